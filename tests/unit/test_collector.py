@@ -1,4 +1,4 @@
-"""Snapshots by another process: what it prints, what ends it, and how long it may take."""
+"""Snapshots by a child process: its output, its failures, and its deadlines."""
 
 from __future__ import annotations
 
@@ -37,14 +37,14 @@ def snapshot(address, *, timeout_s, progress, early, **options):
 
 sys.modules["dstack.capture"] = types.SimpleNamespace(snapshot=snapshot)
 """
-"""Takes the place of dstack.capture in the process that takes snapshots, so that Ray is not loaded."""
+"""Replaces dstack.capture in the child process, so that Ray is not loaded."""
 QUIET_S = 60.0
 FOREVER = "os.kill(os.getpid(), signal.SIGSTOP)"
 
 
 @pytest.fixture
 def taken() -> Snapshot:
-    """What is taken."""
+    """The snapshot that the child process returns."""
     scene = Scene()
     call, _ = scene.run("work", by=scene.driver())
     scene.procs[0].gets(call)
@@ -53,7 +53,7 @@ def taken() -> Snapshot:
 
 @pytest.fixture
 def does(tmp_path: Path, taken: Snapshot, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
-    """Has the process that takes snapshots run this code before it gives one."""
+    """Makes the child process run this code before it returns a snapshot."""
 
     def begin(code: str) -> None:
         save(taken, tmp_path / "taken.json")
@@ -69,7 +69,7 @@ def take(timeout_s: float = QUIET_S, steps: list[str] | None = None, early: list
     return Collector("127.0.0.1:1", timeout_s).take(noted.append, seen.append)
 
 
-def test_what_c_code_prints_is_no_part_of_a_snapshot(does: Callable[[str], None], taken: Snapshot) -> None:
+def test_output_of_c_code_is_not_in_a_snapshot(does: Callable[[str], None], taken: Snapshot) -> None:
     does(
         "progress('reading')\n"
         "libc = ctypes.CDLL(None)\n"
@@ -103,7 +103,7 @@ def test_what_c_code_prints_is_no_part_of_a_snapshot(does: Callable[[str], None]
         ("ImportError('no ray')", DstackError, "Internal error in dstack: ImportError: no ray", None),
     ],
 )
-def test_an_error_there_is_one_here(
+def test_an_error_of_the_child_is_raised_in_the_parent(
     raised: str, kind: type[DstackError], message: str, remedy: str | None, does: Callable[[str], None]
 ) -> None:
     does(f"raise {raised}")
@@ -125,7 +125,7 @@ def test_a_process_that_is_killed_is_an_error_with_its_signal(does: Callable[[st
         take()
 
 
-def test_one_that_is_cancelled_says_so(does: Callable[[str], None]) -> None:
+def test_a_cancelled_collector_raises_cancelled(does: Callable[[str], None]) -> None:
     does(f"progress('reading')\n{FOREVER}")
     one = Collector("127.0.0.1:1", QUIET_S)
 
@@ -137,7 +137,7 @@ def test_one_that_is_cancelled_says_so(does: Callable[[str], None]) -> None:
 
 @pytest.fixture
 def late_after(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
-    """Makes the deadline of a snapshot pass when a message of this kind has arrived."""
+    """Makes the deadline pass when a message of this kind has arrived."""
 
     def set_kind(kind: str) -> None:
         receive = Messages.receive
@@ -161,7 +161,7 @@ def no_child_left() -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("no_child_left")
-def test_one_that_stops_before_its_first_sample_is_killed_with_the_last_step_named(
+def test_a_child_that_hangs_before_its_first_sample_is_killed_with_its_last_step_named(
     does: Callable[[str], None], late_after: Callable[[str], None]
 ) -> None:
     does(f"progress('reading the control plane')\n{FOREVER}")
@@ -174,7 +174,7 @@ def test_one_that_stops_before_its_first_sample_is_killed_with_the_last_step_nam
 
 
 @pytest.mark.usefixtures("no_child_left")
-def test_one_that_stops_later_is_killed_and_its_first_sample_kept(
+def test_a_child_that_hangs_after_its_first_sample_is_killed_and_the_sample_kept(
     does: Callable[[str], None], late_after: Callable[[str], None], taken: Snapshot, tmp_path: Path
 ) -> None:
     does(f"early(taken)\n{FOREVER}")
@@ -191,9 +191,7 @@ def test_one_that_stops_later_is_killed_and_its_first_sample_kept(
     assert CliRunner().invoke(main, ["check", str(tmp_path / "kept.json")]).exit_code == 0
 
 
-def test_the_time_that_is_left_after_a_slow_start_is_all_there_is(
-    does: Callable[[str], None], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_slow_start_counts_towards_the_deadline(does: Callable[[str], None], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(collector, "HANDOVER_S", 1000.0)
     does("")
 
@@ -201,7 +199,7 @@ def test_the_time_that_is_left_after_a_slow_start_is_all_there_is(
         take()
 
 
-def test_reading_has_its_timeout_where_that_is_left(
+def test_reading_has_its_own_timeout_within_the_deadline(
     does: Callable[[str], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(collector, "LATE_S", 1000.0)
@@ -225,7 +223,7 @@ cli.main(["check"])
 """
 
 
-def test_an_explanation_that_does_not_end_is_ended_with_a_sentence(tmp_path: Path, taken: Snapshot) -> None:
+def test_an_endless_explanation_is_killed_with_a_sentence(tmp_path: Path, taken: Snapshot) -> None:
     save(taken, tmp_path / "taken.json")
 
     done = subprocess.run(

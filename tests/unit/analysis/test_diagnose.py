@@ -1,4 +1,4 @@
-"""The verdict, and one finding for each thing that is wrong."""
+"""The verdict and the findings of a snapshot."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from tests.unit.support.random_snapshots import related_snapshots
 
 
 def ring(scene: Scene, *names: str) -> list[SceneProcess]:
-    """Actors each of which runs a call that gets one of the next, round a ring."""
+    """Actors in a cycle, each of which runs a call that gets a call of the next."""
     owner = scene.driver()
     actors = [scene.actor(name) for name in names]
     for actor in actors:
@@ -35,7 +35,7 @@ def ring(scene: Scene, *names: str) -> list[SceneProcess]:
 
 
 def infeasible(scene: Scene, by: SceneProcess, **needs: float) -> Call:
-    """A task that asks for what there is nowhere."""
+    """A task that asks for a resource that no node has."""
     return scene.task("big", by=by, state="PENDING_NODE_ASSIGNMENT", required_resources=needs or {"TPU": 1.0})
 
 
@@ -51,7 +51,7 @@ def only_finding(diagnosis: Diagnosis) -> Finding:
 # Verdicts
 
 
-def test_without_a_sample_nothing_is_said_for_sure() -> None:
+def test_a_snapshot_without_a_sample_is_incomplete() -> None:
     snapshot = Snapshot(dstack_version="0.1.0", taken_at=0.0, address="h:1", ray_version="2.60.0")
 
     diagnosis = diagnose(snapshot)
@@ -66,7 +66,7 @@ def test_an_empty_cluster_is_clear() -> None:
     assert (diagnosis.verdict, diagnosis.incomplete, diagnosis.findings) == ("clear", False, ())
 
 
-def test_a_cluster_where_nobody_waits_is_clear() -> None:
+def test_a_cluster_without_waits_is_clear() -> None:
     scene = Scene()
     driver, actor = scene.driver(), scene.actor()
     actor.runs(scene.call(actor, "work", by=driver))
@@ -106,7 +106,7 @@ def test_a_hang_is_worse_than_an_open_chain() -> None:
 # Deadlocks
 
 
-def test_independent_deadlocks_are_findings_each_the_larger_first() -> None:
+def test_independent_deadlocks_are_separate_findings_the_larger_first() -> None:
     scene = Scene()
     pair, trio = ring(scene, "A", "B"), ring(scene, "C", "D", "E")
 
@@ -117,7 +117,7 @@ def test_independent_deadlocks_are_findings_each_the_larger_first() -> None:
     assert {actor.key for actor in pair} <= set(diagnosis.findings[1].members)
 
 
-def test_the_cycle_is_told_in_the_order_of_waiting_and_begins_at_an_execution() -> None:
+def test_the_cycle_has_the_order_of_waiting_and_begins_at_an_execution() -> None:
     scene = Scene()
     actors = ring(scene, "A", "B", "C")
 
@@ -129,7 +129,7 @@ def test_the_cycle_is_told_in_the_order_of_waiting_and_begins_at_an_execution() 
     assert finding.members == finding.cycle
 
 
-def test_the_cycle_begins_where_others_come_to_wait() -> None:
+def test_the_cycle_begins_at_the_member_with_outside_waiters() -> None:
     scene = Scene()
     actors = ring(scene, "A", "B", "C")
     scene.driver().gets(actors[1].running[0])
@@ -137,7 +137,7 @@ def test_the_cycle_begins_where_others_come_to_wait() -> None:
     assert only_finding(scene.diagnose()).cycle[0] == actors[1].key
 
 
-def test_the_shortest_way_round_is_told_and_the_rest_are_members_too() -> None:
+def test_the_shortest_cycle_is_explained_and_the_others_are_members() -> None:
     scene = Scene()
     actors = ring(scene, "A", "B", "C", "D")
     (forth,) = actors[1].submitted
@@ -149,7 +149,7 @@ def test_the_shortest_way_round_is_told_and_the_rest_are_members_too() -> None:
     assert {actor.key for actor in actors} <= set(finding.members)
 
 
-def test_all_who_wait_for_a_deadlock_are_behind_it() -> None:
+def test_all_waiters_of_a_deadlock_are_behind_it() -> None:
     scene = Scene()
     left, _ = ring(scene, "Left", "Right")
     near, far = scene.driver(), scene.driver()
@@ -163,7 +163,7 @@ def test_all_who_wait_for_a_deadlock_are_behind_it() -> None:
     assert set(finding.blocked_behind) == {near.key, worker.key, far.key}
 
 
-def test_who_waits_for_two_deadlocks_is_behind_both() -> None:
+def test_a_waiter_of_two_deadlocks_is_behind_both() -> None:
     scene = Scene()
     (first,), (second,) = ring(scene, "Self"), ring(scene, "Other")
     driver = scene.driver()
@@ -174,7 +174,7 @@ def test_who_waits_for_two_deadlocks_is_behind_both() -> None:
     assert behind == [{driver.key}, {driver.key}]
 
 
-def test_a_circle_that_waits_for_something_impossible_besides_is_both() -> None:
+def test_a_cycle_that_also_waits_for_an_infeasible_task_is_both() -> None:
     scene = Scene()
     left, right = ring(scene, "Left", "Right")
     big = infeasible(scene, by=left)
@@ -188,7 +188,7 @@ def test_a_circle_that_waits_for_something_impossible_besides_is_both() -> None:
     assert {left.key, right.key} <= set(diagnosis.findings[1].blocked_behind)
 
 
-def test_a_circle_over_resources_names_them() -> None:
+def test_a_cycle_over_resources_names_them() -> None:
     scene = Scene()
     scene.node({"CPU": 4.0}, CPU=4.0, GPU=1.0)
     driver = scene.driver()
@@ -204,7 +204,7 @@ def test_a_circle_over_resources_names_them() -> None:
     assert finding.blocked_behind == (driver.key,)
 
 
-def test_the_story_of_a_long_way_round_is_told_in_part() -> None:
+def test_the_explanation_of_a_long_cycle_is_cut() -> None:
     scene = Scene()
     ring(scene, *(f"Member{number}" for number in range(SHOWN_CYCLE)))
 
@@ -214,10 +214,10 @@ def test_the_story_of_a_long_way_round_is_told_in_part() -> None:
     assert finding.explanation[SHOWN_CYCLE].text == f"{SHOWN_CYCLE} more in the same cycle"
 
 
-# What can never be given
+# Dependencies that can never be met
 
 
-def test_a_task_that_nobody_waits_for_is_infeasible_all_the_same() -> None:
+def test_a_task_without_waiters_can_be_infeasible() -> None:
     scene = Scene()
     big = infeasible(scene, by=scene.driver())
 
@@ -227,7 +227,7 @@ def test_a_task_that_nobody_waits_for_is_infeasible_all_the_same() -> None:
     assert only_finding(diagnosis).members == (big.key,)
 
 
-def test_alike_tasks_that_ask_in_vain_for_the_same_are_one_finding() -> None:
+def test_similar_infeasible_tasks_are_one_finding() -> None:
     scene = Scene()
     first, second = scene.driver(), scene.driver()
     alike = [infeasible(scene, by=driver) for driver in (first, first, second)]
@@ -244,14 +244,14 @@ def test_alike_tasks_that_ask_in_vain_for_the_same_are_one_finding() -> None:
 
 
 @pytest.mark.parametrize("resource", ["TPU", "deadline_slots"])
-def test_what_a_resource_is_called_does_not_matter(resource: str) -> None:
+def test_the_name_of_a_resource_does_not_matter(resource: str) -> None:
     scene = Scene()
     infeasible(scene, scene.driver(), **{resource: 1.0})
 
     assert kinds(scene.diagnose()) == ["infeasible"]
 
 
-def test_an_infeasible_placement_group_holds_its_tasks() -> None:
+def test_an_infeasible_placement_group_blocks_its_tasks() -> None:
     scene = Scene()
     driver = scene.driver()
     group = scene.group("PENDING", Bundle(resources={"CPU": 64.0}), scheduling_state="INFEASIBLE", name="large")
@@ -265,7 +265,7 @@ def test_an_infeasible_placement_group_holds_its_tasks() -> None:
     assert set(finding.blocked_behind) == {task.key, driver.key}
 
 
-def test_an_actor_that_can_never_be_created_holds_its_callers() -> None:
+def test_an_infeasible_actor_blocks_its_callers() -> None:
     scene = Scene()
     driver = scene.driver()
     actor, creation = scene.pending_actor("Huge", by=driver, CPU=1000.0)
@@ -315,7 +315,7 @@ def test_the_end_of_a_chain_is_its_final_blocker() -> None:
     assert (blocker.vertex, blocker.waiters_direct, blocker.waiters_total) == (worker.key, 1, 2)
 
 
-def test_final_blockers_are_ranked_by_all_who_wait_on_them() -> None:
+def test_final_blockers_are_ranked_by_their_waiters() -> None:
     scene = Scene()
     driver = scene.driver()
     call, relay = scene.run("relay", by=driver)
@@ -332,7 +332,7 @@ def test_final_blockers_are_ranked_by_all_who_wait_on_them() -> None:
     assert told == [(behind_relay.key, 1, 3), (popular.key, 2, 2)]
 
 
-def test_of_very_many_final_blockers_the_most_waited_for_are_told() -> None:
+def test_of_many_final_blockers_those_with_most_waiters_are_listed() -> None:
     scene = Scene()
     driver = scene.driver()
     ends = [scene.run("work", by=driver) for _ in range(3 * MAX_RANKED)]
@@ -347,7 +347,7 @@ def test_of_very_many_final_blockers_the_most_waited_for_are_told() -> None:
     assert (blockers[0].vertex, blockers[0].waiters_total) == (worker.key, 6)
 
 
-def test_separate_chains_are_findings_each_the_longest_first() -> None:
+def test_separate_chains_are_separate_findings_the_longest_first() -> None:
     scene = Scene()
     for waiters in (1, 3, 2):
         call, _ = scene.run(f"work{waiters}", by=scene.driver())
@@ -371,7 +371,7 @@ def test_a_long_queue_is_blocked_on_the_call_that_runs() -> None:
     assert (blocker.vertex, blocker.waiters_total) == (clerk.key, 100)
 
 
-def test_waiting_for_what_others_hold_is_starved() -> None:
+def test_waiting_for_held_resources_is_starved() -> None:
     scene = Scene()
     scene.node({"CPU": 4.0}, CPU=4.0, GPU=1.0)
     driver = scene.driver()
@@ -398,7 +398,7 @@ def test_waiting_with_timeouts_is_polling() -> None:
     assert [blocker.vertex for blocker in finding.final_blockers] == [worker.key]
 
 
-def test_a_circle_that_one_polls_is_polling() -> None:
+def test_a_cycle_with_a_timeout_is_polling() -> None:
     scene = Scene()
     left, _ = ring(scene, "Left", "Right")
     left.gets(left.submitted[0], timeout_s=1.0)
@@ -406,7 +406,7 @@ def test_a_circle_that_one_polls_is_polling() -> None:
     assert kinds(scene.diagnose()) == ["polling"]
 
 
-def test_so_it_is_where_somebody_waits_for_them_without_a_timeout() -> None:
+def test_a_polling_cycle_with_a_waiter_without_a_timeout_is_polling() -> None:
     scene = Scene()
     left, _ = ring(scene, "Left", "Right")
     left.gets(left.submitted[0], timeout_s=1.0)
@@ -415,7 +415,7 @@ def test_so_it_is_where_somebody_waits_for_them_without_a_timeout() -> None:
     assert kinds(scene.diagnose()) == ["polling"]
 
 
-def test_two_who_poll_each_other_have_no_final_blocker() -> None:
+def test_two_calls_that_poll_each_other_have_no_final_blocker() -> None:
     scene = Scene()
     for actor in ring(scene, "Left", "Right"):
         actor.gets(actor.submitted[0], timeout_s=1.0)
@@ -426,10 +426,10 @@ def test_two_who_poll_each_other_have_no_final_blocker() -> None:
     assert finding.summary == "4 tasks wait for each other's timeouts"
 
 
-# Whether all was seen
+# Completeness
 
 
-def test_what_was_all_seen_is_complete() -> None:
+def test_a_fully_observed_cluster_is_complete() -> None:
     scene = Scene()
     driver = scene.driver()
     call, _ = scene.run("work", by=driver)
@@ -443,7 +443,7 @@ def test_what_was_all_seen_is_complete() -> None:
 
 
 @pytest.mark.parametrize("hidden", ["is_unreachable", "is_unreadable", "has_no_stacks"])
-def test_a_worker_that_was_not_seen_might_be_stuck(hidden: str) -> None:
+def test_an_unobserved_worker_might_be_stuck(hidden: str) -> None:
     scene = Scene()
     scene.driver()
     setattr(scene.worker(scene.node(CPU=1.0)), hidden, True)
@@ -455,7 +455,7 @@ def test_a_worker_that_was_not_seen_might_be_stuck(hidden: str) -> None:
     assert diagnosis.coverage.nodes == Ratio(seen=1, total=2)
 
 
-def test_a_wait_for_what_nobody_knows_might_never_end() -> None:
+def test_a_wait_for_an_unlisted_ref_might_never_end() -> None:
     scene = Scene()
     scene.driver().gets("ab" * 28)
 
@@ -477,7 +477,7 @@ def test_a_chain_that_ends_in_a_coroutine_is_incomplete() -> None:
     assert (diagnosis.verdict, diagnosis.incomplete) == ("blocked", True)
 
 
-def test_a_control_plane_that_did_not_tell_all_hides_something() -> None:
+def test_a_failure_of_the_control_plane_is_a_gap() -> None:
     scene = Scene()
     scene.driver()
     scene.failures.append(Failure(stage="control plane", reason="the GCS did not return its actors"))
@@ -485,7 +485,7 @@ def test_a_control_plane_that_did_not_tell_all_hides_something() -> None:
     assert scene.diagnose().incomplete
 
 
-def test_a_deadlock_is_one_whatever_else_was_not_seen() -> None:
+def test_a_deadlock_is_found_whatever_else_was_not_observed() -> None:
     scene = Scene()
     ring(scene, "Left", "Right")
     scene.worker().is_unreadable = True
@@ -496,7 +496,7 @@ def test_a_deadlock_is_one_whatever_else_was_not_seen() -> None:
     assert diagnosis.coverage.workers.seen < diagnosis.coverage.workers.total
 
 
-def test_a_dead_node_is_not_missed() -> None:
+def test_a_dead_node_is_no_gap() -> None:
     scene = Scene()
     scene.driver(scene.node(CPU=1.0))
     scene.node(CPU=1.0, alive=False)
@@ -507,10 +507,10 @@ def test_a_dead_node_is_not_missed() -> None:
     assert diagnosis.coverage.nodes == Ratio(seen=1, total=1)
 
 
-# Whom to look at again
+# Workers of interest
 
 
-def test_suspects_are_those_who_seem_stuck() -> None:
+def test_workers_of_interest_seem_stuck() -> None:
     scene = Scene()
     left, right = ring(scene, "Left", "Right")
     owner, behind, bystander = scene.procs[0], scene.driver(), scene.driver()
@@ -523,7 +523,7 @@ def test_suspects_are_those_who_seem_stuck() -> None:
     assert found == {proc.worker_id for proc in (left, right, owner, behind)}
 
 
-def test_who_made_a_group_that_never_fits_is_suspect_even_where_nobody_waits_for_it() -> None:
+def test_the_creator_of_an_infeasible_group_is_of_interest() -> None:
     scene = Scene()
     owner, maker, _ = scene.driver(), scene.actor(), scene.actor()
     scene.group(
@@ -540,7 +540,7 @@ def test_who_made_a_group_that_never_fits_is_suspect_even_where_nobody_waits_for
     assert of_interest(scene.snapshot()).workers == {owner.worker_id, maker.worker_id}
 
 
-def test_suspects_are_also_those_who_wait_for_what_was_not_seen() -> None:
+def test_waiters_of_unobserved_vertices_are_of_interest() -> None:
     scene = Scene()
     driver = scene.driver()
     driver.gets(scene.task("on its way", by=driver))
@@ -562,12 +562,12 @@ def test_calls_whose_stacks_were_not_read_are_no_finding_of_their_own() -> None:
     assert (diagnosis.verdict, diagnosis.incomplete, diagnosis.findings) == ("clear", True, ())
 
 
-# Whatever is in it
+# Random snapshots
 
 
 @given(related_snapshots())
 @examples(150, suppress_health_check=[HealthCheck.too_slow])
-def test_findings_and_waits_are_about_vertices_there_are(snapshot: Snapshot) -> None:
+def test_findings_and_waits_refer_to_existing_vertices(snapshot: Snapshot) -> None:
     diagnosis = diagnose(snapshot)
 
     told = {

@@ -1,4 +1,4 @@
-"""A snapshot from a stranger is refused in a sentence or shown, in little time: 10,000 mutations of recorded ones."""
+"""An untrusted snapshot is rejected with a sentence or shown, in bounded time: 10,000 mutated recorded snapshots."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from tests.tui.sources import RECORDED
 
 MUTATIONS = tries(10_000)
 REPORTED = 1 if IS_SEARCH else 4
-"""Of those that load, so many-th are also told in words, which takes most of the time."""
+"""Every so many of the mutations that load are also printed, which takes most of the time."""
 MOST_S = 5.0
 FILES = sorted(RECORDED.glob("*.json.gz"))
 
@@ -38,7 +38,7 @@ def mutated() -> Iterator[bytes]:
 
 
 @pytest.mark.timeout(36_000 if IS_SEARCH else 1_800)
-def test_mutations_are_shown_or_refused() -> None:
+def test_mutations_are_shown_or_rejected() -> None:
     shown = refused = 0
     slowest_s = 0.0
 
@@ -61,7 +61,7 @@ def test_mutations_are_shown_or_refused() -> None:
     assert slowest_s < MOST_S
 
 
-# Made to take long
+# Expensive snapshots
 
 
 Json = dict[str, Any]
@@ -73,7 +73,7 @@ def thread(number: int, **call: Any) -> Json:
 
 
 def document(threads: list[Json], coroutines: list[Json] | None = None, *, depth: int = 1, **seen: Any) -> Json:
-    """Two looks at one process."""
+    """Two samples of one process."""
     process: Json = {"pid": 1, "started_at": 1, "tasks_read": True, "coroutines_read": True}
     process = {**process, "threads": threads, "coroutines": coroutines or []}
     worker = {"worker_id": "0" * 56, "running_task_ids": [], "process": process}
@@ -150,7 +150,7 @@ MADE: dict[str, Callable[[], Json]] = {
 
 
 @pytest.mark.parametrize("made", MADE.values(), ids=MADE)
-def test_what_is_made_to_take_long_does_not(made: Callable[[], Json]) -> None:
+def test_an_expensive_snapshot_is_diagnosed_in_bounded_time(made: Callable[[], Json]) -> None:
     began = time.process_time()
 
     snapshot: Snapshot = loads(json.dumps(made()).encode())

@@ -1,6 +1,6 @@
-"""Whoever is said to be stuck is, whatever was not seen; and whoever is stuck is found, if all was.
+"""Works that are reported as stuck are stuck, and all stuck works are found if the samples are complete.
 
-The truth comes from running random little worlds to their end, step by step, without any graph.
+The expected result comes from running small random clusters to their end, step by step, without any graph.
 """
 
 from __future__ import annotations
@@ -19,42 +19,42 @@ from dstack.diagnosis import Diagnosis
 from dstack.vertex_keys import Key
 from tests.effort import examples
 from tests.unit.scenes import SceneProcess, SceneThread
-from tests.unit.simulations.coroutines import Show as CoroutineShow
-from tests.unit.simulations.coroutines import World as CoroutineWorld
-from tests.unit.simulations.coroutines import coroutine_worlds
-from tests.unit.simulations.in_process_links import Show as LinkedShow
-from tests.unit.simulations.in_process_links import World as LinkedWorld
-from tests.unit.simulations.in_process_links import linked_worlds
+from tests.unit.simulations.coroutines import ClusterScene as CoroutineScene
+from tests.unit.simulations.coroutines import SimulatedCluster as CoroutineCluster
+from tests.unit.simulations.coroutines import coroutine_clusters
+from tests.unit.simulations.in_process_links import ClusterScene as LinkedScene
+from tests.unit.simulations.in_process_links import SimulatedCluster as LinkedCluster
+from tests.unit.simulations.in_process_links import linked_clusters
+from tests.unit.simulations.lifetimes import ClusterScene as LifetimeScene
 from tests.unit.simulations.lifetimes import Process as HoldingProcess
-from tests.unit.simulations.lifetimes import Request, holding_worlds
-from tests.unit.simulations.lifetimes import Show as HoldingShow
-from tests.unit.simulations.lifetimes import World as HoldingWorld
-from tests.unit.simulations.process_groups import Op, group_worlds
-from tests.unit.simulations.process_groups import Show as GroupShow
-from tests.unit.simulations.process_groups import World as GroupWorld
-from tests.unit.simulations.tasks import POLLS, POLLS_AND_TIMEOUTS, Show, World, worlds
+from tests.unit.simulations.lifetimes import Request, lifetime_clusters
+from tests.unit.simulations.lifetimes import SimulatedCluster as LifetimeCluster
+from tests.unit.simulations.process_groups import ClusterScene as GroupScene
+from tests.unit.simulations.process_groups import Op, group_clusters
+from tests.unit.simulations.process_groups import SimulatedCluster as GroupCluster
+from tests.unit.simulations.tasks import POLLS, POLLS_AND_TIMEOUTS, ClusterScene, SimulatedCluster, task_clusters
 
-FOR_GOOD = ("deadlock", "infeasible", "orphaned")
+PERMANENT = ("deadlock", "infeasible", "orphaned")
 many = examples(150)
 
 
-def stuck(world: World | CoroutineWorld) -> set[int]:
-    """Who is left when everything has happened that can."""
-    world = copy.deepcopy(world)
-    world.go_on(random.Random(0))
-    return world.left()
+def stuck(cluster: SimulatedCluster | CoroutineCluster) -> set[int]:
+    """The works that are unfinished when no step is possible."""
+    cluster = copy.deepcopy(cluster)
+    cluster.run(random.Random(0))
+    return cluster.unfinished()
 
 
-def claimed(diagnosis: Diagnosis, who: dict[Key, int]) -> set[int]:
-    """Who is said never to go on."""
+def claimed(diagnosis: Diagnosis, work_numbers: dict[Key, int]) -> set[int]:
+    """The works that the findings report as stuck."""
     keys = [
         key
         for finding in diagnosis.findings
-        if finding.kind in FOR_GOOD
+        if finding.kind in PERMANENT
         for key in (*finding.members, *finding.blocked_behind)
     ]
     assert (diagnosis.verdict in ("deadlock", "hang")) == bool(keys)
-    return {who[key] for key in keys}
+    return {work_numbers[key] for key in keys}
 
 
 def hide(proc: SceneProcess, how: str) -> None:
@@ -75,7 +75,7 @@ def hide(proc: SceneProcess, how: str) -> None:
             coro.waits_unreadably("its memory moved")
     if how == "coroutines unread":
         proc.coros, proc.coroutines_read = [], False
-    if how == "forgetful":
+    if how == "incomplete records":
         del proc.submitted[::2]
     if how == "without events":
         for call in proc.submitted:
@@ -83,12 +83,12 @@ def hide(proc: SceneProcess, how: str) -> None:
     if how == "another task":
         for thread in proc.threads:
             thread.task_id = None
-    if how == "half seen":
+    if how == "partly read":
         del proc.threads[1:]
         del proc.coros[1:]
 
 
-HOW_TO_HIDE = (
+WAYS_TO_HIDE = (
     "",
     "silent",
     "unseen",
@@ -98,96 +98,96 @@ HOW_TO_HIDE = (
     "unreadable",
     "refs unread",
     "refs unread",
-    "forgetful",
-    "half seen",
+    "incomplete records",
+    "partly read",
     "without events",
     "coroutines unread",
 )
-hidings = st.lists(st.sampled_from(HOW_TO_HIDE), min_size=12, max_size=12)
+hidings = st.lists(st.sampled_from(WAYS_TO_HIDE), min_size=12, max_size=12)
 
 
-@given(worlds(), st.randoms(use_true_random=False))
+@given(task_clusters(), st.randoms(use_true_random=False))
 @many
-def test_who_is_left_at_the_end_does_not_depend_on_the_order(world: World, order: random.Random) -> None:
-    expected = stuck(world)
+def test_the_unfinished_works_do_not_depend_on_the_order(cluster: SimulatedCluster, order: random.Random) -> None:
+    expected = stuck(cluster)
 
-    world.go_on(order)
+    cluster.run(order)
 
-    assert world.left() == expected
+    assert cluster.unfinished() == expected
 
 
-@given(worlds())
+@given(task_clusters())
 @many
-def test_who_is_said_to_be_stuck_is(world: World) -> None:
-    show = Show(world)
+def test_works_that_are_reported_as_stuck_are_stuck(cluster: SimulatedCluster) -> None:
+    shown = ClusterScene(cluster)
 
-    found = claimed(show.scene.diagnose(), show.who())
+    found = claimed(shown.scene.diagnose(), shown.work_numbers())
 
     event("stuck" if found else "not stuck")
-    assert found <= stuck(world)
+    assert found <= stuck(cluster)
 
 
-@given(worlds(exact=True))
+@given(task_clusters(exact=True))
 @many
-def test_who_is_stuck_is_found_where_a_look_shows_all(world: World) -> None:
-    show = Show(world)
+def test_all_stuck_works_are_found_in_an_exact_sample(cluster: SimulatedCluster) -> None:
+    shown = ClusterScene(cluster)
 
-    diagnosis = show.scene.diagnose()
+    diagnosis = shown.scene.diagnose()
 
-    event("stuck" if stuck(world) else "not stuck")
-    assert claimed(diagnosis, show.who()) == stuck(world)
+    event("stuck" if stuck(cluster) else "not stuck")
+    assert claimed(diagnosis, shown.work_numbers()) == stuck(cluster)
 
 
-@given(worlds(exact=True))
+@given(task_clusters(exact=True))
 @many
-def test_a_second_look_confirms_what_has_not_changed(world: World) -> None:
-    show = Show(world)
-    show.scene.sample().second_sample()
+def test_a_second_sample_confirms_unchanged_findings(cluster: SimulatedCluster) -> None:
+    shown = ClusterScene(cluster)
+    shown.scene.sample().second_sample()
 
-    diagnosis = show.scene.diagnose()
+    diagnosis = shown.scene.diagnose()
 
-    assert claimed(diagnosis, show.who()) == stuck(world)
-    assert all(finding.confirmed for finding in diagnosis.findings if finding.kind in FOR_GOOD)
+    assert claimed(diagnosis, shown.work_numbers()) == stuck(cluster)
+    assert all(finding.confirmed for finding in diagnosis.findings if finding.kind in PERMANENT)
 
 
-@given(worlds(), hidings)
+@given(task_clusters(), hidings)
 @many
-def test_what_was_not_seen_makes_nobody_stuck(world: World, hidings: list[str]) -> None:
-    show = Show(world)
-    who = show.who()
-    for proc, how in zip(show.scene.procs, hidings, strict=False):
+def test_an_unobserved_process_makes_no_work_stuck(cluster: SimulatedCluster, hidings: list[str]) -> None:
+    shown = ClusterScene(cluster)
+    work_numbers = shown.work_numbers()
+    for proc, how in zip(shown.scene.procs, hidings, strict=False):
         hide(proc, how)
 
-    found = claimed(show.scene.diagnose(), who)
+    found = claimed(shown.scene.diagnose(), work_numbers)
 
-    assert found <= stuck(world)
+    assert found <= stuck(cluster)
 
 
-@given(worlds(), hidings, st.integers(0, 6), st.randoms(use_true_random=False))
+@given(task_clusters(), hidings, st.integers(0, 6), st.randoms(use_true_random=False))
 @many
-def test_what_goes_on_between_two_looks_makes_nobody_stuck(
-    world: World, hidings: list[str], steps: int, order: random.Random
+def test_steps_between_two_samples_make_no_work_stuck(
+    cluster: SimulatedCluster, hidings: list[str], steps: int, order: random.Random
 ) -> None:
-    show = Show(world)
-    show.scene.sample()
-    who = show.who()
-    world.go_on(order, steps)
-    show.update()
-    for proc, how in zip(show.scene.procs, hidings, strict=False):
+    shown = ClusterScene(cluster)
+    shown.scene.sample()
+    work_numbers = shown.work_numbers()
+    cluster.run(order, steps)
+    shown.update()
+    for proc, how in zip(shown.scene.procs, hidings, strict=False):
         hide(proc, how)
-    show.scene.second_sample()
+    shown.scene.second_sample()
 
     confirmed = {
-        who[key]
-        for finding in show.scene.diagnose().findings
-        if finding.kind in FOR_GOOD and finding.confirmed
+        work_numbers[key]
+        for finding in shown.scene.diagnose().findings
+        if finding.kind in PERMANENT and finding.confirmed
         for key in (*finding.members, *finding.blocked_behind)
     }
 
-    assert confirmed <= stuck(world)
+    assert confirmed <= stuck(cluster)
 
 
-FAIR = (
+DETECTABLE_WAYS_TO_HIDE = (
     "",
     "",
     "silent",
@@ -201,90 +201,98 @@ FAIR = (
     "without events",
     "coroutines unread",
 )
-"""What may go wrong with a reading and shows in it: what is missing is known to be missing."""
-fair_hidings = st.lists(st.sampled_from(FAIR), min_size=12, max_size=12)
+"""Failures of a reading that the reading itself shows: missing parts are known to be missing."""
+detectable_hidings = st.lists(st.sampled_from(DETECTABLE_WAYS_TO_HIDE), min_size=12, max_size=12)
 
 
-@given(worlds(exact=True), fair_hidings, fair_hidings, st.integers(0, 6), st.randoms(use_true_random=False))
+@given(
+    task_clusters(exact=True),
+    detectable_hidings,
+    detectable_hidings,
+    st.integers(0, 6),
+    st.randoms(use_true_random=False),
+)
 @many
-def test_no_check_is_conclusive_where_works_were_stuck_all_the_while(
-    world: World, before: list[str], after: list[str], steps: int, order: random.Random
+def test_stuck_works_are_found_or_the_check_is_incomplete(
+    cluster: SimulatedCluster, before: list[str], with_ended_steps: list[str], steps: int, order: random.Random
 ) -> None:
-    is_stuck = bool(stuck(world))
-    show = Show(world)
-    look_while(show, world, before, after, steps, order)
+    is_stuck = bool(stuck(cluster))
+    shown = ClusterScene(cluster)
+    sample_during_steps(shown, cluster, before, with_ended_steps, steps, order)
 
-    diagnosis = show.scene.diagnose()
+    diagnosis = shown.scene.diagnose()
 
     event(f"{'stuck' if is_stuck else 'not stuck'}: {diagnosis.verdict}{', incomplete' * diagnosis.incomplete}")
     assert not is_stuck or diagnosis.is_stuck or diagnosis.incomplete
 
 
-@given(coroutine_worlds(), fair_hidings, fair_hidings, st.integers(0, 6), st.randoms(use_true_random=False))
+@given(
+    coroutine_clusters(), detectable_hidings, detectable_hidings, st.integers(0, 6), st.randoms(use_true_random=False)
+)
 @many
-def test_no_check_is_conclusive_where_coroutines_were_stuck_all_the_while(
-    world: CoroutineWorld, before: list[str], after: list[str], steps: int, order: random.Random
+def test_stuck_coroutines_are_found_or_the_check_is_incomplete(
+    cluster: CoroutineCluster, before: list[str], with_ended_steps: list[str], steps: int, order: random.Random
 ) -> None:
-    is_stuck = bool(stuck(world))
-    show = CoroutineShow(world)
-    before = [how.replace("moving", "") for how in before]  # one that moves proceeds
-    look_while(show, world, before, after, steps, order)
+    is_stuck = bool(stuck(cluster))
+    shown = CoroutineScene(cluster)
+    before = [how.replace("moving", "") for how in before]  # an unstable coroutine proceeds
+    sample_during_steps(shown, cluster, before, with_ended_steps, steps, order)
 
-    diagnosis = show.scene.diagnose()
+    diagnosis = shown.scene.diagnose()
 
     event(f"{'stuck' if is_stuck else 'not stuck'}: {diagnosis.verdict}{', incomplete' * diagnosis.incomplete}")
     assert not is_stuck or diagnosis.is_stuck or diagnosis.incomplete
 
 
-def look_while(
-    show: Show | CoroutineShow,
-    world: World | CoroutineWorld,
+def sample_during_steps(
+    shown: ClusterScene | CoroutineScene,
+    cluster: SimulatedCluster | CoroutineCluster,
     before: list[str],
-    after: list[str],
+    with_ended_steps: list[str],
     steps: int,
     order: random.Random,
 ) -> None:
-    """Takes both samples of a world that goes on between them, with something amiss in each."""
-    for proc, how in zip(show.scene.procs, before, strict=False):
+    """Takes both samples of a cluster that proceeds between them, with failures of reading in each."""
+    for proc, how in zip(shown.scene.procs, before, strict=False):
         hide(proc, how)
-    show.scene.sample()
-    world.go_on(order, steps)
-    for proc in show.scene.procs:
+    shown.scene.sample()
+    cluster.run(order, steps)
+    for proc in shown.scene.procs:
         hide(proc, "")
-    show.update()
-    for proc, how in zip(show.scene.procs, after, strict=False):
+    shown.update()
+    for proc, how in zip(shown.scene.procs, with_ended_steps, strict=False):
         hide(proc, how)
-    show.scene.second_sample()
+    shown.scene.second_sample()
 
 
-# Who holds resources, and can end those who do
+# Holders of resources, and processes that can end them
 
 
-@given(holding_worlds())
+@given(lifetime_clusters())
 @many
-def test_whoever_is_said_to_wait_for_good_for_resources_does(world: HoldingWorld) -> None:
-    show = HoldingShow(world)
-    who = show.who()
+def test_works_that_are_reported_as_stuck_on_resources_are_stuck(cluster: LifetimeCluster) -> None:
+    shown = LifetimeScene(cluster)
+    work_numbers = shown.work_numbers()
 
-    found = {who[key] for key in said(show.scene.diagnose()) if key in who}
+    found = {work_numbers[key] for key in claimed_keys(shown.scene.diagnose()) if key in work_numbers}
 
     event("stuck" if found else "not stuck")
-    assert found <= world.stuck()
+    assert found <= cluster.stuck()
 
 
-@given(holding_worlds(one_gpu_each=True))
+@given(lifetime_clusters(one_gpu_each=True))
 @many
-def test_whoever_waits_for_good_for_one_gpu_is_found(world: HoldingWorld) -> None:
-    show = HoldingShow(world)
-    who = show.who()
+def test_all_works_that_are_stuck_on_one_gpu_are_found(cluster: LifetimeCluster) -> None:
+    shown = LifetimeScene(cluster)
+    work_numbers = shown.work_numbers()
 
-    found = {who[key] for key in said(show.scene.diagnose()) if key in who}
+    found = {work_numbers[key] for key in claimed_keys(shown.scene.diagnose()) if key in work_numbers}
 
-    event("stuck" if world.stuck() else "not stuck")
-    assert found == world.stuck()
+    event("stuck" if cluster.stuck() else "not stuck")
+    assert found == cluster.stuck()
 
 
-PASSED_ON = HoldingWorld(
+PASSED_ON = LifetimeCluster(
     nodes=[2],
     processes=[
         HoldingProcess(kind="driver", job=0, owner=0, waits_for=(3, 4)),
@@ -295,10 +303,10 @@ PASSED_ON = HoldingWorld(
     requests=[Request(owner=0, gpus=1)],
     groups=[],
 )
-"""The handle of an idle actor that holds all GPUs is in the hands of another job's actor, where nobody may see it."""
+"""An actor of another job has the handle of the idle actor that holds all GPUs, and is not observed."""
 
 
-CREATOR_GOES_ON = HoldingWorld(
+CREATOR_GOES_ON = LifetimeCluster(
     nodes=[1],
     processes=[
         HoldingProcess(kind="driver", job=0, owner=0),
@@ -309,171 +317,173 @@ CREATOR_GOES_ON = HoldingWorld(
     requests=[Request(owner=1, gpus=1)],
     groups=[],
 )
-"""The creator of a detached actor runs, and may call it, and so end the one of which it has a handle."""
+"""The creator of a detached actor runs, and may call it; the detached actor may end the holder."""
 
 
-@given(holding_worlds(), hidings)
+@given(lifetime_clusters(), hidings)
 @example(CREATOR_GOES_ON, [""] * 4)
 @example(PASSED_ON, [*[""] * 3, "silent"])
 @many
-def test_who_was_not_seen_may_let_go(world: HoldingWorld, hidings: list[str]) -> None:
-    show = HoldingShow(world)
-    who = show.who()
-    for proc, how in zip(show.scene.procs, hidings, strict=False):
+def test_an_unobserved_holder_may_release_its_resources(cluster: LifetimeCluster, hidings: list[str]) -> None:
+    shown = LifetimeScene(cluster)
+    work_numbers = shown.work_numbers()
+    for proc, how in zip(shown.scene.procs, hidings, strict=False):
         hide(proc, how)
 
-    found = {who[key] for key in said(show.scene.diagnose()) if key in who}
+    found = {work_numbers[key] for key in claimed_keys(shown.scene.diagnose()) if key in work_numbers}
 
-    assert found <= world.stuck()
+    assert found <= cluster.stuck()
 
 
-def said(diagnosis: Diagnosis) -> set[Key]:
-    """The vertices of those who are said never to go on."""
-    findings = [finding for finding in diagnosis.findings if finding.kind in FOR_GOOD]
+def claimed_keys(diagnosis: Diagnosis) -> set[Key]:
+    """The vertices that the findings report as stuck."""
+    findings = [finding for finding in diagnosis.findings if finding.kind in PERMANENT]
     return {key for finding in findings for key in (*finding.members, *finding.blocked_behind)}
 
 
 # Coroutines
 
 
-@given(coroutine_worlds(), st.randoms(use_true_random=False))
+@given(coroutine_clusters(), st.randoms(use_true_random=False))
 @many
-def test_which_coroutines_are_left_does_not_depend_on_the_order(world: CoroutineWorld, order: random.Random) -> None:
-    expected = stuck(world)
+def test_the_unfinished_coroutines_do_not_depend_on_the_order(cluster: CoroutineCluster, order: random.Random) -> None:
+    expected = stuck(cluster)
 
-    world.go_on(order)
+    cluster.run(order)
 
-    assert world.left() == expected
+    assert cluster.unfinished() == expected
 
 
-@given(coroutine_worlds())
+@given(coroutine_clusters())
 @many
-def test_which_coroutine_is_stuck_is_found(world: CoroutineWorld) -> None:
-    show = CoroutineShow(world)
+def test_all_stuck_coroutines_are_found(cluster: CoroutineCluster) -> None:
+    shown = CoroutineScene(cluster)
 
-    found = claimed(show.scene.diagnose(), show.who)
+    found = claimed(shown.scene.diagnose(), shown.work_numbers)
 
-    event("stuck" if stuck(world) else "not stuck")
-    assert found == stuck(world)
+    event("stuck" if stuck(cluster) else "not stuck")
+    assert found == stuck(cluster)
 
 
-@given(coroutine_worlds())
+@given(coroutine_clusters())
 @many
-def test_a_second_look_confirms_which_coroutine_is_stuck(world: CoroutineWorld) -> None:
-    show = CoroutineShow(world)
-    show.scene.sample().second_sample()
+def test_a_second_sample_confirms_stuck_coroutines(cluster: CoroutineCluster) -> None:
+    shown = CoroutineScene(cluster)
+    shown.scene.sample().second_sample()
 
-    diagnosis = show.scene.diagnose()
+    diagnosis = shown.scene.diagnose()
 
-    assert claimed(diagnosis, show.who) == stuck(world)
-    assert all(finding.confirmed for finding in diagnosis.findings if finding.kind in FOR_GOOD)
+    assert claimed(diagnosis, shown.work_numbers) == stuck(cluster)
+    assert all(finding.confirmed for finding in diagnosis.findings if finding.kind in PERMANENT)
 
 
-@given(coroutine_worlds(), hidings)
+@given(coroutine_clusters(), hidings)
 @many
-def test_coroutines_that_were_not_seen_make_nobody_stuck(world: CoroutineWorld, hidings: list[str]) -> None:
-    show = CoroutineShow(world)
-    for proc, how in zip(show.scene.procs, hidings, strict=False):
+def test_unobserved_coroutines_make_no_work_stuck(cluster: CoroutineCluster, hidings: list[str]) -> None:
+    shown = CoroutineScene(cluster)
+    for proc, how in zip(shown.scene.procs, hidings, strict=False):
         hide(proc, how)
 
-    found = claimed(show.scene.diagnose(), show.who)
+    found = claimed(shown.scene.diagnose(), shown.work_numbers)
 
-    assert found <= stuck(world)
+    assert found <= stuck(cluster)
 
 
-@given(coroutine_worlds(), hidings, st.integers(0, 6), st.randoms(use_true_random=False))
+@given(coroutine_clusters(), hidings, st.integers(0, 6), st.randoms(use_true_random=False))
 @many
-def test_coroutines_that_go_on_between_two_looks_are_not_stuck(
-    world: CoroutineWorld, hidings: list[str], steps: int, order: random.Random
+def test_coroutines_that_proceed_between_two_samples_are_not_stuck(
+    cluster: CoroutineCluster, hidings: list[str], steps: int, order: random.Random
 ) -> None:
-    show = CoroutineShow(world)
-    show.scene.sample()
-    world.go_on(order, steps)
-    show.update()
-    for proc, how in zip(show.scene.procs, hidings, strict=False):
+    shown = CoroutineScene(cluster)
+    shown.scene.sample()
+    cluster.run(order, steps)
+    shown.update()
+    for proc, how in zip(shown.scene.procs, hidings, strict=False):
         hide(proc, how)
-    show.scene.second_sample()
+    shown.scene.second_sample()
 
-    findings = [one for one in show.scene.diagnose().findings if one.kind in FOR_GOOD and one.confirmed]
+    findings = [one for one in shown.scene.diagnose().findings if one.kind in PERMANENT and one.confirmed]
 
-    found = {show.who[key] for one in findings for key in (*one.members, *one.blocked_behind)}
-    assert found <= stuck(world)
+    found = {shown.work_numbers[key] for one in findings for key in (*one.members, *one.blocked_behind)}
+    assert found <= stuck(cluster)
 
 
 # Loops that poll
 
 
-def read_between(show: Show, change: Callable[[int], object] = lambda number: None) -> Diagnosis:
-    """The diagnosis of two samples with four readings between them of all that may poll.
+def read_between(shown: ClusterScene, change: Callable[[int], object] = lambda number: None) -> Diagnosis:
+    """The diagnosis of two samples, with four readings between them of all processes that may poll.
 
-    Before each of the six, the scene is made that of the world again, and changed.
+    Before each of the six, the scene is restored to the cluster's state, and changed.
     """
     for number in range(6):
-        restore(show)
+        restore(shown)
         change(number)
-        show.scene.read() if 0 < number < 5 else show.scene.sample()
-    return show.scene.diagnose()
+        shown.scene.read() if 0 < number < 5 else shown.scene.sample()
+    return shown.scene.diagnose()
 
 
-def restore(show: Show) -> None:
-    """Shows the world as it is, and every thread in its own code."""
-    for proc in show.scene.procs:
+def restore(shown: ClusterScene) -> None:
+    """Brings the scene up to date with the cluster, with every thread in its own code."""
+    for proc in shown.scene.procs:
         for thread in proc.threads:
             thread.function, thread.is_torn = "run", False
-    show.driver.threads[0].task_id = None
-    show.update()
+    shown.driver.threads[0].task_id = None
+    shown.update()
 
 
-def without_polls(world: World) -> World:
+def without_polls(cluster: SimulatedCluster) -> SimulatedCluster:
     """The same world in which all that have timeouts give up in the end."""
-    world = copy.deepcopy(world)
-    for work in world.works:
+    cluster = copy.deepcopy(cluster)
+    for work in cluster.works:
         work.block = work.block and replace(work.block, polls=False)
-    world.driver = world.driver and replace(world.driver, polls=False)
-    return world
+    cluster.driver = cluster.driver and replace(cluster.driver, polls=False)
+    return cluster
 
 
-@given(worlds(exact=True, kinds_of_block=POLLS))
+@given(task_clusters(exact=True, kinds_of_block=POLLS))
 @many
-def test_where_all_loops_only_poll_who_is_stuck_is_found(world: World) -> None:
-    """Unless loops wait for nothing but each other: what they poll for may come from outside."""
-    show = Show(world)
+def test_all_stuck_works_are_found_where_all_loops_only_poll(cluster: SimulatedCluster) -> None:
+    """Loops that wait only for each other are excluded: their values may come from outside."""
+    shown = ClusterScene(cluster)
 
-    diagnosis = read_between(show)
+    diagnosis = read_between(shown)
 
-    found, proven = claimed(diagnosis, show.who()), stuck(without_polls(world))
-    event("loops alone" if world.loops_alone() else "stuck by polls" if found != proven else "stuck by none")
-    assert proven <= found <= stuck(world)
-    assert world.loops_alone() or found == stuck(world)
+    found, proven = claimed(diagnosis, shown.work_numbers()), stuck(without_polls(cluster))
+    event(
+        "loops alone" if cluster.mutually_polling_loops() else "stuck by polls" if found != proven else "stuck by none"
+    )
+    assert proven <= found <= stuck(cluster)
+    assert cluster.mutually_polling_loops() or found == stuck(cluster)
 
 
-@given(worlds(kinds_of_block=POLLS), st.lists(fair_hidings, min_size=6, max_size=6))
+@given(task_clusters(kinds_of_block=POLLS), st.lists(detectable_hidings, min_size=6, max_size=6))
 @many
-def test_where_all_loops_only_poll_what_was_not_seen_makes_nobody_stuck(world: World, hidings: list[list[str]]) -> None:
-    show = Show(world)
-    who = show.who()
+def test_unobserved_polling_loops_make_no_work_stuck(cluster: SimulatedCluster, hidings: list[list[str]]) -> None:
+    shown = ClusterScene(cluster)
+    work_numbers = shown.work_numbers()
 
     def hide_some(number: int) -> None:
-        for proc, how in zip(show.scene.procs, hidings[number], strict=False):
+        for proc, how in zip(shown.scene.procs, hidings[number], strict=False):
             hide(proc, how)
 
-    assert claimed(read_between(show, hide_some), who) <= stuck(world)
+    assert claimed(read_between(shown, hide_some), work_numbers) <= stuck(cluster)
 
 
-@given(worlds(kinds_of_block=POLLS_AND_TIMEOUTS))
+@given(task_clusters(kinds_of_block=POLLS_AND_TIMEOUTS))
 @many
-def test_what_is_confirmed_is_stuck_whatever_loops_do_that_poll(world: World) -> None:
-    show = Show(world)
+def test_confirmed_works_are_stuck_without_assumptions_about_polling_loops(cluster: SimulatedCluster) -> None:
+    shown = ClusterScene(cluster)
 
     confirmed = {
-        show.who()[key]
-        for finding in read_between(show).findings
-        if finding.kind in FOR_GOOD and finding.confirmed
+        shown.work_numbers()[key]
+        for finding in read_between(shown).findings
+        if finding.kind in PERMANENT and finding.confirmed
         for key in finding.members
     }
 
     event("confirmed" if confirmed else "nothing confirmed")
-    assert confirmed <= stuck(without_polls(world))
+    assert confirmed <= stuck(without_polls(cluster))
 
 
 def other_refs(thread: SceneThread) -> None:
@@ -502,241 +512,247 @@ DIFFERENT: tuple[Callable[[SceneThread], None], ...] = (other_refs, no_timeout, 
 different = st.lists(st.tuples(st.integers(1, 4), st.sampled_from(DIFFERENT)), min_size=12, max_size=12)
 
 
-def gives_up(show: Show, thread: SceneThread) -> bool:
+def gives_up(shown: ClusterScene, thread: SceneThread) -> bool:
     """Whether a thread waits with a timeout and does not only poll."""
-    block = show.blocks.get(thread.key)
+    block = shown.blocks.get(thread.key)
     return thread.call is not None and block is not None and block.is_timed and not block.polls
 
 
-@given(worlds(exact=True, kinds_of_block=POLLS_AND_TIMEOUTS), different)
+@given(task_clusters(exact=True, kinds_of_block=POLLS_AND_TIMEOUTS), different)
 @many
-def test_loops_that_do_something_else_once_make_nobody_stuck(
-    world: World, different: list[tuple[int, Callable[[SceneThread], None]]]
+def test_loops_with_one_other_activity_make_no_work_stuck(
+    cluster: SimulatedCluster, different: list[tuple[int, Callable[[SceneThread], None]]]
 ) -> None:
-    show = Show(world)
+    shown = ClusterScene(cluster)
 
     def differ(at: int) -> None:
-        blocked = (thread for proc in show.scene.procs for thread in proc.threads if gives_up(show, thread))
+        blocked = (thread for proc in shown.scene.procs for thread in proc.threads if gives_up(shown, thread))
         for thread, (when, change) in zip(blocked, different, strict=False):
             if when == at:
                 change(thread)
 
-    found = claimed(read_between(show, differ), show.who())
+    found = claimed(read_between(shown, differ), shown.work_numbers())
 
-    event("some give up" if any(one.is_timed and not one.polls for one in world.blocks()) else "nobody gives up")
+    event("some give up" if any(one.is_timed and not one.polls for one in cluster.blocks()) else "none gives up")
     event("stuck" if found else "not stuck")
-    assert found <= stuck(world)
+    assert found <= stuck(cluster)
 
 
-@given(worlds(exact=True, kinds_of_block=POLLS), st.integers(1, 3), st.randoms(use_true_random=False))
+@given(task_clusters(exact=True, kinds_of_block=POLLS), st.integers(1, 3), st.randoms(use_true_random=False))
 @many
-def test_no_deadlock_rests_on_a_poll_where_the_job_made_progress(
-    world: World, steps: int, order: random.Random
+def test_no_deadlock_depends_on_a_poll_where_the_job_made_progress(
+    cluster: SimulatedCluster, steps: int, order: random.Random
 ) -> None:
-    show = Show(world)
-    before = running_of(world)
+    shown = ClusterScene(cluster)
+    before = running_of(cluster)
 
-    def go_on(number: int) -> None:
+    def run(number: int) -> None:
         if number == 4:
-            world.go_on(order, steps)
-            show.update()
+            cluster.run(order, steps)
+            shown.update()
 
-    diagnosis = read_between(show, go_on)
+    diagnosis = read_between(shown, run)
 
-    has_moved = before != running_of(world)
+    has_moved = before != running_of(cluster)
     polls = [vertex for vertex in diagnosis.vertices.values() if vertex.wait and vertex.wait.polls]
     event("progress" if has_moved else "no progress")
     assert not (has_moved and polls)
     confirmed = {
-        show.who()[key]
+        shown.work_numbers()[key]
         for finding in diagnosis.findings
-        if finding.kind in FOR_GOOD and finding.confirmed
+        if finding.kind in PERMANENT and finding.confirmed
         for key in finding.members
     }
-    assert confirmed <= stuck(without_polls(world))
+    assert confirmed <= stuck(without_polls(cluster))
 
 
-def running_of(world: World) -> set[int]:
-    """The works that run."""
-    return {number for number, work in enumerate(world.works) if work.phase == "runs"}
+def running_of(cluster: SimulatedCluster) -> set[int]:
+    """The numbers of the running works."""
+    return {number for number, work in enumerate(cluster.works) if work.phase == "runs"}
 
 
 # Objects inside a process
 
 
-def stuck_in(world: LinkedWorld) -> set[int]:
-    """Who is left when everything has happened that can."""
-    world = copy.deepcopy(world)
-    world.go_on(random.Random(0))
-    return world.left()
+def stuck_works(cluster: LinkedCluster) -> set[int]:
+    """The works that are unfinished when no step is possible."""
+    cluster = copy.deepcopy(cluster)
+    cluster.run(random.Random(0))
+    return cluster.unfinished()
 
 
-def linked_without_polls(world: LinkedWorld) -> LinkedWorld:
+def linked_without_polls(cluster: LinkedCluster) -> LinkedCluster:
     """The same world in which all that have timeouts give up in the end."""
-    world = copy.deepcopy(world)
-    for thread in world.threads:
+    cluster = copy.deepcopy(cluster)
+    for thread in cluster.threads:
         if thread.wait and thread.wait.timeout == "polls":
             thread.wait = replace(thread.wait, timeout="gives up")
-    return world
+    return cluster
 
 
-@given(linked_worlds(), st.randoms(use_true_random=False))
+@given(linked_clusters(), st.randoms(use_true_random=False))
 @many
-def test_which_thread_is_left_does_not_depend_on_the_order(world: LinkedWorld, order: random.Random) -> None:
-    expected = stuck_in(world)
+def test_the_unfinished_threads_do_not_depend_on_the_order(cluster: LinkedCluster, order: random.Random) -> None:
+    expected = stuck_works(cluster)
 
-    world.go_on(order)
+    cluster.run(order)
 
-    assert world.left() == expected
+    assert cluster.unfinished() == expected
 
 
-@given(linked_worlds())
+@given(linked_clusters())
 @many
-def test_who_is_stuck_on_objects_of_its_process_is_found(world: LinkedWorld) -> None:
-    show = LinkedShow(world)
+def test_threads_that_are_stuck_on_process_objects_are_found(cluster: LinkedCluster) -> None:
+    shown = LinkedScene(cluster)
 
-    diagnosis = show.scene.sample().sample().diagnose()
+    diagnosis = shown.scene.sample().sample().diagnose()
 
     links = [vertex.key for vertex in diagnosis.vertices.values() if vertex.wait and NO_OTHERS in vertex.wait.assumed]
-    found = claimed(diagnosis, show.who())
-    event("stuck on an object" if any(show.who().get(key) in found for key in links) else "stuck" if found else "free")
-    is_as_in(world, found)
-    assert confirmed_in(diagnosis, show) <= proven_in(world)
+    found = claimed(diagnosis, shown.work_numbers())
+    event(
+        "stuck on an object"
+        if any(shown.work_numbers().get(key) in found for key in links)
+        else "stuck"
+        if found
+        else "free"
+    )
+    check_claims(cluster, found)
+    assert confirmed_numbers(diagnosis, shown) <= proven_stuck(cluster)
 
 
-def is_as_in(world: LinkedWorld, found: set[int]) -> None:
-    """All that is stuck is found, but for what waits as idle services do, and what waits under assumptions alone."""
-    active = world.with_free(world.at_rest())
-    assert proven_in(world) <= found <= stuck_in(active)
-    event("under assumptions alone" if active.held_by_assumptions_alone() else "all found")
-    assert active.held_by_assumptions_alone() or found == stuck_in(active)
+def check_claims(cluster: LinkedCluster, found: set[int]) -> None:
+    """Checks that all stuck works are found, except idle services and works that are stuck only under assumptions."""
+    active = cluster.without_waits(cluster.idle_services())
+    assert proven_stuck(cluster) <= found <= stuck_works(active)
+    event("under assumptions alone" if active.stuck_under_assumptions() else "all found")
+    assert active.stuck_under_assumptions() or found == stuck_works(active)
 
 
-def proven_in(world: LinkedWorld) -> set[int]:
-    """Who is stuck even where objects may be reached by anything else, and no loop only polls."""
-    return stuck_in(world.with_free(world.suspected()))
+def proven_stuck(cluster: LinkedCluster) -> set[int]:
+    """The works that are stuck even if other code may reach the objects, and no loop only polls."""
+    return stuck_works(cluster.without_waits(cluster.suspected()))
 
 
-def confirmed_in(diagnosis: Diagnosis, show: LinkedShow) -> set[int]:
-    """The members of what is confirmed."""
-    confirmed = (finding for finding in diagnosis.findings if finding.kind in FOR_GOOD and finding.confirmed)
-    return {show.who()[key] for finding in confirmed for key in finding.members}
+def confirmed_numbers(diagnosis: Diagnosis, shown: LinkedScene) -> set[int]:
+    """The numbers of the members of confirmed findings."""
+    confirmed = (finding for finding in diagnosis.findings if finding.kind in PERMANENT and finding.confirmed)
+    return {shown.work_numbers()[key] for finding in confirmed for key in finding.members}
 
 
-@given(linked_worlds(timeouts=("none", "none", "polls")))
+@given(linked_clusters(timeouts=("none", "none", "polls")))
 @many
-def test_who_polls_objects_of_its_process_is_found_where_all_loops_only_poll(world: LinkedWorld) -> None:
-    show = LinkedShow(world)
+def test_stuck_threads_that_poll_objects_are_found_where_all_loops_only_poll(cluster: LinkedCluster) -> None:
+    shown = LinkedScene(cluster)
 
-    diagnosis = show.scene.watch(4).diagnose()
+    diagnosis = shown.scene.watch(4).diagnose()
 
-    found = claimed(diagnosis, show.who())
-    event("stuck by polls" if stuck_in(world) != stuck_in(linked_without_polls(world)) else "no polls")
-    is_as_in(world, found)
-    assert confirmed_in(diagnosis, show) <= proven_in(world)
+    found = claimed(diagnosis, shown.work_numbers())
+    event("stuck by polls" if stuck_works(cluster) != stuck_works(linked_without_polls(cluster)) else "no polls")
+    check_claims(cluster, found)
+    assert confirmed_numbers(diagnosis, shown) <= proven_stuck(cluster)
 
 
-@given(linked_worlds(timeouts=("none", "none", "polls", "gives up")), different)
+@given(linked_clusters(timeouts=("none", "none", "polls", "gives up")), different)
 @many
-def test_who_polls_objects_and_does_something_else_once_makes_nobody_stuck(
-    world: LinkedWorld, different: list[tuple[int, Callable[[SceneThread], None]]]
+def test_polls_of_objects_with_one_other_activity_make_no_work_stuck(
+    cluster: LinkedCluster, different: list[tuple[int, Callable[[SceneThread], None]]]
 ) -> None:
-    show = LinkedShow(world)
+    shown = LinkedScene(cluster)
     givers = [
-        number for number, thread in enumerate(world.threads) if thread.wait and thread.wait.timeout == "gives up"
+        number for number, thread in enumerate(cluster.threads) if thread.wait and thread.wait.timeout == "gives up"
     ]
     for number in range(6):
         for thread, (when, change) in zip(givers, different, strict=False):
-            show.show(thread)
+            shown.show_thread(thread)
             if when == number:
-                change(show.threads[thread])
-        show.scene.read() if 0 < number < 5 else show.scene.sample()
+                change(shown.threads[thread])
+        shown.scene.read() if 0 < number < 5 else shown.scene.sample()
 
-    diagnosis = show.scene.diagnose()
+    diagnosis = shown.scene.diagnose()
 
-    found = claimed(diagnosis, show.who())
+    found = claimed(diagnosis, shown.work_numbers())
     event("stuck" if found else "not stuck")
-    assert found <= stuck_in(world)
-    assert confirmed_in(diagnosis, show) <= proven_in(world)
+    assert found <= stuck_works(cluster)
+    assert confirmed_numbers(diagnosis, shown) <= proven_stuck(cluster)
 
 
 # Process groups
 
 
-def left_of(world: GroupWorld, order: random.Random) -> set[int]:
-    """The ranks that never end in one continuation of the world."""
-    world = copy.deepcopy(world)
-    world.go_on(order)
-    return world.left()
+def unfinished_ranks(cluster: GroupCluster, order: random.Random) -> set[int]:
+    """The ranks that never end in one continuation of the cluster."""
+    cluster = copy.deepcopy(cluster)
+    cluster.run(order)
+    return cluster.unfinished()
 
 
-def ranks_claimed(show: GroupShow, diagnosis: Diagnosis) -> set[int]:
-    """The ranks that are said never to go on; without the driver."""
-    who = show.who()
-    return {rank for key in said(diagnosis) if (rank := who[key]) is not None}
+def claimed_ranks(shown: GroupScene, diagnosis: Diagnosis) -> set[int]:
+    """The ranks that the findings report as stuck."""
+    ranks = shown.rank_numbers()
+    return {rank for key in claimed_keys(diagnosis) if (rank := ranks[key]) is not None}
 
 
-@given(group_worlds(), st.randoms(use_true_random=False))
+@given(group_clusters(), st.randoms(use_true_random=False))
 @many
-def test_ranks_that_are_stuck_are_found_once_nothing_moves(world: GroupWorld, order: random.Random) -> None:
-    world.go_on(order)
-    show = GroupShow(world)
+def test_all_stuck_ranks_are_found_once_no_step_is_possible(cluster: GroupCluster, order: random.Random) -> None:
+    cluster.run(order)
+    shown = GroupScene(cluster)
 
-    diagnosis = show.scene.sample().second_sample().diagnose()
+    diagnosis = shown.scene.sample().second_sample().diagnose()
 
-    found = ranks_claimed(show, diagnosis)
-    event("in doubt" if world.is_in_doubt() else "stuck" if world.left() else "not stuck")
-    assert found <= world.left()
-    assert world.is_in_doubt() or found == world.left()
+    found = claimed_ranks(shown, diagnosis)
+    event("in doubt" if cluster.is_in_doubt() else "stuck" if cluster.unfinished() else "not stuck")
+    assert found <= cluster.unfinished()
+    assert cluster.is_in_doubt() or found == cluster.unfinished()
 
 
 pauses = st.lists(st.sampled_from([0, 0, 0, 1, 2]), min_size=12, max_size=12)
 
 
-def after(world: GroupWorld, *ranks: int) -> GroupWorld:
-    """The world in which the steps of these ranks have ended."""
+def with_ended_steps(cluster: GroupCluster, *ranks: int) -> GroupCluster:
+    """The cluster after the present steps of these ranks have ended."""
     for rank in ranks:
-        world.end(rank)
-    return world
+        cluster.end(rank)
+    return cluster
 
 
-MEETS, ROOT = Op("all_reduce"), Op("broadcast", peer=0)
-BEGUN = after(GroupWorld([(0, 1, 2)], [[MEETS], [Op("work"), MEETS], [Op("begin"), Op("call", peer=0)]]), 2)
-"""Rank 2 has begun the call that rank 0 waits in, and asks that rank; only rank 1 is late."""
-SENT = after(GroupWorld([(0, 1, 2)], [[ROOT, Op("call", peer=2)], [Op("work"), ROOT], [ROOT]]), 0)
-"""The root has sent its data, and asks the rank to which rank 1 is to pass them on."""
+MEET, ROOT = Op("all_reduce"), Op("broadcast", peer=0)
+BEGUN = with_ended_steps(GroupCluster([(0, 1, 2)], [[MEET], [Op("work"), MEET], [Op("begin"), Op("call", peer=0)]]), 2)
+"""Rank 2 has begun the call that rank 0 waits in, and calls that rank; only rank 1 is late."""
+SENT = with_ended_steps(GroupCluster([(0, 1, 2)], [[ROOT, Op("call", peer=2)], [Op("work"), ROOT], [ROOT]]), 0)
+"""The root has sent its data, and calls the rank to which rank 1 forwards them."""
 
 
 @example(BEGUN, [0] * 12, random.Random(0))
 @example(SENT, [0] * 12, random.Random(0))
-@given(group_worlds(), pauses, st.randoms(use_true_random=False))
+@given(group_clusters(), pauses, st.randoms(use_true_random=False))
 @many
 def test_processes_read_at_different_times_make_no_rank_stuck(
-    world: GroupWorld, pauses: list[int], order: random.Random
+    cluster: GroupCluster, pauses: list[int], order: random.Random
 ) -> None:
-    world = copy.deepcopy(world)
-    show = GroupShow(world)
-    read_apart(show, pauses[:6], order)
-    show.scene.sample()
-    world.settle(order)
-    at = copy.deepcopy(world)
-    read_apart(show, pauses[6:], order)
-    show.scene.sample()
+    cluster = copy.deepcopy(cluster)
+    shown = GroupScene(cluster)
+    read_processes_in_turn(shown, pauses[:6], order)
+    shown.scene.sample()
+    cluster.settle(order)
+    at = copy.deepcopy(cluster)
+    read_processes_in_turn(shown, pauses[6:], order)
+    shown.scene.sample()
 
-    found = ranks_claimed(show, show.scene.diagnose())
+    found = claimed_ranks(shown, shown.scene.diagnose())
 
     event("stuck" if found else "not stuck")
     for seed in range(5):
-        assert found <= left_of(at, random.Random(seed))
+        assert found <= unfinished_ranks(at, random.Random(seed))
 
 
-def read_apart(show: GroupShow, pauses: list[int], order: random.Random) -> None:
-    """Reads one process after the other, in any order, while the others go on."""
-    several: list[int | None] = [None, *range(len(show.ranks))]
+def read_processes_in_turn(shown: GroupScene, pauses: list[int], order: random.Random) -> None:
+    """Reads one process after the other, in random order, while the others proceed."""
+    several: list[int | None] = [None, *range(len(shown.ranks))]
     order.shuffle(several)
     for one, steps in zip(several, pauses, strict=False):
-        show.world.go_on(order, steps)
+        shown.cluster.run(order, steps)
         if one is None:
-            show.update_driver()
+            shown.update_driver()
         else:
-            show.update(one)
+            shown.update(one)

@@ -1,4 +1,4 @@
-"""What coroutines wait for, and who waits for them."""
+"""The waits of coroutines, and waits for coroutines."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def texts(diagnosis: Diagnosis) -> str:
     return "\n".join(step.text for finding in diagnosis.findings for step in finding.explanation)
 
 
-# Who takes part
+# Coroutines as vertices
 
 
 def test_a_task_that_is_a_coroutine_is_that_coroutine() -> None:
@@ -54,7 +54,7 @@ def test_a_task_that_is_a_coroutine_is_that_coroutine() -> None:
     assert call.key not in scene.graph()
 
 
-def test_a_task_that_runs_on_the_loop_now_is_its_thread() -> None:
+def test_a_task_that_runs_on_the_loop_is_the_loops_thread() -> None:
     scene = Scene()
     driver = scene.driver()
     actor, coro, _ = async_call(scene, by=driver)
@@ -69,7 +69,7 @@ def test_a_task_that_runs_on_the_loop_now_is_its_thread() -> None:
     assert groups_of(scene.wait_of(coro)) == [(1, [loop.key])]
 
 
-def test_what_a_suspended_task_began_besides_is_not_the_task() -> None:
+def test_a_coroutine_that_a_suspended_task_started_is_not_the_task() -> None:
     scene = Scene()
     driver = scene.driver()
     actor, coro, call = async_call(scene, by=driver)
@@ -85,7 +85,7 @@ def test_what_a_suspended_task_began_besides_is_not_the_task() -> None:
     assert graph[coro.key].task_id == call.task.task_id
 
 
-def test_coroutines_of_libraries_take_part_only_where_somebody_waits() -> None:
+def test_library_coroutines_are_vertices_only_if_they_have_waiters() -> None:
     scene = Scene()
     driver = scene.driver()
     idle = driver.coroutine(is_library=True)
@@ -99,7 +99,7 @@ def test_coroutines_of_libraries_take_part_only_where_somebody_waits() -> None:
     assert graph[owner.key].label == f'asyncio task "{owner.name}" of driver train.py'
 
 
-def test_a_library_that_awaits_for_itself_is_no_finding() -> None:
+def test_a_library_coroutine_without_a_user_waiter_is_no_finding() -> None:
     scene = Scene()
     driver = scene.driver()
     driver.coroutine(is_library=True).awaits(scene.run("poll", by=driver)[0])
@@ -108,7 +108,7 @@ def test_a_library_that_awaits_for_itself_is_no_finding() -> None:
     assert scene.diagnose().findings == ()
 
 
-def test_a_library_that_awaits_for_the_user_is_part_of_the_chain() -> None:
+def test_a_library_coroutine_with_a_user_waiter_is_in_the_chain() -> None:
     scene = Scene()
     driver = scene.driver()
     call, _ = scene.run("f", by=driver)
@@ -121,7 +121,7 @@ def test_a_library_that_awaits_for_the_user_is_part_of_the_chain() -> None:
     assert finding.members == tuple(sorted((driver.key, library.key, user.key), key=str))
 
 
-def test_a_coroutine_that_moved_can_go_on() -> None:
+def test_a_coroutine_that_moved_can_proceed() -> None:
     scene = Scene()
     driver = scene.driver()
     _, coro, call = async_call(scene, by=driver)
@@ -130,7 +130,7 @@ def test_a_coroutine_that_moved_can_go_on() -> None:
     assert scene.graph()[coro.key].wait is None
 
 
-# Tasks of async actors that are no coroutine
+# Tasks of async actors without a coroutine
 
 
 def test_a_call_that_has_not_begun_waits_for_the_loop() -> None:
@@ -146,7 +146,7 @@ def test_a_call_that_has_not_begun_waits_for_the_loop() -> None:
     assert (wait.kind, wait.evidence, groups_of(wait)) == ("event loop", "exact", [(1, [loop.key])])
 
 
-def test_a_call_between_two_states_is_unobserved() -> None:
+def test_a_call_between_two_states_is_not_observed() -> None:
     scene = Scene()
     driver = scene.driver()
     actor, _, _ = async_call(scene, by=driver)
@@ -178,10 +178,10 @@ def test_a_call_waits_for_the_loop_of_its_group_where_only_that_is_blocked(is_ow
     assert scene.graph()[(wait.if_not if is_own else wait.groups)[0].targets[0].vertex].unobserved
 
 
-# What it needs
+# Groups of an await
 
 
-def test_all_that_is_awaited_is_needed() -> None:
+def test_all_awaited_objects_are_needed() -> None:
     scene = Scene()
     driver = scene.driver()
     actor, coro, _ = async_call(scene, by=driver)
@@ -200,7 +200,7 @@ def test_all_that_is_awaited_is_needed() -> None:
 
 
 @pytest.mark.parametrize("num_returns", [None, 3, 7])
-def test_more_than_all_is_all(num_returns: int | None) -> None:
+def test_a_need_above_the_number_of_objects_is_all(num_returns: int | None) -> None:
     scene = Scene()
     driver = scene.driver()
     actor, coro, _ = async_call(scene, by=driver)
@@ -209,7 +209,7 @@ def test_more_than_all_is_all(num_returns: int | None) -> None:
     assert [needs for needs, _ in groups_of(scene.wait_of(coro))] == [1, 1, 1]
 
 
-def test_some_of_what_is_awaited_are_needed() -> None:
+def test_some_of_the_awaited_objects_are_needed() -> None:
     scene = Scene()
     driver = scene.driver()
     actor, coro, _ = async_call(scene, by=driver)
@@ -225,7 +225,7 @@ def test_some_of_what_is_awaited_are_needed() -> None:
 
 
 @pytest.mark.parametrize(("others", "is_stuck"), [(0, True), (1, True), (2, False), (2**60, False)])
-def test_what_nobody_knows_the_giver_of_counts_as_given_each(others: int, is_stuck: bool) -> None:
+def test_awaited_objects_without_a_known_producer_count_as_available(others: int, is_stuck: bool) -> None:
     scene = Scene()
     driver = scene.driver()
     actor, coro, call = async_call(scene, by=driver)
@@ -235,7 +235,7 @@ def test_what_nobody_knows_the_giver_of_counts_as_given_each(others: int, is_stu
     assert (scene.diagnose().verdict == "deadlock") == is_stuck
 
 
-def test_what_is_there_already_is_only_being_fetched() -> None:
+def test_an_available_value_is_only_being_fetched() -> None:
     scene = Scene()
     driver = scene.driver()
     actor, coro, _ = async_call(scene, by=driver)
@@ -246,7 +246,7 @@ def test_what_is_there_already_is_only_being_fetched() -> None:
     assert labels(scene, scene.wait_of(coro)) == ["value that is already available and being fetched"]
 
 
-def test_one_of_several_futures_stands_for_any_of_its_threads() -> None:
+def test_a_future_may_be_completed_by_any_of_its_threads() -> None:
     scene = Scene()
     driver = scene.driver()
     actor, coro, call = async_call(scene, by=driver)
@@ -261,7 +261,7 @@ def test_one_of_several_futures_stands_for_any_of_its_threads() -> None:
     assert scene.diagnose().verdict == "deadlock"
 
 
-def test_a_future_that_nobody_is_known_to_give_may_be_given() -> None:
+def test_a_future_without_a_known_thread_may_be_completed() -> None:
     scene = Scene()
     driver = scene.driver()
     _, coro, call = async_call(scene, by=driver)
@@ -271,7 +271,7 @@ def test_a_future_that_nobody_is_known_to_give_may_be_given() -> None:
 
 
 @pytest.mark.parametrize("num_returns", [None, 1])
-def test_what_ended_meanwhile_is_unobserved(num_returns: int | None) -> None:
+def test_a_coroutine_that_ended_meanwhile_is_unobserved(num_returns: int | None) -> None:
     scene = Scene()
     driver = scene.driver()
     actor, coro, _ = async_call(scene, by=driver)
@@ -284,7 +284,7 @@ def test_what_ended_meanwhile_is_unobserved(num_returns: int | None) -> None:
     assert scene.diagnose().incomplete
 
 
-def test_what_could_not_be_read_is_unobserved() -> None:
+def test_an_unreadable_await_is_unobserved() -> None:
     scene = Scene()
     driver = scene.driver()
     _, coro, _ = async_call(scene, by=driver)
@@ -296,7 +296,7 @@ def test_what_could_not_be_read_is_unobserved() -> None:
 # The event loop
 
 
-def test_a_coroutine_waits_for_its_blocked_loop_besides() -> None:
+def test_a_coroutine_also_waits_for_its_blocked_loop() -> None:
     scene = Scene()
     driver = scene.driver()
     actor, coro, _ = async_call(scene, by=driver)
@@ -331,7 +331,7 @@ def test_a_timeout_ends_a_call_on_a_free_loop() -> None:
     assert scene.diagnose().verdict != "deadlock"
 
 
-def test_what_is_awaited_and_runs_on_the_loop_is_no_gap() -> None:
+def test_an_awaited_coroutine_that_runs_on_the_loop_is_no_gap() -> None:
     scene = Scene()
     driver = scene.driver()
     actor, coro, _ = async_call(scene, by=driver)
@@ -343,7 +343,7 @@ def test_what_is_awaited_and_runs_on_the_loop_is_no_gap() -> None:
     assert not scene.diagnose().incomplete
 
 
-def test_what_else_is_awaited_is_needed_when_the_loop_gets_free() -> None:
+def test_other_awaited_objects_are_needed_after_the_loop() -> None:
     scene = Scene()
     driver = scene.driver()
     actor, coro, call = async_call(scene, by=driver)
@@ -390,7 +390,7 @@ def test_a_driver_that_gets_in_a_coroutine_blocks_its_loop() -> None:
     assert groups_of(scene.wait_of(main)) == [(1, [driver.key])]
 
 
-def test_an_idle_loop_of_ones_own_is_not_blocked() -> None:
+def test_an_idle_loop_of_the_user_is_not_blocked() -> None:
     scene = Scene()
     driver = scene.driver()
     thread = driver.thread("loop", "user").is_in("asyncio event loop")
@@ -405,7 +405,7 @@ def test_an_idle_loop_of_ones_own_is_not_blocked() -> None:
 # Locks
 
 
-def test_locks_of_coroutines_in_two_orders_are_a_deadlock_if_they_are_held_as_it_seems() -> None:
+def test_coroutine_locks_in_two_orders_are_a_suspected_deadlock() -> None:
     scene = Scene()
     driver = scene.driver()
     actor, first, _ = async_call(scene, by=driver)
@@ -421,7 +421,7 @@ def test_locks_of_coroutines_in_two_orders_are_a_deadlock_if_they_are_held_as_it
     assert "Take the locks in the same order in Office.work" in finding.advice
 
 
-def test_a_semaphore_is_told_as_one() -> None:
+def test_a_semaphore_is_named_as_a_semaphore() -> None:
     scene = Scene()
     driver = scene.driver()
     actor, first, _ = async_call(scene, by=driver)
@@ -437,7 +437,7 @@ def test_a_semaphore_is_told_as_one() -> None:
     assert "waits for a semaphore, held by Office.work" in texts(diagnosis)
 
 
-def test_a_lock_that_a_coroutine_holds_while_its_loop_waits_for_it() -> None:
+def test_a_loop_that_waits_for_a_lock_of_its_coroutine_is_deadlocked() -> None:
     scene = Scene()
     driver = scene.driver()
     actor, holder, first = async_call(scene, by=driver, method="write")
@@ -456,7 +456,7 @@ def test_a_lock_that_a_coroutine_holds_while_its_loop_waits_for_it() -> None:
     assert "to free the event loop" in texts(diagnosis)
 
 
-def test_a_lock_may_be_let_go_by_any_of_its_holders() -> None:
+def test_any_of_its_holders_may_release_a_lock() -> None:
     scene = Scene()
     driver = scene.driver()
     actor, first, _ = async_call(scene, by=driver)
@@ -469,7 +469,7 @@ def test_a_lock_may_be_let_go_by_any_of_its_holders() -> None:
     assert scene.diagnose().verdict != "deadlock"
 
 
-# Deadlocks and what only seems to be one
+# Deadlocks and look-alikes
 
 
 def ring(scene: Scene) -> tuple[SceneProcess, SceneCoroutine, SceneCoroutine]:
@@ -515,7 +515,7 @@ def has_ended(coro: SceneCoroutine) -> None:
 
 
 @pytest.mark.parametrize("change", [wakes_up, is_another, is_restarted, has_ended])
-def test_a_coroutine_that_changed_between_two_looks_goes_on(change: Callable[[SceneCoroutine], None]) -> None:
+def test_a_coroutine_that_changed_between_two_samples_proceeds(change: Callable[[SceneCoroutine], None]) -> None:
     scene = Scene()
     _, first, _ = ring(scene)
     scene.sample()
@@ -524,7 +524,7 @@ def test_a_coroutine_that_changed_between_two_looks_goes_on(change: Callable[[Sc
     assert scene.second_sample().diagnose().verdict != "deadlock"
 
 
-def test_a_coroutine_that_was_moving_at_the_second_look_is_not_confirmed() -> None:
+def test_an_unstable_coroutine_in_the_second_sample_is_not_confirmed() -> None:
     scene = Scene()
     _, first, _ = ring(scene)
     scene.sample()
@@ -553,7 +553,7 @@ def test_calls_that_await_each_other_s_full_slots_are_deadlocked() -> None:
     assert "raise max_concurrency" in finding.advice
 
 
-def test_a_sync_get_in_an_async_method_is_that_method_s() -> None:
+def test_a_sync_get_in_an_async_method_belongs_to_the_method() -> None:
     scene = Scene()
     driver = scene.driver()
     actor = scene.async_actor("Office")
@@ -585,7 +585,7 @@ def test_an_actor_that_awaits_a_slow_call_of_its_own_is_only_slow() -> None:
     assert "is sleeping" in texts(diagnosis)
 
 
-# Standstill
+# Stalled coroutines
 
 
 def parked_slots(scene: Scene, driver: SceneProcess) -> tuple[SceneProcess, Call]:
@@ -611,7 +611,7 @@ def test_full_slots_that_all_await_an_event_are_stalled() -> None:
     assert "max_concurrency" in finding.advice
 
 
-def test_a_coroutine_of_the_user_s_that_sleeps_may_be_the_other_side() -> None:
+def test_a_sleeping_user_coroutine_may_be_the_waker() -> None:
     scene = Scene()
     driver = scene.driver()
     actor, call = parked_slots(scene, driver)
@@ -621,7 +621,7 @@ def test_a_coroutine_of_the_user_s_that_sleeps_may_be_the_other_side() -> None:
     assert twice(scene).verdict == "blocked"
 
 
-def test_a_coroutine_of_a_library_s_is_not_the_other_side() -> None:
+def test_a_library_coroutine_is_not_the_waker() -> None:
     scene = Scene()
     driver = scene.driver()
     actor, call = parked_slots(scene, driver)
@@ -631,7 +631,7 @@ def test_a_coroutine_of_a_library_s_is_not_the_other_side() -> None:
     assert twice(scene).verdict == "stalled"
 
 
-def test_where_the_loop_is_that_keeps_a_call_from_arriving_is_told() -> None:
+def test_the_place_of_a_loop_that_blocks_an_arrival_is_reported() -> None:
     scene = Scene()
     driver = scene.driver()
     actor, _, _ = async_call(scene, by=driver)
@@ -645,10 +645,10 @@ def test_where_the_loop_is_that_keeps_a_call_from_arriving_is_told() -> None:
     assert step.line == loop.line
 
 
-# Others that look at calls and coroutines
+# Other users of calls and coroutines
 
 
-def test_a_coroutine_may_take_what_a_generator_gave() -> None:
+def test_a_coroutine_may_read_the_values_of_a_generator() -> None:
     scene = Scene()
     driver, main = running_main(scene)
     stream, worker = scene.run("stream", by=driver)
@@ -658,7 +658,7 @@ def test_a_coroutine_may_take_what_a_generator_gave() -> None:
     assert groups_of(scene.wait_of(worker)) == [(1, [driver.key, main.key])]
 
 
-def test_a_library_s_coroutine_may_take_it() -> None:
+def test_a_library_coroutine_may_read_the_values_of_a_generator() -> None:
     scene = Scene()
     driver, _ = running_main(scene)
     library = driver.coroutine(is_library=True)
@@ -670,7 +670,7 @@ def test_a_library_s_coroutine_may_take_it() -> None:
 
 
 @pytest.mark.parametrize("is_awake", [True, False])
-def test_an_actor_lives_while_a_coroutine_of_it_can_go_on(is_awake: bool) -> None:
+def test_a_coroutine_that_can_proceed_may_end_its_actor(is_awake: bool) -> None:
     scene = Scene()
     node = scene.node(CPU=1.0, free={})
     driver = scene.driver()
@@ -704,7 +704,7 @@ def test_the_owner_that_a_coroutine_names_is_known() -> None:
     assert diagnosis.findings[0].blocked_behind == (coro.key,)
 
 
-def test_what_nodes_tell_of_coroutines_is_taken_in() -> None:
+def test_reports_of_nodes_on_coroutines_are_assembled() -> None:
     frames = [{"function": name, "file": "app.py", "line": line, "origin": "user"} for line, name in enumerate("fg", 1)]
     coroutine = {"coroutine_id": "0x1", "name": "Task-1", "stack": 1, "os_thread_id": 7, "task_id": None}
     coroutine |= {"is_task": False, "still": True, "call": {"kind": "await", "frame": 0, "refs": ["a"]}}
@@ -734,7 +734,7 @@ def test_what_nodes_tell_of_coroutines_is_taken_in() -> None:
 
 
 def queue_scene(timeout_s: float | None) -> Scene:
-    """A driver that waits for a consumer at a queue of Ray's, as its last call but for the queue's own."""
+    """A driver that waits for a consumer, which waits at a Ray queue; further calls are for the queue."""
     scene = Scene()
     driver, consumer = scene.driver(), scene.actor("Consumer")
     queue = scene.async_actor("_QueueActor")
@@ -747,7 +747,7 @@ def queue_scene(timeout_s: float | None) -> Scene:
     return scene
 
 
-def test_a_queue_that_nobody_fills_is_stalled() -> None:
+def test_a_queue_without_a_producer_is_stalled() -> None:
     diagnosis = twice(queue_scene(None))
 
     assert (diagnosis.findings[0].kind, diagnosis.incomplete) == ("stalled", False)
@@ -769,7 +769,7 @@ def test_a_producer_that_runs_may_fill_the_queue() -> None:
     assert twice(scene).verdict == "blocked"
 
 
-def test_sleepers_alike_are_told_once() -> None:
+def test_similar_sleepers_are_named_once() -> None:
     scene = Scene()
     driver = scene.driver()
     actor = scene.async_actor("Dormitory")
@@ -783,7 +783,7 @@ def test_sleepers_alike_are_told_once() -> None:
     assert [step.text.partition("; ")[2] for step in finding.explanation] == ["1 waiter depends on it (8 alike)"]
 
 
-def test_a_cancelled_call_that_goes_on_is_called_so() -> None:
+def test_a_cancelled_call_that_continues_is_named_as_cancelled() -> None:
     scene = Scene()
     driver = scene.driver()
     _, _, call = async_call(scene, by=driver)

@@ -1,4 +1,4 @@
-"""What each kind of wait needs to end, as one look at a cluster shows it."""
+"""The groups of each kind of wait, in one sample."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tests.unit.scenes import Scene, SceneProcess, groups_of
 
 
 def unobserved_targets(scene: Scene, wait: Wait) -> list[Vertex]:
-    """The targets of a wait, all of which must be unknown because nobody could look."""
+    """The targets of a wait, all of which must be unknown because they were not observed."""
     graph = scene.graph()
     targets = [graph[target.vertex] for group in wait.groups for target in group.targets]
     assert all(target.kind == "unknown" and target.unobserved for target in targets), targets
@@ -20,7 +20,7 @@ def unobserved_targets(scene: Scene, wait: Wait) -> list[Vertex]:
 
 
 def target_of(graph: dict[Key, Vertex], key: Key) -> tuple[Target, ...]:
-    """What a vertex needs one of."""
+    """The targets of a vertex that needs one of them."""
     wait = graph[key].wait
     assert wait is not None
     (group,) = wait.groups
@@ -36,7 +36,7 @@ def unknown_labels(scene: Scene, wait: Wait) -> list[str]:
 
 
 def busy_actor(scene: Scene, by: SceneProcess, count: int = 1) -> SceneProcess:
-    """An actor that runs ``count`` calls; more than one of them on threads of their own."""
+    """An actor that runs ``count`` calls; several calls run on threads of their own."""
     actor = scene.actor() if count == 1 else scene.threaded_actor(count)
     return actor.runs(*(scene.call(actor, "work", by=by) for _ in range(count)))
 
@@ -58,7 +58,7 @@ def test_get_waits_for_the_thread_that_runs_the_task() -> None:
     assert wait.evidence == "exact"
 
 
-def test_get_of_several_needs_each_that_is_not_there() -> None:
+def test_get_of_several_refs_needs_each_unavailable_one() -> None:
     scene = Scene()
     driver = scene.driver()
     calls = [scene.task(name, by=driver) for name in "abc"]
@@ -80,7 +80,7 @@ def test_a_task_that_has_ended_has_given_its_value_or_an_error(state: str) -> No
     assert groups_of(scene.wait_of(driver)) == [(1, [pending.key])]
 
 
-def test_get_of_what_is_all_there_is_about_to_end() -> None:
+def test_get_of_available_values_is_about_to_end() -> None:
     scene = Scene()
     driver = scene.driver()
     call = scene.task("f", by=driver)
@@ -91,7 +91,7 @@ def test_get_of_what_is_all_there_is_about_to_end() -> None:
     assert unknown_labels(scene, wait) == ["value that is already available and being fetched"]
 
 
-def test_get_of_a_value_that_was_put_never_waits_for_the_task_that_put_it() -> None:
+def test_get_of_a_put_value_never_waits_for_the_task_that_put_it() -> None:
     scene = Scene()
     driver = scene.driver()
     call, worker = scene.run("f", by=driver)
@@ -103,7 +103,7 @@ def test_get_of_a_value_that_was_put_never_waits_for_the_task_that_put_it() -> N
     assert call.key not in targets
 
 
-def test_get_of_a_value_that_was_put_is_given_whatever_its_size() -> None:
+def test_a_put_value_of_any_size_is_available() -> None:
     scene = Scene()
     driver = scene.driver()
     pending = scene.task("g", by=driver)
@@ -113,7 +113,7 @@ def test_get_of_a_value_that_was_put_is_given_whatever_its_size() -> None:
     assert groups_of(scene.wait_of(driver)) == [(1, [pending.key])]
 
 
-def test_get_of_what_nobody_knows_waits_for_something_unobserved() -> None:
+def test_get_of_an_unlisted_ref_has_an_unobserved_target() -> None:
     scene = Scene()
     driver = scene.driver()
     driver.gets("ab" * 28)
@@ -123,7 +123,7 @@ def test_get_of_what_nobody_knows_waits_for_something_unobserved() -> None:
     assert target.label.startswith("value of abababab")
 
 
-def test_get_of_refs_that_could_not_be_read_waits_for_something_unobserved() -> None:
+def test_get_of_unreadable_refs_has_an_unobserved_target() -> None:
     scene = Scene()
     driver = scene.driver()
     driver.threads[0].waits_unreadably("a set where a list was expected")
@@ -141,7 +141,7 @@ def test_a_timeout_is_kept_with_the_wait() -> None:
     assert scene.wait_of(driver).is_timed
 
 
-def test_a_wait_with_a_timeout_is_no_part_of_a_deadlock() -> None:
+def test_a_wait_with_a_timeout_is_in_no_deadlock() -> None:
     scene = Scene()
     driver, actor = scene.driver(), scene.actor()
     again = scene.call(actor, "again", by=actor)
@@ -153,7 +153,7 @@ def test_a_wait_with_a_timeout_is_no_part_of_a_deadlock() -> None:
 # ray.wait
 
 
-def test_wait_needs_some_of_all() -> None:
+def test_wait_needs_some_of_its_refs() -> None:
     scene = Scene()
     driver = scene.driver()
     calls = [scene.task(name, by=driver) for name in "abc"]
@@ -166,7 +166,7 @@ def test_wait_needs_some_of_all() -> None:
     assert (wait.needed, wait.total) == (2, 3)
 
 
-def test_wait_counts_what_is_there_as_given() -> None:
+def test_wait_counts_available_values() -> None:
     scene = Scene()
     driver = scene.driver()
     calls = [scene.task(name, by=driver) for name in "abc"]
@@ -178,7 +178,7 @@ def test_wait_counts_what_is_there_as_given() -> None:
     assert (wait.needed, wait.total) == (2, 3)
 
 
-def test_wait_for_no_more_than_is_there_is_about_to_end() -> None:
+def test_wait_for_available_values_is_about_to_end() -> None:
     scene = Scene()
     driver = scene.driver()
     calls = [scene.task(name, by=driver) for name in "ab"]
@@ -204,7 +204,7 @@ def test_join_waits_for_the_thread() -> None:
     assert groups_of(wait) == [(1, [helper.key])]
 
 
-def test_join_of_a_library_thread_brings_that_into_the_graph() -> None:
+def test_a_joined_library_thread_is_a_vertex() -> None:
     scene = Scene()
     driver = scene.driver()
     pool = driver.thread("pool", "ray")
@@ -213,7 +213,7 @@ def test_join_of_a_library_thread_brings_that_into_the_graph() -> None:
     assert scene.graph()[pool.key].label == 'thread "pool" of driver train.py'
 
 
-def test_a_library_thread_that_nobody_waits_for_is_no_vertex() -> None:
+def test_a_library_thread_without_a_waiter_is_no_vertex() -> None:
     scene = Scene()
     driver = scene.driver()
     pool = driver.thread("pool", "ray")
@@ -234,7 +234,7 @@ def test_join_of_a_helper_that_waits_for_its_own_actor_is_a_deadlock() -> None:
     assert {actor.key, helper.key} <= set(diagnosis.findings[0].cycle)
 
 
-def test_join_of_a_thread_that_was_not_seen_waits_for_something_unobserved() -> None:
+def test_join_of_an_unobserved_thread_has_an_unobserved_target() -> None:
     scene = Scene()
     driver = scene.driver()
     driver.joins(4321)
@@ -242,10 +242,10 @@ def test_join_of_a_thread_that_was_not_seen_waits_for_something_unobserved() -> 
     assert unobserved_targets(scene, scene.wait_of(driver))
 
 
-# Who runs a task
+# The execution of a task
 
 
-def test_a_task_on_one_of_several_threads_goes_on_when_any_of_them_does() -> None:
+def test_a_task_on_an_unknown_thread_needs_any_of_the_threads() -> None:
     scene = Scene()
     driver = scene.driver()
     actor = busy_actor(scene, driver, count=2)
@@ -257,7 +257,7 @@ def test_a_task_on_one_of_several_threads_goes_on_when_any_of_them_does() -> Non
     assert wait.evidence == "inferred"
 
 
-def test_a_task_runs_on_the_thread_that_has_it() -> None:
+def test_a_task_runs_on_the_thread_with_its_id() -> None:
     scene = Scene()
     driver = scene.driver()
     actor = busy_actor(scene, driver, count=2)
@@ -268,7 +268,7 @@ def test_a_task_runs_on_the_thread_that_has_it() -> None:
     assert scene.graph()[actor.slots[1].key].task_id == actor.running[1].task.task_id
 
 
-def test_a_task_that_no_thread_has_is_unobserved() -> None:
+def test_a_task_without_a_thread_is_unobserved() -> None:
     scene = Scene()
     driver = scene.driver()
     actor = busy_actor(scene, driver, count=2)
@@ -289,7 +289,7 @@ def test_many_tasks_on_many_threads_keep_the_graph_small() -> None:
     assert [target.vertex for target in target_of(graph, shared)] == [thread.key for thread in actor.slots]
 
 
-def test_a_task_whose_thread_shows_no_python_does_not_run_on_that_of_another() -> None:
+def test_a_task_without_python_frames_is_not_on_the_thread_of_another() -> None:
     scene = Scene()
     driver, actor = scene.driver(), scene.actor()
     caller, called = (scene.call(actor, "work", by=driver) for _ in range(2))
@@ -314,7 +314,7 @@ def busy_async_actor(scene: Scene, by: SceneProcess, loops: int = 1) -> ScenePro
     return actor.runs(scene.call(actor, "work", by=by))
 
 
-def test_what_runs_on_an_event_loop_is_unobserved() -> None:
+def test_a_task_on_an_event_loop_is_unobserved() -> None:
     scene = Scene()
     actor = busy_async_actor(scene, scene.driver())
 
@@ -323,7 +323,7 @@ def test_what_runs_on_an_event_loop_is_unobserved() -> None:
     assert target.label == "coroutine of Actor.work, which is unreadable"
 
 
-def test_what_runs_on_an_event_loop_waits_for_the_call_that_blocks_the_loop() -> None:
+def test_a_task_on_an_event_loop_waits_for_the_call_that_blocks_the_loop() -> None:
     scene = Scene()
     driver = scene.driver()
     actor = busy_async_actor(scene, driver)
@@ -351,7 +351,7 @@ def test_an_actor_that_blocks_its_only_loop_to_wait_for_itself_is_deadlocked() -
     assert set(diagnosis.findings[0].members) == {loop.key, inner.key}
 
 
-def test_an_event_loop_that_computes_is_what_its_calls_wait_for() -> None:
+def test_calls_wait_for_their_event_loop_that_computes() -> None:
     scene = Scene()
     driver = scene.driver()
     actor = busy_async_actor(scene, driver)
@@ -372,7 +372,7 @@ def test_a_call_on_one_of_two_loops_is_unobserved_while_one_of_them_is_idle() ->
     assert unobserved_targets(scene, scene.wait_of(actor.running[0]))
 
 
-def test_what_runs_in_a_process_that_was_not_seen_is_unobserved() -> None:
+def test_a_task_in_an_unobserved_process_is_unobserved() -> None:
     scene = Scene()
     driver = scene.driver()
     call, worker = scene.run("f", by=driver)
@@ -384,7 +384,7 @@ def test_what_runs_in_a_process_that_was_not_seen_is_unobserved() -> None:
     assert target.label == "stack of f, which is unreadable"
 
 
-def test_a_running_task_is_called_by_its_function_where_its_owner_did_not_answer() -> None:
+def test_a_running_task_of_an_unreachable_owner_is_named_by_its_function() -> None:
     scene = Scene()
     driver = scene.driver()
     _, worker = scene.run("work", by=driver)
@@ -396,7 +396,7 @@ def test_a_running_task_is_called_by_its_function_where_its_owner_did_not_answer
 # Calls that an actor has not begun
 
 
-def test_a_call_waits_for_the_one_that_its_actor_runs() -> None:
+def test_a_call_waits_for_the_running_call_of_its_actor() -> None:
     scene = Scene()
     driver = scene.driver()
     actor = busy_actor(scene, driver)
@@ -408,7 +408,7 @@ def test_a_call_waits_for_the_one_that_its_actor_runs() -> None:
     assert wait.evidence == "exact"
 
 
-def test_a_call_waits_for_any_of_those_that_its_actor_runs() -> None:
+def test_a_call_waits_for_any_running_call_of_its_actor() -> None:
     scene = Scene()
     driver = scene.driver()
     actor = busy_actor(scene, driver, count=3)
@@ -419,7 +419,7 @@ def test_a_call_waits_for_any_of_those_that_its_actor_runs() -> None:
     assert wait.evidence == "inferred"
 
 
-def test_a_call_that_is_not_known_to_have_arrived_may_have_a_free_slot() -> None:
+def test_a_call_without_a_known_arrival_may_have_a_free_slot() -> None:
     scene = Scene()
     driver = scene.driver()
     actor = busy_actor(scene, driver, count=3)
@@ -429,7 +429,7 @@ def test_a_call_that_is_not_known_to_have_arrived_may_have_a_free_slot() -> None
     assert target.label.startswith("free slot of actor Actor")
 
 
-def test_a_call_that_arrived_in_an_earlier_attempt_has_not_arrived_in_this_one() -> None:
+def test_an_arrival_counts_for_its_own_attempt_only() -> None:
     scene = Scene()
     driver = scene.driver()
     actor = busy_actor(scene, driver, count=3)
@@ -441,7 +441,7 @@ def test_a_call_that_arrived_in_an_earlier_attempt_has_not_arrived_in_this_one()
     assert unobserved_targets(scene, scene.wait_of(call))
 
 
-def test_a_call_waits_also_for_those_its_caller_sent_before_and_that_have_not_arrived() -> None:
+def test_a_call_also_waits_for_earlier_calls_that_have_not_arrived() -> None:
     scene = Scene()
     driver, other = scene.driver(), scene.driver()
     actor = busy_actor(scene, driver, count=2)
@@ -454,13 +454,13 @@ def test_a_call_waits_also_for_those_its_caller_sent_before_and_that_have_not_ar
 
 
 def grouped(scene: Scene, by: SceneProcess) -> SceneProcess:
-    """An actor with a slot in each of two concurrency groups and in the default one, all taken."""
+    """An actor with a slot in each of two concurrency groups and in the default group, all in use."""
     actor = scene.threaded_actor(3)
     actor.groups, actor.tasks_read = {"read": "io", "write": "io", "train": "compute"}, True
     return actor.runs(*(scene.call(actor, method, by=by) for method in ("read", "train", "other")))
 
 
-def test_a_call_waits_for_those_in_its_own_concurrency_group_as_its_method_declares_it() -> None:
+def test_a_call_waits_for_calls_in_the_declared_concurrency_group_of_its_method() -> None:
     scene = Scene()
     driver = scene.driver()
     actor = grouped(scene, driver)
@@ -475,7 +475,7 @@ def test_a_call_waits_for_those_in_its_own_concurrency_group_as_its_method_decla
     ]
 
 
-def test_a_call_of_a_method_without_a_group_waits_for_those_in_the_default_one() -> None:
+def test_a_call_of_a_method_without_a_group_waits_for_calls_in_the_default_group() -> None:
     scene = Scene()
     driver = scene.driver()
     actor = grouped(scene, driver)
@@ -497,7 +497,7 @@ def test_a_call_with_a_name_of_its_own_may_be_in_any_group() -> None:
     assert groups_of(scene.wait_of(written)) == [(1, [thread.key for thread in actor.slots[:2]])]
 
 
-def test_a_deadlock_within_a_declared_concurrency_group_is_suspected_and_says_what_it_assumes() -> None:
+def test_a_deadlock_within_a_declared_concurrency_group_is_suspected_with_an_assumption() -> None:
     scene = Scene()
     driver = scene.driver()
     actor = grouped(scene, driver)
@@ -510,7 +510,7 @@ def test_a_deadlock_within_a_declared_concurrency_group_is_suspected_and_says_wh
     assert finding.assumed == ("Actor.write runs in the concurrency group io of its actor, as declared",)
 
 
-def test_what_a_group_assumes_is_of_no_account_where_all_of_the_actor_is_stuck() -> None:
+def test_a_fully_stuck_actor_needs_no_assumption_about_its_groups() -> None:
     scene = Scene()
     driver = scene.driver()
     actor = grouped(scene, driver)
@@ -524,7 +524,7 @@ def test_what_a_group_assumes_is_of_no_account_where_all_of_the_actor_is_stuck()
     assert (finding.kind, finding.confirmed, finding.assumed) == ("deadlock", True, ())
 
 
-def test_a_call_of_an_actor_that_runs_nothing_is_about_to_begin() -> None:
+def test_a_call_of_an_idle_actor_is_about_to_begin() -> None:
     scene = Scene()
     driver = scene.driver()
     call = scene.call(scene.actor(), "next", by=driver)
@@ -532,7 +532,7 @@ def test_a_call_of_an_actor_that_runs_nothing_is_about_to_begin() -> None:
     assert scene.graph()[call.key].wait is None
 
 
-def test_a_call_of_an_actor_that_did_not_answer_waits_for_something_unobserved() -> None:
+def test_a_call_of_an_unreachable_actor_has_an_unobserved_target() -> None:
     scene = Scene()
     driver = scene.driver()
     actor = busy_actor(scene, driver)
@@ -543,14 +543,14 @@ def test_a_call_of_an_actor_that_did_not_answer_waits_for_something_unobserved()
     assert target.label.endswith("which was not observed")
 
 
-def test_a_task_that_its_worker_does_not_say_to_run_waits_for_something_unobserved() -> None:
+def test_a_task_that_its_worker_does_not_list_has_an_unobserved_target() -> None:
     scene = Scene()
     call = scene.task("f", by=scene.driver())
 
     assert unobserved_targets(scene, scene.wait_of(call))
 
 
-def test_a_call_of_an_actor_that_is_not_listed_waits_for_something_unobserved() -> None:
+def test_a_call_of_an_unlisted_actor_has_an_unobserved_target() -> None:
     scene = Scene()
     driver, actor = scene.driver(), scene.actor()
     call = scene.call(actor, "lost", by=driver, state="PENDING_NODE_ASSIGNMENT")
@@ -570,7 +570,7 @@ def test_many_calls_behind_many_running_ones_keep_the_graph_small() -> None:
     assert {len(wait.groups[0].targets) for call in calls if (wait := graph[call.key].wait)} == {1}
 
 
-def test_a_state_that_tells_nothing_waits_for_something_unknown() -> None:
+def test_a_task_in_an_unspecific_state_has_an_unknown_target() -> None:
     scene = Scene()
     call = scene.task("f", by=scene.driver(), state="PENDING_OBJ_STORE_MEM_AVAIL")
 
@@ -581,14 +581,14 @@ def test_a_state_that_tells_nothing_waits_for_something_unknown() -> None:
 
 
 def pending_call(scene: Scene, driver: SceneProcess, arguments: int) -> tuple[Wait, list[Key]]:
-    """The wait of a call whose owner has passed on so many refs that are not there, and the makers of those."""
+    """The wait of a call whose owner has passed this many unavailable refs, and the tasks that make them."""
     makers = [scene.run("make", by=driver) for _ in range(arguments)]
     driver.passes(*(call for call, _ in makers))
     call = scene.task("use", by=driver, state="PENDING_ARGS_AVAIL")
     return scene.wait_of(call), [worker.key for _, worker in makers]
 
 
-def test_the_only_argument_that_is_not_there_is_the_one() -> None:
+def test_the_only_unavailable_argument_is_the_missing_one() -> None:
     scene = Scene()
 
     wait, makers = pending_call(scene, scene.driver(), 1)
@@ -598,7 +598,7 @@ def test_the_only_argument_that_is_not_there_is_the_one() -> None:
     assert wait.evidence == "exact"
 
 
-def test_of_several_arguments_it_may_be_any() -> None:
+def test_any_of_several_unavailable_arguments_may_be_missing() -> None:
     scene = Scene()
 
     wait, makers = pending_call(scene, scene.driver(), 3)
@@ -608,7 +608,7 @@ def test_of_several_arguments_it_may_be_any() -> None:
     assert wait.inferred == "any of the 3 pending refs that its owner passed as arguments"
 
 
-def test_many_arguments_are_shared_by_all_who_may_wait_for_them() -> None:
+def test_possible_waiters_share_many_arguments() -> None:
     scene = Scene()
     driver = scene.driver()
 
@@ -621,7 +621,7 @@ def test_many_arguments_are_shared_by_all_who_may_wait_for_them() -> None:
     assert wait_of_all.evidence == "inferred"
 
 
-def test_an_argument_that_was_not_seen_is_unobserved() -> None:
+def test_an_unlisted_argument_is_unobserved() -> None:
     scene = Scene()
 
     wait, _ = pending_call(scene, scene.driver(), 0)
@@ -629,7 +629,7 @@ def test_an_argument_that_was_not_seen_is_unobserved() -> None:
     assert unobserved_targets(scene, wait)
 
 
-def test_an_argument_that_is_there_is_not_waited_for() -> None:
+def test_an_available_argument_is_no_dependency() -> None:
     scene = Scene()
     driver = scene.driver()
     made, pending = scene.task("made", by=driver), scene.task("pending", by=driver)
@@ -639,7 +639,7 @@ def test_an_argument_that_is_there_is_not_waited_for() -> None:
     assert groups_of(scene.wait_of(call)) == [(1, [pending.key])]
 
 
-def test_arguments_of_other_owners_are_not_waited_for() -> None:
+def test_arguments_of_other_owners_are_no_dependencies() -> None:
     scene = Scene()
     driver, other = scene.driver(), scene.driver()
     mine, theirs = scene.task("mine", by=driver), scene.task("theirs", by=other)
@@ -650,7 +650,7 @@ def test_arguments_of_other_owners_are_not_waited_for() -> None:
     assert groups_of(scene.wait_of(call)) == [(1, [mine.key])]
 
 
-def test_a_call_never_waits_for_what_it_makes_itself() -> None:
+def test_a_call_never_waits_for_its_own_value() -> None:
     scene = Scene()
     driver = scene.driver()
     first = scene.task("first", by=driver)
@@ -662,7 +662,7 @@ def test_a_call_never_waits_for_what_it_makes_itself() -> None:
     assert groups_of(scene.wait_of(third)) == [(1, [first.key, second.key])]
 
 
-def test_a_handle_of_an_actor_is_no_argument_to_wait_for() -> None:
+def test_an_actor_handle_is_no_missing_argument() -> None:
     scene = Scene()
     driver, actor = scene.driver(), scene.actor()
     driver.passes(f"{'f' * 16}{actor.actor_id}01000000")
@@ -702,7 +702,7 @@ def test_a_call_not_sent_yet_waits_for_the_earlier_one_that_lacks_an_argument() 
     assert groups_of(wait) == [(1, [earlier.key])]
 
 
-def test_a_call_is_not_behind_those_of_other_callers_or_actors() -> None:
+def test_a_call_is_not_behind_calls_of_other_callers_or_actors() -> None:
     scene = Scene()
     driver, other, actor, another = scene.driver(), scene.driver(), scene.actor(), scene.actor()
     scene.call(actor, "first", by=other, state="PENDING_ARGS_AVAIL")
@@ -724,7 +724,7 @@ def test_many_calls_behind_many_that_lack_arguments_keep_the_graph_small() -> No
     assert {len(wait.groups[0].targets) for call in later if (wait := graph[call.key].wait)} == {1}
 
 
-# Actors that are not there
+# Actors that are not created yet
 
 
 def test_a_call_waits_for_the_creation_of_its_actor() -> None:
@@ -741,7 +741,7 @@ def test_a_call_waits_for_the_creation_of_its_actor() -> None:
     assert groups_of(wait) == [(1, [creation.key])]
 
 
-def test_a_call_of_an_actor_that_is_being_made_waits_for_who_makes_it() -> None:
+def test_a_call_of_an_actor_in_creation_waits_for_its_constructor() -> None:
     scene = Scene()
     driver = scene.driver()
     actor, creation = scene.pending_actor("Late", by=driver)
@@ -754,7 +754,7 @@ def test_a_call_of_an_actor_that_is_being_made_waits_for_who_makes_it() -> None:
     assert groups_of(wait) == [(1, [maker.key])]
 
 
-def test_a_call_of_an_actor_whose_creation_nobody_tells_of_waits_for_something_unknown() -> None:
+def test_a_call_of_an_actor_with_an_unlisted_creation_has_an_unknown_target() -> None:
     scene = Scene()
     driver = scene.driver()
     actor, _ = scene.pending_actor("Late", by=driver)
@@ -766,7 +766,7 @@ def test_a_call_of_an_actor_whose_creation_nobody_tells_of_waits_for_something_u
     assert label.startswith("creation of actor Late")
 
 
-def test_a_task_that_waits_for_what_it_does_not_return_does_not_wait_for_its_own_end() -> None:
+def test_a_task_that_waits_for_a_value_that_it_put_does_not_wait_for_itself() -> None:
     scene = Scene()
     call, worker = scene.run("reserve", by=scene.driver())
     worker.gets(f"{call.task.task_id}01e1f505")

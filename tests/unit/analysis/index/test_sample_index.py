@@ -1,4 +1,4 @@
-"""Which code of libraries is assumed to stay idle: not what waits for a socket, nor a timer."""
+"""Library code that is assumed to stay idle, unless it waits for a socket or a timer."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def _with(taken: Snapshot, frames: tuple[Frame, ...], thread: Thread) -> Snapsho
         ((THREADING,), None, "Thread-2 (_poll_wrapper)"),
     ],
 )
-def test_a_library_that_waits_for_its_own_process_stays_idle(
+def test_a_library_wait_on_its_own_process_stays_idle(
     frames: tuple[Frame, ...], call: BlockedCall | None, name: str
 ) -> None:
     assert is_quiet(*frames, call=call, name=name)
@@ -72,7 +72,5 @@ def test_a_library_that_waits_for_its_own_process_stays_idle(
         ((), None),
     ],
 )
-def test_what_waits_for_a_socket_or_a_time_may_do_something(
-    frames: tuple[Frame, ...], call: BlockedCall | None
-) -> None:
+def test_a_library_wait_on_a_socket_or_timer_may_proceed(frames: tuple[Frame, ...], call: BlockedCall | None) -> None:
     assert not is_quiet(*frames, call=call)

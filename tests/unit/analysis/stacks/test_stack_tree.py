@@ -1,4 +1,4 @@
-"""Merged stacks: one prefix tree, who is in a branch, who is elsewhere than most, and who is missing."""
+"""Merged stacks: one prefix tree, the executions of a branch, outliers, and missing workers."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def branches(root: Branch) -> list[Branch]:
 
 
 def named(root: Branch, *names: str) -> Branch:
-    """The branch along these names."""
+    """The branch with this path of names."""
     for name in names:
         (root,) = (child for child in root.children if child.place and child.place.name == name)
     return root
@@ -69,7 +69,7 @@ def lost(scene: Scene) -> tuple[Missing, ...]:
 
 
 def team(size: int, class_name: str = "Trainer") -> tuple[Scene, SceneProcess, list[SceneProcess]]:
-    """A driver that waits for actors, all of which compute in the same method."""
+    """A driver that waits for actors; all of them compute in the same method."""
     scene = Scene()
     driver = scene.driver()
     actors = [scene.actor(class_name) for _ in range(size)]
@@ -96,7 +96,7 @@ def test_every_execution_is_in_its_branches_and_in_no_other(everybody: list[Exec
 
 
 @given(executions())
-def test_children_and_who_ends_here_are_all_of_a_branch(everybody: list[Execution]) -> None:
+def test_children_and_ends_are_all_executions_of_a_branch(everybody: list[Execution]) -> None:
     for branch in branches(merge(everybody)):
         assert branch.own + sum(child.count for child in branch.children) == branch.count
         assert branch.own == sum(len(one.path) == branch.depth for one in branch.executions)
@@ -125,13 +125,13 @@ def test_a_branch_is_found_again_by_its_path(everybody: list[Execution]) -> None
         assert again.find(branch.path).path == branch.path
 
 
-def test_a_path_that_is_gone_leads_as_far_as_there_is_one() -> None:
+def test_an_absent_path_leads_to_its_last_existing_branch() -> None:
     before, after = merge([execution(1, "abc")]), merge([execution(1, "abd")])
 
     assert [place.name for place in after.find(before.children[0].children[0].children[0].path).path] == ["a", "b"]
 
 
-def test_only_those_are_merged_of_whom_it_holds() -> None:
+def test_only_matching_executions_are_merged() -> None:
     everybody = [execution(number, "ab", doing) for number, doing in enumerate(DOINGS)]
 
     root = merge(everybody, where=lambda one: one.doing == "runs")
@@ -148,7 +148,7 @@ def test_stacks_of_thousands_of_frames_are_merged() -> None:
 # Outliers
 
 
-def test_one_that_is_elsewhere_than_most_alike_stands_out_where_it_parts() -> None:
+def test_an_outlier_is_found_where_it_leaves_the_majority() -> None:
     odd = execution(9, ("run", "load"))
 
     found = outliers([*(execution(number, ("run", "barrier")) for number in range(9)), odd])
@@ -156,40 +156,40 @@ def test_one_that_is_elsewhere_than_most_alike_stands_out_where_it_parts() -> No
     assert found == {odd.key: Outlier(odd, shared=1, most=9, alike=10)}
 
 
-def test_those_of_another_kind_do_not_stand_out() -> None:
+def test_executions_of_another_kind_are_no_outliers() -> None:
     everybody = [execution(number, ("run", "barrier")) for number in range(9)]
 
     assert not outliers([*everybody, execution(9, ("run", "load"), alike="other")])
 
 
-def test_nobody_stands_out_of_two_halves() -> None:
+def test_two_halves_have_no_outliers() -> None:
     halves = [execution(number, ("run", "left" if number % 2 else "right")) for number in range(10)]
 
     assert not outliers(halves)
 
 
-def test_no_half_of_two_stands_out() -> None:
+def test_one_of_two_is_no_outlier() -> None:
     assert not outliers([execution(1, "a"), execution(2, "b")])
 
 
-def test_one_of_three_stands_out() -> None:
+def test_one_of_three_is_an_outlier() -> None:
     assert set(outliers([execution(1, "a"), execution(2, "a"), execution(3, "b")])) == {ThreadKey("", 3)}
 
 
-def test_who_has_not_come_as_far_as_most_stands_out() -> None:
+def test_an_execution_behind_the_majority_is_an_outlier() -> None:
     short = execution(9, ("run",))
 
     assert outliers([*(execution(n, ("run", "barrier")) for n in range(9)), short])[short.key].shared == 1
 
 
-def test_who_goes_on_where_most_end_stands_out() -> None:
+def test_an_execution_ahead_of_the_majority_is_an_outlier() -> None:
     deep = execution(9, ("run", "load"))
 
     assert outliers([*(execution(n, ("run",)) for n in range(9)), deep])[deep.key].most == 9
 
 
 @given(executions())
-def test_outliers_are_few_among_those_alike_and_leave_most_at_one_place(everybody: list[Execution]) -> None:
+def test_outliers_are_few_and_leave_a_majority_at_one_place(everybody: list[Execution]) -> None:
     for odd in outliers(everybody).values():
         alike = [one for one in everybody if one.likeness == odd.execution.likeness]
         shared = odd.execution.path[: odd.shared]
@@ -210,10 +210,10 @@ def test_the_outliers_of_a_branch_are_those_of_its_executions(everybody: list[Ex
         assert marked.within(branch) == [one for one in branch.executions if one.key in odd]
 
 
-# Whose stacks
+# Executions
 
 
-def test_a_path_is_the_users_frames_and_the_call_by_its_name() -> None:
+def test_a_path_has_the_user_frames_and_the_name_of_the_call() -> None:
     scene, _, actors = team(2)
     actors[0].is_in("threading.Barrier.wait")
 
@@ -225,7 +225,7 @@ def test_a_path_is_the_users_frames_and_the_call_by_its_name() -> None:
     assert named(root, "actor Trainer").doing == {"waits": 1, "runs": 1}
 
 
-def test_who_moved_is_in_the_same_branch_as_who_did_not() -> None:
+def test_an_execution_that_ran_is_in_the_same_branch_as_a_stable_one() -> None:
     scene, _, actors = team(2)
     frame = Frame(function="get", file="/usr/lib/python3/queue.py", line=1, origin="stdlib")
     for actor in actors:
@@ -258,7 +258,7 @@ def test_idle_threads_are_left_out_and_counted() -> None:
     assert found.left_out == 3
 
 
-def test_a_library_at_work_for_itself_is_left_out() -> None:
+def test_an_internal_library_execution_is_left_out() -> None:
     scene = Scene()
     controller = scene.actor("ServeController", name="SERVE_CONTROLLER_ACTOR")
     controller.runs(scene.call(controller, "run_control_loop", by=scene.driver()))
@@ -266,7 +266,7 @@ def test_a_library_at_work_for_itself_is_left_out() -> None:
     assert [one.kind for one in seen(scene).executions] == ["driver train.py"]
 
 
-def test_coroutines_are_executions_and_the_loop_that_idles_is_none() -> None:
+def test_coroutines_are_executions_and_their_idle_loop_is_none() -> None:
     scene = Scene()
     driver = scene.driver()
     server = scene.async_actor("Server")
@@ -280,7 +280,7 @@ def test_coroutines_are_executions_and_the_loop_that_idles_is_none() -> None:
     assert root.count == 2
 
 
-def test_the_line_of_the_users_that_awaits_keeps_its_name() -> None:
+def test_the_user_line_that_awaits_keeps_its_name() -> None:
     snapshot = load(RECORDED_CLUSTERS / "serve-coroutines-ray-2.60.json.gz")
 
     executions = running(SampleIndex(snapshot, snapshot.samples[0]), diagnose(snapshot).vertices).executions
@@ -288,7 +288,7 @@ def test_the_line_of_the_users_that_awaits_keeps_its_name() -> None:
     assert {place.name for one in executions for place in one.path} >= {"Front.order", "Kitchen.cook"}
 
 
-def test_stacks_of_others_code_begin_where_the_task_does() -> None:
+def test_stacks_without_user_code_begin_at_the_task() -> None:
     scene, _, actors = team(1)
     actors[0].threads[0].leaf = Frame(function="main_loop", file=RAY_WORKER, line=1, origin="ray")
 
@@ -307,10 +307,10 @@ def test_any_snapshot_has_a_tree(snapshot: Snapshot) -> None:
         missing(index, vertices, found.executions)
 
 
-# Who is missing
+# Missing workers
 
 
-def test_nobody_is_missing_where_all_were_seen() -> None:
+def test_no_worker_is_missing_where_all_were_observed() -> None:
     scene, _, _ = team(3)
 
     assert lost(scene) == ()
@@ -326,7 +326,7 @@ def test_an_idle_actor_of_the_same_class_is_missing() -> None:
     assert (only.kind, only.why, only.worker_id) == ("actor Trainer", "idle", idle.worker_id)
 
 
-def test_an_actor_that_was_not_seen_is_missing_and_why() -> None:
+def test_an_unobserved_actor_is_missing_with_a_reason() -> None:
     scene, _, actors = team(3)
     actors[1].is_unreadable = True
     worker = actors[1].worker
@@ -337,7 +337,7 @@ def test_an_actor_that_was_not_seen_is_missing_and_why() -> None:
     assert (only.why, only.detail) == ("not read", "was not read: no permission")
 
 
-def test_a_dead_actor_and_one_that_is_not_there_yet_are_missing() -> None:
+def test_a_dead_actor_and_a_pending_actor_are_missing() -> None:
     scene, driver, actors = team(3)
     scene.dies(actors[0], cause="out of memory")
     scene.pending_actor("Trainer", by=driver, GPU=1)
@@ -348,7 +348,7 @@ def test_a_dead_actor_and_one_that_is_not_there_yet_are_missing() -> None:
     ]
 
 
-def test_a_worker_of_which_nothing_is_known_is_missing() -> None:
+def test_an_unknown_worker_is_missing() -> None:
     scene, _, _ = team(1)
     scene.worker().is_unreadable = True
 
@@ -357,7 +357,7 @@ def test_a_worker_of_which_nothing_is_known_is_missing() -> None:
     assert (only.kind, only.why) == ("worker", "not read")
 
 
-def test_the_company_of_a_branch_is_who_is_there_elsewhere_and_missing() -> None:
+def test_a_branch_lists_executions_that_are_here_elsewhere_or_missing() -> None:
     scene, _, actors = team(4)
     for actor in actors[:3]:
         actor.is_in("threading.Barrier.wait")
@@ -372,7 +372,7 @@ def test_the_company_of_a_branch_is_who_is_there_elsewhere_and_missing() -> None
     assert [one.why for one in trainers.missing] == ["idle"]
 
 
-def test_who_does_many_things_elsewhere_is_one() -> None:
+def test_a_worker_with_many_executions_elsewhere_counts_once() -> None:
     scene = Scene()
     driver = scene.driver()
     busy, other = scene.async_actor("Server"), scene.async_actor("Server")

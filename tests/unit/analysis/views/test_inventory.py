@@ -1,4 +1,4 @@
-"""What there is in a cluster, and what each part of it does now; and what is not there yet, with what it lacks."""
+"""The parts of a cluster and their activities, and pending parts with what they lack."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ def texts(inventory: Inventory, worker_id: str) -> list[str]:
     return [deed.text for deed in inventory.deeds(worker_id)]
 
 
-def hold(snapshot: Snapshot) -> None:
-    """What is true of every inventory."""
+def check_invariants(snapshot: Snapshot) -> None:
+    """Checks the invariants of an inventory."""
     inventory = inventory_of(snapshot)
     known = {node.node_id for node in snapshot.nodes}
     found = [one for node in inventory.nodes for one in inventory.occupants(node)]
@@ -50,17 +50,17 @@ def hold(snapshot: Snapshot) -> None:
 
 
 @given(related_snapshots())
-def test_everybody_is_counted_once(snapshot: Snapshot) -> None:
+def test_every_worker_is_counted_once(snapshot: Snapshot) -> None:
     assume(snapshot.samples)
-    hold(snapshot)
+    check_invariants(snapshot)
 
 
 @pytest.mark.parametrize("name", ALL)
-def test_everybody_of_a_recorded_snapshot_is_counted_once(name: str) -> None:
-    hold(load(RECORDED_CLUSTERS / name))
+def test_every_worker_of_a_recorded_snapshot_is_counted_once(name: str) -> None:
+    check_invariants(load(RECORDED_CLUSTERS / name))
 
 
-def test_a_node_shows_what_is_used_and_free() -> None:
+def test_a_node_shows_its_used_and_free_resources() -> None:
     scene = Scene()
     node = scene.node(free={"CPU": 1.0, "object_store_memory": 2.0**30}, CPU=4.0, GPU=2.0, object_store_memory=2.0**31)
     scene.driver(node)
@@ -75,7 +75,7 @@ def test_a_node_shows_what_is_used_and_free() -> None:
     ]
 
 
-def test_what_a_node_did_not_tell_is_not_known() -> None:
+def test_resources_that_a_node_did_not_report_are_unknown() -> None:
     scene = Scene()
     node = scene.node(CPU=4.0)
     del scene.available[node.node_id]
@@ -84,7 +84,7 @@ def test_what_a_node_did_not_tell_is_not_known() -> None:
     assert [amount.words for amount in inventory.amounts(node)] == ["CPU 4, use unknown"]
 
 
-def test_each_worker_shows_what_it_does() -> None:
+def test_each_worker_shows_its_activity() -> None:
     scene = Scene()
     driver, clerk = scene.driver(), scene.actor("Clerk")
     busy, worker = scene.run("work", by=driver)
@@ -116,7 +116,7 @@ def test_each_worker_shows_what_it_does() -> None:
     assert texts(inventory, idle.worker_id) == []
 
 
-def test_a_deed_is_at_its_line() -> None:
+def test_an_activity_has_its_line() -> None:
     scene = Scene()
     _, worker = scene.run("work", by=scene.driver())
     worker.threads[0].line = 7
@@ -126,7 +126,7 @@ def test_a_deed_is_at_its_line() -> None:
     assert (deed.vertex, deed.file, deed.line, deed.source) == (worker.key, "/srv/app/app.py", 7, "return work_of(me)")
 
 
-def test_who_is_in_a_deadlock_or_behind_one_is_stuck() -> None:
+def test_executions_in_or_behind_a_deadlock_are_stuck() -> None:
     scene = Scene()
     driver, left, right = scene.driver(), scene.actor("Left"), scene.actor("Right")
     ping, pong = scene.call(left, "ping", by=driver), scene.call(right, "pong", by=left)
@@ -140,7 +140,7 @@ def test_who_is_in_a_deadlock_or_behind_one_is_stuck() -> None:
     assert inventory.counts(inventory.nodes[0]) == {"stuck": 3}
 
 
-def test_why_a_worker_was_not_seen_is_told() -> None:
+def test_an_unobserved_worker_shows_its_reason() -> None:
     scene = Scene()
     worker = scene.worker()
     worker.is_unreadable = True
@@ -152,7 +152,7 @@ def test_why_a_worker_was_not_seen_is_told() -> None:
     assert trouble == "threads not read: py-spy needs root"
 
 
-def test_alike_workers_are_told_as_one() -> None:
+def test_similar_workers_are_one_row() -> None:
     scene = Scene()
     driver = scene.driver()
     busy, _ = scene.run("busy", by=driver)
@@ -167,7 +167,7 @@ def test_alike_workers_are_told_as_one() -> None:
     assert sorted(len(group) for group in groups) == [1, 1, 1, 4]
 
 
-def test_alike_coroutines_are_told_as_one() -> None:
+def test_similar_coroutines_are_one_row() -> None:
     scene = Scene()
     driver, server = scene.driver(), scene.async_actor("Server")
     busy, _ = scene.run("busy", by=driver)
@@ -195,7 +195,7 @@ def test_a_coroutine_that_was_not_read_is_unreadable() -> None:
     assert "is unreadable" in texts(inventory_of(scene.snapshot()), server.worker_id)[0]
 
 
-def test_a_placement_group_shows_its_bundles_and_what_is_free_in_them() -> None:
+def test_a_placement_group_shows_its_bundles_and_their_free_resources() -> None:
     scene = Scene()
     node, other = scene.node(CPU=8.0), scene.node(CPU=8.0)
     scene.driver(node)
@@ -211,7 +211,7 @@ def test_a_placement_group_shows_its_bundles_and_what_is_free_in_them() -> None:
     assert (there.bundles, [amount.words for amount in there.amounts]) == ((1,), ["CPU 2 of 2 used, 0 free"])
 
 
-def test_what_is_pending_says_what_it_lacks_and_alike_is_told_once() -> None:
+def test_pending_parts_show_what_they_lack_and_similar_ones_are_one_row() -> None:
     scene = Scene()
     node = scene.node(free={"CPU": 0.0}, CPU=1.0)
     driver = scene.driver(node)
@@ -232,7 +232,7 @@ def test_what_is_pending_says_what_it_lacks_and_alike_is_told_once() -> None:
     assert {one.vertex for one in lacking.values()} > {creation.key}
 
 
-def test_queued_calls_are_told_with_their_actor_and_not_as_pending() -> None:
+def test_queued_calls_are_shown_with_their_actor_and_not_as_pending() -> None:
     scene = Scene()
     driver, clerk = scene.driver(), scene.actor("Clerk")
     calls = [scene.call(clerk, "stamp", by=driver) for _ in range(3)]

@@ -1,4 +1,4 @@
-"""Calls on process groups: what they wait for, which members have to come, and what is said of it."""
+"""Calls on process groups: their dependencies, the members that they need, and the findings."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tests.unit.scenes import JOB, Call, Scene, SceneProcess, group_of, groups_o
 
 @dataclass
 class Gang:
-    """Actors that are the ranks of one process group, each in a call of the driver, which waits for all."""
+    """Actors that are the ranks of one process group; each runs a call of the driver, which waits for all."""
 
     scene: Scene
     driver: SceneProcess
@@ -29,7 +29,7 @@ class Gang:
     groups: list[ProcessGroup]
 
     def diagnose(self) -> Diagnosis:
-        """By two samples."""
+        """The diagnosis after two samples."""
         return self.scene.sample().second_sample().diagnose()
 
     def collect(self, ranks: Sequence[int], operation: str = "all_reduce", **known: Any) -> Gang:
@@ -38,7 +38,7 @@ class Gang:
         return self
 
     def returns(self, rank: int) -> Gang:
-        """A rank has ended its call, whose value is there."""
+        """A rank ends its call, whose value is available."""
         self.ranks[rank].idles()
         self.driver.submitted.remove(self.calls[rank])
         self.driver.has(self.calls[rank])
@@ -76,7 +76,7 @@ def gang(count: int, **known: Any) -> Gang:
     return Gang(scene, driver, ranks, calls, groups)
 
 
-def only(diagnosis: Diagnosis) -> Finding:
+def only_finding(diagnosis: Diagnosis) -> Finding:
     (finding,) = diagnosis.findings
     return finding
 
@@ -97,7 +97,7 @@ def test_a_rank_that_waits_for_one_in_the_collective_is_a_deadlock() -> None:
 
     diagnosis = it.diagnose()
 
-    finding = only(diagnosis)
+    finding = only_finding(diagnosis)
     assert (diagnosis.verdict, finding.confirmed, finding.assumed) == ("deadlock", True, ())
     assert {it.ranks[0].key, it.ranks[3].key, reward.key, weight.key} <= set(finding.members)
     assert {it.ranks[1].key, it.ranks[2].key} <= {*finding.members, *finding.blocked_behind}
@@ -106,25 +106,25 @@ def test_a_rank_that_waits_for_one_in_the_collective_is_a_deadlock() -> None:
     )
 
 
-def test_a_slow_reward_is_waited_for() -> None:
+def test_a_slow_reward_is_the_final_blocker() -> None:
     it, reward, _ = with_reward()
     reward.computes()
 
     diagnosis = it.diagnose()
 
-    finding = only(diagnosis)
+    finding = only_finding(diagnosis)
     assert diagnosis.verdict == "blocked"
     assert finding.final_blockers[0].vertex == reward.key
 
 
-# Which members have to come
+# The members that a call needs
 
 
 @pytest.mark.parametrize("operation", ["all_reduce", "barrier", "all_gather_object", "reduce_scatter", "all_to_all"])
 def test_ranks_in_two_operations_of_a_group_wait_for_each_other(operation: str) -> None:
     it = gang(4).collect((0, 1), operation).collect((2, 3), "broadcast", peer=0)
 
-    finding = only(it.diagnose())
+    finding = only_finding(it.diagnose())
 
     assert (finding.kind, finding.confirmed) == ("deadlock", True)
     calls = f"ranks 0-1 are in {operation} and ranks 2-3 in broadcast of group default_pg"
@@ -137,7 +137,7 @@ def test_a_rank_that_runs_may_come() -> None:
 
     diagnosis = it.diagnose()
 
-    finding = only(diagnosis)
+    finding = only_finding(diagnosis)
     first = finding.explanation[0].text
     assert first.startswith("Ranks 0-1")
     assert "are in all_reduce of group default_pg, and wait for rank 2; the first" in first
@@ -145,7 +145,7 @@ def test_a_rank_that_runs_may_come() -> None:
     assert finding.final_blockers[0].vertex == it.ranks[2].key
 
 
-def test_one_rank_that_runs_may_be_the_one_that_has_not_entered() -> None:
+def test_a_running_rank_may_be_the_missing_one() -> None:
     it, _, _ = with_reward()
     it.ranks[1].computes()
 
@@ -195,7 +195,7 @@ def test_a_send_needs_the_receive_of_its_peer() -> None:
     assert not it.diagnose().is_stuck
 
     it = gang(2).collect((0,), "recv", peer=1).collect((1,), "recv", peer=0)
-    finding = only(it.diagnose())
+    finding = only_finding(it.diagnose())
 
     assert (finding.kind, finding.confirmed) == ("deadlock", True)
     assert finding.summary.startswith(
@@ -212,7 +212,7 @@ def test_a_receive_from_any_rank_needs_one_of_them() -> None:
     assert it.diagnose().verdict == "deadlock"
 
 
-def test_a_broadcast_waits_for_its_root_or_for_what_passes_its_data_on() -> None:
+def test_a_broadcast_waits_for_its_root_or_for_the_ranks_that_forward_its_data() -> None:
     it = gang(3).collect((1,), "broadcast", peer=0).collect((0,), "all_reduce")
 
     waits = groups_of(it.scene.wait_of(it.ranks[1]))
@@ -221,7 +221,7 @@ def test_a_broadcast_waits_for_its_root_or_for_what_passes_its_data_on() -> None
     assert it.diagnose().verdict == "blocked"
 
 
-def test_a_broadcast_whose_root_has_come_ends_by_itself() -> None:
+def test_a_broadcast_whose_root_has_entered_ends_by_itself() -> None:
     it = gang(3).collect((0, 1), "broadcast", peer=0).collect((2,), "all_reduce")
 
     (_, targets), *_ = groups_of(it.scene.wait_of(it.ranks[1]))
@@ -235,7 +235,7 @@ def test_a_scatter_waits_for_its_root_alone() -> None:
     assert groups_of(it.scene.wait_of(it.ranks[1])) == [(1, [it.ranks[0].key])]
 
 
-def test_a_root_waits_for_any_that_may_not_have_come() -> None:
+def test_a_root_waits_for_any_rank_that_may_be_missing() -> None:
     it = gang(3).collect((0,), "gather", peer=0)
 
     assert groups_of(it.scene.wait_of(it.ranks[0])) == [(1, [it.ranks[1].key, it.ranks[2].key])]
@@ -253,14 +253,14 @@ def test_two_groups_entered_in_two_orders_are_a_deadlock() -> None:
     it.ranks[0].is_member(tp[0], dp[0]).collects("all_reduce", tp[0])
     it.ranks[1].is_member(tp[1], dp[1]).collects("all_reduce", dp[1])
 
-    finding = only(it.diagnose())
+    finding = only_finding(it.diagnose())
 
     assert (finding.kind, finding.confirmed) == ("deadlock", True)
     assert finding.summary.startswith("rank 0 is in all_reduce of group tp; rank 1 is in all_reduce of group dp")
     assert "same order" in finding.advice
 
 
-def test_a_driver_is_a_rank_as_any_other() -> None:
+def test_a_driver_can_be_a_rank() -> None:
     scene = Scene()
     driver, worker = scene.driver(), scene.actor("Worker")
     worker.tasks_read = True
@@ -268,7 +268,7 @@ def test_a_driver_is_a_rank_as_any_other() -> None:
     worker.works_for().runs(step).is_member(group_of(1, 0, 1)).collects("all_reduce", group_of(1, 0, 1))
     driver.is_member(group_of(0, 0, 1)).gets(step)
 
-    finding = only(scene.sample().second_sample().diagnose())
+    finding = only_finding(scene.sample().second_sample().diagnose())
 
     assert (finding.kind, finding.confirmed) == ("deadlock", True)
     assert finding.summary.startswith(
@@ -276,7 +276,7 @@ def test_a_driver_is_a_rank_as_any_other() -> None:
     )
 
 
-def test_a_coroutine_stands_for_a_rank_that_calls_it() -> None:
+def test_a_coroutine_can_make_the_call_of_a_rank() -> None:
     """Rank 0 reports through an actor; rank 1, for which that waits, is in an all_reduce with rank 0."""
     train = [group_of(r, 0, 1, name="report", description="report", library="ray.train", world="run 1") for r in (0, 1)]
     it = gang(2).collect((1,))
@@ -287,7 +287,7 @@ def test_a_coroutine_stands_for_a_rank_that_calls_it() -> None:
         it.ranks[rank].is_member(train[rank])
     it.ranks[0].gets(report)
 
-    finding = only(it.diagnose())
+    finding = only_finding(it.diagnose())
 
     assert (finding.kind, finding.confirmed) == ("deadlock", True)
     assert {waiter.key, it.ranks[0].key, it.ranks[1].key} == set(finding.members)
@@ -296,7 +296,7 @@ def test_a_coroutine_stands_for_a_rank_that_calls_it() -> None:
 # Two samples
 
 
-def test_a_call_whose_thread_ran_between_the_samples_is_another_one() -> None:
+def test_a_call_whose_thread_ran_between_the_samples_is_another_call() -> None:
     it = gang(4).collect((0, 1)).collect((2, 3), "broadcast", peer=0)
     it.scene.sample()
     it.collect((0,), mark="8")
@@ -351,7 +351,7 @@ def test_a_library_that_moves_data_may_end_the_call() -> None:
     assert not it.scene.second_sample().diagnose().is_stuck
 
 
-def test_a_process_that_was_stopped_may_go_on_with_the_call() -> None:
+def test_a_process_that_was_stopped_may_continue_the_call() -> None:
     it = gang(2).collect((0,)).collect((1,), "barrier")
     it.ranks[0].state = "T"
 
@@ -366,12 +366,12 @@ def test_a_library_that_polls_while_it_makes_a_group_moves_no_data() -> None:
     assert it.scene.second_sample().diagnose().is_stuck
 
 
-def test_when_the_library_gives_up_differs_by_the_clock() -> None:
+def test_library_timeouts_that_differ_by_rounding_are_equal() -> None:
     it = gang(2).collect((0,), fails_at=1.7e9 + 600.0).collect((1,), "barrier")
     it.scene.sample()
     it.collect((0,), fails_at=1.7e9 + 600.0004)
 
-    finding = only(it.scene.second_sample().diagnose())
+    finding = only_finding(it.scene.second_sample().diagnose())
 
     assert finding.confirmed
     assert any("times out in 10 min" in step.text for step in finding.explanation)
@@ -381,13 +381,13 @@ def test_a_call_that_polls_is_one_call_under_an_assumption() -> None:
     it = gang(2).collect((0,), mark="").collect((1,), "barrier")
     assert it.ranks[0].worker_id in of_interest(it.scene.sample().snapshot()).pollers
 
-    finding = only(it.scene.read().second_sample().diagnose())
+    finding = only_finding(it.scene.read().second_sample().diagnose())
 
     assert (finding.kind, finding.confirmed) == ("deadlock", False)
     assert finding.assumed == ("rank 0 was in the same all_reduce in all samples",)
 
 
-def test_a_call_that_polls_and_was_seen_elsewhere_is_not_one() -> None:
+def test_a_call_that_polls_and_was_observed_elsewhere_is_another_call() -> None:
     it = gang(2).collect((0,), mark="").collect((1,), "barrier")
     it.scene.sample()
     it.ranks[0].computes()
@@ -397,7 +397,7 @@ def test_a_call_that_polls_and_was_seen_elsewhere_is_not_one() -> None:
     assert not it.scene.second_sample().diagnose().is_stuck
 
 
-def test_what_may_be_stuck_is_watched_for_a_while() -> None:
+def test_possibly_stuck_ranks_get_quick_readings() -> None:
     it, _, _ = with_reward()
 
     assert of_interest(it.scene.sample().snapshot()).may_stand_still
@@ -406,10 +406,10 @@ def test_what_may_be_stuck_is_watched_for_a_while() -> None:
 # Members that run nothing
 
 
-def test_a_rank_that_returned_and_that_nothing_can_call_is_waited_for_for_good() -> None:
+def test_a_rank_that_returned_and_has_no_caller_never_enters() -> None:
     it = gang(3).collect((0, 1), "barrier").returns(2)
 
-    finding = only(it.diagnose())
+    finding = only_finding(it.diagnose())
 
     assert (finding.kind, finding.confirmed) == ("deadlock", True)
     assert finding.summary.startswith("ranks 0-1 are in barrier of group default_pg; rank 2 (actor Rank ")
@@ -429,7 +429,7 @@ def test_a_rank_whose_call_failed_orphans_the_others() -> None:
 
     diagnosis = it.diagnose()
 
-    finding = only(diagnosis)
+    finding = only_finding(diagnosis)
     assert (diagnosis.verdict, finding.kind, finding.confirmed) == ("hang", "orphaned", True)
     assert finding.summary.startswith(
         "rank 1's Rank.train raised ValueError: 3, and its result was never fetched; "
@@ -454,7 +454,7 @@ def test_a_rank_that_has_just_returned_may_have_been_in_the_call() -> None:
     assert not it.scene.sample(only=None).diagnose().is_stuck
 
 
-def test_an_unread_rank_leaves_it_open() -> None:
+def test_an_unread_rank_may_proceed() -> None:
     it = gang(3).collect((0, 1))
     it.ranks[2].is_unreadable = True
 
@@ -477,10 +477,10 @@ def starting() -> Gang:
     return it
 
 
-def test_an_actor_of_the_class_that_is_in_no_group_is_assumed_to_be_the_missing_rank() -> None:
+def test_an_actor_of_the_class_without_a_group_is_assumed_to_be_the_missing_rank() -> None:
     it = starting()
 
-    finding = only(it.diagnose())
+    finding = only_finding(it.diagnose())
 
     assert (finding.kind, finding.confirmed) == ("deadlock", False)
     (assumed,) = finding.assumed
@@ -488,7 +488,7 @@ def test_an_actor_of_the_class_that_is_in_no_group_is_assumed_to_be_the_missing_
     assert finding.summary.startswith("rank 0 is in init_process_group of group default_pg; rank 1 is in ray.get for")
 
 
-def test_a_rank_in_its_environment_tells_which_actor_it_is() -> None:
+def test_the_environment_of_an_actor_gives_its_rank() -> None:
     it = starting()
     other = it.scene.actor("Rank").works_for().computes()
     assert it.diagnose().verdict == "blocked"
@@ -499,14 +499,14 @@ def test_a_rank_in_its_environment_tells_which_actor_it_is() -> None:
     assert it.diagnose().verdict == "blocked"
 
 
-def test_an_actor_that_is_in_another_group_is_none_of_this_one() -> None:
+def test_an_actor_in_another_group_is_not_in_this_one() -> None:
     it = starting()
     it.ranks[1].is_member(group_of(0, 0, 1, world="tcp://10.0.0.9:29500"))
 
     assert not it.diagnose().is_stuck
 
 
-def test_a_rank_whose_actor_is_to_be_created_comes_with_it() -> None:
+def test_a_rank_waits_for_the_creation_of_its_actor() -> None:
     it = gang(2, name="").collect((0,), "init_process_group", mark="")
     it.ranks[0].memberships.clear()
     it.ranks[1].memberships.clear()
@@ -525,7 +525,7 @@ def test_a_rank_whose_actor_is_to_be_created_comes_with_it() -> None:
 
 
 def dies(it: Gang, rank: int) -> None:
-    """The actor of a rank has died, and the error is there in place of its call's value."""
+    """The actor of a rank dies, and an error is available in place of its call's value."""
     dead = it.ranks[rank].actor
     assert dead is not None
     it.scene.procs.remove(it.ranks[rank])
@@ -535,17 +535,17 @@ def dies(it: Gang, rank: int) -> None:
     it.scene.actors[at] = replace(dead, state="DEAD", death_cause="exited with code 1", death_reason="WORKER_DIED")
 
 
-def test_a_member_that_died_orphans_those_in_a_collective() -> None:
+def test_a_dead_member_orphans_the_ranks_in_a_collective() -> None:
     it = gang(3).collect((0, 1))
     dies(it, 2)
 
-    finding = only(it.diagnose())
+    finding = only_finding(it.diagnose())
 
     assert (finding.kind, finding.confirmed) == ("orphaned", True)
     assert "ranks 0-1 wait in all_reduce of group default_pg" in finding.summary
 
 
-def test_a_missing_rank_that_no_death_explains_may_be_outside_of_ray() -> None:
+def test_a_missing_rank_without_a_dead_actor_may_be_outside_of_ray() -> None:
     it = gang(3).collect((0,))
     dies(it, 1)
     it.scene.procs.remove(it.ranks[2])
@@ -569,7 +569,7 @@ def test_a_rank_whose_actor_died_orphans_the_others() -> None:
     it.ranks[0].memberships.clear()
     dies(it, 1)
 
-    finding = only(it.diagnose())
+    finding = only_finding(it.diagnose())
 
     assert (finding.kind, finding.confirmed) == ("orphaned", True)
     assert finding.summary.startswith("rank 1 (actor Rank ")
@@ -605,7 +605,7 @@ def test_a_member_with_a_free_slot_may_be_called() -> None:
     assert not it.diagnose().is_stuck
 
 
-def test_many_ranks_share_what_they_wait_for() -> None:
+def test_many_ranks_share_their_dependencies() -> None:
     it = (
         gang(80)
         .collect(range(1, 40), "broadcast", peer=0)
@@ -620,7 +620,7 @@ def test_many_ranks_share_what_they_wait_for() -> None:
     assert it.diagnose().verdict == "deadlock"
 
 
-def test_the_json_has_the_ranks_inside_and_those_missing() -> None:
+def test_the_json_has_the_present_and_missing_ranks() -> None:
     it, _, _ = with_reward()
     it.scene.sample().second_sample()
 
@@ -633,7 +633,7 @@ def test_the_json_has_the_ranks_inside_and_those_missing() -> None:
     assert {(call["operation"], call["description"]) for call in calls} == {("all_reduce", "default_pg")}
 
 
-def test_a_rank_in_an_open_chain_says_for_which_ranks_it_waits() -> None:
+def test_a_rank_in_an_open_chain_names_the_ranks_that_it_waits_for() -> None:
     it = gang(3).collect((0, 1))
 
     text = report_text(it.scene.snapshot(), it.diagnose())
@@ -641,13 +641,13 @@ def test_a_rank_in_an_open_chain_says_for_which_ranks_it_waits() -> None:
     assert "all depend on Rank.train of actor" in text
 
 
-def test_a_call_on_a_group_is_no_service_at_rest() -> None:
-    """A main thread in a collective and a helper that waits in a queue which it may fill."""
+def test_a_call_on_a_group_is_not_an_idle_service() -> None:
+    """A main thread waits in a collective, and a helper in a queue that the main thread may fill."""
     it = gang(2).collect((0,)).collect((1,), "barrier")
     helper = it.ranks[0].thread("helper", "user")
     helper.is_in("queue.Queue.get", "0x1").is_reached_by(it.ranks[0].threads[0])
 
-    finding = only(it.diagnose())
+    finding = only_finding(it.diagnose())
     assert (finding.kind, helper.key in finding.members) == ("deadlock", True)
 
 
@@ -664,12 +664,12 @@ def test_a_forked_child_has_the_ranks_of_its_parent() -> None:
     assert it.scene.second_sample().diagnose().verdict == "deadlock"
 
 
-def test_ranks_that_wait_alike_elsewhere_are_told_as_one() -> None:
+def test_ranks_with_similar_waits_are_reported_as_one() -> None:
     it = gang(300).collect(range(150))
     for rank in range(150, 300):
         it.ranks[rank].gets(it.scene.call(it.ranks[0], "weight", by=it.ranks[rank]))
 
-    assert only(it.diagnose()).summary.startswith(
+    assert only_finding(it.diagnose()).summary.startswith(
         "ranks 0-149 are in all_reduce of group default_pg; "
         "ranks 150-299 are in ray.get for Rank.weight, queued on rank 0"
     )
