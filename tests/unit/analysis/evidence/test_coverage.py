@@ -159,7 +159,7 @@ def test_all_counts_agree(make: Callable[[], Snapshot], observed: int, total: in
     snapshot = make()
     analysed = Look.of(1, snapshot)
 
-    assert coverage_of(snapshot).workers == Ratio(observed=observed, total=total)
+    assert coverage_of(snapshot).workers == Ratio(seen=observed, total=total)
     assert f"observed {observed}/{total} workers" in coverage_line(analysed, Status(), snapshot.taken_at).plain
     assert f"Observed: {observed} of {total} workers" in report_text(snapshot, analysed.diagnosis)
     workers = json.loads(check_json(snapshot, analysed.diagnosis))["coverage"]["workers"]
