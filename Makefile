@@ -31,13 +31,13 @@ check: $(READY)
 
 # With all of Ray's libraries, torch and verl, which take 1.9 GB; the other tests need only Ray itself.
 libraries: $(LIBRARIES)/.ready
-	$(LIBRARIES)/bin/python -m pytest -m libraries tests/integration/test_libraries.py tests/integration/test_torch_groups.py
+	$(LIBRARIES)/bin/python -m pytest -m libraries tests/integration/test_library_examples.py tests/integration/waits/test_torch_groups.py
 
 smoke: $(READY)
-	$(BIN)/python tests/compatibility.py --smoke
+	$(BIN)/python -m tests.versions.compatibility --smoke
 
 compatibility: $(READY)
-	EFFORT=thorough $(BIN)/python tests/compatibility.py
+	EFFORT=thorough $(BIN)/python -m tests.versions.compatibility
 
 search: $(READY)
 	EFFORT=search $(BIN)/python -m pytest --timeout 36000 tests/unit/analysis/test_soundness.py tests/unit/analysis/test_hostile_snapshots.py
@@ -55,8 +55,8 @@ soak: $(READY)
 
 # Records a snapshot of every example on real Ray, which the tests and the documentation use; about 25 minutes.
 record: $(READY) $(LIBRARIES)/.ready
-	$(BIN)/python -m tests.record_examples '^(?!.*libraries)'
-	$(LIBRARIES)/bin/python -m tests.record_examples libraries
+	$(BIN)/python -m tests.examples.record '^(?!.*libraries)'
+	$(LIBRARIES)/bin/python -m tests.examples.record libraries
 
 # Writes the documentation into site/. A broken link or anchor is an error.
 docs: $(READY)

@@ -25,13 +25,12 @@ from statistics import median
 from benchmarks.soak import require_alive
 from benchmarks.tables import Results
 from dstack import api
-from dstack.analysis.diagnose import diagnose
 from dstack.analysis.evidence.coverage import holes_of
+from dstack.analysis.views.analysed_snapshot import AnalysedSnapshot
 from dstack.diagnosis import Diagnosis
 from dstack.errors import ClusterError
-from dstack.model import Snapshot
 from dstack.snapshot_file import save
-from tests.clusters import ray_cluster
+from tests.clusters.ray_clusters import ray_cluster
 
 WORKLOAD = Path(__file__).with_name("workloads") / "churn.py"
 HOG = "while True: pass"
@@ -56,7 +55,8 @@ class Tally:
     verdicts: Counter[str] = field(default_factory=Counter)
     reasons: Counter[str] = field(default_factory=Counter)
 
-    def add(self, taken: Snapshot, diagnosis: Diagnosis, took_s: float) -> int:
+    def add(self, analysed: AnalysedSnapshot, took_s: float) -> int:
+        taken, diagnosis = analysed.snapshot, analysed.diagnosis
         code = exit_code(diagnosis)
         self.codes[code] += 1
         self.seconds.append(took_s)
@@ -109,8 +109,7 @@ def check(address: str, tally: Tally, kept: Path | None) -> int:
         tally.codes[error.exit_code] += 1
         tally.reasons[f"no snapshot: {error.message}"] += 1
         return error.exit_code
-    diagnosis = diagnose(taken)
-    code = tally.add(taken, diagnosis, time.monotonic() - began)
+    code = tally.add(AnalysedSnapshot.of(taken), time.monotonic() - began)
     if kept and code:
         save(taken, kept, force=True)
     return code

@@ -84,13 +84,13 @@ data = open(sys.argv[2], "rb").read()
 marks = [("import dstack.cli", *spent())]
 import dstack.cli
 marks.append(("import analysis, report", *spent()))
-import dstack.collector, dstack.snapshot_file, dstack.analysis.diagnose, dstack.report.text, rich.console
+import dstack.collector, dstack.snapshot_file, dstack.analysis.views.analysed_snapshot, dstack.report.text, rich.console
 marks.append(("parse", *spent()))
 taken = dstack.snapshot_file.loads(data)
 marks.append(("diagnose", *spent()))
-diagnosis = dstack.analysis.diagnose.diagnose(taken)
+analysed = dstack.analysis.views.analysed_snapshot.AnalysedSnapshot.of(taken)
 marks.append(("print", *spent()))
-dstack.cli._rendered(taken, diagnosis, False)
+dstack.cli._rendered(analysed, "report")
 marks.append(("", *spent()))
 """
 

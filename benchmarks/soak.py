@@ -25,13 +25,11 @@ from statistics import median
 
 from rich.console import Console
 
-from dstack.analysis.diagnose import diagnose
+from dstack.analysis.views.analysed_snapshot import AnalysedSnapshot
 from dstack.capture import snapshot
-from dstack.diagnosis import Diagnosis
-from dstack.model import Snapshot
 from dstack.report.text import print_report
 from dstack.snapshot_file import save
-from tests.clusters import Example, ray_cluster
+from tests.clusters.ray_clusters import Example, ray_cluster
 
 WORKLOADS = Path(__file__).with_name("workloads")
 NEEDS = {"collectives": "torch", "data": "pyarrow", "serve": "fastapi", "tune": "tensorboardX", "train": "pyarrow"}
@@ -54,7 +52,8 @@ class Tally:
     seconds: list[float] = field(default_factory=list)
     saved: list[Path] = field(default_factory=list)
 
-    def add(self, taken: Snapshot, diagnosis: Diagnosis) -> None:
+    def add(self, analysed: AnalysedSnapshot) -> None:
+        taken, diagnosis = analysed.snapshot, analysed.diagnosis
         vertices = diagnosis.vertices.values()
         self.verdicts[diagnosis.verdict] += 1
         self.findings.update(finding.kind for finding in diagnosis.findings)
@@ -135,25 +134,24 @@ def soak(names: list[str], seconds: float, keep: Path, tally: Tally) -> None:
         ]
         end = time.monotonic() + seconds
         while True:
-            taken = snapshot(cluster.address)
-            diagnosis = diagnose(taken)
-            tally.add(taken, diagnosis)
-            show(taken, diagnosis, keep, tally)
+            analysed = AnalysedSnapshot.of(snapshot(cluster.address))
+            tally.add(analysed)
+            show(analysed, keep, tally)
             for workload in workloads:
                 require_alive(workload)
             if time.monotonic() >= end:
                 break
 
 
-def show(taken: Snapshot, diagnosis: Diagnosis, keep: Path, tally: Tally) -> None:
+def show(analysed: AnalysedSnapshot, keep: Path, tally: Tally) -> None:
     """Prints and saves what is a false alarm; prints what is nearly one."""
-    kinds = {finding.kind for finding in diagnosis.findings}
+    kinds = {finding.kind for finding in analysed.diagnosis.findings}
     if not kinds.intersection(SHOWN):
         return
-    print_report(Console(), taken, diagnosis)
+    print_report(Console(), analysed)
     if kinds.intersection(FALSE_ALARMS):
-        path = keep / f"false-alarm-{int(taken.taken_at * 1000)}.json.gz"
-        save(taken, path)
+        path = keep / f"false-alarm-{int(analysed.snapshot.taken_at * 1000)}.json.gz"
+        save(analysed.snapshot, path)
         tally.saved.append(path)
         print(f"Saved. Show it again with: dstack show {path}", flush=True)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 from docs_hooks import examples
-from tests.clusters import REPOSITORY
+from tests.paths import ROOT
 
 PAGES = {
     "README.md": "index.md",
@@ -22,7 +22,7 @@ def pages() -> dict[str, str]:
 
 
 def _page(document: str) -> str:
-    text = (REPOSITORY / document).read_text()
+    text = (ROOT / document).read_text()
     for other, page in PAGES.items():
         text = text.replace(f"]({other}", f"]({page}")
     text = text.replace("](docs/", "](")

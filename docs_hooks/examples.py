@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import ast
 
-from tests.clusters import EXAMPLES
-from tests.recorded_examples import NAMES, report_of
+from tests.examples.recorded import NAMES, report_of
+from tests.paths import EXAMPLES
 
 FOLDERS = {
     "": ("top_level", "Examples at the top level"),

@@ -5,9 +5,9 @@ from __future__ import annotations
 import re
 
 from docs_hooks.examples import report_block
-from tests.clusters import REPOSITORY
+from tests.paths import ROOT
 
-README = REPOSITORY / "README.md"
+README = ROOT / "README.md"
 _PRINTED = re.compile(r"(<!-- printed: (\S+) -->\n)```text\n.*?```", re.DOTALL)
 
 

@@ -5,6 +5,8 @@ Public names are resolved when first used, so that ``import dstack`` loads neith
 
 from __future__ import annotations
 
+from dstack.version import __version__
+
 TYPE_CHECKING = False  # typing would take longer to load than all the rest
 if TYPE_CHECKING:
     from typing import Any
@@ -16,8 +18,6 @@ if TYPE_CHECKING:
     from dstack.labels import label
     from dstack.model import Snapshot
     from dstack.snapshot_file import load
-
-__version__ = "0.1.0"
 
 __all__ = [
     "ClusterError",

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from dstack.analysis.diagnose import diagnose
+from dstack.analysis.views.analysed_snapshot import AnalysedSnapshot
 from dstack.analysis.views.networkx_graph import to_networkx
 from dstack.collector import Collector
 from dstack.diagnosis import Diagnosis
@@ -83,7 +83,7 @@ def check(
     its id, its submission id, or the script of its driver.
     """
     taken = snapshot(address, timeout_s=timeout_s, pause=pause, watch_s=watch_s, progress=progress)
-    return diagnose(taken, job=job)
+    return AnalysedSnapshot.of(taken, job=job).diagnosis
 
 
 def assert_no_deadlock(
@@ -95,10 +95,10 @@ def assert_no_deadlock(
     ``complete=True``, a diagnosis that is ``incomplete`` raises :class:`dstack.ClusterError`: too much was unreadable
     to exclude a deadlock.
     """
-    taken = snapshot(address, timeout_s=timeout_s)
-    diagnosis = diagnose(taken, job=job)
+    analysed = AnalysedSnapshot.of(snapshot(address, timeout_s=timeout_s), job=job)
+    diagnosis = analysed.diagnosis
     if diagnosis.is_stuck:
-        raise DeadlockFound(report_text(taken, diagnosis), taken, diagnosis)
+        raise DeadlockFound(report_text(analysed), analysed.snapshot, diagnosis)
     if complete and diagnosis.incomplete:
         reasons = " ".join(f"{failure.stage}: {failure.reason}." for failure in diagnosis.coverage.failures[:3])
         raise ClusterError(f"Too much was unreadable to exclude a deadlock. {reasons}".rstrip())

@@ -17,7 +17,8 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator, Mapping
-from typing import IO, NamedTuple
+from dataclasses import dataclass
+from typing import IO
 
 PR_SET_PDEATHSIG = 1
 """From ``linux/prctl.h``."""
@@ -29,7 +30,8 @@ _LONGEST_HEADER = 64
 _CHUNK = 1 << 20
 
 
-class Message(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Message:
     """What one process sends another: its kind, a lower-case word, and a payload of any length."""
 
     kind: str

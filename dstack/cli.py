@@ -13,12 +13,13 @@ from typing import TYPE_CHECKING, Any, Literal, NoReturn
 
 import click
 
-from dstack import __version__
 from dstack.ending import Tidying, end
 from dstack.errors import DstackError, UsageError, as_dstack_error
+from dstack.version import __version__
 from dstack.visible import encodable, visible, visible_lines
 
 if TYPE_CHECKING:
+    from dstack.analysis.views.analysed_snapshot import AnalysedSnapshot
     from dstack.diagnosis import Diagnosis, FailOn
     from dstack.model import Snapshot
 
@@ -350,7 +351,7 @@ def _load_explanation() -> None:
     with Loading():
         import rich.console  # noqa: F401  # loaded for later
 
-        import dstack.analysis.diagnose
+        import dstack.analysis.views.analysed_snapshot
         import dstack.report.text
         import dstack.snapshot_file  # noqa: F401  # loaded for later
 
@@ -371,11 +372,11 @@ def _report(
     taken: Snapshot, form: Form = "report", job: str | None = None, *, within_s: float | None = None
 ) -> Diagnosis:
     """Explains a snapshot, within a time if one is given, and prints that; a reader may take its time."""
-    from dstack.analysis.diagnose import diagnose
+    from dstack.analysis.views.analysed_snapshot import AnalysedSnapshot
 
     with _ended_after(within_s):
-        diagnosis = diagnose(taken, job=job)
-        text = _rendered(taken, diagnosis, form)
+        analysed = AnalysedSnapshot.of(taken, job=job)
+        text = _rendered(analysed, form)
     try:
         if isinstance(text, bytes):
             sys.stdout.buffer.write(text)
@@ -386,21 +387,21 @@ def _report(
         _stop_printing()
     except OSError as error:
         raise DstackError(f"Cannot write to standard output: {error.strerror}.") from error
-    return diagnosis
+    return analysed.diagnosis
 
 
-def _rendered(taken: Snapshot, diagnosis: Diagnosis, form: Form) -> str | bytes:
+def _rendered(analysed: AnalysedSnapshot, form: Form) -> str | bytes:
     if form == "json":
         from dstack.report.check_json import check_json
 
-        return check_json(taken, diagnosis)
+        return check_json(analysed)
     from rich.console import Console
 
     from dstack.report.text import print_report
 
     console = Console(highlight=False)
     with console.capture() as capture:
-        print_report(console, taken, diagnosis, details=form == "details")
+        print_report(console, analysed, details=form == "details")
     return capture.get()
 
 

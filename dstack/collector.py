@@ -98,7 +98,7 @@ class Collector:
 
         while True:
             try:
-                kind, payload = messages.receive(deadline)
+                message = messages.receive(deadline)
             except TimeoutError:
                 limit_s = self._limit_s
                 if first is None:
@@ -106,18 +106,18 @@ class Collector:
                         f"The snapshot timed out after {limit_s:g} s; the last step was: {step}.", LONGER
                     ) from None
                 return _without_second_sample(loads(first), limit_s)
-            match kind:
+            match message.kind:
                 case "progress":
-                    step = payload.decode("utf-8", "replace")
+                    step = message.payload.decode("utf-8", "replace")
                     progress(step)
                 case "early":
-                    first = payload
+                    first = message.payload
                     if early is not None:
-                        early(loads(payload))
+                        early(loads(message.payload))
                 case "snapshot":
-                    return loads(payload)
+                    return loads(message.payload)
                 case "error":
-                    name, message, remedy, where = json.loads(payload)
+                    name, message, remedy, where = json.loads(message.payload)
                     raise getattr(errors, name)(message, remedy) from _InChild(where)
 
     @property

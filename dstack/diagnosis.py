@@ -70,8 +70,8 @@ class Wait(Model, frozen=True):
 
     ``total`` and ``needed`` describe the call itself, with values already there counted in. ``resources`` names
     what is asked for where the wait is for resources. ``inferred`` says how the groups are known, where they were not
-    read as they are. Where they rest on more than what was seen, ``assumed`` says on what, and ``if_not`` are the
-    groups without it. ``what`` names the call where its kind does not say enough. ``loop`` is the thread, one of the
+    read as they are. If they depend on assumptions, ``assumed`` lists these, and ``proven_groups`` are the groups
+    without them. ``what`` names the call where its kind does not say enough. ``loop`` is the thread, one of the
     targets, that a coroutine needs besides, since it keeps the event loop to itself. ``polls`` is the place of a loop,
     ``FILE:LINE``, that several readings show to do nothing but wait again. ``is_linked`` says that it is for what was
     seen to reach an object of its own process. ``of_group`` describes a call on a process group. ``fails_after_s`` is
@@ -86,7 +86,7 @@ class Wait(Model, frozen=True):
     total: int = 1
     resources: tuple[str, ...] = ()
     assumed: tuple[str, ...] = ()
-    if_not: tuple[Group, ...] = ()
+    proven_groups: tuple[Group, ...] = ()
     what: str | None = None
     loop: Key | None = None
     polls: str | None = None
@@ -126,10 +126,10 @@ class Vertex(Model, frozen=True):
     An execution is a thread, by its ``os_thread_id``, or a coroutine, by its ``coroutine_id``.
 
     ``never`` says why this can never be given, and ``never_kind`` whether that is because somebody who would have
-    made it is gone, or because nobody has what it asks for. ``stands`` is true when a second
+    made it is gone, or because nobody has what it asks for. ``is_confirmed`` is true when a second
     sample showed the same wait again, false when only the first sample saw it. ``unobserved`` marks an unknown
     vertex that might as well be stuck: it could not be read; ``at_most`` are all that it may depend on, None where
-    that is not known. ``other_side_of`` names the call, as ``queue.Queue.get``, of
+    that is not known. ``waker_of`` names the call, as ``queue.Queue.get``, of
     an unknown vertex that is whoever ends that call: it was all seen, but not who that is; ``child_pid`` is of one that
     is a process which its worker has started. ``absent`` is the member of a process group that a helper stands for.
     ``since`` bounds the wait.
@@ -147,10 +147,10 @@ class Vertex(Model, frozen=True):
     wait: Wait | None = None
     never: str | None = None
     never_kind: NeverKind = "infeasible"
-    stands: bool = False
+    is_confirmed: bool = False
     unobserved: bool = False
     at_most: tuple[Key, ...] | None = None
-    other_side_of: str | None = None
+    waker_of: str | None = None
     child_pid: int | None = None
     absent: AbsentRank | None = None
     since: Since | None = None
@@ -322,7 +322,7 @@ class OutsideWait(Model, frozen=True):
 class Ratio(Model, frozen=True):
     """How many of how many were observed."""
 
-    seen: int
+    observed: int
     total: int
 
 

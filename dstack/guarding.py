@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Any, TypeVar, cast
 
-from dstack.analysis.diagnose import diagnose
+from dstack.analysis.views.analysed_snapshot import AnalysedSnapshot
 from dstack.api import DeadlockFound, resolved
 from dstack.collector import Collector
 from dstack.diagnosis import Diagnosis
@@ -206,14 +206,14 @@ class _Watch:
         collector = self._collector = Collector(resolved(settings.address), settings.look_s)
         if self.is_over.is_set():
             collector.cancel()
-        taken = collector.take(_ignore, _ignore)
-        diagnosis = diagnose(taken)
-        left_alone = self._why_not(taken, diagnosis) if settings.break_deadlock else None
-        return Hang(settings.timeout_s, taken, diagnosis, report_text(taken, diagnosis), left_alone)
+        analysed = AnalysedSnapshot.of(collector.take(_ignore, _ignore))
+        left_alone = self._why_not(analysed) if settings.break_deadlock else None
+        return Hang(settings.timeout_s, analysed.snapshot, analysed.diagnosis, report_text(analysed), left_alone)
 
-    def _why_not(self, taken: Snapshot, diagnosis: Diagnosis) -> str | None:
+    def _why_not(self, analysed: AnalysedSnapshot) -> str | None:
         """Why the code is not to be broken off, None where it is."""
-        worker = own_worker(taken)
+        diagnosis = analysed.diagnosis
+        worker = own_worker(analysed.snapshot)
         deadlocks = [one for one in diagnosis.findings if one.kind == "deadlock" and one.confirmed]
         stuck = [diagnosis.vertices[key] for one in deadlocks for key in (*one.members, *one.blocked_behind)]
         own = [one for one in stuck if worker and one.worker_id == worker.worker_id]

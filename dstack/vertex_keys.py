@@ -133,7 +133,7 @@ class UnknownKey(Key, frozen=True, cache_hash=True, gc=False):
         return self.what == "setup"
 
     @property
-    def is_given(self) -> bool:
+    def is_available_value(self) -> bool:
         """Whether it is a value that is there already."""
         return self.what == "fetched value"
 

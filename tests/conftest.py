@@ -1,4 +1,4 @@
-"""What every test may ask for, how random examples are chosen, what runs side by side, and what may be rerun."""
+"""Shared fixtures, the hypothesis profile, the order of parallel tests, and reruns."""
 
 import signal
 from collections.abc import Iterator
@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 from hypothesis import settings
 
-from tests.effort import examples
+from tests.clusters.shared_cluster import shared
+from tests.fuzzing.effort import examples
 from tests.hosts.fixtures import hosts_possible, three_hosts
 from tests.reruns import (
     pytest_collection_modifyitems,
@@ -15,7 +16,6 @@ from tests.reruns import (
     pytest_sessionfinish,
     pytest_terminal_summary,
 )
-from tests.shared_cluster import shared
 
 __all__ = [
     "hosts_possible",
@@ -31,15 +31,15 @@ settings.register_profile("effort", examples())
 settings.load_profile("effort")
 
 NOT_INHERITED = (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT)
-"""What ``nohup``, ``&`` in a script and some CI runners ignore in all that they start."""
+"""Signals that ``nohup``, ``&`` in a script and some CI runners ignore in their children."""
 
 
 @pytest.fixture(scope="session", autouse=True)
 def default_signals_in_children() -> Iterator[None]:
-    """Programs that tests start react to signals as they do by default, also where this process ignores them.
+    """Give child processes the default signal handlers, even if this process ignores signals.
 
     An ignored signal stays ignored in a child, one with a handler does not (POSIX, execve). So this process ignores
-    it by a handler.
+    it with a handler.
     """
     before = {number: signal.getsignal(number) for number in NOT_INHERITED}
     ignored = [number for number, handler in before.items() if handler is signal.SIG_IGN]
@@ -52,7 +52,7 @@ def default_signals_in_children() -> Iterator[None]:
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
-    """With ``-n 2`` files run side by side, but those on hosts, which share them, one after another."""
+    """With ``-n 2`` files run in parallel, except those on hosts, which share the hosts."""
     from xdist.scheduler import LoadScopeScheduling
 
     class ByFile(LoadScopeScheduling):  # type: ignore[misc]  # xdist has no types

@@ -1,4 +1,4 @@
-"""Child processes for tests: started in a group of their own, watched with a deadline, and ended for sure."""
+"""Child processes for tests: each in its own process group, watched with a deadline, and always killed."""
 
 from __future__ import annotations
 
@@ -18,26 +18,26 @@ import psutil
 
 T = TypeVar("T")
 Tag = tuple[str, str]
-"""An environment variable, name and value, by which a family of processes is known."""
+"""An environment variable, name and value, that identifies a family of processes."""
 
 LAST_OUTPUT_BYTES = 4000
-"""How much of a child's output a failure message shows."""
+"""Size of the part of a child's output in a failure message."""
 
 _PR_SET_PDEATHSIG = 1  # linux/prctl.h
 _libc = ctypes.CDLL(None)
 
 
 def die_with_parent() -> None:
-    """Run in a child before exec: the kernel kills it when the thread that started it ends, however it ends.
+    """Make the kernel kill this child when the thread that started it ends; call it between fork and exec.
 
-    So start children from a thread that outlives them; in pytest that is the main thread.
+    Start children from a thread that outlives them; in pytest that is the main thread.
     """
     _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
 @dataclass(frozen=True)
 class Child:
-    """A running child process, which leads its own process group, and the file that its output goes to."""
+    """A running child process, which leads its own process group, and the file with its output."""
 
     process: subprocess.Popen[bytes]
     log: Path
@@ -47,13 +47,13 @@ class Child:
         return self.process.pid
 
     def wait_for_line(self, prefix: str, *, deadline_s: float) -> str:
-        """Poll :meth:`line` until there is one; at the deadline an :class:`AssertionError`."""
+        """Poll :meth:`line` until there is one; raises :class:`AssertionError` at the deadline."""
         return wait_until(lambda: self.line(prefix), deadline_s=deadline_s, what=lambda: f"{prefix!r} from {self}")
 
     def line(self, prefix: str) -> str | None:
-        """The first complete line of the output so far that starts with ``prefix``, without its end.
+        """The first complete line of the output so far that starts with ``prefix``, without its line end.
 
-        Raises :class:`AssertionError` with the end of the output when the child exited without one.
+        Raises :class:`AssertionError` with the end of the output if the child exited without such a line.
         """
         exited = self.process.poll() is not None
         lines = self.log.read_text(errors="replace").splitlines(keepends=True)
@@ -67,7 +67,7 @@ class Child:
 
 @contextlib.contextmanager
 def running(argv: Sequence[str], environment: Mapping[str, str], log: Path) -> Iterator[Child]:
-    """Run ``argv`` with both its streams written to ``log``; at the end it is killed with its process group."""
+    """Run ``argv`` with its output in ``log``; at the end it is killed with its process group."""
     with log.open("wb") as stream:
         process = subprocess.Popen(
             argv,
@@ -85,21 +85,21 @@ def running(argv: Sequence[str], environment: Mapping[str, str], log: Path) -> I
 
 
 def kill_group(process: subprocess.Popen[bytes] | subprocess.Popen[str]) -> None:
-    """Kill a child that leads its own process group, with that group, and reap it; nothing if it ended by itself."""
-    if process.poll() is None:  # not reaped, so its pid cannot be another's by now
+    """Kill a child with the process group that it leads, and reap it, unless it has ended."""
+    if process.poll() is None:  # not reaped, so its pid cannot be reused
         os.killpg(process.pid, signal.SIGKILL)
         process.wait()
 
 
 def last_output(log: Path) -> str:
-    """The end of what a child wrote."""
+    """The end of a child's output."""
     return log.read_bytes()[-LAST_OUTPUT_BYTES:].decode(errors="replace")
 
 
 def wait_until(
     condition: Callable[[], T | None], *, deadline_s: float, what: Callable[[], str], pause_s: float = 0.05
 ) -> T:
-    """Poll ``condition`` until it gives something true, and return that; give it a pause if it takes much CPU time.
+    """Poll ``condition`` until its result is true, and return that; use a longer pause if it takes much CPU time.
 
     Raises :class:`AssertionError` with ``what()`` when ``deadline_s`` have passed.
     """
@@ -112,11 +112,11 @@ def wait_until(
 
 
 def carrying(tag: Tag) -> list[psutil.Process]:
-    """The live processes, our own apart, that have the variable ``tag`` in their environment.
+    """The other live processes that have the variable ``tag`` in their environment.
 
-    A child has its parent's environment unless somebody clears it, so this finds a whole family, also members that
-    were re-parented or run in another pid namespace. Ray's workers keep theirs readable (Ray sets SPT_NOENV before
-    it changes their title).
+    A child inherits its parent's environment unless it is cleared, so this finds a whole family, including members
+    that were re-parented or run in another pid namespace. Ray's workers keep theirs readable (Ray sets SPT_NOENV
+    before it changes their title).
     """
     return [one for one in psutil.process_iter() if one.pid != os.getpid() and _carries(one, tag)]
 
@@ -125,12 +125,12 @@ def _carries(process: psutil.Process, tag: Tag) -> bool:
     name, value = tag
     try:
         return process.environ().get(name) == value
-    except psutil.Error:  # gone, a zombie, or somebody else's
+    except psutil.Error:  # ended, a zombie, or of another user
         return False
 
 
 def command_line(process: psutil.Process) -> list[str]:
-    """The arguments of ``process``, or the title that it gave itself as the only one; empty when it is gone."""
+    """The arguments of ``process``, or the title that it set as the only one; empty if it has ended."""
     try:
         return [argument for argument in process.cmdline() if argument]  # a title is padded with empty ones
     except psutil.Error:
@@ -138,7 +138,7 @@ def command_line(process: psutil.Process) -> list[str]:
 
 
 def is_rays(process: psutil.Process) -> bool:
-    """Whether it is a worker process of Ray that has not ended meanwhile."""
+    """Whether it is a live worker process of Ray."""
     try:
         return process.name().startswith("ray::")
     except psutil.Error:
@@ -146,7 +146,7 @@ def is_rays(process: psutil.Process) -> bool:
 
 
 def kill_all(family: Callable[[], list[psutil.Process]], *, deadline_s: float = 10.0) -> None:
-    """Send SIGKILL to all whom ``family`` finds, and to those who appear meanwhile, until it finds nobody."""
+    """Send SIGKILL to the processes that ``family`` finds until it finds none."""
 
     def none_left() -> bool:
         members = family()
@@ -160,7 +160,7 @@ def kill_all(family: Callable[[], list[psutil.Process]], *, deadline_s: float = 
 
 @contextlib.contextmanager
 def stopped(process: psutil.Process, *, may_end: bool = False) -> Iterator[None]:
-    """Stop a process meanwhile; ``may_end`` says that it may end before it is resumed."""
+    """Stop a process within this context; with ``may_end`` it may end before it is resumed."""
     process.suspend()
     try:
         yield
@@ -171,7 +171,7 @@ def stopped(process: psutil.Process, *, may_end: bool = False) -> Iterator[None]
 
 @contextlib.contextmanager
 def woken_all_the_time(*pids: int, every_s: float = 0.015) -> Iterator[None]:
-    """Every thread of these processes moves more often than py-spy can look at it."""
+    """Wake every thread of these processes more often than py-spy can read it."""
     ended = threading.Event()
 
     def wake() -> None:

@@ -1,7 +1,7 @@
-"""Which tests may be run a second time, and what the summary says about those that were.
+"""Reruns of failed tests, and their list in the summary.
 
-A test on real parts - a Ray cluster, several hosts, a terminal - is rerun once when it fails; any other test never is.
-Every rerun is listed at the end with its first failure, and more than ``MOST`` of them fail the whole run.
+A test on real parts - a Ray cluster, several hosts, a terminal - is rerun once when it fails; no other test is. The
+summary lists every rerun with its first failure, and more than ``MOST`` reruns fail the whole run.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ REAL_PARTS = ("ray", "hosts", "terminal")
 """The markers of tests that may be rerun."""
 
 MOST = 3
-"""How many tests of one run may need a second try."""
+"""Maximum number of tests of one run that may need a second try."""
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -47,7 +47,7 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: p
 
 
 def _first_failures(config: pytest.Config) -> dict[str, str]:
-    """Test id to the text of its first failure; empty in a worker of pytest-xdist, whose controller has them all."""
+    """The texts of the first failures by test id; empty in a worker of pytest-xdist, whose controller has them."""
     reporter: pytest.TerminalReporter | None = config.pluginmanager.get_plugin("terminalreporter")
     reruns: list[pytest.TestReport] = reporter.getreports("rerun") if reporter else []
     failures: dict[str, str] = {}

@@ -41,13 +41,13 @@ def target(
 
 
 def sample(*targets: Target, probe: NodeProbe | None = None, **options: Any) -> Plain:
-    """An answer of ``probe``, or of a new one, with these of its options changed."""
+    """The answer of ``probe``, or of a new one, with some options changed."""
     changed = cast(Options, {**OPTIONS, **options})
     return cast(Plain, (probe or NodeProbe()).sample(targets, changed))
 
 
 def functions(answer: Plain, thread: Plain) -> list[str]:
-    """The plain names of the functions that a thread is in, leaf first."""
+    """The unqualified names of a thread's functions, leaf first."""
     frames = (answer["frames"][index] for index in answer["stacks"][thread["stack"]])
     return [frame["function"].rpartition(".")[2] for frame in frames]
 

@@ -14,14 +14,14 @@ from dstack.analysis.evidence.wait_durations import with_bounds
 from dstack.analysis.findings import find_all, verdict_of
 from dstack.analysis.findings.outside_waits import outside_waits
 from dstack.analysis.findings.reduced_graph import ReducedGraph
-from dstack.analysis.findings.standstill import may_stand_still
+from dstack.analysis.findings.stall_evidence import may_be_stalled
 from dstack.analysis.findings.wording.failures import Failures
 from dstack.analysis.graph.pending.runtime_environments import pending_setups
 from dstack.analysis.graph.process_groups.calls import BY_CALLS
 from dstack.analysis.graph.wait_graph import wait_for_graph
 from dstack.analysis.index.sample_index import SampleIndex
 from dstack.analysis.naming.job_selection import find_job
-from dstack.analysis.solve.requirements import doubtful, targets_of
+from dstack.analysis.solve.requirements import relevant_unobserved, targets_of
 from dstack.diagnosis import Diagnosis, Vertex
 from dstack.model import Cause, Snapshot, actor_of_task
 from dstack.vertex_keys import Key, UnknownKey
@@ -30,10 +30,11 @@ LASTING: tuple[Cause, ...] = ("unreachable", "permission", "ended", "namespace",
 """Causes of failures that a second attempt a moment later does not change."""
 
 
-def diagnose(snapshot: Snapshot, *, job: str | None = None) -> Diagnosis:
+def diagnose(snapshot: Snapshot, *, job: str | None = None, first: SampleIndex | None = None) -> Diagnosis:
     """What is wrong in a snapshot. Pure: the same snapshot gives the same diagnosis.
 
-    With a ``job``, which may be given as for :func:`find_job`, only the findings in which that job takes part.
+    With a ``job``, which may be given as for :func:`find_job`, only the findings in which that job takes part. A caller
+    that has an index of the ``first`` sample passes it on.
     """
     job_id = find_job(snapshot, job) if job is not None else None
     if not snapshot.samples:
@@ -41,7 +42,8 @@ def diagnose(snapshot: Snapshot, *, job: str | None = None) -> Diagnosis:
         return Diagnosis(verdict="clear", incomplete=True, findings=(), vertices={}, coverage=coverage, job=job_id)
     polls = find_polls(snapshot)
     shown = with_polls_shown(with_reach(snapshot), polls)
-    first = SampleIndex(shown, shown.samples[0], polls=polls)
+    if first is None or shown is not snapshot:
+        first = SampleIndex(shown, shown.samples[0], polls=polls)
     vertices = with_bounds(shown, first, confirmed_graph(shown, first))
     reduced = ReducedGraph(first, vertices, _watched_s(snapshot))
     found = tuple(find_all(reduced))
@@ -88,7 +90,7 @@ def of_interest(snapshot: Snapshot) -> Interest:
         return Interest(set(), [])
     first = SampleIndex(snapshot, snapshot.samples[0])
     reduced = ReducedGraph(first, wait_for_graph(first))
-    still = {key for chain in reduced.chains if may_stand_still(reduced, chain) for key in chain.waiters}
+    still = {key for chain in reduced.chains if may_be_stalled(reduced, chain) for key in chain.waiters}
     unresolved = _unresolved(reduced.vertices)
     workers = set(_unread(snapshot))
     for vertex in reduced.vertices.values():
@@ -170,7 +172,8 @@ def _unread(snapshot: Snapshot) -> Iterator[str]:
 
 def _unresolved(vertices: Mapping[Key, Vertex]) -> set[Key]:
     """What waits for something that was not observed, or for a scheduler that may be placing it, also by helpers."""
-    unknown = doubtful(vertices) | {key for key in vertices if isinstance(key, UnknownKey) and key.is_scheduler}
+    schedulers = {key for key in vertices if isinstance(key, UnknownKey) and key.is_scheduler}
+    unknown = relevant_unobserved(vertices) | schedulers
     waiters: dict[Key, list[Key]] = defaultdict(list)
     for vertex in vertices.values() if unknown else ():
         for target in targets_of(vertex):
@@ -196,7 +199,7 @@ def _workers_of(vertex: Vertex, index: SampleIndex) -> set[str]:
 
 def _makers_of_group(vertex: Vertex, index: SampleIndex) -> set[str | None]:
     """The driver, and the actor if there is one, in whose name a placement group was made."""
-    group = index.groups.get(vertex.placement_group_id or "")
+    group = index.placement_groups.get(vertex.placement_group_id or "")
     if group is None:
         return set()
     creator = index.actors.get(group.creator_actor_id or "")

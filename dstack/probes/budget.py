@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import time
-from typing import NamedTuple
+from dataclasses import dataclass
 
 RPC_TIMEOUT_S = 3.0
 AGENTS_SHARE = 0.08
 """The part of a sample's time that is kept for asking Ray's agents about processes that could not be read."""
 
 
-class Budget(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Budget:
     """Sample number ``sample``, counted from 1, from ``began`` to ``deadline``, both of ``time.monotonic()``."""
 
     sample: int

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from itertools import islice
 
 from msgspec.structs import replace
@@ -125,10 +125,16 @@ class ClusterProbe:
         """The processes of a quick reading by worker id; an answer that is malformed shows none."""
         node_of = {worker.worker_id: worker.node_id for worker in workers}
         processes: dict[str, Process] = {}
-        for nodes, answer, ahead_s in readings:
+        for reading in readings:
             with contextlib.suppress(MalformedAnswer):
-                processes.update(self._record.assembly.add(nodes, answer, 2, node_of, ahead_s)[0])
+                processes.update(self._assembled(reading, 2, node_of)[0])
         return processes
+
+    def _assembled(
+        self, reading: Reading, sample: int, among: Collection[str]
+    ) -> tuple[dict[str, Process], list[Failure]]:
+        """The processes of a reading and what failed. Raises :class:`MalformedAnswer`."""
+        return self._record.assembly.add(reading.nodes, reading.answer, sample, among, reading.clock_ahead_s)
 
     def ask_times(self, task_ids: Sequence[str], deadline_s: float) -> None:
         """Begins to ask since when these tasks are in their states; :meth:`snapshot` takes in the answer."""
@@ -211,15 +217,15 @@ class ClusterProbe:
         """The processes of these workers by worker id; also notes what failed with them."""
         node_of = {worker.worker_id: worker.node_id for worker in workers}
         processes: dict[str, Process] = {}
-        for nodes, answer, ahead_s in readings:
+        for reading in readings:
             try:
-                found, failures = self._record.assembly.add(nodes, answer, budget.sample, node_of, ahead_s)
-                self._record.add_setups(answer)
+                found, failures = self._assembled(reading, budget.sample, node_of)
+                self._record.add_setups(reading.answer)
             except MalformedAnswer:
-                self._note(node_failure(node, MALFORMED, budget.sample) for node in nodes)
+                self._note(node_failure(node, MALFORMED, budget.sample) for node in reading.nodes)
                 continue
             processes.update(found)
-            of_these = [failure for failure in failures if node_of.get(failure.worker_id or "") in nodes]
+            of_these = [failure for failure in failures if node_of.get(failure.worker_id or "") in reading.nodes]
             self._note(replace(failure, node_id=node_of[failure.worker_id or ""]) for failure in of_these)
         return processes
 

@@ -10,7 +10,6 @@ from dataclasses import dataclass, field
 import msgspec
 from msgspec.structs import replace
 
-import dstack
 from dstack.model import (
     ACTOR_HANDLE,
     BlockedCall,
@@ -32,6 +31,7 @@ from dstack.probes.node_access.assemble import Assembly
 from dstack.probes.ray_state.control_plane import Inventory, client_notes
 from dstack.probes.ray_state.ended_tasks import EndedTasks
 from dstack.probes.ray_state.liveness import Liveness
+from dstack.version import __version__
 
 
 @dataclass
@@ -75,7 +75,7 @@ class Record:
         nodes = tuple(map(self.assembly.with_host, inventory.nodes))
         ended = self.ended_tasks.result() if self.ended_tasks else EndedTasks()
         return Snapshot(
-            dstack_version=dstack.__version__,
+            dstack_version=__version__,
             taken_at=self.taken_at,
             address=cluster.address,
             ray_version=cluster.ray_version,

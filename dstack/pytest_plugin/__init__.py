@@ -12,38 +12,28 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from dstack.pytest_plugin.settings import Settings, add_options, marked_timeout_s, settings_of
+from dstack.pytest_plugin.settings import add_options, marked_timeout_s, settings_of
+from dstack.pytest_plugin.stash import BEGAN, IS_LAST_OF_MODULE, PHASE, SECTION, SETTINGS, TIMEOUT_S
 
 if TYPE_CHECKING:
     from dstack.pytest_plugin.fixture import Dstack
-    from dstack.pytest_plugin.phase import Phase
-    from dstack.vertex_keys import Key
 
-SETTINGS = pytest.StashKey[Settings]()
-TOLD: pytest.StashKey[set[Key]] = pytest.StashKey()
-"""Who is stuck and has failed a test already, by vertex."""
-BEGAN = pytest.StashKey[float]()
-TIMEOUT_S = pytest.StashKey[float | None]()
-PHASE: pytest.StashKey[Phase] = pytest.StashKey()
-IS_LAST_OF_MODULE = pytest.StashKey[bool]()
-SECTION = FIXTURE = "dstack"
-
+FIXTURE = "dstack"
 Wrapper = Generator[None, Any, Any]
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """The options and their twins in the ini file."""
+    """Adds the options to the command line and the ini file."""
     add_options(parser)
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Reads the options; what is wrong with them ends the session with pytest's exit code for usage errors."""
+    """Reads the options; an invalid one ends the session with pytest's exit code for usage errors."""
     config.addinivalue_line(
         "markers",
         "dstack(timeout): after this many seconds, take a snapshot of the test's Ray cluster and fail the test",
     )
     config.stash[SETTINGS] = settings_of(config)
-    config.stash[TOLD] = set()
 
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)
@@ -51,26 +41,26 @@ def pytest_runtest_setup(item: pytest.Item) -> Wrapper:
     """Watches the fixtures of a test being set up."""
     __tracebackhide__ = True
     item.stash[BEGAN] = time.monotonic()
-    trouble = None
+    usage_error = None
     try:
         item.stash[TIMEOUT_S] = marked_timeout_s(item, item.config.stash[SETTINGS])
     except pytest.UsageError as error:
-        trouble = str(error)
+        usage_error = str(error)
     result = yield from _watched(item, "setup")
-    if trouble:
-        pytest.fail(trouble, pytrace=False)
+    if usage_error:
+        pytest.fail(usage_error, pytrace=False)
     return result
 
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)
 def pytest_runtest_call(item: pytest.Item) -> Wrapper:
-    """Watches the test, and looks at what it leaves stuck."""
+    """Watches the test, then checks what it leaves stuck."""
     result = yield from _watched(item, "call")
     settings = item.config.stash[SETTINGS]
     if settings.check == "end" or (settings.check == "module" and item.stash.get(IS_LAST_OF_MODULE, True)):
-        from dstack.pytest_plugin.ending import fail_if_stuck
+        from dstack.pytest_plugin.end_check import fail_if_stuck
 
-        fail_if_stuck(item, settings, item.config.stash[TOLD])
+        fail_if_stuck(item, settings)
     return result
 
 
@@ -89,12 +79,12 @@ def pytest_runtest_protocol(item: pytest.Item, nextitem: pytest.Item | None) -> 
 
 
 def pytest_enter_pdb(config: pytest.Config) -> None:
-    """Who debugs takes time."""
+    """Suspends the timeout while a debugger is in use."""
     config.stash[SETTINGS].is_debugging.set()
 
 
 def pytest_leave_pdb(config: pytest.Config) -> None:
-    """From here on tests are watched again."""
+    """Resumes the timeout."""
     config.stash[SETTINGS].is_debugging.clear()
 
 
@@ -115,12 +105,12 @@ def dstack_fixture(request: pytest.FixtureRequest) -> Iterator[Dstack]:
     """Inspects the Ray cluster that the test uses: ``check()``, ``snapshot()``, ``assert_no_deadlock(within=S)``."""
     from dstack.pytest_plugin.fixture import Dstack
 
-    with Dstack(request.node) as looks:
-        yield looks
+    with Dstack(request.node) as inspecting:
+        yield inspecting
 
 
 def _watched(item: pytest.Item, when: str) -> Wrapper:
-    """Runs one phase of a test; one that takes too long fails, with what it hangs on."""
+    """Runs one phase of a test; if it times out, the test fails with the cause of the hang."""
     __tracebackhide__ = True
     timeout_s = item.stash.get(TIMEOUT_S, None)
     if not timeout_s and FIXTURE not in getattr(item, "fixturenames", ()):

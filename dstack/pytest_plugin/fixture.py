@@ -11,12 +11,12 @@ from dstack.api import DeadlockFound
 from dstack.diagnosis import Diagnosis
 from dstack.errors import DstackError, UsageError
 from dstack.model import Snapshot
-from dstack.pytest_plugin import PHASE, SECTION, SETTINGS, TOLD
-from dstack.pytest_plugin.look import Look, Seen
+from dstack.pytest_plugin.inspection import Inspection, Inspector
+from dstack.pytest_plugin.stash import PHASE, SECTION, SETTINGS
 
 PAUSE_S = 0.5
 PAUSE_SHARE = 2.0
-"""Between two looks of a watch passes at least this time, and so many times what the last one took."""
+"""A watch pauses between snapshots for ``PAUSE_S``, or ``PAUSE_SHARE`` times the last one's duration if longer."""
 
 
 class Dstack:
@@ -40,11 +40,11 @@ class Dstack:
 
     def snapshot(self) -> Snapshot:
         """Take a snapshot of the cluster."""
-        return self._look().snapshot
+        return self._inspect().analysed.snapshot
 
     def check(self) -> Diagnosis:
         """Take a snapshot and return its diagnosis."""
-        return self._look().diagnosis
+        return self._inspect().analysed.diagnosis
 
     def assert_no_deadlock(self, within: float | None = None) -> Watch:
         """Raise :class:`dstack.DeadlockFound` if there is a deadlock or hang, confirmed or suspected.
@@ -54,9 +54,9 @@ class Dstack:
         manager to watch only a part of the test.
         """
         if within is None:
-            seen = self._look()
-            if seen.stuck:
-                raise DeadlockFound(seen.report, seen.snapshot, seen.diagnosis)
+            inspection = self._inspect()
+            if inspection.stuck:
+                raise DeadlockFound(inspection.report, inspection.analysed.snapshot, inspection.analysed.diagnosis)
             return Watch(self._item, 0.0)
         if not within > 0:
             raise UsageError("The argument within must be a positive number of seconds.")
@@ -65,8 +65,8 @@ class Dstack:
         watch.begin()
         return watch
 
-    def _look(self) -> Seen:
-        return _look_of(self._item).take()
+    def _inspect(self) -> Inspection:
+        return _inspector(self._item).inspect()
 
 
 class Watch:
@@ -75,7 +75,7 @@ class Watch:
     def __init__(self, item: pytest.Item, within_s: float) -> None:
         self._item = item
         self._within_s = within_s
-        self._look = _look_of(item)
+        self._inspector = _inspector(item)
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._run, name="dstack", daemon=True)
 
@@ -92,34 +92,33 @@ class Watch:
     def end(self) -> None:
         """Stop watching; cancel a snapshot that is being taken."""
         self._over.set()
-        self._look.cancel()
+        self._inspector.cancel()
         if self._thread.is_alive():
             self._thread.join()
 
     def _run(self) -> None:
         deadline = time.monotonic() + self._within_s
-        trouble: str | None = None
+        error_text: str | None = None
         while not self._over.is_set() and (began := time.monotonic()) < deadline:
             try:
-                seen, trouble = self._look.take(keep=True), None
+                inspection, error_text = self._inspector.inspect(keep=True), None
             except DstackError as error:
-                trouble = f"could not check for deadlocks. {error}"
+                error_text = f"could not check for deadlocks. {error}"
             else:
-                if self._has_failed(seen):
+                if self._has_failed(inspection):
                     return
             self._over.wait(max(PAUSE_S, PAUSE_SHARE * (time.monotonic() - began)))
-        if trouble and not self._over.is_set():
-            self._item.add_report_section("call", SECTION, trouble)
+        if error_text and not self._over.is_set():
+            self._item.add_report_section("call", SECTION, error_text)
 
-    def _has_failed(self, seen: Seen) -> bool:
-        told = self._item.config.stash[TOLD]
-        confirmed = [one for one in seen.stuck if one.confirmed]
+    def _has_failed(self, inspection: Inspection) -> bool:
+        confirmed = [one for one in inspection.stuck if one.confirmed]
         if not confirmed or self._over.is_set():
             return False
-        told.update(key for one in confirmed for key in one.members)
-        self._item.stash[PHASE].fail(f"The test is in a deadlock or hang.\n\n{seen.report}")
+        self._item.config.stash[SETTINGS].reported.update(key for one in confirmed for key in one.members)
+        self._item.stash[PHASE].fail(f"The test is in a deadlock or hang.\n\n{inspection.report}")
         return True
 
 
-def _look_of(item: pytest.Item) -> Look:
-    return Look(item, item.config.stash[SETTINGS], item.config.stash[TOLD])
+def _inspector(item: pytest.Item) -> Inspector:
+    return Inspector(item, item.config.stash[SETTINGS])

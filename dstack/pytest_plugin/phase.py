@@ -1,4 +1,4 @@
-"""One phase of a test, in the main thread, and how others fail it from beside it when it hangs."""
+"""One phase of a test, and how other threads fail it when it hangs."""
 
 from __future__ import annotations
 
@@ -18,22 +18,23 @@ from dstack.pytest_plugin.settings import Settings
 from dstack.visible import visible_lines
 
 if TYPE_CHECKING:
-    from dstack.pytest_plugin.look import Look
+    from dstack.pytest_plugin.inspection import Inspector
 
-STRIKES = 2
+MAX_INTERRUPTIONS = 2
 GRACE_S = 3.0
-"""How long the main thread may take to notice an interruption; Ray looks for one about once a second."""
+"""How long the main thread may take to notice an interruption; Ray checks for one about once a second."""
 
 _LIBRARIES = ("/site-packages/", "/dist-packages/", sysconfig.get_path("stdlib") + "/", "<frozen ")
 _PYTEST = ("/_pytest/", "/pluggy/")
-_TURN_S = 0.01
-Place = list[tuple[object, int]]
+_POLL_S = 0.01
+StackPosition = list[tuple[object, int]]
+"""The code object and instruction of each frame of a thread, the innermost first."""
 
 
 class Phase:
-    """Setup, call or teardown of one test, which may take ``timeout_s`` in all, of which ``left_s`` are left.
+    """Setup, call or teardown of one test, with ``left_s`` seconds left of the test's ``timeout_s``.
 
-    ``failure`` is why it is to fail, None while it is not, and ``sections`` what else is to be told of it.
+    ``failure`` is the text with which the test is to fail, if any; ``sections`` are further texts for its report.
     """
 
     def __init__(
@@ -50,92 +51,90 @@ class Phase:
         self._thread_id = threading.get_ident()
         self._interruption = Interruption()
         self._over = threading.Event()
-        self._look: Look | None = None
+        self._inspector: Inspector | None = None
         self._watch = threading.Thread(target=self._run, name="dstack", daemon=True)
 
     def begin(self) -> None:
-        """From here on the phase may be failed from beside it."""
+        """Allows other threads to fail the phase, and starts the timeout."""
         self._interruption.begin()
         if self._left_s:
             self._watch.start()
 
     def end(self, error: BaseException | None) -> None:
-        """The phase is over, with an ``error`` or none; nothing interrupts any more.
+        """Ends the phase, with an ``error`` or none: nothing interrupts the test any more.
 
-        A look that is under way is let go on if the test failed otherwise: somebody else may have ended the hang.
+        If the test failed for another reason, a running snapshot is completed: that reason may have ended the hang.
         """
         self._interruption.end()
         if self._over.is_set():
             return
         self._over.set()
         has_failed = isinstance(error, (Exception, pytest.fail.Exception))
-        if self._look is not None and not has_failed:
-            self._look.cancel()
+        if self._inspector is not None and not has_failed:
+            self._inspector.cancel()
         while self._watch.is_alive():
-            time.sleep(_TURN_S)  # a join would be seen by the look: the test would wait for dstack
+            time.sleep(_POLL_S)  # with a join, the snapshot would show the test waiting for dstack
 
     def fail(self, text: str) -> None:
-        """Has the phase fail now, from any thread; does not wait for it."""
-        threading.Thread(target=self._break_off, args=(text,), name="dstack", daemon=True).start()
+        """Fails the phase now, from any thread, without waiting for its end."""
+        threading.Thread(target=self._interrupt, args=(text,), name="dstack", daemon=True).start()
 
     def _run(self) -> None:
         wait_s = self._left_s
         while not self._over.wait(wait_s):
-            if not self._settings.is_debugging.is_set() and self._is_to_fail():
+            if not self._settings.is_debugging.is_set() and self._handle_timeout():
                 return
             wait_s = self._timeout_s
 
-    def _is_to_fail(self) -> bool:
-        """Looks, and fails the phase for what is seen; false if it may go on."""
+    def _handle_timeout(self) -> bool:
+        """Takes a snapshot and fails the phase with it; false if the test may continue."""
         from dstack.errors import DstackError
-        from dstack.pytest_plugin import TOLD
-        from dstack.pytest_plugin.look import Look
+        from dstack.pytest_plugin.inspection import Inspector
 
-        told = self._item.config.stash[TOLD]
-        place = self._place_in_words()
-        self._look = Look(self._item, self._settings, told)
+        stack = self._stack_text()
+        self._inspector = Inspector(self._item, self._settings)
         if self._over.is_set():
             return True
-        stuck, what = [], ""
+        stuck, verdict = [], ""
         try:
-            seen = self._look.take(keep=True)
-            stuck, report = seen.stuck, f"{seen.awaits()}\n{seen.report}"
-            what = f", {seen.diagnosis.verdict}" if seen.diagnosis.is_stuck else ""
+            inspection = self._inspector.inspect(keep=True)
+            stuck, report = inspection.stuck, f"{inspection.coroutine_lines()}\n{inspection.report}"
+            verdict = f", {inspection.analysed.diagnosis.verdict}" if inspection.analysed.diagnosis.is_stuck else ""
         except DstackError as error:
             report = f"dstack could not take a snapshot. {error}\n"
-        text = f"Timeout of {self._timeout_s:g} s{what}: the {self._when} of this test was at\n{place}{report}"
+        text = f"Timeout of {self._timeout_s:g} s{verdict}: the {self._when} of this test was at\n{stack}{report}"
         if self._over.is_set():
-            if not self._look.is_cancelled:
+            if not self._inspector.is_cancelled:
                 self.sections.append(text)
             return True
         if self._settings.fail_on == "stuck" and not any(one.confirmed or one.assumed for one in stuck):
             return False
-        told.update(key for one in stuck for key in one.members)
-        self._break_off(text)
+        self._settings.reported.update(key for one in stuck for key in one.members)
+        self._interrupt(text)
         return True
 
-    def _break_off(self, text: str) -> None:
-        """Interrupts the test; one that moves on has as much time again, and where nothing moves the session ends."""
+    def _interrupt(self, text: str) -> None:
+        """Interrupts the test. If it makes progress it gets its timeout again; if it makes none the session ends."""
         self.failure = self.failure or text
-        for _ in range(STRIKES):
-            place = self._place()
+        for _ in range(MAX_INTERRUPTIONS):
+            position = self._position()
             if not (self._is_main_thread and self._interruption.strike()) or self._over.wait(GRACE_S):
                 break
-            if self._place() != place and self._over.wait(max(GRACE_S, self._timeout_s or 0)):
+            if self._position() != position and self._over.wait(max(GRACE_S, self._timeout_s or 0)):
                 break
         if not self._over.is_set():
             end_session(self._item, self.failure)
 
-    def _place(self) -> Place:
+    def _position(self) -> StackPosition:
         frame = self._frame()
-        place: Place = []
+        position: StackPosition = []
         while frame is not None:
-            place.append((frame.f_code, frame.f_lasti))
+            position.append((frame.f_code, frame.f_lasti))
             frame = frame.f_back
-        return place
+        return position
 
-    def _place_in_words(self) -> str:
-        """Where the test is, from where pytest calls it, in the user's code if there is any."""
+    def _stack_text(self) -> str:
+        """The stack of the test below pytest's frames, only its user code if it has any."""
         stack = traceback.extract_stack(self._frame())
         of_pytest = [index for index, one in enumerate(stack) if any(part in one.filename for part in _PYTEST)]
         stack[:] = stack[of_pytest[-1] + 1 :] if of_pytest else stack
@@ -147,7 +146,7 @@ class Phase:
 
 
 def end_session(item: pytest.Item, text: str) -> None:
-    """Ends this process with what is known, for a test that nothing can interrupt: as pytest-timeout's thread does."""
+    """Prints the failure and ends this process, for a test that nothing can interrupt, as pytest-timeout does."""
     captured = ""
     try:
         capture = item.config.pluginmanager.getplugin("capturemanager")

@@ -1,4 +1,4 @@
-"""What a session asks of the plugin: options, their twins in the ini file, and the marker."""
+"""The plugin's settings: command-line options, ini options, and the marker."""
 
 from __future__ import annotations
 
@@ -6,9 +6,12 @@ import math
 import threading
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal, cast
+from typing import TYPE_CHECKING, Literal, cast
 
 import pytest
+
+if TYPE_CHECKING:
+    from dstack.vertex_keys import Key
 
 Check = Literal["off", "end", "module"]
 FailOn = Literal["timeout", "stuck"]
@@ -34,7 +37,11 @@ _OPTIONS = {
 
 @dataclass(frozen=True)
 class Settings:
-    """``timeout_s`` is None where no test is watched unless it is marked, ``directory`` where nothing is kept."""
+    """The settings of a session, and what its tests share.
+
+    Without ``timeout_s`` only marked tests are watched; without ``directory`` no snapshot is saved. ``reported`` has
+    the members of the findings for which a test has failed already.
+    """
 
     timeout_s: float | None = None
     fail_on: FailOn = "timeout"
@@ -42,15 +49,16 @@ class Settings:
     directory: Path | None = None
     address: str | None = None
     is_debugging: threading.Event = field(default_factory=threading.Event)
+    reported: set[Key] = field(default_factory=set)
 
     @property
     def is_used(self) -> bool:
-        """Whether any test may be looked at without being marked."""
+        """Whether the plugin may inspect tests that are not marked."""
         return self.timeout_s is not None or self.check != "off"
 
 
 def add_options(parser: pytest.Parser) -> None:
-    """Each as ``--dstack-NAME``, and as ``dstack_NAME`` in the ini file."""
+    """Adds each option as ``--dstack-NAME``, and as ``dstack_NAME`` in the ini file."""
     group = parser.getgroup("dstack", "hangs on Ray clusters")
     for name, (metavar, text) in _OPTIONS.items():
         group.addoption(f"--dstack-{name}", metavar=metavar, help=text)
@@ -58,7 +66,7 @@ def add_options(parser: pytest.Parser) -> None:
 
 
 def settings_of(config: pytest.Config) -> Settings:
-    """The settings of a session; a :class:`pytest.UsageError` says what is wrong with them."""
+    """Reads the settings of a session. Raises :class:`pytest.UsageError` if they are invalid."""
     check, fail_on = _given(config, "check") or "off", _given(config, "fail_on") or "timeout"
     if check not in CHECKS:
         raise pytest.UsageError(f"--dstack-check must be one of {', '.join(CHECKS)}, not {check!r}.")
@@ -69,13 +77,13 @@ def settings_of(config: pytest.Config) -> Settings:
         timeout_s=_seconds(timeout, "--dstack-timeout") if timeout else None,
         fail_on=fail_on,
         check=check,
-        directory=_made(config.invocation_params.dir / directory) if directory else None,
+        directory=_created(config.invocation_params.dir / directory) if directory else None,
         address=_given(config, "address"),
     )
 
 
 def marked_timeout_s(item: pytest.Item, settings: Settings) -> float | None:
-    """The seconds that a test may take, by its marker or by default; None for ever."""
+    """The timeout of a test in seconds, by its marker or by default; None for no limit."""
     marker = item.get_closest_marker("dstack")
     if marker is None:
         return settings.timeout_s
@@ -85,7 +93,7 @@ def marked_timeout_s(item: pytest.Item, settings: Settings) -> float | None:
 
 
 def _given(config: pytest.Config, name: str) -> str | None:
-    """What the command line says, or else the ini file."""
+    """The option's value on the command line, else in the ini file."""
     given = config.getoption(f"dstack_{name}") or config.getini(f"dstack_{name}")
     return str(given) if given else None
 
@@ -100,7 +108,7 @@ def _seconds(value: object, what: str) -> float | None:
     return seconds or None
 
 
-def _made(directory: Path) -> Path:
+def _created(directory: Path) -> Path:
     try:
         directory.mkdir(parents=True, exist_ok=True)
     except OSError as error:

@@ -9,36 +9,35 @@ from typing import Any
 import msgspec
 
 from dstack.analysis.index.ranks import Ranks
-from dstack.analysis.index.sample_index import SampleIndex
 from dstack.analysis.naming import names
-from dstack.analysis.naming.vertex_details import Member, member, source_line
+from dstack.analysis.naming.vertex_details import VertexDetails, details_of, source_line
 from dstack.analysis.stacks.app_threads import call_in_words
+from dstack.analysis.views.analysed_snapshot import AnalysedSnapshot
 from dstack.analysis.views.distributed_stack import alike
-from dstack.diagnosis import Diagnosis, FailedBefore, Finding, GroupWait, OutsideWait, Since, Step, Target, Vertex, Wait
-from dstack.model import Process, Sample, Snapshot, Thread
+from dstack.diagnosis import FailedBefore, Finding, GroupWait, OutsideWait, Since, Step, Target, Vertex, Wait
+from dstack.model import Process, Snapshot, Thread
 from dstack.snapshot_file import to_json
 from dstack.vertex_keys import Key
 
 SCHEMA = "dstack.check/1"
 MANY = 1000
 """Lists of members longer than this are shortened to one of each kind of pending ones, with their number."""
-FIELDS = tuple(name for name in Member.__struct_fields__ if name not in ("frames", "on_cpu", "ranks"))
+FIELDS = tuple(name for name in VertexDetails.__struct_fields__ if name not in ("frames", "on_cpu", "ranks"))
 OUTSIDE = tuple(name for name in OutsideWait.__struct_fields__ if name != "since")
 Json = dict[str, Any]
 
 
-def check_json(snapshot: Snapshot, diagnosis: Diagnosis) -> bytes:
+def check_json(analysed: AnalysedSnapshot) -> bytes:
     """The diagnosis as JSON, indented, with a newline at its end."""
-    document = _Document(snapshot, diagnosis).build()
+    document = _Document(analysed).build()
     return msgspec.json.format(to_json(document), indent=2) + b"\n"
 
 
 class _Document:
-    def __init__(self, snapshot: Snapshot, diagnosis: Diagnosis) -> None:
-        self._snapshot = snapshot
-        self._diagnosis = diagnosis
-        first = snapshot.samples[0] if snapshot.samples else Sample(began_s=0, ended_s=0)
-        self._index = SampleIndex(snapshot, first)
+    def __init__(self, analysed: AnalysedSnapshot) -> None:
+        self._snapshot = analysed.snapshot
+        self._diagnosis = analysed.diagnosis
+        self._index = analysed.first_index
         self._targets: dict[Key, Json] = {}
 
     def build(self) -> Json:
@@ -98,7 +97,7 @@ class _Document:
 
     def _member(self, vertex: Vertex, within: Container[Key] | None = None) -> Json:
         """A vertex with what it waits for; of that, only what is ``within`` a finding that it is behind."""
-        who = member(self._index, vertex)
+        who = details_of(self._index, vertex)
         fields = {name: getattr(who, name) for name in FIELDS}
         waits = [self._wait(vertex.wait, within)] if vertex.wait else []
         since = _bounds(vertex.since)
@@ -123,7 +122,7 @@ class _Document:
     def _target(self, target: Target) -> Json:
         if target.vertex not in self._targets:
             vertex = self._diagnosis.vertices[target.vertex]
-            who = member(self._index, vertex)
+            who = details_of(self._index, vertex)
             self._targets[target.vertex] = {
                 "execution": vertex.label,
                 "task_id": vertex.task_id,
@@ -164,8 +163,8 @@ class _Document:
             {name: getattr(failure, name) for name in failure.__struct_fields__} for failure in coverage.failures
         ]
         return {
-            "nodes": {"seen": coverage.nodes.seen, "total": coverage.nodes.total},
-            "workers": {"seen": coverage.workers.seen, "total": coverage.workers.total},
+            "nodes": {"seen": coverage.nodes.observed, "total": coverage.nodes.total},
+            "workers": {"seen": coverage.workers.observed, "total": coverage.workers.total},
             "access": coverage.access,
             "failures": failures,
         }

@@ -9,13 +9,12 @@ from rich.console import Console
 from rich.tree import Tree
 
 from dstack.analysis.findings import is_stuck
-from dstack.analysis.index.sample_index import SampleIndex
 from dstack.analysis.naming import names
 from dstack.analysis.naming.sentences import TORN_STACK
+from dstack.analysis.views.analysed_snapshot import AnalysedSnapshot
 from dstack.analysis.views.distributed_stack import alike, roots, stitch, vertices_in
 from dstack.analysis.views.thread_pages import Stacks, Strand
 from dstack.diagnosis import Diagnosis, Finding
-from dstack.model import Snapshot
 from dstack.report.finding import remark_rows
 from dstack.report.rows import print_lines, print_rows
 from dstack.report.safe_text import SafeText
@@ -28,23 +27,24 @@ SHOWN_STEPS, SHOWN_STEPS_IN_DETAILS = 12, 200
 SHOWN_CHILDREN = 10
 
 
-def print_details(console: Console, snapshot: Snapshot, diagnosis: Diagnosis) -> None:
+def print_details(console: Console, analysed: AnalysedSnapshot) -> None:
     """Prints all members of all findings, their stacks and their child processes."""
-    for number, finding in enumerate(diagnosis.findings, 1):
+    findings = analysed.diagnosis.findings
+    for number, finding in enumerate(findings, 1):
         console.print()
-        console.print(SafeText(f"Details of finding {number}" if len(diagnosis.findings) > 1 else "Details", "bold"))
+        console.print(SafeText(f"Details of finding {number}" if len(findings) > 1 else "Details", "bold"))
         for step in finding.explanation:
             print_rows(console, remark_rows(step, bullet="- "))
-    if diagnosis.findings:
-        _print_stacks(console, snapshot, diagnosis, diagnosis.findings, SHOWN_STEPS_IN_DETAILS)
-        _print_children(console, snapshot, diagnosis)
+    if findings:
+        _print_stacks(console, analysed, findings, SHOWN_STEPS_IN_DETAILS)
+        _print_children(console, analysed)
 
 
-def print_stacks(console: Console, snapshot: Snapshot, diagnosis: Diagnosis) -> None:
+def print_stacks(console: Console, analysed: AnalysedSnapshot) -> None:
     """Prints the stitched stacks of open chains; the diagram of a deadlock or hang shows its lines already."""
-    first = diagnosis.findings[:1]
-    if first and not is_stuck(first[0]) and not _is_drawn(first[0], diagnosis):
-        _print_stacks(console, snapshot, diagnosis, first, SHOWN_STEPS)
+    first = analysed.diagnosis.findings[:1]
+    if first and not is_stuck(first[0]) and not _is_drawn(first[0], analysed.diagnosis):
+        _print_stacks(console, analysed, first, SHOWN_STEPS)
 
 
 def _is_drawn(finding: Finding, diagnosis: Diagnosis) -> bool:
@@ -53,23 +53,21 @@ def _is_drawn(finding: Finding, diagnosis: Diagnosis) -> bool:
     return all(key in drawn for key in finding.members if diagnosis.vertices[key].kind == "execution")
 
 
-def _print_stacks(
-    console: Console, snapshot: Snapshot, diagnosis: Diagnosis, findings: Sequence[Finding], steps: int
-) -> None:
+def _print_stacks(console: Console, analysed: AnalysedSnapshot, findings: Sequence[Finding], steps: int) -> None:
     """One stitched stack for each separate beginning of a wait; what is in one is not begun again."""
-    index = SampleIndex(snapshot, snapshot.samples[0])
+    diagnosis = analysed.diagnosis
     console.print()
     console.print(SafeText("Stitched stack", "bold").append(", waiter first", "not bold"))
     shown: set[Key] = set()
     printed = left_out = 0
-    stack = StitchedStack(snapshot.sources, steps)
+    stack = StitchedStack(analysed.snapshot.sources, steps)
     for key, *others in _beginnings(diagnosis, findings):
         if key in shown:
             continue
         if printed == SHOWN_STACKS:
             left_out += 1 + len(others)
             continue
-        node = msgspec.structs.replace(stitch(index, diagnosis.vertices, key), count=1 + len(others))
+        node = msgspec.structs.replace(stitch(analysed.first_index, diagnosis.vertices, key), count=1 + len(others))
         shown |= vertices_in(node)
         printed += 1
         print_lines(console, stack.lines(node))
@@ -83,19 +81,18 @@ def _beginnings(diagnosis: Diagnosis, findings: Sequence[Finding]) -> Iterator[l
         yield from alike(diagnosis.vertices, beginnings)
 
 
-def _print_children(console: Console, snapshot: Snapshot, diagnosis: Diagnosis) -> None:
+def _print_children(console: Console, analysed: AnalysedSnapshot) -> None:
     """What the processes do that were started by those who take part in a finding."""
+    snapshot, diagnosis = analysed.snapshot, analysed.diagnosis
     taking_part = {
         diagnosis.vertices[key].worker_id
         for finding in diagnosis.findings
         for key in (*finding.members, *finding.blocked_behind, *(one.vertex for one in finding.final_blockers))
     }
-    stacks = Stacks(SampleIndex(snapshot, snapshot.samples[0]), diagnosis.vertices) if diagnosis.findings else None
+    stacks = Stacks(analysed.first_index, diagnosis.vertices)
     workers = [worker for worker in snapshot.workers if worker.worker_id in taking_part]
-    of_worker = [
-        (worker, children) for worker in workers if stacks and (children := stacks.children_of(worker.worker_id))
-    ]
-    if not of_worker or stacks is None:
+    of_worker = [(worker, children) for worker in workers if (children := stacks.children_of(worker.worker_id))]
+    if not of_worker:
         return
     console.print()
     console.print(SafeText("Child processes", "bold"))

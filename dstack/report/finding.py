@@ -6,6 +6,7 @@ It makes rows, which the front ends print.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
 from dstack.analysis.findings import is_stuck
 from dstack.analysis.naming import names
@@ -71,7 +72,7 @@ def diagram_rows(diagram: Diagram) -> Iterator[Row]:
         if diagram.is_cycle and at <= last:
             yield from _bracketed(made, is_first=at == 0, is_last=at == last)
         else:
-            yield from (one._replace(lead=OUTSIDE + one.lead, follow=OUTSIDE + one.follow) for one in made)
+            yield from (replace(one, lead=OUTSIDE + one.lead, follow=OUTSIDE + one.follow) for one in made)
 
 
 def _entry_rows(entry: Entry) -> Iterator[Row]:
@@ -109,7 +110,7 @@ def _bracketed(made: Sequence[Row], *, is_first: bool, is_last: bool) -> Iterato
     for at, row in enumerate(made):
         is_end = is_last and at == len(made) - 1
         lead = FIRST if is_first and at == 0 else LAST if is_end else BETWEEN
-        yield row._replace(lead=lead + row.lead, follow=(OUTSIDE if is_end else BETWEEN) + row.follow)
+        yield replace(row, lead=lead + row.lead, follow=(OUTSIDE if is_end else BETWEEN) + row.follow)
 
 
 def behind_rows(behind: Sequence[Step]) -> Iterator[Row]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import NamedTuple
+from dataclasses import dataclass
 
 from rich.console import Console
 from rich.text import Text
@@ -17,7 +17,8 @@ SHORTEST_PATH = 24
 MIN_BODY = 20
 
 
-class Row(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Row:
     """One row: what it begins with, also where it is wrapped, and its text.
 
     ``place`` is the file and line that it is about. With ``location``, the text is a source line, and the row is cut

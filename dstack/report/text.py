@@ -10,6 +10,7 @@ from rich.console import Console
 from rich.text import Text
 
 from dstack.analysis.findings.wording.failures import step as step_of_failure
+from dstack.analysis.views.analysed_snapshot import AnalysedSnapshot
 from dstack.diagnosis import Diagnosis, Finding
 from dstack.model import Snapshot
 from dstack.report.check_json import pauses_ms
@@ -31,10 +32,11 @@ MANY = 1000
 """No limit, as far as a reader cares."""
 
 
-def print_report(console: Console, snapshot: Snapshot, diagnosis: Diagnosis, *, details: bool = False) -> None:
+def print_report(console: Console, analysed: AnalysedSnapshot, *, details: bool = False) -> None:
     """Prints the report, 100 columns wide at most; with ``details`` all members, stacks and failures."""
     console.width = min(console.width, WIDTH) if console.is_terminal else WIDTH
-    head = list(_head(console, snapshot, diagnosis))
+    diagnosis = analysed.diagnosis
+    head = list(_head(console, analysed))
     print_lines(console, head)
     _print_failed_before(console, diagnosis)
     shown = diagnosis.findings if details else diagnosis.findings[:SHOWN_FINDINGS]
@@ -43,32 +45,33 @@ def print_report(console: Console, snapshot: Snapshot, diagnosis: Diagnosis, *, 
     if len(shown) < len(diagnosis.findings):
         _print_rest(console, len(diagnosis.findings) - len(shown))
     if details:
-        print_details(console, snapshot, diagnosis)
+        print_details(console, analysed)
     else:
-        print_stacks(console, snapshot, diagnosis)
-    _print_foot(console, snapshot, diagnosis, MANY if details else SHOWN_FAILURES)
+        print_stacks(console, analysed)
+    _print_foot(console, analysed, MANY if details else SHOWN_FAILURES)
 
 
-def report_text(snapshot: Snapshot, diagnosis: Diagnosis, *, details: bool = False) -> str:
+def report_text(analysed: AnalysedSnapshot, *, details: bool = False) -> str:
     """The report as plain text, without colours; 100 columns wide at most."""
     console = Console(file=io.StringIO(), width=WIDTH, highlight=False, color_system=None, force_terminal=False)
     with console.capture() as captured:
-        print_report(console, snapshot, diagnosis, details=details)
+        print_report(console, analysed, details=details)
     return captured.get()
 
 
-def _head(console: Console, snapshot: Snapshot, diagnosis: Diagnosis) -> Iterator[Text]:
+def _head(console: Console, analysed: AnalysedSnapshot) -> Iterator[Text]:
+    diagnosis = analysed.diagnosis
     lead = f"{diagnosis.verdict.upper()}  "
     first, *others = wrapped(SafeText(headline(diagnosis), "bold"), console, max(20, console.width - len(lead)))
     yield SafeText(lead, STYLES[diagnosis.verdict]) + first
     for line in others:
         yield SafeText(" " * len(lead)) + line
-    sure, origin = _status(diagnosis), _origin(snapshot, diagnosis)
+    sure, origin = _status(diagnosis), _origin(analysed)
     line = SafeText(sure)
     if _fits(console, sure, origin):
         line.append(" " * bool(sure)).append(origin, "dim")
     yield from lines_of(console, [Row("", "", line)])
-    yield from lines_of(console, (Row("", "", SafeText(note, "yellow")) for note in snapshot.notes))
+    yield from lines_of(console, (Row("", "", SafeText(note, "yellow")) for note in analysed.snapshot.notes))
 
 
 def _status(diagnosis: Diagnosis) -> str:
@@ -78,11 +81,12 @@ def _status(diagnosis: Diagnosis) -> str:
     return text.strip()
 
 
-def _origin(snapshot: Snapshot, diagnosis: Diagnosis) -> str:
+def _origin(analysed: AnalysedSnapshot) -> str:
     """What was observed, and when."""
+    snapshot, job = analysed.snapshot, analysed.diagnosis.job
     taken = strftime("%Y-%m-%d %H:%M:%S", localtime(snapshot.taken_at))
-    job = f", job {diagnosis.job} only" if diagnosis.job else ""
-    return f"Ray {snapshot.ray_version} at {snapshot.address}, {taken}{job}"
+    of_job = f", job {job} only" if job else ""
+    return f"Ray {snapshot.ray_version} at {snapshot.address}, {taken}{of_job}"
 
 
 def _fits(console: Console, sure: str, origin: str) -> bool:
@@ -124,8 +128,9 @@ def _print_rest(console: Console, count: int) -> None:
     console.print(SafeText(f"{plural(count, 'more finding')}: --details prints {word(count, 'it', 'them')}.", "dim"))
 
 
-def _print_foot(console: Console, snapshot: Snapshot, diagnosis: Diagnosis, shown: int) -> None:
+def _print_foot(console: Console, analysed: AnalysedSnapshot, shown: int) -> None:
     """What was not observed, then coverage and timing in one line."""
+    snapshot, diagnosis = analysed.snapshot, analysed.diagnosis
     coverage = diagnosis.coverage
     console.print()
     failures = failures_in_words(snapshot, coverage.failures)
@@ -134,10 +139,10 @@ def _print_foot(console: Console, snapshot: Snapshot, diagnosis: Diagnosis, show
     if len(failures) > shown:
         console.print(SafeText(f"{' ' * 14}and {plural(len(failures) - shown, 'more failure')} (--details)", "yellow"))
     index = (
-        f"{coverage.workers.seen} of {coverage.workers.total} workers and drivers, "
-        f"{coverage.nodes.seen} of {coverage.nodes.total} nodes{_access(diagnosis)}"
+        f"{coverage.workers.observed} of {coverage.workers.total} workers and drivers, "
+        f"{coverage.nodes.observed} of {coverage.nodes.total} nodes{_access(diagnosis)}"
     )
-    if not _fits(console, _status(diagnosis), origin := _origin(snapshot, diagnosis)):
+    if not _fits(console, _status(diagnosis), origin := _origin(analysed)):
         console.print(SafeText(origin, "dim"))
     print_rows(console, [Row("Observed: ", " " * 10, SafeText(f"{index}; {', '.join(_timing(snapshot))}", "dim"))])
 

@@ -1,45 +1,43 @@
-"""The application: it wires the source of snapshots, the views and the keys, and knows nothing of either."""
+"""The application: it connects the source of snapshots, the views and the keys."""
 
 from __future__ import annotations
 
-import os
-import shlex
-import subprocess
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 from typing import Any, ClassVar
 
 from textual import work
-from textual.app import App, SuspendNotSupported, SystemCommand
+from textual.app import App, SystemCommand
 from textual.binding import Binding, BindingType
 from textual.screen import Screen
 
-from dstack.errors import DstackError, UsageError, as_dstack_error
-from dstack.probes.node.stacks.source_lines import find_source
+from dstack.errors import DstackError
 from dstack.snapshot_file import save
-from dstack.tui.messages import Ended, Failed, Progressed, Taken
+from dstack.tui.editor import open_in_editor
+from dstack.tui.host import Status
+from dstack.tui.key_help import help_keys, palette_commands
+from dstack.tui.messages import SnapshotEnded, SnapshotFailed, SnapshotProgress, SnapshotTaken
+from dstack.tui.snapshot_taker import SnapshotTaker
 from dstack.tui.source import Look, Source
+from dstack.tui.text_file import write_text
 from dstack.tui.views.base import View
 from dstack.tui.views.registry import VIEWS
 from dstack.tui.widgets.dialogs import AskPath, Help
-from dstack.tui.widgets.top_bar import Status
 from dstack.vertex_keys import Key
 from dstack.visible import visible, visible_lines
 from dstack.words import plural
 
 PERIODS_S: tuple[int | None, ...] = (None, 5, 15, 60)
-"""What ``a`` goes through: the time between looks by itself."""
-HELPED = ("own", "view", "outline", "app")
-"""The groups of keys in the help, by the first part of their ids: those of the view itself first."""
+"""The periods of automatic snapshots, in the order in which ``a`` selects them."""
 KEPT_LOOKS = 50
 TICK_S = 1.0
-PALETTE_GONE_S = 0.1
-"""After so long, the command palette is not in the picture any more."""
+PALETTE_CLOSES_S = 0.1
+"""After so long, the command palette is no longer on the screen."""
 
 
 class DstackApp(App[int]):
-    """See a hang, walk it, understand it."""
+    """Shows the snapshots of a source in its views."""
 
     TITLE = "dstack"
     CSS_PATH = "app.tcss"
@@ -53,11 +51,11 @@ class DstackApp(App[int]):
                 name.capitalize(),
                 id=f"app.{name}",
                 tooltip=f"Go to the {name.capitalize()} view",
-                show=False,  # they have a line of their own
+                show=False,  # the top bar lists the views
             )
             for number, name in enumerate(VIEWS, 1)
         ),
-        Binding("r", "refresh_look", "Refresh", id="app.refresh", tooltip="Take another snapshot"),
+        Binding("r", "take_snapshot", "Refresh", id="app.refresh", tooltip="Take another snapshot"),
         Binding("a", "every", "Auto", id="app.every", tooltip="Take a snapshot every 5, 15 or 60 s, or only on r"),
         Binding(
             "space", "freeze", "Freeze", id="app.freeze", tooltip="Keep the snapshot shown; new ones are still taken"
@@ -76,128 +74,109 @@ class DstackApp(App[int]):
         self.looks: list[Look] = []
         self.shown: Look | None = None
         self.status = Status(source=source.name)
-        self._is_taking = self._is_wanted = False
-        self._next_at: float | None = None
+        self._taker = SnapshotTaker(source, self)
 
-    # Looks come in
+    # Snapshots
 
     def on_mount(self) -> None:
-        """Begins to look, and to tell the time."""
+        """Take the first snapshot, and start the clock."""
         self.set_interval(TICK_S, self._tick)
-        self.action_refresh_look()
+        self.action_take_snapshot()
 
-    def action_refresh_look(self) -> None:
-        """Takes another snapshot; one that is being taken is let come to its end first."""
-        self._is_wanted = self._is_taking
-        if not self._is_taking and (self.source.is_live or not self.looks):
-            self._is_taking = True
-            self._tell(doing="connecting")
-            self._take(self.looks[-1].number if self.looks else 0)
+    def action_take_snapshot(self) -> None:
+        """Take another snapshot, after the one in progress if there is one."""
+        if self._taker.start(self.looks[-1].number if self.looks else 0):
+            self._update(doing="connecting")
 
-    @work(thread=True, exit_on_error=False)
-    def _take(self, before: int) -> None:
-        """Runs in a thread of its own and touches no widget."""
-        number = before
+    def on_snapshot_progress(self, message: SnapshotProgress) -> None:
+        """Show the step in progress."""
+        self._update(doing=message.step)
 
-        def early(snapshot: Any) -> None:
-            nonlocal number
-            if self.source.is_live:
-                self.post_message(Taken(Look.of(before + 1, snapshot, is_final=False)))
-            else:
-                number += 1
-                self.post_message(Taken(Look.of(number, snapshot)))
-
-        def progress(text: str) -> None:
-            self.post_message(Progressed(text))
-
-        try:
-            taken = self.source.take(progress, early)
-            self.post_message(Taken(Look.of(number + 1, taken)))
-        except Exception as error:
-            known = as_dstack_error(error)
-            self.post_message(Failed(known.message, known.remedy))
-        finally:
-            self.post_message(Ended())
-
-    def on_progressed(self, message: Progressed) -> None:
-        """Tells what is being done."""
-        self._tell(doing=message.text)
-
-    def on_taken(self, message: Taken) -> None:
-        """Keeps the look, in the place of its own early form, and shows it unless the views are frozen."""
-        if self.looks and self.looks[-1].number == message.look.number:
+    def on_snapshot_taken(self, message: SnapshotTaken) -> None:
+        """Keep the snapshot, instead of its own preliminary form, and show it unless the views are frozen."""
+        look = message.look
+        if self.looks and self.looks[-1].number == look.number:
             self.looks.pop()
-        self.looks = [*self.looks, message.look][-KEPT_LOOKS:]
+        self.looks = [*self.looks, look][-KEPT_LOOKS:]
         if self.status.is_frozen and self.shown is not None:
-            self._tell(newer=message.look.number - self.shown.number, trouble="")
+            self._update(newer=look.number - self.shown.number, trouble="")
             return
-        self.shown = message.look
-        self._tell(trouble="")
-        self._view.offer(self.shown)
+        self.shown = look
+        self._update(trouble="")
+        self._view.offer(look)
 
-    def on_failed(self, message: Failed) -> None:
-        """Says why, and what to do; what was seen last stays."""
-        self._tell(trouble=message.reason)
-        text = message.reason if message.remedy is None else f"{message.reason}\n{message.remedy}"
+    def on_snapshot_failed(self, message: SnapshotFailed) -> None:
+        """Show the error and its remedy; the last snapshot stays on the screen."""
+        error = message.error
+        self._update(trouble=error.message)
+        text = error.message if error.remedy is None else f"{error.message}\n{error.remedy}"
         self.notify(text, title="No snapshot", severity="error", timeout=15)
 
-    def notify(self, message: str, **options: Any) -> None:
-        """Tells something for a while; what it quotes is made visible, and never read as markup."""
-        super().notify(visible_lines(message), **{**options, "markup": False})
-
-    def on_ended(self, _: Ended) -> None:
-        """The next look may begin."""
-        self._is_taking = False
-        self._tell(doing="")
-        if self._is_wanted:
-            self.action_refresh_look()
-        elif self.status.every_s:
-            self._next_at = time.monotonic() + self.status.every_s
+    def on_snapshot_ended(self, _: SnapshotEnded) -> None:
+        """Start the snapshot that was requested meanwhile, or schedule the next automatic one."""
+        is_wanted = self._taker.end()
+        self._update(doing="")
+        if is_wanted:
+            self.action_take_snapshot()
+        else:
+            self._taker.schedule(self.status.every_s)
 
     def _tick(self) -> None:
-        if self._next_at is not None and time.monotonic() >= self._next_at:
-            self._next_at = None
-            self.action_refresh_look()
-        self._tell()
+        if self._taker.is_due():
+            self.action_take_snapshot()
+        self._update()
 
-    def _tell(self, **changes: Any) -> None:
+    def _update(self, **changes: Any) -> None:
+        """Change the status, and show it with the current age of the snapshot."""
         self.status = replace(self.status, **changes)
-        if self.screen_stack and self._view.is_mounted:  # a tick may come when the last screen is gone
+        if self.screen_stack and self._view.is_mounted:  # a tick may come after the last screen was removed
             self._view.refresh_top()
 
-    # Keys
+    def show_look(self, look: Look) -> None:
+        """Show one of the snapshots in all views, and freeze them unless it is the newest."""
+        self.shown = look
+        self._update(is_frozen=look is not self.looks[-1], newer=self.looks[-1].number - look.number)
+        self._view.offer(look)
+
+    def action_every(self) -> None:
+        """Select the next period of automatic snapshots."""
+        every_s = PERIODS_S[(PERIODS_S.index(self.status.every_s) + 1) % len(PERIODS_S)]
+        self._taker.schedule(every_s)
+        self._update(every_s=every_s)
+        self.notify(f"A snapshot every {every_s} s" if every_s else "A snapshot only on r")
+
+    def action_freeze(self) -> None:
+        """Keep the shown snapshot, or show the newest again; new ones are taken in both cases."""
+        self._update(is_frozen=not self.status.is_frozen, newer=0)
+        if not self.status.is_frozen and self.looks:
+            self.shown = self.looks[-1]
+            self._view.offer(self.shown)
+            self._update()
+
+    # Views
+
+    @property
+    def _view(self) -> View:
+        """The view on the screen, perhaps behind a dialog."""
+        view = self.screen_stack[0]
+        assert isinstance(view, View)
+        return view
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
-        """What does not apply is not offered."""
-        if action in ("refresh_look", "every", "freeze"):
+        """Disable actions that do not apply."""
+        if action in ("take_snapshot", "every", "freeze"):
             return self.source.is_live
         if action == "switch_mode":
             return isinstance(self.screen, View)
         return True
 
-    def action_every(self) -> None:
-        """Goes on to the next time between looks."""
-        at = PERIODS_S.index(self.status.every_s)
-        every_s = PERIODS_S[(at + 1) % len(PERIODS_S)]
-        self._next_at = time.monotonic() + every_s if every_s and not self._is_taking else None
-        self._tell(every_s=every_s)
-        self.notify(f"A snapshot every {every_s} s" if every_s else "A snapshot only on r")
-
-    def action_freeze(self) -> None:
-        """Keeps what is shown, or shows the newest again; collecting goes on either way."""
-        self._tell(is_frozen=not self.status.is_frozen, newer=0)
-        if not self.status.is_frozen and self.looks:
-            self.shown = self.looks[-1]
-            self._view.offer(self.shown)
-            self._tell()
-
     def go_to(self, mode: str, vertex: Key) -> None:
-        """Switches to a view and goes to a vertex there."""
+        """Switch to the view of this mode and select a vertex there."""
         if mode in VIEWS:
             self.call_later(self._go_to, mode, vertex)
 
     async def _go_to(self, mode: str, vertex: Key) -> None:
-        """Goes there once the view is on the screen and shows what the others show."""
+        """Select the vertex after the view is on the screen and shows the same snapshot as the others."""
         await self.switch_mode(mode)
         self._view.offer(self.shown)
         self.call_later(self._reveal, vertex)
@@ -206,30 +185,28 @@ class DstackApp(App[int]):
         if not self._view.reveal(vertex):
             self.notify("This view does not contain it.", severity="warning")
 
-    def show_look(self, look: Look) -> None:
-        """Shows one of the looks, and freezes the views at it."""
-        self.shown = look
-        self._tell(is_frozen=look is not self.looks[-1], newer=self.looks[-1].number - look.number)
-        self._view.offer(look)
+    def notify(self, message: str, **options: Any) -> None:
+        """Notify the user; quoted text is made visible, and never parsed as markup."""
+        super().notify(visible_lines(message), **{**options, "markup": False})
 
     def action_help(self) -> None:
-        """Shows what the keys do in this view."""
-        ids = {one: (one.binding.id or "").partition(".") for one in self.screen.active_bindings.values()}
-        known = [one for one, (group, _, _) in ids.items() if one.enabled and group in HELPED]
-        bindings = sorted(known, key=lambda one: (HELPED.index(ids[one][0]), ids[one][2]))
-        keys = {
-            binding.binding.description: (
-                binding.binding.key_display or self.get_key_display(binding.binding),
-                binding.binding.description,
-                binding.tooltip,
-            )
-            for binding in bindings
-        }
+        """Show the keys of this view."""
         text = " ".join((type(self.screen).__doc__ or "").split())
-        self.push_screen(Help(f"dstack: {self.current_mode}", text, list(keys.values())))
+        self.push_screen(Help(f"dstack: {self.current_mode}", text, help_keys(self)))
+
+    def get_system_commands(self, screen: Screen[Any]) -> Iterable[SystemCommand]:
+        """Textual's commands, one for each key, and the choices of the view."""
+        for command in super().get_system_commands(screen):
+            is_picture = command.title == "Screenshot"
+            yield command._replace(callback=self._draw_picture) if is_picture else command
+        yield from palette_commands(self, screen)
+        for choice in screen.choices() if isinstance(screen, View) else ():
+            yield SystemCommand(visible(choice.title), choice.tooltip, choice.choose)
+
+    # Copies and files
 
     def action_copy_this(self) -> None:
-        """Copies what the cursor is on."""
+        """Copy what the cursor is on."""
         text = self._view.to_copy()
         if text is None:
             self.notify("Nothing to copy here.", severity="warning")
@@ -240,107 +217,54 @@ class DstackApp(App[int]):
         self.notify(f"Copied: {first}" + (f" and {plural(len(others), 'more line')}" if others else ""))
 
     def action_open_place(self) -> None:
-        """Opens the line under the cursor in the editor, where its file is here."""
-        place = self._view.to_open()
-        if place is None:
+        """Open the line under the cursor in the editor."""
+        location = self._view.to_open()
+        if location is None:
             self.notify("No line of code here.", severity="warning")
-            return
-        file, line = place
-        found = find_source(file)
-        if found is None:
-            self.notify(f"{file} is not a source file on this machine.", severity="warning")
-            return
-        editor = os.environ.get("VISUAL") or os.environ.get("EDITOR") or "vi"
-        command = [*shlex.split(editor), f"+{max(1, line)}", found]
-        try:
-            with self.suspend():
-                subprocess.run(command, check=False)
-        except SuspendNotSupported:
-            self.notify("No terminal for an editor.", severity="warning")
-        except OSError as error:
-            self.notify(f"Cannot start {editor}: {error}. Set $EDITOR.", severity="error")
-        self.refresh()
+        else:
+            open_in_editor(self, *location)
 
     @work
     async def action_save(self) -> None:
-        """Saves the snapshot that is shown."""
+        """Save the shown snapshot."""
         if self.shown is None:
             self.notify("No snapshot yet.", severity="warning")
             return
-        taken = time.strftime("%Y%m%d-%H%M%S", time.localtime(self.shown.snapshot.taken_at))
-        path = await self.push_screen_wait(AskPath("Save the snapshot to", f"dstack-{taken}.json.gz"))
-        if path:
-            self._write(path, lambda: save(self.shown.snapshot, path) if self.shown else None)
+        snapshot = self.shown.snapshot
+        at = time.strftime("%Y%m%d-%H%M%S", time.localtime(snapshot.taken_at))
+        await self._write("Save the snapshot to", f"dstack-{at}.json.gz", lambda path: save(snapshot, path))
 
     @work
     async def action_export(self) -> None:
-        """Writes what is shown to a text file."""
+        """Write what the view shows to a text file."""
         text = self._view.to_export()
         if text is None:
             self.notify("Nothing to export here.", severity="warning")
             return
-        path = await self.push_screen_wait(AskPath("Write this view to", f"dstack-{self.current_mode}.txt"))
-        if path:
-            self._write(path, lambda: _write_text(path, text))
+        name = f"dstack-{self.current_mode}.txt"
+        await self._write("Write this view to", name, lambda path: write_text(path, text))
+
+    def _draw_picture(self) -> None:
+        self.set_timer(PALETTE_CLOSES_S, self.action_picture)
 
     @work
     async def action_picture(self) -> None:
-        """Draws the screen into a file."""
-        picture = self.export_screenshot()
-        path = await self.push_screen_wait(
-            AskPath("Save a picture of the screen to", f"dstack-{self.current_mode}.svg")
-        )
-        if path:
-            self._write(path, lambda: _write_text(path, picture))
+        """Write a picture of the screen to a file."""
+        picture, name = self.export_screenshot(), f"dstack-{self.current_mode}.svg"
+        await self._write("Save a picture of the screen to", name, lambda path: write_text(path, picture))
 
-    def _write(self, path: str, write: Callable[[], object]) -> None:
+    async def _write(self, question: str, name: str, write: Callable[[str], object]) -> None:
+        path = await self.push_screen_wait(AskPath(question, name))
+        if not path:
+            return
         try:
-            write()
+            write(path)
         except DstackError as error:
             self.notify(str(error), severity="error")
         else:
             self.notify(f"Wrote {path}")
 
-    @property
-    def _view(self) -> View:
-        """The view that is on the screen, perhaps behind a dialog."""
-        view = self.screen_stack[0]
-        assert isinstance(view, View)
-        return view
-
     async def action_quit(self) -> None:
-        """Leaves at once, whatever is under way."""
+        """Exit at once, also during a snapshot."""
         self.source.cancel()
         self.exit()
-
-    def get_system_commands(self, screen: Screen[Any]) -> Iterable[SystemCommand]:
-        """All that has a key, too, and what Textual offers; its pictures are files as all others here."""
-        for command in super().get_system_commands(screen):
-            is_picture = command.title == "Screenshot"
-            yield command._replace(callback=self._draw_picture) if is_picture else command
-        for active in screen.active_bindings.values():
-            binding = active.binding
-            if active.enabled and binding.id and binding.id.startswith(("app.", "view.", "own.")):
-                yield SystemCommand(binding.description, active.tooltip, self._runner(active.node, binding.action))
-        for choice in screen.choices() if isinstance(screen, View) else ():
-            yield SystemCommand(visible(choice.title), choice.tooltip, choice.choose)
-
-    def _draw_picture(self) -> None:
-        self.set_timer(PALETTE_GONE_S, self.action_picture)
-
-    def _runner(self, node: Any, action: str) -> Callable[[], None]:
-        def run() -> None:
-            self.call_later(self.run_action, action, node)
-
-        return run
-
-
-def _write_text(path: str, text: str) -> None:
-    """Writes a new file, readable by its owner only. Raises :class:`UsageError` where it cannot."""
-    try:
-        with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w", encoding="utf-8") as file:
-            file.write(text + "\n")
-    except FileExistsError as error:
-        raise UsageError(f"{path} exists.", "Give another name.") from error
-    except OSError as error:
-        raise UsageError(f"Cannot write {path}: {error.strerror}.") from error

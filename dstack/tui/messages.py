@@ -1,4 +1,4 @@
-"""What the thread that takes snapshots tells the application; nothing but this goes from one to the other."""
+"""The messages from the thread that takes snapshots to the application, each with one value that never changes."""
 
 from __future__ import annotations
 
@@ -6,31 +6,31 @@ from dataclasses import dataclass
 
 from textual.message import Message
 
+from dstack.errors import DstackError
 from dstack.tui.source import Look
 
 
 @dataclass
-class Progressed(Message):
-    """Something is being done now, in a few words."""
+class SnapshotProgress(Message):
+    """A step has begun; ``step`` names it."""
 
-    text: str
+    step: str
 
 
 @dataclass
-class Taken(Message):
-    """A look has come in."""
+class SnapshotTaken(Message):
+    """A snapshot has been taken and analysed."""
 
     look: Look
 
 
 @dataclass
-class Failed(Message):
-    """No snapshot could be taken: why, and what to do about it."""
+class SnapshotFailed(Message):
+    """No snapshot could be taken."""
 
-    reason: str
-    remedy: str | None
+    error: DstackError
 
 
 @dataclass
-class Ended(Message):
-    """The thread is done."""
+class SnapshotEnded(Message):
+    """The thread has ended, with or without a snapshot."""

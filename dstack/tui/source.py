@@ -4,12 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Protocol
 
-from dstack.analysis.diagnose import diagnose
-from dstack.analysis.evidence.confirmation import merged
 from dstack.analysis.index.sample_index import SampleIndex
+from dstack.analysis.views.analysed_snapshot import AnalysedSnapshot
 from dstack.analysis.views.thread_pages import Stacks
 from dstack.diagnosis import Diagnosis
 from dstack.model import Snapshot
@@ -17,32 +15,41 @@ from dstack.model import Snapshot
 
 @dataclass(frozen=True)
 class Look:
-    """One snapshot with what was concluded from it; ``number`` counts the looks of this run from 1.
+    """An analysed snapshot; ``number`` counts the snapshots of this run from 1.
 
-    ``is_final`` is false while a second look at those who seem stuck is still under way.
+    ``is_final`` is false while the second sample is still being taken.
     """
 
     number: int
-    snapshot: Snapshot
-    diagnosis: Diagnosis
+    analysed: AnalysedSnapshot
     is_final: bool = True
 
     @classmethod
     def of(cls, number: int, snapshot: Snapshot, *, is_final: bool = True) -> Look:
-        """The look with its diagnosis and its stacks ready to be merged, which takes a while for large clusters."""
-        look = cls(number, snapshot, diagnose(snapshot), is_final)
+        """Analyse a snapshot and prepare its stacks for merging, which takes a while for large clusters."""
+        look = cls(number, AnalysedSnapshot.of(snapshot), is_final)
         look.stacks.outliers()
         return look
 
-    @cached_property
-    def index(self) -> SampleIndex:
-        """All workers, as the first sample that has them shows them, indexed."""
-        return SampleIndex(self.snapshot, merged(self.snapshot))
+    @property
+    def snapshot(self) -> Snapshot:
+        """The snapshot."""
+        return self.analysed.snapshot
 
-    @cached_property
+    @property
+    def diagnosis(self) -> Diagnosis:
+        """The diagnosis of the snapshot."""
+        return self.analysed.diagnosis
+
+    @property
+    def index(self) -> SampleIndex:
+        """The index of the merged sample."""
+        return self.analysed.merged_index
+
+    @property
     def stacks(self) -> Stacks:
-        """All stacks."""
-        return Stacks(self.index, self.diagnosis.vertices)
+        """All stacks of the merged sample."""
+        return self.analysed.stacks
 
 
 class Source(Protocol):

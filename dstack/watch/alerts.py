@@ -21,7 +21,8 @@ from dataclasses import dataclass, replace
 from dstack.analysis.evidence.coverage import seen_workers
 from dstack.analysis.findings import verdict_of
 from dstack.analysis.index.sample_index import SampleIndex
-from dstack.analysis.naming.vertex_details import member
+from dstack.analysis.naming.vertex_details import details_of
+from dstack.analysis.views.analysed_snapshot import AnalysedSnapshot
 from dstack.diagnosis import Diagnosis, Finding, FindingKind, Vertex
 from dstack.model import Snapshot, actor_of_task
 
@@ -70,14 +71,14 @@ class Sightings:
         self.doubtful: tuple[Sighting, ...] = ()
         self._tracked: frozenset[str] = frozenset()
 
-    def take(self, snapshot: Snapshot, diagnosis: Diagnosis, now_s: float) -> Changes:
+    def take(self, analysed: AnalysedSnapshot, now_s: float) -> Changes:
         """Compares a new snapshot with what is known.
 
         Over is only what is not seen any more though all who took part could be seen.
         """
         found = {
-            index: _sighting(snapshot, diagnosis, finding, now_s)
-            for index, finding in enumerate(diagnosis.findings)
+            index: _sighting(analysed, finding, now_s)
+            for index, finding in enumerate(analysed.diagnosis.findings)
             if verdict_of(finding) != "blocked"
         }
         before = dict(enumerate(self.lasting))
@@ -94,8 +95,8 @@ class Sightings:
             else:
                 merged.append((old, into))
                 lasting[into] = replace(lasting[into], began_s=min(lasting[into].began_s, one.began_s))
-        new, self.doubtful = self._reported_and_doubtful(diagnosis, found, lasting)
-        over = tuple(one for one in gone if _were_seen(one.workers, snapshot))
+        new, self.doubtful = self._reported_and_doubtful(analysed.diagnosis, found, lasting)
+        over = tuple(one for one in gone if _were_seen(one.workers, analysed.snapshot))
         hidden = [one for one in gone if one not in over]
         self.lasting = (*hidden, *lasting.values(), *new.values())
         return Changes(
@@ -185,9 +186,9 @@ def _were_seen(workers: Set[str], snapshot: Snapshot) -> bool:
     return not (workers & alive) - seen_workers(snapshot)
 
 
-def _sighting(snapshot: Snapshot, diagnosis: Diagnosis, finding: Finding, now_s: float) -> Sighting:
-    index = SampleIndex(snapshot, snapshot.samples[0])
-    vertices = _telling(diagnosis.vertices[key] for key in finding.members)
+def _sighting(analysed: AnalysedSnapshot, finding: Finding, now_s: float) -> Sighting:
+    index = analysed.first_index
+    vertices = _telling(analysed.diagnosis.vertices[key] for key in finding.members)
     tasks = frozenset(vertex.task_id for vertex in vertices if vertex.task_id)
     workers = {vertex.worker_id for vertex in vertices} | {worker for task in tasks for worker in _tellers(index, task)}
     return Sighting(
@@ -214,6 +215,6 @@ def _telling(members: Iterable[Vertex]) -> list[Vertex]:
 
 
 def _place(index: SampleIndex, vertex: Vertex) -> Place:
-    who = member(index, vertex)
+    who = details_of(index, vertex)
     name = f"{who.task_id}/{who.attempt or 0}" if who.task_id else str(vertex.key)
     return name, who.file or "", str(who.line or "")

@@ -10,7 +10,7 @@ import signal
 import subprocess
 import threading
 import time
-from typing import NamedTuple
+from dataclasses import dataclass
 
 from dstack.probes.connection.background import begin
 from dstack.watch.events import Events
@@ -23,7 +23,8 @@ MOST_OUTPUT = 400
 """So many bytes of what it writes are told."""
 
 
-class _Ended(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class _Ended:
     """How a command ended; ``code`` is None if it had to be killed."""
 
     code: int | None

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 from dstack.diagnosis import Diagnosis, FindingKind, Ratio
 
-NOBODY = Ratio(seen=0, total=0)
+NOBODY = Ratio(observed=0, total=0)
 
 
 @dataclass(frozen=True)

@@ -9,10 +9,10 @@ from collections import Counter, deque
 from collections.abc import Sequence
 from dataclasses import replace
 
-from dstack.analysis.diagnose import diagnose
 from dstack.analysis.findings import verdict_of
+from dstack.analysis.views.analysed_snapshot import AnalysedSnapshot
 from dstack.collector import Collector
-from dstack.diagnosis import Diagnosis, Finding, FindingKind, Ratio
+from dstack.diagnosis import Finding, FindingKind, Ratio
 from dstack.errors import ClusterError, DstackError, SnapshotFileError
 from dstack.model import Snapshot
 from dstack.probes.connection.connect import Cluster, connect
@@ -130,7 +130,7 @@ class Watch:
             self._figures,
             is_up=True,
             longest_unmoved_s=self._standing.longest_s(now),
-            answered=Ratio(seen=answered, total=answered + len(glance.silent)),
+            answered=Ratio(observed=answered, total=answered + len(glance.silent)),
             looks=self._figures.looks + 1,
         )
 
@@ -164,7 +164,7 @@ class Watch:
             self._events.tell("failed", f"no snapshot: {error}")
             return
         try:
-            self._note(taken, diagnose(taken))
+            self._note(AnalysedSnapshot.of(taken))
         except Exception as error:
             why = f"{type(error).__name__}: {error}"
             file = self._save(taken)
@@ -183,9 +183,9 @@ class Watch:
             self._collector = collector
         return collector.take(lambda _: None, lambda _: None)
 
-    def _note(self, taken: Snapshot, diagnosis: Diagnosis) -> None:
-        now = time.monotonic()
-        changes = self._sightings.take(taken, diagnosis, now)
+    def _note(self, analysed: AnalysedSnapshot) -> None:
+        now, diagnosis = time.monotonic(), analysed.diagnosis
+        changes = self._sightings.take(analysed, now)
         self._sightings.track(self._standing.present)
         self._found.update(diagnosis.findings[index].kind for index in changes.new)
         waits, oldest_s = waits_of(diagnosis)
@@ -199,9 +199,9 @@ class Watch:
             workers_seen=diagnosis.coverage.workers,
             full_looks=self._figures.full_looks + 1,
         )
-        self._tell(taken, diagnosis, changes, now)
+        self._tell(analysed, changes, now)
 
-    def _tell(self, taken: Snapshot, diagnosis: Diagnosis, changes: Changes, now: float) -> None:
+    def _tell(self, analysed: AnalysedSnapshot, changes: Changes, now: float) -> None:
         for over in changes.over:
             self._events.tell("over", f"{over.kind} ended after {duration(now - over.began_s)}: {over.summary}")
         for one, into in changes.merged:
@@ -212,23 +212,25 @@ class Watch:
             age = duration(now - oldest.began_s)
             self._events.tell("lasting", f"{oldest.kind} for {age}: {oldest.summary}{more}")
         if changes.new:
-            file = self._save(taken)
-            self._tell_new(taken, diagnosis, changes.new, file)
+            self._tell_new(analysed, changes.new, self._save(analysed.snapshot))
+        diagnosis = analysed.diagnosis
         seen = diagnosis.coverage.workers
         if changes == Changes():
             blocked = [finding for finding in diagnosis.findings if verdict_of(finding) == "blocked"]
             chains = f"; {plural(len(blocked), 'open chain')} of waits" if blocked else ""
-            self._events.tell("seen", f"nothing is stuck; read {seen.seen} of {seen.total} workers and drivers{chains}")
+            self._events.tell(
+                "seen", f"nothing is stuck; read {seen.observed} of {seen.total} workers and drivers{chains}"
+            )
 
-    def _tell_new(self, taken: Snapshot, diagnosis: Diagnosis, new: Sequence[int], file: str | None) -> None:
-        documents = json.loads(check_json(taken, diagnosis))["findings"]
+    def _tell_new(self, analysed: AnalysedSnapshot, new: Sequence[int], file: str | None) -> None:
+        documents = json.loads(check_json(analysed))["findings"]
         for index in new:
-            finding = diagnosis.findings[index]
+            finding = analysed.diagnosis.findings[index]
             document = {
                 "schema": SCHEMA,
                 **documents[index],
-                "address": taken.address,
-                "taken_at": taken.taken_at,
+                "address": analysed.snapshot.address,
+                "taken_at": analysed.snapshot.taken_at,
                 "file": file,
             }
             self._events.tell("finding", f"{_headline(finding)}; {file or 'not saved'}", finding=document)

@@ -92,7 +92,7 @@ class _Figures(Collector):
 def _of_all(name: str, which: str, text: str, ratio: Ratio) -> Iterator[Metric]:
     """How many there are, and of how many of them something is true."""
     yield GaugeMetricFamily(name, f"{text}.", ratio.total)
-    yield GaugeMetricFamily(f"{name}_{which}", f"{text}, those {which}.", ratio.seen)
+    yield GaugeMetricFamily(f"{name}_{which}", f"{text}, those {which}.", ratio.observed)
 
 
 def _by_kind(family: Metric, counts: Mapping[str, int]) -> Metric:

@@ -9,14 +9,14 @@ from contextlib import contextmanager
 
 import psutil
 
-from tests.clusters import REPOSITORY
-from tests.command import DSTACK, Json, Result, elapsed_s
+from tests.clusters.dstack_command import DSTACK, Json, Result, elapsed_s
 from tests.hosts.hosts import Hosts
 from tests.hosts.namespaces import KEPT
+from tests.paths import ROOT
 from tests.processes import Child, carrying, command_line, wait_until
 
 OURS = re.compile(r"ray::NodeProbe|dstack\.(?:probes|collector)|-m dstack|py-spy|dump --json")
-PYTHONPATH = str(REPOSITORY)
+PYTHONPATH = str(ROOT)
 
 
 def dstack(hosts: Hosts, on: int, *arguments: str) -> Result:

@@ -20,10 +20,11 @@ from contextlib import AbstractContextManager, ExitStack, contextmanager
 from pathlib import Path
 from types import TracebackType
 
-from tests.clusters import EXAMPLES, no_worker_left
+from tests.clusters.ray_clusters import no_worker_left
 from tests.hosts import namespaces
 from tests.hosts.init import HOME
 from tests.hosts.namespaces import Host
+from tests.paths import EXAMPLES
 from tests.processes import Child, Tag, kill_group, running, wait_until
 
 AWAIT_NODES = Path(__file__).with_name("await_nodes.py")

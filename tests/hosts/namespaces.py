@@ -17,11 +17,11 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from tests.clusters import REPOSITORY
+from tests.paths import ROOT
 from tests.processes import Child, running, wait_until
 
 INIT = Path(__file__).with_name("init.py")
-KEPT = sorted({sys.prefix, sys.base_prefix, str(REPOSITORY)})
+KEPT = sorted({sys.prefix, sys.base_prefix, str(ROOT)})
 """What every host sees of this machine's files, also where it is below ``/tmp``."""
 
 _ISOLATED = ["unshare", "--net", "--pid", "--fork", "--kill-child", "--mount", "--mount-proc", "--ipc", "--uts"]

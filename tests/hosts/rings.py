@@ -9,7 +9,7 @@ from pathlib import Path
 
 import psutil
 
-from tests.clusters import busy_workers, no_worker_left
+from tests.clusters.ray_clusters import busy_workers, no_worker_left
 from tests.hosts.hosts import Hosts
 from tests.processes import command_line, wait_until
 

@@ -11,11 +11,11 @@ from signal import SIGINT, SIGKILL, Signals
 
 import pytest
 
-from tests.clusters import REPOSITORY
-from tests.command import Json
+from tests.clusters.dstack_command import Json
 from tests.hosts import Hosts
 from tests.hosts.command import PYTHONPATH, check, files, ours, running
 from tests.hosts.rings import members_of, ring
+from tests.paths import ROOT
 from tests.processes import wait_until
 
 pytestmark = [pytest.mark.hosts, pytest.mark.usefixtures("hosts_possible")]
@@ -73,14 +73,14 @@ def nothing_left(deadlock: Hosts) -> Iterator[None]:
 
 
 @pytest.mark.parametrize(("on", "address"), [(1, None), (3, "auto")])
-def test_it_is_found_from_any_host(deadlock: Hosts, on: int, address: str | None) -> None:
+def test_a_deadlock_is_found_from_any_host(deadlock: Hosts, on: int, address: str | None) -> None:
     told = check(deadlock, on, address=address)
 
     assert_found_completely(deadlock, told)
     assert len(told["timing"]["sample_s"]) == 2
 
 
-def test_nothing_is_needed_on_the_nodes(deadlock: Hosts) -> None:
+def test_nodes_need_no_installation(deadlock: Hosts) -> None:
     with hidden(deadlock, 2), hidden(deadlock, 3):
         told = check(deadlock)
 
@@ -95,7 +95,7 @@ def hidden(hosts: Hosts, host: int) -> Iterator[None]:
         made = f"mkdir -p {covers}/nothing && touch {covers}/empty && chmod 644 {covers}/empty"
         assert hosts.exec(host, ["sh", "-c", made]).returncode == 0
         stack.callback(hosts.exec, host, ["rm", "-r", covers])
-        for path in (str(REPOSITORY / "dstack"), *pyspys(hosts, host)):
+        for path in (str(ROOT / "dstack"), *pyspys(hosts, host)):
             cover = f"{covers}/nothing" if os.path.isdir(path) else f"{covers}/empty"
             assert hosts.exec(host, ["mount", "--bind", cover, path]).returncode == 0
             stack.callback(hosts.exec, host, ["umount", path])
@@ -119,7 +119,7 @@ def pyspys(hosts: Hosts, host: int) -> list[str]:
         pytest.param("ray::NodeProbe", SIGINT, marks=pytest.mark.exhaustive),
     ],
 )
-def test_ended_in_the_middle_it_leaves_nothing(deadlock: Hosts, number: Signals, stage: str) -> None:
+def test_an_interrupted_command_leaves_no_actors_or_processes(deadlock: Hosts, number: Signals, stage: str) -> None:
     arguments = ["check", "--address", deadlock.address]
     with one_that_does_not_answer(deadlock), running(deadlock, 1, *arguments) as (child, process):
         wait_until(lambda: any(stage in line for line in ours(deadlock)), deadline_s=20, what=lambda: f"a {stage}")
@@ -143,7 +143,7 @@ def one_that_does_not_answer(hosts: Hosts) -> Iterator[None]:
 
 
 @pytest.mark.exhaustive
-def test_several_at_once_do_not_see_each_other(deadlock: Hosts) -> None:
+def test_concurrent_commands_ignore_each_other(deadlock: Hosts) -> None:
     arguments = ["snapshot", "--address", deadlock.address, "-o", "-"]
     with ExitStack() as stack:
         children = [stack.enter_context(running(deadlock, on, *arguments))[0] for on in (1, 1, 3)]
@@ -154,5 +154,5 @@ def test_several_at_once_do_not_see_each_other(deadlock: Hosts) -> None:
         (job,) = [job for job in snapshot["jobs"] if not job.get("is_dead")]
         assert "ring.py" in job["entrypoint"]
         assert {worker.get("job_id") for worker in snapshot["workers"]} <= {job["job_id"], None}
-        assert not [frame for frame in snapshot["frames"] if Path(frame["file"]).is_relative_to(REPOSITORY / "dstack")]
+        assert not [frame for frame in snapshot["frames"] if Path(frame["file"]).is_relative_to(ROOT / "dstack")]
         assert snapshot["failures"] == []

@@ -6,8 +6,8 @@ from contextlib import contextmanager
 import psutil
 import pytest
 
-from tests.clusters import busy_workers
-from tests.command import Json
+from tests.clusters.dstack_command import Json
+from tests.clusters.ray_clusters import busy_workers
 from tests.hosts import Hosts
 from tests.hosts.command import check
 from tests.hosts.rings import ring
@@ -41,7 +41,7 @@ def failures_on(hosts: Hosts, host: int, told: Json) -> list[Json]:
     return [failure for failure in told["coverage"]["failures"] if failure["node_id"] == hosts.nodes[host]]
 
 
-def test_a_clear_cluster_is_looked_at_once(three_hosts: Hosts) -> None:
+def test_a_clear_cluster_is_sampled_once(three_hosts: Hosts) -> None:
     told = check(three_hosts)
 
     assert (told["verdict"], told["incomplete"], told["exit_code"]) == ("clear", False, 0)
@@ -49,7 +49,7 @@ def test_a_clear_cluster_is_looked_at_once(three_hosts: Hosts) -> None:
 
 
 @pytest.mark.exhaustive
-def test_every_cpu_is_taken_and_2000_tasks_are_queued(three_hosts: Hosts) -> None:
+def test_a_full_cluster_with_2000_queued_tasks_is_checked(three_hosts: Hosts) -> None:
     with ring(three_hosts, [1, 2, 3, 1, 2, 3], queued=2000):
         told = check(three_hosts)
 
@@ -147,7 +147,7 @@ def seen_completely(hosts: Hosts) -> Json:
 
 @pytest.mark.parametrize("host", [1, 2])
 @pytest.mark.exhaustive
-def test_a_raylet_that_is_stopped_costs_no_more_than_the_timeout(three_hosts: Hosts, host: int) -> None:
+def test_a_stopped_raylet_costs_at_most_the_timeout(three_hosts: Hosts, host: int) -> None:
     with ring(three_hosts, [2, 3]):
         with stopped(raylet_on(three_hosts, host)):
             meanwhile = timed_check(three_hosts, timeout_s=6.0)
@@ -170,7 +170,7 @@ def raylet_on(hosts: Hosts, host: int) -> psutil.Process:
 
 
 @pytest.mark.exhaustive
-def test_workers_of_a_host_that_dies_are_missed_until_the_cluster_gives_it_up() -> None:
+def test_workers_of_a_dead_host_are_missing_until_ray_declares_it_dead() -> None:
     with Hosts(2, environment=FAST_HEALTH_CHECKS) as hosts, ring(hosts, [1, 2]):
         hosts.kill(2)
         at_once = timed_check(hosts)

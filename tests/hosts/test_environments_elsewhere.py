@@ -5,10 +5,11 @@ from pathlib import Path
 
 import pytest
 
-from tests.clusters import EXAMPLES, no_worker_left
-from tests.command import Json
+from tests.clusters.dstack_command import Json
+from tests.clusters.ray_clusters import no_worker_left
 from tests.hosts import Hosts
 from tests.hosts.command import check
+from tests.paths import EXAMPLES
 from tests.processes import wait_until
 
 pytestmark = [pytest.mark.hosts, pytest.mark.usefixtures("hosts_possible")]

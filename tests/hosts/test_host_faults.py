@@ -12,8 +12,8 @@ from signal import SIGINT, SIGKILL, SIGTERM
 import psutil
 import pytest
 
-from tests.clusters import no_worker_left
-from tests.command import Json, elapsed_s
+from tests.clusters.dstack_command import Json, elapsed_s
+from tests.clusters.ray_clusters import no_worker_left
 from tests.hosts import Hosts
 from tests.hosts.command import check, dstack, files, ours, running
 from tests.hosts.rings import members_of, ring
@@ -117,7 +117,7 @@ def assert_it_goes_on(hosts: Hosts) -> None:
 
 
 @pytest.mark.exhaustive
-def test_a_dashboard_that_does_not_answer_is_not_missed(deadlock: Hosts) -> None:
+def test_a_dashboard_that_does_not_answer_is_not_needed(deadlock: Hosts) -> None:
     """Ray starts a process of that name even where it is told not to; nothing listens then."""
     dashboard = only(deadlock, lambda line: any("dashboard/dashboard.py" in word for word in line))
     with stopped(dashboard, may_end=True):
@@ -125,7 +125,7 @@ def test_a_dashboard_that_does_not_answer_is_not_missed(deadlock: Hosts) -> None
 
 
 @pytest.mark.exhaustive
-def test_a_link_that_is_cut_in_the_middle(deadlock: Hosts) -> None:
+def test_a_link_cut_during_a_check_is_reported(deadlock: Hosts) -> None:
     try:
         told = in_the_middle(deadlock, lambda: deadlock.cut(3))
     finally:
@@ -137,7 +137,7 @@ def test_a_link_that_is_cut_in_the_middle(deadlock: Hosts) -> None:
     assert_it_goes_on(deadlock)
 
 
-def test_a_gcs_that_is_stopped_in_the_middle(deadlock: Hosts) -> None:
+def test_a_gcs_stopped_during_a_check_is_reported(deadlock: Hosts) -> None:
     server = gcs(deadlock)
     try:
         told = in_the_middle(deadlock, server.suspend)
@@ -151,7 +151,7 @@ def test_a_gcs_that_is_stopped_in_the_middle(deadlock: Hosts) -> None:
 
 
 @pytest.mark.exhaustive
-def test_a_gcs_that_is_stopped_before(deadlock: Hosts) -> None:
+def test_a_gcs_stopped_before_a_check_is_reported(deadlock: Hosts) -> None:
     with stopped(gcs(deadlock), may_end=True):
         began = time.monotonic()
         done = dstack(deadlock, 1, "check", "--address", deadlock.address)
@@ -165,7 +165,7 @@ def test_a_gcs_that_is_stopped_before(deadlock: Hosts) -> None:
 
 @pytest.mark.parametrize("timeout_s", [0.01, 0.3, 0.8, 1.5])
 @pytest.mark.exhaustive
-def test_out_of_time(deadlock: Hosts, timeout_s: float) -> None:
+def test_a_timeout_gives_a_partial_report(deadlock: Hosts, timeout_s: float) -> None:
     arguments = ["check", "--address", deadlock.address, "--json", f"--timeout={timeout_s}"]
     done, took_s = elapsed_s(lambda: dstack(deadlock, 1, *arguments))
 
@@ -178,7 +178,7 @@ def test_out_of_time(deadlock: Hosts, timeout_s: float) -> None:
         assert done.returncode in (1, 4)
 
 
-def test_ended_at_any_moment(deadlock: Hosts) -> None:
+def test_a_command_interrupted_at_any_time_ends_cleanly(deadlock: Hosts) -> None:
     """At six moments of a look that is as long as it was measured to be; its file is there whole, or not at all."""
     path = f"/tmp/{secrets.token_hex(4)}.json"
     arguments = ["snapshot", "--address", deadlock.address, "-o", path, "--force"]
@@ -202,7 +202,7 @@ def test_ended_at_any_moment(deadlock: Hosts) -> None:
 
 
 @pytest.mark.exhaustive
-def test_killed_while_its_driver_joins_through_a_stopped_raylet(deadlock: Hosts) -> None:
+def test_a_command_is_killed_while_its_driver_joins_through_a_stopped_raylet(deadlock: Hosts) -> None:
     with (
         stopped(raylet(deadlock, 1), may_end=True),
         running(deadlock, 1, "check", "--address", deadlock.address) as (child, process),
@@ -222,7 +222,7 @@ def joining(hosts: Hosts) -> psutil.Process | None:
 
 
 @pytest.mark.exhaustive
-def test_a_watch_and_looks_at_once_do_not_see_each_other(deadlock: Hosts) -> None:
+def test_a_watch_and_concurrent_checks_ignore_each_other(deadlock: Hosts) -> None:
     options = ["--every=0.2", "--stuck-after=0.5", "--share=10000", "--dir=/tmp/home/watch", "--json"]
     with running(deadlock, 2, "watch", "--address", deadlock.address, *options) as (child, process):
         wait_until(lambda: events(child, "looking"), deadline_s=40, what=lambda: f"a full look: {child}")
@@ -245,7 +245,7 @@ def events(child: Child, name: str) -> list[Json]:
 
 
 @pytest.mark.exhaustive
-def test_a_deadlock_that_a_ray_client_made(deadlock: Hosts) -> None:
+def test_a_deadlock_made_by_a_ray_client_is_found(deadlock: Hosts) -> None:
     argv = [sys.executable, str(CLIENT), "ray://10.77.0.1:10001"]
     with no_worker_left(deadlock.tag), deadlock.start(2, argv, RAY_AUTH_MODE="token") as child:
         child.wait_for_line("ready", deadline_s=60)
@@ -267,7 +267,7 @@ def two_deadlocks(hosts: Hosts) -> Json | None:
 
 
 @pytest.mark.exhaustive
-def test_a_host_that_dies_in_the_middle(doomed: Hosts) -> None:
+def test_a_host_that_dies_during_a_check_is_reported(doomed: Hosts) -> None:
     """Leaves the cluster without its third host."""
     dead = doomed.nodes.pop(3)
     told = in_the_middle(doomed, lambda: doomed.kill(3))
@@ -276,7 +276,7 @@ def test_a_host_that_dies_in_the_middle(doomed: Hosts) -> None:
 
 
 @pytest.mark.exhaustive
-def test_a_gcs_that_is_killed_in_the_middle_and_one_that_knows_nothing(doomed: Hosts) -> None:
+def test_a_gcs_killed_during_a_check_is_reported_and_its_successor_knows_no_cluster(doomed: Hosts) -> None:
     """Leaves no cluster."""
     with ring(doomed, [2, 2]):
         server = gcs(doomed)

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.clusters import busy_workers
+from tests.clusters.ray_clusters import busy_workers
 from tests.hosts import Hosts
 from tests.processes import carrying, wait_until
 
@@ -72,7 +72,7 @@ def machine() -> list[str]:
 
 
 @pytest.mark.exhaustive
-def test_hosts_are_cut_off_mended_and_killed_and_leave_nothing_even_if_the_test_fails() -> None:
+def test_hosts_are_disconnected_reconnected_and_killed_and_leave_nothing_if_the_test_fails() -> None:
     hosts = Hosts(2)
 
     with unchanged_machine(), pytest.raises(ZeroDivisionError):
@@ -101,7 +101,7 @@ def reaches(hosts: Hosts, source: int, target: str) -> bool:
     return hosts.exec(source, ["python", "-c", probe]).stdout == f"{errno.ECONNREFUSED}\n"
 
 
-def test_a_start_that_fails_leaves_nothing_either() -> None:
+def test_a_failed_start_leaves_nothing() -> None:
     hosts = Hosts(1, deadline_s=0.5)
 
     with unchanged_machine(), pytest.raises(AssertionError, match=r"(?s)not within 0.5 s: 1 nodes"), hosts:

@@ -6,8 +6,8 @@ import sys
 
 import pytest
 
-from tests.clusters import REPOSITORY
 from tests.hosts.drivers import ipv6
+from tests.paths import ROOT
 
 pytestmark = [pytest.mark.hosts, pytest.mark.exhaustive, pytest.mark.usefixtures("hosts_possible")]
 
@@ -25,7 +25,7 @@ def test_a_deadlock_is_found_by_an_ipv6_address_and_by_auto() -> None:
         ipv6.__name__,
     ]
 
-    done = subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True, timeout=250, check=False)
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=250, check=False)
 
     assert done.returncode == 0, done.stderr
     result = json.loads(done.stdout)

@@ -1,7 +1,4 @@
-"""Every example is judged as its docstring expects, on real Ray.
-
-And until it is: no snapshot of it, however early, reports a deadlock or a hang that is not there.
-"""
+"""Every example gets the verdict of its docstring on real Ray, and no earlier snapshot gives a false alarm."""
 
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
@@ -12,29 +9,29 @@ import pytest
 import ray
 from ray.core.generated import gcs_pb2
 
-from tests.clusters import EXAMPLES
-from tests.command import Json
-from tests.expected import ALARMS, expected_of
+from tests.clusters.dstack_command import Json
+from tests.clusters.shared_cluster import SharedCluster, shared_cluster
+from tests.examples.expected import ALARMS, expected_of
+from tests.examples.recorded import NAMES
+from tests.paths import EXAMPLES
 from tests.processes import carrying, is_rays, woken_all_the_time
-from tests.recorded_examples import NAMES
-from tests.shared_cluster import SharedCluster, shared_cluster
 
 pytestmark = pytest.mark.ray
 
 CLUSTERS: dict[str, dict[str, Any]] = {"two nodes": {"nodes": 2, "num_cpus": 1}}
-"""By what a program says it needs, if the shared one does not do."""
+"""Clusters for programs that the shared one does not suit, by the ``Needs`` of their docstring."""
 
-RESTLESS = (
+PERIODICALLY_WAKING = (
     "hangs/backpressure",
     "hangs/barrier_one_missing",
     "hangs/rlock_and_callback",
     "hangs/sync_get_in_async_method",
 )
-"""One for each way to wait that a short moment has to show: in C++, in a queue, in a lock, on an event loop."""
+"""One for each kind of wait: in C++, in a queue, in a lock, on an event loop."""
 
 KNOWS_LABELS = "label_selector" in gcs_pb2.ActorTableData.DESCRIPTOR.fields_by_name
 HOLDS_BACK_ASYNC_GENERATORS = tuple(map(int, ray.__version__.split(".")[:2])) >= (2, 60)
-"""Ray 2.46 refuses `_generator_backpressure_num_objects` for async actors."""
+"""Ray 2.46 rejects `_generator_backpressure_num_objects` for async actors."""
 ASYNC_GENERATORS = ("hangs/async_backpressure", "look_alikes/async_stream_slow_consumer")
 
 VARIANTS = (
@@ -51,10 +48,10 @@ VARIANTS = (
     "look_alikes/graph_output_copied",
     "look_alikes/graph_stage_calls_free_home",
 )
-"""Programs that differ little from others of their mechanism, for `make test-all`."""
+"""Variants of other programs, for `make test-all`."""
 
 TIMES = 10
-"""How often a look-alike is checked once it is what it seems to be."""
+"""Number of checks of a look-alike after it got its expected verdict."""
 
 PROGRAMS = [name for name in NAMES if "libraries" not in name.split("/")]
 
@@ -68,7 +65,7 @@ PROGRAMS.sort(key=lambda name: needs(name) or "")
 
 @pytest.fixture(scope="module")
 def cluster_for(shared: SharedCluster) -> Iterator[Callable[[str | None], SharedCluster]]:
-    """Gives the cluster that a program needs."""
+    """Return the cluster that a program needs."""
     with ExitStack() as stack:
         running: dict[str | None, SharedCluster] = {None: shared}
 
@@ -87,22 +84,22 @@ def cluster_for(shared: SharedCluster) -> Iterator[Callable[[str | None], Shared
         for name in PROGRAMS
     ],
 )
-def test_a_program_is_judged_as_it_expects(name: str, cluster_for: Callable[[str | None], SharedCluster]) -> None:
+def test_a_program_gets_its_expected_verdict(name: str, cluster_for: Callable[[str | None], SharedCluster]) -> None:
     if name == "hangs/label_of_no_node" and not KNOWS_LABELS:
         pytest.skip("this version of Ray does not choose nodes by labels")
     if name in ASYNC_GENERATORS and not HOLDS_BACK_ASYNC_GENERATORS:
         pytest.skip("this version of Ray has no backpressure for async generators")
     expected = expected_of(EXAMPLES / f"{name}.py")
     cluster = cluster_for(expected.needs)
-    looks: list[Json] = []
+    documents: list[Json] = []
 
     with cluster.running(name) as example:
-        told = cluster.settled(expected, seen=looks.append)
+        document = cluster.settled(expected, observe=documents.append)
         assert psutil.Process(example.pid).status() != psutil.STATUS_ZOMBIE, example.output()
 
-    assert not [told for told in looks if expected.is_denied_by(told)]
-    if "/" not in name and expected.verdict in ALARMS:  # others may have more findings, and waits that are inferred
-        (finding,) = told["findings"]
+    assert not [document for document in documents if expected.is_denied_by(document)]
+    if "/" not in name and expected.verdict in ALARMS:  # examples in folders may have more findings and inferred waits
+        (finding,) = document["findings"]
         assert {member["execution"] for member in finding["members"]} == expected.members
         assert all(one["evidence"] == "exact" for member in finding["members"] for one in member["waits_for"])
 
@@ -115,17 +112,17 @@ def test_a_look_alike_is_never_called_a_hang(name: str, cluster_for: Callable[[s
 
     with cluster.running(name):
         cluster.settled(expected)
-        verdicts = [cluster.look()["verdict"] for _ in range(TIMES)]
+        verdicts = [cluster.check()["verdict"] for _ in range(TIMES)]
 
     assert set(verdicts) == {"blocked"}
 
 
 @pytest.mark.exhaustive
-@pytest.mark.parametrize("name", RESTLESS)
-def test_who_is_woken_all_the_time_is_judged_alike(
+@pytest.mark.parametrize("name", PERIODICALLY_WAKING)
+def test_a_program_of_periodically_waking_threads_gets_the_same_verdict(
     name: str, cluster_for: Callable[[str | None], SharedCluster]
 ) -> None:
-    """As by a profiler, and as everybody is on a host so busy that py-spy takes as long as Ray lets a wait rest."""
+    """Signals wake the threads, as a profiler does, more often than py-spy can read them on a busy host."""
     expected = expected_of(EXAMPLES / f"{name}.py")
     cluster = cluster_for(expected.needs)
 

@@ -1,23 +1,23 @@
-"""Twelve seconds of the soak: what works is never called stuck."""
+"""Twelve seconds of the soak: progressing programs are never called stuck."""
 
 import subprocess
 import sys
 
 import pytest
 
-from tests.clusters import REPOSITORY
+from tests.paths import ROOT
 
 pytestmark = [pytest.mark.ray, pytest.mark.exhaustive]
 
 MINUTES = "0.2"
 WORKLOADS = "generators,placement_groups,queues,scarce_resources,threads"
-"""What needs more than Ray itself is for ``make soak``; these are where analyses go wrong most easily."""
+"""The workloads most prone to false alarms; those that need more than Ray itself run in ``make soak``."""
 
 
-def test_nobody_who_works_is_called_stuck() -> None:
+def test_progressing_programs_are_not_called_stuck() -> None:
     command = [sys.executable, "-m", "benchmarks.soak", MINUTES, "--workloads", WORKLOADS, "--together", "5"]
 
-    done = subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True, timeout=170, check=False)
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=170, check=False)
 
     assert done.returncode == 0, done.stdout + done.stderr
     assert "false alarms: 0" in done.stdout

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from dstack.tui.widgets import top_bar
+from dstack.tui.views import top_bar
 
 
 @pytest.fixture

@@ -20,7 +20,7 @@ from dstack.tui.source import Files
 from dstack.tui.views.registry import VIEWS
 from dstack.tui.widgets.outline import Outline
 from dstack.visible import UNSEEN
-from tests.hostile_text import HOSTILE, hostile
+from tests.fuzzing.hostile_text import HOSTILE, hostile
 from tests.tui.pilots import running, screen_text, until
 from tests.tui.sources import Scripted, recorded
 

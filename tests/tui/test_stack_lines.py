@@ -16,7 +16,7 @@ from dstack.snapshot_file import load
 from dstack.tui.views.stacks.lines import source_lines
 from dstack.tui.views.stacks.pages import branch_page, stack_in_words, stack_page
 from dstack.tui.views.stacks.trees import Processes, Tree
-from dstack.tui.widgets.outline import Line
+from dstack.tui.widgets.outline_line import Line
 from dstack.visible import UNSEEN
 from tests.tui.sources import RECORDED
 from tests.unit.scenes import Scene

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.clusters import run_example
-from tests.command import dstack
+from tests.clusters.dstack_command import dstack
+from tests.clusters.ray_clusters import run_example
 from tests.tui.sources import RECORDED
 from tests.tui.terminals import terminal
 

@@ -25,7 +25,8 @@ from dstack.tui.views.stacks.view import StacksView
 from dstack.tui.views.verdict.view import VerdictView, lines_of
 from dstack.tui.widgets.detail import Detail
 from dstack.tui.widgets.dialogs import Help
-from dstack.tui.widgets.outline import Line, Outline
+from dstack.tui.widgets.outline import Outline
+from dstack.tui.widgets.outline_line import Line
 from tests.tui.pilots import DEADLINE_S, running, until
 from tests.tui.sources import RECORDED
 from tests.tui.test_outline import Holder

@@ -35,8 +35,8 @@ from dstack.model import (
     WorkerSample,
 )
 from dstack.snapshot_file import dumps, load, loads, require_writable, save
-from tests.effort import examples
-from tests.mutations import by_bytes
+from tests.fuzzing.effort import examples
+from tests.fuzzing.mutations import by_bytes
 from tests.unit.support.random_snapshots import snapshots
 
 SNAPSHOT = Snapshot(

@@ -10,14 +10,14 @@ from pathlib import Path
 
 import pytest
 
-from dstack.analysis.diagnose import diagnose
+from dstack.analysis.views.analysed_snapshot import AnalysedSnapshot
 from dstack.errors import ClusterError, DstackError, UsageError
-from dstack.pytest_plugin import look
-from dstack.pytest_plugin.look import Seen
+from dstack.pytest_plugin import inspection
+from dstack.pytest_plugin.inspection import Inspection
 from dstack.snapshot_file import to_json
 from dstack.visible import LONGEST, UNSEEN, visible, visible_lines
-from tests.hostile_text import ATTACKS as FROM_STRANGERS
-from tests.hostile_text import hostile
+from tests.fuzzing.hostile_text import ATTACKS as FROM_STRANGERS
+from tests.fuzzing.hostile_text import hostile
 from tests.tui.sources import recorded
 
 ATTACKS = {**FROM_STRANGERS, "surrogate": "caf\udce9"}
@@ -94,12 +94,12 @@ def test_an_error_keeps_its_message() -> None:
 
 def test_the_await_of_a_test_is_shown_and_not_executed(monkeypatch: pytest.MonkeyPatch) -> None:
     attacked = hostile(recorded("serve-coroutines"))
-    seen = Seen(attacked, diagnose(attacked), "")
+    seen = Inspection(AnalysedSnapshot.of(attacked), "")
     told = ""
 
     for worker in attacked.workers:
-        monkeypatch.setattr(look, "own_worker", lambda _, worker=worker: worker)
-        told += seen.awaits()
+        monkeypatch.setattr(inspection, "own_worker", lambda _, worker=worker: worker)
+        told += seen.coroutine_lines()
 
     assert "[@click=app.quit]" in told
     assert not UNSEEN.search(told.replace("\n", ""))

@@ -92,8 +92,8 @@ class _Confirmation:
     def _may_have_run(self, vertex: Vertex) -> bool:
         if vertex.worker_id is not None:
             return not self._changes.has_ended(vertex)
-        worker_id = self._second.running_on.get(vertex.task_id or "")
-        return worker_id in self._first.seen and self._first.is_silent(worker_id)
+        worker_id = self._second.worker_of_task.get(vertex.task_id or "")
+        return worker_id in self._first.worker_samples and self._first.is_unresponsive(worker_id)
 
     def _confirmed(self, vertex: Vertex) -> Vertex:
         again = self._after.get(vertex.key)
@@ -104,7 +104,7 @@ class _Confirmation:
         if not self._is_shown_again(vertex):
             return self._as_far_as_known(vertex, again)
         if again is not None and self._is_same(vertex, again):
-            return msgspec.structs.replace(again, label=vertex.label, stands=True)
+            return msgspec.structs.replace(again, label=vertex.label, is_confirmed=True)
         if again is not None and self._is_read_at_last(vertex, again):
             return self._seen_once(again)
         return vertex if self._may_come_back(vertex) else _proceeding(vertex)
@@ -138,7 +138,7 @@ class _Confirmation:
             return is_shown or (_is_for_held(self._first, vertex) and _is_for_held(self._second, vertex))
         if vertex.kind == "task" and vertex.task_id is not None:
             task = self._first.tasks.get(vertex.task_id)
-            owner = self._second.seen.get(task.owner_id) if task else None
+            owner = self._second.worker_samples.get(task.owner_id) if task else None
             return task is None or (owner is not None and owner.running_task_ids is not None)
         return True
 
@@ -153,7 +153,7 @@ class _Confirmation:
         if again.wait is None or not self._is_unobserved(vertex, self._before):
             return False
         has_begun = vertex.worker_id is None and again.worker_id is not None
-        may_have_run = not has_begun or self._first.is_silent(again.worker_id or "")
+        may_have_run = not has_begun or self._first.is_unresponsive(again.worker_id or "")
         known = {target for target in _targets(vertex) if not self._before[target.vertex].unobserved}
         is_same = _instances(known, self._before) <= _instances(_targets(again), self._after)
         return may_have_run and self._has_not_moved(vertex) and is_same
@@ -258,7 +258,7 @@ def _proceeding(vertex: Vertex) -> Vertex:
 
 def _running_as(task: Vertex, execution: Key) -> Vertex:
     """The vertex of a running task, which proceeds when the execution does that was found to run it."""
-    return msgspec.structs.replace(task, wait=waits_for("thread", Target(vertex=execution)), stands=False)
+    return msgspec.structs.replace(task, wait=waits_for("thread", Target(vertex=execution)), is_confirmed=False)
 
 
 def _is_for_held(index: SampleIndex, vertex: Vertex) -> bool:
@@ -270,7 +270,7 @@ def _is_for_held(index: SampleIndex, vertex: Vertex) -> bool:
 def _is_over(wait: Wait) -> bool:
     """Whether all that it waited for is there."""
     return all(
-        sum(isinstance(t.vertex, UnknownKey) and t.vertex.is_given for t in group.targets) >= group.needs
+        sum(isinstance(t.vertex, UnknownKey) and t.vertex.is_available_value for t in group.targets) >= group.needs
         for group in wait.groups
     )
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from typing import Literal, NamedTuple
 
 from dstack.analysis.evidence.sample_changes import ended_workers, new_workers
-from dstack.analysis.solve.requirements import doubtful, targets_of
+from dstack.analysis.solve.requirements import relevant_unobserved, targets_of
 from dstack.diagnosis import Coverage, Ratio, Vertex
 from dstack.model import ACCESSES, Access, Failure, Snapshot
 from dstack.vertex_keys import Key, UnknownKey
@@ -23,8 +23,8 @@ def coverage_of(snapshot: Snapshot) -> Coverage:
     alive = {node.node_id for node in snapshot.nodes if node.alive}
     hidden = unseen_nodes - seen_nodes
     return Coverage(
-        nodes=Ratio(seen=len(alive - hidden), total=len(alive)),
-        workers=Ratio(seen=Counter(found.values())["seen"], total=len(found)),
+        nodes=Ratio(observed=len(alive - hidden), total=len(alive)),
+        workers=Ratio(observed=Counter(found.values())["seen"], total=len(found)),
         access=_counted(access_of(snapshot)),
         failures=snapshot.failures,
     )
@@ -76,7 +76,7 @@ def holes_of(snapshot: Snapshot, vertices: Mapping[Key, Vertex]) -> Iterator[Hol
     for failure in snapshot.failures:
         if failure.worker_id not in transient and _may_hide(failure):
             yield Hole("failure", f"{failure.stage}, {failure.cause}")
-    hidden = doubtful(vertices)
+    hidden = relevant_unobserved(vertices)
     for vertex in vertices.values() if hidden else ():
         found = (target for target in targets_of(vertex) if target in hidden)
         yield from (Hole("dependency", f"{vertex.wait.kind} of {_what(key)}") for key in found if vertex.wait)

@@ -50,7 +50,7 @@ class Changes:
 
     def is_new(self, worker_id: str) -> bool:
         """Whether a worker started after the first sample had begun."""
-        return worker_id not in self._first.seen and worker_id in self._second.seen
+        return worker_id not in self._first.worker_samples and worker_id in self._second.worker_samples
 
     def _has_restarted(self, worker_id: str) -> bool:
         before, after = self._first.process(worker_id), self._second.process(worker_id)
@@ -66,7 +66,7 @@ class Changes:
             return isinstance(vertex.key, TaskKey) and task is not None and task.owner_id in self.ended_workers
         if worker_id in self.ended_workers or self._has_restarted(worker_id):
             return True
-        sample = self._second.seen.get(worker_id)
+        sample = self._second.worker_samples.get(worker_id)
         if sample is None or sample.running_task_ids is None or vertex.kind not in ("execution", "task"):
             return False
         task_id = self._task_of(vertex)
@@ -81,7 +81,7 @@ class Changes:
         execution = execution_of(self._first, vertex)
         if isinstance(execution, Coroutine):
             return execution.task_id if execution.is_task else None
-        knows = self._is_for_tasks(vertex) and self._first.knows_tasks(vertex.worker_id or "")
+        knows = self._is_for_tasks(vertex) and self._first.has_read_tasks(vertex.worker_id or "")
         return execution.task_id if knows and execution and self._may_run(vertex, execution.task_id) else None
 
     def _is_for_tasks(self, vertex: Vertex) -> bool:
@@ -143,7 +143,7 @@ class Changes:
     def _reads(self, vertex: Vertex) -> bool:
         worker_id = vertex.worker_id or ""
         is_coroutine = vertex.coroutine_id is not None
-        return self._second.reads_coroutines(worker_id) if is_coroutine else bool(self._second.threads(worker_id))
+        return self._second.has_read_coroutines(worker_id) if is_coroutine else bool(self._second.threads(worker_id))
 
     # What only the second sample shows
 
@@ -154,13 +154,13 @@ class Changes:
             if self.is_new(worker_id) or self._has_restarted(worker_id):
                 return False
             if vertex.coroutine_id is not None:
-                return not self._first.reads_coroutines(worker_id)
+                return not self._first.has_read_coroutines(worker_id)
             return not self._first.threads(worker_id)
         if not isinstance(vertex.key, TaskKey):
             return False
         task = self._second.tasks.get(vertex.task_id or "")
         narrator = worker_id or (task.owner_id if task else None)
-        return narrator is not None and not self.is_new(narrator) and self._first.is_silent(narrator)
+        return narrator is not None and not self.is_new(narrator) and self._first.is_unresponsive(narrator)
 
 
 def ended_workers(snapshot: Snapshot) -> frozenset[str]:
@@ -223,6 +223,8 @@ def with_reach(snapshot: Snapshot) -> Snapshot:
         else one
         for one in first.workers
     )
+    if workers == first.workers:
+        return snapshot
     return replace(snapshot, samples=(replace(first, workers=workers), *snapshot.samples[1:]))
 
 
@@ -302,10 +304,10 @@ def _identity(execution: Thread | Coroutine) -> tuple[object, ...]:
 
 def _denies(index: SampleIndex, owner_id: str, task_id: str) -> bool:
     """Whether a worker that lists all its unfinished tasks does not list this one, and nothing runs it."""
-    owner = index.seen.get(owner_id)
-    if owner is None or owner.running_task_ids is None or owner_id in index.cut_short:
+    owner = index.worker_samples.get(owner_id)
+    if owner is None or owner.running_task_ids is None or owner_id in index.incomplete_workers:
         return False
-    return task_id not in index.tasks and task_id not in index.running_on
+    return task_id not in index.tasks and task_id not in index.worker_of_task
 
 
 def _executions(workers: Iterable[WorkerSample]) -> Iterator[tuple[str, Thread | Coroutine]]:

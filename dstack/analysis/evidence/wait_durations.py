@@ -70,8 +70,8 @@ class _Bounds:
         return msgspec.structs.replace(vertex, since=since)
 
     def _since(self, vertex: Vertex) -> Since:
-        began, ended = self._looked_at[vertex.stands]
-        watched_s = self._watched_s if vertex.stands else None
+        began, ended = self._looked_at[vertex.is_confirmed]
+        watched_s = self._watched_s if vertex.is_confirmed else None
         entered = self._entered(vertex)
         if entered is not None:
             return _since(max(began - entered, watched_s or 0.0), ended - entered)
@@ -81,7 +81,7 @@ class _Bounds:
     def _entered(self, vertex: Vertex) -> float | None:
         """When something that does not run entered the state it is in."""
         if vertex.placement_group_id is not None:
-            group = self._first.groups.get(vertex.placement_group_id)
+            group = self._first.placement_groups.get(vertex.placement_group_id)
             return group.requested_at if group and self._has_one_time else None
         task = self._first.tasks.get(vertex.task_id or "")
         if task is None or vertex.worker_id is not None:

@@ -11,10 +11,10 @@ from typing import Protocol
 import msgspec
 
 from dstack.analysis.evidence.wait_durations import of_all
-from dstack.analysis.findings import blocked, deadlock, infeasible, orphaned, polling, stalled, starved
 from dstack.analysis.findings.diagrams.diagram import diagram
+from dstack.analysis.findings.kinds import blocked, deadlock, infeasible, orphaned, polling, stalled, starved
 from dstack.analysis.findings.reduced_graph import ReducedGraph
-from dstack.analysis.findings.standstill import is_idle
+from dstack.analysis.findings.stall_evidence import is_idle
 from dstack.analysis.findings.wording import collectives
 from dstack.analysis.findings.wording.failures import Failures
 from dstack.analysis.findings.wording.failures import step as step_of_failure
@@ -73,7 +73,7 @@ def find_all(reduced: ReducedGraph) -> Iterator[Finding]:
 def _is_vague(finding: Finding, reduced: ReducedGraph) -> bool:
     """Whether it is about a wait that nothing known ends, so that others are more useful to a reader."""
     first = reduced.vertices[finding.final_blockers[0].vertex] if finding.final_blockers else None
-    return first is not None and bool(first.other_side_of or (first.kind == "lifetime" and first.holder is None))
+    return first is not None and bool(first.waker_of or (first.kind == "lifetime" and first.holder is None))
 
 
 def verdict_of(finding: Finding) -> Verdict:

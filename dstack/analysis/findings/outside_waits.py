@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from dstack.analysis.evidence.wait_durations import of_any
 from dstack.analysis.findings.reduced_graph import ReducedGraph
 from dstack.analysis.naming import names
-from dstack.analysis.naming.vertex_details import member
+from dstack.analysis.naming.vertex_details import details_of
 from dstack.diagnosis import Finding, OutsideWait, Since, Vertex
 
 
@@ -35,7 +35,7 @@ def outside_waits(
 
 def _outside_wait(reduced: ReducedGraph, vertex: Vertex) -> OutsideWait:
     assert vertex.wait is not None, "only waiters are in a knot's waiters"
-    frame = names.user_frame(member(reduced.index, vertex).frames)
+    frame = names.user_frame(details_of(reduced.index, vertex).frames)
     kind: Literal["driver", "asyncio task", "thread"] = (
         "driver" if reduced.is_driver(vertex) else "asyncio task" if vertex.coroutine_id else "thread"
     )

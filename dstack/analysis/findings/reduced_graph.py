@@ -9,9 +9,9 @@ from functools import cached_property
 from dstack import words
 from dstack.analysis.evidence.coverage import seen_workers
 from dstack.analysis.evidence.progress import progress_of
-from dstack.analysis.graph.idle_services import may_rest
+from dstack.analysis.graph.idle_services import may_be_idle
 from dstack.analysis.index.sample_index import SampleIndex
-from dstack.analysis.index.task_assignment import is_users
+from dstack.analysis.index.task_assignment import is_user_code
 from dstack.analysis.naming.ray_libraries import machinery
 from dstack.analysis.naming.vertex_details import execution_of
 from dstack.analysis.solve import reduction
@@ -55,7 +55,7 @@ class ReducedGraph:
     def _is_hard(self, key: Key) -> bool:
         """Whether it is an execution, task or placement group that waits as no service at rest does."""
         vertex = self.vertices[key]
-        is_open = vertex.wait is None or vertex.wait.polls is not None or may_rest(vertex.wait)
+        is_open = vertex.wait is None or vertex.wait.polls is not None or may_be_idle(vertex.wait)
         return vertex.is_counted and not is_open
 
     def progress(self, jobs: tuple[str, ...]) -> Progress | None:
@@ -94,7 +94,7 @@ class ReducedGraph:
             for key, vertex in self.vertices.items()
             if self._may_be_controller(vertex) or (vertex.worker_id in repeating and self._may_sleep(vertex))
         }
-        unlinked: Waits = {key: [(1, [])] for key, vertex in self.vertices.items() if vertex.other_side_of}
+        unlinked: Waits = {key: [(1, [])] for key, vertex in self.vertices.items() if vertex.waker_of}
         candidates = {key for key, vertex in self.vertices.items() if _is_timed(vertex)} | sleeping.keys()
         if not candidates:
             return [], []
@@ -116,12 +116,12 @@ class ReducedGraph:
     @cached_property
     def certain(self) -> set[Key]:
         """Who can never go on by what was seen twice alone, whatever may be assumed besides."""
-        return reduction.residue(waits_of((v for v in self.vertices.values() if v.stands), if_not=True))
+        return reduction.residue(waits_of((v for v in self.vertices.values() if v.is_confirmed), proven_only=True))
 
     @cached_property
     def seen_twice(self) -> set[Key]:
         """Who can never go on by what was seen twice, if what is assumed of it is right."""
-        return reduction.residue(waits_of(v for v in self.vertices.values() if v.stands))
+        return reduction.residue(waits_of(v for v in self.vertices.values() if v.is_confirmed))
 
     def assumed(self, keys: Iterable[Key]) -> tuple[str, ...]:
         """What is assumed of those that were seen twice, nothing where they were not."""
@@ -214,7 +214,7 @@ class ReducedGraph:
             return True
         execution = execution_of(self.index, vertex)
         is_on_cpu = isinstance(execution, Thread) and execution.on_cpu
-        return is_on_cpu or (execution is not None and is_users(self.index, execution))
+        return is_on_cpu or (execution is not None and is_user_code(self.index, execution))
 
     @cached_property
     def hidden_jobs(self) -> set[str | None]:
@@ -244,7 +244,7 @@ class ReducedGraph:
     def is_in_users_code(self, key: Key) -> bool:
         """Whether it is an execution with a frame of the user's own code."""
         execution = execution_of(self.index, self.vertices[key])
-        return self.vertices[key].kind == "execution" and execution is not None and is_users(self.index, execution)
+        return self.vertices[key].kind == "execution" and execution is not None and is_user_code(self.index, execution)
 
     def is_library_code(self, key: Key) -> bool:
         """Whether it is a thread or coroutine that runs no task and has no frame of the user's own code."""
@@ -267,7 +267,7 @@ class ReducedGraph:
         if vertex.task_id:
             return job_of_task(vertex.task_id)
         worker = self.index.workers.get(vertex.worker_id or "")
-        group = self.index.groups.get(vertex.placement_group_id or "")
+        group = self.index.placement_groups.get(vertex.placement_group_id or "")
         return (worker and worker.job_id) or (group and group.job_id) or None
 
     def jobs_of(self, keys: Iterable[Key]) -> tuple[str, ...]:
@@ -277,7 +277,7 @@ class ReducedGraph:
 
 def is_outside(vertex: Vertex) -> bool:
     """Whether a vertex is something outside of what Ray runs, that ends a call: whoever does, or a child process."""
-    return vertex.other_side_of is not None or vertex.child_pid is not None
+    return vertex.waker_of is not None or vertex.child_pid is not None
 
 
 def _is_timed(vertex: Vertex) -> bool:

@@ -73,7 +73,7 @@ def threads_of_call(call: BlockedCall) -> set[int]:
     return {*call.threads, *(thread for threads in call.all_of for thread in threads)}
 
 
-def is_for_somebody(call: BlockedCall) -> bool:
+def has_known_dependency(call: BlockedCall) -> bool:
     """Whether somebody in particular is waited for, if only he could be seen."""
     is_for_known = bool(call.refs or call.held or call.coroutines or threads_of_call(call))
     return is_for_known or call.of_group is not None or call.queued is not None or call.unread is not None
@@ -86,7 +86,7 @@ def _is_for_anything(call: BlockedCall) -> bool:
 def _wait_for_refs(one: _Blocked) -> Wait:
     """All of the refs in a get, some of them in a wait; what is there already counts as given."""
     graph, call = one.graph, one.call
-    targets = tuple(maker(graph, ref) for ref in call.refs if not graph.index.is_given(ref))
+    targets = tuple(maker(graph, ref) for ref in call.refs if not graph.index.has_value(ref))
     total = len(call.refs)
     needed = call.num_returns or 1 if call.kind == "ray.wait" else total
     still_needed = needed - (total - len(targets))
@@ -104,7 +104,7 @@ def _wait_for_awaited(one: _Blocked) -> Wait:
     futures = (*one.call.all_of, one.call.threads) if one.call.threads else one.call.all_of
     total = len(one.call.refs) + len(one.call.coroutines) + len(futures) + one.call.others
     needed = total if one.call.num_returns is None else min(one.call.num_returns, total)
-    refs = [ref for ref in one.call.refs if not one.graph.index.is_given(ref)]
+    refs = [ref for ref in one.call.refs if not one.graph.index.has_value(ref)]
     still_needed = needed - (len(one.call.refs) - len(refs))
     if still_needed <= 0:
         there = fetched(one.graph, one.waiter)
@@ -134,7 +134,9 @@ def _assuming_the_holder(one: _Blocked, wait: Wait) -> Wait:
     """A lock does not name its holder; who is in a ``with`` block of it may have let it go there by hand."""
     unknown = Group(needs=1, targets=(one.graph.other_side(one.what, one.worker_id, one.call.object_id),))
     return replace(
-        wait, assumed=(f"{names.lock_in_words(one.call.what)} is held by {_holder(one.call)}",), if_not=(unknown,)
+        wait,
+        assumed=(f"{names.lock_in_words(one.call.what)} is held by {_holder(one.call)}",),
+        proven_groups=(unknown,),
     )
 
 
@@ -225,7 +227,7 @@ def _wait_for_other_side(one: _Blocked) -> Wait:
 def _pending_groups(one: _Blocked) -> tuple[Target, ...]:
     index = one.graph.index
     worker = index.workers.get(one.worker_id)
-    pending = (group for group in index.groups.values() if group.state in PENDING)
+    pending = (group for group in index.placement_groups.values() if group.state in PENDING)
     own = (group for group in pending if worker is not None and group.job_id in (worker.job_id, None))
     return tuple(Target(vertex=GroupKey(group.placement_group_id)) for group in own)
 

@@ -74,7 +74,7 @@ class GraphBuilder:
         """Whoever ends a call that was seen, but not who can end it; ``where`` tells two of the same name apart."""
         key = UnknownKey("other side", (call, *where))
         if key not in self.vertices:
-            self.add(Vertex(key=key, kind="unknown", label="unknown waker", other_side_of=call))
+            self.add(Vertex(key=key, kind="unknown", label="unknown waker", waker_of=call))
         return Target(vertex=key)
 
     def child(self, worker_id: str, pid: int, os_thread_id: int | None = None) -> Target:

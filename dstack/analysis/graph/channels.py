@@ -123,7 +123,7 @@ class _Channels:
             groups=(Group(needs=1, targets=several),),
             total=len(several),
             assumed=(DROPPED,),
-            if_not=(Group(needs=1, targets=(unknown,)),),
+            proven_groups=(Group(needs=1, targets=(unknown,)),),
         )
 
     # Ends of channels
@@ -167,7 +167,7 @@ class _Channels:
         """The tasks by actor that may be its loop in a graph, and do not run."""
         found: dict[str, list[str]] = defaultdict(list)
         for task in self._index.sample.tasks:
-            if task.actor_id and task.name.endswith(LOOP) and task.task_id not in self._index.running_on:
+            if task.actor_id and task.name.endswith(LOOP) and task.task_id not in self._index.worker_of_task:
                 found[task.actor_id].append(task.task_id)
         return found
 

@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from dstack.analysis.graph.blocked_calls import threads_of_call, wait_of_call
 from dstack.analysis.graph.builder import GraphBuilder
 from dstack.analysis.index.sample_index import SampleIndex
-from dstack.analysis.index.task_assignment import is_users
+from dstack.analysis.index.task_assignment import is_user_code
 from dstack.analysis.naming import names
 from dstack.diagnosis import Vertex, Wait
 from dstack.model import REF_CALLS, BlockedCall, Process, Thread, is_at_hand
@@ -73,7 +73,7 @@ def _is_for_missing(index: SampleIndex, call: BlockedCall) -> bool:
     """Whether values are needed that cannot be in shared memory."""
     if call.kind not in REF_CALLS or call.timeout_s is not None or call.unread is not None or call.held:
         return False
-    missing = sum(not index.is_given(ref) or _is_with_its_owner(index, ref) for ref in call.refs)
+    missing = sum(not index.has_value(ref) or _is_with_its_owner(index, ref) for ref in call.refs)
     needed = call.num_returns or 1 if call.kind == "ray.wait" else len(call.refs)
     return missing > len(call.refs) - needed
 
@@ -90,7 +90,7 @@ def may_run_code(index: SampleIndex, process: Process) -> bool:
 
 def _may_run_code(index: SampleIndex, child: Process) -> bool:
     return not child.threads or any(
-        thread.on_cpu or (thread.call is None and is_users(index, thread)) for thread in child.threads
+        thread.on_cpu or (thread.call is None and is_user_code(index, thread)) for thread in child.threads
     )
 
 

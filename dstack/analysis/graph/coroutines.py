@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
-from dstack.analysis.graph.blocked_calls import is_for_somebody, wait_of_call
+from dstack.analysis.graph.blocked_calls import has_known_dependency, wait_of_call
 from dstack.analysis.graph.builder import GraphBuilder
 from dstack.analysis.graph.serve_requests import as_passed_on
 from dstack.analysis.index import task_assignment
@@ -28,8 +28,8 @@ def taking_part(index: SampleIndex, worker_id: str) -> list[Coroutine]:
         for coroutine in process.coroutines
         if coroutine.coroutine_id in awaited
         or task_assignment.is_task(index, worker_id, coroutine)
-        or ((call := call_of(coroutine)) and is_for_somebody(call))
-        or task_assignment.is_users(index, coroutine)
+        or ((call := call_of(coroutine)) and has_known_dependency(call))
+        or task_assignment.is_user_code(index, coroutine)
     ]
 
 
@@ -69,8 +69,10 @@ def _wait(graph: GraphBuilder, key: CoroutineKey, coroutine: Coroutine, backpres
     if call is None or call.timeout_s is not None:
         return Wait(kind=EVENT_LOOP, groups=(by_loop,))
     wait = wait_of_call(graph, key, call, thread)
-    if_not = tuple(dict.fromkeys((*wait.if_not, by_loop))) if wait.is_suspected else ()
-    return replace(wait, groups=tuple(dict.fromkeys((*wait.groups, by_loop))), if_not=if_not, loop=thread.vertex)
+    proven_groups = tuple(dict.fromkeys((*wait.proven_groups, by_loop))) if wait.is_suspected else ()
+    return replace(
+        wait, groups=tuple(dict.fromkeys((*wait.groups, by_loop))), proven_groups=proven_groups, loop=thread.vertex
+    )
 
 
 def _named(graph: GraphBuilder, coroutine: Coroutine, wait: Wait) -> Wait:

@@ -8,7 +8,7 @@ from msgspec.structs import replace
 
 from dstack.analysis.graph import coroutines
 from dstack.analysis.graph.backpressure import wait_of_producer
-from dstack.analysis.graph.blocked_calls import is_for_somebody, threads_of_call, wait_of_call
+from dstack.analysis.graph.blocked_calls import has_known_dependency, threads_of_call, wait_of_call
 from dstack.analysis.graph.builder import GraphBuilder, waits_for
 from dstack.analysis.graph.child_processes import add_children
 from dstack.analysis.graph.in_process_links import has_known_enders
@@ -45,7 +45,7 @@ def _add_threads(graph: GraphBuilder, worker_id: str, process: Process, suspende
     for thread in process.threads:
         is_execution = thread.role in ("task", "user") or task_assignment.task_of(index, worker_id, thread) is not None
         is_blocked = thread.role == "loop" and task_assignment.is_blocked_loop(index, thread)
-        is_awaited = thread.os_thread_id in awaited or (thread.call is not None and is_for_somebody(thread.call))
+        is_awaited = thread.os_thread_id in awaited or (thread.call is not None and has_known_dependency(thread.call))
         is_awaited = is_awaited or has_known_enders(thread.call)
         if is_execution or is_blocked or is_awaited:
             _add_thread(graph, worker_id, thread)
@@ -71,7 +71,7 @@ def _add_running(graph: GraphBuilder, task_id: str) -> None:
     key = task_assignment.key_of_task(graph.index, task_id)
     if not isinstance(key, TaskKey):
         return
-    worker_id = graph.index.running_on[task_id]
+    worker_id = graph.index.worker_of_task[task_id]
     vertex = Vertex(
         key=key,
         kind="task",
@@ -90,7 +90,9 @@ def _wait_of_running(graph: GraphBuilder, worker_id: str, task_id: str) -> Wait 
     name = names.task(index, task_id)
     if index.threads_with_role(worker_id, "loop"):
         return _wait_for_loop(graph, worker_id, task_id, name)
-    if not index.knows_tasks(worker_id) and 1 < len(threads) >= len(index.seen[worker_id].running_task_ids or ()):
+    if not index.has_read_tasks(worker_id) and 1 < len(threads) >= len(
+        index.worker_samples[worker_id].running_task_ids or ()
+    ):
         return _on_one_of(graph, "thread", worker_id, threads, f"it runs on one of {len(threads)} threads")
     if threads:
         label = f"unidentified thread that runs {name}"
@@ -104,7 +106,7 @@ def _wait_for_loop(graph: GraphBuilder, worker_id: str, task_id: str, name: str)
     index = graph.index
     loops = index.threads_with_role(worker_id, "loop")
     if not all(task_assignment.is_blocked_loop(index, loop) for loop in loops):
-        if not index.reads_coroutines(worker_id):
+        if not index.has_read_coroutines(worker_id):
             label = f"coroutine of {name}, which is unreadable"
             return waits_for("coroutine", graph.unknown("coroutine", task_id, label=label, unobserved=True))
         label = f"next step of {name}, which was observed neither suspended nor running"
@@ -125,7 +127,7 @@ def _wait_for_loop_of_group(
     target = Target(vertex=ThreadKey(worker_id, own[0].os_thread_id))
     assumed = task_assignment.as_declared(index.tasks[task_id].name, group)
     wait = Wait(kind=coroutines.EVENT_LOOP, groups=(Group(needs=1, targets=(target,)),))
-    return replace(wait, assumed=(assumed,), if_not=otherwise.groups)
+    return replace(wait, assumed=(assumed,), proven_groups=otherwise.groups)
 
 
 def _on_one_of(graph: GraphBuilder, kind: str, worker_id: str, threads: Sequence[Thread], reason: str) -> Wait:

@@ -65,7 +65,7 @@ def _is_rest(vertex: Vertex, serving: Collection[str]) -> bool:
     return is_inside and not any(target.ref for group in wait.groups for target in group.targets)
 
 
-def may_rest(wait: Wait) -> bool:
+def may_be_idle(wait: Wait) -> bool:
     """Whether services at rest are in such a wait, which input from outside ends."""
     return wait.is_linked and not NOT_IDLE.fullmatch(wait.what or wait.kind)
 

@@ -86,7 +86,7 @@ def _linked(graph: GraphBuilder, lifetimes: Lifetimes, vertex: Vertex) -> Wait:
         total=len(linked.targets) if len(groups) == 1 else wait.total,
         is_linked=True,
         assumed=tuple(dict.fromkeys((*wait.assumed, NO_OTHERS))),
-        if_not=wait.if_not if wait.assumed else wait.groups,
+        proven_groups=wait.proven_groups if wait.assumed else wait.groups,
     )
 
 
@@ -124,7 +124,7 @@ def _is_unlisted_coroutine(graph: GraphBuilder, vertex: Vertex, group: Group) ->
     """Whether a coroutine is awaited that is not among the suspended ones, all of which are known: a thread runs it."""
     is_one = any(isinstance(t.vertex, UnknownKey) and t.vertex.what == "coroutine" for t in group.targets)
     users = graph.index.threads_with_role(vertex.worker_id or "", "user")  # one may run a loop without frames
-    return is_one and graph.index.reads_coroutines(vertex.worker_id or "") and any(one.call for one in users)
+    return is_one and graph.index.has_read_coroutines(vertex.worker_id or "") and any(one.call for one in users)
 
 
 def _is_called_again_and_again(graph: GraphBuilder, vertex: Vertex) -> bool:
@@ -163,7 +163,7 @@ def _polled(graph: GraphBuilder, lifetimes: Lifetimes, vertex: Vertex, wait: Wai
         groups = (Group(needs=1, targets=users),)
     elif wait.kind == "ray.wait":  # which gives what is ready when it times out
         groups = (Group(needs=1, targets=tuple(dict.fromkeys(_targets(wait.groups)))),)
-    return replace(wait, groups=groups, polls=place, if_not=())
+    return replace(wait, groups=groups, polls=place, proven_groups=())
 
 
 def _has_other_users(graph: GraphBuilder, users: Iterable[Target]) -> bool:

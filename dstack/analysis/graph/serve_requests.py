@@ -69,7 +69,7 @@ def _replicas(index: SampleIndex, request: ServeRequest) -> Iterator[_Replica]:
 def _slots(graph: GraphBuilder, replica: _Replica, limit: int) -> Iterator[Target]:
     """The ongoing requests of a replica, and a free slot where these are fewer than its limit."""
     index, actor = graph.index, replica.actor
-    worker = index.seen.get(actor.worker_id or "")
+    worker = index.worker_samples.get(actor.worker_id or "")
     running = worker.running_task_ids if worker else None
     if running is None:
         label = f"replica {replica.replica_id} of the deployment, which was not observed"
@@ -96,7 +96,7 @@ def _further(graph: GraphBuilder, queued: QueuedRequest, starting: Sequence[_Rep
     index, deployment = graph.index, queued.request.deployment
     for one in starting:
         creation = index.creations.get(one.actor.actor_id)
-        worker = index.seen.get(one.actor.worker_id or "")
+        worker = index.worker_samples.get(one.actor.worker_id or "")
         running = (worker.running_task_ids if worker else None) or ()
         own = [task_id for task_id in running if not _is_request(index, task_id)]
         if creation is not None:
@@ -128,5 +128,5 @@ def _limits(queued: QueuedRequest) -> str | None:
 
 def as_passed_on(index: SampleIndex, coroutine: Coroutine, wait: Wait) -> Wait:
     """The wait of a coroutine, marked where it only passes a request on, as the main loop of a replica does."""
-    is_own = coroutine.request is not None and not task_assignment.is_users(index, coroutine)
+    is_own = coroutine.request is not None and not task_assignment.is_user_code(index, coroutine)
     return replace(wait, kind=SERVE_REQUEST) if is_own and wait.kind == "await" else wait

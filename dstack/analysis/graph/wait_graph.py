@@ -21,7 +21,7 @@ def wait_for_graph(index: SampleIndex) -> dict[Key, Vertex]:
         add_executions(graph, worker)
     pending = Pending(graph)
     for task in index.tasks.values():
-        if task.task_id not in index.running_on:
+        if task.task_id not in index.worker_of_task:
             pending.add_task(task)
     for group in index.sample.placement_groups:
         pending.add_group(group)

@@ -77,7 +77,7 @@ class SampleIndex:
         return self.snapshot.taken_at + self.sample.began_s
 
     @cached_property
-    def seen(self) -> dict[str, WorkerSample]:
+    def worker_samples(self) -> dict[str, WorkerSample]:
         """What each worker showed in this sample, by its id."""
         return {worker.worker_id: worker for worker in self.sample.workers}
 
@@ -89,11 +89,13 @@ class SampleIndex:
     @cached_property
     def present_workers(self) -> tuple[Worker, ...]:
         """The workers that were there when this sample was taken: not those that only another sample has."""
-        elsewhere = {w.worker_id for sample in self.snapshot.samples for w in sample.workers} - self.seen.keys()
+        elsewhere = {
+            w.worker_id for sample in self.snapshot.samples for w in sample.workers
+        } - self.worker_samples.keys()
         return tuple(worker for worker in self.snapshot.workers if worker.worker_id not in elsewhere)
 
     @cached_property
-    def gone_workers(self) -> dict[str, GoneWorker]:
+    def dead_workers(self) -> dict[str, GoneWorker]:
         """Dead workers by id, as far as somebody waits for what they owned."""
         return {worker.worker_id: worker for worker in self.snapshot.gone_workers}
 
@@ -108,10 +110,10 @@ class SampleIndex:
     def awaited_tasks(self) -> set[str]:
         """The tasks of which somebody waits for a value that is not there."""
         calls = _calls(self.sample.workers)
-        return {producer_task_id(ref) for call in calls for ref in call.refs if not self.is_given(ref)}
+        return {producer_task_id(ref) for call in calls for ref in call.refs if not self.has_value(ref)}
 
     @cached_property
-    def without_owner(self) -> set[str]:
+    def refs_without_owner(self) -> set[str]:
         """The refs that name no owner where somebody waits for them."""
         calls = _calls(self.sample.workers)
         return {ref for call in calls for ref, owner in zip(call.refs, call.owners, strict=False) if not owner}
@@ -165,12 +167,12 @@ class SampleIndex:
                 )
 
     @cached_property
-    def groups(self) -> dict[str, PlacementGroup]:
+    def placement_groups(self) -> dict[str, PlacementGroup]:
         """Placement groups by id."""
         return {group.placement_group_id: group for group in self.sample.placement_groups}
 
     @cached_property
-    def running_on(self) -> dict[str, str]:
+    def worker_of_task(self) -> dict[str, str]:
         """The worker that runs a task, by task id."""
         return {task: w.worker_id for w in self.sample.workers for task in w.running_task_ids or ()}
 
@@ -191,7 +193,7 @@ class SampleIndex:
         for ref in self.sample.refs:
             is_argument = ref.argument_uses and not ref.ref.startswith(ACTOR_HANDLE)
             is_borrowed = ref.state is None and ref.size_bytes < 0
-            if is_argument and (is_borrowed or not self.is_given(ref.ref)):
+            if is_argument and (is_borrowed or not self.has_value(ref.ref)):
                 by_owner[ref.holder_id].append(ref.ref)
         return by_owner
 
@@ -204,16 +206,16 @@ class SampleIndex:
         """Whether an actor call is known to be with its actor, with all its arguments."""
         return self.sample.arrived.get(call.task_id) == call.attempt
 
-    def on_their_way(self, call: Task) -> Sequence[str]:
+    def calls_in_transit(self, call: Task) -> Sequence[str]:
         """Calls by the same caller, sent to the same actor, that neither run nor are known to have arrived."""
-        return self._on_their_way.get((call.owner_id, call.actor_id), ())
+        return self._calls_in_transit.get((call.owner_id, call.actor_id), ())
 
     @cached_property
-    def _on_their_way(self) -> dict[tuple[str, str | None], list[str]]:
+    def _calls_in_transit(self) -> dict[tuple[str, str | None], list[str]]:
         calls: dict[tuple[str, str | None], list[str]] = defaultdict(list)
         for task in self.sample.tasks:
             is_sent = task.kind == "ACTOR_TASK" and task.state == "SUBMITTED_TO_WORKER"
-            if is_sent and task.task_id not in self.running_on and not self.has_arrived(task):
+            if is_sent and task.task_id not in self.worker_of_task and not self.has_arrived(task):
                 calls[task.owner_id, task.actor_id].append(task.task_id)
         return calls
 
@@ -226,7 +228,7 @@ class SampleIndex:
                 calls[task.owner_id, task.actor_id].append(task)
         return calls
 
-    def is_given(self, ref: str) -> bool:
+    def has_value(self, ref: str) -> bool:
         """Whether some process knows the ref's value, or an error in its place, to be there.
 
         A ref that the task's executor owns itself was made by ``ray.put`` and is known with its size at once. A value
@@ -254,7 +256,7 @@ class SampleIndex:
         return held
 
     @cached_property
-    def cut_short(self) -> set[str]:
+    def incomplete_workers(self) -> set[str]:
         """The workers that did not tell of everything that they run and know."""
         told = (f for f in self.snapshot.failures if f.stage == "core worker")
         return {failure.worker_id for failure in told if failure.worker_id}
@@ -264,14 +266,14 @@ class SampleIndex:
         process = self.process(worker_id)
         return process.access if process and process.threads else "state only"
 
-    def is_silent(self, worker_id: str) -> bool:
+    def is_unresponsive(self, worker_id: str) -> bool:
         """Whether a worker is there but did not say what it runs and owns."""
-        sample = self.seen.get(worker_id)
+        sample = self.worker_samples.get(worker_id)
         return worker_id in self.workers and (sample is None or sample.running_task_ids is None)
 
     def process(self, worker_id: str) -> Process | None:
         """A worker's process, if it was seen."""
-        worker = self.seen.get(worker_id)
+        worker = self.worker_samples.get(worker_id)
         return worker.process if worker else None
 
     def ranks(self, worker_id: str, child_pid: int | None = None) -> Ranks:
@@ -307,7 +309,7 @@ class SampleIndex:
         return self._thread_by_id.get((worker_id or "", os_thread_id or 0))
 
     @cached_property
-    def task_on(self) -> dict[tuple[str, int], str]:
+    def task_of_thread(self) -> dict[tuple[str, int], str]:
         """By worker and OS thread: the task it runs, as read there, or the only one where each has but one.
 
         An event loop's is the one that it runs right now, while all others of its tasks are suspended.
@@ -316,25 +318,25 @@ class SampleIndex:
         for worker in self.sample.workers:
             running = worker.running_task_ids or ()
             threads = self.threads_with_role(worker.worker_id, "task")
-            if self.knows_tasks(worker.worker_id):
+            if self.has_read_tasks(worker.worker_id):
                 read = {t.os_thread_id: t.task_id for t in threads if self._runs(worker, t.task_id)}
             else:
                 is_certain = len(running) == len(threads) == 1 and not self.threads_with_role(worker.worker_id, "loop")
                 read = {threads[0].os_thread_id: running[0]} if is_certain else {}
             tasks.update({(worker.worker_id, thread): task for thread, task in read.items() if task})
-            if self.reads_coroutines(worker.worker_id):
+            if self.has_read_coroutines(worker.worker_id):
                 for loop in self.threads_with_role(worker.worker_id, "loop"):
                     if loop.task_id and self._runs(worker, loop.task_id) and loop.task_id not in self.coroutine_of_task:
                         tasks[worker.worker_id, loop.os_thread_id] = loop.task_id
         return tasks
 
     def _runs(self, worker: WorkerSample, task_id: str | None) -> bool:
-        return self.running_on.get(task_id or "") == worker.worker_id
+        return self.worker_of_task.get(task_id or "") == worker.worker_id
 
     @cached_property
     def thread_of_task(self) -> dict[str, tuple[str, int]]:
         """The other way round: worker and OS thread by task."""
-        return {task_id: place for place, task_id in self.task_on.items()}
+        return {task_id: place for place, task_id in self.task_of_thread.items()}
 
     @cached_property
     def coroutine_of_task(self) -> dict[str, tuple[str, str]]:
@@ -357,7 +359,7 @@ class SampleIndex:
         }
 
     @cached_property
-    def request_on(self) -> dict[tuple[str, int], ServeRequest]:
+    def request_of_thread(self) -> dict[tuple[str, int], ServeRequest]:
         """The requests whose sync methods threads execute, by worker and OS thread."""
         return {
             (worker.worker_id, thread): coroutine.request
@@ -368,7 +370,7 @@ class SampleIndex:
             for thread in threads
         }
 
-    def reads_coroutines(self, worker_id: str) -> bool:
+    def has_read_coroutines(self, worker_id: str) -> bool:
         """Whether a worker's event loops were read, so that all of its suspended coroutines are known."""
         process = self.process(worker_id)
         return process is not None and process.coroutines_read
@@ -390,7 +392,7 @@ class SampleIndex:
             for coroutine in self.coroutines(worker.worker_id)
         }
 
-    def knows_tasks(self, worker_id: str) -> bool:
+    def has_read_tasks(self, worker_id: str) -> bool:
         """Whether it was read which task each of a worker's threads runs."""
         process = self.process(worker_id)
         return process is not None and process.tasks_read
@@ -411,7 +413,7 @@ class SampleIndex:
         processes = ((worker.worker_id, worker.process) for worker in self.sample.workers)
         return ((key, child) for key, process in processes if process for child in process.children)
 
-    def is_quiet(self, worker_id: str, execution: Thread | Coroutine) -> bool:
+    def is_idle_library(self, worker_id: str, execution: Thread | Coroutine) -> bool:
         """Whether library code was off the CPU in every sample and reading, and waits for nothing outside."""
         frames = self.snapshot.frames_of(execution)
         is_library = bool(frames) and not any(frame.origin == "user" for frame in frames)

@@ -16,7 +16,7 @@ ANY_CODE = "__ray_call__"
 
 def task_of(index: SampleIndex, worker_id: str, thread: Thread) -> str | None:
     """The task a thread runs, where that is certain."""
-    return index.task_on.get((worker_id, thread.os_thread_id))
+    return index.task_of_thread.get((worker_id, thread.os_thread_id))
 
 
 def key_of_task(index: SampleIndex, task_id: str) -> CoroutineKey | ThreadKey | TaskKey:
@@ -33,7 +33,7 @@ def is_task(index: SampleIndex, worker_id: str, coroutine: Coroutine) -> bool:
     return coroutine.is_task and place == (worker_id, coroutine.coroutine_id)
 
 
-def is_users(index: SampleIndex, execution: Thread | Coroutine) -> bool:
+def is_user_code(index: SampleIndex, execution: Thread | Coroutine) -> bool:
     """Whether a thread or coroutine is in the user's own code."""
     return any(frame.origin == "user" for frame in index.snapshot.frames_of(execution))
 
@@ -46,7 +46,7 @@ def has_one_slot(index: SampleIndex, worker_id: str) -> bool:
     """
     process = index.process(worker_id)
     threads = [thread.os_thread_id for thread in index.threads_with_role(worker_id, "task")]
-    return process is not None and threads == [process.pid] and (worker_id, process.pid) in index.task_on
+    return process is not None and threads == [process.pid] and (worker_id, process.pid) in index.task_of_thread
 
 
 def is_blocked_loop(index: SampleIndex, thread: Thread) -> bool:
@@ -56,7 +56,7 @@ def is_blocked_loop(index: SampleIndex, thread: Thread) -> bool:
     """
     if thread.call is not None:
         return thread.call.kind != "await" and thread.call.what != IDLE_LOOP
-    return thread.role == "loop" and is_users(index, thread)
+    return thread.role == "loop" and is_user_code(index, thread)
 
 
 def blocked_loop(index: SampleIndex, worker_id: str, coroutine: Coroutine) -> Thread | None:

@@ -185,7 +185,7 @@ def execution(index: SampleIndex, worker_id: str, thread: Thread, task_id: str |
         return place
     if thread.role == "loop":
         return event_loop(index, owner, thread)
-    if request := index.request_on.get((worker_id, thread.os_thread_id)):
+    if request := index.request_of_thread.get((worker_id, thread.os_thread_id)):
         return request.name
     if thread.name.startswith(TRAINING) and (outermost := user_frame(index.snapshot.frames_of(thread), outermost=True)):
         return f"training function {outermost.function}"

@@ -14,7 +14,7 @@ from typing import NamedTuple
 import msgspec
 
 from dstack.analysis.index.sample_index import SampleIndex
-from dstack.analysis.index.task_assignment import is_users
+from dstack.analysis.index.task_assignment import is_user_code
 from dstack.diagnosis import Vertex
 from dstack.model import Actor, Coroutine, actor_of_task, producer_task_id
 from dstack.vertex_keys import AnyKey, Key
@@ -205,12 +205,12 @@ def _is_machinery(index: SampleIndex, machines: Mapping[str, Part], vertex: Vert
     thread = index.thread(vertex.worker_id, vertex.os_thread_id) if vertex.coroutine_id is None else None
     is_in_channel = thread is not None and thread.call is not None and thread.call.channel is not None
     if thread is not None and (is_in_channel or thread.name == GRAPH_MONITOR):
-        return not is_users(index, thread)
+        return not is_user_code(index, thread)
     if vertex.coroutine_id is not None and vertex.task_id is None:
         coroutine = index.coroutine(vertex.worker_id, vertex.coroutine_id)
         if coroutine is None or is_clients(index, vertex.worker_id, coroutine):
             return False
-        return not is_users(index, coroutine)
+        return not is_user_code(index, coroutine)
     if vertex.task_id is not None:
         machine = machines.get(actor_of_task(vertex.task_id) or "")
         task = index.tasks.get(vertex.task_id)

@@ -14,7 +14,7 @@ from dstack import words
 from dstack.analysis.index.sample_index import SampleIndex
 from dstack.analysis.index.task_assignment import IDLE_LOOP
 from dstack.analysis.naming import names
-from dstack.analysis.naming.vertex_details import Member, execution_of, member
+from dstack.analysis.naming.vertex_details import VertexDetails, details_of, execution_of
 from dstack.diagnosis import GroupWait, Step, Target, Vertex, Wait
 from dstack.model import Coroutine, GroupCall
 from dstack.vertex_keys import Key, UnknownKey
@@ -38,10 +38,10 @@ NameOf = Callable[[Vertex], str]
 
 def sentence(index: SampleIndex, vertices: Vertices, vertex: Vertex) -> Step:
     """The sentence about a vertex, with the line it is at."""
-    who = member(index, vertex)
+    who = details_of(index, vertex)
     comma = "," if vertex.kind == "lifetime" and vertex.holder else ""  # its label ends in a clause
-    text = f"{introduced(vertex, who)}{comma} {cancellation(index, vertex)}{deed(index, vertices, vertex, who)}"
-    return Step(text=text, vertex=vertex.key) if _is_in_router(vertex) else at(text, who, vertex)
+    text = f"{subject(vertex, who)}{comma} {cancellation(index, vertex)}{predicate(index, vertices, vertex, who)}"
+    return Step(text=text, vertex=vertex.key) if _is_in_router(vertex) else step_at(text, who, vertex)
 
 
 def cancellation(index: SampleIndex, vertex: Vertex) -> str:
@@ -60,7 +60,9 @@ def _is_in_router(vertex: Vertex) -> bool:
     return vertex.wait is not None and vertex.wait.kind == "Serve slot"
 
 
-def deed(index: SampleIndex, vertices: Vertices, vertex: Vertex, who: Member, name_of: NameOf | None = None) -> str:
+def predicate(
+    index: SampleIndex, vertices: Vertices, vertex: Vertex, who: VertexDetails, name_of: NameOf | None = None
+) -> str:
     """The sentence without its subject: what a vertex does, waits for, or why it can never be given.
 
     ``name_of`` names what it waits for, in place of :func:`name`.
@@ -68,14 +70,14 @@ def deed(index: SampleIndex, vertices: Vertices, vertex: Vertex, who: Member, na
     if vertex.never is not None:
         return vertex.never
     if vertex.wait is None:
-        return doing(vertex, who)
+        return activity(vertex, who)
     return _waits(index, vertices, vertex.wait, name_of or partial(name, index))
 
 
 def name(index: SampleIndex, vertex: Vertex) -> str:
     """A target by name, with its actor where another actor of the class could be meant."""
-    if vertex.other_side_of:
-        return ended_by(vertex.other_side_of) or f"whatever ends {vertex.other_side_of}"
+    if vertex.waker_of:
+        return ended_by(vertex.waker_of) or f"whatever ends {vertex.waker_of}"
     if vertex.kind == "lifetime" and vertex.holder is None:
         return vertex.label
     if vertex.kind in ("unknown", "lifetime"):
@@ -90,7 +92,7 @@ def ended_by(call: str) -> str | None:
     return next((text for name, text in ENDED_BY.items() if function.endswith(name)), None)
 
 
-def introduced(vertex: Vertex, who: Member) -> str:
+def subject(vertex: Vertex, who: VertexDetails) -> str:
     """``Left.ping (actor Left "l", pid 3000, node 10.0.0.2)``."""
     place = who.place
     if vertex.child_pid is not None:  # its label has the pid
@@ -98,7 +100,7 @@ def introduced(vertex: Vertex, who: Member) -> str:
     return f"{vertex.label} ({place})" if place else vertex.label
 
 
-def doing(vertex: Vertex, who: Member) -> str:
+def activity(vertex: Vertex, who: VertexDetails) -> str:
     """What an execution does that does not wait."""
     if vertex.kind != "execution":
         return "is not known to wait"
@@ -116,7 +118,7 @@ def reason(vertex: Vertex) -> str:
     return f"never completes: {vertex.never}" if vertex.never_kind == "orphaned" else vertex.never
 
 
-def at(text: str, who: Member, vertex: Vertex) -> Step:
+def step_at(text: str, who: VertexDetails, vertex: Vertex) -> Step:
     """The sentence about a vertex, at the line where it is."""
     return Step(text=text, vertex=vertex.key, file=who.file, line=who.line, source=who.source)
 
@@ -187,7 +189,7 @@ def _waits(index: SampleIndex, vertices: Vertices, wait: Wait, name_of: NameOf) 
             return "waits for its actor to be created"
         case _ if any(vertices[target.vertex].child_pid for group in wait.groups for target in group.targets):
             return f"{_lasting(wait.kind, wait)} for {targets}" + _inferred(wait)
-        case _ if any(vertices[target.vertex].other_side_of for group in wait.groups for target in group.targets):
+        case _ if any(vertices[target.vertex].waker_of for group in wait.groups for target in group.targets):
             awaited = ended_by(wait.kind)
             return f"{_lasting(wait.kind, wait)} for {awaited}" if awaited else f"waits in {wait.kind}{_timeout(wait)}"
         case _ if wait.assumed:

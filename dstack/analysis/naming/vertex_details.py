@@ -9,7 +9,7 @@ from dstack.diagnosis import Vertex
 from dstack.model import Access, Coroutine, Frame, Model, Thread, actor_of_task
 
 
-class Member(Model, frozen=True):
+class VertexDetails(Model, frozen=True):
     """Who and where; everything is None that does not apply, as for a pending task, or was not seen.
 
     ``line`` is that of the user's own frame nearest the leaf, or else of a library's; ``frames`` are leaf first. Of a
@@ -62,7 +62,7 @@ class Member(Model, frozen=True):
         return ", ".join(part for part in parts if part)
 
 
-def member(index: SampleIndex, vertex: Vertex) -> Member:
+def details_of(index: SampleIndex, vertex: Vertex) -> VertexDetails:
     """What is known of a vertex."""
     task = index.tasks.get(vertex.task_id or "")
     worker = index.workers.get(vertex.worker_id or "")
@@ -75,8 +75,8 @@ def member(index: SampleIndex, vertex: Vertex) -> Member:
     thread = index.thread(vertex.worker_id, execution.os_thread_id) if execution else None
     is_coroutine = isinstance(execution, Coroutine)
     own = names.user_frame(frames) or names.library_frame(frames)
-    group = index.groups.get(vertex.placement_group_id or "")
-    return Member(
+    group = index.placement_groups.get(vertex.placement_group_id or "")
+    return VertexDetails(
         execution=vertex.label,
         task_id=vertex.task_id,
         task_name=task.name if task else None,

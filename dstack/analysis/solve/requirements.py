@@ -11,17 +11,17 @@ from dstack.vertex_keys import Key
 Waits = dict[Key, list[tuple[int, list[Key]]]]
 
 
-def waits_of(vertices: Iterable[Vertex], *, if_not: bool = False, with_timed: bool = False) -> Waits:
+def waits_of(vertices: Iterable[Vertex], *, proven_only: bool = False, with_timed: bool = False) -> Waits:
     """The reduction's view: a wait with a timeout is none, and what can never be given has no dependency.
 
-    With ``if_not``, nothing is assumed, not even that a loop only polls; ``with_timed`` counts all waits with timeouts.
+    With ``proven_only``, no assumption counts, nor that a loop only polls. ``with_timed`` counts waits with timeouts.
     """
     waits: Waits = {}
     for vertex in vertices:
         if vertex.never is not None:
             waits[vertex.key] = [(1, [])]
         elif vertex.wait is not None and (with_timed or not vertex.wait.is_timed):
-            groups = vertex.wait.if_not if if_not and vertex.wait.is_suspected else vertex.wait.groups
+            groups = vertex.wait.proven_groups if proven_only and vertex.wait.is_suspected else vertex.wait.groups
             waits[vertex.key] = [(group.needs, [t.vertex for t in group.targets]) for group in groups]
     return waits
 
@@ -34,7 +34,7 @@ def targets_of(vertex: Vertex) -> Iterator[Key]:
                 yield target.vertex
 
 
-def doubtful(vertices: Mapping[Key, Vertex]) -> set[Key]:
+def relevant_unobserved(vertices: Mapping[Key, Vertex]) -> set[Key]:
     """The unobserved vertices that waits depend on, but for those that could not make anything wait for good.
 
     Of some it is known what they depend on at most (:attr:`Vertex.at_most`). As long as nothing more can never proceed

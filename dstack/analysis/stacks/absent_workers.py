@@ -84,7 +84,7 @@ class Lull:
         """The reason, and a sentence's end about the worker."""
         if self._sights[worker.worker_id] != "seen":
             return "not read", _unseen(self._index, worker)
-        seen = self._index.seen.get(worker.worker_id)
+        seen = self._index.worker_samples.get(worker.worker_id)
         if seen is None or not seen.running_task_ids:
             return "idle", "is idle"
         if worker.worker_id in self._seen:
@@ -154,7 +154,7 @@ def _workers(index: SampleIndex, lull: Lull, listed: set[str]) -> Iterator[Missi
 
 def _unseen(index: SampleIndex, worker: Worker) -> str:
     """Why a worker's state and stacks are not known."""
-    sample = index.seen.get(worker.worker_id)
+    sample = index.worker_samples.get(worker.worker_id)
     if sample is not None and sample.process is not None and sample.process.threads:
         return "did not answer which tasks it runs" if sample.running_task_ids is None else "was read only in part"
     failures = index.snapshot.failures

@@ -8,7 +8,7 @@ from typing import Literal, NamedTuple
 
 from dstack.analysis.index.ranks import NO_RANKS, Ranks
 from dstack.analysis.index.sample_index import SampleIndex
-from dstack.analysis.index.task_assignment import is_users
+from dstack.analysis.index.task_assignment import is_user_code
 from dstack.analysis.naming import names, ray_libraries
 from dstack.analysis.naming.vertex_details import execution_of
 from dstack.diagnosis import Vertex
@@ -182,10 +182,10 @@ class _Reader:
 def _is_idle(index: SampleIndex, vertex: Vertex) -> bool:
     """Whether it is a thread for tasks that runs none."""
     thread = index.thread(vertex.worker_id, vertex.os_thread_id)
-    sample = index.seen.get(vertex.worker_id or "")
+    sample = index.worker_samples.get(vertex.worker_id or "")
     if thread is None or thread.role != "task" or vertex.wait or sample is None or sample.running_task_ids != ():
         return False
-    return not is_users(index, thread)
+    return not is_user_code(index, thread)
 
 
 def call_in_words(call: BlockedCall | None) -> str:

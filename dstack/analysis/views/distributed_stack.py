@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 import msgspec
 
 from dstack.analysis.index.sample_index import SampleIndex
-from dstack.analysis.naming.vertex_details import Member, member
+from dstack.analysis.naming.vertex_details import VertexDetails, details_of
 from dstack.diagnosis import Vertex
 from dstack.model import Frame, Model
 from dstack.vertex_keys import Key
@@ -29,7 +29,7 @@ class StackNode(Model, frozen=True):
     """
 
     vertex: Key
-    who: Member
+    who: VertexDetails
     wait_kind: str | None = None
     never: str | None = None
     frames: tuple[Frame, ...] = ()
@@ -86,7 +86,7 @@ def likeness(vertex: Vertex) -> object:
     """What makes pending things alike; the key itself of what runs."""
     if vertex.worker_id is not None or vertex.kind != "task":
         return vertex.key
-    return vertex.label, vertex.never, vertex.stands, vertex.wait and (vertex.wait.kind, vertex.wait.groups)
+    return vertex.label, vertex.never, vertex.is_confirmed, vertex.wait and (vertex.wait.kind, vertex.wait.groups)
 
 
 class _Stitcher:
@@ -102,7 +102,7 @@ class _Stitcher:
         if key in self._built:
             return self._built[key]
         vertex = self._vertices[key]
-        who = member(self._index, vertex)
+        who = details_of(self._index, vertex)
         node = StackNode(
             vertex=key,
             who=who,

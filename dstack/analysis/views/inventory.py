@@ -15,10 +15,10 @@ from dstack.analysis.evidence.coverage import Sight, sights
 from dstack.analysis.graph.resources.amounts import in_group, summed
 from dstack.analysis.index.ranks import NO_RANKS, Ranks
 from dstack.analysis.index.sample_index import ENDED, SampleIndex
-from dstack.analysis.index.task_assignment import is_users
+from dstack.analysis.index.task_assignment import is_user_code
 from dstack.analysis.naming import names
-from dstack.analysis.naming.sentences import deed, sentence
-from dstack.analysis.naming.vertex_details import Member, execution_of, member
+from dstack.analysis.naming.sentences import predicate, sentence
+from dstack.analysis.naming.vertex_details import VertexDetails, details_of, execution_of
 from dstack.analysis.solve.requirements import targets_of
 from dstack.analysis.stacks.app_threads import kind_of
 from dstack.analysis.views.distributed_stack import likeness
@@ -186,7 +186,7 @@ class Inventory:
 
     def held_by(self, worker_id: str) -> str:
         """``2 CPU and 1 GPU``: what a worker's task or actor holds, empty if nothing or nobody knows."""
-        seen = self._seen.seen.get(worker_id)
+        seen = self._seen.worker_samples.get(worker_id)
         worker = self._seen.workers.get(worker_id)
         actor = self._seen.actors.get((worker.actor_id if worker else None) or "")
         held = (actor.held if actor else None) or (seen.held if seen else {})
@@ -198,7 +198,7 @@ class Inventory:
     @property
     def is_queue_known(self) -> bool:
         """Whether everybody answered who may have sent calls, so that no queue is longer than counted."""
-        return not any(self._seen.is_silent(worker.worker_id) for worker in self._seen.snapshot.workers)
+        return not any(self._seen.is_unresponsive(worker.worker_id) for worker in self._seen.snapshot.workers)
 
     # What is not there yet
 
@@ -262,7 +262,7 @@ class Inventory:
     def _queued(self) -> dict[str, int]:
         queued: dict[str, int] = defaultdict(int)
         for task in self._seen.tasks.values():
-            is_waiting = task.task_id not in self._seen.running_on and task.state not in ENDED
+            is_waiting = task.task_id not in self._seen.worker_of_task and task.state not in ENDED
             if task.kind == "ACTOR_TASK" and task.actor_id and is_waiting:
                 queued[task.actor_id] += 1
         return queued
@@ -319,7 +319,7 @@ class Inventory:
 
     def _trouble(self, worker: Worker) -> str | None:
         """What of a worker was not seen, and why."""
-        seen = self._seen.seen.get(worker.worker_id)
+        seen = self._seen.worker_samples.get(worker.worker_id)
         lacks = []
         if seen is None or seen.running_task_ids is None:
             lacks += ["tasks", "calls"]
@@ -359,14 +359,14 @@ class Inventory:
             return False
         if vertex.task_id or vertex.wait or vertex.never:
             return True
-        worker, seen = self._seen.workers.get(vertex.worker_id), self._seen.seen.get(vertex.worker_id)
+        worker, seen = self._seen.workers.get(vertex.worker_id), self._seen.worker_samples.get(vertex.worker_id)
         if (worker and worker.is_driver) or seen is None or seen.running_task_ids != ():
             return True
         execution = execution_of(self._seen, vertex)
-        return execution is not None and is_users(self._seen, execution)
+        return execution is not None and is_user_code(self._seen, execution)
 
     def _deed(self, vertex: Vertex, count: int) -> Deed:
-        who = member(self._seen, vertex)
+        who = details_of(self._seen, vertex)
         return Deed(
             vertex=vertex.key,
             doing=self._doing(vertex),
@@ -379,7 +379,7 @@ class Inventory:
             count=count,
         )
 
-    def _words(self, vertex: Vertex, who: Member) -> str:
+    def _words(self, vertex: Vertex, who: VertexDetails) -> str:
         if vertex.kind == "task" and vertex.key not in self._stuck:
             if self._is_hidden(vertex):
                 targets = (self._vertices[key] for key in targets_of(vertex))
@@ -387,7 +387,7 @@ class Inventory:
                 return f"runs, but its stack was not read: {hidden}"
             if vertex.wait is None or vertex.wait.kind == "thread":
                 return "runs on an unknown thread"
-        return deed(self._seen, self._vertices, vertex, who)
+        return predicate(self._seen, self._vertices, vertex, who)
 
     def _is_whole_process(self, vertex: Vertex) -> bool:
         """Whether it is a driver's main thread, or a driver without stacks."""

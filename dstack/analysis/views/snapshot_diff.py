@@ -9,23 +9,17 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from functools import cached_property
-from typing import Literal, NamedTuple
+from typing import Literal
 
-from dstack.analysis.evidence.execution_matching import Side, fate_of
 from dstack.analysis.naming import names
-from dstack.diagnosis import Diagnosis, Finding, Since, Vertex
+from dstack.analysis.views.analysed_snapshot import AnalysedSnapshot
+from dstack.analysis.views.execution_matching import Side, fate_of
+from dstack.diagnosis import Finding, Since, Vertex
 from dstack.errors import UsageError
 from dstack.model import BlockedCall, Coroutine, Frame, Model, Snapshot, Thread
 from dstack.vertex_keys import Key
 
 Change = Literal["new", "gone", "moved", "stayed", "not known"]
-
-
-class Taken(NamedTuple):
-    """A snapshot and what was concluded from it."""
-
-    snapshot: Snapshot
-    diagnosis: Diagnosis
 
 
 class Moved(Model, frozen=True):
@@ -89,14 +83,14 @@ class Comparison(Model, frozen=True):
     gone_nodes: tuple[str, ...] = ()
 
 
-def compare(one: Taken, other: Taken) -> Comparison:
+def compare(one: AnalysedSnapshot, other: AnalysedSnapshot) -> Comparison:
     """The earlier of two snapshots with the later.
 
     Raises :class:`dstack.UsageError` where they have no node, worker or actor in common.
     """
-    earlier, later = sorted((one, other), key=lambda taken: taken.snapshot.taken_at)
+    earlier, later = sorted((one, other), key=lambda analysed: analysed.snapshot.taken_at)
     _refuse_others(earlier.snapshot, later.snapshot)
-    return _Comparing(Side(*earlier), Side(*later)).result()
+    return _Comparing(Side(earlier), Side(later)).result()
 
 
 def _refuse_others(earlier: Snapshot, later: Snapshot) -> None:

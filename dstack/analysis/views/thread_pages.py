@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from dstack.analysis.index.sample_index import SampleIndex
 from dstack.analysis.naming import names, sentences
-from dstack.analysis.naming.vertex_details import execution_of, is_torn, member
+from dstack.analysis.naming.vertex_details import details_of, execution_of, is_torn
 from dstack.analysis.solve.requirements import targets_of
 from dstack.analysis.stacks.absent_workers import Lull, Missing, missing
 from dstack.analysis.stacks.app_threads import Doing, Execution, Running, call_in_words, doing_of, kind_of, running
@@ -290,7 +290,7 @@ class Stacks:
             return vertex.never
         if vertex is not None and vertex.wait is not None:
             call = vertex.wait.what or vertex.wait.kind
-            known = [key for key in dict.fromkeys(targets_of(vertex)) if not self.vertices[key].other_side_of]
+            known = [key for key in dict.fromkeys(targets_of(vertex)) if not self.vertices[key].waker_of]
             more = f" (+{len(known) - 1:,} more)" if len(known) > 1 else ""
             return f"{call} → {sentences.name(self.index, self.vertices[known[0]])}{more}" if known else call
         frames = self.index.snapshot.frames_of(one)
@@ -313,7 +313,7 @@ class Stacks:
             return None
         frames = self.index.snapshot.frames_of(one) if one else ()
         onward, left_out = self._onward(vertex)
-        who = member(self.index, vertex) if vertex else None
+        who = details_of(self.index, vertex) if vertex else None
         taken = one.locals if isinstance(one, Thread) else None
         return Stack(
             key=key,
@@ -378,7 +378,7 @@ class Stacks:
 
     def _told(self, keys: tuple[Key, ...]) -> Onward:
         vertex = self.vertices[keys[0]]
-        who = member(self.index, vertex)
+        who = details_of(self.index, vertex)
         parts = (who.ranks.in_words, f"pid {who.pid}" if who.pid else None, who.node_ip)
         place = ", ".join(part for part in parts if part)
         return Onward(keys, sentences.name(self.index, vertex), place)

@@ -307,7 +307,7 @@ class WaitTree:
             resources=wait.resources,
             timeout_s=wait.timeout_s,
             since=of_any([self._vertices[key].since or Since() for key in waiters]),
-            stands=all(self._vertices[key].stands for key in waiters),
+            stands=all(self._vertices[key].is_confirmed for key in waiters),
         )
 
     def _likeness(self, key: Key) -> object:
@@ -315,7 +315,7 @@ class WaitTree:
         vertex = self._vertices[key]
         wait = vertex.wait
         how = wait and (wait.kind, wait.what, wait.resources, wait.needed, wait.total, wait.timeout_s, wait.evidence)
-        return (vertex.kind, vertex.label, vertex.never, vertex.other_side_of, vertex.stands, self._line(vertex), how)
+        return (vertex.kind, vertex.label, vertex.never, vertex.waker_of, vertex.is_confirmed, self._line(vertex), how)
 
     def _line(self, vertex: Vertex) -> Frame | None:
         execution = execution_of(self._index, vertex)

@@ -27,11 +27,11 @@ from dstack.probes.connection.connect import Cluster
 from dstack.probes.connection.ray_stubs import gcs_service_pb2, gcs_service_pb2_grpc, reporter_pb2, reporter_pb2_grpc
 from dstack.probes.connection.rpc import Call, Refused, call_all
 from dstack.probes.node import wire
+from dstack.probes.node.blocked_calls.frames_only import shallow_call
 from dstack.probes.node.stacks.origins import Origins
 from dstack.probes.node.stacks.roles import shown_role
 from dstack.probes.node.stacks.table import StackTable
 from dstack.probes.node.threads import PythonThread, ShownFrame
-from dstack.probes.node.waits.frames_only import shallow_call
 from dstack.probes.node_access.answers import validated
 
 KEY = "DASHBOARD_AGENT_ADDR_NODE_ID_PREFIX:"

@@ -12,27 +12,28 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from dstack.probes.node.asyncio.coroutine_samples import LoopState, waits_of
-from dstack.probes.node.asyncio.event_loops import has_tasks, is_event_loop, may_have_loops
+from dstack.probes.node.asyncio.event_loops import has_tasks, may_have_loops
+from dstack.probes.node.blocked_calls.blocked_call import BlockedCalls
+from dstack.probes.node.blocked_calls.unproven import REF_CALLS, unproven_call, unread
 from dstack.probes.node.cpython.frames import Step
 from dstack.probes.node.cpython.interpreter import Interpreter
 from dstack.probes.node.cpython.memory import ProcessMemory, Unreadable, open_memory
 from dstack.probes.node.cpython.process import Known, MemoryThread, PythonProcess
 from dstack.probes.node.cpython.values import shown_locals
 from dstack.probes.node.procfs import proc
-from dstack.probes.node.procfs.stability import marks_at_rest, marks_of, read_at_rest, unchanged
 from dstack.probes.node.program_labels import program_labels
 from dstack.probes.node.ray.compiled_graphs import stages_of
 from dstack.probes.node.ray.concurrency_groups import concurrency_groups, runs_methods
 from dstack.probes.node.ray.ids import actor_of_task
 from dstack.probes.node.ray.thread_tasks import read_tasks
 from dstack.probes.node.reading import Problem, ProcessReading, Request, ThreadReading
+from dstack.probes.node.stability import marks_at_rest, marks_of, read_at_rest, unchanged
 from dstack.probes.node.stacks.origins import Origins
 from dstack.probes.node.stacks.roles import role_of
-from dstack.probes.node.waits.blocked_call import BlockedCalls
+from dstack.probes.node.threads import is_event_loop
 from dstack.probes.node.waits.reachable_objects import what_reaches
 from dstack.probes.node.waits.reached import COROUTINE, THREAD, Reached
 from dstack.probes.node.waits.shared_objects import NOTHING, WaitsOn
-from dstack.probes.node.waits.unproven import REF_CALLS, unproven_call, unread
 from dstack.probes.node.wire import CallData
 
 ATTEMPTS = 5

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 
 import psutil
 
-from dstack.probes.node.cpython.cached_property import cached_property
+from dstack.probes.node.cached_property import cached_property
 from dstack.probes.node.procfs import proc
 from dstack.probes.node.procfs.children import Families, is_helper, is_python
 from dstack.probes.node.procfs.permissions import DumpFailed

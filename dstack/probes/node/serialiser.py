@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from dstack.probes.node.asyncio.event_loops import is_event_loop
 from dstack.probes.node.process import Process
 from dstack.probes.node.procfs import proc
 from dstack.probes.node.procfs.children import is_cut_off
 from dstack.probes.node.reading import Problem, ProcessReading, ThreadReading
-from dstack.probes.node.stacks.redaction import masked_locals
+from dstack.probes.node.redaction import masked_locals
 from dstack.probes.node.stacks.table import StackTable
+from dstack.probes.node.threads import is_event_loop
 from dstack.probes.node.wire import FailureData, ProcessData, ThreadData
 
 STATES = {

@@ -6,6 +6,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Generic, Protocol, TypeVar
 
+LOOP_THREAD = "AsyncIO Thread"
+"""The name that Ray gives the threads of async actors' event loops; seen on Ray 2.46 and 2.60."""
+
 
 @dataclass(frozen=True, eq=False)
 class Position:
@@ -74,3 +77,8 @@ def is_in(frame: Frame, file: str, *functions: str) -> bool:
     """Whether a frame is in a file whose path ends so, and in one of these functions if any are given."""
     position = frame.position
     return (not functions or position.function in functions) and position.file.endswith(file)
+
+
+def is_event_loop(thread: AnyThread) -> bool:
+    """Whether the thread runs an async actor's event loop, by its name."""
+    return thread.name.startswith(LOOP_THREAD)

@@ -5,8 +5,7 @@ from __future__ import annotations
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
-from typing import NamedTuple
+from dataclasses import dataclass, field, replace
 
 from dstack.model import Failure, Worker
 from dstack.probes.budget import Budget
@@ -61,7 +60,8 @@ class Extras:
     setups_of: Sequence[str] = ()
 
 
-class Reading(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Reading:
     """What a probe answered about some nodes, and by how much the clock there is ahead of ours."""
 
     nodes: Sequence[str]
@@ -118,7 +118,7 @@ class NodeReaders:
         elsewhere = {node: its for node, its in local_workers.items() if _is_elsewhere(its, local.answers)}
         self._liveness.elsewhere.update(elsewhere)
         local.answers = [
-            one._replace(nodes=[node for node in one.nodes if node not in elsewhere]) for one in local.answers
+            replace(one, nodes=[node for node in one.nodes if node not in elsewhere]) for one in local.answers
         ]
         local.add(remote.result())
         local.add(self._read_remote(elsewhere, inventory, budget, extras))

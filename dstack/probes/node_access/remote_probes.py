@@ -129,14 +129,14 @@ class RemoteProbes:
         started.set_result(process)
         assert process.stdout is not None
         with process.stdout as stream:
-            for kind, payload in Messages(stream):
-                match kind:
+            for message in Messages(stream):
+                match message.kind:
                     case "joined":
                         self._joined = True
                     case "ended":
-                        self._ended = msgspec.json.decode(payload, type=NodeFailure)
+                        self._ended = msgspec.json.decode(message.payload, type=NodeFailure)
                     case "reply":
-                        reply = msgspec.json.decode(payload, type=Reply)
+                        reply = msgspec.json.decode(message.payload, type=Reply)
                         self._results.put((reply.number, reply.node_id, reply.result()))
         self._ended = self._ended or NodeFailure("dstack's driver on the cluster ended", "ended")
         self._results.put(None)

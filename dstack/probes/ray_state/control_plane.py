@@ -17,7 +17,7 @@ from dstack.probes.connection.addresses import canonical
 from dstack.probes.connection.connect import Cluster
 from dstack.probes.connection.ray_stubs import common_pb2, gcs_pb2, gcs_service_pb2, gcs_service_pb2_grpc
 from dstack.probes.connection.rpc import Call, Refused, Request, call_all
-from dstack.probes.node.stacks.redaction import masked_command
+from dstack.probes.node.redaction import masked_command
 from dstack.probes.ray_state import autoscaler
 
 PROBE_NAMESPACE = "_dstack"

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator
-from typing import Any, NamedTuple
+from dataclasses import dataclass
+from typing import Any
 
 import msgspec
 
@@ -39,7 +40,8 @@ class _Details(msgspec.Struct):
     traceback: str = ""
 
 
-class Place(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Place:
     """A line of a traceback; ``source`` is its text, where the executor had the file."""
 
     file: str

@@ -3,25 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, cast
+from dataclasses import dataclass
+from typing import Any, ClassVar
 
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.screen import Screen
 from textual.widgets import Footer, Input
 
+from dstack.tui.host import Host
 from dstack.tui.source import Look
-from dstack.tui.widgets.top_bar import TopBar
+from dstack.tui.views.top_bar import TopBar
 from dstack.vertex_keys import Key
-
-if TYPE_CHECKING:
-    from dstack.tui.app import DstackApp
 
 Place = tuple[str, int]
 """A file, as the node has it, and a line."""
 
 
-class Choice(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Choice:
     """An entry of the command palette that has no key."""
 
     title: str
@@ -53,9 +53,10 @@ class View(Screen[None]):
         self.look: Look | None = None
 
     @property
-    def application(self) -> DstackApp:
-        """The one application."""
-        return cast("DstackApp", self.app)
+    def host(self) -> Host:
+        """The application that shows this view."""
+        assert isinstance(self.app, Host)
+        return self.app
 
     def compose(self) -> ComposeResult:
         """The frame around every view's own body."""
@@ -68,7 +69,7 @@ class View(Screen[None]):
 
     def on_screen_resume(self) -> None:
         """Shows what has come in while another view was on the screen."""
-        self.offer(self.application.shown)
+        self.offer(self.host.shown)
         self.refresh_top()
 
     def offer(self, look: Look | None) -> None:
@@ -80,8 +81,8 @@ class View(Screen[None]):
     def refresh_top(self) -> None:
         """Tells again on top how old the look is and what is under way."""
         if self.query("#coverage"):  # which is not there before the view has been composed
-            app = self.application
-            self.query_one(TopBar).tell(self.look, app.status, list(app.MODES), app.current_mode)
+            status = self.host.status
+            self.query_one(TopBar).tell(self.look, status, list(self.app.MODES), self.app.current_mode)
 
     # What a view is made of: each has its own, and Textual's metaclass leaves no room for abc's
 

@@ -6,8 +6,8 @@ To be run as root in a network namespace of its own, ``unshare --net``, whose lo
 import json
 import subprocess
 
-from tests.clusters import ray_cluster
-from tests.command import dstack, settled_check
+from tests.clusters.dstack_command import dstack, settled_check
+from tests.clusters.ray_clusters import ray_cluster
 
 ADDRESS = "fd00::1"
 

@@ -11,13 +11,13 @@ import pytest
 from hypothesis import HealthCheck, given
 
 from dstack.analysis.diagnose import diagnose, of_interest
-from dstack.analysis.findings.deadlock import SHOWN_CYCLE
+from dstack.analysis.findings.kinds.deadlock import SHOWN_CYCLE
 from dstack.analysis.solve.open_chains import MAX_RANKED
 from dstack.diagnosis import Diagnosis, Finding, Ratio
 from dstack.model import Bundle, Failure, Snapshot
 from dstack.snapshot_file import save
 from dstack.vertex_keys import GroupKey, ThreadKey
-from tests.effort import examples
+from tests.fuzzing.effort import examples
 from tests.paths import ROOT
 from tests.unit.scenes import Call, Scene, SceneProcess
 from tests.unit.support.random_snapshots import related_snapshots
@@ -438,8 +438,8 @@ def test_a_fully_observed_cluster_is_complete() -> None:
     diagnosis = scene.diagnose()
 
     assert not diagnosis.incomplete
-    assert diagnosis.coverage.workers == Ratio(seen=2, total=2)
-    assert diagnosis.coverage.nodes == Ratio(seen=1, total=1)
+    assert diagnosis.coverage.workers == Ratio(observed=2, total=2)
+    assert diagnosis.coverage.nodes == Ratio(observed=1, total=1)
 
 
 @pytest.mark.parametrize("hidden", ["is_unreachable", "is_unreadable", "has_no_stacks"])
@@ -451,8 +451,8 @@ def test_an_unobserved_worker_might_be_stuck(hidden: str) -> None:
     diagnosis = scene.diagnose()
 
     assert (diagnosis.verdict, diagnosis.incomplete) == ("clear", True)
-    assert diagnosis.coverage.workers == Ratio(seen=1, total=2)
-    assert diagnosis.coverage.nodes == Ratio(seen=1, total=2)
+    assert diagnosis.coverage.workers == Ratio(observed=1, total=2)
+    assert diagnosis.coverage.nodes == Ratio(observed=1, total=2)
 
 
 def test_a_wait_for_an_unlisted_ref_might_never_end() -> None:
@@ -493,7 +493,7 @@ def test_a_deadlock_is_found_whatever_else_was_not_observed() -> None:
     diagnosis = scene.diagnose()
 
     assert (diagnosis.verdict, diagnosis.incomplete) == ("deadlock", False)
-    assert diagnosis.coverage.workers.seen < diagnosis.coverage.workers.total
+    assert diagnosis.coverage.workers.observed < diagnosis.coverage.workers.total
 
 
 def test_a_dead_node_is_no_gap() -> None:
@@ -504,7 +504,7 @@ def test_a_dead_node_is_no_gap() -> None:
     diagnosis = scene.diagnose()
 
     assert not diagnosis.incomplete
-    assert diagnosis.coverage.nodes == Ratio(seen=1, total=1)
+    assert diagnosis.coverage.nodes == Ratio(observed=1, total=1)
 
 
 # Workers of interest

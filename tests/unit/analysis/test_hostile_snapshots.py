@@ -10,15 +10,15 @@ from typing import Any
 
 import pytest
 
-from dstack.analysis.diagnose import diagnose
+from dstack.analysis.views.analysed_snapshot import AnalysedSnapshot
 from dstack.errors import SnapshotFileError
 from dstack.model import Snapshot
 from dstack.report.check_json import check_json
 from dstack.report.text import report_text
 from dstack.snapshot_file import dumps, load, loads
 from dstack.visible import UNSEEN
-from tests.effort import IS_SEARCH, tries
-from tests.mutations import ByValues, by_bytes
+from tests.fuzzing.effort import IS_SEARCH, tries
+from tests.fuzzing.mutations import ByValues, by_bytes
 from tests.tui.sources import RECORDED
 
 MUTATIONS = tries(10_000)
@@ -51,9 +51,9 @@ def test_mutations_are_shown_or_rejected() -> None:
             told = str(error)
         else:
             shown += 1
-            diagnosis = diagnose(snapshot)
-            check_json(snapshot, diagnosis)
-            told = report_text(snapshot, diagnosis) if shown % REPORTED == 0 else ""
+            analysed = AnalysedSnapshot.of(snapshot)
+            check_json(analysed)
+            told = report_text(analysed) if shown % REPORTED == 0 else ""
         assert not UNSEEN.search(told.replace("\n", ""))
         slowest_s = max(slowest_s, time.process_time() - began)
 
@@ -154,9 +154,9 @@ def test_an_expensive_snapshot_is_diagnosed_in_bounded_time(made: Callable[[], J
     began = time.process_time()
 
     snapshot: Snapshot = loads(json.dumps(made()).encode())
-    diagnosis = diagnose(snapshot)
-    text = report_text(snapshot, diagnosis)
-    check_json(snapshot, diagnosis)
+    analysed = AnalysedSnapshot.of(snapshot)
+    text = report_text(analysed)
+    check_json(analysed)
 
     assert time.process_time() - began < 2 * MOST_S
     assert len(text) < 1_000_000

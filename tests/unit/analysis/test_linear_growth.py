@@ -13,8 +13,9 @@ import msgspec
 import pytest
 from rich.console import Console
 
-from dstack.analysis.diagnose import diagnose, of_interest
+from dstack.analysis.diagnose import of_interest
 from dstack.analysis.solve.reduction import cores, residue, stuck_graph
+from dstack.analysis.views.analysed_snapshot import AnalysedSnapshot
 from dstack.model import Snapshot
 from dstack.report.check_json import check_json
 from dstack.report.text import print_report
@@ -163,10 +164,10 @@ def sampled_twice(scene: Scene) -> Snapshot:
 
 def explain(snapshot: Snapshot) -> tuple[str, dict[str, Any]]:
     of_interest(snapshot)
-    diagnosis = diagnose(snapshot)
+    analysed = AnalysedSnapshot.of(snapshot)
     out = io.StringIO()
-    print_report(Console(file=out, highlight=False, width=100), snapshot, diagnosis)
-    document: dict[str, Any] = msgspec.json.decode(check_json(snapshot, diagnosis))
+    print_report(Console(file=out, highlight=False, width=100), analysed)
+    document: dict[str, Any] = msgspec.json.decode(check_json(analysed))
     return out.getvalue(), document
 
 

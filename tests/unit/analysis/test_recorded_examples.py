@@ -7,9 +7,9 @@ import gzip
 import pytest
 
 from dstack.report.text import WIDTH
-from tests.clusters import EXAMPLES
-from tests.expected import ALARMS, FIRST_LINES, expected_of, first_lines
-from tests.recorded_examples import NAMES, RECORDED, document_with_report, recorded
+from tests.examples.expected import ALARMS, FIRST_LINES, expected_of, first_lines
+from tests.examples.recorded import NAMES, RECORDED, document_with_report, recorded
+from tests.paths import EXAMPLES
 
 MOST_LINES = 25
 """The most lines of the report of a deadlock or hang; findings in Ray's libraries have longer chains."""

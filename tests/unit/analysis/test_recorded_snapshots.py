@@ -11,6 +11,7 @@ import pytest
 
 from dstack.analysis.diagnose import diagnose
 from dstack.analysis.index.ranks import ranks_of
+from dstack.analysis.views.analysed_snapshot import AnalysedSnapshot
 from dstack.diagnosis import Diagnosis
 from dstack.report.headline import headline
 from dstack.report.text import report_text
@@ -125,7 +126,7 @@ def test_tasks_that_wait_outside_of_ray_are_named_where_there_is_no_finding(name
 @pytest.mark.parametrize("name", versions_of("torch-mesh"))
 def test_the_ranks_of_a_device_mesh_and_the_labels_of_the_program_are_named(name: str) -> None:
     snapshot = load(RECORDED_CLUSTERS / name)
-    diagnosis = diagnose(snapshot)
+    analysed = AnalysedSnapshot.of(snapshot)
 
     found = {
         ranks.rank: ranks for one in snapshot.samples[0].workers if (ranks := ranks_of(one.process)).rank is not None
@@ -137,8 +138,8 @@ def test_the_ranks_of_a_device_mesh_and_the_labels_of_the_program_are_named(name
         3: (("tp", 1), ("dp", 1)),
     }
     assert dict(found[3].labels) == {"stage": "late", "host": "h3"}
-    assert "rank 3" in headline(diagnosis)
-    assert "rank 3 (tp 1, dp 1, stage=late, host=h3)" in " ".join(report_text(snapshot, diagnosis).split())
+    assert "rank 3" in headline(analysed.diagnosis)
+    assert "rank 3 (tp 1, dp 1, stage=late, host=h3)" in " ".join(report_text(analysed).split())
 
 
 @pytest.mark.parametrize("name", versions_of("serve-queue"))

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from dstack.analysis.graph.in_process_links import NO_OTHERS
 from dstack.diagnosis import Diagnosis
 from dstack.vertex_keys import Key
-from tests.effort import examples
+from tests.fuzzing.effort import examples
 from tests.unit.scenes import SceneProcess, SceneThread
 from tests.unit.simulations.coroutines import ClusterScene as CoroutineScene
 from tests.unit.simulations.coroutines import SimulatedCluster as CoroutineCluster
@@ -73,19 +73,24 @@ def hide(proc: SceneProcess, how: str) -> None:
         coro.is_stable = how != "moving"
         if how == "unreadable" and coro.call:
             coro.waits_unreadably("its memory moved")
-    if how == "coroutines unread":
-        proc.coros, proc.coroutines_read = [], False
-    if how == "incomplete records":
-        del proc.submitted[::2]
-    if how == "without events":
-        for call in proc.submitted:
-            call.has_arrived = False
-    if how == "another task":
-        for thread in proc.threads:
-            thread.task_id = None
-    if how == "partly read":
-        del proc.threads[1:]
-        del proc.coros[1:]
+    leave_out(proc, how)
+
+
+def leave_out(proc: SceneProcess, how: str) -> None:
+    match how:
+        case "coroutines unread":
+            proc.coros, proc.coroutines_read = [], False
+        case "incomplete records":
+            del proc.submitted[::2]
+        case "without events":
+            for call in proc.submitted:
+                call.has_arrived = False
+        case "another task":
+            for thread in proc.threads:
+                thread.task_id = None
+        case "partly read":
+            del proc.threads[1:]
+            del proc.coros[1:]
 
 
 WAYS_TO_HIDE = (

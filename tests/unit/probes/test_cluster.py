@@ -160,7 +160,7 @@ def contained(hosts_possible: None) -> Iterator[tuple[int, int]]:
 
 
 @pytest.mark.hosts
-def test_what_the_probe_in_a_container_cannot_read_is_a_failure(
+def test_processes_unreadable_by_the_probe_in_a_container_are_failures(
     simulated: Simulated, contained: tuple[int, int]
 ) -> None:
     worker_id = simulated.worker(*contained)
@@ -176,7 +176,7 @@ def test_what_the_probe_in_a_container_cannot_read_is_a_failure(
 
 
 @pytest.mark.hosts
-def test_what_is_not_found_outside_of_a_container_is_no_failure(
+def test_processes_absent_outside_of_a_container_are_no_failures(
     simulated: Simulated, contained: tuple[int, int]
 ) -> None:
     simulated.worker(*contained)
@@ -226,7 +226,7 @@ def test_a_node_whose_clock_is_ahead_is_named_with_the_difference(simulated: Sim
     ]
 
 
-def test_who_did_not_answer_in_time_is_not_asked_again_and_others_are(simulated: Simulated, used_port: int) -> None:
+def test_workers_that_timed_out_are_not_asked_again(simulated: Simulated, used_port: int) -> None:
     slow, broken, good = (simulated.worker(os.getpid(), used_port) for _ in range(3))
     simulated.causes = {slow: "timeout", broken: "unreachable"}
 
@@ -240,9 +240,7 @@ def test_who_did_not_answer_in_time_is_not_asked_again_and_others_are(simulated:
 @pytest.mark.parametrize(
     "options", [DEFAULT, Options(pause=True), Options(native=True)], ids=["default", "pause", "native"]
 )
-def test_agents_which_pause_processes_are_asked_only_where_that_is_allowed(
-    simulated: Simulated, options: Options
-) -> None:
+def test_agents_that_pause_processes_are_asked_only_with_permission(simulated: Simulated, options: Options) -> None:
     unread = simulated.worker(1, 0, node_id=OTHER)
     simulated.remote_failures[unread] = {
         "stage": "stacks",
@@ -264,7 +262,7 @@ def test_agents_which_pause_processes_are_asked_only_where_that_is_allowed(
     assert simulated.rolls == 0, "the process is there, and the GCS need not be asked for it"
 
 
-def test_a_worker_that_the_gcs_does_not_list_any_more_has_ended(simulated: Simulated) -> None:
+def test_a_worker_that_the_gcs_no_longer_lists_has_ended(simulated: Simulated) -> None:
     gone, there = simulated.worker(1, 0, node_id=OTHER), simulated.worker(2, 0, node_id=OTHER)
     simulated.causes = {gone: "unreachable", there: "unreachable"}
     simulated.unlisted = {gone}

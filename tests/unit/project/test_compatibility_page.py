@@ -5,18 +5,19 @@ import re
 import pytest
 
 from dstack.probes.connection.connect import SUPPORTED
-from tests.compatibility import PAIRS, ROOT, SMOKE, Pair
+from tests.paths import ROOT
+from tests.versions.compatibility import PAIRS, SMOKE, Pair
 
 TEXT = (ROOT / "docs" / "compatibility.md").read_text(encoding="utf-8")
 
 
 @pytest.mark.parametrize(("heading", "pairs"), [("Run at every change", SMOKE), ("Run before a release", PAIRS)])
-def test_it_names_the_pairs_that_are_run(heading: str, pairs: tuple[Pair, ...]) -> None:
+def test_the_page_names_the_tested_pairs(heading: str, pairs: tuple[Pair, ...]) -> None:
     section = TEXT.partition(f"## {heading}")[2].partition("\n## ")[0]
     named = re.findall(r"^\| ([\d.]+) \| ([\d.]+) \|", section, re.MULTILINE)
     assert sorted(named) == sorted([("2.60", "3.11"), *((pair.ray.removesuffix(".0"), pair.python) for pair in pairs)])
 
 
-def test_it_names_what_is_let_in() -> None:
+def test_the_page_names_the_supported_versions() -> None:
     first, last = (".".join(map(str, version)) for version in SUPPORTED)
     assert f"Ray {first} to {last}" in TEXT

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from tests import compatibility
-from tests.chroot import TOOLS, Chroot
-from tests.compatibility import FAILED, PAIRS, ROOT, SMOKE, Pair, main, outcome
+from tests.paths import ROOT
+from tests.versions import compatibility
+from tests.versions.compatibility import FAILED, PAIRS, SMOKE, Pair, main, outcome
+from tests.versions.debian_tree import TOOLS, DebianTree
 
-IN_DEBIAN = next(pair for pair in PAIRS if pair.python in compatibility.IN_CHROOT)
+IN_DEBIAN = next(pair for pair in PAIRS if pair.python in compatibility.FROM_DEBIAN)
 NOT_HERE = f"there is no Python {IN_DEBIAN.python} on the PATH or under pyenv"
 
 
@@ -32,14 +33,14 @@ def test_without_mmdebstrap_the_pair_is_skipped_with_the_reason(monkeypatch: pyt
     assert outcome(IN_DEBIAN, 1) == f"SKIPPED: {NOT_HERE}, and this machine has no mmdebstrap"
 
 
-def test_all_that_is_missing_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_all_missing_tools_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("os.geteuid", lambda: 0)
     monkeypatch.setattr("shutil.which", lambda tool: None)
 
-    assert Chroot.missing() == f"this machine has no {' and no '.join(TOOLS)}"
+    assert DebianTree.missing() == f"this machine has no {' and no '.join(TOOLS)}"
 
 
-def test_a_python_that_must_be_here_fails_the_run(
+def test_a_missing_required_python_fails_the_run(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     pair = Pair("3.12", "2.60.0", ())
@@ -54,7 +55,7 @@ def test_a_python_that_must_be_here_fails_the_run(
 
 
 @pytest.mark.parametrize("pair", [*PAIRS, *SMOKE], ids=str)
-def test_what_a_pair_runs_is_there(pair: Pair) -> None:
+def test_the_tests_of_a_pair_exist(pair: Pair) -> None:
     assert [test for test in pair.tests if not (ROOT / test.partition("::")[0]).exists()] == []
 
 

@@ -7,7 +7,7 @@ from click.testing import CliRunner
 
 from docs_hooks import documents, examples, schemas
 from dstack.cli import main
-from tests.recorded_examples import NAMES, recorded
+from tests.examples.recorded import NAMES, recorded
 
 
 @pytest.fixture(scope="module")

@@ -10,6 +10,7 @@ import sys
 from pathlib import Path
 
 import grimp
+import networkx as nx
 import pytest
 
 import dstack
@@ -62,7 +63,7 @@ def test_show_loads_neither_ray_nor_textual_nor_networkx(tmp_path: Path, option:
     assert not {"ray", "textual", "networkx"} & loaded
 
 
-def test_taking_snapshots_loads_neither_ray_nor_what_ray_brings_along() -> None:
+def test_taking_a_snapshot_loads_neither_ray_nor_its_dependencies() -> None:
     """All that the collector loads takes 0.2 s of CPU time; Ray would take 0.6 s more."""
     loaded = modules_after("import dstack.collector, dstack.capture, dstack.probes.ray_state.glances")
 
@@ -100,10 +101,30 @@ def lint_imports(folder: Path) -> subprocess.CompletedProcess[str]:
     )
 
 
+def lint_with(folder: Path, module: str, line: str) -> subprocess.CompletedProcess[str]:
+    """The result for a copy of dstack with one more line at the end of a module."""
+    shutil.copytree(ROOT / "dstack", folder / "dstack", ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copy(ROOT / "pyproject.toml", folder)
+    with (folder / "dstack" / module).open("a") as source:
+        source.write(f"\n{line}\n")
+    return lint_imports(folder)
+
+
 def test_import_rules_hold() -> None:
     done = lint_imports(ROOT)
 
     assert done.returncode == 0, done.stdout
+
+
+def test_no_modules_import_each_other() -> None:
+    """Neither directly nor through others, and not for types alone either."""
+    graph = grimp.build_graph("dstack")
+    imports = nx.DiGraph(
+        (one, other) for one in graph.modules for other in graph.find_modules_directly_imported_by(one)
+    )
+
+    imports.remove_nodes_from(graph.find_descendants("dstack.tui"))
+    assert [sorted(cycle) for cycle in nx.strongly_connected_components(imports) if len(cycle) > 1] == []
 
 
 @pytest.mark.parametrize(
@@ -130,20 +151,29 @@ def test_import_rules_hold() -> None:
         ("cli.py", "def f():\n    import textual.app"),
     ],
 )
-def test_import_rules_are_able_to_break(tmp_path: Path, module: str, line: str) -> None:
-    shutil.copytree(ROOT / "dstack", tmp_path / "dstack", ignore=shutil.ignore_patterns("__pycache__"))
-    shutil.copy(ROOT / "pyproject.toml", tmp_path)
-    with (tmp_path / "dstack" / module).open("a") as source:
-        source.write(f"\n{line}\n")
-
-    done = lint_imports(tmp_path)
+def test_import_rules_can_fail(tmp_path: Path, module: str, line: str) -> None:
+    done = lint_with(tmp_path, module, line)
 
     name = f"dstack.{module.removesuffix('.py').replace('/', '.')}"
     assert done.returncode == 1, done.stdout
     assert re.search(rf"- +{name} -> ", done.stdout)
 
 
-def test_what_travels_to_nodes_needs_only_the_standard_library_and_psutil() -> None:
+@pytest.mark.parametrize(
+    ("module", "line", "cycle"),
+    [
+        ("watch/ring.py", "import dstack.watch.loop", ".ring -> .loop"),
+        ("probes/node/procfs/proc.py", "import dstack.probes.node.cpython.memory", ".procfs -> .cpython"),
+    ],
+)
+def test_cycles_of_packages_break_the_rules(tmp_path: Path, module: str, line: str, cycle: str) -> None:
+    done = lint_with(tmp_path, module, line)
+
+    assert done.returncode == 1, done.stdout
+    assert cycle in done.stdout
+
+
+def test_the_node_package_needs_only_the_standard_library_and_psutil() -> None:
     graph = grimp.build_graph("dstack", include_external_packages=True)
     travelling = {"dstack.probes.node", *graph.find_descendants("dstack.probes.node")}
 

@@ -14,7 +14,7 @@ import msgspec
 import pytest
 
 import dstack
-from dstack.analysis.diagnose import diagnose
+from dstack.analysis.views.analysed_snapshot import AnalysedSnapshot
 from dstack.cli import main
 from dstack.pytest_plugin.fixture import Dstack, Watch
 from dstack.report.check_schema import check_schema
@@ -154,7 +154,7 @@ def test_docstrings_of_examples_have_no_banned_word() -> None:
 @pytest.mark.parametrize("path", RECORDED, ids=lambda path: path.name.partition(".")[0])
 def test_reports_of_recorded_examples_have_no_banned_word(path: Path) -> None:
     taken = load(path)
-    report = report_text(taken, diagnose(taken))
+    report = report_text(AnalysedSnapshot.of(taken))
 
     assert banned(Text(f"report of {path.name}", line) for line in report.splitlines()) == []
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import dstack
 from dstack.probes.node.cpython.memory import open_memory
-from dstack.pytest_plugin import look
+from dstack.pytest_plugin import inspection
 from dstack.snapshot_file import save
 from dstack.watch.ring import Ring
 from tests.unit.scenes import Scene
@@ -32,7 +32,7 @@ def calls(path: Path) -> Iterator[str]:
             yield ast.unparse(node)
 
 
-def test_no_signal_is_sent_but_to_go_on() -> None:
+def test_the_only_signal_to_a_target_is_sigcont() -> None:
     found = {
         (str(path.relative_to(PACKAGE)), call)
         for path in PACKAGE.rglob("*.py")
@@ -43,7 +43,7 @@ def test_no_signal_is_sent_but_to_go_on() -> None:
     assert found == SIGNALS
 
 
-def test_nothing_traces_or_writes_but_pyspy() -> None:
+def test_only_pyspy_traces_or_writes() -> None:
     texts = {str(path.relative_to(PACKAGE)): path.read_text() for path in PACKAGE.rglob("*.py")}
 
     assert {name for name, text in texts.items() if "ctypes" in text} == C
@@ -56,7 +56,7 @@ def test_memory_is_opened_for_reading_only() -> None:
         assert fcntl.fcntl(memory._fd, fcntl.F_GETFL) & os.O_ACCMODE == os.O_RDONLY
 
 
-def test_links_that_somebody_has_put_in_the_way_are_not_followed(tmp_path: Path) -> None:
+def test_symbolic_links_are_not_followed(tmp_path: Path) -> None:
     snapshot = Scene().snapshot()
     victim = tmp_path / "victim"
     victim.write_text("mine")
@@ -67,7 +67,7 @@ def test_links_that_somebody_has_put_in_the_way_are_not_followed(tmp_path: Path)
     expected.symlink_to(victim)
 
     save(snapshot, tmp_path / "s.json", force=True)
-    look._save_if_possible(snapshot, tmp_path / "t.json.gz")
+    inspection._save_if_possible(snapshot, tmp_path / "t.json.gz")
     saved = ring.save(snapshot)
 
     assert victim.read_text() == "mine"
@@ -76,7 +76,7 @@ def test_links_that_somebody_has_put_in_the_way_are_not_followed(tmp_path: Path)
     assert not (tmp_path / "t.json.gz").is_symlink()
 
 
-def test_files_are_their_owners_only_also_while_they_are_written(tmp_path: Path) -> None:
+def test_files_are_readable_by_their_owner_only_even_while_written(tmp_path: Path) -> None:
     modes: set[int] = set()
     real_replace, real_link = os.replace, os.link
 

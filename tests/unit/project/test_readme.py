@@ -64,7 +64,7 @@ def test_the_table_lists_all_options_of_snapshot_and_those_of_several_commands()
 
 
 @pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.name)
-def test_every_option_that_stands_with_a_command_is_one_of_its(document: Path) -> None:
+def test_every_option_named_with_a_command_is_its_option(document: Path) -> None:
     for code in code_of(document):
         command = COMMAND.match(code)
         assert command

@@ -8,11 +8,11 @@ import sys
 
 import pytest
 
-from tests.clusters import REPOSITORY
+from tests.paths import ROOT
 
 CONFTEST = f"""
 import sys
-sys.path.insert(0, {str(REPOSITORY)!r})
+sys.path.insert(0, {str(ROOT)!r})
 from tests.conftest import *
 from tests.conftest import default_signals_in_children
 """

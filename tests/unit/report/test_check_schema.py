@@ -12,9 +12,9 @@ import pytest
 from dstack.model import Snapshot
 from dstack.report.check_schema import check_schema
 from dstack.snapshot_file import dumps, load
-from tests.command import Json
+from tests.clusters.dstack_command import Json
+from tests.examples.recorded import RECORDED, document_of
 from tests.paths import RECORDED_CLUSTERS
-from tests.recorded_examples import RECORDED, document_of
 
 FILES = sorted([*RECORDED.rglob("*.json.gz"), *RECORDED_CLUSTERS.iterdir()])
 

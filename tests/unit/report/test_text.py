@@ -19,6 +19,7 @@ from rich.console import Console
 
 from dstack.analysis.diagnose import diagnose
 from dstack.analysis.naming.sentences import TORN_STACK
+from dstack.analysis.views.analysed_snapshot import AnalysedSnapshot
 from dstack.cli import main
 from dstack.model import Failure, Snapshot
 from dstack.report.check_json import MANY, check_json
@@ -28,8 +29,8 @@ from dstack.report.paths import short_path, shortened_left
 from dstack.report.text import WIDTH, print_report
 from dstack.snapshot_file import save
 from dstack.visible import UNSEEN, visible
-from tests.effort import examples
-from tests.hostile_text import hostile
+from tests.fuzzing.effort import examples
+from tests.fuzzing.hostile_text import hostile
 from tests.unit.scenes import JOB, Scene, SceneProcess
 from tests.unit.support.random_snapshots import related_snapshots
 
@@ -94,7 +95,7 @@ def blind() -> Scene:
 def text_of(snapshot: Snapshot, *, terminal: bool = False, details: bool = False) -> str:
     out = io.StringIO()
     console = Console(file=out, highlight=False, force_terminal=terminal, width=200)
-    print_report(console, snapshot, diagnose(snapshot), details=details)
+    print_report(console, AnalysedSnapshot.of(snapshot), details=details)
     return out.getvalue()
 
 
@@ -157,7 +158,7 @@ def test_the_details_name_every_member_and_what_it_waits_for() -> None:
     assert re.search(r"/srv/app/app\.py:\d+ return ping_of\(me\)", story)
 
 
-def test_the_stitched_stack_goes_from_the_driver_round_the_cycle() -> None:
+def test_the_stitched_stack_goes_from_the_driver_around_the_cycle() -> None:
     text = text_of(confirmed(deadlocked()).snapshot(), details=True)
 
     stack = text[text.index("Stitched stack") : text.index("Observed")]
@@ -225,7 +226,7 @@ def test_the_file_and_line_survive_long_paths_and_names() -> None:
     assert max(map(len, text.splitlines())) <= WIDTH
 
 
-def test_many_alike_are_folded_with_their_number() -> None:
+def test_similar_entries_are_folded_with_their_number() -> None:
     scene = slow()
     owner = scene.procs[0]
     clerk = scene.actor("Clerk")
@@ -239,7 +240,7 @@ def test_many_alike_are_folded_with_their_number() -> None:
     assert len(text.splitlines()) < 60
 
 
-def test_nothing_waits() -> None:
+def test_a_snapshot_without_waits_is_clear() -> None:
     scene = Scene()
     scene.driver()
 
@@ -301,7 +302,7 @@ def test_colour_is_for_terminals() -> None:
     assert "\x1b[" in text_of(deadlocked().snapshot(), terminal=True)
 
 
-def test_files_are_told_relative_to_the_working_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_files_are_relative_to_the_working_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
 
     assert short_path(f"{tmp_path}/app/app.py") == "app/app.py"
@@ -309,7 +310,7 @@ def test_files_are_told_relative_to_the_working_directory(tmp_path: Path, monkey
     assert short_path("/usr/lib/python3/site-packages/ray/_private/worker.py") == "ray/_private/worker.py"
 
 
-def test_files_are_told_though_the_working_directory_is_gone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_files_are_shown_without_a_working_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     gone = tmp_path / "gone"
     gone.mkdir()
     monkeypatch.chdir(gone)
@@ -319,10 +320,10 @@ def test_files_are_told_though_the_working_directory_is_gone(tmp_path: Path, mon
 
 
 @pytest.mark.parametrize("name", ["deadlocked", "infeasible", "slow"])
-def test_nothing_of_a_strangers_text_drives_the_terminal(name: str) -> None:
+def test_untrusted_text_cannot_control_the_terminal(name: str) -> None:
     attacked = hostile(SCENES[name]().snapshot())
 
-    for text in (text_of(attacked), check_json(attacked, diagnose(attacked)).decode()):
+    for text in (text_of(attacked), check_json(AnalysedSnapshot.of(attacked)).decode()):
         assert not UNSEEN.search(text.replace("\n", ""))
         assert "[bold red]x[/]" in text, "markup is shown, not obeyed"
     assert "\\x1b" in text_of(attacked), "what was there is shown"
@@ -345,14 +346,14 @@ def test_the_report_is_printed_in_any_encoding(encoding: str, tmp_path: Path) ->
     assert "+-    waits in ray.get for Left.back (queued behind 1)" in text
 
 
-def test_visible_keeps_what_one_can_see() -> None:
+def test_visible_keeps_printable_characters() -> None:
     assert visible("naïve × 漢字 🚀") == "naïve × 漢字 🚀"
     assert visible("a\tb\x1b\x00") == "a b\\x1b\\x00"
 
 
 @given(related_snapshots())
 @examples(100, suppress_health_check=[HealthCheck.too_slow])
-def test_any_snapshot_can_be_told(snapshot: Snapshot) -> None:
+def test_any_snapshot_can_be_reported(snapshot: Snapshot) -> None:
     lines = text_of(snapshot).splitlines()
 
     assert max(map(cell_len, lines)) <= WIDTH
@@ -484,7 +485,7 @@ class JsonCheck(msgspec.Struct):
 
 
 def json_of(snapshot: Snapshot) -> JsonCheck:
-    return msgspec.json.decode(check_json(snapshot, diagnose(snapshot)), type=JsonCheck)
+    return msgspec.json.decode(check_json(AnalysedSnapshot.of(snapshot)), type=JsonCheck)
 
 
 @pytest.mark.parametrize("name", SCENES)
@@ -492,7 +493,7 @@ def test_the_json_keeps_its_contract(name: str) -> None:
     assert json_of(SCENES[name]().snapshot()).schema == "dstack.check/1"
 
 
-def test_the_json_tells_the_deadlock() -> None:
+def test_the_json_has_the_deadlock() -> None:
     scene = confirmed(deadlocked())
     driver, left, right = scene.procs
 
@@ -509,7 +510,7 @@ def test_the_json_tells_the_deadlock() -> None:
     assert told.timing.sample_s == [0.5, 0.5]
 
 
-def test_the_json_says_who_is_a_coroutine() -> None:
+def test_the_json_marks_coroutines() -> None:
     told = json_of(confirmed(awaiting()).snapshot())
 
     (finding,) = told.findings
@@ -519,7 +520,7 @@ def test_the_json_says_who_is_a_coroutine() -> None:
     assert [member.coroutine for member in finding.blocked_behind] == [False]
 
 
-def test_a_stack_of_a_thread_that_ran_while_it_was_read_is_marked_as_inconsistent() -> None:
+def test_a_stack_of_a_thread_that_ran_during_its_reading_is_marked_as_inconsistent() -> None:
     scene = slow()
     blocker = next(thread for proc in scene.procs for thread in proc.threads if not thread.call)
     blocker.is_torn = True
@@ -543,7 +544,7 @@ def pid(proc: SceneProcess) -> int:
 @pytest.mark.parametrize(
     ("name", "code"), [("deadlocked", 1), ("infeasible", 1), ("slow", 0), ("empty", 0), ("blind", 4)]
 )
-def test_check_tells_by_its_exit_code(name: str, code: int, tmp_path: Path) -> None:
+def test_check_has_an_exit_code_for_each_verdict(name: str, code: int, tmp_path: Path) -> None:
     file = tmp_path / "taken.json.gz"
     save(SCENES[name]().snapshot(), file)
 
@@ -595,7 +596,7 @@ def test_the_examples_are_listed() -> None:
     assert re.search(r"^two_actors +Two actors", run("demo", "--list").stdout, re.MULTILINE)
 
 
-def test_of_very_many_pending_alike_the_first_is_listed_with_their_number() -> None:
+def test_many_similar_pending_tasks_are_one_entry_with_their_number() -> None:
     scene = Scene()
     driver, clerk = scene.driver(), scene.actor("Clerk")
     calls = [scene.call(clerk, "stamp", by=driver) for _ in range(2 * MANY)]
@@ -612,7 +613,7 @@ def test_of_very_many_pending_alike_the_first_is_listed_with_their_number() -> N
     assert f"{2 * MANY - 1:,} × Clerk.stamp" in text_of(scene.snapshot(), details=True)
 
 
-def test_alike_ones_that_nobody_waits_for_begin_one_stack() -> None:
+def test_similar_waiters_without_dependents_begin_one_stack() -> None:
     scene = Scene()
     driver, clerk = scene.driver(), scene.actor("Clerk")
     calls = [scene.call(clerk, "stamp", by=driver) for _ in range(50)]
@@ -624,7 +625,7 @@ def test_alike_ones_that_nobody_waits_for_begin_one_stack() -> None:
     assert "not shown" not in text
 
 
-def test_what_failed_alike_for_several_processes_is_one_sentence() -> None:
+def test_the_same_failure_of_several_processes_is_one_sentence() -> None:
     alike = [
         Failure(stage="stacks", reason="no permission", pid=pid, sample=sample) for pid in (7, 8) for sample in (1, 2)
     ]

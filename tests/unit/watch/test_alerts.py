@@ -5,6 +5,7 @@ from __future__ import annotations
 from msgspec.structs import replace
 
 from dstack.analysis.diagnose import diagnose
+from dstack.analysis.views.analysed_snapshot import AnalysedSnapshot
 from dstack.model import Snapshot
 from dstack.watch.alerts import Changes, Sightings
 from tests.unit.scenes import Scene, SceneProcess
@@ -41,7 +42,7 @@ class Seen:
 
     def sees(self, snapshot: Snapshot) -> Changes:
         self.now_s += 60
-        return self.sightings.take(snapshot, diagnose(snapshot), self.now_s)
+        return self.sightings.take(AnalysedSnapshot.of(snapshot), self.now_s)
 
 
 def began_at(scene: Scene) -> Snapshot:
@@ -61,7 +62,7 @@ def test_a_deadlock_is_new_once_and_then_lasts() -> None:
     assert second.lasting[0].began_s == 60
 
 
-def test_more_who_wait_behind_it_make_no_new_one() -> None:
+def test_more_waits_behind_a_deadlock_are_no_new_alert() -> None:
     scene, seen = Ring(), Seen()
     seen.sees(began_at(scene))
     scene.driver().gets(scene.call(scene.left, "more", by=scene.driver_))
@@ -82,7 +83,7 @@ def test_another_deadlock_is_a_new_one() -> None:
     assert (len(changes.new), len(changes.lasting), len(changes.over)) == (1, 1, 0)
 
 
-def test_what_is_not_there_any_more_is_over() -> None:
+def test_an_absent_finding_is_over() -> None:
     seen = Seen()
     seen.sees(began_at(Ring()))
 
@@ -92,7 +93,7 @@ def test_what_is_not_there_any_more_is_over() -> None:
     assert not seen.sightings.lasting
 
 
-def test_a_deadlock_somewhere_else_of_the_same_actors_is_another_one() -> None:
+def test_a_deadlock_of_the_same_actors_at_other_lines_is_a_new_one() -> None:
     scene, seen = Ring(), Seen()
     seen.sees(began_at(scene))
     again = Ring()
@@ -103,7 +104,7 @@ def test_a_deadlock_somewhere_else_of_the_same_actors_is_another_one() -> None:
     assert (len(changes.new), len(changes.over)) == (1, 1)
 
 
-def test_nothing_is_over_while_somebody_in_it_could_not_be_seen() -> None:
+def test_a_finding_with_an_unreadable_member_is_not_over() -> None:
     scene, seen = Ring(), Seen()
     seen.sees(began_at(scene))
     scene.left.is_unreadable = True
@@ -114,7 +115,7 @@ def test_nothing_is_over_while_somebody_in_it_could_not_be_seen() -> None:
     assert len(seen.sightings.lasting) == 1
 
 
-def test_who_only_waits_for_somebody_who_runs_is_nothing_to_tell() -> None:
+def test_a_wait_for_a_running_task_is_no_alert() -> None:
     scene = Scene()
     driver = scene.driver()
     call, worker = scene.run("work", by=driver)
@@ -137,7 +138,7 @@ class Stalled(Scene):
         self.driver_.gets(call)
 
 
-def test_what_only_seems_stuck_is_told_when_it_still_stands_after_a_while() -> None:
+def test_a_stalled_finding_is_reported_if_it_lasts() -> None:
     scene, seen = Stalled(), Seen()
     assert [finding.kind for finding in diagnose(began_at(scene)).findings] == ["stalled"]
 
@@ -147,7 +148,7 @@ def test_what_only_seems_stuck_is_told_when_it_still_stands_after_a_while() -> N
     assert not seen.sightings.doubtful
 
 
-def test_what_only_seems_stuck_is_not_told_too_soon() -> None:
+def test_a_stalled_finding_is_not_reported_too_soon() -> None:
     scene, seen = Stalled(), Seen()
     seen.sees(began_at(scene))
 
@@ -156,7 +157,7 @@ def test_what_only_seems_stuck_is_not_told_too_soon() -> None:
     assert seen.sees(began_at(scene)) == Changes()
 
 
-def test_what_only_seems_stuck_and_has_moved_begins_anew() -> None:
+def test_a_stalled_finding_that_changed_starts_again() -> None:
     scene, seen = Stalled(), Seen()
     seen.sees(began_at(scene))
 
@@ -166,7 +167,7 @@ def test_what_only_seems_stuck_and_has_moved_begins_anew() -> None:
     assert seen.sees(began_at(scene)).new == (0,)
 
 
-def test_a_suspected_deadlock_is_told_when_it_still_stands_after_a_while() -> None:
+def test_a_suspected_deadlock_is_reported_if_it_lasts() -> None:
     scene, seen = Ring(), Seen()
     assert not diagnose(sampled_once(scene)).findings[0].confirmed
 
@@ -174,7 +175,7 @@ def test_a_suspected_deadlock_is_told_when_it_still_stands_after_a_while() -> No
     assert seen.sees(sampled_once(scene)).new == (0,)
 
 
-def test_a_finding_is_touched_when_one_who_was_there_is_gone() -> None:
+def test_a_finding_is_changed_if_a_member_is_absent() -> None:
     scene, seen = Ring(), Seen()
     snapshot = began_at(scene)
     seen.sees(snapshot)
@@ -188,7 +189,7 @@ def test_a_finding_is_touched_when_one_who_was_there_is_gone() -> None:
     assert seen.sightings.is_touched(present - {max(sighting.tasks)})
 
 
-def test_numbers_do_not_tell_findings_apart() -> None:
+def test_findings_that_differ_in_numbers_are_the_same() -> None:
     snapshot = began_at(Ring())
     later = replace(snapshot, taken_at=snapshot.taken_at + 3600)
     seen = Seen()
@@ -239,7 +240,7 @@ def numbers(changes: Changes) -> tuple[int, int, int, int]:
     return len(changes.new), len(changes.lasting), len(changes.merged), len(changes.over)
 
 
-def test_findings_that_merge_are_one_from_then_on_and_end_once() -> None:
+def test_merged_findings_are_one_and_end_once() -> None:
     scene, seen = Circles(3), Seen()
     first, second, _ = scene.circles
     assert numbers(seen.sees(began_at(scene))) == (3, 0, 0, 0)
@@ -260,7 +261,7 @@ def test_findings_that_merge_are_one_from_then_on_and_end_once() -> None:
     assert changes.over[0].began_s == 60, "since the older one began"
 
 
-def test_a_part_that_splits_off_is_new_and_each_part_ends_by_itself() -> None:
+def test_a_part_that_splits_off_is_new_and_each_part_ends_separately() -> None:
     scene, seen = Circles(2), Seen()
     first, second = scene.circles
     scene.link(first, second)
@@ -295,7 +296,7 @@ def test_a_finding_that_grows_and_shrinks_is_the_same() -> None:
     assert changes.lasting[0].began_s == 60
 
 
-def test_findings_that_exchange_members_stay_two() -> None:
+def test_findings_that_exchange_members_remain_two() -> None:
     scene, seen = Circles(4), Seen()
     a, b, c, d = scene.circles
     scene.link(a, b)
@@ -308,7 +309,7 @@ def test_findings_that_exchange_members_stay_two() -> None:
     assert numbers(seen.sees(began_at(scene))) == (0, 2, 0, 0)
 
 
-def test_one_of_two_about_the_same_members_is_over_and_not_merged() -> None:
+def test_one_of_two_findings_with_the_same_members_is_over_and_not_merged() -> None:
     snapshot, seen = began_at(Ring()), Seen()
     seen.sees(snapshot)
     seen.sightings.lasting *= 2
@@ -316,7 +317,7 @@ def test_one_of_two_about_the_same_members_is_over_and_not_merged() -> None:
     assert numbers(seen.sees(snapshot)) == (0, 1, 0, 1)
 
 
-def test_what_only_seems_stuck_and_grows_or_shrinks_has_not_moved() -> None:
+def test_a_stalled_finding_that_grows_or_shrinks_is_unchanged() -> None:
     for sizes in ((1, 2), (2, 1)):
         scene, seen = Stalled(), Seen()
         others: list[SceneProcess] = []

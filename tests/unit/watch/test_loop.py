@@ -19,7 +19,7 @@ from prometheus_client.metrics_core import Metric
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as openmetrics_families
 from prometheus_client.parser import text_string_to_metric_families
 
-from dstack.analysis.diagnose import diagnose
+from dstack.analysis.views.analysed_snapshot import AnalysedSnapshot
 from dstack.diagnosis import Ratio
 from dstack.errors import SnapshotFileError, UsageError
 from dstack.model import Snapshot
@@ -33,7 +33,7 @@ from dstack.watch.loop import MOST_UNSAVED, Watch
 from dstack.watch.metrics import serve
 from dstack.watch.ring import Ring
 from dstack.watch.settings import Settings
-from tests.hostile_text import HOSTILE
+from tests.fuzzing.hostile_text import HOSTILE
 from tests.processes import wait_until
 from tests.unit.scenes import Scene
 
@@ -74,7 +74,7 @@ def full_disk() -> Any:
 # Files
 
 
-def test_files_are_named_by_when_they_were_taken_and_readable_by_their_owner_only(tmp_path: Path) -> None:
+def test_files_have_the_time_of_their_snapshot_and_are_readable_by_their_owner_only(tmp_path: Path) -> None:
     path = Ring(tmp_path / "new" / "deep", 5).save(snapshot())
 
     assert path == tmp_path / "new" / "deep" / "dstack-20231114-221320.json.gz"
@@ -82,7 +82,7 @@ def test_files_are_named_by_when_they_were_taken_and_readable_by_their_owner_onl
     assert load(path) == snapshot()
 
 
-def test_the_oldest_files_make_room_and_no_others_are_touched(tmp_path: Path) -> None:
+def test_the_oldest_files_are_deleted_and_no_others(tmp_path: Path) -> None:
     others = [
         "dstack-20200101-000000.json",
         "dstack-2020.json.gz",
@@ -116,7 +116,7 @@ def test_two_files_of_one_second_have_two_names(tmp_path: Path) -> None:
     ]
 
 
-def test_no_directory_can_be_where_a_file_is(tmp_path: Path) -> None:
+def test_a_file_in_place_of_the_directory_is_an_error(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
 
     with pytest.raises(SnapshotFileError, match="Cannot create the directory"):
@@ -136,12 +136,12 @@ def deadlock() -> Snapshot:
     return scene.sample().second_sample().snapshot()
 
 
-def test_what_cannot_be_written_is_told_and_written_later(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_an_unwritten_snapshot_is_reported_and_written_later(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     told = tmp_path / "told"
     one, taken = watch(tmp_path / "files", command=f"cat > {told}"), deadlock()
 
     with full_disk():
-        one._tell(taken, diagnose(taken), Changes(new=(0,)), 0.0)
+        one._tell(AnalysedSnapshot.of(taken), Changes(new=(0,)), 0.0)
         one._save_late()
     assert not list((tmp_path / "files").iterdir())
     document = json.loads(wait_until(lambda: read(told), deadline_s=SOON_S, what=lambda: "command"))
@@ -156,7 +156,7 @@ def test_what_cannot_be_written_is_told_and_written_later(tmp_path: Path, capfd:
     assert any(f"saved     after a retry: {path}" in line for line in lines)
 
 
-def test_only_so_much_is_kept_in_memory(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_snapshots_in_memory_are_bounded(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     one = watch(tmp_path)
     with full_disk():
         for second in range(MOST_UNSAVED + 2):
@@ -170,7 +170,7 @@ def test_only_so_much_is_kept_in_memory(tmp_path: Path, capfd: pytest.CaptureFix
 # Command
 
 
-def test_the_command_gets_the_document_and_what_it_says_is_told(tmp_path: Path) -> None:
+def test_the_command_gets_the_document_and_its_output_is_reported(tmp_path: Path) -> None:
     heard = Heard()
     command = Command(f"cat > {tmp_path}/told; echo said", heard)
 
@@ -192,7 +192,9 @@ def test_the_command_gets_the_document_and_what_it_says_is_told(tmp_path: Path) 
         ("yes", rf"timed out after 1 s and was killed; output: [y\n]{{{MOST_OUTPUT - 1}}}"),
     ],
 )
-def test_a_command_that_fails_or_hangs_is_told_and_does_not_keep_the_next(line: str, told: str, tmp_path: Path) -> None:
+def test_a_failing_or_hanging_command_is_reported_and_does_not_block_the_next(
+    line: str, told: str, tmp_path: Path
+) -> None:
     heard = Heard()
     pid = tmp_path / "pid"
     command = Command(f"echo $$ > {pid}; {line}", heard, deadline_s=1.0 if "timed out" in told else SOON_S)
@@ -207,14 +209,14 @@ def test_a_command_that_fails_or_hangs_is_told_and_does_not_keep_the_next(line: 
     wait_until(lambda: not alive_in(group), deadline_s=SOON_S, what=lambda: f"end of {alive_in(group)}")
 
 
-def test_a_command_that_does_not_read_is_no_hindrance() -> None:
+def test_a_command_that_does_not_read_its_input_blocks_nothing() -> None:
     heard = Heard()
     Command("true", heard).give(b"x" * 2**20)
 
     assert heard.wait_for() == [("command", "exited with code 0")]
 
 
-def test_only_so_many_findings_wait_for_a_command(tmp_path: Path) -> None:
+def test_findings_queued_for_a_command_are_bounded(tmp_path: Path) -> None:
     heard = Heard()
     command = Command(f"touch {tmp_path}/begun; sleep 1000", heard)
     command.give(b"")
@@ -227,7 +229,7 @@ def test_only_so_many_findings_wait_for_a_command(tmp_path: Path) -> None:
     command.stop()
 
 
-def test_a_stopped_command_is_gone_at_once_and_runs_no_more(tmp_path: Path) -> None:
+def test_a_stopped_command_is_killed_at_once_and_not_started_again(tmp_path: Path) -> None:
     heard = Heard()
     pid = tmp_path / "pid"
     command = Command(f"echo $$ >> {pid}; sleep 1000", heard)
@@ -264,7 +266,7 @@ def _runs(process: psutil.Process) -> bool:
 # Events
 
 
-def test_an_event_is_one_line_and_one_of_json(capfdbinary: pytest.CaptureFixture[bytes]) -> None:
+def test_an_event_is_one_line_of_text_or_json(capfdbinary: pytest.CaptureFixture[bytes]) -> None:
     Events(as_json=True).tell("finding", "two\nlines\x1b[31m", count=1)
 
     told = capfdbinary.readouterr()
@@ -273,7 +275,7 @@ def test_an_event_is_one_line_and_one_of_json(capfdbinary: pytest.CaptureFixture
     assert (document["event"], document["text"], document["count"]) == ("finding", "two\nlines\x1b[31m", 1)
 
 
-def test_an_event_drives_no_terminal(capfdbinary: pytest.CaptureFixture[bytes]) -> None:
+def test_an_event_cannot_control_the_terminal(capfdbinary: pytest.CaptureFixture[bytes]) -> None:
     Events(as_json=True).tell("finding", HOSTILE, finding={HOSTILE: HOSTILE})
 
     told = capfdbinary.readouterr()
@@ -289,7 +291,7 @@ def test_a_long_text_is_cut(capfd: pytest.CaptureFixture[str]) -> None:
     assert len(capfd.readouterr().err) < 1000
 
 
-def test_who_does_not_read_is_no_hindrance_and_reads_whole_lines_later(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_blocked_reader_delays_nothing_and_reads_whole_lines_later(monkeypatch: pytest.MonkeyPatch) -> None:
     reader, writer = os.pipe()
     monkeypatch.setattr("dstack.watch.events.STANDARD_ERROR", writer)
     events = Events()
@@ -317,14 +319,14 @@ def metrics_of(figures: Callable[[], Figures]) -> dict[str, str]:
     return dict(line.rsplit(" ", 1) for line in lines if not line.startswith("#"))
 
 
-def test_metrics_are_the_figures_of_that_moment() -> None:
+def test_metrics_have_the_current_figures() -> None:
     figures = Figures(
         is_up=True,
         findings={"deadlock": 2},
         found={"deadlock": 3},
         waits={"ray.get": 7, "lock": 1},
         oldest_wait_s=90.5,
-        workers_seen=Ratio(seen=9, total=10),
+        workers_seen=Ratio(observed=9, total=10),
         looks=12,
     )
 
@@ -356,7 +358,7 @@ PARSERS: dict[str, Callable[[str], Iterable[Metric]]] = {
 
 
 @pytest.mark.parametrize("accepted", PARSERS)
-def test_metrics_keep_the_conventions_of_prometheus(accepted: str) -> None:
+def test_metrics_follow_the_conventions_of_prometheus(accepted: str) -> None:
     request = urllib.request.Request(serve("0", lambda: FULL), headers={"Accept": accepted})
     with urllib.request.urlopen(request, timeout=5) as response:
         assert response.headers["Content-Type"].startswith(accepted)
@@ -408,7 +410,7 @@ def test_the_check_of_the_conventions_can_fail() -> None:
     assert len(list(problems_of(family))) == 2
 
 
-def test_a_kind_of_wait_cannot_add_metrics_of_its_own() -> None:
+def test_a_kind_of_wait_adds_no_metric() -> None:
     attack = 'x"} 1\ndstack_up 0\n# HELP \\' + HOSTILE
 
     with urllib.request.urlopen(serve("0", lambda: Figures(is_up=True, waits={attack: 7})), timeout=5) as response:
@@ -419,12 +421,12 @@ def test_a_kind_of_wait_cannot_add_metrics_of_its_own() -> None:
     assert told["dstack_up"].value == 1
 
 
-def test_metrics_are_for_this_host_only_unless_said_otherwise() -> None:
+def test_metrics_are_served_on_this_host_only_by_default() -> None:
     assert serve("0", Figures).startswith("http://127.0.0.1:")
     assert serve("0.0.0.0:0", Figures).startswith("http://0.0.0.0:")
 
 
-def test_a_port_that_is_taken_is_told() -> None:
+def test_a_port_in_use_is_an_error() -> None:
     port = re.findall(r":(\d+)/", serve("0", Figures))[0]
 
     with pytest.raises(UsageError, match=rf"Cannot serve metrics at 127\.0\.0\.1:{port}: Address already in use"):
@@ -432,6 +434,6 @@ def test_a_port_that_is_taken_is_told() -> None:
 
 
 @pytest.mark.parametrize("place", ["", "x", "80000", "host:", "-1"])
-def test_what_is_no_port_is_told(place: str) -> None:
+def test_a_malformed_port_is_an_error(place: str) -> None:
     with pytest.raises(UsageError, match="is not a port"):
         serve(place, Figures)

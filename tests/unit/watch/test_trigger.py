@@ -36,7 +36,7 @@ def of(*workers: WorkerGlance, silent: tuple[str, ...] = ()) -> Glance:
     return Glance(workers=workers, silent=silent)
 
 
-def test_a_running_task_stands_since_it_was_first_seen() -> None:
+def test_a_running_task_is_stable_since_it_was_first_observed() -> None:
     standing = seen(*((at, of(worker(running=("t",)))) for at in (0, 30, 60)))
 
     assert ages(standing, "t", 60) == [60]
@@ -45,13 +45,13 @@ def test_a_running_task_stands_since_it_was_first_seen() -> None:
     assert not standing.older_than(61, 60)
 
 
-def test_a_task_that_runs_elsewhere_by_now_has_moved() -> None:
+def test_a_task_that_runs_elsewhere_has_changed() -> None:
     standing = seen((0, of(worker("a", running=("t",)))), (60, of(worker("b", running=("t",)))))
 
     assert ages(standing, "t", 60) == [0]
 
 
-def test_a_pending_task_stands_until_its_state_changes() -> None:
+def test_a_pending_task_is_stable_until_its_state_changes() -> None:
     pending, running = (
         of(worker(pending={"t": state, "u": "PENDING_ARGS_AVAIL"}))
         for state in ("PENDING_ARGS_AVAIL", "SUBMITTED_TO_WORKER")
@@ -61,34 +61,34 @@ def test_a_pending_task_stands_until_its_state_changes() -> None:
     assert (ages(standing, "t", 60), ages(standing, "u", 60)) == ([0], [60])
 
 
-def test_what_is_gone_is_forgotten() -> None:
+def test_absent_tasks_are_forgotten() -> None:
     standing = seen((0, of(worker(running=("t",)))), (30, of()))
 
     assert not ages(standing, "t", 30)
     assert not standing.present
 
 
-def test_of_who_does_not_answer_what_was_known_stands() -> None:
+def test_tasks_of_an_unreachable_worker_remain_known() -> None:
     one = of(worker(running=("t",)))
     standing = seen((0, one), (30, of(silent=("w",))), (60, one))
 
     assert ages(standing, "t", 60) == [60]
 
 
-def test_a_driver_stands_while_it_counts_nothing_new() -> None:
+def test_a_driver_is_stable_while_its_counters_are() -> None:
     first, second = (of(worker(is_driver=True, counters=(count,))) for count in (1, 2))
 
     assert seen((0, first), (60, first)).older_than(60, 60)
     assert not seen((0, first), (60, second)).older_than(60, 60)
 
 
-def test_an_idle_worker_is_nothing_that_stands() -> None:
+def test_an_idle_worker_is_not_stalled() -> None:
     idle = of(worker(counters=(7,)))
 
     assert not seen((0, idle), (600, idle)).older_than(60, 600)
 
 
-def test_of_too_many_tasks_only_the_counters_are_compared() -> None:
+def test_only_the_counters_of_too_many_tasks_are_compared() -> None:
     flooded = [of(worker(pending=None, counters=(count,))) for count in (1, 1, 2)]
 
     assert seen(*zip((0, 60), flooded[:2], strict=True)).older_than(60, 60)
@@ -114,11 +114,11 @@ class Watched:
         return self
 
 
-def test_nothing_that_stands_is_nothing_to_look_at() -> None:
+def test_a_progressing_cluster_needs_no_snapshot() -> None:
     assert not Watched().sees(times=1000).began_at
 
 
-def test_a_picture_is_looked_at_at_once_and_then_ever_less_often() -> None:
+def test_stable_tasks_trigger_a_snapshot_at_once_and_then_less_often() -> None:
     began_at = Watched().sees("a", times=400).began_at
 
     gaps = [after - before for before, after in pairwise(began_at)]
@@ -128,7 +128,7 @@ def test_a_picture_is_looked_at_at_once_and_then_ever_less_often() -> None:
     assert gaps[-1] == SLOWEST_S
 
 
-def test_what_is_doubtful_is_looked_at_again_soon() -> None:
+def test_a_doubtful_finding_triggers_another_snapshot_soon() -> None:
     attention, picture = Attention(STUCK_AFTER_S, SHARE), frozenset({("w", "a")})
     attention.looked(picture, 0, 0.0, is_doubtful=True)
 
@@ -136,23 +136,23 @@ def test_what_is_doubtful_is_looked_at_again_soon() -> None:
     assert attention.reason(picture, STUCK_AFTER_S)
 
 
-def test_what_is_new_in_a_picture_is_looked_at_at_once() -> None:
+def test_new_stable_tasks_trigger_a_snapshot_at_once() -> None:
     assert Watched().sees("a").sees("a", "b").began_at == [0, 30]
 
 
-def test_a_picture_of_which_only_less_is_left_is_no_new_one() -> None:
+def test_fewer_stable_tasks_trigger_no_snapshot() -> None:
     assert Watched().sees("a", "b", "c").sees("a", "b").sees("a").began_at == [0]
 
 
-def test_what_moved_and_stands_again_is_new() -> None:
+def test_tasks_that_changed_and_are_stable_again_are_new() -> None:
     assert Watched().sees("a").sees().sees("a").began_at == [0, 60]
 
 
-def test_who_moves_in_a_finding_is_looked_at_at_once() -> None:
+def test_a_changed_member_of_a_finding_triggers_a_snapshot_at_once() -> None:
     assert Watched().sees("a").sees("a", touched=True).began_at == [0, 30]
 
 
-def test_a_full_look_that_failed_is_tried_again_ever_less_often() -> None:
+def test_a_failed_snapshot_is_retried_less_and_less_often() -> None:
     attention, picture = Attention(STUCK_AFTER_S, SHARE), frozenset({("w", "a")})
     now_s, waits = 0.0, []
     for _ in range(40):
@@ -167,7 +167,7 @@ def test_a_full_look_that_failed_is_tried_again_ever_less_often() -> None:
     assert attention.reason(frozenset({("w", "b")}), now_s + STUCK_AFTER_S)
 
 
-def test_the_reason_is_told_in_words() -> None:
+def test_the_reason_is_a_phrase() -> None:
     attention = Attention(STUCK_AFTER_S, SHARE)
     one = {("driver", (1,))}
     more = one | {("driver", "t", "SUBMITTED_TO_WORKER"), ("w", "t"), ("w", "u"), ("w", (2,))}
@@ -184,7 +184,9 @@ def test_the_reason_is_told_in_words() -> None:
     pictures=st.lists(st.frozensets(st.sampled_from("abcdef")), max_size=200),
     cost_s=st.floats(min_value=0, max_value=10),
 )
-def test_full_looks_take_their_share_at_most_and_miss_nothing(pictures: list[frozenset[str]], cost_s: float) -> None:
+def test_snapshots_take_at_most_their_share_of_time_and_miss_nothing(
+    pictures: list[frozenset[str]], cost_s: float
+) -> None:
     watched = Watched(cost_s)
     new_since: dict[str, float] = {}
     for picture in pictures:

@@ -6,15 +6,15 @@ from collections.abc import Iterator
 
 from msgspec.structs import replace
 
-from dstack.analysis.findings.deadlock import late_for_barrier
 from dstack.analysis.findings.diagrams.entries import Entries, Part, alike, is_queued
 from dstack.analysis.findings.diagrams.longest_path import longest_chain
+from dstack.analysis.findings.kinds.deadlock import late_for_barrier
 from dstack.analysis.findings.wording import collectives
 from dstack.analysis.findings.wording.failures import step as step_of_failure
 from dstack.analysis.findings.wording.group_ranks import ranks_in
 from dstack.analysis.findings.wording.narration import Narrator
 from dstack.analysis.findings.wording.restarts import restart_steps
-from dstack.analysis.findings.wording.unknown_wakers import gatherings, memberships
+from dstack.analysis.findings.wording.shared_calls import shared_call_steps, shared_calls
 from dstack.analysis.naming import sentences
 from dstack.diagnosis import Diagram, Entry, Finding, Step, Vertex
 from dstack.words import plural
@@ -50,9 +50,9 @@ class _Drawing:
         """The entries, folded where there are many; then who is in a call that others have not come to."""
         yield from self._entries.rows()
         yield from collectives.absent_steps(self._finding, self._narrator)
-        groups = gatherings(self._finding, self._narrator) if self._finding.final_blockers else []
+        groups = shared_calls(self._finding, self._narrator) if self._finding.final_blockers else []
         several = [one for one in groups if len(one.inside) > 1 or one.absent or one.idle]
-        yield from list(memberships(several, self._narrator, self._numbers))[:SHOWN_REMARKS]
+        yield from list(shared_call_steps(several, self._narrator, self._numbers))[:SHOWN_REMARKS]
 
     def behind(self) -> Iterator[Step]:
         """What is blocked behind a deadlock or hang, alike ones once; executions first, since they have lines."""
@@ -64,7 +64,7 @@ class _Drawing:
         executions.sort(key=lambda vertex: not self._narrator.reduced.is_in_users_code(vertex.key))
         parts = alike(executions)[:SHOWN_BEHIND]
         for part in parts:
-            yield sentences.at(part.name, self._narrator.member(part.first), part.first)
+            yield sentences.step_at(part.name, self._narrator.member(part.first), part.first)
         shown = sum(len(part.vertices) for part in parts)
         if rest := len(vertices) - shown:
             yield Step(text=plural(rest, "pending call") if not shown else plural(rest, "more waiter"))
@@ -118,7 +118,7 @@ class _Drawing:
 
     def _is_entry(self, vertex: Vertex) -> bool:
         is_helper = self._narrator.reduced.is_helper(vertex.key) and vertex.never is None
-        return not (is_helper or vertex.other_side_of or is_queued(vertex))
+        return not (is_helper or vertex.waker_of or is_queued(vertex))
 
     # What is said besides
 
@@ -139,7 +139,7 @@ class _Drawing:
     def _other_ends(self) -> Iterator[Step]:
         """The final blockers that are not in the chain that is drawn."""
         ends = [blocker for blocker in self._finding.final_blockers if blocker.vertex not in self._numbers]
-        shown = [blocker for blocker in ends if not self._narrator.vertices[blocker.vertex].other_side_of]
+        shown = [blocker for blocker in ends if not self._narrator.vertices[blocker.vertex].waker_of]
         for blocker in shown[:SHOWN_ENDS]:
             step = self._narrator.step(blocker.vertex)
             yield replace(step, text=f"Final blocker: {step.text}")
@@ -154,7 +154,7 @@ class _Drawing:
         vertices = [vertex for vertex in self._narrator.vertices_of(others) if not is_queued(vertex)]
         own = alike([vertex for vertex in vertices if reduced.is_in_users_code(vertex.key)])
         for part in own[:SHOWN_ENDS]:
-            yield sentences.at(f"Also in the deadlock: {part.name}", self._narrator.member(part.first), part.first)
+            yield sentences.step_at(f"Also in the deadlock: {part.name}", self._narrator.member(part.first), part.first)
         rest = len(vertices) - sum(len(part.vertices) for part in own[:SHOWN_ENDS])
         if rest:
             yield Step(text=f"{plural(rest, 'more member')} of the deadlock")

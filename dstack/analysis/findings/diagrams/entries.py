@@ -8,13 +8,13 @@ from typing import NamedTuple
 
 from msgspec.structs import replace
 
-from dstack.analysis.findings.never_given import submission
+from dstack.analysis.findings.kinds.unsatisfiable import submission
 from dstack.analysis.findings.wording.narration import Narrator
 from dstack.analysis.graph.coroutines import EVENT_LOOP
 from dstack.analysis.graph.pending.actor_queues import ACTOR_SLOT
 from dstack.analysis.graph.serve_requests import SLOT
 from dstack.analysis.naming import names, ray_libraries, sentences
-from dstack.analysis.naming.vertex_details import Member
+from dstack.analysis.naming.vertex_details import VertexDetails
 from dstack.analysis.solve.requirements import targets_of
 from dstack.diagnosis import Entry, Finding, Step, Vertex
 from dstack.vertex_keys import Key, UnknownKey
@@ -77,12 +77,12 @@ class Entries:
             also=self._also(vertex),
         )
 
-    def _does(self, vertex: Vertex, who: Member) -> str:
+    def _does(self, vertex: Vertex, who: VertexDetails) -> str:
         if following := self._following.get(vertex.key):
             vertex = self._narrator.towards(vertex.key, following)
         if vertex.wait is not None and vertex.wait.polls:
             vertex = replace(vertex, wait=replace(vertex.wait, polls=""))  # its line is the entry's, or one of Ray's
-        return sentences.deed(self._narrator.index, self._narrator.vertices, vertex, who, self._name)
+        return sentences.predicate(self._narrator.index, self._narrator.vertices, vertex, who, self._name)
 
     def _name(self, vertex: Vertex) -> str:
         """A target with its number: ``Kitchen.cook (running as 2)``, ``Cashier.is_paid (queued behind 1)``."""
@@ -161,7 +161,7 @@ def alike(vertices: Iterable[Vertex]) -> list[Part]:
     return [Part(some, _times(name, len(some))) for name, some in groups.items()]
 
 
-def _actor(who: Member) -> str:
+def _actor(who: VertexDetails) -> str:
     """``actor "cashier"``; of a library only what its execution's name does not say: ``process 8dceef6a``."""
     if who.actor_id is None:
         return ""
@@ -171,7 +171,7 @@ def _actor(who: Member) -> str:
     return names.short_actor(who.actor_class or "", who.actor_name or "", who.actor_id)
 
 
-def _place(who: Member, *, is_named: bool) -> tuple[str, ...]:
+def _place(who: VertexDetails, *, is_named: bool) -> tuple[str, ...]:
     """``('actor "cashier"', 'rank 3', 'pid 7621 on 192.0.2.2')``, as far as known; no rank that its name has."""
     actor = _actor(who)
     process = f"pid {who.pid}{f' on {who.node_ip}' if who.node_ip else ''}" if who.pid else ""

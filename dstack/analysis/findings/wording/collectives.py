@@ -10,18 +10,18 @@ from msgspec.structs import replace
 from dstack import words
 from dstack.analysis.findings.wording.failures import RAISED, SHOWN_ERROR
 from dstack.analysis.findings.wording.group_ranks import (
-    Gathering,
-    Ranks,
+    CollectiveCall,
+    GroupRanks,
     failure_of,
+    group_wait,
     has_lost_rank,
-    of_group,
     rank_of,
     ranks_in,
 )
 from dstack.analysis.findings.wording.narration import Narrator, more
 from dstack.analysis.graph.process_groups.calls import GroupId, is_between_two
 from dstack.analysis.naming import names
-from dstack.analysis.naming.sentences import at, fails_in
+from dstack.analysis.naming.sentences import fails_in, step_at
 from dstack.analysis.solve.requirements import targets_of
 from dstack.diagnosis import Finding, Step, Vertex
 from dstack.model import DATA, actor_of_task
@@ -51,7 +51,7 @@ def described(finding: Finding, narrator: Narrator) -> set[Key]:
 def headline(finding: Finding, narrator: Narrator) -> str | None:
     """``ranks 0-2 are in all_reduce of group dp; rank 3 is in ray.get for Reward.score, which calls rank 0``."""
     group_ranks = ranks_in(finding, narrator)
-    found = group_ranks.gatherings
+    found = group_ranks.calls
     if not found:
         return None
     if lost := [text for vertex in group_ranks.absent if (text := _why_lost(narrator, vertex))]:
@@ -65,7 +65,7 @@ def headline(finding: Finding, narrator: Narrator) -> str | None:
 def steps(finding: Finding, narrator: Narrator) -> Iterator[Step]:
     """Each call with the ranks in it and where the first of them is, then the ranks that are lost or idle."""
     group_ranks = ranks_in(finding, narrator)
-    found = [one for one in group_ranks.gatherings if of_group(one.inside[0]).missing]
+    found = [one for one in group_ranks.calls if group_wait(one.inside[0]).missing]
     yield from (_step_inside(one, group_ranks.caller(one.inside[0]), narrator) for one in found[:SHOWN_CALLS])
     yield from more(len(found) - SHOWN_CALLS, "such calls")
     yield from absent_steps(finding, narrator)
@@ -84,9 +84,9 @@ def parts(finding: Finding, narrator: Narrator) -> Iterator[tuple[list[Vertex], 
     As ``ranks 0-2 of 4: Worker.step`` and ``in all_reduce of group dp, waiting for rank 3``.
     """
     ranks = ranks_in(finding, narrator)
-    for one in ranks.gatherings:
+    for one in ranks.calls:
         first = ranks.caller(one.inside[0])
-        call, missing = one.call, of_group(one.inside[0]).missing
+        call, missing = one.call, group_wait(one.inside[0]).missing
         rest = f", waiting for {names.ranks(missing, call.group)}" if missing else ""
         does = f"in {one.operation} of {names.process_group(call.group)}{rest}{fails_in(narrator.index, call)}"
         keys = dict.fromkeys([first.key, *(ranks.caller(vertex).key for vertex in one.inside)])
@@ -94,7 +94,7 @@ def parts(finding: Finding, narrator: Narrator) -> Iterator[tuple[list[Vertex], 
         yield narrator.vertices_of(keys), f"{_ranks_of(one)}: {first.label}", does
 
 
-def _ranks_of(one: Gathering) -> str:
+def _ranks_of(one: CollectiveCall) -> str:
     """``ranks 0-2 of 4``, where the group is made of the first so many ranks."""
     members = one.call.group.ranks
     of = f" of {len(members)}" if members == tuple(range(len(members))) else ""
@@ -123,7 +123,7 @@ def late_executions(finding: Finding, narrator: Narrator) -> list[Key]:
 def advice(finding: Finding, narrator: Narrator) -> str | None:
     """How to make the ranks come together; None where no member is in a call of a group."""
     group_ranks = ranks_in(finding, narrator)
-    found = group_ranks.gatherings
+    found = group_ranks.calls
     if not found:
         return None
     lost = [vertex for vertex in group_ranks.absent if _why_lost(narrator, vertex)]
@@ -140,7 +140,7 @@ def advice(finding: Finding, narrator: Narrator) -> str | None:
     return _advice_for_calls(finding, narrator, group_ranks) if is_for_calls else _advice_for_order(found)
 
 
-def _are_mixed(found: Sequence[Gathering]) -> bool:
+def _are_mixed(found: Sequence[CollectiveCall]) -> bool:
     """Whether members of one group are in several calls of it."""
     return len({one.group for one in found}) < len(found)
 
@@ -174,7 +174,7 @@ def _advice_for_lost(lost: Sequence[Vertex], ranks: str) -> str:
     )
 
 
-def _advice_for_order(found: Sequence[Gathering]) -> str:
+def _advice_for_order(found: Sequence[CollectiveCall]) -> str:
     """All ranks of a group must make the same calls in the same order."""
     if all(is_between_two(one.call) for one in found):
         return (
@@ -188,23 +188,23 @@ def _advice_for_order(found: Sequence[Gathering]) -> str:
         )
     if len(found) > 1:
         return f"Call {_operations(found)} in the same order on all ranks."
-    missing = names.ranks(of_group(found[0].inside[0]).missing, found[0].call.group)
+    missing = names.ranks(group_wait(found[0].inside[0]).missing, found[0].call.group)
     return (
-        f"Find out why {missing} {words.word(len(of_group(found[0].inside[0]).missing), 'is', 'are')} missing: all "
+        f"Find out why {missing} {words.word(len(group_wait(found[0].inside[0]).missing), 'is', 'are')} missing: all "
         "ranks must make the same calls in the same order. Look for an early return, a handled error, or a shorter "
         "loop there."
     )
 
 
-def _operations(found: Sequence[Gathering]) -> str:
+def _operations(found: Sequence[CollectiveCall]) -> str:
     """``all_reduce of group tp and broadcast of group dp``."""
     parts = dict.fromkeys(f"{one.operation} of {names.process_group(one.call.group)}" for one in found)
     return words.shortly(list(parts), SHOWN_PARTS)
 
 
-def _advice_for_calls(finding: Finding, narrator: Narrator, group_ranks: Ranks) -> str:
+def _advice_for_calls(finding: Finding, narrator: Narrator, group_ranks: GroupRanks) -> str:
     """A call to a rank that is in a collective waits until that ends."""
-    found = group_ranks.gatherings
+    found = group_ranks.calls
     workers = {vertex.worker_id for one in found for vertex in one.inside}
     queued = {
         v.label
@@ -225,9 +225,9 @@ def _advice_for_calls(finding: Finding, narrator: Narrator, group_ranks: Ranks) 
     )
 
 
-def _calls_in_words(found: Sequence[Gathering], verbs: tuple[str, str]) -> list[str]:
+def _calls_in_words(found: Sequence[CollectiveCall], verbs: tuple[str, str]) -> list[str]:
     """``ranks 0-1 are in all_reduce and ranks 2-3 in broadcast of group default_pg``, for each group."""
-    by_group: dict[GroupId, list[Gathering]] = defaultdict(list)
+    by_group: dict[GroupId, list[CollectiveCall]] = defaultdict(list)
     for one in found:
         by_group[one.group].append(one)
     called = [names.process_group(some[0].call.group) for some in by_group.values()]
@@ -243,7 +243,7 @@ def _calls_in_words(found: Sequence[Gathering], verbs: tuple[str, str]) -> list[
     return texts
 
 
-def _split_in_words(one: Gathering) -> str:
+def _split_in_words(one: CollectiveCall) -> str:
     """``split 0 of streaming_split waits until all 2 splits are read; split 1 is not read``."""
     group = one.call.group
     missing = [rank for rank in group.ranks if rank not in one.ranks]
@@ -254,9 +254,9 @@ def _split_in_words(one: Gathering) -> str:
     )
 
 
-def _step_inside(one: Gathering, first: Vertex, narrator: Narrator) -> Step:
+def _step_inside(one: CollectiveCall, first: Vertex, narrator: Narrator) -> Step:
     """``Ranks 0-2 are in all_reduce of group dp, and wait for rank 3``, and where the first of them is."""
-    is_one, missing = len(one.inside) == 1, of_group(one.inside[0]).missing
+    is_one, missing = len(one.inside) == 1, group_wait(one.inside[0]).missing
     who = narrator.member(first)
     parts = (
         f"{words.capitalised(_ranks_of(one))} {words.word(len(one.inside), 'is', 'are')} in ",
@@ -268,13 +268,13 @@ def _step_inside(one: Gathering, first: Vertex, narrator: Narrator) -> Step:
         f"; {'it is' if is_one else 'the first of them is'} {first.label}",
         f" ({who.place})" if who.place else "",
     )
-    return at("".join(parts), who, first)
+    return step_at("".join(parts), who, first)
 
 
-def _elsewhere(finding: Finding, narrator: Narrator, group_ranks: Ranks) -> Iterator[str]:
+def _elsewhere(finding: Finding, narrator: Narrator, group_ranks: GroupRanks) -> Iterator[str]:
     """``rank 3 is in ray.get for Reward.score, which calls rank 0``; ranks in the same words as one."""
-    routes = _Routes(finding, narrator, group_ranks.gatherings)
-    inside = {vertex.worker_id for one in group_ranks.gatherings for vertex in one.inside}
+    routes = _Routes(finding, narrator, group_ranks.calls)
+    inside = {vertex.worker_id for one in group_ranks.calls for vertex in one.inside}
     alike: dict[str, list[int]] = defaultdict(list)
     for vertex, rank in group_ranks.elsewhere:
         if vertex.worker_id in inside:
@@ -287,7 +287,7 @@ def _elsewhere(finding: Finding, narrator: Narrator, group_ranks: Ranks) -> Iter
 class _Routes:
     """From what the other ranks wait for to the ranks that are in the calls."""
 
-    def __init__(self, finding: Finding, narrator: Narrator, found: Sequence[Gathering]) -> None:
+    def __init__(self, finding: Finding, narrator: Narrator, found: Sequence[CollectiveCall]) -> None:
         self._narrator = narrator
         self._keys = {*finding.members, *finding.helpers, *finding.blocked_behind}
         self._ranks = {vertex.worker_id: rank_of(vertex) for one in found for vertex in one.inside}

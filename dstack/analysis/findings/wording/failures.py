@@ -59,7 +59,7 @@ class Failures:
         """
         ends = [blocker.vertex for blocker in finding.final_blockers]
         keys = (*finding.members, *finding.blocked_behind, *finding.polled_by, *finding.helpers, *ends)
-        is_open = any(self._reduced.vertices[end].other_side_of for end in ends)
+        is_open = any(self._reduced.vertices[end].waker_of for end in ends)
         return self._of(finding.jobs, keys, is_open=is_open)
 
     def beside_outside(self, job_id: str | None = None) -> tuple[FailedBefore, ...]:

@@ -21,7 +21,7 @@ FOLLOWED = 6
 """So many waits are followed back from a library's call to the user's."""
 
 
-class Gathering(NamedTuple):
+class CollectiveCall(NamedTuple):
     """The ranks that are in the same call of a group, in the order of their ranks."""
 
     call: GroupCall
@@ -30,7 +30,7 @@ class Gathering(NamedTuple):
     @property
     def ranks(self) -> list[int]:
         """The ranks that are in it."""
-        return [of_group(vertex).call.group.rank for vertex in self.inside]
+        return [group_wait(vertex).call.group.rank for vertex in self.inside]
 
     @property
     def group(self) -> GroupId:
@@ -43,10 +43,10 @@ class Gathering(NamedTuple):
         return operation_in_words(self.call)
 
 
-def ranks_in(finding: Finding, narrator: Narrator) -> Ranks:
+def ranks_in(finding: Finding, narrator: Narrator) -> GroupRanks:
     """The calls on process groups and the ranks of a finding, which are found once."""
     key = (ranks_in, finding.members, finding.blocked_behind, finding.helpers)
-    return narrator.once(key, lambda: Ranks(finding, narrator))
+    return narrator.once(key, lambda: GroupRanks(finding, narrator))
 
 
 def operation_in_words(call: GroupCall) -> str:
@@ -62,7 +62,7 @@ def has_lost_rank(reduced: ReducedGraph, keys: Iterable[Key]) -> bool:
     return any(vertex.absent and (vertex.absent.is_dead or failure_of(reduced, vertex)) for vertex in vertices)
 
 
-class Ranks:
+class GroupRanks:
     """The calls on process groups that members of a finding are in, and the ranks that are not in them."""
 
     def __init__(self, finding: Finding, narrator: Narrator) -> None:
@@ -70,18 +70,18 @@ class Ranks:
         self._narrator = narrator
 
     @cached_property
-    def gatherings(self) -> list[Gathering]:
+    def calls(self) -> list[CollectiveCall]:
         """The calls that members are in, each with the ranks in it; the largest group first."""
         finding, narrator = self._finding, self._narrator
         members = narrator.vertices_of(finding.members)
         if any(vertex.absent and vertex.never for vertex in members):
             members += narrator.vertices_of(finding.blocked_behind)
-        of_members = {_id(of_group(vertex).call) for vertex in members if is_in_group(vertex)}
+        of_members = {_id(group_wait(vertex).call) for vertex in members if is_in_group_call(vertex)}
         several: dict[object, list[Vertex]] = defaultdict(list)
         for vertex in narrator.vertices_of((*finding.members, *finding.blocked_behind)):
-            if is_in_group(vertex) and (call := _id(of_group(vertex).call)) in of_members:
+            if is_in_group_call(vertex) and (call := _id(group_wait(vertex).call)) in of_members:
                 several[call].append(vertex)
-        found = [Gathering(of_group(some[0]).call, sorted(some, key=rank_of)) for some in several.values()]
+        found = [CollectiveCall(group_wait(some[0]).call, sorted(some, key=rank_of)) for some in several.values()]
         sizes: dict[GroupId, int] = defaultdict(int)
         for one in found:
             sizes[one.group] += len(one.inside)
@@ -90,7 +90,7 @@ class Ranks:
     @cached_property
     def described(self) -> set[Key]:
         """The vertices that the steps about calls on groups describe."""
-        inside = [vertex for one in self.gatherings for vertex in one.inside]
+        inside = [vertex for one in self.calls for vertex in one.inside]
         return {vertex.key for one in inside for vertex in (one, self.caller(one))}
 
     @cached_property
@@ -104,7 +104,7 @@ class Ranks:
     def elsewhere(self) -> list[tuple[Vertex, int]]:
         """The executions among the members that belong to a missing rank, each with that rank."""
         members = self._narrator.vertices_of(self._finding.members)
-        waits = [of_group(vertex) for vertex in members if is_in_group(vertex)]
+        waits = [group_wait(vertex) for vertex in members if is_in_group_call(vertex)]
         ranks = {(wait.call.group.library, wait.call.group.world, rank) for wait in waits for rank in wait.missing}
         late = {target: one.absent.rank for one in self.absent if one.absent for target in targets_of(one)}
         found = []
@@ -122,7 +122,9 @@ class Ranks:
         """Whether it runs a task or code of the user's, or was not seen."""
         execution = execution_of(self._narrator.index, vertex)
         return (
-            execution is None or vertex.task_id is not None or task_assignment.is_users(self._narrator.index, execution)
+            execution is None
+            or vertex.task_id is not None
+            or task_assignment.is_user_code(self._narrator.index, execution)
         )
 
     def caller(self, vertex: Vertex) -> Vertex:
@@ -130,14 +132,14 @@ class Ranks:
 
         That is the one that has made the call, or where a library's thread has, the one that waits for this thread.
         """
-        if of_group(vertex).call.group.library not in BY_CALLS:
+        if group_wait(vertex).call.group.library not in BY_CALLS:
             return vertex
         level, seen = [vertex.key], {vertex.key}
         for _ in range(FOLLOWED):
             before = [one for key in level for one in self._waiters.get(key, ()) if one.key not in seen]
             for one in before:
                 execution = execution_of(self._narrator.index, one)
-                if execution is not None and task_assignment.is_users(self._narrator.index, execution):
+                if execution is not None and task_assignment.is_user_code(self._narrator.index, execution):
                     return one
             level = [one.key for one in before]
             seen.update(level)
@@ -163,12 +165,12 @@ def failure_of(reduced: ReducedGraph, vertex: Vertex) -> FailedTask | None:
     return max(failed, key=lambda task: task.failed_at or 0.0, default=None)
 
 
-def is_in_group(vertex: Vertex) -> bool:
+def is_in_group_call(vertex: Vertex) -> bool:
     """Whether it waits in a call on a process group."""
     return vertex.wait is not None and vertex.wait.of_group is not None
 
 
-def of_group(vertex: Vertex) -> GroupWait:
+def group_wait(vertex: Vertex) -> GroupWait:
     """The wait of a vertex that is in a call on a process group."""
     assert vertex.wait is not None, "only waits are in groups"
     assert vertex.wait.of_group is not None, "only those in calls on groups are"
@@ -177,7 +179,7 @@ def of_group(vertex: Vertex) -> GroupWait:
 
 def rank_of(vertex: Vertex) -> int:
     """The rank that is in the call on a process group."""
-    return of_group(vertex).call.group.rank
+    return group_wait(vertex).call.group.rank
 
 
 def _id(call: GroupCall) -> tuple[object, ...]:

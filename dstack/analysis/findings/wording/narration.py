@@ -11,7 +11,7 @@ import msgspec
 from dstack.analysis.evidence.wait_durations import of_any
 from dstack.analysis.findings.reduced_graph import ReducedGraph
 from dstack.analysis.naming import names, sentences
-from dstack.analysis.naming.vertex_details import Member, member
+from dstack.analysis.naming.vertex_details import VertexDetails, details_of
 from dstack.analysis.solve.requirements import targets_of
 from dstack.analysis.stacks.rank_sets import Teams
 from dstack.diagnosis import Finding, Group, Since, Step, Target, Vertex
@@ -45,9 +45,9 @@ class Narrator:
         """The vertices of these keys."""
         return [self.vertices[key] for key in keys]
 
-    def member(self, vertex: Vertex) -> Member:
+    def member(self, vertex: Vertex) -> VertexDetails:
         """Who it is, and where."""
-        return member(self.index, vertex)
+        return details_of(self.index, vertex)
 
     def name(self, vertex: Vertex) -> str:
         """What it is called where others wait for it."""

@@ -41,7 +41,7 @@ class Slots:
             label = "worker that received the call but does not report it as running"
             whose = task.actor_id or task.owner_id
             return waits_for("executor", self._graph.unknown("executor", whose, label=label, unobserved=True))
-        worker = self._seen.seen.get(actor.worker_id)
+        worker = self._seen.worker_samples.get(actor.worker_id)
         if worker is None or worker.running_task_ids is None:
             label = f"{names.actor(actor)}, which was not observed"
             return waits_for(ACTOR_SLOT, self._graph.unknown("actor", actor.actor_id, label=label, unobserved=True))
@@ -60,7 +60,7 @@ class Slots:
                 worker_id=actor.worker_id,
             )
             return waits_for(ACTOR_SLOT, slot)
-        wait = self._wait_for_running(actor, worker.running_task_ids, self._seen.on_their_way(task))
+        wait = self._wait_for_running(actor, worker.running_task_ids, self._seen.calls_in_transit(task))
         return self._narrowed(actor, task, wait, worker.running_task_ids)
 
     def _wait_for_running(self, actor: Actor, running: tuple[str, ...], before_it: Sequence[str] = ()) -> Wait:
@@ -77,7 +77,7 @@ class Slots:
         """The wait for those alone that run in the call's own concurrency group, if its methods tell and some do."""
         process = self._seen.process(actor.worker_id or "")
         group = task_assignment.group_of(self._seen, task.task_id) if process and process.concurrency_groups else None
-        if group is None or self._seen.on_their_way(task):
+        if group is None or self._seen.calls_in_transit(task):
             return wait
         mates = self._mates_in(actor, group, running)
         if not mates or len(mates) == len(running):
@@ -89,7 +89,7 @@ class Slots:
             actor.actor_id,
             ("concurrency group", group),
         )
-        return replace(narrow, assumed=(task_assignment.as_declared(task.name, group),), if_not=wait.groups)
+        return replace(narrow, assumed=(task_assignment.as_declared(task.name, group),), proven_groups=wait.groups)
 
     def _target(self, task_id: str) -> Target:
         return Target(vertex=task_assignment.key_of_task(self._seen, task_id))

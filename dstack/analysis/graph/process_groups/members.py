@@ -78,7 +78,7 @@ class Members:
 
     def _in_worker(self, group: ProcessGroup, rank: int, worker_id: str) -> Target:
         """What may make a member's call in its process: the one execution that runs there, or any of several."""
-        sample = self._seen.seen.get(worker_id)
+        sample = self._seen.worker_samples.get(worker_id)
         if sample is None or sample.running_task_ids is None or not self._seen.threads(worker_id):
             return self._lifetimes.unobserved(worker_id)
         if self._has_left(group, rank, worker_id):
@@ -107,7 +107,9 @@ class Members:
         absent = AbsentRank(rank=rank, actor_id=worker.actor_id if worker else None)
         never = "makes no more calls: its training function has ended"
         self._graph.add(
-            Vertex(key=key, kind="task", label=label, never=never, never_kind="orphaned", absent=absent, stands=True)
+            Vertex(
+                key=key, kind="task", label=label, never=never, never_kind="orphaned", absent=absent, is_confirmed=True
+            )
         )
         return Target(vertex=key)
 
@@ -127,7 +129,7 @@ class Members:
 
     def _executions(self, worker_id: str) -> Iterator[Target]:
         """What runs code of a task or of the user in a process, as far as it may do something of its own accord."""
-        sample = self._seen.seen[worker_id]
+        sample = self._seen.worker_samples[worker_id]
         for task_id in sample.running_task_ids or ():
             yield Target(vertex=task_assignment.key_of_task(self._seen, task_id))
         for thread in self._seen.threads(worker_id):
@@ -136,16 +138,16 @@ class Members:
                 yield Target(vertex=key)
         for coroutine in self._seen.coroutines(worker_id):
             coroutine_key = CoroutineKey(worker_id, coroutine.coroutine_id)
-            if coroutine_key in self._graph.vertices and task_assignment.is_users(self._seen, coroutine):
+            if coroutine_key in self._graph.vertices and task_assignment.is_user_code(self._seen, coroutine):
                 yield Target(vertex=coroutine_key)
 
     def _may_act(self, worker_id: str, thread: Thread) -> bool:
         if thread.call is not None and thread.call.of_group is not None:
             return True
-        is_users = thread.role in ("task", "user") or task_assignment.is_users(self._seen, thread)
+        is_user_code = thread.role in ("task", "user") or task_assignment.is_user_code(self._seen, thread)
         if thread.role == "loop":
             return task_assignment.is_blocked_loop(self._seen, thread)
-        return is_users and not self._lifetimes.only_serves(worker_id, thread)
+        return is_user_code and not self._lifetimes.only_serves(worker_id, thread)
 
     def _callers(self, worker: Worker, has_own: bool) -> Iterator[Target]:
         """What may have a process run more: none while its actor's only slot is taken, or where its library calls it.
@@ -157,7 +159,7 @@ class Members:
         if has_own and (task_assignment.has_one_slot(self._seen, worker.worker_id) or (actor and _is_of_train(actor))):
             return
         if actor is None:
-            sample = self._seen.seen.get(worker.worker_id)
+            sample = self._seen.worker_samples.get(worker.worker_id)
             if not (sample and sample.running_task_ids):
                 label = "idle worker, which may receive a task or end"
                 yield self._graph.unknown("worker", worker.worker_id, "idle", label=label)

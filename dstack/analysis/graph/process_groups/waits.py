@@ -70,13 +70,15 @@ def with_proven_calls(vertices: Mapping[Key, Vertex]) -> dict[Key, Vertex]:
         wait = vertices[key].wait
         assert wait is not None, "only waits are unproven"
         group = Group(needs=1, targets=(Target(vertex=unseen),))
-        found[key] = replace(vertices[key], wait=replace(wait, groups=(group,), of_group=None, assumed=(), if_not=()))
+        found[key] = replace(
+            vertices[key], wait=replace(wait, groups=(group,), of_group=None, assumed=(), proven_groups=())
+        )
     return found
 
 
 def _is_unproven(vertex: Vertex) -> bool:
     of_group = vertex.wait.of_group if vertex.wait else None
-    return of_group is not None and bool(of_group.missing) and not vertex.stands
+    return of_group is not None and bool(of_group.missing) and not vertex.is_confirmed
 
 
 class _Meeting(NamedTuple):
@@ -113,7 +115,7 @@ class _Meetings:
         of_group = GroupWait(call=call, inside=meeting.inside, missing=meeting.missing)
         found = replace(wait, groups=(*meeting.groups, *others), of_group=of_group, total=len(meeting.missing))
         doubts = tuple(dict.fromkeys((*proof, *meeting.doubts)))
-        return replace(found, assumed=doubts, if_not=wait.groups) if doubts else found
+        return replace(found, assumed=doubts, proven_groups=wait.groups) if doubts else found
 
     def _meeting(self, vertex: Vertex, call: GroupCall) -> _Meeting:
         """Which members are in the call, and what those have to do that are not; the same for all that are in it."""

@@ -23,7 +23,7 @@ def why_gone(index: SampleIndex, task: Task) -> str | None:
     if task.kind == "ACTOR_TASK":
         actor = index.actors.get(task.actor_id or "")
         return f"{names.actor(actor)} is dead: {cause_of(actor)}" if actor and _is_gone(index, actor, task) else None
-    group = index.groups.get(task.placement_group_id or "")
+    group = index.placement_groups.get(task.placement_group_id or "")
     if group and group.state == "REMOVED" and task.state == "PENDING_NODE_ASSIGNMENT":
         return f"{names.placement_group(group)}, which it must run in, was removed"
     return None
@@ -31,7 +31,7 @@ def why_gone(index: SampleIndex, task: Task) -> str | None:
 
 def dead_owner(index: SampleIndex, ref: str) -> GoneWorker | None:
     """The owner of a ref, where that is dead: nobody else can tell what became of it."""
-    return index.gone_workers.get(index.owner_of.get(ref, ""))
+    return index.dead_workers.get(index.owner_of.get(ref, ""))
 
 
 def is_long_ago(index: SampleIndex, ended_at: float | None) -> bool:

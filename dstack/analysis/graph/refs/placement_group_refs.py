@@ -21,7 +21,7 @@ PENDING = ("PENDING", "RESCHEDULING", "PREPARED")
 
 def is_promise(index: SampleIndex, ref: str) -> bool:
     """Whether a ref is as ``ready()`` makes it, and there are groups that it may be for."""
-    return ref in index.without_owner and _index(ref) >= FIRST_PUT and bool(_pending_groups(index))
+    return ref in index.refs_without_owner and _index(ref) >= FIRST_PUT and bool(_pending_groups(index))
 
 
 def promise(graph: GraphBuilder, ref: str) -> AnyKey:
@@ -53,4 +53,4 @@ def _index(ref: str) -> int:
 
 
 def _pending_groups(index: SampleIndex) -> list[GroupKey]:
-    return [GroupKey(id_) for id_, group in index.groups.items() if group.state in PENDING]
+    return [GroupKey(id_) for id_, group in index.placement_groups.items() if group.state in PENDING]

@@ -25,12 +25,12 @@ def fetched(graph: GraphBuilder, what: str | Key) -> Target:
 
 def _vertex(graph: GraphBuilder, ref: str) -> Key:
     index = graph.index
-    if index.is_given(ref):
+    if index.has_value(ref):
         return fetched(graph, ref).vertex
     if is_promise(index, ref):
         return promise(graph, ref)
     task_id = producer_task_id(ref)
-    if is_returned(ref) and (task_id in index.running_on or task_id in index.tasks):
+    if is_returned(ref) and (task_id in index.worker_of_task or task_id in index.tasks):
         return task_assignment.key_of_task(index, task_id)
     if owner := dead_owner(index, ref):
         return _never_told(graph, ref, owner)
@@ -59,6 +59,6 @@ def _never_told(graph: GraphBuilder, ref: str, owner: GoneWorker) -> Key:
 def _untold(index: SampleIndex, ref: str) -> str:
     """Why nobody knows who makes a ref."""
     owner = index.workers.get(index.owner_of.get(ref, ""))
-    if owner is not None and index.is_silent(owner.worker_id):
+    if owner is not None and index.is_unresponsive(owner.worker_id):
         return f"value of {names.short(ref)}, whose owner, {names.place(index, owner)}, did not answer"
     return f"value of {names.short(ref)}, which no reachable process reports as pending"

@@ -38,7 +38,7 @@ def wait_for_held(graph: GraphBuilder, waiter: ThreadKey | CoroutineKey, call: B
     if not targets or _may_hold_others(graph, worker_id):
         return replace(wait, groups=(Group(needs=1, targets=(*targets, unknown)),)) if targets else wait
     wait = graph.shared(AnyKey("held", (worker_id,)), wait)
-    return replace(wait, assumed=(call.assumed or AMONG_HELD,), if_not=(Group(needs=1, targets=(unknown,)),))
+    return replace(wait, assumed=(call.assumed or AMONG_HELD,), proven_groups=(Group(needs=1, targets=(unknown,)),))
 
 
 def add_unseen_driver(graph: GraphBuilder, worker_id: str) -> None:
@@ -76,11 +76,11 @@ def _those(count: int) -> str:
 def _pending(graph: GraphBuilder, worker_id: str) -> tuple[Target, ...]:
     """Who makes the refs that a worker holds and that are not there."""
     refs = (held.ref for held in graph.index.held_refs(worker_id))
-    return tuple(dict.fromkeys(maker(graph, ref) for ref in refs if not graph.index.is_given(ref)))
+    return tuple(dict.fromkeys(maker(graph, ref) for ref in refs if not graph.index.has_value(ref)))
 
 
 def _may_hold_others(graph: GraphBuilder, worker_id: str) -> bool:
     """Whether it might wait for a value that is there and has to come to it, or for a ref that it did not tell of."""
     index = graph.index
-    given = (held for held in index.held_refs(worker_id) if index.is_given(held.ref))
-    return index.is_silent(worker_id) or worker_id in index.cut_short or not all(map(is_at_hand, given))
+    given = (held for held in index.held_refs(worker_id) if index.has_value(held.ref))
+    return index.is_unresponsive(worker_id) or worker_id in index.incomplete_workers or not all(map(is_at_hand, given))

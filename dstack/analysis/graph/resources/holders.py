@@ -114,7 +114,7 @@ class Holders:
 
     def _tasks(self) -> Iterator[tuple[str, Task, Amounts]]:
         """What normal tasks hold that run."""
-        for task_id, worker_id in self._seen.running_on.items():
+        for task_id, worker_id in self._seen.worker_of_task.items():
             task = self._seen.tasks.get(task_id)
             worker = self._seen.workers.get(worker_id)
             if task and worker and task.kind == "NORMAL_TASK":
@@ -125,7 +125,7 @@ class Holders:
 
     def _in_bundles(self, task: Task, worker_id: str) -> Amounts:
         """What a task that asked for no certain bundle got of one."""
-        held = self._seen.seen[worker_id].held
+        held = self._seen.worker_samples[worker_id].held
         groups = {place.group for name in task.required_resources if (place := in_group(name))}
         return {name: amount for name, amount in held.items() if (place := in_group(name)) and place.group in groups}
 

@@ -224,7 +224,7 @@ class Lifetimes:
 
     def _is_idle_machinery(self, actor: Actor) -> bool:
         """Whether an actor serves a library itself, and runs and has been sent nothing."""
-        sample = self._seen.seen.get(actor.worker_id or "")
+        sample = self._seen.worker_samples.get(actor.worker_id or "")
         is_idle = sample is not None and sample.running_task_ids == ()
         return is_idle and not self._calls[actor.actor_id] and is_machinery_actor(actor)
 
@@ -252,7 +252,7 @@ class Lifetimes:
             yield self._graph.unknown("process", worker_id, label="process that Ray does not list")
             return
         yield from self._threads_and_tasks(worker_id)
-        seen = self._seen.seen.get(worker_id)
+        seen = self._seen.worker_samples.get(worker_id)
         if not worker.is_driver and not (seen and seen.running_task_ids):
             label = "idle worker, which may receive a task or end"
             yield self._graph.unknown("worker", worker_id, "idle", label=label)
@@ -263,12 +263,12 @@ class Lifetimes:
 
     def _unheard(self) -> Iterator[Target]:
         for worker in self._seen.present_workers:
-            sample = self._seen.seen.get(worker.worker_id)
+            sample = self._seen.worker_samples.get(worker.worker_id)
             if sample is None or sample.running_task_ids is None:
                 yield self.unobserved(worker.worker_id)
 
     def _threads_and_tasks(self, worker_id: str) -> Iterator[Target]:
-        seen = self._seen.seen.get(worker_id)
+        seen = self._seen.worker_samples.get(worker_id)
         if seen is None or seen.running_task_ids is None or not self._seen.threads(worker_id):
             yield self.unobserved(worker_id)
             return
@@ -294,14 +294,14 @@ class Lifetimes:
         return self._library(key, f'asyncio task "{coroutine.name}" of a library', worker_id, coroutine)
 
     def _library(self, key: Key, label: str, worker_id: str, execution: Thread | Coroutine) -> Target:
-        if self._seen.is_quiet(worker_id, execution):
+        if self._seen.is_idle_library(worker_id, execution):
             self._quiet.add(UnknownKey("library", (key,)))
         return self._graph.unknown("library", key, label=label, worker_id=worker_id)
 
     def only_serves(self, worker_id: str, thread: Thread) -> bool:
         """Whether a thread only runs what another one of its process gives it, or what its event loop has."""
         if thread.role == "loop":
-            return self._seen.reads_coroutines(worker_id)
+            return self._seen.has_read_coroutines(worker_id)
         frames = self._seen.snapshot.frames_of(thread)
         worker = self._seen.workers.get(worker_id)
         is_main = worker is not None and thread.os_thread_id == worker.pid and not worker.is_driver
@@ -359,7 +359,7 @@ class Lifetimes:
             return _waiting(vertex, targets)
         found = _waiting(vertex, awake)
         assert found.wait is not None, "it was given one"
-        wait = msgspec.structs.replace(found.wait, assumed=(QUIET,), if_not=(Group(needs=1, targets=targets),))
+        wait = msgspec.structs.replace(found.wait, assumed=(QUIET,), proven_groups=(Group(needs=1, targets=targets),))
         return msgspec.structs.replace(found, wait=wait)
 
     def _only_thread(self, worker_id: str | None) -> int | None:
@@ -386,7 +386,7 @@ class Lifetimes:
         """By actor: its calls, and its creation, that do not run."""
         calls: dict[str, list[Task]] = defaultdict(list)
         for task in self._seen.tasks.values():
-            if task.actor_id and task.task_id not in self._seen.running_on:
+            if task.actor_id and task.task_id not in self._seen.worker_of_task:
                 calls[task.actor_id].append(task)
         return calls
 

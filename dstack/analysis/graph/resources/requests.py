@@ -83,7 +83,7 @@ class Resources:
         asked = names.amounts(plain(request))
         if group_id is None:
             return asked
-        group = self._seen.groups.get(group_id)
+        group = self._seen.placement_groups.get(group_id)
         bundle = bundle_of(request)
         where = names.placement_group(group) if group else "its placement group"
         return f"{asked} in {f'bundle {bundle} of ' if bundle is not None else ''}{where}"
@@ -101,7 +101,7 @@ class Resources:
 
     def _is_known(self, group_id: str) -> bool:
         """Whether all nodes of a placement group show its resources."""
-        group = self._seen.groups.get(group_id)
+        group = self._seen.placement_groups.get(group_id)
         totals = {node.node_id: self.holders.total(node) for node in self.nodes}
         places = {bundle.node_id for bundle in group.bundles} if group else set()
         return bool(places) and all(
@@ -221,7 +221,7 @@ class Resources:
 
     def _wait_for_group(self, group_id: str) -> Wait | None:
         """A task inside of a placement group waits for that first."""
-        group = self._seen.groups.get(group_id)
+        group = self._seen.placement_groups.get(group_id)
         if group is None:
             label = "placement group that Ray does not list"
             unlisted = self._graph.unknown("placement group", group_id, label=label, unobserved=True)

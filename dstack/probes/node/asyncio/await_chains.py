@@ -10,7 +10,7 @@ import contextlib
 from dataclasses import dataclass
 
 from dstack.probes.node.asyncio.event_loops import EventLoops
-from dstack.probes.node.cpython.cached_property import cached_property
+from dstack.probes.node.cached_property import cached_property
 from dstack.probes.node.cpython.frames import Frame
 from dstack.probes.node.cpython.memory import Unreadable
 from dstack.probes.node.cpython.objects import BASIC_SIZE, TYPE

@@ -10,7 +10,7 @@ from dstack.probes.node.asyncio.await_chains import AwaitChains, Chain
 from dstack.probes.node.asyncio.await_targets import RUNS_TASKS, AwaitTargets, is_wrapper
 from dstack.probes.node.asyncio.context_vars import Contexts
 from dstack.probes.node.asyncio.event_loops import TASK, EventLoops
-from dstack.probes.node.cpython.cached_property import cached_property
+from dstack.probes.node.cached_property import cached_property
 from dstack.probes.node.cpython.memory import Unreadable
 from dstack.probes.node.cpython.process import PythonProcess
 from dstack.probes.node.process_groups.train_groups import meeting

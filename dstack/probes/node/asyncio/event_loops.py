@@ -12,12 +12,12 @@ import contextlib
 import itertools
 from collections.abc import Collection, Iterator, Sequence
 
-from dstack.probes.node.cpython.cached_property import cached_property
+from dstack.probes.node.cached_property import cached_property
 from dstack.probes.node.cpython.memory import Unreadable
 from dstack.probes.node.cpython.objects import BASIC_SIZE, TYPE
 from dstack.probes.node.cpython.process import PythonProcess
 from dstack.probes.node.cpython.task_lists import TaskLists
-from dstack.probes.node.threads import AnyThread
+from dstack.probes.node.threads import is_event_loop
 from dstack.probes.node.waits.known_waits import ASYNCIO
 
 TASK, FUTURE = "_asyncio.Task", "_asyncio.Future"
@@ -35,8 +35,6 @@ NEXT, PREVIOUS = 0, 1
 """Which word of a node in a list of tasks points to which other node."""
 WATCHED = "_fd_to_key"
 """The attribute of a selector with the files that it watches, by their numbers (CPython 3.10 to 3.14)."""
-LOOP_THREAD = "AsyncIO Thread"
-"""How Ray names the threads of async actors' event loops; seen on Ray 2.46 and 2.60."""
 UVLOOP_BYTES = 512
 """uvloop's loop has the id of its thread, and the queue of its next calls, within this many bytes; seen with uvloop
 0.23."""
@@ -204,8 +202,3 @@ def has_tasks(process: PythonProcess) -> bool:
         return next(EventLoops(process).tasks(), None) is not None
     except Unreadable:
         return True
-
-
-def is_event_loop(thread: AnyThread) -> bool:
-    """Whether the thread runs an async actor's event loop, by the name that Ray gives those."""
-    return thread.name.startswith(LOOP_THREAD)

@@ -11,7 +11,7 @@ import struct
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from dstack.probes.node.cpython.cached_property import cached_property
+from dstack.probes.node.cached_property import cached_property
 from dstack.probes.node.cpython.code_objects import Code, CodeObjects
 from dstack.probes.node.cpython.coroutine_layout import CREATED, SUSPENDED_STATES
 from dstack.probes.node.cpython.layout import BLOCK_BYTES, BLOCK_STACK_BYTES, Layout

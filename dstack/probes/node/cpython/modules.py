@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dstack.probes.node.cpython.cached_property import cached_property
+from dstack.probes.node.cached_property import cached_property
 from dstack.probes.node.cpython.frames import Frames
 from dstack.probes.node.cpython.layout import Layout
 from dstack.probes.node.cpython.objects import Objects

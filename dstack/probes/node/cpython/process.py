@@ -6,7 +6,7 @@ import contextlib
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from dstack.probes.node.cpython.cached_property import cached_property
+from dstack.probes.node.cached_property import cached_property
 from dstack.probes.node.cpython.code_objects import Code
 from dstack.probes.node.cpython.frames import Chain, Frame, Frames, Step
 from dstack.probes.node.cpython.interpreter import Interpreter

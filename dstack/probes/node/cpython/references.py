@@ -13,7 +13,7 @@ import functools
 import itertools
 import struct
 from collections.abc import Callable, Iterable, Sequence
-from typing import NamedTuple
+from dataclasses import dataclass
 
 from dstack.probes.node.cpython.memory import IN_PAGE, PAGE, PAGE_START, Unreadable
 from dstack.probes.node.cpython.objects import (
@@ -55,7 +55,8 @@ BODY_BYTES = 512
 Reader = Callable[[int], Iterable[int]]
 
 
-class _Shape(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class _Shape:
     """What reads the objects of a type; at ``body`` an object has the address of its content."""
 
     readers: tuple[Reader, ...] = ()

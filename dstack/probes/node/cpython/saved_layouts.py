@@ -1,7 +1,7 @@
-"""Where each minor version of CPython keeps what, for processes that run another one than their reader.
+"""CPython's structure offsets by minor version, for targets that run another version than their reader.
 
-Written by ``python -m tests.write_tables``; a test holds each against the interpreter that runs it. As calibrated on
-x86-64 with glibc by 3.10.13, 3.11.7, 3.11.2, 3.12.1, 3.13.0, 3.14.8.
+Written by ``python -m tests.versions.write_saved_layouts``, which calibrated x86-64 builds with glibc. A test compares
+each with the interpreter that runs it. Calibrated versions: 3.10.13, 3.11.7, 3.11.2, 3.12.1, 3.13.0, 3.14.8.
 """
 
 from __future__ import annotations

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import contextlib
 import time
-from typing import NamedTuple
+from dataclasses import dataclass
 
-from dstack.probes.node.cpython.cached_property import cached_property
+from dstack.probes.node.cached_property import cached_property
 from dstack.probes.node.cpython.memory import ProcessMemory, Unreadable
 from dstack.probes.node.process_groups.torch_groups import TorchGroups
 from dstack.probes.node.procfs.proc import SystemCall, system_call, thread_name, thread_started, threads
@@ -27,7 +27,8 @@ THREADS_OF_GROUP = 2
 """Torch's default for gloo."""
 
 
-class InProgress(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class InProgress:
     """A collective in progress: its place among gloo's threads, and the Unix time at which it ends with an error."""
 
     at: int

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 
-from dstack.probes.node.cpython.cached_property import cached_property
+from dstack.probes.node.cached_property import cached_property
 from dstack.probes.node.cpython.memory import Unreadable
 from dstack.probes.node.cpython.process import PythonProcess
 from dstack.probes.node.process_groups.torch_groups import MAX_GROUPS, MAX_MEMBERS, MAX_NAME, TorchGroups

@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Sequence
-from typing import NamedTuple
+from dataclasses import dataclass
 
 from dstack.probes.node.cpython.frames import Frame
 from dstack.probes.node.cpython.memory import Unreadable
@@ -28,7 +28,8 @@ WAITING = ("/ray/train/v2/_internal/util.py", "wait_with_logging")
 MAX_RANKS = 1 << 16
 
 
-class TrainRank(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class TrainRank:
     """What a Train worker is in its worker group; ``local_rank`` is its rank among those on its node."""
 
     group: GroupData

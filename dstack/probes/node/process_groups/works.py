@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator
-from typing import NamedTuple
+from dataclasses import dataclass
 
 from dstack.probes.node.cpython.frames import Frame
 from dstack.probes.node.cpython.memory import Unreadable
@@ -39,7 +39,8 @@ OPERATIONS = {
 """``c10d::OpType``, of which the numbers of all_reduce and barrier were seen."""
 
 
-class Work(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Work:
     """What a thread waits for: a collective, or else a send or recv; ``operation`` is empty where it is not known."""
 
     is_collective: bool

@@ -12,7 +12,7 @@ from collections import defaultdict
 from collections.abc import Collection, Iterator
 
 from dstack.probes.node.procfs import proc
-from dstack.probes.node.stacks.redaction import masked_command
+from dstack.probes.node.redaction import masked_command
 from dstack.probes.node.wire import SetupData
 
 RAYLET = "raylet"

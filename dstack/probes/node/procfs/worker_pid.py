@@ -7,7 +7,7 @@ from typing import Any
 
 import psutil
 
-from dstack.probes.node.cpython.cached_property import cached_property
+from dstack.probes.node.cached_property import cached_property
 from dstack.probes.node.procfs import proc
 
 

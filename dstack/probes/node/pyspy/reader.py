@@ -7,17 +7,17 @@ import time
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 
+from dstack.probes.node.blocked_calls.frames_only import shallow_calls
+from dstack.probes.node.blocked_calls.unproven import unproven_call
 from dstack.probes.node.cpython.memory import open_memory
 from dstack.probes.node.cpython.process import os_thread_id
 from dstack.probes.node.procfs.permissions import DumpFailed
-from dstack.probes.node.procfs.stability import marks_at_rest, marks_of, unchanged
 from dstack.probes.node.pyspy.runner import PySpy, SudoRefused
 from dstack.probes.node.reading import Problem, ProcessReading, Request, ThreadReading
+from dstack.probes.node.stability import marks_at_rest, marks_of, unchanged
 from dstack.probes.node.stacks.origins import Origins
 from dstack.probes.node.stacks.roles import role_of
 from dstack.probes.node.threads import PythonThread, ShownFrame
-from dstack.probes.node.waits.frames_only import shallow_calls
-from dstack.probes.node.waits.unproven import unproven_call
 from dstack.probes.node.wire import CallData
 
 ATTEMPTS = 3

@@ -9,10 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from dstack.probes.node.asyncio.event_loops import is_event_loop
 from dstack.probes.node.cpython.memory import ProcessMemory, Unreadable
 from dstack.probes.node.procfs.proc import Mapping
-from dstack.probes.node.threads import AnyThread
+from dstack.probes.node.threads import AnyThread, is_event_loop
 from dstack.probes.node.wire import ThreadContext
 
 LIBRARY = "/ray/_raylet.so"

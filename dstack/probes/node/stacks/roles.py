@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from dstack.probes.node.asyncio.event_loops import is_event_loop
 from dstack.probes.node.stacks.origins import Origins
-from dstack.probes.node.threads import AnyThread, is_in
+from dstack.probes.node.threads import AnyThread, is_event_loop, is_in
 
 RAY_WORKER_FILE = "ray/_private/worker.py"
 

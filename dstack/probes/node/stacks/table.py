@@ -5,9 +5,9 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 
+from dstack.probes.node.redaction import masked_source
 from dstack.probes.node.stacks.loops import Loops
 from dstack.probes.node.stacks.origins import Origins
-from dstack.probes.node.stacks.redaction import masked_source
 from dstack.probes.node.stacks.source_lines import read_source
 from dstack.probes.node.threads import Frame, Position
 from dstack.probes.node.wire import FrameData

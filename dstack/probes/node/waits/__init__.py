@@ -1,1 +1,1 @@
-"""In which call each thread is blocked, and on what it depends there."""
+"""The known waits, and what they wait on: locks, executors, channels, and objects that other threads reach."""

@@ -8,7 +8,7 @@ up to the first frame of the user's own code.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from typing import NamedTuple
+from dataclasses import dataclass
 
 from dstack.probes.node.threads import Frame, is_in
 
@@ -32,7 +32,8 @@ TORCH_SEEN = "torch 2.13, gloo"
 TRAIN = "/ray/train/v2/_internal/execution/collective_impl.py"
 
 
-class Place(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Place:
     """A function by the end of its file's path; ``having`` is a local that distinguishes it from namesakes.
 
     ``seen`` has the versions on which it was verified. ``is_meeting``: similar processes wait there for each other,
@@ -210,7 +211,8 @@ NAMES = (
 )
 
 
-class Poll(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Poll:
     """A function that waits by sleeping, again and again, until its ``self`` has changed."""
 
     place: Place

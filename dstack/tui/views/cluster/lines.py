@@ -16,7 +16,7 @@ from dstack.report.paths import location, short_path
 from dstack.report.safe_text import SafeText
 from dstack.tui.source import Look
 from dstack.tui.views.base import Place
-from dstack.tui.widgets.outline import Line
+from dstack.tui.widgets.outline_line import Line
 from dstack.vertex_keys import Key
 
 OPENED_NODES = 8

@@ -69,12 +69,12 @@ class ClusterView(OutlineView):
     def action_stack(self) -> None:
         """To the stack of what runs there, the worst of a worker's."""
         if self._vertex is not None:
-            self.application.go_to("stacks", self._vertex)
+            self.host.go_to("stacks", self._vertex)
 
     def action_waits(self) -> None:
         """To its place among the waits."""
         if self._vertex is not None:
-            self.application.go_to("waits", self._vertex)
+            self.host.go_to("waits", self._vertex)
 
     def to_copy(self) -> str | None:
         """All about the line."""

@@ -259,7 +259,7 @@ class FlameView(GroupedView):
     async def _go_to_stacks(self, path: tuple[Step, ...]) -> None:
         await self.app.switch_mode("stacks")
         if isinstance(self.app.screen, StacksView):
-            self.app.screen.offer(self.application.shown)
+            self.app.screen.offer(self.host.shown)
             self.app.screen.reveal_branch(path, self.grouping, is_whole=self.is_whole)
 
     # The filter, which marks

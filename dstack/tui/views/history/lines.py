@@ -19,8 +19,8 @@ from dstack.model import Frame
 from dstack.report.paths import location
 from dstack.report.safe_text import SafeText
 from dstack.tui.source import Look
-from dstack.tui.widgets.outline import Line
-from dstack.tui.widgets.top_bar import MARKS
+from dstack.tui.views.top_bar import MARKS
+from dstack.tui.widgets.outline_line import Line
 
 T = TypeVar("T", Moved, Waited)
 CHANGES: dict[Change, tuple[str, str]] = {
@@ -60,7 +60,7 @@ def _coverage(look: Look) -> str:
     count = len(look.diagnosis.findings)
     seen = look.diagnosis.coverage.workers
     incomplete = ", incomplete" if look.diagnosis.incomplete else ""
-    return f"{words.plural(count, 'finding')}, {seen.seen}/{seen.total} workers{incomplete}"
+    return f"{words.plural(count, 'finding')}, {seen.observed}/{seen.total} workers{incomplete}"
 
 
 @dataclass(frozen=True)

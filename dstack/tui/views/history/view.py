@@ -10,13 +10,14 @@ from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.message import Message
 
-from dstack.analysis.views.snapshot_diff import Comparison, Moved, Taken, Waited, compare
+from dstack.analysis.views.snapshot_diff import Comparison, Moved, Waited, compare
 from dstack.errors import as_dstack_error
 from dstack.report.safe_text import SafeText
 from dstack.tui.source import Look
 from dstack.tui.views.history.lines import Lines, look_lines
 from dstack.tui.views.outline_view import OutlineView
-from dstack.tui.widgets.outline import Line, Outline
+from dstack.tui.widgets.outline import Outline
+from dstack.tui.widgets.outline_line import Line
 
 Pair = tuple[Look, Look]
 
@@ -95,7 +96,7 @@ class HistoryView(OutlineView):
     def action_view(self) -> None:
         """Shows the snapshot in all views."""
         if isinstance(self._data, Look):
-            self.application.show_look(self._data)
+            self.host.show_look(self._data)
             self._draw()
 
     def action_stack(self) -> None:
@@ -115,20 +116,20 @@ class HistoryView(OutlineView):
     # Comparing
 
     def _state(self) -> object:
-        looks = tuple(id(look) for look in self.application.looks)
-        return looks, tuple(self._picked), id(self.application.shown)
+        looks = tuple(id(look) for look in self.host.looks)
+        return looks, tuple(self._picked), id(self.host.shown)
 
     def _draw(self) -> None:
         """Shows what is known by now, and begins to compare what is not compared yet."""
         self._drawn = self._state()
-        looks = self.application.looks
+        looks = self.host.looks
         pair = self._chosen(looks)
         if pair is not None and pair != self._pair:
             self._pair, self._result = pair, None
             self._compare(pair)
         self._pair = pair
         numbers = [look.number for look in pair] if pair else self._picked
-        snapshots = look_lines(looks, numbers, self.application.shown)
+        snapshots = look_lines(looks, numbers, self.host.shown)
         title = SafeText().append(f"Snapshots: {len(looks)}", "bold").append("  Enter picks one to compare", "dim")
         self._outline.show([Line("looks", title, snapshots, is_open=True), *self._comparison()])
         self.refresh_bindings()
@@ -155,9 +156,9 @@ class HistoryView(OutlineView):
     @work(thread=True, exclusive=True, exit_on_error=False)
     def _compare(self, pair: Pair) -> None:
         """Runs in a thread of its own and touches no widget."""
-        before, after = (Taken(look.snapshot, look.diagnosis) for look in pair)
+        before, after = pair
         try:
-            self.post_message(Compared(pair, compare(before, after)))
+            self.post_message(Compared(pair, compare(before.analysed, after.analysed)))
         except Exception as error:
             self.post_message(Compared(pair, None, str(as_dstack_error(error))))
 
@@ -175,7 +176,7 @@ class HistoryView(OutlineView):
         if self._pair is None or result is None or result.comparison is None or not isinstance(data, Moved | Waited):
             return
         look = Lines(*self._pair, result.comparison).look_of(data)
-        if look is not self.application.shown:
-            self.application.show_look(look)
+        if look is not self.host.shown:
+            self.host.show_look(look)
             self.notify(f"All views now show snapshot #{look.number}; space shows the newest again.")
-        self.application.go_to(mode, data.vertex)
+        self.host.go_to(mode, data.vertex)

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 from dstack import words
 from dstack.analysis.naming.sentences import TORN_STACK
-from dstack.analysis.naming.vertex_details import member
+from dstack.analysis.naming.vertex_details import details_of
 from dstack.analysis.stacks.absent_workers import Company, Missing, company
 from dstack.analysis.stacks.app_threads import Execution
 from dstack.analysis.stacks.outliers import Outlier
@@ -28,7 +28,7 @@ from dstack.tui.views.stacks.lines import (
     short,
     source_lines,
 )
-from dstack.tui.widgets.outline import Line
+from dstack.tui.widgets.outline_line import Line
 from dstack.vertex_keys import Key
 from dstack.visible import visible
 from dstack.words import plural
@@ -122,7 +122,7 @@ def _absentee_of(stacks: Stacks) -> Callable[[Execution | Missing], tuple[SafeTe
 def _execution_of(stacks: Stacks) -> Callable[[Execution], tuple[SafeText, About]]:
     def line(one: Execution) -> tuple[SafeText, About]:
         text = doing_word(one.doing).append(one.name)
-        text.append(f"  {member(stacks.index, stacks.vertices[one.key]).short_place}", "dim")
+        text.append(f"  {details_of(stacks.index, stacks.vertices[one.key]).short_place}", "dim")
         return text, About(vertex=one.key, workers=(one.worker_id,))
 
     return line

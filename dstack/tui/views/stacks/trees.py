@@ -21,7 +21,7 @@ from dstack.tui.views.stacks.lines import (
     mark_of,
     short,
 )
-from dstack.tui.widgets.outline import Line
+from dstack.tui.widgets.outline_line import Line
 from dstack.vertex_keys import Key
 from dstack.words import plural
 

@@ -22,7 +22,8 @@ from dstack.tui.views.grouped_view import GROUP, WHOLE, GroupedView
 from dstack.tui.views.stacks.lines import About
 from dstack.tui.views.stacks.pages import branch_page, onward_key, stack_in_words, stack_page
 from dstack.tui.views.stacks.trees import Processes, Tree, branch_key, child_key
-from dstack.tui.widgets.outline import Line, Outline
+from dstack.tui.widgets.outline import Outline
+from dstack.tui.widgets.outline_line import Line
 from dstack.vertex_keys import ChildThreadKey, Key
 from dstack.words import plural
 

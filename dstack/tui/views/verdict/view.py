@@ -11,7 +11,7 @@ from rich.text import Text
 from textual.app import ComposeResult
 
 from dstack.analysis.findings.wording.failures import step as step_of_failure
-from dstack.analysis.naming.vertex_details import member
+from dstack.analysis.naming.vertex_details import details_of
 from dstack.diagnosis import Finding, Step
 from dstack.report.failures import failures_in_words
 from dstack.report.finding import assumption_rows, fix_row, picture, remark_rows, status_sentence
@@ -21,7 +21,8 @@ from dstack.report.safe_text import SafeText
 from dstack.tui.source import Look
 from dstack.tui.views.base import Place
 from dstack.tui.views.outline_view import OutlineView
-from dstack.tui.widgets.outline import Line, Outline
+from dstack.tui.widgets.outline import Outline
+from dstack.tui.widgets.outline_line import Line
 from dstack.vertex_keys import Key
 from dstack.words import plural
 
@@ -55,7 +56,7 @@ class VerdictView(OutlineView):
     def on_outline_chosen(self, event: Outline.Chosen) -> None:
         """Goes to the vertex that the line is about, or folds the finding."""
         if self._about.vertex:
-            self.application.go_to("waits", self._about.vertex)
+            self.host.go_to("waits", self._about.vertex)
         else:
             event.outline.toggle(event.line)
 
@@ -143,7 +144,7 @@ def _lines(look: Look, key: str, finding: Finding | None, rows: Iterable[Row], s
             f"{key}/{at}",
             _plain(row),
             data=About(finding, row.vertex, row.place),
-            terms=member(look.index, vertex).ranks.terms if vertex else frozenset(),
+            terms=details_of(look.index, vertex).ranks.terms if vertex else frozenset(),
             layout=partial(_laid_out, row, style),
         )
 

@@ -9,7 +9,7 @@ from functools import partial
 from rich.text import Text
 
 from dstack.analysis.naming import sentences
-from dstack.analysis.naming.vertex_details import Member, member
+from dstack.analysis.naming.vertex_details import VertexDetails, details_of
 from dstack.analysis.views.wait_tree import Branch, Edge, WaitTree
 from dstack.diagnosis import Step, Vertex
 from dstack.report.finding import BETWEEN, FIRST, LAST, OUTSIDE, titled
@@ -17,7 +17,7 @@ from dstack.report.paths import location, short_path
 from dstack.report.safe_text import SafeText
 from dstack.tui.source import Look
 from dstack.tui.views.base import Place
-from dstack.tui.widgets.outline import NO_RAIL, Line
+from dstack.tui.widgets.outline_line import NO_RAIL, Line
 from dstack.vertex_keys import Key
 from dstack.words import plural
 
@@ -93,9 +93,9 @@ class Lines:
         """A vertex by its key."""
         return self.look.diagnosis.vertices[key]
 
-    def member(self, vertex: Vertex) -> Member:
+    def member(self, vertex: Vertex) -> VertexDetails:
         """Who it is, and where."""
-        return member(self.look.index, vertex)
+        return details_of(self.look.index, vertex)
 
     def name(self, key: Key) -> str:
         """What a vertex is called where others wait for it."""
@@ -191,8 +191,8 @@ class Lines:
             yield from self._told_edge(branch.edge, branch)
 
     def _sentence(self, vertex: Vertex) -> Step:
-        if vertex.other_side_of is not None:
-            return Step(text=f"dstack read every process, but found no thread that would end {vertex.other_side_of}.")
+        if vertex.waker_of is not None:
+            return Step(text=f"dstack read every process, but found no thread that would end {vertex.waker_of}.")
         if vertex.kind == "unknown":
             return Step(text=f"The {vertex.label}.", vertex=vertex.key)
         return sentences.sentence(self.look.index, self.look.diagnosis.vertices, vertex)
@@ -233,13 +233,13 @@ class Lines:
         return "\n".join([*lines, *(f"Task {task_id}" for task_id in tasks if task_id)])
 
 
-def _doing(vertex: Vertex, who: Member) -> str:
+def _doing(vertex: Vertex, who: VertexDetails) -> str:
     """What the end of a chain does, in a word or two."""
     if vertex.never is not None:
         return vertex.never
     if vertex.kind != "execution" or vertex.wait is not None:
         return ""
-    return sentences.doing(vertex, who)
+    return sentences.activity(vertex, who)
 
 
 def cycle_rails(count: int) -> list[tuple[str, str]]:

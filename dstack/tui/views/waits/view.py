@@ -84,7 +84,7 @@ class WaitsView(OutlineView):
     def action_stack(self) -> None:
         """To the stack of who waits."""
         if self._branch is not None:
-            self.application.go_to("stacks", self._branch.first)
+            self.host.go_to("stacks", self._branch.first)
 
     def action_target(self) -> None:
         """To the place of what it waits for."""
@@ -94,7 +94,7 @@ class WaitsView(OutlineView):
     def action_target_stack(self) -> None:
         """To the stack of what it waits for."""
         if self._branch is not None and self._branch.edge is not None:
-            self.application.go_to("stacks", self._branch.edge.target)
+            self.host.go_to("stacks", self._branch.edge.target)
 
     def action_waiter(self) -> None:
         """To the place of who is only named here."""

@@ -16,9 +16,10 @@ from dstack.diagnosis import Ratio
 from dstack.model import Failure, Snapshot
 from dstack.report.check_json import check_json
 from dstack.report.text import report_text
+from dstack.tui.host import Status
 from dstack.tui.source import Look
 from dstack.tui.views.stacks.pages import branch_page
-from dstack.tui.widgets.top_bar import Status, coverage_line
+from dstack.tui.views.top_bar import coverage_line
 from tests.unit.scenes import Scene, SceneProcess
 
 
@@ -157,15 +158,15 @@ def a_driver_that_does_nothing() -> Snapshot:
 )
 def test_all_counts_agree(make: Callable[[], Snapshot], observed: int, total: int) -> None:
     snapshot = make()
-    analysed = Look.of(1, snapshot)
+    view = Look.of(1, snapshot)
 
-    assert coverage_of(snapshot).workers == Ratio(seen=observed, total=total)
-    assert f"observed {observed}/{total} workers" in coverage_line(analysed, Status(), snapshot.taken_at).plain
-    assert f"Observed: {observed} of {total} workers" in report_text(snapshot, analysed.diagnosis)
-    workers = json.loads(check_json(snapshot, analysed.diagnosis))["coverage"]["workers"]
+    assert coverage_of(snapshot).workers == Ratio(observed=observed, total=total)
+    assert f"observed {observed}/{total} workers" in coverage_line(view, Status(), snapshot.taken_at).plain
+    assert f"Observed: {observed} of {total} workers" in report_text(view.analysed)
+    workers = json.loads(check_json(view.analysed))["coverage"]["workers"]
     assert workers == {"seen": observed, "total": total}
 
-    inventory = Inventory(analysed.index, analysed.diagnosis)
+    inventory = Inventory(view.index, view.diagnosis)
     counts = sum((Counter(inventory.counts(node)) for node in inventory.nodes), Counter())
     assert sum(counts.values()) == total
     assert counts["not read"] + sum(map(inventory.partly_seen, inventory.nodes)) == total - observed
@@ -173,10 +174,10 @@ def test_all_counts_agree(make: Callable[[], Snapshot], observed: int, total: in
     assert Counter(one.doing for one in occupants) == counts
     assert all(one.trouble for one in occupants if one.worker.worker_id not in seen_workers(snapshot))
 
-    missing = [one for one in analysed.stacks.missing if one.why == "not read"]
+    missing = [one for one in view.stacks.missing if one.why == "not read"]
     assert len(missing) == counts["not read"]
-    root = merge(analysed.stacks.running().executions)
-    page = " ".join(line.text.plain for line in branch_page(analysed.stacks, root, root, {}))
+    root = merge(view.stacks.running().executions)
+    page = " ".join(line.text.plain for line in branch_page(view.stacks, root, root, {}))
     assert ("not read: may be anywhere" in page) == bool(missing)
     assert has_holes(snapshot, {}) == (observed < total and make is not one_just_started_and_unreadable)
 

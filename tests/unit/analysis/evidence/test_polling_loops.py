@@ -100,7 +100,7 @@ def test_its_wait_names_the_place_of_the_loop() -> None:
     wait = it.watch().vertices[it.actor.key].wait
 
     assert wait is not None
-    assert (wait.polls, wait.is_timed, wait.timeout_s, wait.if_not) == ("app.py:30", False, 1.0, ())
+    assert (wait.polls, wait.is_timed, wait.timeout_s, wait.proven_groups) == ("app.py:30", False, 1.0, ())
 
 
 @pytest.mark.parametrize(("readings", "is_found"), [(0, False), (1, False), (2, True), (5, True)])

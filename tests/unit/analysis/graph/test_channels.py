@@ -151,7 +151,7 @@ def test_a_value_that_is_written_only_has_to_be_read() -> None:
     (target,) = it.scene.wait_of(it.train).groups[0].targets
 
     assert isinstance(target.vertex, UnknownKey)
-    assert target.vertex.is_given
+    assert target.vertex.is_available_value
     assert not it.diagnose().is_stuck
 
 

@@ -12,6 +12,7 @@ from msgspec.structs import replace
 
 from dstack.analysis.diagnose import diagnose
 from dstack.analysis.index.sample_index import SampleIndex
+from dstack.analysis.views.analysed_snapshot import AnalysedSnapshot
 from dstack.analysis.views.thread_pages import Stacks
 from dstack.diagnosis import Diagnosis
 from dstack.errors import SnapshotFileError
@@ -157,19 +158,19 @@ def test_no_chain_is_stalled_while_a_child_may_run() -> None:
 def test_a_child_is_below_its_worker_in_report_json_and_stacks() -> None:
     scene, loader = waiting()
     snapshot = with_child(twice(scene), loader, call=LOCK)
-    diagnosis = diagnose(snapshot)
+    analysed = AnalysedSnapshot.of(snapshot)
 
-    _, _, report = report_text(snapshot, diagnosis, details=True).partition("Child processes")
+    _, _, report = report_text(analysed, details=True).partition("Child processes")
     assert "child process python  pid 77" in report
     assert "main thread waits in threading.Lock.acquire  load" in report
-    assert b'"child_processes": [' in check_json(snapshot, diagnosis)
+    assert b'"child_processes": [' in check_json(analysed)
 
     torn = with_child(twice(scene), loader, torn=True)
-    text = report_text(torn, diagnose(torn), details=True)
+    text = report_text(AnalysedSnapshot.of(torn), details=True)
     assert "main thread rests (stack may be inconsistent: the thread ran while it was read)" in text
-    assert b'"torn": true' in check_json(torn, diagnose(torn))
+    assert b'"torn": true' in check_json(AnalysedSnapshot.of(torn))
 
-    stacks = Stacks(SampleIndex(snapshot, snapshot.samples[0]), diagnosis.vertices)
+    stacks = Stacks(SampleIndex(snapshot, snapshot.samples[0]), analysed.diagnosis.vertices)
     (child,) = stacks.children_of(loader.worker_id)
     (thread,) = child.strands
     page = stacks.stack(thread.key)

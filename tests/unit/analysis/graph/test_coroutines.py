@@ -175,7 +175,7 @@ def test_a_call_waits_for_the_loop_of_its_group_where_only_that_is_blocked(is_ow
     assert (groups_of(wait) == [(1, [loop.key])]) == is_own
     declared = "Server.user runs in the concurrency group group1 of its actor, as declared"
     assert wait.assumed == ((declared,) if is_own else ())
-    assert scene.graph()[(wait.if_not if is_own else wait.groups)[0].targets[0].vertex].unobserved
+    assert scene.graph()[(wait.proven_groups if is_own else wait.groups)[0].targets[0].vertex].unobserved
 
 
 # Groups of an await
@@ -195,7 +195,7 @@ def test_all_awaited_objects_are_needed() -> None:
     whoever = wait.groups[-1].targets[0].vertex
     assert [needs for needs, _ in groups_of(wait)] == [1, 1, 1, 1]
     assert [targets for _, targets in groups_of(wait)][1:] == [[other.key], [pool.key], [whoever]]
-    assert scene.graph()[whoever].other_side_of == "asyncio.gather"
+    assert scene.graph()[whoever].waker_of == "asyncio.gather"
     assert (wait.needed, wait.total) == (5, 5)
 
 

@@ -470,7 +470,7 @@ def test_a_call_waits_for_calls_in_the_declared_concurrency_group_of_its_method(
 
     assert groups_of(wait) == [(1, [reading])]
     assert wait.assumed == ("Actor.write runs in the concurrency group io of its actor, as declared",)
-    assert [(group.needs, [target.vertex for target in group.targets]) for group in wait.if_not] == [
+    assert [(group.needs, [target.vertex for target in group.targets]) for group in wait.proven_groups] == [
         (1, [reading, training, other])
     ]
 

@@ -19,7 +19,7 @@ def unknown_wakers(scene: Scene, wait: Wait) -> list[str]:
     """The calls that wait for an unknown waker."""
     graph = scene.graph()
     targets = [graph[target.vertex] for group in wait.groups for target in group.targets]
-    return [target.other_side_of for target in targets if target.other_side_of]
+    return [target.waker_of for target in targets if target.waker_of]
 
 
 def driver_with(scene: Scene, *names: str) -> tuple[SceneProcess, list[SceneThread]]:

@@ -12,6 +12,7 @@ from dstack.analysis.index.ranks import LONGEST, NO_RANKS, SHOWN, Ranks, ranks_o
 from dstack.analysis.index.sample_index import SampleIndex
 from dstack.analysis.stacks.app_threads import Execution
 from dstack.analysis.stacks.stack_tree import ByRanks, Words, grouping_in_words, groupings, merge
+from dstack.analysis.views.analysed_snapshot import AnalysedSnapshot
 from dstack.analysis.views.thread_pages import Stacks
 from dstack.model import Process, ProcessGroup
 from dstack.report.check_json import check_json
@@ -117,10 +118,10 @@ def test_long_and_many_labels_are_cut() -> None:
 def test_the_report_names_the_rank_of_the_blocker() -> None:
     snapshot = training()[0].sample().second_sample().snapshot()
 
-    diagnosis = diagnose(snapshot)
-    text = " ".join(report_text(snapshot, diagnosis).split())
+    analysed = AnalysedSnapshot.of(snapshot)
+    text = " ".join(report_text(analysed).split())
 
-    assert "(rank 3, pid 9000" in diagnosis.findings[0].summary
+    assert "(rank 3, pid 9000" in analysed.diagnosis.findings[0].summary
     assert (
         'Not in this call: Trainer.step (actor Trainer "t3", rank 3 (tp 1, pp 0, dp 1), pid 9000, node 10.0.0.2)'
         in text
@@ -134,7 +135,7 @@ def test_the_json_has_ranks_dimensions_and_labels_of_members() -> None:
     first.known["labels"] = {"stage": "rollout"}
     snapshot = scene.snapshot()
 
-    told = msgspec.json.decode(check_json(snapshot, diagnose(snapshot)))
+    told = msgspec.json.decode(check_json(AnalysedSnapshot.of(snapshot)))
 
     members = {member["pid"]: member for member in told["findings"][0]["members"]}
     own = members[first.worker.pid]
@@ -325,10 +326,10 @@ def test_a_child_process_is_named_by_its_own_rank_in_report_and_json() -> None:
     child = Process(pid=77, started_at=1.0, name="engine", process_groups=groups_of(6), rank=6)
     trainers[3].known["children"] = (child,)
     snapshot = scene.sample().second_sample().snapshot()
-    diagnosis = diagnose(snapshot)
+    analysed = AnalysedSnapshot.of(snapshot)
 
-    _, _, told = report_text(snapshot, diagnosis, details=True).partition("Child processes")
-    (listed,) = msgspec.json.decode(check_json(snapshot, diagnosis))["child_processes"]
+    _, _, told = report_text(analysed, details=True).partition("Child processes")
+    (listed,) = msgspec.json.decode(check_json(analysed))["child_processes"]
 
     assert "rank 3 (tp 1, pp 0, dp 1), pid 9000" in told
     assert "engine  rank 6 (tp 0, pp 1, dp 1), pid 77" in told

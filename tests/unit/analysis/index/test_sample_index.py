@@ -18,14 +18,16 @@ GET = BlockedCall(kind="other", frame=0, what="queue.Queue.get")
 WAIT = BlockedCall(kind="other", frame=0, what="threading.Event.wait", timeout_s=10.0)
 
 
-def is_quiet(*frames: Frame, call: BlockedCall | None = None, name: str = "Thread-1", on_cpu: bool = False) -> bool:
+def is_idle_library(
+    *frames: Frame, call: BlockedCall | None = None, name: str = "Thread-1", on_cpu: bool = False
+) -> bool:
     """Whether a thread with this stack, leaf first, is assumed to stay idle."""
     scene = Scene()
     worker = scene.driver().worker_id
     taken = scene.sample().second_sample().snapshot()
     thread = Thread(os_thread_id=7, name=name, stack=0, role="ray", call=call, on_cpu=on_cpu, still=not on_cpu)
     index = SampleIndex(_with(taken, frames, thread), taken.samples[0])
-    return index.is_quiet(worker, thread)
+    return index.is_idle_library(worker, thread)
 
 
 def _with(taken: Snapshot, frames: tuple[Frame, ...], thread: Thread) -> Snapshot:
@@ -57,8 +59,8 @@ def _with(taken: Snapshot, frames: tuple[Frame, ...], thread: Thread) -> Snapsho
 def test_a_library_wait_on_its_own_process_stays_idle(
     frames: tuple[Frame, ...], call: BlockedCall | None, name: str
 ) -> None:
-    assert is_quiet(*frames, call=call, name=name)
-    assert not is_quiet(*frames, call=call, name=name, on_cpu=True)
+    assert is_idle_library(*frames, call=call, name=name)
+    assert not is_idle_library(*frames, call=call, name=name, on_cpu=True)
 
 
 @pytest.mark.parametrize(
@@ -73,4 +75,4 @@ def test_a_library_wait_on_its_own_process_stays_idle(
     ],
 )
 def test_a_library_wait_on_a_socket_or_timer_may_proceed(frames: tuple[Frame, ...], call: BlockedCall | None) -> None:
-    assert not is_quiet(*frames, call=call)
+    assert not is_idle_library(*frames, call=call)

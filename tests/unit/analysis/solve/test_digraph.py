@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dstack.analysis.solve.digraph import Digraph, strong_components, unique, weak_components
-from tests.effort import examples
+from tests.fuzzing.effort import examples
 
 Ahead = dict[int, list[int]]
 many = examples(500)

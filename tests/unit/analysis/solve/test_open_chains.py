@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from dstack.analysis.solve.open_chains import MAX_RANKED, open_chains
 from dstack.diagnosis import FinalBlocker, Group, Target, Vertex, Wait
 from dstack.vertex_keys import Key, TaskKey
-from tests.effort import examples
+from tests.fuzzing.effort import examples
 
 GraphBuilder = dict[Key, list[Key]]
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from dstack.analysis.solve.digraph import Digraph
 from dstack.analysis.solve.reduction import Waits, behind, cores, dead_ends, residue, shortest_cycle, stuck_graph
-from tests.effort import examples
+from tests.fuzzing.effort import examples
 
 GraphBuilder = dict[int, list[tuple[int, list[int]]]]
 

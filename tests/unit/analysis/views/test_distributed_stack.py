@@ -8,6 +8,7 @@ import re
 from rich.console import Console
 
 from dstack.analysis.index.sample_index import SampleIndex
+from dstack.analysis.views.analysed_snapshot import AnalysedSnapshot
 from dstack.analysis.views.distributed_stack import MAX_CHILDREN, MAX_DEPTH, StackNode, roots, stitch, vertices_in
 from dstack.report.stitched_stack import SHOWN_BRANCHES
 from dstack.report.text import WIDTH, print_report
@@ -41,7 +42,7 @@ def path(node: StackNode) -> list[str]:
 
 def text_of(scene: Scene) -> str:
     out = io.StringIO()
-    print_report(Console(file=out, highlight=False), scene.snapshot(), scene.diagnose(), details=True)
+    print_report(Console(file=out, highlight=False), AnalysedSnapshot.of(scene.snapshot()), details=True)
     return out.getvalue()
 
 

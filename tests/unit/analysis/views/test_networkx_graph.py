@@ -10,7 +10,7 @@ import pytest
 import dstack
 from dstack.analysis.diagnose import diagnose
 from dstack.diagnosis import Diagnosis
-from tests.recorded_examples import NAMES, recorded
+from tests.examples.recorded import NAMES, recorded
 
 
 def diagnosis_of(name: str) -> Diagnosis:

@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from dstack.analysis.diagnose import diagnose
-from dstack.analysis.views.snapshot_diff import Comparison, Taken, compare
+from dstack.analysis.views.analysed_snapshot import AnalysedSnapshot
+from dstack.analysis.views.snapshot_diff import Comparison, compare
 from dstack.diagnosis import Since
 from dstack.errors import UsageError
 from dstack.model import Failure, Snapshot
@@ -26,8 +26,8 @@ from tests.unit.support.random_snapshots import related_snapshots
 LATER_S = 60.0
 
 
-def taken(snapshot: Snapshot) -> Taken:
-    return Taken(snapshot, diagnose(snapshot))
+def taken(snapshot: Snapshot) -> AnalysedSnapshot:
+    return AnalysedSnapshot.of(snapshot)
 
 
 def again(scene: Scene, later_s: float = LATER_S) -> Snapshot:

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from dstack.probes.agents import pyspy_text
 from dstack.probes.agents.pyspy_text import parse
 from dstack.probes.agents.source_terms import has_no_timeout
-from tests.effort import tries
-from tests.mutations import by_bytes
+from tests.fuzzing.effort import tries
+from tests.fuzzing.mutations import by_bytes
 
 TEXT = """Process 30972: ray::A.ping
 Python v3.11.7 (/root/.pyenv/versions/3.11.7/bin/python3.11)
@@ -29,7 +29,7 @@ Thread 0x7F00 (idle): "a \\"name\\": (idle)"
 """
 
 
-def test_a_text_is_read() -> None:
+def test_a_text_is_parsed() -> None:
     stacks = parse(TEXT)
 
     assert stacks is not None
@@ -45,11 +45,11 @@ def test_a_text_is_read() -> None:
 
 
 @pytest.mark.parametrize("text", ["", "Error: no", "Thread 1 (idle)\n    f (x.py:1)\n", '[{"pid": 1}]'])
-def test_what_is_no_such_text_is_none(text: str) -> None:
+def test_other_texts_are_rejected(text: str) -> None:
     assert parse(text) is None
 
 
-def test_too_much_is_cut(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_long_texts_are_cut(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pyspy_text, "MAX_THREADS", 3)
     monkeypatch.setattr(pyspy_text, "MAX_FRAMES", 2)
     many = "Process 1: x\n" + 'Thread 1 (idle): "t"\n' + "    f (x.py:1)\n" * 9 + 'Thread 2 (idle): "t"\n' * 9
@@ -61,7 +61,7 @@ def test_too_much_is_cut(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @given(st.lists(st.one_of(st.text(), st.sampled_from(TEXT.splitlines()))))
-def test_nothing_breaks_it(lines: list[str]) -> None:
+def test_malformed_texts_raise_no_error(lines: list[str]) -> None:
     stacks = parse("\n".join(["Process 1: x", *lines]))
 
     assert stacks is not None
@@ -84,7 +84,7 @@ def test_nothing_breaks_it(lines: list[str]) -> None:
         ("return ray.get(", False),
     ],
 )
-def test_only_a_call_with_nothing_but_refs_has_no_timeout(line: str, is_plain: bool) -> None:
+def test_only_a_call_with_refs_alone_has_no_timeout(line: str, is_plain: bool) -> None:
     body = " pass" if line.endswith(":") else ""
 
     assert has_no_timeout(f"def ping():\n    {line}{body}\n", 2, "ping", "get") is is_plain
@@ -120,7 +120,7 @@ def test_mutations_are_threads_of_the_right_types() -> None:
 
 @pytest.mark.parametrize("made", SLOW)
 @pytest.mark.parametrize("head", ["    ", 'Thread 1 (idle): "', "Thread ", "Process 1: "])
-def test_a_line_made_to_be_slow_is_not(made: str, head: str) -> None:
+def test_a_hostile_line_is_not_slow(made: str, head: str) -> None:
     began = time.process_time()
 
     parse(f"Process 1: x\nThread 1 (idle)\n{head}{made * 500_000})\n")

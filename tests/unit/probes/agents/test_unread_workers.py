@@ -21,7 +21,7 @@ def failure(stage: Stage, cause: Cause, worker_id: str | None = "w", sample: int
     return Failure(stage=stage, reason="any", cause=cause, worker_id=worker_id, node_id="n", sample=sample)
 
 
-def test_unread_are_workers_without_stacks_whose_process_is_there() -> None:
+def test_unread_workers_have_a_process_and_no_stacks() -> None:
     workers = [worker("read"), worker("empty"), worker("unseen"), worker("ended")]
     failures = [failure("process", "ended", "ended"), failure("stacks", "permission", "empty")]
 

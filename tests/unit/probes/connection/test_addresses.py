@@ -17,7 +17,7 @@ from dstack.probes.connection.addresses import canonical, join, split
         ("fe80::1%eth0", 6379, "[fe80::1%eth0]:6379"),
     ],
 )
-def test_joined_and_split_again(host: str, port: int, address: str) -> None:
+def test_joined_addresses_can_be_split(host: str, port: int, address: str) -> None:
     assert join(host, port) == address
     assert split(address) == (host, port)
 
@@ -25,7 +25,7 @@ def test_joined_and_split_again(host: str, port: int, address: str) -> None:
 @pytest.mark.parametrize(
     "text", ["", "host", "host:", ":6379", "host:0", "host:65536", "host:x", "::1", "::1:6379", "[::1]", "[::1:6379"]
 )
-def test_what_is_no_address(text: str) -> None:
+def test_malformed_addresses_are_rejected(text: str) -> None:
     with pytest.raises(ValueError, match="is not HOST:PORT"):
         split(text)
 
@@ -40,5 +40,5 @@ def test_what_is_no_address(text: str) -> None:
         ("", ""),
     ],
 )
-def test_one_spelling_of_each_host(host: str, spelling: str) -> None:
+def test_each_host_has_one_spelling(host: str, spelling: str) -> None:
     assert canonical(host) == spelling

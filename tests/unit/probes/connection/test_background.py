@@ -35,12 +35,12 @@ def test_a_call_that_ends_in_time_gives_its_result() -> None:
     assert within(begin(lambda: 7), LONG_S) == 7
 
 
-def test_a_call_that_does_not_gives_none(released: threading.Event) -> None:
+def test_a_call_past_its_timeout_gives_none(released: threading.Event) -> None:
     assert within(begin(released.wait), 0.01) is None
     assert within(begin(released.wait), -1.0) is None
 
 
-def test_what_a_call_raises_is_raised_also_when_that_is_a_timeout() -> None:
+def test_an_exception_of_a_call_is_raised_even_if_it_is_a_timeout() -> None:
     future: Future[int] = Future()
     future.set_exception(TimeoutError("its own"))
 
@@ -48,9 +48,7 @@ def test_what_a_call_raises_is_raised_also_when_that_is_a_timeout() -> None:
         within(future, LONG_S)
 
 
-def test_a_reading_that_blocks_costs_its_node_and_nothing_else(
-    released: threading.Event, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_blocked_reading_fails_only_its_node(released: threading.Event, monkeypatch: pytest.MonkeyPatch) -> None:
     worker = Worker(worker_id=WORKER, node_id=NODE, ip="127.0.0.1", port=1, pid=1)
     inventory = Inventory(
         nodes=(Node(node_id=NODE, ip="127.0.0.1"),), jobs=(Job(job_id="01000000"),), workers=(worker,)

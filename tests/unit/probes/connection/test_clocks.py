@@ -18,13 +18,11 @@ from dstack.probes.connection.clocks import ahead_s, clock_notes
         ((3700.0, 3702.0), 3600.0),
     ],
 )
-def test_a_clock_differs_by_what_question_and_answer_do_not_explain(
-    theirs: tuple[float, float], expected: float
-) -> None:
+def test_the_round_trip_is_subtracted_from_a_clock_difference(theirs: tuple[float, float], expected: float) -> None:
     assert ahead_s(theirs, asked_at=100.0, answered_at=102.0) == expected
 
 
-def test_a_note_tells_who_is_how_far_off() -> None:
+def test_a_note_names_the_host_and_its_clock_difference() -> None:
     nodes = [Node("a", "10.0.0.1", clock_ahead_s=ahead) for ahead in (None, 0.0, 2.0, -61.2, 3600.0)]
 
     late, early = clock_notes(nodes)

@@ -59,7 +59,7 @@ def set_up(monkeypatch: pytest.MonkeyPatch, folder: Path, variables: dict[str, s
 
 
 @pytest.mark.parametrize("name", SOURCES)
-def test_a_token_is_found_where_it_may_be(monkeypatch: pytest.MonkeyPatch, folder: Path, name: str) -> None:
+def test_a_token_is_found_in_each_place(monkeypatch: pytest.MonkeyPatch, folder: Path, name: str) -> None:
     variables, expected = SOURCES[name]
     set_up(monkeypatch, folder, variables)
 
@@ -84,7 +84,7 @@ def test_ray_finds_the_same_tokens(monkeypatch: pytest.MonkeyPatch, folder: Path
 
 
 @pytest.mark.parametrize("content", [None, "", "\nsecond line"])
-def test_a_file_that_is_named_has_to_have_a_token(
+def test_a_token_file_without_a_token_is_an_error(
     monkeypatch: pytest.MonkeyPatch, folder: Path, content: str | None
 ) -> None:
     set_up(monkeypatch, folder, {"RAY_AUTH_TOKEN_PATH": "{folder}/named", "HOME": "{folder}/home"})
@@ -97,7 +97,7 @@ def test_a_file_that_is_named_has_to_have_a_token(
 
 
 @pytest.mark.parametrize(("value", "is_on"), [(None, False), ("0", False), ("1", True), ("True", True)])
-def test_tls_is_on_where_ray_has_it_on(monkeypatch: pytest.MonkeyPatch, value: str | None, is_on: bool) -> None:
+def test_tls_follows_rays_setting(monkeypatch: pytest.MonkeyPatch, value: str | None, is_on: bool) -> None:
     for name in ("RAY_USE_TLS", *credentials.CERTIFICATES):
         monkeypatch.delenv(name, raising=False)
     if value is not None:

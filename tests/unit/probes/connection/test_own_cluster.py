@@ -50,13 +50,13 @@ def test_addresses_are_compared_in_one_spelling(monkeypatch: pytest.MonkeyPatch)
 
 
 @pytest.mark.usefixtures("connected")
-def test_of_two_that_might_be_it_none_is_taken() -> None:
+def test_an_ambiguous_driver_is_not_selected() -> None:
     alike = [a_worker(name, "10.0.0.2", os.getpid()) for name in "ab"]
 
     assert own_worker(a_snapshot(*alike)) is None
 
 
-def test_who_is_not_connected_has_none(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_process_without_a_connection_has_no_cluster(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delitem(sys.modules, "ray._private.worker", raising=False)
 
     assert connected_cluster() is None

@@ -35,12 +35,12 @@ def test_modules_come_without_ray() -> None:
     ) == ("False")
 
 
-def test_where_ray_is_loaded_its_own_modules_are_used() -> None:
+def test_modules_of_a_loaded_ray_are_used() -> None:
     assert homes("import ray") == {"ray.core.generated"}
 
 
 @pytest.mark.parametrize("content", ["raise TypeError('duplicate symbol')", None])
-def test_ray_is_loaded_where_its_modules_cannot_be_on_their_own(tmp_path: Path, content: str | None) -> None:
+def test_ray_is_loaded_if_its_modules_cannot_be_loaded_alone(tmp_path: Path, content: str | None) -> None:
     if content is not None:
         for name in NAMES:
             (tmp_path / f"{name}.py").write_text(content)

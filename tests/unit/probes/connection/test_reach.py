@@ -20,7 +20,7 @@ def test_a_raylet_that_listens_is_reached(host: str, family: socket.AddressFamil
 
 
 @FAMILIES
-def test_a_raylet_that_has_ended_refuses(host: str, family: socket.AddressFamily) -> None:
+def test_an_ended_raylet_is_not_reached(host: str, family: socket.AddressFamily) -> None:
     with socket.create_server((host, 0), family=family) as server:
         port = server.getsockname()[1]
 

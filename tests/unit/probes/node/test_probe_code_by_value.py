@@ -20,7 +20,7 @@ print(len(probe.sample([target], options)["processes"]["w"]["threads"]))
 """
 
 
-def test_a_probe_travels_to_where_there_is_no_dstack(tmp_path: Path) -> None:
+def test_a_probe_runs_by_value_without_an_installation(tmp_path: Path) -> None:
     ray.cloudpickle.register_pickle_by_value(dstack.probes.node)
     try:
         probe = ray.cloudpickle.dumps(NodeProbe)

@@ -13,7 +13,7 @@ from typing import Any, get_args
 
 import pytest
 
-from dstack.analysis.diagnose import diagnose
+from dstack.analysis.views.analysed_snapshot import AnalysedSnapshot
 from dstack.model import Cause, Node, Sample, Snapshot, WorkerSample
 from dstack.probes import node
 from dstack.probes.node import wire
@@ -23,7 +23,7 @@ from dstack.probes.node_access.answers import MalformedAnswer, decoded, validate
 from dstack.probes.node_access.assemble import Assembly
 from dstack.report.text import report_text
 from dstack.snapshot_file import dumps, loads
-from tests.mutations import ByValues
+from tests.fuzzing.mutations import ByValues
 from tests.sampling import OPTIONS
 
 WITH_LOCALS: wire.Options = {**OPTIONS, "locals": True, "deadline_s": 20.0}
@@ -61,7 +61,7 @@ def taken(answer: wire.Answer) -> Snapshot:
     )
 
 
-def test_mutations_of_an_answer_are_taken_in_whole_or_refused() -> None:
+def test_a_mutated_answer_is_accepted_whole_or_rejected() -> None:
     chance = random.Random(5)
     values = ByValues(answer())
     good = 0
@@ -74,7 +74,7 @@ def test_mutations_of_an_answer_are_taken_in_whole_or_refused() -> None:
         good += 1
         loads(dumps(snapshot))
         if good % 10 == 0:
-            report_text(snapshot, diagnose(snapshot))
+            report_text(AnalysedSnapshot.of(snapshot))
 
     assert MUTATIONS / 10 < good < MUTATIONS
 
@@ -95,7 +95,7 @@ def reply(depth: int, threads: list[dict[str, Any]], *, is_child: bool) -> wire.
 
 
 @pytest.mark.parametrize("is_child", [False, True])
-def test_a_call_in_no_frame_of_its_stack_is_refused(is_child: bool) -> None:
+def test_a_call_outside_of_its_stack_is_rejected(is_child: bool) -> None:
     assert loads(dumps(taken(reply(2, one_thread(frame=1), is_child=is_child))))
 
     with pytest.raises(MalformedAnswer):
@@ -103,7 +103,7 @@ def test_a_call_in_no_frame_of_its_stack_is_refused(is_child: bool) -> None:
 
 
 @pytest.mark.parametrize("is_child", [False, True])
-def test_more_frames_than_a_file_may_show_are_refused(is_child: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_too_many_frames_are_rejected(is_child: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(assemble, "MAX_FRAMES", 1_000)
     assert taken(reply(100, one_thread(count=10), is_child=is_child))
 
@@ -111,7 +111,7 @@ def test_more_frames_than_a_file_may_show_are_refused(is_child: bool, monkeypatc
         taken(reply(100, one_thread(count=11), is_child=is_child))
 
 
-def test_what_a_node_says_of_its_host_changes_nothing_else() -> None:
+def test_the_host_figures_of_a_node_change_nothing_else() -> None:
     result = json.loads(answer())
     figures = result["host"]
     result["host"] = {**figures, "node_id": "other", "alive": False, "is_head": True, "clock_ahead_s": 99.0}

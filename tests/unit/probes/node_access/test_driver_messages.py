@@ -29,7 +29,7 @@ def received(result: object) -> Any:
     return message.result()
 
 
-def test_an_answer_arrives_as_it_is() -> None:
+def test_an_answer_arrives_unchanged() -> None:
     assert received(ANSWER) == ANSWER
 
 
@@ -39,7 +39,7 @@ def test_a_failure_arrives_with_its_cause_and_remedy() -> None:
     assert received(failure) == failure
 
 
-def test_a_name_that_is_no_unicode_arrives_with_its_bytes_escaped() -> None:
+def test_a_name_that_is_not_unicode_arrives_with_escaped_bytes() -> None:
     frame = {**ANSWER["frames"][0], "file": "caf\udce9.py"}
 
     assert received({**ANSWER, "frames": [frame]})["frames"][0]["file"] == "caf\\udce9.py"
@@ -65,5 +65,5 @@ def nested() -> list[Any]:
     ],
     ids=["none", "object", "list", "no JSON", "clock", "large", "key", "nested"],
 )
-def test_what_is_no_answer_is_malformed(result: object) -> None:
+def test_other_messages_are_malformed(result: object) -> None:
     assert received(result) == MALFORMED

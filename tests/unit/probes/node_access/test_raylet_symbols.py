@@ -35,7 +35,7 @@ def test_the_first_module_number_and_the_symbol_of_the_large_table_are_found() -
     assert (layout["module_at"], [layout["offset"]]) == (slot, values)
 
 
-def test_a_library_that_is_cut_off_or_is_none_is_no_error(tmp_path: Path) -> None:
+def test_a_truncated_or_malformed_library_is_no_error(tmp_path: Path) -> None:
     whole = library().read_bytes()
     cut = tmp_path / "cut.so"
 

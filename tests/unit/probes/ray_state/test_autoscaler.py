@@ -39,7 +39,7 @@ def v2(*types: str, version: int = 2) -> autoscaler_pb2.GetClusterStatusReply:
         (SimpleNamespace(value=b""), v2("headgroup", version=0)),  # nodes of Kubernetes without an autoscaler
     ],
 )
-def test_a_monitor_that_can_add_nothing_is_no_autoscaler(first: SimpleNamespace, second: object) -> None:
+def test_a_monitor_that_cannot_add_nodes_is_no_autoscaler(first: SimpleNamespace, second: object) -> None:
     assert active(first, second) is None
 
 
@@ -55,12 +55,12 @@ def test_configured_types_of_nodes_mean_an_autoscaler(first: SimpleNamespace, se
     assert active(first, second) == "autoscaler"
 
 
-def test_instances_on_their_way_mean_an_autoscaler() -> None:
+def test_pending_instances_mean_an_autoscaler() -> None:
     reply = v2("")
     reply.autoscaling_state.pending_instance_requests.add(ray_node_type_name="workers", count=1)
 
     assert active(SimpleNamespace(value=b""), reply) == "autoscaler"
 
 
-def test_who_does_not_tell_may_have_an_autoscaler() -> None:
+def test_a_cluster_that_does_not_answer_may_have_an_autoscaler() -> None:
     assert "if there is one" in (active(Refused("no answer within 3.0 s"), NOTHING) or "")

@@ -76,7 +76,7 @@ def test_the_newest_dead_jobs_are_left_out_by_the_gcs(monkeypatch: pytest.Monkey
         assert 0 < request.limit <= 2000
 
 
-def test_a_reply_that_does_not_come_leaves_the_other(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_reply_keeps_the_other(monkeypatch: pytest.MonkeyPatch) -> None:
     failed = gcs_service_pb2.GetTaskEventsReply(events_by_task=[row(LIVE, "FAILED")])
     late = Refused("no answer within 1.0 s", "timeout")
 

@@ -68,7 +68,7 @@ def test_a_failed_call_has_its_error_and_the_users_line() -> None:
     assert (task.file, task.line, task.source) == ("/srv/app/model.py", 31, "return self.forward(batch)")
 
 
-def test_without_the_executors_own_words_the_end_of_the_message_does() -> None:
+def test_the_end_of_the_message_is_the_fallback_for_the_executors_traceback() -> None:
     message = f"User exception:\n\x1b[36mray::Worker.execute_model()\x1b[39m (pid=7, ip=10.0.0.1)\n{TRACEBACK}"
 
     (task,) = failed_tasks([row(message=message)])
@@ -93,7 +93,7 @@ def test_a_task_has_its_last_attempt() -> None:
     assert (task.attempt, task.failed_at) == (2, NOW + 2)
 
 
-def test_the_newest_are_kept() -> None:
+def test_the_newest_failed_tasks_are_kept() -> None:
     rows = [row(task_id=f"{i:048x}", failed_at=NOW + i) for i in range(MAX_TASKS + 50)]
 
     found = failed_tasks(rows)
@@ -101,7 +101,7 @@ def test_the_newest_are_kept() -> None:
     assert [task.failed_at for task in found] == [NOW + i for i in reversed(range(50, MAX_TASKS + 50))]
 
 
-def test_what_no_enum_names_and_no_clock_shows_is_left_empty() -> None:
+def test_unknown_enum_values_and_times_are_empty() -> None:
     (task,) = failed_tasks([row(error_type=9999, failed_at=0.0)])
 
     assert (task.error_type, task.failed_at, task.error) == ("", None, "")
@@ -123,7 +123,7 @@ def test_an_exception_is_named_by_its_class_without_its_module(kind: str, value:
     assert task.error == error
 
 
-def test_the_place_is_of_the_exception_that_came_out_last() -> None:
+def test_the_position_is_that_of_the_last_exception() -> None:
     cause = '  File "/srv/app/cause.py", line 1, in f\nKeyError: 1\n\nThe above exception was the direct cause of the'
     chained = f'{cause} following exception:\n\n  File "/srv/app/outer.py", line 2, in g\nValueError: 2\n'
 
@@ -131,7 +131,7 @@ def test_the_place_is_of_the_exception_that_came_out_last() -> None:
     assert first_line_of_error(chained) == "ValueError: 2"
 
 
-def test_a_message_without_a_traceback_is_told_by_its_first_line() -> None:
+def test_a_message_without_a_traceback_is_its_first_line() -> None:
     died = "The actor is dead. Some common causes include: (1) the process was killed by the OOM killer"
 
     assert first_line_of_error(died) == "The actor is dead."

@@ -44,7 +44,7 @@ def test_workers_of_own_jobs_and_own_drivers_are_not_present() -> None:
     assert liveness.with_ids(theirs).job_id == THEIRS
 
 
-def test_only_a_job_that_is_not_listed_has_to_be_asked_for() -> None:
+def test_only_unlisted_jobs_are_requested() -> None:
     liveness = Liveness()
     listed = inventory()
     liveness.note_answers({**runs("a", OWN), **runs("b", THEIRS), **runs("c", None)})
@@ -58,7 +58,7 @@ def test_only_a_job_that_is_not_listed_has_to_be_asked_for() -> None:
     assert liveness.present([worker("d")]) == []
 
 
-def test_a_worker_that_was_too_slow_is_not_asked_again() -> None:
+def test_a_worker_that_timed_out_is_not_asked_again() -> None:
     liveness = Liveness()
     liveness.note_silent([failure("a", "core worker", "timeout"), failure("b", "core worker", "unreachable")])
 
@@ -76,13 +76,13 @@ def test_a_worker_that_was_too_slow_is_not_asked_again() -> None:
         ("core worker", "truncated", False),
     ],
 )
-def test_the_gcs_is_asked_only_for_failures_that_an_ended_worker_may_have(
+def test_the_gcs_is_asked_only_about_failures_of_possibly_ended_workers(
     stage: Stage, cause: Cause, may_have_ended: bool
 ) -> None:
     assert Liveness().may_have_ended([failure("a", stage, cause)]) == may_have_ended
 
 
-def test_an_ended_worker_is_not_present_and_its_failures_do_not_count() -> None:
+def test_an_ended_worker_is_absent_and_its_failures_are_ignored() -> None:
     gone, unlisted, there = worker("a"), worker("b"), worker("c")
     liveness = Liveness()
     failures = [

@@ -34,7 +34,7 @@ def found(*ended: Sequence[EndedCall], latest_at: float = NOW) -> tuple[Repeated
 
 
 @pytest.mark.parametrize(("interval_s", "count"), [(0.01, 600), (0.5, 200), (1.0, 5), (3.0, 9)])
-def test_a_poll_is_found_with_its_rate_and_its_beginning(interval_s: float, count: int) -> None:
+def test_a_poll_is_found_with_its_rate_and_start(interval_s: float, count: int) -> None:
     (call,) = found(calls(every(interval_s, count)))
 
     assert (call.name, call.actor_id, call.job_id, call.parent_task_id) == ("Buffer.size", ACTOR, JOB, DRIVER)
@@ -70,7 +70,7 @@ def test_other_calls_are_no_polls(why: str, ended: list[EndedCall]) -> None:
     assert found(ended) == (), why
 
 
-def test_calls_of_several_callers_methods_and_actors_are_apart() -> None:
+def test_calls_are_separate_by_caller_method_and_actor() -> None:
     one, two = calls(every(4.0, 3)), calls(every(4.0, 3, -2.0), actor="3c" * 16)
     third = calls(every(4.0, 3, -1.0), name="Buffer.is_full")
     fourth = calls(every(4.0, 2), by="4d" * 24)
@@ -82,7 +82,7 @@ def test_calls_of_several_callers_methods_and_actors_are_apart() -> None:
     }
 
 
-def test_what_else_the_caller_calls_is_counted() -> None:
+def test_other_calls_of_the_caller_are_counted() -> None:
     (call,) = found(calls(every(1.0, 9)), calls([-1.0, -2.0, -30.0], name="Buffer.fill"), calls([-1.5], by="4d" * 24))
 
     assert call.other_calls == 2
@@ -96,13 +96,13 @@ def test_calls_that_stopped_are_not_repeated(silent_s: float, is_repeated: bool)
     assert len(found(calls(every(1.0, 9)), by_another, latest_at=NOW)) == is_repeated
 
 
-def test_the_row_begins_after_the_last_pause() -> None:
+def test_the_series_begins_after_the_last_pause() -> None:
     (call,) = found(calls([*every(1.0, 20), *every(1.0, 20, -100.0)]))
 
     assert call.first_at == pytest.approx(NOW - 19.002)
 
 
-def test_a_job_has_the_last_end_that_is_no_repeated_call() -> None:
+def test_a_job_has_the_last_end_of_its_other_calls() -> None:
     polls, work = calls(every(1.0, 9)), calls([-41.0, -50.0], name="Trainer.step")
 
     assert last_ended([*polls, *work], found(polls, work)) == {JOB: NOW - 41.0}
@@ -110,7 +110,7 @@ def test_a_job_has_the_last_end_that_is_no_repeated_call() -> None:
     assert last_ended(polls, ()) == {JOB: NOW}
 
 
-def test_a_row_without_times_or_of_a_task_is_no_poll() -> None:
+def test_a_series_without_times_or_of_a_task_is_no_poll() -> None:
     row = gcs_pb2.TaskEvents(job_id=bytes.fromhex(JOB))
     row.task_info.type, row.task_info.name = common_pb2.NORMAL_TASK, "load"
     row.state_updates.state_ts_ns[common_pb2.FINISHED] = 2**63 - 1

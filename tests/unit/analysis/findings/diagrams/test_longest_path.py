@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from dstack.analysis.findings.diagrams.longest_path import longest_chain
 from dstack.diagnosis import Group, Target, Vertex, Wait
 from dstack.vertex_keys import Key, TaskKey
-from tests.effort import examples
+from tests.fuzzing.effort import examples
 
 END = 0
 SIZE = 8

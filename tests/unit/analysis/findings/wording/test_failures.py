@@ -10,6 +10,7 @@ from msgspec.structs import replace
 
 from dstack.analysis.diagnose import diagnose
 from dstack.analysis.findings.wording.failures import HELD, NOT_HELD, SHOWN
+from dstack.analysis.views.analysed_snapshot import AnalysedSnapshot
 from dstack.diagnosis import Diagnosis, FailedBefore
 from dstack.model import Actor, FailedTask, Node, Snapshot
 from dstack.report.text import report_text
@@ -130,7 +131,7 @@ def test_a_failed_call_whose_result_is_held_is_named_beside_any_wait(scene: Call
 def test_the_report_gives_the_failed_call_its_time_and_its_place() -> None:
     snapshot = with_failures(stalled(), failed(is_held=True))
 
-    text = " ".join(report_text(snapshot, diagnose(snapshot)).split())
+    text = " ".join(report_text(AnalysedSnapshot.of(snapshot)).split())
 
     assert "nothing that could end the wait is running; Worker.execute_model raised RuntimeError: out of memory" in text
     assert f"Failed before: Worker.execute_model (pid 7) raised RuntimeError: out of memory, 40 s ago{HELD}" in text
@@ -141,7 +142,7 @@ def test_the_report_gives_the_failed_call_its_time_and_its_place() -> None:
 def test_a_verdict_without_findings_names_it_too() -> None:
     snapshot = with_failures(parked(), failed(is_held=True))
 
-    text = " ".join(report_text(snapshot, diagnose(snapshot)).split())
+    text = " ".join(report_text(AnalysedSnapshot.of(snapshot)).split())
 
     assert text.startswith("BLOCKED")
     assert "threading.Event.wait" in text.partition("Ray 2.60.0")[0]
@@ -152,7 +153,7 @@ def test_a_verdict_without_findings_names_it_too() -> None:
 def test_an_error_whose_result_is_not_held_may_have_been_handled() -> None:
     snapshot = with_failures(stalled(), failed())
 
-    text = " ".join(report_text(snapshot, diagnose(snapshot)).split())
+    text = " ".join(report_text(AnalysedSnapshot.of(snapshot)).split())
 
     assert f"40 s ago{NOT_HELD}" in text
     assert HELD not in text

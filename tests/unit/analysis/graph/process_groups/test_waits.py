@@ -11,6 +11,7 @@ import pytest
 from msgspec.structs import replace
 
 from dstack.analysis.diagnose import of_interest
+from dstack.analysis.views.analysed_snapshot import AnalysedSnapshot
 from dstack.diagnosis import Diagnosis, Finding
 from dstack.model import FailedTask, ProcessGroup
 from dstack.report.check_json import check_json
@@ -624,7 +625,7 @@ def test_the_json_has_the_present_and_missing_ranks() -> None:
     it, _, _ = with_reward()
     it.scene.sample().second_sample()
 
-    document = json.loads(check_json(it.scene.snapshot(), it.diagnose()))
+    document = json.loads(check_json(AnalysedSnapshot.of(it.scene.snapshot())))
 
     members = [*document["findings"][0]["members"], *document["findings"][0]["blocked_behind"]]
     calls = [wait["process_group"] for member in members for wait in member["waits_for"] if wait["process_group"]]
@@ -636,7 +637,7 @@ def test_the_json_has_the_present_and_missing_ranks() -> None:
 def test_a_rank_in_an_open_chain_names_the_ranks_that_it_waits_for() -> None:
     it = gang(3).collect((0, 1))
 
-    text = report_text(it.scene.snapshot(), it.diagnose())
+    text = report_text(AnalysedSnapshot.of(it.scene.snapshot()))
 
     assert "all depend on Rank.train of actor" in text
 

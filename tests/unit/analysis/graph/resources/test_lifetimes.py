@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
+from dstack.analysis.views.analysed_snapshot import AnalysedSnapshot
 from dstack.diagnosis import Vertex
 from dstack.model import Bundle, Frame, Job, Node
 from dstack.report.check_json import check_json
@@ -307,12 +308,12 @@ def test_only_executions_calls_actors_and_groups_are_members() -> None:
         it.scene.task("wanting too", by=it.driver, state="PENDING_NODE_ASSIGNMENT", required_resources=required)
     snapshot = it.scene.sample().second_sample().snapshot()
 
-    diagnosis = it.scene.diagnose()
-    (told,) = json.loads(check_json(snapshot, diagnosis))["findings"]
+    analysed = AnalysedSnapshot.of(snapshot)
+    (told,) = json.loads(check_json(analysed))["findings"]
 
     assert [one["execution"] for one in told["members"]] == ["driver train.py", "wanting"]
     assert [one["execution"] for one in told["blocked_behind"]] == ["wanting too", "wanting too"]
     assert (told["waiters_direct"], told["waiters_total"]) == (2, 2)
     assert "2 more pending behind it" in told["explanation"]
-    waits, _ = waits_of(diagnosis)
+    waits, _ = waits_of(analysed.diagnosis)
     assert waits == {"ray.get": 1, "resources": 3}

@@ -20,7 +20,7 @@ from dstack.probes.node.asyncio.coroutines import Coroutines
 from dstack.probes.node.cpython.memory import ProcessMemory
 from dstack.probes.node.cpython.objects import Objects
 from dstack.probes.node.waits.executors import Executors
-from tests.effort import examples
+from tests.fuzzing.effort import examples
 from tests.unit.support.hostile_memory import HOSTILE, Change, Copied, Recorder, TooMuch, ends_well
 from tests.unit.support.own_process import own_layout, own_process
 
@@ -141,7 +141,7 @@ class WithoutAttributes(Objects):
         return {}
 
 
-def test_attributes_that_are_missing_are_no_error_of_the_reader(copy: Copy) -> None:
+def test_missing_attributes_are_no_error(copy: Copy) -> None:
     memory = Copied(copy.pages, [])
     for read in reads_of(memory, WithoutAttributes).values():
         ends_well(memory, read)
@@ -166,7 +166,7 @@ class Counted(ProcessMemory):
             raise TooMuch
 
 
-def test_gathers_of_gathers_of_the_same_are_not_followed_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_nested_gathers_of_the_same_future_end(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(await_targets, "MAX_NEEDS", 1 << 10)
     loop = asyncio.new_event_loop()
     end = loop.create_future()
@@ -195,7 +195,7 @@ async def waits_for_one_thing_in_many_ways(end: Any, doublings: int) -> asyncio.
 
 @examples(150, suppress_health_check=[HealthCheck.too_slow])
 @given(data=st.data())
-def test_a_changed_copy_is_read_or_refused(copy: Copy, data: st.DataObject) -> None:
+def test_a_changed_copy_is_read_or_rejected(copy: Copy, data: st.DataObject) -> None:
     touched = st.sampled_from(copy.touched)
     value = st.one_of(st.none(), st.sampled_from(HOSTILE), touched, st.sampled_from(sorted(copy.tasks)))
     after = st.one_of(st.just(0), st.integers(0, 3000))

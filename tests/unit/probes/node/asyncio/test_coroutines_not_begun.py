@@ -63,7 +63,7 @@ def begun_by(memory: ProcessMemory, function: Callable[..., Any]) -> Suspended:
         loop.close()
 
 
-def test_a_task_that_has_not_begun_is_shown_at_its_function(memory: ProcessMemory) -> None:
+def test_a_task_that_has_not_begun_is_at_its_function(memory: ProcessMemory) -> None:
     one = begun_by(memory, count)
 
     (frame,) = one.frames
@@ -72,13 +72,13 @@ def test_a_task_that_has_not_begun_is_shown_at_its_function(memory: ProcessMemor
     assert frame.position.line == inspect.getsourcelines(count)[1]
 
 
-def test_a_method_that_has_not_begun_is_shown_and_not_its_wrapper(memory: ProcessMemory) -> None:
+def test_a_method_that_has_not_begun_replaces_its_wrapper(memory: ProcessMemory) -> None:
     (frame,) = begun_by(memory, traced(count)).frames
 
     assert (frame.position.function, frame.position.file) == ("count", __file__)
 
 
-def test_its_arguments_are_where_a_search_for_objects_begins(memory: ProcessMemory) -> None:
+def test_a_search_for_objects_begins_at_the_arguments(memory: ProcessMemory) -> None:
     items = [1, 2]
     loop = asyncio.new_event_loop()
     task = loop.create_task(count(object(), items))
@@ -107,7 +107,7 @@ def test_the_thread_of_a_loop_that_must_begin_a_coroutine_is_found(memory: Proce
 
 
 @pytest.mark.skipif(sys.version_info < (3, 11), reason="tasks do not count how often they were cancelled")
-def test_a_task_that_catches_its_cancellation_is_seen_to_be_cancelled(memory: ProcessMemory) -> None:
+def test_a_task_that_catches_its_cancellation_is_cancelled(memory: ProcessMemory) -> None:
     async def catches() -> None:
         with contextlib.suppress(asyncio.CancelledError):
             await asyncio.sleep(100)

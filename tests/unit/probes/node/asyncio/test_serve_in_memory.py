@@ -174,7 +174,7 @@ def test_a_request_in_a_router_is_read_with_its_replicas(
 
 
 @pytest.mark.parametrize("limit", [-1, None, "five", 1 << 40])
-def test_a_limit_that_is_none_is_not_taken_for_one(loop: asyncio.AbstractEventLoop, limit: object) -> None:
+def test_a_limit_of_none_is_no_limit(loop: asyncio.AbstractEventLoop, limit: object) -> None:
     router = router_of(replica(limit))
 
     with suspended(router._choose_replica_for_request(pending(loop)), loop=loop) as (one,):
@@ -195,7 +195,7 @@ def test_too_many_replicas_are_not_read(loop: asyncio.AbstractEventLoop) -> None
     ("function", "method"),
     [("handle_request", SimpleNamespace(call_method="order")), ("call_http", SimpleNamespace(name="order"))],
 )
-def test_what_a_replica_executes_is_read(
+def test_the_requests_that_a_replica_executes_are_read(
     loop: asyncio.AbstractEventLoop, function: str, method: SimpleNamespace
 ) -> None:
     one_replica = module(REPLICA, "/ray/serve/_private/replica.py").Replica()
@@ -231,7 +231,9 @@ def test_other_coroutines_execute_no_request(loop: asyncio.AbstractEventLoop) ->
 
 
 @pytest.mark.parametrize("function", ["_process_batch_inner", "_consume"])
-def test_a_request_in_a_batch_waits_for_what_executes_the_batch(loop: asyncio.AbstractEventLoop, function: str) -> None:
+def test_a_request_in_a_batch_waits_for_the_executor_of_the_batch(
+    loop: asyncio.AbstractEventLoop, function: str
+) -> None:
     async def call(future: asyncio.Future[None]) -> None:
         await future
 
@@ -260,7 +262,7 @@ def test_the_main_loop_of_a_replica_waits_for_the_users_generator(loop: asyncio.
         assert (one.call.get("coroutines"), one.call.get("num_returns")) == ([hex(id(user))], None)
 
 
-def test_what_runs_in_a_thread_of_anyio_is_awaited_there(loop: asyncio.AbstractEventLoop) -> None:
+def test_a_function_in_a_thread_of_anyio_is_awaited_there(loop: asyncio.AbstractEventLoop) -> None:
     async def call(future: asyncio.Future[None]) -> None:
         await future
 
@@ -278,7 +280,7 @@ def test_what_runs_in_a_thread_of_anyio_is_awaited_there(loop: asyncio.AbstractE
         thread.join()
 
 
-def test_work_that_another_loop_has_yet_to_begin_waits_for_the_thread_of_that_loop(
+def test_a_coroutine_queued_on_another_loop_waits_for_the_thread_of_that_loop(
     loop: asyncio.AbstractEventLoop,
 ) -> None:
     other, begun, ended = asyncio.new_event_loop(), threading.Event(), threading.Event()

@@ -97,7 +97,7 @@ CODES = [pytest.param(lambda one=one: all_codes(one), id=one.__name__) for one i
 
 @pytest.mark.parametrize("many", [0, 20])
 @pytest.mark.parametrize("make", [*CODES, pytest.param(odd_codes, id="odd")])
-def test_every_instruction_is_on_the_line_that_python_says(
+def test_every_instruction_has_the_line_that_python_gives(
     memory: ProcessMemory, make: Any, many: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(module, "MANY_POSITIONS", many)
@@ -136,7 +136,7 @@ def test_a_position_is_the_same_object_for_the_same_instruction(memory: ProcessM
     assert found.position(one, 10).qualified == getattr(code, "co_qualname", "wait")
 
 
-def test_many_are_read_in_few_system_calls(memory: ProcessMemory) -> None:
+def test_many_code_objects_are_read_in_few_system_calls(memory: ProcessMemory) -> None:
     codes = all_codes(inspect)
     calls = 0
     found = code_objects(memory)
@@ -159,7 +159,7 @@ def test_many_are_read_in_few_system_calls(memory: ProcessMemory) -> None:
     [0, 8, id(None), id(CodeType), id("text"), 2**46, 2**64 - 8],
     ids=["null", "low", "None", "a type", "a text", "high", "highest"],
 )
-def test_what_is_no_code_is_none(memory: ProcessMemory, address: int) -> None:
+def test_an_object_that_is_no_code_gives_none(memory: ProcessMemory, address: int) -> None:
     found = code_objects(memory)
 
     assert found.get(address) is None
@@ -170,7 +170,7 @@ def test_what_is_no_code_is_none(memory: ProcessMemory, address: int) -> None:
 # What earlier samples have read
 
 
-def test_a_known_code_object_is_not_read_again(memory: ProcessMemory) -> None:
+def test_a_cached_code_object_is_not_read_again(memory: ProcessMemory) -> None:
     known: dict[int, Code] = {}
     address = id(threading.Condition.wait.__code__)
     first = code_objects(memory, known).code(address)
@@ -187,7 +187,7 @@ def function_of(text: str) -> CodeType:
     return code
 
 
-def test_another_code_object_at_the_same_address_is_not_taken_for_the_known_one() -> None:
+def test_another_code_object_at_the_same_address_is_not_the_cached_one() -> None:
     """As where a module was reloaded, or a lambda was made, let go, and another one made."""
     one, other = function_of("def f(a):\n return a"), function_of("\n\ndef f(b):\n return [b,\n b]")
     recorder = Recorder()
@@ -214,7 +214,7 @@ def test_another_code_object_at_the_same_address_is_not_taken_for_the_known_one(
     assert known[id(one)] is after
 
 
-def test_what_has_become_no_code_is_none_though_it_was_known() -> None:
+def test_a_cached_address_without_a_code_object_gives_none() -> None:
     code = function_of("def f(a):\n return a")
     recorder = Recorder()
     known: dict[int, Code] = {}
@@ -232,7 +232,7 @@ def test_what_has_become_no_code_is_none_though_it_was_known() -> None:
 
 
 @pytest.mark.skipif(sys.version_info < (3, 11), reason="3.10 keeps blocks in the frame instead")
-def test_exception_tables_are_read_as_python_reads_them(memory: ProcessMemory) -> None:
+def test_exception_tables_are_parsed_as_python_parses_them(memory: ProcessMemory) -> None:
     import dis
 
     parse: Any = dis._parse_exception_table  # type: ignore[attr-defined]
@@ -250,13 +250,13 @@ def test_exception_tables_are_read_as_python_reads_them(memory: ProcessMemory) -
 
 
 @given(table=st.binary(max_size=200))
-def test_any_exception_table_is_read(table: bytes) -> None:
+def test_any_exception_table_is_parsed(table: bytes) -> None:
     assert all(start <= end and depth >= 0 for start, end, depth in exception_table(table))
 
 
 @pytest.mark.parametrize("decode", [lines, lines_3_10])
 @given(table=st.binary(max_size=300), first=st.integers(-(2**31), 2**31 - 1))
-def test_any_line_table_is_read_in_order(decode: Any, table: bytes, first: int) -> None:
+def test_any_line_table_is_parsed_in_order(decode: Any, table: bytes, first: int) -> None:
     end = 0
     for start, stop, line in decode(table, first):
         assert end <= start <= stop
@@ -271,7 +271,7 @@ class LongTable(Objects):
         return bytes([0x80, 0]) * (longest // 2)
 
 
-def test_many_instructions_of_one_code_object_with_a_long_table_are_not_slow(memory: ProcessMemory) -> None:
+def test_many_instructions_in_a_long_table_are_not_slow(memory: ProcessMemory) -> None:
     """A process whose frames are all at another instruction is made up, or its memory is; it holds up no others."""
     found = CodeObjects(LongTable(memory, lambda: own_layout().cached_keys), own_layout())
     code = found.code(id(threading.Condition.wait.__code__))

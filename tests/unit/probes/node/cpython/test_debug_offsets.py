@@ -29,7 +29,7 @@ from dstack.probes.node.cpython.layout import Layout, calibrate, runtime_address
 from dstack.probes.node.cpython.memory import Unreadable, open_memory
 from dstack.probes.node.cpython.objects import tuple_items
 from dstack.probes.node.cpython.saved_layouts import TABLES
-from tests.effort import examples
+from tests.fuzzing.effort import examples
 
 RELEASE = 0xF0
 VERSIONS = sorted(FIELDS)
@@ -63,7 +63,7 @@ def read(data: bytes, version: tuple[int, int]) -> DebugOffsets:
 
 
 @has_its_own
-def test_what_this_interpreter_states_is_what_it_calibrates_to() -> None:
+def test_stated_offsets_equal_the_calibrated_ones() -> None:
     calibrated = calibrate()
 
     with open_memory(os.getpid()) as memory:
@@ -73,7 +73,7 @@ def test_what_this_interpreter_states_is_what_it_calibrates_to() -> None:
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-def test_what_the_target_states_goes_before_what_was_saved(version: tuple[int, int]) -> None:
+def test_stated_offsets_take_precedence_over_saved_ones(version: tuple[int, int]) -> None:
     offsets = read(stated(version), version)
 
     found, saved = with_debug_offsets(TABLES[version], offsets), TABLES[version]
@@ -107,7 +107,7 @@ def differing(one: Any, other: Any) -> set[str]:
     return {field.name for field in fields(one) if getattr(one, field.name) != getattr(other, field.name)}
 
 
-def test_the_layout_of_a_target_is_with_its_own_offsets() -> None:
+def test_the_layout_of_a_target_has_its_own_offsets() -> None:
     version = VERSIONS[-1]
     data = ctypes.create_string_buffer(stated(version))
     interpreter = Interpreter({"version": version, "runtime": ctypes.addressof(data)}, NotNeeded(), {})
@@ -143,14 +143,14 @@ class NotNeeded(OwnPython):
         (header_of((3, 13)), "its debug offsets are of Python 3.13, not 3.14"),
     ],
 )
-def test_what_dstack_cannot_read_is_refused(header: bytes, said: str) -> None:
+def test_unsupported_builds_are_rejected(header: bytes, said: str) -> None:
     with pytest.raises(Unreadable) as refused:
         read(stated((3, 14), header), (3, 14))
 
     assert str(refused.value) == said
 
 
-def test_a_release_candidate_is_laid_out_as_its_release() -> None:
+def test_a_release_candidate_has_the_layout_of_its_release() -> None:
     candidate = header_of((3, 14), 0xC2)
 
     assert read(stated((3, 14), candidate), (3, 14)) == read(stated((3, 14)), (3, 14))
@@ -167,14 +167,14 @@ def test_a_release_candidate_is_laid_out_as_its_release() -> None:
         ({"pyobject__ob_type": 24}, "its debug offset of pyobject.ob_type is 24, not 8"),
     ],
 )
-def test_offsets_that_cannot_be_right_are_refused(changes: dict[str, int], said: str) -> None:
+def test_impossible_offsets_are_rejected(changes: dict[str, int], said: str) -> None:
     with pytest.raises(Unreadable) as refused:
         read(stated((3, 14), b"", **changes), (3, 14))
 
     assert str(refused.value).startswith(said)
 
 
-def test_offsets_that_are_not_mapped_are_refused() -> None:
+def test_unmapped_offsets_are_rejected() -> None:
     with open_memory(os.getpid()) as memory, pytest.raises(Unreadable):
         read_debug_offsets(memory, 8, (3, 14))
 
@@ -185,7 +185,7 @@ def test_offsets_that_are_not_mapped_are_refused() -> None:
     words=st.lists(st.one_of(st.integers(0, 2**64 - 1), st.integers(0, 300)), min_size=120, max_size=120),
     has_header=st.booleans(),
 )
-def test_any_bytes_are_refused_or_stay_within_their_structs(
+def test_any_bytes_are_rejected_or_give_offsets_within_their_structs(
     version: tuple[int, int], words: list[int], has_header: bool
 ) -> None:
     data = struct.pack(f"<{len(words)}Q", *words)

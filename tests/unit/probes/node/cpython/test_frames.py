@@ -152,7 +152,7 @@ def test_the_locals_of_a_frame_are_the_objects_that_it_has() -> None:
         assert not frame.has("of another function")
 
 
-def test_threads_that_begin_and_end_are_listed_while_they_are_there() -> None:
+def test_threads_are_listed_from_their_start_to_their_end() -> None:
     with (
         resting(recursion) as first,
         resting(recursion) as second,
@@ -171,14 +171,14 @@ def thread_again(thread: MemoryThread, states: dict[int, int]) -> tuple[MemoryTh
         return process.thread_again(thread)
 
 
-def test_a_thread_that_is_not_there_is_refused() -> None:
+def test_an_absent_thread_is_unreadable() -> None:
     with pytest.raises(Unreadable, match="does not know the thread"):
         thread_again(PythonThread(12345, 1, "", []), {})
     with pytest.raises(Unreadable, match="does not know the thread"):
         thread_again(PythonThread(12345, 1, "", []), {12345: id(12345)})
 
 
-def test_the_frames_of_a_thread_are_told_from_those_it_has_later() -> None:
+def test_the_frames_of_a_thread_differ_from_those_it_has_later() -> None:
     gate, passed = threading.Event(), threading.Event()
 
     def run(rest: Callable[[], object]) -> None:

@@ -7,7 +7,7 @@ import threading
 from dstack.probes.node.cpython.layout import calibrate
 
 
-def test_threads_that_start_and_end_meanwhile_do_not_disturb_it() -> None:
+def test_threads_that_start_and_end_do_not_disturb_the_calibration() -> None:
     expected, is_over = calibrate(), threading.Event()
 
     def start_threads() -> None:

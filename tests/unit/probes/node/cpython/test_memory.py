@@ -109,7 +109,7 @@ Way = Callable[[ProcessMemory], None]
 
 
 @WAYS
-def test_kept_pages_have_what_plain_reads_have_and_reads_may_cross_them(kept: ProcessMemory, way: Way) -> None:
+def test_cached_pages_equal_direct_reads_and_reads_may_cross_them(kept: ProcessMemory, way: Way) -> None:
     way(kept)
     value = os.urandom(3 * PAGE)
     with open_memory(os.getpid()) as plain:
@@ -137,7 +137,7 @@ def test_no_page_is_read_twice(kept: ProcessMemory, map_pages: Map) -> None:
     assert sorted(calls.pages) == [region.page(number) for number in range(35)]
 
 
-def test_pages_side_by_side_are_one_span_and_all_spans_one_call(kept: ProcessMemory, map_pages: Map) -> None:
+def test_adjacent_pages_are_one_span_and_all_spans_one_call(kept: ProcessMemory, map_pages: Map) -> None:
     region, calls = map_pages(100), Calls(kept)
 
     kept.prefetch(region.page(number) for number in (*range(10, 30), 50, 52, 53))
@@ -148,7 +148,7 @@ def test_pages_side_by_side_are_one_span_and_all_spans_one_call(kept: ProcessMem
 
 
 @WAYS
-def test_more_spans_than_one_call_takes(kept: ProcessMemory, way: Way, map_pages: Map) -> None:
+def test_more_spans_than_fit_one_call_are_read(kept: ProcessMemory, way: Way, map_pages: Map) -> None:
     way(kept)
     count = 2 * MAX_SPANS + 10
     region, calls = map_pages(2 * count), Calls(kept)
@@ -161,9 +161,7 @@ def test_more_spans_than_one_call_takes(kept: ProcessMemory, way: Way, map_pages
 
 
 @WAYS
-def test_pages_that_are_not_mapped_are_left_out_and_not_asked_for_again(
-    kept: ProcessMemory, way: Way, map_pages: Map
-) -> None:
+def test_unmapped_pages_are_left_out_and_not_requested_again(kept: ProcessMemory, way: Way, map_pages: Map) -> None:
     way(kept)
     region, calls = map_pages(40), Calls(kept)
     holes = [0, 7, 8, 9, 20, 39]
@@ -182,7 +180,7 @@ def test_pages_that_are_not_mapped_are_left_out_and_not_asked_for_again(
 
 
 @WAYS
-def test_a_hole_among_more_spans_than_one_call_takes(kept: ProcessMemory, way: Way, map_pages: Map) -> None:
+def test_a_hole_among_more_spans_than_fit_one_call_is_unreadable(kept: ProcessMemory, way: Way, map_pages: Map) -> None:
     way(kept)
     count = MAX_SPANS + 100
     region = map_pages(2 * count)
@@ -209,21 +207,21 @@ def test_a_read_into_a_hole_is_unreadable_as_a_whole(kept: ProcessMemory, map_pa
 
 @pytest.mark.parametrize("keeps_pages", [False, True])
 @pytest.mark.parametrize("size", [-1, (1 << 24) + 1, 2**63])
-def test_a_read_of_no_sensible_size_is_refused(keeps_pages: bool, size: int) -> None:
+def test_a_read_of_an_invalid_size_is_rejected(keeps_pages: bool, size: int) -> None:
     with open_memory(os.getpid(), keeps_pages=keeps_pages) as found, pytest.raises(Unreadable):
         found.read(id(size), size)
 
 
 @pytest.mark.parametrize("keeps_pages", [False, True])
 @pytest.mark.parametrize("address", [0, 8, -8, 2**47, 2**63, 2**64 - 8, 2**80])
-def test_what_no_process_maps_is_unreadable(keeps_pages: bool, address: int) -> None:
+def test_unmapped_addresses_are_unreadable(keeps_pages: bool, address: int) -> None:
     with open_memory(os.getpid(), keeps_pages=keeps_pages) as found:
         for read in (found.pointer, found.int32, found.c_string, lambda at: found.read(at, 2 * PAGE)):
             with pytest.raises(Unreadable):
                 read(address)
 
 
-def test_what_was_read_stays_as_it_was(kept: ProcessMemory, map_pages: Map) -> None:
+def test_cached_pages_do_not_change(kept: ProcessMemory, map_pages: Map) -> None:
     region = map_pages(1)
 
     assert kept.pointer(region.start) == 0
@@ -232,7 +230,7 @@ def test_what_was_read_stays_as_it_was(kept: ProcessMemory, map_pages: Map) -> N
     assert kept.pointer(region.start) == 0
 
 
-def test_without_kept_pages_every_read_is_new(map_pages: Map) -> None:
+def test_without_cached_pages_every_read_is_new(map_pages: Map) -> None:
     region = map_pages(1)
     with open_memory(os.getpid()) as plain:
         plain.prefetch([region.start])
@@ -247,7 +245,7 @@ def test_without_kept_pages_every_read_is_new(map_pages: Map) -> None:
 
 
 @WAYS
-def test_after_the_end_kept_pages_can_be_read_and_nothing_else(kept: ProcessMemory, way: Way, map_pages: Map) -> None:
+def test_after_the_end_only_cached_pages_are_readable(kept: ProcessMemory, way: Way, map_pages: Map) -> None:
     region = map_pages(3)
     with open_memory(os.getpid(), keeps_pages=True) as closed:
         way(closed)
@@ -264,7 +262,7 @@ def test_after_the_end_kept_pages_can_be_read_and_nothing_else(kept: ProcessMemo
 
 
 @WAYS
-def test_a_process_that_is_gone_is_unreadable(way: Way) -> None:
+def test_an_ended_process_is_unreadable(way: Way) -> None:
     with subprocess.Popen(["sleep", "600"]) as process, open_memory(process.pid, keeps_pages=True) as memory:
         way(memory)
         start = wait_until(lambda: proc.mappings(process.pid), deadline_s=60, what=lambda: "its memory")[0].start
@@ -277,7 +275,7 @@ def test_a_process_that_is_gone_is_unreadable(way: Way) -> None:
         assert len(memory.read(start, 8)) == 8  # as it was
 
 
-def test_a_process_that_is_not_there_cannot_be_opened() -> None:
+def test_an_absent_process_cannot_be_opened() -> None:
     with pytest.raises(OSError), open_memory(2**22 + 1):  # noqa: PT011
         pass
 
@@ -285,7 +283,7 @@ def test_a_process_that_is_not_there_cannot_be_opened() -> None:
 # Read again, and bounds
 
 
-def test_what_was_kept_is_read_again_at_one_go_and_nothing_else_from_then_on() -> None:
+def test_cached_pages_are_read_again_in_one_call_and_no_others_afterwards() -> None:
     value = bytearray(b"a" * (4 * PAGE))
     start = ctypes.addressof((ctypes.c_char * len(value)).from_buffer(value))
     with open_memory(os.getpid(), keeps_pages=True) as kept:
@@ -300,7 +298,7 @@ def test_what_was_kept_is_read_again_at_one_go_and_nothing_else_from_then_on() -
             kept.read(start + 3 * PAGE, 8)
 
 
-def test_a_very_large_wait_stays_as_it_was_read_and_can_be_read_again() -> None:
+def test_a_very_large_wait_is_stable_and_can_be_read_again() -> None:
     value = bytearray(b"a" * (10_000 * PAGE))  # as many pages as 150,000 refs and their list take
     start = ctypes.addressof((ctypes.c_char * len(value)).from_buffer(value))
     with open_memory(os.getpid(), keeps_pages=True) as kept:
@@ -314,7 +312,7 @@ def test_a_very_large_wait_stays_as_it_was_read_and_can_be_read_again() -> None:
         assert kept.read(start, 1) == b"b"
 
 
-def test_pages_beyond_the_bound_are_unreadable_and_those_before_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_pages_beyond_the_bound_are_unreadable_and_earlier_ones_are_cached(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "MAX_PAGES", 3)
     value = bytearray(b"a" * (5 * PAGE))
     start = ctypes.addressof((ctypes.c_char * len(value)).from_buffer(value))
@@ -328,7 +326,7 @@ def test_pages_beyond_the_bound_are_unreadable_and_those_before_are_kept(monkeyp
         assert kept.read(start, 1) == b"a"
 
 
-def test_another_machine_is_refused_in_one_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_another_architecture_is_rejected_in_one_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("platform.machine", lambda: "aarch64")
 
     with pytest.raises(OSError, match="on Linux x86_64 only, and this is aarch64"), open_memory(os.getpid()):

@@ -34,7 +34,7 @@ def looked_up(known: Known, name: str, module: str = NAME) -> int:
     return found
 
 
-def test_what_a_module_has_is_found(module: types.ModuleType) -> None:
+def test_the_attributes_of_a_module_are_found(module: types.ModuleType) -> None:
     module.__dict__.update({f"name{number}": object() for number in range(500)})
 
     for known in (Known(), Known()):
@@ -44,7 +44,7 @@ def test_what_a_module_has_is_found(module: types.ModuleType) -> None:
         assert looked_up(known, "name0", module="absent") == 0
 
 
-def test_a_known_place_is_validated(module: types.ModuleType) -> None:
+def test_a_cached_address_is_validated(module: types.ModuleType) -> None:
     known = Known()
     module.__dict__.update({"one": object(), "two": object()})
     assert looked_up(known, "two") == id(module.two)
@@ -62,7 +62,7 @@ def test_a_known_place_is_validated(module: types.ModuleType) -> None:
 
 
 @pytest.mark.parametrize("place", [-1, 0, 1, 10**6, 2**62])
-def test_a_place_that_was_never_right_is_no_error(module: types.ModuleType, place: int) -> None:
+def test_a_wrong_cached_address_is_no_error(module: types.ModuleType, place: int) -> None:
     module.__dict__["wanted"] = wanted = object()
     known = Known()
     assert looked_up(known, "wanted") == id(wanted)
@@ -102,7 +102,7 @@ def test_a_large_dict_is_searched_once(module: types.ModuleType) -> None:
     assert reads[1] < 100_000
 
 
-def test_an_absent_module_is_looked_for_when_there_are_more(module: types.ModuleType) -> None:
+def test_an_absent_module_is_searched_again_if_more_are_imported(module: types.ModuleType) -> None:
     known, later = Known(), "another_module_of_dstacks_tests"
 
     def has(name: str) -> bool:
@@ -120,7 +120,7 @@ def test_an_absent_module_is_looked_for_when_there_are_more(module: types.Module
     assert not has(later)
 
 
-def test_known_pages_that_are_gone_are_no_error() -> None:
+def test_unmapped_cached_pages_are_no_error() -> None:
     known = Known(pages=[0, PAGE, 2**46, 2**63, id(None) & -PAGE])
 
     for process in process_now(known):
@@ -128,7 +128,7 @@ def test_known_pages_that_are_gone_are_no_error() -> None:
         assert process.modules.has("threading")
 
 
-def test_names_are_found_again_at_their_places_as_long_as_they_are_there() -> None:
+def test_names_are_found_at_their_cached_addresses_until_they_move() -> None:
     table: dict[str, object] = {"before": 1, "name": object(), "more": 2}
     with open_memory(os.getpid(), keeps_pages=True) as memory:
         objects = own_objects(memory)

@@ -42,14 +42,14 @@ def with_less() -> Plain:
 
 
 @pytest.mark.parametrize("make", [Plain, with_a_dict, with_less])
-def test_attributes_are_found_however_they_are_kept(own: Objects, make: Callable[[], Plain]) -> None:
+def test_attributes_are_found_in_every_kind_of_storage(own: Objects, make: Callable[[], Plain]) -> None:
     values = [Plain(), make(), Plain()]
 
     for value in values:
         assert own.attributes(id(value)) == {name: id(kept) for name, kept in vars(value).items()}
 
 
-def test_attributes_are_found_before_their_dict_is_asked_for(own: Objects) -> None:
+def test_attributes_are_found_before_their_dict_is_created(own: Objects) -> None:
     value = Plain()
 
     found = own.attributes(id(value))
@@ -60,22 +60,22 @@ def test_attributes_are_found_before_their_dict_is_asked_for(own: Objects) -> No
     }
 
 
-def test_what_has_no_attributes_is_refused(own: Objects) -> None:
+def test_objects_without_attributes_are_rejected(own: Objects) -> None:
     with pytest.raises(Unreadable):
         own.attributes(id(Slotted()))
 
 
 @pytest.mark.parametrize("text", ["", "a", "plain ascii", "é", "Ωmega", "\U0001f980 and more"])
-def test_strings_of_every_width(own: Objects, text: str) -> None:
+def test_strings_of_every_width_are_read(own: Objects, text: str) -> None:
     assert own.text(id(text)) == text
 
 
 @pytest.mark.parametrize("number", [0, 1, -1, 2**30, -(2**61) + 1, 2**90 + 7, 0.0, -1.5, 1e300, None])
-def test_numbers(own: Objects, number: float | None) -> None:
+def test_numbers_are_read(own: Objects, number: float | None) -> None:
     assert own.number(id(number)) == number
 
 
-def test_lists_tuples_and_sets(own: Objects) -> None:
+def test_lists_tuples_and_sets_are_read(own: Objects) -> None:
     items = [object(), "x", 1.5]
     as_tuple, empty_list, empty_set = tuple(items), list[object](), set[object]()
     grown = {str(number) for number in range(100)}
@@ -89,7 +89,7 @@ def test_lists_tuples_and_sets(own: Objects) -> None:
     assert own.set_items(id(shrunk)) == tuple(sorted(map(id, shrunk)))
 
 
-def test_one_type_is_not_taken_for_another(own: Objects) -> None:
+def test_an_object_of_another_type_is_rejected(own: Objects) -> None:
     for read in (own.text, own.items, own.set_items, own.data, own.number):
         with pytest.raises(Unreadable):
             read(id(own))

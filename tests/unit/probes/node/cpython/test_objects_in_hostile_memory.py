@@ -24,7 +24,7 @@ from dstack.probes.node.cpython.frames import MAX_FRAMES, Frames
 from dstack.probes.node.cpython.layout import Specimen
 from dstack.probes.node.cpython.memory import PAGE, Unreadable, open_memory
 from dstack.probes.node.cpython.objects import TYPE, TYPE_NAME, Objects
-from tests.effort import examples
+from tests.fuzzing.effort import examples
 from tests.unit.support.hostile_memory import END, HOSTILE, MIB, Change, Copied, CountedMemory, Recorder, ends_well
 from tests.unit.support.own_process import own_frames, own_layout, own_objects
 
@@ -125,7 +125,7 @@ def reads_of_objects(objects: Objects, at: int) -> dict[str, tuple[str, Callable
 @pytest.mark.parametrize("way", reads_of_objects(Objects(CountedMemory()), 0))
 @examples(60)
 @given(memory=st.booleans().flatmap(lambda one: drawn_memory(keeps_pages=one)), index=st.integers(0, WORDS - 1))
-def test_an_object_of_any_words_is_read_or_refused(way: str, memory: Drawn, index: int) -> None:
+def test_an_object_of_random_words_is_read_or_rejected(way: str, memory: Drawn, index: int) -> None:
     objects = own_objects(memory)
     kind, read = reads_of_objects(objects, BASE + 8 * index)[way]
     memory.put((index + TYPE // 8) % WORDS, type_at(kind))
@@ -135,7 +135,7 @@ def test_an_object_of_any_words_is_read_or_refused(way: str, memory: Drawn, inde
 
 @examples(200)
 @given(memory=drawn_memory(keeps_pages=True), index=st.integers(0, WORDS - 1))
-def test_threads_and_frames_of_any_words_are_read_or_refused(memory: Drawn, index: int) -> None:
+def test_threads_and_frames_of_random_words_are_read_or_rejected(memory: Drawn, index: int) -> None:
     frames = Frames(own_objects(memory), own_layout(), BASE + 8 * index)
 
     ends_well(memory, lambda: frames.threads)
@@ -152,7 +152,7 @@ def all_of_frames(frames: Frames, states: dict[int, int]) -> dict[int, list[str]
     return {thread_id: [frame.function for frame in stack] for thread_id, stack in stacks.items()}
 
 
-def test_threads_in_a_circle_are_each_read_once() -> None:
+def test_threads_in_a_cycle_are_each_read_once() -> None:
     at = BASE
     near = replace(own_layout(), runtime_interpreter=0, interpreter_threads=8, thread_id=16, thread_next=8)
     memory = Drawn([at, at, 77], END, {})
@@ -161,7 +161,7 @@ def test_threads_in_a_circle_are_each_read_once() -> None:
     assert frames.threads == {77: at}
 
 
-def test_frames_in_a_circle_come_to_an_end() -> None:
+def test_frames_in_a_cycle_are_read_once() -> None:
     memory = Drawn([BASE], END, {})
     frames = Frames(own_objects(memory), own_layout(), BASE)
 
@@ -200,7 +200,7 @@ class Names(CountedMemory):
 
 
 @given(table=st.binary(max_size=1 << 12), repeats=st.sampled_from([1, 1 << 8]))
-def test_numbers_without_end_in_a_table_of_exceptions_stay_small(table: bytes, repeats: int) -> None:
+def test_endless_numbers_in_an_exception_table_stay_small(table: bytes, repeats: int) -> None:
     rows = exception_table(table * repeats + b"\x7f" * 10_000 + b"\x01\x01\x01\x01")
 
     assert all(max(row) < 2**64 for row in rows)
@@ -296,7 +296,7 @@ def test_an_unchanged_copy_reads_like_the_original(copy: Copy) -> None:
 
 @examples(300, suppress_health_check=[HealthCheck.too_slow])
 @given(data=st.data())
-def test_a_changed_copy_is_read_or_refused(copy: Copy, data: st.DataObject) -> None:
+def test_a_changed_copy_is_read_or_rejected(copy: Copy, data: st.DataObject) -> None:
     name = data.draw(st.sampled_from(sorted(copy.reads)))
     touched = st.sampled_from(copy.touched)
     value = st.one_of(st.none(), st.sampled_from(HOSTILE), touched, st.integers(0, 2**64 - 1))

@@ -14,7 +14,7 @@ FIELDS = st.lists(st.integers(0, 30), min_size=2, max_size=12, unique=True).flat
 
 
 @given(fields=FIELDS, doubled=st.booleans(), data=st.binary(min_size=400, max_size=400), at=st.integers(0, 100))
-def test_fields_are_what_they_are_one_by_one(
+def test_fields_read_together_equal_fields_read_one_by_one(
     fields: tuple[tuple[int, str], ...], doubled: bool, data: bytes, at: int
 ) -> None:
     fields = (*fields, fields[0]) if doubled else fields
@@ -27,7 +27,7 @@ def test_fields_are_what_they_are_one_by_one(
     assert record.unpack(data[: record.size]) == record.unpack(data)
 
 
-def test_fields_side_by_side_need_no_padding() -> None:
+def test_adjacent_fields_need_no_padding() -> None:
     record = Record((4, "i"), (0, "i"), (8, "Q"))
 
     assert record.size == 16

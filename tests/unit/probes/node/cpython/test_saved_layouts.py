@@ -4,7 +4,7 @@ from dstack.probes.node.cpython.saved_layouts import TABLES
 from tests.unit.support.own_process import own_layout
 
 
-def test_the_saved_layout_of_this_version_is_the_one_it_calibrates_to() -> None:
+def test_the_saved_layout_of_this_version_equals_the_calibrated_one() -> None:
     layout = own_layout()
 
     assert layout == TABLES[layout.version]

@@ -102,7 +102,7 @@ def test_a_task_that_has_ended_is_left_out() -> None:
     assert world.found() == [world.tasks[0], *world.tasks[2:]]
 
 
-def test_a_list_that_never_comes_back_to_its_head_ends() -> None:
+def test_a_list_that_never_returns_to_its_head_ends() -> None:
     world = World()
     first, second, third, *_ = world.tasks
     world.link(world.one + THREAD_TASKS, first, second, third)
@@ -111,7 +111,7 @@ def test_a_list_that_never_comes_back_to_its_head_ends() -> None:
     assert world.found() == [first, second, third]
 
 
-def test_what_is_behind_a_task_that_has_just_left_its_list_is_found_from_the_end() -> None:
+def test_tasks_behind_a_task_that_just_left_its_list_are_found_from_the_end() -> None:
     world = World()
     first, second, third, fourth, _ = world.tasks
     world.link(world.one + THREAD_TASKS, first, second, third, fourth)
@@ -121,7 +121,7 @@ def test_what_is_behind_a_task_that_has_just_left_its_list_is_found_from_the_end
     assert world.found() == [first, second, fourth, third]
 
 
-def test_a_list_that_leads_nowhere_is_left_and_others_are_read() -> None:
+def test_an_unreadable_list_is_skipped_and_others_are_read() -> None:
     world = World()
     world.put(world.one + THREAD_TASKS, 8)
     world.link(world.other + THREAD_TASKS, world.tasks[0])
@@ -138,7 +138,7 @@ def test_more_tasks_than_dstack_reads_are_an_error(monkeypatch: pytest.MonkeyPat
         world.found()
 
 
-def test_the_task_in_hand_is_that_of_its_threads_loop() -> None:
+def test_the_current_task_is_that_of_its_threads_loop() -> None:
     world = World()
     loop, idle = 1000, 2000
     world.put(world.one + THREAD_LOOP, loop)
@@ -196,7 +196,7 @@ def test_tasks_of_this_thread_of_another_and_of_one_that_has_ended_are_found() -
     assert found >= set(map(id, tasks))
 
 
-def test_the_task_that_runs_is_that_of_its_loop() -> None:
+def test_the_running_task_is_that_of_its_loop() -> None:
     async def looks() -> tuple[dict[int, int], int, int]:
         with own_loops() as loops:
             return loops.current, id(asyncio.get_running_loop()), id(asyncio.current_task())

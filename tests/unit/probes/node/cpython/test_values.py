@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from dstack.probes.node.cpython.memory import Unreadable, open_memory
 from dstack.probes.node.cpython.objects import Objects
 from dstack.probes.node.cpython.values import MAX_CHARACTERS, MAX_DEPTH, shown_locals, text_of
-from tests.effort import examples
+from tests.fuzzing.effort import examples
 from tests.unit.probes.node.cpython.test_frames import resting
 from tests.unit.support.hostile_memory import HOSTILE, Change, Copied, Recorder, ends_well
 from tests.unit.support.own_process import own_objects, own_process
@@ -77,7 +77,7 @@ VALUES = st.recursive(
 
 @examples(400)
 @given(value=VALUES)
-def test_a_value_is_shown_as_python_shows_it_as_far_as_it_is_short(value: Any) -> None:
+def test_a_short_value_is_shown_as_by_repr(value: Any) -> None:
     text, full = shown(value), in_full(value)
 
     if len(full) <= MAX_CHARACTERS and depth_of(value) <= MAX_DEPTH:
@@ -142,7 +142,7 @@ def test_a_large_dict_is_cut() -> None:
     assert shown(dict.fromkeys(range(70_000))).startswith("<dict at ")
 
 
-def test_what_contains_itself_comes_to_an_end() -> None:
+def test_a_container_that_contains_itself_is_shown_once() -> None:
     ring: list[Any] = [1]
     ring.append(ring)
     wide: list[Any] = []
@@ -235,7 +235,7 @@ def specimen() -> tuple[Recorder, dict[str, Any]]:
 
 @examples(300)
 @given(data=st.data())
-def test_a_changed_value_is_shown_or_refused(specimen: tuple[Recorder, dict[str, Any]], data: st.DataObject) -> None:
+def test_a_changed_value_is_shown_or_rejected(specimen: tuple[Recorder, dict[str, Any]], data: st.DataObject) -> None:
     recorder, values = specimen
     touched = st.sampled_from(sorted(recorder.touched))
     word = st.one_of(

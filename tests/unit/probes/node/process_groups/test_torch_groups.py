@@ -98,7 +98,7 @@ def test_the_default_group_gives_rank_and_size(torch: Any) -> None:
     )
 
 
-def test_before_there_is_a_group_the_launcher_tells(torch: Any, launcher: Callable[..., None]) -> None:
+def test_the_launchers_variables_are_the_fallback_without_a_group(torch: Any, launcher: Callable[..., None]) -> None:
     torch._world._default_pg = None
     torch._pg_group_ranks.clear()
     launcher(RANK="3", LOCAL_RANK="1", WORLD_SIZE="8")
@@ -114,7 +114,9 @@ def test_a_variable_that_is_no_rank_is_none(torch: Any, launcher: Callable[..., 
     assert read().rank is None
 
 
-def test_where_c_has_another_size_the_launcher_tells(torch: Any, launcher: Callable[..., None]) -> None:
+def test_the_launchers_variables_are_the_fallback_if_the_world_size_differs(
+    torch: Any, launcher: Callable[..., None]
+) -> None:
     torch._world._default_pg.size = 3
     assert read() == Memberships()
 
@@ -149,7 +151,7 @@ def test_a_group_with_impossible_ranks_is_left_out(torch: Any, ranks: dict[Any, 
     assert names(read()) == ["0", "2"]
 
 
-def test_a_group_with_a_name_of_its_own_is_a_world_of_its_own(torch: Any) -> None:
+def test_a_group_with_its_own_name_is_a_separate_world(torch: Any) -> None:
     """As programs make them that send weights from trainers to engines: its ranks are none of the default group's."""
     weights = group(0, 3, b"undefined")
     torch._pg_group_ranks[weights] = {0: 0, 1: 1, 2: 2}
@@ -165,7 +167,7 @@ def test_a_group_with_a_name_of_its_own_is_a_world_of_its_own(torch: Any) -> Non
     assert found.rank is None
 
 
-def test_a_named_group_whose_size_is_another_is_left_out(torch: Any) -> None:
+def test_a_named_group_of_another_size_is_left_out(torch: Any) -> None:
     weights = group(0, 4)
     torch._pg_group_ranks[weights] = {0: 0, 1: 1, 2: 2}
     torch._pg_names[weights] = "weight_sync"
@@ -185,13 +187,13 @@ def test_groups_of_torch_that_cannot_be_read_hide_no_others(torch: Any, monkeypa
     assert names(read()) == ["gradients"]
 
 
-def test_what_is_no_group_is_left_out(torch: Any) -> None:
+def test_objects_that_are_no_groups_are_left_out(torch: Any) -> None:
     torch._pg_group_ranks.update({-100: {0: 0}, "text": {0: 0, 1: 1}, group(1, 2): [0, 1]})
 
     assert names(read()) == ["0"]
 
 
-def test_an_init_method_that_is_no_address(torch: Any, launcher: Callable[..., None]) -> None:
+def test_an_init_method_without_an_address_is_accepted(torch: Any, launcher: Callable[..., None]) -> None:
     def world(method: str | None) -> str:
         torch._default_pg_init_method = method
         return str(read().groups[0]["world"])
@@ -213,7 +215,7 @@ def test_a_description_that_is_none_is_empty(torch: Any, length: int) -> None:
     assert [one["description"] for one in read().groups] == ["default_pg", ""]
 
 
-def test_without_the_default_description_none_is_believed(torch: Any) -> None:
+def test_without_the_default_description_none_is_used(torch: Any) -> None:
     torch._world._default_pg.characters = b"elsewhere!"
     tp = group(1, 2, b"mesh_tp")
     torch._pg_group_ranks[tp] = {0: 0, 1: 1}

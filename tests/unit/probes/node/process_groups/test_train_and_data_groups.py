@@ -92,7 +92,7 @@ def test_a_rank_waits_for_the_others_of_its_worker_group(memory: ProcessMemory) 
     assert call["of_group"] == {"operation": "ray.train.report", "group": group, "fails_at": None}
 
 
-def test_a_group_that_may_go_on_without_a_rank_is_not_known(memory: ProcessMemory) -> None:
+def test_a_group_that_may_continue_without_a_rank_is_unknown(memory: ProcessMemory) -> None:
     assert arrival(memory, _required_ranks={0, 1}) is None
 
 
@@ -102,7 +102,7 @@ def test_a_rank_that_enters_or_leaves_does_not_wait(memory: ProcessMemory) -> No
     assert meeting(frames_of(memory, entering), own_objects(memory), ACTOR) is None
 
 
-def test_when_train_ends_the_call_is_read(memory: ProcessMemory) -> None:
+def test_the_timeout_of_train_is_read(memory: ProcessMemory) -> None:
     began = time.monotonic() - 10
     call = arrival(memory, rank=0, size=2, _timeout_s=60.0, _sync_start_times=[began, None])
 
@@ -138,7 +138,7 @@ def test_a_train_worker_has_its_rank(memory: ProcessMemory, train_worker: Any) -
     assert found.group == {**group, "has_left": False}
 
 
-def test_a_training_function_that_has_returned_has_left(memory: ProcessMemory, train_worker: Any) -> None:
+def test_a_returned_training_function_has_left_its_group(memory: ProcessMemory, train_worker: Any) -> None:
     thread = threading.Thread(target=lambda: None)
     thread.start()
     thread.join()
@@ -148,7 +148,7 @@ def test_a_training_function_that_has_returned_has_left(memory: ProcessMemory, t
     assert found.group["has_left"]
 
 
-def test_a_training_function_that_failed_is_left_to_train(memory: ProcessMemory, train_worker: Any) -> None:
+def test_a_failed_training_function_has_not_left_its_group(memory: ProcessMemory, train_worker: Any) -> None:
     thread = threading.Thread(target=lambda: None)
     thread.start()
     thread.join()
@@ -158,7 +158,7 @@ def test_a_training_function_that_failed_is_left_to_train(memory: ProcessMemory,
     assert not found.group["has_left"]
 
 
-def test_a_training_function_that_runs_has_not_left(memory: ProcessMemory, train_worker: Any) -> None:
+def test_a_running_training_function_has_not_left_its_group(memory: ProcessMemory, train_worker: Any) -> None:
     train_worker.training_thread_runner._thread = threading.current_thread()
     found = rank_in_train(own_process(memory))
     assert found is not None
@@ -182,7 +182,7 @@ def test_a_reader_waits_for_the_other_splits(memory: ProcessMemory) -> None:
 
 
 @pytest.mark.parametrize(("count", "split"), [(2, 2), (0, 0), (None, 0), ("3", 0)])
-def test_splits_that_make_no_sense_are_not_taken_for_such(memory: ProcessMemory, count: object, split: int) -> None:
+def test_malformed_splits_are_rejected(memory: ProcessMemory, count: object, split: int) -> None:
     generator = suspended(BARRIER, DATA, Attributes(_n=count), split)
     [frame] = frames_of(memory, generator)
     call: CallData = {"kind": "other", "frame": 0, "timeout_s": 0.1}

@@ -68,7 +68,7 @@ def test_an_installation_is_found_with_its_command_start_and_last_line_without_s
     assert setup["output"] == "Run cmd[2] token=***"
 
 
-def test_what_a_shell_runs_stands_for_the_shell(tmp_path: Path) -> None:
+def test_the_command_of_a_shell_replaces_the_shell(tmp_path: Path) -> None:
     shell = ["/bin/sh", "-c", f"{sys.executable} -c '{SLEEP}' install numpy; true"]
     with installing(tmp_path, shell, to_file=True) as shell_pid:
 
@@ -82,6 +82,6 @@ def test_what_a_shell_runs_stands_for_the_shell(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("title", ["dashboard.py", "agent/other.py"])
-def test_children_of_other_processes_of_a_raylet_install_nothing(title: str, tmp_path: Path) -> None:
+def test_children_of_other_raylet_processes_are_no_installation(title: str, tmp_path: Path) -> None:
     with installing(tmp_path, PIP, title=title):
         assert environment_setups([NODE]) == []

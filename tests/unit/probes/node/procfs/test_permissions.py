@@ -55,14 +55,14 @@ def test_yama_is_named_with_its_sysctl(shows: Shows) -> None:
     assert refused.is_refused
 
 
-def test_yama_that_nobody_can_undo_has_no_such_remedy(shows: Shows) -> None:
+def test_an_irreversible_yama_setting_has_another_remedy(shows: Shows) -> None:
     shows(uid=0, own=root(), its_uid=0, ptrace=3)
 
     assert "ptrace_scope is 3" in why_refused(PID).reason
     assert not why_refused(PID).is_refused
 
 
-def test_yama_in_a_container_is_gone_around_by_its_capability(shows: Shows, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_remedy_for_yama_in_a_container_is_the_capability(shows: Shows, monkeypatch: pytest.MonkeyPatch) -> None:
     shows(uid=1000, own=user(WITHOUT), its_uid=1000, ptrace=1)
     assert "docker run --cap-add=SYS_PTRACE" in str(why_refused(PID).remedy)
 
@@ -70,7 +70,7 @@ def test_yama_in_a_container_is_gone_around_by_its_capability(shows: Shows, monk
     assert "securityContext" in str(why_refused(PID).remedy)
 
 
-def test_roots_own_reasons_are_told_apart(shows: Shows) -> None:
+def test_reasons_for_root_are_specific(shows: Shows) -> None:
     shows(uid=0, own=root(WITHOUT), its_uid=0)
     assert "without the capability SYS_PTRACE" in why_refused(PID).reason
 
@@ -81,7 +81,7 @@ def test_roots_own_reasons_are_told_apart(shows: Shows) -> None:
     assert "user namespace" in why_refused(PID).reason
 
 
-def test_whose_the_process_is_comes_before_what_it_may(shows: Shows) -> None:
+def test_the_owner_of_a_process_is_checked_before_its_capabilities(shows: Shows) -> None:
     shows(uid=1000, own=user(), its_uid=1001, its=ALL, ptrace=1)
     assert "belongs to another user" in why_refused(PID).reason
     assert "uid 1001" in str(why_refused(PID).remedy)
@@ -90,7 +90,7 @@ def test_whose_the_process_is_comes_before_what_it_may(shows: Shows) -> None:
     assert "capabilities that dstack lacks" in why_refused(PID).reason
 
 
-def test_other_words_of_pyspy_are_handed_on() -> None:
+def test_other_messages_of_pyspy_are_passed_on() -> None:
     failed = why_dump_failed(PID, "Error: Failed to find python version from target process\n\nCaused by: x\n")
     assert failed.reason.startswith("py-spy does not recognise it as a Python process")
 

@@ -12,7 +12,7 @@ import pytest
 
 from dstack.probes.node.procfs import proc
 from tests.processes import wait_until
-from tests.pythons import python_or_skip
+from tests.versions.interpreters import python_or_skip
 
 GONE = 2**22 + 1
 """More than any pid that Linux gives."""
@@ -28,7 +28,7 @@ def reader() -> Iterator[subprocess.Popen[bytes]]:
         process.stdin.close()
 
 
-def test_a_process_and_its_parent(reader: subprocess.Popen[bytes]) -> None:
+def test_a_process_has_its_name_and_parent(reader: subprocess.Popen[bytes]) -> None:
     assert proc.parents()[reader.pid] == os.getpid()
     assert proc.program(reader.pid) == os.path.realpath(sys.executable)
     assert proc.working_directory(reader.pid) == "/"
@@ -39,7 +39,7 @@ def test_a_process_and_its_parent(reader: subprocess.Popen[bytes]) -> None:
     assert proc.tracer(reader.pid) == 0
 
 
-def test_a_thread_that_is_blocked_in_a_system_call(reader: subprocess.Popen[bytes]) -> None:
+def test_a_blocked_thread_has_its_system_call(reader: subprocess.Popen[bytes]) -> None:
     def reading() -> proc.SystemCall | None:
         call = proc.system_call(reader.pid, reader.pid)
         return call if call and call.read_from == 0 else None
@@ -54,7 +54,7 @@ def test_a_thread_that_is_blocked_in_a_system_call(reader: subprocess.Popen[byte
 
 
 @pytest.mark.parametrize("version", ["3.10", "3.12"])
-def test_a_thread_that_sleeps(version: str) -> None:
+def test_a_sleeping_thread_has_its_system_call(version: str) -> None:
     with subprocess.Popen([*python_or_skip(version), "-c", "import time; time.sleep(600)"]) as sleeper:
 
         def is_asleep() -> bool:
@@ -65,7 +65,7 @@ def test_a_thread_that_sleeps(version: str) -> None:
         sleeper.kill()
 
 
-def test_who_can_write_to_a_pipe(reader: subprocess.Popen[bytes]) -> None:
+def test_the_writers_of_a_pipe_are_found(reader: subprocess.Popen[bytes]) -> None:
     pipe = proc.file_at(reader.pid, 0)
 
     assert pipe.startswith("pipe:")
@@ -73,7 +73,7 @@ def test_who_can_write_to_a_pipe(reader: subprocess.Popen[bytes]) -> None:
     assert not proc.can_write(reader.pid, pipe)
 
 
-def test_the_mark_of_a_thread_that_runs_changes() -> None:
+def test_the_mark_of_a_running_thread_changes() -> None:
     before = proc.scheduler_mark(os.getpid(), threading.get_native_id())
     wait_until(
         lambda: proc.scheduler_mark(os.getpid(), threading.get_native_id()) != before,
@@ -82,7 +82,7 @@ def test_the_mark_of_a_thread_that_runs_changes() -> None:
     )
 
 
-def test_own_threads_and_mappings() -> None:
+def test_own_threads_and_mappings_are_listed() -> None:
     assert threading.get_native_id() in proc.threads(os.getpid())
     found = proc.mappings(os.getpid())
     assert [one.start for one in found] == sorted(one.start for one in found)
@@ -90,7 +90,7 @@ def test_own_threads_and_mappings() -> None:
     assert proc.has_mapped(os.getpid(), "python")
 
 
-def test_names_with_strange_characters(tmp_path_factory: pytest.TempPathFactory) -> None:
+def test_names_with_unusual_characters_are_parsed(tmp_path_factory: pytest.TempPathFactory) -> None:
     """A process chooses its name and the paths of its files."""
     program = tmp_path_factory.mktemp("odd") / "a) R 1\u2028x"
     program.symlink_to("/bin/cat")
@@ -101,7 +101,7 @@ def test_names_with_strange_characters(tmp_path_factory: pytest.TempPathFactory)
         assert proc.status(process.pid)["PPid"] == str(os.getpid())
 
 
-def test_of_a_process_that_is_gone_there_is_nothing() -> None:
+def test_an_ended_process_has_no_values() -> None:
     assert proc.state(GONE) == proc.name(GONE) == proc.program(GONE) == proc.file_at(GONE, 0) == ""
     assert proc.working_directory(GONE) == "/"
     assert proc.status(GONE) == {}

@@ -30,8 +30,8 @@ from dstack.probes.node.threads import PythonThread, ShownFrame
 from dstack.probes.node.wire import Answer, Options, RefusedPython, Target
 from dstack.probes.node_access.answers import validated
 from dstack.probes.node_access.assemble import Assembly
-from tests.effort import tries
-from tests.mutations import ByValues, by_bytes
+from tests.fuzzing.effort import tries
+from tests.fuzzing.mutations import ByValues, by_bytes
 from tests.sampling import OPTIONS
 
 ORIGINS, FAMILIES = Origins(), Families([])
@@ -72,7 +72,7 @@ def mutated(dump: bytes, count: int) -> Iterator[bytes]:
         yield values.one(chance) if number % 3 else by_bytes(dump, chance)
 
 
-def test_it_is_read_as_py_spy_prints_it(dump: bytes) -> None:
+def test_a_dump_is_parsed_as_pyspy_prints_it(dump: bytes) -> None:
     printed = json.loads(dump)
 
     threads = threads_of(dump)
@@ -114,7 +114,7 @@ def test_it_is_read_as_py_spy_prints_it(dump: bytes) -> None:
     ],
     ids=lambda data: data[:40].decode(errors="replace"),
 )
-def test_what_is_no_dump_is_a_failure(data: bytes, tmp_path: Path) -> None:
+def test_malformed_dumps_are_failures(data: bytes, tmp_path: Path) -> None:
     (tmp_path / "data").write_bytes(data)
     fake = tmp_path / "py-spy"
     fake.write_text(f"#!/bin/sh\nexec cat {tmp_path}/data\n")
@@ -124,7 +124,7 @@ def test_what_is_no_dump_is_a_failure(data: bytes, tmp_path: Path) -> None:
         PySpy(str(fake)).dump(1, blocking=False, native=False, timeout_s=10)
 
 
-def test_a_dump_without_end_is_a_failure_in_little_memory(tmp_path: Path) -> None:
+def test_an_endless_dump_is_a_failure_in_little_memory(tmp_path: Path) -> None:
     fake = tmp_path / "py-spy"
     fake.write_text("#!/bin/sh\nexec cat /dev/zero\n")
     fake.chmod(0o755)
@@ -141,7 +141,7 @@ def test_a_dump_that_writes_on_both_streams_is_read(tmp_path: Path) -> None:
     assert PySpy(str(fake)).dump(1, blocking=False, native=False, timeout_s=30) == []
 
 
-def test_names_are_bounded_and_can_be_written_down() -> None:
+def test_names_are_bounded_and_encodable() -> None:
     frame = {
         "name": "\ud800" * 10,
         "filename": "x" * 10**6,
@@ -200,7 +200,7 @@ def test_mutations_are_threads_or_a_failure(dump: bytes, process: subprocess.Pop
     assert MUTATIONS / 10 < taken < MUTATIONS
 
 
-def test_hostile_names_are_handed_on_as_far_as_they_go(
+def test_hostile_names_are_passed_on_up_to_the_bound(
     dump: bytes, process: subprocess.Popen[bytes], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Of a process that runs a Python whose memory cannot be read, so that py-spy is all there is."""

@@ -7,13 +7,13 @@ from collections.abc import Iterator, Sequence
 
 import pytest
 
+from dstack.probes.node.blocked_calls.unproven import UNPROVEN
 from dstack.probes.node.pyspy import reader
 from dstack.probes.node.pyspy.reader import PySpyReader
 from dstack.probes.node.pyspy.runner import PySpy
 from dstack.probes.node.reading import Problem, ProcessReading, Request, ThreadReading
 from dstack.probes.node.stacks.origins import Origins
 from dstack.probes.node.threads import Position, PythonThread, ShownFrame
-from dstack.probes.node.waits.unproven import UNPROVEN
 from tests.sampling import OPTIONS
 
 PID = TID = 7
@@ -75,7 +75,7 @@ def test_a_thread_that_ran_each_time_in_the_same_call_may_be_stuck(monkeypatch: 
 
 
 @pytest.mark.parametrize("stacks", [([GET, APP], [APP], [GET, APP]), ([GET, APP], [GET, GET, APP])])
-def test_a_thread_that_was_elsewhere_once_proceeds(
+def test_a_thread_with_one_different_call_proceeds(
     monkeypatch: pytest.MonkeyPatch, stacks: tuple[Sequence[ShownFrame], ...]
 ) -> None:
     marks(monkeypatch, moves=True)

@@ -149,7 +149,7 @@ def test_the_stages_of_a_loop_are_read_with_their_channels_and_counts(ray: dict[
     assert stages[1]["outputs"] == [{"writer": "", "readers": [], "refs": [], "buffers": 2}]
 
 
-def test_a_read_is_for_the_inputs_that_have_not_come(ray: dict[str, Any]) -> None:
+def test_a_read_waits_for_the_missing_inputs(ray: dict[str, Any]) -> None:
     known: CallData = {"kind": "other", "frame": 1}
     with in_function(ray["do_exec_tasks"], graph(ray), None, False) as (process, thread):
         call = with_channel(process.objects, thread.frames, known)
@@ -166,7 +166,7 @@ def test_a_read_is_for_the_inputs_that_have_not_come(ray: dict[str, Any]) -> Non
     assert thread.frames[call["frame"]].function == "_read_list"
 
 
-def test_a_timeout_of_a_read_is_when_it_fails(ray: dict[str, Any]) -> None:
+def test_the_timeout_of_a_read_is_read(ray: dict[str, Any]) -> None:
     with in_function(ray["do_exec_tasks"], graph(ray), 10.0, False) as (process, thread):
         call = with_channel(process.objects, thread.frames, {"kind": "other", "frame": 1})
 
@@ -185,14 +185,14 @@ def test_a_write_without_a_timeout_waits_only_where_the_kernel_shows_it_asleep(r
     assert (asleep["channel"]["is_write"], asleep["channel"]["count"], asleep["channel"]["pending"]) == (True, 4, [0])
 
 
-def test_a_call_outside_of_channels_stays_as_it_is(ray: dict[str, Any]) -> None:
+def test_a_call_outside_of_channels_is_unchanged(ray: dict[str, Any]) -> None:
     known: CallData = {"kind": "ray.get", "frame": 0}
     with in_function(ray["run"], None) as (process, thread):
         assert with_channel(process.objects, thread.frames, known) is known
         assert stages_of(process.objects, [thread]) == []  # None is no graph
 
 
-def test_a_loop_whose_stages_are_something_else_is_none(ray: dict[str, Any]) -> None:
+def test_a_loop_with_unknown_stages_is_none(ray: dict[str, Any]) -> None:
     class Other:
         def exec_operation(self, gate: Any, timeout: Any, is_write: bool) -> None:
             ray["get_objects"](gate)

@@ -76,7 +76,7 @@ def wait(*calls: tuple[str, str], is_user: bool = False) -> tuple[CallData | Non
         return found, [one.os_thread_id for one in threads]
 
 
-def test_a_wait_for_tensors_is_for_the_thread_that_receives_them() -> None:
+def test_a_wait_for_tensors_depends_on_the_receiving_thread() -> None:
     call, ids = wait(("_wait_object", WANTED), ("__ray_send__", WANTED), ("__ray_recv__", WANTED))
 
     assert call == {
@@ -87,14 +87,14 @@ def test_a_wait_for_tensors_is_for_the_thread_that_receives_them() -> None:
     }
 
 
-def test_before_that_begins_it_is_for_the_thread_that_is_in_another_transfer() -> None:
+def test_a_queued_transfer_depends_on_the_thread_in_another_transfer() -> None:
     call, ids = wait(("_wait_object", WANTED), ("__ray_send__", OTHER))
 
     assert call is not None
     assert call["threads"] == [ids[1]]
 
 
-def test_without_a_transfer_or_in_code_of_the_user_it_is_not_known() -> None:
+def test_a_wait_without_a_transfer_or_in_user_code_is_unknown() -> None:
     assert wait(("_wait_object", WANTED))[0] is None
     assert wait(("_wait_object", WANTED), ("__ray_recv__", WANTED), is_user=True)[0] is None
     assert wait(("__ray_recv__", WANTED))[0] is None
@@ -106,7 +106,7 @@ def test_the_frames_of_a_transfer_name_its_object() -> None:
         assert transferred(process.objects, waiter.frames) == ""
 
 
-def test_a_transfer_is_called_by_its_object() -> None:
+def test_a_transfer_is_named_by_its_object() -> None:
     scene = Scene()
     actor = scene.actor("Worker")
     actor.runs(scene.call(actor, "__ray_call__", by=scene.driver()))

@@ -88,7 +88,7 @@ def test_a_loop_does_something_else_though_nothing_came(source: str) -> None:
 
 
 @pytest.mark.parametrize("source", ["event.wait(1)  # POLL", "while True:\n    pass\nevent.wait(1)  # POLL"])
-def test_a_line_outside_of_all_loops(source: str) -> None:
+def test_a_line_outside_of_all_loops_is_no_loop(source: str) -> None:
     assert kind(source, "# POLL") is None
 
 
@@ -97,7 +97,7 @@ def test_a_loop_around_a_function_is_not_its_own() -> None:
 
 
 @pytest.mark.parametrize("line", [-1, 0, 3, 10**9])
-def test_a_line_that_the_file_does_not_have(line: int) -> None:
+def test_an_absent_line_is_no_loop(line: int) -> None:
     assert loop_at(["while True:", "    pass"], line) is None
 
 

@@ -23,7 +23,7 @@ from dstack.probes.node.threads import Position, ShownFrame
         ("/home/me/lib/python3.10.py", "user"),
     ],
 )
-def test_whose_code_it_is(file: str, origin: str) -> None:
+def test_the_origin_of_a_file_is_found(file: str, origin: str) -> None:
     frame = ShownFrame(Position(file, "f", "C.f", 1))
     origins = Origins()
 
@@ -34,5 +34,5 @@ def test_whose_code_it_is(file: str, origin: str) -> None:
     )
 
 
-def test_a_shared_library_is_a_librarys() -> None:
+def test_the_origin_of_a_shared_library_is_a_library() -> None:
     assert Origins().of(ShownFrame(Position("/home/me/train.c", "f", "f", 0, "/home/me/train.so"))) == "library"

@@ -14,7 +14,7 @@ from dstack.probes.node.stacks.source_lines import MAX_BYTES, find_source, read_
 from dstack.probes.node.stacks.table import StackTable
 from dstack.probes.node.threads import Position, ShownFrame
 from dstack.snapshot_file import save
-from tests.hostile_text import naming
+from tests.fuzzing.hostile_text import naming
 from tests.paths import ROOT
 from tests.tui.sources import recorded
 
@@ -48,7 +48,7 @@ NO_SOURCES = [
 
 
 @pytest.mark.parametrize("name", NO_SOURCES, ids=lambda name: repr(name[:20]))
-def test_what_is_no_source_is_not_opened(folder: Path, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_files_that_are_no_source_are_not_opened(folder: Path, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     opened: list[int] = []
     real_open = os.open
 
@@ -77,9 +77,7 @@ def test_source_is_found_by_its_real_name(folder: Path, monkeypatch: pytest.Monk
     assert find_source("-x.py") == f"{folder}/-x.py"
 
 
-def test_a_file_that_is_swapped_after_it_was_looked_at_is_still_the_one_looked_at(
-    folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_file_replaced_after_its_check_is_not_read(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = folder / "good.py"
     look = os.fstat
 
@@ -94,7 +92,7 @@ def test_a_file_that_is_swapped_after_it_was_looked_at_is_still_the_one_looked_a
     assert SHADOW.decode().strip() not in read_source(str(path))
 
 
-def test_a_process_cannot_have_its_node_read_other_files_to_it(folder: Path) -> None:
+def test_a_process_cannot_make_its_node_read_other_files(folder: Path) -> None:
     table = StackTable(Origins())
     frames = [ShownFrame(Position(name, "f", "f", 1)) for name in [*NO_SOURCES, "good.py"]]
 
@@ -131,7 +129,7 @@ asyncio.run(walk())
 
 
 @pytest.mark.parametrize("program", [COMMANDS, VIEWS], ids=["commands", "views"])
-def test_to_show_a_snapshot_opens_no_file_that_it_names(folder: Path, program: str) -> None:
+def test_showing_a_snapshot_opens_no_file_that_it_names(folder: Path, program: str) -> None:
     named = [str(folder / "good.py"), str(folder / "fifo.py"), "good.py", "/etc/shadow", "/proc/self/mem"]
     file = folder / "stranger.json"
     save(naming(recorded("queue-ray-2.60"), named), file)

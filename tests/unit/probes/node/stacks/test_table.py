@@ -36,19 +36,19 @@ def test_the_same_stack_is_the_same_entry(table: StackTable) -> None:
     ]
 
 
-def test_a_frame_of_a_shared_library_is_shown_with_that(table: StackTable) -> None:
+def test_a_frame_of_a_shared_library_has_its_library(table: StackTable) -> None:
     table.add([ShownFrame(Position("a.c", "f", "f", 0, "/lib/libx.so"))], "/")
 
     assert table.frames == [{"function": "f", "file": "/lib/libx.so", "line": 0, "origin": "library"}]
 
 
 @pytest.mark.parametrize("count", [1, 2 * ENDS - 1, 2 * ENDS])
-def test_a_stack_that_is_not_too_deep_is_whole(table: StackTable, count: int) -> None:
+def test_a_stack_up_to_the_bound_is_complete(table: StackTable, count: int) -> None:
     assert lines_of(table, table.add(frames(*range(1, count + 1)), "/")) == [*range(1, count + 1)]
 
 
 @pytest.mark.parametrize("count", [2 * ENDS + 1, 100_000])
-def test_of_a_very_deep_stack_both_ends_are_kept_and_the_rest_is_counted(table: StackTable, count: int) -> None:
+def test_a_very_deep_stack_keeps_both_ends_and_a_count_of_the_others(table: StackTable, count: int) -> None:
     stack = table.add(frames(*range(1, count + 1)), "/")
 
     kept = lines_of(table, stack)
@@ -62,14 +62,14 @@ def test_of_a_very_deep_stack_both_ends_are_kept_and_the_rest_is_counted(table: 
     }
 
 
-def test_deep_stacks_of_other_depths_are_different_stacks(table: StackTable) -> None:
+def test_deep_stacks_of_different_depths_differ(table: StackTable) -> None:
     one, other = (table.add(frames(*[7] * count), "/") for count in (5_000, 5_001))
 
     assert one != other
     assert len(table.frames) == 3
 
 
-def test_a_deep_stack_does_not_take_long_where_it_repeats(table: StackTable, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_deep_recursive_stack_is_not_slow(table: StackTable, monkeypatch: pytest.MonkeyPatch) -> None:
     """A recursion has few positions: its source is read once."""
     reads: list[str] = []
     monkeypatch.setattr(module, "read_source", lambda path: reads.append(path) or ["text"])  # type: ignore[func-returns-value]
@@ -81,7 +81,7 @@ def test_a_deep_stack_does_not_take_long_where_it_repeats(table: StackTable, mon
     assert len(table.frames) == 2
 
 
-def test_the_lines_around_a_users_frame_are_kept_masked_and_cut(table: StackTable, tmp_path: Path) -> None:
+def test_the_lines_around_a_user_frame_are_stored_redacted_and_cut(table: StackTable, tmp_path: Path) -> None:
     text = ["first", 'password = "hidden"', "third", "x" * 500, "fifth", "sixth", "seventh"]
     (tmp_path / "app.py").write_text("\n".join(text))
 
@@ -92,9 +92,7 @@ def test_the_lines_around_a_users_frame_are_kept_masked_and_cut(table: StackTabl
     }
 
 
-def test_the_same_file_name_in_two_directories_is_read_where_it_was_seen_first(
-    table: StackTable, tmp_path: Path
-) -> None:
+def test_the_same_file_name_in_two_directories_is_read_in_the_first(table: StackTable, tmp_path: Path) -> None:
     for name in ("one", "other"):
         (tmp_path / name).mkdir()
         (tmp_path / name / "app.py").write_text(name)

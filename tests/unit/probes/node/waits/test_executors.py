@@ -13,7 +13,7 @@ from tests.unit.support.own_process import own_process
 
 
 @pytest.mark.parametrize("keeps_pages", [False, True])
-def test_what_a_simple_queue_holds_is_found_however_much_was_taken_out(keeps_pages: bool) -> None:
+def test_the_items_of_a_simple_queue_are_found_after_any_number_of_gets(keeps_pages: bool) -> None:
     kept: queue.SimpleQueue[object] = queue.SimpleQueue()
     items = [object() for _ in range(40)]
     for item in items:

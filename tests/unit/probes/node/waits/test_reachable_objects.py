@@ -195,7 +195,7 @@ def test_a_global_of_a_module_is_reached_by_the_threads_in_it(tmp_path: Path) ->
 
 
 @pytest.mark.parametrize("load", ["import shared", "import between", "from between import shared as one"])
-def test_a_global_of_another_module_is_reached_by_those_that_import_it(tmp_path: Path, load: str) -> None:
+def test_a_global_of_another_module_is_reached_by_threads_of_its_importers(tmp_path: Path, load: str) -> None:
     (tmp_path / "shared.py").write_text("import queue\nitem = queue.Queue()\n")
     (tmp_path / "between.py").write_text("import shared\n")
     body = f"{load}\ntaken = sys.modules['shared'].item\n"
@@ -207,7 +207,7 @@ def test_a_global_of_another_module_is_reached_by_those_that_import_it(tmp_path:
     assert call["reached"] == {"other", "MainThread"}
 
 
-def test_a_join_is_ended_by_what_gets_from_the_same_queue(tmp_path: Path) -> None:
+def test_a_join_is_ended_by_threads_that_get_from_the_same_queue(tmp_path: Path) -> None:
     lines = """
     q = queue.Queue()
     q.put(1)
@@ -316,7 +316,7 @@ def test_a_callback_that_the_loop_will_make_ends_the_wait(tmp_path: Path) -> Non
     ("listens", "waits", "is_reached"),
     [("", "q.get()", True), (LISTENS, "q.get()", False), (LISTENS, "semaphore.acquire()", True)],
 )
-def test_what_a_loop_hears_from_a_socket_may_end_all_waits_but_those_for_locks(
+def test_an_event_from_a_socket_may_end_all_waits_except_for_locks(
     tmp_path: Path, listens: str, waits: str, is_reached: bool
 ) -> None:
     lines = f"""
@@ -440,7 +440,7 @@ def test_a_training_session_waits_for_its_thread(tmp_path: Path) -> None:
     assert (call["what"], call["timeout_s"], call["reached"]) == ("queue.Queue.get", 9000.0, {"training"})
 
 
-def test_what_a_library_of_c_ends_is_searched_for_nowhere(tmp_path: Path) -> None:
+def test_waits_that_a_c_library_ends_are_not_searched(tmp_path: Path) -> None:
     load = library(tmp_path, "grpc/calls.py", "def wait(event):\n    event.wait()\n")
     lines = """
     event = threading.Event()
@@ -480,7 +480,7 @@ def test_very_many_objects_are_not_all_searched(tmp_path: Path) -> None:
     assert used_s < LONGEST_S
 
 
-def test_thousands_of_coroutines_that_share_an_actor_are_read_in_little_time(tmp_path: Path) -> None:
+def test_thousands_of_coroutines_that_share_an_actor_are_read_quickly(tmp_path: Path) -> None:
     lines = """
     actor = Actor()
     actor.events = {number: asyncio.Event() for number in range(1_500)}

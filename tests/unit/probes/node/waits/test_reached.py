@@ -15,7 +15,7 @@ JOIN = WaitsOn((QUEUE,), (QUEUE, "join"))
 WAITER: Root = (THREAD, 1)
 
 
-def test_all_kinds_of_what_reaches_an_object_are_told() -> None:
+def test_every_kind_of_reaching_vertex_is_returned() -> None:
     roots = {QUEUE: [WAITER, (THREAD, 3)], HOLDER: [(THREAD, 2), (COROUTINE, 0xAB), (ACTOR, HOLDER)]}
 
     found = Reached({QUEUE: [HOLDER]}, roots, {WAITER: GET}).of(WAITER, GET)
@@ -27,7 +27,7 @@ def test_a_waiter_whose_wait_is_new_does_not_reach_its_own_object() -> None:
     assert Reached({}, {QUEUE: [WAITER]}).of(WAITER, GET) == {}
 
 
-def test_what_waits_for_the_same_does_not_end_the_wait() -> None:
+def test_waiters_for_the_same_object_do_not_end_the_wait() -> None:
     other: Root = (THREAD, 2)
     roots = {QUEUE: [WAITER, other]}
 
@@ -42,7 +42,7 @@ def test_a_call_without_objects_is_reached_by_nothing() -> None:
 
 
 @pytest.mark.parametrize(("steps", "is_reached"), [(MAX_DEPTH, True), (MAX_DEPTH + 1, False)])
-def test_a_way_back_has_an_end(steps: int, is_reached: bool) -> None:
+def test_a_search_backwards_ends(steps: int, is_reached: bool) -> None:
     holders = {QUEUE + step: [QUEUE + step + 1] for step in range(steps)}
 
     found = Reached(holders, {QUEUE + steps: [(THREAD, 2)]}).of(WAITER, GET)
@@ -50,14 +50,14 @@ def test_a_way_back_has_an_end(steps: int, is_reached: bool) -> None:
     assert found == ({"reached_by": [2]} if is_reached else {})
 
 
-def test_holders_in_a_circle_come_to_an_end() -> None:
+def test_a_search_through_a_cycle_of_holders_ends() -> None:
     found = Reached({QUEUE: [HOLDER], HOLDER: [QUEUE]}, {HOLDER: [(THREAD, 2)]}).of(WAITER, GET)
 
     assert found == {"reached_by": [2]}
 
 
 @pytest.mark.parametrize(("count", "said"), [(MAX_REACHED, MAX_REACHED), (MAX_REACHED + 1, 0)])
-def test_nothing_is_said_where_too_many_reach_an_object(count: int, said: int) -> None:
+def test_an_object_that_too_many_vertices_reach_has_no_answer(count: int, said: int) -> None:
     roots: list[Root] = [(COROUTINE, 8 * number) for number in range(count)]
 
     found = Reached({}, {QUEUE: roots}).of(WAITER, GET)
@@ -66,7 +66,7 @@ def test_nothing_is_said_where_too_many_reach_an_object(count: int, said: int) -
     assert bool(found) is bool(said)
 
 
-def test_thousands_of_coroutines_that_share_thousands_of_objects_cost_little() -> None:
+def test_thousands_of_coroutines_that_share_thousands_of_objects_are_searched_quickly() -> None:
     count = 5_000
     waiters: list[Root] = [(COROUTINE, 8 * number) for number in range(count)]
     waits = {root: WaitsOn((1_000_000 + at,), (1_000_000 + at, "wait")) for at, root in enumerate(waiters)}

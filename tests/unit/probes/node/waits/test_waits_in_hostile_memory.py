@@ -27,7 +27,7 @@ from dstack.probes.node.waits.executors import Executors
 from dstack.probes.node.waits.locks import Locks
 from dstack.probes.node.waits.reachable_objects import Roots, Search
 from dstack.probes.node.waits.user_modules import UserModules
-from tests.effort import examples
+from tests.fuzzing.effort import examples
 from tests.unit.support.hostile_memory import END, CountedMemory
 from tests.unit.support.own_process import own_layout, own_objects, own_process
 
@@ -169,7 +169,7 @@ def ends_soon(memory: CountedMemory, read: Callable[[], object]) -> None:
 
 @examples(60)
 @given(words=WORDS, at=st.integers(0, 95), data=st.data())
-def test_no_bytes_make_the_reader_fail_or_linger(words: list[int], at: int, data: st.DataObject) -> None:
+def test_no_bytes_make_the_reader_fail_or_take_long(words: list[int], at: int, data: st.DataObject) -> None:
     memory = Bytes(struct.pack(f"<{len(words)}Q", *words))
     names = data.draw(st.lists(TYPE_NAMES, min_size=1, max_size=8))
     turn = iter(range(10**9))
@@ -181,7 +181,7 @@ def test_no_bytes_make_the_reader_fail_or_linger(words: list[int], at: int, data
 
 @examples(60)
 @given(words=WORDS)
-def test_no_bytes_are_taken_for_an_object(words: list[int]) -> None:
+def test_random_bytes_are_no_object(words: list[int]) -> None:
     memory = Bytes(struct.pack(f"<{len(words)}Q", *words))
 
     for read in everything(own_objects(memory), BASE):

@@ -1,0 +1,1 @@
+"""The kinds of findings, one module each, and what several of them share."""

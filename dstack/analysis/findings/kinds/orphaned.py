@@ -1,0 +1,104 @@
+"""Orphaned: waits for something that died and that nobody will make."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from dstack.analysis.findings.kinds.unsatisfiable import find_by_request, sentence, submissions
+from dstack.analysis.findings.reduced_graph import ReducedGraph
+from dstack.analysis.findings.wording import collectives
+from dstack.analysis.findings.wording.narration import Narrator
+from dstack.analysis.index.sample_index import SampleIndex
+from dstack.analysis.solve import reduction
+from dstack.analysis.solve.requirements import targets_of
+from dstack.diagnosis import Finding, FindingKind, Step, Verdict, Vertex
+from dstack.model import Actor, Task
+
+KIND: FindingKind = "orphaned"
+VERDICT: Verdict = "hang"
+
+
+def find(reduced: ReducedGraph) -> Iterator[Finding]:
+    """One for each thing that is gone, and for those that wait only for each other and for a lost rank."""
+    yield from find_by_request(reduced, KIND)
+    for core in reduction.cores(reduced.waits, reduced.graph):
+        if collectives.has_lost_rank(reduced, core):
+            is_certain = core <= reduced.certain
+            yield Finding(
+                kind=KIND,
+                confirmed=is_certain,
+                assumed=() if is_certain else reduced.assumed(core),
+                members=tuple(sorted(core, key=str)),
+                blocked_behind=reduced.behind(core),
+            )
+
+
+def summary(finding: Finding, narrator: Narrator) -> str:
+    """What is gone, and why."""
+    if ranks := collectives.headline(finding, narrator):
+        return ranks
+    return sentence(finding, narrator, narrator.vertices[finding.members[0]].never or "its producer has died")
+
+
+def steps(finding: Finding, narrator: Narrator) -> Iterator[Step]:
+    """What asked for it; of child processes, also what their parent waits in."""
+    if collectives.headline(finding, narrator):
+        yield from collectives.steps(finding, narrator)
+        described = {
+            *collectives.described(finding, narrator),
+            *(key for key in finding.members if narrator.vertices[key].never),
+        }
+        yield from narrator.alike([key for key in finding.members if key not in described], "Also waiting: ")
+        return
+    yield from submissions(finding, narrator)
+    parents = {
+        narrator.vertices[key].worker_id for key in finding.members if narrator.vertices[key].child_pid is not None
+    }
+    own = (one for one in narrator.vertices.values() if one.worker_id in parents and _runs_user_code(narrator, one))
+    waits = [vertex.key for vertex in own if _is_for_other(narrator, vertex)]
+    if parents:
+        yield from narrator.alike([key for key in waits if key not in finding.blocked_behind], "Their parent: ")
+
+
+def _runs_user_code(narrator: Narrator, vertex: Vertex) -> bool:
+    """Whether it runs a task or is the main thread of a driver."""
+    worker = narrator.index.workers.get(vertex.worker_id or "")
+    is_main = worker is not None and vertex.os_thread_id == worker.pid
+    return vertex.child_pid is None and (vertex.task_id is not None or is_main)
+
+
+def _is_for_other(narrator: Narrator, vertex: Vertex) -> bool:
+    """Whether it waits for something outside of Ray, as a queue that a child process would fill."""
+    return any(narrator.vertices[target].waker_of for target in targets_of(vertex))
+
+
+def advice(finding: Finding, narrator: Narrator) -> str:
+    """A new producer of the right kind: what is gone never comes back."""
+    if fix := collectives.advice(finding, narrator):
+        return fix
+    first = narrator.vertices[finding.members[0]]
+    if first.child_pid is not None:
+        return (
+            "Start child processes with the spawn method (multiprocessing.get_context('spawn'); of a DataLoader, "
+            "multiprocessing_context='spawn'), or call Ray in the parent process and pass plain data to the child."
+        )
+    task = narrator.index.tasks.get(first.task_id or "")
+    if task is None:
+        return (
+            "Create the value again in a live process, or handle the error in the caller: the value's owner has died."
+        )
+    actor = narrator.index.actors.get(task.actor_id or "")
+    if _is_of_removed_group(narrator.index, task, actor):
+        what = "create a new actor in it" if task.actor_id else "submit the task again with it"
+        return f"Create another placement group and {what}: a removed placement group cannot be restored."
+    if actor is not None:
+        return (
+            f"Create a new actor of class {actor.class_name} and repeat its calls there, or handle the error in the "
+            "caller: this one is dead."
+        )
+    return f"Submit {first.label} again, or handle the error in the caller."
+
+
+def _is_of_removed_group(index: SampleIndex, task: Task, actor: Actor | None) -> bool:
+    ids = (task.placement_group_id, actor.placement_group_id if actor else None)
+    return any(group.state == "REMOVED" for id_ in ids if (group := index.placement_groups.get(id_ or "")))

@@ -1,0 +1,45 @@
+"""A snapshot with its diagnosis, and the indexes that reports and views share."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from functools import cached_property
+
+from dstack.analysis.diagnose import diagnose
+from dstack.analysis.evidence.confirmation import merged
+from dstack.analysis.index.sample_index import SampleIndex
+from dstack.analysis.views.thread_pages import Stacks
+from dstack.diagnosis import Diagnosis
+from dstack.model import Sample, Snapshot
+
+EMPTY = Sample(began_s=0.0, ended_s=0.0)
+
+
+@dataclass(frozen=True)
+class AnalysedSnapshot:
+    """A snapshot, its diagnosis, and the index of its first sample, which is empty if there is no sample."""
+
+    snapshot: Snapshot
+    diagnosis: Diagnosis
+    first_index: SampleIndex = field(repr=False, compare=False)
+
+    @classmethod
+    def of(cls, snapshot: Snapshot, *, job: str | None = None) -> AnalysedSnapshot:
+        """Diagnose a snapshot; ``job`` is that of :func:`dstack.analysis.diagnose.diagnose`."""
+        first = SampleIndex(snapshot, snapshot.samples[0] if snapshot.samples else EMPTY)
+        return cls(snapshot, diagnose(snapshot, job=job, first=first), first)
+
+    @cached_property
+    def last_index(self) -> SampleIndex:
+        """The index of the last sample."""
+        return SampleIndex(self.snapshot, self.snapshot.samples[-1]) if self.snapshot.samples[1:] else self.first_index
+
+    @cached_property
+    def merged_index(self) -> SampleIndex:
+        """The index of the first sample completed with what only the second sample has."""
+        return SampleIndex(self.snapshot, merged(self.snapshot)) if self.snapshot.samples[1:] else self.first_index
+
+    @cached_property
+    def stacks(self) -> Stacks:
+        """All stacks of the merged sample."""
+        return Stacks(self.merged_index, self.diagnosis.vertices)

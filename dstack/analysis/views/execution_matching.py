@@ -1,0 +1,136 @@
+"""Whether an execution of one snapshot is there in another of the same cluster: the same instance, not one like it."""
+
+from __future__ import annotations
+
+from functools import cached_property
+from typing import Literal
+
+from dstack.analysis.index import task_assignment
+from dstack.analysis.index.sample_index import SampleIndex
+from dstack.analysis.naming.vertex_details import execution_of
+from dstack.analysis.views.analysed_snapshot import AnalysedSnapshot
+from dstack.diagnosis import Vertex
+from dstack.model import Coroutine, Frame, Thread
+
+Fate = Literal["there", "gone", "not known"]
+
+
+class Side:
+    """One of the two snapshots, with the last that was seen of each process."""
+
+    def __init__(self, analysed: AnalysedSnapshot) -> None:
+        self.snapshot = analysed.snapshot
+        self.findings = analysed.diagnosis.findings
+        self.vertices = analysed.diagnosis.vertices
+        self.first = analysed.first_index
+        self.last = analysed.last_index
+        self.began_at = self.first.began_at
+        self.first_ended_at = self.snapshot.taken_at + self.first.sample.ended_s
+        self.ended_at = self.snapshot.taken_at + self.last.sample.ended_s
+
+    @cached_property
+    def lists_all(self) -> bool:
+        """Whether who is not listed is not there."""
+        return all(failure.stage != "control plane" for failure in self.snapshot.failures)
+
+    def read_at(self, vertex: Vertex) -> float:
+        """When the look began that showed a wait for the last time, in Unix seconds."""
+        return (self.last if vertex.is_confirmed else self.first).began_at
+
+    def seen(self, worker_id: str) -> SampleIndex:
+        """The last look that saw a worker's threads."""
+        return self.last if self.last.threads(worker_id) else self.first
+
+    def execution(self, vertex: Vertex) -> Thread | Coroutine | None:
+        """A thread or coroutine as it was seen last."""
+        return execution_of(self.seen(vertex.worker_id or ""), vertex)
+
+    def frames(self, vertex: Vertex) -> tuple[Frame, ...] | None:
+        """Its stack, leaf first."""
+        execution = self.execution(vertex)
+        return None if execution is None else self.snapshot.frames_of(execution)
+
+    def task_of(self, vertex: Vertex) -> str | None:
+        """The task a thread or coroutine runs, where that is certain."""
+        worker_id = vertex.worker_id or ""
+        index, execution = self.seen(worker_id), self.execution(vertex)
+        if isinstance(execution, Coroutine):
+            return execution.task_id if execution.is_task else None
+        return task_assignment.task_of(index, worker_id, execution) if execution else None
+
+    def knows_task_of(self, vertex: Vertex) -> bool:
+        """Whether a thread or coroutine that is not known to run a task runs none."""
+        worker_id = vertex.worker_id or ""
+        index = self.seen(worker_id)
+        sample = index.worker_samples.get(worker_id)
+        if sample is None or sample.running_task_ids is None:
+            return False
+        return not sample.running_task_ids or vertex.coroutine_id is not None or index.has_read_tasks(worker_id)
+
+    def runs(self, worker_id: str) -> tuple[str, ...] | None:
+        """The tasks that a worker says it runs, in any look; None where it never answered."""
+        samples = (index.worker_samples.get(worker_id) for index in (self.first, self.last))
+        answers = [one.running_task_ids for one in samples if one and one.running_task_ids is not None]
+        return tuple(task_id for answer in answers for task_id in answer) if answers else None
+
+    def attempt(self, task_id: str | None) -> int | None:
+        """Which attempt of a task it is, as far as its owner told."""
+        task = self.last.tasks.get(task_id or "") or self.first.tasks.get(task_id or "")
+        return task.attempt if task else None
+
+    def state(self, vertex: Vertex) -> tuple[object, ...] | None:
+        """How far something that does not run has come; it never goes back there, but in another attempt."""
+        if vertex.placement_group_id is not None:
+            group = self.last.placement_groups.get(vertex.placement_group_id) or self.first.placement_groups.get(
+                vertex.placement_group_id
+            )
+            return (group.state, group.requested_at) if group else None
+        task = self.last.tasks.get(vertex.task_id or "") or self.first.tasks.get(vertex.task_id or "")
+        return (task.state, task.attempt, task.items) if task else None
+
+
+def fate_of(vertex: Vertex, here: Side, there: Side) -> Fate:
+    """What became of an execution, or in the other direction, whether it was there before."""
+    worker_id = vertex.worker_id or ""
+    if worker_id not in there.first.workers:
+        return "gone" if there.lists_all and worker_id in here.first.workers else "not known"
+    if vertex.kind == "task":
+        return _fate_of_task(vertex, here, there)
+    index = there.seen(worker_id)
+    own, other = here.seen(worker_id).process(worker_id), index.process(worker_id)
+    if own is None or other is None or not other.threads:
+        return "not known"
+    if own.started_at != other.started_at:
+        return "gone"
+    if vertex.coroutine_id is not None and not index.has_read_coroutines(worker_id):
+        return "not known"
+    mine, same = here.execution(vertex), there.execution(vertex)
+    if mine is None:
+        return "not known"
+    if same is None or (isinstance(mine, Coroutine) and mine.name != same.name):
+        return "gone"
+    return _fate_by_task(vertex, here, there)
+
+
+def _fate_of_task(vertex: Vertex, here: Side, there: Side) -> Fate:
+    """Of a task that runs, nobody knows on which thread: it is not known whether it moved."""
+    worker_id = vertex.worker_id or ""
+    here_running, there_running = here.runs(worker_id), there.runs(worker_id)
+    if here_running is None or there_running is None or vertex.task_id not in here_running:
+        return "not known"
+    is_there = vertex.task_id in there_running and _is_same_attempt(vertex.task_id, here, there)
+    return "not known" if is_there else "gone"
+
+
+def _fate_by_task(vertex: Vertex, here: Side, there: Side) -> Fate:
+    """By the task that a thread or coroutine runs, which is there on both sides."""
+    mine, other = here.task_of(vertex), there.task_of(vertex)
+    if mine != other:
+        is_certain = all(task or side.knows_task_of(vertex) for task, side in ((mine, here), (other, there)))
+        return "gone" if is_certain else "not known"
+    return "there" if _is_same_attempt(mine, here, there) else "gone"
+
+
+def _is_same_attempt(task_id: str | None, here: Side, there: Side) -> bool:
+    attempts = {here.attempt(task_id), there.attempt(task_id)} - {None}
+    return len(attempts) < 2

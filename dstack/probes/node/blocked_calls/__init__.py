@@ -1,0 +1,1 @@
+"""The call that each thread is blocked in, with its dependencies."""

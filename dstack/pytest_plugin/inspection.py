@@ -1,0 +1,152 @@
+"""Takes and explains snapshots of the cluster that a test uses."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import threading
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from dstack.analysis.evidence.coverage import has_holes
+from dstack.analysis.findings import is_stuck, verdict_of
+from dstack.analysis.views.analysed_snapshot import AnalysedSnapshot
+from dstack.collector import Collector
+from dstack.diagnosis import Finding
+from dstack.errors import ClusterError, SnapshotFileError
+from dstack.model import Coroutine, Snapshot
+from dstack.probes.connection.own_cluster import begun_cluster, connected_cluster, own_worker, require_no_client
+from dstack.pytest_plugin.settings import Settings
+from dstack.report.text import report_text
+from dstack.snapshot_file import save
+from dstack.vertex_keys import Key
+from dstack.visible import visible
+from dstack.words import plural
+
+TIMEOUT_S = 30.0
+
+
+@dataclass(frozen=True)
+class Inspection:
+    """An analysed snapshot; ``report`` also names the saved file."""
+
+    analysed: AnalysedSnapshot
+    report: str
+
+    @property
+    def stuck(self) -> list[Finding]:
+        """The deadlocks and hangs, confirmed or suspected."""
+        return [one for one in self.analysed.diagnosis.findings if is_stuck(one)]
+
+    def coroutine_lines(self) -> str:
+        """One line for each coroutine of this process: its name and its innermost line of user code."""
+        worker = own_worker(self.analysed.snapshot)
+        samples = (one for sample in self.analysed.snapshot.samples[:1] for one in sample.workers if worker)
+        own = next((one.process for one in samples if worker and one.worker_id == worker.worker_id), None)
+        return "".join(f"  {line}\n" for one in (own.coroutines if own else ()) if (line := self._line_of(one)))
+
+    def _line_of(self, coroutine: Coroutine) -> str:
+        frame = next((one for one in self.analysed.snapshot.frames_of(coroutine) if one.origin == "user"), None)
+        if frame is None:
+            return ""
+        source = self.analysed.snapshot.sources.get(frame.file, {}).get(frame.line, "").strip()
+        return visible(f"{coroutine.name}, {frame.file}:{frame.line}, in {frame.function}  {source}".rstrip())
+
+
+class Inspector:
+    """Takes snapshots for one test; another thread can cancel them.
+
+    Findings with a member in ``settings.reported`` are left out, unless this test waits for them as well. On a cluster
+    that this process did not start, only the findings of its own job are included. The saved file has everything.
+    """
+
+    def __init__(self, item: pytest.Item, settings: Settings) -> None:
+        self._settings = settings
+        self._file_name = _file_name(item.nodeid)
+        self._collector: Collector | None = None
+        self.is_cancelled = False
+
+    def inspect(self, *, keep: bool = False) -> Inspection:
+        """Takes a snapshot, and saves it if ``keep`` is set. Raises :class:`dstack.DstackError`."""
+        collector = self._collector = Collector(self._address(), TIMEOUT_S)
+        if self.is_cancelled:
+            collector.cancel()
+        path = self._settings.directory / self._file_name if keep and self._settings.directory else None
+        snapshot = collector.take(lambda _: None, lambda early: _save_if_possible(early, path))
+        whole = AnalysedSnapshot.of(snapshot, job=_own_job(snapshot))
+        shown = _without_reported(whole, self._settings.reported)
+        left_out = len(whole.diagnosis.findings) - len(shown.diagnosis.findings)
+        note = f"Not shown: {plural(left_out, 'finding')} that failed earlier tests.\n" if left_out else ""
+        return Inspection(shown, report_text(shown) + note + _saved(snapshot, path))
+
+    def cancel(self) -> None:
+        """Ends a running snapshot at once, and prevents later ones."""
+        self.is_cancelled = True
+        if self._collector is not None:
+            self._collector.cancel()
+
+    def _address(self) -> str:
+        if self._settings.address:
+            return self._settings.address
+        require_no_client()
+        own = connected_cluster()
+        named = os.environ.get("RAY_ADDRESS")
+        address = own.address if own else named if named and named != "auto" else begun_cluster()
+        if address is None:
+            raise ClusterError("The test is not connected to a Ray cluster.", "Give its address with --dstack-address.")
+        return address
+
+
+def _own_job(snapshot: Snapshot) -> str | None:
+    own = connected_cluster()
+    worker = own_worker(snapshot)
+    return worker.job_id if worker and own and not own.is_begun_here else None
+
+
+def _without_reported(analysed: AnalysedSnapshot, reported: set[Key]) -> AnalysedSnapshot:
+    """The diagnosis without the findings that were reported before and that this test does not wait for."""
+    snapshot, diagnosis = analysed.snapshot, analysed.diagnosis
+    worker = own_worker(snapshot)
+    main = threading.main_thread().native_id
+
+    def is_own(key: Key) -> bool:
+        vertex = diagnosis.vertices[key]
+        is_here = worker is not None and vertex.worker_id == worker.worker_id
+        return is_here and (vertex.os_thread_id == main or vertex.coroutine_id is not None)
+
+    def is_old(finding: Finding) -> bool:
+        return not reported.isdisjoint(finding.members) and not any(
+            map(is_own, (*finding.members, *finding.blocked_behind))
+        )
+
+    findings = tuple(finding for finding in diagnosis.findings if not is_old(finding))
+    verdict = verdict_of(findings[0]) if findings else "clear"
+    incomplete = verdict != "deadlock" and has_holes(snapshot, diagnosis.vertices)
+    shown = msgspec.structs.replace(diagnosis, findings=findings, verdict=verdict, incomplete=incomplete)
+    return replace(analysed, diagnosis=shown)
+
+
+def _file_name(nodeid: str) -> str:
+    """A name that no other test, process or retry uses."""
+    words = re.sub(r"[^\w.]+", "-", nodeid).strip("-")[-120:]
+    return f"{words}-{os.getpid()}-{os.urandom(2).hex()}.json.gz"
+
+
+def _save_if_possible(snapshot: Snapshot, path: Path | None) -> None:
+    if path is not None:
+        with contextlib.suppress(SnapshotFileError):
+            save(snapshot, path, force=True)
+
+
+def _saved(snapshot: Snapshot, path: Path | None) -> str:
+    if path is None:
+        return ""
+    try:
+        save(snapshot, path, force=True)
+    except SnapshotFileError as error:
+        return f"The snapshot was not saved. {error}\n"
+    return f"Saved. Show it again with: dstack show {visible(str(path))}\n"

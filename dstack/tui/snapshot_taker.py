@@ -1,0 +1,74 @@
+"""The thread that takes snapshots, and when the next one is due."""
+
+from __future__ import annotations
+
+import time
+from functools import partial
+from itertools import count
+from typing import Any
+
+from textual.app import App
+
+from dstack.errors import as_dstack_error
+from dstack.model import Snapshot
+from dstack.tui.messages import SnapshotEnded, SnapshotFailed, SnapshotProgress, SnapshotTaken
+from dstack.tui.source import Look, Source
+
+
+class SnapshotTaker:
+    """Takes snapshots in a thread, one at a time, and posts the results to the application."""
+
+    def __init__(self, source: Source, app: App[Any]) -> None:
+        self._source = source
+        self._app = app
+        self._is_busy = False
+        self._is_wanted = False
+        self._due_at: float | None = None
+
+    def start(self, last: int) -> bool:
+        """Take the snapshot after number ``last``; false if one is in progress or the source has no further one.
+
+        A request during a snapshot is remembered: :meth:`end` reports it.
+        """
+        self._is_wanted = self._is_busy
+        if self._is_busy or (last and not self._source.is_live):
+            return False
+        self._is_busy = True
+        self._app.run_worker(partial(self._take, last), thread=True, exit_on_error=False)
+        return True
+
+    def end(self) -> bool:
+        """Accept new requests; true if one came during the snapshot that has ended."""
+        self._is_busy = False
+        return self._is_wanted
+
+    def schedule(self, every_s: int | None) -> None:
+        """Make the next snapshot due after this time; after the end of the current one, if there is one."""
+        self._due_at = time.monotonic() + every_s if every_s and not self._is_busy else None
+
+    def is_due(self) -> bool:
+        """Whether the scheduled time has come; true once for each :meth:`schedule`."""
+        if self._due_at is None or time.monotonic() < self._due_at:
+            return False
+        self._due_at = None
+        return True
+
+    def _take(self, last: int) -> None:
+        """Take and analyse a snapshot. Runs in a thread, so it touches no widget."""
+        numbers = count(last + 1)
+        post = self._app.post_message
+
+        def progress(step: str) -> None:
+            post(SnapshotProgress(step))
+
+        def early(snapshot: Snapshot) -> None:
+            is_live = self._source.is_live
+            post(SnapshotTaken(Look.of(last + 1 if is_live else next(numbers), snapshot, is_final=not is_live)))
+
+        try:
+            snapshot = self._source.take(progress, early)
+            post(SnapshotTaken(Look.of(next(numbers), snapshot)))
+        except Exception as error:
+            post(SnapshotFailed(as_dstack_error(error)))
+        finally:
+            post(SnapshotEnded())

@@ -1,0 +1,3 @@
+"""The version of dstack."""
+
+__version__ = "0.1.0"

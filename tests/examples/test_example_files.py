@@ -1,0 +1,53 @@
+"""Properties of all example files; the integration tests check that each hangs as it says."""
+
+from collections import Counter
+from pathlib import Path
+from typing import get_args
+
+import pytest
+
+from dstack import examples
+from dstack.diagnosis import VERDICTS, FindingKind
+from dstack.errors import UsageError
+from tests.examples.expected import expected_of
+from tests.paths import EXAMPLES
+
+PATHS = sorted(path for path in EXAMPLES.rglob("*.py") if not path.stem.startswith("test_"))
+
+
+@pytest.mark.parametrize("path", PATHS, ids=lambda path: path.stem)
+def test_an_example_states_what_to_expect_and_does_not_mention_dstack(path: Path) -> None:
+    expected = expected_of(path)
+    text = path.read_text()
+
+    assert expected.verdict in VERDICTS
+    assert expected.finding in get_args(FindingKind) or expected.verdict == "clear"
+    assert expected.line is None or text.count(expected.line) > 1  # where it stands, and where it is expected
+    assert expected.members or expected.behind or "look_alikes" in path.parts
+    assert expected.later or not expected.incomplete
+    assert expected.next_step
+    assert "dstack" not in text
+
+
+def test_look_alikes_are_as_many_as_hangs_and_expect_no_hang() -> None:
+    hangs, look_alikes = ([*(EXAMPLES / folder).glob("*.py")] for folder in ("hangs", "look_alikes"))
+
+    assert len(look_alikes) >= len(hangs)
+    assert all(expected_of(path).verdict == "blocked" for path in look_alikes)
+
+
+def test_an_example_is_found_by_its_name_with_or_without_its_folder() -> None:
+    name = next(name for name in examples.summaries() if "/" in name)
+
+    assert examples.find(name) == examples.find(name.rpartition("/")[2]) == EXAMPLES / f"{name}.py"
+    assert max(Counter(path.stem for path in PATHS).values()) == 1
+    with pytest.raises(UsageError, match="no example 'nothing'"):
+        examples.find("nothing")
+
+
+def test_examples_are_listed_by_folder() -> None:
+    names = list(examples.summaries())
+    folders = [name.rpartition("/")[0] for name in names]
+
+    assert len(names) == len(PATHS)
+    assert folders == sorted(folders)

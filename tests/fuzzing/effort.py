@@ -1,0 +1,27 @@
+"""The number of random examples, mutations and repetitions of a test.
+
+``EFFORT`` is ``quick`` by default (``make test``), ``thorough`` in ``make test-all`` and ``search`` in ``make search``,
+which uses a new random seed each time.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+from hypothesis import settings
+
+EFFORT = os.environ.get("EFFORT", "quick")
+IS_SEARCH = EFFORT == "search"
+
+_SHARE = {"quick": 0.2, "thorough": 1.0, "search": 50.0}[EFFORT]
+
+
+def tries(thorough: int) -> int:
+    """The number of tries now, where a thorough run has ``thorough``."""
+    return max(1, round(thorough * _SHARE))
+
+
+def examples(thorough: int = 100, **others: Any) -> settings:
+    """Hypothesis' settings for a test that has ``thorough`` examples in a thorough run."""
+    return settings(max_examples=tries(thorough), deadline=None, derandomize=not IS_SEARCH, **others)

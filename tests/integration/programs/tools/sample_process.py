@@ -1,0 +1,28 @@
+"""Sample one process and print the answer of a node's probe as JSON: sample_process.py PID PYSPY"""
+
+import json
+import sys
+
+from dstack.probes.node.probe import NodeProbe
+from dstack.probes.node.pyspy.runner import PySpy
+from dstack.probes.node.wire import Options, Target
+
+OPTIONS: Options = {
+    "native": False,
+    "locals": False,
+    "pause": False,
+    "children": False,
+    "deadline_s": 20.0,
+    "thread_context": None,
+}
+
+
+def main() -> None:
+    probe = NodeProbe()
+    probe._reader.tool = PySpy(sys.argv[2])
+    target: Target = {"worker_id": "w", "pid": int(sys.argv[1]), "port": 0, "is_driver": False}
+    print(json.dumps(probe.sample([target], OPTIONS)))
+
+
+if __name__ == "__main__":
+    main()

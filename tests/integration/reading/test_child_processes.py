@@ -1,0 +1,206 @@
+"""Processes that workers and drivers start themselves are seen below them, and who is waited for is told by its pid."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from dstack.model import Snapshot
+from dstack.probes.node.probe import MAX_CHILDREN, NodeProbe
+from dstack.snapshot_file import load
+from tests.clusters.dstack_command import check, dstack
+from tests.clusters.ray_clusters import run_example
+from tests.paths import PROGRAMS
+from tests.processes import Child, running, wait_until
+from tests.sampling import OPTIONS, Plain, functions, sample, target
+
+JOIN, RECV = "multiprocessing.Process.join", "multiprocessing.Connection.recv"
+
+
+@contextmanager
+def family(way: str, folder: Path) -> Iterator[tuple[Child, list[int]]]:
+    """The program that starts processes in this way, and their pids as it says them."""
+    command = [sys.executable, str(PROGRAMS / "processes/child_processes.py"), way]
+    with running(command, dict(os.environ), folder / way) as child:
+        child.wait_for_line("ready", deadline_s=30)
+        line = child.line("expected ")
+        assert line is not None
+        yield child, json.loads(line.removeprefix("expected "))
+
+
+def look_at(pid: int, **options: Any) -> Plain:
+    return sample(target(pid), children=True, **options)
+
+
+def settled(pid: int, what: str) -> tuple[Plain, Plain]:
+    """A look at a process once its main thread is in this call, and that call."""
+
+    def found() -> tuple[Plain, Plain] | None:
+        result = look_at(pid)
+        calls = (one.get("call") for one in result["processes"]["w"]["threads"] if one["os_thread_id"] == pid)
+        call = next(calls, None)
+        return (result, call) if call and call["what"] == what else None
+
+    return wait_until(found, deadline_s=20, what=lambda: f"{what}: {look_at(pid)}")
+
+
+def test_children_of_an_unrelated_process_with_the_workers_pid_are_ignored(tmp_path: Path) -> None:
+    """As below pid 1 of this host, where a driver in a container is its pid 1."""
+    tried = tmp_path / "tried"
+    probe = NodeProbe()
+    probe.equip(f'#!/bin/sh\necho "$@" >>{tried}\n'.encode())
+    with family("joins_fork", tmp_path) as (stranger, pids), socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+        result = sample(target(stranger.pid, port=port), probe=probe, children=True)
+
+    assert pids
+    assert not tried.exists()
+    assert result["processes"] == {}
+    (failure,) = result["failures"]
+    assert f"pid {stranger.pid} is another process here" in failure["reason"]
+
+
+@pytest.mark.parametrize(
+    ("way", "call", "function", "is_proven"),
+    [
+        ("joins_fork", JOIN, "sleeps", True),
+        ("joins_spawn", JOIN, "sleeps", True),
+        ("joins_forkserver", JOIN, "sleeps", False),
+        ("receives", RECV, "gives", True),
+        ("receives_from_socket", RECV, "gives", False),
+        ("gets_from_pool", "multiprocessing.Pool result", "worker", True),
+        ("gets_from_pool_of_threads", "multiprocessing.Pool result", "sleeps", False),
+    ],
+)
+def test_a_child_is_read_with_its_stack_and_a_certain_wait_has_its_pid(
+    way: str, call: str, function: str, is_proven: bool, tmp_path: Path
+) -> None:
+    with family(way, tmp_path) as (parent, pids):
+        result, waits = settled(parent.pid, call)
+        states = {pid: psutil.Process(pid).status() for pid in pids}
+
+    assert result["failures"] == []
+    children = result["processes"]["w"]["children"]
+    assert [child["pid"] for child in children] == pids
+    assert {pid for child in children for pid in [child["parent_pid"]] if way != "joins_forkserver"} <= {parent.pid}
+    assert any(function in functions(result, thread) for child in children for thread in child["threads"])
+    assert waits.get("child_pids", []) == (pids if is_proven else [])
+    assert all(thread["task_id"] is None for child in children for thread in child["threads"])
+    assert set(states.values()) == {psutil.STATUS_SLEEPING}
+
+
+def test_a_child_of_a_shell_is_read_and_the_wait_is_for_the_shell(tmp_path: Path) -> None:
+    with family("runs_command", tmp_path) as (parent, pids):
+        result, waits = settled(parent.pid, "os.waitpid")
+
+    process = result["processes"]["w"]
+    (child,) = process["children"]
+    assert [child["pid"]] == pids
+    assert waits["child_pids"] == [child["parent_pid"]]
+    assert process["children_left_out"] == 1, "the shell, which runs no Python"
+
+
+def test_only_the_first_of_too_many_children_are_read_with_a_note(tmp_path: Path) -> None:
+    with family("has_many", tmp_path) as (parent, pids):
+        result, _ = settled(parent.pid, JOIN)
+
+    process = result["processes"]["w"]
+    assert [child["pid"] for child in process["children"]] == pids[:MAX_CHILDREN]
+    assert process["children_left_out"] == len(pids) - MAX_CHILDREN
+    reasons = [failure["reason"] for failure in result["failures"] if failure["pid"] == parent.pid]
+    assert reasons == ["it has too many child processes: 4 of 20 were not read"], result["failures"]
+
+
+def test_another_target_or_what_it_started_is_not_shown_as_a_child(tmp_path: Path) -> None:
+    with family("joins_fork", tmp_path) as (parent, (pid,)):
+        result = sample(target(parent.pid, "parent"), target(pid, "child"), children=True)
+
+    assert [process["children"] for process in result["processes"].values()] == [[], []]
+
+
+def test_dstack_and_its_processes_are_not_shown_as_children(tmp_path: Path) -> None:
+    script = f"""
+import os
+from dstack.probes.node.probe import NodeProbe
+probe = NodeProbe()
+target = {{"worker_id": "w", "pid": os.getppid(), "port": 0, "is_driver": True}}
+print(len(probe.sample([target], {OPTIONS | {"children": True}})["processes"]["w"]["children"]))
+"""
+    parent = "import subprocess, sys; sys.exit(subprocess.call([sys.executable, '-c', sys.argv[1]]))"
+    done = subprocess.run([sys.executable, "-c", parent, script], capture_output=True, text=True, check=True)
+
+    assert done.stdout == "0\n"
+
+
+# Below a worker and a driver
+
+
+@pytest.fixture(scope="module")
+def on_ray(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Snapshot, Plain, str, Plain]]:
+    """A snapshot of the program, its diagnosis, its report, and what it says of itself."""
+    file = tmp_path_factory.mktemp("snapshots") / "taken.json"
+    with run_example(PROGRAMS / "drivers/engine.py") as example:
+        said = json.loads(next(x for x in example.output().splitlines() if x.startswith("{")))
+
+        def taken() -> Snapshot | None:
+            where = ["--address", example.address, "-o", str(file), "--force"]
+            done = dstack("snapshot", *where, environment=example.environment)
+            assert done.returncode == 0, done.stderr
+            shown = load(file)
+            processes = [worker.process for worker in shown.samples[0].workers if worker.process]
+            calls = [call.what for process in processes for call in process.calls()]
+            return shown if {JOIN, RECV} <= {*calls} else None
+
+        snapshot = wait_until(taken, deadline_s=60, what=lambda: "both waiting")
+        told = check(example.address, example.environment)
+        report = dstack("show", str(file), "--details").stdout
+        yield snapshot, told, report, said
+
+
+@pytest.mark.ray
+def test_workers_and_drivers_have_their_children_but_no_processes_of_ray(on_ray: tuple[Any, ...]) -> None:
+    snapshot, _, _, said = on_ray
+
+    found = {
+        worker.process.pid: [child.pid for child in worker.process.children]
+        for worker in snapshot.samples[0].workers
+        if worker.process and worker.process.children
+    }
+    assert found == {said["driver"]: [said["helper"]], said["worker"]: [said["engine"]]}
+    processes = (worker.process for worker in snapshot.samples[0].workers if worker.process)
+    cut_off = {child.pid: child.is_cut_off for process in processes for child in process.children}
+    assert cut_off == {said["helper"]: False, said["engine"]: True}, "the one spawned, the other forked"
+    assert snapshot.failures == ()
+
+
+@pytest.mark.ray
+def test_a_chain_ends_in_the_child_with_its_position(on_ray: tuple[Any, ...]) -> None:
+    _, told, _, said = on_ray
+
+    (finding,) = told["findings"]
+    (blocker,) = finding["final_blockers"]
+    assert (told["verdict"], finding["kind"], told["exit_code"]) == ("blocked", "blocked", 0)
+    assert blocker["execution"] == f"child process (pid {said['engine']})"
+    assert (blocker["pid"], blocker["function"], blocker["actor_class"]) == (said["engine"], "serve", "Server")
+    assert any(f"child process (pid {said['engine']})" in text for text in finding["explanation"])
+    assert {child["pid"] for child in told["child_processes"]} == {said["engine"], said["helper"]}
+
+
+@pytest.mark.ray
+def test_the_report_shows_the_child_under_its_worker(on_ray: tuple[Any, ...]) -> None:
+    _, _, report, said = on_ray
+
+    _, _, below = report.partition("Child processes")
+    assert f'actor Server "server"  pid {said["worker"]}' in below
+    assert f"pid {said['engine']}" in below
+    assert "serve" in below

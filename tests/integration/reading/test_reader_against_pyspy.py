@@ -1,0 +1,214 @@
+"""Frames, names and lines read from memory are those that py-spy shows, and that the program itself has."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from dstack.probes.node.cpython.memory import open_memory
+from dstack.probes.node.cpython.objects import OWN_VERSION
+from dstack.probes.node.cpython.process import PTHREAD_TID
+from dstack.probes.node.cpython.saved_layouts import TABLES
+from dstack.probes.node.pyspy.runner import find_pyspy
+from dstack.probes.node.stability import marks_of, unchanged
+from dstack.probes.node_access.foreign_pythons import foreign_python
+from dstack.snapshot_file import load
+from tests.clusters.dstack_command import dstack
+from tests.clusters.shared_cluster import SharedCluster
+from tests.fuzzing.effort import tries
+from tests.integration.programs.processes import random_stacks
+from tests.paths import PROGRAMS
+from tests.processes import Child, running, wait_until
+from tests.sampling import Plain, frames_of, sample, target
+from tests.versions.interpreters import python_or_skip
+
+SEEDS, SEEDS_OF_OTHERS = tries(20), tries(5)
+THREADS = 200
+OTHERS = [f"{major}.{minor}" for major, minor in TABLES if (major, minor) != OWN_VERSION]
+VERSIONS = ["own", *(pytest.param(version, marks=pytest.mark.exhaustive) for version in OTHERS)]
+Stacks = dict[str, list[tuple[str, str, int]]]
+"""File, qualified name and line of every frame, leaf first, by the names of the threads."""
+
+
+def is_3_10(version: str) -> bool:
+    return version == "3.10" or (version == "own" and OWN_VERSION == (3, 10))
+
+
+def python_of(version: str) -> list[str]:
+    return [sys.executable] if version == "own" else python_or_skip(version)
+
+
+def read(pid: int) -> tuple[Stacks, set[str]]:
+    """What the reader shows of all threads, and the names of those that did not run meanwhile."""
+    answer = sample(target(pid, python=foreign_python(pid)))
+    assert answer["failures"] == []
+    process = answer["processes"]["w"]
+    assert (process["access"], process["paused_ms"]) == ("memory", 0)
+    threads = {thread["name"]: thread for thread in process["threads"]}
+    assert len(threads) == len(process["threads"])
+    return (
+        {name: frames_of(answer, thread) for name, thread in threads.items()},
+        {name for name, thread in threads.items() if thread["still"]},
+    )
+
+
+def dump(pid: int) -> list[Plain]:
+    """All threads in py-spy's own form."""
+    command = [find_pyspy() or "", "dump", "--json", "--nonblocking", "--pid", str(pid)]
+    threads: list[Plain] = json.loads(subprocess.run(command, check=True, capture_output=True).stdout)
+    return threads
+
+
+def frames_by_pyspy(thread: Plain) -> list[tuple[str, str, int]]:
+    return [(frame["filename"], frame["name"], frame["line"]) for frame in thread["frames"]]
+
+
+def dumped(pid: int) -> Stacks:
+    """What py-spy shows of all threads."""
+    return {one["thread_name"]: frames_by_pyspy(one) for one in dump(pid)}
+
+
+def shown_by_pyspy(frames: Sequence[tuple[str, str, int]]) -> list[tuple[str, str, int]]:
+    """py-spy 0.4.3 leaves out frames of code without a file name, which it takes for frames of the interpreter's."""
+    return [frame for frame in frames if frame[0]]
+
+
+def without_lines(frames: Sequence[tuple[str, str, int]]) -> list[tuple[str, str]]:
+    return [frame[:2] for frame in frames]
+
+
+def said_by(program: Child) -> Stacks:
+    line = program.line("stacks ")
+    assert line is not None
+    said = json.loads(line.removeprefix("stacks "))
+    return {name: [(file, function, number) for file, function, number in frames] for name, frames in said.items()}
+
+
+def start(version: str, *arguments: object) -> list[str]:
+    return [*python_of(version), str(PROGRAMS / "processes/random_stacks.py"), *map(str, arguments)]
+
+
+@pytest.mark.parametrize(
+    ("version", "seed"),
+    [
+        *(("own", seed) for seed in range(SEEDS)),
+        *(
+            pytest.param(version, seed, marks=pytest.mark.exhaustive)
+            for version in OTHERS
+            for seed in range(SEEDS_OF_OTHERS)
+        ),
+    ],
+)
+def test_random_stacks_equal_those_of_the_program_and_of_pyspy(version: str, seed: int, tmp_path: Path) -> None:
+    """Names are qualified from CPython 3.11 on."""
+    with running(start(version, seed, THREADS), dict(os.environ), tmp_path / "log") as program:
+        program.wait_for_line("ready", deadline_s=120)
+        expected = said_by(program)
+
+        def at_rest() -> Stacks | None:
+            stacks, still = read(program.pid)
+            return stacks if still >= expected.keys() else None
+
+        stacks = wait_until(at_rest, deadline_s=60, what=lambda: "all threads at rest")
+        shown = dumped(program.pid)
+
+    assert len(expected) == THREADS
+    for name, frames in expected.items():
+        assert stacks[name] == (as_read(stacks[name], frames) if may_trace_wrong_lines(version) else frames)
+        if is_3_10(version):
+            assert_shown_on_3_10(shown[name], shown_by_pyspy(frames))
+        else:
+            assert shown[name] == shown_by_pyspy(stacks[name])
+
+
+def may_trace_wrong_lines(version: str) -> bool:
+    return version == "3.14" or (version == "own" and OWN_VERSION >= (3, 14))
+
+
+def as_read(
+    shown: Sequence[tuple[str, str, int]], frames: Sequence[tuple[str, str, int]]
+) -> list[tuple[str, str, int]]:
+    """The program's frames, with the reader's line where ``f_lineno`` of CPython 3.14 has lost the upper bytes.
+
+    Of a traced frame whose lines go back beyond the first, it is too large by a multiple of 2**8 (seen with 3.14.8).
+    Only code that the program makes at run time has such lines; ``co_lines()`` of it is right.
+    """
+    return [
+        (file, function, mine[2] if file in random_stacks.FILES and not (line - mine[2]) % 256 else line)
+        for mine, (file, function, line) in zip(shown, frames, strict=True)
+    ]
+
+
+def assert_shown_on_3_10(shown: Sequence[tuple[str, str, int]], frames: Sequence[tuple[str, str, int]]) -> None:
+    """py-spy 0.4.3 loses the line of an instruction of CPython 3.10 in two cases, in which it agrees on all else.
+
+    Line 0 where a step of more than 127 lines, or back, is several entries of the table. The line after the first of a
+    frame that has not begun, which is seen in trace functions.
+    """
+    assert without_lines(shown) == without_lines(frames)
+    for one, (file, function, line) in zip(shown, frames, strict=True):
+        is_made_at_run_time = file in random_stacks.FILES
+        has_not_begun = function == "called"
+        assert one[2] == line or (is_made_at_run_time and one[2] == 0) or (has_not_begun and one[2] == line + 1)
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_a_stack_of_3000_frames_equals_that_of_pyspy(version: str, tmp_path: Path) -> None:
+    script = """
+import sys, threading, time
+sys.setrecursionlimit(10_000)
+def descend(left):
+    if left:
+        return descend(left - 1)
+    print("ready", flush=True)
+    time.sleep(100_000)
+descend(3_000)
+"""
+    with running([*python_of(version), "-c", script], dict(os.environ), tmp_path / "log") as program:
+        program.wait_for_line("ready", deadline_s=60)
+        (stacks, still), shown = read(program.pid), dumped(program.pid)
+
+    assert still == {"MainThread"}
+    assert stacks == shown
+    assert stacks["MainThread"] == [
+        ("<string>", "descend", 8),
+        *[("<string>", "descend", 6)] * 3_000,
+        ("<string>", "<module>", 9),
+    ]
+
+
+@pytest.mark.ray
+def test_stacks_of_rays_workers_and_driver_equal_those_of_pyspy(shared: SharedCluster, tmp_path: Path) -> None:
+    """Of each thread that did not run from the reading until the dump, of which Ray's own threads wake now and then."""
+    file = tmp_path / "taken.json"
+    with shared.running(PROGRAMS / "drivers/ray_waits.py") as program:
+        done = dstack("snapshot", "--address", program.address, "-o", str(file), environment=program.environment)
+        assert done.returncode == 0, done.stderr
+        processes = [one.process for one in load(file).samples[0].workers if one.process]
+        compared = {process.pid: compared_threads(process.pid) for process in processes}
+
+    assert program.pid in compared
+    assert len(compared) >= 4
+    assert all(count >= 1 for count in compared.values()), compared
+    assert sum(compared.values()) >= 10 + len(compared), compared
+
+
+def compared_threads(pid: int) -> int:
+    """How many threads of a process did not run while both readers read them; what they show must agree."""
+    before = marks_of(pid)
+    answer = sample(target(pid))
+    with open_memory(pid) as memory:  # without a pause, py-spy has no OS ids of threads of CPython 3.10
+        shown = {memory.int32(one["thread_id"] + PTHREAD_TID): frames_by_pyspy(one) for one in dump(pid)}
+    unmoved = unchanged(before, marks_of(pid))
+    threads = {one["os_thread_id"]: one for one in answer["processes"]["w"]["threads"]}
+    assert threads.keys() & unmoved == shown.keys() & unmoved
+    for thread_id in threads.keys() & unmoved:
+        assert threads[thread_id]["still"]
+        assert frames_of(answer, threads[thread_id]) == shown[thread_id]
+    return len(threads.keys() & unmoved)

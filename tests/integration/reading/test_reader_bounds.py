@@ -1,0 +1,386 @@
+"""Targets at the limits of what is read, targets that change while they are read, and what reading does to a target."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from itertools import pairwise
+from pathlib import Path
+
+import psutil
+import pytest
+
+from dstack.probes.node.probe import NodeProbe
+from dstack.probes.node.stacks.table import ENDS
+from dstack.probes.node_access.foreign_pythons import foreign_python
+from tests.fuzzing.effort import tries
+from tests.processes import Child, running, wait_until
+from tests.sampling import Plain, frames_of, functions, sample, target
+
+PROCESS_MADVISE, MADV_PAGEOUT = 440, 21  # asm/unistd.h, asm-generic/mman-common.h
+THREADS = 1_000
+CAUSES = {"ended", "unreadable"}
+"""Why a process that ends or begins another program meanwhile is not read."""
+
+
+@contextmanager
+def program(script: str, folder: Path, *arguments: str) -> Iterator[Child]:
+    argv = [sys.executable, "-c", script, *arguments]
+    with running(argv, dict(os.environ), folder / "log") as child:
+        child.wait_for_line("ready", deadline_s=300)
+        yield child
+
+
+def threads_of(answer: Plain) -> list[Plain]:
+    threads: list[Plain] = answer["processes"]["w"]["threads"]
+    return threads
+
+
+# Sizes
+
+DEEP = """
+import sys, threading, time
+sys.setrecursionlimit(10**9)
+threading.stack_size(1 << 30)
+def descend(left):
+    if left:
+        return descend(left - 1)
+    print("ready", flush=True)
+    time.sleep(100_000)
+def begin(): descend(int(sys.argv[1]))
+threading.Thread(target=begin, name="deep", daemon=True).start()
+time.sleep(100_000)
+"""
+
+
+def test_a_stack_of_100_000_frames_keeps_both_ends(tmp_path: Path) -> None:
+    with program(DEEP, tmp_path, "100000") as child:
+        answer = sample(target(child.pid))
+
+    assert answer["failures"] == []
+    (deep,) = (one for one in threads_of(answer) if one["name"] == "deep")
+    stack = functions(answer, deep)
+    bootstrap = ["begin", "run", "_bootstrap_inner", "_bootstrap"]
+    left_out = 100_001 + len(bootstrap) - 2 * ENDS
+    assert deep["still"]
+    assert stack[:ENDS] == ["descend"] * ENDS
+    assert stack[ENDS] == f"({left_out} frames left out)"
+    assert stack[ENDS + 1 :] == ["descend"] * (ENDS - len(bootstrap)) + bootstrap
+
+
+MANY = """
+import sys, threading, time
+threading.stack_size(1 << 16)
+for number in range(int(sys.argv[1])):
+    threading.Thread(target=time.sleep, args=(100_000,), name=f"t-{number}", daemon=True).start()
+print("ready", flush=True)
+time.sleep(100_000)
+"""
+
+
+@pytest.mark.parametrize("count", [THREADS, pytest.param(9_990, marks=pytest.mark.exhaustive)])
+def test_thousands_of_threads_are_all_read(count: int, tmp_path: Path) -> None:
+    with program(MANY, tmp_path, str(count)) as child:
+
+        def at_rest() -> Plain | None:
+            answer = sample(target(child.pid), deadline_s=300.0)
+            return answer if all(one["still"] for one in threads_of(answer)) else None
+
+        answer = wait_until(at_rest, deadline_s=300, what=lambda: "all threads at rest")
+
+    assert answer["failures"] == []
+    names = [one["name"] for one in threads_of(answer)]
+    assert sorted(names) == sorted(["MainThread", *(f"t-{number}" for number in range(count))])
+    assert {tuple(functions(answer, one)[-2:]) for one in threads_of(answer) if one["name"] != "MainThread"} == {
+        ("_bootstrap_inner", "_bootstrap")
+    }
+
+
+# Targets that change meanwhile
+
+SHORT_LIVED = """
+import os, sys, threading, time
+end = time.monotonic() + float(sys.argv[1])
+def work(left):
+    return sum(work(left - 1) for _ in range(2)) if left else 1
+for _ in range(4):
+    threading.Thread(target=work, args=(12,), daemon=True).start()
+while time.monotonic() < end:
+    work(5)
+if sys.argv[2] != "0":
+    os.execv(sys.executable, [sys.executable, *sys.orig_argv[1:-1], str(int(sys.argv[2]) - 1)])
+os._exit(0)
+"""
+
+
+def test_processes_that_end_or_exec_during_a_reading_are_no_error(tmp_path: Path) -> None:
+    """Each is read without a break from its start to its end, in which it begins itself anew two times."""
+    probe, reads, whole, failures = NodeProbe(), 0, 0, []
+    for number in range(tries(100)):
+        script = [sys.executable, "-c", SHORT_LIVED, str(0.002 * (number % 10)), "2"]
+        with subprocess.Popen(script) as process:
+            while process.poll() is None:
+                answer = sample(target(process.pid), probe=probe)
+                reads += 1
+                whole += bool(answer["processes"]) and bool(threads_of(answer))
+                failures += answer["failures"]
+                for thread in threads_of(answer) if answer["processes"] else ():
+                    assert all(function for function in functions(answer, thread))
+
+    assert whole > tries(100)
+    assert {one["cause"] for one in failures} <= CAUSES, failures
+    assert {one["stage"] for one in failures} <= {"process", "stacks", "memory"}, failures
+
+
+STARTS_THREADS = """
+import sys, threading, time
+print("ready", flush=True)
+def wait(): threading.Event().wait()
+number = 0
+while True:
+    threading.Thread(target=wait, name=f"t-{number}", daemon=True).start()
+    number += 1
+    time.sleep(0.05)
+"""
+
+
+def test_threads_started_between_samples_are_read_with_their_ids_and_waits(tmp_path: Path) -> None:
+    with program(STARTS_THREADS, tmp_path) as child:
+        probe = NodeProbe()
+        counts = set()
+        for _ in range(20):
+            answer = sample(target(child.pid), probe=probe)
+            os_ids = {one["os_thread_id"] for one in threads_of(answer)}
+            assert 0 not in os_ids
+            counts.add(len(os_ids))
+            time.sleep(0.02)
+        answer = sample(target(child.pid), probe=probe)
+
+    assert len(counts) > 2
+    waiting = [one for one in threads_of(answer) if one["name"].startswith("t-") and one["still"]]
+    assert len(waiting) >= len(threads_of(answer)) - 2
+    assert {one["call"]["what"] for one in waiting} == {"threading.Event.wait"}
+
+
+# Targets that are stopped, or whose memory is elsewhere
+
+BLOCKED = """
+import sys, threading, time
+def descend(left, rows):
+    if left:
+        return descend(left - 1, [*rows, left])
+    print("ready", flush=True)
+    time.sleep(100_000)
+def begin(): descend(50, [])
+threading.Thread(target=begin, name="deep", daemon=True).start()
+time.sleep(100_000)
+"""
+IN_BLOCKED = ["descend"] * 51 + ["begin", "run", "_bootstrap_inner", "_bootstrap"]
+
+
+def deep_stack(answer: Plain) -> list[str]:
+    (deep,) = (one for one in threads_of(answer) if one["name"] == "deep")
+    assert deep["still"]
+    return functions(answer, deep)
+
+
+def test_a_stopped_process_is_read_and_stays_stopped(tmp_path: Path) -> None:
+    with program(BLOCKED, tmp_path) as child:
+        os.kill(child.pid, signal.SIGSTOP)
+        process = psutil.Process(child.pid)
+        wait_until(lambda: process.status() == psutil.STATUS_STOPPED, deadline_s=20, what=process.status)
+        answer = sample(target(child.pid))
+        status = process.status()
+
+    assert answer["failures"] == []
+    assert deep_stack(answer) == IN_BLOCKED
+    assert status == psutil.STATUS_STOPPED
+
+
+def page_out(pid: int) -> None:
+    """Have the kernel take all pages of a process out of memory that it can: without swap, those of files."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    descriptor = os.pidfd_open(pid)
+    try:
+        for line in Path(f"/proc/{pid}/maps").read_text().splitlines():
+            start, end = (int(one, 16) for one in line.split()[0].split("-"))
+            vector = (ctypes.c_size_t * 2)(start, end - start)
+            libc.syscall(PROCESS_MADVISE, descriptor, ctypes.byref(vector), 1, MADV_PAGEOUT, 0)
+    finally:
+        os.close(descriptor)
+
+
+def test_a_process_whose_pages_are_not_in_memory_is_read(tmp_path: Path) -> None:
+    """Its interpreter is a copy, whose pages no other process keeps in memory: types and names of types are there."""
+    copy = tmp_path / "python"
+    shutil.copy(Path(sys.executable).resolve(), copy)
+    environment = {**os.environ, "PYTHONHOME": sys.base_prefix}
+    with running([str(copy), "-c", BLOCKED], environment, tmp_path / "log") as child:
+        child.wait_for_line("ready", deadline_s=60)
+        os.sync()  # a page that is to be written first is not taken out
+        python = foreign_python(child.pid)
+        process = psutil.Process(child.pid)
+        before = process.memory_info().rss
+        page_out(child.pid)
+        after = process.memory_info().rss
+        answer = sample(target(child.pid, python=python))
+
+    assert after < before
+    assert answer["failures"] == []
+    assert deep_stack(answer) == IN_BLOCKED
+
+
+# What reading does to a target
+
+WATCHED = """
+import hashlib, signal, threading, time
+def spin():
+    while True: sum(range(100))
+signals = []
+for number in set(range(1, 65)) - {9, 19, 32, 33}:
+    signal.signal(number, lambda number, frame: print("signal", number, flush=True))
+threading.Thread(target=spin, daemon=True).start()
+threading.Thread(target=time.sleep, args=(100_000,), daemon=True).start()
+print("ready", flush=True)
+while True:
+    time.sleep(100_000)
+"""
+CALM = {"State": "RSD", "TracerPid": "0", "SigPnd": "0" * 16, "ShdPnd": "0" * 16}
+
+
+class Watch:
+    """Polls the status of all threads of a process for whatever a pause, a tracer or a signal would leave there."""
+
+    def __init__(self, pid: int) -> None:
+        self.polls = 0
+        self.seen: list[str] = []
+        self._pid = pid
+        self._is_over = threading.Event()
+        self._thread = threading.Thread(target=self._run)
+
+    def __enter__(self) -> Watch:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._is_over.set()
+        self._thread.join()
+
+    def _run(self) -> None:
+        while not self._is_over.is_set():
+            for thread in os.listdir(f"/proc/{self._pid}/task"):
+                self._poll(Path(f"/proc/{self._pid}/task/{thread}/status").read_text())
+            self.polls += 1
+
+    def _poll(self, status: str) -> None:
+        fields = dict(line.split(":\t", 1) for line in status.splitlines() if ":\t" in line)
+        letter = fields["State"][0]
+        calm = letter in CALM["State"] and all(fields[key] == CALM[key] for key in CALM if key != "State")
+        if not calm:
+            self.seen.append(f"{letter} {[fields[key] for key in CALM]}")
+
+
+@contextmanager
+def recorded_pyspy(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """The file that every start of py-spy is recorded in: the probe knows no other, neither here nor on the PATH."""
+    record = folder / "started"
+    script = folder / "py-spy"
+    script.write_text(f"#!/bin/sh\necho started >>{record}\nexit 1\n")
+    script.chmod(0o755)
+    monkeypatch.setenv("PATH", str(folder), prepend=os.pathsep)
+    monkeypatch.setattr("dstack.probes.node.probe.find_pyspy", lambda: str(script))
+    yield record
+
+
+def test_a_target_is_not_stopped_traced_or_signalled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with (
+        program(WATCHED, tmp_path) as child,
+        recorded_pyspy(tmp_path, monkeypatch) as record,
+        Watch(child.pid) as watch,
+    ):
+        probe = NodeProbe()
+        answers = [sample(target(child.pid), probe=probe, locals=bool(number % 2)) for number in range(50)]
+        wait_until(lambda: watch.polls >= 50, deadline_s=60, what=lambda: f"50 polls, {watch.polls} so far")
+        said = child.log.read_text()
+
+    assert [answer["failures"] for answer in answers] == [[]] * 50
+    assert {answer["processes"]["w"]["paused_ms"] for answer in answers} == {0}
+    assert watch.seen == []
+    assert said == "ready\n"
+    assert not record.exists()
+
+
+def test_the_monitor_detects_a_stopped_target(tmp_path: Path) -> None:
+    with program(WATCHED, tmp_path) as child, Watch(child.pid) as watch:
+        os.kill(child.pid, signal.SIGSTOP)
+        wait_until(lambda: watch.seen, deadline_s=20, what=lambda: "a stop")
+
+
+# Threads that run
+
+RECURSES = """
+import random, sys, threading, time
+sys.setrecursionlimit(10_000)
+def leaf(): return 1
+def left(depth):
+    if depth > 0: return pick(depth)(depth - 1)
+    return leaf()
+def right(depth):
+    total = 0
+    for _ in range(2):
+        total += pick(depth)(max(0, depth - random.randrange(1, 9)))
+    return total
+def generates(depth):
+    yield pick(depth)(depth - 1)
+def middle(depth):
+    return sum(one
+               for one in generates(depth))
+def pick(depth): return random.choice((left, right, middle)) if depth > 0 else left
+def run():
+    while True: pick(9)(random.randrange(1, 40))
+for _ in range(2): threading.Thread(target=run, name="runs", daemon=True).start()
+print("ready", flush=True)
+time.sleep(100_000)
+"""
+PICKED = {("left", 6), ("right", 11), ("generates", 14), ("run", 20)}
+"""Where ``left``, ``right`` and ``middle`` are called, and ``pick`` before."""
+IN_MIDDLE = {("middle", 16), ("middle", 17)}
+CALLERS = {
+    **dict.fromkeys(("left", "right", "middle", "pick"), PICKED),
+    "leaf": {("left", 7)},
+    "<genexpr>": IN_MIDDLE,
+    "generates": {("<genexpr>", 16), ("<genexpr>", 17), *IN_MIDDLE},
+}
+
+
+def impossible_calls(frames: list[tuple[str, str, int]]) -> list[str]:
+    """The calls that the program never makes: of these functions by that one, on that line."""
+    stack = [(function.rpartition(".")[2], line) for file, function, line in frames if file == "<string>"]
+    return [f"{callee} by {caller}" for (callee, _), caller in pairwise(stack) if caller not in CALLERS[callee]]
+
+
+def test_a_stack_of_a_running_thread_is_possible_or_marked_as_torn(tmp_path: Path) -> None:
+    torn = whole = 0
+    with program(RECURSES, tmp_path) as child:
+        probe = NodeProbe()
+        for _ in range(tries(1_000)):
+            answer = sample(target(child.pid), probe=probe)
+            assert answer["failures"] == []
+            running_threads = [one for one in threads_of(answer) if one["name"] == "runs"]
+            assert len(running_threads) == 2
+            for thread in running_threads:
+                assert "call" not in thread
+                assert not (thread["torn"] and thread["still"])
+                torn += thread["torn"]
+                whole += not thread["torn"]
+                assert thread["torn"] or impossible_calls(frames_of(answer, thread)) == [], thread
+
+    assert whole > torn / 100, "at least some could be read"

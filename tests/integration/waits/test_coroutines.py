@@ -1,0 +1,224 @@
+"""Suspended coroutines as read from outside are what the program itself says of them, also beside ones that move."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+
+from dstack.probes.node.cpython.objects import OWN_VERSION
+from dstack.probes.node.cpython.saved_layouts import TABLES
+from dstack.probes.node_access.foreign_pythons import foreign_python
+from tests.fuzzing.effort import tries
+from tests.paths import PROGRAMS
+from tests.processes import Child, running, wait_until
+from tests.sampling import Plain, sample, target
+from tests.versions.interpreters import python_or_skip
+
+OTHERS = [f"{major}.{minor}" for major, minor in TABLES if (major, minor) != OWN_VERSION]
+
+
+def look_at(pid: int) -> Plain:
+    return sample(target(pid, python=foreign_python(pid)))
+
+
+def said_by(program: Child) -> Plain:
+    line = program.line("expected ")
+    assert line is not None
+    told: Plain = json.loads(line.removeprefix("expected "))
+    return told
+
+
+@pytest.fixture(scope="module", params=["own", *OTHERS])
+def program(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Child]:
+    """The program, run by the Python that runs the tests, and by every other version that dstack reads."""
+    python = [sys.executable] if request.param == "own" else python_or_skip(request.param)
+    log = tmp_path_factory.mktemp("coroutines") / "log"
+    with running([*python, str(PROGRAMS / "processes/coroutines.py")], dict(os.environ), log) as child:
+        child.wait_for_line("ready", deadline_s=30)
+        yield child
+
+
+@pytest.fixture(scope="module")
+def said(program: Child) -> Plain:
+    return said_by(program)
+
+
+@pytest.fixture(scope="module")
+def result(program: Child, said: Plain) -> Plain:
+    """A look at it, once all of its coroutines have come to where they say they are."""
+
+    def settled() -> Plain | None:
+        result = look_at(program.pid)
+        seen = {one["coroutine_id"] for one in result["processes"]["w"]["coroutines"] if one["still"]}
+        return result if seen >= {one["id"] for one in said["coroutines"].values()} else None
+
+    return wait_until(settled, deadline_s=30, what=lambda: "all of its coroutines waiting")
+
+
+@pytest.fixture(scope="module")
+def seen(result: Plain, said: Plain) -> Plain:
+    """Its coroutines by the names that it says they have."""
+    names = {one["id"]: name for name, one in said["coroutines"].items()}
+    found = result["processes"]["w"]["coroutines"]
+    return {names[one["coroutine_id"]]: one for one in found if one["coroutine_id"] in names}
+
+
+def test_each_task_is_found_once_under_its_name(result: Plain, seen: Plain, said: Plain) -> None:
+    assert result["failures"] == []
+    assert seen.keys() == said["coroutines"].keys()
+    assert [name for name, one in seen.items() if one["name"] != name] == []
+    assert all(one["task_id"] is None and not one["is_task"] for one in seen.values())
+
+
+def test_each_task_has_the_line_that_it_prints(result: Plain, seen: Plain, said: Plain) -> None:
+    def place(name: str) -> tuple[str, int]:
+        frames = [result["frames"][index] for index in result["stacks"][seen[name]["stack"]]]
+        leaf = next(frame for frame in frames if frame["file"].endswith("processes/coroutines.py"))
+        return leaf["function"].rpartition(".")[2], leaf["line"]
+
+    expected = {name: (one["function"], one["line"]) for name, one in said["coroutines"].items()}
+
+    assert {name: place(name) for name in seen} == expected
+
+
+def test_each_task_has_the_event_loop_that_it_prints(seen: Plain, said: Plain) -> None:
+    expected = {name: said["threads"][one["thread"]] for name, one in said["coroutines"].items()}
+
+    assert {name: one["os_thread_id"] for name, one in seen.items()} == expected
+
+
+def test_each_task_has_the_dependency_that_it_prints(seen: Plain, said: Plain) -> None:
+    words = Words(said)
+
+    read = {name: words.read(one.get("call"), said["coroutines"][name]) for name, one in seen.items()}
+
+    assert read == {name: words.expected(name, one) for name, one in said["coroutines"].items()}
+
+
+def test_threads_wait_for_the_coroutines_that_the_program_prints(result: Plain, said: Plain) -> None:
+    words = Words(said)
+    threads = {one["name"]: one for one in result["processes"]["w"]["threads"]}
+
+    for name, expected in said["calls"].items():
+        call = threads[name]["call"]
+        assert (call["kind"], call["what"]) == (expected["kind"], expected["what"])
+        assert words.names(call.get("coroutines", [])) == expected["coroutines"]
+        assert call.get("threads", []) == [said["threads"][thread] for thread in expected.get("threads", [])]
+
+
+def test_a_thread_in_run_until_complete_waits_for_its_coroutine(result: Plain, said: Plain) -> None:
+    (call,) = (one["call"] for one in result["processes"]["w"]["threads"] if one["name"] == "runs")
+
+    assert call["kind"] == "await"
+    assert call["coroutines"] == [said["coroutines"]["asyncio-run"]["id"]]
+
+
+class Words:
+    """What is read and what the program says, in the same words."""
+
+    def __init__(self, said: Plain) -> None:
+        self._ids = {one["id"]: name for name, one in said["coroutines"].items()}
+        self._threads = said["threads"]
+        cancel = ("asyncio.wait_for", None)  # those that wait with a timeout end with it also what they wait for
+        timed = [one for one in said["coroutines"].values() if "timeout_s" in one and one.get("what") in cancel]
+        self._cancelled = {name for one in timed for name in one.get("coroutines", ())}
+
+    def names(self, coroutines: list[str]) -> list[str]:
+        return sorted(self._ids.get(one, one) for one in coroutines)
+
+    def read(self, call: Plain | None, said: Plain) -> Plain | None:
+        if call is None:
+            return None
+        assert call.get("unread") is None
+        threads = {one for several in call.get("all_of", ()) for one in several}
+        timeout_s = call["timeout_s"]
+        told = {
+            "coroutines": self.names(call.get("coroutines", [])),
+            "threads": sorted(threads),
+            "num_returns": call.get("num_returns"),
+            "others": call.get("others") or int(call["kind"] != "await" and not call.get("coroutines")),
+            "is_timed": timeout_s is not None,
+        }
+        named: Plain = {key: call.get(key) for key in ("what", "object_id") if key in said}
+        return {**told, **named}
+
+    def expected(self, name: str, said: Plain) -> Plain | None:
+        if said.get("what") == "asyncio.sleep":
+            return None
+        told = {
+            "coroutines": sorted(said.get("coroutines", [])),
+            "threads": sorted(self._threads[name] for name in said.get("threads", [])),
+            "num_returns": said.get("num_returns"),
+            "others": said.get("others", 0),
+            "is_timed": "timeout_s" in said or name in self._cancelled,
+        }
+        return {**told, **{key: said[key] for key in ("what", "object_id") if key in said}}
+
+
+# Beside others that come and go
+
+READS = tries(200)
+
+
+@pytest.fixture
+def churn(tmp_path: Path) -> Iterator[Child]:
+    with running([sys.executable, str(PROGRAMS / "processes/churn.py")], dict(os.environ), tmp_path / "log") as child:
+        child.wait_for_line("ready", deadline_s=30)
+        yield child
+
+
+def test_stuck_tasks_are_read_correctly_beside_short_lived_tasks(churn: Child) -> None:
+    said = said_by(churn)
+    names = {one["id"]: name for name, one in said.items()}
+    moved = 0
+
+    for _ in range(READS):
+        result = look_at(churn.pid)
+        process = result["processes"]["w"]
+        found = {names[one["coroutine_id"]]: one for one in process["coroutines"] if one["coroutine_id"] in names}
+        assert found.keys() == said.keys()
+        for name, one in found.items():
+            leaf = next(
+                frame
+                for frame in (result["frames"][index] for index in result["stacks"][one["stack"]])
+                if frame["file"].endswith("churn.py")
+            )
+            assert one["still"]
+            assert (leaf["line"], leaf["function"].rpartition(".")[2]) == (said[name]["line"], said[name]["function"])
+            assert sorted(names[other] for other in one["call"].get("coroutines", ())) == said[name]["coroutines"]
+        moved += sum(one["name"] == "passing" and not one["still"] for one in process["coroutines"])
+    assert moved, "nothing came and went"
+
+
+# Processes that end or stop meanwhile
+
+
+def test_a_stopped_process_is_read_and_left_stopped(churn: Child) -> None:
+    os.kill(churn.pid, signal.SIGSTOP)
+    process = psutil.Process(churn.pid)
+    wait_until(lambda: process.status() == psutil.STATUS_STOPPED, deadline_s=20, what=process.status)
+    said = said_by(churn)
+
+    result = look_at(churn.pid)
+
+    found = {one["coroutine_id"] for one in result["processes"]["w"]["coroutines"] if one["still"]}
+    assert found >= {one["id"] for one in said.values()}
+    assert result["processes"]["w"]["state"] == "stopped"
+
+
+def test_an_ended_process_is_a_failure(churn: Child) -> None:
+    os.kill(churn.pid, signal.SIGKILL)
+    churn.process.wait()
+
+    result = look_at(churn.pid)
+
+    assert [(failure["stage"], failure["reason"]) for failure in result["failures"]] == [
+        ("process", "the process has ended")
+    ]

@@ -1,0 +1,66 @@
+"""What reaches the object of a wait is found in processes of every Python that dstack reads."""
+
+from __future__ import annotations
+
+import textwrap
+from pathlib import Path
+
+import pytest
+
+from dstack.probes.node.cpython.objects import OWN_VERSION
+from dstack.probes.node.cpython.saved_layouts import TABLES
+from dstack.probes.node_access.foreign_pythons import foreign_python
+from tests.processes import running, wait_until
+from tests.sampling import Plain, sample, target
+from tests.unit.probes.node.waits.test_reachable_objects import COROUTINES, HEAD, HOLDERS, READY
+from tests.versions.interpreters import python_or_skip
+
+OTHERS = [f"{major}.{minor}" for major, minor in TABLES if (major, minor) != OWN_VERSION]
+LOOP = """
+def coroutines():
+    actor = Actor()
+    run(lambda task: [task('waiter of loop', actor.timed()), task('other of loop', holds(actor))])
+"""
+
+
+def source() -> str:
+    """A program in which each queue has a waiter and one other thread that holds it in some way."""
+    names = []
+    cases = []
+    for number, lines in enumerate(HOLDERS.values()):
+        names.append(f"case_{number}")
+        body = f"q = queue.Queue()\nstart('waiter {number}', take, q)\n{lines.replace('other', f'other {number}', 1)}"
+        cases.append(f"def {names[-1]}():\n{textwrap.indent(body, '    ')}\n")
+    calls = "\n".join(f"{name}()" for name in (*names, "coroutines"))
+    return f"{HEAD}{COROUTINES}{LOOP}{''.join(cases)}{calls}\n{READY}"
+
+
+@pytest.mark.parametrize("version", OTHERS)
+def test_each_waiter_is_reached_by_the_holder_of_its_queue(version: str, tmp_path: Path) -> None:
+    expected = {f"waiter {number}": {f"other {number}"} for number in range(len(HOLDERS))}
+    with running([*python_or_skip(version), "-c", source()], {}, tmp_path / "log") as child:
+        child.wait_for_line("ready", deadline_s=60)
+
+        def found() -> Plain | None:
+            process = sample(target(child.pid, python=foreign_python(child.pid)))["processes"]["w"]
+            reached = reached_in(process)
+            return reached if reached.keys() >= {*expected, "waiter of loop"} else None
+
+        reached = wait_until(found, deadline_s=60, what=lambda: "all waits")
+
+    assert {name: reached[name] for name in expected} == expected
+    assert any(others == {"other of loop"} for others in reached.values())
+
+
+def reached_in(process: Plain) -> dict[str, set[str]]:
+    """The names of the threads and coroutines that reach what each one waits for."""
+    everything = [*process["threads"], *process["coroutines"]]
+    names = {one.get("coroutine_id") or one["os_thread_id"]: one["name"] for one in everything}
+    return {
+        one["name"]: {
+            names[other]
+            for other in (*one["call"].get("reached_by", ()), *one["call"].get("reached_by_coroutines", ()))
+        }
+        for one in everything
+        if one.get("call")
+    }

@@ -1,0 +1,176 @@
+"""What threads of a process wait for within it, as read from outside, is what the program itself says of them."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+
+import pytest
+
+from dstack.probes.node.cpython import interpreter
+from dstack.probes.node.cpython.layout import Layout, calibrate
+from dstack.probes.node.cpython.memory import Unreadable
+from dstack.probes.node.cpython.objects import OWN_VERSION
+from dstack.probes.node.cpython.saved_layouts import TABLES
+from dstack.probes.node.wire import ForeignPython, RefusedPython
+from dstack.probes.node_access.foreign_pythons import foreign_python
+from tests.paths import PROGRAMS
+from tests.processes import Child, running, wait_until
+from tests.sampling import Plain, functions, sample, target
+from tests.versions.interpreters import python_or_skip
+
+PROGRAM = PROGRAMS / "processes/thread_waits.py"
+OTHERS = [f"{major}.{minor}" for major, minor in TABLES if (major, minor) != OWN_VERSION]
+
+
+@pytest.fixture(scope="module", params=["own", *OTHERS])
+def program(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Child]:
+    """The program, run by the Python that runs the tests, and by every other version that dstack reads."""
+    python = [sys.executable] if request.param == "own" else python_or_skip(request.param)
+    log = tmp_path_factory.mktemp("threads") / "log"
+    with running([*python, str(PROGRAM)], {}, log) as child:
+        child.wait_for_line("ready", deadline_s=30)
+        yield child
+
+
+@pytest.fixture(scope="module")
+def said(program: Child) -> Plain:
+    """What the program says of its threads."""
+    line = program.line("expected ")
+    assert line is not None
+    told: Plain = json.loads(line.removeprefix("expected "))
+    return told
+
+
+@pytest.fixture(scope="module")
+def seen(program: Child, said: Plain) -> Plain:
+    """The threads by name, once all of them that wait do so."""
+
+    def settled() -> Plain | None:
+        threads = threads_by_name(look_at(program.pid), said)
+        waiting = [name for name, call in said["calls"].items() if call]
+        return threads if all(threads.get(name, {}).get("still") for name in waiting) else None
+
+    return wait_until(settled, deadline_s=60, what=lambda: "all of its threads waiting")
+
+
+def look_at(pid: int) -> Plain:
+    return look_at_python(pid, foreign_python(pid))
+
+
+def look_at_python(pid: int, python: ForeignPython | RefusedPython | None) -> Plain:
+    return sample(target(pid, python=python))
+
+
+def threads_by_name(result: Plain, said: Plain) -> Plain:
+    names = {os_thread_id: name for name, os_thread_id in said["threads"].items()}
+    threads = result["processes"]["w"]["threads"]
+    return {names[thread["os_thread_id"]]: thread for thread in threads if thread["os_thread_id"] in names}
+
+
+def told(call: Plain, said: Plain) -> Plain:
+    """A call in the program's words."""
+    names = {os_thread_id: name for name, os_thread_id in said["threads"].items()}
+    words: Plain = {"kind": call["kind"], "what": call.get("what"), "timeout_s": call.get("timeout_s")}
+    words["threads"] = sorted(names[one] for one in call.get("threads", ()))
+    words["all_of"] = sorted(sorted(names[one] for one in some) for some in call.get("all_of", ()))
+    return {**words, "inferred": bool(call.get("inferred")), "unread": call.get("unread")}
+
+
+def expected(call: Plain) -> Plain:
+    words = {"what": None, "timeout_s": None, "threads": [], "all_of": [], "inferred": False, "unread": None, **call}
+    return {**words, "threads": sorted(words["threads"]), "all_of": sorted(words["all_of"])}
+
+
+def test_every_thread_has_the_dependency_that_the_program_prints(seen: Plain, said: Plain) -> None:
+    read = {name: told(thread["call"], said) for name, thread in seen.items() if thread.get("call")}
+
+    assert read == {name: expected(call) for name, call in said["calls"].items() if call}
+
+
+def test_sleeping_reading_computing_and_idle_threads_do_not_wait(seen: Plain, said: Plain) -> None:
+    free = {name for name, call in said["calls"].items() if call is None}
+
+    assert {"sleeps", "reads", "computes", "holder", "idle_0"} <= free
+    assert not [name for name in free if seen.get(name, {}).get("call")]
+
+
+def test_threads_that_wait_for_the_same_object_have_its_id(seen: Plain) -> None:
+    of_lock = {seen[name]["call"]["object_id"] for name in ("lock-with", "lock-acquire", "lock-timeout")}
+    of_rlock = {seen[name]["call"]["object_id"] for name in ("rlock", "rlock-timeout")}
+    of_queues = [seen[name]["call"]["object_id"] for name in ("queue-get", "queue-timeout", "queue-put")]
+
+    assert len(of_lock) == len(of_rlock) == 1
+    assert len({*of_lock, *of_rlock, *of_queues}) == 5
+
+
+def test_the_frame_of_a_wait_is_its_caller(program: Child, seen: Plain, said: Plain) -> None:
+    result = look_at(program.pid)
+    threads = threads_by_name(result, said)
+
+    def function(name: str) -> str:
+        thread = threads[name]
+        frame = result["frames"][result["stacks"][thread["stack"]][thread["call"]["frame"]]]
+        return str(frame["function"]).rpartition(".")[2]
+
+    assert {name: function(name) for name in ("queue-get", "event", "running", "as-completed")} == {
+        "queue-get": "get",
+        "event": "wait",
+        "running": "result",
+        "as-completed": "as_completed",
+    }
+
+
+def test_an_unknown_layout_is_a_reason_and_stacks_are_read(
+    program: Child, seen: Plain, said: Plain, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse() -> Layout:
+        raise Unreadable("memory of this Python is not known")
+
+    monkeypatch.setattr(interpreter, "calibrate", refuse)
+
+    result = look_at_python(program.pid, None)
+    threads = threads_by_name(result, said)
+
+    (failure,) = result["failures"]
+    assert failure["stage"] == "memory"
+    assert failure["reason"].endswith("memory of this Python is not known")
+    assert result["processes"]["w"]["access"] == "py-spy"
+    assert_seen_without_calls(result, threads, seen)
+
+
+def test_an_unreadable_python_is_one_failure_and_stacks_are_read(program: Child, seen: Plain, said: Plain) -> None:
+    result = look_at_python(program.pid, {"refused": "it runs Python 3.15, which dstack cannot read"})
+    threads = threads_by_name(result, said)
+
+    (failure,) = result["failures"]
+    assert failure["stage"] == "memory"
+    assert failure["reason"] == "its memory could not be read: it runs Python 3.15, which dstack cannot read"
+    assert_seen_without_calls(result, threads, seen)
+
+
+def assert_seen_without_calls(result: Plain, threads: Plain, seen: Plain) -> None:
+    """All threads have their stacks, and of none is it said what it waits for."""
+    assert threads.keys() == seen.keys()
+    assert functions(result, threads["event"])[:2] == ["wait", "wait"]
+    assert not [name for name, thread in threads.items() if "call" in thread]
+
+
+def test_calibration_leaves_no_thread_behind() -> None:
+    before = set(threading.enumerate())
+
+    first, second = calibrate(), calibrate()
+
+    assert first == second
+    assert set(threading.enumerate()) <= before
+
+
+def test_a_program_other_than_python_is_rejected() -> None:
+    with subprocess.Popen(["sleep", "1000"]) as process:
+        result = look_at(process.pid)
+        process.kill()
+
+    assert [failure["stage"] for failure in result["failures"]] == ["stacks"]

@@ -1,0 +1,197 @@
+"""Run the tests on other versions of Python and Ray: ``python -m tests.versions.compatibility [--smoke]``.
+
+Every pair below has its own virtual environment in ``.venv-compatibility``. Its Python must be on the PATH or under
+pyenv. The fallback for Python 3.14 is a Debian tree (:mod:`~tests.versions.debian_tree`): it needs root and mmdebstrap.
+Without these the pair is skipped, and the summary gives the reason.
+
+Two pairs run in parallel, and each prints its output at its end. The exit code is 1 if tests fail or an interpreter is
+missing. With ``--smoke`` only a few tests run, on the oldest supported Ray, in 2 to 3 minutes.
+"""
+
+from __future__ import annotations
+
+import os
+import shlex
+import shutil
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+from tests.paths import ROOT
+from tests.versions.debian_tree import DebianTree
+
+READING = (
+    "tests/unit/probes/node/blocked_calls/test_blocked_call.py",
+    "tests/unit/probes/node/procfs/test_proc.py",
+    "tests/unit/probes/node/cpython/test_memory.py",
+    "tests/unit/probes/node/cpython/test_objects.py",
+    "tests/unit/probes/node/cpython/test_code_objects.py",
+    "tests/unit/probes/node/cpython/test_frames.py",
+    "tests/unit/probes/node/cpython/test_saved_layouts.py",
+    "tests/unit/probes/node/cpython/test_modules.py",
+    "tests/unit/probes/node/cpython/test_values.py",
+    "tests/unit/probes/node/waits/test_executors.py",
+    "tests/unit/probes/node/waits/test_waits_in_hostile_memory.py",
+    "tests/unit/probes/node/cpython/test_debug_offsets.py",
+    "tests/unit/probes/node/cpython/test_task_lists.py",
+    "tests/unit/probes/node/cpython/test_objects_in_hostile_memory.py",
+    "tests/unit/probes/node/asyncio/test_coroutines_in_hostile_memory.py",
+    "tests/unit/report/test_text.py",
+    "tests/unit/test_snapshot_file.py",
+    "tests/unit/probes/node/test_probe_code_by_value.py",
+    "tests/integration/reading/test_foreign_pythons.py",
+    "tests/integration/waits/test_awaits.py",
+    "tests/integration/waits/test_coroutines.py",
+    "tests/integration/waits/test_thread_waits.py",
+    "tests/integration/waits/test_ray_waits.py",
+    "tests/integration/reading/test_reader_against_pyspy.py",
+    "tests/integration/reading/test_reader_bounds.py",
+    "tests/integration/waits/test_actor_slots.py",
+    "tests/integration/test_examples.py",
+    "tests/integration/reading/another_environment.py",
+)
+"""The tests of the reader: Python's versions differ in what is read, not in the analysis."""
+
+
+TEN_EXAMPLES = (
+    "two_actors",
+    "ring_of_five",
+    "argument_never_comes",
+    "worker_tree",
+    "hangs/all_threads_call_home",
+    "hangs/future_in_an_actor",
+    "hangs/removed_placement_group",
+    "hangs/sync_get_in_async_method",
+    "look_alikes/awaited_own_method",
+    "look_alikes/retries",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Pair:
+    """A version of Python and of Ray, the tests to run, and additional packages."""
+
+    python: str
+    ray: str
+    tests: tuple[str, ...]
+    packages: tuple[str, ...] = ()
+
+    def __str__(self) -> str:
+        return f"Python {self.python}, Ray {self.ray}"
+
+
+PAIRS = (
+    Pair("3.11", "2.46.0", ("tests/integration",)),
+    Pair("3.10", "2.60.0", READING),
+    Pair("3.12", "2.60.0", READING, ("uvloop",)),  # Ray's async actors use it if it is installed
+    Pair("3.13", "2.60.0", READING),
+    Pair("3.14", "2.60.0", READING),
+)
+"""The longest first. ``make test`` covers the Python that runs it, and the newest Ray."""
+
+SMOKE = (
+    Pair(
+        "3.11",
+        "2.46.0",
+        (
+            "tests/integration/waits/test_ray_waits.py",
+            *(
+                f"tests/integration/test_examples.py::test_a_program_gets_its_expected_verdict[{name}]"
+                for name in TEN_EXAMPLES
+            ),
+        ),
+    ),
+)
+"""The pair for CI: the oldest supported Ray can be installed and read."""
+
+CLUSTER = "PYTHON_OF_CLUSTER"
+"""The variable with the cluster's Python for tests that read a cluster of another version."""
+
+FROM_DEBIAN = ("3.14",)
+"""Versions with a Debian tree as the fallback, if they are neither on the PATH nor under pyenv."""
+PASSED, FAILED = "passed", "FAILED"
+
+DIRECTORY = ROOT / ".venv-compatibility"
+
+
+def main() -> None:
+    pairs, workers = (SMOKE, 2) if sys.argv[1:] == ["--smoke"] else (PAIRS, 1)
+    with ThreadPoolExecutor(2) as side_by_side:
+        ends = list(side_by_side.map(partial(outcome, workers=workers), pairs))
+    for pair, end in zip(pairs, ends, strict=True):
+        print(f"{pair}: {end}")
+    sys.exit(any(end.startswith(FAILED) for end in ends))
+
+
+def outcome(pair: Pair, workers: int) -> str:
+    """``PASSED``, ``FAILED``, or ``SKIPPED`` with the reason."""
+    python = find(pair.python)
+    tree = debian_tree(pair.python) if python is None and pair.python in FROM_DEBIAN else None
+    if python is None:
+        reason = f"there is no Python {pair.python} on the PATH or under pyenv"
+        missing = DebianTree.missing() if tree else None
+        if missing:
+            return f"SKIPPED: {reason}, and {missing}"
+        if tree is None:
+            return f"{FAILED}: {reason}"
+    try:
+        return PASSED if passes(pair, workers, python or f"python{pair.python}", tree) else FAILED
+    except subprocess.CalledProcessError as error:
+        return f"{FAILED}: {shlex.join(error.cmd[-6:])} ended with {error.returncode}"
+
+
+def passes(pair: Pair, workers: int, python: str, tree: DebianTree | None) -> bool:
+    """Run the pair's tests in its environment; make that and its Debian tree if they are missing."""
+    variables = {CLUSTER: sys.executable}
+
+    def command(*words: str) -> list[str]:
+        in_tree = {**variables, "EFFORT": os.environ.get("EFFORT", "quick")}
+        return tree.command(*words, directory=ROOT, environment=in_tree) if tree else list(words)
+
+    if tree:
+        tree.make()
+    venv = DIRECTORY / f"python{pair.python}-ray{pair.ray}"
+    own = str(venv / "bin/python")
+    if not (venv / "ready").exists():
+        run(*command(python, "-m", "venv", "--clear", str(venv)))
+        packages = ("-e", f"{ROOT}[dev]", f"ray=={pair.ray}", *pair.packages)
+        run(*command(own, "-m", "pip", "install", "-qq", *packages))
+        (venv / "ready").touch()
+    options = ("-q", "-p", "no:cacheprovider", "-m", "not libraries", f"--numprocesses={workers}")
+    test = command(own, "-m", "pytest", *options, *pair.tests)
+    environment = {**os.environ, **variables}
+    ended = subprocess.run(test, cwd=ROOT, env=environment, stdout=subprocess.PIPE, text=True, check=False)
+    print(f"{pair}:\n{ended.stdout}", flush=True)
+    return ended.returncode == 0
+
+
+def debian_tree(python: str) -> DebianTree:
+    """The Debian tree with this Python, which shares the checkout and pyenv's Pythons."""
+    return DebianTree(DIRECTORY / f"debian-python{python}", python, (ROOT, Path.home() / ".pyenv"))
+
+
+def find(python: str) -> str | None:
+    """An interpreter of this minor version."""
+    under_pyenv = sorted(Path.home().glob(f".pyenv/versions/{python}.*/bin/python"))
+    return str(under_pyenv[-1]) if under_pyenv else shutil.which(f"python{python}")
+
+
+def command_of(python: str) -> list[str] | None:
+    """The command of an interpreter of this minor version, also in an existing Debian tree."""
+    interpreter = find(python)
+    if interpreter:
+        return [interpreter]
+    if python not in FROM_DEBIAN or DebianTree.missing() or not debian_tree(python).is_made:
+        return None
+    return debian_tree(python).command(f"python{python}", directory=ROOT, environment={})
+
+
+def run(*command: str) -> None:
+    subprocess.run(command, check=True)
+
+
+if __name__ == "__main__":
+    main()
