@@ -219,11 +219,11 @@ detectable_hidings = st.lists(st.sampled_from(DETECTABLE_WAYS_TO_HIDE), min_size
 )
 @many
 def test_stuck_works_are_found_or_the_check_is_incomplete(
-    cluster: SimulatedCluster, before: list[str], with_ended_steps: list[str], steps: int, order: random.Random
+    cluster: SimulatedCluster, before: list[str], after: list[str], steps: int, order: random.Random
 ) -> None:
     is_stuck = bool(stuck(cluster))
     shown = ClusterScene(cluster)
-    sample_during_steps(shown, cluster, before, with_ended_steps, steps, order)
+    sample_during_steps(shown, cluster, before, after, steps, order)
 
     diagnosis = shown.scene.diagnose()
 
@@ -236,12 +236,12 @@ def test_stuck_works_are_found_or_the_check_is_incomplete(
 )
 @many
 def test_stuck_coroutines_are_found_or_the_check_is_incomplete(
-    cluster: CoroutineCluster, before: list[str], with_ended_steps: list[str], steps: int, order: random.Random
+    cluster: CoroutineCluster, before: list[str], after: list[str], steps: int, order: random.Random
 ) -> None:
     is_stuck = bool(stuck(cluster))
     shown = CoroutineScene(cluster)
     before = [how.replace("moving", "") for how in before]  # an unstable coroutine proceeds
-    sample_during_steps(shown, cluster, before, with_ended_steps, steps, order)
+    sample_during_steps(shown, cluster, before, after, steps, order)
 
     diagnosis = shown.scene.diagnose()
 
@@ -253,7 +253,7 @@ def sample_during_steps(
     shown: ClusterScene | CoroutineScene,
     cluster: SimulatedCluster | CoroutineCluster,
     before: list[str],
-    with_ended_steps: list[str],
+    after: list[str],
     steps: int,
     order: random.Random,
 ) -> None:
@@ -265,7 +265,7 @@ def sample_during_steps(
     for proc in shown.scene.procs:
         hide(proc, "")
     shown.update()
-    for proc, how in zip(shown.scene.procs, with_ended_steps, strict=False):
+    for proc, how in zip(shown.scene.procs, after, strict=False):
         hide(proc, how)
     shown.scene.second_sample()
 
