@@ -8,7 +8,7 @@ from typing import get_args
 import pytest
 
 from dstack.diagnosis import Diagnosis, FailOn
-from tests.unit.analysis.evidence.test_polling_loops import poller
+from tests.unit.analysis.evidence.polling_scenes import poller
 from tests.unit.scenes import Scene
 
 
