@@ -56,9 +56,9 @@ def does(tmp_path: Path, taken: Snapshot, monkeypatch: pytest.MonkeyPatch) -> Ca
     """Makes the child process run this code before it returns a snapshot."""
 
     def begin(code: str) -> None:
-        save(taken, tmp_path / "taken.json")
+        save(taken, tmp_path / "snapshot.json")
         body = "".join(f"    {line}\n" for line in code.splitlines())
-        (tmp_path / "sitecustomize.py").write_text(CAPTURE.format(file=str(tmp_path / "taken.json"), body=body))
+        (tmp_path / "sitecustomize.py").write_text(CAPTURE.format(file=str(tmp_path / "snapshot.json"), body=body))
         monkeypatch.setenv("PYTHONPATH", f"{tmp_path}{os.pathsep}{ROOT}")
 
     return begin
@@ -224,10 +224,10 @@ cli.main(["check"])
 
 
 def test_an_endless_explanation_is_killed_with_a_sentence(tmp_path: Path, taken: Snapshot) -> None:
-    save(taken, tmp_path / "taken.json")
+    save(taken, tmp_path / "snapshot.json")
 
     done = subprocess.run(
-        [sys.executable, "-c", SLOW, str(tmp_path / "taken.json")], capture_output=True, text=True, timeout=QUIET_S
+        [sys.executable, "-c", SLOW, str(tmp_path / "snapshot.json")], capture_output=True, text=True, timeout=QUIET_S
     )
 
     assert (done.returncode, done.stdout) == (3, "")

@@ -79,10 +79,10 @@ def test_errors_do_not_control_the_terminal(tmp_path: Path, command: str, option
             [sys.executable, "-m", "dstack", *arguments[:count]], cwd=tmp_path, capture_output=True, check=False
         )
 
-        told = done.stderr.decode()
+        printed = done.stderr.decode()
         assert done.returncode in (2, 3)
-        assert "Error: " in told
-        assert not UNSEEN.search(told.replace("\n", ""))
+        assert "Error: " in printed
+        assert not UNSEEN.search(printed.replace("\n", ""))
         assert done.stdout == b""
 
 
@@ -94,12 +94,12 @@ def test_an_error_keeps_its_message() -> None:
 
 def test_the_await_of_a_test_is_shown_and_not_executed(monkeypatch: pytest.MonkeyPatch) -> None:
     attacked = hostile(recorded("serve-coroutines"))
-    seen = Inspection(AnalysedSnapshot.of(attacked), "")
-    told = ""
+    inspected = Inspection(AnalysedSnapshot.of(attacked), "")
+    printed = ""
 
     for worker in attacked.workers:
         monkeypatch.setattr(inspection, "own_worker", lambda _, worker=worker: worker)
-        told += seen.coroutine_lines()
+        printed += inspected.coroutine_lines()
 
-    assert "[@click=app.quit]" in told
-    assert not UNSEEN.search(told.replace("\n", ""))
+    assert "[@click=app.quit]" in printed
+    assert not UNSEEN.search(printed.replace("\n", ""))

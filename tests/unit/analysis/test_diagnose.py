@@ -220,7 +220,7 @@ def test_calls_whose_stacks_were_not_read_are_no_finding_of_their_own() -> None:
 def test_findings_and_waits_refer_to_existing_vertices(snapshot: Snapshot) -> None:
     diagnosis = diagnose(snapshot)
 
-    told = {
+    reported = {
         key
         for finding in diagnosis.findings
         for key in (*finding.members, *finding.blocked_behind, *(blocker.vertex for blocker in finding.final_blockers))
@@ -232,7 +232,7 @@ def test_findings_and_waits_refer_to_existing_vertices(snapshot: Snapshot) -> No
         for group in vertex.wait.groups
         for target in group.targets
     }
-    assert told | waited_for <= diagnosis.vertices.keys()
+    assert reported | waited_for <= diagnosis.vertices.keys()
 
 
 def test_the_same_snapshot_gives_the_same_diagnosis_in_every_process(tmp_path: Path) -> None:
@@ -244,11 +244,11 @@ def test_the_same_snapshot_gives_the_same_diagnosis_in_every_process(tmp_path: P
         call, _ = scene.run("work", by=scene.procs[0])
         scene.driver().gets(call)
     scene.sample().second_sample()
-    file = tmp_path / "taken.json"
+    file = tmp_path / "snapshot.json"
     save(scene.snapshot(), file)
 
     show = [sys.executable, "-c", f"from dstack.cli import main; main(['show', '--json', {str(file)!r}])"]
     seeds = [{**os.environ, "PYTHONHASHSEED": seed} for seed in "123"]
-    told = {subprocess.run(show, cwd=ROOT, env=seed, capture_output=True, check=True).stdout for seed in seeds}
+    outputs = {subprocess.run(show, cwd=ROOT, env=seed, capture_output=True, check=True).stdout for seed in seeds}
 
-    assert len(told) == 1
+    assert len(outputs) == 1

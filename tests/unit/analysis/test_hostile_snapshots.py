@@ -39,7 +39,7 @@ def mutated() -> Iterator[bytes]:
 
 @pytest.mark.timeout(36_000 if IS_SEARCH else 1_800)
 def test_mutations_are_shown_or_rejected() -> None:
-    shown = refused = 0
+    shown = rejected = 0
     slowest_s = 0.0
 
     for data in mutated():
@@ -47,17 +47,17 @@ def test_mutations_are_shown_or_rejected() -> None:
         try:
             snapshot = loads(data)
         except SnapshotFileError as error:
-            refused += 1
-            told = str(error)
+            rejected += 1
+            text = str(error)
         else:
             shown += 1
             analysed = AnalysedSnapshot.of(snapshot)
             check_json(analysed)
-            told = report_text(analysed) if shown % REPORTED == 0 else ""
-        assert not UNSEEN.search(told.replace("\n", ""))
+            text = report_text(analysed) if shown % REPORTED == 0 else ""
+        assert not UNSEEN.search(text.replace("\n", ""))
         slowest_s = max(slowest_s, time.process_time() - began)
 
-    assert min(shown, refused) > MUTATIONS / 4
+    assert min(shown, rejected) > MUTATIONS / 4
     assert slowest_s < MOST_S
 
 
@@ -72,7 +72,7 @@ def thread(number: int, **call: Any) -> Json:
     return {**plain, "call": {"frame": 0, **call}}
 
 
-def document(threads: list[Json], coroutines: list[Json] | None = None, *, depth: int = 1, **seen: Any) -> Json:
+def document(threads: list[Json], coroutines: list[Json] | None = None, *, depth: int = 1, **members: Any) -> Json:
     """Two samples of one process."""
     process: Json = {"pid": 1, "started_at": 1, "tasks_read": True, "coroutines_read": True}
     process = {**process, "threads": threads, "coroutines": coroutines or []}
@@ -90,7 +90,7 @@ def document(threads: list[Json], coroutines: list[Json] | None = None, *, depth
         ],
         "frames": [{"function": f"f{i}", "file": "f.py", "line": i} for i in range(100)],
         "stacks": [[i % 100 for i in range(depth)]],
-        "samples": [{"began_s": i, "ended_s": i + 1, "workers": [worker], **seen} for i in range(2)],
+        "samples": [{"began_s": i, "ended_s": i + 1, "workers": [worker], **members} for i in range(2)],
     }
 
 

@@ -158,8 +158,8 @@ def pollers(size: int) -> Scene:
 
 
 def sampled_twice(scene: Scene) -> Snapshot:
-    everybody = [proc.worker_id for proc in scene.procs]
-    return scene.sample().sample(only=everybody).snapshot()
+    worker_ids = [proc.worker_id for proc in scene.procs]
+    return scene.sample().sample(only=worker_ids).snapshot()
 
 
 def explain(snapshot: Snapshot) -> tuple[str, dict[str, Any]]:

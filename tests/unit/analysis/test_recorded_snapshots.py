@@ -119,8 +119,8 @@ def test_tasks_that_wait_outside_of_ray_are_named_where_there_is_no_finding(name
     diagnosis = diagnosis_of(name)
 
     assert (diagnosis.verdict, diagnosis.findings) == ("blocked", ())
-    told = "no wait depends on Ray; 4 tasks wait in threading.Event.wait (data1.py:8)"
-    assert headline(diagnosis).startswith(told)
+    expected = "no wait depends on Ray; 4 tasks wait in threading.Event.wait (data1.py:8)"
+    assert headline(diagnosis).startswith(expected)
 
 
 @pytest.mark.parametrize("name", versions_of("torch-mesh"))

@@ -148,8 +148,8 @@ class SimulatedCluster:
         assert work.actor is not None
         groups = self.slots[work.actor]
         first = sum(groups[: work.group])
-        taken = {other.slot for other in self.works if other.actor == work.actor and other.phase == "runs"}
-        return [slot for slot in range(first, first + groups[work.group]) if slot not in taken]
+        used = {other.slot for other in self.works if other.actor == work.actor and other.phase == "runs"}
+        return [slot for slot in range(first, first + groups[work.group]) if slot not in used]
 
     def is_ready(self, number: int) -> bool:
         return self.has_arguments(self.works[number]) and not self.is_behind(number)

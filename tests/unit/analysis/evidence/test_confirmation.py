@@ -60,8 +60,8 @@ def test_workers_in_and_behind_a_deadlock_are_sampled_again() -> None:
 
     scene.sample().second_sample()
 
-    seen = {worker.worker_id for worker in scene.samples[1].workers if worker.process}
-    assert seen == {proc.worker_id for proc in (scene.driver_, scene.left, scene.right)}
+    sampled = {worker.worker_id for worker in scene.samples[1].workers if worker.process}
+    assert sampled == {proc.worker_id for proc in (scene.driver_, scene.left, scene.right)}
 
 
 def test_no_worker_is_sampled_again_without_a_deadlock() -> None:

@@ -40,8 +40,8 @@ class Queued(Scene):
     def timed(self) -> Snapshot:
         return replace(self.snapshot(), task_times=self.times)
 
-    def since(self, who: SceneProcess | Call) -> Since | None:
-        return diagnose(self.timed()).vertices[who.key].since
+    def since(self, waiter: SceneProcess | Call) -> Since | None:
+        return diagnose(self.timed()).vertices[waiter.key].since
 
 
 def test_a_wait_in_both_samples_lasted_from_one_to_the_other() -> None:

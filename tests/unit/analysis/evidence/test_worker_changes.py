@@ -103,8 +103,8 @@ def test_a_worker_that_ended_has_no_waits_and_no_tasks() -> None:
     driver.computes()
     listed = scene.sample().snapshot()
 
-    everybody = (*listed.workers, worker.worker)
-    assert outcome(diagnose_with(scene, everybody)) == NOTHING
+    all_workers = (*listed.workers, worker.worker)
+    assert outcome(diagnose_with(scene, all_workers)) == NOTHING
 
 
 def diagnose_with(scene: Scene, workers: tuple[Worker, ...]) -> Diagnosis:
@@ -126,16 +126,16 @@ def test_a_worker_that_ended_before_its_reading_is_no_gap() -> None:
 
 def test_an_unreachable_worker_that_was_not_asked_again_is_a_gap() -> None:
     scene = Scene()
-    driver, silent = scene.driver().computes(), scene.worker()
-    silent.is_unreachable = True
-    late = Failure(stage="core worker", reason="no answer", cause="timeout", worker_id=silent.worker_id)
+    driver, unreachable = scene.driver().computes(), scene.worker()
+    unreachable.is_unreachable = True
+    late = Failure(stage="core worker", reason="no answer", cause="timeout", worker_id=unreachable.worker_id)
     scene.failures.append(late)
     scene.sample()
 
-    scene.procs.remove(silent)
+    scene.procs.remove(unreachable)
     scene.sample()
 
-    assert outcome(diagnose_with(scene, (driver.worker, silent.worker))) == ("clear", True)
+    assert outcome(diagnose_with(scene, (driver.worker, unreachable.worker))) == ("clear", True)
 
 
 def test_a_worker_that_started_between_the_samples_and_was_not_read_is_no_gap() -> None:

@@ -291,7 +291,7 @@ def test_a_fork_in_ray_get_without_a_waiter_is_reported() -> None:
         fork(replace(GET, unread="its memory could not be read")),
         fork(replace(GET, refs=(), held=True)),
     ],
-    ids=["spawned or connected by itself", "not known to rest", "timeout", "unread", "refs unknown"],
+    ids=["spawned or connected by itself", "not known to be stable", "timeout", "unread", "refs unknown"],
 )
 def test_another_call_in_a_child_is_no_hang(child: Child) -> None:
     scene, loader = waiting()

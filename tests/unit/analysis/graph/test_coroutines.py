@@ -166,10 +166,10 @@ def test_all_awaited_objects_are_needed() -> None:
 
     wait = scene.wait_of(coro)
 
-    whoever = wait.groups[-1].targets[0].vertex
+    waker = wait.groups[-1].targets[0].vertex
     assert [needs for needs, _ in groups_of(wait)] == [1, 1, 1, 1]
-    assert [targets for _, targets in groups_of(wait)][1:] == [[other.key], [pool.key], [whoever]]
-    assert scene.graph()[whoever].waker_of == "asyncio.gather"
+    assert [targets for _, targets in groups_of(wait)][1:] == [[other.key], [pool.key], [waker]]
+    assert scene.graph()[waker].waker_of == "asyncio.gather"
     assert (wait.needed, wait.total) == (5, 5)
 
 
@@ -451,9 +451,9 @@ def test_reports_of_nodes_on_coroutines_are_assembled() -> None:
         "failures": [],
         "clock": [1.0, 2.0],
     }
-    taken, _ = assembly.add(["n"], decoded(json.dumps(result).encode()), sample=1)
+    assembled, _ = assembly.add(["n"], decoded(json.dumps(result).encode()), sample=1)
 
-    found: Process = taken["w"]
+    found: Process = assembled["w"]
     (one,) = found.coroutines
     assert [assembly.frames[i].function for i in assembly.stacks[one.stack]] == ["g", "f"]
     assert one.call is not None

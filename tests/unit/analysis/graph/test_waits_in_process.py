@@ -66,9 +66,9 @@ def test_waiters_for_a_lock_without_a_known_holder_share_a_target() -> None:
 
 def test_an_unread_holder_is_unobserved() -> None:
     scene = Scene()
-    driver, (gone, waiter) = driver_with(scene, "gone", "waiter")
-    waiter.wants_lock("0x10", gone)
-    driver.threads.remove(gone)
+    driver, (unread, waiter) = driver_with(scene, "unread", "waiter")
+    waiter.wants_lock("0x10", unread)
+    driver.threads.remove(unread)
 
     (target,) = (target for group in scene.wait_of(waiter).groups for target in group.targets)
 

@@ -135,9 +135,9 @@ def test_the_json_has_ranks_dimensions_and_labels_of_members() -> None:
     first.known["labels"] = {"stage": "rollout"}
     snapshot = scene.snapshot()
 
-    told = msgspec.json.decode(check_json(AnalysedSnapshot.of(snapshot)))
+    printed = msgspec.json.decode(check_json(AnalysedSnapshot.of(snapshot)))
 
-    members = {member["pid"]: member for member in told["findings"][0]["members"]}
+    members = {member["pid"]: member for member in printed["findings"][0]["members"]}
     own = members[first.worker.pid]
     assert (own["rank"], own["local_rank"], own["world_size"], own["world"]) == (0, 0, SIZE, WORLD)
     assert (own["dimensions"], own["labels"]) == ({"tp": 0, "pp": 0, "dp": 0}, {"stage": "rollout"})
@@ -328,9 +328,9 @@ def test_a_child_process_is_named_by_its_own_rank_in_report_and_json() -> None:
     snapshot = scene.sample().second_sample().snapshot()
     analysed = AnalysedSnapshot.of(snapshot)
 
-    _, _, told = report_text(analysed, details=True).partition("Child processes")
+    _, _, printed = report_text(analysed, details=True).partition("Child processes")
     (listed,) = msgspec.json.decode(check_json(analysed))["child_processes"]
 
-    assert "rank 3 (tp 1, pp 0, dp 1), pid 9000" in told
-    assert "engine  rank 6 (tp 0, pp 1, dp 1), pid 77" in told
+    assert "rank 3 (tp 1, pp 0, dp 1), pid 9000" in printed
+    assert "engine  rank 6 (tp 0, pp 1, dp 1), pid 77" in printed
     assert (listed["rank"], listed["dimensions"]) == (6, {"tp": 0, "pp": 1, "dp": 1})

@@ -24,13 +24,13 @@ def is_idle_library(
     """Whether a thread with this stack, leaf first, is assumed to stay idle."""
     scene = Scene()
     worker = scene.driver().worker_id
-    taken = scene.sample().second_sample().snapshot()
+    snapshot = scene.sample().second_sample().snapshot()
     thread = Thread(os_thread_id=7, name=name, stack=0, role="ray", call=call, on_cpu=on_cpu, still=not on_cpu)
-    index = SampleIndex(_with(taken, frames, thread), taken.samples[0])
+    index = SampleIndex(_with(snapshot, frames, thread), snapshot.samples[0])
     return index.is_idle_library(worker, thread)
 
 
-def _with(taken: Snapshot, frames: tuple[Frame, ...], thread: Thread) -> Snapshot:
+def _with(snapshot: Snapshot, frames: tuple[Frame, ...], thread: Thread) -> Snapshot:
     """The snapshot with these frames as its only stack, and this thread as the only one of each process."""
 
     samples = tuple(
@@ -41,9 +41,9 @@ def _with(taken: Snapshot, frames: tuple[Frame, ...], thread: Thread) -> Snapsho
                 for worker in sample.workers
             ),
         )
-        for sample in taken.samples
+        for sample in snapshot.samples
     )
-    return replace(taken, frames=frames, stacks=(tuple(range(len(frames))),), samples=samples)
+    return replace(snapshot, frames=frames, stacks=(tuple(range(len(frames))),), samples=samples)
 
 
 @pytest.mark.parametrize(

@@ -86,7 +86,7 @@ def test_a_deadlock_across_jobs_is_reported_for_both() -> None:
 
 
 def test_the_command_accepts_a_job(tmp_path: object) -> None:
-    file = f"{tmp_path}/taken.json"
+    file = f"{tmp_path}/snapshot.json"
     save(two_jobs(), file)
     run = CliRunner().invoke
 

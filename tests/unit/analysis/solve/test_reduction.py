@@ -22,7 +22,7 @@ hundreds = examples(250)
 def graphs(vertices: int = 5, *, possible: bool = False) -> st.SearchStrategy[GraphBuilder]:
     """Waits of some of the vertices, with duplicate targets, self-loops, needs of zero, and needs above their targets.
 
-    Where ``possible``, more than there are is needed only by some who need nothing else.
+    Where ``possible``, only vertices without other needs need more than their targets.
     """
     vertex = st.integers(0, vertices - 1)
     requirement = st.tuples(st.integers(0, 4), st.lists(vertex, max_size=3))
@@ -57,14 +57,14 @@ def subsets(vertices: set[int]) -> Iterator[set[int]]:
 def residues_of_all_orders(waits: GraphBuilder) -> set[frozenset[int]]:
     """The residue for each order in which the vertices that can proceed may do so, one at a time."""
     begin = frozenset(waits)
-    seen, open_, ends = {begin}, [begin], set()
+    visited, open_, ends = {begin}, [begin], set()
     while open_:
         left = open_.pop()
         following = [left - {vertex} for vertex in left if not is_blocked_by(waits, vertex, set(left))]
         if not following:
             ends.add(left)
-        open_ += [after for after in following if after not in seen]
-        seen.update(following)
+        open_ += [after for after in following if after not in visited]
+        visited.update(following)
     return ends
 
 

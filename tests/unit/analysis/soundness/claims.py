@@ -43,20 +43,20 @@ def claimed(diagnosis: Diagnosis, work_numbers: dict[Key, int]) -> set[int]:
 
 
 def hide(proc: SceneProcess, how: str) -> None:
-    proc.is_unreachable = how in ("silent", "lost")
-    proc.is_unreadable = how in ("unseen", "lost")
+    proc.is_unreachable = how in ("unreachable", "lost")
+    proc.is_unreadable = how in ("unreadable", "lost")
     proc.has_no_stacks = how == "without stacks"
     proc.access = "text stack" if how == "refs unread" else "memory"
     for thread in proc.threads:
-        thread.is_stable = how != "moving"
-        if how == "unreadable" and thread.call and thread.call.kind == "ray.get":
+        thread.is_stable = how != "unstable"
+        if how == "unread call" and thread.call and thread.call.kind == "ray.get":
             thread.waits_unreadably("its memory moved")
         if how == "refs unread" and thread.call and thread.call.kind in ("ray.get", "ray.wait"):
             proc.holds_refs_of(thread.call)
             thread.gets_held_refs(thread.call.kind, timeout_s=thread.call.timeout_s)
     for coro in proc.coros:
-        coro.is_stable = how != "moving"
-        if how == "unreadable" and coro.call:
+        coro.is_stable = how != "unstable"
+        if how == "unread call" and coro.call:
             coro.waits_unreadably("its memory moved")
     leave_out(proc, how)
 
@@ -80,12 +80,12 @@ def leave_out(proc: SceneProcess, how: str) -> None:
 
 WAYS_TO_HIDE = (
     "",
-    "silent",
-    "unseen",
+    "unreachable",
+    "unreadable",
     "lost",
     "without stacks",
-    "moving",
-    "unreadable",
+    "unstable",
+    "unread call",
     "refs unread",
     "refs unread",
     "incomplete records",
@@ -101,12 +101,12 @@ hidings = st.lists(st.sampled_from(WAYS_TO_HIDE), min_size=12, max_size=12)
 DETECTABLE_WAYS_TO_HIDE = (
     "",
     "",
-    "silent",
-    "unseen",
+    "unreachable",
+    "unreadable",
     "lost",
     "without stacks",
-    "moving",
-    "unreadable",
+    "unstable",
+    "unread call",
     "refs unread",
     "another task",
     "without events",

@@ -53,7 +53,7 @@ def test_stuck_coroutines_are_found_or_the_check_is_incomplete(
 ) -> None:
     is_stuck = bool(stuck(cluster))
     shown = CoroutineScene(cluster)
-    before = [how.replace("moving", "") for how in before]  # an unstable coroutine proceeds
+    before = [how.replace("unstable", "") for how in before]  # an unstable coroutine proceeds
     sample_during_steps(shown, cluster, before, after, steps, order)
 
     diagnosis = shown.scene.diagnose()

@@ -49,7 +49,7 @@ PASSED_ON = LifetimeCluster(
 """An actor of another job has the handle of the idle actor that holds all GPUs, and is not observed."""
 
 
-CREATOR_GOES_ON = LifetimeCluster(
+CREATOR_PROCEEDS = LifetimeCluster(
     nodes=[1],
     processes=[
         HoldingProcess(kind="driver", job=0, owner=0),
@@ -64,8 +64,8 @@ CREATOR_GOES_ON = LifetimeCluster(
 
 
 @given(lifetime_clusters(), hidings)
-@example(CREATOR_GOES_ON, [""] * 4)
-@example(PASSED_ON, [*[""] * 3, "silent"])
+@example(CREATOR_PROCEEDS, [""] * 4)
+@example(PASSED_ON, [*[""] * 3, "unreachable"])
 @many
 def test_an_unobserved_holder_may_release_its_resources(cluster: LifetimeCluster, hidings: list[str]) -> None:
     shown = LifetimeScene(cluster)

@@ -58,14 +58,14 @@ def named(root: Branch, *names: str) -> Branch:
     return root
 
 
-def seen(scene: Scene, *, whole: bool = False) -> Running:
+def running_in(scene: Scene, *, whole: bool = False) -> Running:
     snapshot = scene.snapshot()
     return running(SampleIndex(snapshot, snapshot.samples[0]), scene.diagnose().vertices, whole=whole)
 
 
 def lost(scene: Scene) -> tuple[Missing, ...]:
     snapshot = scene.snapshot()
-    return missing(SampleIndex(snapshot, snapshot.samples[0]), scene.diagnose().vertices, seen(scene).executions)
+    return missing(SampleIndex(snapshot, snapshot.samples[0]), scene.diagnose().vertices, running_in(scene).executions)
 
 
 def team(size: int, class_name: str = "Trainer") -> tuple[Scene, SceneProcess, list[SceneProcess]]:
@@ -85,19 +85,19 @@ def team(size: int, class_name: str = "Trainer") -> tuple[Scene, SceneProcess, l
 
 
 @given(executions())
-def test_every_execution_is_in_its_branches_and_in_no_other(everybody: list[Execution]) -> None:
-    root = merge(everybody)
+def test_every_execution_is_in_its_branches_and_in_no_other(all_executions: list[Execution]) -> None:
+    root = merge(all_executions)
 
-    assert Counter(root.executions) == Counter(everybody)
+    assert Counter(root.executions) == Counter(all_executions)
     for branch in branches(root):
         assert all(one.path[: branch.depth] == branch.path for one in branch.executions)
-        outside = {one.key for one in everybody} - {one.key for one in branch.executions}
-        assert not any(one.path[: branch.depth] == branch.path for one in everybody if one.key in outside)
+        outside = {one.key for one in all_executions} - {one.key for one in branch.executions}
+        assert not any(one.path[: branch.depth] == branch.path for one in all_executions if one.key in outside)
 
 
 @given(executions())
-def test_children_and_ends_are_all_executions_of_a_branch(everybody: list[Execution]) -> None:
-    for branch in branches(merge(everybody)):
+def test_children_and_ends_are_all_executions_of_a_branch(all_executions: list[Execution]) -> None:
+    for branch in branches(merge(all_executions)):
         assert branch.own + sum(child.count for child in branch.children) == branch.count
         assert branch.own == sum(len(one.path) == branch.depth for one in branch.executions)
         assert sum(branch.doing.values()) == branch.count
@@ -106,10 +106,10 @@ def test_children_and_ends_are_all_executions_of_a_branch(everybody: list[Execut
 
 
 @given(executions(), st.sampled_from(("kind", "node", "job")))
-def test_groups_are_the_first_level(everybody: list[Execution], by: Grouping) -> None:
-    root = merge(everybody, by=by)
+def test_groups_are_the_first_level(all_executions: list[Execution], by: Grouping) -> None:
+    root = merge(all_executions, by=by)
 
-    assert sum(group.count for group in root.children) == len(everybody)
+    assert sum(group.count for group in root.children) == len(all_executions)
     for group in root.children:
         assert group.place
         assert not group.place.is_frame
@@ -117,9 +117,9 @@ def test_groups_are_the_first_level(everybody: list[Execution], by: Grouping) ->
 
 
 @given(executions())
-def test_a_branch_is_found_again_by_its_path(everybody: list[Execution]) -> None:
-    root = merge(everybody)
-    again = merge(reversed(everybody))
+def test_a_branch_is_found_again_by_its_path(all_executions: list[Execution]) -> None:
+    root = merge(all_executions)
+    again = merge(reversed(all_executions))
 
     for branch in branches(root):
         assert again.find(branch.path).path == branch.path
@@ -132,9 +132,9 @@ def test_an_absent_path_leads_to_its_last_existing_branch() -> None:
 
 
 def test_only_matching_executions_are_merged() -> None:
-    everybody = [execution(number, "ab", doing) for number, doing in enumerate(DOINGS)]
+    all_executions = [execution(number, "ab", doing) for number, doing in enumerate(DOINGS)]
 
-    root = merge(everybody, where=lambda one: one.doing == "runs")
+    root = merge(all_executions, where=lambda one: one.doing == "runs")
 
     assert [one.doing for one in root.executions] == ["runs"]
 
@@ -157,9 +157,9 @@ def test_an_outlier_is_found_where_it_leaves_the_majority() -> None:
 
 
 def test_executions_of_another_kind_are_no_outliers() -> None:
-    everybody = [execution(number, ("run", "barrier")) for number in range(9)]
+    all_executions = [execution(number, ("run", "barrier")) for number in range(9)]
 
-    assert not outliers([*everybody, execution(9, ("run", "load"), alike="other")])
+    assert not outliers([*all_executions, execution(9, ("run", "load"), alike="other")])
 
 
 def test_two_halves_have_no_outliers() -> None:
@@ -189,21 +189,21 @@ def test_an_execution_ahead_of_the_majority_is_an_outlier() -> None:
 
 
 @given(executions())
-def test_outliers_are_few_and_leave_a_majority_at_one_place(everybody: list[Execution]) -> None:
-    for odd in outliers(everybody).values():
-        alike = [one for one in everybody if one.likeness == odd.execution.likeness]
+def test_outliers_are_few_and_leave_a_majority_at_one_place(all_executions: list[Execution]) -> None:
+    for odd in outliers(all_executions).values():
+        similar = [one for one in all_executions if one.likeness == odd.execution.likeness]
         shared = odd.execution.path[: odd.shared]
-        assert len(alike) == odd.alike
+        assert len(similar) == odd.alike
         assert 2 * odd.most > odd.alike
-        together = [one for one in alike if one.path[: odd.shared] == shared]
+        together = [one for one in similar if one.path[: odd.shared] == shared]
         on = [one for one in together if one.path[odd.shared : odd.shared + 1] != odd.execution.path[odd.shared :][:1]]
         assert len(on) >= odd.most
 
 
 @given(executions())
-def test_the_outliers_of_a_branch_are_those_of_its_executions(everybody: list[Execution]) -> None:
-    odd = outliers(everybody)
-    root = merge(everybody, by="kind")
+def test_the_outliers_of_a_branch_are_those_of_its_executions(all_executions: list[Execution]) -> None:
+    odd = outliers(all_executions)
+    root = merge(all_executions, by="kind")
     marked = Marked(root, odd)
 
     for branch in branches(root):
@@ -217,7 +217,7 @@ def test_a_path_has_the_user_frames_and_the_name_of_the_call() -> None:
     scene, _, actors = team(2)
     actors[0].is_in("threading.Barrier.wait")
 
-    root = merge(seen(scene).executions, by="kind")
+    root = merge(running_in(scene).executions, by="kind")
 
     assert named(root, "actor Trainer", "step", "threading.Barrier.wait").count == 1
     assert named(root, "actor Trainer", "step").count == 2
@@ -232,7 +232,7 @@ def test_an_execution_that_ran_is_in_the_same_branch_as_a_stable_one() -> None:
         actor.threads[0].leaf = frame
     actors[0].is_in("queue.Queue.get")
 
-    root = merge(seen(scene).executions)
+    root = merge(running_in(scene).executions)
 
     assert named(root, "queue.Queue.get").count == 2
 
@@ -240,9 +240,9 @@ def test_an_execution_that_ran_is_in_the_same_branch_as_a_stable_one() -> None:
 def test_whole_stacks_have_all_frames() -> None:
     scene, _, _ = team(1)
 
-    assert seen(scene).folded == 0
-    assert all(one.path for one in seen(scene, whole=True).executions)
-    assert named(merge(seen(scene, whole=True).executions, by="kind"), "driver train.py", "run", "ray.get")
+    assert running_in(scene).folded == 0
+    assert all(one.path for one in running_in(scene, whole=True).executions)
+    assert named(merge(running_in(scene, whole=True).executions, by="kind"), "driver train.py", "run", "ray.get")
 
 
 def test_idle_threads_are_left_out_and_counted() -> None:
@@ -252,7 +252,7 @@ def test_idle_threads_are_left_out_and_counted() -> None:
     pool = scene.worker()
     pool.threads[0].is_in_ray = True
 
-    found = seen(scene)
+    found = running_in(scene)
 
     assert {one.kind for one in found.executions} == {"actor Trainer", "driver train.py"}
     assert found.left_out == 3
@@ -263,7 +263,7 @@ def test_an_internal_library_execution_is_left_out() -> None:
     controller = scene.actor("ServeController", name="SERVE_CONTROLLER_ACTOR")
     controller.runs(scene.call(controller, "run_control_loop", by=scene.driver()))
 
-    assert [one.kind for one in seen(scene).executions] == ["driver train.py"]
+    assert [one.kind for one in running_in(scene).executions] == ["driver train.py"]
 
 
 def test_coroutines_are_executions_and_their_idle_loop_is_none() -> None:
@@ -274,7 +274,7 @@ def test_coroutines_are_executions_and_their_idle_loop_is_none() -> None:
     server.begins(call).is_in("asyncio.Event.wait")
     driver.gets(call)
 
-    root = merge(seen(scene).executions, by="kind")
+    root = merge(running_in(scene).executions, by="kind")
 
     assert named(root, "actor Server", "serve", "asyncio.Event.wait").count == 1
     assert root.count == 2
@@ -292,7 +292,7 @@ def test_stacks_without_user_code_begin_at_the_task() -> None:
     scene, _, actors = team(1)
     actors[0].threads[0].leaf = Frame(function="main_loop", file=RAY_WORKER, line=1, origin="ray")
 
-    assert [one.path[0].name for one in seen(scene).executions if one.kind == "actor Trainer"] == ["main_loop"]
+    assert [one.path[0].name for one in running_in(scene).executions if one.kind == "actor Trainer"] == ["main_loop"]
 
 
 @given(related_snapshots())
@@ -362,7 +362,7 @@ def test_a_branch_lists_executions_that_are_here_elsewhere_or_missing() -> None:
     for actor in actors[:3]:
         actor.is_in("threading.Barrier.wait")
     scene.actor("Trainer").idles()
-    root = merge(seen(scene).executions)
+    root = merge(running_in(scene).executions)
     barrier = named(root, "step", "threading.Barrier.wait")
 
     (trainers,) = company(root, barrier, lost(scene))
@@ -379,7 +379,7 @@ def test_a_worker_with_many_executions_elsewhere_counts_once() -> None:
     for _ in range(3):
         busy.begins(scene.call(busy, "serve", by=driver)).is_in("asyncio.Event.wait")
     other.begins(scene.call(other, "drain", by=driver)).sleeps()
-    root = merge(seen(scene).executions)
+    root = merge(running_in(scene).executions)
 
     (servers,) = company(root, named(root, "drain"), lost(scene))
 

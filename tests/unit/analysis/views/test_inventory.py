@@ -94,8 +94,8 @@ def test_each_worker_shows_its_activity() -> None:
         scene.call(clerk, "stamp", by=driver)
     driver.gets(call)
     idle = scene.worker().idles()
-    silent = scene.worker()
-    silent.is_unreachable = silent.is_unreadable = True
+    unreachable = scene.worker()
+    unreachable.is_unreachable = unreachable.is_unreadable = True
 
     found = occupants_of(scene)
     inventory = inventory_of(scene.snapshot())
@@ -106,7 +106,7 @@ def test_each_worker_shows_its_activity() -> None:
         clerk.worker_id: "waiting",
         worker.worker_id: "running",
         idle.worker_id: "idle",
-        silent.worker_id: "not read",
+        unreachable.worker_id: "not read",
     }
     assert found[clerk.worker_id].queued == 3
     assert found[driver.worker_id].queued == 0
@@ -224,11 +224,11 @@ def test_pending_parts_show_what_they_lack_and_similar_ones_are_one_row() -> Non
 
     lacking = {one.text: one for one in inventory_of(scene.snapshot()).lacking()}
 
-    told = {text: (one.what, one.count, one.is_stuck) for text, one in lacking.items()}
-    assert told["next waits for CPU, held by holder"] == ("task", 20, False)
-    assert told["huge asks for 64 CPU, but the most a node has is 1 CPU"] == ("task", 1, True)
-    assert ("actor", 1, True) in told.values()
-    assert told["placement group trainers waits for CPU, held by holder"] == ("placement group", 1, False)
+    lacking_by_text = {text: (one.what, one.count, one.is_stuck) for text, one in lacking.items()}
+    assert lacking_by_text["next waits for CPU, held by holder"] == ("task", 20, False)
+    assert lacking_by_text["huge asks for 64 CPU, but the most a node has is 1 CPU"] == ("task", 1, True)
+    assert ("actor", 1, True) in lacking_by_text.values()
+    assert lacking_by_text["placement group trainers waits for CPU, held by holder"] == ("placement group", 1, False)
     assert {one.vertex for one in lacking.values()} > {creation.key}
 
 

@@ -26,7 +26,7 @@ from tests.unit.support.random_snapshots import related_snapshots
 LATER_S = 60.0
 
 
-def taken(snapshot: Snapshot) -> AnalysedSnapshot:
+def analysed(snapshot: Snapshot) -> AnalysedSnapshot:
     return AnalysedSnapshot.of(snapshot)
 
 
@@ -38,9 +38,9 @@ def again(scene: Scene, later_s: float = LATER_S) -> Snapshot:
 
 def diff_after(scene: Scene, change: Callable[[], object] = lambda: None) -> Comparison:
     """The difference of two snapshots of a scene, before and after a change."""
-    before = taken(again(scene, 0.0))
+    before = analysed(again(scene, 0.0))
     change()
-    return compare(before, taken(again(scene)))
+    return compare(before, analysed(again(scene)))
 
 
 def changes(comparison: Comparison) -> dict[Key, set[str]]:
@@ -60,10 +60,9 @@ def waits(comparison: Comparison) -> dict[Key, set[str]]:
 
 
 def has_not_changed(comparison: Comparison) -> bool:
-    told = {
-        change for found in (changes(comparison), waits(comparison)) for which in found.values() for change in which
-    }
-    return told <= {"stayed", "not known"} and {found.change for found in comparison.findings} <= {"stayed"}
+    by_vertex = (*changes(comparison).values(), *waits(comparison).values())
+    kept = {change for found in by_vertex for change in found} <= {"stayed", "not known"}
+    return kept and {found.change for found in comparison.findings} <= {"stayed"}
 
 
 class Pair(Scene):
@@ -78,7 +77,7 @@ class Pair(Scene):
 
 @given(related_snapshots())
 def test_a_snapshot_differs_in_nothing_from_itself(snapshot: Snapshot) -> None:
-    one = taken(snapshot)
+    one = analysed(snapshot)
 
     comparison = compare(one, one)
 
@@ -89,7 +88,7 @@ def test_a_snapshot_differs_in_nothing_from_itself(snapshot: Snapshot) -> None:
 
 @pytest.mark.parametrize("name", ALL)
 def test_a_recorded_snapshot_differs_in_nothing_from_itself(name: str) -> None:
-    one = taken(load(RECORDED_CLUSTERS / name))
+    one = analysed(load(RECORDED_CLUSTERS / name))
 
     comparison = compare(one, one)
 
@@ -108,8 +107,8 @@ def test_both_directions_agree(cluster: SimulatedCluster, steps: int, order: ran
     shown.update()
     after = again(shown.scene)
 
-    there = compare(taken(before), taken(after))
-    back = compare(taken(replace(before, taken_at=TAKEN_AT + 2 * LATER_S)), taken(after))
+    there = compare(analysed(before), analysed(after))
+    back = compare(analysed(replace(before, taken_at=TAKEN_AT + 2 * LATER_S)), analysed(after))
 
     turned = {"new": "gone", "gone": "new"}
     expected = {key: {turned.get(one, one) for one in found} for key, found in changes(there).items()}
@@ -126,7 +125,7 @@ def test_an_execution_that_ended_does_not_stay(cluster: SimulatedCluster, steps:
     cluster.run(order, steps)
     shown.update()
 
-    found = changes(compare(taken(before), taken(again(shown.scene))))
+    found = changes(compare(analysed(before), analysed(again(shown.scene))))
 
     for number in running:
         if cluster.works[number].phase == "ended":
@@ -221,10 +220,10 @@ def test_the_change_of_an_unobserved_worker_is_unknown(how: str) -> None:
 
 def test_a_finding_has_ended_only_where_its_waits_were_observed() -> None:
     scene = Pair()
-    before = taken(again(scene, 0.0))
+    before = analysed(again(scene, 0.0))
     blind = replace(again(scene), samples=())
 
-    comparison = compare(before, taken(blind))
+    comparison = compare(before, analysed(blind))
 
     assert [found.change for found in comparison.findings] == ["not known"]
     assert {wait.change for wait in comparison.waits} == {"not known"}
@@ -254,7 +253,7 @@ def test_another_coroutine_at_the_same_address_is_another_execution() -> None:
     scene = Scene()
     driver, server = scene.driver(), scene.async_actor("Server")
     coro = server.begins(scene.call(server, "serve", by=driver))
-    before = taken(again(scene, 0.0))
+    before = analysed(again(scene, 0.0))
     snapshot = again(scene)
     renamed = snapshot
     for number, sample in enumerate(snapshot.samples):
@@ -270,7 +269,7 @@ def test_another_coroutine_at_the_same_address_is_another_execution() -> None:
         samples = (*renamed.samples[:number], replace(sample, workers=workers), *renamed.samples[number + 1 :])
         renamed = replace(renamed, samples=samples)
 
-    assert changes(compare(before, taken(renamed)))[coro.key] == {"gone", "new"}
+    assert changes(compare(before, analysed(renamed)))[coro.key] == {"gone", "new"}
 
 
 def test_a_wait_for_the_same_value_has_lasted_from_the_one_to_the_other() -> None:
@@ -371,9 +370,9 @@ def test_the_change_of_calls_of_an_unreachable_owner_is_unknown() -> None:
 
 def test_the_order_of_the_snapshots_does_not_matter() -> None:
     scene = Pair()
-    before = taken(again(scene, 0.0))
+    before = analysed(again(scene, 0.0))
     scene.worker_.threads[0].line = 99
-    after = taken(again(scene))
+    after = analysed(again(scene))
 
     assert compare(after, before) == compare(before, after)
 
@@ -388,7 +387,7 @@ def test_snapshots_of_different_clusters_are_rejected() -> None:
     )
 
     with pytest.raises(UsageError, match=r"different clusters \(10.0.0.1:6379 and 10.9.9.9:6379\)"):
-        compare(taken(one), taken(other))
+        compare(analysed(one), analysed(other))
 
 
 def crowd(size: int) -> tuple[Scene, list[SceneProcess]]:

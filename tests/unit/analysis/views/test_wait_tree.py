@@ -89,16 +89,16 @@ def test_a_cycle_is_drawn_once_and_closes_at_its_first_member() -> None:
     scene, actors = ring_of_three()
     tree, diagnosis = tree_of(scene.sample().second_sample().snapshot())
 
-    (circle,) = tree.roots
-    ring = tree.children(circle)
+    (cycle,) = tree.roots
+    ring = tree.children(cycle)
 
-    assert circle.role == "circle"
-    assert circle.finding == 0
-    assert circle.vertices == diagnosis.findings[0].cycle
+    assert cycle.role == "circle"
+    assert cycle.finding == 0
+    assert cycle.vertices == diagnosis.findings[0].cycle
     assert {branch.first for branch in ring} >= set(actors)
     edges = [branch.edge for branch in ring if branch.edge]
-    assert [edge.waiter for edge in edges] == list(circle.vertices)
-    assert [edge.target for edge in edges] == [*circle.vertices[1:], circle.vertices[0]]
+    assert [edge.waiter for edge in edges] == list(cycle.vertices)
+    assert [edge.target for edge in edges] == [*cycle.vertices[1:], cycle.vertices[0]]
     assert [branch.number for branch in ring] == [*range(1, len(ring) + 1)]
     assert [branch.follows for branch in ring] == [*range(2, len(ring) + 1), 1]
 
@@ -226,8 +226,8 @@ def test_a_waiter_across_a_cycle_is_named_as_above() -> None:
     cid.runs(of_cid).gets(of_bob)
     tree, _ = tree_of(scene.snapshot())
 
-    (circle,) = tree.roots
-    ring = {branch.first: branch for branch in tree.children(circle)}
+    (cycle,) = tree.roots
+    ring = {branch.first: branch for branch in tree.children(cycle)}
     (across,) = tree.children(ring[bob.key])
     (back,) = tree.children(across)
 
@@ -244,11 +244,11 @@ def test_timed_waits_for_each_other_are_a_cycle() -> None:
     right.runs(pong).gets(ping, timeout_s=5.0)
     tree, diagnosis = tree_of(scene.snapshot())
 
-    (circle,) = tree.roots
+    (cycle,) = tree.roots
 
     assert diagnosis.verdict != "deadlock"
-    assert circle.role == "circle"
-    assert {"timeout 5 s" in branch.edge.words for branch in tree.children(circle) if branch.edge} == {True}
+    assert cycle.role == "circle"
+    assert {"timeout 5 s" in branch.edge.words for branch in tree.children(cycle) if branch.edge} == {True}
 
 
 def test_a_vertex_without_waits_is_not_in_the_tree() -> None:

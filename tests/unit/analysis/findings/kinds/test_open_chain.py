@@ -37,8 +37,8 @@ def test_final_blockers_are_ranked_by_their_waiters() -> None:
 
     blockers = only_finding(scene.diagnose()).final_blockers
 
-    told = [(blocker.vertex, blocker.waiters_direct, blocker.waiters_total) for blocker in blockers]
-    assert told == [(behind_relay.key, 1, 3), (popular.key, 2, 2)]
+    ranking = [(blocker.vertex, blocker.waiters_direct, blocker.waiters_total) for blocker in blockers]
+    assert ranking == [(behind_relay.key, 1, 3), (popular.key, 2, 2)]
 
 
 def test_of_many_final_blockers_those_with_most_waiters_are_listed() -> None:

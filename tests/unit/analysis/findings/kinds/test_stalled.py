@@ -117,8 +117,8 @@ def ranks(count: int) -> Scene:
 def test_a_dead_or_idle_rank_is_named() -> None:
     scene = ranks(7)
     scene.actor("Trainer", name="lazy")
-    gone = scene.actor("Trainer", name="gone", state="DEAD", death_cause="out of memory")
-    scene.procs.remove(gone)
+    dead = scene.actor("Trainer", name="gone", state="DEAD", death_cause="out of memory")
+    scene.procs.remove(dead)
 
     finding = only_finding(twice(scene))
 
@@ -268,9 +268,9 @@ def test_an_execution_that_began_between_the_samples_might_end_the_wait() -> Non
 
 # Random snapshots
 
-State = Literal["parked", "parked with a timeout", "computes", "gets", "polls", "unseen"]
+State = Literal["parked", "parked with a timeout", "computes", "gets", "polls", "unread"]
 states: st.SearchStrategy[State] = st.sampled_from(
-    [*(["parked", "gets", "gets"] * 3), "parked with a timeout", "computes", "polls", "unseen"]
+    [*(["parked", "gets", "gets"] * 3), "parked with a timeout", "computes", "polls", "unread"]
 )
 
 
@@ -300,7 +300,7 @@ def _put(actor: SceneProcess, state: State, refs: list[Call]) -> None:
         actor.gets(*refs)
     elif state == "polls":
         actor.gets(*refs, timeout_s=1.0)
-    elif state == "unseen":
+    elif state == "unread":
         actor.is_unreadable = True
 
 

@@ -23,13 +23,13 @@ def test_a_task_without_waiters_can_be_infeasible() -> None:
 def test_similar_infeasible_tasks_are_one_finding() -> None:
     scene = Scene()
     first, second = scene.driver(), scene.driver()
-    alike = [infeasible(scene, by=driver) for driver in (first, first, second)]
+    similar = [infeasible(scene, by=driver) for driver in (first, first, second)]
     other = infeasible(scene, second, GPU=64.0)
-    first.gets(*alike[:2])
+    first.gets(*similar[:2])
 
     several, single = scene.diagnose().findings
 
-    assert several.members == tuple(call.key for call in alike)
+    assert several.members == tuple(call.key for call in similar)
     assert several.blocked_behind == (first.key,)
     assert several.summary == ("big (3 alike) can never run: each asks for 1 TPU, but no node has any TPU")
     assert single.members == (other.key,)
@@ -75,9 +75,9 @@ def test_an_infeasible_actor_blocks_its_callers() -> None:
 def test_a_call_of_a_dead_actor_is_orphaned() -> None:
     scene = Scene()
     driver = scene.driver()
-    gone = scene.actor("Gone")
-    call = scene.call(gone, "work", by=driver, state="PENDING_NODE_ASSIGNMENT")
-    scene.dies(gone, "out of memory")
+    dead = scene.actor("Gone")
+    call = scene.call(dead, "work", by=driver, state="PENDING_NODE_ASSIGNMENT")
+    scene.dies(dead, "out of memory")
     driver.gets(call)
 
     diagnosis = scene.diagnose()

@@ -194,10 +194,10 @@ def test_other_jobs_failures_are_not_named(scene: Callable[[], Scene]) -> None:
 
 
 def test_similar_failures_are_one_and_few_are_shown() -> None:
-    alike = [failed(task_id=f"{i:048x}", failed_at=TAKEN_AT - i, is_held=True) for i in range(1, 9)]
+    similar = [failed(task_id=f"{i:048x}", failed_at=TAKEN_AT - i, is_held=True) for i in range(1, 9)]
     others = [failed(task_id=f"{i:048x}", line=i, failed_at=TAKEN_AT - i) for i in range(100, 110)]
 
-    found = failures_beside(judged(stalled(), *others, *alike))
+    found = failures_beside(judged(stalled(), *others, *similar))
 
     assert [(one.count, one.ago_s) for one in found] == [(8, 1.0), (1, 100.0), (1, 101.0)]
     assert len(found) == SHOWN

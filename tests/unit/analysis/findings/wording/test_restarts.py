@@ -101,12 +101,12 @@ def test_the_last_error_is_that_of_the_previous_process_if_ray_names_it() -> Non
     fields = gcs_pb2.ActorTableData.DESCRIPTOR.fields_by_name
     row = gcs_pb2.ActorTableData(actor_id=bytes(16), num_restarts=2)
     processes = [bytes([number]) * 28 for number in (1, 2)]
-    tells = "previous_incarnations" in fields  # from Ray 2.60
-    for worker_id in processes if tells else ():
+    names_process = "previous_incarnations" in fields  # from Ray 2.60
+    for worker_id in processes if names_process else ():
         row.previous_incarnations.add(worker_id=worker_id)
-    gone = {one.hex(): GoneWorker(worker_id=one.hex(), node_id="", pid=7, cause=f"code {one[0]}") for one in processes}
+    dead = {one.hex(): GoneWorker(worker_id=one.hex(), node_id="", pid=7, cause=f"code {one[0]}") for one in processes}
 
-    told_of, without = [[one.last_error for one in actors_of([row], known)] for known in (gone, {})]
+    with_dead, without = [[one.last_error for one in actors_of([row], known)] for known in (dead, {})]
 
-    assert told_of == (["code 2"] if tells else [None])
+    assert with_dead == (["code 2"] if names_process else [None])
     assert without == [None]

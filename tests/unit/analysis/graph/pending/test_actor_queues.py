@@ -48,8 +48,8 @@ def test_an_arrival_counts_for_its_own_attempt_only() -> None:
     actor = busy_actor(scene, driver, count=3)
     call = scene.call(actor, "queued", by=driver).arrives()
     scene.sample()
-    (seen,) = scene.samples
-    scene.samples = [replace(seen, tasks=tuple(replace(task, attempt=1) for task in seen.tasks))]
+    (sample,) = scene.samples
+    scene.samples = [replace(sample, tasks=tuple(replace(task, attempt=1) for task in sample.tasks))]
 
     assert unobserved_targets(scene, scene.wait_of(call))
 

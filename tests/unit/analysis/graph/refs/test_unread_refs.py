@@ -35,10 +35,10 @@ class Ring:
 def test_a_deadlock_of_unread_refs_is_suspected_and_never_confirmed() -> None:
     ring = Ring()
 
-    told = ring.scene.sample().second_sample().diagnose()
+    diagnosis = ring.scene.sample().second_sample().diagnose()
 
-    assert (told.verdict, told.findings[0].confirmed) == ("deadlock", False)
-    assert told.findings[0].assumed == ("the refs that it waits for are among those that its process holds",)
+    assert (diagnosis.verdict, diagnosis.findings[0].confirmed) == ("deadlock", False)
+    assert diagnosis.findings[0].assumed == ("the refs that it waits for are among those that its process holds",)
 
 
 def test_an_unread_wait_may_be_for_any_other_held_ref() -> None:
@@ -74,9 +74,9 @@ def test_a_process_with_an_incomplete_list_of_refs_may_wait_for_another() -> Non
     ring.scene.sample().second_sample()
     failure = Failure(stage="core worker", reason="it returned only 1 of its 2 refs", worker_id=ring.left.worker_id)
 
-    told = msgspec.structs.replace(ring.scene.snapshot(), failures=(failure,))
+    snapshot = msgspec.structs.replace(ring.scene.snapshot(), failures=(failure,))
 
-    assert diagnose(told).verdict == "blocked"
+    assert diagnose(snapshot).verdict == "blocked"
 
 
 def test_a_process_that_holds_other_refs_in_the_second_sample_has_moved() -> None:
@@ -94,14 +94,14 @@ def test_an_unobserved_process_may_wait_but_has_no_wait() -> None:
     for proc in ring.members:
         proc.is_unreadable = True
 
-    told = ring.scene.sample().second_sample().diagnose()
+    diagnosis = ring.scene.sample().second_sample().diagnose()
 
-    assert (told.verdict, told.incomplete) == ("blocked", True)
-    waits = {vertex.label: vertex.wait for vertex in told.vertices.values()}
+    assert (diagnosis.verdict, diagnosis.incomplete) == ("blocked", True)
+    waits = {vertex.label: vertex.wait for vertex in diagnosis.vertices.values()}
     wait = waits["Left.ping"]
     assert wait is not None
     assert wait.kind == "perhaps ray.get"
-    assert "Right.pong" in {told.vertices[target.vertex].label for target in wait.groups[0].targets}
+    assert "Right.pong" in {diagnosis.vertices[target.vertex].label for target in wait.groups[0].targets}
 
 
 def test_an_unobserved_driver_may_wait_for_its_held_refs() -> None:
@@ -109,13 +109,13 @@ def test_an_unobserved_driver_may_wait_for_its_held_refs() -> None:
     ring.driver.keeps(ring.ping)
     ring.driver.is_unreadable = True
 
-    told = ring.scene.sample().second_sample().diagnose()
+    diagnosis = ring.scene.sample().second_sample().diagnose()
 
-    (driver,) = (vertex for vertex in told.vertices.values() if vertex.label.startswith("driver"))
+    (driver,) = (vertex for vertex in diagnosis.vertices.values() if vertex.label.startswith("driver"))
     assert driver.wait is not None
     assert driver.wait.kind == "perhaps ray.get"
-    assert told.verdict == "deadlock"
-    assert driver.key not in (*told.findings[0].members, *told.findings[0].blocked_behind)
+    assert diagnosis.verdict == "deadlock"
+    assert driver.key not in (*diagnosis.findings[0].members, *diagnosis.findings[0].blocked_behind)
 
 
 def test_a_partly_read_cluster_is_not_clear() -> None:
@@ -123,7 +123,7 @@ def test_a_partly_read_cluster_is_not_clear() -> None:
     actor = scene.actor("Left")
     actor.computes().access = "text stack"
 
-    told = scene.sample().diagnose()
+    diagnosis = scene.sample().diagnose()
 
-    assert (told.verdict, told.incomplete) == ("clear", True)
-    assert told.coverage.access == {"text stack": 1}
+    assert (diagnosis.verdict, diagnosis.incomplete) == ("clear", True)
+    assert diagnosis.coverage.access == {"text stack": 1}

@@ -35,15 +35,15 @@ class Held:
         graph = self.scene.graph()
         found: set[str] = set()
         ahead: list[Key] = [AnyKey("end of actor", (self.actor.actor_id,))]
-        seen = set(ahead)
+        visited = set(ahead)
         while ahead:
             vertex = graph[ahead.pop()]
             if vertex.kind != "lifetime":
                 found.add(vertex.label)
                 continue
             assert vertex.wait is not None
-            targets = {target.vertex for group in vertex.wait.groups for target in group.targets} - seen
-            seen |= targets
+            targets = {target.vertex for group in vertex.wait.groups for target in group.targets} - visited
+            visited |= targets
             ahead += targets
         return found
 
@@ -212,17 +212,17 @@ def test_a_restarting_actor_may_do_anything() -> None:
     assert it.enders() == {"driver train.py", "Trainer.__init__"}
 
 
-@pytest.mark.parametrize("how", ["silent", "unseen", "without stacks"])
-@pytest.mark.parametrize("who", ["driver", "actor", "bystander"])
-def test_an_unobserved_process_may_end_the_actor(who: str, how: str) -> None:
+@pytest.mark.parametrize("how", ["unreachable", "unreadable", "without stacks"])
+@pytest.mark.parametrize("process", ["driver", "actor", "bystander"])
+def test_an_unobserved_process_may_end_the_actor(process: str, how: str) -> None:
     it = held()
     bystander = it.scene.worker().idles()
-    proc = {"driver": it.driver, "actor": it.actor, "bystander": bystander}[who]
+    proc = {"driver": it.driver, "actor": it.actor, "bystander": bystander}[process]
     proc.is_unreachable, proc.is_unreadable, proc.has_no_stacks = (
-        how == one for one in ("silent", "unseen", "without stacks")
+        how == one for one in ("unreachable", "unreadable", "without stacks")
     )
 
-    is_stuck = who == "bystander" and how != "silent"  # it reported that it holds no handle
+    is_stuck = process == "bystander" and how != "unreachable"  # it reported that it holds no handle
 
     assert (it.verdict() == "deadlock") == is_stuck
 
@@ -309,11 +309,11 @@ def test_only_executions_calls_actors_and_groups_are_members() -> None:
     snapshot = it.scene.sample().second_sample().snapshot()
 
     analysed = AnalysedSnapshot.of(snapshot)
-    (told,) = json.loads(check_json(analysed))["findings"]
+    (finding,) = json.loads(check_json(analysed))["findings"]
 
-    assert [one["execution"] for one in told["members"]] == ["driver train.py", "wanting"]
-    assert [one["execution"] for one in told["blocked_behind"]] == ["wanting too", "wanting too"]
-    assert (told["waiters_direct"], told["waiters_total"]) == (2, 2)
-    assert "2 more pending behind it" in told["explanation"]
+    assert [one["execution"] for one in finding["members"]] == ["driver train.py", "wanting"]
+    assert [one["execution"] for one in finding["blocked_behind"]] == ["wanting too", "wanting too"]
+    assert (finding["waiters_direct"], finding["waiters_total"]) == (2, 2)
+    assert "2 more pending behind it" in finding["explanation"]
     waits, _ = waits_of(analysed.diagnosis)
     assert waits == {"ray.get": 1, "resources": 3}
