@@ -1,4 +1,4 @@
-"""What was concluded from a snapshot: the wait-for graph's vertices and waits, findings, the verdict.
+"""Conclusions from a snapshot: the vertices and waits of the wait-for graph, findings, and the verdict.
 
 A vertex is anything that can wait or be waited for. Its key is typed, see :mod:`dstack.vertex_keys`; ``str()`` of it is
 stable text.
@@ -8,44 +8,70 @@ from __future__ import annotations
 
 from typing import Literal
 
-from dstack.model import Access, Failure, GroupCall, Model
+from dstack.model import Access, CallKind, Failure, GroupCall, Model
 from dstack.vertex_keys import AnyKey, Key, UnknownKey
 
 Evidence = Literal["exact", "inferred"]
 VertexKind = Literal["execution", "task", "placement group", "room", "lifetime", "unknown"]
 NeverKind = Literal["orphaned", "infeasible"]
 FailOn = Literal["deadlock", "stalled", "starved"]
-"""What makes ``check`` fail; each includes those before it. A deadlock is also one that is suspected, or a hang."""
+"""The findings that make ``check`` fail; each includes those before it. Suspected deadlocks and hangs count, too."""
 FindingKind = Literal["deadlock", "orphaned", "infeasible", "starved", "blocked", "polling", "stalled"]
 Verdict = Literal["deadlock", "hang", "stalled", "blocked", "clear"]
+WaitKind = Literal[
+    CallKind,  # the calls that dstack recognises; "other" for all others, which Wait.what names
+    "actor creation",
+    "actor slot",
+    "arguments",
+    "backpressure",
+    "channel read",
+    "channel write",
+    "coroutine",
+    "event loop",
+    "executor",
+    "kept value",
+    "lifetime",
+    "next call",
+    "order",
+    "perhaps ray.get",
+    "placement group",
+    "ranks",
+    "resources",
+    "retry",
+    "runtime environment",
+    "scheduler",
+    "Serve request",
+    "Serve slot",
+    "step",
+    "thread",
+]
+"""What kind of dependency a wait has. dstack.analysis.naming.sentences has the sentence for each kind."""
 _HELPERS = (AnyKey, UnknownKey)
-SERVE_REQUEST = "Serve request"
-"""The kind of wait of code of Ray Serve that passes a request on to the user's method."""
-_PASSED_ON = ("thread", SERVE_REQUEST)
-"""The kinds of wait of what stands for another execution."""
+_PASSED_ON: tuple[WaitKind, ...] = ("thread", "Serve request")
+"""The kinds of wait of a vertex that represents another execution."""
 VERDICTS: tuple[Verdict, ...] = ("deadlock", "hang", "stalled", "blocked", "clear")
 """Worst first."""
 
 
 class Target(Model, frozen=True):
-    """One thing waited for: a vertex, and the ObjectRef through which it is waited for, if any."""
+    """One dependency of a wait: a vertex, and the awaited ObjectRef that it produces, if any."""
 
     vertex: Key
     ref: str | None = None
 
 
 class Group(Model, frozen=True):
-    """``needs`` of these targets must be given before the wait ends. More needed than targets: never."""
+    """``needs`` of these targets must proceed before the wait ends. With fewer targets than that, it never ends."""
 
     needs: int
     targets: tuple[Target, ...] = ()
 
 
 class GroupWait(Model, frozen=True):
-    """A wait in a call on a process group: the ranks that are in the same call, the waiter's included, and the others.
+    """A wait in a call on a process group: the ranks ``inside`` the same call, with the waiter's, and the missing ones.
 
-    ``missing`` are those of which at least one must come, or all of them where none may leave before; empty where it is
-    not known whether any has to.
+    At least one of the ``missing`` ranks must enter the call, or all of them if no member may leave it before. It is
+    empty if that is unknown.
     """
 
     call: GroupCall
@@ -54,7 +80,7 @@ class GroupWait(Model, frozen=True):
 
 
 class AbsentRank(Model, frozen=True):
-    """A member of a process group that is not in the call that others are in, and what is known of its actor.
+    """A member of a process group that is missing from a call, with the state of its actor.
 
     ``is_idle`` says that its actor is alive and runs nothing, ``is_dead`` that it has died.
     """
@@ -66,19 +92,19 @@ class AbsentRank(Model, frozen=True):
 
 
 class Wait(Model, frozen=True):
-    """Why a vertex cannot go on; it holds until every group has what it needs.
+    """Why a vertex cannot proceed: it waits until each of the groups has what it needs.
 
-    ``total`` and ``needed`` describe the call itself, with values already there counted in. ``resources`` names
-    what is asked for where the wait is for resources. ``inferred`` says how the groups are known, where they were not
-    read as they are. If they depend on assumptions, ``assumed`` lists these, and ``proven_groups`` are the groups
-    without them. ``what`` names the call where its kind does not say enough. ``loop`` is the thread, one of the
-    targets, that a coroutine needs besides, since it keeps the event loop to itself. ``polls`` is the place of a loop,
-    ``FILE:LINE``, that several readings show to do nothing but wait again. ``is_linked`` says that it is for what was
-    seen to reach an object of its own process. ``of_group`` describes a call on a process group. ``fails_after_s`` is
-    a timeout of a library, not of the program, that ends the wait with an error: the waiter does not proceed by it.
+    ``needed`` and ``total`` describe the call itself, including refs that have a value already. ``resources`` are the
+    names of the requested resources. ``inferred`` is the reason for the groups if they were not read exactly.
+    ``assumed`` are the assumptions that the groups depend on, and ``proven_groups`` the groups without them. ``what``
+    is the name of the call if the kind is not enough. ``loop`` is a target that a coroutine needs besides: the thread
+    that blocks its event loop. ``polls`` is the place of a loop, ``FILE:LINE``, that does nothing but wait again in
+    several readings. ``is_linked`` says that the targets can reach an object of their process that the wait is on.
+    ``of_group`` describes a call on a process group. ``fails_after_s`` is a timeout of a library, not of the program:
+    it ends the wait with an error, so the waiter does not proceed by it.
     """
 
-    kind: str
+    kind: WaitKind
     groups: tuple[Group, ...]
     inferred: str | None = None
     timeout_s: float | None = None
@@ -93,6 +119,16 @@ class Wait(Model, frozen=True):
     is_linked: bool = False
     of_group: GroupWait | None = None
     fails_after_s: float | None = None
+
+    @property
+    def kind_name(self) -> str:
+        """The kind as users read it: the name of the call if that is of no kind of its own."""
+        return self.call if self.kind == "other" else self.kind
+
+    @property
+    def call(self) -> str:
+        """The name of the call, else the kind."""
+        return self.what or self.kind
 
     @property
     def evidence(self) -> Evidence:
@@ -111,28 +147,26 @@ class Wait(Model, frozen=True):
 
 
 class Since(Model, frozen=True):
-    """For how long something has lasted; what is not known is None. As good as the hosts' clocks agree."""
+    """The bounds of a duration, None if unknown. They are as accurate as the clocks of the hosts."""
 
     at_least_s: float | None = None
     at_most_s: float | None = None
 
 
 class Vertex(Model, frozen=True):
-    """Something in the wait-for graph; which fields are set depends on ``kind``.
+    """One vertex of the wait-for graph; its kind determines the fields that are set.
 
-    A ``room`` is what is missing on a node, and a ``lifetime`` the end of an actor, the removal of a placement group,
-    or anybody of many who can bring such about; ``holder`` is whose end it is.
+    An execution is a thread, with its ``os_thread_id``, or a coroutine, with its ``coroutine_id``. A ``room`` is what
+    is missing on a node. A ``lifetime`` is the end of an actor or the removal of a placement group, of the ``holder``,
+    or represents any of the users that can cause it.
 
-    An execution is a thread, by its ``os_thread_id``, or a coroutine, by its ``coroutine_id``.
-
-    ``never`` says why this can never be given, and ``never_kind`` whether that is because somebody who would have
-    made it is gone, or because nobody has what it asks for. ``is_confirmed`` is true when a second
-    sample showed the same wait again, false when only the first sample saw it. ``unobserved`` marks an unknown
-    vertex that might as well be stuck: it could not be read; ``at_most`` are all that it may depend on, None where
-    that is not known. ``waker_of`` names the call, as ``queue.Queue.get``, of
-    an unknown vertex that is whoever ends that call: it was all seen, but not who that is; ``child_pid`` is of one that
-    is a process which its worker has started. ``absent`` is the member of a process group that a helper stands for.
-    ``since`` bounds the wait.
+    ``never`` is the reason why the vertex can never complete; ``never_kind`` distinguishes a dead producer from a
+    request that no node can satisfy. ``is_confirmed`` is true if a second sample showed the same wait. An unknown
+    vertex that is ``unobserved`` could not be read, so it may be stuck; ``at_most`` are all its possible dependencies,
+    None if unknown. One with ``waker_of``, the name of a call such as ``queue.Queue.get``, is the unknown waker of that
+    call: all processes were read, but nothing shows what will end it. ``child_pid`` is set for a child process.
+    ``absent`` is the member of a process group that a helper represents. ``is_graph_loop`` marks a task that may be an
+    actor's loop in a compiled graph. ``since`` bounds the duration of the wait.
     """
 
     key: Key
@@ -153,20 +187,22 @@ class Vertex(Model, frozen=True):
     waker_of: str | None = None
     child_pid: int | None = None
     absent: AbsentRank | None = None
+    is_graph_loop: bool = False
     since: Since | None = None
 
     @property
     def is_counted(self) -> bool:
         """Whether it is an execution, a pending call, an actor or a placement group.
 
-        Helpers are not: one of many, room, an actor's end, what is unknown, and what waits for the execution that it
-        stands for: a call on one of several threads, a request that Serve passes on to the user's method.
+        Helpers are not counted: room, the end of an actor, unknown vertices, and vertices that represent others. Nor
+        are vertices whose wait only passes on to another execution: a call on one of several threads, or a request
+        that Serve passes on to the user's method.
         """
         return not isinstance(self.key, _HELPERS) and (self.wait is None or self.wait.kind not in _PASSED_ON)
 
 
 class FinalBlocker(Model, frozen=True):
-    """What an open chain ends in, with how many wait on it directly and in all; helpers are not counted."""
+    """A vertex that an open chain ends in, with its numbers of direct waiters and of all waiters, without helpers."""
 
     vertex: Key
     waiters_direct: int
@@ -174,7 +210,7 @@ class FinalBlocker(Model, frozen=True):
 
 
 class Step(Model, frozen=True):
-    """One sentence of an explanation; the vertex and the line of code that it is about, if any."""
+    """One sentence of an explanation, with its vertex and line of code, if any."""
 
     text: str
     vertex: Key | None = None
@@ -184,11 +220,11 @@ class Step(Model, frozen=True):
 
 
 class Entry(Model, frozen=True):
-    """One numbered row of a diagram: an execution or pending call, its line of code, and what it waits for.
+    """One numbered row of a diagram: an execution or pending call, its line of code, and its dependency.
 
-    ``place`` is its actor, rank, process and node, as far as known; ``does`` says what it waits for, with the numbers
-    of other entries, or what it does instead. ``also`` are further remarks, one per line. An entry that ``is_brief``
-    is printed in one line: it stands between the first and the last of a long cycle or chain.
+    ``place`` is its actor, rank, process and node, without unknown parts. ``does`` is its dependency, with the numbers
+    of other entries, or its activity. ``also`` are further remarks, one per line. An entry that ``is_brief`` is printed
+    in one line, in the middle of a long cycle or chain.
     """
 
     number: int
@@ -204,10 +240,10 @@ class Entry(Model, frozen=True):
 
 
 class Diagram(Model, frozen=True):
-    """A finding as a reader sees it at a glance: a cycle or a chain of numbered entries, and what is blocked behind it.
+    """The short form of a finding: a cycle or chain of numbered entries, and what is blocked behind it.
 
-    A row that is no :class:`Entry` is a remark between two of them, as on entries that were folded. ``remarks`` are
-    printed after the fix: other members, other final blockers, failures.
+    A row that is no :class:`Entry` is a remark between two of them, such as on entries that are left out. ``remarks``
+    are printed after the fix: other members, other final blockers, failures.
     """
 
     is_cycle: bool = False
@@ -217,12 +253,12 @@ class Diagram(Model, frozen=True):
 
 
 class FailedBefore(Model, frozen=True):
-    """A task that failed, or an actor that died, beside a wait that may depend on it: never a finding by itself.
+    """A failed task or dead actor that may explain a wait; it is never a finding by itself.
 
-    ``name`` is the task's or the actor's, ``actor`` the one that the task was called on. ``error_type`` is Ray's name
-    of the kind of error, or of the reason of a death. ``is_held`` says that a process still holds the task's result,
-    ``is_related`` that a process, actor or class of the wait is that of the failure. ``count`` are those alike, of
-    which the rest is about the first. ``ago_s`` is None where clocks do not agree.
+    ``name`` is that of the task or actor, ``actor`` is the actor of the task. ``error_type`` is Ray's name of the kind
+    of error, or of the reason of a death. ``is_held`` says that a process still holds the task's result, ``is_related``
+    that the failure is in a process, actor or class of the wait. ``count`` is the number of similar failures; the other
+    fields are those of the first. ``ago_s`` is None if clocks differ.
     """
 
     name: str
@@ -246,11 +282,10 @@ class FailedBefore(Model, frozen=True):
 
 
 class Progress(Model, frozen=True):
-    """What moved in the jobs of a finding within ``watched_s`` seconds, beside polls and libraries' own calls.
+    """Progress in the jobs of a finding within ``watched_s`` seconds, without polls and calls of libraries.
 
-    Tasks that ``started``, ``finished`` and were ``submitted``; ``cpu_s`` is the CPU time of their processes, as far as
-    these were read twice. ``idle_s`` is how long ago the last task of the jobs ended, by Ray's task events, where these
-    tell.
+    ``started``, ``finished`` and ``submitted`` count tasks; ``cpu_s`` is the CPU time of the jobs' processes that were
+    read twice. ``idle_s`` is how long ago the last task of the jobs ended, by Ray's task events, None if unknown.
     """
 
     watched_s: float
@@ -267,18 +302,18 @@ class Progress(Model, frozen=True):
 
 
 class Finding(Model, frozen=True):
-    """One conclusion.
+    """One conclusion about the waits of the cluster.
 
-    ``members`` are vertex keys: of a deadlock its core, the shortest cycle first and in order; of an open chain its
-    waits. ``blocked_behind`` are waits that depend on the members and can never proceed either. ``helpers`` are the
-    vertices between them that are not counted (:attr:`Vertex.is_counted`); ``cycle`` has those of the cycle, too.
+    ``members`` are vertex keys: the deadlocked set, with its shortest cycle first and in order, or the waits of an open
+    chain. ``blocked_behind`` are waits that depend on the members and can never proceed either. ``helpers`` are the
+    vertices between them that are not counted (:attr:`Vertex.is_counted`); ``cycle`` includes its helpers.
     ``polled_by`` are waits with a timeout for any of these: they proceed, without a result. ``waiters_total`` is the
-    number of waits that depend on the finding without being part of it, ``waiters_direct`` of those that depend on a
-    part directly. Of an open chain they count all of its waits, and those for its ends. ``jobs`` are the jobs that
-    take part, ``watched_s`` is how long the finding was observed without progress, and ``since`` how long all waits of
-    its members have lasted. A finding with ``assumed`` is suspected: two samples agree, but it rests on these
-    assumptions. ``progress`` is what moved in its jobs meanwhile, ``failed_before`` are failures that its waits may
-    depend on. ``explanation`` has a sentence for each member, ``diagram`` is the short form of it.
+    number of waits outside of the finding that depend on it, ``waiters_direct`` of those that depend on a member
+    directly. For an open chain they count all its waits, and the direct ones for its ends. ``jobs`` are the jobs that
+    take part, ``watched_s`` is how long the finding was observed without progress, and ``since`` bounds the duration of
+    all waits of its members. A finding with ``assumed`` is suspected: two samples agree, but it depends on these
+    assumptions. ``progress`` is the progress in its jobs meanwhile, ``failed_before`` are failures that may explain its
+    waits. ``explanation`` has a sentence for each member, ``diagram`` is the short form.
     """
 
     kind: FindingKind
@@ -305,10 +340,10 @@ class Finding(Model, frozen=True):
 
 
 class OutsideWait(Model, frozen=True):
-    """Executions that wait in the same ``call`` at the same line, for nothing that Ray could give.
+    """Executions that wait in the same ``call`` at the same line, and do not depend on Ray.
 
-    ``kind`` is what waits there; the line is that of the user's own code, if there is any. ``since`` bounds how long
-    each of them has waited.
+    ``kind`` is the kind of the executions; the line is that of user code, if there is any. ``since`` bounds the
+    duration of each of these waits.
     """
 
     call: str
@@ -320,14 +355,14 @@ class OutsideWait(Model, frozen=True):
 
 
 class Ratio(Model, frozen=True):
-    """How many of how many were observed."""
+    """The number of observed nodes or workers, and of all."""
 
     observed: int
     total: int
 
 
 class Coverage(Model, frozen=True):
-    """What the diagnosis rests on; ``access`` counts workers by the best way in which they could be read."""
+    """The observations behind a diagnosis; ``access`` counts workers by the best way in which they could be read."""
 
     nodes: Ratio
     workers: Ratio

@@ -1,8 +1,8 @@
-"""The identity of a vertex in the wait-for graph: its kind and the ids of what it is, never its name.
+"""The identity of a vertex in the wait-for graph: its kind and ids, never its name.
 
-Equal keys in two samples, or in two snapshots of one cluster, are the same thing. Keys are hashed and compared for each
-edge of a graph, so they are structs that cache their hash. ``str()`` of a key is stable text for files, widgets and a
-stable order; nothing parses it.
+Equal keys in two samples, or in two snapshots of one cluster, identify the same vertex. Keys are hashed and compared
+for each edge of a graph, so they are structs that cache their hash. ``str()`` of a key is stable text for files,
+widgets and a stable order; nothing parses it.
 """
 
 from __future__ import annotations
@@ -46,7 +46,32 @@ Unknown = Literal[
     "value",
     "worker",
 ]
-"""What a vertex is whose own waits are not known."""
+"""The kinds of vertices whose waits are unknown."""
+
+Helper = Literal[
+    "Serve slot",
+    "actor slot",
+    "arguments",
+    "end of actor",
+    "event loop",
+    "future",
+    "held",
+    "holders",
+    "job",
+    "left",
+    "order",
+    "process",
+    "rank",
+    "ranks",
+    "reach of",
+    "ready",
+    "removal",
+    "room",
+    "silent",
+    "tasks of",
+    "thread",
+]
+"""The kinds of helpers."""
 
 
 class Key(Struct, frozen=True, cache_hash=True, gc=False):
@@ -74,7 +99,7 @@ class CoroutineKey(Key, frozen=True, cache_hash=True, gc=False):
 
 
 class TaskKey(Key, frozen=True, cache_hash=True, gc=False):
-    """A task that is not known to run on one certain thread, or as one certain coroutine."""
+    """A task whose thread or coroutine is unknown, or that does not run."""
 
     task_id: str
 
@@ -83,7 +108,7 @@ class TaskKey(Key, frozen=True, cache_hash=True, gc=False):
 
 
 class DriverKey(Key, frozen=True, cache_hash=True, gc=False):
-    """A driver without stacks."""
+    """A driver whose stacks could not be read."""
 
     worker_id: str
 
@@ -104,9 +129,9 @@ Id: TypeAlias = "str | int | float | Key | tuple[Id, ...] | None"
 
 
 class AnyKey(Key, frozen=True, cache_hash=True, gc=False):
-    """A helper: any of many that are waited for in the same way, room on a node, an actor's end."""
+    """A helper: a vertex that represents several others, room on a node, or the end of an actor."""
 
-    what: str
+    what: Helper
     ids: tuple[Id, ...]
 
     def __str__(self) -> str:
@@ -114,7 +139,7 @@ class AnyKey(Key, frozen=True, cache_hash=True, gc=False):
 
 
 class UnknownKey(Key, frozen=True, cache_hash=True, gc=False):
-    """A dependency whose own waits are not known."""
+    """A dependency whose waits are unknown."""
 
     what: Unknown
     ids: tuple[Id, ...] = ()
@@ -124,7 +149,7 @@ class UnknownKey(Key, frozen=True, cache_hash=True, gc=False):
 
     @property
     def is_scheduler(self) -> bool:
-        """Whether it is the scheduler, for a request that it could place."""
+        """Whether it is the scheduler, for a request that could be placed."""
         return self.what == "scheduler"
 
     @property
@@ -134,12 +159,12 @@ class UnknownKey(Key, frozen=True, cache_hash=True, gc=False):
 
     @property
     def is_available_value(self) -> bool:
-        """Whether it is a value that is there already."""
+        """Whether it is a value that is available already."""
         return self.what == "fetched value"
 
 
 class ChildThreadKey(Key, frozen=True, cache_hash=True, gc=False):
-    """A thread of a process that a worker has started; its main thread stands for the process."""
+    """A thread of a child process of a worker; the main thread represents the process."""
 
     worker_id: str
     pid: int

@@ -23,7 +23,7 @@ def keys() -> list[Key]:
         TaskKey("w"),
         DriverKey("w"),
         GroupKey("w"),
-        AnyKey("lock", ("w", 1)),
+        AnyKey("future", ("w", 1)),
         UnknownKey("thread", ("w", 1)),
         UnknownKey("coroutine", ("w", 1)),
         UnknownKey("target", (ThreadKey("w", 1),)),

@@ -1,38 +1,42 @@
-"""The wait-for graph while it is drawn: its vertices, and the shapes of wait that all readers of a sample share.
+"""The wait-for graph under construction: its vertices, and the forms of wait that all modules share.
 
-A claim is made only where it follows from what was seen. Where several things could be what is waited for, the wait is
-for any one of them and marked inferred: the truth can only be harder to satisfy, so nothing is called stuck that is
-not. Where nothing is known, the target is an ``unknown`` vertex, which counts as able to go on.
+The graph claims only what follows from the observations. If a wait could have several dependencies, it is for any one
+of them and marked as inferred: the real wait can only be harder to satisfy, so no false deadlock is reported. If the
+dependency is unknown, the target is an ``unknown`` vertex, which counts as able to proceed.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from typing import Literal
 
 import msgspec
 
 from dstack.analysis.index.sample_index import SampleIndex
 from dstack.analysis.index.task_assignment import is_blocked_loop
 from dstack.analysis.naming import names
-from dstack.diagnosis import Group, Target, Vertex, Wait
+from dstack.diagnosis import Group, Target, Vertex, Wait, WaitKind
 from dstack.model import Thread
 from dstack.vertex_keys import AnyKey, ChildThreadKey, Id, Key, Unknown, UnknownKey
 
 FEW = 8
-"""So many possible targets of waits of which there may be very many are named in each."""
+"""The most targets that each wait names if there may be very many such waits."""
 MANY = 32
-"""More possible targets than this are shared through a vertex of their own, so that the graph stays small."""
+"""More targets than this are shared through a helper vertex, so that the graph stays small."""
+
+SharedWaitKind = Literal["actor slot", "arguments", "event loop", "order", "thread"]
+"""The kinds of wait for one of several targets that other waits may share."""
 
 
 class GraphBuilder:
-    """The vertices of one sample by key, waiting or not."""
+    """The vertices of one sample by key, with or without a wait."""
 
     def __init__(self, index: SampleIndex) -> None:
         self.index = index
         self.vertices: dict[Key, Vertex] = {}
 
     def add(self, vertex: Vertex) -> None:
-        """Enters a vertex under its key."""
+        """Add a vertex under its key."""
         self.vertices[vertex.key] = vertex
 
     def unknown(
@@ -44,14 +48,14 @@ class GraphBuilder:
         at_most: Iterable[Key] | None = None,
         worker_id: str | None = None,
     ) -> Target:
-        """A target whose waits are not known, so it counts as able to proceed; ``kind`` and ``ids`` identify it.
+        """A target whose waits are unknown, so it counts as able to proceed; ``kind`` and ``ids`` identify it.
 
-        ``unobserved`` says that it is one only because it could not be read, and ``at_most`` on what it may depend, if
-        that is known; ``worker_id`` where it is, if known.
+        ``unobserved`` says that it is unknown because it could not be read. ``at_most`` are all keys that it may depend
+        on, and ``worker_id`` is its worker, if known.
         """
         key = UnknownKey(kind, ids)
         if key not in self.vertices:
-            threads = self._threads_to_look_at(worker_id) if worker_id else []
+            threads = self._threads_to_inspect(worker_id) if worker_id else []
             vertex = Vertex(
                 key=key,
                 kind="unknown",
@@ -64,14 +68,14 @@ class GraphBuilder:
             self.add(vertex)
         return Target(vertex=key)
 
-    def _threads_to_look_at(self, worker_id: str) -> list[Thread]:
-        """Those that run tasks, or keep an event loop from running them."""
+    def _threads_to_inspect(self, worker_id: str) -> list[Thread]:
+        """The threads that run tasks, or block an event loop that runs them."""
         loops = self.index.threads_with_role(worker_id, "loop")
         blocked = [loop for loop in loops if is_blocked_loop(self.index, loop)]
         return self.index.threads_with_role(worker_id, "task") or blocked
 
-    def other_side(self, call: str, *where: Id) -> Target:
-        """Whoever ends a call that was seen, but not who can end it; ``where`` tells two of the same name apart."""
+    def unknown_waker(self, call: str, *where: Id) -> Target:
+        """The unknown waker of a call; ``where`` distinguishes two calls of the same name."""
         key = UnknownKey("other side", (call, *where))
         if key not in self.vertices:
             self.add(Vertex(key=key, kind="unknown", label="unknown waker", waker_of=call))
@@ -85,12 +89,12 @@ class GraphBuilder:
             self.add(Vertex(key=key, kind="unknown", label=label, worker_id=worker_id, child_pid=pid))
         return Target(vertex=key)
 
-    def one_of(self, kind: str, find: Callable[[], Iterable[Target]], reason: str, *whose: Id) -> Wait:
-        """A wait for one of several, which are ``whose``: exact if there is but one, shared if there are many.
+    def one_of(self, kind: SharedWaitKind, find: Callable[[], Iterable[Target]], reason: str, *ids: Id) -> Wait:
+        """A wait for one of several targets: exact if there is only one, shared if there are many.
 
-        They are found anew only as long as they are few.
+        ``kind`` and ``ids`` identify the targets, which ``find`` returns. It is not called again if they are many.
         """
-        key = AnyKey(kind, whose)
+        key = AnyKey(kind, ids)
         known = self.vertices.get(key)
         if known is not None and known.wait is not None:
             return self.shared(key, known.wait)
@@ -102,7 +106,7 @@ class GraphBuilder:
         return self.shared(key, wait)
 
     def shared(self, key: AnyKey, wait: Wait) -> Wait:
-        """The wait as it is, or if it is for many, through a vertex that all share who wait for the same."""
+        """The wait itself, or if it has many targets, one through a helper that all such waits share."""
         count = len(wait.groups[0].targets)
         if count <= MANY:
             return wait
@@ -111,6 +115,6 @@ class GraphBuilder:
         return msgspec.structs.replace(wait, groups=(Group(needs=1, targets=(Target(vertex=key),)),))
 
 
-def waits_for(kind: str, target: Target) -> Wait:
-    """A wait for one thing."""
+def waits_for(kind: WaitKind, target: Target) -> Wait:
+    """A wait for a single target."""
     return Wait(kind=kind, groups=(Group(needs=1, targets=(target,)),))

@@ -1,45 +1,42 @@
-"""Waits in the channels of compiled graphs: a read for the stage that writes, a write for those that have not read.
+"""Waits in the channels of compiled graphs: a read waits for the writing stage, a write for slow readers.
 
-Both ends of a channel count the executions, so it is known which of them is ahead. Who waits for a value that was
-written already needs only to take it. Who waits for room although all have taken the values that were there waits for a
-value that a reader still refers to: large ones are not copied, and stay in the channel as long as they are in use.
+Both ends of a channel count the executions, so it is known which of them is ahead. A reader of a value that is written
+already only has to read it. A writer may wait for room although all readers have read all values: then a reader still
+refers to a value. Large values are not copied, and stay in the channel as long as they are in use.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from functools import cached_property
-from typing import NamedTuple
 
 from msgspec.structs import replace
 
 from dstack.analysis.graph.builder import GraphBuilder
-from dstack.analysis.graph.resources.lifetimes import Lifetimes
-from dstack.analysis.index.task_assignment import ANY_CODE
+from dstack.analysis.graph.users import Users
+from dstack.analysis.index.task_assignment import is_graph_loop
 from dstack.analysis.naming import names
 from dstack.analysis.naming.vertex_details import execution_of
 from dstack.diagnosis import Group, Target, Vertex, Wait
 from dstack.model import BlockedCall, ChannelCall, GraphChannel, GraphStage
 from dstack.vertex_keys import TaskKey, ThreadKey
 
-READ, WRITE, KEPT = "channel read", "channel write", "kept value"
-"""The kinds of these waits."""
-LOOP = f".{ANY_CODE}"
-"""How the names of the tasks end that are the loops of actors in graphs, and other calls of that kind."""
 DROPPED = "only code of its process drops a value that was read from a graph's channel and not copied"
 
 
-class _End(NamedTuple):
-    """A stage, or a graph's driver, with the worker whose process it is in."""
+@dataclass(frozen=True, slots=True)
+class _End:
+    """One end of a channel: a stage or the graph's driver, with its worker."""
 
     worker_id: str
     stage: GraphStage
 
 
-def add_channel_waits(graph: GraphBuilder, lifetimes: Lifetimes) -> None:
-    """Completes the waits of executions that are in a channel."""
-    channels = _Channels(graph, lifetimes)
+def add_channel_waits(graph: GraphBuilder, users: Users) -> None:
+    """Complete the waits of executions that are in a channel."""
+    channels = _Channels(graph, users)
     for vertex in list(graph.vertices.values()):
         execution = execution_of(graph.index, vertex) if vertex.kind == "execution" else None
         call = execution.call if execution else None
@@ -48,27 +45,33 @@ def add_channel_waits(graph: GraphBuilder, lifetimes: Lifetimes) -> None:
 
 
 class _Channels:
-    def __init__(self, graph: GraphBuilder, lifetimes: Lifetimes) -> None:
+    def __init__(self, graph: GraphBuilder, users: Users) -> None:
         self._graph = graph
         self._index = graph.index
-        self._lifetimes = lifetimes
+        self._users = users
 
     def wait(self, vertex: Vertex, call: BlockedCall, blocked: ChannelCall) -> Wait | None:
-        """What one end of a channel waits for; None where its stage was not read."""
+        """The wait of one end of a channel; None if its stage was not read."""
         own = self._own(vertex.worker_id or "", blocked)
         if own is None:
             return None
         ends = own.stage.outputs if blocked.is_write else own.stage.inputs
         channels = [ends[place] for place in blocked.pending if place < len(ends)]
-        wait = Wait(kind=READ, groups=(), timeout_s=call.timeout_s, what=call.what, fails_after_s=blocked.fails_after_s)
+        wait = Wait(
+            kind="channel read",
+            groups=(),
+            timeout_s=call.timeout_s,
+            what=call.what,
+            fails_after_s=blocked.fails_after_s,
+        )
         if not blocked.is_write:
             targets = [tuple(self._value(own, channel, blocked.count)) for channel in channels]
             return replace(wait, groups=_groups(targets), total=len(targets), needed=len(targets)) if targets else None
         if not all(channel.buffers for channel in channels):
-            return None  # it is not known how many values fit in
+            return None  # the capacity is unknown
         late = [target for channel in channels for target in self._late(own, channel)]
         if late:
-            return replace(wait, kind=WRITE, groups=_groups(late), total=len(late), needed=len(late))
+            return replace(wait, kind="channel write", groups=_groups(late), total=len(late), needed=len(late))
         return self._kept(own, channels, wait)
 
     def _own(self, worker_id: str, blocked: ChannelCall) -> _End | None:
@@ -80,9 +83,9 @@ class _Channels:
     # Reads
 
     def _value(self, own: _End, channel: GraphChannel, number: int) -> Iterator[Target]:
-        """What writes a value of a channel: any of the code of a driver, or one stage.
+        """What writes a value of a channel: one stage, or any code of a driver.
 
-        ``number`` is that of the value, where it is known to be a later one than the next.
+        ``number`` is the number of the value if that is known to be later than the next one.
         """
         writers = self._ends(channel, is_output=True)
         if any(one.stage.writes > max(own.stage.reads, number) for one in writers):
@@ -96,30 +99,30 @@ class _Channels:
     # Writes
 
     def _late(self, own: _End, channel: GraphChannel) -> Iterator[tuple[Target, ...]]:
-        """By reader that has not taken the value in the place of which the next one goes: what must take it."""
+        """For each reader that has not read the value which the next one replaces: what must read it."""
         readers = self._ends(channel, is_output=False)
         for reader in readers:
             if reader.stage.reads <= own.stage.writes - channel.buffers:
                 yield tuple(self._code(reader))
-        seen = {self._index.workers[reader.worker_id].actor_id for reader in readers}
+        present = {self._index.workers[reader.worker_id].actor_id for reader in readers}
         made_by = {reader.worker_id for reader in readers if not reader.stage.method}
         for actor_id in channel.readers:
             actor = self._index.actors.get(actor_id)
-            if actor_id not in seen and (actor is None or actor.owner_id not in made_by):
+            if actor_id not in present and (actor is None or actor.owner_id not in made_by):
                 yield tuple(self._absent(actor_id))
 
     def _kept(self, own: _End, channels: Sequence[GraphChannel], wait: Wait) -> Wait | None:
-        """All have taken the value, and one still refers to it."""
+        """The wait for readers that have read the value, one of which still refers to it."""
         readers = [one for channel in channels for one in self._ends(channel, is_output=False)]
         if not readers:
             return None
         workers = dict.fromkeys(reader.worker_id for reader in readers)
-        users = [user for worker in workers for user in self._lifetimes.users_of_process(worker)]
-        several = tuple(dict.fromkeys(self._lifetimes.awake(users))) or tuple(dict.fromkeys(users))
-        unknown = self._graph.other_side(wait.what or WRITE, own.worker_id, own.stage.writer)
+        users = [user for worker in workers for user in self._users.of_process(worker)]
+        several = tuple(dict.fromkeys(self._users.alternatives.without_idle(users))) or tuple(dict.fromkeys(users))
+        unknown = self._graph.unknown_waker(wait.what or "channel write", own.worker_id, own.stage.writer)
         return replace(
             wait,
-            kind=KEPT,
+            kind="kept value",
             groups=(Group(needs=1, targets=several),),
             total=len(several),
             assumed=(DROPPED,),
@@ -130,7 +133,7 @@ class _Channels:
 
     @cached_property
     def _by_side(self) -> dict[tuple[bool, object], dict[_End, None]]:
-        """The stages by each ref of their outputs (True) and inputs (False), and by who writes and reads these."""
+        """The stages by each ref of their outputs (True) and inputs (False), and by their writer and readers."""
         found: dict[tuple[bool, object], dict[_End, None]] = defaultdict(dict)
         for worker in self._index.sample.workers:
             is_known = worker.process is not None and worker.worker_id in self._index.workers
@@ -143,15 +146,15 @@ class _Channels:
     def _ends(self, channel: GraphChannel, *, is_output: bool) -> list[_End]:
         """The stages at one side of a channel.
 
-        Of a channel between hosts that has grown, both sides know other refs: then by who writes and who reads, if
-        there is only one such.
+        The two sides of a channel between hosts that has grown know different refs: then the writer and the readers
+        identify it, if there is only one such channel.
         """
         found = dict.fromkeys(end for ref in channel.refs for end in self._by_side.get((is_output, ref), ()))
-        alike = [] if found or not channel.refs else [*self._by_side.get((is_output, _sides(channel)), ())]
-        return [*found] or (alike if len(alike) == 1 else [])
+        similar = [] if found or not channel.refs else [*self._by_side.get((is_output, _sides(channel)), ())]
+        return [*found] or (similar if len(similar) == 1 else [])
 
     def _code(self, end: _End) -> Iterator[Target]:
-        """What brings an end of a channel on: its thread, or any of the code of the process that drives the graph."""
+        """What can proceed at an end of a channel: the thread of a stage, or any code of the driver's process."""
         key = ThreadKey(end.worker_id, end.stage.os_thread_id)
         if end.stage.method and key in self._graph.vertices:
             yield Target(vertex=key)
@@ -159,20 +162,20 @@ class _Channels:
             label = f"thread of stage {end.stage.method}, which is unreadable"
             yield self._graph.unknown("thread", end.worker_id, end.stage.os_thread_id, label=label, unobserved=True)
         else:
-            users = list(self._lifetimes.users_of_process(end.worker_id))
-            yield from list(self._lifetimes.awake(users)) or users
+            users = list(self._users.of_process(end.worker_id))
+            yield from list(self._users.alternatives.without_idle(users)) or users
 
     @cached_property
     def _loops(self) -> dict[str, list[str]]:
-        """The tasks by actor that may be its loop in a graph, and do not run."""
+        """By actor: pending tasks that may be its loop in a graph."""
         found: dict[str, list[str]] = defaultdict(list)
         for task in self._index.sample.tasks:
-            if task.actor_id and task.name.endswith(LOOP) and task.task_id not in self._index.worker_of_task:
+            if task.actor_id and is_graph_loop(task) and task.task_id not in self._index.worker_of_task:
                 found[task.actor_id].append(task.task_id)
         return found
 
     def _absent(self, actor_id: str) -> Iterator[Target]:
-        """What a channel needs of an actor that is not in its graph: the start of its loop, if that is pending."""
+        """What a channel needs from an actor without a stage: the start of its loop, if that is pending."""
         if loops := self._loops.get(actor_id):
             yield from (Target(vertex=TaskKey(task_id)) for task_id in loops)
             return
@@ -182,7 +185,7 @@ class _Channels:
 
 
 def _groups(several: Sequence[tuple[Target, ...]]) -> tuple[Group, ...]:
-    """Each of these, of which any of the targets will do."""
+    """One group for each tuple: any of its targets suffices."""
     return tuple(dict.fromkeys(Group(needs=1, targets=targets) for targets in several))
 
 

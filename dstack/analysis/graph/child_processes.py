@@ -1,7 +1,7 @@
-"""What the processes wait for that workers and drivers have started: vertices of their threads.
+"""Waits of child processes of workers and drivers: a vertex for each thread that waits.
 
-Ray's connection does not survive a fork: a forked child has none of the threads that receive values. What it has not
-received before never comes; what was stored in shared memory before the fork can still be read (seen on Ray 2.60).
+Ray's connection does not survive a fork: a forked child has none of the threads that receive values. Values that it
+has not received before never arrive; values in shared memory from before the fork can still be read (Ray 2.60).
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ TRACKER = "/multiprocessing/resource_tracker.py"
 
 
 def add_children(graph: GraphBuilder, worker_id: str) -> None:
-    """Adds the threads of a worker's children whose waits are known, and those that they wait for."""
+    """Add the threads of a worker's child processes whose waits are known, and the threads that these wait for."""
     process = graph.index.process(worker_id)
     for child in process.children if process else ():
         awaited = {thread_id for call in child.calls() for thread_id in threads_of_call(call)}
@@ -50,7 +50,7 @@ def _vertex(graph: GraphBuilder, worker_id: str, child: Process, thread: Thread)
 
 
 def _wait(graph: GraphBuilder, key: ChildThreadKey, thread: Thread) -> Wait | None:
-    """The wait for another process below the worker, or for other threads of the same one; None for anything else."""
+    """The wait for another process below the worker, or for threads of the same process; None for other calls."""
     call = thread.call
     if call is None or call.unread is not None or call.kind in (*REF_CALLS, "await"):
         return None
@@ -60,7 +60,7 @@ def _wait(graph: GraphBuilder, key: ChildThreadKey, thread: Thread) -> Wait | No
 
 
 def _never(index: SampleIndex, child: Process, thread: Thread) -> str | None:
-    """Why a thread of a fork can never get the values it waits for."""
+    """Why a thread of a forked process can never get the values that it waits for."""
     call = thread.call
     if not (child.is_cut_off and thread.still) or call is None or not _is_for_missing(index, call):
         return None  # between fork and exec, a child's memory still shows its parent's threads, which do not run in it
@@ -70,17 +70,17 @@ def _never(index: SampleIndex, child: Process, thread: Thread) -> str | None:
 
 
 def _is_for_missing(index: SampleIndex, call: BlockedCall) -> bool:
-    """Whether values are needed that cannot be in shared memory."""
+    """Whether a call needs values that cannot be in shared memory."""
     if call.kind not in REF_CALLS or call.timeout_s is not None or call.unread is not None or call.held:
         return False
-    missing = sum(not index.has_value(ref) or _is_with_its_owner(index, ref) for ref in call.refs)
+    missing = sum(not index.refs.has_value(ref) or _is_with_its_owner(index, ref) for ref in call.refs)
     needed = call.num_returns or 1 if call.kind == "ray.wait" else len(call.refs)
     return missing > len(call.refs) - needed
 
 
 def _is_with_its_owner(index: SampleIndex, ref: str) -> bool:
-    """Whether the value is in the memory of the process that owns it, where a fork made earlier cannot see it."""
-    return any(is_at_hand(known) for known in index.refs_of(ref))
+    """Whether the value is in the memory of its owner's process, where an earlier fork cannot read it."""
+    return any(is_at_hand(known) for known in index.refs.reports_of(ref))
 
 
 def may_run_code(index: SampleIndex, process: Process) -> bool:
@@ -95,7 +95,7 @@ def _may_run_code(index: SampleIndex, child: Process) -> bool:
 
 
 def may_act(index: SampleIndex, process: Process) -> bool:
-    """Whether a child process of a worker is not known to wait, but for Python's own tracker of shared memory."""
+    """Whether a child process of a worker is not known to wait, except Python's own tracker of shared memory."""
     return bool(process.children_left_out) or any(_may_act(index, child) for child in process.children)
 
 

@@ -1,4 +1,4 @@
-"""The coroutines of a worker that take part, and what each of them waits for."""
+"""The coroutines of a worker that belong in the graph, and their waits."""
 
 from __future__ import annotations
 
@@ -14,11 +14,9 @@ from dstack.diagnosis import Group, Target, Vertex, Wait
 from dstack.model import BlockedCall, Coroutine
 from dstack.vertex_keys import CoroutineKey, ThreadKey
 
-EVENT_LOOP = "event loop"
 
-
-def taking_part(index: SampleIndex, worker_id: str) -> list[Coroutine]:
-    """Those that are tasks, run somebody's code, wait for somebody or are waited for; others serve a library."""
+def relevant_coroutines(index: SampleIndex, worker_id: str) -> list[Coroutine]:
+    """The coroutines that are tasks, run user code, wait or are awaited; others serve a library."""
     process = index.process(worker_id)
     if process is None or not process.coroutines:
         return []
@@ -34,12 +32,12 @@ def taking_part(index: SampleIndex, worker_id: str) -> list[Coroutine]:
 
 
 def call_of(coroutine: Coroutine) -> BlockedCall | None:
-    """What a coroutine is blocked in, unless it moved while it was read."""
+    """The call of a coroutine, None if it ran while it was read."""
     return coroutine.call if coroutine.still else None
 
 
 def add_coroutine(graph: GraphBuilder, worker_id: str, coroutine: Coroutine, backpressure: Wait | None = None) -> None:
-    """Enters the vertex of one that takes part; a generator may wait for its consumer."""
+    """Add the vertex of a coroutine; a generator may wait for its consumer."""
     is_task = task_assignment.is_task(graph.index, worker_id, coroutine)
     key = CoroutineKey(worker_id, coroutine.coroutine_id)
     vertex = Vertex(
@@ -55,9 +53,9 @@ def add_coroutine(graph: GraphBuilder, worker_id: str, coroutine: Coroutine, bac
 
 
 def _wait(graph: GraphBuilder, key: CoroutineKey, coroutine: Coroutine, backpressure: Wait | None) -> Wait | None:
-    """What its call needs, and its event loop's thread while that keeps the loop to itself.
+    """The dependencies of its call, and its event loop's thread while that blocks the loop.
 
-    While it does, no timeout ends a call.
+    Meanwhile no timeout ends the call.
     """
     loop = task_assignment.blocked_loop(graph.index, key.worker_id, coroutine)
     call = call_of(coroutine)
@@ -67,7 +65,7 @@ def _wait(graph: GraphBuilder, key: CoroutineKey, coroutine: Coroutine, backpres
     thread = Target(vertex=ThreadKey(key.worker_id, loop.os_thread_id))
     by_loop = Group(needs=1, targets=(thread,))
     if call is None or call.timeout_s is not None:
-        return Wait(kind=EVENT_LOOP, groups=(by_loop,))
+        return Wait(kind="event loop", groups=(by_loop,))
     wait = wait_of_call(graph, key, call, thread)
     proven_groups = tuple(dict.fromkeys((*wait.proven_groups, by_loop))) if wait.is_suspected else ()
     return replace(
@@ -76,7 +74,7 @@ def _wait(graph: GraphBuilder, key: CoroutineKey, coroutine: Coroutine, backpres
 
 
 def _named(graph: GraphBuilder, coroutine: Coroutine, wait: Wait) -> Wait:
-    """The wait under its own name, where it is for another event loop, or only passes a request on."""
+    """The wait with the kind of a wait for another event loop, or of code that passes a request on, if it is one."""
     if coroutine.call is not None and coroutine.call.what == OTHER_LOOP:
-        return replace(wait, kind=EVENT_LOOP, what=None)
+        return replace(wait, kind="event loop", what=None)
     return as_passed_on(graph.index, coroutine, wait)

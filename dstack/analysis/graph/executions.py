@@ -1,4 +1,4 @@
-"""The vertices of what runs: threads, coroutines, and tasks of which it is not certain where they run."""
+"""The vertices of running code: threads, coroutines, and tasks whose thread or coroutine is unknown."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from msgspec.structs import replace
 from dstack.analysis.graph import coroutines
 from dstack.analysis.graph.backpressure import wait_of_producer
 from dstack.analysis.graph.blocked_calls import has_known_dependency, threads_of_call, wait_of_call
-from dstack.analysis.graph.builder import GraphBuilder, waits_for
+from dstack.analysis.graph.builder import GraphBuilder, SharedWaitKind, waits_for
 from dstack.analysis.graph.child_processes import add_children
-from dstack.analysis.graph.in_process_links import has_known_enders
-from dstack.analysis.graph.refs.unread_refs import add_unseen_driver, wait_of_unseen
+from dstack.analysis.graph.in_process_links import has_known_wakers
+from dstack.analysis.graph.refs.unread_refs import add_unread_driver, wait_of_unread
 from dstack.analysis.index import task_assignment
 from dstack.analysis.naming import names
 from dstack.diagnosis import Group, Target, Vertex, Wait
@@ -20,17 +20,17 @@ from dstack.model import Coroutine, Process, Thread, WorkerSample
 from dstack.vertex_keys import TaskKey, ThreadKey
 
 LOOP_THREAD, DEFAULT_GROUP = "AsyncIO Thread: ", "default"
-"""How Ray names the thread of each concurrency group's event loop; seen on Ray 2.46 and 2.60."""
+"""Ray's name of the thread of each concurrency group's event loop; seen on Ray 2.46 and 2.60."""
 
 
 def add_executions(graph: GraphBuilder, worker: WorkerSample) -> None:
-    """Adds a worker's threads and coroutines that run somebody's code, wait or are waited for, and its tasks."""
-    suspended = coroutines.taking_part(graph.index, worker.worker_id)
+    """Add a worker's tasks, and its threads and coroutines that run user code, wait or are awaited."""
+    suspended = coroutines.relevant_coroutines(graph.index, worker.worker_id)
     process = graph.index.process(worker.worker_id)
     if process:
         _add_threads(graph, worker.worker_id, process, suspended)
     add_children(graph, worker.worker_id)
-    add_unseen_driver(graph, worker.worker_id)
+    add_unread_driver(graph, worker.worker_id)
     for coroutine in suspended:
         task_id = coroutine.task_id if task_assignment.is_task(graph.index, worker.worker_id, coroutine) else None
         coroutines.add_coroutine(graph, worker.worker_id, coroutine, wait_of_producer(graph, coroutine, task_id))
@@ -46,7 +46,7 @@ def _add_threads(graph: GraphBuilder, worker_id: str, process: Process, suspende
         is_execution = thread.role in ("task", "user") or task_assignment.task_of(index, worker_id, thread) is not None
         is_blocked = thread.role == "loop" and task_assignment.is_blocked_loop(index, thread)
         is_awaited = thread.os_thread_id in awaited or (thread.call is not None and has_known_dependency(thread.call))
-        is_awaited = is_awaited or has_known_enders(thread.call)
+        is_awaited = is_awaited or has_known_wakers(thread.call)
         if is_execution or is_blocked or is_awaited:
             _add_thread(graph, worker_id, thread)
 
@@ -67,24 +67,26 @@ def _add_thread(graph: GraphBuilder, worker_id: str, thread: Thread) -> None:
 
 
 def _add_running(graph: GraphBuilder, task_id: str) -> None:
-    """A vertex for a running task where it is not certain what runs it."""
+    """Add a vertex for a running task whose thread or coroutine is unknown."""
     key = task_assignment.key_of_task(graph.index, task_id)
     if not isinstance(key, TaskKey):
         return
     worker_id = graph.index.worker_of_task[task_id]
+    task = graph.index.tasks.get(task_id)
     vertex = Vertex(
         key=key,
         kind="task",
         label=names.task(graph.index, task_id),
         worker_id=worker_id,
         task_id=task_id,
+        is_graph_loop=task is not None and task_assignment.is_graph_loop(task),
         wait=_wait_of_running(graph, worker_id, task_id),
     )
     graph.add(vertex)
 
 
 def _wait_of_running(graph: GraphBuilder, worker_id: str, task_id: str) -> Wait | None:
-    """Any of the threads that may run it."""
+    """The wait for any of the threads that may run it."""
     index = graph.index
     threads = index.threads_with_role(worker_id, "task")
     name = names.task(index, task_id)
@@ -98,11 +100,11 @@ def _wait_of_running(graph: GraphBuilder, worker_id: str, task_id: str) -> Wait 
         label = f"unidentified thread that runs {name}"
         keys = (ThreadKey(worker_id, thread.os_thread_id) for thread in threads)
         return waits_for("thread", graph.unknown("stack", task_id, label=label, unobserved=True, at_most=keys))
-    return wait_of_unseen(graph, worker_id, name, task_id) if not index.threads(worker_id) else None
+    return wait_of_unread(graph, worker_id, name, task_id) if not index.threads(worker_id) else None
 
 
 def _wait_for_loop(graph: GraphBuilder, worker_id: str, task_id: str, name: str) -> Wait:
-    """A call of an async actor that is no coroutine, or whose coroutine was not read, goes on when its loop does."""
+    """A call of an async actor whose coroutine was not read proceeds when its event loop does."""
     index = graph.index
     loops = index.threads_with_role(worker_id, "loop")
     if not all(task_assignment.is_blocked_loop(index, loop) for loop in loops):
@@ -112,24 +114,26 @@ def _wait_for_loop(graph: GraphBuilder, worker_id: str, task_id: str, name: str)
         label = f"next step of {name}, which was observed neither suspended nor running"
         step = graph.unknown("step", task_id, label=label, unobserved=True)
         return _wait_for_loop_of_group(graph, worker_id, task_id, loops, waits_for("step", step))
-    return _on_one_of(graph, coroutines.EVENT_LOOP, worker_id, loops, f"it runs on one of {len(loops)} event loops")
+    return _on_one_of(graph, "event loop", worker_id, loops, f"it runs on one of {len(loops)} event loops")
 
 
 def _wait_for_loop_of_group(
     graph: GraphBuilder, worker_id: str, task_id: str, loops: Sequence[Thread], otherwise: Wait
 ) -> Wait:
-    """A call goes on when the loop of its concurrency group does, if that is the one its method declares."""
+    """A call proceeds when the loop of its concurrency group does, by its method's declaration."""
     index = graph.index
-    group = task_assignment.group_of(index, task_id)
+    group = task_assignment.concurrency_group_of(index, task_id)
     own = [loop for loop in loops if loop.name == f"{LOOP_THREAD}{group or DEFAULT_GROUP}"]
     if group is None or len(own) != 1 or not task_assignment.is_blocked_loop(index, own[0]):
         return otherwise
     target = Target(vertex=ThreadKey(worker_id, own[0].os_thread_id))
-    assumed = task_assignment.as_declared(index.tasks[task_id].name, group)
-    wait = Wait(kind=coroutines.EVENT_LOOP, groups=(Group(needs=1, targets=(target,)),))
+    assumed = task_assignment.declared_group_assumption(index.tasks[task_id].name, group)
+    wait = Wait(kind="event loop", groups=(Group(needs=1, targets=(target,)),))
     return replace(wait, assumed=(assumed,), proven_groups=otherwise.groups)
 
 
-def _on_one_of(graph: GraphBuilder, kind: str, worker_id: str, threads: Sequence[Thread], reason: str) -> Wait:
+def _on_one_of(
+    graph: GraphBuilder, kind: SharedWaitKind, worker_id: str, threads: Sequence[Thread], reason: str
+) -> Wait:
     keys = (ThreadKey(worker_id, thread.os_thread_id) for thread in threads)
     return graph.one_of(kind, lambda: (Target(vertex=key) for key in keys), reason, worker_id)

@@ -1,82 +1,78 @@
-"""Waits of one process for each other that look as those of an idle service do, which waits for something from outside.
+"""Waits within one process that may be those of an idle service, which waits for input from outside.
 
 A consumer in ``queue.get`` and a main thread in ``stop.wait`` can each reach the other's object, so each may end the
-other's wait: by what was seen, a cycle. But so do all services at rest. A request, a signal, or a socket of the event
-loop ends these waits. That they never end is only plausible where what may end them is stuck elsewhere: in a call to
-Ray, a call that does not begin, for a lock, or for an event loop that one of them blocks.
+other's wait: by the observations, a cycle. But all idle services have such waits. A request, a signal, or a socket of
+the event loop ends them. They are only likely to never end if their wakers are stuck elsewhere: in a call to Ray, in a
+call that does not begin, in the wait for a lock, or in the wait for an event loop that one of them blocks.
 """
 
 from __future__ import annotations
 
-import re
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping
 
-from dstack.analysis.graph.coroutines import EVENT_LOOP
+from dstack.analysis.naming import python_calls
 from dstack.analysis.solve.requirements import targets_of
 from dstack.diagnosis import Vertex, Wait
 from dstack.model import REF_CALLS
 from dstack.vertex_keys import AnyKey, ChildThreadKey, CoroutineKey, Key, ThreadKey, UnknownKey
 
-NOT_IDLE = re.compile(r".*(\.put|\.join|\.acquire|Barrier\.wait)")
-"""Waits in which no service rests."""
-
 
 def idle_links(
-    vertices: Mapping[Key, Vertex], enders: Mapping[Key, tuple[Key, ...]], serving: Collection[str] = ()
+    vertices: Mapping[Key, Vertex], wakers: Mapping[Key, tuple[Key, ...]], serving: Collection[str] = ()
 ) -> set[Key]:
-    """Of the waits with these ``enders``, which may end them, those that only lead to other waits as of idle services.
+    """The waits that lead only to waits of idle services; ``wakers`` maps each candidate to what may end it.
 
-    A wait that leads to what proceeds is none of them either: then it is known what will end it. In the workers that
-    are ``serving``, idle threads of libraries may have work, so that a blocked event loop is no reason for it.
+    A wait that leads to running code is not among them: its waker is known. In workers that are ``serving``, idle
+    threads of libraries may have work, so a blocked event loop does not explain the wait.
     """
-    ahead: dict[Key, list[Key]] = {key: [] for key in enders}
-    unseen = list(enders)
-    while unseen:
-        key = unseen.pop()
+    ahead: dict[Key, list[Key]] = {key: [] for key in wakers}
+    unvisited = list(wakers)
+    while unvisited:
+        key = unvisited.pop()
         vertex = vertices.get(key)
-        if vertex is None or (key not in enders and not _is_rest(vertex, serving)):
+        if vertex is None or (key not in wakers and not _is_inside(vertex, serving)):
             continue
-        ahead[key] = [*enders.get(key, ())] or list(targets_of(vertex))
+        ahead[key] = [*wakers.get(key, ())] or list(targets_of(vertex))
         for target in ahead[key]:
             if target not in ahead:
                 ahead[target] = []
-                unseen.append(target)
+                unvisited.append(target)
     known = [key for key in ahead if not isinstance(key, UnknownKey)]
-    active = (key for key in known if not _is_at_rest(vertices.get(key), enders, serving))
-    return set(enders) - _leading_to(ahead, active)
+    active = (key for key in known if not _is_idle(vertices.get(key), wakers, serving))
+    return set(wakers) - _reaching(ahead, active)
 
 
-def _is_at_rest(vertex: Vertex | None, enders: Mapping[Key, tuple[Key, ...]], serving: Collection[str]) -> bool:
-    """Whether it waits as idle services do, or for what is in such a wait."""
-    if vertex is None or vertex.wait is None or not _is_rest(vertex, serving):
+def _is_idle(vertex: Vertex | None, wakers: Mapping[Key, tuple[Key, ...]], serving: Collection[str]) -> bool:
+    """Whether it waits as idle services do, or for a vertex in such a wait."""
+    if vertex is None or vertex.wait is None or not _is_inside(vertex, serving):
         return False
-    return vertex.key not in enders or not NOT_IDLE.fullmatch(vertex.wait.what or vertex.wait.kind)
+    return vertex.key not in wakers or python_calls.may_be_idle(vertex.wait.call)
 
 
-def _is_rest(vertex: Vertex, serving: Collection[str]) -> bool:
-    """Whether it waits inside its own process, for no lock, and not for its event loop, which is blocked."""
+def _is_inside(vertex: Vertex, serving: Collection[str]) -> bool:
+    """Whether it waits inside its own process, neither for a lock nor for its blocked event loop."""
     wait = vertex.wait
     if wait is None or wait.is_timed or wait.of_group is not None:
         return False
-    if wait.kind in (*REF_CALLS, "lock") or (wait.kind == EVENT_LOOP and vertex.worker_id not in serving):
+    if wait.kind in (*REF_CALLS, "lock") or (wait.kind == "event loop" and vertex.worker_id not in serving):
         return False
     is_inside = isinstance(vertex.key, (ThreadKey, CoroutineKey, ChildThreadKey, AnyKey))
     return is_inside and not any(target.ref for group in wait.groups for target in group.targets)
 
 
 def may_be_idle(wait: Wait) -> bool:
-    """Whether services at rest are in such a wait, which input from outside ends."""
-    return wait.is_linked and not NOT_IDLE.fullmatch(wait.what or wait.kind)
+    """Whether an idle service may be in such a wait, until input from outside ends it."""
+    return wait.is_linked and python_calls.may_be_idle(wait.call)
 
 
-def _leading_to(ahead: Mapping[Key, Iterable[Key]], those: Iterable[Key]) -> set[Key]:
-    """Those, and all from which any of them is reached."""
+def _reaching(ahead: Mapping[Key, Iterable[Key]], keys: Iterable[Key]) -> set[Key]:
+    """The keys, and all keys from which one of them is reached."""
     behind: dict[Key, list[Key]] = defaultdict(list)
     for key, targets in ahead.items():
         for target in targets:
             behind[target].append(key)
-    found = set(those)
+    found = set(keys)
     level = list(found)
     while level:
         level = [key for one in level for key in behind[one] if key not in found]

@@ -1,9 +1,9 @@
-"""What a wait on an object of its own process depends on, and what a loop depends on that only polls.
+"""Waits on objects of the waiter's own process, and waits of loops that only poll.
 
-A queue, an event or a semaphore does not name what will end a wait on it. It is ended by a thread, coroutine or call
-that can reach the object. Where such are known (``BlockedCall.reached_by``, calls of the actor that are pending), the
-wait is for any of these, and to be safe, for anything that can proceed in the process or call into it. That nothing
-else can reach the object, as a native thread might, is an assumption.
+A queue, an event or a semaphore does not name what will end a wait on it. Its waker is a thread, coroutine or call that
+can reach the object. If such are known (``BlockedCall.reached_by``, pending calls of the actor), the wait is for any of
+them, and to be safe, for all code that can proceed in the process or call into it. That nothing else can reach the
+object, as a native thread might, is an assumption.
 """
 
 from __future__ import annotations
@@ -12,10 +12,9 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from msgspec.structs import replace
 
-from dstack.analysis.graph.backpressure import BACKPRESSURE
 from dstack.analysis.graph.builder import GraphBuilder
 from dstack.analysis.graph.idle_services import idle_links
-from dstack.analysis.graph.resources.lifetimes import Lifetimes
+from dstack.analysis.graph.users import Users
 from dstack.analysis.index.sample_index import Poll
 from dstack.analysis.naming.ray_libraries import polled_actors
 from dstack.analysis.naming.vertex_details import execution_of
@@ -27,54 +26,54 @@ BARRIER = "threading.Barrier.wait"
 NO_OTHERS = "only code that was observed to hold the object can end the wait on it"
 
 
-def add_links(graph: GraphBuilder, lifetimes: Lifetimes) -> None:
-    """Completes the waits of executions whose dependencies are in their own process, and those of polling loops."""
+def add_links(graph: GraphBuilder, users: Users) -> None:
+    """Complete the waits of executions whose dependencies are in their own process, and those of polling loops."""
     executions = [vertex for vertex in graph.vertices.values() if vertex.kind == "execution" and vertex.wait]
-    linked = {vertex.key: _linked(graph, lifetimes, vertex) for vertex in executions}
-    enders = _known_enders(graph, lifetimes, executions, linked)
-    idle = idle_links(graph.vertices, enders, lifetimes.workers_with_idle_libraries())
+    linked = {vertex.key: _linked(graph, users, vertex) for vertex in executions}
+    enders = _known_wakers(graph, users, executions, linked)
+    idle = idle_links(graph.vertices, enders, users.workers_with_idle_libraries())
     for vertex in executions:
         poll = graph.index.polls.get(vertex.key)
         wait = vertex.wait if vertex.key in idle and vertex.wait else linked[vertex.key]
-        graph.add(replace(vertex, wait=_polled(graph, lifetimes, vertex, wait, poll) if poll else wait))
+        graph.add(replace(vertex, wait=_polled(graph, users, vertex, wait, poll) if poll else wait))
 
 
-def _known_enders(
-    graph: GraphBuilder, lifetimes: Lifetimes, executions: Iterable[Vertex], linked: Mapping[Key, Wait]
+def _known_wakers(
+    graph: GraphBuilder, users: Users, executions: Iterable[Vertex], linked: Mapping[Key, Wait]
 ) -> dict[Key, tuple[Key, ...]]:
-    """By waiter: what can reach the object of its wait, of those waits that are linked to such."""
+    """By waiter: what can reach the object of its wait; only for waits that were linked."""
     found: dict[Key, tuple[Key, ...]] = {}
     for vertex in executions:
         execution = execution_of(graph.index, vertex) if linked[vertex.key] is not vertex.wait else None
-        if execution is not None and execution.call is not None and has_enders(execution.call):
-            enders = _enders(graph, lifetimes, vertex, execution.call)
+        if execution is not None and execution.call is not None and has_wakers(execution.call):
+            enders = _enders(graph, users, vertex, execution.call)
             found[vertex.key] = tuple(dict.fromkeys(target.vertex for target in enders))
     return {key: enders for key, enders in found.items() if enders}
 
 
-def has_known_enders(call: BlockedCall | None) -> bool:
-    """Whether threads or coroutines are known that can reach what a call waits on."""
+def has_known_wakers(call: BlockedCall | None) -> bool:
+    """Whether threads or coroutines are known that can reach the object of a call."""
     return call is not None and bool(call.reached_by or call.reached_by_coroutines)
 
 
-def has_enders(call: BlockedCall | None) -> bool:
-    """Whether anything is known that can reach it: such a thread or coroutine, or the actor's instance."""
-    return call is not None and (has_known_enders(call) or call.reached_by_actor)
+def has_wakers(call: BlockedCall | None) -> bool:
+    """Whether any code is known that can reach the object of a call: an execution, or the actor's methods."""
+    return call is not None and (has_known_wakers(call) or call.reached_by_actor)
 
 
-def _linked(graph: GraphBuilder, lifetimes: Lifetimes, vertex: Vertex) -> Wait:
-    """The wait with its unknown ends replaced by what can reach the object, where any such is known."""
+def _linked(graph: GraphBuilder, users: Users, vertex: Vertex) -> Wait:
+    """The wait with its unknown waker replaced by the code that can reach the object, if any is known."""
     assert vertex.wait is not None, "only executions that wait are linked"
-    if vertex.wait.kind == BACKPRESSURE:
-        return _for_consumer(graph, lifetimes, vertex.wait)
+    if vertex.wait.kind == "backpressure":
+        return _for_consumer(graph, users, vertex.wait)
     wait, execution = vertex.wait, execution_of(graph.index, vertex)
     call = execution.call if execution else None
     is_open = [_is_open(group) or _is_unlisted_coroutine(graph, vertex, group) for group in wait.groups]
     if call is None or wait.of_group is not None or not any(is_open):
         return wait
     if call.reached_by_actor and _is_called_again_and_again(graph, vertex):
-        return wait  # any of these calls may end it
-    several = tuple(_all_enders(graph, lifetimes, vertex, call))
+        return wait  # each of these calls may end it
+    several = tuple(_all_wakers(graph, users, vertex, call))
     if not several:
         return wait
     others = tuple(target for target in dict.fromkeys(several) if target.vertex != vertex.key)
@@ -90,38 +89,38 @@ def _linked(graph: GraphBuilder, lifetimes: Lifetimes, vertex: Vertex) -> Wait:
     )
 
 
-def _for_consumer(graph: GraphBuilder, lifetimes: Lifetimes, wait: Wait) -> Wait:
-    """The wait of a producer for anything that can proceed in the process of its consumer, or call into it."""
+def _for_consumer(graph: GraphBuilder, users: Users, wait: Wait) -> Wait:
+    """The wait of a producer for all code that can proceed in its consumer's process, or call into it."""
     consumers = [graph.vertices[target.vertex] for target in _targets(wait.groups)]
     owner = next((one.worker_id for one in consumers if isinstance(one.key, UnknownKey)), None)
     if owner is None:
         return wait
-    users = tuple(dict.fromkeys(lifetimes.users_of_process(owner)))
-    return replace(wait, groups=(Group(needs=1, targets=users),), total=len(users))
+    targets = tuple(dict.fromkeys(users.of_process(owner)))
+    return replace(wait, groups=(Group(needs=1, targets=targets),), total=len(targets))
 
 
-def _all_enders(graph: GraphBuilder, lifetimes: Lifetimes, vertex: Vertex, call: BlockedCall) -> Iterator[Target]:
-    """All that may end a wait of which something is known that can: a part of a library, or code of the process."""
+def _all_wakers(graph: GraphBuilder, users: Users, vertex: Vertex, call: BlockedCall) -> Iterator[Target]:
+    """All code that may end a wait, empty if none is known: a part of a library, or code of the process."""
     actors = polled_actors(graph.index, call.what)
     for actor in actors:
-        yield from lifetimes.tasks_of_actor(actor)
-        yield from lifetimes.users_of_actor(actor)
-    enders = tuple(dict.fromkeys(_enders(graph, lifetimes, vertex, call))) if has_enders(call) else ()
+        yield from users.tasks_of(graph.index.actors[actor].worker_id or "")
+        yield from users.of_listed_actor(actor)
+    enders = tuple(dict.fromkeys(_enders(graph, users, vertex, call))) if has_wakers(call) else ()
     is_unlisted = any(
         _is_unlisted_coroutine(graph, vertex, group) for group in (vertex.wait.groups if vertex.wait else ())
     )
     if enders or is_unlisted or _is_at_barrier(call):
         yield from enders
-        yield from lifetimes.awake(lifetimes.users_of_process(vertex.worker_id or ""))
+        yield from users.alternatives.without_idle(users.of_process(vertex.worker_id or ""))
 
 
 def _is_at_barrier(call: BlockedCall) -> bool:
-    """Whether it waits at a barrier of its actor: no service rests there, and only further calls can come to it."""
+    """Whether it waits at a barrier of its actor: no idle service does, and only further calls can reach it."""
     return call.reached_by_actor and call.what == BARRIER
 
 
 def _is_unlisted_coroutine(graph: GraphBuilder, vertex: Vertex, group: Group) -> bool:
-    """Whether a coroutine is awaited that is not among the suspended ones, all of which are known: a thread runs it."""
+    """Whether it awaits a coroutine that is not suspended, although all suspended ones are known: a thread runs it."""
     is_one = any(isinstance(t.vertex, UnknownKey) and t.vertex.what == "coroutine" for t in group.targets)
     users = graph.index.threads_with_role(vertex.worker_id or "", "user")  # one may run a loop without frames
     return is_one and graph.index.has_read_coroutines(vertex.worker_id or "") and any(one.call for one in users)
@@ -137,48 +136,48 @@ def _is_open(group: Group) -> bool:
     return any(isinstance(t.vertex, UnknownKey) and t.vertex.what == "other side" for t in group.targets)
 
 
-def _enders(graph: GraphBuilder, lifetimes: Lifetimes, vertex: Vertex, call: BlockedCall) -> Iterator[Target]:
+def _enders(graph: GraphBuilder, users: Users, vertex: Vertex, call: BlockedCall) -> Iterator[Target]:
     """The threads, coroutines and pending calls that can reach the object, besides the waiter."""
     worker_id = vertex.worker_id or ""
     keys: list[Key] = [ThreadKey(worker_id, thread) for thread in call.reached_by]
     keys += [CoroutineKey(worker_id, coroutine) for coroutine in call.reached_by_coroutines]
     yield from (Target(vertex=key) for key in keys if key in graph.vertices and key != vertex.key)
     if call.reached_by_actor:
-        yield from lifetimes.pending_calls_in(worker_id)
+        yield from users.pending_calls_in(worker_id)
 
 
-def _polled(graph: GraphBuilder, lifetimes: Lifetimes, vertex: Vertex, wait: Wait, poll: Poll) -> Wait:
-    """The wait of a loop that only polls: without its timeout, for any of what it polls for."""
+def _polled(graph: GraphBuilder, users: Users, vertex: Vertex, wait: Wait, poll: Poll) -> Wait:
+    """The wait of a loop that only polls: without its timeout, for any of the targets that it polls."""
     place = f"{poll.at.file.rpartition('/')[2]}:{poll.at.line}"
     groups = wait.groups
     if poll.own_tasks:
-        tasks = tuple(dict.fromkeys(lifetimes.tasks_of(vertex.worker_id or "", besides=vertex.task_id)))
+        tasks = tuple(dict.fromkeys(users.tasks_of(vertex.worker_id or "", besides=vertex.task_id)))
         if not tasks:
             return wait
         groups = (Group(needs=1, targets=tasks),)
     elif poll.actors:
-        users = tuple(dict.fromkeys(target for one in poll.actors for target in lifetimes.users_of_actor(one)))
-        if not _has_other_users(graph, users):
+        targets = tuple(dict.fromkeys(target for one in poll.actors for target in users.of_listed_actor(one)))
+        if not _has_other_users(graph, targets):
             return wait
-        groups = (Group(needs=1, targets=users),)
-    elif wait.kind == "ray.wait":  # which gives what is ready when it times out
+        groups = (Group(needs=1, targets=targets),)
+    elif wait.kind == "ray.wait":  # which returns the ready refs when it times out
         groups = (Group(needs=1, targets=tuple(dict.fromkeys(_targets(wait.groups)))),)
     return replace(wait, groups=groups, polls=place, proven_groups=())
 
 
 def _has_other_users(graph: GraphBuilder, users: Iterable[Target]) -> bool:
-    """Whether an actor is used by more than loops that poll actors, and what waits for these loops to end.
+    """Whether an actor has other users than loops that poll actors and code that waits for these loops to end.
 
-    If not, the loops ask for nothing that must come from a call: the actor may look at a file, or at a process.
+    If not, no call can change what the loops ask for: the actor may check a file or a process.
     """
     ahead = [target.vertex for target in users]
-    seen = set(ahead)
+    visited = set(ahead)
     others: list[Vertex] = []
     while ahead:
         vertex = graph.vertices[ahead.pop()]
         if isinstance(vertex.key, AnyKey):
-            new = {target.vertex for target in _targets(vertex.wait.groups if vertex.wait else ())} - seen
-            seen |= new
+            new = {target.vertex for target in _targets(vertex.wait.groups if vertex.wait else ())} - visited
+            visited |= new
             ahead += new
         elif vertex.key not in graph.index.polls or not graph.index.polls[vertex.key].actors:
             others.append(vertex)
@@ -186,7 +185,7 @@ def _has_other_users(graph: GraphBuilder, users: Iterable[Target]) -> bool:
 
 
 def _wait_for(graph: GraphBuilder, several: Sequence[Vertex], loops: set[Key]) -> bool:
-    """Whether all of these can only proceed after one of the loops has ended."""
+    """Whether all of the vertices can only proceed after one of the loops has ended."""
     behind = set(loops)
     left = list(several)
     while left:
@@ -200,7 +199,7 @@ def _wait_for(graph: GraphBuilder, several: Sequence[Vertex], loops: set[Key]) -
 
 
 def _is_behind(vertex: Vertex, behind: set[Key]) -> bool:
-    """Whether an execution waits for what it can only get from one of those."""
+    """Whether an execution can only proceed after one of the vertices that it is ``behind``."""
     if vertex.kind != "execution" or vertex.wait is None or vertex.wait.is_timed:
         return False
     return any(all(target.vertex in behind for target in group.targets) for group in vertex.wait.groups)

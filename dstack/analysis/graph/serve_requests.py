@@ -1,4 +1,4 @@
-"""Requests to Ray Serve deployments: what one depends on that is queued, and what executions of requests are called.
+"""Requests to Ray Serve deployments: the dependencies of queued requests.
 
 A replica has at most ``max_ongoing_requests`` ongoing requests. A request that finds all replicas full stays in the
 router of its caller until one of the ongoing requests ends, or another replica starts. Seen on Ray 2.60.
@@ -8,36 +8,35 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
-from typing import NamedTuple
+from dataclasses import dataclass
 
 from msgspec.structs import replace
 
 from dstack.analysis.graph.builder import GraphBuilder
 from dstack.analysis.index import task_assignment
 from dstack.analysis.index.sample_index import SampleIndex
-from dstack.diagnosis import SERVE_REQUEST, Group, Target, Wait
+from dstack.diagnosis import Group, Target, Wait
 from dstack.model import Actor, Coroutine, QueuedRequest, ServeRequest
 from dstack.vertex_keys import AnyKey
 
-SLOT = "Serve slot"
-"""The kind of wait of a queued request."""
 NAME = re.compile(r"SERVE_REPLICA::.*#(?P<replica>[^#]+)")
 UNPLACED = ("DEPENDENCIES_UNREADY", "PENDING_CREATION")
-"""States of a replica that waits for its place. A further one would need the same, so it would wait as well."""
+"""States of a replica without a node. A further replica would need the same resources, so it would wait too."""
 HANDLES = re.compile(r"handle_request\w*")
-"""The methods of a replica that execute requests; others serve Serve itself."""
+"""The methods of a replica that execute requests; its other methods serve Serve itself."""
 
 
-class _Replica(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class _Replica:
     replica_id: str
     actor: Actor
 
 
 def wait_for_slot(graph: GraphBuilder, queued: QueuedRequest) -> Wait:
-    """The wait of a queued request: for any of the ongoing ones of its deployment, or for what may serve it besides."""
+    """The wait of a queued request, for any ongoing request of its deployment or for another replica."""
     request = queued.request
     limits = tuple(sorted(queued.replicas.items()))
-    key = AnyKey(SLOT, (request.app, request.deployment, limits, queued.most_replicas, str(queued.in_replica)))
+    key = AnyKey("Serve slot", (request.app, request.deployment, limits, queued.most_replicas, str(queued.in_replica)))
     known = graph.vertices.get(key)
     return graph.shared(key, known.wait if known and known.wait else _wait_for_any(graph, queued))
 
@@ -52,7 +51,7 @@ def _wait_for_any(graph: GraphBuilder, queued: QueuedRequest) -> Wait:
         targets += _further(graph, queued, [one for one in replicas if one not in known])
     several = tuple(dict.fromkeys(targets)) or (_no_replica(graph, queued),)
     return Wait(
-        kind=SLOT,
+        kind="Serve slot",
         groups=(Group(needs=1, targets=several),),
         what=_limits(queued),
         total=len(several),
@@ -60,14 +59,14 @@ def _wait_for_any(graph: GraphBuilder, queued: QueuedRequest) -> Wait:
 
 
 def _replicas(index: SampleIndex, request: ServeRequest) -> Iterator[_Replica]:
-    """The replicas of a request's deployment that are there or start."""
+    """The replicas of a request's deployment that run or start."""
     for actor in index.serve_replicas.get(f"ServeReplica:{request.app}:{request.deployment}", ()):
         if name := NAME.fullmatch(actor.name):
             yield _Replica(name["replica"], actor)
 
 
 def _slots(graph: GraphBuilder, replica: _Replica, limit: int) -> Iterator[Target]:
-    """The ongoing requests of a replica, and a free slot where these are fewer than its limit."""
+    """The ongoing requests of a replica, and a free slot if they are fewer than its limit."""
     index, actor = graph.index, replica.actor
     worker = index.worker_samples.get(actor.worker_id or "")
     running = worker.running_task_ids if worker else None
@@ -92,7 +91,7 @@ def _is_request(index: SampleIndex, task_id: str) -> bool:
 
 
 def _further(graph: GraphBuilder, queued: QueuedRequest, starting: Sequence[_Replica]) -> Iterator[Target]:
-    """The starts of replicas that the router does not know yet, and replicas that may be added."""
+    """The starts of replicas that are unknown to the router, and replicas that may be added."""
     index, deployment = graph.index, queued.request.deployment
     for one in starting:
         creation = index.creations.get(one.actor.actor_id)
@@ -118,7 +117,7 @@ def _no_replica(graph: GraphBuilder, queued: QueuedRequest) -> Target:
 
 
 def _limits(queued: QueuedRequest) -> str | None:
-    """What is full: ``max_ongoing_requests (now 1) of Serve deployment Shop``; None where no replica runs."""
+    """The limit that is reached: ``max_ongoing_requests (now 1) of Serve deployment Shop``; None without replicas."""
     if not queued.replicas:
         return None
     limits = sorted(set(queued.replicas.values()))
@@ -127,6 +126,6 @@ def _limits(queued: QueuedRequest) -> str | None:
 
 
 def as_passed_on(index: SampleIndex, coroutine: Coroutine, wait: Wait) -> Wait:
-    """The wait of a coroutine, marked where it only passes a request on, as the main loop of a replica does."""
+    """The wait of a coroutine; its kind says if it only passes a request on, like the main loop of a replica."""
     is_own = coroutine.request is not None and not task_assignment.is_user_code(index, coroutine)
-    return replace(wait, kind=SERVE_REQUEST) if is_own and wait.kind == "await" else wait
+    return replace(wait, kind="Serve request") if is_own and wait.kind == "await" else wait

@@ -1,4 +1,4 @@
-"""Reads one sample as a wait-for graph: its vertices, and what each of them waits for."""
+"""The wait-for graph of one sample: its vertices, and the dependencies of each wait."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from dstack.analysis.graph.executions import add_executions
 from dstack.analysis.graph.in_process_links import add_links
 from dstack.analysis.graph.pending.pending_tasks import Pending
 from dstack.analysis.graph.process_groups.waits import add_group_waits
+from dstack.analysis.graph.users import Users
 from dstack.analysis.index.sample_index import SampleIndex
 from dstack.analysis.naming.ray_libraries import without_idle_machinery
 from dstack.diagnosis import Vertex
@@ -19,13 +20,14 @@ def wait_for_graph(index: SampleIndex) -> dict[Key, Vertex]:
     graph = GraphBuilder(index)
     for worker in index.sample.workers:
         add_executions(graph, worker)
-    pending = Pending(graph)
+    users = Users(graph)
+    pending = Pending(graph, users)
     for task in index.tasks.values():
         if task.task_id not in index.worker_of_task:
             pending.add_task(task)
     for group in index.sample.placement_groups:
         pending.add_group(group)
-    add_group_waits(graph, pending.lifetimes)
-    add_channel_waits(graph, pending.lifetimes)
-    add_links(graph, pending.lifetimes)
+    add_group_waits(graph, users)
+    add_channel_waits(graph, users)
+    add_links(graph, users)
     return without_idle_machinery(index, graph.vertices)

@@ -1,6 +1,6 @@
-"""Where a process stands in a distributed run: its rank in the world and in each parallel dimension, and its labels.
+"""The position of a process in a distributed run: its rank in the world and in each parallel dimension, and its labels.
 
-A dimension is a process group that the program has named, as ``mesh_tp`` of a device mesh; its name is ``tp`` here.
+A dimension is a process group that the program has named, such as ``mesh_tp`` of a device mesh: dimension ``tp``.
 """
 
 from __future__ import annotations
@@ -12,10 +12,10 @@ from dstack.model import DATA, RAY, TRAIN, Model, Process, ProcessGroup
 
 RANK, LOCAL_RANK = "rank", "local_rank"
 WORLDS = ("default_pg", "default", "world")
-"""What the group of all processes is called by torch.distributed, ray.util.collective and programs."""
+"""Names of the group of all processes in torch.distributed, ray.util.collective and programs."""
 UNNAMED = ("", "undefined")
 MESH = "mesh_"
-"""Begins the names of groups of a device mesh (torch 2.13)."""
+"""The prefix of the names of groups of a device mesh (torch 2.13)."""
 OF_MEGATRON = {
     "TENSOR_MODEL_PARALLEL_GROUP": "tp",
     "PIPELINE_MODEL_PARALLEL_GROUP": "pp",
@@ -23,20 +23,20 @@ OF_MEGATRON = {
     "EXPERT_MODEL_PARALLEL_GROUP": "ep",
     "CONTEXT_PARALLEL_GROUP": "cp",
 }
-"""What Megatron-LM calls its groups, by its source; its other groups, of several dimensions at once, are left out."""
+"""Megatron-LM's names of its groups, from its source, without the groups of several dimensions."""
 FIRST = ("tp", "pp", "dp", "ep", "cp")
 """The usual dimensions come first, in this order."""
 SHOWN = 4
-"""So many dimensions and labels of one worker are named; the others are counted."""
+"""The most dimensions and labels of one worker that are named; the others are counted."""
 LONGEST = 40
-"""A dimension or label within a text is cut to so many characters."""
+"""The most characters of a dimension or label within a text."""
 
 
 class Ranks(Model, frozen=True):
-    """The ranks and labels of one worker or child process; all empty where it has none, or they were not read.
+    """The ranks and labels of one worker or child process; empty if it has none or they were not read.
 
     ``world`` identifies the run to which ``rank`` belongs, as in :class:`dstack.model.ProcessGroup`. ``dimensions`` are
-    its ranks within named groups, and ``labels`` those that the program has given it, both as pairs of name and value.
+    its ranks within named groups, and ``labels`` those that the program set, both as pairs of name and value.
     """
 
     rank: int | None = None
@@ -53,11 +53,11 @@ class Ranks(Model, frozen=True):
 
     @property
     def terms(self) -> frozenset[str]:
-        """The same as terms of a filter, in lower case: ``rank:3``, ``tp:1``, ``stage:rollout``."""
+        """The terms of a filter that match it, in lower case: ``rank:3``, ``tp:1``, ``stage:rollout``."""
         return frozenset(f"{name}:{value}".casefold() for name, value in self.values().items())
 
     def words(self, name: str) -> str | None:
-        """``tp 1`` or ``stage=rollout``, None where it has nothing of this name."""
+        """``tp 1`` or ``stage=rollout``, None if it has no value of this name."""
         value = self.values().get(name)
         if (name, value) in self.labels:
             return f"{name}={value}"
@@ -66,7 +66,7 @@ class Ranks(Model, frozen=True):
 
     @property
     def in_words(self) -> str:
-        """``rank 3 (tp 1, dp 0)`` or ``rank 3 (tp 1, stage=rollout)``; empty where there are none."""
+        """``rank 3 (tp 1, dp 0)`` or ``rank 3 (tp 1, stage=rollout)``; empty without ranks and labels."""
         local = (LOCAL_RANK,) if self.local_rank not in (None, self.rank) else ()
         found = list(dict.fromkeys((*dict(self.dimensions), *dict(self.labels), *local)))
         more = f" and {len(found) - SHOWN} more" if len(found) > SHOWN else ""
@@ -84,7 +84,7 @@ def ranks_of(process: Process | None) -> Ranks:
     if process is None:
         return NO_RANKS
     worlds = [one for one in process.process_groups if _name(one) in WORLDS and process.rank in (None, one.rank)]
-    world = min(worlds, key=lambda group: group.library != TRAIN, default=None)  # all are in it before they join others
+    world = min(worlds, key=lambda group: group.library != TRAIN, default=None)  # processes join it before other groups
     return Ranks(
         rank=process.rank if process.rank is not None else world.rank if world else None,
         local_rank=process.local_rank,
@@ -96,7 +96,7 @@ def ranks_of(process: Process | None) -> Ranks:
 
 
 def _dimensions(groups: Iterable[ProcessGroup]) -> tuple[tuple[str, int], ...]:
-    """The rank in each named group; a name that stands for two different ranks is left out."""
+    """The rank in each named group, without names of groups in which the ranks differ."""
     found: dict[str, set[int]] = defaultdict(set)
     for group in groups:
         name = _name(group)
@@ -106,7 +106,7 @@ def _dimensions(groups: Iterable[ProcessGroup]) -> tuple[tuple[str, int], ...]:
 
 
 def _name(group: ProcessGroup) -> str:
-    """What the program calls the group; torch.distributed's own names are numbers or hashes."""
+    """The program's name of the group, empty if it has only a name by torch.distributed, a number or hash."""
     if group.library in (TRAIN, DATA):
         return WORLDS[0] if group.library == TRAIN else ""
     name = group.description or (group.name if group.library == RAY else "")
@@ -120,12 +120,12 @@ def _usual_first(item: tuple[str, object]) -> int:
 
 
 def cut(text: str) -> str:
-    """The text, or its beginning where it is long."""
+    """The text, shortened to ``LONGEST`` characters."""
     return text if len(text) <= LONGEST else f"{text[: LONGEST - 1]}…"
 
 
 def names_in(many: Iterable[Ranks]) -> Iterator[str]:
-    """The names of all that occurs in these: the rank, then dimensions, labels and the local rank."""
+    """The names of all values in these: the rank, then dimensions, labels and the local rank."""
     found = dict.fromkeys(name for ranks in many for name in ranks.values())
     ordered = sorted(found, key=lambda name: (name != RANK, name == LOCAL_RANK, _usual_first((name, None))))
     return iter(ordered)

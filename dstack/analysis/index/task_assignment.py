@@ -1,26 +1,29 @@
-"""Which thread or coroutine runs which task, and which thread runs a coroutine, as far as one sample shows."""
+"""Which thread or coroutine runs a task, which thread runs a coroutine, and which concurrency group a call is in."""
 
 from __future__ import annotations
 
 from dstack.analysis.index.sample_index import SampleIndex
-from dstack.model import Coroutine, Thread
+from dstack.model import Coroutine, Task, Thread
 from dstack.vertex_keys import CoroutineKey, TaskKey, ThreadKey
 
 IDLE_LOOP = "asyncio event loop"
-"""What probes call the wait of an event loop for whatever comes, on threads that Ray did not make for one."""
-
-
+"""The probes' name of the wait of an idle event loop, on threads that Ray did not create for one."""
 ANY_CODE = "__ray_call__"
-"""The method of every actor in which Ray's libraries run their code, in the concurrency group that each call names."""
+"""The method of each actor in which Ray's libraries run their code, in a concurrency group of the caller's choice."""
+
+
+def is_graph_loop(task: Task) -> bool:
+    """Whether a task may be the loop of an actor in a compiled graph, or another call of the same method."""
+    return task.name.endswith(f".{ANY_CODE}")
 
 
 def task_of(index: SampleIndex, worker_id: str, thread: Thread) -> str | None:
-    """The task a thread runs, where that is certain."""
+    """The task that a thread runs, if that is certain."""
     return index.task_of_thread.get((worker_id, thread.os_thread_id))
 
 
 def key_of_task(index: SampleIndex, task_id: str) -> CoroutineKey | ThreadKey | TaskKey:
-    """The vertex of a task: the coroutine or thread that runs it where that is certain, else one for the task."""
+    """The vertex of a task: the coroutine or thread that runs it if that is certain, else one for the task."""
     if suspended := index.coroutine_of_task.get(task_id):
         return CoroutineKey(*suspended)
     place = index.thread_of_task.get(task_id)
@@ -28,20 +31,20 @@ def key_of_task(index: SampleIndex, task_id: str) -> CoroutineKey | ThreadKey | 
 
 
 def is_task(index: SampleIndex, worker_id: str, coroutine: Coroutine) -> bool:
-    """Whether a coroutine is a Ray task that its worker runs, and not something that one began besides."""
+    """Whether a coroutine is a Ray task that its worker runs, not one that a task started."""
     place = index.coroutine_of_task.get(coroutine.task_id or "")
     return coroutine.is_task and place == (worker_id, coroutine.coroutine_id)
 
 
 def is_user_code(index: SampleIndex, execution: Thread | Coroutine) -> bool:
-    """Whether a thread or coroutine is in the user's own code."""
+    """Whether a thread or coroutine runs user code."""
     return any(frame.origin == "user" for frame in index.snapshot.frames_of(execution))
 
 
 def has_one_slot(index: SampleIndex, worker_id: str) -> bool:
-    """Whether an actor is seen to run its calls on its process's main thread, which only those with one slot do.
+    """Whether an actor runs its calls on the main thread of its process: then it has one slot.
 
-    Threaded actors and those with concurrency groups run theirs on other threads, async ones in coroutines. Seen on
+    Threaded actors and actors with concurrency groups run calls on other threads, async actors in coroutines. Seen on
     Ray 2.46 and 2.60.
     """
     process = index.process(worker_id)
@@ -50,9 +53,9 @@ def has_one_slot(index: SampleIndex, worker_id: str) -> bool:
 
 
 def is_blocked_loop(index: SampleIndex, thread: Thread) -> bool:
-    """Whether an event loop's thread is inside a call that does not give the loop back, or in somebody's code.
+    """Whether an event loop's thread is in a blocking call or in user code, so that the loop cannot run coroutines.
 
-    Of a thread that Ray did not make for a loop, only a call tells: its code may be what runs the loop.
+    For a thread that Ray did not create for a loop only a call shows it: its user code may run the loop.
     """
     if thread.call is not None:
         return thread.call.kind != "await" and thread.call.what != IDLE_LOOP
@@ -60,15 +63,15 @@ def is_blocked_loop(index: SampleIndex, thread: Thread) -> bool:
 
 
 def blocked_loop(index: SampleIndex, worker_id: str, coroutine: Coroutine) -> Thread | None:
-    """The thread that would have to run a coroutine, while it keeps the event loop to itself."""
+    """The thread that must run a coroutine, if it blocks its event loop."""
     thread = index.thread(worker_id, coroutine.os_thread_id)
     return thread if thread and is_blocked_loop(index, thread) else None
 
 
-def group_of(index: SampleIndex, task_id: str) -> str | None:
-    """The concurrency group of a call's method, empty for the default one; None where nobody knows.
+def concurrency_group_of(index: SampleIndex, task_id: str) -> str | None:
+    """The concurrency group of a call's method, empty for the default one; None if unknown.
 
-    A call may have been given a name of its own, so only names of the form ``Class.method`` are taken for methods.
+    A call may have a name of its own, so only names of the form ``Class.method`` count as methods.
     """
     task = index.tasks.get(task_id)
     actor = index.actors.get((task and task.actor_id) or "")
@@ -81,7 +84,7 @@ def group_of(index: SampleIndex, task_id: str) -> str | None:
     return process.concurrency_groups.get(method, "") if class_name == actor.class_name else None
 
 
-def as_declared(call: str, group: str) -> str:
-    """What is assumed where a call's group is known by its method's declaration: a caller may ask for another one."""
+def declared_group_assumption(call: str, group: str) -> str:
+    """The assumption that a call runs in the declared group of its method: a caller may choose another one."""
     name = f"concurrency group {group}" if group else "default concurrency group"
     return f"{call} runs in the {name} of its actor, as declared"

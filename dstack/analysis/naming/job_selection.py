@@ -1,4 +1,4 @@
-"""Which job a user means."""
+"""Selection of a job by what a user enters."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ SHOWN_JOBS = 20
 
 
 def find_job(snapshot: Snapshot, wanted: str) -> str:
-    """The id of the one job that has this id or submission id, whose id begins so, or whose driver is this script.
+    """The id of the only job with this id or submission id, this beginning of its id, or this driver script.
 
-    Of several jobs, those that still run are meant. Raises :class:`UsageError`, which names the jobs there are.
+    If several jobs match, only running ones count. Raises :class:`UsageError`, which names the known jobs.
     """
-    for is_it in (_has_id, _begins_so, _is_script):
-        found = [job for job in snapshot.jobs if wanted and is_it(job, wanted)]
+    for matches in (_has_id, _begins_with, _is_script):
+        found = [job for job in snapshot.jobs if wanted and matches(job, wanted)]
         found = [job for job in found if not job.is_dead] or found
         if len(found) == 1:
             return found[0].job_id
@@ -28,7 +28,7 @@ def _has_id(job: Job, wanted: str) -> bool:
     return wanted.lower() in (job.job_id, (job.submission_id or "").lower())
 
 
-def _begins_so(job: Job, wanted: str) -> bool:
+def _begins_with(job: Job, wanted: str) -> bool:
     return job.job_id.startswith(wanted.lower())
 
 

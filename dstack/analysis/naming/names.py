@@ -1,4 +1,4 @@
-"""What things are called in sentences: by their Ray names, short, and such that one can find them."""
+"""Names of Ray's entities in sentences: their Ray names, short, and easy to find in Ray's own tools."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ SHORTEST_S = 0.05
 """The smallest bound that is shown."""
 BYTES = ("memory", "object_store_memory")
 SHOWN_RANGES = 8
-"""So many ranges of ranks are listed; the ranks in the others are counted."""
+"""The most ranges of ranks that are listed; the other ranks are counted."""
 
 
 def short(identifier: str) -> str:
@@ -39,29 +39,26 @@ def short(identifier: str) -> str:
 
 
 def actor(value: Actor) -> str:
-    """``actor Trainer "left"`` where it has a name, else ``actor Trainer 5f8aed75``.
-
-    That of one of Ray's libraries by what it is there.
-    """
+    """``actor Trainer "left"``, or ``actor Trainer 5f8aed75`` without a name; an actor of a Ray library by its part."""
     return actor_in_words(value.class_name, value.name, value.actor_id)
 
 
 def actor_in_words(class_name: str, name: str, actor_id: str) -> str:
-    """The same, from its parts."""
+    """The name of an actor from its parts."""
     if part := ray_libraries.part(class_name, name, actor_id):
         return f"{part.name}{part.which}"
     return f'actor {class_name} "{name}"' if name else f"actor {class_name} {short(actor_id)}"
 
 
 def short_actor(class_name: str, name: str, actor_id: str) -> str:
-    """The same beside the name of a method, which tells the class: ``actor "left"``, ``actor 5f8aed75``."""
+    """The name of an actor next to a method that names the class: ``actor "left"``, ``actor 5f8aed75``."""
     if part := ray_libraries.part(class_name, name, actor_id):
         return f"{part.name}{part.which}"
     return f'actor "{name}"' if name else f"actor {short(actor_id)}"
 
 
 def call_of(label: str, value: Actor) -> str:
-    """``Left.ping of "l"``: a call with its actor, where its label alone might be that of another actor's."""
+    """``Left.ping of "l"``: a call with its actor, which distinguishes it from calls of other actors."""
     if part := ray_libraries.part(value.class_name, value.name, value.actor_id):
         return f"{label}{part.which}"
     if not label.startswith(f"{value.class_name}."):
@@ -74,7 +71,7 @@ GROUPS = {TRAIN: "the worker group", DATA: "the readers of streaming_split"}
 
 
 def process_group(value: ProcessGroup) -> str:
-    """``group dp``: as the program calls it, else as its library does."""
+    """``group dp``: the program's name of it, else the library's."""
     if value.library in GROUPS:
         return GROUPS[value.library]
     name = value.description or value.name
@@ -82,7 +79,7 @@ def process_group(value: ProcessGroup) -> str:
 
 
 def ranks(values: Iterable[int], group: ProcessGroup | None = None) -> str:
-    """``rank 3``, ``ranks 0-2, 5``; of Data's readers ``split 3``."""
+    """``rank 3``, ``ranks 0-2, 5``; for Data's readers ``split 3``."""
     return ranks_in_words(values, "split" if group is not None and group.library == DATA else "rank")
 
 
@@ -92,7 +89,7 @@ def node(value: Node) -> str:
 
 
 def placement_group(value: PlacementGroup) -> str:
-    """``placement group trainers``, by its id where it has no name."""
+    """``placement group trainers``, or its id if it has no name."""
     return f"placement group {value.name or short(value.placement_group_id)}"
 
 
@@ -112,9 +109,9 @@ def bundles(group: PlacementGroup) -> str:
 
 
 def task(index: SampleIndex, task_id: str) -> str:
-    """A task's name as its owner gave it, or the beginning of its id where no owner answered.
+    """A task's name by its owner, or the beginning of its id if no owner answered.
 
-    A library's by what it does for the user.
+    A task of a Ray library is named by what it does for the user.
     """
     if request := index.request_of_task.get(task_id):
         return f"request {request.name}"
@@ -129,7 +126,7 @@ def task(index: SampleIndex, task_id: str) -> str:
 
 
 def actor_of(index: SampleIndex, task_id: str) -> Actor | None:
-    """The actor a task id belongs to, as the control plane knows it."""
+    """The actor that a task id names, if the control plane lists it."""
     return index.actors.get(actor_of_task(task_id) or "")
 
 
@@ -142,7 +139,7 @@ def worker(index: SampleIndex, value: Worker) -> str:
 
 
 def place(index: SampleIndex, value: Worker | GoneWorker) -> str:
-    """``worker (pid 7, node 10.0.0.1)``; a driver by its script where that is known."""
+    """``worker (pid 7, node 10.0.0.1)``; a driver with its script if known."""
     host = index.nodes.get(value.node_id)
     what = worker(index, value) if isinstance(value, Worker) else "driver" if value.is_driver else "worker"
     return f"{what} (pid {value.pid}, node {host.ip if host else short(value.node_id)})"
@@ -154,9 +151,9 @@ def child_process(pid: int) -> str:
 
 
 def script(entrypoint: str) -> str:
-    """The file a driver's command line runs, without its folder; the whole line where there is none.
+    """The file that a driver's command line runs, without its folder; the beginning of the line if there is none.
 
-    A driver that acts for a Ray Client runs none of its own: it is ``of a Ray Client``.
+    A driver of a Ray Client runs no file of its own: it is ``of a Ray Client``.
     """
     if RAY_CLIENT_SERVER in entrypoint:
         return "of a Ray Client"
@@ -167,11 +164,11 @@ def script(entrypoint: str) -> str:
 
 
 TRAINING = "TrainingThread("
-"""How Train names the thread that runs the training function of a worker (Ray 2.60)."""
+"""Train's name of the thread that runs the training function of a worker begins so (Ray 2.60)."""
 
 
 def execution(index: SampleIndex, worker_id: str, thread: Thread, task_id: str | None) -> str:
-    """What runs on a thread: the task, or the driver, or a thread by its name."""
+    """The name of what runs on a thread: the task, the driver, or the name of the thread."""
     owner = index.workers.get(worker_id)
     place = worker(index, owner) if owner else "process"
     if at_stage := stage(index, worker_id, thread.os_thread_id):
@@ -195,7 +192,7 @@ def execution(index: SampleIndex, worker_id: str, thread: Thread, task_id: str |
 
 
 def stage(index: SampleIndex, worker_id: str, os_thread_id: int) -> str | None:
-    """``stage Trainer.step``: what the loop of an actor in a compiled graph is at, None for any other thread."""
+    """``stage Trainer.step``: the current stage of an actor's loop in a compiled graph, None for other threads."""
     process, owner = index.process(worker_id), index.workers.get(worker_id)
     known = index.actors.get((owner.actor_id if owner else None) or "")
     at = (one for one in process.graph_stages if one.is_current and one.os_thread_id == os_thread_id) if process else ()
@@ -203,7 +200,7 @@ def stage(index: SampleIndex, worker_id: str, os_thread_id: int) -> str | None:
 
 
 def coroutine(index: SampleIndex, worker_id: str, value: Coroutine) -> str:
-    """The task, where a coroutine is one; else ``asyncio task "Task-7" of Office.report``, or of its process."""
+    """The name of the task that a coroutine is; else ``asyncio task "Task-7" of Office.report``, or of its process."""
     if value.is_task and value.task_id:
         outermost = user_frame(index.snapshot.frames_of(value), outermost=True)
         return outermost.function if value.task_id not in index.tasks and outermost else task(index, value.task_id)
@@ -212,7 +209,7 @@ def coroutine(index: SampleIndex, worker_id: str, value: Coroutine) -> str:
     if value.call and value.call.queued:
         return f"queued request {value.call.queued.request.name}"
     frames = index.snapshot.frames_of(value)
-    if ray_libraries.is_clients(index, worker_id, value):
+    if ray_libraries.is_client_request(index, worker_id, value):
         return "a client's request in Serve's proxy"
     method = user_frame(frames, outermost=True)
     if method and any(frame.file.endswith(SERVE_BATCHES) for frame in frames):
@@ -232,7 +229,7 @@ def whose_coroutine(index: SampleIndex, worker_id: str, value: Coroutine) -> str
 
 
 def event_loop(index: SampleIndex, owner: Worker | None, thread: Thread) -> str:
-    """``event loop of actor Server "s"``, with its concurrency group where that is not the default one.
+    """``event loop of actor Server "s"``, with its concurrency group if that is not the default one.
 
     Ray names the threads of async actors ``AsyncIO Thread: GROUP``; seen on Ray 2.46 and 2.60.
     """
@@ -243,13 +240,13 @@ def event_loop(index: SampleIndex, owner: Worker | None, thread: Thread) -> str:
 
 
 def user_frame(frames: tuple[Frame, ...], *, outermost: bool = False) -> Frame | None:
-    """The frame of the user's own code nearest the leaf, or farthest from it; None where all is others' code."""
+    """The innermost or outermost frame of user code; None if there is none."""
     own = [frame for frame in frames if frame.origin == "user"]
     return own[-1 if outermost else 0] if own else None
 
 
 def library_frame(frames: tuple[Frame, ...]) -> Frame | None:
-    """Where no code is the user's: the innermost frame outside of the standard library and of Ray's core, if any."""
+    """The innermost frame outside of the standard library and Ray's core, else the innermost frame."""
     parts = (one for one in frames if one.origin != "stdlib" and "/ray/_private/" not in f"/{one.file}")
     return next(parts, frames[0] if frames else None)
 
@@ -265,12 +262,12 @@ def lasting(since: Since | None) -> str:
 
 
 def bounds(since: Since | None) -> str:
-    """The same for where room is scarce: ``3 min 20 s``, ``0.4 s to 5 min``, ``≥ 0.4 s``, ``≤ 5 min``."""
+    """The same in short form: ``3 min 20 s``, ``0.4 s to 5 min``, ``≥ 0.4 s``, ``≤ 5 min``."""
     return _bounded(since, "≥ ", "≤ ", "")
 
 
 def _bounded(since: Since | None, at_least: str, at_most: str, within: str) -> str:
-    """Bounds of a duration, each after its own words."""
+    """The bounds of a duration, with the words that precede a lower bound, an upper bound, or both."""
     if since is None:
         return ""
     least, most = since.at_least_s or 0.0, since.at_most_s
@@ -306,8 +303,3 @@ def ranks_in_words(ranks: Iterable[int], word: str = "rank") -> str:
     rest = sum(one[-1] - one[0] + 1 for one in ranges[SHOWN_RANGES:])
     is_one = len(ranges) == 1 and len(ranges[0]) == 1
     return f"{word}{'' if is_one else 's'} {shown}" + (f" and {rest:,} more" if rest else "") if ranges else ""
-
-
-def lock_in_words(what: str | None) -> str:
-    """``a semaphore`` or ``a lock``, by the name of the call that takes it."""
-    return "a semaphore" if "Semaphore" in (what or "") else "a lock"

@@ -1,15 +1,15 @@
-"""Ray's own libraries: what their actors and tasks are to those who use them, and which of them are mere machinery.
+"""Actors and tasks of Ray's own libraries: their purpose for users, and which of them are machinery of a library.
 
-They are recognised by names: an actor's class and name, a task's name. Those are Ray's own and may change with any
-version, so what is not recognised is called as everything else is. Seen on Ray 2.46 and 2.60.
+They are recognised by names: an actor's class and name, a task's name. Ray may change these in any version, so an
+unrecognised actor or task keeps its own name. Seen on Ray 2.46 and 2.60.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from functools import lru_cache
-from typing import NamedTuple
 
 import msgspec
 
@@ -26,13 +26,14 @@ NEVER = r"(?!)"
 """A pattern that matches nothing."""
 
 
-class Recogniser(NamedTuple):
-    """How actors of a library are recognised, by patterns, and what they are to its user.
+@dataclass(frozen=True, slots=True)
+class Recogniser:
+    """Patterns that recognise actors of a library, and their names for its user.
 
-    ``name`` and ``which``, which tells it from others of that name, are formatted with the groups of the patterns and
-    the actor's short ``id``. ``work`` are the methods that do what the user asked for, in words.
-    An actor that ``is_machinery`` runs no code of the user; of others, the calls in ``upkeep`` do not. Only actors are
-    called so whose names are Ray's, too: a class of the user's may be called the same.
+    ``name``, and ``which`` to distinguish actors of that name, are formatted with the groups of the patterns and the
+    actor's short ``id``. ``work`` is the pattern of the methods that execute the user's requests, with words for them.
+    An actor that ``is_machinery`` runs no user code; neither do the calls in ``upkeep`` of other actors. The name of
+    the actor must match as well, because a class of the user may have the same name.
     """
 
     class_name: str
@@ -94,22 +95,23 @@ RECOGNISERS = (
 )
 
 EXECUTOR = "StreamingExecutor"
-"""What the names of the threads begin with that execute a dataset; Ray 2.46 and 2.60."""
+"""The beginning of the names of the threads that execute a dataset; Ray 2.46 and 2.60."""
 POLLED = {"start of a Serve application": "Serve's controller"}
-"""By the name of a call: the part of a library that it asks again and again; Serve's calls are in no task events."""
+"""By the name of a call: the part of a library that it polls; Serve's calls are in no task events."""
 
 OPERATORS = r"Read\w*|Write\w*|Map|MapBatches|MapRows|FlatMap|Filter|Project|Limit|Repartition|SplitBlocks"
 DATA_TASK = re.compile(rf"(?=.*(->|\())({OPERATORS})(\(.*?\))?(->({OPERATORS})(\(.*?\))?)*")
-"""A Data operator by name, as ``ReadParquet->Map(parse)``; one word alone may be anybody's."""
+"""A Data operator by name, as ``ReadParquet->Map(parse)``; one word alone may be a user's task."""
 
 
 STARTS = ("__init__", "initialize_and_get_metadata")
-"""The methods that run constructors: Serve's replicas run those of their deployments in one of their own."""
+"""The methods that run constructors: Serve's replicas construct their deployments in a method of their own."""
 IN_PROXY = "ProxyResponseGenerator."
-"""The functions in which Serve's proxy waits for the response to a request by HTTP or gRPC begin so; Ray 2.60."""
+"""The names of the functions in which Serve's proxy waits for a response begin so; Ray 2.60."""
 
 
-class Part(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Part:
     """An actor recognised as a part of a library."""
 
     name: str
@@ -117,7 +119,7 @@ class Part(NamedTuple):
     recogniser: Recogniser
 
     def call(self, task_name: str) -> str:
-        """What a call is: ``request to ...``, ``start of ...``, else ``METHOD of ...``."""
+        """The name of a call: ``request to ...``, ``start of ...``, else ``METHOD of ...``."""
         whose, _, method = task_name.rpartition(".")
         pattern, words = self.recogniser.work
         if not re.fullmatch(pattern, method):
@@ -125,14 +127,14 @@ class Part(NamedTuple):
         return f"{words} {data_operator(whose) or self.name}"
 
     def is_upkeep(self, task_name: str) -> bool:
-        """Whether a call runs nothing of the user's."""
+        """Whether a call runs no user code."""
         method = task_name.rpartition(".")[2]
         return self.recogniser.is_machinery or re.fullmatch(self.recogniser.upkeep, method) is not None
 
 
 @lru_cache(maxsize=10_000)
 def part(class_name: str, actor_name: str, actor_id: str) -> Part | None:
-    """What an actor is in one of Ray's libraries, if it is in one."""
+    """The part of a Ray library that an actor is, None for other actors."""
     for known in RECOGNISERS:
         by_class = re.fullmatch(known.class_name, class_name)
         by_name = re.fullmatch(known.actor_name, actor_name)
@@ -143,12 +145,12 @@ def part(class_name: str, actor_name: str, actor_id: str) -> Part | None:
 
 
 def thread_name(name: str) -> str:
-    """The name of a thread; of Ray Data's executors without the id of the dataset, which says nothing to its user."""
+    """The name of a thread; for Ray Data's executors without the id of the dataset."""
     return EXECUTOR if name.startswith(EXECUTOR) else name
 
 
 def polled_actors(index: SampleIndex, what: str | None) -> tuple[str, ...]:
-    """The actors, by id, that a library asks again and again in a call that has this name."""
+    """The ids of the actors that a library polls in a call of this name."""
     name = POLLED.get(what or "")
     return tuple(actor.actor_id for actor in index.actors.values() if name and _is_part(actor, name))
 
@@ -159,48 +161,48 @@ def _is_part(actor: Actor, name: str) -> bool:
 
 
 def is_machinery_actor(actor: Actor) -> bool:
-    """Whether an actor runs nothing of the user's: a part of a library that serves the library itself."""
+    """Whether an actor serves a library itself, and runs no user code."""
     found = part(actor.class_name, actor.name, actor.actor_id)
     return found is not None and found.recogniser.is_machinery
 
 
 def data_operator(task_name: str) -> str | None:
-    """``Data operator ReadParquet->Map(parse)`` for the name of a task that Data made."""
+    """``Data operator ReadParquet->Map(parse)`` for the name of a task of Ray Data, None for other names."""
     return f"Data operator {task_name}" if DATA_TASK.fullmatch(task_name) else None
 
 
 def machinery(index: SampleIndex, vertices: Mapping[Key, Vertex]) -> set[Key]:
-    """Those who are a library at work for itself."""
-    machines = _machines(index)
-    return {key for key, vertex in vertices.items() if _is_machinery(index, machines, vertex)}
+    """The vertices that are machinery of a library."""
+    actors = _machinery_actors(index)
+    return {key for key, vertex in vertices.items() if _is_machinery(index, actors, vertex)}
 
 
 def without_idle_machinery(index: SampleIndex, vertices: dict[Key, Vertex]) -> dict[Key, Vertex]:
-    """The graph in which machinery waits for nothing, unless something else needs it, directly or through others.
+    """The graph without waits of machinery that no other vertex depends on, directly or through others.
 
-    Serve's controller, say, always has calls in which others wait for news, whether or not any will come.
+    Serve's controller, for example, always has calls that wait for updates.
     """
-    machines = _machines(index)
-    found = {key for key, vertex in vertices.items() if _is_machinery(index, machines, vertex)}
+    actors = _machinery_actors(index)
+    found = {key for key, vertex in vertices.items() if _is_machinery(index, actors, vertex)}
     if not found:
         return vertices
     idle = found.union(key for key in vertices if isinstance(key, AnyKey))
     idle -= _needed(vertices, vertices.keys() - idle)
-    at_rest = {key: msgspec.structs.replace(vertices[key], wait=None, never=None) for key in idle}
-    return {**vertices, **at_rest}
+    without_waits = {key: msgspec.structs.replace(vertices[key], wait=None, never=None) for key in idle}
+    return {**vertices, **without_waits}
 
 
-def _machines(index: SampleIndex) -> dict[str, Part]:
-    """The actors, by id, that do something for the library alone."""
+def _machinery_actors(index: SampleIndex) -> dict[str, Part]:
+    """The actors, by id, that have calls for the library itself."""
     parts = ((actor.actor_id, part(actor.class_name, actor.name, actor.actor_id)) for actor in index.actors.values())
     return {key: one for key, one in parts if one and (one.recogniser.is_machinery or one.recogniser.upkeep != NEVER)}
 
 
-def _is_machinery(index: SampleIndex, machines: Mapping[str, Part], vertex: Vertex) -> bool:
-    """Whether this is a library at work for itself, and no code of the user's.
+def _is_machinery(index: SampleIndex, actors: Mapping[str, Part], vertex: Vertex) -> bool:
+    """Whether a vertex is work of a library for itself, without user code.
 
-    So is a coroutine besides all tasks that shows none, as those in which Serve's handles wait for news, and the loop
-    of a compiled graph's actor while it waits for input, or until its output is taken.
+    So is a coroutine outside of all tasks without user code, such as those in which Serve's handles wait for updates,
+    and the loop of a compiled graph's actor while it waits for input, or until its output is read.
     """
     thread = index.thread(vertex.worker_id, vertex.os_thread_id) if vertex.coroutine_id is None else None
     is_in_channel = thread is not None and thread.call is not None and thread.call.channel is not None
@@ -208,20 +210,20 @@ def _is_machinery(index: SampleIndex, machines: Mapping[str, Part], vertex: Vert
         return not is_user_code(index, thread)
     if vertex.coroutine_id is not None and vertex.task_id is None:
         coroutine = index.coroutine(vertex.worker_id, vertex.coroutine_id)
-        if coroutine is None or is_clients(index, vertex.worker_id, coroutine):
+        if coroutine is None or is_client_request(index, vertex.worker_id, coroutine):
             return False
         return not is_user_code(index, coroutine)
     if vertex.task_id is not None:
-        machine = machines.get(actor_of_task(vertex.task_id) or "")
+        machine = actors.get(actor_of_task(vertex.task_id) or "")
         task = index.tasks.get(vertex.task_id)
         return machine is not None and machine.is_upkeep(task.name if task else "")
     worker = index.workers.get(vertex.worker_id or "")
-    machine = machines.get(worker.actor_id or "") if worker else None
+    machine = actors.get(worker.actor_id or "") if worker else None
     return machine is not None and machine.recogniser.is_machinery
 
 
-def is_clients(index: SampleIndex, worker_id: str | None, coroutine: Coroutine) -> bool:
-    """Whether a coroutine of Serve's proxy waits for a client's request to be executed, or to begin."""
+def is_client_request(index: SampleIndex, worker_id: str | None, coroutine: Coroutine) -> bool:
+    """Whether a coroutine of Serve's proxy waits for the execution or the start of a client's request."""
     if coroutine.call is None or coroutine.call.kind != "await":
         return False
     if not any(frame.function.startswith(IN_PROXY) for frame in index.snapshot.frames_of(coroutine)):
@@ -232,7 +234,7 @@ def is_clients(index: SampleIndex, worker_id: str | None, coroutine: Coroutine) 
 
 
 def _needed(vertices: Mapping[Key, Vertex], by: Iterable[Key]) -> set[Key]:
-    """All that these wait for, directly or through others, and these themselves."""
+    """These keys and all their dependencies, direct and indirect."""
     reached = set(by)
     ahead = list(reached)
     while ahead:

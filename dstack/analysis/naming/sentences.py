@@ -1,11 +1,12 @@
-"""One sentence for each thing in the graph: who it is and where, what it waits for, and from whom.
+"""One sentence for each vertex of the graph: its name and place, and what it does or waits for.
 
-A new kind of wait gets its verb here.
+``PREDICATES`` has one row for each kind of wait.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 
 from msgspec.structs import replace
@@ -14,68 +15,60 @@ from dstack import words
 from dstack.analysis.index.sample_index import SampleIndex
 from dstack.analysis.index.task_assignment import IDLE_LOOP
 from dstack.analysis.naming import names
+from dstack.analysis.naming.python_calls import ended_by, is_of_compiled_graph, lock_in_words
 from dstack.analysis.naming.vertex_details import VertexDetails, details_of, execution_of
-from dstack.diagnosis import GroupWait, Step, Target, Vertex, Wait
+from dstack.diagnosis import GroupWait, Step, Vertex, Wait, WaitKind
 from dstack.model import Coroutine, GroupCall
 from dstack.vertex_keys import Key, UnknownKey
 
 SHOWN_TARGETS = 3
 OR = " or "
 TORN_STACK = "stack may be inconsistent: the thread ran while it was read"
-ENDED_BY = {
-    "Event.wait": "a call of Event.set",
-    "Condition.wait": "a call of Condition.notify",
-    "Barrier.wait": "the other parties of the barrier",
-    "Semaphore.acquire": "a release of the semaphore",
-    "Queue.get": "an item in the queue",
-    "Queue.put": "room in the queue",
-    "Queue.join": "Queue.task_done for each item",
-}
-"""What ends a call of the standard library, by the end of its name."""
 Vertices = Mapping[Key, Vertex]
 NameOf = Callable[[Vertex], str]
 
 
 def sentence(index: SampleIndex, vertices: Vertices, vertex: Vertex) -> Step:
-    """The sentence about a vertex, with the line it is at."""
-    who = details_of(index, vertex)
+    """The sentence about a vertex, with its line of code."""
+    details = details_of(index, vertex)
     comma = "," if vertex.kind == "lifetime" and vertex.holder else ""  # its label ends in a clause
-    text = f"{subject(vertex, who)}{comma} {cancellation(index, vertex)}{predicate(index, vertices, vertex, who)}"
-    return Step(text=text, vertex=vertex.key) if _is_in_router(vertex) else step_at(text, who, vertex)
+    verb = f"{cancellation(index, vertex)}{predicate(index, vertices, vertex, details)}"
+    text = f"{subject(vertex, details)}{comma} {verb}"
+    return Step(text=text, vertex=vertex.key) if _is_in_router(vertex) else step_at(text, details, vertex)
 
 
 def cancellation(index: SampleIndex, vertex: Vertex) -> str:
-    """``was cancelled but has not ended: it``, of a task that has not ended though it was cancelled."""
+    """``was cancelled but has not ended: it``, empty for other tasks."""
     return "was cancelled but has not ended: it " if is_cancelled(index, vertex) else ""
 
 
 def is_cancelled(index: SampleIndex, vertex: Vertex) -> bool:
-    """Whether it is a task that has not ended though it was asked to: by ``ray.cancel``, or by a library in it."""
+    """Whether it is a task that was cancelled, by ``ray.cancel`` or by a library in it, but has not ended."""
     execution = execution_of(index, vertex) if vertex.task_id else None
     return isinstance(execution, Coroutine) and execution.cancel_requests > 0
 
 
 def _is_in_router(vertex: Vertex) -> bool:
-    """Whether it is a queued request, at a line of Serve's that tells its user nothing."""
+    """Whether it is a queued request: its line of code is in Serve, not in the user's code."""
     return vertex.wait is not None and vertex.wait.kind == "Serve slot"
 
 
 def predicate(
-    index: SampleIndex, vertices: Vertices, vertex: Vertex, who: VertexDetails, name_of: NameOf | None = None
+    index: SampleIndex, vertices: Vertices, vertex: Vertex, details: VertexDetails, name_of: NameOf | None = None
 ) -> str:
-    """The sentence without its subject: what a vertex does, waits for, or why it can never be given.
+    """The sentence without its subject: what a vertex does, what it waits for, or why it can never complete.
 
-    ``name_of`` names what it waits for, in place of :func:`name`.
+    ``name_of`` names its dependencies, in place of :func:`name`.
     """
     if vertex.never is not None:
         return vertex.never
     if vertex.wait is None:
-        return activity(vertex, who)
+        return activity(vertex, details)
     return _waits(index, vertices, vertex.wait, name_of or partial(name, index))
 
 
 def name(index: SampleIndex, vertex: Vertex) -> str:
-    """A target by name, with its actor where another actor of the class could be meant."""
+    """The name of a dependency, with its actor if another actor of the class could be meant."""
     if vertex.waker_of:
         return ended_by(vertex.waker_of) or f"whatever ends {vertex.waker_of}"
     if vertex.kind == "lifetime" and vertex.holder is None:
@@ -86,197 +79,167 @@ def name(index: SampleIndex, vertex: Vertex) -> str:
     return names.call_of(vertex.label, actor) if actor else vertex.label
 
 
-def ended_by(call: str) -> str | None:
-    """``a call of Event.set``: what ends a call, where it is known what does."""
-    function = call.partition(" of ")[0]
-    return next((text for name, text in ENDED_BY.items() if function.endswith(name)), None)
-
-
-def subject(vertex: Vertex, who: VertexDetails) -> str:
+def subject(vertex: Vertex, details: VertexDetails) -> str:
     """``Left.ping (actor Left "l", pid 3000, node 10.0.0.2)``."""
-    place = who.place
+    place = details.place
     if vertex.child_pid is not None:  # its label has the pid
-        place = ", ".join(part for part in (who.ranks.in_words, f"node {who.node_ip}" if who.node_ip else "") if part)
+        node = f"node {details.node_ip}" if details.node_ip else ""
+        place = ", ".join(part for part in (details.ranks.in_words, node) if part)
     return f"{vertex.label} ({place})" if place else vertex.label
 
 
-def activity(vertex: Vertex, who: VertexDetails) -> str:
+def activity(vertex: Vertex, details: VertexDetails) -> str:
     """What an execution does that does not wait."""
     if vertex.kind != "execution":
         return "is not known to wait"
-    if who.sleeps:
+    if details.sleeps:
         return "is sleeping"
     if vertex.coroutine_id is not None:
         return "is sleeping, or ready to run"
-    return "is running" if who.on_cpu else "is running, off CPU (sleeping, or in a call outside Python)"
+    return "is running" if details.on_cpu else "is running, off CPU (sleeping, or in a call outside Python)"
 
 
 def reason(vertex: Vertex) -> str:
-    """Why something can never be given, as a verb of its own."""
+    """Why a vertex can never complete, as a predicate."""
     if vertex.never is None:
         return "cannot proceed"
     return f"never completes: {vertex.never}" if vertex.never_kind == "orphaned" else vertex.never
 
 
-def step_at(text: str, who: VertexDetails, vertex: Vertex) -> Step:
-    """The sentence about a vertex, at the line where it is."""
-    return Step(text=text, vertex=vertex.key, file=who.file, line=who.line, source=who.source)
-
-
-def _waits(index: SampleIndex, vertices: Vertices, wait: Wait, name_of: NameOf) -> str:
-    """The predicate of the sentence: what this vertex waits for."""
-    if wait.of_group is not None:
-        return _in_group(index, vertices, wait, wait.of_group, name_of)
-    if wait.loop is not None:
-        own = tuple(group for group in wait.groups if wait.loop not in {target.vertex for target in group.targets})
-        if own:
-            first = _waits(index, vertices, replace(wait, groups=own, loop=None), name_of)
-            return f"{first}, and {_loop(vertices, wait.loop)}"
-    targets = _targets(vertices, wait, name_of)
-    if wait.polls is not None:
-        return _polls(wait, targets)
-    match wait.kind:
-        case "await":
-            return _await(wait, targets)
-        case "ray.get":
-            return f"{_lasting(wait.what or 'ray.get', wait)} for {targets}" + _inferred(wait)
-        case "perhaps ray.get":
-            return f"may wait for {targets}" + _inferred(wait)
-        case "ray.wait":
-            return f"{_lasting('ray.wait', wait)} for {_some(wait)}{targets}"
-        case "thread.join":
-            return f"{_lasting('Thread.join', wait)} for {targets}"
-        case "generator":
-            return f"{_lasting('next', wait)} for the next value of {targets}"
-        case "future":
-            return f"{_lasting(wait.what or 'Future.result', wait)} for {targets}" + _inferred(wait)
-        case "lock":
-            return f"waits for {names.lock_in_words(wait.what)}, held by {targets}" + _inferred(wait)
-        case "Serve slot":
-            full = f"is queued behind {targets}: {wait.what} is reached"
-            return full if wait.what else f"waits for {targets}"
-        case "Serve request":
-            return f"passes the request on to {targets}"
-        case "actor slot" | "order" if _is_for_unknown(wait):
-            return f"waits for {targets}"
-        case "actor slot":
-            return f"is queued behind {targets}"
-        case "event loop":
-            loops = [vertices[target.vertex] for group in wait.groups for target in group.targets]
-            return f"waits for {targets} {_frees(loops)}"
-        case "order":
-            return f"is queued behind {targets}, which was submitted first and waits for its arguments"
-        case "arguments":
-            return f"waits for its argument, produced by {targets}" + _inferred(wait)
-        case "resources":
-            return _resources(vertices, wait, name_of)
-        case "lifetime":
-            return f"depends on {targets}"
-        case "backpressure":
-            return f"is paused by backpressure until {targets} consumes a value" + _inferred(wait)
-        case "channel read":
-            return f"waits{_in_call(wait)} for an output of {targets} in its compiled graph{_failing(wait)}"
-        case "channel write":
-            return f"waits{_in_call(wait)} until {targets} reads a value of its compiled graph{_failing(wait)}"
-        case "kept value":
-            return (
-                f"waits{_in_call(wait)} for room in a channel of its compiled graph: {targets} still refers to a value "
-                f"in it{_failing(wait)}"
-            )
-        case "next call":
-            return f"enters the call only after {targets}"
-        case "actor creation":
-            return "waits for its actor to be created"
-        case _ if any(vertices[target.vertex].child_pid for group in wait.groups for target in group.targets):
-            return f"{_lasting(wait.kind, wait)} for {targets}" + _inferred(wait)
-        case _ if any(vertices[target.vertex].waker_of for group in wait.groups for target in group.targets):
-            awaited = ended_by(wait.kind)
-            return f"{_lasting(wait.kind, wait)} for {awaited}" if awaited else f"waits in {wait.kind}{_timeout(wait)}"
-        case _ if wait.assumed:
-            return f"{_lasting(wait.kind, wait)} for {targets}"
-        case _:
-            return f"waits for {targets}"
-
-
-def _is_for_unknown(wait: Wait) -> bool:
-    """Whether one of the targets is no call that was observed."""
-    return any(isinstance(target.vertex, UnknownKey) for group in wait.groups for target in group.targets)
-
-
-def _in_group(index: SampleIndex, vertices: Vertices, wait: Wait, of_group: GroupWait, name_of: NameOf) -> str:
-    """In which call of which group, as which rank, which ranks are not in it, and what they do."""
-    call, group = of_group.call, of_group.call.group
-    place = f"waits in {call.operation} of {names.process_group(group)} as rank {group.rank}"
-    error = fails_in(index, call)
-    if not of_group.missing:
-        others = [rank for rank in of_group.inside if rank != group.rank]
-        return f"{place}{f', like {names.ranks(others)}' if others else ''}{error}"
-    targets = _targets(vertices, wait, name_of)
-    return f"{place} for {names.ranks(of_group.missing)}: {targets}{error}"
+def step_at(text: str, details: VertexDetails, vertex: Vertex) -> Step:
+    """The sentence about a vertex, with its line of code."""
+    return Step(text=text, vertex=vertex.key, file=details.file, line=details.line, source=details.source)
 
 
 def fails_in(index: SampleIndex, call: GroupCall) -> str:
-    """``; the call times out in 29 min``, where clocks agree."""
+    """``; the call times out in 29 min``, empty if it has no timeout or clocks differ."""
     if call.fails_at is None or not index.snapshot.has_one_time:
         return ""
     left_s = call.fails_at - index.began_at
     return f"; the call times out in {words.duration(left_s)}" if left_s > 0 else ""
 
 
-def _in_call(wait: Wait) -> str:
-    """`` in CompiledDAGRef.get, timeout 5 s``; empty for a stage, whose loop makes the call."""
-    return f" in {wait.what}{_timeout(wait)}" if wait.what and wait.what.startswith("CompiledDAG") else ""
+@dataclass(frozen=True, slots=True)
+class _NamedWait:
+    """A wait with the vertices that it depends on, and a function that names them."""
+
+    wait: Wait
+    targets: tuple[Vertex, ...]
+    name_of: NameOf
+
+    def __str__(self) -> str:
+        """The names of the targets: ``Right.ping``, ``a or b``."""
+        wait = self.wait
+        labels = list(dict.fromkeys(map(self.name_of, self.targets)))
+        is_all = (wait.kind == "ray.get" and not wait.inferred) or (wait.kind == "await" and wait.needed == wait.total)
+        return words.shortly(labels, SHOWN_TARGETS, " and " if is_all else OR)
 
 
-def _failing(wait: Wait) -> str:
-    return f" (fails after {wait.fails_after_s:g} s)" if wait.fails_after_s is not None else ""
+def _waits(index: SampleIndex, vertices: Vertices, wait: Wait, name_of: NameOf) -> str:
+    """The predicate of a vertex that waits."""
+    if wait.loop is not None:
+        own = tuple(group for group in wait.groups if wait.loop not in {target.vertex for target in group.targets})
+        if own and wait.of_group is None:
+            first = _waits(index, vertices, replace(wait, groups=own, loop=None), name_of)
+            loop = vertices[wait.loop]
+            return f"{first}, and for {loop.label} {_frees([loop])}"
+    targets = tuple(vertices[key] for key in dict.fromkeys(_targets(wait)))
+    named = _NamedWait(wait, targets, name_of)
+    if wait.of_group is not None:
+        return _in_group(index, named, wait.of_group)
+    return _polls(named) if wait.polls is not None else PREDICATES[wait.kind](named)
 
 
-def _polls(wait: Wait, targets: str) -> str:
-    """What a loop does that only polls, and for what."""
+def _targets(wait: Wait) -> Iterator[Key]:
+    return (target.vertex for group in wait.groups for target in group.targets)
+
+
+def _in_group(index: SampleIndex, named: _NamedWait, of_group: GroupWait) -> str:
+    """A call on a process group: the rank, the ranks that are not in the call, and what these do."""
+    call, group = of_group.call, of_group.call.group
+    place = f"waits in {call.operation} of {names.process_group(group)} as rank {group.rank}"
+    error = fails_in(index, call)
+    if not of_group.missing:
+        others = [rank for rank in of_group.inside if rank != group.rank]
+        return f"{place}{f', like {names.ranks(others)}' if others else ''}{error}"
+    return f"{place} for {names.ranks(of_group.missing)}: {named}{error}"
+
+
+def _polls(named: _NamedWait) -> str:
+    """What a loop polls that does nothing else."""
+    wait = named.wait
     where = f"in the loop at {wait.polls}" if wait.polls else "in a loop"
     if wait.timeout_s == 0.0:
-        return f"{wait.kind} {where}; only {targets} can change the result"
-    return f"polls {targets} {where} ({wait.what or wait.kind}, timeout {wait.timeout_s:g} s)"
+        return f"{wait.kind_name} {where}; only {named} can change the result"
+    return f"polls {named} {where} ({wait.call}, timeout {wait.timeout_s:g} s)"
 
 
-def _await(wait: Wait, targets: str) -> str:
+# The kinds of wait
+
+
+def _plain(named: _NamedWait) -> str:
+    return f"waits for {named}"
+
+
+def _await(named: _NamedWait) -> str:
     """In which call it awaits, how many of what, and with which timeout, if any."""
-    some = _some(wait) if wait.needed < wait.total else ""
-    plainly = wait.what is None and wait.timeout_s is None
-    return (f"awaits {some}{targets}" if plainly else f"{_lasting(wait.what or 'await', wait)} for {some}{targets}") + (
-        _inferred(wait)
-    )
+    wait = named.wait
+    some = _count(wait) if wait.needed < wait.total else ""
+    is_plain = wait.what is None and wait.timeout_s is None
+    verb = "awaits" if is_plain else f"{_waits_in(wait.call, wait)} for"
+    return f"{verb} {some}{named}{_inferred(wait)}"
 
 
-def _some(wait: Wait) -> str:
-    """``1 of 3: ``, empty where there is but one."""
-    return f"{wait.needed} of {wait.total}: " if wait.total > 1 else ""
+def _get(named: _NamedWait) -> str:
+    return f"{_waits_in(named.wait.call, named.wait)} for {named}{_inferred(named.wait)}"
 
 
-def _loop(vertices: Vertices, key: Key) -> str:
-    return f"for {vertices[key].label} {_frees([vertices[key]])}"
+def _future(named: _NamedWait) -> str:
+    return f"{_waits_in(named.wait.what or 'Future.result', named.wait)} for {named}{_inferred(named.wait)}"
 
 
-def _frees(loops: Sequence[Vertex]) -> str:
-    """What a thread must do that blocks an event loop, whether it is called by what it runs or as the loop."""
-    return "to free the event loop" if any(loop.task_id or loop.wait for loop in loops) else "to become free"
+def _lock(named: _NamedWait) -> str:
+    return f"waits for {lock_in_words(named.wait.what)}, held by {named}{_inferred(named.wait)}"
 
 
-def _lasting(call: str, wait: Wait) -> str:
-    """``waits in ray.get``, and with which timeout, if any."""
-    call = "its event loop" if call == IDLE_LOOP else call
-    return f"waits in {call}" + (f"{_timeout(wait)}," if wait.is_timed else "")
+def _serve_slot(named: _NamedWait) -> str:
+    limit = named.wait.what
+    return f"is queued behind {named}: {limit} is reached" if limit else _plain(named)
 
 
-def _timeout(wait: Wait) -> str:
-    return f", timeout {wait.timeout_s:g} s" if wait.timeout_s is not None else ""
+def _queued(named: _NamedWait, rest: str = "") -> str:
+    """A call is queued behind other calls, or waits for something that was not observed."""
+    is_for_unknown = any(isinstance(vertex.key, UnknownKey) for vertex in named.targets)
+    return _plain(named) if is_for_unknown else f"is queued behind {named}{rest}"
 
 
-def _resources(vertices: Vertices, wait: Wait, name_of: NameOf) -> str:
-    """What is missing and who has it, or where there would be room."""
-    found = [vertices[key] for key in dict.fromkeys(t.vertex for group in wait.groups for t in group.targets)]
-    labels = [vertex.holder or name_of(vertex) for vertex in found]
+def _in_channel(named: _NamedWait, dependency: str) -> str:
+    """A wait in a channel of a compiled graph; a stage makes the call in its loop, so the call is left out."""
+    wait = named.wait
+    call = f" in {wait.what}{_timeout(wait)}" if is_of_compiled_graph(wait.what) else ""
+    failing = f" (fails after {wait.fails_after_s:g} s)" if wait.fails_after_s is not None else ""
+    return f"waits{call} {dependency}{failing}"
+
+
+def _kept(named: _NamedWait) -> str:
+    return _in_channel(named, f"for room in a channel of its compiled graph: {named} still refers to a value in it")
+
+
+def _other(named: _NamedWait) -> str:
+    """A call that has no kind of its own."""
+    wait = named.wait
+    if any(vertex.child_pid for vertex in named.targets):
+        return f"{_waits_in(wait.call, wait)} for {named}{_inferred(wait)}"
+    if any(vertex.waker_of for vertex in named.targets):
+        waker = ended_by(wait.call)
+        return f"{_waits_in(wait.call, wait)} for {waker}" if waker else f"waits in {wait.call}{_timeout(wait)}"
+    return f"{_waits_in(wait.call, wait)} for {named}" if wait.assumed else _plain(named)
+
+
+def _resources(named: _NamedWait) -> str:
+    """What is missing, and what holds it or could provide it."""
+    wait, found = named.wait, named.targets
+    labels = [vertex.holder or named.name_of(vertex) for vertex in found]
     what = f"waits for {words.listed(wait.resources) or 'room'}"
     if labels and not wait.resources and all(isinstance(vertex.key, UnknownKey) for vertex in found):
         return f"waits for {words.shortly(labels, SHOWN_TARGETS, OR)}"
@@ -286,11 +249,60 @@ def _resources(vertices: Vertices, wait: Wait, name_of: NameOf) -> str:
     return f"{what}, held by {many}{words.shortly(labels, SHOWN_TARGETS, OR if wait.needed < wait.total else ' and ')}"
 
 
-def _targets(vertices: Vertices, wait: Wait, name_of: NameOf) -> str:
-    targets: list[Target] = list(dict.fromkeys(t for group in wait.groups for t in group.targets))
-    labels = list(dict.fromkeys(name_of(vertices[target.vertex]) for target in targets))
-    is_all = (wait.kind == "ray.get" and not wait.inferred) or (wait.kind == "await" and wait.needed == wait.total)
-    return words.shortly(labels, SHOWN_TARGETS, " and " if is_all else OR)
+PREDICATES: Mapping[WaitKind, Callable[[_NamedWait], str]] = {
+    "await": _await,
+    "future": _future,
+    "generator": lambda named: f"{_waits_in('next', named.wait)} for the next value of {named}",
+    "lock": _lock,
+    "other": _other,
+    "ray.get": _get,
+    "ray.wait": lambda named: f"{_waits_in('ray.wait', named.wait)} for {_count(named.wait)}{named}",
+    "thread.join": lambda named: f"{_waits_in('Thread.join', named.wait)} for {named}",
+    "actor creation": lambda named: "waits for its actor to be created",
+    "actor slot": _queued,
+    "arguments": lambda named: f"waits for its argument, produced by {named}{_inferred(named.wait)}",
+    "backpressure": lambda named: f"is paused by backpressure until {named} consumes a value{_inferred(named.wait)}",
+    "channel read": lambda named: _in_channel(named, f"for an output of {named} in its compiled graph"),
+    "channel write": lambda named: _in_channel(named, f"until {named} reads a value of its compiled graph"),
+    "coroutine": _plain,
+    "event loop": lambda named: f"waits for {named} {_frees(named.targets)}",
+    "executor": _plain,
+    "kept value": _kept,
+    "lifetime": lambda named: f"depends on {named}",
+    "next call": lambda named: f"enters the call only after {named}",
+    "order": partial(_queued, rest=", which was submitted first and waits for its arguments"),
+    "perhaps ray.get": lambda named: f"may wait for {named}{_inferred(named.wait)}",
+    "placement group": _plain,
+    "ranks": _plain,
+    "resources": _resources,
+    "retry": _plain,
+    "runtime environment": _plain,
+    "scheduler": _plain,
+    "Serve request": lambda named: f"passes the request on to {named}",
+    "Serve slot": _serve_slot,
+    "step": _plain,
+    "thread": _plain,
+}
+
+
+def _count(wait: Wait) -> str:
+    """``1 of 3: ``, empty for a single dependency."""
+    return f"{wait.needed} of {wait.total}: " if wait.total > 1 else ""
+
+
+def _frees(loops: Sequence[Vertex]) -> str:
+    """What a thread must do that blocks an event loop: return from the code that it runs there, or end its call."""
+    return "to free the event loop" if any(loop.task_id or loop.wait for loop in loops) else "to become free"
+
+
+def _waits_in(call: str, wait: Wait) -> str:
+    """``waits in ray.get``, with the timeout if there is one."""
+    call = "its event loop" if call == IDLE_LOOP else call
+    return f"waits in {call}" + (f"{_timeout(wait)}," if wait.is_timed else "")
+
+
+def _timeout(wait: Wait) -> str:
+    return f", timeout {wait.timeout_s:g} s" if wait.timeout_s is not None else ""
 
 
 def _inferred(wait: Wait) -> str:

@@ -1,4 +1,4 @@
-"""A vertex with all that a person or a script wants to know of it: where it runs, at which line, what it waits for."""
+"""The details of a vertex for reports and views: its process, actor, rank and line of code."""
 
 from __future__ import annotations
 
@@ -10,11 +10,12 @@ from dstack.model import Access, Coroutine, Frame, Model, Thread, actor_of_task
 
 
 class VertexDetails(Model, frozen=True):
-    """Who and where; everything is None that does not apply, as for a pending task, or was not seen.
+    """The details of a vertex; a field is None if it does not apply, as for a pending task, or is unknown.
 
-    ``line`` is that of the user's own frame nearest the leaf, or else of a library's; ``frames`` are leaf first. Of a
-    ``coroutine`` they are those of its awaits, and ``thread`` is the one that runs its event loop. ``torn`` is that of
-    the thread; ``sleeps`` is true in ``time.sleep`` or ``asyncio.sleep``. ``ranks`` are those of the process.
+    ``line`` is that of the innermost frame of user code, else of a library's; ``frames`` are leaf first. For a
+    ``coroutine`` they are those of its await chain, and ``thread`` is the one that runs its event loop. ``torn`` is
+    :attr:`dstack.model.Thread.torn`; ``sleeps`` is true in ``time.sleep`` or ``asyncio.sleep``. ``ranks`` are those of
+    the process.
     """
 
     execution: str
@@ -43,7 +44,7 @@ class VertexDetails(Model, frozen=True):
 
     @property
     def place(self) -> str:
-        """``actor Left "left", rank 3 (tp 1), pid 2907, node 10.0.0.1``, as far as known."""
+        """``actor Left "left", rank 3 (tp 1), pid 2907, node 10.0.0.1``, without unknown parts."""
         actor = None
         if self.actor_id:
             actor = names.actor_in_words(self.actor_class or "", self.actor_name or "", self.actor_id)
@@ -54,7 +55,7 @@ class VertexDetails(Model, frozen=True):
 
     @property
     def short_place(self) -> str:
-        """The same for where room is scarce: ``"left", rank 3 (tp 1), pid 2907, 10.0.0.1``."""
+        """The same in short form: ``"left", rank 3 (tp 1), pid 2907, 10.0.0.1``."""
         actor = None
         if self.actor_id:
             actor = f'"{self.actor_name}"' if self.actor_name else names.short(self.actor_id)
@@ -63,7 +64,7 @@ class VertexDetails(Model, frozen=True):
 
 
 def details_of(index: SampleIndex, vertex: Vertex) -> VertexDetails:
-    """What is known of a vertex."""
+    """Collect the details of a vertex."""
     task = index.tasks.get(vertex.task_id or "")
     worker = index.workers.get(vertex.worker_id or "")
     actor_id = actor_of_task(vertex.task_id) if vertex.task_id else worker.actor_id if worker else None
@@ -106,7 +107,7 @@ def details_of(index: SampleIndex, vertex: Vertex) -> VertexDetails:
 
 
 def source_line(index: SampleIndex, frame: Frame) -> str | None:
-    """The text of a frame's line, where some node had the file."""
+    """The source text of a frame's line, None if no node has the file."""
     text = index.snapshot.sources.get(frame.file, {}).get(frame.line)
     return text.strip() if text else None
 
@@ -124,7 +125,7 @@ def is_torn(execution: Thread | Coroutine | None) -> bool:
 
 
 def execution_of(index: SampleIndex, vertex: Vertex) -> Thread | Coroutine | None:
-    """The thread or coroutine of an execution, or the thread of a child process, if it was seen."""
+    """The thread or coroutine of an execution, or the thread of a child process, if it was read."""
     if vertex.child_pid is not None:
         return index.child_thread(vertex.worker_id, vertex.child_pid, vertex.os_thread_id or vertex.child_pid)
     if vertex.coroutine_id is not None:

@@ -1,7 +1,7 @@
 """Directed graphs of plain lists, and their components, which rustworkx finds.
 
-networkx can do as much, but on graphs of a million edges its dictionaries of attributes take longer than all else, in
-time and in memory. The tests hold both against each other.
+networkx can do the same, but on graphs of a million edges its dictionaries of attributes dominate time and memory. The
+tests compare both.
 """
 
 from __future__ import annotations
@@ -15,45 +15,45 @@ V = TypeVar("V", bound=Hashable)
 
 
 class Digraph(Generic[V]):
-    """Vertices in a fixed order, each with those it points to, every edge once."""
+    """Vertices in a fixed order, each with its successors; each edge occurs once."""
 
-    def __init__(self, ahead: Mapping[V, list[V]]) -> None:
-        self._ahead = ahead
-        self._back: dict[V, list[V]] | None = None
+    def __init__(self, successors: Mapping[V, list[V]]) -> None:
+        self._successors = successors
+        self._predecessors: dict[V, list[V]] | None = None
 
     def __iter__(self) -> Iterator[V]:
-        return iter(self._ahead)
+        return iter(self._successors)
 
     def __len__(self) -> int:
-        return len(self._ahead)
+        return len(self._successors)
 
     def successors(self, vertex: V) -> list[V]:
-        """Those it points to."""
-        return self._ahead[vertex]
+        """The vertices that it points to."""
+        return self._successors[vertex]
 
     def predecessors(self, vertex: V) -> list[V]:
-        """Those that point to it; none for what is no vertex."""
-        if self._back is None:
-            self._back = {vertex: [] for vertex in self._ahead}
-            for source, targets in self._ahead.items():
+        """The vertices that point to it; empty for an unknown vertex."""
+        if self._predecessors is None:
+            self._predecessors = {vertex: [] for vertex in self._successors}
+            for source, targets in self._successors.items():
                 for target in targets:
-                    self._back[target].append(source)
-        return self._back.get(vertex, [])
+                    self._predecessors[target].append(source)
+        return self._predecessors.get(vertex, [])
 
     def number_of_edges(self) -> int:
-        """How many edges there are."""
-        return sum(map(len, self._ahead.values()))
+        """The number of edges."""
+        return sum(map(len, self._successors.values()))
 
 
 def strong_components(graph: Digraph[V]) -> Iterator[list[V]]:
-    """The strongly connected components, each after all those it points to."""
+    """The strongly connected components, each after all components that it points to."""
     vertices = list(graph)
     for part in rx.strongly_connected_components(_numbered(graph, vertices)):  # in postorder
         yield [vertices[number] for number in part]
 
 
 def weak_components(graph: Digraph[V]) -> dict[V, int]:
-    """By vertex: the number of the part of the graph that hangs together."""
+    """By vertex: the number of its weakly connected component."""
     vertices = list(graph)
     parts = rx.weakly_connected_components(_numbered(graph, vertices))
     return {vertices[number]: count for count, part in enumerate(parts) for number in part}
@@ -92,5 +92,5 @@ def _numbered(graph: Digraph[V], vertices: Sequence[V]) -> rx.PyDiGraph[None, No
 
 
 def unique(vertices: Iterable[V]) -> list[V]:
-    """The same without repetitions, in order."""
+    """The vertices without repetitions, in order."""
     return list(dict.fromkeys(vertices))

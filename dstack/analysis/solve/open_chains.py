@@ -1,31 +1,32 @@
-"""Open chains: waits that may still end, and the executions at their ends on which all of it hangs."""
+"""Open chains: connected waits that may still end, and their final blockers."""
 
 from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence, Set
-from typing import NamedTuple
+from dataclasses import dataclass
 
 from dstack.analysis.solve.digraph import Digraph, strong_components, unique, weak_components
 from dstack.diagnosis import FinalBlocker, Vertex
 from dstack.vertex_keys import Key
 
 MAX_RANKED = 20
-"""Final blockers counted exactly in each knot; further ones are fewer waited for."""
+"""The most final blockers that are counted exactly in each chain; others have fewer waiters."""
 
 Parts = Sequence[set[Key]]
-"""Strongly connected components, those waited for before those who wait for them."""
+"""Strongly connected components, each after its dependencies."""
 
 
-class OpenChain(NamedTuple):
-    """Open waits that hang together: who waits, and the final blockers, most waited for first."""
+@dataclass(frozen=True, slots=True)
+class OpenChain:
+    """Connected open waits: the waiters, and the final blockers, those with most waiters first."""
 
     waiters: list[Key]
     blockers: list[FinalBlocker]
 
 
 def open_chains(vertices: Mapping[Key, Vertex], stuck: set[Key]) -> list[OpenChain]:
-    """The separate knots of open waits, the largest first."""
+    """The open chains, the one with most waiters first."""
     graph = _open_graph(vertices, stuck)
     counted = {key for key in graph if vertices[key].is_counted}
     number_of = weak_components(graph)
@@ -42,21 +43,21 @@ def open_chains(vertices: Mapping[Key, Vertex], stuck: set[Key]) -> list[OpenCha
 
 
 def _open_graph(vertices: Mapping[Key, Vertex], stuck: set[Key]) -> Digraph[Key]:
-    """Who waits, and may go on, and those among the others for whom; who waits for the stuck alone is an end."""
-    ahead: dict[Key, list[Key]] = {}
+    """The waits that may still end, with their targets outside of the stuck vertices."""
+    successors: dict[Key, list[Key]] = {}
     for vertex in vertices.values():
         if vertex.wait is None or vertex.key in stuck or vertex.kind == "lifetime":
-            continue  # a lifetime may end in many ways: it is told as it is, not all who could end it
+            continue  # a lifetime may end in many ways: it is a final blocker itself
         targets = [t.vertex for group in vertex.wait.groups for t in group.targets if t.vertex not in stuck]
         if targets:
-            ahead[vertex.key] = unique(targets)
-    for target in unique(target for targets in ahead.values() for target in targets):
-        ahead.setdefault(target, [])
-    return Digraph(ahead)
+            successors[vertex.key] = unique(targets)
+    for target in unique(target for targets in successors.values() for target in targets):
+        successors.setdefault(target, [])
+    return Digraph(successors)
 
 
 def _rank(graph: Digraph[Key], parts: Parts, counted: Set[Key]) -> list[FinalBlocker]:
-    """The vertices that wait for nothing, by how many of the counted wait on them in all, then directly."""
+    """The vertices that do not wait, by their number of counted waiters in all, then direct ones."""
     ends = [key for part in parts for key in part if not graph.successors(key)]
     if len(ends) > MAX_RANKED:
         shares = _shares(graph, parts)
@@ -69,7 +70,7 @@ def _rank(graph: Digraph[Key], parts: Parts, counted: Set[Key]) -> list[FinalBlo
 
 
 def _direct(graph: Digraph[Key], end: Key, counted: Set[Key]) -> int:
-    """How many of the counted wait for an end, or for a helper that does."""
+    """The number of counted vertices that wait for an end, or for a helper that does."""
     found: set[Key] = set()
     ahead = [end]
     while ahead:
@@ -80,7 +81,7 @@ def _direct(graph: Digraph[Key], end: Key, counted: Set[Key]) -> int:
 
 
 def _waiters(graph: Digraph[Key], parts: Parts, ends: Sequence[Key], counted: Set[Key]) -> list[int]:
-    """How many wait for each end in all, in one pass: every vertex carries the set of ends it leads to as bits."""
+    """The number of waiters for each end, in one pass: each vertex has the set of ends that it leads to as bits."""
     leads_to = {key: 1 << bit for bit, key in enumerate(ends)}
     waiters: Counter[int] = Counter()
     for part in parts:
@@ -97,7 +98,7 @@ def _waiters(graph: Digraph[Key], parts: Parts, ends: Sequence[Key], counted: Se
 def _shares(graph: Digraph[Key], parts: Parts) -> dict[Key, float]:
     """Each end's share of all waiters, when every waiter gives its weight to its targets in equal parts.
 
-    A cheap order by which to choose the ends worth counting exactly.
+    A cheap order that selects the ends to count exactly.
     """
     shares: dict[Key, float] = defaultdict(float)
     for part in reversed(parts):

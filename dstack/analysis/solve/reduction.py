@@ -1,8 +1,8 @@
-"""Reduction of a wait-for graph with and, or and k-of-n waits: who can never go on, and which cores hold them.
+"""Reduction of a wait-for graph with and, or and k-of-n waits: the vertices that can never proceed, and their cores.
 
 The graph is abstract: vertices are any hashable values, and a waiting vertex has requirements ``(needs, targets)``, all
 of which must be met. A requirement is met once ``needs`` of its targets are released; a target named twice counts
-twice. What does not wait is released from the start; a vertex all of whose requirements are met is released in turn.
+twice. A vertex without a wait is released from the start; any other one when all of its requirements are met.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ Requirement = tuple[int, Sequence[V]]
 Waits = Mapping[V, Sequence[Requirement[V]]]
 
 MAX_CYCLE_STEPS = 300_000
-"""The shortest cycle is looked for from as many vertices as this allows: from all, in a core of a few hundred."""
+"""Bounds the search for the shortest cycle: it starts at all vertices of a core of a few hundred."""
 
 
 def residue(waits: Waits[V]) -> set[V]:
-    """The vertices that can never go on. Linear in the number of edges."""
+    """The vertices that can never proceed. Linear in the number of edges."""
     missing: list[int] = []
     waiter_of: list[V] = []
     unmet: dict[V, int] = {}
@@ -54,11 +54,11 @@ def residue(waits: Waits[V]) -> set[V]:
 
 
 def stuck_graph(waits: Waits[V], stuck: set[V]) -> Digraph[V]:
-    """The residue as a graph: an edge from each stuck waiter to each stuck target it needs.
+    """The residue as a graph: an edge from each stuck waiter to each stuck target that it needs.
 
-    Of a core, with what it waits for outside of it taken as released. In the order of ``waits``.
+    With ``waits`` of a component only, all targets outside of it count as released. In the order of ``waits``.
     """
-    ahead: dict[V, list[V]] = {}
+    successors: dict[V, list[V]] = {}
     for waiter, requirements in waits.items():
         if waiter in stuck:
             needed: list[V] = []
@@ -66,41 +66,41 @@ def stuck_graph(waits: Waits[V], stuck: set[V]) -> Digraph[V]:
                 held = [target for target in targets if target in stuck]
                 if len(targets) - len(held) < needs:
                     needed += held
-            ahead[waiter] = unique(needed) if len(needed) > 1 else needed
-    return Digraph(ahead)
+            successors[waiter] = unique(needed) if len(needed) > 1 else needed
+    return Digraph(successors)
 
 
 def cores(waits: Waits[V], graph: Digraph[V]) -> list[set[V]]:
-    """The sets of vertices that wait only for each other, largest first.
+    """The deadlocked sets: vertices that wait only for each other, largest set first.
 
-    These are the strongly connected components of the stuck graph without an edge out; and, were those and the dead
-    ends released, such components of what then is still stuck: deadlocks that only happen to wait for others besides.
-    Since a component comes after all it waits for, it need only be looked at with all of that released.
+    These are the strongly connected components of the stuck graph without an edge out. If these and the dead ends were
+    released, such components of the remaining residue are deadlocked sets, too: they also wait for others. A component
+    comes after all that it waits for, so it is enough to reduce it with all of that released.
     """
     found: list[set[V]] = []
     graphs = [graph]
     while graphs:
         graph = graphs.pop()
         for component in strong_components(graph):
-            chain = set(component)
-            if not _is_knot(graph, chain):
+            core = set(component)
+            if not _is_cyclic(graph, core):
                 continue
-            if _is_closed(graph, chain):
-                found.append(chain)
+            if _is_closed(graph, core):
+                found.append(core)
             else:
-                rest = {vertex: waits[vertex] for vertex in component}
-                graphs.append(stuck_graph(rest, residue(rest)))
+                own = {vertex: waits[vertex] for vertex in component}
+                graphs.append(stuck_graph(own, residue(own)))
     return sorted(found, key=len, reverse=True)
 
 
 def dead_ends(graph: Digraph[V]) -> list[V]:
-    """The stuck vertices that wait for nothing stuck: what they need can never be given by anyone."""
+    """The stuck vertices that wait for no stuck vertex: their requirements can never be met."""
     return [vertex for vertex in graph if not graph.successors(vertex)]
 
 
-def behind(graph: Digraph[V], those: Iterable[V]) -> set[V]:
-    """All who wait for any of those, directly or through others, but not those themselves."""
-    begin = level = set(those)
+def behind(graph: Digraph[V], vertices: Iterable[V]) -> set[V]:
+    """All vertices that wait for these, directly or through others, without these."""
+    begin = level = set(vertices)
     reached = set(begin)
     while level:
         level = {waiter for vertex in level for waiter in graph.predecessors(vertex)} - reached
@@ -109,9 +109,9 @@ def behind(graph: Digraph[V], those: Iterable[V]) -> set[V]:
 
 
 def shortest_cycle(graph: Digraph[V], through: Iterable[V] = ()) -> list[V]:
-    """A shortest cycle in the stuck graph of a core, in the order of waiting; one of those ``through`` any of these."""
+    """A shortest cycle in the stuck graph of a core, in the order of waiting; ``through`` one of these, if given."""
     edges = graph.number_of_edges()
-    starts = 1 if edges == len(graph) else 1 + MAX_CYCLE_STEPS // edges  # one edge a vertex: a plain ring
+    starts = 1 if edges == len(graph) else 1 + MAX_CYCLE_STEPS // edges  # one edge for each vertex: a simple cycle
     best: list[V] = []
     for start in islice(list(through) or graph, starts):
         cycle = _cycle_through(graph, start, len(best))
@@ -121,7 +121,7 @@ def shortest_cycle(graph: Digraph[V], through: Iterable[V] = ()) -> list[V]:
 
 
 def _cycle_through(graph: Digraph[V], start: V, limit: int) -> list[V]:
-    """The shortest cycle through ``start``, or nothing when there is none shorter than ``limit`` (0: no limit)."""
+    """The shortest cycle through ``start``, empty if none is shorter than ``limit`` (0: no limit)."""
     came_from: dict[V, V] = {}
     level = [start]
     length = 1
@@ -149,6 +149,6 @@ def _is_closed(graph: Digraph[V], component: set[V]) -> bool:
     return all(component.issuperset(graph.successors(vertex)) for vertex in component)
 
 
-def _is_knot(graph: Digraph[V], component: set[V]) -> bool:
-    """Whether a strongly connected component has a cycle in it."""
+def _is_cyclic(graph: Digraph[V], component: set[V]) -> bool:
+    """Whether a strongly connected component contains a cycle."""
     return len(component) > 1 or any(vertex in graph.successors(vertex) for vertex in component)

@@ -1,4 +1,4 @@
-"""The wait-for graph as its reduction takes it, and which waits the unobserved could still make wait for good."""
+"""The wait-for graph in the form that its reduction needs, and the unobserved vertices that could change the result."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ Waits = dict[Key, list[tuple[int, list[Key]]]]
 
 
 def waits_of(vertices: Iterable[Vertex], *, proven_only: bool = False, with_timed: bool = False) -> Waits:
-    """The reduction's view: a wait with a timeout is none, and what can never be given has no dependency.
+    """The requirements of each wait: none for a wait with a timeout, impossible ones for a vertex that never completes.
 
     With ``proven_only``, no assumption counts, nor that a loop only polls. ``with_timed`` counts waits with timeouts.
     """
@@ -27,7 +27,7 @@ def waits_of(vertices: Iterable[Vertex], *, proven_only: bool = False, with_time
 
 
 def targets_of(vertex: Vertex) -> Iterator[Key]:
-    """All that a vertex waits for."""
+    """All dependencies of a vertex."""
     if vertex.wait is not None:
         for group in vertex.wait.groups:
             for target in group.targets:
@@ -35,10 +35,10 @@ def targets_of(vertex: Vertex) -> Iterator[Key]:
 
 
 def relevant_unobserved(vertices: Mapping[Key, Vertex]) -> set[Key]:
-    """The unobserved vertices that waits depend on, but for those that could not make anything wait for good.
+    """The unobserved vertices that waits depend on and that could make further waits permanent.
 
-    Of some it is known what they depend on at most (:attr:`Vertex.at_most`). As long as nothing more can never proceed
-    even if each of these needed all of that, they change nothing.
+    For some vertices all possible dependencies are known (:attr:`Vertex.at_most`). If the residue stays the same even
+    when each of these needs all of its possible dependencies, they are not relevant.
     """
     unobserved = {key for key, vertex in vertices.items() if vertex.unobserved}
     if not unobserved:

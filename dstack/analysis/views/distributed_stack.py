@@ -74,19 +74,19 @@ def roots(vertices: Mapping[Key, Vertex], members: set[Key]) -> list[Key]:
     return (executions or tops) if tops else (executions or everybody)[:1]
 
 
-def alike(vertices: Mapping[Key, Vertex], keys: Sequence[Key]) -> list[list[Key]]:
+def group_similar(vertices: Mapping[Key, Vertex], keys: Sequence[Key]) -> list[list[Key]]:
     """The keys in groups of pending things that are called alike and wait for the same; who runs is one of a kind."""
     groups: dict[object, list[Key]] = {}
     for key in keys:
-        groups.setdefault(likeness(vertices[key]), []).append(key)
+        groups.setdefault(similarity_key(vertices[key]), []).append(key)
     return list(groups.values())
 
 
-def likeness(vertex: Vertex) -> object:
+def similarity_key(vertex: Vertex) -> object:
     """What makes pending things alike; the key itself of what runs."""
     if vertex.worker_id is not None or vertex.kind != "task":
         return vertex.key
-    return vertex.label, vertex.never, vertex.is_confirmed, vertex.wait and (vertex.wait.kind, vertex.wait.groups)
+    return vertex.label, vertex.never, vertex.is_confirmed, vertex.wait and (vertex.wait.kind_name, vertex.wait.groups)
 
 
 class _Stitcher:
@@ -106,7 +106,7 @@ class _Stitcher:
         node = StackNode(
             vertex=key,
             who=who,
-            wait_kind=vertex.wait.kind if vertex.wait else None,
+            wait_kind=vertex.wait.kind_name if vertex.wait else None,
             never=vertex.never,
             frames=_shown(who.frames),
             ranks=() if who.ranks.rank is None else (who.ranks.rank,),
@@ -141,7 +141,7 @@ class _Stitcher:
         if wait.evidence == "inferred":
             firm = [key for key in targets if not self._is_inferred(key, wait.kind)]
             followed = firm or targets[:1]
-        groups = alike(self._vertices, followed)[:MAX_CHILDREN]
+        groups = group_similar(self._vertices, followed)[:MAX_CHILDREN]
         return groups, len(targets) - sum(map(len, groups))
 
     def _is_inferred(self, key: Key, kind: str) -> bool:

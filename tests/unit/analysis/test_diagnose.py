@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, given
 
-from dstack.analysis.diagnose import diagnose, of_interest
+from dstack.analysis.diagnose import diagnose, plan_readings
 from dstack.analysis.solve.open_chains import MAX_RANKED
 from dstack.diagnosis import Ratio
 from dstack.model import Bundle, Failure, Snapshot
@@ -30,7 +30,7 @@ def test_a_snapshot_without_a_sample_is_incomplete() -> None:
     diagnosis = diagnose(snapshot)
 
     assert (diagnosis.verdict, diagnosis.incomplete, diagnosis.findings) == ("clear", True, ())
-    assert of_interest(snapshot).workers == set()
+    assert plan_readings(snapshot).workers == set()
 
 
 def test_an_empty_cluster_is_clear() -> None:
@@ -168,7 +168,7 @@ def test_workers_of_interest_seem_stuck() -> None:
     call, _ = scene.run("work", by=bystander)
     bystander.gets(call)
 
-    found = of_interest(scene.snapshot()).workers
+    found = plan_readings(scene.snapshot()).workers
 
     assert found == {proc.worker_id for proc in (left, right, owner, behind)}
 
@@ -187,7 +187,7 @@ def test_the_creator_of_an_infeasible_group_is_of_interest() -> None:
     (finding,) = scene.second_sample().diagnose().findings
 
     assert finding.confirmed
-    assert of_interest(scene.snapshot()).workers == {owner.worker_id, maker.worker_id}
+    assert plan_readings(scene.snapshot()).workers == {owner.worker_id, maker.worker_id}
 
 
 def test_waiters_of_unobserved_vertices_are_of_interest() -> None:
@@ -196,7 +196,7 @@ def test_waiters_of_unobserved_vertices_are_of_interest() -> None:
     driver.gets(scene.task("on its way", by=driver))
     scene.driver()
 
-    assert of_interest(scene.snapshot()).workers == {driver.worker_id}
+    assert plan_readings(scene.snapshot()).workers == {driver.worker_id}
 
 
 def test_calls_whose_stacks_were_not_read_are_no_finding_of_their_own() -> None:

@@ -6,17 +6,20 @@ from collections.abc import Iterator
 
 from msgspec.structs import replace
 
-from dstack.analysis.findings.diagrams.entries import Entries, Part, alike, is_queued
+from dstack.analysis.findings.diagrams.entries import Entries, Part, is_queued, parts_by_name
 from dstack.analysis.findings.diagrams.longest_path import longest_chain
-from dstack.analysis.findings.kinds.deadlock import late_for_barrier
-from dstack.analysis.findings.wording import collectives
+from dstack.analysis.findings.draft import Draft
+from dstack.analysis.findings.kinds.deadlock import not_at_barrier
+from dstack.analysis.findings.wording.absent_ranks import absent_steps
+from dstack.analysis.findings.wording.collectives import call_in_words, ranks_of_call
 from dstack.analysis.findings.wording.failures import step as step_of_failure
-from dstack.analysis.findings.wording.group_ranks import ranks_in
+from dstack.analysis.findings.wording.group_ranks import CollectiveCall, ranks_in
 from dstack.analysis.findings.wording.narration import Narrator
 from dstack.analysis.findings.wording.restarts import restart_steps
 from dstack.analysis.findings.wording.shared_calls import shared_call_steps, shared_calls
-from dstack.analysis.naming import sentences
-from dstack.diagnosis import Diagram, Entry, Finding, Step, Vertex
+from dstack.analysis.naming import names
+from dstack.analysis.naming.sentences import fails_in, step_at
+from dstack.diagnosis import Diagram, Entry, Step, Vertex
 from dstack.words import plural
 
 SHOWN_REMARKS = 4
@@ -24,11 +27,11 @@ SHOWN_BEHIND = 1
 SHOWN_ENDS = 2
 
 
-def diagram(finding: Finding, narrator: Narrator) -> Diagram:
+def diagram(draft: Draft, narrator: Narrator) -> Diagram:
     """The finding at a glance; everything else is in its explanation."""
-    drawing = _Drawing(finding, narrator)
+    drawing = _Drawing(draft, narrator)
     return Diagram(
-        is_cycle=bool(finding.cycle),
+        is_cycle=bool(draft.cycle),
         rows=tuple(drawing.rows()),
         behind=tuple(drawing.behind()),
         remarks=tuple(drawing.remarks()),
@@ -36,125 +39,129 @@ def diagram(finding: Finding, narrator: Narrator) -> Diagram:
 
 
 class _Drawing:
-    """One finding on its way to a diagram."""
+    """The diagram of one finding, as it is made."""
 
-    def __init__(self, finding: Finding, narrator: Narrator) -> None:
-        self._finding = finding
+    def __init__(self, draft: Draft, narrator: Narrator) -> None:
+        self._draft = draft
         self._narrator = narrator
-        cycle = [key for key in finding.cycle if not narrator.reduced.is_helper(key)]
+        self._reduced = draft.reduced
+        cycle = [key for key in draft.cycle if not self._reduced.is_helper(key)]
         following = dict(zip(cycle, (*cycle[1:], *cycle[:1]), strict=True)) if len(cycle) > 1 else {}
-        self._entries = Entries(finding, narrator, self._parts_in_order(), following)
+        parts = self._of_cycle() if draft.cycle else self._of_ranks() or self._of_chain()
+        self._entries = Entries(draft, narrator, parts, following)
         self._numbers = self._entries.numbers
 
     def rows(self) -> Iterator[Entry | Step]:
-        """The entries, folded where there are many; then who is in a call that others have not come to."""
+        """The entries, folded if there are many; then the calls that not all similar executions have entered."""
         yield from self._entries.rows()
-        yield from collectives.absent_steps(self._finding, self._narrator)
-        groups = shared_calls(self._finding, self._narrator) if self._finding.final_blockers else []
-        several = [one for one in groups if len(one.inside) > 1 or one.absent or one.idle]
+        yield from absent_steps(self._draft, self._narrator)
+        calls = shared_calls(self._draft, self._narrator) if self._draft.final_blockers else []
+        several = [call for call in calls if len(call.inside) > 1 or call.absent or call.idle]
         yield from list(shared_call_steps(several, self._narrator, self._numbers))[:SHOWN_REMARKS]
 
     def behind(self) -> Iterator[Step]:
-        """What is blocked behind a deadlock or hang, alike ones once; executions first, since they have lines."""
-        keys = [key for key in (*self._finding.blocked_behind, *self._finding.polled_by) if key not in self._numbers]
-        vertices = [
-            vertex for vertex in self._narrator.vertices_of(keys) if not self._narrator.reduced.is_passed_on(vertex)
-        ]
+        """What is blocked behind a deadlock or hang, similar ones once; executions first, since they have lines."""
+        keys = [key for key in (*self._draft.behind, *self._draft.polled_by) if key not in self._numbers]
+        vertices = [one for one in self._narrator.vertices_of(keys) if not self._reduced.is_passed_on(one)]
         executions = [vertex for vertex in vertices if vertex.kind == "execution"]
-        executions.sort(key=lambda vertex: not self._narrator.reduced.is_in_users_code(vertex.key))
-        parts = alike(executions)[:SHOWN_BEHIND]
+        executions.sort(key=lambda vertex: not self._reduced.is_in_users_code(vertex.key))
+        parts = parts_by_name(executions)[:SHOWN_BEHIND]
         for part in parts:
-            yield sentences.step_at(part.name, self._narrator.member(part.first), part.first)
+            yield step_at(part.name, self._narrator.details(part.first), part.first)
         shown = sum(len(part.vertices) for part in parts)
-        if rest := len(vertices) - shown:
-            yield Step(text=plural(rest, "pending call") if not shown else plural(rest, "more waiter"))
+        if omitted := len(vertices) - shown:
+            yield Step(text=plural(omitted, "more waiter" if shown else "pending call"))
 
     # Which vertices are entries
 
-    def _parts_in_order(self) -> list[Part]:
-        if self._finding.cycle:
-            return self._of_cycle()
-        ranks = self._of_ranks()
-        return ranks or self._of_chain()
-
     def _of_cycle(self) -> list[Part]:
-        reduced = self._narrator.reduced
-        ranks = self._of_ranks()
+        draft, ranks = self._draft, self._of_ranks()
         described = {vertex.key for part in ranks for vertex in part.vertices}
-        described |= collectives.described(self._finding, self._narrator)
-        cycle = [self._narrator.vertices[key] for key in self._finding.cycle if not reduced.is_helper(key)]
+        described |= ranks_in(draft, self._narrator).described
+        cycle = [self._narrator.vertices[key] for key in draft.cycle if not self._reduced.is_helper(key)]
         own = [vertex for vertex in cycle if not is_queued(vertex)] or cycle
-        inside = described.union(self._finding.cycle)
-        late = [vertex for vertex in late_for_barrier(self._finding, self._narrator) if vertex.key not in inside]
-        parts = [*ranks, *(Part([vertex]) for vertex in own if vertex.key not in described), *alike(late)]
-        return parts if len(parts) != 1 or len(self._finding.members) == 1 else [*parts, *self._partners(parts[0])]
+        inside = described.union(draft.cycle)
+        missing = [vertex for vertex in not_at_barrier(draft, self._narrator) if vertex.key not in inside]
+        in_order = (Part([vertex]) for vertex in own if vertex.key not in described)
+        parts = [*ranks, *in_order, *parts_by_name(missing)]
+        return parts if len(parts) != 1 or len(draft.waits) == 1 else [*parts, *self._partners(parts[0])]
 
     def _partners(self, only: Part) -> list[Part]:
-        """The other members in the user's code, where one alone is in the cycle and does not wait for itself."""
-        reduced = self._narrator.reduced
-        if any(is_queued(self._narrator.vertices[key]) for key in self._finding.cycle):
+        """The other members in the user's code, if the cycle has one entry that does not wait for itself."""
+        if any(is_queued(self._narrator.vertices[key]) for key in self._draft.cycle):
             return []
         keys = {vertex.key for vertex in only.vertices}
-        own = [key for key in self._finding.members if key not in keys and reduced.is_in_users_code(key)]
-        return alike(self._narrator.vertices_of(own))
+        own = [key for key in self._draft.waits if key not in keys and self._reduced.is_in_users_code(key)]
+        return parts_by_name(self._narrator.vertices_of(own))
 
     def _of_ranks(self) -> list[Part]:
         """The calls on process groups with the ranks in them, then the ranks that are elsewhere."""
-        ranks = ranks_in(self._finding, self._narrator)
-        inside = [Part(*part) for part in collectives.parts(self._finding, self._narrator)]
+        ranks = ranks_in(self._draft, self._narrator)
+        if not ranks.calls:
+            return []
         elsewhere = [Part([vertex], f"rank {rank}: {vertex.label}") for vertex, rank in ranks.elsewhere]
-        return [*inside, *elsewhere] if inside else []
+        return [*map(self._of_call, ranks.calls), *elsewhere]
+
+    def _of_call(self, call: CollectiveCall) -> Part:
+        """``ranks 0-2 of 4: Worker.step``, which is ``in all_reduce of group dp, waiting for rank 3``."""
+        callers = [ranks_in(self._draft, self._narrator).caller(vertex) for vertex in call.inside]
+        missing = f", waiting for {names.ranks(call.missing, call.call.group)}" if call.missing else ""
+        return Part(
+            list({vertex.key: vertex for vertex in (*callers, *call.inside)}.values()),
+            f"{ranks_of_call(call)}: {callers[0].label}",
+            f"in {call_in_words(call)}{missing}{fails_in(self._narrator.index, call.call)}",
+        )
 
     def _of_chain(self) -> list[Part]:
-        """The longest way from a waiter to the first final blocker, or to what can never be given."""
-        finding, vertices = self._finding, self._narrator.vertices
-        ends = [blocker.vertex for blocker in finding.final_blockers] or list(finding.members)
-        waiters = [*finding.members, *finding.blocked_behind, *finding.helpers]
-        path = longest_chain(vertices, waiters, ends[0], self._narrator.reduced.is_in_users_code) if ends else []
+        """The longest path from a waiter to the first final blocker, or to what is unsatisfiable."""
+        draft, vertices = self._draft, self._narrator.vertices
+        ends = draft.ends or list(draft.waits)
+        waiters = (*draft.waits, *draft.behind)
+        path = longest_chain(vertices, waiters, ends[0], self._reduced.is_in_users_code) if ends else []
         if path and vertices[path[-1]].kind == "lifetime":
             path += [end for end in ends if end not in path and vertices[end].kind == "execution"][:1]
-        shown = [vertex for vertex in map(vertices.__getitem__, path) if self._is_entry(vertex)]
-        return [Part([vertex]) for vertex in shown]
+        return [Part([vertex]) for vertex in map(vertices.__getitem__, path) if self._is_entry(vertex)]
 
     def _is_entry(self, vertex: Vertex) -> bool:
-        is_helper = self._narrator.reduced.is_helper(vertex.key) and vertex.never is None
+        is_helper = self._reduced.is_helper(vertex.key) and vertex.never is None
         return not (is_helper or vertex.waker_of or is_queued(vertex))
 
-    # What is said besides
+    # Remarks
 
     def remarks(self) -> Iterator[Step]:
-        """Other members and final blockers, restarts and failures; no more than a few."""
-        remarks = [*self._others(), *map(step_of_failure, self._finding.failed_before)]
+        """Other members and final blockers, restarts and failures; at most a few."""
+        failures = map(step_of_failure, self._narrator.failed_before(self._draft))
+        remarks = [*self._others(), *failures]
         yield from remarks[:SHOWN_REMARKS]
         if len(remarks) > SHOWN_REMARKS:
             yield Step(text=f"{plural(len(remarks) - SHOWN_REMARKS, 'more remark')} in the details")
 
     def _others(self) -> Iterator[Step]:
-        if self._finding.final_blockers:
+        if self._draft.final_blockers:
             yield from self._other_ends()
-            yield from restart_steps(self._finding, self._narrator)
-        elif self._finding.cycle:
+            yield from restart_steps(self._draft, self._narrator)
+        elif self._draft.cycle:
             yield from self._other_members()
 
     def _other_ends(self) -> Iterator[Step]:
         """The final blockers that are not in the chain that is drawn."""
-        ends = [blocker for blocker in self._finding.final_blockers if blocker.vertex not in self._numbers]
-        shown = [blocker for blocker in ends if not self._narrator.vertices[blocker.vertex].waker_of]
-        for blocker in shown[:SHOWN_ENDS]:
-            step = self._narrator.step(blocker.vertex)
+        ends = [key for key in self._draft.ends if key not in self._numbers]
+        known = [key for key in ends if not self._narrator.vertices[key].waker_of]
+        for key in known[:SHOWN_ENDS]:
+            step = self._narrator.step(key)
             yield replace(step, text=f"Final blocker: {step.text}")
-        if len(shown) > SHOWN_ENDS:
-            yield Step(text=f"{plural(len(shown) - SHOWN_ENDS, 'more final blocker')}")
+        if len(known) > SHOWN_ENDS:
+            yield Step(text=f"{plural(len(known) - SHOWN_ENDS, 'more final blocker')}")
 
     def _other_members(self) -> Iterator[Step]:
-        """The members of a deadlock beside the cycle that is drawn, alike ones once."""
-        inside = {*self._finding.cycle, *self._numbers, *collectives.described(self._finding, self._narrator)}
-        reduced = self._narrator.reduced
-        others = [key for key in self._finding.members if key not in inside and reduced.is_counted(key)]
+        """The members of a deadlock outside of the cycle that is drawn, similar ones once."""
+        inside = {*self._draft.cycle, *self._numbers, *ranks_in(self._draft, self._narrator).described}
+        others = [key for key in self._draft.waits if key not in inside and self._reduced.is_counted(key)]
         vertices = [vertex for vertex in self._narrator.vertices_of(others) if not is_queued(vertex)]
-        own = alike([vertex for vertex in vertices if reduced.is_in_users_code(vertex.key)])
+        own = parts_by_name([vertex for vertex in vertices if self._reduced.is_in_users_code(vertex.key)])
         for part in own[:SHOWN_ENDS]:
-            yield sentences.step_at(f"Also in the deadlock: {part.name}", self._narrator.member(part.first), part.first)
-        rest = len(vertices) - sum(len(part.vertices) for part in own[:SHOWN_ENDS])
-        if rest:
-            yield Step(text=f"{plural(rest, 'more member')} of the deadlock")
+            details = self._narrator.details(part.first)
+            yield step_at(f"Also in the deadlock: {part.name}", details, part.first)
+        omitted = len(vertices) - sum(len(part.vertices) for part in own[:SHOWN_ENDS])
+        if omitted:
+            yield Step(text=f"{plural(omitted, 'more member')} of the deadlock")

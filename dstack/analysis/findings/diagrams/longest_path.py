@@ -1,4 +1,4 @@
-"""The chain of waits that explains most: from the waiter that is farthest from a final blocker, in the user's code."""
+"""The chain of waits that explains most: from the farthest waiter in the user's code to a final blocker."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def longest_chain(
 ) -> list[Key]:
     """The vertices from a waiter to ``end``, by the fewest waits between these two.
 
-    Of the waiters that depend on it, it is one in the user's code, if there is any, and the farthest of these.
+    The waiter is the farthest one in the user's code; if none is in the user's code, the farthest of all.
     """
     before: dict[Key, list[Key]] = defaultdict(list)
     for key in waiters:
@@ -31,13 +31,13 @@ def longest_chain(
             after.setdefault(waiter, key)
         level = list(dict.fromkeys(waiter for waiter, _ in found))
         in_users_code = next(filter(is_users, level), in_users_code)
-    return _followed(after, in_users_code or farthest)
+    return _path(after, in_users_code or farthest)
 
 
-def _followed(after: Mapping[Key, Key | None], start: Key) -> list[Key]:
+def _path(after: Mapping[Key, Key | None], start: Key) -> list[Key]:
     path: list[Key] = []
-    at: Key | None = start
-    while at is not None:
-        path.append(at)
-        at = after[at]
+    key: Key | None = start
+    while key is not None:
+        path.append(key)
+        key = after[key]
     return path

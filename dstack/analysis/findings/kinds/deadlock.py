@@ -1,22 +1,22 @@
-"""Deadlock: some who wait only for each other. Its shortest cycle is described as a story, then every other member."""
+"""Deadlock: waits that can end only through each other. Its shortest cycle is described first, in order."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 
 from dstack import words
+from dstack.analysis.findings.draft import Draft
 from dstack.analysis.findings.reduced_graph import ReducedGraph
 from dstack.analysis.findings.wording import collectives
-from dstack.analysis.findings.wording.fixes import until, way_out
+from dstack.analysis.findings.wording.collective_fixes import collective_fix
+from dstack.analysis.findings.wording.fixes import fix_for, until_released
+from dstack.analysis.findings.wording.group_ranks import has_lost_rank
 from dstack.analysis.findings.wording.narration import SHOWN_NAMES, Narrator, more
-from dstack.analysis.graph.coroutines import EVENT_LOOP
 from dstack.analysis.graph.in_process_links import BARRIER
-from dstack.analysis.graph.pending.actor_queues import ACTOR_SLOT
-from dstack.analysis.graph.serve_requests import SLOT
 from dstack.analysis.solve import reduction
 from dstack.analysis.solve.digraph import Digraph, lightest_cycle
 from dstack.analysis.solve.requirements import targets_of
-from dstack.diagnosis import Finding, FindingKind, Step, Verdict, Vertex
+from dstack.diagnosis import FindingKind, Step, Verdict, Vertex
 from dstack.vertex_keys import Key
 
 KIND: FindingKind = "deadlock"
@@ -27,21 +27,22 @@ MAX_WEIGHED = 20_000
 """Edges of a core up to which its cycles are compared."""
 
 
-def find(reduced: ReducedGraph) -> Iterator[Finding]:
+def find(reduced: ReducedGraph) -> Iterator[Draft]:
     """One finding for each core, the largest first."""
     for core in reduction.cores(reduced.waits, reduced.graph):
-        if collectives.has_lost_rank(reduced, core):
-            continue  # those that wait for it are orphaned
+        if has_lost_rank(reduced, core):
+            continue  # its waits are orphaned
         behind = reduced.behind(core)
         own = reduction.stuck_graph({key: reduced.waits[key] for key in sorted(core, key=str)}, core)
-        cycle = _entered(_cycle(own, reduced), reduced, behind)
-        yield Finding(
-            kind=KIND,
+        cycle = _from_entry(_cycle(own, reduced), reduced, behind)
+        yield Draft(
+            reduced,
+            KIND,
+            (*cycle, *sorted(core - set(cycle), key=str)),
             confirmed=core <= reduced.certain,
             assumed=() if core <= reduced.certain else reduced.assumed(core),
-            members=(*cycle, *sorted(core - set(cycle), key=str)),
             cycle=cycle,
-            blocked_behind=behind,
+            behind=behind,
             resources=reduced.resources(core),
         )
 
@@ -54,27 +55,27 @@ def _cycle(core: Digraph[Key], reduced: ReducedGraph) -> list[Key]:
     if core.number_of_edges() > MAX_WEIGHED:
         return reduction.shortest_cycle(core)
     weights = {key: reduced.weight(key) for key in core}
-    own = _varied([key for key in core if reduced.is_in_users_code(key)], reduced)
+    own = _starts([key for key in core if reduced.is_in_users_code(key)], reduced)
     if not any(map(reduced.is_open_to_many, core)):
         shortest = reduction.shortest_cycle(core)
         is_users = not any(map(reduced.is_library_code, shortest))
         after_own = list(dict.fromkeys(after for key in own for after in core.successors(key)))[:MAX_STARTS]
         return shortest if is_users else lightest_cycle(core, own, after_own, weights) or shortest
-    requests = _varied([key for key in core if reduced.is_counted(key) and reduced.resources([key])], reduced)
+    requests = _starts([key for key in core if reduced.is_counted(key) and reduced.resources([key])], reduced)
     found = lightest_cycle(core, requests, own, weights) if requests and own else []
     return found or reduction.shortest_cycle(core, requests or own)
 
 
-def _varied(keys: Sequence[Key], reduced: ReducedGraph) -> list[Key]:
-    """As many as are tried: the first of each name, so that no cycle is missed for many alike, then others."""
+def _starts(keys: Sequence[Key], reduced: ReducedGraph) -> list[Key]:
+    """The vertices from which cycles are tried: the first of each name, so that no name is missed, then others."""
     first: dict[str, Key] = {}
     for key in keys:
         first.setdefault(reduced.vertices[key].label, key)
     return list(dict.fromkeys((*first.values(), *keys)))[:MAX_STARTS]
 
 
-def _entered(cycle: list[Key], reduced: ReducedGraph, behind: Iterable[Key]) -> tuple[Key, ...]:
-    """The same cycle, begun at an execution, if possible the one through which others came to wait for it."""
+def _from_entry(cycle: list[Key], reduced: ReducedGraph, behind: Iterable[Key]) -> tuple[Key, ...]:
+    """The cycle, begun at an execution: if possible at one of the user's that others outside of the cycle wait for."""
     outside = set(behind)
     executions = [key for key in cycle if reduced.vertices[key].kind == "execution"]
     entries = [key for key in executions if not outside.isdisjoint(reduced.graph.predecessors(key))]
@@ -85,7 +86,7 @@ def _entered(cycle: list[Key], reduced: ReducedGraph, behind: Iterable[Key]) -> 
 
 
 def _following(cycle: Sequence[Key], entries: Sequence[Key], own: Sequence[Key]) -> list[Key]:
-    """The first of the user's executions after each entry: code of a library may pass on what comes in."""
+    """The first of the user's executions after each entry: a library's code may pass on the call that comes in."""
     found = []
     for entry in entries:
         at = cycle.index(entry)
@@ -93,127 +94,118 @@ def _following(cycle: Sequence[Key], entries: Sequence[Key], own: Sequence[Key])
     return found
 
 
-def summary(finding: Finding, narrator: Narrator) -> str:
-    """Who waits for each other, across which jobs, and how many wait for them."""
-    jobs = narrator.reduced.jobs_of(finding.members)
+def summary(draft: Draft, narrator: Narrator) -> str:
+    """The waits of the cycle, and the jobs that it crosses."""
+    jobs = narrator.reduced.jobs_of(draft.members)
     across = f", across jobs {words.listed(jobs)}" if len(jobs) > 1 else ""
-    return f"{_circle(finding, narrator)}{across}"
+    cycle = [vertex for vertex in narrator.vertices_of(draft.cycle) if not narrator.reduced.is_helper(vertex.key)]
+    return f"{_cycle_in_words(draft, narrator, cycle)}{across}"
 
 
-def _circle(finding: Finding, narrator: Narrator) -> str:
-    cycle = [vertex for vertex in narrator.vertices_of(finding.cycle) if not narrator.reduced.is_helper(vertex.key)]
-    executions = _executions(cycle)
-    if ranks := collectives.headline(finding, narrator):
+def _cycle_in_words(draft: Draft, narrator: Narrator, cycle: Sequence[Vertex]) -> str:
+    executions = [vertex for vertex in cycle if vertex.kind == "execution"]
+    if ranks := collectives.headline(draft, narrator):
         return ranks
-    if cause := _cause(finding, narrator, cycle):
+    if cause := _cause(draft, narrator, cycle):
         return cause
     if not executions:
         return f"{words.shortly([vertex.label for vertex in cycle], SHOWN_NAMES)} wait for each other"
     if len(executions) == 1:
-        first = executions[0].label
-        wanted = next((vertex.label for vertex in cycle if vertex.kind != "execution"), None)
-        if wanted is None and executions[0].wait and executions[0].wait.kind == BARRIER:
-            labels = list(dict.fromkeys(vertex.label for vertex in late_for_barrier(finding, narrator)))
-            who = words.listed(labels[:SHOWN_NAMES], " and ") if labels else "nothing"
-            return f"{first} waits in {BARRIER}, which {who} can{'not' * bool(labels)} reach any more"
-        if wanted is None:
-            return f"{first} waits in {_call(executions[0])}, which only its own thread could end"
-        if finding.resources:
-            needed = words.listed(finding.resources)
-            return f"{first} waits for {wanted}, which needs {needed} held by {first}"
-        return f"{first} waits for {wanted}, {_why_queued(first, cycle)}"
-    if queued := next((vertex for vertex in cycle if vertex.wait and vertex.wait.kind == SLOT), None):
+        return _of_one_execution(draft, narrator, cycle, executions[0])
+    if queued := next((vertex for vertex in cycle if vertex.wait and vertex.wait.kind == "Serve slot"), None):
         executions = [vertex for vertex in executions if narrator.reduced.is_in_users_code(vertex.key)] or executions
         if len(executions) == 1:
             first = executions[0].label
             return f"{first} waits for {queued.label}, which is queued behind {first}"
-    if len(executions) <= SHOWN_NAMES:
-        labels = [vertex.label for vertex in executions]
-        alike = len(set(labels)) < len(labels)
-        return f"{words.listed([narrator.name(v) for v in executions] if alike else labels)} wait for each other"
-    actors = {narrator.member(vertex).actor_id for vertex in executions}
-    who = f"{len(executions)} executions" if None in actors else f"{len(actors)} actors"
-    return f"{who} wait for each other in a cycle: {_chain(executions)}"
+    return _of_many_executions(narrator, executions)
 
 
-def _chain(executions: Sequence[Vertex]) -> str:
-    """``A.go -> B.go -> C.go -> ...``; ``each in A.go`` where all have one name."""
+def _of_one_execution(draft: Draft, narrator: Narrator, cycle: Sequence[Vertex], only: Vertex) -> str:
+    first = only.label
+    assert only.wait is not None, "members of a cycle wait"
+    wanted = next((vertex.label for vertex in cycle if vertex.kind != "execution"), None)
+    if wanted is None and only.wait.what == BARRIER:
+        labels = list(dict.fromkeys(vertex.label for vertex in not_at_barrier(draft, narrator)))
+        others = words.listed(labels[:SHOWN_NAMES], " and ") if labels else "nothing"
+        return f"{first} waits in {BARRIER}, which {others} can{'not' * bool(labels)} reach any more"
+    if wanted is None:
+        return f"{first} waits in {only.wait.call}, which only its own thread could end"
+    if draft.resources:
+        return f"{first} waits for {wanted}, which needs {words.listed(draft.resources)} held by {first}"
+    return f"{first} waits for {wanted}, {_why_queued(first, cycle)}"
+
+
+def _of_many_executions(narrator: Narrator, executions: Sequence[Vertex]) -> str:
+    """``A.go, B.go and C.go wait for each other``; a longer cycle by its first names, or the one name of all."""
     labels = [vertex.label for vertex in executions]
-    if len(set(labels)) == 1:
-        return f"each in {labels[0]}"
-    return " -> ".join((*labels[:SHOWN_NAMES], "..."))
-
-
-def _call(vertex: Vertex) -> str:
-    """The call that a vertex waits in."""
-    assert vertex.wait is not None, "members of a cycle wait"
-    return vertex.wait.what or vertex.wait.kind
+    different = len(set(labels))
+    if len(executions) <= SHOWN_NAMES:
+        named = labels if different == len(labels) else [narrator.name(vertex) for vertex in executions]
+        return f"{words.listed(named)} wait for each other"
+    actors = {narrator.details(vertex).actor_id for vertex in executions}
+    count = f"{len(executions)} executions" if None in actors else f"{len(actors)} actors"
+    chain = f"each in {labels[0]}" if different == 1 else " -> ".join((*labels[:SHOWN_NAMES], "..."))
+    return f"{count} wait for each other in a cycle: {chain}"
 
 
 def _why_queued(first: str, cycle: Sequence[Vertex]) -> str:
     """Why what is waited for cannot start before ``first`` ends."""
-    if any(vertex.wait and vertex.wait.kind == ACTOR_SLOT for vertex in cycle):
+    if any(vertex.wait and vertex.wait.kind == "actor slot" for vertex in cycle):
         return f"which is queued behind {first} on the same actor"
-    if any(vertex.wait and vertex.wait.kind == EVENT_LOOP for vertex in cycle):
+    if any(vertex.wait and vertex.wait.kind == "event loop" for vertex in cycle):
         return f"which needs the event loop that {first} blocks"
     return f"which cannot start before {first} ends"
 
 
-def _cause(finding: Finding, narrator: Narrator, cycle: Sequence[Vertex]) -> str | None:
+def _cause(draft: Draft, narrator: Narrator, cycle: Sequence[Vertex]) -> str | None:
     """Which request waits for what the cycle itself holds, where many could release it; None for other cycles."""
     reduced = narrator.reduced
     wanted = next((at for at, vertex in enumerate(cycle) if vertex.wait and vertex.wait.resources), None)
     if wanted is None or not any(reduced.is_open_to_many(vertex.key) for vertex in cycle):
         return None
     holder, request = cycle[(wanted + 1) % len(cycle)], cycle[wanted]
-    held = f"held by {holder.holder} {until([holder])}" if holder.holder else f"held by {narrator.name(holder)}"
-    needed = f"needs {words.listed(finding.resources)} {held}"
+    held_by = f"{holder.holder} {until_released([holder])}" if holder.holder else narrator.name(holder)
+    needed = f"needs {words.listed(draft.resources)} held by {held_by}"
     waiter = next((vertex for vertex in cycle if reduced.is_in_users_code(vertex.key)), request)
     if waiter is request:
         return f"{request.label} {needed}"
-    name = waiter.label if waiter.task_id else narrator.member(waiter).function or waiter.label
-    return f"{name}{narrator.spot(waiter)} waits for {request.label}, which {needed}"
+    name = waiter.label if waiter.task_id else narrator.details(waiter).function or waiter.label
+    return f"{name}{narrator.line_and_process(waiter)} waits for {request.label}, which {needed}"
 
 
-def steps(finding: Finding, narrator: Narrator) -> Iterator[Step]:
-    """Once round the cycle, then the other members; the ranks of process groups first."""
-    reduced, inside = narrator.reduced, set(finding.cycle)
-    cycle = [key for key in finding.cycle if not reduced.is_helper(key)]
-    yield from collectives.steps(finding, narrator)
-    described = collectives.described(finding, narrator)
+def steps(draft: Draft, narrator: Narrator) -> Iterator[Step]:
+    """The ranks of process groups, the cycle in order, what has not entered its calls, then the other members."""
+    reduced, inside = narrator.reduced, set(draft.cycle)
+    cycle = [key for key in draft.cycle if not reduced.is_helper(key)]
+    yield from collectives.steps(draft, narrator)
+    described = collectives.described(draft, narrator)
     following = dict(zip(cycle, (*cycle[1:], *cycle[:1]), strict=True))
-    rest = [key for key in cycle if key not in described]
-    in_order = (narrator.step_towards(key, following[key]) for key in rest[:SHOWN_CYCLE])
-    yield from collectives.with_ranks(finding, narrator, in_order)
-    yield from more(len(rest) - SHOWN_CYCLE, "in the same cycle")
-    not_there = [*collectives.late_executions(finding, narrator), *(v.key for v in late_for_barrier(finding, narrator))]
-    late = [key for key in dict.fromkeys(not_there) if key not in inside | described][:SHOWN_CYCLE]
-    yield from collectives.with_ranks(finding, narrator, map(narrator.step, late))
-    others = [key for key in finding.members if key not in inside.union(described, late)]
+    in_order = [key for key in cycle if key not in described]
+    shown = (narrator.step_in_cycle(key, following[key]) for key in in_order[:SHOWN_CYCLE])
+    yield from collectives.with_ranks(draft, narrator, shown)
+    yield from more(len(in_order) - SHOWN_CYCLE, "in the same cycle")
+    elsewhere = [*collectives.missing_executions(draft, narrator), *(v.key for v in not_at_barrier(draft, narrator))]
+    missing = [key for key in dict.fromkeys(elsewhere) if key not in inside | described][:SHOWN_CYCLE]
+    yield from collectives.with_ranks(draft, narrator, map(narrator.step, missing))
+    others = [key for key in draft.members if key not in inside.union(described, missing)]
     own = [key for key in others if not reduced.is_library_code(key)]
-    yield from narrator.alike(own, "Also in the deadlock: ")
+    yield from narrator.similar_steps(own, "Also in the deadlock: ")
     yield from more(len(others) - len(own), "library threads in the same state")
 
 
-def advice(finding: Finding, narrator: Narrator) -> str:
+def advice(draft: Draft, narrator: Narrator) -> str:
     """Where to break the cycle."""
-    return collectives.advice(finding, narrator) or way_out(
-        narrator.vertices_of(finding.cycle), narrator.vertices_of(finding.members)
+    return collective_fix(draft, narrator) or fix_for(
+        narrator.vertices_of(draft.cycle), narrator.vertices_of(draft.waits)
     )
 
 
-def late_for_barrier(finding: Finding, narrator: Narrator) -> list[Vertex]:
-    """The members in the user's code that have not come to a barrier in the cycle, nor wait for who has."""
-    at_barrier = {key for key in finding.cycle if (wait := narrator.vertices[key].wait) and wait.kind == BARRIER}
-    if not at_barrier:
+def not_at_barrier(draft: Draft, narrator: Narrator) -> list[Vertex]:
+    """The members in the user's code that are not at a barrier of the cycle, nor wait for a member that is."""
+    if not any((wait := narrator.vertices[key].wait) and wait.what == BARRIER for key in draft.cycle):
         return []
-    members = [vertex for vertex in narrator.vertices_of(finding.members) if vertex.kind == "execution" and vertex.wait]
-    there = {vertex.key for vertex in members if vertex.wait and vertex.wait.kind == BARRIER}
-    callers = {vertex.key for vertex in members if not there.isdisjoint(targets_of(vertex))}
-    come = there | callers
-    late = [one for one in members if one.key not in come and come.isdisjoint(targets_of(one))]
-    return [vertex for vertex in late if narrator.reduced.is_in_users_code(vertex.key)]
-
-
-def _executions(cycle: Sequence[Vertex]) -> list[Vertex]:
-    return [vertex for vertex in cycle if vertex.kind == "execution"]
+    members = [vertex for vertex in narrator.vertices_of(draft.waits) if vertex.kind == "execution" and vertex.wait]
+    there = {vertex.key for vertex in members if vertex.wait and vertex.wait.what == BARRIER}
+    arrived = there | {vertex.key for vertex in members if not there.isdisjoint(targets_of(vertex))}
+    missing = [one for one in members if one.key not in arrived and arrived.isdisjoint(targets_of(one))]
+    return [vertex for vertex in missing if narrator.reduced.is_in_users_code(vertex.key)]

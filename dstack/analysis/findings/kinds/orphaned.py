@@ -1,63 +1,64 @@
-"""Orphaned: waits for something that died and that nobody will make."""
+"""Orphaned: waits for something whose producer died, and which nothing else will make."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
+from dstack.analysis.findings.draft import Draft
 from dstack.analysis.findings.kinds.unsatisfiable import find_by_request, sentence, submissions
 from dstack.analysis.findings.reduced_graph import ReducedGraph
 from dstack.analysis.findings.wording import collectives
+from dstack.analysis.findings.wording.collective_fixes import collective_fix
+from dstack.analysis.findings.wording.group_ranks import has_lost_rank
 from dstack.analysis.findings.wording.narration import Narrator
 from dstack.analysis.index.sample_index import SampleIndex
 from dstack.analysis.solve import reduction
 from dstack.analysis.solve.requirements import targets_of
-from dstack.diagnosis import Finding, FindingKind, Step, Verdict, Vertex
+from dstack.diagnosis import FindingKind, Step, Verdict, Vertex
 from dstack.model import Actor, Task
 
 KIND: FindingKind = "orphaned"
 VERDICT: Verdict = "hang"
 
 
-def find(reduced: ReducedGraph) -> Iterator[Finding]:
-    """One for each thing that is gone, and for those that wait only for each other and for a lost rank."""
+def find(reduced: ReducedGraph) -> Iterator[Draft]:
+    """One finding for each lost producer, and for each core that waits for a lost rank."""
     yield from find_by_request(reduced, KIND)
     for core in reduction.cores(reduced.waits, reduced.graph):
-        if collectives.has_lost_rank(reduced, core):
+        if has_lost_rank(reduced, core):
             is_certain = core <= reduced.certain
-            yield Finding(
-                kind=KIND,
+            yield Draft(
+                reduced,
+                KIND,
+                tuple(sorted(core, key=str)),
                 confirmed=is_certain,
                 assumed=() if is_certain else reduced.assumed(core),
-                members=tuple(sorted(core, key=str)),
-                blocked_behind=reduced.behind(core),
+                behind=reduced.behind(core),
             )
 
 
-def summary(finding: Finding, narrator: Narrator) -> str:
-    """What is gone, and why."""
-    if ranks := collectives.headline(finding, narrator):
+def summary(draft: Draft, narrator: Narrator) -> str:
+    """What is lost, and why."""
+    if ranks := collectives.headline(draft, narrator):
         return ranks
-    return sentence(finding, narrator, narrator.vertices[finding.members[0]].never or "its producer has died")
+    return sentence(draft, narrator, narrator.vertices[draft.members[0]].never or "its producer has died")
 
 
-def steps(finding: Finding, narrator: Narrator) -> Iterator[Step]:
-    """What asked for it; of child processes, also what their parent waits in."""
-    if collectives.headline(finding, narrator):
-        yield from collectives.steps(finding, narrator)
-        described = {
-            *collectives.described(finding, narrator),
-            *(key for key in finding.members if narrator.vertices[key].never),
-        }
-        yield from narrator.alike([key for key in finding.members if key not in described], "Also waiting: ")
+def steps(draft: Draft, narrator: Narrator) -> Iterator[Step]:
+    """The callers of what is lost; of child processes, also the wait of their parent."""
+    if collectives.headline(draft, narrator):
+        yield from collectives.steps(draft, narrator)
+        described = collectives.described(draft, narrator)
+        others = [key for key in draft.members if key not in described and not narrator.vertices[key].never]
+        yield from narrator.similar_steps(others, "Also waiting: ")
         return
-    yield from submissions(finding, narrator)
-    parents = {
-        narrator.vertices[key].worker_id for key in finding.members if narrator.vertices[key].child_pid is not None
-    }
+    yield from submissions(draft, narrator)
+    children = (vertex for vertex in narrator.vertices_of(draft.members) if vertex.child_pid is not None)
+    parents = {vertex.worker_id for vertex in children}
     own = (one for one in narrator.vertices.values() if one.worker_id in parents and _runs_user_code(narrator, one))
-    waits = [vertex.key for vertex in own if _is_for_other(narrator, vertex)]
+    waits = [vertex.key for vertex in own if _has_unknown_waker(narrator, vertex)]
     if parents:
-        yield from narrator.alike([key for key in waits if key not in finding.blocked_behind], "Their parent: ")
+        yield from narrator.similar_steps([key for key in waits if key not in draft.blocked_behind], "Their parent: ")
 
 
 def _runs_user_code(narrator: Narrator, vertex: Vertex) -> bool:
@@ -67,16 +68,16 @@ def _runs_user_code(narrator: Narrator, vertex: Vertex) -> bool:
     return vertex.child_pid is None and (vertex.task_id is not None or is_main)
 
 
-def _is_for_other(narrator: Narrator, vertex: Vertex) -> bool:
+def _has_unknown_waker(narrator: Narrator, vertex: Vertex) -> bool:
     """Whether it waits for something outside of Ray, as a queue that a child process would fill."""
     return any(narrator.vertices[target].waker_of for target in targets_of(vertex))
 
 
-def advice(finding: Finding, narrator: Narrator) -> str:
-    """A new producer of the right kind: what is gone never comes back."""
-    if fix := collectives.advice(finding, narrator):
+def advice(draft: Draft, narrator: Narrator) -> str:
+    """A new producer of the right kind: the lost one does not return."""
+    if fix := collective_fix(draft, narrator):
         return fix
-    first = narrator.vertices[finding.members[0]]
+    first = narrator.vertices[draft.waits[0]]
     if first.child_pid is not None:
         return (
             "Start child processes with the spawn method (multiprocessing.get_context('spawn'); of a DataLoader, "

@@ -1,10 +1,11 @@
-"""Stalled: all chains end in calls that something unknown must end, and nothing that could end them is running."""
+"""Stalled: an open chain that ends in calls with unknown wakers, while nothing that could end them is running."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
-from dstack.analysis.findings.kinds.open_chain import Waiter, finding_of, to_inspect, waiter_of
+from dstack.analysis.findings.draft import Draft
+from dstack.analysis.findings.kinds.open_chain import Waiter, draft_of, to_inspect, waiter_of
 from dstack.analysis.findings.reduced_graph import ReducedGraph
 from dstack.analysis.findings.stall_evidence import is_stalled, with_users_of_polled
 from dstack.analysis.findings.wording import failures
@@ -14,7 +15,7 @@ from dstack.analysis.findings.wording.shared_calls import shared_call_in_words, 
 from dstack.analysis.graph.pending.actor_queues import is_queued
 from dstack.analysis.naming.names import waiting
 from dstack.analysis.solve.open_chains import OpenChain
-from dstack.diagnosis import Finding, FindingKind, Step, Verdict
+from dstack.diagnosis import FindingKind, Step, Verdict
 from dstack.vertex_keys import Key
 from dstack.words import duration, shortly, word
 
@@ -22,64 +23,61 @@ KIND: FindingKind = "stalled"
 VERDICT: Verdict = "stalled"
 
 
-def find_in(reduced: ReducedGraph, chain: OpenChain) -> Finding | None:
-    """The finding of a knot that stands still."""
-    if not is_stalled(reduced, chain):
-        return None
-    return finding_of(reduced, KIND, with_users_of_polled(reduced, chain))
+def find_in(reduced: ReducedGraph, chain: OpenChain) -> Draft | None:
+    """The finding about an open chain without progress."""
+    return draft_of(reduced, KIND, with_users_of_polled(reduced, chain)) if is_stalled(reduced, chain) else None
 
 
-def summary(finding: Finding, narrator: Narrator) -> str:
-    """How many wait, and in which calls it ends."""
-    failed = failures.headline(finding.failed_before)
-    ends = _ends_in_words(finding, narrator)
-    return f"{ends}, and nothing that could end the wait is running{failed}"
+def summary(draft: Draft, narrator: Narrator) -> str:
+    """How many wait, and in which calls the chain ends."""
+    failed = failures.headline(narrator.failed_before(draft))
+    return f"{_ends_in_words(draft, narrator)}, and nothing that could end the wait is running{failed}"
 
 
-def _ends_in_words(finding: Finding, narrator: Narrator) -> str:
-    """``3 of 4 Trainer.step wait in threading.Event.wait``: the largest group in such a call, or all by their calls."""
-    first = next(iter(shared_calls(finding, narrator)), None)
-    if first is None:
-        return f"{waiting(finding.waiters_total)} in {shortly(_calls(finding, narrator), SHOWN_NAMES)}"
-    if len(first.inside) + len(first.absent) > 1:
-        return shared_call_in_words(first)
-    ends = narrator.vertices_of(blocker.vertex for blocker in finding.final_blockers)
-    waiter = next((found for end in ends if (found := waiter_of(finding, narrator, end))), None)
-    shown = waiter or Waiter(first.inside[0], first.call)
-    return f"{shown.vertex.label} waits in {shown.call}{narrator.spot(shown.vertex)}"
-
-
-def steps(finding: Finding, narrator: Narrator) -> Iterator[Step]:
-    """What is in those calls, what alike is not, what is queued behind them, and how certain the finding is."""
-    yield from shared_call_steps(shared_calls(finding, narrator), narrator)
-    yield from narrator.alike(_queued(finding, narrator), "")
+def steps(draft: Draft, narrator: Narrator) -> Iterator[Step]:
+    """The calls with unknown wakers, what is queued behind them, and how certain the finding is."""
+    yield from shared_call_steps(shared_calls(draft, narrator), narrator)
+    yield from narrator.similar_steps(_queued(draft, narrator), "")
     yield Step(
-        text=f"Likely, not proven: none of them moved within {duration(finding.watched_s or 0.0)}, and nothing else of "
-        f"the {word(len(finding.jobs), 'job')} is running. A message from outside of Ray could still end the wait"
+        text=f"Likely, not proven: none of them moved within {duration(draft.watched_s or 0.0)}, and nothing else of "
+        f"the {word(len(draft.jobs), 'job')} is running. A message from outside of Ray could still end the wait"
     )
 
 
-def advice(finding: Finding, narrator: Narrator) -> str:
-    """What to inspect, by the shape of the standstill."""
-    if failed := failures.advice(finding.failed_before):
+def advice(draft: Draft, narrator: Narrator) -> str:
+    """What to inspect: a failure, executions that are not in the call, a queued call, or the missing waker."""
+    if failed := failures.advice(narrator.failed_before(draft)):
         return failed
-    odd = [group for group in shared_calls(finding, narrator) if group.is_most and (group.absent or group.idle)]
-    if odd:
+    uneven = [call for call in shared_calls(draft, narrator) if call.is_most and (call.absent or call.idle)]
+    if uneven:
         return (
-            f"Find out why not all {odd[0].name} are in {odd[0].call}: look for a branch, an early return, an error or "
-            "a shorter loop in those that are missing."
+            f"Find out why not all {uneven[0].name} are in {uneven[0].call}: look for a branch, an early return, an "
+            "error or a shorter loop in those that are missing."
         )
-    if queued := _queued(finding, narrator):
+    if queued := _queued(draft, narrator):
         return let_queued_run(narrator.vertices[queued[0]].label)
-    return f"{to_inspect(finding, narrator)}. A timeout there would turn the next hang into an error."
+    return f"{to_inspect(draft, narrator)}. A timeout there would turn the next hang into an error."
 
 
-def _calls(finding: Finding, narrator: Narrator) -> list[str]:
-    ends = (narrator.vertices[blocker.vertex].waker_of for blocker in finding.final_blockers)
+def _ends_in_words(draft: Draft, narrator: Narrator) -> str:
+    """``3 of 4 Trainer.step wait in threading.Event.wait``: the largest group in one call, or all by their calls."""
+    first = next(iter(shared_calls(draft, narrator)), None)
+    if first is None:
+        return f"{waiting(draft.waiters_total)} in {shortly(_calls(draft, narrator), SHOWN_NAMES)}"
+    if len(first.inside) + len(first.absent) > 1:
+        return shared_call_in_words(first)
+    ends = narrator.vertices_of(draft.ends)
+    waiter = next((found for end in ends if (found := waiter_of(draft, narrator, end))), None)
+    shown = waiter or Waiter(first.inside[0], first.call)
+    return f"{shown.vertex.label} waits in {shown.call}{narrator.line_and_process(shown.vertex)}"
+
+
+def _calls(draft: Draft, narrator: Narrator) -> list[str]:
+    """The names of the calls with unknown wakers."""
+    ends = (vertex.waker_of for vertex in narrator.vertices_of(draft.ends))
     return list(dict.fromkeys(end for end in ends if end))
 
 
-def _queued(finding: Finding, narrator: Narrator) -> list[Key]:
-    """The actor calls that are sent and cannot begin."""
-    members = narrator.vertices_of(finding.members)
-    return [vertex.key for vertex in members if is_queued(vertex)]
+def _queued(draft: Draft, narrator: Narrator) -> list[Key]:
+    """The actor calls that are queued."""
+    return [vertex.key for vertex in narrator.vertices_of(draft.members) if is_queued(vertex)]

@@ -1,7 +1,7 @@
-"""Tasks that failed and actors that died, named beside the waits that may depend on them.
+"""Tasks that failed and actors that died, as possible causes of the waits that may depend on them.
 
-A failure is no finding of its own: healthy programs handle exceptions and let actors go. Beside a wait it may be the
-cause: a call that raised, and whose result is never fetched, does not come to the collective that others wait in.
+A failure is no finding of its own: healthy programs handle exceptions and release actors. It may be the cause of a
+wait: a call that raised, and whose result is never fetched, does not enter the collective that others wait in.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ from functools import cached_property
 from msgspec.structs import replace
 
 from dstack import words
+from dstack.analysis.findings.draft import Draft
 from dstack.analysis.findings.reduced_graph import ReducedGraph
 from dstack.analysis.graph.refs.dead_producers import RELEASED
-from dstack.analysis.index.sample_index import SampleIndex
 from dstack.analysis.naming import names
 from dstack.analysis.solve.requirements import targets_of
-from dstack.diagnosis import FailedBefore, Finding, Step
+from dstack.diagnosis import FailedBefore, Step
 from dstack.model import Actor, FailedTask, actor_of_task
 from dstack.vertex_keys import Key
 
@@ -29,12 +29,12 @@ SHOWN_ERROR = 80
 RAISED = "TASK_EXECUTION_EXCEPTION"
 """Ray's type of an error that the user's code raised."""
 INTENDED = ("RAY_KILL", "TASK_CANCELLED")
-"""What a program does on purpose counts only where a wait depends on it."""
+"""Ends that a program causes on purpose; they count only if a wait depends on them."""
 HELD = "; its result may never have been fetched"
 NOT_HELD = "; its error may have been handled"
 
 
-@dataclass
+@dataclass(slots=True)
 class _Involved:
     """The processes, actors and tasks that take part in waits, and the classes of these actors."""
 
@@ -45,25 +45,24 @@ class _Involved:
 
 
 class Failures:
-    """All failures of a snapshot, of which some are beside a wait."""
+    """The failures of a snapshot, and which of them a wait may depend on."""
 
     def __init__(self, reduced: ReducedGraph) -> None:
         self._reduced = reduced
-        self._index: SampleIndex = reduced.index
+        self._index = reduced.index
 
-    def beside(self, finding: Finding) -> tuple[FailedBefore, ...]:
-        """Those of the finding's jobs that its waits may depend on.
+    def beside(self, draft: Draft) -> tuple[FailedBefore, ...]:
+        """The failures in the jobs of a finding that its waits may depend on.
 
         They are on an actor or process that takes part, or on an actor of the same class, or their results are held.
         Where a chain ends outside of Ray, what is awaited is not known, so it may be any failed call of the job.
         """
-        ends = [blocker.vertex for blocker in finding.final_blockers]
-        keys = (*finding.members, *finding.blocked_behind, *finding.polled_by, *finding.helpers, *ends)
-        is_open = any(self._reduced.vertices[end].waker_of for end in ends)
-        return self._of(finding.jobs, keys, is_open=is_open)
+        keys = (*draft.waits, *draft.behind, *draft.polled_by, *draft.ends)
+        is_open = any(self._reduced.vertices[end].waker_of for end in draft.ends)
+        return self._of(draft.jobs, keys, is_open=is_open)
 
     def beside_outside(self, job_id: str | None = None) -> tuple[FailedBefore, ...]:
-        """Those beside waits that do not depend on Ray, of one job if given."""
+        """The failures beside waits that do not depend on Ray, of one job if given."""
         waiters = [key for chain in self._reduced.chains for key in chain.waiters]
         jobs = self._reduced.jobs_of(waiters)
         return self._of([job for job in jobs if job_id in (None, job)], waiters, is_open=True)
@@ -79,7 +78,7 @@ class Failures:
         return tuple(_folded(chosen))
 
     def _involved(self, keys: Iterable[Key]) -> _Involved:
-        """What the vertices of these keys, and what they wait for, are about."""
+        """The processes, actors and tasks of these vertices, and of the targets of their waits."""
         involved = _Involved()
         vertices = self._reduced.vertices
         reached = {target for key in keys for target in (key, *targets_of(vertices[key]))}
@@ -94,7 +93,7 @@ class Failures:
         return involved
 
     def _failed_calls(self, jobs: set[str], involved: _Involved) -> Iterator[FailedBefore]:
-        """The failed tasks; not those that failed since their actor died, which stands for them."""
+        """The failed tasks; not those that failed because their actor died, which is a failure itself."""
         dead = {actor.actor_id for actor in self._dead(jobs)}
         for task in self._index.snapshot.failed_tasks:
             actor = self._index.actors.get(task.actor_id or "")
@@ -125,7 +124,7 @@ class Failures:
         )
 
     def _dead(self, jobs: set[str]) -> list[Actor]:
-        """The actors of these jobs that ended otherwise than by being released."""
+        """The dead actors of these jobs that were not released."""
         return [one for one in self._dead_actors if one.job_id in jobs]
 
     @cached_property
@@ -154,7 +153,7 @@ class Failures:
                 )
 
     def _ago_s(self, failed_at: float | None) -> float | None:
-        """How long ago it was, where no clock of a node is known to differ."""
+        """How long ago it was; None if the clock of a node is known to differ."""
         if failed_at is None or not self._index.snapshot.has_one_time:
             return None
         ago = self._index.began_at - failed_at
@@ -167,7 +166,7 @@ def step(failed: FailedBefore) -> Step:
 
 
 def headline(failures: Sequence[FailedBefore]) -> str:
-    """What the first failure adds to a sentence about waits, where nothing may have fetched its error."""
+    """What the first failure with an error that may not have been fetched adds to a sentence about waits."""
     held = [failed for failed in failures if failed.is_held]
     if not held:
         return ""
@@ -177,7 +176,7 @@ def headline(failures: Sequence[FailedBefore]) -> str:
 
 
 def advice(failures: Sequence[FailedBefore]) -> str:
-    """What to do about an error that nothing may have fetched; empty if there is none."""
+    """What to do about an error that may not have been fetched; empty if there is none."""
     held = [failed for failed in failures if failed.is_held]
     if not held:
         return ""
@@ -188,7 +187,7 @@ def advice(failures: Sequence[FailedBefore]) -> str:
 
 
 def _is_about(task: FailedTask, actor: Actor | None, involved: _Involved) -> bool:
-    """Whether a task ran where something waits, was called by it, or is of an actor like those that take part."""
+    """Whether a task ran in a process of the waits, was submitted by one, or is of an actor of their classes."""
     return (
         task.actor_id in involved.actors
         or task.worker_id in involved.workers
@@ -198,11 +197,11 @@ def _is_about(task: FailedTask, actor: Actor | None, involved: _Involved) -> boo
 
 
 def _folded(found: Sequence[FailedBefore]) -> Iterator[FailedBefore]:
-    """The first of each that failed alike, with their number; no more than are shown."""
-    alike: dict[tuple[object, ...], list[FailedBefore]] = defaultdict(list)
+    """The first of each group of equal failures, with their number; at most as many as are shown."""
+    groups: dict[tuple[object, ...], list[FailedBefore]] = defaultdict(list)
     for one in found:
-        alike[one.error, (one.name, one.file, one.line) if not one.is_death else None].append(one)
-    for group in list(alike.values())[:SHOWN]:
+        groups[one.error, (one.name, one.file, one.line) if not one.is_death else None].append(one)
+    for group in list(groups.values())[:SHOWN]:
         yield replace(group[0], count=len(group))
 
 
@@ -217,6 +216,6 @@ def _sentence(failed: FailedBefore) -> str:
     verb = "died" if failed.is_death else "raised" if is_raised else "failed"
     what = f"{verb}{' ' if is_raised else ': '}{failed.error or 'no cause given'}"
     ago = f", {words.duration(failed.ago_s)} ago" if failed.ago_s is not None else ""
-    alike = f" ({failed.count:,} alike)" if failed.count > 1 else ""
+    count = f" ({failed.count:,} alike)" if failed.count > 1 else ""
     held = "" if failed.is_death else HELD if failed.is_held else NOT_HELD
-    return f"Failed before: {failed.name}{f' ({place})' if place else ''} {what}{ago}{held}{alike}"
+    return f"Failed before: {failed.name}{f' ({place})' if place else ''} {what}{ago}{held}{count}"

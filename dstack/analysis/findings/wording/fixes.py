@@ -1,22 +1,20 @@
-"""The fix for a deadlock, by the shape of its cycle."""
+"""The fix for a deadlock: an ordered list of rules, of which the first that fits its waits gives the fix."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
 
 from dstack import words
-from dstack.analysis.graph.channels import KEPT, LOOP, READ, WRITE
-from dstack.analysis.graph.coroutines import EVENT_LOOP
 from dstack.analysis.graph.in_process_links import BARRIER
 from dstack.analysis.graph.pending.actor_queues import is_queued
-from dstack.analysis.graph.resources.lifetimes import REMOVAL
-from dstack.analysis.graph.serve_requests import SLOT
 from dstack.analysis.solve.requirements import targets_of
-from dstack.diagnosis import Vertex
+from dstack.diagnosis import Vertex, WaitKind
 from dstack.model import REF_CALLS, actor_of_task
 from dstack.vertex_keys import AnyKey, Key
 
-LET_GO = (
+RELEASE_RESOURCES = (
     "End an actor that is done (drop its last handle, or ray.kill), remove a placement group, create fewer of them, "
     "let them ask for less (num_cpus=0), or add resources."
 )
@@ -25,201 +23,64 @@ LET_GO = (
 SHOWN_HOLDERS = 3
 
 
-def way_out(cycle: Sequence[Vertex], members: Sequence[Vertex]) -> str:
-    """The fix: where the cycle is best broken."""
-    kinds = {vertex.wait.kind for vertex in members if vertex.wait}
-    if requests := [vertex for vertex in cycle if vertex.wait and vertex.wait.kind == SLOT and vertex.is_counted]:
-        return _of_requests(requests)
-    queued = [vertex for vertex in cycle if vertex.wait and vertex.kind == "task"]
-    callers = [vertex for vertex in cycle if vertex.kind == "execution"]
-    is_of_lifetimes = any(vertex.kind == "lifetime" for vertex in members)
-    if is_of_lifetimes and any(vertex.wait and vertex.wait.resources for vertex in members):
-        return _of_lifetimes(members)
-    if kinds & {READ, WRITE, KEPT}:
-        return _of_graphs(kinds, cycle, members)
-    if kinds & {"resources", "placement group"}:
-        return _of_resources({name for vertex in members if vertex.wait for name in vertex.wait.resources}, members)
-    if any(vertex.wait and vertex.wait.kind == BARRIER for vertex in cycle):
-        return (
-            "Let all parties reach the barrier before they wait for each other's calls: make the call on the same side "
-            "of the barrier in all of them, or give the called actor max_concurrency=2."
-        )
-    if fix := _of_constructor(cycle):
-        return fix
-    is_loop_blocked = _is_loop_blocked(cycle)
-    if "lock" in kinds:
-        return _of_locks(cycle, is_loop_blocked)
-    if is_loop_blocked:
-        return _of_loop(cycle)
-    if callers and queued and all(vertex.coroutine_id for vertex in callers):
-        return _of_slots(queued, callers)
-    if len(callers) == 1 and queued and _actor_of(queued[0]) == _actor_of(callers[0]):
-        return (
-            f"Call {queued[0].label} as a plain method (self.{queued[0].label.rpartition('.')[2]}()) instead of "
-            "through the actor's own handle, or let the actor run both: raise max_concurrency, or make both async."
-        )
-    if "order" in kinds or "arguments" in kinds:
-        return (
-            "Create the argument before submitting the call that needs it, or pass its ObjectRef inside a list: then "
-            "the call starts without waiting for the value."
-        )
-    if queued:
-        return _of_queued(queued, callers, kinds)
-    if kinds == {"future"} and len(cycle) == 1 and not any(vertex.wait and vertex.wait.inferred for vertex in cycle):
-        return (
-            f"Make {_first_label(callers)} async def and await the coroutine or its future (asyncio.wrap_future): a "
-            "blocking wait stops the event loop that must run it."
-        )
-    if kinds == {"future"} and len(cycle) == 1:
-        return (
-            f"Do not wait in {_first_label(callers)} for another task of the same executor: give the executor more "
-            "threads (max_workers), or submit that task to another executor."
-        )
-    if kinds & {"thread.join", "future"}:
-        return (
-            f"Do not wait in {_first_label(callers)} for a thread that itself waits for it: start the thread, return, "
-            "and join it later; in an async method, await asyncio.to_thread(...)."
-        )
-    if releasing := _queued_beside(cycle, members):
-        return let_queued_run(words.shortly(releasing, SHOWN_HOLDERS, " or "))
-    if callers and not any(vertex.task_id for vertex in callers):
-        labels = words.shortly(sorted({vertex.label for vertex in callers}), SHOWN_HOLDERS)
-        return f"Remove one of the waits between {labels}: each needs the result of the other."
-    got = "awaiting" if callers and all(vertex.coroutine_id for vertex in callers) else "getting"
-    return f"Pass the ObjectRef on in one of these calls instead of {got} it."
+@dataclass(frozen=True)
+class DeadlockedWaits:
+    """The waits of a deadlock: its cycle in order, and all members."""
+
+    cycle: Sequence[Vertex]
+    members: Sequence[Vertex]
+
+    @cached_property
+    def kinds(self) -> set[WaitKind]:
+        """The kinds of the members' waits."""
+        return {vertex.wait.kind for vertex in self.members if vertex.wait}
+
+    @cached_property
+    def callers(self) -> list[Vertex]:
+        """The executions of the cycle."""
+        return [vertex for vertex in self.cycle if vertex.kind == "execution"]
+
+    @cached_property
+    def pending(self) -> list[Vertex]:
+        """The tasks and calls of the cycle that have not begun."""
+        return [vertex for vertex in self.cycle if vertex.wait and vertex.kind == "task"]
+
+    @cached_property
+    def resources(self) -> list[str]:
+        """The resources that members wait for."""
+        return sorted({name for vertex in self.members if vertex.wait for name in vertex.wait.resources})
+
+    @property
+    def caller(self) -> str:
+        """The name of the first execution."""
+        return _first_label(self.callers)
+
+    @property
+    def is_loop_blocked(self) -> bool:
+        """Whether a member of the cycle waits for an event loop that another one blocks."""
+        keys = {vertex.key for vertex in self.cycle}
+        return any(one.wait and (one.wait.kind == "event loop" or one.wait.loop in keys) for one in self.cycle)
+
+    def in_cycle(self, kind: WaitKind) -> list[Vertex]:
+        """The members of the cycle with waits of one kind."""
+        return [vertex for vertex in self.cycle if vertex.wait and vertex.wait.kind == kind]
 
 
-def _of_constructor(cycle: Sequence[Vertex]) -> str | None:
-    """Where a call waits for its actor to be created, and the actor's constructor is in the same cycle."""
-    created = {_actor_of(vertex) for vertex in cycle if vertex.wait and vertex.wait.kind == "actor creation"}
-    for vertex, following in zip(cycle, (*cycle[1:], *cycle[:1]), strict=True):
-        if vertex.kind == "execution" and _actor_of(vertex) in created - {None}:
-            return (
-                f"Do not wait in {vertex.label} for {following.label}, which depends on this actor: make that call "
-                "after the constructor has ended, or pass its result in as an argument."
-            )
-    return None
+Rule = Callable[[DeadlockedWaits], "str | None"]
 
 
-def _of_queued(queued: Sequence[Vertex], callers: Sequence[Vertex], kinds: set[str]) -> str:
-    """How the calls that are queued on actors in the cycle can run; an async actor has no threads for them."""
-    labels = words.listed(sorted({vertex.label for vertex in queued}), " or ")
-    async_actors = {_actor_of(vertex) for vertex in callers if vertex.coroutine_id}
-    is_async = all(_actor_of(vertex) in async_actors for vertex in queued)
-    run = ["raise max_concurrency", "give it its own concurrency group", *["make both methods async"] * (not is_async)]
-    if "backpressure" in kinds:
-        streams = sorted({vertex.label for vertex in callers if vertex.wait and vertex.wait.kind == "backpressure"})
-        return (
-            f"Read the stream of {words.listed(streams)} to its end before waiting for {labels}; or let {labels} run "
-            f"meanwhile: {words.listed(run, ' or ')}."
-        )
-    return (
-        f"Let {labels} run while its actor waits: {words.listed(run, ' or ')}; or return the ObjectRef instead of "
-        "getting it."
-    )
+def fix_for(cycle: Sequence[Vertex], members: Sequence[Vertex]) -> str:
+    """Where a deadlock is best broken."""
+    waits = DeadlockedWaits(cycle, members)
+    return next(fix for rule in RULES if (fix := rule(waits)))
 
 
-def _queued_beside(cycle: Sequence[Vertex], members: Sequence[Vertex]) -> list[str]:
-    """The calls among the members that are queued on an actor behind a call in the cycle."""
-    inside = {vertex.key for vertex in cycle}
-    return sorted({one.label for one in members if is_queued(one) and not inside.isdisjoint(targets_of(one))})
-
-
-def let_queued_run(label: str) -> str:
-    """The fix where a call that is queued may be what would end a wait."""
-    return (
-        f"If {label}, which is queued, would end the wait, let it run: raise max_concurrency of its actor, or give it "
-        "a concurrency group."
-    )
-
-
-def _of_graphs(kinds: set[str], cycle: Sequence[Vertex], members: Sequence[Vertex]) -> str:
-    """Compiled graphs: values that are kept, an actor in two graphs, a stage that waits for its own graph."""
-    if KEPT in kinds:
-        held = {key for vertex in cycle if vertex.wait and vertex.wait.kind == KEPT for key in targets_of(vertex)}
-        keeping = sorted({vertex.label for vertex in cycle if vertex.key in held and vertex.kind == "execution"})
-        where = f" in {words.listed(keeping)}" if keeping else ""
-        return (
-            f"Copy the arrays that you keep{where} from a compiled graph (array.copy(), copy.deepcopy), or drop them "
-            "before the next execute: they take up room in its channels."
-        )
-    if any(vertex.kind == "task" and vertex.label.endswith(LOOP) for vertex in members):
-        return (
-            "Give each compiled graph its own actors, or call teardown() of the first graph before compiling the "
-            "second: an actor runs the loop of one graph at a time."
-        )
-    if queued := sorted({vertex.label for vertex in cycle if is_queued(vertex)}):
-        return (
-            f"Let {words.listed(queued, ' or ')} run while its actor waits for the compiled graph (max_concurrency=2 "
-            "or a concurrency group), or pass the value into the graph as an input."
-        )
-    return (
-        "Do not wait in a stage of a compiled graph for a value that the same graph produces later: pass it in as an "
-        "input, and fetch results (ray.get) before the channels are full."
-    )
-
-
-def _is_loop_blocked(cycle: Sequence[Vertex]) -> bool:
-    """Whether a member of the cycle waits for an event loop that another one blocks."""
-    keys = {vertex.key for vertex in cycle}
-    return any(vertex.wait and (vertex.wait.kind == EVENT_LOOP or vertex.wait.loop in keys) for vertex in cycle)
-
-
-def _of_loop(cycle: Sequence[Vertex]) -> str:
-    """The fix for a blocking call on an event loop, by the method that makes it."""
-    loops = {key for vertex in cycle for key in _loops_of(vertex)}
-    label = _first_label([vertex for vertex in cycle if vertex.key in loops])
-    kinds = {vertex.wait.kind for vertex in cycle if vertex.wait}
-    if kinds & set(REF_CALLS):
-        return f"In {label}, await the ObjectRef (await ref) instead of ray.get: ray.get blocks the whole event loop."
-    return (
-        f"Make {label} async def and await there (asyncio.Event, asyncio.wrap_future or asyncio.to_thread): a blocking "
-        "wait stops the event loop that would end it."
-    )
-
-
-def _of_locks(cycle: Sequence[Vertex], is_loop_blocked: bool) -> str:
-    waiting = [vertex for vertex in cycle if vertex.wait and vertex.wait.kind == "lock"]
-    held = {key for vertex in waiting for key in targets_of(vertex)}
-    holders = words.shortly(sorted({vertex.label for vertex in cycle if vertex.key in held}), SHOWN_HOLDERS)
-    wanting = words.shortly(sorted({vertex.label for vertex in waiting}), SHOWN_HOLDERS)
-    if is_loop_blocked:
-        return (
-            f"Release the lock in {holders} before awaiting, or use an asyncio.Lock: waiting for a threading.Lock in "
-            "an async method blocks the event loop that must run the lock's holder."
-        )
-    if len(waiting) == len(cycle):
-        return f"Take the locks in the same order in {holders}."
-    return (
-        f"Do not hold a lock in {holders} while waiting for a value or a call: {wanting} needs that lock. Get the "
-        "value first, then take the lock."
-    )
-
-
-def _loops_of(vertex: Vertex) -> Iterator[Key]:
-    """The threads that block the event loop which a vertex needs."""
-    if vertex.wait is not None and vertex.wait.loop is not None:
-        yield vertex.wait.loop
-    elif vertex.wait is not None and vertex.wait.kind == EVENT_LOOP:
-        yield from targets_of(vertex)
-
-
-def _first_label(callers: Sequence[Vertex]) -> str:
-    return callers[0].label if callers else "the method"
-
-
-def _of_slots(queued: Sequence[Vertex], callers: Sequence[Vertex]) -> str:
-    labels = words.listed(sorted({vertex.label for vertex in queued}), " or ")
-    gets = any(vertex.wait and vertex.wait.kind == "await" and not vertex.wait.assumed for vertex in callers)
-    rest = "; or return the ObjectRef instead of awaiting it" if gets else ""
-    return (
-        f"Let {labels} start while its actor awaits: raise max_concurrency or give it its own concurrency group{rest}."
-    )
-
-
-def _of_requests(queued: Sequence[Vertex]) -> str:
-    """What lets a queued request of Serve start, or its caller proceed without it."""
-    labels = words.listed(sorted({vertex.label for vertex in queued}), " or ")
+def _serve_requests(waits: DeadlockedWaits) -> str | None:
+    """Let a queued request of Serve start, or its caller proceed without it."""
+    queued = [vertex for vertex in waits.in_cycle("Serve slot") if vertex.is_counted]
+    if not queued:
+        return None
+    labels = _any_of(queued)
     if not all(vertex.wait and vertex.wait.what for vertex in queued):
         return (
             f"Do not wait for {labels} in a constructor that the called deployment needs to start: make the call in "
@@ -232,48 +93,292 @@ def _of_requests(queued: Sequence[Vertex]) -> str:
     )
 
 
-def _of_resources(resources: set[str], members: Sequence[Vertex]) -> str:
-    wanting = sorted(
-        {vertex.label for vertex in members if vertex.wait and vertex.wait.resources and vertex.is_counted}
+def _held_until_released(waits: DeadlockedWaits) -> str | None:
+    """Leave room for what needs resources that are held until an actor ends or a placement group is removed."""
+    lifetimes = [vertex for vertex in waits.members if vertex.kind == "lifetime"]
+    if not lifetimes or not waits.resources:
+        return None
+    requests = (vertex for vertex in waits.members if vertex.wait and vertex.wait.resources)
+    requested = sorted({vertex.label for vertex in requests if vertex.task_id or vertex.placement_group_id})
+    holders = sorted({vertex.holder for vertex in lifetimes if vertex.holder})
+    if not requested or not holders:
+        return RELEASE_RESOURCES
+    hold, until = words.word(len(holders), "holds", "hold"), until_released([one for one in lifetimes if one.holder])
+    return (
+        f"Leave {words.listed(waits.resources)} for {words.shortly(requested, SHOWN_HOLDERS, ' or ')}: "
+        f"{words.shortly(holders, SHOWN_HOLDERS)} {hold} it {until}. Start fewer of them, let them ask for less, "
+        "reserve a bundle, or add resources."
     )
-    if resources <= {"CPU"}:
-        holders = sorted({vertex.label for vertex in members if vertex.kind == "execution" and vertex.task_id})
-        what = words.shortly(wanting, SHOWN_HOLDERS) or "the pending tasks"
+
+
+def until_released(lifetimes: Sequence[Vertex]) -> str:
+    """``until it ends``, or of placement groups ``until they are removed``."""
+    is_one = len(lifetimes) == 1
+    if all(isinstance(vertex.key, AnyKey) and vertex.key.what == "removal" for vertex in lifetimes):
+        return "until it is removed" if is_one else "until they are removed"
+    return "until it ends" if is_one else "until they end"
+
+
+def _kept_arrays(waits: DeadlockedWaits) -> str | None:
+    """Copy arrays from a compiled graph, which occupy its channels while they are kept."""
+    if "kept value" not in waits.kinds:
+        return None
+    held = {key for vertex in waits.in_cycle("kept value") for key in targets_of(vertex)}
+    keeping = _labels(vertex for vertex in waits.callers if vertex.key in held)
+    where = f" in {words.listed(keeping)}" if keeping else ""
+    return (
+        f"Copy the arrays that you keep{where} from a compiled graph (array.copy(), copy.deepcopy), or drop them "
+        "before the next execute: they take up room in its channels."
+    )
+
+
+def _compiled_graphs(waits: DeadlockedWaits) -> str | None:
+    """An actor in two compiled graphs, a call queued behind a stage, or a stage that waits for its own graph."""
+    if not waits.kinds & {"channel read", "channel write"}:
+        return None
+    if any(vertex.is_graph_loop for vertex in waits.members):
+        return (
+            "Give each compiled graph its own actors, or call teardown() of the first graph before compiling the "
+            "second: an actor runs the loop of one graph at a time."
+        )
+    if queued := [vertex for vertex in waits.cycle if is_queued(vertex)]:
+        return (
+            f"Let {_any_of(queued)} run while its actor waits for the compiled graph (max_concurrency=2 "
+            "or a concurrency group), or pass the value into the graph as an input."
+        )
+    return (
+        "Do not wait in a stage of a compiled graph for a value that the same graph produces later: pass it in as an "
+        "input, and fetch results (ray.get) before the channels are full."
+    )
+
+
+def _held_while_waiting(waits: DeadlockedWaits) -> str | None:
+    """Release resources while waiting for a task that needs them."""
+    if not waits.kinds & {"resources", "placement group"}:
+        return None
+    requested = _labels(one for one in waits.members if one.wait and one.wait.resources and one.is_counted)
+    if set(waits.resources) <= {"CPU"}:
+        holders = _labels(vertex for vertex in waits.members if vertex.kind == "execution" and vertex.task_id)
+        what = words.shortly(requested, SHOWN_HOLDERS) or "the pending tasks"
         return (
             f"Let {words.shortly(holders, SHOWN_HOLDERS) or 'the waiting tasks'} ask for less (num_cpus=0 for a task "
             f"that only waits), return ObjectRefs instead of waiting, or add CPUs: {what} "
-            f"{words.word(len(wanting), 'needs', 'need')} the CPUs that are held there."
+            f"{words.word(len(requested), 'needs', 'need')} the CPUs that are held there."
         )
-    what = words.shortly(wanting, SHOWN_HOLDERS, " or ") or "a task"
+    what = words.shortly(requested, SHOWN_HOLDERS, " or ") or "a task"
     return (
-        f"Do not hold {words.listed(sorted(resources))} while waiting for {what}, which needs it too: start that "
+        f"Do not hold {words.listed(waits.resources)} while waiting for {what}, which needs it too: start that "
         "first, let it ask for less, return its ObjectRef instead of getting it, or add resources."
     )
 
 
-def _of_lifetimes(members: Sequence[Vertex]) -> str:
-    """What is held until an actor ends or a placement group is removed, and what needs it."""
-    requests = (vertex for vertex in members if vertex.wait and vertex.wait.resources)
-    wanting = sorted({vertex.label for vertex in requests if vertex.task_id or vertex.placement_group_id})
-    needed = sorted({name for vertex in members if vertex.wait for name in vertex.wait.resources})
-    lifetimes = [vertex for vertex in members if vertex.kind == "lifetime" and vertex.holder]
-    holders = sorted({vertex.holder for vertex in lifetimes if vertex.holder})
-    if not wanting or not holders:
-        return LET_GO
-    hold = words.word(len(holders), "holds", "hold")
+def _barrier(waits: DeadlockedWaits) -> str | None:
+    """Make calls on one side of a barrier."""
+    if not any(vertex.wait and vertex.wait.what == BARRIER for vertex in waits.cycle):
+        return None
     return (
-        f"Leave {words.listed(needed)} for {words.shortly(wanting, SHOWN_HOLDERS, ' or ')}: "
-        f"{words.shortly(holders, SHOWN_HOLDERS)} {hold} it {until(lifetimes)}. Start fewer of them, let them ask for "
-        "less, reserve a bundle, or add resources."
+        "Let all parties reach the barrier before they wait for each other's calls: make the call on the same side "
+        "of the barrier in all of them, or give the called actor max_concurrency=2."
     )
 
 
-def until(lifetimes: Sequence[Vertex]) -> str:
-    """``until it ends``, or of placement groups ``until they are removed``."""
-    is_one = len(lifetimes) == 1
-    if all(isinstance(vertex.key, AnyKey) and vertex.key.what == REMOVAL for vertex in lifetimes):
-        return "until it is removed" if is_one else "until they are removed"
-    return "until it ends" if is_one else "until they end"
+def _constructor(waits: DeadlockedWaits) -> str | None:
+    """Do not wait in a constructor for what waits for the same actor to be created."""
+    cycle = waits.cycle
+    created = {_actor_of(vertex) for vertex in waits.in_cycle("actor creation")}
+    for vertex, following in zip(cycle, (*cycle[1:], *cycle[:1]), strict=True):
+        if vertex.kind == "execution" and _actor_of(vertex) in created - {None}:
+            return (
+                f"Do not wait in {vertex.label} for {following.label}, which depends on this actor: make that call "
+                "after the constructor has ended, or pass its result in as an argument."
+            )
+    return None
+
+
+def _locks(waits: DeadlockedWaits) -> str | None:
+    """Acquire locks in one order, and hold none while waiting for a value or an event loop."""
+    if "lock" not in waits.kinds:
+        return None
+    acquiring = waits.in_cycle("lock")
+    held = {key for vertex in acquiring for key in targets_of(vertex)}
+    holders = words.shortly(_labels(vertex for vertex in waits.cycle if vertex.key in held), SHOWN_HOLDERS)
+    if waits.is_loop_blocked:
+        return (
+            f"Release the lock in {holders} before awaiting, or use an asyncio.Lock: waiting for a threading.Lock in "
+            "an async method blocks the event loop that must run the lock's holder."
+        )
+    if len(acquiring) == len(waits.cycle):
+        return f"Take the locks in the same order in {holders}."
+    return (
+        f"Do not hold a lock in {holders} while waiting for a value or a call: "
+        f"{words.shortly(_labels(acquiring), SHOWN_HOLDERS)} needs that lock. Get the value first, then take the lock."
+    )
+
+
+def _event_loop(waits: DeadlockedWaits) -> str | None:
+    """Await instead of blocking an event loop."""
+    if not waits.is_loop_blocked:
+        return None
+    loops = {key for vertex in waits.cycle for key in _loops_of(vertex)}
+    label = _first_label([vertex for vertex in waits.cycle if vertex.key in loops])
+    if any(vertex.wait and vertex.wait.kind in REF_CALLS for vertex in waits.cycle):
+        return f"In {label}, await the ObjectRef (await ref) instead of ray.get: ray.get blocks the whole event loop."
+    return (
+        f"Make {label} async def and await there (asyncio.Event, asyncio.wrap_future or asyncio.to_thread): a blocking "
+        "wait stops the event loop that would end it."
+    )
+
+
+def _loops_of(vertex: Vertex) -> Iterator[Key]:
+    """The threads that block the event loop which a vertex needs."""
+    if vertex.wait is not None and vertex.wait.loop is not None:
+        yield vertex.wait.loop
+    elif vertex.wait is not None and vertex.wait.kind == "event loop":
+        yield from targets_of(vertex)
+
+
+def _async_slots(waits: DeadlockedWaits) -> str | None:
+    """Let a call start on an async actor whose slots are all taken by coroutines."""
+    if not waits.callers or not waits.pending or not all(vertex.coroutine_id for vertex in waits.callers):
+        return None
+    has_await = any(one.wait and one.wait.kind == "await" and not one.wait.assumed for one in waits.callers)
+    or_return = "; or return the ObjectRef instead of awaiting it" if has_await else ""
+    return (
+        f"Let {_any_of(waits.pending)} start while its actor awaits: raise max_concurrency or give it its own "
+        f"concurrency group{or_return}."
+    )
+
+
+def _own_actor(waits: DeadlockedWaits) -> str | None:
+    """Do not call the own actor through its handle."""
+    if len(waits.callers) != 1 or not waits.pending or _actor_of(waits.pending[0]) != _actor_of(waits.callers[0]):
+        return None
+    label = waits.pending[0].label
+    return (
+        f"Call {label} as a plain method (self.{label.rpartition('.')[2]}()) instead of "
+        "through the actor's own handle, or let the actor run both: raise max_concurrency, or make both async."
+    )
+
+
+def _arguments(waits: DeadlockedWaits) -> str | None:
+    """Create the argument of a call before the call."""
+    if not waits.kinds & {"order", "arguments"}:
+        return None
+    return (
+        "Create the argument before submitting the call that needs it, or pass its ObjectRef inside a list: then "
+        "the call starts without waiting for the value."
+    )
+
+
+def _queued_calls(waits: DeadlockedWaits) -> str | None:
+    """Let the queued calls of the cycle run; an async actor has no threads for them."""
+    if not waits.pending:
+        return None
+    labels = _any_of(waits.pending)
+    async_actors = {_actor_of(vertex) for vertex in waits.callers if vertex.coroutine_id}
+    is_async = all(_actor_of(vertex) in async_actors for vertex in waits.pending)
+    ways = ["raise max_concurrency", "give it its own concurrency group", *["make both methods async"] * (not is_async)]
+    if "backpressure" in waits.kinds:
+        streams = _labels(one for one in waits.callers if one.wait and one.wait.kind == "backpressure")
+        return (
+            f"Read the stream of {words.listed(streams)} to its end before waiting for {labels}; or let {labels} run "
+            f"meanwhile: {words.listed(ways, ' or ')}."
+        )
+    return (
+        f"Let {labels} run while its actor waits: {words.listed(ways, ' or ')}; or return the ObjectRef instead of "
+        "getting it."
+    )
+
+
+def _own_future(waits: DeadlockedWaits) -> str | None:
+    """Do not block a thread on a future that the same thread, or the same executor, must complete."""
+    if waits.kinds != {"future"} or len(waits.cycle) != 1:
+        return None
+    if not any(vertex.wait and vertex.wait.inferred for vertex in waits.cycle):
+        return (
+            f"Make {waits.caller} async def and await the coroutine or its future (asyncio.wrap_future): a "
+            "blocking wait stops the event loop that must run it."
+        )
+    return (
+        f"Do not wait in {waits.caller} for another task of the same executor: give the executor more "
+        "threads (max_workers), or submit that task to another executor."
+    )
+
+
+def _threads(waits: DeadlockedWaits) -> str | None:
+    """Do not join a thread that waits for the one that joins it."""
+    if not waits.kinds & {"thread.join", "future"}:
+        return None
+    return (
+        f"Do not wait in {waits.caller} for a thread that itself waits for it: start the thread, return, "
+        "and join it later; in an async method, await asyncio.to_thread(...)."
+    )
+
+
+def _queued_behind(waits: DeadlockedWaits) -> str | None:
+    """Let a member run that is queued on an actor behind a call of the cycle."""
+    inside = {vertex.key for vertex in waits.cycle}
+    queued = (one for one in waits.members if is_queued(one) and not inside.isdisjoint(targets_of(one)))
+    labels = words.shortly(_labels(queued), SHOWN_HOLDERS, " or ")
+    return let_queued_run(labels) if labels else None
+
+
+def let_queued_run(label: str) -> str:
+    """The fix where a queued call may be what would end a wait."""
+    return (
+        f"If {label}, which is queued, would end the wait, let it run: raise max_concurrency of its actor, or give it "
+        "a concurrency group."
+    )
+
+
+def _without_tasks(waits: DeadlockedWaits) -> str | None:
+    """Remove a wait between executions that run no task."""
+    if not waits.callers or any(vertex.task_id for vertex in waits.callers):
+        return None
+    labels = words.shortly(_labels(waits.callers), SHOWN_HOLDERS)
+    return f"Remove one of the waits between {labels}: each needs the result of the other."
+
+
+def _pass_ref(waits: DeadlockedWaits) -> str:
+    """Pass an ObjectRef on; fits every deadlock."""
+    is_async = bool(waits.callers) and all(vertex.coroutine_id for vertex in waits.callers)
+    return f"Pass the ObjectRef on in one of these calls instead of {'awaiting' if is_async else 'getting'} it."
+
+
+RULES: tuple[Rule, ...] = (
+    _serve_requests,
+    _held_until_released,
+    _kept_arrays,
+    _compiled_graphs,
+    _held_while_waiting,
+    _barrier,
+    _constructor,
+    _locks,
+    _event_loop,
+    _async_slots,
+    _own_actor,
+    _arguments,
+    _queued_calls,
+    _own_future,
+    _threads,
+    _queued_behind,
+    _without_tasks,
+    _pass_ref,
+)
+"""From the most specific rule to the one that fits every deadlock."""
+
+
+def _labels(vertices: Iterable[Vertex]) -> list[str]:
+    return sorted({vertex.label for vertex in vertices})
+
+
+def _any_of(vertices: Iterable[Vertex]) -> str:
+    """``Left.ping or Right.ping``."""
+    return words.listed(_labels(vertices), " or ")
+
+
+def _first_label(vertices: Sequence[Vertex]) -> str:
+    return vertices[0].label if vertices else "the method"
 
 
 def _actor_of(vertex: Vertex) -> str | None:

@@ -1,63 +1,64 @@
-"""Which ranks of process groups are in which call in a finding, and which of the others are lost, idle or elsewhere."""
+"""Which ranks of process groups are in which call of a finding, and which other ranks are lost, idle or elsewhere."""
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from functools import cached_property
-from typing import NamedTuple
 
+from dstack.analysis.findings.draft import Draft
 from dstack.analysis.findings.reduced_graph import ReducedGraph
 from dstack.analysis.findings.wording.narration import Narrator
 from dstack.analysis.graph.process_groups.calls import BY_CALLS, SENDS, GroupId, group_id, is_between_two
-from dstack.analysis.index import task_assignment
+from dstack.analysis.index.task_assignment import is_user_code
 from dstack.analysis.naming.vertex_details import execution_of
 from dstack.analysis.solve.requirements import targets_of
-from dstack.diagnosis import Finding, GroupWait, Vertex
+from dstack.diagnosis import GroupWait, Vertex
 from dstack.model import FailedTask, GroupCall
 from dstack.vertex_keys import Key
 
-FOLLOWED = 6
-"""So many waits are followed back from a library's call to the user's."""
+MAX_STEPS = 6
+"""Waits that are followed from a library's call back to the user's."""
 
 
-class CollectiveCall(NamedTuple):
-    """The ranks that are in the same call of a group, in the order of their ranks."""
+@dataclass(frozen=True, slots=True)
+class CollectiveCall:
+    """One call on a process group, and the vertices ``inside`` it in the order of their ranks."""
 
     call: GroupCall
-    inside: list[Vertex]
+    inside: Sequence[Vertex]
 
     @property
     def ranks(self) -> list[int]:
-        """The ranks that are in it."""
-        return [group_wait(vertex).call.group.rank for vertex in self.inside]
+        """The ranks that are in the call."""
+        return [rank_of(vertex) for vertex in self.inside]
+
+    @property
+    def missing(self) -> Sequence[int]:
+        """The ranks that the call waits for."""
+        return group_wait(self.inside[0]).missing
 
     @property
     def group(self) -> GroupId:
-        """What identifies the group."""
+        """The identity of the group."""
         return group_id(self.call.group)
 
     @property
     def operation(self) -> str:
-        """``all_reduce``, or ``recv from rank 1``."""
-        return operation_in_words(self.call)
+        """``all_reduce``; of a send or receive with the other rank: ``recv from rank 1``."""
+        if self.call.peer is None or not is_between_two(self.call):
+            return self.call.operation
+        return f"{self.call.operation} {'to' if self.call.operation in SENDS else 'from'} rank {self.call.peer}"
 
 
-def ranks_in(finding: Finding, narrator: Narrator) -> GroupRanks:
-    """The calls on process groups and the ranks of a finding, which are found once."""
-    key = (ranks_in, finding.members, finding.blocked_behind, finding.helpers)
-    return narrator.once(key, lambda: GroupRanks(finding, narrator))
-
-
-def operation_in_words(call: GroupCall) -> str:
-    """``all_reduce``; of a send or receive with the other rank: ``recv from rank 1``."""
-    if call.peer is None or not is_between_two(call):
-        return call.operation
-    return f"{call.operation} {'to' if call.operation in SENDS else 'from'} rank {call.peer}"
+def ranks_in(draft: Draft, narrator: Narrator) -> GroupRanks:
+    """The calls on process groups and the ranks of a finding; cached."""
+    return narrator.once((ranks_in, draft), lambda: GroupRanks(draft, narrator))
 
 
 def has_lost_rank(reduced: ReducedGraph, keys: Iterable[Key]) -> bool:
-    """Whether one of these stands for a rank that has died, or whose last call failed, and that no call reaches."""
+    """Whether one of these stands for a rank that died, or whose last call failed and that no other call reaches."""
     vertices = (reduced.vertices[key] for key in keys)
     return any(vertex.absent and (vertex.absent.is_dead or failure_of(reduced, vertex)) for vertex in vertices)
 
@@ -65,23 +66,23 @@ def has_lost_rank(reduced: ReducedGraph, keys: Iterable[Key]) -> bool:
 class GroupRanks:
     """The calls on process groups that members of a finding are in, and the ranks that are not in them."""
 
-    def __init__(self, finding: Finding, narrator: Narrator) -> None:
-        self._finding = finding
+    def __init__(self, draft: Draft, narrator: Narrator) -> None:
+        self._draft = draft
         self._narrator = narrator
 
     @cached_property
     def calls(self) -> list[CollectiveCall]:
-        """The calls that members are in, each with the ranks in it; the largest group first."""
-        finding, narrator = self._finding, self._narrator
-        members = narrator.vertices_of(finding.members)
+        """The calls of the members; those of the largest group first."""
+        draft, narrator = self._draft, self._narrator
+        members = narrator.vertices_of(draft.members)
         if any(vertex.absent and vertex.never for vertex in members):
-            members += narrator.vertices_of(finding.blocked_behind)
-        of_members = {_id(group_wait(vertex).call) for vertex in members if is_in_group_call(vertex)}
-        several: dict[object, list[Vertex]] = defaultdict(list)
-        for vertex in narrator.vertices_of((*finding.members, *finding.blocked_behind)):
-            if is_in_group_call(vertex) and (call := _id(group_wait(vertex).call)) in of_members:
-                several[call].append(vertex)
-        found = [CollectiveCall(group_wait(some[0]).call, sorted(some, key=rank_of)) for some in several.values()]
+            members += narrator.vertices_of(draft.blocked_behind)
+        of_members = {_identity(group_wait(vertex).call) for vertex in members if is_in_group_call(vertex)}
+        by_call: dict[object, list[Vertex]] = defaultdict(list)
+        for vertex in narrator.vertices_of((*draft.members, *draft.blocked_behind)):
+            if is_in_group_call(vertex) and (identity := _identity(group_wait(vertex).call)) in of_members:
+                by_call[identity].append(vertex)
+        found = [CollectiveCall(group_wait(some[0]).call, sorted(some, key=rank_of)) for some in by_call.values()]
         sizes: dict[GroupId, int] = defaultdict(int)
         for one in found:
             sizes[one.group] += len(one.inside)
@@ -95,59 +96,65 @@ class GroupRanks:
 
     @cached_property
     def absent(self) -> list[Vertex]:
-        """What stands for ranks that no execution brings to the call; each rank once."""
-        keys = dict.fromkeys((*self._finding.members, *self._finding.helpers))
+        """The helpers that stand for ranks without an execution that could enter the call, by rank."""
+        keys = dict.fromkeys((*self._draft.members, *self._draft.helpers))
         found = [(vertex.absent.rank, vertex) for vertex in self._narrator.vertices_of(keys) if vertex.absent]
         return [vertex for _, vertex in sorted(found, key=lambda one: (one[0], str(one[1].key)))]
 
     @cached_property
     def elsewhere(self) -> list[tuple[Vertex, int]]:
         """The executions among the members that belong to a missing rank, each with that rank."""
-        members = self._narrator.vertices_of(self._finding.members)
-        waits = [group_wait(vertex) for vertex in members if is_in_group_call(vertex)]
-        ranks = {(wait.call.group.library, wait.call.group.world, rank) for wait in waits for rank in wait.missing}
-        late = {target: one.absent.rank for one in self.absent if one.absent for target in targets_of(one)}
-        found = []
-        for vertex in members:
-            if vertex.kind == "execution" and vertex.key not in self.described and self._may_be_ranks(vertex):
-                process = self._narrator.index.process(vertex.worker_id or "")
-                groups = process.process_groups if process else ()
-                own = [one.rank for one in groups if (one.library, one.world, one.rank) in ranks]
-                rank = own[0] if own else late.get(vertex.key)
-                if rank is not None:
-                    found.append((vertex, rank))
-        return found
+        members = self._narrator.vertices_of(self._draft.members)
+        candidates = [one for one in members if one.key not in self.described and self._may_be_of_rank(one)]
+        found = ((vertex, self._missing_rank_of(vertex)) for vertex in candidates)
+        return [(vertex, rank) for vertex, rank in found if rank is not None]
 
-    def _may_be_ranks(self, vertex: Vertex) -> bool:
-        """Whether it runs a task or code of the user's, or was not seen."""
+    def _missing_rank_of(self, vertex: Vertex) -> int | None:
+        """The missing rank that an execution belongs to, by the groups of its process or by a helper that needs it."""
+        process = self._narrator.index.process(vertex.worker_id or "")
+        groups = process.process_groups if process else ()
+        ranks = (one.rank for one in groups if (one.library, one.world, one.rank) in self._missing)
+        return next(ranks, self._rank_by_execution.get(vertex.key))
+
+    @cached_property
+    def _missing(self) -> set[tuple[str, str, int]]:
+        """The missing ranks, with the library and world of their groups."""
+        members = self._narrator.vertices_of(self._draft.members)
+        waits = [group_wait(vertex) for vertex in members if is_in_group_call(vertex)]
+        return {(wait.call.group.library, wait.call.group.world, rank) for wait in waits for rank in wait.missing}
+
+    @cached_property
+    def _rank_by_execution(self) -> dict[Key, int]:
+        """The ranks of absent members, by the executions that they need."""
+        return {target: one.absent.rank for one in self.absent if one.absent for target in targets_of(one)}
+
+    def _may_be_of_rank(self, vertex: Vertex) -> bool:
+        """Whether it is an execution that runs a task or the user's code, or could not be read."""
         execution = execution_of(self._narrator.index, vertex)
-        return (
-            execution is None
-            or vertex.task_id is not None
-            or task_assignment.is_user_code(self._narrator.index, execution)
-        )
+        is_own = execution is None or vertex.task_id is not None or is_user_code(self._narrator.index, execution)
+        return vertex.kind == "execution" and is_own
 
     def caller(self, vertex: Vertex) -> Vertex:
-        """The user's execution that is in a call on a group by calling an actor, in which this one stands for it.
+        """The user's execution behind a call on a group that is made by calling an actor; else the vertex itself.
 
-        That is the one that has made the call, or where a library's thread has, the one that waits for this thread.
+        It made the call, or waits for the library's thread that did.
         """
         if group_wait(vertex).call.group.library not in BY_CALLS:
             return vertex
-        level, seen = [vertex.key], {vertex.key}
-        for _ in range(FOLLOWED):
-            before = [one for key in level for one in self._waiters.get(key, ()) if one.key not in seen]
+        level, visited = [vertex.key], {vertex.key}
+        for _ in range(MAX_STEPS):
+            before = [one for key in level for one in self._waiters.get(key, ()) if one.key not in visited]
             for one in before:
                 execution = execution_of(self._narrator.index, one)
-                if execution is not None and task_assignment.is_user_code(self._narrator.index, execution):
+                if execution is not None and is_user_code(self._narrator.index, execution):
                     return one
             level = [one.key for one in before]
-            seen.update(level)
+            visited.update(level)
         return vertex
 
     @cached_property
     def _waiters(self) -> dict[Key, list[Vertex]]:
-        """The executions that wait for a vertex."""
+        """The executions that wait for each vertex."""
         found: dict[Key, list[Vertex]] = defaultdict(list)
         for vertex in self._narrator.vertices.values():
             if vertex.kind == "execution":
@@ -178,10 +185,10 @@ def group_wait(vertex: Vertex) -> GroupWait:
 
 
 def rank_of(vertex: Vertex) -> int:
-    """The rank that is in the call on a process group."""
+    """The rank of a vertex that is in a call on a process group."""
     return group_wait(vertex).call.group.rank
 
 
-def _id(call: GroupCall) -> tuple[object, ...]:
-    """What is one call in all that are in it; a send or receive is for one other rank."""
+def _identity(call: GroupCall) -> tuple[object, ...]:
+    """A value that is equal for all ranks in one call; a send or receive has one other rank."""
     return (*group_id(call.group), call.operation, (call.group.rank, call.peer) if is_between_two(call) else None)

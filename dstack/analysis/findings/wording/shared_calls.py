@@ -1,4 +1,4 @@
-"""Alike executions in a call that something unknown must end, as a collective: which are in it, which are not."""
+"""Calls with unknown wakers that similar executions share, as a barrier: which are in the call, which are absent."""
 
 from __future__ import annotations
 
@@ -9,25 +9,35 @@ from dataclasses import dataclass
 from msgspec.structs import replace
 
 from dstack import words
+from dstack.analysis.findings.draft import Draft
 from dstack.analysis.findings.reduced_graph import ReducedGraph
 from dstack.analysis.findings.wording.narration import Narrator, more
 from dstack.analysis.naming import names
 from dstack.analysis.naming.sentences import step_at
 from dstack.analysis.solve.requirements import targets_of
-from dstack.diagnosis import Finding, Step, Vertex
+from dstack.diagnosis import Step, Vertex
 from dstack.model import Actor
 from dstack.vertex_keys import Key
 
-SHOWN_GROUPS = 3
+SHOWN_CALLS = 3
 SHOWN_ABSENT = 3
 
 
-@dataclass(frozen=True)
-class SharedCall:
-    """Alike executions of one job: those ``inside`` the call, and those that are ``absent``.
+@dataclass(frozen=True, slots=True)
+class Sort:
+    """What similar executions have in common: the name of their task, or of their actor, and their job."""
 
-    Alike are those of one task, by its name; of threads that are not known to run a certain task, those of one actor,
-    and then nobody counts as absent. ``idle`` are actors of the same class that do not run that task, dead or alive.
+    name: str
+    job: str | None
+    is_task: bool
+
+
+@dataclass(frozen=True, slots=True)
+class SharedCall:
+    """A call with an unknown waker, the similar executions ``inside`` it, and those that are ``absent`` from it.
+
+    Threads that are not known to run a certain task are similar if they are of one actor; then none is absent.
+    ``idle`` are actors of the same class that do not run the task, dead or alive.
     """
 
     call: str
@@ -38,72 +48,74 @@ class SharedCall:
 
     @property
     def is_most(self) -> bool:
-        """Whether the call is where they belong, by majority, so that the others are the odd ones."""
+        """Whether most of the executions are in the call, so that the others are the exceptions."""
         return len(self.inside) > len(self.absent) + len(self.idle)
 
 
-def shared_calls(finding: Finding, narrator: Narrator) -> list[SharedCall]:
-    """The groups at the ends of a finding's chains, the largest first; none for those absent from a larger one."""
-    return narrator.once((shared_calls, finding.members), lambda: _gatherings(finding, narrator.reduced))
+def shared_calls(draft: Draft, narrator: Narrator) -> list[SharedCall]:
+    """The calls at the ends of a finding's chains, those with most executions first; cached."""
+    return narrator.once((shared_calls, draft), lambda: _shared_calls(draft, narrator.reduced))
 
 
-def _gatherings(finding: Finding, reduced: ReducedGraph) -> list[SharedCall]:
-    groups: dict[tuple[str, str, str | None, bool], list[Vertex]] = defaultdict(list)
-    for vertex in map(reduced.vertices.__getitem__, finding.members):
+def _shared_calls(draft: Draft, reduced: ReducedGraph) -> list[SharedCall]:
+    by_call: dict[tuple[str, Sort], list[Vertex]] = defaultdict(list)
+    for vertex in map(reduced.vertices.__getitem__, draft.members):
         for call in sorted({call for key in targets_of(vertex) if (call := reduced.vertices[key].waker_of)}):
-            kind = (call, *_similarity(reduced, vertex))
-            groups[kind].append(vertex)
+            by_call[call, _sort(reduced, vertex)].append(vertex)
     found: list[SharedCall] = []
-    odd: set[Key] = set()
-    for (call, name, job, is_task), inside in sorted(groups.items(), key=lambda group: -len(group[1])):
-        if odd.issuperset(vertex.key for vertex in inside):
-            continue
+    exceptions: set[Key] = set()
+    for (call, sort), inside in sorted(by_call.items(), key=lambda item: -len(item[1])):
         keys = {vertex.key for vertex in inside}
-        alike = reduced.running_tasks.get((name, job), ()) if is_task else ()
-        absent = [vertex for vertex in alike if vertex.key not in keys]
-        idle = _idle_actors(reduced, [*inside, *absent], job) if is_task else []
-        found.append(SharedCall(call, name, inside, absent, idle))
-        odd.update(vertex.key for vertex in found[-1].absent if found[-1].is_most)
+        if keys <= exceptions:
+            continue  # these are shown as absent from a larger call
+        similar = reduced.activity.running_tasks.get((sort.name, sort.job), ()) if sort.is_task else ()
+        absent = [vertex for vertex in similar if vertex.key not in keys]
+        idle = _idle_actors(reduced, [*inside, *absent], sort.job) if sort.is_task else []
+        found.append(SharedCall(call, sort.name, inside, absent, idle))
+        exceptions.update(vertex.key for vertex in absent if found[-1].is_most)
     return found
 
 
-def _similarity(reduced: ReducedGraph, vertex: Vertex) -> tuple[str, str | None, bool]:
-    """What makes executions alike: a name and a job; and whether the name is a task's."""
+def _sort(reduced: ReducedGraph, vertex: Vertex) -> Sort:
     worker = reduced.index.workers.get(vertex.worker_id or "")
     actor = reduced.index.actors.get((worker.actor_id if worker else None) or "")
     if vertex.task_id is None and actor is not None:
         kind = "threads" if vertex.coroutine_id is None else "asyncio tasks"
-        return f"{kind} of actor {actor.class_name}", reduced.job_of(vertex), False
-    return vertex.label, reduced.job_of(vertex), vertex.task_id is not None
+        return Sort(f"{kind} of actor {actor.class_name}", reduced.job_of(vertex), is_task=False)
+    return Sort(vertex.label, reduced.job_of(vertex), is_task=vertex.task_id is not None)
 
 
 def _idle_actors(reduced: ReducedGraph, running: Sequence[Vertex], job: str | None) -> list[Actor]:
-    """The other actors of their class in the job, where all of these run in actors of one class."""
+    """The other actors of the class in the job, if all of these executions run in actors of one class."""
     actors = [names.actor_of(reduced.index, vertex.task_id or "") for vertex in running]
     classes = {actor.class_name if actor else None for actor in actors}
     if len(classes) > 1 or None in classes or len(running) == 1:
         return []
     busy = {actor.actor_id for actor in actors if actor}
-    everybody = reduced.index.snapshot.actors
-    return [a for a in everybody if a.class_name in classes and a.job_id == job and a.actor_id not in busy]
+    of_class = (one for one in reduced.index.snapshot.actors if one.class_name in classes and one.job_id == job)
+    return [actor for actor in of_class if actor.actor_id not in busy]
 
 
-def shared_call_steps(groups: Sequence[SharedCall], narrator: Narrator, drawn: Container[Key] = ()) -> Iterator[Step]:
-    """For each group: how many are in the call, which ranks, where the first of them is, and which are not in it.
+def shared_call_steps(calls: Sequence[SharedCall], narrator: Narrator, drawn: Container[Key] = ()) -> Iterator[Step]:
+    """For each call: how many are in it, which ranks, the place of the first, and which are not in it.
 
-    Where one of them is among those ``drawn``, its place is known already.
+    Where one of them is among those ``drawn``, the place is left out.
     """
-    for group in groups[:SHOWN_GROUPS]:
-        is_drawn = any(one.key in drawn for one in group.inside)
-        yield Step(text=_in_call(group, narrator)) if is_drawn else _inside(group, narrator)
-        if group.is_most:
-            for vertex in group.absent[:SHOWN_ABSENT]:
-                step = narrator.step(vertex.key)
-                yield replace(step, text=f"Not in this call: {step.text}")
-            yield from (_idle(actor, group.name) for actor in group.idle[:SHOWN_ABSENT])
-            unshown = max(0, len(group.absent) - SHOWN_ABSENT) + max(0, len(group.idle) - SHOWN_ABSENT)
-            yield from more(unshown, "not in this call")
-    yield from more(len(groups) - SHOWN_GROUPS, "such calls")
+    for call in calls[:SHOWN_CALLS]:
+        is_drawn = any(one.key in drawn for one in call.inside)
+        yield Step(text=_with_ranks(call, narrator)) if is_drawn else _inside(call, narrator)
+        if call.is_most:
+            yield from _not_inside(call, narrator)
+    yield from more(len(calls) - SHOWN_CALLS, "such calls")
+
+
+def _not_inside(call: SharedCall, narrator: Narrator) -> Iterator[Step]:
+    for vertex in call.absent[:SHOWN_ABSENT]:
+        step = narrator.step(vertex.key)
+        yield replace(step, text=f"Not in this call: {step.text}")
+    yield from (_idle(actor, call.name) for actor in call.idle[:SHOWN_ABSENT])
+    omitted = max(0, len(call.absent) - SHOWN_ABSENT) + max(0, len(call.idle) - SHOWN_ABSENT)
+    yield from more(omitted, "not in this call")
 
 
 def _idle(actor: Actor, name: str) -> Step:
@@ -112,24 +124,25 @@ def _idle(actor: Actor, name: str) -> Step:
     return Step(text=f"Not in this call: {names.actor(actor)}{f' (pid {actor.pid})' if actor.pid else ''}, which {why}")
 
 
-def _inside(group: SharedCall, narrator: Narrator) -> Step:
-    first = narrator.member(group.inside[0])
-    if len(group.inside) + len(group.absent) == 1:
-        name = group.name if group.inside[0].task_id else group.inside[0].label
-        return step_at(f"{name} ({first.place}) waits in {group.call}", first, group.inside[0])
-    return step_at(f"{_in_call(group, narrator)}; the first ({first.place}) is at", first, group.inside[0])
+def _inside(call: SharedCall, narrator: Narrator) -> Step:
+    vertex = call.inside[0]
+    first = narrator.details(vertex)
+    if len(call.inside) + len(call.absent) == 1:
+        name = call.name if vertex.task_id else vertex.label
+        return step_at(f"{name} ({first.place}) waits in {call.call}", first, vertex)
+    return step_at(f"{_with_ranks(call, narrator)}; the first ({first.place}) is at", first, vertex)
 
 
-def _in_call(group: SharedCall, narrator: Narrator) -> str:
-    ranks = narrator.teams.slice_of(group.inside)
-    return words.capitalised(shared_call_in_words(group, f" {ranks.aside}" if ranks else ""))
+def _with_ranks(call: SharedCall, narrator: Narrator) -> str:
+    ranks = narrator.rank_sets.rank_set_of(call.inside)
+    return words.capitalised(shared_call_in_words(call, f" {ranks.aside}" if ranks else ""))
 
 
-def shared_call_in_words(group: SharedCall, which: str = "") -> str:
+def shared_call_in_words(call: SharedCall, ranks: str = "") -> str:
     """``3 of 4 Trainer.step wait in threading.Event.wait``."""
-    count, total = len(group.inside), len(group.inside) + len(group.absent)
+    count, total = len(call.inside), len(call.inside) + len(call.absent)
     if total == 1:
-        return f"{group.inside[0].label} waits in {group.call}"
-    who = ("both" if count == 2 else f"all {count}") if count == total else f"{count} of {total}"
-    calls = " calls" if group.inside[0].task_id else ""
-    return f"{who} {group.name}{calls}{which} {words.word(count, 'waits', 'wait')} in {group.call}"
+        return f"{call.inside[0].label} waits in {call.call}"
+    share = ("both" if count == 2 else f"all {count}") if count == total else f"{count} of {total}"
+    calls = " calls" if call.inside[0].task_id else ""
+    return f"{share} {call.name}{calls}{ranks} {words.word(count, 'waits', 'wait')} in {call.call}"

@@ -1,9 +1,9 @@
-"""Actor calls that were sent and do not run: the slots of their actor are taken, or they have not arrived yet.
+"""Actor calls that were sent but do not run: the slots of their actor are occupied, or they have not arrived yet.
 
-A sync actor has one slot, on its main thread. Threaded and async actors have several, in concurrency groups; how many,
-Ray does not tell. What it does tell is that a call has arrived with all its arguments: then its group is full, and it
-waits for one of the calls that run in it. Which group that is, its method's declaration says, unless the caller has
-asked for another one: that it has not is assumed.
+A sync actor has one slot, on its main thread. Threaded and async actors have several, in concurrency groups; Ray does
+not report their number. It reports that a call has arrived with all its arguments: then its concurrency group is full,
+and it waits for one of the calls that run there. The group is the one that its method declares, assuming that the
+caller has not chosen another one.
 """
 
 from __future__ import annotations
@@ -18,38 +18,36 @@ from dstack.analysis.naming import names
 from dstack.diagnosis import Target, Vertex, Wait
 from dstack.model import Actor, Task
 
-ACTOR_SLOT = "actor slot"
-
 
 def is_queued(vertex: Vertex) -> bool:
-    """Whether it is an actor call that cannot start, since the slots of its actor are taken."""
-    return vertex.kind == "task" and vertex.wait is not None and vertex.wait.kind == ACTOR_SLOT
+    """Whether it is an actor call that cannot start because the slots of its actor are occupied."""
+    return vertex.kind == "task" and vertex.wait is not None and vertex.wait.kind == "actor slot"
 
 
-class Slots:
-    """Why calls do not run that were sent to their actors, in one sample."""
+class ActorQueues:
+    """Why calls do not run that were sent to their actors."""
 
     def __init__(self, graph: GraphBuilder) -> None:
         self._graph = graph
-        self._seen = graph.index
+        self._index = graph.index
         self._mates: dict[tuple[str, str], tuple[str, ...]] = {}
 
     def wait_for(self, task: Task) -> Wait | None:
-        """What a call waits for that was sent to its actor, and that nobody says to run."""
-        actor = self._seen.actors.get(task.actor_id or "")
+        """The wait of a call that was sent to its actor, and that no worker reports as running."""
+        actor = self._index.actors.get(task.actor_id or "")
         if actor is None or not actor.worker_id:
             label = "worker that received the call but does not report it as running"
             whose = task.actor_id or task.owner_id
             return waits_for("executor", self._graph.unknown("executor", whose, label=label, unobserved=True))
-        worker = self._seen.worker_samples.get(actor.worker_id)
+        worker = self._index.worker_samples.get(actor.worker_id)
         if worker is None or worker.running_task_ids is None:
             label = f"{names.actor(actor)}, which was not observed"
-            return waits_for(ACTOR_SLOT, self._graph.unknown("actor", actor.actor_id, label=label, unobserved=True))
+            return waits_for("actor slot", self._graph.unknown("actor", actor.actor_id, label=label, unobserved=True))
         if not worker.running_task_ids:
             return None
-        if task_assignment.has_one_slot(self._seen, actor.worker_id):
+        if task_assignment.has_one_slot(self._index, actor.worker_id):
             return self._wait_for_running(actor, worker.running_task_ids)
-        if not self._seen.has_arrived(task):
+        if not self._index.has_arrived(task):
             label = f"free slot of {names.actor(actor)}, or the transfer of its arguments"
             slot = self._graph.unknown(
                 "slot",
@@ -59,14 +57,14 @@ class Slots:
                 at_most=(self._target(task_id).vertex for task_id in worker.running_task_ids),
                 worker_id=actor.worker_id,
             )
-            return waits_for(ACTOR_SLOT, slot)
-        wait = self._wait_for_running(actor, worker.running_task_ids, self._seen.calls_in_transit(task))
+            return waits_for("actor slot", slot)
+        wait = self._wait_for_running(actor, worker.running_task_ids, self._index.calls_in_transit(task))
         return self._narrowed(actor, task, wait, worker.running_task_ids)
 
     def _wait_for_running(self, actor: Actor, running: tuple[str, ...], before_it: Sequence[str] = ()) -> Wait:
-        """One of the calls that run there, or of those by the same caller that may have to run before it."""
+        """The wait for a running call of the actor, or for an earlier call of the same caller in transit."""
         return self._graph.one_of(
-            ACTOR_SLOT,
+            "actor slot",
             lambda: map(self._target, (*running, *before_it)),
             f"any of the {len(running)} running calls may end first",
             actor.actor_id,
@@ -74,31 +72,39 @@ class Slots:
         )
 
     def _narrowed(self, actor: Actor, task: Task, wait: Wait, running: tuple[str, ...]) -> Wait:
-        """The wait for those alone that run in the call's own concurrency group, if its methods tell and some do."""
-        process = self._seen.process(actor.worker_id or "")
-        group = task_assignment.group_of(self._seen, task.task_id) if process and process.concurrency_groups else None
-        if group is None or self._seen.calls_in_transit(task):
+        """The wait for the running calls of the call's own concurrency group only, if that is declared and has some."""
+        process = self._index.process(actor.worker_id or "")
+        group = (
+            task_assignment.concurrency_group_of(self._index, task.task_id)
+            if process and process.concurrency_groups
+            else None
+        )
+        if group is None or self._index.calls_in_transit(task):
             return wait
         mates = self._mates_in(actor, group, running)
         if not mates or len(mates) == len(running):
             return wait
         narrow = self._graph.one_of(
-            ACTOR_SLOT,
+            "actor slot",
             lambda: map(self._target, mates),
             f"any of the {len(mates)} running calls of its concurrency group may end first",
             actor.actor_id,
             ("concurrency group", group),
         )
-        return replace(narrow, assumed=(task_assignment.as_declared(task.name, group),), proven_groups=wait.groups)
+        return replace(
+            narrow, assumed=(task_assignment.declared_group_assumption(task.name, group),), proven_groups=wait.groups
+        )
 
     def _target(self, task_id: str) -> Target:
-        return Target(vertex=task_assignment.key_of_task(self._seen, task_id))
+        return Target(vertex=task_assignment.key_of_task(self._index, task_id))
 
     def _mates_in(self, actor: Actor, group: str, running: tuple[str, ...]) -> tuple[str, ...]:
-        """Those of an actor's running calls that are in a concurrency group, or may be."""
+        """The running calls of an actor that are, or may be, in a concurrency group."""
         key = (actor.actor_id, group)
         if key not in self._mates:
             self._mates[key] = tuple(
-                task_id for task_id in running if task_assignment.group_of(self._seen, task_id) in (group, None)
+                task_id
+                for task_id in running
+                if task_assignment.concurrency_group_of(self._index, task_id) in (group, None)
             )
         return self._mates[key]

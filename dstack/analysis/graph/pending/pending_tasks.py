@@ -1,15 +1,16 @@
-"""What waits without running: tasks and actor calls, actors to be created, placement groups."""
+"""Pending tasks, actor calls, creations of actors, and placement groups."""
 
 from __future__ import annotations
 
 from dstack.analysis.graph.builder import MANY, GraphBuilder, waits_for
-from dstack.analysis.graph.pending.actor_queues import Slots
+from dstack.analysis.graph.pending.actor_queues import ActorQueues
 from dstack.analysis.graph.pending.runtime_environments import wait_for_setup
-from dstack.analysis.graph.refs.dead_producers import cause_of, why_gone
+from dstack.analysis.graph.refs.dead_producers import cause_of, why_never_runs
 from dstack.analysis.graph.refs.placement_group_refs import PENDING
-from dstack.analysis.graph.refs.producers import maker
+from dstack.analysis.graph.refs.producers import producer_of
 from dstack.analysis.graph.resources.placement_groups import wait_of_group
-from dstack.analysis.graph.resources.requests import Resources, Why
+from dstack.analysis.graph.resources.requests import Resources, WaitOrNever
+from dstack.analysis.graph.users import Users
 from dstack.analysis.index import task_assignment
 from dstack.analysis.naming import names
 from dstack.diagnosis import Target, Vertex, Wait
@@ -20,30 +21,30 @@ from dstack.vertex_keys import GroupKey, TaskKey
 class Pending:
     """Adds pending tasks and placement groups to the graph of one sample."""
 
-    def __init__(self, graph: GraphBuilder) -> None:
+    def __init__(self, graph: GraphBuilder, users: Users) -> None:
         self._graph = graph
-        self._seen = graph.index
-        self._resources = Resources(graph)
-        self._slots = Slots(graph)
-        self.lifetimes = self._resources.holders.lifetimes
+        self._index = graph.index
+        self._resources = Resources(graph, users)
+        self._slots = ActorQueues(graph)
 
     def add_task(self, task: Task) -> None:
-        """A task or actor call that nobody is known to run."""
-        gone = why_gone(self._seen, task)
-        wait, never = (None, gone) if gone else self._why_pending(task)
+        """Add a task or actor call that no worker reports as running."""
+        orphaned = why_never_runs(self._index, task)
+        wait, never = (None, orphaned) if orphaned else self._why_pending(task)
         vertex = Vertex(
             key=TaskKey(task.task_id),
             kind="task",
-            label=names.task(self._seen, task.task_id),
+            label=names.task(self._index, task.task_id),
             task_id=task.task_id,
+            is_graph_loop=task_assignment.is_graph_loop(task),
             wait=wait,
             never=never,
-            never_kind="orphaned" if gone else "infeasible",
+            never_kind="orphaned" if orphaned else "infeasible",
         )
         self._graph.add(vertex)
 
     def add_group(self, group: PlacementGroup) -> None:
-        """A placement group, if it has no place yet."""
+        """Add a placement group that is not placed yet."""
         if group.state not in PENDING:
             return
         wait, never = wait_of_group(self._resources, group)
@@ -57,7 +58,7 @@ class Pending:
         )
         self._graph.add(vertex)
 
-    def _why_pending(self, task: Task) -> Why:
+    def _why_pending(self, task: Task) -> WaitOrNever:
         if task.state == "PENDING_ARGS_AVAIL":
             return self._wait_for_arguments(task), None
         if task.state == "SUBMITTED_TO_WORKER":
@@ -71,8 +72,8 @@ class Pending:
         return wait_for_setup(self._graph, task, wait), never
 
     def _wait_for_arguments(self, task: Task) -> Wait:
-        """One of the refs that its owner knows as arguments and that are not there; which, Ray does not tell."""
-        refs = self._seen.arguments_of_owner.get(task.owner_id, [])
+        """The wait for one of the pending argument refs of its owner: Ray does not say for which."""
+        refs = self._index.refs.pending_arguments_of(task.owner_id)
         if len(refs) <= MANY:
             refs = [ref for ref in refs if producer_task_id(ref) != task.task_id]
         if not refs and task.attempt > 0:
@@ -84,24 +85,24 @@ class Pending:
             return waits_for("arguments", argument)
         return self._graph.one_of(
             "arguments",
-            lambda: (maker(self._graph, ref) for ref in refs),
+            lambda: (producer_of(self._graph, ref) for ref in refs),
             f"any of the {len(refs)} pending refs that its owner passed as arguments",
             task.owner_id,
         )
 
     def _wait_for_attempt(self, task: Task) -> Wait:
-        """A task that failed and will be run again has this state until then, on Ray 2.60; its actor comes first."""
-        actor = self._seen.actors.get(task.actor_id or "")
+        """The wait for the next attempt of a failed task: it has this state on Ray 2.60. Its actor restarts first."""
+        actor = self._index.actors.get(task.actor_id or "")
         if actor is not None and actor.state == "RESTARTING":
             return self._wait_for_creation(actor)
-        label = f"next attempt of {names.task(self._seen, task.task_id)}, which Ray is about to make"
+        label = f"next attempt of {names.task(self._index, task.task_id)}, which Ray is about to make"
         return waits_for("retry", self._graph.unknown("retry", task.task_id, label=label))
 
     # Actor calls
 
-    def _wait_for_actor(self, task: Task) -> Why:
-        """A call not yet sent: its actor is not there yet, or an earlier call of the same caller is not ready."""
-        actor = self._seen.actors.get(task.actor_id or "")
+    def _wait_for_actor(self, task: Task) -> WaitOrNever:
+        """The wait of an unsent call: for its actor, or for an earlier call of the same caller."""
+        actor = self._index.actors.get(task.actor_id or "")
         if actor is None:
             label = "actor that the control plane does not list"
             unlisted = self._graph.unknown("actor", task.actor_id, label=label, unobserved=True)
@@ -115,7 +116,7 @@ class Pending:
         return self._wait_for_order(task, actor), None
 
     def _wait_for_order(self, task: Task, actor: Actor) -> Wait:
-        earlier = self._seen.calls_without_arguments.get((task.owner_id, actor.actor_id), ())
+        earlier = self._index.calls_without_arguments.get((task.owner_id, actor.actor_id), ())
         if not earlier:
             caller = self._graph.unknown("caller", task.owner_id, label="caller, which has not sent it yet")
             return waits_for("order", caller)
@@ -128,8 +129,8 @@ class Pending:
         )
 
     def _wait_for_creation(self, actor: Actor) -> Wait:
-        creation = self._seen.creations.get(actor.actor_id)
+        creation = self._index.creations.get(actor.actor_id)
         if creation is None:
             label = f"creation of {names.actor(actor)} ({actor.state})"
             return waits_for("actor creation", self._graph.unknown("creation", actor.actor_id, label=label))
-        return waits_for("actor creation", Target(vertex=task_assignment.key_of_task(self._seen, creation.task_id)))
+        return waits_for("actor creation", Target(vertex=task_assignment.key_of_task(self._index, creation.task_id)))

@@ -12,11 +12,10 @@ from dstack.diagnosis import Group, Target, Wait
 from dstack.model import EnvironmentSetup, Task
 from dstack.vertex_keys import UnknownKey
 
-KIND = "runtime environment"
 UNINSTALLED = ("env_vars", "config", "worker_process_setup_hook", "nsight", "py_executable")
-"""Parts of a runtime environment for which nothing is installed; the names of others are of plugins."""
+"""Parts of a runtime environment that need no installation; other names are those of plugins."""
 UNEXPLAINED = ("scheduler", "holder", "executor")
-"""What a start waits for, as far as that is known, while Ray installs its environment."""
+"""The unknown targets that a start may wait for while Ray installs its environment."""
 LONGEST_COMMAND, LONGEST_OUTPUT = 120, 160
 
 
@@ -27,12 +26,12 @@ def may_wait_for_setup(task: Task) -> bool:
 
 
 def pending_setups(index: SampleIndex) -> Iterator[Task]:
-    """The tasks and actors of a sample that may wait for such an installation."""
+    """The tasks and actors of a sample that may wait for the installation of an environment."""
     return (task for task in index.tasks.values() if may_wait_for_setup(task))
 
 
 def wait_for_setup(graph: GraphBuilder, task: Task, wait: Wait | None) -> Wait | None:
-    """The wait for the installations that run, in place of one for a scheduler that could place the task.
+    """The wait for the running installations, in place of one for a scheduler that could place the task.
 
     Ray does not say to which task an installation belongs.
     """
@@ -41,7 +40,9 @@ def wait_for_setup(graph: GraphBuilder, task: Task, wait: Wait | None) -> Wait |
         return wait
     targets = tuple(_target(graph, setup) for setup in setups)
     reason = "Ray does not say for which task an environment is installed"
-    return Wait(kind=KIND, groups=(Group(needs=1, targets=targets),), inferred=reason, total=len(targets))
+    return Wait(
+        kind="runtime environment", groups=(Group(needs=1, targets=targets),), inferred=reason, total=len(targets)
+    )
 
 
 def _is_unexplained(wait: Wait) -> bool:

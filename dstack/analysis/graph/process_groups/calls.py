@@ -1,10 +1,10 @@
-"""Calls on process groups as a sample shows them: which are the same one, and which process has which rank."""
+"""Calls on process groups in a sample: which are the same call, and which process has which rank."""
 
 from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
-from typing import NamedTuple
+from dataclasses import dataclass
 
 from msgspec.structs import replace
 
@@ -13,75 +13,76 @@ from dstack.model import DATA, TORCH, TRAIN, Coroutine, GroupCall, Process, Proc
 from dstack.vertex_keys import CoroutineKey, Key, ThreadKey
 
 BY_CALLS = (TRAIN, DATA)
-"""Libraries whose members wait by calling an actor, where a coroutine or thread stands for each of them."""
+"""Libraries whose members wait by calling an actor, in which a coroutine or thread represents each of them."""
 FORMING = ("init_process_group", "new_group", "init_collective_group", "create_collective_group")
-"""Calls that make a group. A process makes one once, so two equal readings show one call."""
+"""Calls that create a group. A process creates a group once, so two equal readings show one call."""
 ALL_COME = (*FORMING, "monitored_barrier", "all_gather_object")
-"""Calls of torch.distributed in which a member waits until all have come, as it cannot begin them without waiting."""
+"""Calls of torch.distributed in which each member waits for all others: it cannot begin them without waiting."""
 ALL_COME_IN_RAY = ("allreduce", "allgather", "reducescatter", "barrier", *FORMING)
-"""Those of ray.util.collective (Ray 2.46 to 2.60)."""
+"""The same calls of ray.util.collective (Ray 2.46 to 2.60)."""
 SENDS = ("send", "send_object_list")
 RECEIVES = ("recv", "recv_object_list")
 BETWEEN_TWO = (*SENDS, *RECEIVES)
 UNNAMED = ("Work.wait", "backward", "wait_tensor")
-"""Waits for a collective that has begun before, which may be any of its group."""
+"""Waits for a collective that began earlier, which may be any collective of its group."""
 
 GroupId = tuple[str, str, str, tuple[int, ...]]
 Calls = dict[tuple[GroupId, str], dict[int, list[GroupCall]]]
 """By group and operation, and then by rank: the calls that executions are in."""
-Places = dict[tuple[str, str], dict[int, set["Place"]]]
-"""By library and world, and then by rank: the processes that have it."""
+RankProcesses = dict[tuple[str, str], dict[int, set["RankProcess"]]]
+"""By library and world, and then by rank: the processes with this rank."""
 
 
-class Place(NamedTuple):
-    """The process of a rank: a worker, or a process that a worker has started."""
+@dataclass(frozen=True, slots=True)
+class RankProcess:
+    """The process of a rank: a worker, or a child process of it."""
 
     worker_id: str
     child_pid: int | None = None
 
 
 def group_id(group: ProcessGroup) -> GroupId:
-    """What identifies a group in all of its members."""
+    """The identity of a group, the same in all of its members."""
     return (group.library, group.world, group.name, group.ranks)
 
 
 def group_of(call: GroupCall) -> GroupId:
-    """The group of a call; one that is being made needs its members at first, and then perhaps the whole world."""
+    """The group of a call; without ranks while it is created, since these may be its members or the world."""
     group = replace(call.group, ranks=()) if call.operation in FORMING else call.group
     return group_id(group)
 
 
 def is_for_all(call: GroupCall) -> bool:
-    """Whether a member waits in it until all others have come."""
+    """Whether a member waits in the call until all others have entered it."""
     if call.group.library in BY_CALLS:
         return True
     return call.operation in (ALL_COME if call.group.library == TORCH else ALL_COME_IN_RAY)
 
 
 def kind_of(call: GroupCall) -> str:
-    """What is the same in all members' calls; Train's and Data's meet in one actor, which only counts them."""
+    """The part of the operation that all members' calls share; the actors of Train and Data only count calls."""
     return "" if call.group.library in BY_CALLS else call.operation
 
 
 def ranks_in_same(call: GroupCall, calls: Calls) -> set[int]:
-    """The ranks of other members whose calls are the same one, or may be as their operation is not known."""
+    """The ranks of other members that are in the same call, or may be because their operation is unknown."""
     group, kind = group_of(call), kind_of(call)
     if is_between_two(call):
         by_rank = [calls.get((group, operation), {}) for operation in (RECEIVES if call.operation in SENDS else SENDS)]
         others = [(rank, one) for ranks in by_rank for rank, several in ranks.items() for one in several]
         return {rank for rank, one in others if one.peer in (None, call.group.rank) and call.peer in (None, rank)}
     kinds = {one for of_group, one in calls if of_group == group and one not in BETWEEN_TWO}
-    alike = kinds if kind in UNNAMED else kinds.intersection((kind, *UNNAMED))
-    return {rank for one in alike for rank in calls[group, one]}
+    same = kinds if kind in UNNAMED else kinds.intersection((kind, *UNNAMED))
+    return {rank for one in same for rank in calls[group, one]}
 
 
 def is_between_two(call: GroupCall) -> bool:
-    """Whether the call ends once one other member has made the opposite one."""
+    """Whether the call ends as soon as one other member makes the opposite call."""
     return call.operation in BETWEEN_TWO
 
 
 def calls_of(sample: Sample) -> Calls:
-    """The calls on groups that executions are blocked in."""
+    """The calls on groups in which executions are blocked."""
     found: Calls = defaultdict(lambda: defaultdict(list))
     for _, process in _processes(sample.workers):
         for call in process.calls():
@@ -90,9 +91,9 @@ def calls_of(sample: Sample) -> Calls:
     return found
 
 
-def places_of(sample: Sample) -> dict[tuple[str, str], dict[int, set[Place]]]:
-    """By library and world: the processes that have each rank, as they say, or make a group with it now."""
-    found: dict[tuple[str, str], dict[int, set[Place]]] = defaultdict(lambda: defaultdict(set))
+def rank_processes(sample: Sample) -> dict[tuple[str, str], dict[int, set[RankProcess]]]:
+    """By library and world: the processes that have each rank, or are creating a group with it."""
+    found: dict[tuple[str, str], dict[int, set[RankProcess]]] = defaultdict(lambda: defaultdict(set))
     for worker in sample.workers:
         claims = {process.pid: _claims(process) for _, process in _processes([worker])}
         for place, process in _processes([worker]):
@@ -103,22 +104,22 @@ def places_of(sample: Sample) -> dict[tuple[str, str], dict[int, set[Place]]]:
 
 
 def _claims(process: Process) -> set[tuple[str, str, int]]:
-    """The ranks that a process has, each in a world; a process that was forked from it has them in its memory, too."""
+    """The ranks of a process, each with its world; a forked child has those of its parent in its memory, too."""
     calls = (call.of_group.group for call in process.calls() if call.of_group)
     own = (*process.process_groups, *(group for group in calls if group.library not in BY_CALLS))
     return {(group.library, group.world, group.rank) for group in own}
 
 
-def _processes(workers: Iterable[WorkerSample]) -> Iterator[tuple[Place, Process]]:
-    """The processes of workers and those that they have started."""
+def _processes(workers: Iterable[WorkerSample]) -> Iterator[tuple[RankProcess, Process]]:
+    """The processes of workers and their child processes."""
     for worker in workers:
         if worker.process is not None:
-            yield Place(worker.worker_id), worker.process
-            yield from ((Place(worker.worker_id, child.pid), child) for child in worker.process.children)
+            yield RankProcess(worker.worker_id), worker.process
+            yield from ((RankProcess(worker.worker_id, child.pid), child) for child in worker.process.children)
 
 
 def calls_shown(samples: Iterable[Sample], vertex: Vertex) -> Iterator[GroupCall | None]:
-    """The call on a group that a vertex is in, in each sample that shows it; None where it is in none."""
+    """The call on a group of a vertex in each sample that has the vertex; None for samples without such a call."""
     for sample in samples:
         for worker in sample.workers:
             if worker.worker_id == vertex.worker_id and worker.process is not None:

@@ -1,4 +1,4 @@
-"""The members of process groups, and what may bring each of them to a call: executions, callers, actors to come."""
+"""The members of process groups, and what may make each of them enter a call: executions, callers, new actors."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 
 from dstack.analysis.graph.builder import GraphBuilder
-from dstack.analysis.graph.process_groups.calls import FORMING, GroupId, Place, group_id, places_of
+from dstack.analysis.graph.process_groups.calls import FORMING, GroupId, RankProcess, group_id, rank_processes
 from dstack.analysis.graph.refs.dead_producers import RELEASED
-from dstack.analysis.graph.resources.lifetimes import Lifetimes
+from dstack.analysis.graph.users import Users
 from dstack.analysis.index import task_assignment
 from dstack.analysis.naming import names
 from dstack.analysis.naming.ray_libraries import part
@@ -21,16 +21,16 @@ from dstack.vertex_keys import AnyKey, CoroutineKey, ThreadKey
 class Members:
     """The members of all groups in one sample."""
 
-    def __init__(self, graph: GraphBuilder, lifetimes: Lifetimes) -> None:
+    def __init__(self, graph: GraphBuilder, users: Users) -> None:
         self._graph = graph
-        self._seen = graph.index
-        self._lifetimes = lifetimes
-        self._places = places_of(graph.index.sample)
+        self._index = graph.index
+        self._users = users
+        self._places = rank_processes(graph.index.sample)
         self._jobs: dict[str, str | None] = {}
         self._assumed: dict[tuple[GroupId, int], str] = {}
 
     def target(self, vertex: Vertex, call: GroupCall, rank: int) -> Target | None:
-        """What a member's call depends on; None where that is not known."""
+        """The dependency for a member's call; None if it is unknown."""
         places = self._of_job(self._places.get((call.group.library, call.group.world), {}).get(rank, ()), vertex)
         if not places:
             return self._unplaced(vertex, call, rank)
@@ -40,12 +40,12 @@ class Members:
         return self._in_worker(call.group, rank, place.worker_id)
 
     def is_ambiguous(self, vertex: Vertex, group: ProcessGroup) -> bool:
-        """Whether two processes have one rank: these are two groups of the same name."""
+        """Whether two processes have the same rank: there are two groups of the same name."""
         places = self._places.get((group.library, group.world), {})
         return any(len(self._of_job(places.get(rank, ()), vertex)) > 1 for rank in group.ranks)
 
-    def doubts(self, call: GroupCall, missing: Iterable[int]) -> Iterator[str]:
-        """What is assumed of members that are in no group yet."""
+    def assumptions(self, call: GroupCall, missing: Iterable[int]) -> Iterator[str]:
+        """The assumptions about members that are in no group yet."""
         several: dict[str, list[int]] = defaultdict(list)
         for rank in missing:
             if text := self._assumed.get((group_id(call.group), rank)):
@@ -53,38 +53,38 @@ class Members:
         yield from (f"{names.ranks(ranks)} of {call.operation} {text}" for text, ranks in several.items())
 
     def samples_of(self, worker_id: str) -> list[WorkerSample]:
-        """What each of the two samples shows of a worker."""
+        """A worker in each of the two samples."""
         return [workers[worker_id] for workers in self._workers if worker_id in workers]
 
     @cached_property
     def _workers(self) -> list[dict[str, WorkerSample]]:
         """The workers by id, in each of the two samples."""
-        return [{one.worker_id: one for one in sample.workers} for sample in self._seen.snapshot.samples[:2]]
+        return [{one.worker_id: one for one in sample.workers} for sample in self._index.snapshot.samples[:2]]
 
-    def _of_job(self, places: Iterable[Place], vertex: Vertex) -> list[Place]:
+    def _of_job(self, places: Iterable[RankProcess], vertex: Vertex) -> list[RankProcess]:
         job = self.job_of(vertex.worker_id)
         return [place for place in places if None in (job, own := self.job_of(place.worker_id)) or own == job]
 
     def job_of(self, worker_id: str | None) -> str | None:
-        """The job of a worker, or of its actor, as far as known."""
+        """The job of a worker or of its actor, None if unknown."""
         key = worker_id or ""
         if key not in self._jobs:
-            worker = self._seen.workers.get(key)
-            actor = self._seen.actors.get((worker.actor_id if worker else None) or "")
+            worker = self._index.workers.get(key)
+            actor = self._index.actors.get((worker.actor_id if worker else None) or "")
             self._jobs[key] = (worker.job_id if worker else None) or (actor.job_id if actor else None)
         return self._jobs[key]
 
     # Members whose process is known
 
     def _in_worker(self, group: ProcessGroup, rank: int, worker_id: str) -> Target:
-        """What may make a member's call in its process: the one execution that runs there, or any of several."""
-        sample = self._seen.worker_samples.get(worker_id)
-        if sample is None or sample.running_task_ids is None or not self._seen.threads(worker_id):
-            return self._lifetimes.unobserved(worker_id)
+        """What may make a member's call in its process: its only execution, or any of several."""
+        sample = self._index.worker_samples.get(worker_id)
+        if sample is None or sample.running_task_ids is None or not self._index.threads(worker_id):
+            return self._users.unobserved(worker_id)
         if self._has_left(group, rank, worker_id):
-            return self._left(group, rank, worker_id)
+            return self._departed(group, rank, worker_id)
         own = tuple(dict.fromkeys(self._executions(worker_id)))
-        worker = self._seen.workers.get(worker_id)
+        worker = self._index.workers.get(worker_id)
         callers = () if worker is None or worker.is_driver else tuple(self._callers(worker, bool(own)))
         if len(own) == 1 and not callers:
             return own[0]
@@ -95,13 +95,13 @@ class Members:
         return self._helper(group, absent, (*own, *callers), worker_id)
 
     def _has_left(self, group: ProcessGroup, rank: int, worker_id: str) -> bool:
-        process = self._seen.process(worker_id)
+        process = self._index.process(worker_id)
         own = process.process_groups if process else ()
         return any(one.has_left and one.rank == rank and group_id(one) == group_id(group) for one in own)
 
-    def _left(self, group: ProcessGroup, rank: int, worker_id: str) -> Target:
+    def _departed(self, group: ProcessGroup, rank: int, worker_id: str) -> Target:
         """A member that makes no more calls."""
-        worker = self._seen.workers.get(worker_id)
+        worker = self._index.workers.get(worker_id)
         key = AnyKey("left", (group.library, group.world, rank))
         label = f"rank {rank} of {names.process_group(group)}"
         absent = AbsentRank(rank=rank, actor_id=worker.actor_id if worker else None)
@@ -114,7 +114,7 @@ class Members:
         return Target(vertex=key)
 
     def _helper(self, group: ProcessGroup, absent: AbsentRank, targets: Sequence[Target], worker_id: str) -> Target:
-        """A vertex that stands for a member, which any of several executions may bring to the call."""
+        """A helper that represents a member: any of several executions may make its call."""
         label = f"{names.ranks([absent.rank], group)} of {names.process_group(group)}"
         if not targets:
             return self._graph.unknown("worker", worker_id, label=label, unobserved=True)
@@ -128,87 +128,87 @@ class Members:
         return Target(vertex=key)
 
     def _executions(self, worker_id: str) -> Iterator[Target]:
-        """What runs code of a task or of the user in a process, as far as it may do something of its own accord."""
-        sample = self._seen.worker_samples[worker_id]
+        """The executions of a process that run a task or user code, and may act by themselves."""
+        sample = self._index.worker_samples[worker_id]
         for task_id in sample.running_task_ids or ():
-            yield Target(vertex=task_assignment.key_of_task(self._seen, task_id))
-        for thread in self._seen.threads(worker_id):
+            yield Target(vertex=task_assignment.key_of_task(self._index, task_id))
+        for thread in self._index.threads(worker_id):
             key = ThreadKey(worker_id, thread.os_thread_id)
             if key in self._graph.vertices and self._may_act(worker_id, thread):
                 yield Target(vertex=key)
-        for coroutine in self._seen.coroutines(worker_id):
+        for coroutine in self._index.coroutines(worker_id):
             coroutine_key = CoroutineKey(worker_id, coroutine.coroutine_id)
-            if coroutine_key in self._graph.vertices and task_assignment.is_user_code(self._seen, coroutine):
+            if coroutine_key in self._graph.vertices and task_assignment.is_user_code(self._index, coroutine):
                 yield Target(vertex=coroutine_key)
 
     def _may_act(self, worker_id: str, thread: Thread) -> bool:
         if thread.call is not None and thread.call.of_group is not None:
             return True
-        is_user_code = thread.role in ("task", "user") or task_assignment.is_user_code(self._seen, thread)
+        is_user_code = thread.role in ("task", "user") or task_assignment.is_user_code(self._index, thread)
         if thread.role == "loop":
-            return task_assignment.is_blocked_loop(self._seen, thread)
-        return is_user_code and not self._lifetimes.only_serves(worker_id, thread)
+            return task_assignment.is_blocked_loop(self._index, thread)
+        return is_user_code and not self._users.only_serves(worker_id, thread)
 
     def _callers(self, worker: Worker, has_own: bool) -> Iterator[Target]:
-        """What may have a process run more: none while its actor's only slot is taken, or where its library calls it.
+        """What may call into a process: nothing while its actor's only slot is occupied, or if its library calls it.
 
-        Calls that wait for that slot begin only after the call that runs there. Train calls its workers to ask for
-        their state, while a thread of their own trains.
+        Calls that wait for that slot begin only after the running call. Train calls its workers to ask for their
+        state, while one of their threads trains.
         """
-        actor = self._seen.actors.get(worker.actor_id or "")
-        if has_own and (task_assignment.has_one_slot(self._seen, worker.worker_id) or (actor and _is_of_train(actor))):
+        actor = self._index.actors.get(worker.actor_id or "")
+        if has_own and (task_assignment.has_one_slot(self._index, worker.worker_id) or (actor and _is_of_train(actor))):
             return
         if actor is None:
-            sample = self._seen.worker_samples.get(worker.worker_id)
+            sample = self._index.worker_samples.get(worker.worker_id)
             if not (sample and sample.running_task_ids):
                 label = "idle worker, which may receive a task or end"
                 yield self._graph.unknown("worker", worker.worker_id, "idle", label=label)
             return
-        yield from self._lifetimes.pending_calls_in(worker.worker_id)
-        yield from self._lifetimes.awake(self._lifetimes.users_of_actor(actor.actor_id))
+        yield from self._users.pending_calls_in(worker.worker_id)
+        yield from self._users.alternatives.without_idle(self._users.of_listed_actor(actor.actor_id))
 
     def _has_just_ended(self, worker_id: str) -> bool:
-        """Whether a worker that runs nothing ran something in the other sample, or in between."""
-        shown = self.samples_of(worker_id)
-        ran = {(one.running_task_ids, one.executed_tasks) for one in shown if one.running_task_ids is not None}
+        """Whether an idle worker ran a task in the other sample, or between the samples."""
+        samples = self.samples_of(worker_id)
+        ran = {(one.running_task_ids, one.executed_tasks) for one in samples if one.running_task_ids is not None}
         return len(ran) > 1
 
     # Members whose process is not known
 
     def _unplaced(self, vertex: Vertex, call: GroupCall, rank: int) -> Target | None:
-        """A member that no process has: its worker was not read, is to be created, has not yet begun, or has died.
+        """A member without a known process: its worker was not read, is pending, has not begun, or has died.
 
-        Of a dataset's splits no process shows which it reads: whatever can call their coordinator may read it.
+        No process shows which split of a dataset it reads: all users of the coordinator may read any split.
         """
         job = self.job_of(vertex.worker_id)
         if call.group.library == DATA:
-            users = tuple(self._lifetimes.awake(self._lifetimes.users_of_actor(call.group.world)))
+            users = tuple(self._users.alternatives.without_idle(self._users.of_listed_actor(call.group.world)))
             return self._helper(call.group, AbsentRank(rank=rank), users, "")
         if unread := self._unread(job):
-            return self._lifetimes.unobserved(unread)
+            return self._users.unobserved(unread)
         classes = self._classes(vertex, call.group)
         count = len(self._unplaced_ranks(vertex, call.group))
-        pending = [task for key, task in self._seen.creations.items() if self._is_like(key, classes, job)]
+        pending = [task for key, task in self._index.creations.items() if self._is_like(key, classes, job)]
         if pending:
-            targets = [Target(vertex=task_assignment.key_of_task(self._seen, task.task_id)) for task in pending]
+            targets = [Target(vertex=task_assignment.key_of_task(self._index, task.task_id)) for task in pending]
             self._assumed[group_id(call.group), rank] = "will be an actor of the same class that is not created yet"
             return self._helper(call.group, AbsentRank(rank=rank), targets, "")
-        if call.operation in FORMING and len(late := self._not_yet(call.group, classes, job)) == count:
+        if call.operation in FORMING and len(late := self._in_no_group(call.group, classes, job)) == count:
             self._assumed[group_id(call.group), rank] = "will be an actor of the same class that is in no group yet"
-            return self._not_begun(call.group, rank, late)
-        dead = [actor for actor in self._seen.actors.values() if _is_dead(actor, classes, job)]
+            return self._any_in_no_group(call.group, rank, late)
+        dead = [actor for actor in self._index.actors.values() if _is_dead(actor, classes, job)]
         if job is None or len(dead) < count or not dead:
             return None
         absent = AbsentRank(rank=rank, actor_id=dead[0].actor_id if len(dead) == 1 else None, is_dead=True)
-        return self._helper(call.group, absent, [self._lifetimes.code_of_job(job)], "")
+        return self._helper(call.group, absent, [self._users.of_job(job)], "")
 
-    def _not_begun(self, group: ProcessGroup, rank: int, late: Sequence[Worker]) -> Target:
-        """One of those that are in no group yet, by the rank that its environment gives it if there is one."""
+    def _any_in_no_group(self, group: ProcessGroup, rank: int, late: Sequence[Worker]) -> Target:
+        """A worker that is in no group yet; the one with this rank in its environment, if there is one."""
         several = self._late_ranks(group, rank, late)
         return self._helper(group, AbsentRank(rank=rank), several, "")
 
     def _late_ranks(self, group: ProcessGroup, rank: int, late: Sequence[Worker]) -> list[Target]:
-        named = [worker for worker in late if (own := self._seen.process(worker.worker_id)) and own.rank == rank]
+        named = [worker for worker in late if (own := self._index.process(worker.worker_id)) and own.rank == rank]
         chosen = named if len(named) == 1 else late
         return [self._in_worker(group, rank, worker.worker_id) for worker in chosen]
 
@@ -217,9 +217,9 @@ class Members:
         return [rank for rank in group.ranks if not self._of_job(places.get(rank, ()), vertex)]
 
     def _unread(self, job: str | None) -> str | None:
-        """A worker of the job, or of none that is known, of which nothing was read."""
-        for worker in self._seen.present_workers:
-            if self.job_of(worker.worker_id) in (job, None) and not self._seen.threads(worker.worker_id):
+        """A worker of the job, or of an unknown job, whose process was not read."""
+        for worker in self._index.present_workers:
+            if self.job_of(worker.worker_id) in (job, None) and not self._index.threads(worker.worker_id):
                 return worker.worker_id
         return None
 
@@ -227,16 +227,16 @@ class Members:
         """The classes of the actors that are members."""
         places = self._places.get((group.library, group.world), {})
         workers = {place.worker_id for rank in group.ranks for place in self._of_job(places.get(rank, ()), vertex)}
-        known = (self._seen.workers.get(worker_id) for worker_id in workers)
-        actors = (self._seen.actors.get(worker.actor_id or "") for worker in known if worker)
+        known = (self._index.workers.get(worker_id) for worker_id in workers)
+        actors = (self._index.actors.get(worker.actor_id or "") for worker in known if worker)
         return {actor.class_name for actor in actors if actor}
 
     def _is_like(self, actor_id: str, classes: set[str], job: str | None) -> bool:
-        actor = self._seen.actors.get(actor_id)
+        actor = self._index.actors.get(actor_id)
         return actor is not None and actor.class_name in classes and job in (None, actor.job_id)
 
-    def _not_yet(self, group: ProcessGroup, classes: set[str], job: str | None) -> list[Worker]:
-        """The workers of actors of these classes that are in no group of the library, nor making one."""
+    def _in_no_group(self, group: ProcessGroup, classes: set[str], job: str | None) -> list[Worker]:
+        """The workers of actors of these classes that are in no group of the library, and create none."""
         members = {
             place.worker_id
             for (library, _), ranks in self._places.items()
@@ -245,7 +245,7 @@ class Members:
         }
         return [
             worker
-            for worker in self._seen.present_workers
+            for worker in self._index.present_workers
             if worker.worker_id not in members and self._is_like(worker.actor_id or "", classes, job)
         ]
 
@@ -260,5 +260,5 @@ def _is_dead(actor: Actor, classes: set[str], job: str | None) -> bool:
     return is_like and actor.state == "DEAD" and actor.death_reason not in RELEASED
 
 
-def _all(places: Mapping[int, set[Place]]) -> Iterator[Place]:
+def _all(places: Mapping[int, set[RankProcess]]) -> Iterator[RankProcess]:
     return (place for several in places.values() for place in several)

@@ -1,10 +1,10 @@
-"""The waits in calls on process groups: which ranks are in the call, and which of the others have to come."""
+"""The waits in calls on process groups: the ranks in the call, and the ranks that have to enter it."""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
+from dataclasses import dataclass
 from functools import cached_property
-from typing import NamedTuple
 
 from msgspec.structs import replace
 
@@ -24,7 +24,7 @@ from dstack.analysis.graph.process_groups.calls import (
     ranks_in_same,
 )
 from dstack.analysis.graph.process_groups.members import Members
-from dstack.analysis.graph.resources.lifetimes import Lifetimes
+from dstack.analysis.graph.users import Users
 from dstack.analysis.naming import names
 from dstack.analysis.naming.vertex_details import execution_of
 from dstack.analysis.solve import reduction
@@ -34,39 +34,40 @@ from dstack.model import Coroutine, GroupCall
 from dstack.vertex_keys import AnyKey, Key, UnknownKey
 
 ONE_SENDS = ("scatter", "scatter_object_list")
-"""Each member receives from the root itself, not through others; so it is in gather, the other way round."""
+"""Each member receives from the root itself, not through others."""
 TO_ROOT = ("gather", "gather_object")
+"""The root receives from each member itself."""
 
 QUIET_CPU_S = 0.02
 QUIET_SHARE = 0.03
-"""CPU time of a process in which only Ray's own threads run, between two samples: this much, and this share of it."""
+"""CPU time of a process in which only Ray's threads run: this much, and this share of the time between samples."""
 STOPPED = ("T", "t")
 """States of a process that a signal or a debugger has stopped."""
-NOT_TWICE = "call of another rank, which was observed only once"
+READ_ONCE = "call of another rank, which was observed only once"
 
 
-def add_group_waits(graph: GraphBuilder, lifetimes: Lifetimes) -> None:
-    """Completes the waits in calls on process groups by the members that they depend on."""
+def add_group_waits(graph: GraphBuilder, users: Users) -> None:
+    """Complete the waits in calls on process groups with the members that they depend on."""
     waiting = [vertex for vertex in graph.vertices.values() if vertex.wait and vertex.wait.of_group]
     if not waiting:
         return
-    meetings = _Meetings(graph, lifetimes)
+    shared_calls = _SharedCalls(graph, users)
     for vertex in waiting:
-        graph.add(replace(vertex, wait=meetings.wait_of(vertex)))
+        graph.add(replace(vertex, wait=shared_calls.wait_of(vertex)))
 
 
 def with_proven_calls(vertices: Mapping[Key, Vertex]) -> dict[Key, Vertex]:
-    """The graph in which no claim rests on a call on a process group that was not seen twice.
+    """The graph without conclusions from calls on process groups that were read only once.
 
-    One sample is no consistent cut: a rank that has left the call since looks as one that has not entered it. Where
-    such a call could never end, it waits for something that was not observed instead.
+    One sample is no consistent cut: a rank that has left the call meanwhile cannot be distinguished from one that has
+    not entered it. If such a call could never end, it waits for something that was not observed instead.
     """
     found = dict(vertices)
     unproven = [key for key, vertex in vertices.items() if _is_unproven(vertex)]
     stuck = reduction.residue(waits_of(vertices.values())) if unproven else set()
     for key in stuck.intersection(unproven):
         unseen = UnknownKey("target", (key,))
-        found[unseen] = Vertex(key=unseen, kind="unknown", label=NOT_TWICE, unobserved=True)
+        found[unseen] = Vertex(key=unseen, kind="unknown", label=READ_ONCE, unobserved=True)
         wait = vertices[key].wait
         assert wait is not None, "only waits are unproven"
         group = Group(needs=1, targets=(Target(vertex=unseen),))
@@ -81,57 +82,58 @@ def _is_unproven(vertex: Vertex) -> bool:
     return of_group is not None and bool(of_group.missing) and not vertex.is_confirmed
 
 
-class _Meeting(NamedTuple):
-    """A call on a group as one sample shows it: the ranks in it, those of which one must come, and how they may."""
+@dataclass(frozen=True, slots=True)
+class _SharedCall:
+    """A call on a group in one sample: the ranks in it, the missing ranks, and the targets that may bring them."""
 
     inside: tuple[int, ...]
     missing: tuple[int, ...]
     groups: tuple[Group, ...]
-    doubts: tuple[str, ...]
+    assumptions: tuple[str, ...]
 
 
-class _Meetings:
+class _SharedCalls:
     """The calls on groups in one sample."""
 
-    def __init__(self, graph: GraphBuilder, lifetimes: Lifetimes) -> None:
+    def __init__(self, graph: GraphBuilder, users: Users) -> None:
         self._graph = graph
-        self._seen = graph.index
+        self._index = graph.index
         self._calls = calls_of(graph.index.sample)
-        self._members = Members(graph, lifetimes)
-        self._meetings: dict[object, _Meeting] = {}
+        self._members = Members(graph, users)
+        self._known: dict[object, _SharedCall] = {}
 
     def wait_of(self, vertex: Vertex) -> Wait:
-        """The wait with the members that have to come, where it is known that any has to."""
+        """The wait with the missing members, if it is known that one must enter."""
         wait = vertex.wait
         assert wait is not None, "only waits are completed"
         assert wait.of_group is not None, "only those in calls on groups are"
         call = wait.of_group.call
-        meeting = self._meeting(vertex, call)
-        wait = replace(wait, of_group=GroupWait(call=call, inside=meeting.inside))
+        shared = self._shared_call(vertex, call)
+        wait = replace(wait, of_group=GroupWait(call=call, inside=shared.inside))
         proof = self._proof(vertex, call)
-        if not meeting.groups or proof is None or self._may_go_on(vertex.worker_id or "", call):
+        if not shared.groups or proof is None or self._may_proceed(vertex.worker_id or "", call):
             return wait
         others = tuple(group for group in wait.groups if not _is_open(group))
-        of_group = GroupWait(call=call, inside=meeting.inside, missing=meeting.missing)
-        found = replace(wait, groups=(*meeting.groups, *others), of_group=of_group, total=len(meeting.missing))
-        doubts = tuple(dict.fromkeys((*proof, *meeting.doubts)))
-        return replace(found, assumed=doubts, proven_groups=wait.groups) if doubts else found
+        of_group = GroupWait(call=call, inside=shared.inside, missing=shared.missing)
+        found = replace(wait, groups=(*shared.groups, *others), of_group=of_group, total=len(shared.missing))
+        assumptions = tuple(dict.fromkeys((*proof, *shared.assumptions)))
+        return replace(found, assumed=assumptions, proven_groups=wait.groups) if assumptions else found
 
-    def _meeting(self, vertex: Vertex, call: GroupCall) -> _Meeting:
-        """Which members are in the call, and what those have to do that are not; the same for all that are in it."""
+    def _shared_call(self, vertex: Vertex, call: GroupCall) -> _SharedCall:
+        """The members in the call and the missing ones; the same for all waiters in the call."""
         of_one = call.group.rank if is_between_two(call) or call.peer == call.group.rank else None
         job = self._members.job_of(vertex.worker_id)
         key = (group_of(call), kind_of(call), call.peer, of_one, job, call.group.ranks)
-        if key not in self._meetings:
+        if key not in self._known:
             inside = ranks_in_same(call, self._calls)
             missing = self._missing(vertex, call, inside)
             groups = self._groups_for(vertex, call, missing) if missing else ()
-            doubts = tuple(self._members.doubts(call, missing))
-            self._meetings[key] = _Meeting(tuple(sorted({*inside, call.group.rank})), missing, groups, doubts)
-        return self._meetings[key]
+            assumptions = tuple(self._members.assumptions(call, missing))
+            self._known[key] = _SharedCall(tuple(sorted({*inside, call.group.rank})), missing, groups, assumptions)
+        return self._known[key]
 
     def _missing(self, vertex: Vertex, call: GroupCall, inside: Collection[int]) -> tuple[int, ...]:
-        """The members of which one has to come; none where the call may end by itself, or that is not known."""
+        """The members of which one has to enter; none if the call may end by itself, or if that is unknown."""
         group = call.group
         if not group.world or group.rank not in group.ranks or self._members.is_ambiguous(vertex, group):
             return ()
@@ -142,7 +144,7 @@ class _Meetings:
         return () if is_enough or not ever.isdisjoint(missing) else missing
 
     def _needed(self, call: GroupCall, inside: Collection[int]) -> list[int]:
-        """The other members that may be what the call waits for; none where its root has come, and gives it."""
+        """The other members that the call may wait for; none if it only receives from its root, which has entered."""
         others = [rank for rank in call.group.ranks if rank != call.group.rank]
         if call.peer is None or call.peer == call.group.rank:
             return others
@@ -152,14 +154,15 @@ class _Meetings:
 
     @cached_property
     def _calls_of_all(self) -> list[Calls]:
-        """The calls on groups that each sample and reading shows."""
-        snapshot = self._seen.snapshot
+        """The calls on groups in each sample and reading."""
+        snapshot = self._index.snapshot
         return [calls_of(sample) for sample in (*snapshot.samples[:2], *snapshot.readings)]
 
-    def _may_go_on(self, worker_id: str, call: GroupCall) -> bool:
+    def _may_proceed(self, worker_id: str, call: GroupCall) -> bool:
         """Whether a process may end its call by itself: it was stopped, or used CPU time between the samples.
 
-        Its library does while it sends or receives; no data are moved where a group is made, but some poll then.
+        A library uses CPU time while it sends or receives. No data is moved while a group is created, but some
+        libraries poll then.
         """
         shown = [one.process for one in self._members.samples_of(worker_id)]
         processes = [process for process in shown if process is not None]
@@ -167,21 +170,21 @@ class _Meetings:
             return True
         if len(processes) < 2 or call.operation in FORMING:
             return False
-        first, second = self._seen.snapshot.samples[:2]
+        first, second = self._index.snapshot.samples[:2]
         between_s = max(0.0, second.ended_s - first.began_s)
         return processes[1].cpu_s - processes[0].cpu_s > QUIET_CPU_S + QUIET_SHARE * between_s
 
     def _proof(self, vertex: Vertex, call: GroupCall) -> tuple[str, ...] | None:
-        """What is assumed to take equal readings for one call, nothing where they are; None where they are not equal.
+        """The assumption that equal readings show one call, empty if that is certain; None if they are not equal.
 
-        A call without a mark is one that polls; a task that is a coroutine makes one call, and so does one of Train or
-        Data that a rank has called for it.
+        A call without a mark polls. A task that is a coroutine makes one call, and so does a task of Train or Data
+        that a rank has called.
         """
-        execution = execution_of(self._seen, vertex)
+        execution = execution_of(self._index, vertex)
         is_task = isinstance(execution, Coroutine) and execution.is_task
         if call.mark or call.operation in FORMING or is_task or (call.group.library in BY_CALLS and vertex.task_id):
             return ()
-        samples = (*self._seen.snapshot.samples[:2], *self._seen.snapshot.readings)
+        samples = (*self._index.snapshot.samples[:2], *self._index.snapshot.readings)
         if any(
             shown is None or replace(shown, fails_at=call.fails_at) != call for shown in calls_shown(samples, vertex)
         ):
@@ -189,7 +192,7 @@ class _Meetings:
         return (f"rank {call.group.rank} was in the same {call.operation} in all samples",)
 
     def _groups_for(self, vertex: Vertex, call: GroupCall, missing: tuple[int, ...]) -> tuple[Group, ...]:
-        """Each of the missing members, or any of them; nothing where one may come that is not known."""
+        """Each of the missing members, or any of them; empty if an unknown member may enter."""
         found = [self._members.target(vertex, call, rank) for rank in missing]
         known = tuple(dict.fromkeys(target for target in found if target is not None))
         is_each = is_for_all(call)

@@ -1,8 +1,8 @@
-"""Refs that a process makes without a task and without a value: those of ``PlacementGroup.ready()``.
+"""Refs of ``PlacementGroup.ready()``, which a process creates without a task and without a value.
 
-In Ray 2.60 such a ref has an index as those of ``ray.put`` have, and names no owner, which is the process; its core
-worker gives it the group once that is placed. (In Ray 2.46 ``ready()`` is a task in the group.) Nobody tells which
-group it is for, but nothing else makes such refs: so it waits for any of those that are pending.
+In Ray 2.60 such a ref has an index like those of ``ray.put``, and names no owner, which is the process; its core worker
+sets the value once the group is placed. (In Ray 2.46 ``ready()`` is a task in the group.) The ref does not name its
+group, but nothing else creates such refs: so it waits for any pending group.
 """
 
 from __future__ import annotations
@@ -13,19 +13,19 @@ from dstack.diagnosis import Group, Target, Vertex, Wait
 from dstack.vertex_keys import AnyKey, GroupKey
 
 FIRST_PUT = 100_000_001
-"""The index of the first ref that a task makes itself; those before are of what it returns (Ray 2.46 to 2.60)."""
+"""The index of the first ref that a task creates itself; smaller ones are its return values (Ray 2.46 to 2.60)."""
 
 PENDING = ("PENDING", "RESCHEDULING", "PREPARED")
-"""The states of a placement group that has no place, or not all of it."""
+"""The states of a placement group that is not placed, or only in part."""
 
 
-def is_promise(index: SampleIndex, ref: str) -> bool:
-    """Whether a ref is as ``ready()`` makes it, and there are groups that it may be for."""
-    return ref in index.refs_without_owner and _index(ref) >= FIRST_PUT and bool(_pending_groups(index))
+def is_ready_ref(index: SampleIndex, ref: str) -> bool:
+    """Whether a ref may be that of ``ready()`` of a pending placement group."""
+    return ref in index.refs.without_owner and _index(ref) >= FIRST_PUT and bool(_pending_groups(index))
 
 
-def promise(graph: GraphBuilder, ref: str) -> AnyKey:
-    """The vertex of such a ref."""
+def ready_vertex(graph: GraphBuilder, ref: str) -> AnyKey:
+    """The vertex of such a ref, which is added to the graph."""
     key = AnyKey("ready", (ref,))
     targets = tuple(Target(vertex=group) for group in _pending_groups(graph.index))
     wait = Wait(
@@ -41,14 +41,14 @@ def promise(graph: GraphBuilder, ref: str) -> AnyKey:
 
 
 def is_returned(ref: str) -> bool:
-    """Whether the end of its task gives a ref; what the task makes itself, it may wait for itself."""
+    """Whether a ref is a return value of its task; for a ref that it creates itself, the task may wait itself."""
     return _index(ref) < FIRST_PUT
 
 
 def _index(ref: str) -> int:
     try:
         return int.from_bytes(bytes.fromhex(ref[48:]), "little")
-    except ValueError:  # in a file from a stranger
+    except ValueError:  # in a malformed file
         return 0
 
 

@@ -1,10 +1,10 @@
-"""Who makes the value of an ObjectRef."""
+"""What produces the value of an ObjectRef."""
 
 from __future__ import annotations
 
 from dstack.analysis.graph.builder import GraphBuilder
 from dstack.analysis.graph.refs.dead_producers import dead_owner, is_long_ago
-from dstack.analysis.graph.refs.placement_group_refs import is_promise, is_returned, promise
+from dstack.analysis.graph.refs.placement_group_refs import is_ready_ref, is_returned, ready_vertex
 from dstack.analysis.index import task_assignment
 from dstack.analysis.index.sample_index import SampleIndex
 from dstack.analysis.naming import names
@@ -13,33 +13,33 @@ from dstack.model import GoneWorker, producer_task_id
 from dstack.vertex_keys import Key, TaskKey
 
 
-def maker(graph: GraphBuilder, ref: str) -> Target:
-    """The vertex that gives a ref; a value that is there is an unknown target, since somebody need only fetch it."""
+def producer_of(graph: GraphBuilder, ref: str) -> Target:
+    """The vertex that produces a ref; an available value is an unknown target, which only has to be fetched."""
     return Target(vertex=_vertex(graph, ref), ref=ref)
 
 
-def fetched(graph: GraphBuilder, what: str | Key) -> Target:
-    """A value that is there already, by its ref or by who waits for it."""
+def available_value(graph: GraphBuilder, what: str | Key) -> Target:
+    """A value that is available already, by its ref or by its waiter."""
     return graph.unknown("fetched value", what, label="value that is already available and being fetched")
 
 
 def _vertex(graph: GraphBuilder, ref: str) -> Key:
     index = graph.index
-    if index.has_value(ref):
-        return fetched(graph, ref).vertex
-    if is_promise(index, ref):
-        return promise(graph, ref)
+    if index.refs.has_value(ref):
+        return available_value(graph, ref).vertex
+    if is_ready_ref(index, ref):
+        return ready_vertex(graph, ref)
     task_id = producer_task_id(ref)
     if is_returned(ref) and (task_id in index.worker_of_task or task_id in index.tasks):
         return task_assignment.key_of_task(index, task_id)
     if owner := dead_owner(index, ref):
-        return _never_told(graph, ref, owner)
+        return _value_of_dead_owner(graph, ref, owner)
     made_by = task_id if is_returned(ref) else ref
-    return graph.unknown("value", made_by, label=_untold(index, ref), unobserved=True).vertex
+    return graph.unknown("value", made_by, label=_unknown_producer(index, ref), unobserved=True).vertex
 
 
-def _never_told(graph: GraphBuilder, ref: str, owner: GoneWorker) -> Key:
-    """The value of a ref whose owner is dead: Ray owes an error in its place, or has failed to give it."""
+def _value_of_dead_owner(graph: GraphBuilder, ref: str, owner: GoneWorker) -> Key:
+    """The value of a ref whose owner is dead: Ray still has to raise an error, or has failed to."""
     place, cause = names.place(graph.index, owner), owner.cause or "no cause given"
     if not is_long_ago(graph.index, owner.ended_at):
         what = f"value of {names.short(ref)}, or an error, because its owner, {place}, has just died: {cause}"
@@ -56,9 +56,9 @@ def _never_told(graph: GraphBuilder, ref: str, owner: GoneWorker) -> Key:
     return vertex.key
 
 
-def _untold(index: SampleIndex, ref: str) -> str:
-    """Why nobody knows who makes a ref."""
-    owner = index.workers.get(index.owner_of.get(ref, ""))
+def _unknown_producer(index: SampleIndex, ref: str) -> str:
+    """The label of a value whose producer is unknown, with the reason."""
+    owner = index.workers.get(index.refs.owner_of.get(ref, ""))
     if owner is not None and index.is_unresponsive(owner.worker_id):
         return f"value of {names.short(ref)}, whose owner, {names.place(index, owner)}, did not answer"
     return f"value of {names.short(ref)}, which no reachable process reports as pending"

@@ -1,8 +1,8 @@
 """Waits of processes whose memory could not be read: for some of the refs that they hold, and Ray does not say which.
 
 A blocked ``ray.get`` keeps its refs alive, so they are among those that the process's own core worker counts as held.
-It waits for at least one of these, so it is stuck if nobody of them all can go on. As long as one ref might be another
-one than those that are known to be pending, that one counts as able to be given.
+It waits for at least one of these, so it is stuck if none of their producers can proceed. As long as it may wait for a
+ref that is not known to be pending, that one counts as able to get a value.
 """
 
 from __future__ import annotations
@@ -10,19 +10,17 @@ from __future__ import annotations
 from msgspec.structs import replace
 
 from dstack.analysis.graph.builder import GraphBuilder
-from dstack.analysis.graph.refs.producers import maker
+from dstack.analysis.graph.refs.producers import producer_of
 from dstack.analysis.naming import names
 from dstack.diagnosis import Group, Target, Vertex, Wait
 from dstack.model import BlockedCall, is_at_hand
 from dstack.vertex_keys import AnyKey, CoroutineKey, DriverKey, ThreadKey
 
-PERHAPS = "perhaps ray.get"
-"""The kind of wait of which nobody could see whether it is one."""
 AMONG_HELD = "the refs that it waits for are among those that its process holds"
 
 
 def wait_for_held(graph: GraphBuilder, waiter: ThreadKey | CoroutineKey, call: BlockedCall) -> Wait:
-    """The wait of a thread that is seen in a call for refs, of which none was read."""
+    """The wait of a thread in a call for refs, if the refs could not be read."""
     worker_id = waiter.worker_id
     targets = _pending(graph, worker_id)
     label = f"target of {call.kind}, which is unreadable"
@@ -30,7 +28,7 @@ def wait_for_held(graph: GraphBuilder, waiter: ThreadKey | CoroutineKey, call: B
     wait = Wait(
         kind=call.kind,
         groups=(Group(needs=1, targets=targets or (unknown,)),),
-        inferred=f"{_those(len(targets))} that its process holds",
+        inferred=f"{_which_refs(len(targets))} that its process holds",
         timeout_s=call.timeout_s,
         total=max(1, len(targets)),
         what=call.what,
@@ -41,26 +39,26 @@ def wait_for_held(graph: GraphBuilder, waiter: ThreadKey | CoroutineKey, call: B
     return replace(wait, assumed=(call.assumed or AMONG_HELD,), proven_groups=(Group(needs=1, targets=(unknown,)),))
 
 
-def add_unseen_driver(graph: GraphBuilder, worker_id: str) -> None:
-    """A driver of which no stack could be read, where it holds what is not there; Ray says of none what it runs."""
+def add_unread_driver(graph: GraphBuilder, worker_id: str) -> None:
+    """Add a driver whose stacks could not be read, if it holds pending refs; Ray does not report what drivers run."""
     worker = graph.index.workers.get(worker_id)
     if worker is None or not worker.is_driver or graph.index.threads(worker_id):
         return
     label = names.worker(graph.index, worker)
-    wait = wait_of_unseen(graph, worker_id, label)
-    if wait.kind == PERHAPS:
+    wait = wait_of_unread(graph, worker_id, label)
+    if wait.kind == "perhaps ray.get":
         key = DriverKey(worker_id)
         graph.add(Vertex(key=key, kind="task", label=label, worker_id=worker_id, wait=wait))
 
 
-def wait_of_unseen(graph: GraphBuilder, worker_id: str, name: str, task_id: str | None = None) -> Wait:
-    """The wait of something that runs where no stack could be read: it may be for any ref, or for none at all."""
+def wait_of_unread(graph: GraphBuilder, worker_id: str, name: str, task_id: str | None = None) -> Wait:
+    """The wait of running code whose stack could not be read: for any ref that its process holds, or for none."""
     stack = graph.unknown("stack", task_id or worker_id, label=f"stack of {name}, which is unreadable", unobserved=True)
     targets = _pending(graph, worker_id)
     if not targets:
         return Wait(kind="thread", groups=(Group(needs=1, targets=(stack,)),))
     wait = Wait(
-        kind=PERHAPS,
+        kind="perhaps ray.get",
         groups=(Group(needs=1, targets=targets),),
         inferred="its process holds pending refs, and its stack is unreadable",
         total=len(targets),
@@ -69,18 +67,20 @@ def wait_of_unseen(graph: GraphBuilder, worker_id: str, name: str, task_id: str 
     return replace(shared, groups=(Group(needs=1, targets=(*shared.groups[0].targets, stack)),))
 
 
-def _those(count: int) -> str:
+def _which_refs(count: int) -> str:
     return "the only pending ref" if count == 1 else f"any of the {count} pending refs"
 
 
 def _pending(graph: GraphBuilder, worker_id: str) -> tuple[Target, ...]:
-    """Who makes the refs that a worker holds and that are not there."""
-    refs = (held.ref for held in graph.index.held_refs(worker_id))
-    return tuple(dict.fromkeys(maker(graph, ref) for ref in refs if not graph.index.has_value(ref)))
+    """The producers of the pending refs that a worker holds."""
+    refs = (held.ref for held in graph.index.refs.held_by(worker_id))
+    return tuple(dict.fromkeys(producer_of(graph, ref) for ref in refs if not graph.index.refs.has_value(ref)))
 
 
 def _may_hold_others(graph: GraphBuilder, worker_id: str) -> bool:
-    """Whether it might wait for a value that is there and has to come to it, or for a ref that it did not tell of."""
+    """Whether it may wait for an available value that must be transferred, or for a ref that it did not report."""
     index = graph.index
-    given = (held for held in index.held_refs(worker_id) if index.has_value(held.ref))
-    return index.is_unresponsive(worker_id) or worker_id in index.incomplete_workers or not all(map(is_at_hand, given))
+    available = (held for held in index.refs.held_by(worker_id) if index.refs.has_value(held.ref))
+    return (
+        index.is_unresponsive(worker_id) or worker_id in index.incomplete_workers or not all(map(is_at_hand, available))
+    )

@@ -1,10 +1,10 @@
-"""Amounts of resources, in the unit Ray counts them in, and the names they have inside placement groups."""
+"""Amounts of resources in Ray's unit, and their names inside placement groups."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
-from typing import NamedTuple
+from dataclasses import dataclass
 
 EPSILON = 1e-4
 """Ray counts resources in units of 1/10,000."""
@@ -13,10 +13,11 @@ Amounts = Mapping[str, float]
 
 _IN_GROUP = re.compile(r"(?P<resource>.+)_group_(?:(?P<bundle>\d+)_)?(?P<group>[0-9a-f]{36})")
 _MARKER = "bundle"
-"""A resource that every bundle has 1000 of and that everybody in it takes 0.001 of: it never runs out."""
+"""A resource of which each bundle has 1000 and each task in it takes 0.001: it is never exhausted."""
 
 
-class InGroup(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class InGroup:
     """A resource of a placement group, in one of its bundles or in any."""
 
     resource: str
@@ -25,10 +26,10 @@ class InGroup(NamedTuple):
 
 
 def in_group(name: str) -> InGroup | None:
-    """What a name as ``CPU_group_0_ID`` or ``CPU_group_ID`` means; None for a resource outside of placement groups.
+    """Parse a name such as ``CPU_group_0_ID`` or ``CPU_group_ID``; None for a resource outside of placement groups.
 
-    Who asks for a certain bundle asks for both, who asks for any for the second only, and the node counts both as taken
-    in any case. Seen on Ray 2.46 and 2.60.
+    A request for a certain bundle names both, a request for any bundle only the second. The node counts both as used in
+    each case. Seen on Ray 2.46 and 2.60.
     """
     match = _IN_GROUP.fullmatch(name) if "_group_" in name else None
     if match is None:
@@ -46,23 +47,23 @@ def is_implied(name: str, names: Iterable[str]) -> bool:
 
 
 def is_cpu(name: str) -> bool:
-    """Whether it is CPU, also that of a placement group."""
+    """Whether it is CPU, perhaps of a placement group."""
     place = in_group(name)
     return (place.resource if place else name) == "CPU"
 
 
 def wanted(amounts: Amounts) -> dict[str, float]:
-    """Those that are more than nothing, by name."""
+    """The positive amounts, sorted by name."""
     return {name: amounts[name] for name in sorted(amounts) if amounts[name] > EPSILON}
 
 
 def fits(amounts: Amounts, total: Amounts) -> bool:
-    """Whether there is as much of everything."""
+    """Whether the total contains all of these amounts."""
     return all(total.get(name, 0.0) >= amount - EPSILON for name, amount in amounts.items())
 
 
 def summed(several: Iterable[Amounts]) -> dict[str, float]:
-    """All of them together."""
+    """The sum of several amounts."""
     total: dict[str, float] = {}
     for amounts in several:
         for name, amount in amounts.items():
@@ -71,7 +72,7 @@ def summed(several: Iterable[Amounts]) -> dict[str, float]:
 
 
 def plain(amounts: Amounts) -> dict[str, float]:
-    """The same by the names that users know, whatever bundle they are in."""
+    """The amounts by the names that users know, without bundles."""
     named: dict[str, float] = {}
     for name, amount in amounts.items():
         place = in_group(name)
@@ -83,6 +84,6 @@ def plain(amounts: Amounts) -> dict[str, float]:
 
 
 def bundle_of(amounts: Amounts) -> int | None:
-    """The bundle that is asked for, if it is a certain one."""
+    """The bundle that a request names, if any."""
     places = map(in_group, amounts)
     return next((place.bundle for place in places if place and place.bundle is not None), None)

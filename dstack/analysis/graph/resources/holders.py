@@ -1,6 +1,6 @@
-"""Who holds how much of each resource on each node, in one sample.
+"""The holders of each resource on each node, with their amounts, in one sample.
 
-What is given back while its holder is blocked, measured on Ray 2.46 and 2.60 with `available` of the node:
+What a blocked holder lends to others, measured on Ray 2.46 and 2.60 with ``available`` of the node:
 
 ===============================================  =========================  ==============================
 blocked                                          CPU, also of a bundle      GPU, custom resource, memory
@@ -12,8 +12,8 @@ a task that awaits a ref (asyncio.run), a lock   kept                       kept
 an actor in a method or in its constructor       kept                       kept
 ===============================================  =========================  ==============================
 
-Who wakes up again takes its CPU back at once, also one that others have got meanwhile. An actor that asks for nothing
-holds nothing for life. An actor's resources are its own from before its constructor runs.
+A holder that wakes up takes its CPU back at once, even if others have got it meanwhile. An actor that requires nothing
+holds nothing for life. An actor holds its resources from before its constructor runs.
 """
 
 from __future__ import annotations
@@ -21,12 +21,13 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections import defaultdict
 from collections.abc import Iterator
+from dataclasses import dataclass
 from itertools import accumulate, chain
-from typing import NamedTuple
 
 from dstack.analysis.graph.builder import GraphBuilder
 from dstack.analysis.graph.resources.amounts import EPSILON, Amounts, in_group, is_cpu, plain
 from dstack.analysis.graph.resources.lifetimes import Lifetimes
+from dstack.analysis.graph.users import Users
 from dstack.analysis.index import task_assignment
 from dstack.analysis.naming import names
 from dstack.diagnosis import Target
@@ -37,8 +38,9 @@ LENDING = ("ray.get", "ray.wait", "generator")
 """The calls in which a task lends its CPU."""
 
 
-class Holding(NamedTuple):
-    """Somebody's part of one resource on one node."""
+@dataclass(frozen=True, slots=True)
+class Holding:
+    """The part of one resource on one node that a target holds."""
 
     target: Target
     amount: float
@@ -47,24 +49,24 @@ class Holding(NamedTuple):
 class Holders:
     """All holdings of one sample, by node and resource."""
 
-    def __init__(self, graph: GraphBuilder) -> None:
+    def __init__(self, graph: GraphBuilder, users: Users) -> None:
         self._graph = graph
-        self._seen = graph.index
-        self.lifetimes = Lifetimes(graph)
+        self._index = graph.index
+        self._lifetimes = Lifetimes(graph, users)
         self._held: dict[tuple[str, str], list[tuple[Holder, float]]] | None = None
         self._known: dict[tuple[str, str], list[Holding]] = {}
         self._sums: dict[tuple[str, str], list[float]] = {}
 
     def total(self, node: Node) -> Amounts:
-        """All that a node has, with the resources of the placement groups that have a place there."""
-        return self._seen.sample.total.get(node.node_id) or node.resources
+        """All resources of a node, with those of the placement groups on it."""
+        return self._index.sample.total.get(node.node_id) or node.resources
 
     def available(self, node: Node) -> Amounts:
         """What is free on a node."""
-        return self._seen.sample.available.get(node.node_id, {})
+        return self._index.sample.available.get(node.node_id, {})
 
     def of(self, node: Node, resource: str) -> list[Holding]:
-        """Who holds it there, most first; somebody unknown holds what cannot be accounted for."""
+        """The holders of a resource there, largest first; an unknown holder has the unaccounted rest."""
         key = (node.node_id, resource)
         if key not in self._known:
             self._known[key] = sorted(
@@ -73,7 +75,7 @@ class Holders:
         return self._known[key]
 
     def needed(self, node: Node, resource: str, amount: float) -> int:
-        """How many must let go at least for so much to be freed there: those with the largest parts."""
+        """The least number of holders that must release a resource so that this amount becomes available."""
         key = (node.node_id, resource)
         if key not in self._sums:
             self._sums[key] = list(accumulate(held.amount for held in self.of(node, resource)))
@@ -86,59 +88,59 @@ class Holders:
         known = self._held.get((node.node_id, resource), [])
         for holder, amount in known:
             yield Holding(self._target(holder), amount)
-        taken = self.total(node).get(resource, 0.0) - self.available(node).get(resource, 0.0)
-        unaccounted = taken - sum(amount for _, amount in known)
+        used = self.total(node).get(resource, 0.0) - self.available(node).get(resource, 0.0)
+        unaccounted = used - sum(amount for _, amount in known)
         if unaccounted > EPSILON:
             what = names.amounts(plain({resource: unaccounted})) or resource
             text = f"unidentified holder of {what} on {names.node(node)}"
             yield Holding(self._graph.unknown("holder", node.node_id, resource, label=text), unaccounted)
 
     def _target(self, holder: Holder) -> Target:
-        """Who must go on, or end, before it lets go."""
+        """What must proceed or end before the holder releases its resources."""
         match holder:
             case Task():
-                return Target(vertex=task_assignment.key_of_task(self._seen, holder.task_id))
+                return Target(vertex=task_assignment.key_of_task(self._index, holder.task_id))
             case Actor():
-                return self.lifetimes.end_of(holder)
+                return self._lifetimes.end_of(holder)
             case _:
-                return self.lifetimes.removal_of(holder)
+                return self._lifetimes.removal_of(holder)
 
     def _all(self) -> dict[tuple[str, str], list[tuple[Holder, float]]]:
         held: dict[tuple[str, str], list[tuple[Holder, float]]] = defaultdict(list)
-        everybody: Iterator[tuple[str, Holder, Amounts]] = chain(self._tasks(), self._actors(), self._groups())
-        for node_id, holder, amounts in everybody:
+        holdings: Iterator[tuple[str, Holder, Amounts]] = chain(self._tasks(), self._actors(), self._groups())
+        for node_id, holder, amounts in holdings:
             for name, amount in amounts.items():
                 if amount > EPSILON:
                     held[node_id, name].append((holder, amount))
         return held
 
     def _tasks(self) -> Iterator[tuple[str, Task, Amounts]]:
-        """What normal tasks hold that run."""
-        for task_id, worker_id in self._seen.worker_of_task.items():
-            task = self._seen.tasks.get(task_id)
-            worker = self._seen.workers.get(worker_id)
+        """What running normal tasks hold."""
+        for task_id, worker_id in self._index.worker_of_task.items():
+            task = self._index.tasks.get(task_id)
+            worker = self._index.workers.get(worker_id)
             if task and worker and task.kind == "NORMAL_TASK":
-                lends = any(_lends(thread) for thread in self._seen.threads_with_role(worker_id, "task"))
+                lends = any(_lends(thread) for thread in self._index.threads_with_role(worker_id, "task"))
                 amounts = {**task.required_resources, **self._in_bundles(task, worker_id)}
                 kept = {name: amount for name, amount in amounts.items() if not (lends and is_cpu(name))}
                 yield worker.node_id, task, kept
 
     def _in_bundles(self, task: Task, worker_id: str) -> Amounts:
-        """What a task that asked for no certain bundle got of one."""
-        held = self._seen.worker_samples[worker_id].held
+        """What a task got from a bundle if it required no certain one."""
+        held = self._index.worker_samples[worker_id].held
         groups = {place.group for name in task.required_resources if (place := in_group(name))}
         return {name: amount for name, amount in held.items() if (place := in_group(name)) and place.group in groups}
 
     def _actors(self) -> Iterator[tuple[str, Actor, Amounts]]:
         """What actors hold until they end."""
-        for actor in self._seen.snapshot.actors:
+        for actor in self._index.snapshot.actors:
             if actor.state != "DEAD" and actor.node_id and actor.worker_id:
                 amounts = actor.held or (actor.required_resources if actor.state == "ALIVE" else {})
                 yield actor.node_id, actor, amounts
 
     def _groups(self) -> Iterator[tuple[str, PlacementGroup, Amounts]]:
         """What placement groups hold until they are removed."""
-        for group in self._seen.sample.placement_groups:
+        for group in self._index.sample.placement_groups:
             for bundle in group.bundles:
                 if group.state == "CREATED" and bundle.node_id:
                     yield bundle.node_id, group, bundle.resources

@@ -1,4 +1,4 @@
-"""Which nodes a label selector chooses."""
+"""Match label selectors with the labels of nodes."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _SET = re.compile(r"in\((.*)\)")
 def match(selector: Mapping[str, str], labels: Mapping[str, str]) -> bool:
     """Whether a node's labels satisfy all of ``value``, ``!value``, ``in(a,b)`` and ``!in(a,b)``, as Ray 2.60 has them.
 
-    A node without the label satisfies those with ``!``.
+    A node without the label satisfies conditions with ``!``.
     """
     return all(_matches(condition, labels.get(key)) for key, condition in selector.items())
 

@@ -1,7 +1,7 @@
-"""What a placement group waits for that has no place yet, by its strategy.
+"""Waits of placement groups that are not placed yet, by their strategy.
 
-Only what must hold in any case is said: that some node has room for each bundle, or one for all of them (STRICT_PACK).
-Where that is so and the bundles still do not go together, somebody must let go, whoever it is.
+Only necessary conditions are used: some node has room for each bundle, or one node for all of them (STRICT_PACK). If
+these hold and the bundles still cannot be placed together, any holder of the resources must release them.
 """
 
 from __future__ import annotations
@@ -10,18 +10,18 @@ from collections.abc import Sequence
 from math import floor
 
 from dstack.analysis.graph.resources.amounts import EPSILON, Amounts, fits, summed, wanted
-from dstack.analysis.graph.resources.requests import Resources, Why
+from dstack.analysis.graph.resources.requests import Resources, WaitOrNever
 from dstack.analysis.naming import names
 from dstack.diagnosis import Wait
 from dstack.model import PlacementGroup
 from dstack.vertex_keys import AnyKey
 
 MAX_PAIRS = 50_000
-"""So many pairs of bundle and node are looked at to prove that bundles do not go on different nodes."""
+"""At most so many pairs of bundle and node are examined to prove that bundles do not fit on different nodes."""
 
 
-def wait_of_group(resources: Resources, group: PlacementGroup) -> Why:
-    """Why a placement group has no place, or why it can never have one."""
+def wait_of_group(resources: Resources, group: PlacementGroup) -> WaitOrNever:
+    """Why a placement group is not placed, or why it can never be."""
     missing = [wanted(bundle.resources) for bundle in group.bundles if bundle.node_id is None]
     bundles = missing or [wanted(bundle.resources) for bundle in group.bundles]
     asked = f"{names.bundles(group)} ({group.strategy})"
@@ -54,21 +54,21 @@ def _wait(resources: Resources, group: PlacementGroup, bundles: Sequence[Amounts
 
 
 def cannot_hold(strategy: str, bundles: Sequence[Amounts], nodes: Sequence[Amounts]) -> str | None:
-    """Why nodes with so much each cannot hold the bundles, where that can be proven."""
+    """Why nodes with these amounts cannot hold the bundles, None if that cannot be proven."""
     if strategy == "STRICT_PACK":
         whole = summed(bundles)
         return None if any(fits(whole, node) for node in nodes) else "no single node can hold all of it"
-    homeless = next((one for one in _distinct(bundles) if not any(fits(one, node) for node in nodes)), None)
-    if homeless is not None:
-        return f"no node can hold {names.amounts(homeless)}"
+    unplaceable = next((one for one in _distinct(bundles) if not any(fits(one, node) for node in nodes)), None)
+    if unplaceable is not None:
+        return f"no node can hold {names.amounts(unplaceable)}"
     if strategy == "STRICT_SPREAD":
         return _cannot_spread(bundles, nodes)
     have = summed(nodes)
     for name, amount in summed(bundles).items():
         if have.get(name, 0.0) < amount - EPSILON:
             return f"all nodes together have {names.amounts({name: have.get(name, 0.0)})}"
-    alike = _distinct(bundles)
-    if len(alike) == 1 and (room := sum(_room(alike[0], node, len(bundles)) for node in nodes)) < len(bundles):
+    kinds = _distinct(bundles)
+    if len(kinds) == 1 and (room := sum(_room(kinds[0], node, len(bundles)) for node in nodes)) < len(bundles):
         return f"there is room for {room} of them"
     return None
 
@@ -78,18 +78,18 @@ def _distinct(bundles: Sequence[Amounts]) -> list[Amounts]:
 
 
 def _room(bundle: Amounts, node: Amounts, most: int) -> int:
-    """How many such bundles a node can hold, up to so many."""
+    """How many copies of a bundle a node can hold, at most ``most``."""
     times = ((node.get(name, 0.0) + EPSILON) / amount for name, amount in bundle.items())
     return floor(max(0.0, min([most, *times])))
 
 
 def _cannot_spread(bundles: Sequence[Amounts], nodes: Sequence[Amounts]) -> str | None:
-    """Whether each bundle has a node of its own, which is a matching."""
+    """Why the bundles cannot be placed on different nodes, which needs a matching; None if that is unproven."""
     if len(bundles) > len(nodes):
         return f"there are {len(nodes)} nodes for {len(bundles)} bundles"
-    alike = _distinct(bundles)
-    if len(alike) == 1:
-        room = sum(fits(alike[0], node) for node in nodes)
+    kinds = _distinct(bundles)
+    if len(kinds) == 1:
+        room = sum(fits(kinds[0], node) for node in nodes)
         return None if room >= len(bundles) else f"only {room} of them fit on different nodes"
     if len(bundles) * len(nodes) > MAX_PAIRS:
         return None

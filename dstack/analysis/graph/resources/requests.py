@@ -1,7 +1,7 @@
-"""Who waits for which resources, which nodes could ever give them, and who must let go first.
+"""Waits for resources: which nodes could ever satisfy a request, and which holders must release theirs first.
 
-A request is satisfied by any one node that could ever fit it. On a node, everything that is missing must be freed: of
-each resource so many of its holders must let go, those of the largest parts first, since no fewer can be enough.
+A request is satisfied by any one node that could ever fit it. On a node, all missing resources must be released. For
+each resource that is at least the smallest number of holders that have enough of it.
 """
 
 from __future__ import annotations
@@ -24,51 +24,54 @@ from dstack.analysis.graph.resources.amounts import (
     wanted,
 )
 from dstack.analysis.graph.resources.holders import Holders
+from dstack.analysis.graph.users import Users
 from dstack.analysis.naming import names
 from dstack.diagnosis import Group, Target, Vertex, Wait
 from dstack.model import Node, Task
 from dstack.vertex_keys import AnyKey, GroupKey, Id
 
 AWAITED_GROUP = ("PENDING", "PREPARED")
-Why = tuple[Wait | None, str | None]
-"""What something waits for, or why it can never be given."""
+WaitOrNever = tuple[Wait | None, str | None]
+"""The wait for something, or the reason why it can never be satisfied; both None if neither is known."""
 
 
 class Resources:
     """The cluster's resources in one sample."""
 
-    def __init__(self, graph: GraphBuilder) -> None:
+    def __init__(self, graph: GraphBuilder, users: Users) -> None:
         self._graph = graph
-        self._seen = graph.index
-        self.nodes = [node for node in self._seen.snapshot.nodes if node.alive]
-        self.holders = Holders(graph)
-        self._known: dict[Id, Why] = {}
+        self._index = graph.index
+        self.nodes = [node for node in self._index.snapshot.nodes if node.alive]
+        self.holders = Holders(graph, users)
+        self._known: dict[Id, WaitOrNever] = {}
 
-    def wait_of_task(self, task: Task) -> Why:
+    def wait_of_task(self, task: Task) -> WaitOrNever:
         """Why a task, or the creation of an actor, has no node yet."""
         selector = task.label_selector
-        if task.kind == "ACTOR_CREATION_TASK" and (actor := self._seen.actors.get(task.actor_id or "")):
+        if task.kind == "ACTOR_CREATION_TASK" and (actor := self._index.actors.get(task.actor_id or "")):
             selector = {**selector, **actor.label_selector}
         places = map(in_group, task.required_resources)
         group_id = task.placement_group_id or next((place.group for place in places if place), None)
         wait = self._wait_for_group(group_id) if group_id else None
         return (wait, None) if wait else self.wait_of(task.required_resources, selector, group_id)
 
-    def wait_of(self, required: Amounts, selector: Mapping[str, str] | None = None, group_id: str | None = None) -> Why:
-        """Why nothing gives ``required`` now: on one node, which has the labels, perhaps in a placement group."""
+    def wait_of(
+        self, required: Amounts, selector: Mapping[str, str] | None = None, group_id: str | None = None
+    ) -> WaitOrNever:
+        """Why ``required`` is not available now on one node with these labels, perhaps in a placement group."""
         request, selector = wanted(required), selector or {}
         key = (tuple(request.items()), tuple(sorted(selector.items())), group_id)
         if key not in self._known:
             self._known[key] = self._find(request, selector, group_id)
         return self._known[key]
 
-    def _find(self, request: Amounts, selector: Mapping[str, str], group_id: str | None) -> Why:
+    def _find(self, request: Amounts, selector: Mapping[str, str], group_id: str | None) -> WaitOrNever:
         able = [
             n for n in self.nodes if fits(request, self.holders.total(n)) and label_selectors.match(selector, n.labels)
         ]
         asked = self._asked(request, group_id)
         if not able:
-            return self._nowhere(request, selector, group_id, asked)
+            return self._never_satisfied(request, selector, group_id, asked)
         free = next((node for node in able if not self.missing(request, node)), None)
         if free is not None:
             because = f"it is free on {names.node(free)}" if request else "it asks for no resources"
@@ -83,25 +86,27 @@ class Resources:
         asked = names.amounts(plain(request))
         if group_id is None:
             return asked
-        group = self._seen.placement_groups.get(group_id)
+        group = self._index.placement_groups.get(group_id)
         bundle = bundle_of(request)
         where = names.placement_group(group) if group else "its placement group"
         return f"{asked} in {f'bundle {bundle} of ' if bundle is not None else ''}{where}"
 
-    def _nowhere(self, request: Amounts, selector: Mapping[str, str], group_id: str | None, asked: str) -> Why:
-        """What no node that is there could ever give."""
+    def _never_satisfied(
+        self, request: Amounts, selector: Mapping[str, str], group_id: str | None, asked: str
+    ) -> WaitOrNever:
+        """The wait for what no present node could ever satisfy: for an autoscaler, or never."""
         if group_id and not self._is_known(group_id):
             room = self._graph.unknown("room", group_id, tuple(request.items()), label=f"room for {asked}")
             return waits_for("resources", room), None
         autoscaler = None if group_id else self.wait_for_autoscaler(request)
         if autoscaler:
             return autoscaler, None
-        offer = "no bundle has that much" if group_id else self._best_offer(request, selector)
+        offer = "no bundle has that much" if group_id else self._lacking_resource(request, selector)
         return None, f"asks for {asked if request else 'a node'}, but {offer}"
 
     def _is_known(self, group_id: str) -> bool:
         """Whether all nodes of a placement group show its resources."""
-        group = self._seen.placement_groups.get(group_id)
+        group = self._index.placement_groups.get(group_id)
         totals = {node.node_id: self.holders.total(node) for node in self.nodes}
         places = {bundle.node_id for bundle in group.bundles} if group else set()
         return bool(places) and all(
@@ -109,34 +114,34 @@ class Resources:
             for node_id in places
         )
 
-    def _best_offer(self, request: Amounts, selector: Mapping[str, str]) -> str:
+    def _lacking_resource(self, request: Amounts, selector: Mapping[str, str]) -> str:
         """The first resource that rules out every node, with the most any node has of it."""
         for name, amount in request.items():
             most = max((self.holders.total(node).get(name, 0.0) for node in self.nodes), default=0.0)
             if most < amount - EPSILON:
-                told = names.amounts({name: most})
-                return f"no node has any {name}" if most <= EPSILON else f"the most a node has is {told}"
+                amount_in_words = names.amounts({name: most})
+                return f"no node has any {name}" if most <= EPSILON else f"the most a node has is {amount_in_words}"
         if selector:
             asked = words.listed([f"{name}: {value}" for name, value in selector.items()])
             return f"no node {'with that ' * bool(request)}has the labels {asked}"
         return "no single node has all of it"
 
-    # What is missing, and who has it
+    # What is missing, and its holders
 
     def missing(self, request: Amounts, node: Node) -> dict[str, float]:
-        """How much of what has to be freed on a node; of what is missing in a bundle, not also in all of its group."""
+        """The amounts to be released on a node; a shortage in a bundle is not counted again for its whole group."""
         free = self.holders.available(node)
         amounts = ((name, amount - free.get(name, 0.0)) for name, amount in request.items())
         short = {name: amount for name, amount in amounts if amount > EPSILON}
         return {name: amount for name, amount in short.items() if not is_implied(name, short)}
 
     def _shortages(self, node: Node, missing: Amounts) -> list[tuple[Node, str, int]]:
-        """What is missing on a node: of which resource how many holders must let go."""
+        """What is missing on a node: for each resource, how many of its holders must release it."""
         return [(node, name, self.holders.needed(node, name, amount)) for name, amount in missing.items()]
 
     def _any_of(self, rooms: Sequence[list[tuple[Node, str, int]]], key: Id, group_id: str | None) -> Wait:
         """The wait for everything missing on any one node."""
-        autoscaler = None if group_id else self._seen.snapshot.autoscaler
+        autoscaler = None if group_id else self._index.snapshot.autoscaler
         resources = plain(dict.fromkeys((name for room in rooms for _, name, _ in room), 0.0))
         if len(rooms) == 1 and not autoscaler:
             return self._room(rooms[0], resources)
@@ -149,7 +154,7 @@ class Resources:
         return self._shared(AnyKey("room", (key,)), "room on any node", wait)
 
     def _targets(self, room: list[tuple[Node, str, int]]) -> Sequence[Target]:
-        """Any of which makes room on a node: the holders themselves, or what stands for their going together."""
+        """Targets of which any makes room on a node: its holders, or a helper if several of them are needed."""
         node, name, needs = room[0]
         holdings = self.holders.of(node, name)
         if len(room) == 1 and (needs == 1 or len(holdings) == 1) and len(holdings) <= FEW:
@@ -168,7 +173,7 @@ class Resources:
         return msgspec.structs.replace(wait, groups=groups)
 
     def _held(self, node: Node, name: str, needs: int) -> Group:
-        """``needs`` of those who hold a resource on a node."""
+        """``needs`` of the holders of a resource on a node."""
         targets = [held.target for held in self.holders.of(node, name)]
         if len(targets) <= FEW:
             return Group(needs=needs, targets=tuple(targets))
@@ -204,15 +209,15 @@ class Resources:
             self._graph.add(Vertex(key=key, kind="room", label=label, wait=wait))
         return msgspec.structs.replace(wait, groups=(Group(needs=1, targets=(Target(vertex=key),)),))
 
-    # What is not a matter of holders
+    # Waits that do not depend on holders
 
     def not_placed(self, asked: str, because: str, *whose: Id) -> Wait:
-        """The wait for the scheduler, which could place it: an anomaly once two looks have shown the same.
+        """The wait for the scheduler, which could place it: an anomaly if two samples show the same.
 
-        Ray tells of no task which node it is bound to by affinity, so that one may be what it waits for.
+        Ray does not report node affinities of tasks, so it may wait for a certain node.
         """
         label = f"scheduler, which has not placed {asked}"
-        if len(self._seen.snapshot.samples) > 1:
+        if len(self._index.snapshot.samples) > 1:
             label = f"scheduler, which has not placed {asked} although {because}"
         return waits_for("resources", self._graph.unknown("scheduler", *whose, label=label))
 
@@ -220,8 +225,8 @@ class Resources:
         return self._graph.unknown("autoscaler", label=f"{name}, which may add a node")
 
     def _wait_for_group(self, group_id: str) -> Wait | None:
-        """A task inside of a placement group waits for that first."""
-        group = self._seen.placement_groups.get(group_id)
+        """The wait of a task in a placement group for that group; None if the group is placed."""
+        group = self._index.placement_groups.get(group_id)
         if group is None:
             label = "placement group that Ray does not list"
             unlisted = self._graph.unknown("placement group", group_id, label=label, unobserved=True)
@@ -236,18 +241,18 @@ class Resources:
     # For placement groups
 
     def is_free(self, request: Amounts) -> bool:
-        """Whether some node has all of it to give."""
+        """Whether some node has all of it available."""
         return any(fits(request, self.holders.available(node)) for node in self.nodes)
 
     def wait_for_autoscaler(self, request: Amounts) -> Wait | None:
-        """The wait for a new node, where something may add one."""
-        name = self._seen.snapshot.autoscaler
+        """The wait for a new node, None without an autoscaler."""
+        name = self._index.snapshot.autoscaler
         return self._resource_wait([self._autoscaler(name)], 1, plain(request)) if name else None
 
     def wait_for_any_holder(self, request: Amounts, key: AnyKey) -> Wait | None:
-        """The wait for one of all who hold any of these on any node, or for a new node."""
+        """The wait for any holder of these resources on any node, or for a new node."""
         held = [held.target for node in self.nodes for name in request for held in self.holders.of(node, name)]
-        name = self._seen.snapshot.autoscaler
+        name = self._index.snapshot.autoscaler
         targets = [*held, self._autoscaler(name)] if name else held
         wait = self._resource_wait(targets, 1, plain(request))
         return self._shared(key, "a holder of any of it", wait) if targets else None

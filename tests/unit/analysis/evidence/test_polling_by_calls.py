@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import pytest
 from msgspec.structs import replace
 
-from dstack.analysis.evidence.polling_loops import find_polls
+from dstack.analysis.evidence.polling_loops import find_polling_loops
 from dstack.diagnosis import Diagnosis
 from dstack.model import Frame
 from tests.unit.analysis.evidence.polling_scenes import TRAIN_CONTROLLER, is_suspected, nothing, only_finding
@@ -219,7 +219,7 @@ def test_a_call_that_does_not_end_is_a_wait_and_no_heartbeat() -> None:
 
     assert (finding.confirmed, finding.assumed) == (True, ())
     assert it.driver.key in finding.blocked_behind
-    assert find_polls(it.scene.snapshot()) == {}
+    assert find_polling_loops(it.scene.snapshot()) == {}
 
 
 @pytest.mark.parametrize("count", [1, 2])
@@ -242,7 +242,7 @@ def test_loops_that_are_the_only_users_of_an_actor_wait_for_nothing_in_the_job(c
     diagnosis = watch(scene, *callers)
 
     assert not diagnosis.is_stuck
-    assert set(find_polls(scene.snapshot())) == {caller.key for caller in callers}
+    assert set(find_polling_loops(scene.snapshot())) == {caller.key for caller in callers}
 
 
 def polled_buffer(timeout_s: float | None = None) -> tuple[Scene, SceneProcess, SceneProcess]:

@@ -7,8 +7,8 @@ from collections.abc import Callable
 import pytest
 from msgspec.structs import replace
 
-from dstack.analysis.diagnose import of_interest
-from dstack.analysis.evidence.polling_loops import ENTRIES, find_polls, with_polls_shown
+from dstack.analysis.diagnose import plan_readings
+from dstack.analysis.evidence.polling_loops import ENTRIES, find_polling_loops, with_polls_shown
 from dstack.model import Frame
 from tests.unit.analysis.evidence.polling_scenes import ONLY_POLLS, Poller, is_suspected, nothing, only_finding, poller
 from tests.unit.scenes import APP, JOB, RAY_WORKER, Scene
@@ -32,8 +32,8 @@ def test_one_sample_shows_a_wait_that_may_time_out() -> None:
     it = poller()
 
     assert it.scene.diagnose().verdict == "blocked"
-    assert of_interest(it.scene.snapshot()).pollers == {it.actor.worker_id}
-    assert of_interest(it.scene.snapshot()).timeouts_s == (1.0,)
+    assert plan_readings(it.scene.snapshot()).pollers == {it.actor.worker_id}
+    assert plan_readings(it.scene.snapshot()).timeouts_s == (1.0,)
 
 
 def test_its_wait_names_the_place_of_the_loop() -> None:
@@ -56,7 +56,7 @@ def test_readings_without_a_second_sample_show_nothing() -> None:
     for _ in range(5):
         it.scene.read([it.actor])
 
-    assert find_polls(it.scene.snapshot()) == {}
+    assert find_polling_loops(it.scene.snapshot()) == {}
     assert it.scene.diagnose().verdict == "blocked"
 
 
@@ -375,7 +375,7 @@ def test_a_loop_is_shown_at_its_poll_in_both_samples() -> None:
     it.scene.sample()
     snapshot = it.scene.snapshot()
 
-    shown = with_polls_shown(snapshot, find_polls(snapshot))
+    shown = with_polls_shown(snapshot, find_polling_loops(snapshot))
 
     for sample in shown.samples:
         worker = next(one for one in sample.workers if one.worker_id == it.actor.worker_id)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
-from dstack.analysis.diagnose import diagnose, of_interest
+from dstack.analysis.diagnose import diagnose, plan_readings
 from dstack.diagnosis import Diagnosis
 from dstack.model import Failure, Worker
 from tests.unit.analysis.evidence.sample_change_outcomes import NOTHING, UNDECIDED, Busy, of, outcome, unread
@@ -168,7 +168,7 @@ def test_an_unread_process_is_retried_unless_a_retry_would_fail() -> None:
     reason = Failure(stage="process", reason="not allowed", cause="permission", worker_id=forbidden.worker_id)
     scene.failures.append(reason)
 
-    assert of_interest(scene.snapshot()).workers == {late.worker_id}
+    assert plan_readings(scene.snapshot()).workers == {late.worker_id}
 
 
 def test_a_deadlock_of_processes_that_were_readable_in_the_second_sample_only_is_kept() -> None:

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from msgspec.structs import replace
 
 from dstack.analysis.graph.builder import GraphBuilder as WaitGraph
-from dstack.analysis.graph.channels import DROPPED, KEPT, READ, WRITE, add_channel_waits
+from dstack.analysis.graph.channels import DROPPED, add_channel_waits
 from dstack.analysis.graph.executions import add_executions
-from dstack.analysis.graph.pending.pending_tasks import Pending
+from dstack.analysis.graph.users import Users
 from dstack.analysis.index.sample_index import SampleIndex
 from dstack.diagnosis import Diagnosis, Wait
 from dstack.model import BlockedCall, ChannelCall, Frame, GraphChannel, GraphStage
@@ -99,7 +99,7 @@ def wait_at(it: GraphBuilder, proc: SceneProcess) -> Wait:
     vertices = WaitGraph(SampleIndex(snapshot, snapshot.samples[0]))
     for worker in snapshot.samples[0].workers:
         add_executions(vertices, worker)
-    add_channel_waits(vertices, Pending(vertices).lifetimes)
+    add_channel_waits(vertices, Users(vertices))
     wait = vertices.vertices[proc.key].wait
     assert wait is not None
     return wait
@@ -113,7 +113,7 @@ def test_a_read_waits_for_the_stage_that_writes() -> None:
 
     wait = it.scene.wait_of(it.driver)
 
-    assert (wait.kind, groups_of(wait)) == (READ, [(1, [it.train.key])])
+    assert (wait.kind, groups_of(wait)) == ("channel read", [(1, [it.train.key])])
     assert groups_of(it.scene.wait_of(it.train)) == [(1, [it.load.key])]
 
 
@@ -232,7 +232,7 @@ def test_a_write_waits_for_the_reader_of_the_last_value() -> None:
 
     wait = wait_at(it, it.load)
 
-    assert (wait.kind, groups_of(wait)) == (WRITE, [(1, [it.train.key])])
+    assert (wait.kind, groups_of(wait)) == ("channel write", [(1, [it.train.key])])
 
 
 def test_a_write_does_not_wait_for_a_reader_within_the_buffers() -> None:
@@ -241,7 +241,7 @@ def test_a_write_does_not_wait_for_a_reader_within_the_buffers() -> None:
     is_at(it.train, reads=1, writes=1)
     waits(it.load, is_write=True, count=2)
 
-    assert wait_at(it, it.load).kind == KEPT
+    assert wait_at(it, it.load).kind == "kept value"
 
 
 def kept() -> GraphBuilder:

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 import pytest
 
+from dstack.analysis.graph.alternatives import IDLE
 from dstack.analysis.graph.in_process_links import NO_OTHERS
-from dstack.analysis.graph.resources.lifetimes import QUIET
 from dstack.diagnosis import Diagnosis, Finding
 from dstack.model import Frame
 from tests.unit.scenes import Call, Scene, SceneCoroutine, SceneProcess, SceneThread
@@ -304,7 +304,7 @@ def test_idle_library_code_is_assumed_to_stay_idle_which_is_no_proof() -> None:
 
     finding = only_finding(it.watch())
 
-    assert (finding.kind, finding.confirmed, finding.assumed) == ("deadlock", False, (QUIET,))
+    assert (finding.kind, finding.confirmed, finding.assumed) == ("deadlock", False, (IDLE,))
 
 
 def test_without_library_code_the_deadlock_is_proven() -> None:

@@ -156,7 +156,7 @@ def test_a_task_in_a_named_wait_waits_for_an_unknown_of_that_name() -> None:
 
     wait = scene.wait_of(worker)
 
-    assert wait.kind == "queue.Queue.get"
+    assert (wait.kind, wait.kind_name) == ("other", "queue.Queue.get")
     assert unknown_wakers(scene, wait) == ["queue.Queue.get"]
 
 

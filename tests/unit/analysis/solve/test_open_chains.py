@@ -51,8 +51,8 @@ def test_chains_are_connected_vertices_and_their_ends_have_no_wait(graph: GraphB
             if not waits_for.out_degree(end)
         }
         expected.append((sorted((key for key in chain if waits_for.out_degree(key)), key=str), blockers))
-    assert {tuple(waiters) for waiters, _ in chains} == {tuple(waiters) for waiters, _ in expected}
-    assert all((waiters, set(blockers)) in expected for waiters, blockers in chains)
+    assert {tuple(chain.waiters) for chain in chains} == {tuple(waiters) for waiters, _ in expected}
+    assert all((chain.waiters, set(chain.blockers)) in expected for chain in chains)
 
 
 @given(graphs)
@@ -60,10 +60,10 @@ def test_chains_are_connected_vertices_and_their_ends_have_no_wait(graph: GraphB
 def test_the_longest_chain_and_the_most_waited_for_come_first(graph: GraphBuilder) -> None:
     chains = open_chains(vertices_of(graph), set())
 
-    lengths = [len(waiters) for waiters, _ in chains]
+    lengths = [len(chain.waiters) for chain in chains]
     assert lengths == sorted(lengths, reverse=True)
-    for _, blockers in chains:
-        ranks = [(blocker.waiters_total, blocker.waiters_direct) for blocker in blockers]
+    for chain in chains:
+        ranks = [(blocker.waiters_total, blocker.waiters_direct) for blocker in chain.blockers]
         assert ranks == sorted(ranks, reverse=True)
 
 
@@ -72,10 +72,10 @@ def test_of_very_many_ends_the_most_waited_for_are_ranked() -> None:
     graph: GraphBuilder = {TaskKey("all"): ends, TaskKey("other"): [ends[-2]]}
     graph |= {TaskKey(f"fan{number}"): [ends[-1]] for number in range(4)}
 
-    ((_, blockers),) = open_chains(vertices_of(graph), set())
+    (chain,) = open_chains(vertices_of(graph), set())
 
-    assert len(blockers) == MAX_RANKED
-    assert [(blocker.vertex, blocker.waiters_total) for blocker in blockers[:3]] == [
+    assert len(chain.blockers) == MAX_RANKED
+    assert [(blocker.vertex, blocker.waiters_total) for blocker in chain.blockers[:3]] == [
         (ends[-1], 5),
         (ends[-2], 2),
         (ends[0], 1),
@@ -86,7 +86,7 @@ def test_layers_that_all_wait_for_all_are_ranked_at_once() -> None:
     layers: list[list[Key]] = [[TaskKey(f"{layer}/{number}") for number in range(100)] for layer in range(50)]
     graph = {key: below for above, below in pairwise(layers) for key in above}
 
-    ((waiters, blockers),) = open_chains(vertices_of(graph), set())
+    (chain,) = open_chains(vertices_of(graph), set())
 
-    assert len(waiters) == 4900
-    assert {blocker.waiters_total for blocker in blockers} == {4900}
+    assert len(chain.waiters) == 4900
+    assert {blocker.waiters_total for blocker in chain.blockers} == {4900}

@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dstack.analysis.stacks.app_threads import Execution, Place
+from dstack.analysis.stacks.app_threads import Execution, PathStep
 from dstack.analysis.stacks.icicle import Cell, Icicle, Measure, Weights, icicle, weigh_by
-from dstack.analysis.stacks.stack_tree import Branch, merge
+from dstack.analysis.stacks.stack_tree import StackBranch, merge
 from dstack.vertex_keys import Key, ThreadKey
 from tests.unit.analysis.stacks.test_stack_tree import execution, executions
 
@@ -60,7 +60,7 @@ def test_every_branch_with_weight_is_in_one_cell_or_below_a_folded_one(
 ) -> None:
     picture = drawn(all_executions, width, by)
     weights = Weights(merge(all_executions), weigh_by(by))
-    placed: list[Branch] = []
+    placed: list[StackBranch] = []
     for cell in cells(picture):
         ahead = list(cell.branches)
         placed += ahead
@@ -100,8 +100,8 @@ def test_widths_are_to_scale_by_a_cell(all_executions: list[Execution], width: i
 def test_folded_cells_can_be_opened_until_all_are_drawn(all_executions: list[Execution], width: int) -> None:
     root = merge(all_executions)
     weights = Weights(root, weigh_by("executions"))
-    ahead: list[tuple[Branch, ...]] = [(root,)]
-    opened: set[tuple[Place, ...]] = set()
+    ahead: list[tuple[StackBranch, ...]] = [(root,)]
+    opened: set[tuple[PathStep, ...]] = set()
     while ahead:
         top = ahead.pop()
         for cell in cells(icicle(top, weights, width)):
@@ -160,7 +160,7 @@ def test_some_of_many_narrow_branches_are_widened_and_marked() -> None:
 
 @pytest.mark.parametrize(("measure", "label", "weight"), [("waiting", "a", 2), ("running", "b", 1)])
 def test_only_counted_executions_have_width(measure: Measure, label: str, weight: int) -> None:
-    all_executions = [execution(1, "a"), execution(2, "a"), execution(3, "b", "runs"), execution(4, "c", "rests")]
+    all_executions = [execution(1, "a"), execution(2, "a"), execution(3, "b", "running"), execution(4, "c", "off CPU")]
 
     picture = drawn(all_executions, 80, measure)
 

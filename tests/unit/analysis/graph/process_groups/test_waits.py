@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from msgspec.structs import replace
 
-from dstack.analysis.diagnose import of_interest
+from dstack.analysis.diagnose import plan_readings
 from tests.unit.analysis.graph.process_groups.rank_scenes import gang, only_finding, with_reward
 from tests.unit.scenes import Scene, group_of, groups_of
 
@@ -297,7 +297,7 @@ def test_library_timeouts_that_differ_by_rounding_are_equal() -> None:
 
 def test_a_call_that_polls_is_one_call_under_an_assumption() -> None:
     it = gang(2).collect((0,), mark="").collect((1,), "barrier")
-    assert it.ranks[0].worker_id in of_interest(it.scene.sample().snapshot()).pollers
+    assert it.ranks[0].worker_id in plan_readings(it.scene.sample().snapshot()).pollers
 
     finding = only_finding(it.scene.read().second_sample().diagnose())
 
@@ -318,4 +318,4 @@ def test_a_call_that_polls_and_was_observed_elsewhere_is_another_call() -> None:
 def test_possibly_stuck_ranks_get_quick_readings() -> None:
     it, _, _ = with_reward()
 
-    assert of_interest(it.scene.sample().snapshot()).may_stand_still
+    assert plan_readings(it.scene.sample().snapshot()).may_stand_still

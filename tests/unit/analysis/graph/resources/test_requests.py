@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from dstack.analysis.diagnose import of_interest
+from dstack.analysis.diagnose import plan_readings
 from dstack.analysis.graph.builder import MANY
 from tests.unit.analysis.graph.resources.resource_requests import NOTHING, holders, labels, never, pending
 from tests.unit.scenes import Scene, groups_of
@@ -215,7 +215,7 @@ def test_apparently_free_resources_are_sampled_again() -> None:
     driver = scene.driver()
     pending(scene, driver, CPU=1.0)
 
-    assert of_interest(scene.snapshot()).workers == {driver.worker_id}
+    assert plan_readings(scene.snapshot()).workers == {driver.worker_id}
 
 
 def test_a_task_without_requirements_waits_for_the_scheduler() -> None:

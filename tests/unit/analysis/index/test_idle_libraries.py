@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 from msgspec.structs import replace
 
+from dstack.analysis.index.idle_libraries import is_idle_library
 from dstack.analysis.index.sample_index import SampleIndex
 from dstack.model import BlockedCall, Frame, Snapshot, Thread
 from tests.unit.scenes import Scene
@@ -18,16 +19,14 @@ GET = BlockedCall(kind="other", frame=0, what="queue.Queue.get")
 WAIT = BlockedCall(kind="other", frame=0, what="threading.Event.wait", timeout_s=10.0)
 
 
-def is_idle_library(
-    *frames: Frame, call: BlockedCall | None = None, name: str = "Thread-1", on_cpu: bool = False
-) -> bool:
+def stays_idle(*frames: Frame, call: BlockedCall | None = None, name: str = "Thread-1", on_cpu: bool = False) -> bool:
     """Whether a thread with this stack, leaf first, is assumed to stay idle."""
     scene = Scene()
     worker = scene.driver().worker_id
     snapshot = scene.sample().second_sample().snapshot()
     thread = Thread(os_thread_id=7, name=name, stack=0, role="ray", call=call, on_cpu=on_cpu, still=not on_cpu)
     index = SampleIndex(_with(snapshot, frames, thread), snapshot.samples[0])
-    return index.is_idle_library(worker, thread)
+    return is_idle_library(index, worker, thread)
 
 
 def _with(snapshot: Snapshot, frames: tuple[Frame, ...], thread: Thread) -> Snapshot:
@@ -59,8 +58,8 @@ def _with(snapshot: Snapshot, frames: tuple[Frame, ...], thread: Thread) -> Snap
 def test_a_library_wait_on_its_own_process_stays_idle(
     frames: tuple[Frame, ...], call: BlockedCall | None, name: str
 ) -> None:
-    assert is_idle_library(*frames, call=call, name=name)
-    assert not is_idle_library(*frames, call=call, name=name, on_cpu=True)
+    assert stays_idle(*frames, call=call, name=name)
+    assert not stays_idle(*frames, call=call, name=name, on_cpu=True)
 
 
 @pytest.mark.parametrize(
@@ -75,4 +74,4 @@ def test_a_library_wait_on_its_own_process_stays_idle(
     ],
 )
 def test_a_library_wait_on_a_socket_or_timer_may_proceed(frames: tuple[Frame, ...], call: BlockedCall | None) -> None:
-    assert not is_idle_library(*frames, call=call)
+    assert not stays_idle(*frames, call=call)

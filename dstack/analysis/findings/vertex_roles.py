@@ -1,0 +1,81 @@
+"""What a vertex is to a finding: the user's code or a library's, a helper or counted, and of which job."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from dstack.analysis.index.sample_index import SampleIndex
+from dstack.analysis.index.task_assignment import is_user_code
+from dstack.analysis.naming.vertex_details import execution_of
+from dstack.diagnosis import Vertex
+from dstack.model import job_of_task
+from dstack.vertex_keys import AnyKey, Key
+
+
+class VertexRoles:
+    """The vertices of one sample's graph, and questions about single ones."""
+
+    def __init__(self, index: SampleIndex, vertices: Mapping[Key, Vertex]) -> None:
+        self.index = index
+        self.vertices = vertices
+
+    def is_counted(self, key: Key) -> bool:
+        """Whether a vertex is counted and listed, see :attr:`Vertex.is_counted`."""
+        return self.vertices[key].is_counted
+
+    def is_helper(self, key: Key) -> bool:
+        """Whether a vertex only stands for others, and is not the end of something that holds resources."""
+        vertex = self.vertices[key]
+        return (isinstance(key, AnyKey) and vertex.holder is None) or self.is_passed_on(vertex)
+
+    def is_passed_on(self, vertex: Vertex) -> bool:
+        """Whether it is a request that Serve's own code passes on to the user's method."""
+        return vertex.wait is not None and vertex.wait.kind == "Serve request"
+
+    def is_driver(self, vertex: Vertex) -> bool:
+        """Whether it is the main thread of a driver."""
+        worker = self.index.workers.get(vertex.worker_id or "")
+        return worker is not None and worker.is_driver and worker.pid == vertex.os_thread_id
+
+    def is_open_to_many(self, key: Key) -> bool:
+        """Whether any of many targets could end its wait."""
+        vertex = self.vertices[key]
+        return vertex.kind == "lifetime" or (vertex.wait is not None and vertex.wait.is_suspected)
+
+    def is_in_users_code(self, key: Key) -> bool:
+        """Whether it is an execution with a frame of the user's own code."""
+        execution = execution_of(self.index, self.vertices[key])
+        return self.vertices[key].kind == "execution" and execution is not None and is_user_code(self.index, execution)
+
+    def is_library_code(self, key: Key) -> bool:
+        """Whether it is an execution that runs no task and has no frame of the user's own code."""
+        vertex = self.vertices[key]
+        return vertex.kind == "execution" and vertex.task_id is None and not self.is_in_users_code(key)
+
+    def weight(self, key: Key) -> float:
+        """The cost of a vertex in a cycle: least for the user's code and requests, which explain most."""
+        if self.is_helper(key):
+            return 4.0
+        return 3.0 if self.is_library_code(key) else 1.0
+
+    def resources(self, keys: Iterable[Key]) -> tuple[str, ...]:
+        """The resources that these wait for."""
+        waits = (self.vertices[key].wait for key in keys)
+        return tuple(sorted({name for wait in waits if wait for name in wait.resources}))
+
+    def job_of(self, vertex: Vertex) -> str | None:
+        """The job of a vertex, if known."""
+        if vertex.task_id:
+            return job_of_task(vertex.task_id)
+        worker = self.index.workers.get(vertex.worker_id or "")
+        group = self.index.placement_groups.get(vertex.placement_group_id or "")
+        return (worker and worker.job_id) or (group and group.job_id) or None
+
+    def jobs_of(self, keys: Iterable[Key]) -> tuple[str, ...]:
+        """The jobs of these vertices."""
+        return tuple(sorted({job for key in keys if (job := self.job_of(self.vertices[key]))}))
+
+
+def is_outside(vertex: Vertex) -> bool:
+    """Whether a vertex is outside of what Ray runs: an unknown waker, or a child process."""
+    return vertex.waker_of is not None or vertex.child_pid is not None

@@ -1,0 +1,273 @@
+"""The users of an actor, a process or a job: all code that can proceed there, call it, or get a handle of it.
+
+An actor's users are its own threads and tasks, its callers, the processes that hold a handle, and its owner's process;
+if it has a name, also all code in the jobs of its namespace. A handle inside another object may reach all code of the
+job. A process that could not be read counts as a user.
+
+A process can proceed if one of its threads, coroutines or tasks can. The process of an idle actor can proceed if a user
+of the actor calls it. Handles show among the refs of a process (Ray 2.46 and 2.60): in a variable as ``local_uses``, as
+an argument of an unfinished task as ``argument_uses``, in a value as ``is_contained``. A handle that was looked up by
+name shows nowhere.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+from dstack.analysis.graph.alternatives import Alternatives
+from dstack.analysis.graph.builder import GraphBuilder
+from dstack.analysis.graph.child_processes import may_act
+from dstack.analysis.index import task_assignment
+from dstack.analysis.index.idle_libraries import is_idle_library
+from dstack.analysis.naming import names
+from dstack.analysis.naming.ray_libraries import is_machinery_actor, part
+from dstack.diagnosis import Target
+from dstack.model import Actor, Coroutine, Job, Ref, Task, Thread, Worker
+from dstack.vertex_keys import CoroutineKey, Key, ThreadKey, UnknownKey
+
+EXECUTOR = ("concurrent/futures/thread.py", "multiprocessing/pool.py")
+"""Threads with only frames of these files wait for work from another thread of their process."""
+RAY_THREADS = ("ray_", "PythonGCThread")
+"""Names of Ray's own threads in drivers and workers begin so (2.46 and 2.60)."""
+
+
+class Users:
+    """The users of actors, processes and jobs in one sample, as targets; a helper represents many."""
+
+    def __init__(self, graph: GraphBuilder) -> None:
+        self.alternatives = Alternatives(graph)
+        self._graph = graph
+        self._index = graph.index
+
+    # Processes
+
+    def of_process(self, worker_id: str) -> Iterable[Target]:
+        """What can proceed in a process or in its child processes; for an actor's process, the actor's users."""
+        return [*self.in_process(worker_id), *self._children(worker_id)]
+
+    def _children(self, worker_id: str) -> Iterator[Target]:
+        """The child processes that may run: their waits are not followed."""
+        process = self._index.process(worker_id)
+        if process is not None and may_act(self._index, process):
+            label = f"child process of {self._name_of(worker_id)}"
+            yield self._graph.unknown("process", worker_id, "children", label=label)
+
+    def _name_of(self, worker_id: str) -> str:
+        """``actor Trainer "left"`` or ``driver train.py``."""
+        worker, actor = self._index.workers.get(worker_id), self._actor_of(worker_id)
+        return names.actor(actor) if actor else names.worker(self._index, worker) if worker else "a process"
+
+    def _actor_of(self, worker_id: str) -> Actor | None:
+        worker = self._index.workers.get(worker_id)
+        return self._index.actors.get((worker.actor_id if worker else None) or "")
+
+    def in_process(self, worker_id: str) -> Iterable[Target]:
+        """What can proceed in a process, without its child processes."""
+        if actor := self._actor_of(worker_id):
+            return [self.of_actor(actor)]
+        worker = self._index.workers.get(worker_id)
+        name = names.worker(self._index, worker) if worker else "a process that has ended"
+        return self.alternatives.few(
+            "process", worker_id, f"a thread of {name}", lambda: self._plain_process(worker_id)
+        )
+
+    def _plain_process(self, worker_id: str) -> Iterator[Target]:
+        """What can proceed in the process of a driver, or of a worker without an actor."""
+        worker = self._index.workers.get(worker_id)
+        if worker is None:
+            yield self._graph.unknown("process", worker_id, label="process that Ray does not list")
+            return
+        yield from self._threads_and_tasks(worker_id)
+        sample = self._index.worker_samples.get(worker_id)
+        if not worker.is_driver and not (sample and sample.running_task_ids):
+            label = "idle worker, which may receive a task or end"
+            yield self._graph.unknown("worker", worker_id, "idle", label=label)
+
+    def unobserved(self, worker_id: str) -> Target:
+        """A worker that could not be read."""
+        worker = self._index.workers.get(worker_id)
+        name = f"{names.worker(self._index, worker)} (pid {worker.pid})" if worker else "worker"
+        return self._graph.unknown("worker", worker_id, label=f"{name}, which was not observed", unobserved=True)
+
+    def _unresponsive(self) -> Iterable[Target]:
+        """The workers of any job that did not report their refs: they may have received a handle with a call."""
+        return self.alternatives.few("silent", "any", "an unreadable process", self._find_unresponsive)
+
+    def _find_unresponsive(self) -> Iterator[Target]:
+        for worker in self._index.present_workers:
+            if self._index.is_unresponsive(worker.worker_id):
+                yield self.unobserved(worker.worker_id)
+
+    # Threads, coroutines and tasks
+
+    def _threads_and_tasks(self, worker_id: str) -> Iterator[Target]:
+        sample = self._index.worker_samples.get(worker_id)
+        if sample is None or sample.running_task_ids is None or not self._index.threads(worker_id):
+            yield self.unobserved(worker_id)
+            return
+        for task_id in sample.running_task_ids:
+            yield Target(vertex=task_assignment.key_of_task(self._index, task_id))
+        for thread in self._index.threads(worker_id):
+            yield from self._thread(worker_id, thread)
+        for coroutine in self._index.coroutines(worker_id):
+            yield self._coroutine(worker_id, coroutine)
+
+    def _thread(self, worker_id: str, thread: Thread) -> Iterator[Target]:
+        """A thread that may act by itself, unlike one that serves Ray or an executor."""
+        key = ThreadKey(worker_id, thread.os_thread_id)
+        if key in self._graph.vertices:
+            yield Target(vertex=key)
+        elif not self.only_serves(worker_id, thread):
+            yield self._library(key, f'thread "{thread.name}" of a library', worker_id, thread)
+
+    def _coroutine(self, worker_id: str, coroutine: Coroutine) -> Target:
+        key = CoroutineKey(worker_id, coroutine.coroutine_id)
+        if key in self._graph.vertices:
+            return Target(vertex=key)
+        return self._library(key, f'asyncio task "{coroutine.name}" of a library', worker_id, coroutine)
+
+    def _library(self, key: Key, label: str, worker_id: str, execution: Thread | Coroutine) -> Target:
+        if is_idle_library(self._index, worker_id, execution):
+            self.alternatives.idle.add(UnknownKey("library", (key,)))
+        return self._graph.unknown("library", key, label=label, worker_id=worker_id)
+
+    def workers_with_idle_libraries(self) -> set[str]:
+        """The workers in which library code was idle in every reading, of those that were followed."""
+        idle = self.alternatives.idle
+        libraries = (key.ids[0] for key in idle if isinstance(key, UnknownKey) and key.what == "library")
+        return {key.worker_id for key in libraries if isinstance(key, ThreadKey | CoroutineKey)}
+
+    def only_serves(self, worker_id: str, thread: Thread) -> bool:
+        """Whether a thread only runs what another thread of its process, or its event loop, gives it."""
+        if thread.role == "loop":
+            return self._index.has_read_coroutines(worker_id)
+        frames = self._index.snapshot.frames_of(thread)
+        worker = self._index.workers.get(worker_id)
+        is_main = worker is not None and thread.os_thread_id == worker.pid and not worker.is_driver
+        is_idle = any(frame.file.endswith(EXECUTOR) for frame in frames) and all(f.origin == "stdlib" for f in frames)
+        return not frames or is_main or is_idle or thread.name.startswith(RAY_THREADS)
+
+    def _task(self, task: Task) -> Target:
+        return Target(vertex=task_assignment.key_of_task(self._index, task.task_id))
+
+    def tasks_of(self, worker_id: str, *, besides: str | None = None) -> Iterator[Target]:
+        """The unfinished tasks that a worker has submitted, without ``besides`` and calls of library machinery."""
+        for task in self._index.tasks_of_owner[worker_id]:
+            actor = self._index.actors.get(task.actor_id or "")
+            if task.task_id != besides and not (actor and is_machinery_actor(actor)):
+                yield self._task(task)
+
+    # Actors
+
+    def of_listed_actor(self, actor_id: str) -> Iterable[Target]:
+        """The users of an actor and its child processes; empty for an actor that is not listed."""
+        actor = self._index.actors.get(actor_id)
+        return [self.of_actor(actor), *self._children(actor.worker_id or "")] if actor else []
+
+    def of_actor(self, actor: Actor) -> Target:
+        """The users of an actor, as one helper."""
+        label = f"code that can use {names.actor(actor)}"
+        return self.alternatives.any_of("reach of", actor.actor_id, label, lambda: self.each_of_actor(actor))
+
+    def each_of_actor(self, actor: Actor) -> Iterator[Target]:
+        """Each user of an actor."""
+        if actor.worker_id:
+            yield from self._threads_and_tasks(actor.worker_id)
+        if creation := self._index.creations.get(actor.actor_id):
+            yield self._task(creation)
+        elif _may_start(actor):
+            label = f"start of {names.actor(actor)} ({actor.state})"
+            yield self._graph.unknown("start of actor", actor.actor_id, label=label)
+        yield from map(self._task, self._index.pending_calls[actor.actor_id])
+        if actor.owner_id and (actor.owner_id in self._index.workers or not actor.is_detached):
+            yield from self.in_process(actor.owner_id)
+        for handle in self._index.refs.handles_of(actor.actor_id):
+            yield from self._through(handle, actor)
+        if actor.name:
+            yield from self.of_namespace(actor.namespace, actor.actor_id, names.actor(actor))
+        yield from self._unresponsive()
+
+    def _through(self, handle: Ref, actor: Actor) -> Iterator[Target]:
+        """The code that can get a handle which some process reports."""
+        yield from self.in_process(handle.holder_id)
+        if handle.argument_uses:
+            yield self._receivers(handle.holder_id)
+        if handle.is_contained:
+            yield self.of_job(actor.job_id)
+
+    def _receivers(self, worker_id: str) -> Target:
+        """The tasks that a worker submitted: any of them may have received a handle."""
+        label = "a task that received it as an argument"
+        tasks = self._index.tasks_of_owner[worker_id]
+        return self.alternatives.any_of("tasks of", worker_id, label, lambda: map(self._task, tasks))
+
+    def pending_calls_in(self, worker_id: str) -> Iterator[Target]:
+        """The calls of a worker's actor that do not run yet."""
+        worker = self._index.workers.get(worker_id)
+        return map(self._task, self._index.pending_calls[(worker.actor_id if worker else None) or ""])
+
+    # Jobs
+
+    def of_job(self, job_id: str) -> Target:
+        """All code of a job, as one helper."""
+        label = f"code of {_job_name(self._index.jobs.get(job_id), job_id)}"
+        return self.alternatives.any_of("job", job_id, label, lambda: self._each_of_job(job_id))
+
+    def _each_of_job(self, job_id: str) -> Iterator[Target]:
+        yield from self.driver_of(job_id)
+        for worker in self._index.present_workers:
+            if worker.job_id == job_id and not worker.is_driver:
+                yield from self._in_worker(worker)
+        yield from map(self._task, self._index.tasks_of_job[job_id])
+        starting = (a for a in self._index.snapshot.actors if a.job_id == job_id and _may_start(a))
+        yield from map(self.of_actor, starting)
+        yield from self._unresponsive()
+
+    def _in_worker(self, worker: Worker) -> Iterable[Target]:
+        """What can proceed in a worker; for an actor's worker its users, which may be of another job."""
+        actor = self._index.actors.get(worker.actor_id or "")
+        if actor is None:
+            return self._threads_and_tasks(worker.worker_id)
+        target = self.of_actor(actor)
+        if self._is_idle_machinery(actor):
+            self.alternatives.idle.add(target.vertex)
+        return [target]
+
+    def _is_idle_machinery(self, actor: Actor) -> bool:
+        """Whether an actor serves a library itself, and neither runs a call nor has a pending one."""
+        sample = self._index.worker_samples.get(actor.worker_id or "")
+        is_idle = sample is not None and sample.running_task_ids == ()
+        return is_idle and not self._index.pending_calls[actor.actor_id] and is_machinery_actor(actor)
+
+    def driver_of(self, job_id: str) -> Iterable[Target]:
+        """What can proceed in the driver of a job."""
+        if driver := self._index.drivers.get(job_id):
+            return self.in_process(driver)
+        job = self._index.jobs.get(job_id)
+        if job and job.is_dead:
+            return [self._graph.unknown("end of job", job_id, label=f"end of job {job_id}, whose driver has ended")]
+        label = f"driver of job {job_id}, which was not observed"
+        return [self._graph.unknown("driver", job_id, label=label, unobserved=True)]
+
+    def of_namespace(self, namespace: str, owner: str, name: str) -> Iterator[Target]:
+        """All code in the jobs of a namespace, or if there are none, a client that may connect later.
+
+        ``owner`` is the id of what they can look up by ``name``.
+        """
+        jobs = [job for job in self._index.snapshot.jobs if job.namespace == namespace and not job.is_dead]
+        yield from (self.of_job(job.job_id) for job in jobs)
+        if not jobs:
+            label = f"client outside of all running jobs that looks up {name}"
+            target = self._graph.unknown("lookup", owner, label=label)
+            if (actor := self._index.actors.get(owner)) and part(actor.class_name, actor.name, actor.actor_id):
+                self.alternatives.idle.add(target.vertex)
+            yield target
+
+
+def _may_start(actor: Actor) -> bool:
+    """Whether the control plane may start it, as after a crash, without a task that shows it."""
+    return actor.state not in ("ALIVE", "DEAD")
+
+
+def _job_name(job: Job | None, job_id: str) -> str:
+    return f"job {job_id} ({names.script(job.entrypoint)})" if job and job.entrypoint else f"job {job_id}"

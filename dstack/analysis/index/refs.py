@@ -1,0 +1,117 @@
+"""The ObjectRefs of one sample, indexed: which have a value, which processes hold or pass them, who owns them."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Iterator
+from functools import cached_property
+
+from dstack.model import ACTOR_HANDLE, BlockedCall, Ref, Sample, WorkerSample, actor_of_task, producer_task_id
+
+ENDED = ("FINISHED", "FAILED")
+
+
+class RefIndex:
+    """Lookups in what processes report of refs; ``available`` are refs that another source says have a value."""
+
+    def __init__(self, sample: Sample, available: Collection[str]) -> None:
+        self._sample = sample
+        self._available = available
+
+    def has_value(self, ref: str) -> bool:
+        """Whether some process reports that the ref has a value, or an error in place of it.
+
+        A ref that the task's executor owns itself was made by ``ray.put`` and is known with its size at once. A value
+        that was lost keeps the size it had, though its task runs again.
+        """
+        known = self.reports_of(ref)
+        if not known and ref in self._available:
+            return True
+        return not any(map(_is_remade, known)) and any(one.size_bytes >= 0 or one.state in ENDED for one in known)
+
+    def reports_of(self, ref: str) -> list[Ref]:
+        """The reports of all processes that know a ref."""
+        return self._by_ref.get(ref, [])
+
+    @cached_property
+    def _by_ref(self) -> dict[str, list[Ref]]:
+        by_ref: dict[str, list[Ref]] = defaultdict(list)
+        for ref in self._sample.refs:
+            by_ref[ref.ref].append(ref)
+        return by_ref
+
+    def held_by(self, worker_id: str) -> list[Ref]:
+        """The refs in variables of a worker, by its own report; its memory may show more."""
+        return self._by_holder.get(worker_id, [])
+
+    @cached_property
+    def _by_holder(self) -> dict[str, list[Ref]]:
+        held: dict[str, list[Ref]] = defaultdict(list)
+        for ref in self._sample.refs:
+            if ref.local_uses and not ref.ref.startswith(ACTOR_HANDLE):
+                held[ref.holder_id].append(ref)
+        return held
+
+    def handles_of(self, actor_id: str) -> list[Ref]:
+        """The handles of an actor that processes report."""
+        return self._handles.get(actor_id, [])
+
+    @cached_property
+    def _handles(self) -> dict[str, list[Ref]]:
+        handles: dict[str, list[Ref]] = defaultdict(list)
+        for ref in self._sample.refs:
+            if ref.ref.startswith(ACTOR_HANDLE):
+                handles[actor_of_task(producer_task_id(ref.ref)) or ""].append(ref)
+        return handles
+
+    def pending_arguments_of(self, worker_id: str) -> list[str]:
+        """Refs that tasks submitted by a worker take as arguments, and that have no value as far as it knows.
+
+        A borrowed ref is among them also if its owner reports a value: the borrower may not know it yet.
+        """
+        return self._pending_arguments.get(worker_id, [])
+
+    @cached_property
+    def _pending_arguments(self) -> dict[str, list[str]]:
+        by_owner: dict[str, list[str]] = defaultdict(list)
+        for ref in self._sample.refs:
+            is_argument = ref.argument_uses and not ref.ref.startswith(ACTOR_HANDLE)
+            is_borrowed = ref.state is None and ref.size_bytes < 0
+            if is_argument and (is_borrowed or not self.has_value(ref.ref)):
+                by_owner[ref.holder_id].append(ref.ref)
+        return by_owner
+
+    @cached_property
+    def owner_of(self) -> dict[str, str]:
+        """The worker that owns a ref, as known by processes that wait for it and whose core worker answered."""
+        answered = (worker for worker in self._sample.workers if worker.running_task_ids is not None)
+        return {ref: owner for ref, owner in _owners(answered) if owner}
+
+    @cached_property
+    def without_owner(self) -> set[str]:
+        """The awaited refs that name no owner."""
+        return {ref for ref, owner in _owners(self._sample.workers) if not owner}
+
+    @cached_property
+    def awaited_tasks(self) -> set[str]:
+        """The tasks that produce awaited refs without a value."""
+        refs = (ref for call in _calls(self._sample.workers) for ref in call.refs)
+        return {producer_task_id(ref) for ref in refs if not self.has_value(ref)}
+
+
+def _owners(workers: Iterable[WorkerSample]) -> Iterator[tuple[str, str]]:
+    """The awaited refs, each with its owner."""
+    return (pair for call in _calls(workers) for pair in zip(call.refs, call.owners, strict=False))
+
+
+def _calls(workers: Iterable[WorkerSample]) -> Iterator[BlockedCall]:
+    """All calls that threads and coroutines of these workers are blocked in."""
+    return (call for worker in workers if worker.process for call in worker.process.calls())
+
+
+def _is_remade(ref: Ref) -> bool:
+    """Whether a lost value is made again: its owner reports that its task is at a further attempt.
+
+    Only for a task's first ref: the items of a generator have values while its task runs (seen on Ray 2.60).
+    """
+    return ref.size_bytes >= 0 and ref.attempt > 0 and ref.state not in (None, *ENDED) and ref.ref.endswith("01000000")
