@@ -31,9 +31,9 @@ from dstack.errors import ClusterError, UsageError
 from dstack.snapshot_file import load
 
 def snapshot(address, *, timeout_s, progress, early, **options):
-    taken = load({file!r})
+    example = load({file!r})
 {body}
-    return taken
+    return example
 
 sys.modules["dstack.capture"] = types.SimpleNamespace(snapshot=snapshot)
 """
@@ -43,7 +43,7 @@ FOREVER = "os.kill(os.getpid(), signal.SIGSTOP)"
 
 
 @pytest.fixture
-def taken() -> Snapshot:
+def example() -> Snapshot:
     """The snapshot that the child process returns."""
     scene = Scene()
     call, _ = scene.run("work", by=scene.driver())
@@ -52,11 +52,11 @@ def taken() -> Snapshot:
 
 
 @pytest.fixture
-def does(tmp_path: Path, taken: Snapshot, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
+def does(tmp_path: Path, example: Snapshot, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
     """Makes the child process run this code before it returns a snapshot."""
 
     def begin(code: str) -> None:
-        save(taken, tmp_path / "snapshot.json")
+        save(example, tmp_path / "snapshot.json")
         body = "".join(f"    {line}\n" for line in code.splitlines())
         (tmp_path / "sitecustomize.py").write_text(CAPTURE.format(file=str(tmp_path / "snapshot.json"), body=body))
         monkeypatch.setenv("PYTHONPATH", f"{tmp_path}{os.pathsep}{ROOT}")
@@ -65,11 +65,11 @@ def does(tmp_path: Path, taken: Snapshot, monkeypatch: pytest.MonkeyPatch) -> Ca
 
 
 def take(timeout_s: float = QUIET_S, steps: list[str] | None = None, early: list[Snapshot] | None = None) -> Snapshot:
-    noted, seen = steps if steps is not None else [], early if early is not None else []
-    return Collector("127.0.0.1:1", timeout_s).take(noted.append, seen.append)
+    noted, received = steps if steps is not None else [], early if early is not None else []
+    return Collector("127.0.0.1:1", timeout_s).take(noted.append, received.append)
 
 
-def test_output_of_c_code_is_not_in_a_snapshot(does: Callable[[str], None], taken: Snapshot) -> None:
+def test_output_of_c_code_is_not_in_a_snapshot(does: Callable[[str], None], example: Snapshot) -> None:
     does(
         "progress('reading')\n"
         "libc = ctypes.CDLL(None)\n"
@@ -77,15 +77,15 @@ def test_output_of_c_code_is_not_in_a_snapshot(does: Callable[[str], None], take
         "libc.fflush(None)\n"
         "os.write(1, b'snapshot 7\\n')\n"
         "print('so does Python', flush=True)\n"
-        "early(taken)\n"
+        "early(example)\n"
         "libc.puts(b'and again')\n"
         "libc.fflush(None)"
     )
     steps: list[str] = []
     early: list[Snapshot] = []
 
-    assert take(steps=steps, early=early) == taken
-    assert (steps, early) == (["starting", "reading"], [taken])
+    assert take(steps=steps, early=early) == example
+    assert (steps, early) == (["starting", "reading"], [example])
 
 
 @pytest.mark.parametrize(
@@ -175,9 +175,9 @@ def test_a_child_that_hangs_before_its_first_sample_is_killed_with_its_last_step
 
 @pytest.mark.usefixtures("no_child_left")
 def test_a_child_that_hangs_after_its_first_sample_is_killed_and_the_sample_kept(
-    does: Callable[[str], None], late_after: Callable[[str], None], taken: Snapshot, tmp_path: Path
+    does: Callable[[str], None], late_after: Callable[[str], None], example: Snapshot, tmp_path: Path
 ) -> None:
-    does(f"early(taken)\n{FOREVER}")
+    does(f"early(example)\n{FOREVER}")
     late_after("early")
 
     done = CliRunner().invoke(main, ["snapshot", "--timeout", "60", "-o", str(tmp_path / "kept.json")])
@@ -185,7 +185,7 @@ def test_a_child_that_hangs_after_its_first_sample_is_killed_and_the_sample_kept
 
     assert done.exit_code == 0
     assert "the second sample timed out after 65 s" in done.output
-    assert kept.samples == taken.samples
+    assert kept.samples == example.samples
     (failure,) = kept.failures
     assert (failure.sample, failure.remedy) == (2, collector.LONGER)
     assert CliRunner().invoke(main, ["check", str(tmp_path / "kept.json")]).exit_code == 0
@@ -223,8 +223,8 @@ main(["check"])
 """
 
 
-def test_an_endless_explanation_is_killed_with_a_sentence(tmp_path: Path, taken: Snapshot) -> None:
-    save(taken, tmp_path / "snapshot.json")
+def test_an_endless_explanation_is_killed_with_a_sentence(tmp_path: Path, example: Snapshot) -> None:
+    save(example, tmp_path / "snapshot.json")
 
     done = subprocess.run(
         [sys.executable, "-c", SLOW, str(tmp_path / "snapshot.json")], capture_output=True, text=True, timeout=QUIET_S

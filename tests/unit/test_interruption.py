@@ -186,30 +186,30 @@ call = scene.call(left, "run", by=driver)
 left.runs(call).gets(scene.call(right, "step", by=left))
 right.runs(scene.call(right, "run", by=driver)).gets(scene.call(left, "step", by=right))
 driver.gets(call)
-taken = scene.sample().second_sample().snapshot()
+snapshot = scene.sample().second_sample().snapshot()
 
 class Collector:
     def __init__(self, *arguments):
         pass
 
     def take(self, progress, early):
-        return taken
+        return snapshot
 
     def cancel(self):
         pass
 
 guarding.Collector = Collector
-guarding.own_worker = lambda taken: driver.worker
-seen = {}
-one = guarding.guard(0.5, lambda hang: seen.update(left_alone=hang.left_alone), address="host:1", break_deadlock=True)
+guarding.own_worker = lambda snapshot: driver.worker
+result = {}
+one = guarding.guard(0.5, lambda hang: result.update(left_alone=hang.left_alone), address="host:1", break_deadlock=True)
 try:
     with one:
         one._watch._os_thread_id = driver.threads[0].tid
         threading.Event().wait()
 except DeadlockFound as error:
-    seen["raised"] = str(error).split()[0]
-seen["ignored"] = signal.getsignal(signal.SIGINT) is signal.SIG_IGN
-print(json.dumps(seen))
+    result["raised"] = str(error).split()[0]
+result["ignored"] = signal.getsignal(signal.SIGINT) is signal.SIG_IGN
+print(json.dumps(result))
 """
 
 
@@ -227,7 +227,7 @@ import threading
 def test_hangs():
     threading.Event().wait()
 
-def test_goes_on():
+def test_continues():
     assert signal.getsignal(signal.SIGINT) is not signal.SIG_IGN  # dstack's own, while it watches
 """
 

@@ -90,9 +90,9 @@ def written(path: Path, text: bytes) -> Path:
 
 def rejection(read: Callable[[], object]) -> str:
     """The error message of loading the file; it must be one printable line."""
-    with pytest.raises(SnapshotFileError) as refused:
+    with pytest.raises(SnapshotFileError) as error:
         read()
-    sentence = str(refused.value)
+    sentence = str(error.value)
     assert sentence.isprintable()
     assert len(sentence) < 500
     return sentence
@@ -271,13 +271,13 @@ def test_changed_bytes_of_a_gzip_file_are_accepted_or_rejected(tmp_path: Path) -
     chance = random.Random(1)
     whole = gzip.compress(TEXT)
     path = tmp_path / "changed.json.gz"
-    taken = 0
+    accepted = 0
 
     for _ in range(1000):
         path.write_bytes(by_bytes(whole, chance))
-        taken += is_accepted(lambda: load(path))
+        accepted += is_accepted(lambda: load(path))
 
-    assert taken < 1000
+    assert accepted < 1000
 
 
 def test_a_gzip_bomb_is_rejected_in_little_memory(tmp_path: Path) -> None:

@@ -21,8 +21,8 @@ def group(rank: int, ranks: tuple[int, ...], description: str, world: str = WORL
 
 def groups_of(rank: int, world: str = WORLD) -> tuple[ProcessGroup, ...]:
     """The memberships of one rank: the world, one group in each dimension, and one without a name."""
-    everyone = tuple(range(SIZE))
-    found = [group(rank, everyone, "default_pg", world), group(rank, everyone, "undefined", world)]
+    all_ranks = tuple(range(SIZE))
+    found = [group(rank, all_ranks, "default_pg", world), group(rank, all_ranks, "undefined", world)]
     for name, stride in STRIDES.items():
         first = rank - rank // stride % 2 * stride
         found.append(group(rank, (first, first + stride), f"mesh_{name}", world))

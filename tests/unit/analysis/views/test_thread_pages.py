@@ -182,7 +182,7 @@ def test_a_search_matches_processes_and_their_stacks() -> None:
     assert stacks.found(TextFilter('CLERK "left"')) == {clerks[0].worker_id: set()}
     assert stacks.found(TextFilter("app.py stamp")) == {clerk.worker_id: {clerk.key} for clerk in clerks}
     assert stacks.found(TextFilter('stamp "right"')) == {clerks[1].worker_id: {clerks[1].key}}
-    assert stacks.found(TextFilter("nobody")) == {}
+    assert stacks.found(TextFilter("absent")) == {}
 
 
 @given(related_snapshots())
