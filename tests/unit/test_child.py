@@ -1,4 +1,4 @@
-"""Processes of dstack's own: what they import, how they end, and the messages that they send."""
+"""Child processes of dstack: their imports, their ends, and their messages."""
 
 import os
 import subprocess
@@ -25,7 +25,7 @@ def messages_of(tmp_path: Path, program: str, *arguments: str) -> list[Message]:
         return list(Messages(child.stdout))
 
 
-def test_what_lies_in_the_working_directory_is_not_imported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_files_in_the_working_directory_are_not_imported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = tmp_path / "job"
     folder.mkdir()
     for name in ("queue.py", "json.py", "dstack.py"):
@@ -75,7 +75,7 @@ def main(messages, arguments):
 """
 
 
-def test_what_python_or_c_code_prints_is_in_no_message(tmp_path: Path) -> None:
+def test_printed_output_is_in_no_message(tmp_path: Path) -> None:
     assert messages_of(tmp_path, NOISY) == [Message("payload", b"payload 5\n" * 2)] * 3
 
 
@@ -101,7 +101,7 @@ def pipe() -> Iterator[tuple[IO[bytes], IO[bytes]]]:
     "data",
     [b"", b"data", b"data 5\n1234", b"data five\n12345", b"data -1\n", b"x" * 1000, b"\n", b"DATA 1\n1"],
 )
-def test_what_is_no_whole_message_ends_the_stream(data: bytes, pipe: tuple[IO[bytes], IO[bytes]]) -> None:
+def test_an_incomplete_message_ends_the_stream(data: bytes, pipe: tuple[IO[bytes], IO[bytes]]) -> None:
     reader, writer = pipe
     writer.write(b"first 1\n1" + data)
     writer.close()
@@ -121,7 +121,7 @@ def test_a_message_is_awaited_until_its_deadline(data: bytes, pipe: tuple[IO[byt
         Messages(reader).receive(time.monotonic() + 0.01)
 
 
-def test_a_message_that_is_there_is_received_after_the_deadline(pipe: tuple[IO[bytes], IO[bytes]]) -> None:
+def test_an_available_message_is_received_after_the_deadline(pipe: tuple[IO[bytes], IO[bytes]]) -> None:
     reader, writer = pipe
     send(writer, "late", b"but there")
 

@@ -1,4 +1,4 @@
-"""Snapshots by another process: what it prints, what ends it, and how long it may take."""
+"""Snapshots by a child process: its output, its failures, and its deadlines."""
 
 from __future__ import annotations
 
@@ -31,20 +31,20 @@ from dstack.errors import ClusterError, UsageError
 from dstack.snapshot_file import load
 
 def snapshot(address, *, timeout_s, progress, early, **options):
-    taken = load({file!r})
+    example = load({file!r})
 {body}
-    return taken
+    return example
 
 sys.modules["dstack.capture"] = types.SimpleNamespace(snapshot=snapshot)
 """
-"""Takes the place of dstack.capture in the process that takes snapshots, so that Ray is not loaded."""
+"""Replaces dstack.capture in the child process, so that Ray is not loaded."""
 QUIET_S = 60.0
 FOREVER = "os.kill(os.getpid(), signal.SIGSTOP)"
 
 
 @pytest.fixture
-def taken() -> Snapshot:
-    """What is taken."""
+def example() -> Snapshot:
+    """The snapshot that the child process returns."""
     scene = Scene()
     call, _ = scene.run("work", by=scene.driver())
     scene.procs[0].gets(call)
@@ -52,24 +52,24 @@ def taken() -> Snapshot:
 
 
 @pytest.fixture
-def does(tmp_path: Path, taken: Snapshot, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
-    """Has the process that takes snapshots run this code before it gives one."""
+def does(tmp_path: Path, example: Snapshot, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
+    """Makes the child process run this code before it returns a snapshot."""
 
     def begin(code: str) -> None:
-        save(taken, tmp_path / "taken.json")
+        save(example, tmp_path / "snapshot.json")
         body = "".join(f"    {line}\n" for line in code.splitlines())
-        (tmp_path / "sitecustomize.py").write_text(CAPTURE.format(file=str(tmp_path / "taken.json"), body=body))
+        (tmp_path / "sitecustomize.py").write_text(CAPTURE.format(file=str(tmp_path / "snapshot.json"), body=body))
         monkeypatch.setenv("PYTHONPATH", f"{tmp_path}{os.pathsep}{ROOT}")
 
     return begin
 
 
 def take(timeout_s: float = QUIET_S, steps: list[str] | None = None, early: list[Snapshot] | None = None) -> Snapshot:
-    noted, seen = steps if steps is not None else [], early if early is not None else []
-    return Collector("127.0.0.1:1", timeout_s).take(noted.append, seen.append)
+    noted, received = steps if steps is not None else [], early if early is not None else []
+    return Collector("127.0.0.1:1", timeout_s).take(noted.append, received.append)
 
 
-def test_what_c_code_prints_is_no_part_of_a_snapshot(does: Callable[[str], None], taken: Snapshot) -> None:
+def test_output_of_c_code_is_not_in_a_snapshot(does: Callable[[str], None], example: Snapshot) -> None:
     does(
         "progress('reading')\n"
         "libc = ctypes.CDLL(None)\n"
@@ -77,15 +77,15 @@ def test_what_c_code_prints_is_no_part_of_a_snapshot(does: Callable[[str], None]
         "libc.fflush(None)\n"
         "os.write(1, b'snapshot 7\\n')\n"
         "print('so does Python', flush=True)\n"
-        "early(taken)\n"
+        "early(example)\n"
         "libc.puts(b'and again')\n"
         "libc.fflush(None)"
     )
     steps: list[str] = []
     early: list[Snapshot] = []
 
-    assert take(steps=steps, early=early) == taken
-    assert (steps, early) == (["starting", "reading"], [taken])
+    assert take(steps=steps, early=early) == example
+    assert (steps, early) == (["starting", "reading"], [example])
 
 
 @pytest.mark.parametrize(
@@ -103,7 +103,7 @@ def test_what_c_code_prints_is_no_part_of_a_snapshot(does: Callable[[str], None]
         ("ImportError('no ray')", DstackError, "Internal error in dstack: ImportError: no ray", None),
     ],
 )
-def test_an_error_there_is_one_here(
+def test_an_error_of_the_child_is_raised_in_the_parent(
     raised: str, kind: type[DstackError], message: str, remedy: str | None, does: Callable[[str], None]
 ) -> None:
     does(f"raise {raised}")
@@ -125,7 +125,7 @@ def test_a_process_that_is_killed_is_an_error_with_its_signal(does: Callable[[st
         take()
 
 
-def test_one_that_is_cancelled_says_so(does: Callable[[str], None]) -> None:
+def test_a_cancelled_collector_raises_cancelled(does: Callable[[str], None]) -> None:
     does(f"progress('reading')\n{FOREVER}")
     one = Collector("127.0.0.1:1", QUIET_S)
 
@@ -137,7 +137,7 @@ def test_one_that_is_cancelled_says_so(does: Callable[[str], None]) -> None:
 
 @pytest.fixture
 def late_after(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
-    """Makes the deadline of a snapshot pass when a message of this kind has arrived."""
+    """Makes the deadline pass when a message of this kind has arrived."""
 
     def set_kind(kind: str) -> None:
         receive = Messages.receive
@@ -161,7 +161,7 @@ def no_child_left() -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("no_child_left")
-def test_one_that_stops_before_its_first_sample_is_killed_with_the_last_step_named(
+def test_a_child_that_hangs_before_its_first_sample_is_killed_with_its_last_step_named(
     does: Callable[[str], None], late_after: Callable[[str], None]
 ) -> None:
     does(f"progress('reading the control plane')\n{FOREVER}")
@@ -174,10 +174,10 @@ def test_one_that_stops_before_its_first_sample_is_killed_with_the_last_step_nam
 
 
 @pytest.mark.usefixtures("no_child_left")
-def test_one_that_stops_later_is_killed_and_its_first_sample_kept(
-    does: Callable[[str], None], late_after: Callable[[str], None], taken: Snapshot, tmp_path: Path
+def test_a_child_that_hangs_after_its_first_sample_is_killed_and_the_sample_kept(
+    does: Callable[[str], None], late_after: Callable[[str], None], example: Snapshot, tmp_path: Path
 ) -> None:
-    does(f"early(taken)\n{FOREVER}")
+    does(f"early(example)\n{FOREVER}")
     late_after("early")
 
     done = CliRunner().invoke(main, ["snapshot", "--timeout", "60", "-o", str(tmp_path / "kept.json")])
@@ -185,15 +185,13 @@ def test_one_that_stops_later_is_killed_and_its_first_sample_kept(
 
     assert done.exit_code == 0
     assert "the second sample timed out after 65 s" in done.output
-    assert kept.samples == taken.samples
+    assert kept.samples == example.samples
     (failure,) = kept.failures
     assert (failure.sample, failure.remedy) == (2, collector.LONGER)
     assert CliRunner().invoke(main, ["check", str(tmp_path / "kept.json")]).exit_code == 0
 
 
-def test_the_time_that_is_left_after_a_slow_start_is_all_there_is(
-    does: Callable[[str], None], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_slow_start_counts_towards_the_deadline(does: Callable[[str], None], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(collector, "HANDOVER_S", 1000.0)
     does("")
 
@@ -201,7 +199,7 @@ def test_the_time_that_is_left_after_a_slow_start_is_all_there_is(
         take()
 
 
-def test_reading_has_its_timeout_where_that_is_left(
+def test_reading_has_its_own_timeout_within_the_deadline(
     does: Callable[[str], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(collector, "LATE_S", 1000.0)
@@ -225,11 +223,11 @@ main(["check"])
 """
 
 
-def test_an_explanation_that_does_not_end_is_ended_with_a_sentence(tmp_path: Path, taken: Snapshot) -> None:
-    save(taken, tmp_path / "taken.json")
+def test_an_endless_explanation_is_killed_with_a_sentence(tmp_path: Path, example: Snapshot) -> None:
+    save(example, tmp_path / "snapshot.json")
 
     done = subprocess.run(
-        [sys.executable, "-c", SLOW, str(tmp_path / "taken.json")], capture_output=True, text=True, timeout=QUIET_S
+        [sys.executable, "-c", SLOW, str(tmp_path / "snapshot.json")], capture_output=True, text=True, timeout=QUIET_S
     )
 
     assert (done.returncode, done.stdout) == (3, "")

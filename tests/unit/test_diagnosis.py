@@ -1,4 +1,4 @@
-"""What ``check --fail-on`` exits with: each kind includes those that are worse."""
+"""The exit code of ``check --fail-on``: each kind includes the worse kinds."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import get_args
 import pytest
 
 from dstack.diagnosis import Diagnosis, FailOn
-from tests.unit.analysis.evidence.test_polling_loops import poller
+from tests.unit.analysis.evidence.polling_scenes import poller
 from tests.unit.scenes import Scene
 
 
@@ -86,7 +86,9 @@ def clear() -> Diagnosis:
         (clear, None, ()),
     ],
 )
-def test_what_makes_a_check_fail(made: Callable[[], Diagnosis], kind: str | None, fails_on: tuple[FailOn, ...]) -> None:
+def test_the_exit_code_of_a_check(
+    made: Callable[[], Diagnosis], kind: str | None, fails_on: tuple[FailOn, ...]
+) -> None:
     diagnosis = made()
 
     assert next((finding.kind for finding in diagnosis.findings), None) == kind

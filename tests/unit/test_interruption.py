@@ -1,4 +1,4 @@
-"""The main thread is broken out of what blocks it, and nothing of that reaches what comes after."""
+"""The main thread is interrupted in its blocked call, and no interruption arrives afterwards."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tests.paths import ROOT
 
 @pytest.fixture(autouse=True)
 def pythons_own_handler() -> Iterator[None]:
-    """SIGINT is handled here as by a Python in the foreground, however the suite was started."""
+    """Handles SIGINT as a Python in the foreground does, however the suite was started."""
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     yield
     signal.signal(signal.SIGINT, before)
@@ -36,19 +36,19 @@ def place_of_main() -> tuple[object, int]:
     [threading.Event().wait, lambda: time.sleep(60), signal.pause],
     ids=["event", "sleep", "pause"],
 )
-def test_a_blocked_call_is_broken(block: Callable[[], object]) -> None:
+def test_a_blocked_call_is_interrupted(block: Callable[[], object]) -> None:
     interruption = InterruptibleCode()
     interruption.begin()
     is_broken = threading.Event()
 
-    def strike_when_blocked() -> None:
+    def interrupt_when_blocked() -> None:
         places = [place_of_main()]
         while not is_broken.wait(0.02):
             places = [*places, place_of_main()] if place_of_main() == places[-1] else [place_of_main()]
             if len(places) % 50 == 10:  # it did not move for 0.2 s; and again, where it was just about to block
                 interruption.interrupt()
 
-    thread = threading.Thread(target=strike_when_blocked)
+    thread = threading.Thread(target=interrupt_when_blocked)
     try:
         thread.start()
         block()
@@ -63,7 +63,7 @@ def test_a_blocked_call_is_broken(block: Callable[[], object]) -> None:
     assert interruption.is_interrupted
 
 
-def test_nothing_strikes_after_the_end() -> None:
+def test_no_interruption_arrives_after_the_end() -> None:
     interruption = InterruptibleCode()
     interruption.begin()
     interruption.end()
@@ -72,7 +72,7 @@ def test_nothing_strikes_after_the_end() -> None:
     assert not interruption.is_interrupted
 
 
-def test_a_strike_at_the_very_end_does_not_outlast_it() -> None:
+def test_an_interruption_at_the_very_end_does_not_outlast_it() -> None:
     for turn in range(300):
         interruption = InterruptibleCode()
         interruption.begin()
@@ -88,7 +88,7 @@ def test_a_strike_at_the_very_end_does_not_outlast_it() -> None:
         time.sleep(0)
 
 
-def test_where_sigint_is_ignored_nothing_is_sent() -> None:
+def test_no_signal_is_sent_where_sigint_is_ignored() -> None:
     before = signal.signal(signal.SIGINT, signal.SIG_IGN)
     try:
         assert not InterruptibleCode().interrupt()
@@ -102,7 +102,7 @@ DISPOSITIONS = {"ignored": signal.SIG_IGN, "the system's": signal.SIG_DFL}
 
 
 def run(program: str, disposition: str = "ignored", *arguments: str) -> subprocess.CompletedProcess[str]:
-    """A program of Python, begun with SIGINT ignored or as the system has it."""
+    """Runs a Python program, with SIGINT ignored or with the system's default."""
     return subprocess.run(
         [sys.executable, "-c", program, *arguments],
         env={**os.environ, "PYTHONPATH": str(ROOT)},
@@ -148,7 +148,7 @@ for depth in (1, 2):
     ("disposition", "arguments"),
     [("ignored", []), ("the system's", []), ("the system's", ["SIG_DFL"]), ("ignored", ["default_int_handler"])],
 )
-def test_a_blocked_call_is_broken_whatever_sigint_did_before(disposition: str, arguments: list[str]) -> None:
+def test_a_blocked_call_is_interrupted_with_any_sigint_handler(disposition: str, arguments: list[str]) -> None:
     done = run(BREAKS, disposition, *arguments)
 
     assert (done.stdout.split(), done.stderr) == (["broken", "True"] * 2, "")
@@ -169,7 +169,7 @@ print("resumed")
 
 
 @pytest.mark.parametrize(("before", "code"), [("SIG_IGN", 0), ("SIG_DFL", -signal.SIGINT)])
-def test_a_sigint_that_is_not_ours_does_what_it_did_before(before: str, code: int) -> None:
+def test_a_foreign_sigint_reaches_its_own_handler(before: str, code: int) -> None:
     done = run(OTHERS, "ignored", before)
 
     assert (done.returncode, done.stderr) == (code, "")
@@ -186,30 +186,30 @@ call = scene.call(left, "run", by=driver)
 left.runs(call).gets(scene.call(right, "step", by=left))
 right.runs(scene.call(right, "run", by=driver)).gets(scene.call(left, "step", by=right))
 driver.gets(call)
-taken = scene.sample().second_sample().snapshot()
+snapshot = scene.sample().second_sample().snapshot()
 
 class Collector:
     def __init__(self, *arguments):
         pass
 
     def take(self):
-        return taken
+        return snapshot
 
     def cancel(self):
         pass
 
 guarding.Collector = Collector
-guarding.own_worker = lambda taken: driver.worker
-seen = {}
-one = guarding.guard(0.5, lambda hang: seen.update(left_alone=hang.left_alone), address="host:1", break_deadlock=True)
+guarding.own_worker = lambda snapshot: driver.worker
+result = {}
+one = guarding.guard(0.5, lambda hang: result.update(left_alone=hang.left_alone), address="host:1", break_deadlock=True)
 try:
     with one:
         one._watch._os_thread_id = driver.threads[0].tid
         threading.Event().wait()
 except DeadlockFound as error:
-    seen["raised"] = str(error).split()[0]
-seen["ignored"] = signal.getsignal(signal.SIGINT) is signal.SIG_IGN
-print(json.dumps(seen))
+    result["raised"] = str(error).split()[0]
+result["ignored"] = signal.getsignal(signal.SIGINT) is signal.SIG_IGN
+print(json.dumps(result))
 """
 
 
@@ -227,7 +227,7 @@ import threading
 def test_hangs():
     threading.Event().wait()
 
-def test_goes_on():
+def test_continues():
     assert signal.getsignal(signal.SIGINT) is not signal.SIG_IGN  # dstack's own, while it watches
 """
 

@@ -1,4 +1,4 @@
-"""What the system does not allow dstack is told as that, with the limit to raise, and not as a mistake of dstack's."""
+"""A resource limit of the system is reported with the limit to raise, and not as an internal error."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from dstack.collector import Collector
         (ValueError("odd"), "Internal error in dstack: ValueError: odd"),
     ],
 )
-def test_a_limit_is_told_as_one(error: Exception, said: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_limit_is_reported_as_a_limit(error: Exception, said: str, monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(*_: object, **__: object) -> None:
         raise error
 

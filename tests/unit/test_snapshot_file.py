@@ -1,4 +1,4 @@
-"""Snapshot files: what is written is read back, and nothing that is read ever surprises."""
+"""Snapshot files: saved snapshots load again, and any other content is rejected."""
 
 from __future__ import annotations
 
@@ -83,26 +83,26 @@ def edited(**changes: Any) -> bytes:
 
 
 def written(path: Path, text: bytes) -> Path:
-    """A file of this text, packed as its name says."""
+    """A file with this text, compressed if its suffix is that of gzip."""
     path.write_bytes(gzip.compress(text) if path.suffix == ".gz" else text)
     return path
 
 
-def refusal(read: Callable[[], object]) -> str:
-    """The sentence in which reading is refused; it must be fit to be printed on one line."""
-    with pytest.raises(SnapshotFileError) as refused:
+def rejection(read: Callable[[], object]) -> str:
+    """The error message of loading the file; it must be one printable line."""
+    with pytest.raises(SnapshotFileError) as error:
         read()
-    sentence = str(refused.value)
+    sentence = str(error.value)
     assert sentence.isprintable()
     assert len(sentence) < 500
     return sentence
 
 
-# Reading back what was written
+# Round trips
 
 
 @pytest.mark.parametrize("suffix", SUFFIXES)
-def test_reads_back_what_it_wrote(tmp_path: Path, suffix: str) -> None:
+def test_a_saved_snapshot_loads_unchanged(tmp_path: Path, suffix: str) -> None:
     path = tmp_path / f"s{suffix}"
 
     save(SNAPSHOT, path)
@@ -113,11 +113,11 @@ def test_reads_back_what_it_wrote(tmp_path: Path, suffix: str) -> None:
 
 @given(snapshots())
 @examples(150, suppress_health_check=[HealthCheck.too_slow])
-def test_reads_back_any_snapshot(snapshot: Snapshot) -> None:
+def test_any_saved_snapshot_loads_unchanged(snapshot: Snapshot) -> None:
     assert loads(dumps(snapshot)) == snapshot
 
 
-def test_gzip_is_by_suffix(tmp_path: Path) -> None:
+def test_the_suffix_selects_gzip(tmp_path: Path) -> None:
     save(SNAPSHOT, tmp_path / "s.json")
     save(SNAPSHOT, tmp_path / "s.JSON.GZ")
 
@@ -125,11 +125,11 @@ def test_gzip_is_by_suffix(tmp_path: Path) -> None:
     assert gzip.decompress((tmp_path / "s.JSON.GZ").read_bytes()) == TEXT
 
 
-def test_a_file_says_first_what_it_is() -> None:
+def test_a_file_begins_with_its_schema() -> None:
     assert TEXT.startswith(b'{"schema":"dstack.snapshot","version":[1,5],"dstack_version":"0.1.0",')
 
 
-def test_writes_names_that_are_no_unicode() -> None:
+def test_names_that_are_no_unicode_are_saved() -> None:
     name = os.fsdecode(b"caf\xe9.py")
     snapshot = Snapshot(
         dstack_version="0", taken_at=0, address="", ray_version="", notes=(name,), sources={name: {1: "x"}}
@@ -144,7 +144,7 @@ def test_writes_names_that_are_no_unicode() -> None:
 # Versions
 
 
-def test_reads_a_newer_minor_with_unknown_members() -> None:
+def test_a_newer_minor_version_with_unknown_members_loads() -> None:
     nodes = [{"node_id": "aa", "ip": "10.0.0.1", "zone": {"a": [1]}}]
 
     read = loads(edited(version=[1, 7], flames=[{"hot": True}], nodes=nodes))
@@ -153,7 +153,7 @@ def test_reads_a_newer_minor_with_unknown_members() -> None:
     assert read.version == (1, 7)
 
 
-def test_failures_of_an_older_minor_have_another_cause() -> None:
+def test_failures_of_an_older_minor_version_have_another_cause() -> None:
     failures = [{"stage": "stacks", "reason": "py-spy timed out after 5.0 s"}]
 
     (failure,) = loads(edited(version=[1, 1], failures=failures)).failures
@@ -161,33 +161,33 @@ def test_failures_of_an_older_minor_have_another_cause() -> None:
     assert failure.cause == "other"
 
 
-def test_refuses_a_newer_major_whatever_else_changed() -> None:
+def test_a_newer_major_version_is_rejected() -> None:
     text = edited(version=[2, 3], dstack_version="4.5.6", nodes="elsewhere", taken_at=None)
 
-    assert refusal(lambda: loads(text, name="a.json")) == (
+    assert rejection(lambda: loads(text, name="a.json")) == (
         "a.json has format 2.3, written by dstack 4.5.6; this dstack reads format 1. Use a newer version of dstack."
     )
 
 
-def test_points_to_a_newer_dstack_where_a_newer_minor_says_something_new() -> None:
+def test_an_unknown_value_of_a_newer_minor_version_suggests_an_upgrade() -> None:
     frames = [{"function": "f", "file": "f.py", "line": 1, "origin": "elsewhere"}]
 
     text = edited(version=[1, 9], dstack_version="0.7.0", frames=frames)
 
-    assert refusal(lambda: loads(text, name="a.json")) == (
+    assert rejection(lambda: loads(text, name="a.json")) == (
         "a.json is not a valid snapshot: Invalid enum value 'elsewhere' - at `$.frames[0].origin`. "
         "Use a newer version of dstack: 0.7.0 wrote the file."
     )
 
 
-def test_refuses_an_older_major() -> None:
-    assert refusal(lambda: loads(edited(version=[0, 9]))).endswith("Use the version of dstack that wrote it.")
+def test_an_older_major_version_is_rejected() -> None:
+    assert rejection(lambda: loads(edited(version=[0, 9]))).endswith("Use the version of dstack that wrote it.")
 
 
-def test_refuses_another_schema() -> None:
+def test_another_schema_is_rejected() -> None:
     text = b'{"schema": "dstack.check/1", "version": [1, 0]}'
 
-    assert refusal(lambda: loads(text, name="a.json")) == (
+    assert rejection(lambda: loads(text, name="a.json")) == (
         "a.json has the schema dstack.check/1, not dstack.snapshot. Give a file that dstack snapshot -o wrote."
     )
 
@@ -234,22 +234,22 @@ def test_refuses_another_schema() -> None:
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )
-def test_says_what_is_wrong_and_where(text: bytes, why: str) -> None:
-    assert why in refusal(lambda: loads(text))
+def test_malformed_content_is_reported_with_its_place(text: bytes, why: str) -> None:
+    assert why in rejection(lambda: loads(text))
 
 
 @pytest.mark.parametrize("suffix", SUFFIXES)
-def test_refuses_a_file_cut_anywhere(tmp_path: Path, suffix: str) -> None:
+def test_a_truncated_file_is_rejected(tmp_path: Path, suffix: str) -> None:
     whole = written(tmp_path / f"whole{suffix}", TEXT).read_bytes()
     cut = tmp_path / f"cut{suffix}"
 
     for length in range(len(whole)):
         cut.write_bytes(whole[:length])
-        assert str(cut) in refusal(lambda: load(cut))
+        assert str(cut) in rejection(lambda: load(cut))
 
 
-def used(snapshot: Snapshot) -> None:
-    """Follow every index as later code would."""
+def follow_indices(snapshot: Snapshot) -> None:
+    """Follows every index as later code does."""
     for sample in snapshot.samples:
         for worker in sample.workers:
             for thread in worker.process.threads if worker.process else ():
@@ -258,36 +258,36 @@ def used(snapshot: Snapshot) -> None:
     assert loads(dumps(snapshot)) == snapshot
 
 
-def read_or_refused(read: Callable[[], Snapshot]) -> bool:
-    """Whether the content was taken; anything but a good snapshot or a refusal fails the test."""
+def is_accepted(read: Callable[[], Snapshot]) -> bool:
+    """Whether the content was accepted; other outcomes than a valid snapshot or a rejection fail the test."""
     try:
-        used(read())
+        follow_indices(read())
     except SnapshotFileError:
         return False
     return True
 
 
-def test_survives_changed_bytes_of_a_gzip_file(tmp_path: Path) -> None:
+def test_changed_bytes_of_a_gzip_file_are_accepted_or_rejected(tmp_path: Path) -> None:
     chance = random.Random(1)
     whole = gzip.compress(TEXT)
     path = tmp_path / "changed.json.gz"
-    taken = 0
+    accepted = 0
 
     for _ in range(1000):
         path.write_bytes(by_bytes(whole, chance))
-        taken += read_or_refused(lambda: load(path))
+        accepted += is_accepted(lambda: load(path))
 
-    assert taken < 1000
+    assert accepted < 1000
 
 
-def test_refuses_a_gzip_bomb_in_little_memory(tmp_path: Path) -> None:
+def test_a_gzip_bomb_is_rejected_in_little_memory(tmp_path: Path) -> None:
     # 8 GiB of spaces in as many members as it takes
     bomb = tmp_path / "bomb.json.gz"
     bomb.write_bytes(gzip.compress(b" " * 2**26) * 128)
     assert bomb.stat().st_size < 2**24
 
     tracemalloc.start()
-    sentence = refusal(lambda: load(bomb))
+    sentence = rejection(lambda: load(bomb))
     _, peak_bytes = tracemalloc.get_traced_memory()
     tracemalloc.stop()
 
@@ -295,17 +295,17 @@ def test_refuses_a_gzip_bomb_in_little_memory(tmp_path: Path) -> None:
     assert peak_bytes < 1.5 * snapshot_file.MAX_BYTES
 
 
-def test_refuses_a_file_too_large(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_file_that_is_too_large_is_rejected(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = written(tmp_path / "s.json", TEXT)
 
     monkeypatch.setattr(snapshot_file, "MAX_BYTES", len(TEXT))
     assert load(path) == SNAPSHOT
     monkeypatch.setattr(snapshot_file, "MAX_BYTES", len(TEXT) - 1)
-    assert "the limit for a snapshot file" in refusal(lambda: load(path))
+    assert "the limit for a snapshot file" in rejection(lambda: load(path))
 
 
 @pytest.mark.parametrize("is_child", [False, True])
-def test_refuses_more_frames_than_can_be_shown(is_child: bool) -> None:
+def test_too_many_frames_are_rejected(is_child: bool) -> None:
     thread = {"name": "t", "stack": 0, "role": "user"}
     process: dict[str, Any] = {"pid": 1, "started_at": 1}
     process["threads"] = [thread | {"os_thread_id": number} for number in range(1_001)]
@@ -314,7 +314,7 @@ def test_refuses_more_frames_than_can_be_shown(is_child: bool) -> None:
     worker = {"worker_id": "cc", "process": process}
     text = edited(stacks=[[0] * 100_000], samples=[{"began_s": 0, "ended_s": 1, "workers": [worker]}])
 
-    assert "has more than 100,000,000 frames" in refusal(lambda: loads(text))
+    assert "has more than 100,000,000 frames" in rejection(lambda: loads(text))
 
 
 @pytest.mark.parametrize(
@@ -328,32 +328,34 @@ def test_refuses_more_frames_than_can_be_shown(is_child: bool) -> None:
         (gzip.compress(TEXT)[:10] + b"\xff" * 99, "invalid block type"),
     ],
 )
-def test_says_what_is_wrong_with_gzip(tmp_path: Path, data: bytes, why: str) -> None:
+def test_malformed_gzip_is_reported(tmp_path: Path, data: bytes, why: str) -> None:
     path = tmp_path / "s.json.gz"
     path.write_bytes(data)
 
-    assert why in refusal(lambda: load(path))
+    assert why in rejection(lambda: load(path))
 
 
-def test_says_why_a_file_cannot_be_read(tmp_path: Path) -> None:
+def test_an_unreadable_file_is_reported_with_its_reason(tmp_path: Path) -> None:
     (tmp_path / "dir.json").mkdir()
     os.mkfifo(tmp_path / "fifo.json")
     (tmp_path / "loop.json").symlink_to("loop.json")
     (tmp_path / "broken.json").symlink_to("/proc/self/mem")  # a file whose first byte cannot be read
 
-    assert refusal(lambda: load(tmp_path / "no.json")) == f"Cannot read {tmp_path}/no.json: No such file or directory."
-    assert refusal(lambda: load(tmp_path / "dir.json")) == f"{tmp_path}/dir.json is not a regular file."
-    assert "not a regular file" in refusal(lambda: load(tmp_path / "fifo.json"))
-    assert "symbolic link" in refusal(lambda: load(tmp_path / "loop.json"))
-    assert "Input/output error" in refusal(lambda: load(tmp_path / "broken.json"))
-    assert "File name too long" in refusal(lambda: load(tmp_path / ("n" * 300 + ".json")))
+    assert (
+        rejection(lambda: load(tmp_path / "no.json")) == f"Cannot read {tmp_path}/no.json: No such file or directory."
+    )
+    assert rejection(lambda: load(tmp_path / "dir.json")) == f"{tmp_path}/dir.json is not a regular file."
+    assert "not a regular file" in rejection(lambda: load(tmp_path / "fifo.json"))
+    assert "symbolic link" in rejection(lambda: load(tmp_path / "loop.json"))
+    assert "Input/output error" in rejection(lambda: load(tmp_path / "broken.json"))
+    assert "File name too long" in rejection(lambda: load(tmp_path / ("n" * 300 + ".json")))
 
 
 # Writing
 
 
 @pytest.mark.parametrize("name", ["s", "s.txt", "s.gz", "s.json.zip"])
-def test_takes_no_other_suffix(tmp_path: Path, name: str) -> None:
+def test_another_suffix_is_rejected(tmp_path: Path, name: str) -> None:
     with pytest.raises(UsageError, match=r"Use a name that ends in \.json or \.json\.gz"):
         save(SNAPSHOT, tmp_path / name)
     with pytest.raises(UsageError):
@@ -363,7 +365,7 @@ def test_takes_no_other_suffix(tmp_path: Path, name: str) -> None:
 
 
 @pytest.mark.parametrize("suffix", SUFFIXES)
-def test_only_the_owner_can_read_it(tmp_path: Path, suffix: str) -> None:
+def test_only_the_owner_can_read_a_saved_file(tmp_path: Path, suffix: str) -> None:
     umask = os.umask(0)
     try:
         save(SNAPSHOT, tmp_path / f"s{suffix}")
@@ -373,7 +375,7 @@ def test_only_the_owner_can_read_it(tmp_path: Path, suffix: str) -> None:
     assert (tmp_path / f"s{suffix}").stat().st_mode & 0o777 == 0o600
 
 
-def test_keeps_an_existing_file_unless_forced(tmp_path: Path) -> None:
+def test_an_existing_file_is_kept_unless_forced(tmp_path: Path) -> None:
     path = tmp_path / "s.json"
     path.write_text("mine")
 
@@ -389,7 +391,7 @@ def test_keeps_an_existing_file_unless_forced(tmp_path: Path) -> None:
     assert os.listdir(tmp_path) == ["s.json"]
 
 
-def test_keeps_a_file_that_came_meanwhile(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_file_that_appears_meanwhile_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "s.json"
     monkeypatch.setattr(snapshot_file, "dumps", lambda _: path.write_text("mine") and b"late")
 
@@ -400,18 +402,18 @@ def test_keeps_a_file_that_came_meanwhile(tmp_path: Path, monkeypatch: pytest.Mo
     assert os.listdir(tmp_path) == ["s.json"]
 
 
-def test_keeps_a_link_to_nowhere(tmp_path: Path) -> None:
+def test_a_dangling_link_is_kept(tmp_path: Path) -> None:
     (tmp_path / "s.json").symlink_to("elsewhere")
 
     with pytest.raises(UsageError, match="already exists"):
         save(SNAPSHOT, tmp_path / "s.json")
 
 
-def test_writes_where_there_are_no_hard_links(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(*_: object) -> None:
+def test_a_snapshot_is_saved_without_hard_links(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def reject(*_: object) -> None:
         raise OSError(errno.EPERM, "Operation not permitted")
 
-    monkeypatch.setattr(os, "link", refuse)
+    monkeypatch.setattr(os, "link", reject)
 
     save(SNAPSHOT, tmp_path / "s.json")
 
@@ -419,7 +421,7 @@ def test_writes_where_there_are_no_hard_links(tmp_path: Path, monkeypatch: pytes
     assert os.listdir(tmp_path) == ["s.json"]
 
 
-def test_leaves_nothing_behind_when_the_disk_is_full(tmp_path: Path) -> None:
+def test_a_full_disk_leaves_no_file(tmp_path: Path) -> None:
     # given a limit that ends the write midway, as a full disk does
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (len(TEXT) // 2, hard))
@@ -432,7 +434,7 @@ def test_leaves_nothing_behind_when_the_disk_is_full(tmp_path: Path) -> None:
     assert os.listdir(tmp_path) == []
 
 
-def test_says_why_a_file_cannot_be_written(tmp_path: Path) -> None:
+def test_an_unwritable_file_is_reported_with_its_reason(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     (tmp_path / "dir.json").mkdir()
 
@@ -456,7 +458,7 @@ def test_a_dash_is_standard_output(capfdbinary: pytest.CaptureFixture[bytes]) ->
     assert err == b""
 
 
-def test_says_why_standard_output_cannot_be_written() -> None:
+def test_an_unwritable_standard_output_is_reported_with_its_reason() -> None:
     program = """if True:
         import os
         from dstack.errors import SnapshotFileError

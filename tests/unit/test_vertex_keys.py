@@ -1,4 +1,4 @@
-"""Keys of vertices: equal where kind and ids are, whatever they are called."""
+"""Keys of vertices are equal where their kinds and ids are, whatever their labels are."""
 
 from __future__ import annotations
 
@@ -31,10 +31,10 @@ def keys() -> list[Key]:
     ]
 
 
-def test_keys_are_equal_where_kind_and_ids_are() -> None:
+def test_keys_are_equal_where_their_kinds_and_ids_are() -> None:
     assert keys() == keys()
     assert len({*keys(), *keys()}) == len(keys())
 
 
-def test_the_text_of_each_key_is_its_own() -> None:
+def test_each_key_has_a_unique_text() -> None:
     assert len(set(map(str, keys()))) == len(keys())

@@ -1,4 +1,4 @@
-"""Text from strangers cannot drive a terminal, wherever it is printed."""
+"""Untrusted text cannot control a terminal, wherever it is printed."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ ATTACKS = {**FROM_STRANGERS, "surrogate": "caf\udce9"}
 
 
 @pytest.mark.parametrize("attack", ATTACKS.values(), ids=ATTACKS)
-def test_an_attack_is_shown_and_not_obeyed(attack: str) -> None:
+def test_an_attack_is_shown_and_not_executed(attack: str) -> None:
     for text in (visible(attack), visible_lines(attack), str(ClusterError(attack, attack)), repr(DstackError(attack))):
         assert not UNSEEN.search(text.replace("\n", ""))
         assert "\\" in text
     assert "\n" not in visible(attack)
 
 
-def test_nothing_that_controls_or_formats_gets_through() -> None:
+def test_control_and_format_characters_are_escaped() -> None:
     through = [
         one for one in map(chr, range(sys.maxunicode + 1)) if unicodedata.category(one) in ("Cc", "Cs", "Zl", "Zp")
     ]
@@ -40,7 +40,7 @@ def test_nothing_that_controls_or_formats_gets_through() -> None:
     assert [one for one in through if visible(one) == " "] == ["\t"]
 
 
-def test_what_turns_text_around_does_not_get_through() -> None:
+def test_bidirectional_controls_are_escaped() -> None:
     turning = [
         one
         for one in map(chr, range(sys.maxunicode + 1))
@@ -51,7 +51,7 @@ def test_what_turns_text_around_does_not_get_through() -> None:
     assert all(visible(one).startswith("\\u") for one in turning)
 
 
-def test_a_text_without_end_is_cut_in_the_middle() -> None:
+def test_a_long_text_is_cut_in_the_middle() -> None:
     shown = visible("\x1b" + "x" * 10**8 + "end")
 
     assert len(shown) < LONGEST + 20
@@ -60,7 +60,7 @@ def test_a_text_without_end_is_cut_in_the_middle() -> None:
 
 
 @pytest.mark.parametrize("attack", ATTACKS.values(), ids=ATTACKS)
-def test_json_holds_it_but_does_not_show_it(attack: str) -> None:
+def test_json_contains_the_text_in_escaped_form(attack: str) -> None:
     text = to_json({attack: [attack]}).decode()
 
     assert not UNSEEN.search(text)
@@ -70,7 +70,7 @@ def test_json_holds_it_but_does_not_show_it(attack: str) -> None:
 
 @pytest.mark.parametrize("option", [[], ["-v"]])
 @pytest.mark.parametrize("command", ["show", "check", "no"])
-def test_errors_do_not_drive_the_terminal(tmp_path: Path, command: str, option: list[str]) -> None:
+def test_errors_do_not_control_the_terminal(tmp_path: Path, command: str, option: list[str]) -> None:
     name = "".join(one for text in ATTACKS.values() for one in text if one not in "\0/")
     arguments = [*option, command, f"{name[:100]}.json", f"{name}"]
 
@@ -79,27 +79,27 @@ def test_errors_do_not_drive_the_terminal(tmp_path: Path, command: str, option: 
             [sys.executable, "-m", "dstack", *arguments[:count]], cwd=tmp_path, capture_output=True, check=False
         )
 
-        told = done.stderr.decode()
+        printed = done.stderr.decode()
         assert done.returncode in (2, 3)
-        assert "Error: " in told
-        assert not UNSEEN.search(told.replace("\n", ""))
+        assert "Error: " in printed
+        assert not UNSEEN.search(printed.replace("\n", ""))
         assert done.stdout == b""
 
 
-def test_an_error_keeps_its_words() -> None:
+def test_an_error_keeps_its_message() -> None:
     error = UsageError("naïve × 漢字", "Don't.")
 
     assert (error.message, error.remedy, str(error)) == ("naïve × 漢字", "Don't.", "naïve × 漢字 Don't.")
 
 
-def test_where_a_test_awaits_is_shown_and_not_obeyed(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_await_of_a_test_is_shown_and_not_executed(monkeypatch: pytest.MonkeyPatch) -> None:
     attacked = hostile(recorded("serve-coroutines"))
-    seen = Inspection(AnalysedSnapshot.of(attacked), "")
-    told = ""
+    inspected = Inspection(AnalysedSnapshot.of(attacked), "")
+    printed = ""
 
     for worker in attacked.workers:
         monkeypatch.setattr(inspection, "own_worker", lambda _, worker=worker: worker)
-        told += seen.coroutine_lines()
+        printed += inspected.coroutine_lines()
 
-    assert "[@click=app.quit]" in told
-    assert not UNSEEN.search(told.replace("\n", ""))
+    assert "[@click=app.quit]" in printed
+    assert not UNSEEN.search(printed.replace("\n", ""))

@@ -1,4 +1,4 @@
-"""A snapshot from a stranger is refused in a sentence or shown, in little time: 10,000 mutations of recorded ones."""
+"""An untrusted snapshot is rejected with a sentence or shown, in bounded time: 10,000 mutated recorded snapshots."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from tests.tui.sources import RECORDED
 
 MUTATIONS = tries(10_000)
 REPORTED = 1 if IS_SEARCH else 4
-"""Of those that load, so many-th are also told in words, which takes most of the time."""
+"""Every so many of the mutations that load are also printed, which takes most of the time."""
 MOST_S = 5.0
 FILES = sorted(RECORDED.glob("*.json.gz"))
 
@@ -38,8 +38,8 @@ def mutated() -> Iterator[bytes]:
 
 
 @pytest.mark.timeout(36_000 if IS_SEARCH else 1_800)
-def test_mutations_are_shown_or_refused() -> None:
-    shown = refused = 0
+def test_mutations_are_shown_or_rejected() -> None:
+    shown = rejected = 0
     slowest_s = 0.0
 
     for data in mutated():
@@ -47,21 +47,21 @@ def test_mutations_are_shown_or_refused() -> None:
         try:
             snapshot = loads(data)
         except SnapshotFileError as error:
-            refused += 1
-            told = str(error)
+            rejected += 1
+            text = str(error)
         else:
             shown += 1
             analysed = AnalysedSnapshot.of(snapshot)
             check_json(analysed)
-            told = report_text(analysed) if shown % REPORTED == 0 else ""
-        assert not UNSEEN.search(told.replace("\n", ""))
+            text = report_text(analysed) if shown % REPORTED == 0 else ""
+        assert not UNSEEN.search(text.replace("\n", ""))
         slowest_s = max(slowest_s, time.process_time() - began)
 
-    assert min(shown, refused) > MUTATIONS / 4
+    assert min(shown, rejected) > MUTATIONS / 4
     assert slowest_s < MOST_S
 
 
-# Made to take long
+# Expensive snapshots
 
 
 Json = dict[str, Any]
@@ -72,8 +72,8 @@ def thread(number: int, **call: Any) -> Json:
     return {**plain, "call": {"frame": 0, **call}}
 
 
-def document(threads: list[Json], coroutines: list[Json] | None = None, *, depth: int = 1, **seen: Any) -> Json:
-    """Two looks at one process."""
+def document(threads: list[Json], coroutines: list[Json] | None = None, *, depth: int = 1, **members: Any) -> Json:
+    """Two samples of one process."""
     process: Json = {"pid": 1, "started_at": 1, "tasks_read": True, "coroutines_read": True}
     process = {**process, "threads": threads, "coroutines": coroutines or []}
     worker = {"worker_id": "0" * 56, "running_task_ids": [], "process": process}
@@ -90,7 +90,7 @@ def document(threads: list[Json], coroutines: list[Json] | None = None, *, depth
         ],
         "frames": [{"function": f"f{i}", "file": "f.py", "line": i} for i in range(100)],
         "stacks": [[i % 100 for i in range(depth)]],
-        "samples": [{"began_s": i, "ended_s": i + 1, "workers": [worker], **seen} for i in range(2)],
+        "samples": [{"began_s": i, "ended_s": i + 1, "workers": [worker], **members} for i in range(2)],
     }
 
 
@@ -150,7 +150,7 @@ MADE: dict[str, Callable[[], Json]] = {
 
 
 @pytest.mark.parametrize("made", MADE.values(), ids=MADE)
-def test_what_is_made_to_take_long_does_not(made: Callable[[], Json]) -> None:
+def test_an_expensive_snapshot_is_diagnosed_in_bounded_time(made: Callable[[], Json]) -> None:
     began = time.process_time()
 
     snapshot: Snapshot = loads(json.dumps(made()).encode())

@@ -1,4 +1,4 @@
-"""Twice as much takes about twice as long to explain, whatever there is much of: counted in calls, not in seconds."""
+"""A diagnosis of twice as many objects of any kind makes about twice as many function calls."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def tasks_that_lack_many_arguments(size: int) -> Scene:
     return scene
 
 
-def tasks_that_ask_in_vain(size: int) -> Scene:
+def infeasible_tasks(size: int) -> Scene:
     scene = Scene()
     driver = scene.driver()
     for number in range(4 * size):
@@ -82,7 +82,7 @@ def threads_of_one_process(size: int) -> Scene:
     return scene
 
 
-def slots_that_are_all_taken(size: int) -> Scene:
+def full_slots(size: int) -> Scene:
     scene = Scene()
     driver, gate = scene.driver(), scene.actor("Gate")
     for _ in range(size - 1):
@@ -94,7 +94,7 @@ def slots_that_are_all_taken(size: int) -> Scene:
     return scene
 
 
-def standstills(size: int) -> Scene:
+def stalled_chains(size: int) -> Scene:
     scene = Scene()
     for number in range(size):
         driver, actor = scene.driver(), scene.actor("Gate")
@@ -115,7 +115,7 @@ def ranks_of_a_collective(size: int) -> Scene:
 
 
 def ranks_of_a_process_group(size: int, operation: str = "broadcast") -> Scene:
-    """Half of them in one collective; the others in another one, or in a get of the first rank."""
+    """Half of the ranks are in one collective, and the others in another one or in a get of the first rank."""
     scene = Scene()
     driver = scene.driver()
     ranks = [scene.actor("Rank", owner_id=driver.worker_id).works_for() for _ in range(size)]
@@ -133,7 +133,7 @@ def ranks_of_a_process_group(size: int, operation: str = "broadcast") -> Scene:
     return scene
 
 
-def separate_rings(size: int) -> Scene:
+def separate_cycles(size: int) -> Scene:
     scene = Scene()
     driver = scene.driver()
     for _ in range(size):
@@ -158,8 +158,8 @@ def pollers(size: int) -> Scene:
 
 
 def sampled_twice(scene: Scene) -> Snapshot:
-    everybody = [proc.worker_id for proc in scene.procs]
-    return scene.sample().sample(only=everybody).snapshot()
+    worker_ids = [proc.worker_id for proc in scene.procs]
+    return scene.sample().sample(only=worker_ids).snapshot()
 
 
 def explain(snapshot: Snapshot) -> tuple[str, dict[str, Any]]:
@@ -172,7 +172,7 @@ def explain(snapshot: Snapshot) -> tuple[str, dict[str, Any]]:
 
 
 def calls_made(action: Callable[[], object]) -> int:
-    """How many functions are called, those written in C among them."""
+    """The number of function calls, including functions written in C."""
     count = 0
 
     def note(frame: FrameType, what: str, argument: object) -> None:
@@ -195,18 +195,18 @@ def calls_made(action: Callable[[], object]) -> int:
         calls_at_a_deadlocked_actor,
         tasks_of_one_owner,
         tasks_that_lack_many_arguments,
-        tasks_that_ask_in_vain,
+        infeasible_tasks,
         threads_of_one_process,
-        slots_that_are_all_taken,
-        standstills,
+        full_slots,
+        stalled_chains,
         ranks_of_a_collective,
         ranks_of_a_process_group,
         partial(ranks_of_a_process_group, operation=""),
-        separate_rings,
+        separate_cycles,
         pollers,
     ],
 )
-def test_twice_as_much_takes_twice_as_long(much: Callable[[int], Scene]) -> None:
+def test_twice_as_many_objects_make_twice_as_many_calls(much: Callable[[int], Scene]) -> None:
     once, twice = sampled_twice(much(SIZE)), sampled_twice(much(2 * SIZE))
     explain(once)
 
@@ -215,8 +215,8 @@ def test_twice_as_much_takes_twice_as_long(much: Callable[[int], Scene]) -> None
     assert calls[1] < 2.6 * calls[0]
 
 
-def rings_that_wait_for_rings(size: int) -> dict[str, list[tuple[int, list[str]]]]:
-    """Each ring is a deadlock of its own that waits for the one before besides."""
+def cycles_that_wait_for_cycles(size: int) -> dict[str, list[tuple[int, list[str]]]]:
+    """Each cycle is a deadlock of its own, and also waits for the cycle before it."""
     waits = {}
     for number in range(size):
         before = [(1, [f"a{number - 1}"])] if number else []
@@ -225,9 +225,9 @@ def rings_that_wait_for_rings(size: int) -> dict[str, list[tuple[int, list[str]]
     return waits
 
 
-def test_deadlocks_one_behind_the_other_are_each_looked_at_once() -> None:
+def test_each_of_many_chained_deadlocks_is_searched_once() -> None:
     def find(size: int) -> None:
-        waits = rings_that_wait_for_rings(size)
+        waits = cycles_that_wait_for_cycles(size)
         assert len(cores(waits, stuck_graph(waits, residue(waits)))) == size
 
     calls = [calls_made(partial(find, size)) for size in (200, 400)]

@@ -1,4 +1,4 @@
-"""Every example has a recorded snapshot, which is judged as the example's docstring expects."""
+"""Every example has a recorded snapshot, whose verdict is the one that the example's docstring expects."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from tests.examples.recorded import NAMES, RECORDED, document_with_report, recor
 from tests.paths import EXAMPLES
 
 MOST_LINES = 25
-"""A deadlock or hang is reported in no more; in one of Ray's libraries its own threads and loops are in the way."""
+"""The most lines of the report of a deadlock or hang; findings in Ray's libraries have longer chains."""
 MOST_LINES_OF_LIBRARIES = 28
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_a_recorded_example_is_judged_as_it_expects_and_its_report_shows_the_next_step(name: str) -> None:
+def test_a_recorded_example_has_its_expected_verdict_and_next_step(name: str) -> None:
     expected = expected_of(EXAMPLES / f"{name}.py")
     document = document_with_report(recorded(name))
 
@@ -37,12 +37,12 @@ def test_a_next_step_is_found_across_the_lines_and_marks_of_a_report() -> None:
     assert first_lines(report) == "1 A.go a.py ray.get(b) waits in ray.get for B.go"
 
 
-def test_no_record_is_of_an_example_that_is_gone() -> None:
+def test_every_record_has_an_example() -> None:
     files = {path.relative_to(RECORDED).as_posix().removesuffix(".json.gz") for path in RECORDED.rglob("*.gz")}
 
     assert files == set(NAMES)
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_a_record_has_no_path_of_the_machine_that_recorded_it(name: str) -> None:
+def test_a_record_has_no_path_of_the_recording_machine(name: str) -> None:
     assert b"/root/" not in gzip.decompress(recorded(name).read_bytes())

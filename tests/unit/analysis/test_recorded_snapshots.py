@@ -1,4 +1,4 @@
-"""Snapshots of Ray's own libraries, as they were: what is seen in them is called right, and what is idle is no finding.
+"""Recorded snapshots of Ray's libraries: their parts have the right names, and idle parts cause no findings.
 
 Each was saved by ``dstack snapshot -o`` from a program of a few lines, on the version of Ray in its name; only paths,
 host names and command lines were changed. Only those of serve-coroutines, serve-queue and torch-mesh were saved by a
@@ -34,14 +34,14 @@ def labels(diagnosis: Diagnosis) -> set[str]:
 
 
 @pytest.mark.parametrize("name", ALL)
-def test_nobody_is_called_stuck_for_good(name: str) -> None:
+def test_no_recorded_snapshot_has_a_deadlock(name: str) -> None:
     kinds = {finding.kind for finding in diagnosis_of(name).findings}
 
     assert kinds.isdisjoint({"deadlock", "orphaned", "infeasible"})
 
 
 @pytest.mark.parametrize("name", ALL)
-def test_a_record_holds_nothing_private(name: str) -> None:
+def test_a_record_contains_no_private_data(name: str) -> None:
     text = str(load(RECORDED_CLUSTERS / name))
 
     assert "/root" not in text
@@ -58,7 +58,7 @@ def test_a_serve_application_without_requests_is_clear(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", versions_of("serve-deadlock"))
-def test_two_deployments_that_wait_for_each_other_are_named(name: str) -> None:
+def test_two_deployments_that_wait_for_each_other_are_found(name: str) -> None:
     diagnosis = diagnosis_of(name)
 
     assert {
@@ -106,7 +106,7 @@ def test_trials_are_named(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", versions_of("queue"))
-def test_a_get_from_an_empty_queue_is_named_and_the_other_queue_is_not(name: str) -> None:
+def test_only_the_awaited_empty_queue_is_named(name: str) -> None:
     diagnosis = diagnosis_of(name)
 
     assert diagnosis.verdict == "blocked"
@@ -119,8 +119,8 @@ def test_tasks_that_wait_outside_of_ray_are_named_where_there_is_no_finding(name
     diagnosis = diagnosis_of(name)
 
     assert (diagnosis.verdict, diagnosis.findings) == ("blocked", ())
-    told = "no wait depends on Ray; 4 tasks wait in threading.Event.wait (data1.py:8)"
-    assert headline(diagnosis).startswith(told)
+    expected = "no wait depends on Ray; 4 tasks wait in threading.Event.wait (data1.py:8)"
+    assert headline(diagnosis).startswith(expected)
 
 
 @pytest.mark.parametrize("name", versions_of("torch-mesh"))

@@ -10,7 +10,7 @@ from tests.unit.scenes import Scene, SceneProcess
 WORLD = "tcp://10.0.0.1:29500"
 SIZE = 8
 STRIDES = {"tp": 1, "dp": 2, "pp": 4}
-"""Ranks that follow each other in a dimension are so far apart in the world."""
+"""The distance in the world of consecutive ranks of a dimension."""
 
 
 def group(rank: int, ranks: tuple[int, ...], description: str, world: str = WORLD, name: str = "7") -> ProcessGroup:
@@ -21,8 +21,8 @@ def group(rank: int, ranks: tuple[int, ...], description: str, world: str = WORL
 
 def groups_of(rank: int, world: str = WORLD) -> tuple[ProcessGroup, ...]:
     """The memberships of one rank: the world, one group in each dimension, and one without a name."""
-    everyone = tuple(range(SIZE))
-    found = [group(rank, everyone, "default_pg", world), group(rank, everyone, "undefined", world)]
+    all_ranks = tuple(range(SIZE))
+    found = [group(rank, all_ranks, "default_pg", world), group(rank, all_ranks, "undefined", world)]
     for name, stride in STRIDES.items():
         first = rank - rank // stride % 2 * stride
         found.append(group(rank, (first, first + stride), f"mesh_{name}", world))
@@ -30,13 +30,13 @@ def groups_of(rank: int, world: str = WORLD) -> tuple[ProcessGroup, ...]:
 
 
 def ranked(proc: SceneProcess, rank: int, **known: object) -> SceneProcess:
-    """Makes a process a rank of the run."""
+    """Makes a process a rank of the run, and returns it."""
     proc.known |= {"process_groups": groups_of(rank), "rank": rank, "local_rank": rank, "world_size": SIZE, **known}
     return proc
 
 
 def training(is_elsewhere: Callable[[int], bool] = lambda rank: rank == 3) -> tuple[Scene, list[SceneProcess]]:
-    """A driver that waits for eight trainers, all of which are in one collective but those that load data."""
+    """A driver that waits for eight trainers; all of them are in one collective, except those that load data."""
     scene = Scene()
     driver = scene.driver()
     trainers = [ranked(scene.actor("Trainer", name=f"t{rank}"), rank) for rank in range(SIZE)]

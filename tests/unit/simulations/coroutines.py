@@ -1,7 +1,7 @@
 """Small random clusters of async actors that can be run to their end.
 
-The calls of an actor share its event loop, which one of them may keep to itself, and its one lock. Whoever is not
-blocked, and whose loop is free, ends sooner or later; whoever begins blocks no more.
+The calls of an actor share its event loop, which one of them may block, and its one lock. A work that is not blocked,
+and whose loop is free, ends at some time; a work that begins during the simulation does not block.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ DRIVER = -1
 
 @dataclass(frozen=True)
 class Block:
-    """What somebody is blocked in: needs this many of these works and of ``others``, which nobody knows, or the lock.
+    """A blocking call that needs this many of these works and of ``others``, which are unknown, or needs the lock.
 
-    ``by_coroutine`` awaits works of the same actor themselves instead of their refs; ``in_helper`` has a thread get
-    them all, and awaits that.
+    ``by_coroutine`` awaits works of the same actor as coroutines instead of their refs; with ``in_helper``, a thread
+    gets all refs, and the work awaits that thread.
     """
 
     works: tuple[int, ...]
@@ -39,7 +39,7 @@ class Block:
 
 @dataclass
 class Work:
-    """A task on a thread, or a call of an async actor: suspended, on the loop's thread now, or not begun there."""
+    """A task on a thread, or a call of an async actor: suspended, running on the loop's thread, or not begun."""
 
     actor: int | None
     phase: Phase
@@ -50,8 +50,8 @@ class Work:
 
 
 @dataclass
-class World:
-    """Works by number, actors by number with their slots, and the driver, in an event loop of its own or not."""
+class SimulatedCluster:
+    """Works by number, actors by number with their slots, and the driver, perhaps in an event loop of its own."""
 
     slots: list[int]
     works: list[Work]
@@ -59,18 +59,18 @@ class World:
     is_driver_async: bool
 
     def steps(self) -> Iterator[tuple[str, int]]:
-        """What may happen next."""
+        """The possible next steps: an action and the number of a work, or the driver."""
         for number, work in enumerate(self.works):
-            if work.phase == "runs" and self.has_loop(work) and self.is_free(work.block, work.actor):
+            if work.phase == "runs" and self.has_loop(work) and self.is_satisfied(work.block, work.actor):
                 yield "ends", number
             elif work.phase == "queued" and self.has_free_slot(work):
                 yield "begins", number
-        if self.driver and self.is_free(self.driver, None):
-            yield "goes on", DRIVER
+        if self.driver and self.is_satisfied(self.driver, None):
+            yield "proceeds", DRIVER
 
-    def do(self, step: tuple[str, int]) -> None:
+    def apply(self, step: tuple[str, int]) -> None:
         what, number = step
-        if what == "goes on":
+        if what == "proceeds":
             self.driver = None
         elif what == "ends":
             self.works[number].phase = "ended"
@@ -78,23 +78,23 @@ class World:
             self.works[number].phase = "runs"
             self.works[number].has_begun = self.on_loop(self.works[number].actor) is None
 
-    def go_on(self, order: random.Random, steps: int | None = None) -> None:
-        """Does so many possible steps in any order, or all."""
+    def run(self, order: random.Random, steps: int | None = None) -> None:
+        """Applies this many possible steps in random order, or all."""
         while (possible := list(self.steps())) and steps != 0:
-            self.do(order.choice(possible))
+            self.apply(order.choice(possible))
             steps = None if steps is None else steps - 1
 
-    def left(self) -> set[int]:
-        """Who has not ended; the driver only if it is blocked."""
-        left = {number for number, work in enumerate(self.works) if work.phase != "ended"}
-        return left | {DRIVER} if self.driver else left
+    def unfinished(self) -> set[int]:
+        """The works that have not ended, and the driver if it is blocked."""
+        unfinished = {number for number, work in enumerate(self.works) if work.phase != "ended"}
+        return unfinished | {DRIVER} if self.driver else unfinished
 
     def running(self, actor: int | None) -> list[int]:
         """The works that an actor runs, whether or not they have begun."""
         return [n for n, work in enumerate(self.works) if work.actor == actor is not None and work.phase == "runs"]
 
     def on_loop(self, actor: int | None) -> int | None:
-        """The work that keeps an actor's loop to itself."""
+        """The work that blocks an actor's loop."""
         return next((number for number in self.running(actor) if self.works[number].is_on_loop), None)
 
     def holder(self, actor: int | None) -> int | None:
@@ -107,7 +107,7 @@ class World:
     def has_free_slot(self, work: Work) -> bool:
         return work.actor is not None and len(self.running(work.actor)) < self.slots[work.actor]
 
-    def is_free(self, block: Block | None, actor: int | None) -> bool:
+    def is_satisfied(self, block: Block | None, actor: int | None) -> bool:
         if block is None or block.is_timed:
             return True
         if block.wants_lock:
@@ -116,37 +116,37 @@ class World:
 
 
 @dataclass
-class Show:
-    """A world as a scene, kept up with it."""
+class ClusterScene:
+    """The scene of a simulated cluster; ``update`` brings it up to date."""
 
-    world: World
+    cluster: SimulatedCluster
     scene: Scene = field(default_factory=Scene)
     procs: dict[int, SceneProcess] = field(default_factory=dict)
     calls: list[Call] = field(default_factory=list)
-    who: dict[Key, int] = field(default_factory=dict)
+    work_numbers: dict[Key, int] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.driver = self.scene.driver()
-        self.actors = [self.scene.async_actor() for _ in self.world.slots]
-        for number, work in enumerate(self.world.works):
+        self.actors = [self.scene.async_actor() for _ in self.cluster.slots]
+        for number, work in enumerate(self.cluster.works):
             self.procs[number] = self.scene.worker() if work.actor is None else self.actors[work.actor]
             self.calls.append(self._submit(work))
         self.update()
 
     def update(self) -> None:
-        """Shows the world as it is now, and learns by which keys its works are known."""
+        """Brings the scene up to date with the cluster, and records the keys of its works."""
         self._show_records()
         for proc in self.scene.procs:
             proc.running, proc.coros, proc.coroutines_read = [], [], True
             del proc.threads[2 if proc in self.actors else 1 :]
         for actor in self.actors:
             actor.threads[-1].call, actor.threads[-1].task_id, actor.threads[-1].is_idle_loop = None, None, True
-        shown = [number for number, work in enumerate(self.world.works) if work.phase == "runs"]
+        shown = [number for number, work in enumerate(self.cluster.works) if work.phase == "runs"]
         executions = {number: self._begin(number) for number in shown}
         for number, execution in executions.items():
             if execution is not None:
-                self._note(execution, number)
-                self._block(number, execution, self.world.works[number].block)
+                self._record(execution, number)
+                self._block(number, execution, self.cluster.works[number].block)
         self._show_driver()
 
     def _submit(self, work: Work) -> Call:
@@ -156,17 +156,17 @@ class Show:
 
     def _show_records(self) -> None:
         self.driver.submitted.clear()
-        for number, (work, call) in enumerate(zip(self.world.works, self.calls, strict=True)):
-            self.who[call.key] = number
-            call.has_arrived = work.phase == "queued" and not self.world.has_free_slot(work)
+        for number, (work, call) in enumerate(zip(self.cluster.works, self.calls, strict=True)):
+            self.work_numbers[call.key] = number
+            call.has_arrived = work.phase == "queued" and not self.cluster.has_free_slot(work)
             if work.phase == "ended":
                 self.driver.has(call)
             else:
                 self.driver.submitted.append(call)
 
     def _begin(self, number: int) -> SceneThread | SceneCoroutine | None:
-        """What runs a work: nothing yet where it has not begun."""
-        work, proc, call = self.world.works[number], self.procs[number], self.calls[number]
+        """Starts a work in the scene, and returns its execution; None where it has not begun."""
+        work, proc, call = self.cluster.works[number], self.procs[number], self.calls[number]
         if work.actor is None:
             proc.runs(call)
             return proc.threads[0]
@@ -174,7 +174,7 @@ class Show:
             proc.running.append(call)
             proc.threads[1].computes().task_id = call.task.task_id
             return proc.threads[1]
-        if not work.has_begun and self.world.on_loop(work.actor) is not None:
+        if not work.has_begun and self.cluster.on_loop(work.actor) is not None:
             proc.running.append(call)
             return None
         coro = proc.begins(call)
@@ -183,15 +183,15 @@ class Show:
 
     def _show_driver(self) -> None:
         execution: SceneThread | SceneCoroutine = self.driver.threads[0].computes()
-        self._note(execution, DRIVER)
-        if self.world.is_driver_async:
+        self._record(execution, DRIVER)
+        if self.cluster.is_driver_async:
             execution = self.driver.coroutine()
             self.driver.threads[0].awaits(execution)
-            self._note(execution, DRIVER)
-        self._block(DRIVER, execution, self.world.driver)
+            self._record(execution, DRIVER)
+        self._block(DRIVER, execution, self.cluster.driver)
 
-    def _note(self, execution: SceneThread | SceneCoroutine, number: int) -> None:
-        self.who[execution.key] = number
+    def _record(self, execution: SceneThread | SceneCoroutine, number: int) -> None:
+        self.work_numbers[execution.key] = number
 
     def _block(self, number: int, execution: SceneThread | SceneCoroutine, block: Block | None) -> None:
         if block is None:
@@ -203,38 +203,38 @@ class Show:
         blocked: SceneThread | SceneCoroutine = execution
         if block.in_helper:
             blocked = execution.process.thread("helper", "user")
-            self._note(blocked, number)
+            self._record(blocked, number)
             execution.joins(blocked) if isinstance(execution, SceneThread) else execution.awaits((blocked,))
         if isinstance(blocked, SceneThread):
             refs = [self.calls[work].ref for work in block.works]
-            needs = max(1, block.needs - block.others)  # threads wait for nothing but refs
+            needs = max(1, block.needs - block.others)  # threads wait only for refs
             blocked.waits(*refs, num_returns=needs, timeout_s=timeout_s)
             return
         things = [self._awaited(number, work, block) for work in block.works]
         blocked.awaits(*things, others=block.others, num_returns=block.needs, timeout_s=timeout_s)
 
     def _awaited(self, number: int, other: int, block: Block) -> Call | SceneCoroutine:
-        """A work by its ref, or as the coroutine it is; one that is on the loop now is not among the suspended."""
-        mine, work = self.world.works[number] if number != DRIVER else None, self.world.works[other]
+        """The ref of a work, or its coroutine if that is suspended."""
+        mine, work = self.cluster.works[number] if number != DRIVER else None, self.cluster.works[other]
         is_near = mine is not None and mine.actor == work.actor is not None
         if not (block.by_coroutine and is_near and work.phase == "runs" and work.has_begun):
             return self.calls[other]
         return SceneCoroutine(self.procs[other], other + 1, None)
 
     def _wants_lock(self, number: int, execution: SceneThread | SceneCoroutine, timeout_s: float | None) -> None:
-        holder = self.world.holder(self.world.works[number].actor)
+        holder = self.cluster.holder(self.cluster.works[number].actor)
         if holder is None:
             execution.is_in("the lock that is free") if isinstance(execution, SceneCoroutine) else execution.computes()
             return
-        is_thread = self.world.works[holder].is_on_loop
+        is_thread = self.cluster.works[holder].is_on_loop
         held = self.procs[holder].threads[1] if is_thread else SceneCoroutine(self.procs[holder], holder + 1, None)
         execution.wants_lock("0x1", held, timeout_s=timeout_s)
 
 
 @st.composite
-def coroutine_worlds(draw: st.DrawFn) -> World:
-    """Worlds of a few works, most of them blocked."""
-    world = World(
+def coroutine_clusters(draw: st.DrawFn) -> SimulatedCluster:
+    """Clusters of a few works, most of them blocked."""
+    cluster = SimulatedCluster(
         slots=draw(st.lists(st.integers(1, 3), min_size=1, max_size=2)),
         works=[],
         driver=None,
@@ -242,53 +242,55 @@ def coroutine_worlds(draw: st.DrawFn) -> World:
     )
     count = draw(st.integers(1, 7))
     for _ in range(count):
-        world.works.append(draw(_works(world)))
-    for number, work in enumerate(world.works):
+        cluster.works.append(draw(_works(cluster)))
+    for number, work in enumerate(cluster.works):
         if work.phase == "runs" and work.has_begun:
             work.block = draw(_blocks(count))
-            work.block = _fitting(world, number, work.block)
-    world.driver = draw(_blocks(count))
-    if world.driver and world.driver.wants_lock:
-        world.driver = None
-    if world.driver and (world.driver.in_helper or not world.is_driver_async):
-        world.driver = _of_thread(world.driver)
-    return world
+            work.block = _valid_block(cluster, number, work.block)
+    cluster.driver = draw(_blocks(count))
+    if cluster.driver and cluster.driver.wants_lock:
+        cluster.driver = None
+    if cluster.driver and (cluster.driver.in_helper or not cluster.is_driver_async):
+        cluster.driver = _block_of_thread(cluster.driver)
+    return cluster
 
 
-def _fitting(world: World, number: int, block: Block | None) -> Block | None:
-    """The block as this work can be in it."""
-    work = world.works[number]
+def _valid_block(cluster: SimulatedCluster, number: int, block: Block | None) -> Block | None:
+    """The block in a form that is possible for this work."""
+    work = cluster.works[number]
     if block is None:
         return None
     if block.wants_lock:
-        return block if world.holder(work.actor) not in (None, number) else None
-    return _of_thread(block) if work.actor is None or work.is_on_loop or block.in_helper else block
+        return block if cluster.holder(work.actor) not in (None, number) else None
+    return _block_of_thread(block) if work.actor is None or work.is_on_loop or block.in_helper else block
 
 
-def _of_thread(block: Block) -> Block:
-    """A thread knows of everything that it waits for who gives it."""
+def _block_of_thread(block: Block) -> Block:
+    """The block in a form for threads, which have no unknown dependencies."""
     needs = min(block.needs, len(block.works))
     return Block(works=block.works, needs=needs, is_timed=block.is_timed, in_helper=block.in_helper)
 
 
 @st.composite
-def _works(draw: st.DrawFn, world: World) -> Work:
-    work = Work(actor=draw(st.sampled_from([None, *range(len(world.slots)), *range(len(world.slots))])), phase="runs")
+def _works(draw: st.DrawFn, cluster: SimulatedCluster) -> Work:
+    work = Work(
+        actor=draw(st.sampled_from([None, *range(len(cluster.slots)), *range(len(cluster.slots))])), phase="runs"
+    )
     if work.actor is None:
         work.phase = draw(st.sampled_from(["runs", "runs", "ended"]))
-    elif not world.has_free_slot(work):
+    elif not cluster.has_free_slot(work):
         work.phase = "queued"
-    elif world.on_loop(work.actor) is not None:
+    elif cluster.on_loop(work.actor) is not None:
         work.has_begun = draw(st.booleans())
     else:
         work.is_on_loop = draw(st.sampled_from([False, False, True]))
-    if work.actor is not None and work.has_begun and work.phase == "runs" and world.holder(work.actor) is None:
+    if work.actor is not None and work.has_begun and work.phase == "runs" and cluster.holder(work.actor) is None:
         work.holds_lock = draw(st.booleans())
     return work
 
 
 def _blocks(count: int) -> st.SearchStrategy[Block | None]:
-    """Mostly an await of one to three, all or some, sometimes the lock, a timeout, or none."""
+    """Mostly an await of one to three works, all or some, sometimes the lock, a timeout, or no block."""
 
     def block(
         works: list[int], needs: int, others: int, kind: str, by_coroutine: bool, in_helper: bool

@@ -1,9 +1,9 @@
-"""Random little clusters whose threads also wait on objects of their own process, run to their end without any graph.
+"""Small random clusters whose threads also wait on objects of their own process, and that can be run to their end.
 
-An object is known to be reached by some threads of its process, or by the actor's instance, so by all calls of it.
-Whoever is not blocked ends sooner or later. A wait on an object is over once anything has ended that may have reached
-it: what is known to, any other thread of the process, and whatever can call into it. Where nothing is known to reach an
-object, its wait may be over at any time.
+Some threads of the process are known to reach an object, or the actor's instance does, and so do all its calls.
+A thread that is not blocked ends at some time. A wait on an object ends once any work has ended that may have reached
+the object: the known threads, any other thread of the process, and any work that can call into it. Where nothing is
+known to reach an object, its wait may end at any time.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ Timeout = Literal["none", "polls", "gives up"]
 
 @dataclass(frozen=True)
 class Wait:
-    """A ``ray.get`` of works, all of them, or where ``on_object`` is true, a wait on an object of the own process."""
+    """A ``ray.get`` of all these works, or if ``on_object``, a wait on an object of the own process."""
 
     works: tuple[int, ...] = ()
     on_object: bool = False
@@ -35,18 +35,18 @@ class Wait:
 
 @dataclass
 class Thread:
-    """A thread of a process with what it runs, the work of its own number; of an actor's, a call."""
+    """A thread of a process; it runs the work with its number, which is a call if the process is an actor's."""
 
     process: int
     wait: Wait | None = None
 
 
 @dataclass
-class World:
-    """Processes, of which the first is the driver's and the others actors'; their threads; calls that are queued.
+class SimulatedCluster:
+    """Processes, the first of the driver and the others of actors, their threads, and queued calls.
 
-    Works are the threads by number, then the queued calls, each of an actor all of whose slots are taken. ``handles``
-    are by process the actors that it can call besides; the driver can call all.
+    Works are the threads by number, then the queued calls, each at an actor whose slots are all in use. ``handles``
+    are the actors that each process can call; the driver can call all actors.
     """
 
     processes: int
@@ -56,12 +56,12 @@ class World:
     ended: set[int] = field(default_factory=set)
 
     def of_process(self, process: int) -> list[int]:
-        """The works in a process, also those that are queued there."""
+        """The works in a process, including queued calls."""
         running = [number for number, thread in enumerate(self.threads) if thread.process == process]
         return running + [len(self.threads) + n for n, actor in enumerate(self.queued) if actor == process]
 
     def users(self, process: int) -> set[int]:
-        """The processes from which something can reach into this one, also through others."""
+        """The processes that can call into this one, directly or through other processes."""
         found, ahead = {process}, [process]
         while ahead:
             one = ahead.pop()
@@ -92,60 +92,60 @@ class World:
         able = {work for process in self.users(thread.process) for work in self.of_process(process)}
         return not self.ended.isdisjoint(able)
 
-    def at_rest(self) -> set[int]:
-        """The threads that wait as those of an idle service do: on objects reached only by threads that do as well."""
+    def idle_services(self) -> set[int]:
+        """The threads that wait as an idle service does: on objects that only such threads reach."""
         found = {n for n, one in enumerate(self.threads) if one.wait and one.wait.on_object}
-        while leaving := {number for number in found if not self._rests(self.threads[number], found)}:
-            found -= leaving
+        while active := {number for number in found if not self._is_idle_service(self.threads[number], found)}:
+            found -= active
         return found
 
-    def _rests(self, thread: Thread, others: set[int]) -> bool:
+    def _is_idle_service(self, thread: Thread, others: set[int]) -> bool:
         wait = thread.wait
         is_called = any(work >= len(self.threads) for work in self.of_process(thread.process))
-        assert wait is not None, "it waits on an object"
+        assert wait is not None, "the thread waits on an object"
         return wait.timeout == "none" and not (wait.by_actor and is_called) and others.issuperset(wait.reached_by)
 
-    def with_free(self, threads: set[int]) -> World:
-        """The same world in which these threads do not wait."""
+    def without_waits(self, threads: set[int]) -> SimulatedCluster:
+        """The same cluster, in which these threads do not wait."""
         free = [Thread(one.process, None if n in threads else one.wait) for n, one in enumerate(self.threads)]
         return replace(self, threads=free, ended=set(self.ended))
 
     def suspected(self) -> set[int]:
-        """The threads of which it is assumed that only what is known can end their waits, or that they only poll."""
+        """The threads whose waits are assumed to end by known works only, or that are assumed to only poll."""
         waits = ((number, thread.wait) for number, thread in enumerate(self.threads))
         return {number for number, wait in waits if wait and (wait.on_object or wait.timeout == "polls")}
 
-    def held_by_assumptions_alone(self) -> set[int]:
-        """The threads that would be left though all ended that wait under no assumption."""
-        world = self.with_free(set())
-        world.ended = set(range(len(self.threads) + len(self.queued))) - self.suspected()
-        world.go_on(random.Random(0))
-        return world.left()
+    def stuck_under_assumptions(self) -> set[int]:
+        """The threads that are stuck even if all waits without an assumption end."""
+        cluster = self.without_waits(set())
+        cluster.ended = set(range(len(self.threads) + len(self.queued))) - self.suspected()
+        cluster.run(random.Random(0))
+        return cluster.unfinished()
 
     def _is_linked(self, process: int, wait: Wait) -> bool:
-        """Whether anything is known that reaches the object."""
+        """Whether any thread or call is known to reach the object."""
         is_called = any(work >= len(self.threads) for work in self.of_process(process))
         return bool(wait.reached_by) or (wait.by_actor and is_called)
 
-    def go_on(self, order: random.Random) -> None:
-        """Does all that is possible, in any order."""
+    def run(self, order: random.Random) -> None:
+        """Ends all works that can end, in random order."""
         while possible := list(self.steps()):
             self.ended.add(order.choice(possible))
 
-    def left(self) -> set[int]:
+    def unfinished(self) -> set[int]:
         return set(range(len(self.threads) + len(self.queued))) - self.ended
 
 
-class Show:
-    """A world as a scene, before anything has ended."""
+class ClusterScene:
+    """The scene of a simulated cluster, before any work has ended."""
 
-    def __init__(self, world: World) -> None:
-        self.world = world
+    def __init__(self, cluster: SimulatedCluster) -> None:
+        self.cluster = cluster
         self.scene = Scene()
         self.driver = self.scene.driver()
         self.procs = [self.driver]
-        for process in range(1, world.processes):
-            slots = sum(thread.process == process for thread in world.threads)
+        for process in range(1, cluster.processes):
+            slots = sum(thread.process == process for thread in cluster.threads)
             self.procs.append(self.scene.threaded_actor(slots, owner_id=self.driver.worker_id))
         self.threads: list[SceneThread] = []
         self.calls: list[Call] = []
@@ -153,17 +153,17 @@ class Show:
             proc.works_for()
             proc.tasks_read = True
             self._fill(process, proc)
-        queued = (self.scene.call(self.procs[actor], "queued", by=self.driver).arrives() for actor in world.queued)
+        queued = (self.scene.call(self.procs[actor], "queued", by=self.driver).arrives() for actor in cluster.queued)
         self.calls += queued
-        for process, handles in world.handles.items():
+        for process, handles in cluster.handles.items():
             for actor in handles:
                 self.procs[process].holds(self.procs[actor])
-        for number in range(len(world.threads)):
-            self.show(number)
+        for number in range(len(cluster.threads)):
+            self.show_thread(number)
 
     def _fill(self, process: int, proc: SceneProcess) -> None:
-        """The threads of a process; an actor's are its slots, each of which runs a call."""
-        own = [number for number, thread in enumerate(self.world.threads) if thread.process == process]
+        """Adds the threads of a process; the threads of an actor are its slots, and each runs a call."""
+        own = [number for number, thread in enumerate(self.cluster.threads) if thread.process == process]
         if process == DRIVER:
             self.threads += [proc.threads[0], *(proc.thread(f"thread {n}", "user") for n in own[1:])]
             self.calls += [Call(self.scene.task("main", by=proc).task) for _ in own]
@@ -173,10 +173,10 @@ class Show:
             self.calls += [self.scene.call(proc, "run", by=self.driver) for _ in own]
             proc.runs(*self.calls[-len(own) :])
 
-    def show(self, number: int) -> None:
-        """A thread in its wait."""
-        thread, wait = self.threads[number], self.world.threads[number].wait
-        is_call = self.world.threads[number].process != DRIVER
+    def show_thread(self, number: int) -> None:
+        """Puts a thread into its wait."""
+        thread, wait = self.threads[number], self.cluster.threads[number].wait
+        is_call = self.cluster.threads[number].process != DRIVER
         thread.computes().is_torn = False
         thread.function, thread.task_id = "run", self.calls[number].task.task_id if is_call else None
         if wait is None:
@@ -188,16 +188,16 @@ class Show:
         else:
             thread.gets(*(self.calls[work] for work in wait.works), timeout_s=timeout_s)
 
-    def who(self) -> dict[Key, int]:
-        """By vertex: the work."""
+    def work_numbers(self) -> dict[Key, int]:
+        """The number of the work of each vertex."""
         keys: dict[Key, int] = {thread.key: number for number, thread in enumerate(self.threads)}
         queued = range(len(self.threads), len(self.calls))
         return keys | {self.calls[number].key: number for number in queued}
 
 
 @st.composite
-def linked_worlds(draw: st.DrawFn, *, timeouts: tuple[Timeout, ...] = ("none",)) -> World:
-    """A driver and up to two actors with a few threads each, most of them blocked. Only calls are waited for."""
+def linked_clusters(draw: st.DrawFn, *, timeouts: tuple[Timeout, ...] = ("none",)) -> SimulatedCluster:
+    """A driver and up to two actors with a few threads each, most of them blocked; gets are of calls only."""
     counts = draw(st.lists(st.sampled_from([1, 1, 2, 2, 3]), min_size=1, max_size=3))
     threads = [Thread(process) for process, count in enumerate(counts) for _ in range(count)]
     actors = list(range(1, len(counts)))
@@ -205,17 +205,17 @@ def linked_worlds(draw: st.DrawFn, *, timeouts: tuple[Timeout, ...] = ("none",))
     handles: dict[int, set[int]] = {}
     for process in actors:
         handles[process] = set(draw(st.lists(st.sampled_from(actors), max_size=1))) - {process}
-    world = World(len(counts), threads, queued, handles)
+    cluster = SimulatedCluster(len(counts), threads, queued, handles)
     for number, thread in enumerate(threads):
-        thread.wait = draw(_waits(world, number, timeouts))
-    return world
+        thread.wait = draw(_waits(cluster, number, timeouts))
+    return cluster
 
 
 @st.composite
-def _waits(draw: st.DrawFn, world: World, number: int, timeouts: tuple[Timeout, ...]) -> Wait | None:
-    process = world.threads[number].process
-    works = [n for n, other in enumerate(world.threads) if other.process != DRIVER]
-    works += range(len(world.threads), len(world.threads) + len(world.queued))
+def _waits(draw: st.DrawFn, cluster: SimulatedCluster, number: int, timeouts: tuple[Timeout, ...]) -> Wait | None:
+    process = cluster.threads[number].process
+    works = [n for n, other in enumerate(cluster.threads) if other.process != DRIVER]
+    works += range(len(cluster.threads), len(cluster.threads) + len(cluster.queued))
     kind = draw(st.sampled_from(["get", "get", "get", "get", "object", "object", "object", "none"]))
     timeout = draw(st.sampled_from(timeouts))
     if kind == "get" and works:
@@ -223,7 +223,7 @@ def _waits(draw: st.DrawFn, world: World, number: int, timeouts: tuple[Timeout, 
             works=tuple(draw(st.lists(st.sampled_from(works), min_size=1, max_size=2, unique=True))), timeout=timeout
         )
     if kind == "object":
-        mates = [n for n, other in enumerate(world.threads) if other.process == process and n != number]
+        mates = [n for n, other in enumerate(cluster.threads) if other.process == process and n != number]
         reached = draw(st.lists(st.sampled_from(mates), max_size=2, unique=True)) if mates else []
         by_actor = process != DRIVER and draw(st.booleans())
         return Wait(on_object=True, reached_by=tuple(reached), by_actor=by_actor, timeout=timeout)

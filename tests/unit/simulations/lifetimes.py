@@ -1,9 +1,9 @@
-"""Random little clusters in which actors, placement groups and tasks hold GPUs, run to their end without any graph.
+"""Small random clusters in which actors, placement groups and tasks hold GPUs, and that can be run to their end.
 
-Whoever is not blocked goes on: a task ends, and a process may do whatever Ray lets it: call the actors whose handles it
-has, and end them, and those it can look up by name; remove the placement groups of its job; and, as a driver, end with
-all actors of its job. Whoever is called goes on in turn. What was waited for is placed once some node has room for it.
-Doing a thing never hinders another, so who has not gone on when nothing more can happen never will.
+A process that is not blocked proceeds: a task ends, and a process may use all of Ray. It can call and end the actors
+whose handles it has or that it finds by name, remove the placement groups of its job, and, as a driver, end with
+all actors of its job. An actor that is called proceeds, too. A pending request is placed once a node has room for it.
+No step prevents another step, so a process that has not proceeded when no step is possible never will.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ Passing = Literal["variable", "argument", "inside a value"]
 
 @dataclass
 class Process:
-    """A driver, an actor's process, or a worker with its task; ``waits_for`` are works, all of them, None if it runs.
+    """A driver, an actor's process, or a worker with its task; it runs if ``waits_for`` is None.
 
-    An actor that runs nothing is ``idle``. ``handles`` are of actors, by number.
+    An actor that runs no call is ``idle``. ``handles`` are handles of actors, by number.
     """
 
     kind: Literal["driver", "actor", "task"]
@@ -46,15 +46,15 @@ class Process:
 
 @dataclass
 class Request:
-    """A task that has no node yet, submitted by a process."""
+    """A task of a process that is not placed yet."""
 
     owner: int
     gpus: int
 
 
 @dataclass
-class Reserved:
-    """A placement group that has its place."""
+class PlacedGroup:
+    """A placement group that is placed."""
 
     job: int
     node: int
@@ -63,16 +63,16 @@ class Reserved:
 
 
 @dataclass
-class World:
-    """Works are what may be waited for: first the processes by number (what runs in them), then the requests."""
+class SimulatedCluster:
+    """A cluster whose works are the tasks and calls of the processes, by process number, and then the requests."""
 
     nodes: list[int]
     processes: list[Process]
     requests: list[Request]
-    groups: list[Reserved]
+    groups: list[PlacedGroup]
 
     def free(self, ended: set[int], removed: set[int], placed: Iterable[tuple[int, int]] = ()) -> list[int]:
-        """What each node has left."""
+        """The free GPUs of each node."""
         free = list(self.nodes)
         for number, process in enumerate(self.processes):
             if number not in ended:
@@ -83,7 +83,7 @@ class World:
         return free
 
     def stuck(self) -> set[int]:
-        """The works that never end, and the drivers that never go on."""
+        """The works that never end, and the drivers that never proceed."""
         active = {n for n, p in enumerate(self.processes) if p.waits_for is None and not p.idle}
         done = set(active)
         ended: set[int] = set()
@@ -113,13 +113,13 @@ class World:
         return self.processes[request.owner].job
 
     def _reached_by_request(self, request: Request) -> Iterator[int]:
-        """A task that begins has what it was passed, and is of its owner's job."""
+        """The actors that a request can call once it runs: those in its arguments, and those of its owner's job."""
         passed = self.processes[request.owner].handles
         yield from (actor for actor, how in passed.items() if how == "argument")
-        yield from self._open_to(self._job_of(request))
+        yield from self._actors_of_job(self._job_of(request))
 
-    def _open_to(self, job: int) -> Iterator[int]:
-        """The actors that anybody of a job can get."""
+    def _actors_of_job(self, job: int) -> Iterator[int]:
+        """The actors that any process of a job can call."""
         for number, process in enumerate(self.processes):
             if process.kind == "actor" and process.named_in == job:
                 yield number
@@ -132,8 +132,8 @@ class World:
         process = self.processes[number]
         yield from process.handles
         yield from (n for n, p in enumerate(self.processes) if p.kind == "actor" and p.owner == number)
-        yield from self._open_to(process.job)
-        for other in self.processes:  # what it was passed by its owner
+        yield from self._actors_of_job(process.job)
+        for other in self.processes:  # the handles in its arguments
             if process.kind == "task" and self.processes[process.owner] is other:
                 yield from (actor for actor, how in other.handles.items() if how == "argument")
 
@@ -152,26 +152,26 @@ class World:
         yield from (n for n, group in enumerate(self.groups) if job in (group.job, group.named_in))
 
 
-class Show:
-    """A world as a scene."""
+class ClusterScene:
+    """The scene of a simulated cluster."""
 
-    def __init__(self, world: World) -> None:
-        self.world = world
+    def __init__(self, cluster: SimulatedCluster) -> None:
+        self.cluster = cluster
         self.scene = Scene()
-        nodes = [self.scene.node(GPU=float(gpus)) for gpus in world.nodes]
-        for node, free in zip(nodes, world.free(set(), set()), strict=True):
+        nodes = [self.scene.node(GPU=float(gpus)) for gpus in cluster.nodes]
+        for node, free in zip(nodes, cluster.free(set(), set()), strict=True):
             self.scene.available[node.node_id] = {"GPU": float(free)}
-        jobs = {process.job for process in world.processes}
+        jobs = {process.job for process in cluster.processes}
         self.scene.jobs = [Job(job_id=JOBS[job], namespace=NAMESPACES[job]) for job in sorted(jobs)]
         self.procs: list[SceneProcess] = []
         self.calls: list[Call] = []
-        for process in world.processes:
+        for process in cluster.processes:
             self.procs.append(self._proc(process, nodes[process.node]))
-        self.calls = [self._call(number, process) for number, process in enumerate(world.processes)]
-        self.calls += [self._request(request) for request in world.requests]
-        for process, proc in zip(world.processes, self.procs, strict=True):
+        self.calls = [self._call(number, process) for number, process in enumerate(cluster.processes)]
+        self.calls += [self._request(request) for request in cluster.requests]
+        for process, proc in zip(cluster.processes, self.procs, strict=True):
             self._show(process, proc)
-        for group in world.groups:
+        for group in cluster.groups:
             self.scene.group(
                 "CREATED",
                 Bundle(resources={"GPU": float(group.gpus)}, node_id=nodes[group.node].node_id),
@@ -180,8 +180,8 @@ class Show:
                 namespace=NAMESPACES[group.named_in or 0],
             )
 
-    def who(self) -> dict[Key, int]:
-        """By vertex: the work, or the driver."""
+    def work_numbers(self) -> dict[Key, int]:
+        """The number of the work or driver of each vertex."""
         keys = {call.key: number for number, call in enumerate(self.calls)}
         return keys | {proc.key: number for number, proc in enumerate(self.procs)}
 
@@ -218,7 +218,7 @@ class Show:
             by=self.procs[request.owner],
             state="PENDING_NODE_ASSIGNMENT",
             required_resources={"GPU": float(request.gpus)},
-            job_id=JOBS[self.world.processes[request.owner].job],
+            job_id=JOBS[self.cluster.processes[request.owner].job],
         )
 
     def _show(self, process: Process, proc: SceneProcess) -> None:
@@ -241,72 +241,74 @@ class Show:
 
 
 @st.composite
-def holding_worlds(draw: st.DrawFn, *, one_gpu_each: bool = False) -> World:
-    """One or two jobs on one or two nodes, in which most are blocked; requests are perhaps all for one GPU."""
-    world = World(nodes=draw(st.lists(st.integers(1, 3), min_size=1, max_size=2)), processes=[], requests=[], groups=[])
+def lifetime_clusters(draw: st.DrawFn, *, one_gpu_each: bool = False) -> SimulatedCluster:
+    """One or two jobs on one or two nodes, with mostly blocked processes; requests may all be for one GPU."""
+    cluster = SimulatedCluster(
+        nodes=draw(st.lists(st.integers(1, 3), min_size=1, max_size=2)), processes=[], requests=[], groups=[]
+    )
     jobs = draw(st.integers(1, 2))
     for job in range(jobs):
-        world.processes.append(Process(kind="driver", job=job, owner=job))
+        cluster.processes.append(Process(kind="driver", job=job, owner=job))
     for _ in range(draw(st.integers(0, 5))):
-        world.processes.append(draw(_processes(world)))
+        cluster.processes.append(draw(_processes(cluster)))
     for _ in range(draw(st.integers(0, 2))):
-        room = draw(_room(world))
+        room = draw(_free_gpus(cluster))
         if room[1]:
             named_in = draw(st.sampled_from([None, None, *range(jobs)]))
-            world.groups.append(Reserved(draw(st.integers(0, jobs - 1)), room[0], room[1], named_in))
-    owners = st.sampled_from([n for n, p in enumerate(world.processes) if not p.idle])
+            cluster.groups.append(PlacedGroup(draw(st.integers(0, jobs - 1)), room[0], room[1], named_in))
+    owners = st.sampled_from([n for n, p in enumerate(cluster.processes) if not p.idle])
     for _ in range(draw(st.integers(1, 3))):
-        world.requests.append(Request(draw(owners), draw(st.integers(1, 1 if one_gpu_each else max(world.nodes)))))
-    _place_nothing(world)
-    for process in world.processes:
-        _connect(draw, world, process)
-    return world
+        cluster.requests.append(Request(draw(owners), draw(st.integers(1, 1 if one_gpu_each else max(cluster.nodes)))))
+    _keep_pending_requests(cluster)
+    for process in cluster.processes:
+        _connect(draw, cluster, process)
+    return cluster
 
 
 @st.composite
-def _processes(draw: st.DrawFn, world: World) -> Process:
-    owner = draw(st.sampled_from([n for n, p in enumerate(world.processes) if not p.idle]))
-    node, gpus = draw(_room(world))
+def _processes(draw: st.DrawFn, cluster: SimulatedCluster) -> Process:
+    owner = draw(st.sampled_from([n for n, p in enumerate(cluster.processes) if not p.idle]))
+    node, gpus = draw(_free_gpus(cluster))
     process = Process(
         kind=draw(st.sampled_from(["actor", "actor", "task"])),
-        job=world.processes[owner].job,
+        job=cluster.processes[owner].job,
         owner=owner,
         node=node,
         gpus=gpus,
     )
     if process.kind == "actor":
         process.idle = draw(st.booleans())
-        jobs = sum(other.kind == "driver" for other in world.processes)
+        jobs = sum(other.kind == "driver" for other in cluster.processes)
         process.named_in = draw(st.sampled_from([None, None, None, *range(jobs)]))
         process.detached = process.named_in is not None and draw(st.booleans())
     return process
 
 
 @st.composite
-def _room(draw: st.DrawFn, world: World) -> tuple[int, int]:
-    """A node, and as many GPUs of it as are to be taken."""
-    free = world.free(set(), set())
+def _free_gpus(draw: st.DrawFn, cluster: SimulatedCluster) -> tuple[int, int]:
+    """A node, and a number of its free GPUs."""
+    free = cluster.free(set(), set())
     node = draw(st.integers(0, len(free) - 1))
     return node, draw(st.integers(0, free[node]))
 
 
-def _place_nothing(world: World) -> None:
-    """Makes requests too large for what is free, as those that are placed at once would be no requests."""
-    room = max(world.free(set(), set()))
-    world.requests = [request for request in world.requests if room < request.gpus]
+def _keep_pending_requests(cluster: SimulatedCluster) -> None:
+    """Drops the requests that fit into the free GPUs, as they would be placed at once."""
+    room = max(cluster.free(set(), set()))
+    cluster.requests = [request for request in cluster.requests if room < request.gpus]
 
 
-def _connect(draw: st.DrawFn, world: World, process: Process) -> None:
-    """Blocks a process, mostly, and gives it handles."""
-    works = [n for n, p in enumerate(world.processes) if p.kind != "driver" and not p.idle and p is not process]
-    works += range(len(world.processes), len(world.processes) + len(world.requests))
+def _connect(draw: st.DrawFn, cluster: SimulatedCluster, process: Process) -> None:
+    """Blocks a process in most cases, and gives it handles."""
+    works = [n for n, p in enumerate(cluster.processes) if p.kind != "driver" and not p.idle and p is not process]
+    works += range(len(cluster.processes), len(cluster.processes) + len(cluster.requests))
     if works and not process.idle and draw(st.sampled_from([True, True, True, False])):
         process.waits_for = tuple(draw(st.lists(st.sampled_from(works), min_size=1, max_size=2, unique=True)))
-    actors = [n for n, p in enumerate(world.processes) if p.kind == "actor" and p is not process]
+    actors = [n for n, p in enumerate(cluster.processes) if p.kind == "actor" and p is not process]
     if actors:
-        number = world.processes.index(process)
-        unfinished = [p for p in world.processes if p is not process and p.kind != "driver" and not p.idle]
-        owners = {one.owner for one in unfinished} | {one.owner for one in world.requests}
+        number = cluster.processes.index(process)
+        unfinished = [p for p in cluster.processes if p is not process and p.kind != "driver" and not p.idle]
+        owners = {one.owner for one in unfinished} | {one.owner for one in cluster.requests}
         passing: list[Passing] = ["variable", "inside a value", *(("argument",) if number in owners else ())]
         ways = st.sampled_from(passing)
         process.handles = draw(st.dictionaries(st.sampled_from(actors), ways, max_size=2))

@@ -1,9 +1,9 @@
-"""Random little clusters whose actors are ranks of process groups, run to their end without any graph.
+"""Small random clusters whose actors are ranks of process groups, and that can be run to their end.
 
-Each rank runs a program: collectives on groups that it is a member of, sends and receives, gets of other ranks'
+Each rank runs a program: collectives on its groups, sends and receives, gets of other ranks'
 programs or of a further call on them, and work of its own. The members' calls on a group pair up by their number, and
-end only if all of them are of one kind. Some can end early: a root that has sent its data, members that have sent
-theirs, a call that was only begun. Data of a broadcast are passed on from rank to rank.
+end only if all of them have the same kind. Some can end early: a root that has sent its data, members that have sent
+theirs, an asynchronous call. The data of a broadcast are forwarded from rank to rank.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ ENDED = -1
 
 @dataclass(frozen=True)
 class Op:
-    """One step of a program; ``peer`` is the root, the other rank, the rank whose program or call is asked for."""
+    """One step of a program; ``peer`` is the root, the other rank, or the rank whose program or call is awaited."""
 
     kind: Kind
     group: int = 0
@@ -36,13 +36,13 @@ class Op:
 
     @property
     def is_communication(self) -> bool:
-        """Whether the library ends it, without the program."""
+        """Whether the library ends the step without the program."""
         return self.kind in (*COLLECTIVES, "send", "recv")
 
 
 @dataclass
-class World:
-    """The programs of the ranks, and how far each of them is: the number of its step, or that it has ended.
+class SimulatedCluster:
+    """The programs of the ranks, and the number of the present step of each rank, or ENDED.
 
     A send ends at once where messages are ``buffered``, else when the other rank receives. The driver waits for all
     programs.
@@ -61,7 +61,7 @@ class World:
             self._enter(rank)
 
     def op(self, rank: int) -> Op | None:
-        """What a rank is in."""
+        """The present step of a rank."""
         return None if self.at[rank] == ENDED else self.programs[rank][self.at[rank]]
 
     def _enter(self, rank: int) -> None:
@@ -73,7 +73,7 @@ class World:
             self.entered.setdefault((op.group, rank), []).append(Op(kind, op.group, op.peer))
 
     def can_end(self, rank: int) -> bool:
-        """Whether the step that a rank is in can end now."""
+        """Whether the present step of a rank can end."""
         op = self.op(rank)
         if op is None:
             return False
@@ -96,23 +96,23 @@ class World:
         return [other for other in range(len(self.programs)) if other != rank and op.peer in (None, other)]
 
     def _collective_can_end(self, rank: int, op: Op) -> bool:
-        """Whether the members have come that it needs, all of them for the same."""
+        """Whether the members that the step needs have entered, all of them with the same kind."""
         number = len(self.entered[op.group, rank]) - 1
         members = self.groups[op.group]
-        there = [r for r in members if len(self.entered.get((op.group, r), ())) > number]
-        if len({self.entered[op.group, r][number] for r in there}) > 1:
+        present = [r for r in members if len(self.entered.get((op.group, r), ())) > number]
+        if len({self.entered[op.group, r][number] for r in present}) > 1:
             return False
         if op.kind == "gather":
-            return rank != op.peer or len(there) == len(members)
+            return rank != op.peer or len(present) == len(members)
         if op.kind == "scatter":
-            return op.peer in there
+            return op.peer in present
         if op.kind == "broadcast":
             before = {r for r in members if members.index(r) < members.index(rank)}
-            return rank == op.peer or {op.peer, *before} <= set(there)
-        return len(there) == len(members)
+            return rank == op.peer or {op.peer, *before} <= set(present)
+        return len(present) == len(members)
 
     def end(self, rank: int) -> None:
-        """Ends the step of a rank, which goes on to its next one."""
+        """Ends the present step of a rank, which enters its next step."""
         op = self.op(rank)
         assert op is not None
         if op.kind == "send" and op.peer is not None:
@@ -127,8 +127,8 @@ class World:
         """The ranks whose steps can end now."""
         return (rank for rank in range(len(self.programs)) if self.can_end(rank))
 
-    def go_on(self, order: random.Random, steps: int = 1000) -> None:
-        """Does so many steps, or all that are possible, in any order."""
+    def run(self, order: random.Random, steps: int = 1000) -> None:
+        """Ends this many steps, or all that can end, in random order."""
         for _ in range(steps):
             possible = list(self.possible())
             if not possible:
@@ -136,17 +136,17 @@ class World:
             self.end(order.choice(possible))
 
     def settle(self, order: random.Random) -> None:
-        """Ends all that the library ends by itself, as it does within a moment."""
+        """Ends all steps that the library ends by itself within a moment."""
         while possible := [rank for rank in self.possible() if (op := self.op(rank)) and op.is_communication]:
             self.end(order.choice(possible))
 
-    def left(self) -> set[int]:
+    def unfinished(self) -> set[int]:
         """The ranks whose programs have not ended."""
         return {rank for rank in range(len(self.programs)) if self.at[rank] != ENDED}
 
     def is_in_doubt(self) -> bool:
-        """Whether a rank waits in a call in which all members seem to be: a step of another number of some."""
-        return any(self._seems_complete(rank) for rank in self.left())
+        """Whether a rank waits in a call that all members seem to have entered, though some are at another number."""
+        return any(self._seems_complete(rank) for rank in self.unfinished())
 
     def _seems_complete(self, rank: int) -> bool:
         op = self.op(rank)
@@ -165,20 +165,20 @@ class World:
         return len(inside) == len(members)
 
 
-class Show:
-    """A world as a scene, which is brought up to date process by process."""
+class ClusterScene:
+    """The scene of a simulated cluster, which is brought up to date process by process."""
 
-    def __init__(self, world: World) -> None:
-        self.world = world
+    def __init__(self, cluster: SimulatedCluster) -> None:
+        self.cluster = cluster
         self.scene = Scene()
         self.driver = self.scene.driver()
         self.ranks: list[SceneProcess] = []
         self.programs: list[Call] = []
         self.asked: dict[tuple[int, int], Call] = {}
-        for rank in range(len(world.programs)):
+        for rank in range(len(cluster.programs)):
             proc = self.scene.actor("Rank", owner_id=self.driver.worker_id).works_for()
             proc.tasks_read = True
-            proc.is_member(*(self._group(number, rank) for number, ranks in enumerate(world.groups) if rank in ranks))
+            proc.is_member(*(self._group(number, rank) for number, ranks in enumerate(cluster.groups) if rank in ranks))
             self.ranks.append(proc)
             self.programs.append(self.scene.call(proc, "train", by=self.driver))
             for other in self.ranks:
@@ -195,11 +195,11 @@ class Show:
         self.update_driver()
 
     def _group(self, number: int, rank: int) -> ProcessGroup:
-        return group_of(rank, *self.world.groups[number], name=str(number), description=f"g{number}")
+        return group_of(rank, *self.cluster.groups[number], name=str(number), description=f"g{number}")
 
     def update(self, rank: int) -> None:
-        """What one rank shows now."""
-        proc, op, at = self.ranks[rank], self.world.op(rank), self.world.at[rank]
+        """Brings the process of one rank up to date."""
+        proc, op, at = self.ranks[rank], self.cluster.op(rank), self.cluster.at[rank]
         for (asker, step), call in self.asked.items():
             if asker == rank and step != at and call in proc.submitted:
                 proc.submitted.remove(call)
@@ -222,16 +222,16 @@ class Show:
                 thread.collects(op.kind, self._group(op.group, rank), peer=op.peer, mark=str(at + 1))
 
     def update_driver(self) -> None:
-        """What the driver knows now of the programs."""
+        """Brings the driver's records of the programs up to date."""
         for rank, call in enumerate(self.programs):
-            if self.world.at[rank] == ENDED and call in self.driver.submitted:
+            if self.cluster.at[rank] == ENDED and call in self.driver.submitted:
                 self.driver.submitted.remove(call)
                 self.driver.has(call)
         if not self.driver.submitted:
             self.driver.computes()
 
-    def who(self) -> dict[Key, int | None]:
-        """By vertex: the rank that runs there, or that a program or call is for; None for the driver."""
+    def rank_numbers(self) -> dict[Key, int | None]:
+        """The rank of each process, program and call, by its vertex; None for the driver."""
         keys: dict[Key, int | None] = {proc.key: rank for rank, proc in enumerate(self.ranks)}
         keys |= {call.key: rank for rank, call in enumerate(self.programs)}
         keys |= {call.key: rank for (rank, _), call in self.asked.items()}
@@ -239,16 +239,16 @@ class Show:
 
 
 @st.composite
-def group_worlds(draw: st.DrawFn) -> World:
+def group_clusters(draw: st.DrawFn) -> SimulatedCluster:
     """Two to four ranks with one or two groups and short programs."""
     count = draw(st.sampled_from([2, 3, 3, 4]))
-    everybody = tuple(range(count))
-    groups = [everybody]
+    all_ranks = tuple(range(count))
+    groups = [all_ranks]
     if count > 2 and draw(st.booleans()):
-        groups.append(tuple(sorted(draw(st.sets(st.sampled_from(everybody), min_size=2, max_size=count - 1)))))
+        groups.append(tuple(sorted(draw(st.sets(st.sampled_from(all_ranks), min_size=2, max_size=count - 1)))))
     shared = draw(st.lists(_ops(count, groups), min_size=1, max_size=3))
     programs = []
-    for rank in everybody:
+    for rank in all_ranks:
         own = [op for op in shared if rank in groups[op.group]]
         if draw(st.integers(0, 2)) == 0:
             own = [Op("begin", op.group) if op.kind == "all_reduce" else op for op in own]
@@ -257,12 +257,12 @@ def group_worlds(draw: st.DrawFn) -> World:
         if own and draw(st.integers(0, 3)) == 0:
             own.pop(draw(st.integers(0, len(own) - 1)))
         programs.append(own)
-    return World(groups, programs, is_buffered=draw(st.booleans()))
+    return SimulatedCluster(groups, programs, is_buffered=draw(st.booleans()))
 
 
 @st.composite
 def _ops(draw: st.DrawFn, count: int, groups: list[tuple[int, ...]], rank: int | None = None) -> Op:
-    """A step of all ranks, or of one."""
+    """A step of all ranks, or of one rank."""
     kinds: list[Kind] = ["all_reduce", "all_reduce", "new_group", "broadcast", "gather", "scatter", "begin", "work"]
     if rank is not None:
         kinds += ["send", "recv", "get", "get", "call", "call", "call", "work", "work", "work", "begin"]

@@ -1,8 +1,8 @@
-"""Random little clusters that can be run to their end, to know without any graph who can never go on.
+"""Small random clusters of tasks and actors that can be run to their end, to find stuck works without any graph.
 
-A world is a set of works, each a task or an actor call in some phase. It goes on in single steps for as long as any is
-possible: whoever is not blocked ends sooner or later, and whoever begins blocks no more. Works that have not ended when
-no step is possible are stuck for good. A world can be shown as a scene at any time.
+A cluster is a list of works, each a task or an actor call in some phase. It runs in single steps as long as any step is
+possible: a work that is not blocked ends at some time, and a work that begins does not block. Works that have not ended
+when no step is possible are stuck for good. A scene can show the state of a cluster at any time.
 """
 
 from __future__ import annotations
@@ -23,16 +23,16 @@ Kind = Literal["get", "wait", "timed", "timed wait", "polled", "polled wait", "n
 DRIVER = -1
 BLOCKS: tuple[Kind, ...] = ("get", "get", "get", "wait", "wait", "timed", "none")
 POLLS: tuple[Kind, ...] = ("get", "get", "wait", "polled", "polled", "polled wait", "none")
-"""Where all that have timeouts only poll."""
+"""Blocks in which each wait with a timeout belongs to a loop that only polls."""
 POLLS_AND_TIMEOUTS: tuple[Kind, ...] = (*POLLS, "timed", "timed wait")
 
 
 @dataclass(frozen=True)
 class Block:
-    """What somebody is blocked in: needs this many of these works, and perhaps a value that another has put.
+    """A blocking call that needs this many of these works, and perhaps a value that another work has put.
 
-    One that ``is_timed`` gives up in the end and does something else, unless it only ``polls``: then it waits again, in
-    ``ray.wait`` until one more is ready than when it was seen first.
+    A block that ``is_timed`` times out at some time, and the work proceeds; if it only ``polls``, the work waits again,
+    and a ``ray.wait`` ends once another work has ended since the start.
     """
 
     works: tuple[int, ...]
@@ -46,7 +46,7 @@ class Block:
 
 @dataclass
 class Work:
-    """A task or actor call; ``slot`` is the one of its actor in which it runs, one of its concurrency group's."""
+    """A task or actor call; it runs in this ``slot`` of its actor, which belongs to its concurrency group."""
 
     actor: int | None
     owner: int
@@ -59,7 +59,7 @@ class Work:
 
 
 @dataclass
-class World:
+class SimulatedCluster:
     """Works by number, actors by number with the slots of their concurrency groups, and the driver."""
 
     slots: list[tuple[int, ...]]
@@ -67,13 +67,13 @@ class World:
     driver: Block | None
     free_gpus: int
     reads_tasks: bool = False
-    seen_ended: frozenset[int] = frozenset()
-    """The works that had ended before anybody looked."""
+    ended_at_start: frozenset[int] = frozenset()
+    """The works that had ended before the first sample."""
 
     def steps(self) -> Iterator[tuple[str, int]]:
-        """What may happen next."""
+        """The possible next steps: an action and the number of a work, or the driver."""
         for number, work in enumerate(self.works):
-            if work.phase == "runs" and self.is_free(work.block):
+            if work.phase == "runs" and self.is_satisfied(work.block):
                 yield "ends", number
             elif work.phase == "queued" and self.free_slots(work):
                 yield "begins", number
@@ -83,12 +83,12 @@ class World:
                 yield "is sent", number
             elif work.phase == "wants a GPU" and self.free_gpus:
                 yield "gets a GPU", number
-        if self.driver and self.is_free(self.driver):
-            yield "goes on", DRIVER
+        if self.driver and self.is_satisfied(self.driver):
+            yield "proceeds", DRIVER
 
-    def do(self, step: tuple[str, int]) -> None:
+    def apply(self, step: tuple[str, int]) -> None:
         what, number = step
-        if what == "goes on":
+        if what == "proceeds":
             self.driver = None
             return
         work = self.works[number]
@@ -108,48 +108,48 @@ class World:
             case "is sent":
                 work.phase = "runs" if work.actor is None else "queued"
 
-    def loops_alone(self) -> set[int]:
-        """The works that would be left though all had ended but loops that poll: these wait for each other."""
-        world = copy.deepcopy(self)
-        for work in world.works:
+    def mutually_polling_loops(self) -> set[int]:
+        """The works that are stuck because loops that only poll wait for each other, and for nothing else."""
+        cluster = copy.deepcopy(self)
+        for work in cluster.works:
             is_loop = work.phase == "runs" and work.block and work.block.polls and not work.block.in_helper
             work.phase = "runs" if is_loop else "ended"
-        is_loop = world.driver and world.driver.polls and not world.driver.in_helper
-        world.driver = world.driver if is_loop else None
-        world.go_on(random.Random(0))
-        return world.left()
+        is_loop = cluster.driver and cluster.driver.polls and not cluster.driver.in_helper
+        cluster.driver = cluster.driver if is_loop else None
+        cluster.run(random.Random(0))
+        return cluster.unfinished()
 
-    def go_on(self, order: random.Random, steps: int | None = None) -> None:
-        """Does so many possible steps in any order, or all."""
+    def run(self, order: random.Random, steps: int | None = None) -> None:
+        """Applies this many possible steps in random order, or all."""
         while (possible := list(self.steps())) and steps != 0:
-            self.do(order.choice(possible))
+            self.apply(order.choice(possible))
             steps = None if steps is None else steps - 1
 
-    def left(self) -> set[int]:
-        """Who has not ended; the driver only if it is blocked."""
-        left = {number for number, work in enumerate(self.works) if work.phase != "ended"}
-        return left | {DRIVER} if self.driver else left
+    def unfinished(self) -> set[int]:
+        """The works that have not ended, and the driver if it is blocked."""
+        unfinished = {number for number, work in enumerate(self.works) if work.phase != "ended"}
+        return unfinished | {DRIVER} if self.driver else unfinished
 
-    def is_free(self, block: Block | None) -> bool:
+    def is_satisfied(self, block: Block | None) -> bool:
         if block is None or (block.is_timed and not block.polls):
             return True
         ended = {number for number in block.works if self.works[number].phase == "ended"}
         if len(ended) >= block.needs:
             return True
-        return block.polls and block.is_wait and not ended <= self.seen_ended
+        return block.polls and block.is_wait and not ended <= self.ended_at_start
 
     def blocks(self) -> list[Block]:
-        """All that somebody is blocked in."""
+        """The blocking calls of running works and of the driver."""
         running = [work.block for work in self.works if work.phase == "runs"]
         return [block for block in (*running, self.driver) if block]
 
     def free_slots(self, work: Work) -> list[int]:
-        """The slots of its concurrency group in which nothing runs."""
+        """The free slots of the work's concurrency group."""
         assert work.actor is not None
         groups = self.slots[work.actor]
         first = sum(groups[: work.group])
-        taken = {other.slot for other in self.works if other.actor == work.actor and other.phase == "runs"}
-        return [slot for slot in range(first, first + groups[work.group]) if slot not in taken]
+        used = {other.slot for other in self.works if other.actor == work.actor and other.phase == "runs"}
+        return [slot for slot in range(first, first + groups[work.group]) if slot not in used]
 
     def is_ready(self, number: int) -> bool:
         return self.has_arguments(self.works[number]) and not self.is_behind(number)
@@ -167,23 +167,23 @@ class World:
 
 
 @dataclass
-class Show:
-    """A world as a scene, kept up with it."""
+class ClusterScene:
+    """The scene of a simulated cluster; ``update`` brings it up to date."""
 
-    world: World
+    cluster: SimulatedCluster
     scene: Scene = field(default_factory=Scene)
     procs: dict[int, SceneProcess] = field(default_factory=dict)
     calls: list[Call] = field(default_factory=list)
     values: dict[int, str] = field(default_factory=dict)
     blocks: dict[Key, Block] = field(default_factory=dict)
-    """By the vertex of a thread: what it is blocked in."""
+    """The blocking call of each thread, by its vertex."""
 
     def __post_init__(self) -> None:
-        works = self.world.works
-        self.gpus = self.world.free_gpus + sum(work.has_gpu for work in works)
+        works = self.cluster.works
+        self.gpus = self.cluster.free_gpus + sum(work.has_gpu for work in works)
         self.node = self.scene.node(CPU=8.0, GPU=float(self.gpus))
         self.driver = self.scene.driver()
-        self.actors = [self._actor(slots) for slots in self.world.slots]
+        self.actors = [self._actor(slots) for slots in self.cluster.slots]
         self.dead = self.scene.actor("Dead")
         self.scene.dies(self.dead)
         for number, work in enumerate(works):
@@ -200,29 +200,29 @@ class Show:
         return self.driver if work.owner == DRIVER else self.procs[work.owner]
 
     def update(self) -> None:
-        """Shows the world as it is now."""
+        """Brings the scene up to date with the cluster."""
         self._show_records()
         for proc in self.scene.procs:
             proc.running = []
-            proc.tasks_read = self.world.reads_tasks
+            proc.tasks_read = self.cluster.reads_tasks
             del proc.threads[max(1, self._slots_of(proc)) + self._is_threaded(proc) :]
             for thread in proc.threads if proc is not self.driver else ():
                 thread.role, thread.task_id = "ray", None
                 thread.computes()
-        for number, work in enumerate(self.world.works):
+        for number, work in enumerate(self.cluster.works):
             if work.phase == "runs":
                 proc = self.procs[number] = self.procs.get(number) or self._place(work)
                 proc.running.append(self.calls[number])
                 self._thread(number).role = "task"
                 self._thread(number).task_id = self.calls[number].task.task_id
                 self._show_block(proc, self._thread(number), work.block)
-        self._show_block(self.driver, self.driver.threads[0], self.world.driver)
-        self.scene.available[self.node.node_id]["GPU"] = float(self.world.free_gpus)
+        self._show_block(self.driver, self.driver.threads[0], self.cluster.driver)
+        self.scene.available[self.node.node_id]["GPU"] = float(self.cluster.free_gpus)
 
-    def who(self) -> dict[Key, int]:
-        """By vertex: the work, or the driver, that goes on when it does."""
+    def work_numbers(self) -> dict[Key, int]:
+        """The number of the work that each vertex executes, or DRIVER."""
         keys = {call.key: number for number, call in enumerate(self.calls)} | {self.driver.key: DRIVER}
-        for number, work in enumerate(self.world.works):
+        for number, work in enumerate(self.cluster.works):
             if work.phase == "runs":
                 keys[self._thread(number).key] = number
         helped = {f"helper of {key}": number for key, number in keys.items()}
@@ -239,12 +239,12 @@ class Show:
         return self._slots_of(proc) > 1
 
     def _thread(self, number: int) -> SceneThread:
-        """Where a work runs; the main thread of a threaded actor runs none."""
+        """The thread of a work; the main thread of a threaded actor runs no work."""
         proc = self.procs[number]
-        return proc.threads[self.world.works[number].slot + self._is_threaded(proc)]
+        return proc.threads[self.cluster.works[number].slot + self._is_threaded(proc)]
 
     def _slots_of(self, proc: SceneProcess) -> int:
-        return sum(self.world.slots[self.actors.index(proc)]) if proc in self.actors else 1
+        return sum(self.cluster.slots[self.actors.index(proc)]) if proc in self.actors else 1
 
     def _place(self, work: Work) -> SceneProcess:
         return self.scene.worker() if work.actor is None else self.actors[work.actor]
@@ -261,15 +261,17 @@ class Show:
         for proc in self.scene.procs:
             proc.submitted.clear()
             proc.refs = {ref: known for ref, known in proc.refs.items() if ref in self.values.values()}
-        for work, call in zip(self.world.works, self.calls, strict=True):
+        for work, call in zip(self.cluster.works, self.calls, strict=True):
             owner = self.owner(work)
             if work.phase == "ended":
                 owner.has(call)
                 continue
             owner.submitted.append(call.becomes(state=_state(work)))
-            call.has_arrived = work.phase == "queued" and not self.world.free_slots(work)  # else it begins at once
+            call.has_arrived = work.phase == "queued" and not self.cluster.free_slots(
+                work
+            )  # otherwise it begins at once
             if work.phase == "lacks arguments":
-                missing = [a for a in work.arguments if self.world.works[a].phase != "ended"]
+                missing = [a for a in work.arguments if self.cluster.works[a].phase != "ended"]
                 owner.passes(*(self.calls[a] for a in missing))
 
     def _show_block(self, proc: SceneProcess, thread: SceneThread, block: Block | None) -> None:
@@ -301,14 +303,14 @@ def _state(work: Work) -> str:
 
 
 @st.composite
-def worlds(draw: st.DrawFn, *, exact: bool = False, kinds_of_block: Sequence[Kind] = BLOCKS) -> World:
-    """Worlds of a few works, most of them blocked.
+def task_clusters(draw: st.DrawFn, *, exact: bool = False, kinds_of_block: Sequence[Kind] = BLOCKS) -> SimulatedCluster:
+    """Clusters of a few works, most of them blocked.
 
-    In an ``exact`` one a look can show all there is: which thread runs what, no actor has concurrency groups, no call
-    is on its way, and of what an owner passes on, only one argument is missing, which no actor's call lacks.
+    One sample of an ``exact`` cluster is complete: it shows which thread runs what, no actor has concurrency groups, no
+    call is on its way, and each owner lists at most one missing argument, which no actor call lacks.
     """
     kinds = [(1,), (2,)] if exact else [(1,), (1,), (2,), (1, 1), (1, 2)]
-    world = World(
+    cluster = SimulatedCluster(
         slots=draw(st.lists(st.sampled_from(kinds), max_size=3)),
         works=[],
         driver=None,
@@ -317,41 +319,43 @@ def worlds(draw: st.DrawFn, *, exact: bool = False, kinds_of_block: Sequence[Kin
     )
     count = draw(st.integers(1, 7))
     for number in range(count):
-        world.works.append(draw(_works(world, number, count, exact)))
-    for work in world.works:
+        cluster.works.append(draw(_works(cluster, number, count, exact)))
+    for work in cluster.works:
         if work.phase == "runs":
             work.block = draw(_blocks(count, kinds_of_block))
-    world.driver = draw(_blocks(count, kinds_of_block))
-    _settle(world)
-    world.seen_ended = frozenset(number for number, work in enumerate(world.works) if work.phase == "ended")
-    return world
+    cluster.driver = draw(_blocks(count, kinds_of_block))
+    _settle(cluster)
+    cluster.ended_at_start = frozenset(number for number, work in enumerate(cluster.works) if work.phase == "ended")
+    return cluster
 
 
-def _settle(world: World) -> None:
-    """Lets those end that lack no argument after all, and puts in line who came after one that does."""
-    while complete := [work for work in world.works if work.phase == "lacks arguments" and world.has_arguments(work)]:
+def _settle(cluster: SimulatedCluster) -> None:
+    """Ends works whose arguments are all available, and holds calls behind a call that lacks an argument."""
+    while complete := [
+        work for work in cluster.works if work.phase == "lacks arguments" and cluster.has_arguments(work)
+    ]:
         for work in complete:
             work.phase = "ended"
-    for number, work in enumerate(world.works):
-        if work.phase in ("queued", "on its way") and world.is_behind(number):
+    for number, work in enumerate(cluster.works):
+        if work.phase in ("queued", "on its way") and cluster.is_behind(number):
             work.phase = "behind"
 
 
 @st.composite
-def _works(draw: st.DrawFn, world: World, number: int, count: int, exact: bool) -> Work:
-    runners = [number for number, work in enumerate(world.works) if work.phase == "runs"]
-    actor = draw(st.sampled_from([None, *range(len(world.slots))]))
+def _works(draw: st.DrawFn, cluster: SimulatedCluster, number: int, count: int, exact: bool) -> Work:
+    runners = [number for number, work in enumerate(cluster.works) if work.phase == "runs"]
+    actor = draw(st.sampled_from([None, *range(len(cluster.slots))]))
     work = Work(actor=actor, owner=draw(st.sampled_from([DRIVER, *runners])), phase="runs")
     if actor is not None:
-        work.group = draw(st.integers(0, len(world.slots[actor]) - 1))
+        work.group = draw(st.integers(0, len(cluster.slots[actor]) - 1))
     others = [other for other in range(count) if other != number]
-    is_certain = actor is None and work.owner not in {other.owner for other in world.works if other.arguments}
+    is_certain = actor is None and work.owner not in {other.owner for other in cluster.works if other.arguments}
     lacking: list[Phase] = ["lacks arguments"] if others and (is_certain or not exact) else []
     on_its_way: list[Phase] = [] if exact else ["on its way"]
     phases: list[Phase]
     if actor is None:
         phases = ["runs", "runs", "runs", "wants a GPU", "impossible", "ended", *lacking]
-    elif free := world.free_slots(work):
+    elif free := cluster.free_slots(work):
         work.slot = free[0]
         phases = ["runs", "runs", "runs", *on_its_way, *lacking]
     else:
@@ -365,7 +369,7 @@ def _works(draw: st.DrawFn, world: World, number: int, count: int, exact: bool) 
 
 
 def _blocks(count: int, kinds: Sequence[Kind]) -> st.SearchStrategy[Block | None]:
-    """Mostly a get of one or two, sometimes a wait for some, a wait with a timeout, or none."""
+    """Mostly a get of a few works, sometimes a wait for some, a timeout, or no block."""
 
     def block(works: list[int], needs: int, kind: Kind, in_helper: bool, value: int | None) -> Block | None:
         if kind == "none":

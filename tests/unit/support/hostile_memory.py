@@ -1,4 +1,4 @@
-"""Memory that is not a process's: copied from this one and changed, with what a reader asks for counted."""
+"""Stand-ins for the memory of a process: copied from this one and corrupted, with counted reads."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ from dstack.probes.node.cpython.memory import PAGE, ProcessMemory, Unreadable
 
 MIB = 1 << 20
 MOST_READS, MOST_BYTES = 100_000, 160 * MIB
-"""Of one call; the most that is asked for at a time are the 16 MiB of the largest set."""
+"""Limits of one call; the largest single read is the 16 MiB of the largest set."""
 END = 2**47
 HOSTILE = (0, 1, 2, 7, 8, 127, 2**12, 2**16, 2**20, 2**20 + 1, 2**21, 2**24, 2**31, 2**32, 2**62, 2**63, 2**64 - 1)
-"""Words that make trouble as sizes."""
+"""Words that are difficult sizes."""
 
 
 class TooMuch(BaseException):
-    """No error that a reader may handle: it reads without end."""
+    """A reader reads without end; readers must not handle this error."""
 
 
 class CountedMemory(ProcessMemory):
-    """Memory that is not a process's, and that ends the test where it is read without end."""
+    """Memory that fails the test when it is read without end."""
 
     def __init__(self, *, keeps_pages: bool = True) -> None:
         super().__init__(os.getpid(), keeps_pages=keeps_pages)
@@ -76,13 +76,13 @@ class CountedMemory(ProcessMemory):
         raise NotImplementedError
 
     def begin(self) -> None:
-        """Counts anew."""
+        """Resets the counters."""
         self.reads = self.bytes = 0
 
 
 @dataclass(frozen=True)
 class Change:
-    """A word that is another one from some read on, or with ``value`` None a page that is gone."""
+    """A word that changes at a certain read, or with ``value`` None a page that becomes unreadable."""
 
     address: int
     after: int
@@ -90,7 +90,7 @@ class Change:
 
 
 class Copied(CountedMemory):
-    """Pages of this process as they once were, changed."""
+    """Recorded pages of this process, with changes."""
 
     def __init__(self, pages: dict[int, bytes], changes: list[Change], *, keeps_pages: bool = True) -> None:
         super().__init__(keeps_pages=keeps_pages)
@@ -114,7 +114,7 @@ class Copied(CountedMemory):
 
 
 class Recorder(ProcessMemory):
-    """This process's memory, of which it keeps the pages, and the words that are read."""
+    """The memory of this process; records the pages and the words that are read."""
 
     def __init__(self) -> None:
         super().__init__(os.getpid(), keeps_pages=True)
@@ -138,17 +138,17 @@ class Recorder(ProcessMemory):
 
     @contextlib.contextmanager
     def temporary(self) -> Iterator[None]:
-        """Forgets nothing: a copy has all pages that were read."""
+        """Keeps all pages, so that a copy has each page that was read."""
         yield
 
     def touch(self, addresses: Iterable[int], size: int) -> None:
-        """Note that so many bytes at each address were read."""
+        """Records that this many bytes at each address were read."""
         for address in addresses:
             self.touched.update(range(address - address % 8, address + min(size, 256), 8))
 
 
 def ends_well(memory: CountedMemory, read: Callable[[], object]) -> None:
-    """A value or :class:`Unreadable`, and nothing without end."""
+    """Checks that a reader returns a value or raises :class:`Unreadable`, within the limits."""
     memory.begin()
     try:
         read()

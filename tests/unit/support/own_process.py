@@ -1,4 +1,4 @@
-"""This process as a reader of memory takes it: the same Python, in real memory or in a stand-in for it."""
+"""This process as a target of the memory readers, in its real memory or in a stand-in."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from dstack.probes.node.procfs import proc
 
 @functools.cache
 def own_interpreter() -> Interpreter:
-    """The Python of this process."""
+    """The Python interpreter of this process."""
     return Interpreter(None, OwnPython(), proc.mapped_files(os.getpid()))
 
 
 @functools.cache
 def own_layout() -> Layout:
-    """Where this Python keeps what."""
+    """The struct offsets of this interpreter."""
     with open_memory(os.getpid()) as memory:
         return own_interpreter().layout(memory)
 
@@ -38,7 +38,7 @@ def own_frames(memory: ProcessMemory) -> Frames:
 
 
 def own_process(memory: ProcessMemory, objects: Objects | None = None, frames: Frames | None = None) -> PythonProcess:
-    """All of Python that is in this memory, as these objects and frames show it where they are given."""
+    """The Python process in this memory, optionally with other readers of objects and frames."""
     process = PythonProcess(memory, own_interpreter(), os_thread_ids=proc.threads(os.getpid()))
     if objects is not None:
         process.__dict__["objects"] = objects

@@ -1,4 +1,4 @@
-"""Snapshots made by hypothesis: any values the model's types allow, with indices that lead somewhere."""
+"""Hypothesis strategies of snapshots: any values that the model's types allow, with valid indices."""
 
 from __future__ import annotations
 
@@ -53,12 +53,12 @@ def _childless(text: st.SearchStrategy[str]) -> st.SearchStrategy[Process]:
 
 
 def snapshots() -> st.SearchStrategy[Snapshot]:
-    """Snapshots of this version whose indices all lead somewhere."""
+    """Snapshots of this version with valid indices."""
     return values_of(Snapshot).map(_with_valid_indices)
 
 
 def related_snapshots() -> st.SearchStrategy[Snapshot]:
-    """The same of few ids and words, so that everything has to do with everything, possible or not."""
+    """Snapshots of few ids and words, so that many parts refer to each other, consistently or not."""
     return values_of(Snapshot, _RELATED_TEXT).map(_with_valid_indices)
 
 

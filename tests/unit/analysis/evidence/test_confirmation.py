@@ -1,4 +1,4 @@
-"""What a second look leaves of the first one's suspicion."""
+"""The second sample confirms or ends the suspicions of the first."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tests.unit.scenes import Scene, SceneProcess
 
 
 class TwoActors(Scene):
-    """Two actors whose methods get each other's, called by a driver that gets the first: a deadlock."""
+    """A deadlock of two actors whose methods get each other's calls, and a driver that gets the first call."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -28,15 +28,15 @@ class TwoActors(Scene):
 
 
 def is_confirmed(diagnosis: Diagnosis) -> bool:
-    """Whether the deadlock, which must be there, is confirmed."""
+    """Whether the only finding, a deadlock, is confirmed."""
     assert diagnosis.verdict == "deadlock"
     return diagnosis.findings[0].confirmed
 
 
-# What stands
+# Waits that persist
 
 
-def test_what_was_seen_once_is_suspected() -> None:
+def test_a_deadlock_in_one_sample_is_suspected() -> None:
     scene = TwoActors()
 
     scene.sample()
@@ -44,7 +44,7 @@ def test_what_was_seen_once_is_suspected() -> None:
     assert not is_confirmed(scene.diagnose())
 
 
-def test_what_stands_in_both_looks_is_confirmed() -> None:
+def test_a_deadlock_in_both_samples_is_confirmed() -> None:
     scene = TwoActors()
 
     scene.sample().second_sample()
@@ -52,7 +52,7 @@ def test_what_stands_in_both_looks_is_confirmed() -> None:
     assert is_confirmed(scene.diagnose())
 
 
-def test_those_who_take_part_or_wait_for_it_are_looked_at_again() -> None:
+def test_workers_in_and_behind_a_deadlock_are_sampled_again() -> None:
     scene = TwoActors()
     other, call = scene.driver(), scene.actor("Busy")
     other.gets(work := scene.call(call, "work", by=other))
@@ -60,11 +60,11 @@ def test_those_who_take_part_or_wait_for_it_are_looked_at_again() -> None:
 
     scene.sample().second_sample()
 
-    seen = {worker.worker_id for worker in scene.samples[1].workers if worker.process}
-    assert seen == {proc.worker_id for proc in (scene.driver_, scene.left, scene.right)}
+    sampled = {worker.worker_id for worker in scene.samples[1].workers if worker.process}
+    assert sampled == {proc.worker_id for proc in (scene.driver_, scene.left, scene.right)}
 
 
-def test_nobody_is_looked_at_again_where_nobody_is_stuck() -> None:
+def test_no_worker_is_sampled_again_without_a_deadlock() -> None:
     scene = TwoActors()
     scene.right.computes()
 
@@ -73,7 +73,7 @@ def test_nobody_is_looked_at_again_where_nobody_is_stuck() -> None:
     assert len(scene.samples) == 1
 
 
-def test_the_labels_stay_those_of_the_first_look() -> None:
+def test_labels_are_those_of_the_first_sample() -> None:
     scene = TwoActors()
 
     scene.sample()
@@ -83,7 +83,7 @@ def test_the_labels_stay_those_of_the_first_look() -> None:
     assert scene.diagnose().vertices[scene.left.key].label == "Left.first"
 
 
-def test_a_wait_of_which_one_value_came_in_between_stands() -> None:
+def test_a_wait_persists_when_one_of_its_values_arrives() -> None:
     scene = TwoActors()
     extra = scene.task("extra", by=scene.left)
     scene.left.gets(extra, scene.to_right)
@@ -99,7 +99,7 @@ def test_a_wait_of_which_one_value_came_in_between_stands() -> None:
     assert [target.vertex for group in wait.groups for target in group.targets] == [scene.to_right.key]
 
 
-def test_more_calls_that_queue_in_between_change_nothing() -> None:
+def test_further_queued_calls_change_nothing() -> None:
     scene = TwoActors()
 
     scene.sample()
@@ -109,7 +109,7 @@ def test_more_calls_that_queue_in_between_change_nothing() -> None:
     assert is_confirmed(scene.diagnose())
 
 
-def test_a_wait_that_could_only_be_read_in_the_second_look_was_seen_once() -> None:
+def test_a_wait_that_was_readable_in_one_sample_only_is_suspected() -> None:
     scene = TwoActors()
     scene.left.threads[0].waits_unreadably("its thread was woken during every reading")
 
@@ -120,7 +120,7 @@ def test_a_wait_that_could_only_be_read_in_the_second_look_was_seen_once() -> No
     assert not is_confirmed(scene.diagnose())
 
 
-def test_who_could_be_read_in_no_look_may_be_stuck() -> None:
+def test_a_process_that_was_unreadable_in_both_samples_may_be_stuck() -> None:
     scene = TwoActors()
     scene.left.threads[0].waits_unreadably("its thread was woken during every reading").is_unstable()
 
@@ -130,7 +130,7 @@ def test_who_could_be_read_in_no_look_may_be_stuck() -> None:
     assert (diagnosis.verdict, diagnosis.incomplete) == ("blocked", True)
 
 
-def test_who_went_on_after_it_could_not_be_read_is_not_stuck() -> None:
+def test_a_process_that_proceeds_after_an_unreadable_sample_is_not_stuck() -> None:
     scene = TwoActors()
     scene.left.threads[0].waits_unreadably("its thread was woken during every reading")
 
@@ -142,7 +142,7 @@ def test_who_went_on_after_it_could_not_be_read_is_not_stuck() -> None:
     assert (diagnosis.verdict, diagnosis.incomplete) == ("blocked", False)
 
 
-# What moved
+# Waits that changed
 
 
 def test_a_thread_that_left_its_wait_ends_the_suspicion() -> None:
@@ -196,7 +196,7 @@ def test_a_value_that_came_ends_the_suspicion() -> None:
     assert scene.diagnose().verdict == "blocked"
 
 
-def test_a_thread_that_is_gone_ends_the_suspicion() -> None:
+def test_a_thread_that_has_ended_ends_the_suspicion() -> None:
     scene = TwoActors()
     helper = scene.right.thread("helper", "user").gets(scene.to_left)
     scene.right.joins(helper)
@@ -209,7 +209,7 @@ def test_a_thread_that_is_gone_ends_the_suspicion() -> None:
     assert scene.diagnose().verdict == "blocked"
 
 
-def test_an_actor_that_runs_another_call_now_is_not_stuck_though_that_waits_for_the_same() -> None:
+def test_an_actor_that_runs_another_call_with_the_same_wait_is_not_stuck() -> None:
     scene = TwoActors()
     other = scene.call(scene.right, "second", by=scene.driver_)
 
@@ -253,7 +253,7 @@ def test_another_attempt_of_a_running_task_is_another_wait() -> None:
     assert scene.diagnose().verdict == "blocked"
 
 
-def test_what_began_to_wait_in_between_is_no_part_of_a_deadlock_yet() -> None:
+def test_a_wait_that_began_between_the_samples_is_not_in_a_deadlock_yet() -> None:
     scene = TwoActors()
     scene.right.computes()
 
@@ -264,7 +264,7 @@ def test_what_began_to_wait_in_between_is_no_part_of_a_deadlock_yet() -> None:
     assert scene.diagnose().verdict == "blocked"
 
 
-def test_who_is_new_in_the_second_look_is_no_part_of_a_deadlock_yet() -> None:
+def test_a_worker_that_is_new_in_the_second_sample_is_not_in_a_deadlock_yet() -> None:
     scene = TwoActors()
 
     scene.sample()
@@ -276,7 +276,7 @@ def test_who_is_new_in_the_second_look_is_no_part_of_a_deadlock_yet() -> None:
     assert loner.key not in finding.members
 
 
-def test_what_is_infeasible_no_more_is_not_reported() -> None:
+def test_a_task_that_became_feasible_is_not_reported() -> None:
     scene = Scene()
     driver = scene.driver()
     call = scene.task("train", by=driver, state="PENDING_NODE_ASSIGNMENT", required_resources={"GPU": 1.0})
@@ -289,7 +289,7 @@ def test_what_is_infeasible_no_more_is_not_reported() -> None:
     assert scene.diagnose().verdict == "blocked"
 
 
-def test_what_is_infeasible_in_both_looks_is_confirmed() -> None:
+def test_a_task_that_is_infeasible_in_both_samples_is_confirmed() -> None:
     scene = Scene()
     driver = scene.driver()
     driver.gets(
@@ -302,7 +302,7 @@ def test_what_is_infeasible_in_both_looks_is_confirmed() -> None:
     assert (finding.kind, finding.confirmed) == ("infeasible", True)
 
 
-def test_a_pending_task_may_go_on_when_any_argument_came_that_may_have_been_its_missing_one() -> None:
+def test_a_pending_task_may_proceed_when_a_possibly_missing_argument_arrives() -> None:
     scene = TwoActors()
     other, worker = scene.run("other", by=scene.driver_)
     worker.gets(scene.to_right)
@@ -318,7 +318,7 @@ def test_a_pending_task_may_go_on_when_any_argument_came_that_may_have_been_its_
     assert pending.key not in finding.blocked_behind
 
 
-def test_a_pending_task_is_behind_while_all_that_may_be_its_missing_argument_is() -> None:
+def test_a_pending_task_is_blocked_behind_while_all_possibly_missing_arguments_are() -> None:
     scene = TwoActors()
     other, worker = scene.run("other", by=scene.driver_)
     worker.gets(scene.to_right)
@@ -332,7 +332,7 @@ def test_a_pending_task_is_behind_while_all_that_may_be_its_missing_argument_is(
     assert {pending.key, worker.key} <= set(finding.blocked_behind)
 
 
-# What could not be looked at again
+# Processes without a second sample
 
 
 def is_unreachable(scene: TwoActors, proc: SceneProcess) -> None:
@@ -356,7 +356,7 @@ def is_lost(scene: TwoActors, proc: SceneProcess) -> None:
 
 @pytest.mark.parametrize("happens", [is_unreachable, is_unreadable, has_no_stacks, is_lost])
 @pytest.mark.parametrize("to", ["left", "right"])
-def test_who_could_not_be_looked_at_again_stays_suspected(
+def test_a_process_without_a_second_sample_stays_suspected(
     happens: Callable[[TwoActors, SceneProcess], None], to: str
 ) -> None:
     scene = TwoActors()
@@ -370,7 +370,7 @@ def test_who_could_not_be_looked_at_again_stays_suspected(
     assert happens is is_unreachable or not diagnosis.findings[0].confirmed
 
 
-def test_a_thread_that_ran_while_it_was_read_again_stays_suspected() -> None:
+def test_a_thread_that_ran_during_its_second_reading_stays_suspected() -> None:
     scene = TwoActors()
 
     scene.sample()
@@ -380,7 +380,7 @@ def test_a_thread_that_ran_while_it_was_read_again_stays_suspected() -> None:
     assert not is_confirmed(scene.diagnose())
 
 
-def test_a_thread_that_ran_while_it_was_read_elsewhere_has_moved() -> None:
+def test_a_thread_that_ran_during_its_reading_at_another_place_has_moved() -> None:
     scene = TwoActors()
 
     scene.sample()
@@ -390,7 +390,7 @@ def test_a_thread_that_ran_while_it_was_read_elsewhere_has_moved() -> None:
     assert scene.diagnose().verdict == "blocked"
 
 
-def test_a_wait_that_nobody_is_sure_of_does_not_confirm_another_one() -> None:
+def test_an_unproven_wait_does_not_confirm_another_wait() -> None:
     scene = TwoActors()
     bystander, call = scene.driver(), scene.call(scene.left, "late", by=scene.driver_)
     bystander.gets(call)
@@ -402,7 +402,7 @@ def test_a_wait_that_nobody_is_sure_of_does_not_confirm_another_one() -> None:
     assert [finding.confirmed for finding in scene.diagnose().findings] == [False]
 
 
-def test_two_deadlocks_are_confirmed_each_by_itself() -> None:
+def test_two_deadlocks_are_confirmed_separately() -> None:
     scene = TwoActors()
     loner = scene.actor("Loner")
     loner.runs(scene.call(loner, "outer", by=scene.driver_)).gets(scene.call(loner, "inner", by=loner))

@@ -1,4 +1,4 @@
-"""Every count of workers rests on the same rule, whichever sample has them, and even if they were read in part."""
+"""All counts of observed workers agree, whichever sample has a worker, and if it was read in part."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from tests.unit.scenes import Scene, SceneProcess
 
 
 def cluster() -> Scene:
-    """A driver that waits for a task, and two idle workers: all are seen."""
+    """A driver that waits for a task, and two idle workers; all of them are observed."""
     scene = Scene()
     driver = scene.driver()
     call, _ = scene.run("work", by=driver)
@@ -39,7 +39,7 @@ def whole() -> Snapshot:
 
 
 def one_just_started() -> Snapshot:
-    """A worker that only the second sample has."""
+    """A worker that is only in the second sample."""
     scene = cluster().sample()
     scene.worker().idles()
     return scene.sample().snapshot()
@@ -52,14 +52,14 @@ def one_just_started_and_unreadable() -> Snapshot:
 
 
 def one_just_ended() -> Snapshot:
-    """A worker that the first sample has, and the list of workers does not have any more."""
+    """A worker that is in the first sample, but no longer in the list of workers."""
     scene = cluster().sample()
     scene.procs.pop()
     return scene.sample().snapshot()
 
 
 def one_of_a_probe() -> Snapshot:
-    """A worker of dstack's own job: as soon as that is known, it is not listed, though both samples may have it."""
+    """A worker of dstack's own job: it is not listed once its job is known, though both samples may have it."""
     scene = cluster()
     probe = scene.worker().idles()
     snapshot = scene.sample().sample().snapshot()
@@ -67,7 +67,7 @@ def one_of_a_probe() -> Snapshot:
 
 
 def one_ended_and_one_unreadable() -> Snapshot:
-    """As many were seen as are listed, but they are not the same."""
+    """The numbers of observed and listed workers are equal, but the workers differ."""
     scene = cluster()
     scene.worker().is_unreadable = True
     scene.sample()
@@ -84,8 +84,8 @@ def one_unreadable_at_first() -> Snapshot:
     return scene.sample().snapshot()
 
 
-def one_read_half_by_half() -> Snapshot:
-    """Its threads were read in the first sample, its state in the second: never both at one time."""
+def one_read_in_two_halves() -> Snapshot:
+    """A worker whose threads were read in the first sample only, and its state in the second only."""
     scene = cluster()
     half = scene.worker().idles()
     half.is_unreachable = True
@@ -94,13 +94,13 @@ def one_read_half_by_half() -> Snapshot:
     return scene.sample().snapshot()
 
 
-def unseen(change: Callable[[SceneProcess], None]) -> Callable[[], Snapshot]:
-    def taken() -> Snapshot:
+def unobserved(change: Callable[[SceneProcess], None]) -> Callable[[], Snapshot]:
+    def make() -> Snapshot:
         scene = cluster()
         change(scene.worker().idles())
         return scene.sample().sample().snapshot()
 
-    return taken
+    return make
 
 
 def is_unreachable(proc: SceneProcess) -> None:
@@ -116,14 +116,14 @@ def is_both(proc: SceneProcess) -> None:
 
 
 def an_actor_alone() -> Snapshot:
-    """An actor of a class of which no other was seen."""
+    """An actor whose class has no other observed actor."""
     scene = cluster()
     scene.actor("Lonely").is_unreadable = True
     return scene.sample().sample().snapshot()
 
 
 def a_coroutine_unread() -> Snapshot:
-    """All workers were seen, but not what one call does."""
+    """All workers were observed, but one coroutine was not."""
     scene = cluster()
     server = scene.async_actor("Server")
     server.running = [scene.call(server, "serve", by=scene.procs[0])]
@@ -137,7 +137,7 @@ def a_driver_that_does_nothing() -> Snapshot:
 
 
 @pytest.mark.parametrize(
-    ("taken", "seen", "total"),
+    ("make", "observed", "total"),
     [
         (whole, 4, 4),
         (one_just_started, 5, 5),
@@ -146,29 +146,29 @@ def a_driver_that_does_nothing() -> Snapshot:
         (one_of_a_probe, 4, 4),
         (one_ended_and_one_unreadable, 3, 4),
         (one_unreadable_at_first, 5, 5),
-        (one_read_half_by_half, 4, 5),
-        (unseen(is_unreachable), 4, 5),
-        (unseen(is_unreadable), 4, 5),
-        (unseen(is_both), 4, 5),
+        (one_read_in_two_halves, 4, 5),
+        (unobserved(is_unreachable), 4, 5),
+        (unobserved(is_unreadable), 4, 5),
+        (unobserved(is_both), 4, 5),
         (an_actor_alone, 4, 5),
         (a_coroutine_unread, 5, 5),
         (a_driver_that_does_nothing, 5, 5),
     ],
     ids=lambda value: getattr(value, "__name__", None),
 )
-def test_all_counts_agree(taken: Callable[[], Snapshot], seen: int, total: int) -> None:
-    snapshot = taken()
+def test_all_counts_agree(make: Callable[[], Snapshot], observed: int, total: int) -> None:
+    snapshot = make()
     shown = NumberedSnapshot.of(1, snapshot)
 
-    assert coverage_of(snapshot).workers == Ratio(observed=seen, total=total)
-    assert f"observed {seen}/{total} workers" in coverage_line(shown, Status(), snapshot.taken_at).plain
-    assert f"Observed: {seen} of {total} workers" in report_text(shown.analysed)
-    assert json.loads(check_json(shown.analysed))["coverage"]["workers"] == {"seen": seen, "total": total}
+    assert coverage_of(snapshot).workers == Ratio(observed=observed, total=total)
+    assert f"observed {observed}/{total} workers" in coverage_line(shown, Status(), snapshot.taken_at).plain
+    assert f"Observed: {observed} of {total} workers" in report_text(shown.analysed)
+    assert json.loads(check_json(shown.analysed))["coverage"]["workers"] == {"seen": observed, "total": total}
 
     inventory = Inventory(shown.analysed.merged_index, shown.analysed.diagnosis)
     counts = sum((Counter(inventory.counts(node)) for node in inventory.nodes), Counter())
     assert sum(counts.values()) == total
-    assert counts["not read"] + sum(map(inventory.partly_read, inventory.nodes)) == total - seen
+    assert counts["not read"] + sum(map(inventory.partly_read, inventory.nodes)) == total - observed
     workers = [one for node in inventory.nodes for one in inventory.workers_of(node)]
     assert Counter(one.activity for one in workers) == counts
     assert all(one.trouble for one in workers if one.worker.worker_id not in read_workers(snapshot))
@@ -178,10 +178,10 @@ def test_all_counts_agree(taken: Callable[[], Snapshot], seen: int, total: int) 
     tree = MergedTree.of(shown.analysed.stacks)
     page = " ".join(line.text.plain for line in branch_page(tree, tree.root))
     assert ("not read: may be anywhere" in page) == bool(missing)
-    assert has_coverage_gaps(snapshot, {}) == (seen < total and taken is not one_just_started_and_unreadable)
+    assert has_coverage_gaps(snapshot, {}) == (observed < total and make is not one_just_started_and_unreadable)
 
 
-def test_every_hole_is_told_with_its_kind() -> None:
+def test_every_gap_is_reported_with_its_kind() -> None:
     scene = cluster()
     scene.worker().is_unreachable = True
     scene.worker().access = "text stack"

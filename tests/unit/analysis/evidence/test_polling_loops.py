@@ -1,80 +1,22 @@
-"""Which loops only poll, by the samples and quick readings of a snapshot, and what follows for the verdict."""
+"""Loops that only poll, as the samples and quick readings of a snapshot show them, and their verdicts."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 
 import pytest
 from msgspec.structs import replace
 
 from dstack.analysis.diagnose import plan_readings
 from dstack.analysis.evidence.polling_loops import ENTRIES, find_polling_loops, with_polls_shown
-from dstack.diagnosis import Diagnosis, Finding
 from dstack.model import Frame
-from tests.unit.scenes import APP, JOB, RAY_WORKER, Call, Scene, SceneCoroutine, SceneProcess
-
-ONLY_POLLS = "the loop at app.py:30 only polls"
-TRAIN_CONTROLLER = Frame(
-    function="run", file="/usr/lib/python3/site-packages/ray/train/controller.py", line=7, origin="ray"
-)
-
-
-@dataclass
-class Poller:
-    """An actor's method that polls for a call of its own actor, which can only begin when it has ended."""
-
-    scene: Scene
-    driver: SceneProcess
-    actor: SceneProcess
-    again: Call
-
-    def polls(self, timeout_s: float | None = 1.0) -> None:
-        self.actor.waits(self.again, timeout_s=timeout_s)
-
-    def watch(self, *changes: Callable[[], object], readings: int = 3, every_s: float = 1.0) -> Diagnosis:
-        """Takes both samples and the readings between them, each after one of the ``changes``, if there is one."""
-        self.scene.sample()
-        for number in range(readings):
-            if number < len(changes):
-                changes[number]()
-            self.scene.read([self.actor], every_s=every_s)
-        if len(changes) > readings:
-            changes[readings]()
-        self.scene.sample()
-        return self.scene.diagnose()
-
-
-def poller() -> Poller:
-    scene = Scene()
-    driver, actor = scene.driver(), scene.actor("Poller")
-    call = scene.call(actor, "run", by=driver)
-    actor.works_for().runs(call)
-    again = scene.call(actor, "again", by=actor)
-    driver.gets(call)
-    it = Poller(scene, driver, actor, again)
-    it.polls()
-    return it
-
-
-def only_finding(diagnosis: Diagnosis) -> Finding:
-    (finding,) = diagnosis.findings
-    return finding
-
-
-def is_suspected(diagnosis: Diagnosis) -> bool:
-    assert not any(finding.confirmed for finding in diagnosis.findings)
-    return diagnosis.verdict == "deadlock"
-
-
-def nothing() -> None:
-    """What changes between two readings of a process that hangs."""
-
+from tests.unit.analysis.evidence.polling_scenes import ONLY_POLLS, Poller, is_suspected, nothing, only_finding, poller
+from tests.unit.scenes import APP, JOB, RAY_WORKER, Scene
 
 # A loop that only polls
 
 
-def test_a_loop_that_only_polls_for_what_never_comes_is_a_suspected_deadlock() -> None:
+def test_a_loop_that_polls_in_vain_is_a_suspected_deadlock() -> None:
     it = poller()
 
     diagnosis = it.watch()
@@ -86,7 +28,7 @@ def test_a_loop_that_only_polls_for_what_never_comes_is_a_suspected_deadlock() -
     assert finding.blocked_behind == (it.driver.key,)
 
 
-def test_one_sample_alone_shows_a_wait_that_may_time_out() -> None:
+def test_one_sample_shows_a_wait_that_may_time_out() -> None:
     it = poller()
 
     assert it.scene.diagnose().verdict == "blocked"
@@ -129,7 +71,7 @@ def test_a_process_that_is_in_few_readings_is_not_known() -> None:
     assert not is_suspected(it.scene.diagnose())
 
 
-def test_a_loop_may_be_seen_between_two_polls_in_a_sample_or_reading() -> None:
+def test_a_loop_may_be_observed_between_two_polls() -> None:
     it = poller()
     it.actor.computes()
     it.scene.sample()
@@ -143,7 +85,7 @@ def test_a_loop_may_be_seen_between_two_polls_in_a_sample_or_reading() -> None:
     assert is_suspected(it.scene.diagnose())
 
 
-def test_a_loop_that_is_mostly_seen_elsewhere_does_more_than_polling() -> None:
+def test_a_loop_that_is_mostly_observed_elsewhere_does_more_than_polling() -> None:
     it = poller()
 
     assert not is_suspected(it.watch(it.actor.computes, nothing, nothing, nothing, nothing, it.polls, readings=5))
@@ -152,14 +94,14 @@ def test_a_loop_that_is_mostly_seen_elsewhere_does_more_than_polling() -> None:
 def test_lines_of_the_loop_may_differ() -> None:
     it = poller()
 
-    def is_elsewhere_in_the_loop() -> None:
+    def is_at_another_place_in_the_loop() -> None:
         it.actor.computes().threads[0].line = 31
 
     def polls_again() -> None:
         it.polls()
         it.actor.threads[0].line = 33
 
-    finding = only_finding(it.watch(is_elsewhere_in_the_loop, polls_again))
+    finding = only_finding(it.watch(is_at_another_place_in_the_loop, polls_again))
 
     assert finding.assumed == ("the loop at app.py:33 only polls",)
 
@@ -177,7 +119,7 @@ def test_the_loop_is_what_all_stacks_share() -> None:
     assert finding.assumed == ("the loop at app.py:5 only polls",)
 
 
-def test_a_loop_around_a_call_that_has_no_frame_of_its_own_is_where_that_is_called() -> None:
+def test_a_loop_around_a_call_without_a_frame_is_at_its_caller() -> None:
     it = poller()
     it.actor.threads[0].wants_lock("0x1", it.actor.thread("holder", "user").gets(it.again), timeout_s=1.0)
     it.actor.threads[0].leaf = Frame(function="run", file=APP, line=44)
@@ -199,7 +141,7 @@ def test_a_loop_of_a_library_that_sleeps_is_its_own_place() -> None:
     assert "the loop at state.py:8 only polls" in only_finding(it.watch()).assumed
 
 
-# What is no such loop
+# Loops that do something else
 
 
 def other_dependency(it: Poller) -> None:
@@ -236,7 +178,7 @@ def another_function(it: Poller) -> None:
     it.actor.threads[0].function = "other"
 
 
-def other_work_of_the_user(it: Poller) -> None:
+def other_user_work(it: Poller) -> None:
     it.actor.threads[0].computes().leaf = None
     it.actor.threads[0].outer = (Frame(function="run", file=APP, line=30),)
     it.actor.threads[0].function = "sort"
@@ -267,7 +209,7 @@ CHANGES = (
     another_task,
     unread,
     another_function,
-    other_work_of_the_user,
+    other_user_work,
     ended_a_task,
     submitted_a_task,
     a_task_moved,
@@ -277,7 +219,7 @@ CHANGES = (
 
 @pytest.mark.parametrize("change", CHANGES)
 @pytest.mark.parametrize("at", [0, 2])
-def test_one_reading_that_shows_anything_else_is_enough(change: Callable[[Poller], None], at: int) -> None:
+def test_one_reading_with_a_difference_ends_the_suspicion(change: Callable[[Poller], None], at: int) -> None:
     it, same = poller(), poller()
     it.actor.executed = same.actor.executed = 7
     own = it.actor.threads[0]
@@ -296,7 +238,7 @@ def test_one_reading_that_shows_anything_else_is_enough(change: Callable[[Poller
 
 
 @pytest.mark.parametrize("change", [ended_a_task, submitted_a_task])
-def test_an_answer_that_is_missing_in_between_hides_nothing(change: Callable[[Poller], None]) -> None:
+def test_a_missing_answer_in_one_reading_hides_no_progress(change: Callable[[Poller], None]) -> None:
     it = poller()
     it.actor.executed = 7
 
@@ -311,7 +253,7 @@ def test_an_answer_that_is_missing_in_between_hides_nothing(change: Callable[[Po
 
 
 @pytest.mark.parametrize(("timeout_s", "is_found"), [(1.0, True), (3.4, True), (3.6, False), (60.0, False)])
-def test_a_wait_that_has_not_timed_out_yet_is_no_poll(timeout_s: float, is_found: bool) -> None:
+def test_a_wait_that_has_not_timed_out_yet_does_not_poll(timeout_s: float, is_found: bool) -> None:
     it = poller()
     it.polls(timeout_s)  # 3.5 s pass from the end of the first sample to the beginning of the second
 
@@ -322,7 +264,7 @@ def test_a_wait_that_has_not_timed_out_yet_is_no_poll(timeout_s: float, is_found
     ("timeouts", "is_found"),
     [((1.0, 1.0, 1.0, 0.4), False), ((0.2, 0.4, 0.8, 1.6), True), ((0.9, 0.4, 1.0, 0.5), True)],
 )
-def test_timeouts_that_run_out_are_those_of_a_deadline(timeouts: tuple[float, ...], is_found: bool) -> None:
+def test_decreasing_timeouts_belong_to_a_deadline(timeouts: tuple[float, ...], is_found: bool) -> None:
     it = poller()
     first, *later = timeouts
     it.polls(first)
@@ -331,7 +273,7 @@ def test_timeouts_that_run_out_are_those_of_a_deadline(timeouts: tuple[float, ..
 
 
 @pytest.mark.parametrize("entry", ENTRIES)
-def test_a_thread_that_is_between_two_pieces_of_work_is_in_no_loop_of_the_application(entry: str) -> None:
+def test_a_thread_between_two_tasks_is_not_in_a_loop_of_the_application(entry: str) -> None:
     it = poller()
     own = it.actor.threads[0]
     own.function = "one_piece"
@@ -339,20 +281,20 @@ def test_a_thread_that_is_between_two_pieces_of_work_is_in_no_loop_of_the_applic
         Frame(function="loop", file=f"/usr/lib/python3{'/' * (entry[0] != '/')}{entry}", line=9, origin="ray"),
     )
 
-    def another_piece() -> None:
+    def another_task_name() -> None:
         own.function = "another_piece"
 
-    assert not is_suspected(it.watch(another_piece))
+    assert not is_suspected(it.watch(another_task_name))
 
 
-def test_refs_that_could_not_be_read_may_be_others_each_time() -> None:
+def test_unread_refs_may_differ_each_time() -> None:
     it = poller()
     it.actor.keeps(it.again).threads[0].gets_held_refs(timeout_s=1.0)
 
     assert not is_suspected(it.watch())
 
 
-# What else moves in the job
+# Progress of the job
 
 
 @pytest.mark.parametrize(
@@ -360,7 +302,7 @@ def test_refs_that_could_not_be_read_may_be_others_each_time() -> None:
     [(JOB, False, False), ("02000000", False, True), (JOB, True, True)],
     ids=["of the job", "of another job", "a call that is made again and again"],
 )
-def test_anything_else_that_its_job_has_executed_is_progress(job_id: str, polled: bool, is_found: bool) -> None:
+def test_any_other_task_that_the_job_executed_is_progress(job_id: str, polled: bool, is_found: bool) -> None:
     it = poller()
     other = it.scene.actor("Other", job_id=job_id).works_for(job_id)
     other.executed = 1
@@ -375,7 +317,7 @@ def test_anything_else_that_its_job_has_executed_is_progress(job_id: str, polled
     assert is_suspected(it.watch(nothing, nothing, nothing, executes)) is is_found
 
 
-def test_a_worker_of_an_unknown_job_may_be_of_one_that_has_moved() -> None:
+def test_a_worker_of_an_unknown_job_may_belong_to_a_job_that_made_progress() -> None:
     it = poller()
     it.actor.worker = replace(it.actor.worker, job_id=None)
     other = it.scene.actor("Other").works_for()
@@ -420,238 +362,7 @@ def test_calls_of_a_library_for_itself_are_no_progress() -> None:
     assert is_suspected(it.watch(reports))
 
 
-# Coroutines
-
-
-def controller(
-    function: str = "run", *, with_work: bool = True, stuck: bool = True
-) -> tuple[Scene, SceneProcess, SceneCoroutine]:
-    """An async actor of Ray's library that sleeps, and a task of its own that may need what it holds."""
-    scene = Scene()
-    driver, actor = scene.driver(), scene.async_actor("Controller")
-    call = scene.call(actor, function, by=driver)
-    actor.works_for()
-    coro = actor.begins(call)
-    coro.is_library = True
-    coro.outer = (TRAIN_CONTROLLER,)
-    driver.gets(call)
-    if with_work:
-        work = scene.task("work", by=actor)
-        worker = scene.worker().works_for().runs(work)
-        worker.gets(call) if stuck else worker.computes()
-    return scene, actor, coro
-
-
-def watch(scene: Scene, *procs: SceneProcess, readings: int = 3) -> Diagnosis:
-    """Takes both samples of everything, and readings of these processes between them."""
-    scene.sample()
-    for _ in range(readings):
-        scene.read(procs)
-    return scene.sample().diagnose()
-
-
-def test_a_controller_that_sleeps_waits_for_its_own_tasks() -> None:
-    scene, actor, coro = controller()
-
-    finding = only_finding(watch(scene, actor))
-
-    assert (finding.kind, finding.confirmed) == ("deadlock", False)
-    assert coro.key in finding.members
-    assert finding.assumed == ("the loop at controller.py:7 only polls",)
-
-
-@pytest.mark.parametrize(("with_work", "stuck"), [(True, False), (False, True)])
-def test_a_controller_whose_tasks_can_proceed_or_that_has_none_is_free(with_work: bool, stuck: bool) -> None:
-    scene, actor, _ = controller(with_work=with_work, stuck=stuck)
-
-    assert not is_suspected(watch(scene, actor))
-
-
-def test_a_controller_that_is_somewhere_else_is_free() -> None:
-    scene, actor, coro = controller()
-    scene.sample().read([actor]).read([actor])
-    coro.outer = (replace(TRAIN_CONTROLLER, line=8),)
-    scene.read([actor]).sample()
-
-    assert not is_suspected(scene.diagnose())
-
-
-@pytest.mark.parametrize("origin", ["user", "library"])
-def test_of_other_code_that_sleeps_it_is_not_known_why(origin: str) -> None:
-    scene, actor, coro = controller()
-    file = APP if origin == "user" else "/usr/lib/python3/site-packages/engine/core.py"
-    coro.outer = (Frame(function="run", file=file, line=7, origin="user" if origin == "user" else "library"),)
-
-    assert not is_suspected(watch(scene, actor))
-
-
-def test_a_coroutine_at_the_address_of_one_that_has_ended_is_another() -> None:
-    scene, actor, coro = controller()
-    scene.sample().read([actor]).read([actor])
-    coro.label = "Task-99"
-    scene.read([actor])
-    coro.label = ""
-    scene.read([actor]).sample()
-
-    assert not is_suspected(scene.diagnose())
-
-
-@pytest.mark.parametrize(("sleeps", "is_found"), [(True, True), (False, False)])
-def test_a_thread_of_a_library_that_is_in_other_c_code_is_no_controller(sleeps: bool, is_found: bool) -> None:
-    scene = Scene()
-    driver, actor = scene.driver(), scene.actor("Controller")
-    call = scene.call(actor, "run", by=driver)
-    actor.works_for().runs(call)
-    actor.threads[0].leaf, actor.threads[0].is_asleep, actor.threads[0].sleeps = TRAIN_CONTROLLER, True, sleeps
-    work = scene.task("work", by=actor)
-    scene.worker().works_for().runs(work).gets(call)
-    driver.gets(call)
-
-    assert is_suspected(watch(scene, actor)) is is_found
-
-
-# Polls by calls that succeed
-
-
-@dataclass
-class Heartbeat:
-    """A driver that asks a buffer for its size; the producer needs the GPU that the driver's other actor holds."""
-
-    scene: Scene
-    driver: SceneProcess
-    buffer: SceneProcess
-    producer: SceneProcess
-    size: Call
-
-
-def heartbeat() -> Heartbeat:
-    scene = Scene()
-    scene.node(free={}, GPU=1.0)
-    driver = scene.driver()
-    buffer = scene.actor("Buffer", owner_id=driver.worker_id).works_for().idles()
-    holder = scene.actor("Holder", owner_id=driver.worker_id, held={"GPU": 1.0}).works_for().idles()
-    size = scene.call(buffer, "size", by=driver)
-    driver.submitted.remove(size)
-    _task, producer = scene.run("produce", by=driver)
-    more = scene.task("more", by=producer, state="PENDING_NODE_ASSIGNMENT", required_resources={"GPU": 1.0})
-    producer.works_for().gets(more)
-    driver.holds(buffer).holds(holder)
-    producer.holds(buffer)
-    driver.threads[0].sleeps = True
-    scene.repeats(size, by=driver)
-    return Heartbeat(scene, driver, buffer, producer, size)
-
-
-def watched(it: Heartbeat, *changes: Callable[[], object]) -> Diagnosis:
-    it.scene.sample()
-    for number in range(4):
-        if number < len(changes):
-            changes[number]()
-        it.scene.read([it.driver])
-    return it.scene.sample().diagnose()
-
-
-def test_a_heartbeat_loop_waits_for_those_who_use_the_actor() -> None:
-    it = heartbeat()
-
-    finding = only_finding(watched(it))
-
-    assert (finding.kind, finding.confirmed) == ("deadlock", False)
-    assert "the loop at app.py:20 only polls" in finding.assumed
-    assert {it.driver.key, it.producer.key} <= set(finding.members)
-
-
-def test_a_user_of_the_polled_actor_that_can_proceed_may_end_the_poll() -> None:
-    it = heartbeat()
-    _, other = it.scene.run("other", by=it.driver)
-    other.works_for().holds(it.buffer).computes()
-
-    assert not is_suspected(watched(it))
-
-
-def test_a_heartbeat_loop_may_be_seen_in_its_call() -> None:
-    it = heartbeat()
-
-    def asks() -> None:
-        it.driver.gets(it.size)
-
-    assert is_suspected(watched(it, nothing, asks, it.driver.computes))
-
-
-@pytest.mark.parametrize("place", ["own code", "library"])
-def test_a_loop_that_works_between_its_calls_is_no_heartbeat(place: str) -> None:
-    it = heartbeat()
-
-    def works() -> None:
-        it.driver.threads[0].sleeps = False
-        it.driver.threads[0].is_asleep = place == "library"
-
-    def sleeps() -> None:
-        it.driver.threads[0].sleeps = True
-
-    assert not is_suspected(watched(it, nothing, works, sleeps))
-
-
-def test_a_loop_that_works_all_the_time_and_reports_it_is_no_heartbeat() -> None:
-    it = heartbeat()
-    it.driver.threads[0].sleeps = False
-
-    assert not is_suspected(watched(it))
-
-
-def test_a_heartbeat_loop_that_is_seen_in_another_wait_is_free() -> None:
-    it = heartbeat()
-    other = it.scene.task("other", by=it.driver)
-
-    assert not is_suspected(watched(it, nothing, lambda: it.driver.gets(other), it.driver.computes))
-
-
-def test_a_heartbeat_loop_that_is_seen_in_a_wait_for_something_else_is_free() -> None:
-    it = heartbeat()
-
-    assert not is_suspected(
-        watched(it, nothing, lambda: it.driver.is_in("threading.Condition.wait", "0x1"), it.driver.computes)
-    )
-
-
-def test_a_call_that_does_not_end_is_a_wait_and_no_heartbeat() -> None:
-    it = heartbeat()
-    it.driver.submitted.append(it.size)
-    it.buffer.threads[0].role = "task"
-    it.buffer.runs(it.size).gets(it.size)
-    it.driver.gets(it.size)
-
-    finding = next(one for one in watched(it).findings if one.kind == "deadlock" and it.buffer.key in one.members)
-
-    assert (finding.confirmed, finding.assumed) == (True, ())
-    assert it.driver.key in finding.blocked_behind
-    assert find_polling_loops(it.scene.snapshot()) == {}
-
-
-@pytest.mark.parametrize("count", [1, 2])
-def test_loops_that_alone_use_an_actor_wait_for_nothing_that_must_come(count: int) -> None:
-    scene = Scene()
-    driver = scene.driver()
-    tracker = scene.actor("Tracker", owner_id=driver.worker_id).works_for().idles()
-    driver.holds(tracker)
-    report = scene.call(tracker, "report", by=driver)
-    driver.submitted.clear()
-    callers = [driver]
-    scene.repeats(report, by=driver)
-    for _ in range(count - 1):
-        task, worker = scene.run("other", by=driver)
-        callers.append(worker.works_for().holds(tracker))
-        scene.repeats(report, by=task)
-    for caller in callers:
-        caller.threads[0].sleeps = True
-
-    diagnosis = watch(scene, *callers)
-
-    assert not diagnosis.is_stuck
-    assert set(find_polling_loops(scene.snapshot())) == {caller.key for caller in callers}
-
-
-# In what follows it is shown at its poll
+# Views show a polling loop at its poll
 
 
 def test_a_loop_is_shown_at_its_poll_in_both_samples() -> None:
@@ -676,7 +387,7 @@ def test_a_loop_is_shown_at_its_poll_in_both_samples() -> None:
     assert RAY_WORKER in {frame.file for frame in shown.frames}
 
 
-def test_a_heartbeat_loop_that_is_all_that_uses_the_actor_asks_for_what_comes_from_outside() -> None:
+def test_a_heartbeat_loop_that_is_the_only_user_of_the_actor_waits_for_an_outside_event() -> None:
     scene = Scene()
     driver, monitor = scene.driver(), scene.actor("Monitor")
     runner = scene.actor("Runner", owner_id=driver.worker_id).works_for().idles()
@@ -691,36 +402,3 @@ def test_a_heartbeat_loop_that_is_all_that_uses_the_actor_asks_for_what_comes_fr
         scene.read([monitor])
 
     assert not is_suspected(scene.sample().diagnose())
-
-
-def polled_buffer(timeout_s: float | None = None) -> tuple[Scene, SceneProcess, SceneProcess]:
-    """A driver that asks a buffer for its size, and a producer of that buffer which waits for an event."""
-    scene = Scene()
-    driver, buffer, producer = scene.driver(), scene.actor("Buffer"), scene.actor("Producer")
-    buffer.works_for().idles()
-    size, produce = scene.call(buffer, "size", by=driver), scene.call(producer, "produce", by=driver)
-    driver.submitted.remove(size)
-    producer.works_for().runs(produce).is_in("threading.Event.wait", "0x10", timeout_s=timeout_s)
-    driver.holds(buffer).holds(producer)
-    producer.holds(buffer)
-    driver.threads[0].sleeps = True
-    scene.repeats(size, by=driver)
-    scene.sample()
-    for _ in range(4):
-        scene.read([driver])
-    return scene.sample(), driver, producer
-
-
-def test_what_is_polled_stands_still_where_its_users_wait_for_what_nothing_is_seen_to_end() -> None:
-    scene, driver, producer = polled_buffer()
-
-    diagnosis = scene.diagnose()
-
-    assert diagnosis.verdict == "stalled"
-    assert {driver.key, producer.key} <= set(diagnosis.findings[0].members)
-
-
-def test_a_user_of_what_is_polled_that_waits_with_a_timeout_does_not_stand_still() -> None:
-    scene, _, _ = polled_buffer(timeout_s=60.0)
-
-    assert scene.diagnose().verdict == "blocked"

@@ -1,4 +1,4 @@
-"""What moved in a job between the two samples."""
+"""The progress of a job between the two samples."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ OTHER_JOB = "02000000"
 
 @dataclass
 class Watched:
-    """A driver and a worker that runs a task, seen once."""
+    """A driver and a worker that runs a task, sampled once."""
 
     scene: Scene
     driver: SceneProcess
@@ -77,7 +77,7 @@ def test_tasks_that_began_and_ended_in_between_count() -> None:
     assert it.moved() == (7, 7, 0)
 
 
-def test_a_task_on_a_worker_that_is_new_or_gone_counts() -> None:
+def test_a_task_on_a_new_or_dead_worker_counts() -> None:
     it = watched()
     next_call = it.scene.task("next", by=it.driver)
     it.scene.procs.remove(it.worker)

@@ -1,4 +1,4 @@
-"""A wait whose dependency changed between the samples was transient: of every kind, it is no finding and no hole."""
+"""A wait of any kind whose dependency changed between the samples was transient: neither a finding nor a gap."""
 
 from __future__ import annotations
 
@@ -7,48 +7,14 @@ from collections.abc import Callable
 import pytest
 from msgspec.structs import replace
 
-from dstack.analysis.diagnose import diagnose, plan_readings
-from dstack.diagnosis import Diagnosis
-from dstack.model import Bundle, Failure, Worker
+from dstack.model import Bundle, Failure
+from tests.unit.analysis.evidence.sample_change_outcomes import NOTHING, UNDECIDED, Busy, of, unread
 from tests.unit.scenes import Scene, SceneProcess
-
-NOTHING = ("clear", False)
-UNDECIDED = ("blocked", True)
-
-
-def outcome(diagnosis: Diagnosis) -> tuple[str, bool]:
-    return diagnosis.verdict, diagnosis.incomplete
-
-
-def of(scene: Scene) -> tuple[str, bool]:
-    return outcome(scene.diagnose())
-
-
-class Busy(Scene):
-    """A driver that calls two actors all the time; each wait is over in a moment."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.driver_ = self.driver()
-        self.front, self.back = self.actor("Front"), self.actor("Back")
-        for proc in (self.front, self.back):
-            proc.tasks_read = True
-
-    def call_down(self) -> None:
-        """The driver gets a call of the front actor, which gets one of the back actor, which computes."""
-        for proc in (self.driver_, self.front):
-            proc.submitted.clear()
-        outer = self.call(self.front, "serve", by=self.driver_)
-        inner = self.call(self.back, "work", by=self.front)
-        self.driver_.gets(outer)
-        self.front.runs(outer).gets(inner)
-        self.back.runs(inner).computes()
-
 
 # Calls that ended
 
 
-def test_calls_that_ended_while_others_like_them_began_are_no_finding() -> None:
+def test_calls_that_ended_while_similar_calls_began_are_no_finding() -> None:
     scene = Busy()
     scene.call_down()
     scene.sample()
@@ -79,8 +45,8 @@ def test_calls_that_are_the_same_in_both_samples_are_a_finding() -> None:
     assert of(scene) == ("blocked", False)
 
 
-def test_a_call_that_ended_waits_no_more_though_its_stack_was_read_for_the_next_one() -> None:
-    """Its worker listed the call before when it was asked, and its thread showed the next one when it was read."""
+def test_a_call_that_ended_does_not_wait_with_the_stack_of_the_next_call() -> None:
+    """The worker listed one call, and then its thread was read in the next call."""
     scene = Busy()
     scene.call_down()
     listed = scene.call(scene.front, "serve", by=scene.driver_)
@@ -93,7 +59,7 @@ def test_a_call_that_ended_waits_no_more_though_its_stack_was_read_for_the_next_
     assert of(scene) == NOTHING
 
 
-def test_a_thread_of_a_worker_that_runs_nothing_by_now_waits_no_more_whatever_it_ran() -> None:
+def test_a_thread_of_a_worker_that_became_idle_does_not_wait() -> None:
     scene = Busy()
     scene.call_down()
     scene.front.tasks_read = False
@@ -109,7 +75,7 @@ def test_a_thread_of_a_worker_that_runs_nothing_by_now_waits_no_more_whatever_it
 # Values
 
 
-def test_a_value_that_its_owner_did_not_list_yet_and_lists_no_more_has_come() -> None:
+def test_a_value_that_its_owner_listed_in_neither_sample_has_arrived() -> None:
     scene = Scene()
     driver, actor = scene.driver(), scene.actor()
     call = scene.call(actor, "work", by=driver)
@@ -124,11 +90,7 @@ def test_a_value_that_its_owner_did_not_list_yet_and_lists_no_more_has_come() ->
     assert of(scene) == NOTHING
 
 
-def unread(driver: SceneProcess) -> None:
-    driver.threads[0].waits_unreadably("its thread was woken during every reading")
-
-
-def not_still(driver: SceneProcess) -> None:
+def unstable(driver: SceneProcess) -> None:
     driver.threads[0].is_unstable()
 
 
@@ -136,8 +98,8 @@ def not_read(driver: SceneProcess) -> None:
     driver.is_unreadable = True
 
 
-@pytest.mark.parametrize("happens", [unread, not_still, not_read])
-def test_a_value_that_came_ends_the_wait_also_where_that_was_not_read_again(
+@pytest.mark.parametrize("happens", [unread, unstable, not_read])
+def test_a_value_that_arrived_ends_a_wait_that_was_not_read_again(
     happens: Callable[[SceneProcess], None],
 ) -> None:
     scene = Scene()
@@ -152,7 +114,7 @@ def test_a_value_that_came_ends_the_wait_also_where_that_was_not_read_again(
     assert of(scene) == NOTHING
 
 
-@pytest.mark.parametrize("happens", [unread, not_still, not_read])
+@pytest.mark.parametrize("happens", [unread, unstable, not_read])
 def test_a_value_whose_owner_did_not_answer_again_may_still_be_missing(happens: Callable[[SceneProcess], None]) -> None:
     scene = Scene()
     driver, actor, owner = scene.driver(), scene.actor(), scene.actor("Owner")
@@ -167,14 +129,14 @@ def test_a_value_whose_owner_did_not_answer_again_may_still_be_missing(happens: 
     assert of(scene) == UNDECIDED
 
 
-def test_a_value_whose_owner_told_of_a_part_of_its_tasks_may_still_be_missing() -> None:
+def test_a_value_whose_owner_listed_only_some_of_its_tasks_may_still_be_missing() -> None:
     scene = Scene()
     driver, actor = scene.driver(), scene.actor()
     driver.gets(scene.call(actor, "work", by=driver))
     driver.submitted.clear()
     scene.sample()
 
-    not_still(driver)
+    unstable(driver)
     truncated = Failure(stage="core worker", reason="1 of 2 tasks", cause="truncated", worker_id=driver.worker_id)
     scene.failures.append(replace(truncated, sample=2))
     scene.sample()
@@ -193,7 +155,7 @@ def test_a_wait_in_both_samples_for_a_value_that_no_owner_lists_may_be_stuck() -
     assert of(scene) == UNDECIDED
 
 
-def test_the_item_of_a_generator_that_came_ends_the_wait_for_it() -> None:
+def test_a_generator_item_that_arrived_ends_the_wait_for_it() -> None:
     scene = Scene()
     driver, actor = scene.driver(), scene.actor()
     call = scene.call(actor, "produce", by=driver)
@@ -201,7 +163,7 @@ def test_the_item_of_a_generator_that_came_ends_the_wait_for_it() -> None:
     driver.submitted.clear()
     scene.sample()
 
-    not_still(driver)
+    unstable(driver)
     scene.sample()
 
     assert of(scene) == NOTHING
@@ -210,7 +172,7 @@ def test_the_item_of_a_generator_that_came_ends_the_wait_for_it() -> None:
 # Threads and coroutines that were found only in one sample
 
 
-def test_a_task_whose_thread_is_not_found_in_the_first_sample_and_that_ended_is_no_hole() -> None:
+def test_an_ended_task_whose_thread_was_not_found_is_no_gap() -> None:
     scene = Busy()
     scene.call_down()
     scene.front.threads[0].task_id = None
@@ -222,7 +184,7 @@ def test_a_task_whose_thread_is_not_found_in_the_first_sample_and_that_ended_is_
     assert of(scene) == NOTHING
 
 
-def test_a_deadlock_in_which_a_thread_was_not_found_at_first_is_not_dropped() -> None:
+def test_a_deadlock_with_a_thread_that_only_the_second_sample_found_is_kept() -> None:
     scene = Busy()
     scene.call_down()
     back = scene.call(scene.front, "again", by=scene.back)
@@ -248,7 +210,7 @@ def in_a_step(scene: Scene) -> SceneProcess:
     return server
 
 
-def test_a_coroutine_between_two_steps_that_is_suspended_a_moment_later_is_no_hole() -> None:
+def test_a_coroutine_between_two_steps_that_is_suspended_a_moment_later_is_no_gap() -> None:
     scene = Scene()
     server = in_a_step(scene)
     scene.sample()
@@ -261,7 +223,7 @@ def test_a_coroutine_between_two_steps_that_is_suspended_a_moment_later_is_no_ho
     assert of(scene) == ("blocked", False)
 
 
-def test_a_coroutine_between_two_steps_that_ended_is_no_hole() -> None:
+def test_a_coroutine_between_two_steps_that_ended_is_no_gap() -> None:
     scene = Scene()
     server = in_a_step(scene)
     scene.sample()
@@ -283,7 +245,7 @@ def test_a_coroutine_that_is_between_two_steps_in_both_samples_may_be_stuck() ->
     assert of(scene) == UNDECIDED
 
 
-def test_another_coroutine_at_the_same_address_waits_anew() -> None:
+def test_another_coroutine_at_the_same_address_has_another_wait() -> None:
     scene = Scene()
     driver, server = scene.driver(), scene.async_actor("Server")
     coroutine = server.begins(scene.call(server, "serve", by=driver))
@@ -302,7 +264,7 @@ def test_another_coroutine_at_the_same_address_waits_anew() -> None:
 # Pending calls and tasks
 
 
-def test_a_call_that_is_queued_behind_another_call_by_now_is_no_finding() -> None:
+def test_a_call_that_is_now_queued_behind_another_call_is_no_finding() -> None:
     scene = Busy()
     scene.call_down()
     scene.call(scene.back, "work", by=scene.front)
@@ -321,7 +283,7 @@ def test_a_call_that_is_queued_behind_another_call_by_now_is_no_finding() -> Non
     assert not diagnosis.incomplete
 
 
-def test_a_call_that_may_lack_a_slot_is_no_hole_where_nothing_that_runs_there_could_depend_on_it() -> None:
+def test_a_call_that_may_lack_a_slot_is_no_gap_where_no_running_call_could_depend_on_it() -> None:
     scene = Scene()
     driver, pool = scene.driver(), scene.threaded_actor(2, "Pool")
     running, queued = (scene.call(pool, "work", by=driver) for _ in range(2))
@@ -335,7 +297,7 @@ def test_a_call_that_may_lack_a_slot_is_no_hole_where_nothing_that_runs_there_co
     assert of(scene) == ("blocked", False)
 
 
-def test_a_call_that_may_lack_a_slot_is_a_hole_where_a_call_that_runs_there_waits_for_it() -> None:
+def test_a_call_that_may_lack_a_slot_is_a_gap_where_a_running_call_waits_for_it() -> None:
     scene = Scene()
     driver, pool = scene.driver(), scene.threaded_actor(2, "Pool")
     running = scene.call(pool, "work", by=driver)
@@ -351,7 +313,7 @@ def test_a_call_that_may_lack_a_slot_is_a_hole_where_a_call_that_runs_there_wait
     assert of(scene) == UNDECIDED
 
 
-def test_a_task_whose_missing_argument_is_not_known_and_that_was_sent_by_now_is_no_hole() -> None:
+def test_a_task_with_an_unknown_missing_argument_that_was_sent_since_is_no_gap() -> None:
     scene = Scene()
     driver = scene.driver()
     call = scene.task("use", by=driver, state="PENDING_ARGS_AVAIL")
@@ -364,7 +326,7 @@ def test_a_task_whose_missing_argument_is_not_known_and_that_was_sent_by_now_is_
     assert of(scene)[1] is False
 
 
-def test_a_task_on_its_way_to_a_worker_that_runs_by_now_is_no_hole() -> None:
+def test_a_task_on_its_way_that_runs_since_is_no_gap() -> None:
     scene = Scene()
     driver, worker = scene.driver(), scene.worker().idles()
     call = scene.task("work", by=driver)
@@ -388,7 +350,7 @@ def test_a_task_that_is_on_its_way_in_both_samples_may_be_stuck() -> None:
     assert of(scene) == UNDECIDED
 
 
-def test_an_actor_that_was_created_in_between_is_waited_for_no_more() -> None:
+def test_an_actor_that_was_created_between_the_samples_is_no_dependency() -> None:
     scene = Scene()
     driver = scene.driver()
     actor, creation = scene.pending_actor("Late", by=driver, CPU=1.0)
@@ -405,7 +367,7 @@ def test_an_actor_that_was_created_in_between_is_waited_for_no_more() -> None:
     assert diagnosis.vertices[first.key].wait is None
 
 
-def test_a_placement_group_that_has_its_place_by_now_is_no_finding() -> None:
+def test_a_placement_group_that_was_placed_since_is_no_finding() -> None:
     scene = Scene()
     scene.node({"CPU": 0.0}, CPU=4.0)
     group = scene.group("PENDING", Bundle(resources={"CPU": 4.0}))
@@ -415,178 +377,3 @@ def test_a_placement_group_that_has_its_place_by_now_is_no_finding() -> None:
     scene.sample()
 
     assert of(scene) == NOTHING
-
-
-# Within a process
-
-
-def test_a_lock_that_another_thread_holds_by_now_is_another_wait() -> None:
-    scene = Scene()
-    worker = scene.driver()
-    first, second = worker.thread("first", "user"), worker.thread("second", "user")
-    worker.threads[0].wants_lock("0x1", first)
-    scene.sample()
-
-    worker.threads[0].wants_lock("0x1", second).is_unstable()
-    scene.sample()
-
-    assert of(scene) == NOTHING
-
-
-def test_a_future_that_another_thread_runs_by_now_is_another_wait() -> None:
-    scene = Scene()
-    worker = scene.driver()
-    first, second = worker.thread("first", "user"), worker.thread("second", "user")
-    worker.threads[0].awaits_future(first)
-    scene.sample()
-
-    worker.threads[0].awaits_future(second).is_unstable()
-    scene.sample()
-
-    assert of(scene) == NOTHING
-
-
-def test_an_unreadable_wait_that_is_elsewhere_by_now_was_transient() -> None:
-    scene = Scene()
-    driver = scene.driver()
-    unread(driver)
-    scene.sample()
-
-    driver.threads[0].line += 1
-    scene.second_sample()
-
-    assert of(scene) == NOTHING
-
-
-def test_an_unreadable_wait_of_a_call_that_ended_was_transient() -> None:
-    scene = Busy()
-    scene.call_down()
-    unread(scene.front)
-    scene.sample()
-
-    scene.call_down()
-    unread(scene.front)
-    scene.sample()
-
-    assert of(scene) == NOTHING
-
-
-def test_an_unreadable_wait_at_the_same_place_in_both_samples_may_be_stuck() -> None:
-    scene = Scene()
-    driver = scene.driver()
-    unread(driver)
-
-    scene.sample().second_sample()
-
-    assert of(scene) == UNDECIDED
-
-
-def test_a_poll_of_a_call_that_ended_is_no_finding() -> None:
-    scene = Busy()
-    scene.call_down()
-    scene.driver_.gets(scene.front.running[0], timeout_s=1.0)
-    scene.sample()
-
-    scene.call_down()
-    scene.driver_.gets(scene.front.running[0], timeout_s=1.0)
-    scene.sample()
-
-    assert of(scene) == NOTHING
-
-
-# Workers that begin and end
-
-
-def test_a_worker_that_ended_takes_its_waits_and_its_tasks_with_it() -> None:
-    scene = Scene()
-    driver = scene.driver()
-    outer, worker = scene.run("outer", by=driver)
-    worker.gets(scene.task("inner", by=worker))
-    driver.gets(outer)
-    scene.sample()
-
-    scene.procs.remove(worker)
-    driver.submitted.clear()
-    driver.computes()
-    listed = scene.sample().snapshot()
-
-    everybody = (*listed.workers, worker.worker)
-    assert outcome(diagnose_with(scene, everybody)) == NOTHING
-
-
-def diagnose_with(scene: Scene, workers: tuple[Worker, ...]) -> Diagnosis:
-    """The diagnosis of a snapshot that lists these workers."""
-    return diagnose(replace(scene.snapshot(), workers=workers))
-
-
-def test_a_worker_that_ended_before_it_was_seen_is_no_hole() -> None:
-    scene = Scene()
-    driver, ending = scene.driver().computes(), scene.worker()
-    ending.is_unreachable = ending.is_unreadable = True
-    scene.sample()
-
-    scene.procs.remove(ending)
-    scene.sample()
-
-    assert outcome(diagnose_with(scene, (driver.worker, ending.worker))) == NOTHING
-
-
-def test_a_worker_that_was_not_asked_again_because_it_had_not_answered_is_a_hole() -> None:
-    scene = Scene()
-    driver, silent = scene.driver().computes(), scene.worker()
-    silent.is_unreachable = True
-    late = Failure(stage="core worker", reason="no answer", cause="timeout", worker_id=silent.worker_id)
-    scene.failures.append(late)
-    scene.sample()
-
-    scene.procs.remove(silent)
-    scene.sample()
-
-    assert outcome(diagnose_with(scene, (driver.worker, silent.worker))) == ("clear", True)
-
-
-def test_a_worker_that_began_between_the_samples_and_was_not_read_is_no_hole() -> None:
-    scene = Scene()
-    scene.driver().computes()
-    scene.sample()
-
-    scene.worker().is_unreadable = True
-    scene.sample()
-
-    assert of(scene) == NOTHING
-
-
-def test_a_node_that_was_read_only_in_the_first_sample_is_no_hole() -> None:
-    scene = Busy()
-    scene.call_down()
-    scene.sample()
-
-    scene.failures.append(Failure(stage="node probe", reason="too late", cause="timeout", sample=2))
-    scene.sample(only=())
-
-    assert of(scene) == ("blocked", False)
-
-
-def test_a_process_that_was_not_read_is_read_again_unless_that_would_fail_again() -> None:
-    scene = Scene()
-    scene.driver().computes()
-    late, forbidden = scene.worker(), scene.worker()
-    late.is_unreadable = forbidden.is_unreadable = True
-    reason = Failure(stage="process", reason="not allowed", cause="permission", worker_id=forbidden.worker_id)
-    scene.failures.append(reason)
-
-    assert plan_readings(scene.snapshot()).workers == {late.worker_id}
-
-
-def test_a_deadlock_of_processes_that_only_the_second_sample_could_read_is_not_dropped() -> None:
-    scene = Busy()
-    scene.call_down()
-    scene.back.gets(scene.call(scene.front, "again", by=scene.back))
-    scene.back.is_unreadable = True
-    scene.sample()
-
-    scene.back.is_unreadable = False
-    scene.sample()
-
-    diagnosis = scene.diagnose()
-    assert (diagnosis.verdict, diagnosis.findings[0].confirmed) == ("deadlock", False)

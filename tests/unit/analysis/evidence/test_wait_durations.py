@@ -1,4 +1,4 @@
-"""For how long each wait has lasted, from both looks and from the times of tasks."""
+"""How long each wait has lasted, from both samples and from the times of tasks."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from dstack.words import duration
 from tests.unit.scenes import Call, Scene, SceneProcess
 
 TAKEN_AT = 1.7e9
-"""When scenes are looked at: once until 0.5 s later, then from 1.0 to 1.5 s."""
+"""Scenes are sampled from 0.0 to 0.5 s, and from 1.0 to 1.5 s."""
 
 
 class Queued(Scene):
-    """Actors that wait for each other, a driver behind them, a queued call, and when things were submitted."""
+    """Actors that wait for each other, a driver behind them, and a queued call, with times of submission."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -40,25 +40,25 @@ class Queued(Scene):
     def timed(self) -> Snapshot:
         return replace(self.snapshot(), task_times=self.times)
 
-    def since(self, who: SceneProcess | Call) -> Since | None:
-        return diagnose(self.timed()).vertices[who.key].since
+    def since(self, waiter: SceneProcess | Call) -> Since | None:
+        return diagnose(self.timed()).vertices[waiter.key].since
 
 
-def test_what_stood_in_both_looks_lasted_from_one_to_the_other() -> None:
+def test_a_wait_in_both_samples_lasted_from_one_to_the_other() -> None:
     scene = Queued()
     scene.sample().second_sample()
 
     assert scene.since(scene.left) == Since(at_least_s=0.5)
 
 
-def test_seen_once_and_without_times_nothing_is_known() -> None:
+def test_one_sample_without_times_gives_no_bounds() -> None:
     scene = Queued()
     scene.sample()
 
     assert scene.since(scene.left) is None
 
 
-def test_what_is_queued_has_been_since_its_owner_sent_it() -> None:
+def test_a_queued_call_waits_since_its_owner_sent_it() -> None:
     scene = Queued()
     scene.submitted(scene.back, 61.0, SUBMITTED_TO_WORKER=60.0)
     scene.sample().second_sample()
@@ -67,7 +67,7 @@ def test_what_is_queued_has_been_since_its_owner_sent_it() -> None:
 
 
 @pytest.mark.parametrize("ahead_s", [3600.0, -3600.0])
-def test_of_another_clock_nothing_is_told_but_what_was_watched(ahead_s: float) -> None:
+def test_with_another_clock_only_the_samples_give_bounds(ahead_s: float) -> None:
     scene = Queued()
     scene.submitted(scene.back, 61.0 - ahead_s, SUBMITTED_TO_WORKER=60.0 - ahead_s)
     scene.nodes[0] = replace(scene.nodes[0], clock_ahead_s=ahead_s)
@@ -102,7 +102,7 @@ def test_a_get_is_no_older_than_the_run_of_its_own_task() -> None:
     assert scene.since(scene.left) == Since(at_most_s=200.5)
 
 
-def test_of_a_second_attempt_only_the_submission_of_the_first_bounds_who_waits_for_it() -> None:
+def test_the_first_submission_bounds_the_waits_for_a_second_attempt() -> None:
     scene = Queued()
     scene.submitted(scene.pong, 300.0, attempt=1, PENDING_ARGS_AVAIL=10.0)
     scene.sample()
@@ -110,7 +110,7 @@ def test_of_a_second_attempt_only_the_submission_of_the_first_bounds_who_waits_f
     assert scene.since(scene.left) == Since(at_most_s=300.5)
 
 
-def test_times_of_an_older_attempt_do_not_tell_of_this_one() -> None:
+def test_times_of_an_earlier_attempt_give_no_bounds() -> None:
     scene = Queued()
     scene.submitted(scene.back, 61.0, SUBMITTED_TO_WORKER=60.0)
     scene.back.becomes(attempt=1)
@@ -147,7 +147,7 @@ def test_a_wait_with_a_timeout_has_no_bounds() -> None:
     assert scene.since(scene.driver_) is None
 
 
-def test_a_deadlock_is_there_since_the_last_of_its_waits_began() -> None:
+def test_a_deadlock_exists_since_the_last_of_its_waits_began() -> None:
     scene = Queued()
     scene.submitted(scene.ping, 500.0, RUNNING=400.0)
     scene.submitted(scene.pong, 300.0, RUNNING=299.0)
@@ -163,7 +163,7 @@ def test_a_deadlock_is_there_since_the_last_of_its_waits_began() -> None:
     )
 
 
-def test_the_tasks_to_ask_about_begin_with_those_that_run_and_wait() -> None:
+def test_task_times_are_requested_first_for_running_tasks_that_wait() -> None:
     scene = Queued()
     for _ in range(10):
         scene.call(scene.left, "extra", by=scene.driver_)
@@ -203,7 +203,7 @@ def test_bounds_are_never_negative_and_never_cross(ago: list[float], is_second: 
         (3 * 86_400 + 4 * 3600, "3 d 4 h"),
     ],
 )
-def test_durations_are_told_in_two_units_at_most(seconds: float, text: str) -> None:
+def test_durations_have_at_most_two_units(seconds: float, text: str) -> None:
     assert duration(seconds) == text
 
 
@@ -232,5 +232,5 @@ def test_bounds_in_words(at_least_s: float | None, at_most_s: float | None, text
         (Since(at_least_s=199.0, at_most_s=200.0), "3 min 19 s"),
     ],
 )
-def test_the_same_in_short(since: Since | None, expected: str) -> None:
+def test_bounds_in_short(since: Since | None, expected: str) -> None:
     assert bounds(since) == expected

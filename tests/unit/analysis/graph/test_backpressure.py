@@ -1,4 +1,4 @@
-"""A streaming generator under backpressure waits for those who can take its values, and for nobody else."""
+"""A streaming generator under backpressure waits for the executions that can read its values."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from tests.unit.scenes import Call, Scene, SceneCoroutine, SceneProcess, groups_
 
 
 def stream(scene: Scene, owner: SceneProcess, items: int = 2) -> tuple[Call, SceneProcess]:
-    """A generator's task that has given so many values, and its worker, on which none of its code is seen."""
+    """A generator's task that has given this many values, and its worker, whose stack shows no user code."""
     call, worker = scene.run("stream", by=owner)
     call.becomes(items=items)
-    rest(worker)
+    is_inside_ray(worker)
     return call, worker
 
 
-def rest(worker: SceneProcess) -> None:
+def is_inside_ray(worker: SceneProcess) -> None:
     worker.threads[0].is_in_ray = True
 
 
@@ -32,7 +32,7 @@ def unknown_label(scene: Scene, worker: SceneProcess) -> str:
     return vertex.label
 
 
-def test_a_producer_whose_values_nobody_takes_waits_for_any_thread_of_its_owner() -> None:
+def test_a_producer_with_unread_values_waits_for_any_thread_of_its_owner() -> None:
     scene = Scene()
     driver = scene.driver()
     helper = driver.thread("helper", "user")
@@ -44,12 +44,12 @@ def test_a_producer_whose_values_nobody_takes_waits_for_any_thread_of_its_owner(
     assert groups_of(wait) == [(1, [driver.key, helper.key])]
 
 
-def test_a_consumer_that_waits_for_what_is_behind_its_producer_is_deadlocked() -> None:
+def test_a_consumer_that_waits_behind_its_producer_is_deadlocked() -> None:
     scene = Scene()
     driver, actor = scene.driver(), scene.actor("Source")
     call = scene.call(actor, "stream", by=driver, items=2)
     actor.runs(call)
-    rest(actor)
+    is_inside_ray(actor)
     driver.gets(scene.call(actor, "size", by=driver))
     scene.sample().second_sample()
 
@@ -59,12 +59,12 @@ def test_a_consumer_that_waits_for_what_is_behind_its_producer_is_deadlocked() -
     assert {driver.key, actor.key} <= set(finding.members)
 
 
-def test_a_producer_that_goes_on_between_two_looks_is_not_stuck() -> None:
+def test_a_producer_that_proceeds_between_two_samples_is_not_stuck() -> None:
     scene = Scene()
     driver, actor = scene.driver(), scene.actor("Source")
     call = scene.call(actor, "stream", by=driver, items=2)
     actor.runs(call)
-    rest(actor)
+    is_inside_ray(actor)
     driver.gets(scene.call(actor, "size", by=driver))
     scene.sample()
     call.becomes(items=3)
@@ -73,7 +73,7 @@ def test_a_producer_that_goes_on_between_two_looks_is_not_stuck() -> None:
     assert scene.diagnose().verdict == "blocked"
 
 
-def test_a_producer_whose_next_value_is_waited_for_does_not_wait_for_its_consumer() -> None:
+def test_a_producer_with_a_waiting_consumer_does_not_wait_for_it() -> None:
     scene = Scene()
     driver = scene.driver()
     call, worker = stream(scene, driver)
@@ -82,14 +82,14 @@ def test_a_producer_whose_next_value_is_waited_for_does_not_wait_for_its_consume
     assert wait_of(scene, worker) is None
 
 
-def test_a_producer_without_values_that_are_kept_is_not_held_up() -> None:
+def test_a_producer_without_unread_values_is_not_blocked() -> None:
     scene = Scene()
     _, worker = stream(scene, scene.driver(), items=0)
 
     assert wait_of(scene, worker) is None
 
 
-def test_a_producer_that_moved_while_it_was_read_is_not_held_up() -> None:
+def test_a_producer_that_ran_during_its_reading_is_not_blocked() -> None:
     scene = Scene()
     _, worker = stream(scene, scene.driver())
     worker.threads[0].is_unstable()
@@ -97,7 +97,7 @@ def test_a_producer_that_moved_while_it_was_read_is_not_held_up() -> None:
     assert wait_of(scene, worker) is None
 
 
-def test_a_producer_inside_its_own_code_is_not_held_up() -> None:
+def test_a_producer_inside_its_own_code_is_not_blocked() -> None:
     scene = Scene()
     driver = scene.driver()
     call, worker = scene.run("stream", by=driver)
@@ -106,7 +106,7 @@ def test_a_producer_inside_its_own_code_is_not_held_up() -> None:
     assert scene.graph()[worker.key].wait is None
 
 
-def test_a_sync_actor_that_holds_the_generator_takes_its_values_in_the_call_it_runs() -> None:
+def test_a_sync_actor_reads_a_generator_in_its_running_call() -> None:
     scene = Scene()
     owner = scene.actor("Consumer")
     owner.runs(scene.call(owner, "eat", by=scene.driver()))
@@ -115,25 +115,25 @@ def test_a_sync_actor_that_holds_the_generator_takes_its_values_in_the_call_it_r
     assert groups_of(scene.wait_of(worker)) == [(1, [owner.key])]
 
 
-def held_back(consumer: SceneProcess, scene: Scene) -> SceneProcess:
-    """A producer in an actor that is held back, while its consumer waits for another call of that actor."""
+def under_backpressure(consumer: SceneProcess, scene: Scene) -> SceneProcess:
+    """A producer under backpressure in an actor, while its consumer waits for another call of that actor."""
     actor = scene.actor("Source", owner_id=consumer.worker_id).works_for()
     actor.runs(scene.call(actor, "stream", by=consumer, items=2))
-    rest(actor)
+    is_inside_ray(actor)
     consumer.gets(scene.call(actor, "size", by=consumer))
     return actor
 
 
-def test_a_consumer_with_a_library_that_could_take_values_may_go_on() -> None:
+def test_a_consumer_with_a_library_that_could_read_values_may_proceed() -> None:
     scene = Scene()
     driver = scene.driver()
     driver.thread("StreamingExecutor", "ray")
-    held_back(driver, scene)
+    under_backpressure(driver, scene)
 
     assert not scene.sample().second_sample().diagnose().is_stuck
 
 
-def test_rays_own_threads_take_no_values() -> None:
+def test_threads_of_ray_read_no_values() -> None:
     scene = Scene()
     driver = scene.driver()
     driver.thread("PythonGCThread", "ray")
@@ -150,13 +150,13 @@ def async_consumer() -> tuple[Scene, SceneProcess, SceneCoroutine]:
     eat = scene.call(owner, "eat", by=driver)
     source = scene.actor("Source", owner_id=owner.worker_id).works_for()
     source.runs(scene.call(source, "stream", by=owner, items=2))
-    rest(source)
+    is_inside_ray(source)
     coro = owner.begins(eat).awaits(scene.call(source, "size", by=owner))
     driver.gets(eat)
     return scene, driver, coro
 
 
-def test_a_coroutine_that_awaits_what_is_behind_its_producer_is_deadlocked() -> None:
+def test_a_coroutine_that_awaits_a_call_behind_its_producer_is_deadlocked() -> None:
     scene, _, coro = async_consumer()
 
     (finding,) = scene.sample().second_sample().diagnose().findings
@@ -165,14 +165,14 @@ def test_a_coroutine_that_awaits_what_is_behind_its_producer_is_deadlocked() -> 
     assert coro.key in finding.members
 
 
-def test_a_caller_that_goes_on_may_have_the_actor_take_the_values() -> None:
+def test_a_caller_that_proceeds_may_make_the_actor_read_the_values() -> None:
     scene, driver, _ = async_consumer()
     driver.computes()
 
     assert not scene.sample().second_sample().diagnose().is_stuck
 
 
-def test_a_consumer_that_was_not_seen_is_unknown() -> None:
+def test_an_unobserved_consumer_is_unknown() -> None:
     scene = Scene()
     driver = scene.driver()
     _, worker = stream(scene, driver)
@@ -207,6 +207,8 @@ def test_an_async_generator_under_backpressure_waits_for_its_consumer() -> None:
         ("asyncio.Queue.get", ()),
     ],
 )
-def test_an_async_generator_that_awaits_something_of_its_own_does_not(what: str, frames: tuple[Frame, ...]) -> None:
+def test_an_async_generator_with_its_own_await_does_not_wait_for_its_consumer(
+    what: str, frames: tuple[Frame, ...]
+) -> None:
     scene, coro, _ = async_stream(what, *frames)
     assert scene.wait_of(coro).kind != "backpressure"

@@ -1,4 +1,4 @@
-"""What a wait in a channel of a compiled graph depends on, by who writes and reads and how far each of them is."""
+"""The dependencies of a wait in a channel of a compiled graph, by the progress of its writer and readers."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def channel(writer: str, reader: str, buffers: int = 1) -> GraphChannel:
 def waits(
     proc: SceneProcess, *, is_write: bool = False, count: int = 0, pending: tuple[int, ...] = (0,), **known: float
 ) -> None:
-    """Has the thread that runs the loop, or the driver's, wait at its end of a channel."""
+    """Makes the thread of the loop, or the driver's thread, wait at its end of a channel."""
     end = ChannelCall(
         end="writer" if is_write else "reader",
         is_write=is_write,
@@ -42,7 +42,7 @@ def waits(
 
 
 def is_at(proc: SceneProcess, reads: int, writes: int) -> None:
-    """Sets how far the process's one stage has come."""
+    """Sets the progress of the process's only stage."""
     proc.graph_stages[-1] = replace(proc.graph_stages[-1], reads=reads, writes=writes)
 
 
@@ -61,7 +61,7 @@ class GraphBuilder:
 
 
 def graph(buffers: int = 1) -> GraphBuilder:
-    """One execution is under way, of which Load has the input; the driver waits for the result, Train for its input."""
+    """Load has the input of one execution; the driver waits for the result, and Train for its input."""
     scene = Scene()
     driver, load, train = scene.driver(), scene.actor("Load"), scene.actor("Train")
     loops = [scene.call(actor, "__ray_call__", by=driver) for actor in (load, train)]
@@ -94,7 +94,7 @@ def stage(proc: SceneProcess, method: str, source: GraphChannel, sink: GraphChan
 
 
 def wait_at(it: GraphBuilder, proc: SceneProcess) -> Wait:
-    """The wait of a stage, though perhaps nothing needs that stage."""
+    """The wait of a stage, which needs no waiter."""
     snapshot = it.scene.snapshot()
     vertices = WaitGraph(SampleIndex(snapshot, snapshot.samples[0]))
     for worker in snapshot.samples[0].workers:
@@ -117,7 +117,7 @@ def test_a_read_waits_for_the_stage_that_writes() -> None:
     assert groups_of(it.scene.wait_of(it.train)) == [(1, [it.load.key])]
 
 
-def test_a_stage_that_computes_is_the_final_blocker() -> None:
+def test_a_stage_that_computes_is_a_final_blocker() -> None:
     diagnosis = (it := graph()).diagnose()
 
     (finding,) = diagnosis.findings
@@ -125,7 +125,7 @@ def test_a_stage_that_computes_is_the_final_blocker() -> None:
     assert diagnosis.vertices[it.load.key].label == "stage Load.run"
 
 
-def test_a_stage_that_waits_for_what_follows_the_result_is_in_a_deadlock() -> None:
+def test_a_stage_that_waits_for_a_task_after_the_result_is_deadlocked() -> None:
     it = graph()
     pipeline = it.scene.actor("Pipeline")
     infer, factor = it.scene.call(pipeline, "infer", by=it.driver), it.scene.call(pipeline, "factor", by=it.load)
@@ -143,7 +143,7 @@ def test_a_stage_that_waits_for_what_follows_the_result_is_in_a_deadlock() -> No
     assert finding.blocked_behind == (it.driver.key,)
 
 
-def test_a_value_that_is_written_already_need_only_be_taken() -> None:
+def test_a_value_that_is_written_only_has_to_be_read() -> None:
     it = graph()
     is_at(it.load, reads=1, writes=1)
     waits(it.load, count=1)
@@ -155,7 +155,7 @@ def test_a_value_that_is_written_already_need_only_be_taken() -> None:
     assert not it.diagnose().is_stuck
 
 
-def test_all_inputs_that_are_missing_are_needed() -> None:
+def test_all_missing_inputs_are_needed() -> None:
     it = graph()
     other = it.scene.actor("Other")
     side = channel(other.actor_id, it.train.actor_id)
@@ -187,7 +187,7 @@ def test_an_idle_graph_is_no_finding() -> None:
     assert (diagnosis.verdict, diagnosis.findings, diagnosis.outside) == ("clear", (), ())
 
 
-def test_the_loop_of_a_second_graph_is_queued_behind_that_of_the_first() -> None:
+def test_the_loop_of_a_second_graph_is_queued_behind_the_first_loop() -> None:
     it = graph()
     for proc in (it.driver, it.load, it.train):
         is_at(proc, reads=1, writes=1)
@@ -224,7 +224,7 @@ def test_a_coroutine_awaits_the_stage_that_gives_its_result() -> None:
 # Writes
 
 
-def test_a_write_waits_for_the_reader_that_has_not_taken_the_last_value() -> None:
+def test_a_write_waits_for_the_reader_of_the_last_value() -> None:
     it = graph()
     is_at(it.load, reads=2, writes=1)
     waits(it.load, is_write=True, count=1)
@@ -235,7 +235,7 @@ def test_a_write_waits_for_the_reader_that_has_not_taken_the_last_value() -> Non
     assert (wait.kind, groups_of(wait)) == ("channel write", [(1, [it.train.key])])
 
 
-def test_a_reader_behind_by_less_than_the_buffers_has_made_room() -> None:
+def test_a_write_does_not_wait_for_a_reader_within_the_buffers() -> None:
     it = graph(buffers=2)
     is_at(it.load, reads=3, writes=2)
     is_at(it.train, reads=1, writes=1)
@@ -245,7 +245,7 @@ def test_a_reader_behind_by_less_than_the_buffers_has_made_room() -> None:
 
 
 def kept() -> GraphBuilder:
-    """Train waits for room, though the driver has taken its last value, and waits for the next one."""
+    """Train waits for room, though the driver has read its last value, and waits for the next one."""
     it = graph()
     is_at(it.driver, reads=1, writes=2)
     is_at(it.load, reads=2, writes=2)
@@ -274,7 +274,7 @@ def test_another_thread_of_the_driver_may_drop_a_value() -> None:
     assert not it.diagnose().is_stuck
 
 
-def test_a_channel_of_which_the_size_is_not_known_leads_to_no_deadlock() -> None:
+def test_a_channel_of_unknown_size_is_in_no_deadlock() -> None:
     it = kept()
     last = replace(it.train.graph_stages[0].outputs[0], buffers=0)
     it.train.graph_stages = [replace(it.train.graph_stages[0], outputs=(last,))]
@@ -282,10 +282,10 @@ def test_a_channel_of_which_the_size_is_not_known_leads_to_no_deadlock() -> None
     assert not it.diagnose().is_stuck
 
 
-# What is not certain
+# Uncertain waits
 
 
-def test_a_wait_that_is_another_one_in_the_second_look_is_no_deadlock() -> None:
+def test_a_wait_that_differs_in_the_second_sample_is_no_deadlock() -> None:
     it = kept()
     it.scene.sample()
     waits(it.train, is_write=True, count=2)
@@ -300,7 +300,7 @@ def test_a_stage_that_was_not_read_may_proceed() -> None:
     assert not it.diagnose().is_stuck
 
 
-def test_a_place_that_a_stage_does_not_have_is_left_out() -> None:
+def test_an_unknown_channel_of_a_stage_is_left_out() -> None:
     it = kept()
     waits(it.train, is_write=True, count=1, pending=(7,))
     waits(it.driver, count=1, pending=(7,))
@@ -308,7 +308,7 @@ def test_a_place_that_a_stage_does_not_have_is_left_out() -> None:
     assert not it.diagnose().is_stuck
 
 
-def test_a_timeout_of_the_users_own_ends_a_wait_but_rays_is_an_error() -> None:
+def test_a_user_timeout_ends_a_wait_and_rays_timeout_is_an_error() -> None:
     it = kept()
     waits(it.driver, count=1, timeout_s=5.0)
     assert not it.diagnose().is_stuck

@@ -1,4 +1,4 @@
-"""Processes that workers start themselves: waited for by name, never released by anybody, shown below their worker."""
+"""Child processes of workers: dependencies with a name and without a known end, shown below their worker."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def joins(thread: SceneThread, *pids: int, timeout_s: float | None = None) -> No
 
 
 def waiting(timeout_s: float | None = None) -> tuple[Scene, SceneProcess]:
-    """A driver that gets from an actor which waits for a process that it has started."""
+    """A driver that gets a call of an actor, which waits for a process that it has started."""
     scene = Scene()
     driver, loader = scene.driver(), scene.actor("Loader")
     call = scene.call(loader, "load", by=driver)
@@ -46,13 +46,13 @@ def waiting(timeout_s: float | None = None) -> tuple[Scene, SceneProcess]:
 
 
 def with_child(snapshot: Snapshot, parent: SceneProcess, left_out: int = 0, **thread: Any) -> Snapshot:
-    """The snapshot, in whose first sample a process has a child with one thread."""
+    """The snapshot, with a child of one thread in the first sample of this process."""
     return with_children(snapshot, parent, [Child({PID: thread})], left_out=left_out, samples=1)
 
 
 @dataclass
 class Child:
-    """A child process: its threads' fields by their ids, and its own."""
+    """A child process: the fields of its threads by thread id, and its own fields."""
 
     threads: dict[int, dict[str, Any]]
     pid: int = PID
@@ -70,7 +70,7 @@ class Child:
 def with_children(
     snapshot: Snapshot, parent: SceneProcess, children: Iterable[Child], *, left_out: int = 0, samples: int = 2
 ) -> Snapshot:
-    """The snapshot, in whose first samples a process has these children."""
+    """The snapshot, with these children in the first samples of this process."""
     frames, stacks = (*snapshot.frames, FRAME), (*snapshot.stacks, (len(snapshot.frames),))
     found = tuple(child.process(parent, len(stacks) - 1) for child in children)
     changed = tuple(
@@ -96,7 +96,7 @@ def kinds(diagnosis: Diagnosis) -> list[str]:
     return [finding.kind for finding in diagnosis.findings]
 
 
-def test_a_chain_ends_in_the_child_by_its_pid_at_its_line() -> None:
+def test_a_chain_ends_in_the_child_with_its_pid_and_line() -> None:
     scene, loader = waiting()
 
     snapshot = with_child(twice(scene), loader, call=LOCK)
@@ -109,7 +109,7 @@ def test_a_chain_ends_in_the_child_by_its_pid_at_its_line() -> None:
     assert (step.file, step.line) == (FRAME.file, FRAME.line)
 
 
-def test_without_anybody_who_waits_through_ray_a_wait_for_a_child_is_no_finding() -> None:
+def test_a_wait_for_a_child_without_a_ray_waiter_is_no_finding() -> None:
     scene = Scene()
     driver = scene.driver()
     joins(driver.threads[0], PID)
@@ -117,7 +117,7 @@ def test_without_anybody_who_waits_through_ray_a_wait_for_a_child_is_no_finding(
     assert kinds(diagnose(with_child(twice(scene), driver))) == []
 
 
-def test_who_waits_for_a_child_and_is_waited_for_in_a_circle_may_still_go_on() -> None:
+def test_a_cycle_through_a_child_may_proceed() -> None:
     scene, loader = waiting()
     other = scene.actor("Other")
     call = scene.call(other, "run", by=loader)
@@ -126,7 +126,7 @@ def test_who_waits_for_a_child_and_is_waited_for_in_a_circle_may_still_go_on() -
     assert "deadlock" not in kinds(diagnose(with_child(twice(scene), loader)))
 
 
-def test_a_deadlock_beside_it_is_still_one() -> None:
+def test_a_deadlock_beside_a_wait_for_a_child_is_found() -> None:
     scene, loader = waiting()
     left, right = scene.actor("Left"), scene.actor("Right")
     ping, pong = scene.call(left, "ping", by=loader), scene.call(right, "pong", by=left)
@@ -145,7 +145,7 @@ def parked() -> tuple[Scene, SceneProcess]:
     return scene, gate
 
 
-def test_nothing_stands_still_while_a_child_may_run() -> None:
+def test_no_chain_is_stalled_while_a_child_may_run() -> None:
     scene, gate = parked()
     snapshot = twice(scene)
 
@@ -156,7 +156,7 @@ def test_nothing_stands_still_while_a_child_may_run() -> None:
     assert kinds(diagnose(with_child(snapshot, gate, left_out=1, call=LOCK))) == ["blocked"]
 
 
-def test_it_is_told_below_its_worker_in_report_json_and_stacks() -> None:
+def test_a_child_is_below_its_worker_in_report_json_and_stacks() -> None:
     scene, loader = waiting()
     snapshot = with_child(twice(scene), loader, call=LOCK)
     analysed = AnalysedSnapshot.of(snapshot)
@@ -180,7 +180,7 @@ def test_it_is_told_below_its_worker_in_report_json_and_stacks() -> None:
     assert [frame for run in page.runs for _, frame in run.frames] == [FRAME]
 
 
-def test_a_file_keeps_children_and_refuses_stacks_that_are_not_there() -> None:
+def test_a_file_keeps_children_and_loading_rejects_absent_stacks() -> None:
     scene, loader = waiting()
     snapshot = with_child(twice(scene), loader)
 
@@ -190,7 +190,7 @@ def test_a_file_keeps_children_and_refuses_stacks_that_are_not_there() -> None:
 
 
 def with_changed_child(snapshot: Snapshot, parent: SceneProcess, **fields: Any) -> Snapshot:
-    """The snapshot, whose child process has other fields."""
+    """The snapshot, with other fields of its child process."""
     first, *others = snapshot.samples
     workers = tuple(
         replace(one, process=replace(one.process, children=(replace(one.process.children[0], **fields),)))
@@ -201,7 +201,7 @@ def with_changed_child(snapshot: Snapshot, parent: SceneProcess, **fields: Any) 
     return replace(snapshot, samples=(replace(first, workers=workers), *others))
 
 
-def test_a_file_in_which_a_child_process_has_children_or_misplaced_coroutines_is_refused() -> None:
+def test_a_file_with_invalid_child_processes_is_rejected() -> None:
     scene, loader = waiting()
     snapshot = with_child(twice(scene), loader)
     deeper = with_changed_child(snapshot, loader, children=(Process(pid=78, parent_pid=PID, started_at=1.7e9),))
@@ -242,7 +242,7 @@ GET = BlockedCall(kind="ray.get", frame=0, refs=(REF,))
 
 
 def sampled_twice(scene: Scene) -> Snapshot:
-    """All processes are read again, as where a child waits."""
+    """The snapshot after two full samples, as dstack takes them where a child waits."""
     return scene.sample().sample().snapshot()
 
 
@@ -250,7 +250,7 @@ def fork(call: BlockedCall = GET, pid: int = PID, *, is_cut_off: bool = True) ->
     return Child({pid: {"call": call, "still": True}}, pid, {"is_cut_off": is_cut_off})
 
 
-def test_a_fork_in_ray_get_hangs_for_good_and_so_does_what_waits_for_it() -> None:
+def test_a_fork_in_ray_get_hangs_with_its_waiters() -> None:
     scene, loader = waiting()
 
     diagnosis = diagnose(with_children(sampled_twice(scene), loader, [fork()]))
@@ -269,7 +269,7 @@ def test_a_fork_in_ray_get_hangs_for_good_and_so_does_what_waits_for_it() -> Non
     assert (step.file, step.line) == (FRAME.file, FRAME.line)
 
 
-def test_a_fork_in_ray_get_that_nothing_waits_for_is_reported_too() -> None:
+def test_a_fork_in_ray_get_without_a_waiter_is_reported() -> None:
     scene = Scene()
     driver = scene.driver()
     driver.threads[0].is_in("multiprocessing.Queue.get", timeout_s=5.0)
@@ -292,7 +292,7 @@ def test_a_fork_in_ray_get_that_nothing_waits_for_is_reported_too() -> None:
         fork(replace(GET, unread="its memory could not be read")),
         fork(replace(GET, refs=(), held=True)),
     ],
-    ids=["spawned or connected by itself", "not known to rest", "timeout", "unread", "refs unknown"],
+    ids=["spawned or connected by itself", "not known to be stable", "timeout", "unread", "refs unknown"],
 )
 def test_another_call_in_a_child_is_no_hang(child: Child) -> None:
     scene, loader = waiting()
@@ -300,7 +300,7 @@ def test_another_call_in_a_child_is_no_hang(child: Child) -> None:
     assert diagnose(with_children(sampled_twice(scene), loader, [child])).verdict == "blocked"
 
 
-def test_a_value_in_shared_memory_may_reach_a_fork_and_one_with_its_owner_does_not() -> None:
+def test_a_fork_can_get_a_value_in_shared_memory_but_none_of_an_owner() -> None:
     for size_bytes, verdict in ((10_000_000, "blocked"), (8, "hang")):
         scene, loader = waiting()
         snapshot = with_children(sampled_twice(scene), loader, [fork()])
@@ -310,7 +310,7 @@ def test_a_value_in_shared_memory_may_reach_a_fork_and_one_with_its_owner_does_n
         assert diagnose(replace(snapshot, samples=samples)).verdict == verdict
 
 
-def test_a_fork_must_be_in_the_same_call_twice() -> None:
+def test_a_fork_must_be_in_the_same_call_in_both_samples() -> None:
     scene, loader = waiting()
     snapshot = sampled_twice(scene)
     first, second = with_children(snapshot, loader, [fork()]), with_children(snapshot, loader, [fork(LOCK)])
@@ -321,7 +321,7 @@ def test_a_fork_must_be_in_the_same_call_twice() -> None:
     assert [diagnose(one).verdict for one in (moved, unread)] == ["blocked", "blocked"]
 
 
-def test_a_chain_goes_on_through_children_and_their_threads() -> None:
+def test_a_chain_continues_through_children_and_their_threads() -> None:
     """The child joins a thread of its own, which waits for a grandchild, which is in ray.get."""
     scene, loader = waiting()
     join = BlockedCall(kind="thread.join", frame=0, threads=(177,))
@@ -351,7 +351,7 @@ def test_threads_of_a_child_that_wait_for_each_other_are_a_deadlock_and_its_pare
     assert len(finding.blocked_behind) == 2
 
 
-def test_the_result_of_a_pool_is_given_by_any_of_its_processes() -> None:
+def test_any_process_of_a_pool_may_give_its_result() -> None:
     """Behind the forks only where all of them wait for Ray."""
     for number_of_forks, behind in ((2, 2), (1, 0)):
         scene, loader = waiting()

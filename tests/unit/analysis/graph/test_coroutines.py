@@ -1,44 +1,18 @@
-"""What coroutines wait for, and who waits for them."""
+"""The waits of coroutines, and waits for coroutines."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 
 import pytest
-from msgspec.structs import replace
 
-from dstack.analysis.diagnose import diagnose
-from dstack.diagnosis import Diagnosis, Wait
-from dstack.model import Process, WorkerSample
+from dstack.model import Process
 from dstack.probes.node_access.answers import decoded
 from dstack.probes.node_access.assemble import Assembly
-from tests.unit.scenes import SELECT, Call, Scene, SceneCoroutine, SceneProcess, groups_of
+from tests.unit.analysis.graph.coroutine_scenes import async_call, labels
+from tests.unit.scenes import SELECT, Scene, SceneCoroutine, SceneProcess, groups_of
 
-
-def async_call(
-    scene: Scene, by: SceneProcess, method: str = "work", actor: SceneProcess | None = None
-) -> tuple[SceneProcess, SceneCoroutine, Call]:
-    """An actor that runs a call as a coroutine, which sleeps."""
-    actor = actor or scene.async_actor("Office")
-    call = scene.call(actor, method, by=by)
-    return actor, actor.begins(call), call
-
-
-def labels(scene: Scene, wait: Wait) -> list[str]:
-    graph = scene.graph()
-    return [graph[target.vertex].label for group in wait.groups for target in group.targets]
-
-
-def twice(scene: Scene) -> Diagnosis:
-    return scene.sample().second_sample().diagnose()
-
-
-def texts(diagnosis: Diagnosis) -> str:
-    return "\n".join(step.text for finding in diagnosis.findings for step in finding.explanation)
-
-
-# Who takes part
+# Coroutines as vertices
 
 
 def test_a_task_that_is_a_coroutine_is_that_coroutine() -> None:
@@ -54,7 +28,7 @@ def test_a_task_that_is_a_coroutine_is_that_coroutine() -> None:
     assert call.key not in scene.graph()
 
 
-def test_a_task_that_runs_on_the_loop_now_is_its_thread() -> None:
+def test_a_task_that_runs_on_the_loop_is_the_loops_thread() -> None:
     scene = Scene()
     driver = scene.driver()
     actor, coro, _ = async_call(scene, by=driver)
@@ -69,7 +43,7 @@ def test_a_task_that_runs_on_the_loop_now_is_its_thread() -> None:
     assert groups_of(scene.wait_of(coro)) == [(1, [loop.key])]
 
 
-def test_what_a_suspended_task_began_besides_is_not_the_task() -> None:
+def test_a_coroutine_that_a_suspended_task_started_is_not_the_task() -> None:
     scene = Scene()
     driver = scene.driver()
     actor, coro, call = async_call(scene, by=driver)
@@ -85,7 +59,7 @@ def test_what_a_suspended_task_began_besides_is_not_the_task() -> None:
     assert graph[coro.key].task_id == call.task.task_id
 
 
-def test_coroutines_of_libraries_take_part_only_where_somebody_waits() -> None:
+def test_library_coroutines_are_vertices_only_if_they_have_waiters() -> None:
     scene = Scene()
     driver = scene.driver()
     idle = driver.coroutine(is_library=True)
@@ -99,7 +73,7 @@ def test_coroutines_of_libraries_take_part_only_where_somebody_waits() -> None:
     assert graph[owner.key].label == f'asyncio task "{owner.name}" of driver train.py'
 
 
-def test_a_library_that_awaits_for_itself_is_no_finding() -> None:
+def test_a_library_coroutine_without_a_user_waiter_is_no_finding() -> None:
     scene = Scene()
     driver = scene.driver()
     driver.coroutine(is_library=True).awaits(scene.run("poll", by=driver)[0])
@@ -108,7 +82,7 @@ def test_a_library_that_awaits_for_itself_is_no_finding() -> None:
     assert scene.diagnose().findings == ()
 
 
-def test_a_library_that_awaits_for_the_user_is_part_of_the_chain() -> None:
+def test_a_library_coroutine_with_a_user_waiter_is_in_the_chain() -> None:
     scene = Scene()
     driver = scene.driver()
     call, _ = scene.run("f", by=driver)
@@ -121,7 +95,7 @@ def test_a_library_that_awaits_for_the_user_is_part_of_the_chain() -> None:
     assert finding.members == tuple(sorted((driver.key, library.key, user.key), key=str))
 
 
-def test_a_coroutine_that_moved_can_go_on() -> None:
+def test_a_coroutine_that_moved_can_proceed() -> None:
     scene = Scene()
     driver = scene.driver()
     _, coro, call = async_call(scene, by=driver)
@@ -130,7 +104,7 @@ def test_a_coroutine_that_moved_can_go_on() -> None:
     assert scene.graph()[coro.key].wait is None
 
 
-# Tasks of async actors that are no coroutine
+# Tasks of async actors without a coroutine
 
 
 def test_a_call_that_has_not_begun_waits_for_the_loop() -> None:
@@ -146,7 +120,7 @@ def test_a_call_that_has_not_begun_waits_for_the_loop() -> None:
     assert (wait.kind, wait.evidence, groups_of(wait)) == ("event loop", "exact", [(1, [loop.key])])
 
 
-def test_a_call_between_two_states_is_unobserved() -> None:
+def test_a_call_between_two_states_is_not_observed() -> None:
     scene = Scene()
     driver = scene.driver()
     actor, _, _ = async_call(scene, by=driver)
@@ -178,10 +152,10 @@ def test_a_call_waits_for_the_loop_of_its_group_where_only_that_is_blocked(is_ow
     assert scene.graph()[(wait.proven_groups if is_own else wait.groups)[0].targets[0].vertex].unobserved
 
 
-# What it needs
+# Groups of an await
 
 
-def test_all_that_is_awaited_is_needed() -> None:
+def test_all_awaited_objects_are_needed() -> None:
     scene = Scene()
     driver = scene.driver()
     actor, coro, _ = async_call(scene, by=driver)
@@ -192,15 +166,15 @@ def test_all_that_is_awaited_is_needed() -> None:
 
     wait = scene.wait_of(coro)
 
-    whoever = wait.groups[-1].targets[0].vertex
+    waker = wait.groups[-1].targets[0].vertex
     assert [needs for needs, _ in groups_of(wait)] == [1, 1, 1, 1]
-    assert [targets for _, targets in groups_of(wait)][1:] == [[other.key], [pool.key], [whoever]]
-    assert scene.graph()[whoever].waker_of == "asyncio.gather"
+    assert [targets for _, targets in groups_of(wait)][1:] == [[other.key], [pool.key], [waker]]
+    assert scene.graph()[waker].waker_of == "asyncio.gather"
     assert (wait.needed, wait.total) == (5, 5)
 
 
 @pytest.mark.parametrize("num_returns", [None, 3, 7])
-def test_more_than_all_is_all(num_returns: int | None) -> None:
+def test_a_need_above_the_number_of_objects_is_all(num_returns: int | None) -> None:
     scene = Scene()
     driver = scene.driver()
     actor, coro, _ = async_call(scene, by=driver)
@@ -209,7 +183,7 @@ def test_more_than_all_is_all(num_returns: int | None) -> None:
     assert [needs for needs, _ in groups_of(scene.wait_of(coro))] == [1, 1, 1]
 
 
-def test_some_of_what_is_awaited_are_needed() -> None:
+def test_some_of_the_awaited_objects_are_needed() -> None:
     scene = Scene()
     driver = scene.driver()
     actor, coro, _ = async_call(scene, by=driver)
@@ -225,7 +199,7 @@ def test_some_of_what_is_awaited_are_needed() -> None:
 
 
 @pytest.mark.parametrize(("others", "is_stuck"), [(0, True), (1, True), (2, False), (2**60, False)])
-def test_what_nobody_knows_the_giver_of_counts_as_given_each(others: int, is_stuck: bool) -> None:
+def test_awaited_objects_without_a_known_producer_count_as_available(others: int, is_stuck: bool) -> None:
     scene = Scene()
     driver = scene.driver()
     actor, coro, call = async_call(scene, by=driver)
@@ -235,7 +209,7 @@ def test_what_nobody_knows_the_giver_of_counts_as_given_each(others: int, is_stu
     assert (scene.diagnose().verdict == "deadlock") == is_stuck
 
 
-def test_what_is_there_already_is_only_being_fetched() -> None:
+def test_an_available_value_is_only_being_fetched() -> None:
     scene = Scene()
     driver = scene.driver()
     actor, coro, _ = async_call(scene, by=driver)
@@ -246,7 +220,7 @@ def test_what_is_there_already_is_only_being_fetched() -> None:
     assert labels(scene, scene.wait_of(coro)) == ["value that is already available and being fetched"]
 
 
-def test_one_of_several_futures_stands_for_any_of_its_threads() -> None:
+def test_a_future_may_be_completed_by_any_of_its_threads() -> None:
     scene = Scene()
     driver = scene.driver()
     actor, coro, call = async_call(scene, by=driver)
@@ -261,7 +235,7 @@ def test_one_of_several_futures_stands_for_any_of_its_threads() -> None:
     assert scene.diagnose().verdict == "deadlock"
 
 
-def test_a_future_that_nobody_is_known_to_give_may_be_given() -> None:
+def test_a_future_without_a_known_thread_may_be_completed() -> None:
     scene = Scene()
     driver = scene.driver()
     _, coro, call = async_call(scene, by=driver)
@@ -271,7 +245,7 @@ def test_a_future_that_nobody_is_known_to_give_may_be_given() -> None:
 
 
 @pytest.mark.parametrize("num_returns", [None, 1])
-def test_what_ended_meanwhile_is_unobserved(num_returns: int | None) -> None:
+def test_a_coroutine_that_ended_meanwhile_is_unobserved(num_returns: int | None) -> None:
     scene = Scene()
     driver = scene.driver()
     actor, coro, _ = async_call(scene, by=driver)
@@ -284,7 +258,7 @@ def test_what_ended_meanwhile_is_unobserved(num_returns: int | None) -> None:
     assert scene.diagnose().incomplete
 
 
-def test_what_could_not_be_read_is_unobserved() -> None:
+def test_an_unreadable_await_is_unobserved() -> None:
     scene = Scene()
     driver = scene.driver()
     _, coro, _ = async_call(scene, by=driver)
@@ -296,7 +270,7 @@ def test_what_could_not_be_read_is_unobserved() -> None:
 # The event loop
 
 
-def test_a_coroutine_waits_for_its_blocked_loop_besides() -> None:
+def test_a_coroutine_also_waits_for_its_blocked_loop() -> None:
     scene = Scene()
     driver = scene.driver()
     actor, coro, _ = async_call(scene, by=driver)
@@ -331,7 +305,7 @@ def test_a_timeout_ends_a_call_on_a_free_loop() -> None:
     assert scene.diagnose().verdict != "deadlock"
 
 
-def test_what_is_awaited_and_runs_on_the_loop_is_no_gap() -> None:
+def test_an_awaited_coroutine_that_runs_on_the_loop_is_no_gap() -> None:
     scene = Scene()
     driver = scene.driver()
     actor, coro, _ = async_call(scene, by=driver)
@@ -343,7 +317,7 @@ def test_what_is_awaited_and_runs_on_the_loop_is_no_gap() -> None:
     assert not scene.diagnose().incomplete
 
 
-def test_what_else_is_awaited_is_needed_when_the_loop_gets_free() -> None:
+def test_other_awaited_objects_are_needed_after_the_loop() -> None:
     scene = Scene()
     driver = scene.driver()
     actor, coro, call = async_call(scene, by=driver)
@@ -390,7 +364,7 @@ def test_a_driver_that_gets_in_a_coroutine_blocks_its_loop() -> None:
     assert groups_of(scene.wait_of(main)) == [(1, [driver.key])]
 
 
-def test_an_idle_loop_of_ones_own_is_not_blocked() -> None:
+def test_an_idle_loop_of_the_user_is_not_blocked() -> None:
     scene = Scene()
     driver = scene.driver()
     thread = driver.thread("loop", "user").is_in("asyncio event loop")
@@ -402,253 +376,10 @@ def test_an_idle_loop_of_ones_own_is_not_blocked() -> None:
     assert groups_of(scene.wait_of(driver)) == [(1, [coro.key])]
 
 
-# Locks
+# Other users of calls and coroutines
 
 
-def test_locks_of_coroutines_in_two_orders_are_a_deadlock_if_they_are_held_as_it_seems() -> None:
-    scene = Scene()
-    driver = scene.driver()
-    actor, first, _ = async_call(scene, by=driver)
-    _, second, _ = async_call(scene, by=driver, actor=actor)
-    first.wants_lock("0x1", second, inferred="it is in an async with block of the lock")
-    second.wants_lock("0x2", first, inferred="it is in an async with block of the lock")
-
-    diagnosis = twice(scene)
-
-    (finding,) = diagnosis.findings
-    assert (finding.kind, finding.confirmed) == ("deadlock", False)
-    assert finding.assumed == ("a lock is held by the coroutine in an async with block of it",)
-    assert "Take the locks in the same order in Office.work" in finding.advice
-
-
-def test_a_semaphore_is_told_as_one() -> None:
-    scene = Scene()
-    driver = scene.driver()
-    actor, first, _ = async_call(scene, by=driver)
-    _, second, _ = async_call(scene, by=driver, actor=actor)
-    first.wants_lock(
-        "0x1", second, what="asyncio.Semaphore.acquire", inferred="it is in an async with block of the lock"
-    )
-    second.awaits(first)
-
-    diagnosis = twice(scene)
-
-    assert diagnosis.findings[0].assumed == ("a semaphore is held by the coroutine in an async with block of it",)
-    assert "waits for a semaphore, held by Office.work" in texts(diagnosis)
-
-
-def test_a_lock_that_a_coroutine_holds_while_its_loop_waits_for_it() -> None:
-    scene = Scene()
-    driver = scene.driver()
-    actor, holder, first = async_call(scene, by=driver, method="write")
-    second = scene.call(actor, "write", by=driver)
-    actor.running.append(second)
-    loop = actor.threads[-1].wants_lock("0x1", holder, inferred="it is in a with block of it")
-    loop.task_id = second.task.task_id
-    driver.gets(first, second)
-
-    diagnosis = twice(scene)
-
-    (finding,) = diagnosis.findings
-    assert set(finding.members) == {holder.key, loop.key}
-    assert finding.blocked_behind == (driver.key,)
-    assert finding.assumed == ("a lock is held by the coroutine in a with block of it",)
-    assert "to free the event loop" in texts(diagnosis)
-
-
-def test_a_lock_may_be_let_go_by_any_of_its_holders() -> None:
-    scene = Scene()
-    driver = scene.driver()
-    actor, first, _ = async_call(scene, by=driver)
-    _, second, _ = async_call(scene, by=driver, actor=actor)
-    helper = actor.thread("helper", "user")
-    first.wants_lock("0x1", second, helper)
-    second.awaits(first)
-
-    assert groups_of(scene.wait_of(first)) == [(1, [helper.key, second.key])]
-    assert scene.diagnose().verdict != "deadlock"
-
-
-# Deadlocks and what only seems to be one
-
-
-def ring(scene: Scene) -> tuple[SceneProcess, SceneCoroutine, SceneCoroutine]:
-    """Two async actors, each of which awaits a call of the other that runs."""
-    driver = scene.driver()
-    left, first, greet = async_call(scene, by=driver)
-    _, second, answer = async_call(scene, by=left)
-    first.awaits(answer)
-    second.awaits(greet)
-    driver.gets(greet)
-    return driver, first, second
-
-
-def test_coroutines_that_await_each_other_are_deadlocked() -> None:
-    scene = Scene()
-    driver, first, second = ring(scene)
-
-    (finding,) = twice(scene).findings
-
-    assert finding.confirmed
-    assert set(finding.members) == {first.key, second.key}
-    assert finding.blocked_behind == (driver.key,)
-
-
-def wakes_up(coro: SceneCoroutine) -> None:
-    coro.sleeps()
-
-
-def is_another(coro: SceneCoroutine) -> None:
-    coro.number += 7
-
-
-def moves(coro: SceneCoroutine) -> None:
-    coro.is_unstable()
-
-
-def is_restarted(coro: SceneCoroutine) -> None:
-    coro.process.is_restarted()
-
-
-def has_ended(coro: SceneCoroutine) -> None:
-    coro.process.coros.remove(coro)
-
-
-@pytest.mark.parametrize("change", [wakes_up, is_another, is_restarted, has_ended])
-def test_a_coroutine_that_changed_between_two_looks_goes_on(change: Callable[[SceneCoroutine], None]) -> None:
-    scene = Scene()
-    _, first, _ = ring(scene)
-    scene.sample()
-    change(first)
-
-    assert scene.second_sample().diagnose().verdict != "deadlock"
-
-
-def test_a_coroutine_that_was_moving_at_the_second_look_is_not_confirmed() -> None:
-    scene = Scene()
-    _, first, _ = ring(scene)
-    scene.sample()
-    first.is_unstable()
-
-    diagnosis = scene.second_sample().diagnose()
-
-    assert not any(finding.confirmed for finding in diagnosis.findings)
-
-
-def test_calls_that_await_each_other_s_full_slots_are_deadlocked() -> None:
-    scene = Scene()
-    driver = scene.driver()
-    left, first, greet = async_call(scene, by=driver)
-    right, second, answer = async_call(scene, by=left)
-    name = scene.call(left, "name", by=right).arrives()
-    first.awaits(answer)
-    second.awaits(name)
-    driver.gets(greet)
-
-    (finding,) = twice(scene).findings
-
-    assert (finding.kind, finding.confirmed) == ("deadlock", True)
-    assert set(finding.members) == {first.key, second.key, name.key}
-    assert "max_concurrency" in finding.advice
-    assert "raise max_concurrency" in finding.advice
-
-
-def test_a_sync_get_in_an_async_method_is_that_method_s() -> None:
-    scene = Scene()
-    driver = scene.driver()
-    actor = scene.async_actor("Office")
-    report, figures = scene.call(actor, "report", by=driver), scene.call(actor, "figures", by=actor)
-    actor.runs(report, figures).coroutines_read = True
-    loop = actor.threads[-1].gets(figures)
-    loop.task_id = report.task.task_id
-    driver.gets(report)
-
-    (finding,) = twice(scene).findings
-
-    assert set(finding.members) == {loop.key, figures.key}
-    assert finding.blocked_behind == (driver.key,)
-    assert "await ref" in finding.advice
-
-
-def test_an_actor_that_awaits_a_slow_call_of_its_own_is_only_slow() -> None:
-    scene = Scene()
-    driver = scene.driver()
-    actor, coro, call = async_call(scene, by=driver)
-    _, inner, figures = async_call(scene, by=actor, method="figures", actor=actor)
-    coro.awaits(figures)
-    driver.gets(call)
-
-    diagnosis = twice(scene)
-
-    assert (diagnosis.verdict, diagnosis.incomplete) == ("blocked", False)
-    assert diagnosis.findings[0].final_blockers[0].vertex == inner.key
-    assert "is sleeping" in texts(diagnosis)
-
-
-# Standstill
-
-
-def parked_slots(scene: Scene, driver: SceneProcess) -> tuple[SceneProcess, Call]:
-    """An async actor whose two slots await an event, and a queued call that would set it."""
-    actor = scene.async_actor("Gate")
-    for _ in range(2):
-        async_call(scene, by=driver, method="enter", actor=actor)[1].is_in("asyncio.Event.wait", "0x1")
-    return actor, scene.call(actor, "open", by=driver).arrives()
-
-
-def test_full_slots_that_all_await_an_event_are_stalled() -> None:
-    scene = Scene()
-    driver = scene.driver()
-    _, call = parked_slots(scene, driver)
-    driver.gets(call)
-
-    diagnosis = twice(scene)
-
-    (finding,) = diagnosis.findings
-    assert (finding.kind, diagnosis.incomplete) == ("stalled", False)
-    assert "Both Gate.enter calls wait in asyncio.Event.wait" in texts(diagnosis)
-    assert "Gate.open (actor Gate" in texts(diagnosis)
-    assert "max_concurrency" in finding.advice
-
-
-def test_a_coroutine_of_the_user_s_that_sleeps_may_be_the_other_side() -> None:
-    scene = Scene()
-    driver = scene.driver()
-    actor, call = parked_slots(scene, driver)
-    actor.coroutine()
-    driver.gets(call)
-
-    assert twice(scene).verdict == "blocked"
-
-
-def test_a_coroutine_of_a_library_s_is_not_the_other_side() -> None:
-    scene = Scene()
-    driver = scene.driver()
-    actor, call = parked_slots(scene, driver)
-    actor.coroutine(is_library=True)
-    driver.gets(call)
-
-    assert twice(scene).verdict == "stalled"
-
-
-def test_where_the_loop_is_that_keeps_a_call_from_arriving_is_told() -> None:
-    scene = Scene()
-    driver = scene.driver()
-    actor, _, _ = async_call(scene, by=driver)
-    loop = actor.threads[-1].computes()
-    driver.gets(scene.call(actor, "ping", by=driver))
-
-    finding = scene.diagnose().findings[0]
-
-    step = next(step for step in finding.explanation if "free slot" in step.text)
-    assert step.text.endswith("it is at")
-    assert step.line == loop.line
-
-
-# Others that look at calls and coroutines
-
-
-def test_a_coroutine_may_take_what_a_generator_gave() -> None:
+def test_a_coroutine_may_read_the_values_of_a_generator() -> None:
     scene = Scene()
     driver, main = running_main(scene)
     stream, worker = scene.run("stream", by=driver)
@@ -658,7 +389,7 @@ def test_a_coroutine_may_take_what_a_generator_gave() -> None:
     assert groups_of(scene.wait_of(worker)) == [(1, [driver.key, main.key])]
 
 
-def test_a_library_s_coroutine_may_take_it() -> None:
+def test_a_library_coroutine_may_read_the_values_of_a_generator() -> None:
     scene = Scene()
     driver, _ = running_main(scene)
     library = driver.coroutine(is_library=True)
@@ -670,7 +401,7 @@ def test_a_library_s_coroutine_may_take_it() -> None:
 
 
 @pytest.mark.parametrize("is_awake", [True, False])
-def test_an_actor_lives_while_a_coroutine_of_it_can_go_on(is_awake: bool) -> None:
+def test_a_coroutine_that_can_proceed_may_end_its_actor(is_awake: bool) -> None:
     scene = Scene()
     node = scene.node(CPU=1.0, free={})
     driver = scene.driver()
@@ -704,7 +435,7 @@ def test_the_owner_that_a_coroutine_names_is_known() -> None:
     assert diagnosis.findings[0].blocked_behind == (coro.key,)
 
 
-def test_what_nodes_tell_of_coroutines_is_taken_in() -> None:
+def test_reports_of_nodes_on_coroutines_are_assembled() -> None:
     frames = [{"function": name, "file": "app.py", "line": line, "origin": "user"} for line, name in enumerate("fg", 1)]
     coroutine = {"coroutine_id": "0x1", "name": "Task-1", "stack": 1, "os_thread_id": 7, "task_id": None}
     coroutine |= {"is_task": False, "still": True, "call": {"kind": "await", "frame": 0, "refs": ["a"]}}
@@ -720,87 +451,11 @@ def test_what_nodes_tell_of_coroutines_is_taken_in() -> None:
         "failures": [],
         "clock": [1.0, 2.0],
     }
-    taken, _ = assembly.add(["n"], decoded(json.dumps(result).encode()), sample=1)
+    assembled, _ = assembly.add(["n"], decoded(json.dumps(result).encode()), sample=1)
 
-    found: Process = taken["w"]
+    found: Process = assembled["w"]
     (one,) = found.coroutines
     assert [assembly.frames[i].function for i in assembly.stacks[one.stack]] == ["g", "f"]
     assert one.call is not None
     assert one.call.refs == ("a",)
     assert assembly.sources == {"app.py": {2: "await ref"}}
-
-
-# Ray's queues, whose actor is asynchronous
-
-
-def queue_scene(timeout_s: float | None) -> Scene:
-    """A driver that waits for a consumer at a queue of Ray's, as its last call but for the queue's own."""
-    scene = Scene()
-    driver, consumer = scene.driver(), scene.actor("Consumer")
-    queue = scene.async_actor("_QueueActor")
-    eat = scene.call(consumer, "eat", by=driver)
-    _, coro, get = async_call(scene, by=consumer, method="get", actor=queue)
-    coro.is_library = True
-    coro.is_in("asyncio.Queue.get", "0x1", timeout_s=timeout_s)
-    consumer.runs(eat).gets(get)
-    driver.gets(eat)
-    return scene
-
-
-def test_a_queue_that_nobody_fills_is_stalled() -> None:
-    diagnosis = twice(queue_scene(None))
-
-    assert (diagnosis.findings[0].kind, diagnosis.incomplete) == ("stalled", False)
-    assert "asyncio.Queue.get" in diagnosis.findings[0].summary
-
-
-def test_a_queue_that_is_asked_with_a_timeout_is_polled() -> None:
-    diagnosis = twice(queue_scene(1.0))
-
-    assert (diagnosis.findings[0].kind, diagnosis.incomplete) == ("polling", False)
-    assert "waits in asyncio.Queue.get, timeout 1 s, for an item in the queue" in texts(diagnosis)
-
-
-def test_a_producer_that_runs_may_fill_the_queue() -> None:
-    scene = queue_scene(None)
-    producer = scene.actor("Producer")
-    producer.runs(scene.call(producer, "cook", by=scene.procs[0])).computes()
-
-    assert twice(scene).verdict == "blocked"
-
-
-def test_sleepers_alike_are_told_once() -> None:
-    scene = Scene()
-    driver = scene.driver()
-    actor = scene.async_actor("Dormitory")
-    naps = [scene.call(actor, "nap", by=driver) for _ in range(8)]
-    for call in naps:
-        actor.begins(call).line = 7
-    driver.gets(*naps)
-
-    (finding,) = twice(scene).findings
-
-    assert [step.text.partition("; ")[2] for step in finding.explanation] == ["1 waiter depends on it (8 alike)"]
-
-
-def test_a_cancelled_call_that_goes_on_is_called_so() -> None:
-    scene = Scene()
-    driver = scene.driver()
-    _, _, call = async_call(scene, by=driver)
-    driver.gets(call)
-    snapshot = scene.sample().second_sample().snapshot()
-    samples = tuple(replace(one, workers=tuple(map(_cancelled, one.workers))) for one in snapshot.samples)
-
-    diagnosis = diagnose(replace(snapshot, samples=samples))
-
-    assert "Office.work (coroutine of actor Office" in texts(diagnosis)
-    assert "was cancelled but has not ended: it is sleeping" in texts(diagnosis)
-    assert "asyncio.CancelledError" in diagnosis.findings[0].advice
-    assert "cancelled" not in texts(scene.diagnose())
-
-
-def _cancelled(worker: WorkerSample) -> WorkerSample:
-    process = worker.process
-    assert process is not None
-    coroutines = tuple(replace(one, cancel_requests=1) for one in process.coroutines)
-    return replace(worker, process=replace(process, coroutines=coroutines))

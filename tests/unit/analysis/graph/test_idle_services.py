@@ -24,14 +24,14 @@ def service(scene: Scene) -> tuple[SceneProcess, SceneThread, SceneThread]:
     return driver, main, consumer
 
 
-def test_a_consumer_without_work_and_a_main_thread_that_waits_to_be_stopped() -> None:
+def test_an_idle_consumer_and_a_main_thread_that_waits_for_a_stop_are_no_deadlock() -> None:
     scene = Scene()
     service(scene)
 
     assert confirmed(scene).verdict != "deadlock"
 
 
-def test_two_coroutines_of_a_server_at_rest() -> None:
+def test_two_coroutines_of_an_idle_server_are_no_deadlock() -> None:
     scene = Scene()
     driver, server = scene.driver(), scene.async_actor("Server")
     serve = scene.call(server, "serve", by=driver)
@@ -44,7 +44,7 @@ def test_two_coroutines_of_a_server_at_rest() -> None:
     assert confirmed(scene).verdict != "deadlock"
 
 
-def test_a_consumer_that_is_stuck_in_a_call_to_ray_will_not_end_the_wait_of_the_main_thread() -> None:
+def test_a_consumer_that_is_stuck_in_ray_does_not_wake_the_main_thread() -> None:
     scene = Scene()
     driver, actor = scene.driver(), scene.actor("Scheduler")
     run = scene.call(actor, "run", by=driver)
@@ -57,7 +57,7 @@ def test_a_consumer_that_is_stuck_in_a_call_to_ray_will_not_end_the_wait_of_the_
     assert confirmed(scene).verdict == "deadlock"
 
 
-def test_a_call_that_does_not_begin_will_not_end_the_wait_either() -> None:
+def test_a_call_that_cannot_begin_does_not_wake_the_main_thread() -> None:
     scene = Scene()
     driver, actor = scene.driver(), scene.actor("Buffer")
     take, put = scene.call(actor, "take", by=driver), scene.call(actor, "put", by=driver)
@@ -84,7 +84,7 @@ def blocking_its_loop(what: str, *, serves: bool = False) -> Scene:
     return scene
 
 
-def test_a_coroutine_will_not_end_a_wait_that_blocks_its_event_loop() -> None:
+def test_a_coroutine_does_not_end_a_wait_that_blocks_its_event_loop() -> None:
     diagnosis = confirmed(blocking_its_loop("threading.Event.wait"))
 
     (finding,) = diagnosis.findings
@@ -92,7 +92,7 @@ def test_a_coroutine_will_not_end_a_wait_that_blocks_its_event_loop() -> None:
     assert "async def" in finding.advice
 
 
-def test_a_server_of_a_library_may_end_it_though_it_is_idle() -> None:
+def test_an_idle_library_server_may_end_the_wait() -> None:
     scene = blocking_its_loop("threading.Event.wait", serves=True)
     scene.sample()
     for _ in range(3):

@@ -1,4 +1,4 @@
-"""What a wait on an object of its own process depends on: the code that can reach the object."""
+"""The dependencies of a wait on an object of its own process: the code that can reach the object."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ IDLE_LIBRARY = Frame(function="run", file="/usr/lib/python3/site-packages/ray/da
 
 @dataclass
 class Linked:
-    """A method waits in a condition that a helper thread reaches; that gets a call of the same actor, in vain."""
+    """A method waits in a condition that a helper thread reaches, which gets a call of the same actor in vain."""
 
     scene: Scene
     driver: SceneProcess
@@ -32,7 +32,7 @@ class Linked:
         return self.scene.sample().sample().diagnose()
 
 
-def linked(timeout_s: float | None = None) -> Linked:
+def linked_wait(timeout_s: float | None = None) -> Linked:
     scene = Scene()
     driver, actor = scene.driver(), scene.actor("Gate")
     call = scene.call(actor, "enter", by=driver)
@@ -54,7 +54,7 @@ def only_finding(diagnosis: Diagnosis) -> Finding:
 
 
 def test_a_wait_for_a_thread_that_waits_for_its_task_is_a_suspected_deadlock() -> None:
-    it = linked()
+    it = linked_wait()
 
     diagnosis = it.diagnose()
 
@@ -65,8 +65,8 @@ def test_a_wait_for_a_thread_that_waits_for_its_task_is_a_suspected_deadlock() -
     assert finding.blocked_behind == (it.driver.key,)
 
 
-def test_without_anything_that_reaches_it_the_other_side_is_not_known() -> None:
-    it = linked()
+def test_a_wait_on_an_unreachable_object_has_an_unknown_waker() -> None:
+    it = linked_wait()
     it.actor.is_in(CONDITION, "0x1")
 
     diagnosis = it.diagnose()
@@ -76,14 +76,14 @@ def test_without_anything_that_reaches_it_the_other_side_is_not_known() -> None:
 
 
 def test_a_thread_that_can_proceed_may_end_the_wait() -> None:
-    it = linked()
+    it = linked_wait()
     it.helper.computes()
 
     assert not it.diagnose().is_stuck
 
 
 def test_one_of_several_threads_that_can_proceed_is_enough() -> None:
-    it = linked()
+    it = linked_wait()
     other = it.actor.thread("other", "user").gets(it.again)
     it.actor.is_in(CONDITION, "0x1").is_reached_by(it.helper, other)
     assert it.diagnose().is_stuck
@@ -94,15 +94,15 @@ def test_one_of_several_threads_that_can_proceed_is_enough() -> None:
     assert not it.diagnose().is_stuck
 
 
-def test_a_thread_that_is_not_known_to_reach_it_but_can_proceed_may_do_so_all_the_same() -> None:
-    it = linked()
+def test_a_thread_that_can_proceed_may_reach_the_object() -> None:
+    it = linked_wait()
     it.actor.thread("other", "user").computes()
 
     assert not it.diagnose().is_stuck
 
 
-def test_a_process_that_can_call_the_actor_may_have_it_end_the_wait() -> None:
-    it = linked()
+def test_a_process_that_can_call_the_actor_may_end_the_wait() -> None:
+    it = linked_wait()
     task, worker = it.scene.run("other", by=it.driver)
     worker.holds(it.actor).gets(it.driver.submitted[0])
     assert it.diagnose().is_stuck
@@ -114,8 +114,8 @@ def test_a_process_that_can_call_the_actor_may_have_it_end_the_wait() -> None:
     assert task in it.driver.submitted
 
 
-def test_an_actor_that_was_not_seen_whole_may_end_it() -> None:
-    it = linked()
+def test_a_partly_observed_actor_may_end_the_wait() -> None:
+    it = linked_wait()
     worker = it.scene.worker()
     worker.is_unreachable = True
     worker.holds(it.actor)
@@ -141,14 +141,14 @@ def test_coroutines_reach_objects_as_threads_do() -> None:
 
 
 def test_a_library_thread_that_reaches_an_object_takes_part() -> None:
-    it = linked()
+    it = linked_wait()
     it.helper.role = "ray"
 
     assert set(only_finding(it.diagnose()).members) == {it.actor.key, it.helper.key, it.again.key}
 
 
-def test_a_wait_is_not_for_its_own_thread() -> None:
-    it = linked()
+def test_a_thread_does_not_wait_for_itself() -> None:
+    it = linked_wait()
 
     targets = [target.vertex for group in it.scene.wait_of(it.actor).groups for target in group.targets]
 
@@ -156,7 +156,7 @@ def test_a_wait_is_not_for_its_own_thread() -> None:
     assert it.helper.key in targets
 
 
-# The actor's instance
+# Objects of the actor's instance
 
 
 def gate(slots: int = 2) -> tuple[Scene, SceneProcess, SceneProcess, Call]:
@@ -173,7 +173,7 @@ def gate(slots: int = 2) -> tuple[Scene, SceneProcess, SceneProcess, Call]:
     return scene, driver, actor, release
 
 
-def test_calls_that_fill_an_actor_and_wait_for_one_that_is_queued_are_a_suspected_deadlock() -> None:
+def test_full_slots_that_wait_for_a_queued_call_are_a_suspected_deadlock() -> None:
     scene, driver, actor, release = gate()
 
     finding = only_finding(scene.sample().sample().diagnose())
@@ -183,21 +183,21 @@ def test_calls_that_fill_an_actor_and_wait_for_one_that_is_queued_are_a_suspecte
     assert driver.key in {*finding.members, *finding.blocked_behind}
 
 
-def test_a_driver_that_can_proceed_may_call_again() -> None:
+def test_a_driver_that_can_proceed_may_call_the_actor() -> None:
     scene, driver, _, _ = gate()
     driver.computes()
 
     assert not scene.sample().sample().diagnose().is_stuck
 
 
-def test_a_slot_that_is_free_lets_the_call_begin() -> None:
+def test_a_free_slot_lets_the_call_begin() -> None:
     scene, _, actor, _ = gate()
     actor.slots[0].computes()
 
     assert not scene.sample().sample().diagnose().is_stuck
 
 
-def test_without_a_pending_call_it_is_not_known_what_ends_the_wait() -> None:
+def test_without_a_pending_call_the_waker_is_unknown() -> None:
     scene, driver, _, release = gate()
     driver.submitted.remove(release)
     driver.gets(driver.submitted[0])
@@ -205,7 +205,7 @@ def test_without_a_pending_call_it_is_not_known_what_ends_the_wait() -> None:
     assert scene.sample().sample().diagnose().verdict != "deadlock"
 
 
-def test_a_call_that_is_made_again_and_again_may_end_a_wait_for_the_instance() -> None:
+def test_a_repeated_call_may_end_a_wait_for_the_instance() -> None:
     scene, driver, actor, _ = gate()
     size = scene.call(actor, "size", by=driver)
     driver.submitted.remove(size)
@@ -214,8 +214,8 @@ def test_a_call_that_is_made_again_and_again_may_end_a_wait_for_the_instance() -
     assert not scene.sample().sample().diagnose().is_stuck
 
 
-def test_a_call_that_is_made_again_and_again_does_not_reach_what_only_threads_do() -> None:
-    it = linked()
+def test_a_repeated_call_does_not_reach_objects_of_threads() -> None:
+    it = linked_wait()
     size = it.scene.call(it.actor, "size", by=it.driver)
     it.driver.submitted.remove(size)
     it.scene.repeats(size, by="ab" * 24)
@@ -234,11 +234,11 @@ def watch(scene: Scene, *procs: SceneProcess, readings: int = 3) -> Diagnosis:
 
 
 def test_a_timeout_ends_a_linked_wait() -> None:
-    assert not linked(timeout_s=1.0).diagnose().is_stuck
+    assert not linked_wait(timeout_s=1.0).diagnose().is_stuck
 
 
-def test_a_linked_wait_that_only_polls_rests_on_both_assumptions() -> None:
-    it = linked(timeout_s=1.0)
+def test_a_linked_wait_that_only_polls_has_both_assumptions() -> None:
+    it = linked_wait(timeout_s=1.0)
 
     finding = only_finding(watch(it.scene, it.actor))
 
@@ -248,7 +248,7 @@ def test_a_linked_wait_that_only_polls_rests_on_both_assumptions() -> None:
 @pytest.mark.parametrize(
     ("num_returns", "is_polled", "is_stuck"), [(2, True, False), (2, False, True), (1, True, False)]
 )
-def test_a_polled_wait_for_several_refs_is_for_any_of_them(num_returns: int, is_polled: bool, is_stuck: bool) -> None:
+def test_a_polled_wait_on_several_refs_needs_any_of_them(num_returns: int, is_polled: bool, is_stuck: bool) -> None:
     scene = Scene()
     driver, actor = scene.driver(), scene.actor("Poller")
     actor.works_for().runs(scene.call(actor, "run", by=driver))
@@ -266,7 +266,7 @@ def test_a_polled_wait_for_several_refs_is_for_any_of_them(num_returns: int, is_
     assert watch(scene, actor).is_stuck
 
 
-# Library code that is idle
+# Idle library code
 
 
 @dataclass
@@ -307,7 +307,7 @@ def test_idle_library_code_is_assumed_to_stay_idle_which_is_no_proof() -> None:
     assert (finding.kind, finding.confirmed, finding.assumed) == ("deadlock", False, (IDLE,))
 
 
-def test_without_library_code_it_is_proven() -> None:
+def test_without_library_code_the_deadlock_is_proven() -> None:
     it = holder()
     it.actor.threads.remove(it.thread)
 
@@ -344,11 +344,11 @@ def is_torn(thread: SceneThread) -> None:
 
 
 @pytest.mark.parametrize("change", [runs, is_torn])
-def test_library_code_that_ran_in_one_reading_is_free(change: Callable[[SceneThread], object]) -> None:
+def test_library_code_that_ran_in_one_reading_may_proceed(change: Callable[[SceneThread], object]) -> None:
     assert not holder().watch(change).is_stuck
 
 
-def test_code_of_the_user_is_free_though_it_is_idle() -> None:
+def test_idle_user_code_may_proceed() -> None:
     it = holder()
     it.thread.leaf = Frame(function="listen", file="/srv/app/server.py", line=4)
     it.scene.sample()
@@ -365,7 +365,7 @@ def coroutine_of(scene: Scene, actor: SceneProcess, *, is_library: bool) -> Scen
 
 
 @pytest.mark.parametrize("is_library", [True, False])
-def test_so_are_coroutines(is_library: bool) -> None:
+def test_idle_library_coroutines_are_assumed_to_stay_idle(is_library: bool) -> None:
     it = holder()
     coroutine_of(it.scene, it.actor, is_library=is_library)
 
@@ -393,7 +393,7 @@ def at_barrier(what: str = "threading.Barrier.wait") -> tuple[Scene, SceneProces
     return scene, driver, barrier
 
 
-def test_a_barrier_to_which_no_caller_can_come_any_more_is_a_suspected_deadlock() -> None:
+def test_a_barrier_without_a_further_caller_is_a_suspected_deadlock() -> None:
     scene, _, barrier = at_barrier()
 
     finding = only_finding(scene.sample().sample().diagnose())
@@ -403,7 +403,7 @@ def test_a_barrier_to_which_no_caller_can_come_any_more_is_a_suspected_deadlock(
     assert finding.summary == "Barrier.arrive waits in threading.Barrier.wait, which nothing can reach any more"
 
 
-def test_a_party_that_waits_for_one_at_the_barrier_is_told_of_first() -> None:
+def test_the_cycle_begins_at_a_party_that_waits_for_a_rank_at_the_barrier() -> None:
     scene, driver, barrier = at_barrier()
     rank = scene.procs[-1]
     late = scene.actor("Late", owner_id=driver.worker_id).works_for()
@@ -418,12 +418,12 @@ def test_a_party_that_waits_for_one_at_the_barrier_is_told_of_first() -> None:
     assert "before they wait for each other's calls" in finding.advice
 
 
-def test_a_caller_that_can_proceed_may_come_to_the_barrier() -> None:
+def test_a_caller_that_can_proceed_may_reach_the_barrier() -> None:
     scene, driver, _ = at_barrier()
     driver.computes()
     assert scene.sample().sample().diagnose().verdict not in ("deadlock", "hang")
 
 
-def test_a_wait_of_another_kind_may_be_ended_by_something_else() -> None:
+def test_a_wait_of_another_kind_may_have_another_waker() -> None:
     scene, _, _ = at_barrier("threading.Event.wait")
     assert scene.sample().sample().diagnose().verdict not in ("deadlock", "hang")

@@ -1,4 +1,4 @@
-"""Requests to Serve deployments, queued and ongoing: what they depend on, and what is said of them."""
+"""Requests to Serve deployments, queued and ongoing: their dependencies, and the findings."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def request_to(scene: Scene, proc: SceneProcess, by: SceneProcess) -> Call:
 
 
 def executes(proc: SceneProcess, call: Call, request: ServeRequest) -> SceneCoroutine:
-    """Has a replica execute a request: a coroutine of Serve's, which this one of the user's gives its result."""
+    """Makes a replica execute a request, in a coroutine of Serve that awaits this user coroutine."""
     passes_on = proc.begins(call).executes(request)
     passes_on.is_library = True
     method = proc.coroutine(call).executes(request)
@@ -62,7 +62,7 @@ class Kitchens:
         return self.scene.sample().sample().diagnose()
 
 
-def test_a_request_that_is_queued_behind_the_one_that_waits_for_it_is_a_deadlock() -> None:
+def test_a_request_that_is_queued_behind_its_waiter_is_a_deadlock() -> None:
     kitchens = Kitchens(queued({"s1": 1}))
 
     diagnosis = kitchens.diagnosis()
@@ -77,7 +77,7 @@ def test_a_request_that_is_queued_behind_the_one_that_waits_for_it_is_a_deadlock
     assert not any("asyncio task" in step.text for step in finding.explanation)
 
 
-def test_what_passes_a_request_on_is_a_helper() -> None:
+def test_the_router_of_a_request_is_a_helper() -> None:
     kitchens = Kitchens(queued({"s1": 1}))
 
     finding = kitchens.diagnosis().findings[0]
@@ -89,8 +89,8 @@ def test_what_passes_a_request_on_is_a_helper() -> None:
 @pytest.mark.parametrize(
     "waiting", [queued({"s1": 2}), queued({"s1": 1}, 2), queued({"s1": 1}, None), queued({}), queued({}, 0)]
 )
-def test_a_request_that_may_yet_begin_is_no_deadlock(waiting: QueuedRequest) -> None:
-    """A replica has a free slot, another may be started or is not known to the router, or how many is not known."""
+def test_a_request_that_may_begin_is_no_deadlock(waiting: QueuedRequest) -> None:
+    """A replica has a free slot, another may start or is unknown to the router, or their number is unknown."""
     kitchens = Kitchens(waiting)
 
     assert kitchens.diagnosis().verdict == "blocked"
@@ -115,14 +115,14 @@ def test_replicas_that_are_all_in_the_cycle_are_a_deadlock() -> None:
     assert kitchens.diagnosis().verdict == "deadlock"
 
 
-def test_calls_that_serve_makes_for_itself_take_no_slot() -> None:
+def test_internal_calls_of_serve_use_no_slot() -> None:
     kitchens = Kitchens(queued({"s1": 2}))
     kitchens.shop.begins(kitchens.scene.call(kitchens.shop, "check_health", by=kitchens.driver)).sleeps()
 
     assert kitchens.diagnosis().verdict == "blocked"
 
 
-def test_a_replica_that_was_not_observed_leaves_it_open() -> None:
+def test_an_unobserved_replica_may_serve_the_request() -> None:
     kitchens = Kitchens(queued({"s1": 1}))
     kitchens.shop.is_unreachable = True
 
@@ -138,7 +138,7 @@ def starting(scene: Scene, by: SceneProcess, **needs: float) -> Actor:
     return scene.becomes(actor, name="SERVE_REPLICA::default#Shop#s2")
 
 
-def test_a_replica_that_starts_can_serve_a_queued_request() -> None:
+def test_a_starting_replica_can_serve_a_queued_request() -> None:
     kitchens = Kitchens(queued({"s1": 1}, 2))
     controller = kitchens.scene.actor("ServeController", name="SERVE_CONTROLLER_ACTOR")
     actor = starting(kitchens.scene, controller)
@@ -153,7 +153,7 @@ def test_a_replica_that_starts_can_serve_a_queued_request() -> None:
     assert any(actor.actor_id in str(target) for target in targets)
 
 
-def test_a_further_replica_needs_the_place_that_one_lacks_already() -> None:
+def test_a_further_replica_needs_resources_that_a_starting_one_lacks() -> None:
     kitchens = Kitchens(queued({"s1": 1}, 7))
     controller = kitchens.scene.actor("ServeController", name="SERVE_CONTROLLER_ACTOR")
     starting(kitchens.scene, controller, GPU=9.0)
@@ -166,8 +166,8 @@ def test_a_further_replica_needs_the_place_that_one_lacks_already() -> None:
     assert not any(isinstance(target.vertex, UnknownKey) for target in wait.groups[0].targets)
 
 
-def test_another_request_by_each_second_look_is_no_deadlock() -> None:
-    """The slot was free in between: the request that took it is another one."""
+def test_another_request_in_the_second_sample_is_no_deadlock() -> None:
+    """The slot was free between the samples, and another request uses it now."""
     kitchens = Kitchens(queued({"s1": 1}))
     kitchens.scene.sample()
     other = request_to(kitchens.scene, kitchens.shop, by=kitchens.driver)
@@ -178,7 +178,7 @@ def test_another_request_by_each_second_look_is_no_deadlock() -> None:
     assert kitchens.scene.diagnose().verdict != "deadlock"
 
 
-def test_a_thread_that_runs_a_sync_method_is_called_by_its_request() -> None:
+def test_a_thread_of_a_sync_method_is_named_by_its_request() -> None:
     kitchens = Kitchens(queued({"s1": 1}))
     thread = kitchens.kitchen.thread("AnyIO worker thread", "user").awaits_result(kitchens.router)
     kitchens.cook.awaits((thread,))
@@ -192,7 +192,7 @@ def test_a_thread_that_runs_a_sync_method_is_called_by_its_request() -> None:
     assert "Kitchen.cook" in finding.summary
 
 
-def test_a_deployment_that_waits_for_itself_is_told_so() -> None:
+def test_a_deployment_that_waits_for_itself_is_reported() -> None:
     scene = Scene()
     driver, shop = scene.driver(), replica(scene, ORDER, "s1")
     ordered = request_to(scene, shop, by=driver)
@@ -206,7 +206,7 @@ def test_a_deployment_that_waits_for_itself_is_told_so() -> None:
     assert "Shop.order waits for queued request Shop.is_paid, which is queued behind Shop.order" in finding.summary
 
 
-def test_many_ongoing_requests_are_shared_by_all_that_are_queued_behind_them() -> None:
+def test_queued_requests_share_the_ongoing_requests() -> None:
     kitchens = Kitchens(queued({"s1": 40}))
     for _ in range(39):
         cooked = request_to(kitchens.scene, kitchens.kitchen, by=kitchens.shop)

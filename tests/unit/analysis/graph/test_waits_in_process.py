@@ -1,4 +1,4 @@
-"""Waits of threads for each other within a process: locks, futures, generators, and what nobody knows the end of."""
+"""Waits of threads for each other within a process: locks, futures, generators, and calls with unknown wakers."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ from tests.unit.scenes import Scene, SceneProcess, SceneThread, groups_of
 
 
 def labels(scene: Scene, wait: Wait) -> list[str]:
-    """The labels of what is waited for, which is unknown though everything was observed."""
+    """The labels of the targets, which are unknown though everything was observed."""
     graph = scene.graph()
     targets: list[Vertex] = [graph[target.vertex] for group in wait.groups for target in group.targets]
     assert all(target.kind == "unknown" and not target.unobserved for target in targets), targets
     return [target.label for target in targets]
 
 
-def other_sides(scene: Scene, wait: Wait) -> list[str]:
-    """The calls of which somebody else must be the other side."""
+def unknown_wakers(scene: Scene, wait: Wait) -> list[str]:
+    """The calls that wait for an unknown waker."""
     graph = scene.graph()
     targets = [graph[target.vertex] for group in wait.groups for target in group.targets]
     return [target.waker_of for target in targets if target.waker_of]
@@ -51,7 +51,7 @@ def test_an_inferred_holder_is_marked_so() -> None:
     assert (wait.evidence, wait.inferred) == ("inferred", "it is in a with block of the lock")
 
 
-def test_all_who_want_a_lock_that_nobody_is_seen_to_hold_want_the_same() -> None:
+def test_waiters_for_a_lock_without_a_known_holder_share_a_target() -> None:
     scene = Scene()
     _, (one, two, other) = driver_with(scene, "one", "two", "other")
     one.wants_lock("0x10")
@@ -61,14 +61,14 @@ def test_all_who_want_a_lock_that_nobody_is_seen_to_hold_want_the_same() -> None
     waits = [scene.wait_of(thread) for thread in (one, two, other)]
 
     assert waits[0].groups == waits[1].groups != waits[2].groups
-    assert other_sides(scene, waits[0]) == ["threading.Lock.acquire"]
+    assert unknown_wakers(scene, waits[0]) == ["threading.Lock.acquire"]
 
 
-def test_a_holder_that_was_not_seen_is_unobserved() -> None:
+def test_an_unread_holder_is_unobserved() -> None:
     scene = Scene()
-    driver, (gone, waiter) = driver_with(scene, "gone", "waiter")
-    waiter.wants_lock("0x10", gone)
-    driver.threads.remove(gone)
+    driver, (unread, waiter) = driver_with(scene, "unread", "waiter")
+    waiter.wants_lock("0x10", unread)
+    driver.threads.remove(unread)
 
     (target,) = (target for group in scene.wait_of(waiter).groups for target in group.targets)
 
@@ -89,7 +89,7 @@ def test_a_queued_future_is_waited_for_at_any_thread_of_its_executor() -> None:
     assert wait.evidence == "inferred"
 
 
-def test_several_futures_are_needed_each() -> None:
+def test_each_of_several_futures_is_needed() -> None:
     scene = Scene()
     _, (waiter, one, two) = driver_with(scene, "waiter", "pool_0", "pool_1")
     waiter.awaits_all((one,), (one, two), ())
@@ -97,20 +97,20 @@ def test_several_futures_are_needed_each() -> None:
     wait = scene.wait_of(waiter)
 
     assert groups_of(wait)[:2] == [(1, [one.key]), (1, [one.key, two.key])]
-    assert other_sides(scene, wait) == ["concurrent.futures.wait"]
+    assert unknown_wakers(scene, wait) == ["concurrent.futures.wait"]
     assert (wait.needed, wait.total) == (3, 3)
 
 
-def test_a_future_that_nobody_is_seen_to_run_can_come() -> None:
+def test_a_future_without_a_known_thread_can_complete() -> None:
     scene = Scene()
     _, (waiter,) = driver_with(scene, "waiter")
     waiter.awaits_future()
 
-    assert other_sides(scene, scene.wait_of(waiter)) == ["Future.result"]
+    assert unknown_wakers(scene, scene.wait_of(waiter)) == ["Future.result"]
     assert scene.diagnose().findings == ()
 
 
-def test_threads_that_run_futures_are_there_though_no_code_of_the_user_is_on_them() -> None:
+def test_threads_that_run_futures_are_vertices_without_user_code() -> None:
     scene = Scene()
     driver, (waiter,) = driver_with(scene, "waiter")
     runner = driver.thread("pool_0", "ray")
@@ -135,7 +135,7 @@ def test_the_next_item_is_made_by_the_generators_task() -> None:
     assert groups_of(wait) == [(1, [worker.key])]
 
 
-def test_an_item_of_an_ended_generator_is_about_to_come() -> None:
+def test_an_item_of_an_ended_generator_is_about_to_arrive() -> None:
     scene = Scene()
     driver = scene.driver()
     call = scene.task("numbers", by=driver)
@@ -145,7 +145,7 @@ def test_an_item_of_an_ended_generator_is_about_to_come() -> None:
     assert labels(scene, scene.wait_of(driver)) == ["value that is already available and being fetched"]
 
 
-# What nobody knows the other side of
+# Calls with unknown wakers
 
 
 def test_a_task_in_a_named_wait_waits_for_an_unknown_of_that_name() -> None:
@@ -157,7 +157,7 @@ def test_a_task_in_a_named_wait_waits_for_an_unknown_of_that_name() -> None:
     wait = scene.wait_of(worker)
 
     assert (wait.kind, wait.kind_name) == ("other", "queue.Queue.get")
-    assert other_sides(scene, wait) == ["queue.Queue.get"]
+    assert unknown_wakers(scene, wait) == ["queue.Queue.get"]
 
 
 def test_threads_in_the_background_that_wait_for_work_are_no_finding() -> None:
@@ -166,19 +166,19 @@ def test_threads_in_the_background_that_wait_for_work_are_no_finding() -> None:
     consumer.is_in("queue.Queue.get")
     rays = driver.thread("logs", "ray").is_in("queue.Queue.get")
 
-    assert other_sides(scene, scene.wait_of(consumer)) == ["queue.Queue.get"]
+    assert unknown_wakers(scene, scene.wait_of(consumer)) == ["queue.Queue.get"]
     assert rays.key not in scene.graph()
     assert scene.diagnose().findings == ()
 
 
-def test_a_thread_of_rays_that_somebody_waits_for_is_there() -> None:
+def test_a_ray_thread_with_a_waiter_is_a_vertex() -> None:
     scene = Scene()
     driver = scene.driver()
     rays = driver.thread("logs", "ray").is_in("queue.Queue.get")
     driver.joins(rays)
 
     assert groups_of(scene.wait_of(driver)) == [(1, [rays.key])]
-    assert other_sides(scene, scene.wait_of(rays)) == ["queue.Queue.get"]
+    assert unknown_wakers(scene, scene.wait_of(rays)) == ["queue.Queue.get"]
 
 
 def test_a_task_that_waits_for_a_lock_keeps_its_cpu() -> None:
@@ -192,11 +192,11 @@ def test_a_task_that_waits_for_a_lock_keeps_its_cpu() -> None:
     assert groups_of(scene.wait_of(asks)) == [(1, [holder.key])]
 
 
-# Deadlocks that pass through threads, and what only looks like one
+# Deadlocks through threads, and look-alikes
 
 
 def ring(scene: Scene) -> tuple[SceneProcess, SceneProcess, SceneThread, SceneThread]:
-    """A driver waits for an actor's call, which needs a lock that a thread has, which waits for the driver's task.
+    """A driver waits for an actor's call, which needs a lock of a thread, which waits for the driver's task.
 
     The actor runs ``work``, blocked on a lock; its thread ``holder`` has the lock and gets ``back`` of a second actor,
     which is queued there behind ``ask``, which gets ``more`` of the first, which is queued behind ``work``.
@@ -215,7 +215,7 @@ def ring(scene: Scene) -> tuple[SceneProcess, SceneProcess, SceneThread, SceneTh
     return first, second, first.threads[0], holder
 
 
-def test_a_ring_through_a_lock_and_a_thread_is_a_deadlock() -> None:
+def test_a_cycle_through_a_lock_and_a_thread_is_a_deadlock() -> None:
     scene = Scene()
     _, second, worker, holder = ring(scene)
 
@@ -230,7 +230,7 @@ def test_a_ring_through_a_lock_and_a_thread_is_a_deadlock() -> None:
     assert finding.blocked_behind == (scene.procs[0].key,)
 
 
-def test_it_is_none_where_the_holder_runs() -> None:
+def test_a_cycle_with_a_running_holder_is_no_deadlock() -> None:
     scene = Scene()
     *_, holder = ring(scene)
     holder.computes()
@@ -238,7 +238,7 @@ def test_it_is_none_where_the_holder_runs() -> None:
     assert scene.sample().second_sample().diagnose().verdict == "blocked"
 
 
-def test_it_is_none_where_the_lock_is_waited_for_with_a_timeout() -> None:
+def test_a_cycle_with_a_timeout_on_the_lock_is_no_deadlock() -> None:
     scene = Scene()
     _, _, worker, holder = ring(scene)
     worker.wants_lock("0x10", holder, timeout_s=60.0)
@@ -246,7 +246,7 @@ def test_it_is_none_where_the_lock_is_waited_for_with_a_timeout() -> None:
     assert scene.sample().second_sample().diagnose().verdict == "blocked"
 
 
-def test_it_is_likely_but_not_proven_where_nobody_is_seen_to_hold_the_lock() -> None:
+def test_a_cycle_with_an_unknown_holder_is_suspected() -> None:
     scene = Scene()
     _, _, worker, _ = ring(scene)
     worker.wants_lock("0x10")
@@ -254,7 +254,7 @@ def test_it_is_likely_but_not_proven_where_nobody_is_seen_to_hold_the_lock() -> 
     assert scene.sample().second_sample().diagnose().verdict == "stalled"
 
 
-def test_it_is_not_confirmed_where_another_lock_is_waited_for_the_second_time() -> None:
+def test_a_cycle_with_another_lock_in_the_second_sample_is_not_confirmed() -> None:
     scene = Scene()
     _, _, worker, holder = ring(scene)
     scene.sample()
@@ -263,7 +263,7 @@ def test_it_is_not_confirmed_where_another_lock_is_waited_for_the_second_time() 
     assert scene.second_sample().diagnose().verdict == "blocked"
 
 
-def test_threads_that_take_two_locks_the_other_way_round_are_a_deadlock() -> None:
+def test_threads_that_acquire_two_locks_in_opposite_orders_are_a_deadlock() -> None:
     scene = Scene()
     _, (one, two) = driver_with(scene, "one", "two")
     one.wants_lock("0x10", two)
@@ -274,7 +274,7 @@ def test_threads_that_take_two_locks_the_other_way_round_are_a_deadlock() -> Non
     assert (finding.kind, set(finding.members)) == ("deadlock", {one.key, two.key})
 
 
-def test_a_thread_that_takes_its_own_lock_again_is_a_deadlock() -> None:
+def test_a_thread_that_acquires_its_own_lock_again_is_a_deadlock() -> None:
     scene = Scene()
     _, (one,) = driver_with(scene, "one")
     one.wants_lock("0x10", one)
@@ -282,7 +282,7 @@ def test_a_thread_that_takes_its_own_lock_again_is_a_deadlock() -> None:
     assert scene.diagnose().verdict == "deadlock"
 
 
-def test_an_executor_all_of_whose_threads_wait_for_what_is_queued_in_it_is_a_deadlock() -> None:
+def test_an_executor_whose_threads_all_wait_for_queued_work_is_a_deadlock() -> None:
     scene = Scene()
     driver, pool = driver_with(scene, "pool_0", "pool_1")
     for thread in pool:
@@ -295,7 +295,7 @@ def test_an_executor_all_of_whose_threads_wait_for_what_is_queued_in_it_is_a_dea
     assert finding.blocked_behind == (driver.key,)
 
 
-def test_it_is_none_while_one_of_them_runs() -> None:
+def test_an_executor_with_a_running_thread_is_no_deadlock() -> None:
     scene = Scene()
     driver, pool = driver_with(scene, "pool_0", "pool_1")
     pool[0].awaits_future(*pool, inferred="it is queued")
@@ -304,7 +304,7 @@ def test_it_is_none_while_one_of_them_runs() -> None:
     assert scene.diagnose().verdict == "blocked"
 
 
-def test_all_futures_are_waited_for_though_one_of_them_runs() -> None:
+def test_all_futures_are_needed_though_one_of_them_runs() -> None:
     scene = Scene()
     driver, (runs, hangs) = driver_with(scene, "runs", "hangs")
     hangs.wants_lock("0x10", hangs)
@@ -327,10 +327,10 @@ def test_a_consumer_and_a_producer_that_wait_for_each_other_are_a_deadlock() -> 
     assert scene.sample().second_sample().diagnose().verdict == "deadlock"
 
 
-# What was not read
+# Unread calls and threads
 
 
-def test_threads_that_were_not_read_are_told_apart() -> None:
+def test_threads_that_were_not_read_are_distinct_vertices() -> None:
     scene = Scene()
     unread = 77
     actors = [scene.actor(name) for name in ("Ann", "Bob")]
@@ -347,7 +347,7 @@ def test_threads_that_were_not_read_are_told_apart() -> None:
     assert "thread 77 of actor Bob" in findings[1].summary
 
 
-def test_calls_whose_targets_could_not_be_read_are_told_apart() -> None:
+def test_calls_with_unreadable_targets_are_distinct_vertices() -> None:
     scene = Scene()
     drivers = [scene.driver(), scene.driver()]
     for driver in drivers:

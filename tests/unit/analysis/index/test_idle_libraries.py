@@ -1,4 +1,4 @@
-"""Which code of libraries is assumed to stay idle: not what waits for a socket, nor a timer."""
+"""Library code that is assumed to stay idle, unless it waits for a socket or a timer."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ def stays_idle(*frames: Frame, call: BlockedCall | None = None, name: str = "Thr
     """Whether a thread with this stack, leaf first, is assumed to stay idle."""
     scene = Scene()
     worker = scene.driver().worker_id
-    taken = scene.sample().second_sample().snapshot()
+    snapshot = scene.sample().second_sample().snapshot()
     thread = Thread(os_thread_id=7, name=name, stack=0, role="ray", call=call, on_cpu=on_cpu, still=not on_cpu)
-    index = SampleIndex(_with(taken, frames, thread), taken.samples[0])
+    index = SampleIndex(_with(snapshot, frames, thread), snapshot.samples[0])
     return is_idle_library(index, worker, thread)
 
 
-def _with(taken: Snapshot, frames: tuple[Frame, ...], thread: Thread) -> Snapshot:
+def _with(snapshot: Snapshot, frames: tuple[Frame, ...], thread: Thread) -> Snapshot:
     """The snapshot with these frames as its only stack, and this thread as the only one of each process."""
 
     samples = tuple(
@@ -40,9 +40,9 @@ def _with(taken: Snapshot, frames: tuple[Frame, ...], thread: Thread) -> Snapsho
                 for worker in sample.workers
             ),
         )
-        for sample in taken.samples
+        for sample in snapshot.samples
     )
-    return replace(taken, frames=frames, stacks=(tuple(range(len(frames))),), samples=samples)
+    return replace(snapshot, frames=frames, stacks=(tuple(range(len(frames))),), samples=samples)
 
 
 @pytest.mark.parametrize(
@@ -55,7 +55,7 @@ def _with(taken: Snapshot, frames: tuple[Frame, ...], thread: Thread) -> Snapsho
         ((THREADING,), None, "Thread-2 (_poll_wrapper)"),
     ],
 )
-def test_a_library_that_waits_for_its_own_process_stays_idle(
+def test_a_library_wait_on_its_own_process_stays_idle(
     frames: tuple[Frame, ...], call: BlockedCall | None, name: str
 ) -> None:
     assert stays_idle(*frames, call=call, name=name)
@@ -73,7 +73,5 @@ def test_a_library_that_waits_for_its_own_process_stays_idle(
         ((), None),
     ],
 )
-def test_what_waits_for_a_socket_or_a_time_may_do_something(
-    frames: tuple[Frame, ...], call: BlockedCall | None
-) -> None:
+def test_a_library_wait_on_a_socket_or_timer_may_proceed(frames: tuple[Frame, ...], call: BlockedCall | None) -> None:
     assert not stays_idle(*frames, call=call)

@@ -1,4 +1,4 @@
-"""Ranks, dimensions and labels: read from process groups, put into words, grouped, filtered, and what parts have."""
+"""Ranks, dimensions and labels: read from process groups, shown, grouped, filtered, and summarised for parts."""
 
 from __future__ import annotations
 
@@ -34,10 +34,10 @@ def steps(stacks: Stacks) -> list[Execution]:
     return [one for one in stacks.running().executions if one.name == "Trainer.step"]
 
 
-# What is read
+# Ranks and dimensions from process groups
 
 
-def test_a_rank_has_its_place_in_the_world_and_in_each_named_group() -> None:
+def test_a_rank_has_coordinates_in_the_world_and_in_each_named_group() -> None:
     found = ranks_of(process(*groups_of(5)))
 
     assert (found.rank, found.world_size, found.world) == (5, SIZE, WORLD)
@@ -55,7 +55,7 @@ def test_a_group_without_a_name_of_its_own_is_no_dimension(name: str) -> None:
     assert ranks_of(process(group(1, (0, 1), name))).dimensions == ()
 
 
-def test_the_groups_of_megatron_are_called_as_usual() -> None:
+def test_megatron_groups_have_the_usual_dimension_names() -> None:
     assert ranks_of(process(group(3, (1, 3), "PIPELINE_MODEL_PARALLEL_GROUP"))).dimensions == (("pp", 1),)
 
 
@@ -75,7 +75,7 @@ def test_the_run_of_a_train_worker_is_its_worker_group() -> None:
     assert found == Ranks(rank=1, world_size=2, world="a1")
 
 
-def test_a_name_of_two_groups_counts_only_where_they_agree() -> None:
+def test_a_dimension_of_two_groups_counts_only_where_they_agree() -> None:
     one, same, other = group(3, (1, 3), "mesh_dp"), group(3, (0, 3), "dp"), group(3, (3, 4), "mesh_dp")
 
     assert ranks_of(process(one, same)).dimensions == (("dp", 1),)
@@ -115,7 +115,7 @@ def test_long_and_many_labels_are_cut() -> None:
 # Reports
 
 
-def test_the_report_names_the_rank_of_who_holds_up_the_others() -> None:
+def test_the_report_names_the_rank_of_the_blocker() -> None:
     snapshot = training()[0].sample().second_sample().snapshot()
 
     analysed = AnalysedSnapshot.of(snapshot)
@@ -135,9 +135,9 @@ def test_the_json_has_ranks_dimensions_and_labels_of_members() -> None:
     first.known["labels"] = {"stage": "rollout"}
     snapshot = scene.snapshot()
 
-    told = msgspec.json.decode(check_json(AnalysedSnapshot.of(snapshot)))
+    printed = msgspec.json.decode(check_json(AnalysedSnapshot.of(snapshot)))
 
-    members = {member["pid"]: member for member in told["findings"][0]["members"]}
+    members = {member["pid"]: member for member in printed["findings"][0]["members"]}
     own = members[first.worker.pid]
     assert (own["rank"], own["local_rank"], own["world_size"], own["world"]) == (0, 0, SIZE, WORLD)
     assert (own["dimensions"], own["labels"]) == ({"tp": 0, "pp": 0, "dp": 0}, {"stage": "rollout"})
@@ -148,7 +148,7 @@ def test_the_json_has_ranks_dimensions_and_labels_of_members() -> None:
 # Groups and filters
 
 
-def test_what_occurs_can_be_grouped_by() -> None:
+def test_ranks_can_be_grouped_by_present_dimensions() -> None:
     scene, (first, *_) = training()
     first.known["labels"] = {"stage": "rollout"}
 
@@ -201,7 +201,7 @@ def _groups(executions: Sequence[Execution], name: str) -> list[tuple[str, int]]
         ("ank:3", []),
     ],
 )
-def test_a_filter_takes_ranks_dimensions_and_labels_whole(text: str, ranks: list[int]) -> None:
+def test_a_filter_matches_whole_ranks_dimensions_and_labels(text: str, ranks: list[int]) -> None:
     scene, (first, *_) = training()
     first.known["labels"] = {"stage": "rollout"}
     stacks = stacks_of(scene)
@@ -225,14 +225,14 @@ def test_a_filter_takes_ranks_dimensions_and_labels_whole(text: str, ranks: list
         (lambda rank: rank in (3, 4), "ranks 3-4"),
     ],
 )
-def test_a_part_of_a_run_is_named_by_what_only_it_has(is_chosen: Callable[[int], bool], words: str) -> None:
+def test_a_part_of_a_run_is_named_by_its_unique_coordinates(is_chosen: Callable[[int], bool], words: str) -> None:
     stacks = stacks_of(training()[0])
     chosen = [one for one in steps(stacks) if one.ranks.rank is not None and is_chosen(one.ranks.rank)]
 
     assert stacks.ranks_in_words(chosen) == words
 
 
-def test_a_part_is_not_all_of_a_dimension_where_a_rank_was_not_seen() -> None:
+def test_a_part_with_an_unobserved_rank_is_not_a_whole_dimension() -> None:
     scene, trainers = training()
     trainers[7].is_unreadable = True
     stacks = stacks_of(scene)
@@ -259,7 +259,7 @@ def test_ranks_of_two_runs_are_not_mixed() -> None:
     assert stacks.ranks_in_words([one for one in steps(stacks) if one.ranks.world == WORLD]) == "ranks 0-7"
 
 
-def test_workers_with_the_same_rank_are_not_told_apart_by_it() -> None:
+def test_workers_with_the_same_rank_are_not_named_by_it() -> None:
     scene, trainers = training()
     for trainer in trainers:
         trainer.known = {"rank": 0}
@@ -297,7 +297,7 @@ def test_an_outlier_is_named_by_its_rank_and_the_others_by_theirs() -> None:
     assert odd.words == "rank 3 is in other code than ranks 0-2, 4-7"
 
 
-def test_a_whole_slice_elsewhere_is_an_outlier_though_it_is_not_few() -> None:
+def test_a_whole_slice_elsewhere_is_an_outlier() -> None:
     found = stacks_of(training(lambda rank: rank in (4, 5))[0]).outliers().values()
 
     assert {one.words for one in found} == {"ranks 4-5 (all of pp 1, dp 0) are in other code than ranks 0-3, 6-7"}
@@ -307,7 +307,7 @@ def test_a_whole_slice_elsewhere_is_an_outlier_though_it_is_not_few() -> None:
 @pytest.mark.parametrize(
     "is_elsewhere", [lambda rank: rank in (3, 4), lambda rank: rank >= 4], ids=["no rank set", "no most"]
 )
-def test_two_that_are_no_slice_and_one_half_are_no_outliers(is_elsewhere: Callable[[int], bool]) -> None:
+def test_two_ranks_without_a_common_slice_or_one_half_are_no_outliers(is_elsewhere: Callable[[int], bool]) -> None:
     assert stacks_of(training(is_elsewhere)[0]).outliers() == {}
 
 
@@ -328,9 +328,9 @@ def test_a_child_process_is_named_by_its_own_rank_in_report_and_json() -> None:
     snapshot = scene.sample().second_sample().snapshot()
     analysed = AnalysedSnapshot.of(snapshot)
 
-    _, _, told = report_text(analysed, details=True).partition("Child processes")
+    _, _, printed = report_text(analysed, details=True).partition("Child processes")
     (listed,) = msgspec.json.decode(check_json(analysed))["child_processes"]
 
-    assert "rank 3 (tp 1, pp 0, dp 1), pid 9000" in told
-    assert "engine  rank 6 (tp 0, pp 1, dp 1), pid 77" in told
+    assert "rank 3 (tp 1, pp 0, dp 1), pid 9000" in printed
+    assert "engine  rank 6 (tp 0, pp 1, dp 1), pid 77" in printed
     assert (listed["rank"], listed["dimensions"]) == (6, {"tp": 0, "pp": 1, "dp": 1})

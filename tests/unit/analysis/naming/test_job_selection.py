@@ -23,7 +23,7 @@ JOBS = (
 
 
 def two_jobs() -> Snapshot:
-    """A driver of one job waits for a task that runs; one of another for what there is nowhere."""
+    """A driver of one job waits for a task that runs, and a driver of another job for an infeasible task."""
     scene = Scene()
     first, second = scene.driver(), scene.driver(job_id=OTHER)
     call, _ = scene.run("work", by=first)
@@ -49,23 +49,23 @@ def cross(scene: Scene, driver: SceneProcess, left: SceneProcess, right: ScenePr
 
 
 @pytest.mark.parametrize("wanted", [JOB, "01", "raysubmit_Ab1", "train.py", "python -u /srv/train.py --fast"])
-def test_a_job_is_found_by_its_id_the_beginning_of_it_its_submission_or_its_script(wanted: str) -> None:
+def test_a_job_is_found_by_its_id_an_id_prefix_its_submission_or_its_script(wanted: str) -> None:
     assert find_job(two_jobs(), wanted) == JOB
 
 
-def test_of_jobs_by_one_name_the_one_that_runs_is_meant() -> None:
+def test_an_ambiguous_job_name_means_the_running_job() -> None:
     assert find_job(two_jobs(), "serve.py") == OTHER
 
 
 @pytest.mark.parametrize("wanted", ["0", "3", "", "other.py"])
-def test_a_job_that_is_none_or_several_is_a_usage_error_that_names_those_there_are(wanted: str) -> None:
+def test_an_unknown_or_ambiguous_job_is_a_usage_error_that_lists_the_jobs(wanted: str) -> None:
     with pytest.raises(UsageError) as error:
         find_job(two_jobs(), wanted)
 
     assert f"{JOB} (train.py), {OTHER} (serve.py)" in (error.value.remedy or "")
 
 
-def test_only_what_the_job_takes_part_in_is_told() -> None:
+def test_only_findings_of_the_job_are_reported() -> None:
     snapshot = two_jobs()
 
     whole, first, second = diagnose(snapshot), diagnose(snapshot, job=JOB), diagnose(snapshot, job=OTHER)
@@ -75,7 +75,7 @@ def test_only_what_the_job_takes_part_in_is_told() -> None:
     assert (second.verdict, [finding.kind for finding in second.findings]) == ("hang", ["infeasible"])
 
 
-def test_a_deadlock_across_jobs_says_so_and_is_told_to_both() -> None:
+def test_a_deadlock_across_jobs_is_reported_for_both() -> None:
     snapshot = across()
 
     for job in (JOB, OTHER):
@@ -85,8 +85,8 @@ def test_a_deadlock_across_jobs_says_so_and_is_told_to_both() -> None:
         assert finding.summary.startswith(f"Left.run and Right.run wait for each other, across jobs {JOB} and {OTHER}")
 
 
-def test_the_command_takes_a_job(tmp_path: object) -> None:
-    file = f"{tmp_path}/taken.json"
+def test_the_command_accepts_a_job(tmp_path: object) -> None:
+    file = f"{tmp_path}/snapshot.json"
     save(two_jobs(), file)
     run = CliRunner().invoke
 

@@ -1,4 +1,4 @@
-"""What things are called in sentences."""
+"""Names of vertices in sentences."""
 
 from __future__ import annotations
 
@@ -20,5 +20,5 @@ from dstack.analysis.naming.names import ranks_in_words
         (range(0, 64, 2), "ranks 0, 2, 4, 6, 8, 10, 12, 14 and 24 more"),
     ],
 )
-def test_ranks_that_follow_each_other_are_one_range_and_long_lists_are_cut(ranks: Iterable[int], words: str) -> None:
+def test_consecutive_ranks_are_one_range_and_long_lists_are_cut(ranks: Iterable[int], words: str) -> None:
     assert ranks_in_words(ranks) == words

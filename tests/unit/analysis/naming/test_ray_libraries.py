@@ -1,4 +1,4 @@
-"""What parts of Ray's own libraries are called, and that those at rest are nobody's trouble."""
+"""Names of the parts of Ray's libraries; idle parts cause no findings."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ ID = "5f8aed750000000000000000" + "01000000"
         ("_QueueActor", "", "ray.util.queue.Queue 5f8aed75"),
     ],
 )
-def test_an_actor_of_a_library_is_called_by_what_it_is_there(class_name: str, name: str, called: str) -> None:
+def test_a_library_actor_is_named_by_its_role(class_name: str, name: str, called: str) -> None:
     found = part(class_name, name, ID)
 
     assert found is not None
@@ -39,7 +39,7 @@ def test_an_actor_of_a_library_is_called_by_what_it_is_there(class_name: str, na
 
 
 @pytest.mark.parametrize("class_name", ["ProxyActor", "ServeController", "JobSupervisor", "Trainer", "MapWorker"])
-def test_a_class_of_the_users_own_is_not_taken_for_one(class_name: str) -> None:
+def test_a_user_class_is_not_named_as_a_library_actor(class_name: str) -> None:
     assert part(class_name, "mine", ID) is None
 
 
@@ -59,7 +59,7 @@ def test_a_class_of_the_users_own_is_not_taken_for_one(class_name: str) -> None:
         ("_QueueActor", "", "_QueueActor.get", "get of ray.util.queue.Queue"),
     ],
 )
-def test_a_call_is_called_by_what_it_does(class_name: str, name: str, task: str, called: str) -> None:
+def test_a_library_call_is_named_by_its_purpose(class_name: str, name: str, task: str, called: str) -> None:
     found = part(class_name, name, ID)
 
     assert found is not None
@@ -67,16 +67,16 @@ def test_a_call_is_called_by_what_it_does(class_name: str, name: str, task: str,
 
 
 @pytest.mark.parametrize("name", ["ReadRange->MapBatches(f)", "Map(g.<locals>.<lambda>)", "ReadCSV->SplitBlocks(4)"])
-def test_a_task_of_data_is_called_by_its_operator(name: str) -> None:
+def test_a_task_of_ray_data_is_named_by_its_operator(name: str) -> None:
     assert data_operator(name) == f"Data operator {name}"
 
 
 @pytest.mark.parametrize("name", ["Map", "read", "Mapper.run", "train(3)", "ReadRange"])
-def test_other_tasks_are_not(name: str) -> None:
+def test_other_tasks_are_not_named_by_an_operator(name: str) -> None:
     assert data_operator(name) is None
 
 
-# Machinery
+# Library actors
 
 
 def controller(scene: Scene) -> SceneProcess:
@@ -87,7 +87,7 @@ def controller(scene: Scene) -> SceneProcess:
     return proc
 
 
-def test_calls_at_machinery_that_nobody_waits_for_are_nobodys_trouble() -> None:
+def test_unawaited_calls_of_library_actors_are_no_findings() -> None:
     scene = Scene()
     driver, serve = scene.driver(), controller(scene)
     serve.runs(*(scene.call(serve, "listen_for_change", by=driver) for _ in range(5)))
@@ -98,7 +98,7 @@ def test_calls_at_machinery_that_nobody_waits_for_are_nobodys_trouble() -> None:
     assert not diagnosis.incomplete
 
 
-def test_nor_are_many_that_queue_there() -> None:
+def test_many_queued_calls_of_library_actors_are_no_findings() -> None:
     scene = Scene()
     driver = scene.driver()
     stats = scene.actor("_StatsActor", name="datasets_stats_actor")
@@ -108,7 +108,7 @@ def test_nor_are_many_that_queue_there() -> None:
     assert scene.diagnose().verdict == "clear"
 
 
-def test_machinery_that_a_user_waits_for_is_told_and_missed() -> None:
+def test_a_library_actor_with_a_user_waiter_is_reported_and_a_gap() -> None:
     scene = Scene()
     driver, serve = scene.driver(), controller(scene)
     deploy = scene.call(serve, "deploy", by=driver)
@@ -122,7 +122,7 @@ def test_machinery_that_a_user_waits_for_is_told_and_missed() -> None:
     assert "deploy of Serve's controller" in diagnosis.findings[0].summary
 
 
-def test_a_deadlock_of_actors_that_are_only_called_alike_is_found() -> None:
+def test_a_deadlock_of_user_actors_with_library_names_is_found() -> None:
     scene = Scene()
     driver = scene.driver()
     left, right = scene.actor("ProxyActor"), scene.actor("ProxyActor")

@@ -1,4 +1,4 @@
-"""Components of small graphs, against networkx."""
+"""Components of small graphs, compared with networkx."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def test_strong_components_come_after_all_they_point_to(ahead: Ahead) -> None:
 
 @given(graphs())
 @many
-def test_weak_components_are_what_hangs_together(ahead: Ahead) -> None:
+def test_weak_components_are_the_connected_vertices(ahead: Ahead) -> None:
     number_of = weak_components(Digraph(ahead))
 
     expected = nx.weakly_connected_components(as_networkx(ahead))
@@ -50,7 +50,7 @@ def test_weak_components_are_what_hangs_together(ahead: Ahead) -> None:
 
 @given(graphs())
 @many
-def test_predecessors_are_the_other_ends_of_edges(ahead: Ahead) -> None:
+def test_predecessors_are_the_sources_of_incoming_edges(ahead: Ahead) -> None:
     graph, same = Digraph(ahead), as_networkx(ahead)
 
     assert all(set(graph.predecessors(vertex)) == set(same.predecessors(vertex)) for vertex in ahead)

@@ -1,4 +1,4 @@
-"""Who waits in which open chain, and for whom in the end, against the plain definition."""
+"""The waiters and the final blockers of each open chain, compared with the plain definition."""
 
 from __future__ import annotations
 
@@ -33,9 +33,7 @@ def wait_for(targets: list[Key]) -> Wait:
 
 @given(graphs, st.sets(keys))
 @examples(300)
-def test_chains_are_what_hangs_together_and_their_ends_what_waits_for_nobody(
-    graph: GraphBuilder, stuck: set[Key]
-) -> None:
+def test_chains_are_connected_vertices_and_their_ends_have_no_wait(graph: GraphBuilder, stuck: set[Key]) -> None:
     edges = [(key, target) for key in graph.keys() - stuck for target in graph[key] if target not in stuck]
     waits_for: nx.DiGraph[Key] = nx.DiGraph(edges)
 

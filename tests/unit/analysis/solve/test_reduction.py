@@ -1,4 +1,4 @@
-"""The reduction against naive definitions of the same things, on thousands of small random graphs."""
+"""The reduction, compared with naive definitions on thousands of small random graphs."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ hundreds = examples(250)
 
 
 def graphs(vertices: int = 5, *, possible: bool = False) -> st.SearchStrategy[GraphBuilder]:
-    """Waits of some of the vertices: targets twice, itself as a target, nothing needed, and more than there are.
+    """Waits of some of the vertices, with duplicate targets, self-loops, needs of zero, and needs above their targets.
 
-    Where ``possible``, more than there are is needed only by some who need nothing else.
+    Where ``possible``, only vertices without other needs need more than their targets.
     """
     vertex = st.integers(0, vertices - 1)
     requirement = st.tuples(st.integers(0, 4), st.lists(vertex, max_size=3))
@@ -34,7 +34,7 @@ def graphs(vertices: int = 5, *, possible: bool = False) -> st.SearchStrategy[Gr
 
 
 def chains(vertices: int = 6) -> st.SearchStrategy[GraphBuilder]:
-    """Graphs of which most are stuck for the most part: everybody needs all or most of a few."""
+    """Graphs in which most vertices are stuck: each vertex needs all or most of a few targets."""
 
     def most_of(targets: list[int], spared: int) -> tuple[int, list[int]]:
         return max(1, len(targets) - spared), targets
@@ -44,8 +44,8 @@ def chains(vertices: int = 6) -> st.SearchStrategy[GraphBuilder]:
     return st.fixed_dictionaries(dict.fromkeys(range(vertices), requirements))
 
 
-def is_held(waits: GraphBuilder, vertex: int, by: set[int]) -> bool:
-    """Whether a vertex cannot go on as long as none of ``by`` does, though everybody else has."""
+def is_blocked_by(waits: GraphBuilder, vertex: int, by: set[int]) -> bool:
+    """Whether a vertex cannot proceed as long as no vertex of ``by`` does, though all others have proceeded."""
     return any(sum(target not in by for target in targets) < needs for needs, targets in waits[vertex])
 
 
@@ -54,17 +54,17 @@ def subsets(vertices: set[int]) -> Iterator[set[int]]:
     return (set(subset) for subset in chain.from_iterable(combinations(sorted(vertices), size) for size in sizes))
 
 
-def ends_of_all_orders(waits: GraphBuilder) -> set[frozenset[int]]:
-    """Who is left, for each order in which those who can go on may do so, one at a time."""
+def residues_of_all_orders(waits: GraphBuilder) -> set[frozenset[int]]:
+    """The residue for each order in which the vertices that can proceed may do so, one at a time."""
     begin = frozenset(waits)
-    seen, open_, ends = {begin}, [begin], set()
+    visited, open_, ends = {begin}, [begin], set()
     while open_:
         left = open_.pop()
-        following = [left - {vertex} for vertex in left if not is_held(waits, vertex, set(left))]
+        following = [left - {vertex} for vertex in left if not is_blocked_by(waits, vertex, set(left))]
         if not following:
             ends.add(left)
-        open_ += [after for after in following if after not in seen]
-        seen.update(following)
+        open_ += [after for after in following if after not in visited]
+        visited.update(following)
     return ends
 
 
@@ -79,14 +79,14 @@ def as_networkx(graph: Digraph[int]) -> nx.DiGraph[int]:
     return same
 
 
-# Who is stuck
+# The residue
 
 
 @given(graphs())
 @thousands
-def test_residue_is_what_is_left_when_nobody_more_can_go_on(waits: GraphBuilder) -> None:
+def test_the_residue_is_left_when_no_further_vertex_can_proceed(waits: GraphBuilder) -> None:
     left = set(waits)
-    while released := {vertex for vertex in left if not is_held(waits, vertex, left)}:
+    while released := {vertex for vertex in left if not is_blocked_by(waits, vertex, left)}:
         left -= released
 
     assert residue(waits) == left
@@ -94,39 +94,39 @@ def test_residue_is_what_is_left_when_nobody_more_can_go_on(waits: GraphBuilder)
 
 @given(graphs(vertices=6))
 @hundreds
-def test_residue_is_the_greatest_set_that_holds_itself(waits: GraphBuilder) -> None:
-    holding = [those for those in subsets(set(waits)) if all(is_held(waits, vertex, those) for vertex in those)]
+def test_the_residue_is_the_largest_set_that_blocks_itself(waits: GraphBuilder) -> None:
+    holding = [those for those in subsets(set(waits)) if all(is_blocked_by(waits, vertex, those) for vertex in those)]
 
     assert residue(waits) == set().union(*holding)
 
 
 @given(graphs(vertices=6))
 @hundreds
-def test_residue_is_left_in_whatever_order_the_others_go_on(waits: GraphBuilder) -> None:
-    assert ends_of_all_orders(waits) == {frozenset(residue(waits))}
+def test_the_residue_does_not_depend_on_the_order(waits: GraphBuilder) -> None:
+    assert residues_of_all_orders(waits) == {frozenset(residue(waits))}
 
 
 @given(graphs(), st.integers(0, 6))
 @hundreds
-def test_one_wait_less_never_makes_others_stuck(waits: GraphBuilder, ended: int) -> None:
+def test_a_removed_wait_makes_no_vertex_stuck(waits: GraphBuilder, ended: int) -> None:
     fewer = {vertex: requirements for vertex, requirements in waits.items() if vertex != ended}
 
     assert residue(fewer) <= residue(waits)
 
 
-def test_a_cycle_that_one_of_several_targets_leads_out_of_is_not_stuck() -> None:
+def test_a_cycle_with_an_alternative_target_outside_is_not_stuck() -> None:
     waits: Waits[str] = {"a": [(1, ["b"])], "b": [(1, ["a", "free"])]}
 
     assert residue(waits) == set()
 
 
-def test_a_cycle_with_no_way_out_but_into_itself_is_stuck() -> None:
+def test_a_cycle_with_all_alternatives_inside_is_stuck() -> None:
     waits: Waits[str] = {"a": [(1, ["b"])], "b": [(1, ["a", "c"])], "c": [(1, ["a"])]}
 
     assert residue(waits) == {"a", "b", "c"}
 
 
-def test_two_of_three_are_not_given_by_one() -> None:
+def test_a_need_of_two_is_not_met_by_one() -> None:
     waits: Waits[str] = {"a": [(2, ["a", "free", "b"])], "b": [(1, ["a"])]}
 
     assert residue(waits) == {"a", "b"}
@@ -138,18 +138,18 @@ def test_a_target_named_twice_counts_twice() -> None:
     assert residue(waits) == set()
 
 
-def test_what_needs_more_than_there_is_never_goes_on() -> None:
+def test_a_need_above_the_number_of_targets_is_never_met() -> None:
     waits: Waits[str] = {"a": [(2, ["free"])], "b": [(1, [])], "c": [(0, [])]}
 
     assert residue(waits) == {"a", "b"}
 
 
-# Why they are
+# Cores
 
 
 @given(st.one_of(graphs(), chains()))
 @hundreds
-def test_the_stuck_graph_leads_from_the_stuck_to_the_stuck_they_need(waits: GraphBuilder) -> None:
+def test_the_stuck_graph_has_the_edges_between_stuck_vertices(waits: GraphBuilder) -> None:
     stuck = residue(waits)
 
     graph = stuck_graph(waits, stuck)
@@ -167,7 +167,7 @@ def test_the_stuck_graph_leads_from_the_stuck_to_the_stuck_they_need(waits: Grap
 
 @given(st.one_of(graphs(), chains()))
 @hundreds
-def test_a_core_is_stuck_and_everybody_in_it_waits_for_everybody(waits: GraphBuilder) -> None:
+def test_a_core_is_stuck_and_strongly_connected(waits: GraphBuilder) -> None:
     graph = stuck_graph_of(waits)
 
     for core in cores(waits, graph):
@@ -178,25 +178,25 @@ def test_a_core_is_stuck_and_everybody_in_it_waits_for_everybody(waits: GraphBui
 
 @given(st.one_of(graphs(), chains()))
 @hundreds
-def test_a_core_stays_stuck_whatever_happens_around_it(waits: GraphBuilder) -> None:
+def test_a_core_stays_stuck_when_all_other_waits_end(waits: GraphBuilder) -> None:
     for core in cores(waits, stuck_graph_of(waits)):
         assert residue({vertex: waits[vertex] for vertex in core}) == core
 
 
 @given(st.one_of(graphs(possible=True), chains()))
 @hundreds
-def test_a_core_goes_on_when_it_is_given_what_it_waits_for_in_itself(waits: GraphBuilder) -> None:
+def test_a_core_proceeds_when_its_inner_dependencies_end(waits: GraphBuilder) -> None:
     for core in cores(waits, stuck_graph_of(waits)):
-        rest = {
+        remaining = {
             vertex: [(needs - sum(t in core for t in targets), targets) for needs, targets in waits[vertex]]
             for vertex in core
         }
-        assert residue(rest) == set()
+        assert residue(remaining) == set()
 
 
 @given(st.one_of(graphs(possible=True), chains()))
 @hundreds
-def test_whoever_in_a_core_stops_waiting_goes_on_and_ends_a_ring_whole(waits: GraphBuilder) -> None:
+def test_one_member_that_stops_waiting_ends_a_whole_cycle(waits: GraphBuilder) -> None:
     for core in cores(waits, stuck_graph_of(waits)):
         own = {vertex: waits[vertex] for vertex in core}
         ring = stuck_graph(own, core)
@@ -217,23 +217,23 @@ def test_cores_have_no_member_in_common(waits: GraphBuilder) -> None:
 
 @given(st.one_of(graphs(possible=True), chains()))
 @hundreds
-def test_everybody_could_go_on_if_only_the_cores_and_dead_ends_did(waits: GraphBuilder) -> None:
+def test_all_vertices_proceed_if_the_cores_and_dead_ends_do(waits: GraphBuilder) -> None:
     graph = stuck_graph_of(waits)
     reported = set().union(dead_ends(graph), *cores(waits, graph))
 
-    rest = {vertex: requirements for vertex, requirements in waits.items() if vertex not in reported}
+    remaining = {vertex: requirements for vertex, requirements in waits.items() if vertex not in reported}
 
-    assert residue(rest) == set()
+    assert residue(remaining) == set()
 
 
 @given(graphs(possible=True))
 @hundreds
-def test_dead_ends_need_what_nobody_can_give(waits: GraphBuilder) -> None:
+def test_dead_ends_need_more_than_their_targets(waits: GraphBuilder) -> None:
     for vertex in dead_ends(stuck_graph_of(waits)):
         assert any(needs > len(targets) for needs, targets in waits[vertex])
 
 
-def test_a_deadlock_that_waits_for_another_one_besides_is_a_core_of_its_own() -> None:
+def test_a_deadlock_that_also_waits_for_another_is_a_core_of_its_own() -> None:
     waits: Waits[str] = {
         "a": [(1, ["b"])],
         "b": [(1, ["a"]), (1, ["c"])],
@@ -243,7 +243,7 @@ def test_a_deadlock_that_waits_for_another_one_besides_is_a_core_of_its_own() ->
     assert cores(waits, stuck_graph(waits, residue(waits))) == [{"a", "b"}, {"c"}]
 
 
-def test_a_deadlock_is_a_core_of_its_own_though_one_around_it_waits_for_it_or_another() -> None:
+def test_a_deadlock_inside_a_larger_component_is_a_core_of_its_own() -> None:
     waits: Waits[str] = {
         "a": [(1, ["b"]), (1, ["either"])],
         "b": [(1, ["a"])],
@@ -254,18 +254,18 @@ def test_a_deadlock_is_a_core_of_its_own_though_one_around_it_waits_for_it_or_an
     assert cores(waits, stuck_graph(waits, residue(waits))) == [{"a", "b"}, {"c"}]
 
 
-def test_who_only_waits_for_a_cycle_is_no_part_of_its_core() -> None:
+def test_a_waiter_of_a_cycle_is_not_in_its_core() -> None:
     waits: Waits[str] = {"a": [(1, ["b"])], "b": [(1, ["a"])], "late": [(1, ["a"])]}
 
     assert cores(waits, stuck_graph(waits, residue(waits))) == [{"a", "b"}]
 
 
-# In what circle
+# Shortest cycles
 
 
 @given(st.one_of(graphs(), chains()))
 @hundreds
-def test_the_shortest_cycle_is_one_and_none_is_shorter(waits: GraphBuilder) -> None:
+def test_the_shortest_cycle_is_a_cycle_and_no_other_is_shorter(waits: GraphBuilder) -> None:
     for core in cores(waits, stuck_graph_of(waits)):
         own = stuck_graph(waits, core)
         graph = as_networkx(own)
@@ -283,13 +283,13 @@ def test_the_shortest_cycle_is_in_the_order_of_waiting() -> None:
     assert shortest_cycle(stuck_graph(waits, {"a", "b", "c"})) == ["a", "b", "c"]
 
 
-def test_one_that_waits_for_itself_is_a_cycle() -> None:
+def test_a_vertex_that_waits_for_itself_is_a_cycle() -> None:
     waits: Waits[str] = {"a": [(1, ["a"])]}
 
     assert shortest_cycle(stuck_graph(waits, {"a"})) == ["a"]
 
 
-def test_a_ring_of_thousands_is_found_whole() -> None:
+def test_a_cycle_of_thousands_is_found_whole() -> None:
     size = 10_000
     waits: Waits[int] = {i: [(1, [(i + 1) % size])] for i in range(size)}
     graph = stuck_graph(waits, residue(waits))
@@ -300,12 +300,12 @@ def test_a_ring_of_thousands_is_found_whole() -> None:
     assert len(shortest_cycle(graph)) == size
 
 
-# Who is behind
+# Waiters behind a core
 
 
 @given(st.one_of(graphs(), chains()), st.sets(st.integers(0, 5)))
 @hundreds
-def test_behind_are_all_from_whom_a_way_leads_there(waits: GraphBuilder, those: set[int]) -> None:
+def test_waiters_behind_a_core_are_all_vertices_with_a_path_to_it(waits: GraphBuilder, those: set[int]) -> None:
     graph = stuck_graph_of(waits)
     those &= set(graph)
 

@@ -1,4 +1,4 @@
-"""The rectangles of an icicle: nothing overlaps, nothing is lost, and what is narrow is folded."""
+"""The rectangles of an icicle: they do not overlap, all branches are drawn, and narrow ones are folded."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from tests.unit.analysis.stacks.test_stack_tree import execution, executions
 MEASURES: tuple[Measure, ...] = ("executions", "waiting", "running")
 
 
-def drawn(everybody: list[Execution], width: int, measure: Measure = "executions") -> Icicle:
-    root = merge(everybody)
+def drawn(all_executions: list[Execution], width: int, measure: Measure = "executions") -> Icicle:
+    root = merge(all_executions)
     return icicle([root], Weights(root, weigh_by(measure)), width)
 
 
@@ -31,8 +31,10 @@ def below(picture: Icicle, cell: Cell) -> list[Cell]:
 
 
 @given(executions(), st.integers(1, 100), st.sampled_from(MEASURES))
-def test_cells_of_a_row_are_in_order_and_do_not_overlap(everybody: list[Execution], width: int, by: Measure) -> None:
-    for depth, row in enumerate(drawn(everybody, width, by).rows):
+def test_cells_of_a_row_are_in_order_and_do_not_overlap(
+    all_executions: list[Execution], width: int, by: Measure
+) -> None:
+    for depth, row in enumerate(drawn(all_executions, width, by).rows):
         ends = [0, *(cell.start + cell.width for cell in row)]
         assert all(cell.start >= end for cell, end in zip(row, ends, strict=False))
         assert all(cell.width >= 1 for cell in row)
@@ -42,22 +44,22 @@ def test_cells_of_a_row_are_in_order_and_do_not_overlap(everybody: list[Executio
 
 @given(executions(), st.integers(1, 100), st.sampled_from(MEASURES))
 def test_the_weights_below_a_cell_and_its_own_are_its_weight(
-    everybody: list[Execution], width: int, by: Measure
+    all_executions: list[Execution], width: int, by: Measure
 ) -> None:
-    picture = drawn(everybody, width, by)
+    picture = drawn(all_executions, width, by)
 
     for cell in cells(picture):
         if not cell.is_folded:
             assert sum(one.weight for one in below(picture, cell)) + cell.own == cell.weight
-    assert picture.weight == sum(map(weigh_by(by), everybody))
+    assert picture.weight == sum(map(weigh_by(by), all_executions))
 
 
 @given(executions(), st.integers(1, 100), st.sampled_from(MEASURES))
 def test_every_branch_with_weight_is_in_one_cell_or_below_a_folded_one(
-    everybody: list[Execution], width: int, by: Measure
+    all_executions: list[Execution], width: int, by: Measure
 ) -> None:
-    picture = drawn(everybody, width, by)
-    weights = Weights(merge(everybody), weigh_by(by))
+    picture = drawn(all_executions, width, by)
+    weights = Weights(merge(all_executions), weigh_by(by))
     placed: list[StackBranch] = []
     for cell in cells(picture):
         ahead = list(cell.branches)
@@ -69,13 +71,13 @@ def test_every_branch_with_weight_is_in_one_cell_or_below_a_folded_one(
 
     paths = [branch.path for branch in placed]
     assert len(paths) == len(set(paths))
-    with_weight = [one for one in everybody if weigh_by(by)(one)]
+    with_weight = [one for one in all_executions if weigh_by(by)(one)]
     assert set(paths) == {one.path[:depth] for one in with_weight for depth in range(len(one.path) + 1)}
 
 
 @given(executions(), st.integers(1, 100))
-def test_cells_stand_within_the_one_above(everybody: list[Execution], width: int) -> None:
-    picture = drawn(everybody, width)
+def test_cells_lie_within_the_cell_above(all_executions: list[Execution], width: int) -> None:
+    picture = drawn(all_executions, width)
 
     for row, above in zip(picture.rows[1:], picture.rows, strict=False):
         for cell in row:
@@ -85,8 +87,8 @@ def test_cells_stand_within_the_one_above(everybody: list[Execution], width: int
 
 
 @given(executions(), st.integers(20, 200))
-def test_widths_are_to_scale_by_a_cell(everybody: list[Execution], width: int) -> None:
-    picture = drawn(everybody, width)
+def test_widths_are_to_scale_by_a_cell(all_executions: list[Execution], width: int) -> None:
+    picture = drawn(all_executions, width)
 
     for cell in cells(picture):
         parent = next((one for one in cells(picture) if cell in below(picture, one)), None)
@@ -95,23 +97,23 @@ def test_widths_are_to_scale_by_a_cell(everybody: list[Execution], width: int) -
 
 
 @given(executions(), st.integers(2, 100))
-def test_what_is_folded_can_be_opened_until_all_was_seen(everybody: list[Execution], width: int) -> None:
-    root = merge(everybody)
+def test_folded_cells_can_be_opened_until_all_are_drawn(all_executions: list[Execution], width: int) -> None:
+    root = merge(all_executions)
     weights = Weights(root, weigh_by("executions"))
     ahead: list[tuple[StackBranch, ...]] = [(root,)]
-    seen: set[tuple[PathStep, ...]] = set()
+    opened: set[tuple[PathStep, ...]] = set()
     while ahead:
         top = ahead.pop()
         for cell in cells(icicle(top, weights, width)):
-            seen.update(branch.path for branch in cell.branches if not cell.is_folded)
+            opened.update(branch.path for branch in cell.branches if not cell.is_folded)
             if cell.is_folded:
                 assert cell.branches != top, "opening it shows more"
                 ahead.append(cell.branches)
 
-    assert seen == ({one.path[:depth] for one in everybody for depth in range(len(one.path) + 1)})
+    assert opened == ({one.path[:depth] for one in all_executions for depth in range(len(one.path) + 1)})
 
 
-def test_half_of_them_are_half_as_wide() -> None:
+def test_half_of_the_executions_are_half_as_wide() -> None:
     picture = drawn([execution(number, ("run", "left" if number < 5 else "right")) for number in range(10)], 80)
 
     assert [[(cell.label, cell.start, cell.width) for cell in row] for row in picture.rows] == [
@@ -121,14 +123,14 @@ def test_half_of_them_are_half_as_wide() -> None:
     ]
 
 
-def test_what_ends_above_leaves_room_below() -> None:
+def test_executions_that_end_above_leave_room_below() -> None:
     picture = drawn([execution(1, "a"), execution(2, "ab")], 80)
 
     assert [(cell.label, cell.width, cell.own) for cell in picture.rows[1]] == [("a", 80, 1)]
     assert [(cell.label, cell.width, cell.own) for cell in picture.rows[2]] == [("b", 40, 1)]
 
 
-def test_the_narrow_ones_are_one_cell_that_says_how_many() -> None:
+def test_narrow_branches_are_one_cell_with_their_number() -> None:
     many = [execution(number, ("wide",)) for number in range(900)]
     few = [execution(number, (f"narrow{number}",)) for number in range(20)]
 
@@ -137,13 +139,13 @@ def test_the_narrow_ones_are_one_cell_that_says_how_many() -> None:
     assert [(cell.label, cell.weight) for cell in picture.rows[1]] == [("wide", 900), ("… 20 more", 20)]
 
 
-def test_a_single_narrow_one_has_its_name() -> None:
+def test_a_single_narrow_branch_has_its_name() -> None:
     picture = drawn([*(execution(number, ("wide",)) for number in range(900)), execution(901, ("narrow",))], 80)
 
     assert [(cell.label, cell.width) for cell in picture.rows[1]] == [("wide", 79), ("narrow", 1)]
 
 
-def test_where_none_of_many_is_wide_enough_some_are_made_so_and_it_says_so() -> None:
+def test_some_of_many_narrow_branches_are_widened_and_marked() -> None:
     root = merge([execution(number, (f"narrow{number:03}",)) for number in range(200)])
     weights = Weights(root, weigh_by("executions"))
     folded = icicle([root], weights, 80)
@@ -157,15 +159,15 @@ def test_where_none_of_many_is_wide_enough_some_are_made_so_and_it_says_so() -> 
 
 
 @pytest.mark.parametrize(("measure", "label", "weight"), [("waiting", "a", 2), ("running", "b", 1)])
-def test_only_those_counted_have_width(measure: Measure, label: str, weight: int) -> None:
-    everybody = [execution(1, "a"), execution(2, "a"), execution(3, "b", "running"), execution(4, "c", "off CPU")]
+def test_only_counted_executions_have_width(measure: Measure, label: str, weight: int) -> None:
+    all_executions = [execution(1, "a"), execution(2, "a"), execution(3, "b", "running"), execution(4, "c", "off CPU")]
 
-    picture = drawn(everybody, 80, measure)
+    picture = drawn(all_executions, 80, measure)
 
     assert [(cell.label, cell.weight, cell.width) for cell in picture.rows[1]] == [(label, weight, 80)]
 
 
-def test_a_branch_within_is_drawn_as_wide_as_all() -> None:
+def test_an_inner_branch_is_drawn_at_full_width() -> None:
     root = merge([execution(1, "abc"), execution(2, "abd"), execution(3, "e")])
     weights = Weights(root, weigh_by("executions"))
 
@@ -179,7 +181,7 @@ def test_a_branch_within_is_drawn_as_wide_as_all() -> None:
     ]
 
 
-def test_any_other_weight_will_do() -> None:
+def test_widths_follow_any_other_weight() -> None:
     root = merge([execution(1, "a"), execution(2, "b")])
     micros: dict[Key, int] = {ThreadKey("", 1): 3_000_000, ThreadKey("", 2): 1_000_000}
 
@@ -201,6 +203,6 @@ def test_the_cell_at_a_point() -> None:
     assert picture.at(0, 80) is None
 
 
-def test_nothing_is_drawn_of_nobody() -> None:
+def test_an_empty_tree_has_no_cells() -> None:
     assert drawn([], 80).rows == ()
     assert drawn([execution(1, "a")], 80, "running").rows == ()

@@ -1,4 +1,4 @@
-"""Merged stacks: one prefix tree, who is in a branch, who is elsewhere than most, and who is missing."""
+"""Merged stacks: one prefix tree, the executions of a branch, outliers, and missing workers."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from tests.paths import RECORDED_CLUSTERS
 from tests.unit.scenes import RAY_WORKER, Scene, SceneProcess
 from tests.unit.support.random_snapshots import related_snapshots
 
-DOINGS: tuple[Activity, ...] = ("waiting", "running", "off CPU")
+ACTIVITIES: tuple[Activity, ...] = ("waiting", "running", "off CPU")
 
 
 def execution(number: int, functions: Sequence[str], activity: Activity = "waiting", alike: str = "work") -> Execution:
@@ -41,7 +41,7 @@ def execution(number: int, functions: Sequence[str], activity: Activity = "waiti
 
 
 def executions() -> st.SearchStrategy[list[Execution]]:
-    one = st.tuples(st.lists(st.sampled_from("abc"), max_size=5), st.sampled_from(DOINGS), st.sampled_from("xy"))
+    one = st.tuples(st.lists(st.sampled_from("abc"), max_size=5), st.sampled_from(ACTIVITIES), st.sampled_from("xy"))
     return st.lists(one, max_size=40).map(lambda drawn: [execution(n, *each) for n, each in enumerate(drawn)])
 
 
@@ -53,24 +53,26 @@ def branches(root: StackBranch) -> list[StackBranch]:
 
 
 def named(root: StackBranch, *names: str) -> StackBranch:
-    """The branch along these names."""
+    """The branch with this path of names."""
     for name in names:
         (root,) = (child for child in root.children if child.place and child.place.name == name)
     return root
 
 
-def seen(scene: Scene, *, whole: bool = False) -> AppExecutions:
+def running_in(scene: Scene, *, whole: bool = False) -> AppExecutions:
     snapshot = scene.snapshot()
     return running(SampleIndex(snapshot, snapshot.samples[0]), scene.diagnose().vertices, whole=whole)
 
 
 def lost(scene: Scene) -> tuple[AbsentWorker, ...]:
     snapshot = scene.snapshot()
-    return absent_workers(SampleIndex(snapshot, snapshot.samples[0]), scene.diagnose().vertices, seen(scene).executions)
+    return absent_workers(
+        SampleIndex(snapshot, snapshot.samples[0]), scene.diagnose().vertices, running_in(scene).executions
+    )
 
 
 def team(size: int, class_name: str = "Trainer") -> tuple[Scene, SceneProcess, list[SceneProcess]]:
-    """A driver that waits for actors, all of which compute in the same method."""
+    """A driver that waits for actors; all of them compute in the same method."""
     scene = Scene()
     driver = scene.driver()
     actors = [scene.actor(class_name) for _ in range(size)]
@@ -86,19 +88,19 @@ def team(size: int, class_name: str = "Trainer") -> tuple[Scene, SceneProcess, l
 
 
 @given(executions())
-def test_every_execution_is_in_its_branches_and_in_no_other(everybody: list[Execution]) -> None:
-    root = merge(everybody)
+def test_every_execution_is_in_its_branches_and_in_no_other(all_executions: list[Execution]) -> None:
+    root = merge(all_executions)
 
-    assert Counter(root.executions) == Counter(everybody)
+    assert Counter(root.executions) == Counter(all_executions)
     for branch in branches(root):
         assert all(one.path[: branch.depth] == branch.path for one in branch.executions)
-        outside = {one.key for one in everybody} - {one.key for one in branch.executions}
-        assert not any(one.path[: branch.depth] == branch.path for one in everybody if one.key in outside)
+        outside = {one.key for one in all_executions} - {one.key for one in branch.executions}
+        assert not any(one.path[: branch.depth] == branch.path for one in all_executions if one.key in outside)
 
 
 @given(executions())
-def test_children_and_who_ends_here_are_all_of_a_branch(everybody: list[Execution]) -> None:
-    for branch in branches(merge(everybody)):
+def test_children_and_ends_are_all_executions_of_a_branch(all_executions: list[Execution]) -> None:
+    for branch in branches(merge(all_executions)):
         assert branch.own + sum(child.count for child in branch.children) == branch.count
         assert branch.own == sum(len(one.path) == branch.depth for one in branch.executions)
         assert sum(branch.activity.values()) == branch.count
@@ -107,10 +109,10 @@ def test_children_and_who_ends_here_are_all_of_a_branch(everybody: list[Executio
 
 
 @given(executions(), st.sampled_from(("kind", "node", "job")))
-def test_groups_are_the_first_level(everybody: list[Execution], by: Grouping) -> None:
-    root = merge(everybody, by=by)
+def test_groups_are_the_first_level(all_executions: list[Execution], by: Grouping) -> None:
+    root = merge(all_executions, by=by)
 
-    assert sum(group.count for group in root.children) == len(everybody)
+    assert sum(group.count for group in root.children) == len(all_executions)
     for group in root.children:
         assert group.place
         assert not group.place.is_frame
@@ -118,24 +120,24 @@ def test_groups_are_the_first_level(everybody: list[Execution], by: Grouping) ->
 
 
 @given(executions())
-def test_a_branch_is_found_again_by_its_path(everybody: list[Execution]) -> None:
-    root = merge(everybody)
-    again = merge(reversed(everybody))
+def test_a_branch_is_found_again_by_its_path(all_executions: list[Execution]) -> None:
+    root = merge(all_executions)
+    again = merge(reversed(all_executions))
 
     for branch in branches(root):
         assert again.find(branch.path).path == branch.path
 
 
-def test_a_path_that_is_gone_leads_as_far_as_there_is_one() -> None:
+def test_an_absent_path_leads_to_its_last_existing_branch() -> None:
     before, after = merge([execution(1, "abc")]), merge([execution(1, "abd")])
 
     assert [place.name for place in after.find(before.children[0].children[0].children[0].path).path] == ["a", "b"]
 
 
-def test_only_those_are_merged_of_whom_it_holds() -> None:
-    everybody = [execution(number, "ab", activity) for number, activity in enumerate(DOINGS)]
+def test_only_matching_executions_are_merged() -> None:
+    all_executions = [execution(number, "ab", activity) for number, activity in enumerate(ACTIVITIES)]
 
-    root = merge(everybody, where=lambda one: one.activity == "running")
+    root = merge(all_executions, where=lambda one: one.activity == "running")
 
     assert [one.activity for one in root.executions] == ["running"]
 
@@ -149,7 +151,7 @@ def test_stacks_of_thousands_of_frames_are_merged() -> None:
 # Outliers
 
 
-def test_one_that_is_elsewhere_than_most_alike_stands_out_where_it_parts() -> None:
+def test_an_outlier_is_found_where_it_leaves_the_majority() -> None:
     odd = execution(9, ("run", "load"))
 
     found = outliers([*(execution(number, ("run", "barrier")) for number in range(9)), odd])
@@ -157,68 +159,68 @@ def test_one_that_is_elsewhere_than_most_alike_stands_out_where_it_parts() -> No
     assert found == {odd.key: Outlier(odd, shared=1, most=9, alike=10)}
 
 
-def test_those_of_another_kind_do_not_stand_out() -> None:
-    everybody = [execution(number, ("run", "barrier")) for number in range(9)]
+def test_executions_of_another_kind_are_no_outliers() -> None:
+    all_executions = [execution(number, ("run", "barrier")) for number in range(9)]
 
-    assert not outliers([*everybody, execution(9, ("run", "load"), alike="other")])
+    assert not outliers([*all_executions, execution(9, ("run", "load"), alike="other")])
 
 
-def test_nobody_stands_out_of_two_halves() -> None:
+def test_two_halves_have_no_outliers() -> None:
     halves = [execution(number, ("run", "left" if number % 2 else "right")) for number in range(10)]
 
     assert not outliers(halves)
 
 
-def test_no_half_of_two_stands_out() -> None:
+def test_one_of_two_is_no_outlier() -> None:
     assert not outliers([execution(1, "a"), execution(2, "b")])
 
 
-def test_one_of_three_stands_out() -> None:
+def test_one_of_three_is_an_outlier() -> None:
     assert set(outliers([execution(1, "a"), execution(2, "a"), execution(3, "b")])) == {ThreadKey("", 3)}
 
 
-def test_who_has_not_come_as_far_as_most_stands_out() -> None:
+def test_an_execution_behind_the_majority_is_an_outlier() -> None:
     short = execution(9, ("run",))
 
     assert outliers([*(execution(n, ("run", "barrier")) for n in range(9)), short])[short.key].shared == 1
 
 
-def test_who_goes_on_where_most_end_stands_out() -> None:
+def test_an_execution_ahead_of_the_majority_is_an_outlier() -> None:
     deep = execution(9, ("run", "load"))
 
     assert outliers([*(execution(n, ("run",)) for n in range(9)), deep])[deep.key].most == 9
 
 
 @given(executions())
-def test_outliers_are_few_among_those_alike_and_leave_most_at_one_place(everybody: list[Execution]) -> None:
-    for odd in outliers(everybody).values():
-        alike = [one for one in everybody if one.peer_group == odd.execution.peer_group]
+def test_outliers_are_few_and_leave_a_majority_at_one_place(all_executions: list[Execution]) -> None:
+    for odd in outliers(all_executions).values():
+        similar = [one for one in all_executions if one.peer_group == odd.execution.peer_group]
         shared = odd.execution.path[: odd.shared]
-        assert len(alike) == odd.alike
+        assert len(similar) == odd.alike
         assert 2 * odd.most > odd.alike
-        together = [one for one in alike if one.path[: odd.shared] == shared]
+        together = [one for one in similar if one.path[: odd.shared] == shared]
         on = [one for one in together if one.path[odd.shared : odd.shared + 1] != odd.execution.path[odd.shared :][:1]]
         assert len(on) >= odd.most
 
 
 @given(executions())
-def test_the_outliers_of_a_branch_are_those_of_its_executions(everybody: list[Execution]) -> None:
-    odd = outliers(everybody)
-    root = merge(everybody, by="kind")
+def test_the_outliers_of_a_branch_are_those_of_its_executions(all_executions: list[Execution]) -> None:
+    odd = outliers(all_executions)
+    root = merge(all_executions, by="kind")
     marked = OutlierIndex(root, odd)
 
     for branch in branches(root):
         assert marked.within(branch) == [one for one in branch.executions if one.key in odd]
 
 
-# Whose stacks
+# Executions
 
 
-def test_a_path_is_the_users_frames_and_the_call_by_its_name() -> None:
+def test_a_path_has_the_user_frames_and_the_name_of_the_call() -> None:
     scene, _, actors = team(2)
     actors[0].is_in("threading.Barrier.wait")
 
-    root = merge(seen(scene).executions, by="kind")
+    root = merge(running_in(scene).executions, by="kind")
 
     assert named(root, "actor Trainer", "step", "threading.Barrier.wait").count == 1
     assert named(root, "actor Trainer", "step").count == 2
@@ -226,14 +228,14 @@ def test_a_path_is_the_users_frames_and_the_call_by_its_name() -> None:
     assert named(root, "actor Trainer").activity == {"waiting": 1, "running": 1}
 
 
-def test_who_moved_is_in_the_same_branch_as_who_did_not() -> None:
+def test_an_execution_that_ran_is_in_the_same_branch_as_a_stable_one() -> None:
     scene, _, actors = team(2)
     frame = Frame(function="get", file="/usr/lib/python3/queue.py", line=1, origin="stdlib")
     for actor in actors:
         actor.threads[0].leaf = frame
     actors[0].is_in("queue.Queue.get")
 
-    root = merge(seen(scene).executions)
+    root = merge(running_in(scene).executions)
 
     assert named(root, "queue.Queue.get").count == 2
 
@@ -241,9 +243,9 @@ def test_who_moved_is_in_the_same_branch_as_who_did_not() -> None:
 def test_whole_stacks_have_all_frames() -> None:
     scene, _, _ = team(1)
 
-    assert seen(scene).folded == 0
-    assert all(one.path for one in seen(scene, whole=True).executions)
-    assert named(merge(seen(scene, whole=True).executions, by="kind"), "driver train.py", "run", "ray.get")
+    assert running_in(scene).folded == 0
+    assert all(one.path for one in running_in(scene, whole=True).executions)
+    assert named(merge(running_in(scene, whole=True).executions, by="kind"), "driver train.py", "run", "ray.get")
 
 
 def test_idle_threads_are_left_out_and_counted() -> None:
@@ -253,21 +255,21 @@ def test_idle_threads_are_left_out_and_counted() -> None:
     pool = scene.worker()
     pool.threads[0].is_in_ray = True
 
-    found = seen(scene)
+    found = running_in(scene)
 
     assert {one.kind for one in found.executions} == {"actor Trainer", "driver train.py"}
     assert found.left_out == 3
 
 
-def test_a_library_at_work_for_itself_is_left_out() -> None:
+def test_an_internal_library_execution_is_left_out() -> None:
     scene = Scene()
     controller = scene.actor("ServeController", name="SERVE_CONTROLLER_ACTOR")
     controller.runs(scene.call(controller, "run_control_loop", by=scene.driver()))
 
-    assert [one.kind for one in seen(scene).executions] == ["driver train.py"]
+    assert [one.kind for one in running_in(scene).executions] == ["driver train.py"]
 
 
-def test_coroutines_are_executions_and_the_loop_that_idles_is_none() -> None:
+def test_coroutines_are_executions_and_their_idle_loop_is_none() -> None:
     scene = Scene()
     driver = scene.driver()
     server = scene.async_actor("Server")
@@ -275,13 +277,13 @@ def test_coroutines_are_executions_and_the_loop_that_idles_is_none() -> None:
     server.begins(call).is_in("asyncio.Event.wait")
     driver.gets(call)
 
-    root = merge(seen(scene).executions, by="kind")
+    root = merge(running_in(scene).executions, by="kind")
 
     assert named(root, "actor Server", "serve", "asyncio.Event.wait").count == 1
     assert root.count == 2
 
 
-def test_the_line_of_the_users_that_awaits_keeps_its_name() -> None:
+def test_the_user_line_that_awaits_keeps_its_name() -> None:
     snapshot = load(RECORDED_CLUSTERS / "serve-coroutines-ray-2.60.json.gz")
 
     executions = running(SampleIndex(snapshot, snapshot.samples[0]), diagnose(snapshot).vertices).executions
@@ -289,11 +291,11 @@ def test_the_line_of_the_users_that_awaits_keeps_its_name() -> None:
     assert {place.name for one in executions for place in one.path} >= {"Front.order", "Kitchen.cook"}
 
 
-def test_stacks_of_others_code_begin_where_the_task_does() -> None:
+def test_stacks_without_user_code_begin_at_the_task() -> None:
     scene, _, actors = team(1)
     actors[0].threads[0].leaf = Frame(function="main_loop", file=RAY_WORKER, line=1, origin="ray")
 
-    assert [one.path[0].name for one in seen(scene).executions if one.kind == "actor Trainer"] == ["main_loop"]
+    assert [one.path[0].name for one in running_in(scene).executions if one.kind == "actor Trainer"] == ["main_loop"]
 
 
 @given(related_snapshots())
@@ -308,10 +310,10 @@ def test_any_snapshot_has_a_tree(snapshot: Snapshot) -> None:
         absent_workers(index, vertices, found.executions)
 
 
-# Who is missing
+# Missing workers
 
 
-def test_nobody_is_missing_where_all_were_seen() -> None:
+def test_no_worker_is_missing_where_all_were_observed() -> None:
     scene, _, _ = team(3)
 
     assert lost(scene) == ()
@@ -327,7 +329,7 @@ def test_an_idle_actor_of_the_same_class_is_missing() -> None:
     assert (only.kind, only.why, only.worker_id) == ("actor Trainer", "idle", idle.worker_id)
 
 
-def test_an_actor_that_was_not_seen_is_missing_and_why() -> None:
+def test_an_unobserved_actor_is_missing_with_a_reason() -> None:
     scene, _, actors = team(3)
     actors[1].is_unreadable = True
     worker = actors[1].worker
@@ -338,7 +340,7 @@ def test_an_actor_that_was_not_seen_is_missing_and_why() -> None:
     assert (only.why, only.detail) == ("not read", "was not read: no permission")
 
 
-def test_a_dead_actor_and_one_that_is_not_there_yet_are_missing() -> None:
+def test_a_dead_actor_and_a_pending_actor_are_missing() -> None:
     scene, driver, actors = team(3)
     scene.dies(actors[0], cause="out of memory")
     scene.pending_actor("Trainer", by=driver, GPU=1)
@@ -349,7 +351,7 @@ def test_a_dead_actor_and_one_that_is_not_there_yet_are_missing() -> None:
     ]
 
 
-def test_a_worker_of_which_nothing_is_known_is_missing() -> None:
+def test_an_unknown_worker_is_missing() -> None:
     scene, _, _ = team(1)
     scene.worker().is_unreadable = True
 
@@ -358,12 +360,12 @@ def test_a_worker_of_which_nothing_is_known_is_missing() -> None:
     assert (only.kind, only.why) == ("worker", "not read")
 
 
-def test_the_company_of_a_branch_is_who_is_there_elsewhere_and_missing() -> None:
+def test_a_branch_lists_executions_that_are_here_elsewhere_or_missing() -> None:
     scene, _, actors = team(4)
     for actor in actors[:3]:
         actor.is_in("threading.Barrier.wait")
     scene.actor("Trainer").idles()
-    root = merge(seen(scene).executions)
+    root = merge(running_in(scene).executions)
     barrier = named(root, "step", "threading.Barrier.wait")
 
     (trainers,) = branch_peers(root, barrier, lost(scene))
@@ -373,14 +375,14 @@ def test_the_company_of_a_branch_is_who_is_there_elsewhere_and_missing() -> None
     assert [one.why for one in trainers.absent] == ["idle"]
 
 
-def test_who_does_many_things_elsewhere_is_one() -> None:
+def test_a_worker_with_many_executions_elsewhere_counts_once() -> None:
     scene = Scene()
     driver = scene.driver()
     busy, other = scene.async_actor("Server"), scene.async_actor("Server")
     for _ in range(3):
         busy.begins(scene.call(busy, "serve", by=driver)).is_in("asyncio.Event.wait")
     other.begins(scene.call(other, "drain", by=driver)).sleeps()
-    root = merge(seen(scene).executions)
+    root = merge(running_in(scene).executions)
 
     (servers,) = branch_peers(root, named(root, "drain"), lost(scene))
 

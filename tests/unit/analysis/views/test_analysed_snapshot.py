@@ -34,10 +34,10 @@ def indexed(monkeypatch: pytest.MonkeyPatch) -> list[Sample]:
 
 @pytest.mark.parametrize("command", [["show", "--details"], ["show"], ["check"], ["check", "--json"]])
 def test_a_report_indexes_no_sample_twice(tmp_path: Any, indexed: list[Sample], command: list[str]) -> None:
-    taken = load(recorded("hangs/mutual_get"))
+    snapshot = load(recorded("hangs/mutual_get"))
     one, two = tmp_path / "one.json", tmp_path / "two.json"
-    save(msgspec.structs.replace(taken, samples=taken.samples[:1]), one)
-    save(taken, two)
+    save(msgspec.structs.replace(snapshot, samples=snapshot.samples[:1]), one)
+    save(snapshot, two)
 
     CliRunner().invoke(main, [*command, str(one)])
     assert len(indexed) == 1

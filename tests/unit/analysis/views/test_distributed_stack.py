@@ -1,4 +1,4 @@
-"""The distributed stack: through refs, across nodes, folded where alike, and bounded."""
+"""The distributed stack: it follows refs across nodes, folds similar branches, and is bounded."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from dstack.report.text import WIDTH, print_report
 from tests.unit.scenes import Scene, SceneProcess
 
 
-def stitched(scene: Scene, top: SceneProcess) -> StackNode:
+def distributed_stack_of(scene: Scene, top: SceneProcess) -> StackNode:
     snapshot = scene.snapshot()
     return stitch(SampleIndex(snapshot, snapshot.samples[0]), scene.diagnose().vertices, top.key)
 
@@ -46,10 +46,10 @@ def text_of(scene: Scene) -> str:
     return out.getvalue()
 
 
-def test_it_goes_through_refs_across_nodes_to_the_leaf() -> None:
+def test_a_stack_follows_refs_across_nodes_to_the_leaf() -> None:
     scene = chain(3)
 
-    stack = stitched(scene, scene.procs[0])
+    stack = distributed_stack_of(scene, scene.procs[0])
 
     assert path(stack) == ["driver train.py", "step0", "step1", "step2"]
     ips = [node.ip for node in scene.nodes]
@@ -58,14 +58,14 @@ def test_it_goes_through_refs_across_nodes_to_the_leaf() -> None:
     assert [frame.function for frame in leaf.frames] == ["step2"]
 
 
-def test_alike_branches_are_one_with_a_count() -> None:
+def test_similar_branches_are_one_with_a_count() -> None:
     scene = Scene()
     driver, clerk = scene.driver(), scene.actor("Clerk")
     calls = [scene.call(clerk, "stamp", by=driver) for _ in range(50)]
     clerk.runs(calls[0])
     driver.gets(*calls)
 
-    stack = stitched(scene, driver)
+    stack = distributed_stack_of(scene, driver)
 
     assert [(child.details.execution, child.count) for child in stack.children] == [
         ("Clerk.stamp", 1),
@@ -84,37 +84,37 @@ def test_branches_that_differ_below_are_not_folded() -> None:
         calls.append(call)
     driver.gets(*calls)
 
-    stack = stitched(scene, driver)
+    stack = distributed_stack_of(scene, driver)
 
     assert [(child.count, path(child)) for child in stack.children] == [(1, ["work", "short"]), (1, ["work", "long"])]
 
 
-def test_a_circle_ends_where_it_began() -> None:
+def test_a_cycle_ends_where_it_began() -> None:
     scene = Scene()
     actor = scene.actor("Ledger")
     total = scene.call(actor, "total", by=scene.driver())
     entry = scene.call(actor, "entry", by=actor)
     actor.runs(total).gets(entry)
 
-    stack = stitched(scene, actor)
+    stack = distributed_stack_of(scene, actor)
 
     assert path(stack) == ["Ledger.total", "Ledger.entry", "Ledger.total"]
     assert stack.children[0].children[0].repeats
 
 
-def test_a_deep_chain_is_cut_and_says_so() -> None:
+def test_a_deep_chain_is_cut_and_marked() -> None:
     scene = chain(3000)
 
-    stack = stitched(scene, scene.procs[0])
+    stack = distributed_stack_of(scene, scene.procs[0])
     text = text_of(scene)
 
     assert len(path(stack)) == MAX_DEPTH + 1
     assert "more waits below, not shown" in text
-    assert "all depend on step2999" in text, "the end is told all the same"
+    assert "all depend on step2999" in text, "the end is shown"
     assert max(map(len, text.splitlines())) <= WIDTH
 
 
-def test_a_wide_wait_is_cut_and_says_so() -> None:
+def test_a_wide_wait_is_cut_and_marked() -> None:
     scene = Scene()
     driver = scene.driver()
     calls = []
@@ -123,14 +123,14 @@ def test_a_wide_wait_is_cut_and_says_so() -> None:
         calls.append(call)
     driver.gets(*calls)
 
-    stack = stitched(scene, driver)
+    stack = distributed_stack_of(scene, driver)
 
     assert (len(stack.children), stack.left_out) == (MAX_CHILDREN, 100)
     assert f"{MAX_CHILDREN + 100 - SHOWN_BRANCHES} more waits below, not shown" in text_of(scene)
 
 
-def test_what_many_wait_for_is_followed_once() -> None:
-    """A ladder of which every rung waits for both ends of the next has 2**20 paths."""
+def test_a_shared_dependency_is_followed_once() -> None:
+    """A ladder in which every rung waits for both ends of the next has 2**20 paths."""
     scene = Scene()
     driver = scene.driver()
     rung = [scene.run("left", by=driver), scene.run("right", by=driver)]
@@ -141,13 +141,13 @@ def test_what_many_wait_for_is_followed_once() -> None:
             worker.gets(*(call for call, _ in below))
         rung = below
 
-    stack = stitched(scene, driver)
+    stack = distributed_stack_of(scene, driver)
 
     assert len(path(stack)) == MAX_DEPTH + 1
     assert len(text_of(scene).splitlines()) < 200
 
 
-def test_layers_that_all_wait_for_all_are_told_in_part() -> None:
+def test_layers_that_all_wait_for_all_are_cut() -> None:
     scene = Scene()
     driver = scene.driver()
     layer = [scene.run(f"end{number}", by=driver) for number in range(40)]
@@ -164,7 +164,7 @@ def test_layers_that_all_wait_for_all_are_told_in_part() -> None:
     assert "30 more waits below, not shown" in text
 
 
-def test_roots_are_the_executions_nobody_waits_for() -> None:
+def test_roots_are_the_executions_without_waiters() -> None:
     scene = chain(2)
     driver = scene.procs[0]
     vertices = scene.diagnose().vertices
@@ -172,7 +172,7 @@ def test_roots_are_the_executions_nobody_waits_for() -> None:
     assert roots(vertices, set(vertices)) == [driver.key]
 
 
-def test_in_a_circle_the_root_is_any_of_it() -> None:
+def test_a_cycle_has_one_of_its_members_as_the_root() -> None:
     scene = Scene()
     actor = scene.actor("Ledger")
     total = scene.call(actor, "total", by=scene.driver())
@@ -187,7 +187,7 @@ def test_in_a_circle_the_root_is_any_of_it() -> None:
     assert vertices_in(node) == {actor.key, entry.key}
 
 
-def test_a_chain_is_numbered_steps_and_no_staircase() -> None:
+def test_a_chain_is_printed_as_numbered_steps() -> None:
     text = text_of(chain(MAX_DEPTH))
 
     steps = [line for line in text[text.index("Stitched stack") :].splitlines() if " → step" in line]

@@ -1,4 +1,4 @@
-"""What there is in a cluster, and what each part of it does now; and what is not there yet, with what it lacks."""
+"""The parts of a cluster and their activities, and pending parts with what they lack."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def inventory_of(snapshot: Snapshot) -> Inventory:
     return Inventory(SampleIndex(snapshot, snapshot.samples[0]), diagnose(snapshot))
 
 
-def occupants_of(scene: Scene) -> dict[str, WorkerSummary]:
+def summaries_of(scene: Scene) -> dict[str, WorkerSummary]:
     inventory = inventory_of(scene.snapshot())
     return {one.worker.worker_id: one for node in inventory.nodes for one in inventory.workers_of(node)}
 
@@ -29,8 +29,8 @@ def texts(inventory: Inventory, worker_id: str) -> list[str]:
     return [group.text for group in inventory.executions(worker_id)]
 
 
-def hold(snapshot: Snapshot) -> None:
-    """What is true of every inventory."""
+def check_invariants(snapshot: Snapshot) -> None:
+    """Checks the invariants of an inventory."""
     inventory = inventory_of(snapshot)
     known = {node.node_id for node in snapshot.nodes}
     found = [one for node in inventory.nodes for one in inventory.workers_of(node)]
@@ -53,17 +53,17 @@ def hold(snapshot: Snapshot) -> None:
 
 
 @given(related_snapshots())
-def test_everybody_is_counted_once(snapshot: Snapshot) -> None:
+def test_every_worker_is_counted_once(snapshot: Snapshot) -> None:
     assume(snapshot.samples)
-    hold(snapshot)
+    check_invariants(snapshot)
 
 
 @pytest.mark.parametrize("name", ALL)
-def test_everybody_of_a_recorded_snapshot_is_counted_once(name: str) -> None:
-    hold(load(RECORDED_CLUSTERS / name))
+def test_every_worker_of_a_recorded_snapshot_is_counted_once(name: str) -> None:
+    check_invariants(load(RECORDED_CLUSTERS / name))
 
 
-def test_a_node_shows_what_is_used_and_free() -> None:
+def test_a_node_shows_its_used_and_free_resources() -> None:
     scene = Scene()
     node = scene.node(free={"CPU": 1.0, "object_store_memory": 2.0**30}, CPU=4.0, GPU=2.0, object_store_memory=2.0**31)
     scene.driver(node)
@@ -78,7 +78,7 @@ def test_a_node_shows_what_is_used_and_free() -> None:
     ]
 
 
-def test_what_a_node_did_not_tell_is_not_known() -> None:
+def test_resources_that_a_node_did_not_report_are_unknown() -> None:
     scene = Scene()
     node = scene.node(CPU=4.0)
     del scene.available[node.node_id]
@@ -87,7 +87,7 @@ def test_what_a_node_did_not_tell_is_not_known() -> None:
     assert [amount.words for amount in inventory.resources.amounts(node)] == ["CPU 4, use unknown"]
 
 
-def test_each_worker_shows_what_it_does() -> None:
+def test_each_worker_shows_its_activity() -> None:
     scene = Scene()
     driver, clerk = scene.driver(), scene.actor("Clerk")
     busy, worker = scene.run("work", by=driver)
@@ -97,10 +97,10 @@ def test_each_worker_shows_what_it_does() -> None:
         scene.call(clerk, "stamp", by=driver)
     driver.gets(call)
     idle = scene.worker().idles()
-    silent = scene.worker()
-    silent.is_unreachable = silent.is_unreadable = True
+    unreachable = scene.worker()
+    unreachable.is_unreachable = unreachable.is_unreadable = True
 
-    found = occupants_of(scene)
+    found = summaries_of(scene)
     inventory = inventory_of(scene.snapshot())
 
     activities = {proc.worker_id: found[proc.worker_id].activity for proc in scene.procs}
@@ -109,7 +109,7 @@ def test_each_worker_shows_what_it_does() -> None:
         clerk.worker_id: "waiting",
         worker.worker_id: "running",
         idle.worker_id: "idle",
-        silent.worker_id: "not read",
+        unreachable.worker_id: "not read",
     }
     assert found[clerk.worker_id].queued == 3
     assert found[driver.worker_id].queued == 0
@@ -119,7 +119,7 @@ def test_each_worker_shows_what_it_does() -> None:
     assert texts(inventory, idle.worker_id) == []
 
 
-def test_a_deed_is_at_its_line() -> None:
+def test_an_activity_has_its_line() -> None:
     scene = Scene()
     _, worker = scene.run("work", by=scene.driver())
     worker.threads[0].line = 7
@@ -134,7 +134,7 @@ def test_a_deed_is_at_its_line() -> None:
     )
 
 
-def test_who_is_in_a_deadlock_or_behind_one_is_stuck() -> None:
+def test_executions_in_or_behind_a_deadlock_are_stuck() -> None:
     scene = Scene()
     driver, left, right = scene.driver(), scene.actor("Left"), scene.actor("Right")
     ping, pong = scene.call(left, "ping", by=driver), scene.call(right, "pong", by=left)
@@ -148,19 +148,19 @@ def test_who_is_in_a_deadlock_or_behind_one_is_stuck() -> None:
     assert inventory.counts(inventory.nodes[0]) == {"stuck": 3}
 
 
-def test_why_a_worker_was_not_seen_is_told() -> None:
+def test_an_unobserved_worker_shows_its_reason() -> None:
     scene = Scene()
     worker = scene.worker()
     worker.is_unreadable = True
     node_id = worker.worker.node_id
     scene.failures.append(Failure(stage="stacks", reason="py-spy needs root", node_id=node_id, pid=worker.worker.pid))
 
-    trouble = occupants_of(scene)[worker.worker_id].trouble
+    trouble = summaries_of(scene)[worker.worker_id].trouble
 
     assert trouble == "threads not read: py-spy needs root"
 
 
-def test_alike_workers_are_told_as_one() -> None:
+def test_similar_workers_are_one_row() -> None:
     scene = Scene()
     driver = scene.driver()
     busy, _ = scene.run("busy", by=driver)
@@ -175,7 +175,7 @@ def test_alike_workers_are_told_as_one() -> None:
     assert sorted(len(group) for group in groups) == [1, 1, 1, 4]
 
 
-def test_alike_coroutines_are_told_as_one() -> None:
+def test_similar_coroutines_are_one_row() -> None:
     scene = Scene()
     driver, server = scene.driver(), scene.async_actor("Server")
     busy, _ = scene.run("busy", by=driver)
@@ -197,13 +197,13 @@ def test_a_coroutine_that_was_not_read_is_unreadable() -> None:
     server.running = [call]
     driver.gets(call)
 
-    found = occupants_of(scene)[server.worker_id]
+    found = summaries_of(scene)[server.worker_id]
 
     assert found.activity == "unreadable"
     assert "is unreadable" in texts(inventory_of(scene.snapshot()), server.worker_id)[0]
 
 
-def test_a_placement_group_shows_its_bundles_and_what_is_free_in_them() -> None:
+def test_a_placement_group_shows_its_bundles_and_their_free_resources() -> None:
     scene = Scene()
     node, other = scene.node(CPU=8.0), scene.node(CPU=8.0)
     scene.driver(node)
@@ -219,7 +219,7 @@ def test_a_placement_group_shows_its_bundles_and_what_is_free_in_them() -> None:
     assert (there.bundles, [amount.words for amount in there.amounts]) == ((1,), ["CPU 2 of 2 used, 0 free"])
 
 
-def test_what_is_pending_says_what_it_lacks_and_alike_is_told_once() -> None:
+def test_pending_parts_show_what_they_lack_and_similar_ones_are_one_row() -> None:
     scene = Scene()
     node = scene.node(free={"CPU": 0.0}, CPU=1.0)
     driver = scene.driver(node)
@@ -232,15 +232,15 @@ def test_what_is_pending_says_what_it_lacks_and_alike_is_told_once() -> None:
 
     pending_items = {one.text: one for one in inventory_of(scene.snapshot()).pending_items()}
 
-    told = {text: (one.what, one.count, one.is_stuck) for text, one in pending_items.items()}
-    assert told["next waits for CPU, held by holder"] == ("task", 20, False)
-    assert told["huge asks for 64 CPU, but the most a node has is 1 CPU"] == ("task", 1, True)
-    assert ("actor", 1, True) in told.values()
-    assert told["placement group trainers waits for CPU, held by holder"] == ("placement group", 1, False)
+    rows = {text: (one.what, one.count, one.is_stuck) for text, one in pending_items.items()}
+    assert rows["next waits for CPU, held by holder"] == ("task", 20, False)
+    assert rows["huge asks for 64 CPU, but the most a node has is 1 CPU"] == ("task", 1, True)
+    assert ("actor", 1, True) in rows.values()
+    assert rows["placement group trainers waits for CPU, held by holder"] == ("placement group", 1, False)
     assert {one.vertex for one in pending_items.values()} > {creation.key}
 
 
-def test_queued_calls_are_told_with_their_actor_and_not_as_pending() -> None:
+def test_queued_calls_are_shown_with_their_actor_and_not_as_pending() -> None:
     scene = Scene()
     driver, clerk = scene.driver(), scene.actor("Clerk")
     calls = [scene.call(clerk, "stamp", by=driver) for _ in range(3)]

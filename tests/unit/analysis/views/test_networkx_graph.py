@@ -1,4 +1,4 @@
-"""The public form of the wait-for graph: what networkx finds in it is what the diagnosis says."""
+"""The public form of the wait-for graph: networkx finds in it what the diagnosis reports."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Two snapshots of one cluster: who moved, who stayed, which waits are new, gone or the same since; what is unknown."""
+"""The difference of two snapshots of one cluster: executions and waits that are new, ended, changed or unknown."""
 
 from __future__ import annotations
 
@@ -20,31 +20,31 @@ from dstack.vertex_keys import Key, ThreadKey
 from tests.paths import RECORDED_CLUSTERS
 from tests.unit.analysis.test_recorded_snapshots import ALL
 from tests.unit.scenes import TAKEN_AT, Scene, SceneProcess, SceneThread
-from tests.unit.simulations.tasks import Show, World, worlds
+from tests.unit.simulations.tasks import ClusterScene, SimulatedCluster, task_clusters
 from tests.unit.support.random_snapshots import related_snapshots
 
 LATER_S = 60.0
 
 
-def taken(snapshot: Snapshot) -> AnalysedSnapshot:
+def analysed(snapshot: Snapshot) -> AnalysedSnapshot:
     return AnalysedSnapshot.of(snapshot)
 
 
 def again(scene: Scene, later_s: float = LATER_S) -> Snapshot:
-    """The scene as it is now, so much later."""
+    """A snapshot of the present scene, this much later."""
     scene.samples.clear()
     return replace(scene.sample().second_sample().snapshot(), taken_at=TAKEN_AT + later_s)
 
 
-def became(scene: Scene, change: Callable[[], object] = lambda: None) -> SnapshotDiff:
-    """What is told of a scene that is looked at, changed, and looked at again."""
-    before = taken(again(scene, 0.0))
+def diff_after(scene: Scene, change: Callable[[], object] = lambda: None) -> SnapshotDiff:
+    """The difference of two snapshots of a scene, before and after a change."""
+    before = analysed(again(scene, 0.0))
     change()
-    return compare(before, taken(again(scene)))
+    return compare(before, analysed(again(scene)))
 
 
 def changes(comparison: SnapshotDiff) -> dict[Key, set[str]]:
-    """By vertex: what became of the execution."""
+    """The change of each execution, by its vertex."""
     found: dict[Key, set[str]] = {}
     for moved in comparison.executions:
         found.setdefault(moved.vertex, set()).add(moved.change)
@@ -52,7 +52,7 @@ def changes(comparison: SnapshotDiff) -> dict[Key, set[str]]:
 
 
 def waits(comparison: SnapshotDiff) -> dict[Key, set[str]]:
-    """By vertex: what became of its wait."""
+    """The change of each wait, by its vertex."""
     found: dict[Key, set[str]] = {}
     for wait in comparison.waits:
         found.setdefault(wait.vertex, set()).add(wait.change)
@@ -60,10 +60,9 @@ def waits(comparison: SnapshotDiff) -> dict[Key, set[str]]:
 
 
 def has_not_changed(comparison: SnapshotDiff) -> bool:
-    told = {
-        change for found in (changes(comparison), waits(comparison)) for which in found.values() for change in which
-    }
-    return told <= {"stayed", "not known"} and {found.change for found in comparison.findings} <= {"stayed"}
+    by_vertex = (*changes(comparison).values(), *waits(comparison).values())
+    kept = {change for found in by_vertex for change in found} <= {"stayed", "not known"}
+    return kept and {found.change for found in comparison.findings} <= {"stayed"}
 
 
 class Pair(Scene):
@@ -78,7 +77,7 @@ class Pair(Scene):
 
 @given(related_snapshots())
 def test_a_snapshot_differs_in_nothing_from_itself(snapshot: Snapshot) -> None:
-    one = taken(snapshot)
+    one = analysed(snapshot)
 
     comparison = compare(one, one)
 
@@ -89,7 +88,7 @@ def test_a_snapshot_differs_in_nothing_from_itself(snapshot: Snapshot) -> None:
 
 @pytest.mark.parametrize("name", ALL)
 def test_a_recorded_snapshot_differs_in_nothing_from_itself(name: str) -> None:
-    one = taken(load(RECORDED_CLUSTERS / name))
+    one = analysed(load(RECORDED_CLUSTERS / name))
 
     comparison = compare(one, one)
 
@@ -100,16 +99,16 @@ def test_a_recorded_snapshot_differs_in_nothing_from_itself(name: str) -> None:
     )
 
 
-@given(worlds(exact=True), st.integers(0, 6), st.randoms(use_true_random=False))
-def test_both_ways_tell_the_same(world: World, steps: int, order: random.Random) -> None:
-    show = Show(world)
-    before = again(show.scene, 0.0)
-    world.go_on(order, steps)
-    show.update()
-    after = again(show.scene)
+@given(task_clusters(exact=True), st.integers(0, 6), st.randoms(use_true_random=False))
+def test_both_directions_agree(cluster: SimulatedCluster, steps: int, order: random.Random) -> None:
+    shown = ClusterScene(cluster)
+    before = again(shown.scene, 0.0)
+    cluster.run(order, steps)
+    shown.update()
+    after = again(shown.scene)
 
-    there = compare(taken(before), taken(after))
-    back = compare(taken(replace(before, taken_at=TAKEN_AT + 2 * LATER_S)), taken(after))
+    there = compare(analysed(before), analysed(after))
+    back = compare(analysed(replace(before, taken_at=TAKEN_AT + 2 * LATER_S)), analysed(after))
 
     turned = {"new": "gone", "gone": "new"}
     expected = {key: {turned.get(one, one) for one in found} for key, found in changes(there).items()}
@@ -117,26 +116,26 @@ def test_both_ways_tell_the_same(world: World, steps: int, order: random.Random)
     assert {key: {turned.get(one, one) for one in found} for key, found in waits(there).items()} == waits(back)
 
 
-@given(worlds(exact=True), st.integers(1, 6), st.randoms(use_true_random=False))
-def test_who_has_ended_does_not_stay(world: World, steps: int, order: random.Random) -> None:
-    show = Show(world)
-    before = again(show.scene, 0.0)
-    running = {number for number, work in enumerate(world.works) if work.phase == "runs"}
-    keys = {number: key for key, number in show.who().items() if isinstance(key, ThreadKey)}
-    world.go_on(order, steps)
-    show.update()
+@given(task_clusters(exact=True), st.integers(1, 6), st.randoms(use_true_random=False))
+def test_an_execution_that_ended_does_not_stay(cluster: SimulatedCluster, steps: int, order: random.Random) -> None:
+    shown = ClusterScene(cluster)
+    before = again(shown.scene, 0.0)
+    running = {number for number, work in enumerate(cluster.works) if work.phase == "runs"}
+    keys = {number: key for key, number in shown.work_numbers().items() if isinstance(key, ThreadKey)}
+    cluster.run(order, steps)
+    shown.update()
 
-    found = changes(compare(taken(before), taken(again(show.scene))))
+    found = changes(compare(analysed(before), analysed(again(shown.scene))))
 
     for number in running:
-        if world.works[number].phase == "ended":
+        if cluster.works[number].phase == "ended":
             assert not found.get(keys[number], set()) & {"stayed", "moved"}
 
 
-def test_who_is_at_another_line_has_moved() -> None:
+def test_an_execution_at_another_line_has_moved() -> None:
     scene = Pair()
 
-    comparison = became(scene, lambda: setattr(scene.worker_.threads[0], "line", 99))
+    comparison = diff_after(scene, lambda: setattr(scene.worker_.threads[0], "line", 99))
 
     assert changes(comparison) == {scene.driver_.key: {"stayed"}, scene.worker_.key: {"moved"}}
     (moved,) = (one for one in comparison.executions if one.change == "moved")
@@ -149,7 +148,7 @@ def test_who_is_at_another_line_has_moved() -> None:
 def test_another_attempt_of_a_task_is_another_execution() -> None:
     scene = Pair()
 
-    comparison = became(scene, lambda: scene.call_.becomes(attempt=1))
+    comparison = diff_after(scene, lambda: scene.call_.becomes(attempt=1))
 
     assert changes(comparison)[scene.worker_.key] == {"gone", "new"}
 
@@ -157,7 +156,7 @@ def test_another_attempt_of_a_task_is_another_execution() -> None:
 def test_another_process_of_the_same_worker_is_another_execution() -> None:
     scene = Pair()
 
-    comparison = became(scene, scene.worker_.is_restarted)
+    comparison = diff_after(scene, scene.worker_.is_restarted)
 
     assert changes(comparison)[scene.worker_.key] == {"gone", "new"}
 
@@ -166,12 +165,12 @@ def test_another_task_on_the_same_thread_is_another_execution() -> None:
     scene = Pair()
     other = scene.task("other", by=scene.driver_)
 
-    comparison = became(scene, lambda: scene.worker_.runs(other))
+    comparison = diff_after(scene, lambda: scene.worker_.runs(other))
 
     assert changes(comparison)[scene.worker_.key] == {"gone", "new"}
 
 
-def test_a_task_that_has_ended_is_gone_and_so_is_the_wait_for_it() -> None:
+def test_a_task_that_ended_has_disappeared_with_the_wait_for_it() -> None:
     scene = Pair()
 
     def ends() -> None:
@@ -179,52 +178,52 @@ def test_a_task_that_has_ended_is_gone_and_so_is_the_wait_for_it() -> None:
         scene.driver_.submitted.clear()
         scene.driver_.has(scene.call_).computes()
 
-    comparison = became(scene, ends)
+    comparison = diff_after(scene, ends)
 
     assert changes(comparison) == {scene.driver_.key: {"moved"}, scene.worker_.key: {"gone"}}
     assert waits(comparison) == {scene.driver_.key: {"gone"}}
     assert [found.change for found in comparison.findings] == ["gone"]
 
 
-def test_a_worker_that_is_listed_no_more_is_gone() -> None:
+def test_a_worker_that_is_no_longer_listed_has_disappeared() -> None:
     scene = Pair()
 
-    comparison = became(scene, lambda: scene.dies(scene.worker_))
+    comparison = diff_after(scene, lambda: scene.dies(scene.worker_))
 
     assert changes(comparison)[scene.worker_.key] == {"gone"}
     assert comparison.gone_workers == (scene.worker_.worker_id,)
     assert comparison.new_workers == ()
 
 
-def test_without_a_list_of_all_workers_nobody_is_gone() -> None:
+def test_no_worker_has_disappeared_without_a_list_of_all_workers() -> None:
     scene = Pair()
 
     def loses() -> None:
         scene.dies(scene.worker_)
         scene.failures.append(Failure(stage="control plane", reason="the GCS did not answer"))
 
-    comparison = became(scene, loses)
+    comparison = diff_after(scene, loses)
 
     assert changes(comparison)[scene.worker_.key] == {"not known"}
     assert comparison.gone_workers == ()
 
 
 @pytest.mark.parametrize("how", ["is_unreadable", "has_no_stacks"])
-def test_what_was_not_seen_is_not_known(how: str) -> None:
+def test_the_change_of_an_unobserved_worker_is_unknown(how: str) -> None:
     scene = Pair()
 
-    comparison = became(scene, lambda: setattr(scene.driver_, how, True))
+    comparison = diff_after(scene, lambda: setattr(scene.driver_, how, True))
 
     assert changes(comparison)[scene.driver_.key] == {"not known"}
     assert waits(comparison)[scene.driver_.key] == {"not known"}
 
 
-def test_a_finding_is_gone_only_where_its_waits_were_looked_for() -> None:
+def test_a_finding_has_ended_only_where_its_waits_were_observed() -> None:
     scene = Pair()
-    before = taken(again(scene, 0.0))
+    before = analysed(again(scene, 0.0))
     blind = replace(again(scene), samples=())
 
-    comparison = compare(before, taken(blind))
+    comparison = compare(before, analysed(blind))
 
     assert [found.change for found in comparison.findings] == ["not known"]
     assert {wait.change for wait in comparison.waits} == {"not known"}
@@ -233,13 +232,13 @@ def test_a_finding_is_gone_only_where_its_waits_were_looked_for() -> None:
 def test_a_worker_that_did_not_answer_may_still_run_its_task() -> None:
     scene = Pair()
 
-    def falls_silent() -> None:
+    def becomes_unreachable() -> None:
         scene.worker_.is_unreachable = True
 
-    assert changes(became(scene, falls_silent))[scene.worker_.key] == {"not known"}
+    assert changes(diff_after(scene, becomes_unreachable))[scene.worker_.key] == {"not known"}
 
 
-def test_coroutines_that_were_not_read_are_not_known() -> None:
+def test_the_change_of_unread_coroutines_is_unknown() -> None:
     scene = Scene()
     driver, server = scene.driver(), scene.async_actor("Server")
     coro = server.begins(scene.call(server, "serve", by=driver))
@@ -247,14 +246,14 @@ def test_coroutines_that_were_not_read_are_not_known() -> None:
     def is_not_read() -> None:
         server.coros, server.coroutines_read = [], False
 
-    assert changes(became(scene, is_not_read))[coro.key] == {"not known"}
+    assert changes(diff_after(scene, is_not_read))[coro.key] == {"not known"}
 
 
 def test_another_coroutine_at_the_same_address_is_another_execution() -> None:
     scene = Scene()
     driver, server = scene.driver(), scene.async_actor("Server")
     coro = server.begins(scene.call(server, "serve", by=driver))
-    before = taken(again(scene, 0.0))
+    before = analysed(again(scene, 0.0))
     snapshot = again(scene)
     renamed = snapshot
     for number, sample in enumerate(snapshot.samples):
@@ -270,13 +269,13 @@ def test_another_coroutine_at_the_same_address_is_another_execution() -> None:
         samples = (*renamed.samples[:number], replace(sample, workers=workers), *renamed.samples[number + 1 :])
         renamed = replace(renamed, samples=samples)
 
-    assert changes(compare(before, taken(renamed)))[coro.key] == {"gone", "new"}
+    assert changes(compare(before, analysed(renamed)))[coro.key] == {"gone", "new"}
 
 
 def test_a_wait_for_the_same_value_has_lasted_from_the_one_to_the_other() -> None:
     scene = Pair()
 
-    (wait,) = became(scene).waits
+    (wait,) = diff_after(scene).waits
 
     assert (wait.change, wait.kind, wait.may_have_ended) == ("stayed", "ray.get", False)
     assert wait.since == Since(at_least_s=LATER_S - 0.5)
@@ -291,7 +290,7 @@ def test_a_wait_adds_what_it_had_lasted_before() -> None:
     left.runs(ping).gets(pong)
     right.runs(pong).gets(back)
 
-    comparison = became(scene)
+    comparison = diff_after(scene)
 
     waits_of = {wait.vertex: wait for wait in comparison.waits}
     assert set(waits_of) >= {left.key, right.key, driver.key, back.key}
@@ -307,13 +306,13 @@ def test_a_wait_adds_what_it_had_lasted_before() -> None:
         lambda thread: thread.gets(thread.process.puts(-1), timeout_s=1.0),
     ],
 )
-def test_a_wait_that_may_have_ended_and_begun_again_is_not_said_to_have_lasted(
+def test_a_wait_that_may_have_ended_and_restarted_has_no_duration(
     blocked: Callable[[SceneThread], SceneThread],
 ) -> None:
     scene = Pair()
     blocked(scene.worker_.threads[0])
 
-    (wait,) = (one for one in became(scene).waits if one.vertex == scene.worker_.key)
+    (wait,) = (one for one in diff_after(scene).waits if one.vertex == scene.worker_.key)
 
     assert (wait.change, wait.may_have_ended) == ("stayed", True)
     assert wait.since is None or (wait.since.at_least_s or 0.0) < 1.0
@@ -323,25 +322,25 @@ def test_a_wait_for_another_value_is_another_wait() -> None:
     scene = Pair()
     other, _ = scene.run("other", by=scene.driver_)
 
-    comparison = became(scene, lambda: scene.driver_.gets(other))
+    comparison = diff_after(scene, lambda: scene.driver_.gets(other))
 
     assert waits(comparison) == {scene.driver_.key: {"gone", "new"}}
 
 
-def test_what_is_queued_has_been_from_the_one_to_the_other() -> None:
+def test_a_queued_call_was_queued_between_the_snapshots() -> None:
     scene = Scene()
     driver, clerk = scene.driver(), scene.actor("Clerk")
     first, second = (scene.call(clerk, "stamp", by=driver) for _ in range(2))
     clerk.runs(first)
 
-    (wait,) = became(scene).waits
+    (wait,) = diff_after(scene).waits
 
     assert (wait.vertex, wait.change) == (second.key, "stayed")
     assert wait.since
     assert wait.since.at_least_s == LATER_S - 0.5
 
 
-def test_what_has_begun_to_run_is_queued_no_more() -> None:
+def test_a_call_that_began_to_run_is_no_longer_queued() -> None:
     scene = Scene()
     driver, clerk = scene.driver(), scene.actor("Clerk")
     first, second = (scene.call(clerk, "stamp", by=driver) for _ in range(2))
@@ -351,34 +350,34 @@ def test_what_has_begun_to_run_is_queued_no_more() -> None:
         driver.submitted.remove(first)
         clerk.runs(second)
 
-    comparison = became(scene, begins)
+    comparison = diff_after(scene, begins)
 
     assert waits(comparison) == {second.key: {"gone"}}
     assert changes(comparison)[clerk.key] == {"gone", "new"}
 
 
-def test_what_an_owner_who_did_not_answer_has_sent_is_not_known_to_be_gone() -> None:
+def test_the_change_of_calls_of_an_unreachable_owner_is_unknown() -> None:
     scene = Scene()
     driver, clerk = scene.driver(), scene.actor("Clerk")
     first, second = (scene.call(clerk, "stamp", by=driver) for _ in range(2))
     clerk.runs(first)
 
-    def falls_silent() -> None:
+    def becomes_unreachable() -> None:
         driver.is_unreachable = True
 
-    assert waits(became(scene, falls_silent))[second.key] == {"not known"}
+    assert waits(diff_after(scene, becomes_unreachable))[second.key] == {"not known"}
 
 
-def test_the_order_in_which_they_are_given_does_not_matter() -> None:
+def test_the_order_of_the_snapshots_does_not_matter() -> None:
     scene = Pair()
-    before = taken(again(scene, 0.0))
+    before = analysed(again(scene, 0.0))
     scene.worker_.threads[0].line = 99
-    after = taken(again(scene))
+    after = analysed(again(scene))
 
     assert compare(after, before) == compare(before, after)
 
 
-def test_snapshots_of_different_clusters_are_refused() -> None:
+def test_snapshots_of_different_clusters_are_rejected() -> None:
     one = again(Pair())
     other = replace(
         one,
@@ -388,7 +387,7 @@ def test_snapshots_of_different_clusters_are_refused() -> None:
     )
 
     with pytest.raises(UsageError, match=r"different clusters \(10.0.0.1:6379 and 10.9.9.9:6379\)"):
-        compare(taken(one), taken(other))
+        compare(analysed(one), analysed(other))
 
 
 def crowd(size: int) -> tuple[Scene, list[SceneProcess]]:
@@ -399,7 +398,7 @@ def crowd(size: int) -> tuple[Scene, list[SceneProcess]]:
     return scene, procs
 
 
-def test_alike_changes_have_the_same_shape() -> None:
+def test_similar_changes_have_the_same_shape() -> None:
     scene, procs = crowd(5)
     for proc in procs:
         proc.threads[0].line = 1
@@ -408,6 +407,6 @@ def test_alike_changes_have_the_same_shape() -> None:
         for proc in procs[1:]:
             proc.threads[0].line = 2
 
-    shapes = [moved.shape for moved in became(scene, move).executions if moved.vertex != scene.procs[0].key]
+    shapes = [moved.shape for moved in diff_after(scene, move).executions if moved.vertex != scene.procs[0].key]
 
     assert sorted(shapes.count(shape) for shape in set(shapes)) == [1, 4]

@@ -1,4 +1,4 @@
-"""The stacks of a cluster node by node, and the page of one stack with what it waits for."""
+"""The stacks of a cluster node by node, and the page of one stack with its dependencies."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def page(scene: Scene, key: Key) -> StackPage:
     return found
 
 
-def test_drivers_come_first_and_the_idle_last() -> None:
+def test_drivers_come_first_and_idle_workers_last() -> None:
     scene = Scene()
     idle = scene.actor("Idle").idles()
     busy = scene.actor("Busy")
@@ -44,7 +44,7 @@ def test_drivers_come_first_and_the_idle_last() -> None:
     ]
 
 
-def test_a_process_has_its_threads_apart_from_those_of_ray() -> None:
+def test_a_process_shows_its_threads_apart_from_those_of_ray() -> None:
     scene = Scene()
     actor = scene.actor("Clerk")
     call = scene.call(actor, "stamp", by=scene.driver().gets())
@@ -60,7 +60,7 @@ def test_a_process_has_its_threads_apart_from_those_of_ray() -> None:
     assert process_threads.trouble == ""
 
 
-def test_a_strand_says_in_brief_for_what_it_waits() -> None:
+def test_a_thread_shows_its_dependency_in_brief() -> None:
     scene = Scene()
     driver, clerk = scene.driver(), scene.actor("Clerk")
     calls = [scene.call(clerk, "stamp", by=driver) for _ in range(3)]
@@ -87,7 +87,7 @@ def test_a_process_without_stacks_says_why() -> None:
     assert stacks.process_threads(hidden.worker).trouble == "was not read: no ptrace"
 
 
-def test_what_works_for_its_library_alone_is_not_called_idle() -> None:
+def test_an_internal_library_execution_is_not_idle() -> None:
     scene = Scene()
     controller = scene.actor("ServeController", name="SERVE_CONTROLLER_ACTOR")
     controller.runs(scene.call(controller, "run_control_loop", by=scene.driver()))
@@ -95,7 +95,7 @@ def test_what_works_for_its_library_alone_is_not_called_idle() -> None:
     assert stacks_of(scene).process_threads(controller.worker).trouble == "runs only code of its library"
 
 
-def test_a_page_leads_on_to_who_makes_the_ref_on_another_node() -> None:
+def test_a_page_links_to_the_producer_of_the_ref_on_another_node() -> None:
     scene = Scene()
     driver = scene.driver(scene.node(CPU=1.0))
     far = scene.node(CPU=1.0)
@@ -113,7 +113,7 @@ def test_a_page_leads_on_to_who_makes_the_ref_on_another_node() -> None:
     assert stacks_of(scene).pages.path_to(worker.key) == (far.node_id, worker.worker_id)
 
 
-def test_what_is_pending_is_a_page_without_frames_that_leads_on() -> None:
+def test_a_pending_task_has_a_page_without_frames_and_with_links() -> None:
     scene = Scene()
     driver, clerk = scene.driver(), scene.actor("Clerk")
     running, queued = (scene.call(clerk, "stamp", by=driver) for _ in range(2))
@@ -127,7 +127,7 @@ def test_what_is_pending_is_a_page_without_frames_that_leads_on() -> None:
     assert then.dependencies[0].keys == (clerk.key,)
 
 
-def test_frames_of_others_stand_aside_from_the_users_and_the_call() -> None:
+def test_other_frames_are_set_apart_from_user_frames_and_the_call() -> None:
     snapshot = load(RECORDED_CLUSTERS / "serve-deadlock-ray-2.60.json.gz")
     stacks = Stacks(SampleIndex(snapshot, snapshot.samples[0]), diagnose(snapshot).vertices)
     (driver,) = (worker for worker in snapshot.workers if worker.is_driver)
@@ -152,7 +152,7 @@ def test_a_thread_of_ray_has_a_page_too() -> None:
     assert found.runs[0].frames[0][1].function == "main_loop"
 
 
-def test_there_is_no_page_of_what_is_not_there() -> None:
+def test_an_absent_vertex_has_no_page() -> None:
     stacks = stacks_of(Scene())
 
     assert stacks.pages.page(ThreadKey("none", 1)) is None
@@ -160,7 +160,7 @@ def test_there_is_no_page_of_what_is_not_there() -> None:
     assert stacks.pages.path_to(UnknownKey("value", ("none",))) is None
 
 
-def test_of_very_many_only_so_many_are_told_and_the_rest_counted() -> None:
+def test_of_many_dependencies_some_are_listed_and_the_others_counted() -> None:
     scene = Scene()
     driver = scene.driver()
     calls = [scene.run(f"work{number}", by=driver)[0] for number in range(MAX_DEPENDENCIES + 5)]
@@ -171,7 +171,7 @@ def test_of_very_many_only_so_many_are_told_and_the_rest_counted() -> None:
     assert (len(found.dependencies), found.left_out) == (MAX_DEPENDENCIES, 5)
 
 
-def test_words_are_found_in_processes_their_stacks_and_both() -> None:
+def test_a_search_matches_processes_and_their_stacks() -> None:
     scene = Scene()
     driver = scene.driver()
     clerks = [scene.actor("Clerk", name=name) for name in ("left", "right")]
@@ -183,7 +183,7 @@ def test_words_are_found_in_processes_their_stacks_and_both() -> None:
     assert stacks.found(TextFilter('CLERK "left"')) == {clerks[0].worker_id: set()}
     assert stacks.found(TextFilter("app.py stamp")) == {clerk.worker_id: {clerk.key} for clerk in clerks}
     assert stacks.found(TextFilter('stamp "right"')) == {clerks[1].worker_id: {clerks[1].key}}
-    assert stacks.found(TextFilter("nobody")) == {}
+    assert stacks.found(TextFilter("absent")) == {}
 
 
 @given(related_snapshots())

@@ -1,4 +1,4 @@
-"""The wait-for graph turned round: circles and ends at the top, everybody who waits once, alike ones as one."""
+"""The reversed wait-for graph: cycles and final blockers at the top, each waiter once, similar waiters as one."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from dstack.vertex_keys import Key
 from tests.paths import RECORDED_CLUSTERS
 from tests.unit.analysis.test_recorded_snapshots import ALL
 from tests.unit.scenes import Scene
-from tests.unit.simulations.tasks import Show, World, worlds
+from tests.unit.simulations.tasks import ClusterScene, SimulatedCluster, task_clusters
 from tests.unit.support.random_snapshots import related_snapshots
 
 
@@ -26,7 +26,7 @@ def tree_of(snapshot: Snapshot) -> tuple[WaitTree, Diagnosis]:
 
 
 def branches(tree: WaitTree) -> list[WaitBranch]:
-    """All of them, from the top down."""
+    """All branches, from the top down."""
     ahead, found = list(reversed(tree.roots)), []
     while ahead:
         branch = ahead.pop()
@@ -37,8 +37,8 @@ def branches(tree: WaitTree) -> list[WaitBranch]:
     return found
 
 
-def hold(snapshot: Snapshot) -> None:
-    """What is true of every tree."""
+def check_invariants(snapshot: Snapshot) -> None:
+    """Checks the invariants of a tree."""
     tree, diagnosis = tree_of(snapshot)
     found = branches(tree)
     here = [key for branch in found if branch.place == "here" and branch.role != "cycle" for key in branch.vertices]
@@ -56,24 +56,24 @@ def hold(snapshot: Snapshot) -> None:
             assert branch.edge.target in {target.vertex for group in wait.groups for target in group.targets}
 
 
-@given(worlds())
-def test_every_waiter_stands_in_the_tree_once(world: World) -> None:
-    hold(Show(world).scene.sample().second_sample().snapshot())
+@given(task_clusters())
+def test_every_waiter_is_in_the_tree_once(cluster: SimulatedCluster) -> None:
+    check_invariants(ClusterScene(cluster).scene.sample().second_sample().snapshot())
 
 
 @given(related_snapshots())
-def test_every_waiter_of_any_snapshot_stands_in_the_tree_once(snapshot: Snapshot) -> None:
+def test_every_waiter_of_any_snapshot_is_in_the_tree_once(snapshot: Snapshot) -> None:
     assume(snapshot.samples)
-    hold(snapshot)
+    check_invariants(snapshot)
 
 
 @pytest.mark.parametrize("name", ALL)
-def test_every_waiter_of_a_recorded_snapshot_stands_in_the_tree_once(name: str) -> None:
-    hold(load(RECORDED_CLUSTERS / name))
+def test_every_waiter_of_a_recorded_snapshot_is_in_the_tree_once(name: str) -> None:
+    check_invariants(load(RECORDED_CLUSTERS / name))
 
 
 def ring_of_three() -> tuple[Scene, list[Key]]:
-    """Three actors that call each other in a ring, and a driver that waits for the first."""
+    """Three actors that call each other in a cycle, and a driver that waits for the first."""
     scene = Scene()
     driver = scene.driver()
     actors = [scene.actor(name) for name in ("Ann", "Bob", "Cid")]
@@ -85,25 +85,25 @@ def ring_of_three() -> tuple[Scene, list[Key]]:
     return scene, [actor.key for actor in actors]
 
 
-def test_a_circle_is_drawn_once_round_and_closes_on_its_first() -> None:
+def test_a_cycle_is_drawn_once_and_closes_at_its_first_member() -> None:
     scene, actors = ring_of_three()
     tree, diagnosis = tree_of(scene.sample().second_sample().snapshot())
 
-    (circle,) = tree.roots
-    ring = tree.children(circle)
+    (cycle,) = tree.roots
+    ring = tree.children(cycle)
 
-    assert circle.role == "cycle"
-    assert circle.finding == 0
-    assert circle.vertices == diagnosis.findings[0].cycle
+    assert cycle.role == "cycle"
+    assert cycle.finding == 0
+    assert cycle.vertices == diagnosis.findings[0].cycle
     assert {branch.first for branch in ring} >= set(actors)
     edges = [branch.edge for branch in ring if branch.edge]
-    assert [edge.waiter for edge in edges] == list(circle.vertices)
-    assert [edge.target for edge in edges] == [*circle.vertices[1:], circle.vertices[0]]
+    assert [edge.waiter for edge in edges] == list(cycle.vertices)
+    assert [edge.target for edge in edges] == [*cycle.vertices[1:], cycle.vertices[0]]
     assert [branch.number for branch in ring] == [*range(1, len(ring) + 1)]
     assert [branch.follows for branch in ring] == [*range(2, len(ring) + 1), 1]
 
 
-def test_who_waits_for_a_circle_stands_below_its_member() -> None:
+def test_a_waiter_of_a_cycle_is_below_its_member() -> None:
     scene, actors = ring_of_three()
     tree, _ = tree_of(scene.snapshot())
     driver = scene.procs[0].key
@@ -116,7 +116,7 @@ def test_who_waits_for_a_circle_stands_below_its_member() -> None:
     assert not tree.children(way[-1])
 
 
-def test_an_edge_says_kind_ref_time_and_evidence() -> None:
+def test_an_edge_shows_kind_ref_time_and_evidence() -> None:
     scene = Scene()
     driver = scene.driver()
     call, worker = scene.run("work", by=driver)
@@ -132,7 +132,7 @@ def test_an_edge_says_kind_ref_time_and_evidence() -> None:
     assert below.edge.words == ("ray.get", "exact", f"ref {call.ref[:8]}")
 
 
-def test_an_inferred_edge_says_why() -> None:
+def test_an_inferred_edge_shows_its_reason() -> None:
     scene = Scene()
     driver, clerk = scene.driver(), scene.threaded_actor(2, "Clerk")
     calls = [scene.call(clerk, "stamp", by=driver).arrives() for _ in range(3)]
@@ -147,7 +147,7 @@ def test_an_inferred_edge_says_why() -> None:
     assert queued.edge.because == "any of the 2 running calls may end first"
 
 
-def test_an_assumed_edge_says_on_what() -> None:
+def test_an_assumed_edge_shows_its_assumption() -> None:
     scene = Scene()
     driver, clerk = scene.driver(), scene.threaded_actor(2, "Clerk")
     clerk.groups, clerk.tasks_read = {"read": "io"}, True
@@ -166,7 +166,7 @@ def test_an_assumed_edge_says_on_what() -> None:
 
 
 def crowd(size: int) -> Scene:
-    """So many tasks, each on a worker of its own, that all wait for one call of an actor."""
+    """Tasks, each on a worker of its own, that all wait for one call of an actor."""
     scene = Scene()
     driver, store = scene.driver(), scene.actor("Store")
     load_call = scene.call(store, "load", by=driver)
@@ -181,7 +181,7 @@ def crowd(size: int) -> Scene:
     return scene
 
 
-def test_alike_waiters_are_one_with_a_count_and_who_waits_for_all_of_them_stands_below_once() -> None:
+def test_similar_waiters_are_one_with_a_count_and_their_common_waiter_is_below_once() -> None:
     scene = crowd(500)
     tree, _ = tree_of(scene.snapshot())
 
@@ -198,7 +198,7 @@ def test_alike_waiters_are_one_with_a_count_and_who_waits_for_all_of_them_stands
     assert [one.first for one in tree.children(each)] == list(train.vertices)
 
 
-def test_who_waits_elsewhere_is_named_there_and_not_followed() -> None:
+def test_a_waiter_at_another_place_is_named_and_not_followed() -> None:
     scene = Scene()
     driver = scene.driver()
     first, _ = scene.run("first", by=driver)
@@ -216,7 +216,7 @@ def test_who_waits_elsewhere_is_named_there_and_not_followed() -> None:
     assert len({branch.key for branch in below}) == 2
 
 
-def test_who_waits_across_a_circle_is_named_as_above() -> None:
+def test_a_waiter_across_a_cycle_is_named_as_above() -> None:
     scene = Scene()
     driver = scene.driver()
     ann, bob, cid = (scene.actor(name) for name in ("Ann", "Bob", "Cid"))
@@ -226,8 +226,8 @@ def test_who_waits_across_a_circle_is_named_as_above() -> None:
     cid.runs(of_cid).gets(of_bob)
     tree, _ = tree_of(scene.snapshot())
 
-    (circle,) = tree.roots
-    ring = {branch.first: branch for branch in tree.children(circle)}
+    (cycle,) = tree.roots
+    ring = {branch.first: branch for branch in tree.children(cycle)}
     (across,) = tree.children(ring[bob.key])
     (back,) = tree.children(across)
 
@@ -236,7 +236,7 @@ def test_who_waits_across_a_circle_is_named_as_above() -> None:
     assert (back.first, back.place, back.expands) == (ann.key, "above", False)
 
 
-def test_timed_waits_for_each_other_are_a_circle_too() -> None:
+def test_timed_waits_for_each_other_are_a_cycle() -> None:
     scene = Scene()
     driver, left, right = scene.driver(), scene.actor("Left"), scene.actor("Right")
     ping, pong = scene.call(left, "ping", by=driver), scene.call(right, "pong", by=driver)
@@ -244,14 +244,14 @@ def test_timed_waits_for_each_other_are_a_circle_too() -> None:
     right.runs(pong).gets(ping, timeout_s=5.0)
     tree, diagnosis = tree_of(scene.snapshot())
 
-    (circle,) = tree.roots
+    (cycle,) = tree.roots
 
     assert diagnosis.verdict != "deadlock"
-    assert circle.role == "cycle"
-    assert {"timeout 5 s" in branch.edge.words for branch in tree.children(circle) if branch.edge} == {True}
+    assert cycle.role == "cycle"
+    assert {"timeout 5 s" in branch.edge.words for branch in tree.children(cycle) if branch.edge} == {True}
 
 
-def test_what_takes_no_part_in_any_wait_stands_nowhere() -> None:
+def test_a_vertex_without_waits_is_not_in_the_tree() -> None:
     scene = crowd(2)
     idle = scene.actor("Idle").idles()
     tree, _ = tree_of(scene.snapshot())

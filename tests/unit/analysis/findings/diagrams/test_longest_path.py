@@ -1,4 +1,4 @@
-"""The chain of waits that a diagram draws, against networkx."""
+"""The chain of waits that a diagram draws, compared with networkx."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ edges_of = st.sets(st.tuples(number.filter(bool), number).filter(lambda edge: ed
 
 @given(edges_of, st.sets(number))
 @examples(300)
-def test_it_leads_from_the_farthest_waiter_in_the_users_code_by_the_fewest_waits(
+def test_the_path_leads_from_the_farthest_waiter_in_user_code_by_the_fewest_waits(
     edges: set[tuple[int, int]], users: set[int]
 ) -> None:
     vertices = vertices_of(edges)

@@ -1,4 +1,4 @@
-"""What stands still, and the look-alikes that do not."""
+"""Stalled chains, and look-alikes that may proceed."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ OTHER_JOB = "02000000"
 
 
 def parked(scene: Scene, by: SceneProcess, what: str = CONDITION) -> tuple[SceneProcess, Call]:
-    """An actor whose only call is in a call that somebody else must end."""
+    """An actor whose only call waits for an unknown waker."""
     actor = scene.actor("Gate")
     call = scene.call(actor, "enter", by=by)
     actor.runs(call).is_in(what, "0x1")
@@ -29,7 +29,7 @@ def parked(scene: Scene, by: SceneProcess, what: str = CONDITION) -> tuple[Scene
 
 
 def waiting() -> Scene:
-    """A driver that gets from an actor that is parked."""
+    """A driver that gets a call of a parked actor."""
     scene = Scene()
     driver = scene.driver()
     _, call = parked(scene, by=driver)
@@ -50,10 +50,10 @@ def texts(finding: Finding) -> str:
     return "\n".join(step.text for step in finding.explanation)
 
 
-# What stands still
+# Stalled chains
 
 
-def test_a_chain_that_ends_in_a_condition_nobody_can_signal_is_stalled() -> None:
+def test_a_chain_that_ends_in_a_condition_without_a_signaller_is_stalled() -> None:
     scene = waiting()
 
     diagnosis = twice(scene)
@@ -64,7 +64,7 @@ def test_a_chain_that_ends_in_a_condition_nobody_can_signal_is_stalled() -> None
     assert "Likely, not proven: none of them moved within 0.5 s" in texts(finding)
 
 
-def test_those_in_it_are_looked_at_again() -> None:
+def test_workers_in_a_stalled_chain_are_sampled_again() -> None:
     scene = waiting()
     scene.worker()
     driver, gate, _ = scene.procs
@@ -72,7 +72,7 @@ def test_those_in_it_are_looked_at_again() -> None:
     assert plan_readings(scene.snapshot()).workers == {driver.worker_id, gate.worker_id}
 
 
-def test_full_slots_on_one_condition_hold_up_the_call_that_would_end_it() -> None:
+def test_full_slots_on_one_condition_block_the_call_that_would_notify_it() -> None:
     scene = Scene()
     driver, gate = scene.driver(), scene.threaded_actor(4, "Gate", name="g")
     gate.runs(*(scene.call(gate, "enter", by=driver) for _ in range(4)))
@@ -88,7 +88,7 @@ def test_full_slots_on_one_condition_hold_up_the_call_that_would_end_it() -> Non
     assert "If Gate.open, which is queued, would end the wait, let it run: raise max_concurrency" in finding.advice
 
 
-def test_two_calls_that_cannot_meet_are_stalled_and_the_odd_one_out_is_named() -> None:
+def test_calls_in_two_collectives_are_stalled_and_the_outlier_is_named() -> None:
     scene = ranks(7)
     odd = scene.actor("Trainer", name="odd")
     odd.runs(scene.call(odd, "train", by=scene.procs[0])).is_in("barrier of torch.distributed")
@@ -99,12 +99,12 @@ def test_two_calls_that_cannot_meet_are_stalled_and_the_odd_one_out_is_named() -
     assert finding.kind == "stalled"
     assert f"7 of 8 Trainer.train calls wait in {ALL_REDUCE}" in texts(finding)
     assert 'Not in this call: Trainer.train (actor Trainer "odd"' in texts(finding)
-    assert "1 of 8" not in texts(finding), "the odd one is not told twice"
+    assert "1 of 8" not in texts(finding), "the outlier is not named twice"
     assert finding.advice.startswith(f"Find out why not all Trainer.train are in {ALL_REDUCE}")
 
 
 def ranks(count: int) -> Scene:
-    """A driver that gets from as many trainers, all of which are in one collective."""
+    """A driver that gets the calls of this many trainers, all of which are in one collective."""
     scene = Scene()
     driver = scene.driver()
     for _ in range(count):
@@ -114,11 +114,11 @@ def ranks(count: int) -> Scene:
     return scene
 
 
-def test_a_rank_that_is_dead_or_does_nothing_is_named() -> None:
+def test_a_dead_or_idle_rank_is_named() -> None:
     scene = ranks(7)
     scene.actor("Trainer", name="lazy")
-    gone = scene.actor("Trainer", name="gone", state="DEAD", death_cause="out of memory")
-    scene.procs.remove(gone)
+    dead = scene.actor("Trainer", name="gone", state="DEAD", death_cause="out of memory")
+    scene.procs.remove(dead)
 
     finding = only_finding(twice(scene))
 
@@ -129,11 +129,11 @@ def test_a_rank_that_is_dead_or_does_nothing_is_named() -> None:
 # Look-alikes
 
 
-def test_seen_once_nothing_is_said_to_stand_still() -> None:
+def test_one_sample_gives_no_stalled_finding() -> None:
     assert only_finding(waiting().sample().diagnose()).kind == "blocked"
 
 
-def test_what_nobody_waits_for_through_ray_is_idle() -> None:
+def test_a_wait_without_a_ray_waiter_is_idle() -> None:
     scene = Scene()
     scene.driver().is_in("threading.Event.wait", "0x1")
     worker = scene.worker()
@@ -145,7 +145,7 @@ def test_what_nobody_waits_for_through_ray_is_idle() -> None:
     assert (diagnosis.verdict, diagnosis.findings) == ("blocked", ())
 
 
-def test_a_rank_that_runs_elsewhere_is_what_all_hangs_on() -> None:
+def test_a_rank_that_runs_elsewhere_is_the_final_blocker() -> None:
     scene = ranks(7)
     late = scene.actor("Trainer", name="late")
     late.runs(scene.call(late, "train", by=scene.procs[0]))
@@ -170,7 +170,7 @@ def feeder_polls(scene: Scene) -> None:
     scene.procs[0].gets(call_of_feeder)
 
 
-def driver_goes_on(scene: Scene) -> None:
+def driver_proceeds(scene: Scene) -> None:
     scene.driver()
 
 
@@ -185,11 +185,11 @@ def thread_sleeps_in_user_code(scene: Scene) -> None:
     scene.procs[-1].threads[-1].is_asleep = True
 
 
-def somebody_is_hidden(scene: Scene) -> None:
+def a_worker_is_unreadable(scene: Scene) -> None:
     scene.worker().is_unreadable = True
 
 
-def somebody_is_silent(scene: Scene) -> None:
+def a_worker_is_unreachable(scene: Scene) -> None:
     scene.worker().is_unreachable = True
 
 
@@ -198,7 +198,7 @@ def waits_with_a_timeout(scene: Scene) -> None:
     scene.procs[0].gets(call, timeout_s=5.0)
 
 
-def waits_for_a_value_too(scene: Scene) -> None:
+def also_waits_for_a_value(scene: Scene) -> None:
     (call,) = scene.procs[0].submitted
     scene.procs[0].gets(call, "ab" * 28)
 
@@ -208,16 +208,16 @@ def waits_for_a_value_too(scene: Scene) -> None:
     [
         feeder_runs,
         feeder_polls,
-        driver_goes_on,
+        driver_proceeds,
         thread_computes,
         thread_sleeps_in_user_code,
-        somebody_is_hidden,
-        somebody_is_silent,
+        a_worker_is_unreadable,
+        a_worker_is_unreachable,
         waits_with_a_timeout,
-        waits_for_a_value_too,
+        also_waits_for_a_value,
     ],
 )
-def test_nobody_stands_still_while_somebody_else_might_end_it(change: Callable[[Scene], None]) -> None:
+def test_no_chain_is_stalled_while_another_execution_might_end_it(change: Callable[[Scene], None]) -> None:
     scene = waiting()
     change(scene)
 
@@ -227,7 +227,7 @@ def test_nobody_stands_still_while_somebody_else_might_end_it(change: Callable[[
     assert "stalled" not in kinds
 
 
-def test_who_might_end_it_is_named() -> None:
+def test_the_execution_that_might_end_a_wait_is_named() -> None:
     scene = waiting()
     scene.run("feed", by=scene.procs[0])
 
@@ -237,14 +237,14 @@ def test_who_might_end_it_is_named() -> None:
     assert "Running, and could end the wait: feed" in texts(finding)
 
 
-def test_who_runs_for_another_job_does_not_matter() -> None:
+def test_executions_of_another_job_do_not_matter() -> None:
     scene = waiting()
     scene.driver(job_id=OTHER_JOB)
 
     assert twice(scene).verdict == "stalled"
 
 
-def test_what_moved_between_the_looks_does_not_stand_still() -> None:
+def test_a_wait_that_changed_between_the_samples_is_not_stalled() -> None:
     scene = waiting()
     _, gate = scene.procs
 
@@ -255,7 +255,7 @@ def test_what_moved_between_the_looks_does_not_stand_still() -> None:
     assert scene.diagnose().verdict != "stalled"
 
 
-def test_who_begins_to_run_between_the_looks_might_end_it() -> None:
+def test_an_execution_that_began_between_the_samples_might_end_the_wait() -> None:
     scene = waiting()
     worker = scene.worker()
 
@@ -266,17 +266,17 @@ def test_who_begins_to_run_between_the_looks_might_end_it() -> None:
     assert scene.diagnose().verdict != "stalled"
 
 
-# Whatever is in it
+# Random snapshots
 
-State = Literal["parked", "parked with a timeout", "computes", "gets", "polls", "unseen"]
+State = Literal["parked", "parked with a timeout", "computes", "gets", "polls", "unread"]
 states: st.SearchStrategy[State] = st.sampled_from(
-    [*(["parked", "gets", "gets"] * 3), "parked with a timeout", "computes", "polls", "unseen"]
+    [*(["parked", "gets", "gets"] * 3), "parked with a timeout", "computes", "polls", "unread"]
 )
 
 
 @st.composite
 def systems(draw: st.DrawFn) -> tuple[Scene, list[SceneProcess], list[State], list[list[int]]]:
-    """Actors of one driver, each parked, blocked on others, or going on."""
+    """Actors of one driver, each parked, blocked on other actors, or able to proceed."""
     count = draw(st.integers(1, 5))
     scene = Scene()
     driver = scene.driver()
@@ -300,13 +300,13 @@ def _put(actor: SceneProcess, state: State, refs: list[Call]) -> None:
         actor.gets(*refs)
     elif state == "polls":
         actor.gets(*refs, timeout_s=1.0)
-    elif state == "unseen":
+    elif state == "unread":
         actor.is_unreadable = True
 
 
 @given(systems())
 @examples(300)
-def test_stalled_is_never_said_where_an_end_runs_or_was_not_seen(
+def test_a_chain_with_a_running_or_unobserved_end_is_never_stalled(
     system: tuple[Scene, list[SceneProcess], list[State], list[list[int]]],
 ) -> None:
     scene, actors, does, wants = system

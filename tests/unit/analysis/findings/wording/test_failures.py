@@ -1,4 +1,4 @@
-"""Failures that are named beside a wait: which, in which order, and with what is not known of them."""
+"""Failures that are named beside a wait: their selection, their order, and their uncertainty."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ def with_failures(scene: Scene, *tasks: FailedTask, actors: tuple[Actor, ...] = 
     return replace(snapshot, failed_tasks=tasks, actors=(*snapshot.actors, *actors), **changes)
 
 
-def beside(diagnosis: Diagnosis) -> tuple[FailedBefore, ...]:
+def failures_beside(diagnosis: Diagnosis) -> tuple[FailedBefore, ...]:
     return diagnosis.findings[0].failed_before if diagnosis.findings else diagnosis.failed_before
 
 
@@ -118,7 +118,7 @@ def test_a_failure_changes_no_verdict(scene: Callable[[], Scene]) -> None:
 def test_a_failed_call_whose_result_is_held_is_named_beside_any_wait(scene: Callable[[], Scene]) -> None:
     diagnosis = judged(scene(), failed(is_held=True))
 
-    (one,) = beside(diagnosis)
+    (one,) = failures_beside(diagnosis)
     assert (one.name, one.error, one.ago_s, one.pid) == (
         "Worker.execute_model",
         "RuntimeError: out of memory",
@@ -128,7 +128,7 @@ def test_a_failed_call_whose_result_is_held_is_named_beside_any_wait(scene: Call
     assert (one.is_held, one.is_related, one.count) == (True, False, 1)
 
 
-def test_the_report_says_what_failed_when_and_where() -> None:
+def test_the_report_gives_the_failed_call_its_time_and_its_place() -> None:
     snapshot = with_failures(stalled(), failed(is_held=True))
 
     text = " ".join(report_text(AnalysedSnapshot.of(snapshot)).split())
@@ -150,7 +150,7 @@ def test_a_verdict_without_findings_names_it_too() -> None:
     assert f"40 s ago{HELD}" in text
 
 
-def test_whether_an_error_was_handled_is_not_known_where_its_result_is_not_held() -> None:
+def test_an_error_whose_result_is_not_held_may_have_been_handled() -> None:
     snapshot = with_failures(stalled(), failed())
 
     text = " ".join(report_text(AnalysedSnapshot.of(snapshot)).split())
@@ -162,17 +162,17 @@ def test_whether_an_error_was_handled_is_not_known_where_its_result_is_not_held(
 
 
 @pytest.mark.parametrize("scene", [deadlocked, working])
-def test_a_call_that_has_nothing_to_do_with_the_wait_is_not_named(scene: Callable[[], Scene]) -> None:
-    assert beside(judged(scene(), failed())) == ()
+def test_an_unrelated_failed_call_is_not_named(scene: Callable[[], Scene]) -> None:
+    assert failures_beside(judged(scene(), failed())) == ()
 
 
 def test_a_call_on_an_actor_that_takes_part_is_named() -> None:
     scene = working()
     (gate,) = (actor for actor in scene.actors if actor.class_name == "Gate")
     other = replace(gate, actor_id="4d" * 16)
-    on_it, on_alike = failed(actor_id=gate.actor_id), failed(task_id="5e" * 24, actor_id=other.actor_id, line=32)
+    on_it, on_similar = failed(actor_id=gate.actor_id), failed(task_id="5e" * 24, actor_id=other.actor_id, line=32)
 
-    found = beside(judged(scene, on_it, on_alike, failed(task_id="6f" * 24), actors=(other,)))
+    found = failures_beside(judged(scene, on_it, on_similar, failed(task_id="6f" * 24), actors=(other,)))
 
     assert [(one.line, one.is_related) for one in found] == [(31, True), (32, True)]
 
@@ -181,7 +181,7 @@ def test_a_task_that_something_in_the_wait_called_is_named() -> None:
     scene = working()
     (call,) = (task for task in scene.samples[0].tasks if task.name == "Gate.enter")
 
-    (one,) = beside(judged(scene, failed(actor_id=None, parent_task_id=call.task_id)))
+    (one,) = failures_beside(judged(scene, failed(actor_id=None, parent_task_id=call.task_id)))
 
     assert one.is_related
 
@@ -190,14 +190,14 @@ def test_a_task_that_something_in_the_wait_called_is_named() -> None:
 def test_other_jobs_failures_are_not_named(scene: Callable[[], Scene]) -> None:
     tasks, actors = failed(is_held=True, job_id=OTHER_JOB), dead("WORKER_DIED", job_id=OTHER_JOB)
 
-    assert beside(judged(scene(), tasks, actors=(actors,))) == ()
+    assert failures_beside(judged(scene(), tasks, actors=(actors,))) == ()
 
 
-def test_alike_failures_are_one_and_few_are_shown() -> None:
-    alike = [failed(task_id=f"{i:048x}", failed_at=TAKEN_AT - i, is_held=True) for i in range(1, 9)]
+def test_similar_failures_are_one_and_few_are_shown() -> None:
+    similar = [failed(task_id=f"{i:048x}", failed_at=TAKEN_AT - i, is_held=True) for i in range(1, 9)]
     others = [failed(task_id=f"{i:048x}", line=i, failed_at=TAKEN_AT - i) for i in range(100, 110)]
 
-    found = beside(judged(stalled(), *others, *alike))
+    found = failures_beside(judged(stalled(), *others, *similar))
 
     assert [(one.count, one.ago_s) for one in found] == [(8, 1.0), (1, 100.0), (1, 101.0)]
     assert len(found) == SHOWN
@@ -209,36 +209,36 @@ def test_alike_failures_are_one_and_few_are_shown() -> None:
     + [(reason, False) for reason in ("OUT_OF_SCOPE", "REF_DELETED", "OWNER_DIED", "RAY_KILL", None)],
 )
 def test_an_actor_that_died_is_named_unless_it_was_released(reason: str | None, is_named: bool) -> None:
-    found = beside(judged(stalled(), actors=(dead(reason),)))
+    found = failures_beside(judged(stalled(), actors=(dead(reason),)))
 
     assert [(one.is_death, one.ago_s) for one in found] == [(True, 90.0)] * is_named
 
 
 def test_an_actor_that_was_killed_on_purpose_is_named_where_the_wait_is_about_its_class() -> None:
-    (one,) = beside(judged(stalled(), actors=(dead("RAY_KILL", class_name="Gate"),)))
+    (one,) = failures_beside(judged(stalled(), actors=(dead("RAY_KILL", class_name="Gate"),)))
 
     assert (one.is_death, one.is_related) == (True, True)
 
 
-def test_calls_that_failed_with_their_actor_are_told_by_its_death() -> None:
+def test_calls_that_failed_with_their_actor_are_reported_as_its_death() -> None:
     lost = failed(actor_id="3c" * 16, error_type="ACTOR_DIED", error="The actor is dead")
     raised = failed(task_id="7a" * 24, actor_id="3c" * 16)
 
-    found = beside(judged(stalled(), lost, raised, actors=(dead("WORKER_DIED"),)))
+    found = failures_beside(judged(stalled(), lost, raised, actors=(dead("WORKER_DIED"),)))
 
     assert [(one.is_death, one.error_type) for one in found] == [(False, RAISED), (True, "WORKER_DIED")]
 
 
-def test_a_cancelled_task_is_named_only_where_the_wait_is_about_it() -> None:
+def test_a_cancelled_task_is_named_only_beside_a_wait_for_it() -> None:
     cancelled = failed(error_type="TASK_CANCELLED", is_held=True)
 
-    assert beside(judged(stalled(), cancelled)) == ()
+    assert failures_beside(judged(stalled(), cancelled)) == ()
 
 
-def test_how_long_ago_is_not_said_where_clocks_differ() -> None:
+def test_the_age_of_a_failure_is_unknown_where_clocks_differ() -> None:
     node = Node(node_id="9" * 56, ip="10.0.0.9", clock_ahead_s=60.0)
     scene = stalled()
 
-    (one,) = beside(judged(scene, failed(), nodes=(*scene.snapshot().nodes, node)))
+    (one,) = failures_beside(judged(scene, failed(), nodes=(*scene.snapshot().nodes, node)))
 
     assert one.ago_s is None

@@ -14,7 +14,7 @@ PIP = ("env_vars", "pip")
 
 
 def pending(environment: tuple[str, ...] = PIP, *, is_actor: bool = False) -> tuple[Scene, Call]:
-    """A task, or an actor's creation, that has no node though there is room, and a driver that waits for it."""
+    """A task, or an actor's creation, without a node though a node has room, and a driver that waits for it."""
     scene = Scene()
     node = scene.node(CPU=2.0)
     driver = scene.driver(node)
@@ -28,7 +28,7 @@ def pending(environment: tuple[str, ...] = PIP, *, is_actor: bool = False) -> tu
     return scene, start
 
 
-def diagnosed(scene: Scene, setups: int = 1) -> Diagnosis:
+def diagnosis_with_installations(scene: Scene, setups: int = 1) -> Diagnosis:
     snapshot = scene.sample().sample().snapshot()
     found = tuple(
         EnvironmentSetup(
@@ -47,7 +47,7 @@ def test_the_installation_is_named_with_its_command_age_and_output() -> None:
     for is_actor in (False, True):
         scene, _ = pending(is_actor=is_actor)
 
-        diagnosis = diagnosed(scene)
+        diagnosis = diagnosis_with_installations(scene)
 
         (finding,) = diagnosis.findings
         assert (diagnosis.verdict, finding.kind) == ("blocked", "blocked")
@@ -58,10 +58,10 @@ def test_the_installation_is_named_with_its_command_age_and_output() -> None:
         assert "package index" in finding.advice
 
 
-def test_of_several_installations_any_may_be_the_one() -> None:
+def test_any_of_several_installations_may_be_the_dependency() -> None:
     scene, start = pending()
 
-    diagnosis = diagnosed(scene, setups=2)
+    diagnosis = diagnosis_with_installations(scene, setups=2)
 
     wait = diagnosis.vertices[start.key].wait
     assert wait is not None
@@ -72,7 +72,7 @@ def test_a_task_without_such_an_environment_or_without_an_installation_waits_for
     for environment, setups in (((), 1), (("env_vars", "config"), 1), (PIP, 0)):
         scene, start = pending(environment)
 
-        wait = diagnosed(scene, setups).vertices[start.key].wait
+        wait = diagnosis_with_installations(scene, setups).vertices[start.key].wait
 
         assert wait is not None
         assert wait.kind == "resources"
@@ -85,13 +85,13 @@ def test_a_task_that_waits_for_resources_that_are_held_waits_for_their_holders()
     holder.computes()
     scene.available[scene.nodes[0].node_id] = {"CPU": 0.0}
 
-    wait = diagnosed(scene).vertices[start.key].wait
+    wait = diagnosis_with_installations(scene).vertices[start.key].wait
 
     assert wait is not None
     assert wait.resources == ("CPU",)
 
 
-def test_installations_are_looked_for_only_where_something_may_wait_for_them() -> None:
+def test_installations_are_read_only_where_a_task_may_wait_for_them() -> None:
     asked = [plan_readings(pending(environment)[0].snapshot()).waits_to_start for environment in (PIP, (), ("config",))]
 
     assert asked == [True, False, False]

@@ -1,4 +1,4 @@
-"""Train's ranks and Data's readers that wait for each other: who has to come, and what is said where nobody will."""
+"""Train ranks and Data readers that wait for each other: the missing parties, and the findings."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ REPORT = "ray.train.report"
 
 @dataclass
 class Run:
-    """Two Train workers: the first reports its result, and waits in the actor where the ranks meet."""
+    """Two Train workers; the first reports its result, and waits in the actor that is the ranks' barrier."""
 
     scene: Scene
     driver: SceneProcess
@@ -20,7 +20,7 @@ class Run:
     trains: list[SceneThread]
 
     def diagnose(self) -> Diagnosis:
-        """By two samples."""
+        """The diagnosis after two samples."""
         return self.scene.sample().second_sample().diagnose()
 
 
@@ -89,7 +89,7 @@ def test_ranks_that_wait_for_each_other_in_two_ways_are_deadlocked() -> None:
     )
 
 
-def test_two_calls_of_one_group_meet_whatever_they_are_called() -> None:
+def test_two_calls_of_one_group_meet_whatever_their_names_are() -> None:
     it = run()
     meeting = it.scene.actors[0]
     known = {"library": "ray.train", "world": meeting.actor_id, "name": "workers", "description": ""}
@@ -124,7 +124,7 @@ def reader(*, waits: bool) -> tuple[Scene, SceneProcess, Diagnosis]:
     return scene, driver, scene.sample().second_sample().diagnose()
 
 
-def test_a_split_that_nothing_can_read_any_more_is_a_deadlock() -> None:
+def test_a_split_without_a_possible_reader_is_a_deadlock() -> None:
     _, driver, diagnosis = reader(waits=True)
 
     (finding,) = diagnosis.findings
@@ -136,6 +136,6 @@ def test_a_split_that_nothing_can_read_any_more_is_a_deadlock() -> None:
     assert "start every reader before waiting" in finding.advice
 
 
-def test_a_split_that_may_still_be_read_is_waited_for() -> None:
+def test_a_split_with_a_possible_reader_is_only_waited_for() -> None:
     _, _, diagnosis = reader(waits=False)
     assert diagnosis.verdict in ("blocked", "clear")

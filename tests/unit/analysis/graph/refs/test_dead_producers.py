@@ -1,4 +1,4 @@
-"""Waits for somebody who is gone: called orphaned only where it is certain that nobody answers any more."""
+"""Waits for dead producers: orphaned only where no answer can come any more."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def only_finding(scene: Scene) -> Finding:
 
 
 def waits_for_task_of(scene: Scene, owner: SceneProcess) -> Call:
-    """A task of which another got the ref, and now waits for it."""
+    """A task whose ref another worker received, which now waits for it."""
     task, worker = scene.run("slow", by=owner)
     scene.procs.remove(worker)
     scene.driver().gets(task)
@@ -58,7 +58,7 @@ def test_a_ref_whose_owner_died_just_now_may_yet_give_an_error() -> None:
 
 
 @pytest.mark.parametrize(("ago_s", "ahead_s", "kind"), [(100, -3600.0, "blocked"), (100, -50.0, "orphaned")])
-def test_when_an_owner_died_is_told_by_the_clock_that_is_furthest_behind(
+def test_the_clock_that_is_furthest_behind_gives_the_time_of_an_owners_death(
     ago_s: float, ahead_s: float, kind: str
 ) -> None:
     scene = Scene()
@@ -83,7 +83,7 @@ def test_a_ref_whose_owner_does_not_answer_is_unknown() -> None:
     assert f"whose owner, worker (pid {owner.worker.pid}, node 10.0.0.2), did not answer" in str(diagnosis.findings)
 
 
-def test_a_ref_whose_owner_nobody_lists_is_unknown() -> None:
+def test_a_ref_with_an_unlisted_owner_is_unknown() -> None:
     scene = Scene()
     owner = scene.worker()
     waits_for_task_of(scene, owner)
@@ -104,7 +104,7 @@ def test_a_task_that_still_runs_is_not_orphaned_by_its_owners_death() -> None:
     assert only_finding(scene).kind == "blocked"
 
 
-def test_a_value_that_is_there_is_not_orphaned_by_its_owners_death() -> None:
+def test_an_available_value_is_not_orphaned_by_its_owners_death() -> None:
     scene = Scene()
     owner, reader = scene.worker(), scene.driver()
     task = scene.task("slow", by=owner)
@@ -115,7 +115,7 @@ def test_a_value_that_is_there_is_not_orphaned_by_its_owners_death() -> None:
     assert only_finding(scene).kind == "blocked"
 
 
-def test_who_waits_with_a_timeout_is_not_stuck_by_a_death() -> None:
+def test_a_wait_with_a_timeout_is_not_orphaned() -> None:
     scene = Scene()
     owner = scene.worker()
     scene.driver().gets(scene.task("slow", by=owner), timeout_s=5.0)
@@ -141,7 +141,7 @@ def test_a_call_of_a_dead_actor_never_runs(state: str) -> None:
 
 
 @pytest.mark.parametrize("state", ["PENDING_NODE_ASSIGNMENT", "SUBMITTED_TO_WORKER"])
-def test_the_caller_of_an_actor_that_died_just_now_is_about_to_be_told(state: str) -> None:
+def test_the_caller_of_an_actor_that_died_just_now_gets_an_error_soon(state: str) -> None:
     scene = Scene()
     driver, actor = scene.driver(), scene.actor("Gone")
     driver.gets(scene.call(actor, "work", by=driver, state=state))
@@ -176,7 +176,7 @@ def restarting(scene: Scene, by: SceneProcess, **known: Any) -> tuple[Actor, Cal
     return actor, call
 
 
-def test_a_restart_that_no_node_can_take_is_infeasible() -> None:
+def test_a_restart_that_no_node_can_hold_is_infeasible() -> None:
     scene = Scene()
     driver = scene.driver()
     _, call = restarting(scene, by=driver, required_resources={"special": 1.0})
@@ -189,7 +189,7 @@ def test_a_restart_that_no_node_can_take_is_infeasible() -> None:
     assert finding.summary.startswith("Phoenix.__init__ (restart 2) can never run: it asks for 1 special")
 
 
-def test_a_restart_that_is_under_way_is_waited_for_where_it_runs() -> None:
+def test_a_restart_that_is_under_way_is_waited_for_at_its_worker() -> None:
     scene = Scene()
     driver, worker = scene.driver(), scene.worker()
     actor, call = restarting(scene, by=driver, worker_id=worker.worker_id)
@@ -210,7 +210,7 @@ def test_a_restart_on_a_worker_that_does_not_answer_is_unknown() -> None:
     assert (diagnosis.verdict, diagnosis.incomplete) == ("blocked", True)
 
 
-def test_a_creation_that_its_dead_owner_left_behind_can_be_infeasible() -> None:
+def test_a_creation_with_a_dead_owner_can_be_infeasible() -> None:
     scene = Scene()
     owner, driver = scene.worker(), scene.driver()
     actor, _ = scene.pending_actor("Left", by=owner)
@@ -255,7 +255,7 @@ def test_a_call_of_an_actor_in_a_removed_placement_group_is_behind_its_creation(
 # Lost values
 
 
-def test_a_lost_value_that_is_made_again_is_waited_for_as_if_it_never_was() -> None:
+def test_a_lost_value_that_is_reconstructed_is_waited_for_as_a_new_one() -> None:
     scene = Scene()
     owner, borrower = scene.driver(), scene.driver()
     task = scene.task("load", by=owner, state="PENDING_NODE_ASSIGNMENT", required_resources={"special": 1.0}, attempt=1)
@@ -268,7 +268,7 @@ def test_a_lost_value_that_is_made_again_is_waited_for_as_if_it_never_was() -> N
     assert (finding.kind, finding.blocked_behind) == ("infeasible", (borrower.key,))
 
 
-def test_an_item_of_a_generator_that_runs_again_is_there() -> None:
+def test_an_item_of_a_retried_generator_is_available() -> None:
     scene = Scene()
     driver = scene.driver()
     stream, _ = scene.run("stream", by=driver)

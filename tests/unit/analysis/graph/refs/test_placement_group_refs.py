@@ -1,4 +1,4 @@
-"""Who waits for a ref of `PlacementGroup.ready()` waits for a group that is pending."""
+"""A wait for a ref of `PlacementGroup.ready()` is a wait for a pending group."""
 
 from msgspec.structs import replace
 
@@ -19,7 +19,7 @@ def awaits_group(scene: Scene, owner: str = "") -> SceneProcess:
     return driver
 
 
-def test_it_waits_for_any_of_the_groups_that_are_pending() -> None:
+def test_a_get_of_ready_waits_for_any_pending_group() -> None:
     scene = Scene()
     driver = awaits_group(scene)
     scene.group("CREATED", Bundle(resources={"CPU": 1}))
@@ -34,7 +34,7 @@ def test_it_waits_for_any_of_the_groups_that_are_pending() -> None:
     assert wait.evidence == "inferred"
 
 
-def test_who_awaits_a_group_that_never_fits_is_behind_it() -> None:
+def test_a_get_of_ready_is_blocked_behind_an_infeasible_group() -> None:
     scene = Scene()
     driver = awaits_group(scene)
     group = scene.group(
@@ -51,7 +51,7 @@ def test_who_awaits_a_group_that_never_fits_is_behind_it() -> None:
     assert driver.key in diagnosis.findings[0].blocked_behind
 
 
-def test_it_is_somebody_unknown_where_no_group_is_pending() -> None:
+def test_a_get_of_ready_waits_for_an_unknown_vertex_without_a_pending_group() -> None:
     scene = Scene()
     driver = awaits_group(scene)
     scene.group("CREATED", Bundle(resources={"CPU": 1}))
@@ -61,7 +61,7 @@ def test_it_is_somebody_unknown_where_no_group_is_pending() -> None:
     assert isinstance(target, UnknownKey)
 
 
-def test_a_value_that_another_process_puts_is_not_taken_for_a_group() -> None:
+def test_a_value_that_another_process_puts_is_no_group() -> None:
     scene = Scene()
     driver = awaits_group(scene, owner=scene.driver().worker_id)
     scene.group("PENDING", Bundle(resources={"CPU": 1}))

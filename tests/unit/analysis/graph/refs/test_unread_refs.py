@@ -1,4 +1,4 @@
-"""Waits for refs that could not be read: for some of those that a process holds, and never for more than that says."""
+"""Waits for refs that could not be read: some of the refs that the process holds, and no more is claimed."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.unit.scenes import Scene, SceneProcess
 
 
 class Ring:
-    """Two actors, each of which runs a call, holds the other's, and is in ``ray.get`` for what it holds."""
+    """Two actors; each runs a call, holds the other's call, and is in ``ray.get`` on refs that it holds."""
 
     def __init__(self, **terms: Any) -> None:
         self.scene = Scene()
@@ -32,16 +32,16 @@ class Ring:
         return [self.left, self.right]
 
 
-def test_two_that_hold_only_each_others_calls_are_suspected_and_never_more() -> None:
+def test_a_deadlock_of_unread_refs_is_suspected_and_never_confirmed() -> None:
     ring = Ring()
 
-    told = ring.scene.sample().second_sample().diagnose()
+    diagnosis = ring.scene.sample().second_sample().diagnose()
 
-    assert (told.verdict, told.findings[0].confirmed) == ("deadlock", False)
-    assert told.findings[0].assumed == ("the refs that it waits for are among those that its process holds",)
+    assert (diagnosis.verdict, diagnosis.findings[0].confirmed) == ("deadlock", False)
+    assert diagnosis.findings[0].assumed == ("the refs that it waits for are among those that its process holds",)
 
 
-def test_who_holds_another_ref_may_wait_for_that() -> None:
+def test_an_unread_wait_may_be_for_any_other_held_ref() -> None:
     ring = Ring()
     call, _ = ring.scene.run("work", by=ring.right)
     ring.right.keeps(call)
@@ -58,28 +58,28 @@ def test_who_holds_another_ref_may_wait_for_that() -> None:
     ],
     ids=["at hand", "large", "borrowed"],
 )
-def test_a_value_that_is_there_may_be_on_its_way(known: dict[str, object], verdict: str) -> None:
+def test_an_available_value_may_be_on_its_way(known: dict[str, object], verdict: str) -> None:
     ring = Ring()
     ring.left.keeps("a" * 48 + "01000000", **known)
 
     assert ring.scene.sample().second_sample().diagnose().verdict == verdict
 
 
-def test_a_timeout_ends_it() -> None:
+def test_a_timeout_ends_an_unread_wait() -> None:
     assert Ring(timeout_s=1.0).scene.sample().second_sample().diagnose().verdict == "blocked"
 
 
-def test_who_did_not_tell_of_all_its_refs_may_wait_for_another() -> None:
+def test_a_process_with_an_incomplete_list_of_refs_may_wait_for_another() -> None:
     ring = Ring()
     ring.scene.sample().second_sample()
     failure = Failure(stage="core worker", reason="it returned only 1 of its 2 refs", worker_id=ring.left.worker_id)
 
-    told = msgspec.structs.replace(ring.scene.snapshot(), failures=(failure,))
+    snapshot = msgspec.structs.replace(ring.scene.snapshot(), failures=(failure,))
 
-    assert diagnose(told).verdict == "blocked"
+    assert diagnose(snapshot).verdict == "blocked"
 
 
-def test_who_holds_something_else_at_the_second_look_has_moved() -> None:
+def test_a_process_that_holds_other_refs_in_the_second_sample_has_moved() -> None:
     ring = Ring()
     ring.scene.sample()
     again = ring.scene.call(ring.right, "pong", by=ring.left)
@@ -89,41 +89,41 @@ def test_who_holds_something_else_at_the_second_look_has_moved() -> None:
     assert ring.scene.second_sample().diagnose().verdict == "blocked"
 
 
-def test_who_was_not_seen_at_all_may_wait_but_is_not_said_to() -> None:
+def test_an_unobserved_process_may_wait_but_has_no_wait() -> None:
     ring = Ring()
     for proc in ring.members:
         proc.is_unreadable = True
 
-    told = ring.scene.sample().second_sample().diagnose()
+    diagnosis = ring.scene.sample().second_sample().diagnose()
 
-    assert (told.verdict, told.incomplete) == ("blocked", True)
-    waits = {vertex.label: vertex.wait for vertex in told.vertices.values()}
+    assert (diagnosis.verdict, diagnosis.incomplete) == ("blocked", True)
+    waits = {vertex.label: vertex.wait for vertex in diagnosis.vertices.values()}
     wait = waits["Left.ping"]
     assert wait is not None
     assert wait.kind == "perhaps ray.get"
-    assert "Right.pong" in {told.vertices[target.vertex].label for target in wait.groups[0].targets}
+    assert "Right.pong" in {diagnosis.vertices[target.vertex].label for target in wait.groups[0].targets}
 
 
-def test_a_driver_that_was_not_seen_stands_before_what_it_holds() -> None:
+def test_an_unobserved_driver_may_wait_for_its_held_refs() -> None:
     ring = Ring()
     ring.driver.keeps(ring.ping)
     ring.driver.is_unreadable = True
 
-    told = ring.scene.sample().second_sample().diagnose()
+    diagnosis = ring.scene.sample().second_sample().diagnose()
 
-    (driver,) = (vertex for vertex in told.vertices.values() if vertex.label.startswith("driver"))
+    (driver,) = (vertex for vertex in diagnosis.vertices.values() if vertex.label.startswith("driver"))
     assert driver.wait is not None
     assert driver.wait.kind == "perhaps ray.get"
-    assert told.verdict == "deadlock"
-    assert driver.key not in (*told.findings[0].members, *told.findings[0].blocked_behind)
+    assert diagnosis.verdict == "deadlock"
+    assert driver.key not in (*diagnosis.findings[0].members, *diagnosis.findings[0].blocked_behind)
 
 
-def test_nothing_is_called_clear_that_was_not_wholly_read() -> None:
+def test_a_partly_read_cluster_is_not_clear() -> None:
     scene = Scene()
     actor = scene.actor("Left")
     actor.computes().access = "text stack"
 
-    told = scene.sample().diagnose()
+    diagnosis = scene.sample().diagnose()
 
-    assert (told.verdict, told.incomplete) == ("clear", True)
-    assert told.coverage.access == {"text stack": 1}
+    assert (diagnosis.verdict, diagnosis.incomplete) == ("clear", True)
+    assert diagnosis.coverage.access == {"text stack": 1}

@@ -1,4 +1,4 @@
-"""Who can end an actor or remove a placement group, and so let go of what it holds."""
+"""The executions that can end an actor or remove a placement group, and so release its resources."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ OTHER_JOB = "02000000"
 
 @dataclass
 class Held:
-    """The only GPU is held by an actor, and somebody waits for a task that needs it."""
+    """An actor holds the only GPU, and a process waits for a task that needs it."""
 
     scene: Scene
     node: Node
@@ -31,19 +31,19 @@ class Held:
     call: Call
 
     def enders(self) -> set[str]:
-        """Who can end the actor, by label, through everything that only stands for others."""
+        """The labels of the executions that can end the actor; shared vertices are followed to their targets."""
         graph = self.scene.graph()
         found: set[str] = set()
         ahead: list[Key] = [AnyKey("end of actor", (self.actor.actor_id,))]
-        seen = set(ahead)
+        visited = set(ahead)
         while ahead:
             vertex = graph[ahead.pop()]
             if vertex.kind != "lifetime":
                 found.add(vertex.label)
                 continue
             assert vertex.wait is not None
-            targets = {target.vertex for group in vertex.wait.groups for target in group.targets} - seen
-            seen |= targets
+            targets = {target.vertex for group in vertex.wait.groups for target in group.targets} - visited
+            visited |= targets
             ahead += targets
         return found
 
@@ -52,7 +52,7 @@ class Held:
 
 
 def held(**known: Any) -> Held:
-    """Owned by the driver, which waits for the call in vain."""
+    """An actor of the driver, which waits in vain for a task that needs the actor's GPU."""
     scene = Scene()
     node = scene.node(free={}, GPU=1.0)
     driver = scene.driver()
@@ -62,7 +62,7 @@ def held(**known: Any) -> Held:
     return Held(scene, node, driver, actor, call)
 
 
-def test_an_actor_whose_owner_waits_for_what_it_holds_never_lets_go() -> None:
+def test_an_actor_whose_owner_waits_for_its_resources_never_releases_them() -> None:
     it = held()
 
     (finding,) = it.scene.diagnose().findings
@@ -77,7 +77,7 @@ def test_an_actor_whose_owner_waits_for_what_it_holds_never_lets_go() -> None:
     ]
 
 
-def test_an_owner_that_goes_on_may_end_it() -> None:
+def test_an_owner_that_proceeds_may_end_the_actor() -> None:
     it = held()
     it.driver.computes()
 
@@ -88,7 +88,7 @@ def test_an_owner_that_goes_on_may_end_it() -> None:
     assert ", depends on driver train.py" in finding.explanation[0].text
 
 
-def test_another_thread_of_the_owner_may_end_it() -> None:
+def test_another_thread_of_the_owner_may_end_the_actor() -> None:
     it = held()
     it.driver.thread("helper", "user")
 
@@ -96,14 +96,14 @@ def test_another_thread_of_the_owner_may_end_it() -> None:
 
 
 @pytest.mark.parametrize(("name", "is_stuck"), [("ray_print_logs", True), ("PythonGCThread", True), ("monitor", False)])
-def test_threads_of_ray_do_nothing_with_a_handle_but_those_of_libraries_may(name: str, is_stuck: bool) -> None:
+def test_library_threads_may_use_a_handle_and_ray_threads_do_not(name: str, is_stuck: bool) -> None:
     it = held()
     it.driver.thread(name, "ray")
 
     assert it.verdict() == ("deadlock" if is_stuck else "blocked")
 
 
-def test_an_idle_thread_of_an_executor_does_nothing_by_itself() -> None:
+def test_an_idle_executor_thread_uses_no_handle() -> None:
     it = held()
     thread = it.driver.thread("ThreadPoolExecutor-0_0", "ray")
     thread.leaf = Frame(
@@ -113,7 +113,7 @@ def test_an_idle_thread_of_an_executor_does_nothing_by_itself() -> None:
     assert it.verdict() == "deadlock"
 
 
-def test_what_runs_in_it_may_end_it() -> None:
+def test_a_call_that_runs_in_the_actor_may_end_it() -> None:
     it = held()
     method = it.scene.call(it.actor, "fit", by=it.driver)
     it.actor.threads[0].role = "task"
@@ -123,7 +123,7 @@ def test_what_runs_in_it_may_end_it() -> None:
     assert it.verdict() == "blocked"
 
 
-def test_what_is_queued_there_may_end_it() -> None:
+def test_a_call_that_is_queued_at_the_actor_may_end_it() -> None:
     it = held()
     argument = it.scene.task("other", by=it.driver, state="PENDING_NODE_ASSIGNMENT", required_resources={"TPU": 1.0})
     it.scene.call(it.actor, "fit", by=it.driver, state="PENDING_ARGS_AVAIL")
@@ -132,7 +132,7 @@ def test_what_is_queued_there_may_end_it() -> None:
     assert it.enders() == {"driver train.py", "Trainer.fit"}
 
 
-def test_who_has_a_handle_may_end_it() -> None:
+def test_a_process_with_a_handle_may_end_the_actor() -> None:
     it = held()
     call, worker = it.scene.run("evaluate", by=it.driver)
     worker.holds(it.actor)
@@ -153,7 +153,7 @@ def test_an_idle_worker_that_has_a_handle_may_be_ended_with_it() -> None:
     assert it.verdict() == "blocked"
 
 
-def test_an_idle_actor_that_has_a_handle_goes_on_if_somebody_calls_it() -> None:
+def test_an_idle_actor_with_a_handle_proceeds_if_it_is_called() -> None:
     it = held()
     other = it.scene.actor("Pool", owner_id=it.driver.worker_id).idles()
     other.holds(it.actor).holds(other)
@@ -169,7 +169,7 @@ def test_an_idle_actor_that_has_a_handle_goes_on_if_somebody_calls_it() -> None:
     assert it.verdict() == "deadlock"
 
 
-def test_a_task_that_was_passed_a_handle_may_end_it() -> None:
+def test_a_task_with_a_handle_as_an_argument_may_end_the_actor() -> None:
     it = held()
     it.driver.holds(it.actor, argument_uses=1)
     it.scene.task("other", by=it.driver, state="PENDING_NODE_ASSIGNMENT", required_resources={"TPU": 1.0})
@@ -178,7 +178,7 @@ def test_a_task_that_was_passed_a_handle_may_end_it() -> None:
     assert [finding.kind for finding in it.scene.diagnose().findings] == ["infeasible"]
 
 
-def test_a_handle_inside_another_value_may_be_anybodys_in_the_job() -> None:
+def test_a_handle_inside_another_value_may_be_used_by_the_whole_job() -> None:
     it = held()
     it.driver.holds(it.actor, is_contained=True)
     _, worker = it.scene.run("evaluate", by=it.driver)
@@ -188,7 +188,7 @@ def test_a_handle_inside_another_value_may_be_anybodys_in_the_job() -> None:
     assert it.verdict() == "blocked"
 
 
-def test_an_actor_with_a_name_may_be_ended_by_anybody_in_its_namespace() -> None:
+def test_a_named_actor_may_be_ended_from_anywhere_in_its_namespace() -> None:
     it = held(name="left", namespace="default")
     it.scene.jobs.append(Job(job_id=OTHER_JOB, namespace="default", entrypoint="python other.py"))
     other = it.scene.driver()
@@ -206,23 +206,23 @@ def test_a_detached_actor_outlives_its_job() -> None:
     assert it.scene.diagnose().findings[0].kind == "starved"
 
 
-def test_an_actor_that_is_started_again_may_do_anything() -> None:
+def test_a_restarting_actor_may_do_anything() -> None:
     it = held(state="RESTARTING")
 
     assert it.enders() == {"driver train.py", "Trainer.__init__"}
 
 
-@pytest.mark.parametrize("how", ["silent", "unseen", "without stacks"])
-@pytest.mark.parametrize("who", ["driver", "actor", "bystander"])
-def test_who_was_not_seen_may_be_who_ends_it(who: str, how: str) -> None:
+@pytest.mark.parametrize("how", ["unreachable", "unreadable", "without stacks"])
+@pytest.mark.parametrize("process", ["driver", "actor", "bystander"])
+def test_an_unobserved_process_may_end_the_actor(process: str, how: str) -> None:
     it = held()
     bystander = it.scene.worker().idles()
-    proc = {"driver": it.driver, "actor": it.actor, "bystander": bystander}[who]
+    proc = {"driver": it.driver, "actor": it.actor, "bystander": bystander}[process]
     proc.is_unreachable, proc.is_unreadable, proc.has_no_stacks = (
-        how == one for one in ("silent", "unseen", "without stacks")
+        how == one for one in ("unreachable", "unreadable", "without stacks")
     )
 
-    is_stuck = who == "bystander" and how != "silent"  # it said that it knows of no handle
+    is_stuck = process == "bystander" and how != "unreachable"  # it reported that it holds no handle
 
     assert (it.verdict() == "deadlock") == is_stuck
 
@@ -231,7 +231,7 @@ def test_who_was_not_seen_may_be_who_ends_it(who: str, how: str) -> None:
 
 
 def reserved(**known: Any) -> tuple[Scene, SceneProcess]:
-    """A driver that waits for a task that needs what its placement group holds."""
+    """A driver that waits for a task, which needs the resources of the driver's placement group."""
     scene = Scene()
     node = scene.node(free={}, GPU=1.0)
     driver = scene.driver()
@@ -241,7 +241,7 @@ def reserved(**known: Any) -> tuple[Scene, SceneProcess]:
     return scene, driver
 
 
-def test_a_placement_group_is_removed_by_somebody_of_its_job() -> None:
+def test_a_placement_group_may_be_removed_from_anywhere_in_its_job() -> None:
     scene, driver = reserved()
 
     assert scene.diagnose().verdict == "deadlock"
@@ -250,7 +250,7 @@ def test_a_placement_group_is_removed_by_somebody_of_its_job() -> None:
     assert scene.diagnose().verdict == "blocked"
 
 
-def test_a_placement_group_with_a_name_is_removed_by_somebody_of_its_namespace() -> None:
+def test_a_named_placement_group_may_be_removed_from_anywhere_in_its_namespace() -> None:
     scene, _ = reserved(name="trainers", namespace="default")
     scene.jobs.append(Job(job_id=OTHER_JOB, namespace="default"))
     other = scene.driver()
@@ -259,7 +259,7 @@ def test_a_placement_group_with_a_name_is_removed_by_somebody_of_its_namespace()
     assert scene.diagnose().verdict == "blocked"
 
 
-def test_a_placement_group_is_removed_by_an_actor_of_its_job_that_another_job_may_call() -> None:
+def test_an_actor_that_another_job_may_call_may_remove_a_placement_group_of_its_job() -> None:
     scene, driver = reserved()
     actor = scene.actor("Manager", owner_id=driver.worker_id).idles()
     actor.worker = replace(actor.worker, job_id=JOB)
@@ -287,7 +287,7 @@ def test_the_group_of_an_actor_is_removed_with_it() -> None:
     assert scene.diagnose().verdict == "blocked"
 
 
-def test_what_only_stands_for_others_is_nobody() -> None:
+def test_a_shared_vertex_is_not_a_waiter() -> None:
     it = held()
 
     (finding,) = it.scene.diagnose().findings
@@ -301,7 +301,7 @@ def _members(scene: Scene, keys: tuple[Key, ...]) -> list[Vertex]:
     return [scene.graph()[key] for key in keys]
 
 
-def test_only_executions_calls_actors_and_groups_are_counted_and_listed() -> None:
+def test_only_executions_calls_actors_and_groups_are_members() -> None:
     it = held()
     for _ in range(2):
         required = {"GPU": 1.0}
@@ -309,11 +309,11 @@ def test_only_executions_calls_actors_and_groups_are_counted_and_listed() -> Non
     snapshot = it.scene.sample().second_sample().snapshot()
 
     analysed = AnalysedSnapshot.of(snapshot)
-    (told,) = json.loads(check_json(analysed))["findings"]
+    (finding,) = json.loads(check_json(analysed))["findings"]
 
-    assert [one["execution"] for one in told["members"]] == ["driver train.py", "wanting"]
-    assert [one["execution"] for one in told["blocked_behind"]] == ["wanting too", "wanting too"]
-    assert (told["waiters_direct"], told["waiters_total"]) == (2, 2)
-    assert "2 more pending behind it" in told["explanation"]
+    assert [one["execution"] for one in finding["members"]] == ["driver train.py", "wanting"]
+    assert [one["execution"] for one in finding["blocked_behind"]] == ["wanting too", "wanting too"]
+    assert (finding["waiters_direct"], finding["waiters_total"]) == (2, 2)
+    assert "2 more pending behind it" in finding["explanation"]
     waits, _ = waits_of(analysed.diagnosis)
     assert waits == {"ray.get": 1, "resources": 3}

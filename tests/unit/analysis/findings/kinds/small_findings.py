@@ -1,0 +1,31 @@
+"""Scenes with one deadlock or one infeasible task, and their findings."""
+
+from __future__ import annotations
+
+from dstack.diagnosis import Diagnosis, Finding
+from tests.unit.scenes import Call, Scene, SceneProcess
+
+
+def ring(scene: Scene, *names: str) -> list[SceneProcess]:
+    """Actors in a cycle, each of which runs a call that gets a call of the next."""
+    owner = scene.driver()
+    actors = [scene.actor(name) for name in names]
+    for actor in actors:
+        actor.runs(scene.call(actor, "run", by=owner))
+    for number, actor in enumerate(actors):
+        actor.gets(scene.call(actors[(number + 1) % len(actors)], "step", by=actor))
+    return actors
+
+
+def infeasible(scene: Scene, by: SceneProcess, **needs: float) -> Call:
+    """A task that asks for a resource that no node has."""
+    return scene.task("big", by=by, state="PENDING_NODE_ASSIGNMENT", required_resources=needs or {"TPU": 1.0})
+
+
+def kinds(diagnosis: Diagnosis) -> list[str]:
+    return [finding.kind for finding in diagnosis.findings]
+
+
+def only_finding(diagnosis: Diagnosis) -> Finding:
+    (finding,) = diagnosis.findings
+    return finding

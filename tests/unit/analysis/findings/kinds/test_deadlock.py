@@ -1,0 +1,116 @@
+"""Deadlocks: their cycle, their members, and the waiters behind them."""
+
+from __future__ import annotations
+
+from dstack.analysis.findings.kinds.deadlock import SHOWN_CYCLE
+from dstack.vertex_keys import ThreadKey
+from tests.unit.analysis.findings.kinds.small_findings import infeasible, kinds, only_finding, ring
+from tests.unit.scenes import Scene
+
+
+def test_independent_deadlocks_are_separate_findings_the_larger_first() -> None:
+    scene = Scene()
+    pair, trio = ring(scene, "A", "B"), ring(scene, "C", "D", "E")
+
+    diagnosis = scene.diagnose()
+
+    assert kinds(diagnosis) == ["deadlock", "deadlock"]
+    assert {actor.key for actor in trio} <= set(diagnosis.findings[0].members)
+    assert {actor.key for actor in pair} <= set(diagnosis.findings[1].members)
+
+
+def test_the_cycle_has_the_order_of_waiting_and_begins_at_an_execution() -> None:
+    scene = Scene()
+    actors = ring(scene, "A", "B", "C")
+
+    finding = only_finding(scene.diagnose())
+
+    executions = [key for key in finding.cycle if isinstance(key, ThreadKey)]
+    assert executions == [actor.key for actor in actors]
+    assert finding.cycle[0] == actors[0].key
+    assert finding.members == finding.cycle
+
+
+def test_the_cycle_begins_at_the_member_with_outside_waiters() -> None:
+    scene = Scene()
+    actors = ring(scene, "A", "B", "C")
+    scene.driver().gets(actors[1].running[0])
+
+    assert only_finding(scene.diagnose()).cycle[0] == actors[1].key
+
+
+def test_the_shortest_cycle_is_explained_and_the_others_are_members() -> None:
+    scene = Scene()
+    actors = ring(scene, "A", "B", "C", "D")
+    (forth,) = actors[1].submitted
+    actors[1].gets(scene.call(actors[0], "back", by=actors[1]), forth)
+
+    finding = only_finding(scene.diagnose())
+
+    assert {key for key in finding.cycle if isinstance(key, ThreadKey)} == {actors[0].key, actors[1].key}
+    assert {actor.key for actor in actors} <= set(finding.members)
+
+
+def test_all_waiters_of_a_deadlock_are_behind_it() -> None:
+    scene = Scene()
+    left, _ = ring(scene, "Left", "Right")
+    near, far = scene.driver(), scene.driver()
+    relay, worker = scene.run("relay", by=far)
+    near.gets(left.running[0])
+    worker.gets(left.running[0])
+    far.gets(relay)
+
+    finding = only_finding(scene.diagnose())
+
+    assert set(finding.blocked_behind) == {near.key, worker.key, far.key}
+
+
+def test_a_waiter_of_two_deadlocks_is_behind_both() -> None:
+    scene = Scene()
+    (first,), (second,) = ring(scene, "Self"), ring(scene, "Other")
+    driver = scene.driver()
+    driver.gets(first.running[0], second.running[0])
+
+    behind = [set(finding.blocked_behind) for finding in scene.diagnose().findings]
+
+    assert behind == [{driver.key}, {driver.key}]
+
+
+def test_a_cycle_that_also_waits_for_an_infeasible_task_is_both() -> None:
+    scene = Scene()
+    left, right = ring(scene, "Left", "Right")
+    big = infeasible(scene, by=left)
+    left.gets(left.submitted[0], big)
+
+    diagnosis = scene.diagnose()
+
+    assert kinds(diagnosis) == ["deadlock", "infeasible"]
+    assert {left.key, right.key} <= set(diagnosis.findings[0].members)
+    assert diagnosis.findings[1].members == (big.key,)
+    assert {left.key, right.key} <= set(diagnosis.findings[1].blocked_behind)
+
+
+def test_a_cycle_over_resources_names_them() -> None:
+    scene = Scene()
+    scene.node({"CPU": 4.0}, CPU=4.0, GPU=1.0)
+    driver = scene.driver()
+    outer, worker = scene.run("outer", by=driver, GPU=1.0)
+    inner = scene.task("inner", by=worker, state="PENDING_NODE_ASSIGNMENT", required_resources={"GPU": 1.0})
+    worker.gets(inner)
+    driver.gets(outer)
+
+    finding = only_finding(scene.diagnose())
+
+    assert (finding.kind, finding.resources) == ("deadlock", ("GPU",))
+    assert set(finding.members) == {worker.key, inner.key}
+    assert finding.blocked_behind == (driver.key,)
+
+
+def test_the_explanation_of_a_long_cycle_is_cut() -> None:
+    scene = Scene()
+    ring(scene, *(f"Member{number}" for number in range(SHOWN_CYCLE)))
+
+    finding = only_finding(scene.diagnose())
+
+    assert len(finding.cycle) == 2 * SHOWN_CYCLE
+    assert finding.explanation[SHOWN_CYCLE].text == f"{SHOWN_CYCLE} more in the same cycle"
