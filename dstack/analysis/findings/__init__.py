@@ -13,8 +13,8 @@ from dstack.analysis.findings.draft import Draft
 from dstack.analysis.findings.kinds import blocked, deadlock, infeasible, orphaned, polling, stalled, starved
 from dstack.analysis.findings.reduced_graph import ReducedGraph
 from dstack.analysis.findings.stall_evidence import is_idle
-from dstack.analysis.findings.wording import collectives
 from dstack.analysis.findings.wording.failures import step as step_of_failure
+from dstack.analysis.findings.wording.group_ranks import ranks_in
 from dstack.analysis.findings.wording.narration import Narrator
 from dstack.analysis.naming import names
 from dstack.analysis.solve.open_chains import OpenChain
@@ -122,7 +122,7 @@ def _explanation(kind: Kind, draft: Draft, narrator: Narrator) -> Iterator[Step]
     """The members, failures that may be the cause, what is blocked behind them, and what moved meanwhile."""
     yield from kind.steps(draft, narrator)
     yield from map(step_of_failure, narrator.failed_before(draft))
-    described = collectives.described(draft, narrator)
+    described = ranks_in(draft, narrator).described
     yield from narrator.steps_behind([key for key in draft.blocked_behind if key not in described], draft.polled_by)
     if draft.progress is not None and not draft.confirmed:
         yield Step(text=names.progress(draft.progress, draft.jobs))

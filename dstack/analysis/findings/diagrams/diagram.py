@@ -10,8 +10,7 @@ from dstack.analysis.findings.diagrams.entries import Entries, Part, is_queued, 
 from dstack.analysis.findings.diagrams.longest_path import longest_chain
 from dstack.analysis.findings.draft import Draft
 from dstack.analysis.findings.kinds.deadlock import not_at_barrier
-from dstack.analysis.findings.wording.absent_ranks import absent_steps
-from dstack.analysis.findings.wording.collectives import call_in_words, ranks_of_call
+from dstack.analysis.findings.wording.collectives import absent_steps, call_in_words, ranks_of_call
 from dstack.analysis.findings.wording.failures import step as step_of_failure
 from dstack.analysis.findings.wording.group_ranks import CollectiveCall, ranks_in
 from dstack.analysis.findings.wording.narration import Narrator

@@ -9,9 +9,10 @@ from dstack.analysis.findings.draft import Draft
 from dstack.analysis.findings.reduced_graph import ReducedGraph
 from dstack.analysis.findings.wording import collectives
 from dstack.analysis.findings.wording.collective_fixes import collective_fix
-from dstack.analysis.findings.wording.fixes import fix_for, until_released
-from dstack.analysis.findings.wording.group_ranks import has_lost_rank
+from dstack.analysis.findings.wording.fixes import fix_for
+from dstack.analysis.findings.wording.group_ranks import has_lost_rank, ranks_in
 from dstack.analysis.findings.wording.narration import SHOWN_NAMES, Narrator, more
+from dstack.analysis.findings.wording.resource_fixes import until_released
 from dstack.analysis.graph.in_process_links import BARRIER
 from dstack.analysis.solve import reduction
 from dstack.analysis.solve.digraph import Digraph, lightest_cycle
@@ -178,16 +179,17 @@ def steps(draft: Draft, narrator: Narrator) -> Iterator[Step]:
     reduced, inside = narrator.reduced, set(draft.cycle)
     cycle = [key for key in draft.cycle if not reduced.is_helper(key)]
     yield from collectives.steps(draft, narrator)
-    described = collectives.described(draft, narrator)
+    ranks = ranks_in(draft, narrator)
     following = dict(zip(cycle, (*cycle[1:], *cycle[:1]), strict=True))
-    in_order = [key for key in cycle if key not in described]
+    in_order = [key for key in cycle if key not in ranks.described]
     shown = (narrator.step_in_cycle(key, following[key]) for key in in_order[:SHOWN_CYCLE])
     yield from collectives.with_ranks(draft, narrator, shown)
     yield from more(len(in_order) - SHOWN_CYCLE, "in the same cycle")
-    elsewhere = [*collectives.missing_executions(draft, narrator), *(v.key for v in not_at_barrier(draft, narrator))]
-    missing = [key for key in dict.fromkeys(elsewhere) if key not in inside | described][:SHOWN_CYCLE]
+    not_in_call = (*(vertex for vertex, _ in ranks.elsewhere), *not_at_barrier(draft, narrator))
+    elsewhere = dict.fromkeys(vertex.key for vertex in not_in_call)
+    missing = [key for key in elsewhere if key not in inside | ranks.described][:SHOWN_CYCLE]
     yield from collectives.with_ranks(draft, narrator, map(narrator.step, missing))
-    others = [key for key in draft.members if key not in inside.union(described, missing)]
+    others = [key for key in draft.members if key not in inside.union(ranks.described, missing)]
     own = [key for key in others if not reduced.is_library_code(key)]
     yield from narrator.similar_steps(own, "Also in the deadlock: ")
     yield from more(len(others) - len(own), "library threads in the same state")

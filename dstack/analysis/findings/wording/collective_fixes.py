@@ -6,11 +6,9 @@ from collections.abc import Sequence
 
 from dstack import words
 from dstack.analysis.findings.draft import Draft
-from dstack.analysis.findings.wording.absent_ranks import why_lost
-from dstack.analysis.findings.wording.collectives import SHOWN_PARTS, call_in_words
+from dstack.analysis.findings.wording.collectives import SHOWN_PARTS, call_in_words, why_lost, worker_of
 from dstack.analysis.findings.wording.group_ranks import CollectiveCall, GroupRanks, ranks_in
 from dstack.analysis.findings.wording.narration import Narrator
-from dstack.analysis.findings.wording.rank_routes import worker_of
 from dstack.analysis.graph.process_groups.calls import is_between_two
 from dstack.analysis.naming import names
 from dstack.analysis.solve.requirements import targets_of

@@ -16,9 +16,10 @@ from dstack.diagnosis import Ratio
 from dstack.model import Failure, Snapshot
 from dstack.report.check_json import check_json
 from dstack.report.text import report_text
+from dstack.tui.host import Status
 from dstack.tui.source import Look
 from dstack.tui.views.stacks.pages import branch_page
-from dstack.tui.views.top_bar import Status, coverage_line
+from dstack.tui.views.top_bar import coverage_line
 from tests.unit.scenes import Scene, SceneProcess
 
 
