@@ -1,4 +1,4 @@
-"""Findings: what is wrong in a reduced graph, worst first, each with its words, its fix and its diagram.
+"""Findings: what is wrong in a reduced graph, worst first, each with its words, fix and diagram.
 
 A new kind is one module in ``kinds``, its entry in one of the two lists here, and its name in ``FindingKind``.
 """
@@ -73,7 +73,7 @@ def verdict_of(finding: Finding) -> Verdict:
 
 
 def is_stuck(finding: Finding) -> bool:
-    """Whether the finding claims that something never proceeds: a deadlock or a hang, confirmed or suspected."""
+    """Whether the finding is a deadlock or a hang, confirmed or suspected: something never proceeds."""
     return verdict_of(finding) in ("deadlock", "hang")
 
 

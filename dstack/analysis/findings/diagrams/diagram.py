@@ -1,4 +1,4 @@
-"""The diagram of a finding: its cycle or chain as a few numbered entries, pending calls merged, repeats folded."""
+"""The diagram of a finding: its cycle or chain as a few numbered entries, with repeats folded."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ class _Drawing:
         yield from list(shared_call_steps(several, self._narrator, self._numbers))[:SHOWN_REMARKS]
 
     def behind(self) -> Iterator[Step]:
-        """What is blocked behind a deadlock or hang, similar ones once; executions first, since they have lines."""
+        """What is blocked behind a deadlock or hang, similar ones once; executions, which have lines, first."""
         keys = [key for key in (*self._draft.behind, *self._draft.polled_by) if key not in self._numbers]
         vertices = [one for one in self._narrator.vertices_of(keys) if not self._reduced.is_passed_on(one)]
         executions = [vertex for vertex in vertices if vertex.kind == "execution"]

@@ -1,4 +1,4 @@
-"""Deadlock: waits that can end only through each other. Its shortest cycle is described first, in order."""
+"""Deadlock: waits that can end only through each other. A shortest cycle is described first."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def find(reduced: ReducedGraph) -> Iterator[Draft]:
 
 
 def _cycle(core: Digraph[Key], reduced: ReducedGraph) -> list[Key]:
-    """A cycle that explains a core: a shortest one, or where many could end a wait, one that shows the cause.
+    """A cycle that explains a core: a shortest one, or if many could end a wait, one with the cause.
 
     The cause is a request for resources where there is one. Code of the user explains more than that of a library.
     """
@@ -68,7 +68,7 @@ def _cycle(core: Digraph[Key], reduced: ReducedGraph) -> list[Key]:
 
 
 def _starts(keys: Sequence[Key], reduced: ReducedGraph) -> list[Key]:
-    """The vertices from which cycles are tried: the first of each name, so that no name is missed, then others."""
+    """The vertices from which cycles are tried: the first of each name, then others."""
     first: dict[str, Key] = {}
     for key in keys:
         first.setdefault(reduced.vertices[key].label, key)
@@ -76,7 +76,7 @@ def _starts(keys: Sequence[Key], reduced: ReducedGraph) -> list[Key]:
 
 
 def _from_entry(cycle: list[Key], reduced: ReducedGraph, behind: Iterable[Key]) -> tuple[Key, ...]:
-    """The cycle, begun at an execution: if possible at one of the user's that others outside of the cycle wait for."""
+    """The cycle, begun at an execution; best at one of the user's that others outside of it wait for."""
     outside = set(behind)
     executions = [key for key in cycle if reduced.vertices[key].kind == "execution"]
     entries = [key for key in executions if not outside.isdisjoint(reduced.graph.predecessors(key))]
@@ -87,7 +87,7 @@ def _from_entry(cycle: list[Key], reduced: ReducedGraph, behind: Iterable[Key]) 
 
 
 def _following(cycle: Sequence[Key], entries: Sequence[Key], own: Sequence[Key]) -> list[Key]:
-    """The first of the user's executions after each entry: a library's code may pass on the call that comes in."""
+    """The first of the user's executions after each entry, as a library may pass on a call."""
     found = []
     for entry in entries:
         at = cycle.index(entry)
@@ -137,7 +137,7 @@ def _of_one_execution(draft: Draft, narrator: Narrator, cycle: Sequence[Vertex],
 
 
 def _of_many_executions(narrator: Narrator, executions: Sequence[Vertex]) -> str:
-    """``A.go, B.go and C.go wait for each other``; a longer cycle by its first names, or the one name of all."""
+    """``A.go, B.go and C.go wait for each other``; a longer cycle by its first names."""
     labels = [vertex.label for vertex in executions]
     different = len(set(labels))
     if len(executions) <= SHOWN_NAMES:
@@ -159,7 +159,7 @@ def _why_queued(first: str, cycle: Sequence[Vertex]) -> str:
 
 
 def _cause(draft: Draft, narrator: Narrator, cycle: Sequence[Vertex]) -> str | None:
-    """Which request waits for what the cycle itself holds, where many could release it; None for other cycles."""
+    """The request that needs what its own cycle holds, if many could release it; None for other cycles."""
     reduced = narrator.reduced
     wanted = next((at for at, vertex in enumerate(cycle) if vertex.wait and vertex.wait.resources), None)
     if wanted is None or not any(reduced.is_open_to_many(vertex.key) for vertex in cycle):
@@ -175,7 +175,7 @@ def _cause(draft: Draft, narrator: Narrator, cycle: Sequence[Vertex]) -> str | N
 
 
 def steps(draft: Draft, narrator: Narrator) -> Iterator[Step]:
-    """The ranks of process groups, the cycle in order, what has not entered its calls, then the other members."""
+    """The ranks of groups, the cycle in order, what has not entered its calls, then the other members."""
     reduced, inside = narrator.reduced, set(draft.cycle)
     cycle = [key for key in draft.cycle if not reduced.is_helper(key)]
     yield from collectives.steps(draft, narrator)
@@ -203,7 +203,7 @@ def advice(draft: Draft, narrator: Narrator) -> str:
 
 
 def not_at_barrier(draft: Draft, narrator: Narrator) -> list[Vertex]:
-    """The members in the user's code that are not at a barrier of the cycle, nor wait for a member that is."""
+    """The members in user code that are not at a barrier of the cycle, nor wait for a member that is."""
     if not any((wait := narrator.vertices[key].wait) and wait.what == BARRIER for key in draft.cycle):
         return []
     members = [vertex for vertex in narrator.vertices_of(draft.waits) if vertex.kind == "execution" and vertex.wait]

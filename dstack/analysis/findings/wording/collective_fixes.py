@@ -98,7 +98,7 @@ def _operations(calls: Sequence[CollectiveCall]) -> str:
 
 
 def _fix_for_calls(draft: Draft, narrator: Narrator, ranks: GroupRanks) -> str:
-    """For missing ranks that wait for calls: a call to a rank that is in a collective waits until that ends."""
+    """For missing ranks that wait for calls: a rank in a collective runs no other call."""
     workers = {vertex.worker_id for one in ranks.calls for vertex in one.inside}
     calls = (vertex for vertex in narrator.vertices_of(draft.waits) if vertex.worker_id is None)
     queued = words.listed(sorted({one.label for one in calls if worker_of(narrator, one) in workers}), " or ")

@@ -1,4 +1,4 @@
-"""The words of findings about calls on process groups: which ranks are in which call, and which are elsewhere."""
+"""The words of findings about calls on process groups: which ranks are in which call, or elsewhere."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ MAX_STEPS = 6
 
 
 def headline(draft: Draft, narrator: Narrator) -> str | None:
-    """``ranks 0-2 are in all_reduce of group dp; rank 3 is in ray.get for Reward.score, which calls rank 0``."""
+    """``ranks 0-2 are in all_reduce of group dp; rank 3 is in ray.get for R.score, which calls rank 0``."""
     ranks = ranks_in(draft, narrator)
     if not ranks.calls:
         return None

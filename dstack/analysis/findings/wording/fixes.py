@@ -1,4 +1,4 @@
-"""The fix for a deadlock: an ordered list of rules, of which the first that fits its waits gives the fix."""
+"""The fix for a deadlock: an ordered list of rules, of which the first that fits is used."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def _kept_arrays(waits: DeadlockedWaits) -> str | None:
 
 
 def _compiled_graphs(waits: DeadlockedWaits) -> str | None:
-    """An actor in two compiled graphs, a call queued behind a stage, or a stage that waits for its own graph."""
+    """An actor in two compiled graphs, a call behind a stage, or a stage that waits for its own graph."""
     if not waits.kinds & {"channel read", "channel write"}:
         return None
     if any(vertex.is_graph_loop for vertex in waits.members):

@@ -1,4 +1,4 @@
-"""The fixes for a deadlock over resources: held while waiting, or held until an actor or placement group ends."""
+"""The fixes for a deadlock over resources: held while waiting, or until an actor or group ends."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ RELEASE_RESOURCES = (
 
 
 def held_until_released(waits: DeadlockedWaits) -> str | None:
-    """Leave room for what needs resources that are held until an actor ends or a placement group is removed."""
+    """Leave room beside resources that are held until an actor ends or a placement group is removed."""
     lifetimes = [vertex for vertex in waits.members if vertex.kind == "lifetime"]
     if not lifetimes or not waits.resources:
         return None
