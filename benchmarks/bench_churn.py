@@ -25,7 +25,7 @@ from statistics import median
 from benchmarks.soak import require_alive
 from benchmarks.tables import Results
 from dstack import api
-from dstack.analysis.evidence.coverage import holes_of
+from dstack.analysis.evidence.coverage import coverage_gaps
 from dstack.analysis.views.analysed_snapshot import AnalysedSnapshot
 from dstack.diagnosis import Diagnosis
 from dstack.errors import ClusterError
@@ -64,7 +64,7 @@ class Tally:
         if len(taken.samples) > 1:
             self.between_s.append(taken.samples[1].ended_s - taken.samples[0].began_s)
         if code == INCONCLUSIVE:
-            self.reasons.update({str(hole) for hole in holes_of(taken, diagnosis.vertices)})
+            self.reasons.update({str(hole) for hole in coverage_gaps(taken, diagnosis.vertices)})
         return code
 
 

@@ -18,11 +18,11 @@ from rich.table import Table
 
 from dstack.analysis.diagnose import diagnose
 from dstack.analysis.index.sample_index import SampleIndex
-from dstack.analysis.stacks.absent_workers import missing
+from dstack.analysis.stacks.absent_workers import absent_workers
 from dstack.analysis.stacks.app_threads import running
 from dstack.analysis.stacks.icicle import Weights, icicle, weigh_by
 from dstack.analysis.stacks.outliers import outliers
-from dstack.analysis.stacks.stack_tree import Branch, merge
+from dstack.analysis.stacks.stack_tree import StackBranch, merge
 from dstack.model import Actor, BlockedCall, Frame, Job, Node, Process, Sample, Snapshot, Thread, Worker, WorkerSample
 
 JOB = "01000000"
@@ -96,7 +96,7 @@ def measure_all(table: Table, rounds: int, executions: int) -> None:
     measure(table, rounds, f"{count}: their paths", lambda: running(index, vertices))
     measure(table, rounds, f"{count}: merged by class, first two levels", lambda: merge(everybody, by="kind").children)
     measure(table, rounds, f"{count}: outliers", lambda: outliers(everybody))
-    measure(table, rounds, f"{count}: who is missing", lambda: missing(index, vertices, everybody))
+    measure(table, rounds, f"{count}: absent workers", lambda: absent_workers(index, vertices, everybody))
     root = merge(everybody, by="kind")
     weights = Weights(root, weigh_by("executions"))
     measure(table, rounds, f"{count}: icicle of a new tree", lambda: draw(merge(everybody, by="kind")))
@@ -108,7 +108,7 @@ def measure_all(table: Table, rounds: int, executions: int) -> None:
     )
 
 
-def draw(root: Branch) -> None:
+def draw(root: StackBranch) -> None:
     picture = icicle([root], Weights(root, weigh_by("executions")), COLUMNS)
     assert picture.weight == root.count
 

@@ -63,8 +63,8 @@ def early(one):
 
 taken = capture.snapshot(sys.argv[1], progress=progress, early=early)
 marks.append(("choose targets of sample 2, again", *spent()))
-from dstack.analysis.diagnose import of_interest
-of_interest(taken)
+from dstack.analysis.diagnose import plan_readings
+plan_readings(taken)
 marks.append(("serialize", *spent()))
 data = dumps(taken)
 marks.append(("", *spent()))
@@ -90,7 +90,7 @@ taken = dstack.snapshot_file.loads(data)
 marks.append(("diagnose", *spent()))
 analysed = dstack.analysis.views.analysed_snapshot.AnalysedSnapshot.of(taken)
 marks.append(("print", *spent()))
-dstack.cli._rendered(analysed, "report")
+dstack.cli.output.rendered(analysed, "report")
 marks.append(("", *spent()))
 """
 

@@ -26,7 +26,7 @@ from benchmarks.bench_merging import snapshot_of
 from dstack.model import Snapshot
 from dstack.snapshot_file import load, save
 from dstack.tui.app import DstackApp
-from dstack.tui.source import Files, Look
+from dstack.tui.source import Files, NumberedSnapshot
 from dstack.tui.views.registry import VIEWS
 
 ROUNDS = int(sys.argv[1]) if len(sys.argv) == 2 else 5
@@ -36,7 +36,7 @@ PAINT = "paint"
 
 
 async def painted(app: DstackApp, pilot: Pilot[Any]) -> None:
-    """Waits until the first look is on the screen."""
+    """Wait until the first snapshot is on the screen."""
     while app.shown is None:
         await pilot.pause(0.001)
     await pilot.pause()
@@ -60,7 +60,7 @@ def took(command: list[str]) -> float:
 
 
 async def within(snapshot: Snapshot) -> dict[str, list[float]]:
-    """Seconds for every view when it is first shown, when it is shown again, and for another look in it."""
+    """Seconds for every view when it is first shown, when it is shown again, and for another snapshot in it."""
     figures: dict[str, list[float]] = {}
     app = DstackApp(Files("benchmark", [snapshot]))
     async with app.run_test(size=SIZE) as pilot:
@@ -72,11 +72,11 @@ async def within(snapshot: Snapshot) -> dict[str, list[float]]:
                 await pilot.pause()
                 word = "first shown" if round_number == 0 else "shown again"
                 figures.setdefault(f"{name}: {word}", []).append(time.perf_counter() - began)
-                look = Look.of(round_number + 2, snapshot)
+                another = NumberedSnapshot.of(round_number + 2, snapshot)
                 began = time.perf_counter()
-                app.show_look(look)
+                app.show_snapshot(another)
                 await pilot.pause()
-                figures.setdefault(f"{name}: another look", []).append(time.perf_counter() - began)
+                figures.setdefault(f"{name}: another snapshot", []).append(time.perf_counter() - began)
     return figures
 
 

@@ -10,13 +10,13 @@ if TYPE_CHECKING:
 def main() -> None:
     """Runs the command."""
     try:
-        from dstack.ending import heed_signals
-        from dstack.loading import Loading
+        from dstack.gc_pause import GcPause
+        from dstack.signals import end_on_signals
 
-        heed_signals()
+        end_on_signals()
     except KeyboardInterrupt:
         raise SystemExit(130) from None
-    with Loading():
+    with GcPause():
         from dstack.cli import main as command
 
     try:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
-from dstack.analysis.diagnose import Interest, diagnose, of_interest
+from dstack.analysis.diagnose import ReadingPlan, diagnose, plan_readings
 from dstack.errors import UsageError
 from dstack.model import Snapshot
 from dstack.probes.cluster import ClusterProbe
@@ -14,11 +14,11 @@ from dstack.probes.node_access.node_readers import Options
 FIRST_SHARE = 0.65
 """The part of the time budget that the first sample may use up."""
 WATCHED_S = 1.0
-"""How long what may stand still, or may only poll, is observed between both samples."""
+"""How long possibly stuck or polling workers are observed between both samples."""
 LONGEST_WATCHED_S = 6.5
-"""The longest that it is observed for a wait with a long timeout, which must time out meanwhile."""
+"""The longest such time, for a wait with a long timeout, which must time out meanwhile."""
 WATCHED_SHARE = 0.25
-"""The most of the time that is left that this may take."""
+"""The largest part of the remaining time for this."""
 READ_EVERY_S = 0.2
 MAX_READINGS = 40
 
@@ -34,45 +34,43 @@ def snapshot(
     progress: Callable[[str], None] | None = None,
     early: Callable[[Snapshot], None] | None = None,
 ) -> Snapshot:
-    """What every worker and driver of a cluster does now, seen from outside.
+    """Takes a snapshot of all workers and drivers of a cluster, from outside.
 
     ``address`` is ``HOST:PORT`` of the GCS, or ``auto`` or None for ``RAY_ADDRESS`` or the cluster on this machine. The
-    whole takes at most about ``timeout_s`` seconds and returns what it has by then; what failed is in
-    ``Snapshot.failures``. ``native``, ``locals``, ``pause`` and ``watch_s`` are those of :func:`dstack.snapshot`; the
-    time of ``watch_s`` is not a part of ``timeout_s``. ``progress`` gets
-    in a few words what is being done; ``early`` gets the first sample, if there will be a second one.
+    other arguments are those of :func:`dstack.snapshot`; ``early`` is called with the first sample, if there will be a
+    second one.
 
-    Raises :class:`dstack.ClusterError` when the cluster cannot be reached, :class:`dstack.UsageError` for bad input.
+    Raises :class:`dstack.ClusterError` if the cluster is unreachable, :class:`dstack.UsageError` for bad input.
     """
     if not timeout_s > 0:
         raise UsageError(f"The timeout is {timeout_s:g} s; it must be positive.", "Give a positive number of seconds.")
     deadline = time.monotonic() + timeout_s
     options = Options(native=native, locals=locals, pause=pause)
-    tell = progress or _silent
-    with ClusterProbe(address, options, tell) as probe:
-        probe.look((deadline - time.monotonic()) * FIRST_SHARE)
+    note = progress or _silent
+    with ClusterProbe(address, options, note) as probe:
+        probe.take_first_sample((deadline - time.monotonic()) * FIRST_SHARE)
         probe.ask_ended_tasks(deadline - time.monotonic())
         first = probe.snapshot()
-        interest = of_interest(first)
+        interest = plan_readings(first)
         if early and (interest.workers or interest.has_waits):
             early(first)
         left = deadline - time.monotonic()
         probe.ask_times(interest.tasks, left)
-        deadline += _watch(probe, interest, left, watch_s, tell)
+        deadline += _watch(probe, interest, left, watch_s, note)
         left = deadline - time.monotonic()
         if (interest.has_waits or interest.workers or watch_s is not None) and left > 0:
-            probe.look_again(interest.workers, left, with_setups=interest.waits_to_start)
+            probe.take_second_sample(interest.workers, left, with_setups=interest.waits_to_start)
         return probe.snapshot()
 
 
 def _watch(
-    probe: ClusterProbe, interest: Interest, left_s: float, watch_s: float | None, tell: Callable[[str], None]
+    probe: ClusterProbe, interest: ReadingPlan, left_s: float, watch_s: float | None, note: Callable[[str], None]
 ) -> float:
-    """Observes what may stand still or may only poll for a while; returns the seconds that were asked for besides."""
+    """Observes possibly stuck or polling workers for a while; returns the requested seconds beyond the timeout."""
     if watch_s is None and not (interest.may_stand_still or interest.pollers):
         return 0.0
     seconds = watch_s if watch_s is not None else _watched_s(interest, left_s)
-    tell(f"observing progress for {seconds:.1f} s")
+    note(f"observing progress for {seconds:.1f} s")
     until = time.monotonic() + seconds
     every_s = max(READ_EVERY_S, seconds / MAX_READINGS)
     while interest.pollers and time.monotonic() + every_s < until:
@@ -83,8 +81,8 @@ def _watch(
     return watch_s or 0.0
 
 
-def _watched_s(interest: Interest, left_s: float) -> float:
-    """Long enough for the timeouts of polls to be over, but for those that are too long."""
+def _watched_s(interest: ReadingPlan, left_s: float) -> float:
+    """The time in which the timeouts of polls pass, except those that are too long."""
     most_s = min(LONGEST_WATCHED_S, left_s * WATCHED_SHARE)
     outlasting = (timeout_s * 1.25 for timeout_s in interest.timeouts_s)
     return min(most_s, max((WATCHED_S, *(seconds for seconds in outlasting if seconds <= most_s))))
@@ -93,7 +91,7 @@ def _watched_s(interest: Interest, left_s: float) -> float:
 def settled_snapshot(
     address: str, *, within_s: float = 15.0, progress: Callable[[str], None] | None = None
 ) -> Snapshot:
-    """The first snapshot in which somebody waits and the same waits stand as a second before, or the last in time.
+    """Takes snapshots until one has waits, and the same ones as the one before; at the latest the last one in time.
 
     For a cluster that was started a moment ago and will hang in a moment.
     """

@@ -1,4 +1,4 @@
-"""Parts of dstack that run as processes of their own, and the messages between them and their parent.
+"""Child processes of dstack, and the messages that they exchange with their parent.
 
 A message is a line with its kind and the length of its payload, and then the payload. Children write messages to what
 was their standard output when they began; descriptor 1 itself then leads to standard error, so that nothing that Python
@@ -32,14 +32,14 @@ _CHUNK = 1 << 20
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """What one process sends another: its kind, a lower-case word, and a payload of any length."""
+    """A message: its kind, a lower-case word, and a payload of any length."""
 
     kind: str
     payload: bytes
 
 
 class Messages:
-    """The messages that arrive by a pipe, in order; iteration ends with the pipe."""
+    """The messages that arrive through a pipe, in order; iteration ends with the pipe."""
 
     def __init__(self, stream: IO[bytes]) -> None:
         self._stream = stream
@@ -85,7 +85,7 @@ class Messages:
 
 
 def send(stream: IO[bytes], kind: str, payload: bytes = b"") -> None:
-    """Writes a message; from several threads, one after the other."""
+    """Writes a message; several threads must take turns."""
     stream.write(f"{kind} {len(payload)}\n".encode() + payload)
     stream.flush()
 
@@ -123,9 +123,9 @@ def run_child(module: str) -> None:
 
 
 def die_with(parent: int) -> None:
-    """Has the kernel kill this process when the thread that started it ends, or when ``parent`` has ended already.
+    """Has the kernel kill this process when the thread that started it ends; ends it now if ``parent`` has ended.
 
-    It needs nothing of this process, which may hang in C and let no Python run.
+    This works even if the process hangs in C and runs no Python.
     """
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != parent:
@@ -133,5 +133,5 @@ def die_with(parent: int) -> None:
 
 
 def outlive_parent() -> None:
-    """Undoes :func:`die_with`, for who has something to end in order."""
+    """Undoes :func:`die_with`, for a process that must end something in order."""
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, 0)

@@ -1,9 +1,9 @@
-"""Takes snapshots in a process of their own, which can be ended at any time, whatever it waits for.
+"""Takes snapshots in a child process, which can be killed at any time, even while it is blocked.
 
 The arguments of the process are ADDRESS TIMEOUT_S DEADLINE WATCH_S [native] [locals] [pause]. It ends with the thread
-that has started it, and sends messages (see :mod:`dstack.child`): ``progress`` with what is being done; ``early`` and
-``snapshot`` with a snapshot file; or ``error`` with JSON: its class, what went wrong, what to do about it, and a
-traceback. DEADLINE is the ``time.monotonic()``, the same in all processes of a host, by which it is to end.
+that has started it, and sends messages (see :mod:`dstack.child`): ``progress`` with the current step; ``early`` and
+``snapshot`` with a snapshot file; or ``error`` with JSON: class, message, remedy and traceback. DEADLINE is the
+``time.monotonic()`` by which it must end; that clock is the same in all processes of a host.
 """
 
 from __future__ import annotations
@@ -21,63 +21,66 @@ from typing import IO, TYPE_CHECKING, Any
 from dstack import errors
 from dstack.child import Messages, send, start_child
 from dstack.errors import ClusterError, as_dstack_error
-from dstack.loading import Loading
+from dstack.gc_pause import GcPause
 
 if TYPE_CHECKING:  # the child is started before the rest is loaded
     from dstack.model import Snapshot
 
 LATE_S = 5.0
-"""What a snapshot may take beyond its timeout: for its process to start and to hand it over."""
+"""The time beyond the timeout in which the child process starts and hands over the snapshot."""
 HANDOVER_S = 1.0
-"""How long before it is killed the process stops to read."""
+"""The child process stops reading this long before it would be killed."""
 REAP_S = 1.0
-"""A process that was killed is waited for so long at most; the kernel may keep it longer."""
+"""The longest wait for a killed process; the kernel may keep it longer."""
 LONGER = "Use a longer timeout, or run dstack on a host with more free CPU time."
 
 
 class Collector:
-    """A live source of snapshots of one cluster. Each is taken by a child process that ends with it.
+    """A live source of snapshots of one cluster; a new child process takes each of them.
 
-    ``options`` are those of :func:`dstack.snapshot` that are to be on, by name; ``watch_s`` is its argument.
+    ``address`` may be a function, which is called for each snapshot. ``options`` are the names of the options of
+    :func:`dstack.snapshot` that are on; ``watch_s`` is its argument. Another thread can cancel it, even before it is
+    used: it ends a running snapshot and takes no more.
     """
 
     is_live = True
 
     def __init__(
         self,
-        address: str | None,
+        address: str | Callable[[], str | None] | None,
         timeout_s: float = 30.0,
         options: Collection[str] = (),
         watch_s: float | None = None,
     ) -> None:
-        self.name = address or os.environ.get("RAY_ADDRESS") or "auto"
-        self._address = address or ""
+        fixed = None if callable(address) else address
+        self.name = fixed or os.environ.get("RAY_ADDRESS") or "auto"
+        self.is_cancelled = False
+        self._address = address if callable(address) else lambda: fixed
         self._timeout_s = timeout_s
         self._options = options
         self._watch_s = watch_s
         self._lock = threading.Lock()
         self._child: subprocess.Popen[bytes] | None = None
-        self._is_cancelled = False
 
     def take(self, progress: Callable[[str], None], early: Callable[[Snapshot], None] | None = None) -> Snapshot:
-        """A new snapshot, at most :data:`LATE_S` after its timeout.
+        """Takes a snapshot, at most :data:`LATE_S` after its timeout.
 
-        ``progress`` gets in a few words what is being done, at first when the child has been started. ``early`` gets
-        the first sample, if there will be a second one.
-        The first sample, with a failure that says so, is the result where the second one does not end in time.
-        Raises :class:`dstack.DstackError`, also when it was cancelled meanwhile.
+        ``progress`` is called with a short description of each step, first when the child has been started. ``early``
+        is called with the first sample, if there will be a second one. If the second one times out, the result is the
+        first one with a failure. Raises :class:`dstack.DstackError`, also if it was cancelled.
         """
+        address = self._address() or ""
         deadline = time.monotonic() + self._limit_s
         with self._lock:
-            if self._is_cancelled:
+            if self.is_cancelled:
                 raise ClusterError("Cancelled.")
             times = (str(self._timeout_s), str(deadline - HANDOVER_S), str(self._watch_s or ""))
-            self._child = child = start_child("dstack.collector", self._address, *times, *self._options)
+            self._child = child = start_child("dstack.collector", address, *times, *self._options)
         assert child.stdout is not None
         try:
             return self._receive(Messages(child.stdout), deadline, progress, early)
         except EOFError:
-            raise ClusterError("Cancelled.") if self._is_cancelled else _why_ended(child) from None
+            raise ClusterError("Cancelled.") if self.is_cancelled else _why_ended(child) from None
         finally:
             child.kill()
             child.stdout.close()
@@ -125,16 +128,16 @@ class Collector:
         return self._timeout_s + (self._watch_s or 0.0) + LATE_S
 
     def cancel(self) -> None:
-        """Ends a ``take`` that is under way, at once, and all that would follow."""
+        """Ends a running :meth:`take` at once, and makes later ones fail."""
         with self._lock:
-            self._is_cancelled = True
+            self.is_cancelled = True
             if self._child is not None:
                 with contextlib.suppress(OSError):
                     self._child.kill()
 
 
 class _InChild(Exception):
-    """The traceback of an error in the child process, to be shown as the cause of that error here."""
+    """The traceback of an error in the child process, shown as the cause of that error here."""
 
     def __str__(self) -> str:
         return f"\n{self.args[0]}"
@@ -156,7 +159,7 @@ def _without_second_sample(first: Snapshot, limit_s: float) -> Snapshot:
 
 
 def _why_ended(child: subprocess.Popen[bytes]) -> ClusterError:
-    """What is to be said of a child without a result; it has closed its pipe, so it ends soon."""
+    """The error for a child without a result; it has closed its pipe, so it ends soon."""
     with contextlib.suppress(subprocess.TimeoutExpired):
         child.wait(REAP_S)
     how = "sent no result" if child.returncode is None else f"exited with code {child.returncode}"
@@ -169,9 +172,9 @@ def _why_ended(child: subprocess.Popen[bytes]) -> ClusterError:
 
 
 def main(messages: IO[bytes], arguments: list[str]) -> None:
-    """Takes one snapshot and sends it, as this module says."""
+    """Takes one snapshot and sends it, as the module's docstring describes."""
     address, timeout_s, deadline, watch_s, *options = arguments
-    with contextlib.suppress(BrokenPipeError):  # the parent has gone
+    with contextlib.suppress(BrokenPipeError):  # the parent has ended
         try:
             times = (float(timeout_s), float(deadline), float(watch_s) if watch_s else None)
             _take(messages, address or None, times, options)
@@ -189,11 +192,11 @@ def _take(
     messages: IO[bytes], address: str | None, times: tuple[float, float, float | None], options: Collection[str]
 ) -> None:
     timeout_s, deadline, watch_s = times
-    with Loading():
+    with GcPause():
         from dstack import capture
         from dstack.snapshot_file import dumps
 
-    gc.freeze()  # what was loaded stays: the collector need not look through it again
+    gc.freeze()  # loaded modules stay: the garbage collector need not scan them again
     left_s = min(timeout_s, deadline - (watch_s or 0.0) - time.monotonic())
     if left_s <= 0:
         raise ClusterError("The start of dstack took longer than the timeout.", LONGER)

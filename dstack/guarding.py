@@ -18,7 +18,7 @@ from dstack.api import DeadlockFound, resolved
 from dstack.collector import Collector
 from dstack.diagnosis import Diagnosis
 from dstack.errors import DstackError, UsageError
-from dstack.interruption import Interruption, is_breakable
+from dstack.interruption import InterruptibleCode, is_interruptible
 from dstack.model import Snapshot
 from dstack.probes.connection.own_cluster import own_worker
 from dstack.report.text import report_text
@@ -94,9 +94,9 @@ class guard:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         watch = self._end()
-        watch.interruption.end()
+        watch.interruptible.end()
         watch.finish()
-        if watch.is_broken:
+        if watch.is_interrupted:
             raise watch.found() from error
 
     async def __aenter__(self) -> guard:
@@ -108,14 +108,14 @@ class guard:
     ) -> None:
         watch = self._end()
         watch.is_over.set()
-        if watch.is_broken and (uncancel := getattr(watch.task, "uncancel", None)):  # from Python 3.11 on
+        if watch.is_interrupted and (uncancel := getattr(watch.task, "uncancel", None)):  # from Python 3.11 on
             uncancel()
         await asyncio.to_thread(watch.finish)
-        if watch.is_broken:
+        if watch.is_interrupted:
             raise watch.found() from error
 
     def __call__(self, function: F) -> F:
-        """The function with a guard of its own around each call."""
+        """Wraps a function; each call gets its own guard."""
         if inspect.iscoroutinefunction(function):
 
             @functools.wraps(function)
@@ -149,45 +149,44 @@ class guard:
 
 
 class _Watch:
-    """A thread that waits beside one piece of code, which runs in the thread that made this, or in ``task``."""
+    """A thread that watches one piece of code, which runs in the thread that made this object, or in ``task``."""
 
     def __init__(self, settings: _Settings, task: asyncio.Task[Any] | None) -> None:
         self.task = task
-        self.interruption = Interruption()
+        self.interruptible = InterruptibleCode()
         self.is_over = threading.Event()
         self._settings = settings
         self._os_thread_id = threading.get_native_id()
         self._is_main_thread = threading.current_thread() is threading.main_thread()
-        self._is_cancelled = False
+        self._is_task_cancelled = False
         self._hang: Hang | None = None
-        self._collector: Collector | None = None
+        self._collector = Collector(lambda: resolved(settings.address), settings.look_s)
         self._thread = threading.Thread(target=self._run, name="dstack.guard", daemon=True)
         self._thread.start()
         if settings.break_deadlock and task is None:
-            self.interruption.begin()
+            self.interruptible.begin()
 
     @property
-    def is_broken(self) -> bool:
-        """Whether the code was broken off."""
-        return self._is_cancelled or self.interruption.is_struck
+    def is_interrupted(self) -> bool:
+        """Whether the code was interrupted."""
+        return self._is_task_cancelled or self.interruptible.is_interrupted
 
     def found(self) -> DeadlockFound:
-        """The deadlock for which it was."""
+        """The deadlock for which it was interrupted."""
         assert self._hang is not None
         return DeadlockFound(self._hang.report, self._hang.snapshot, self._hang.diagnosis)
 
     def finish(self) -> None:
-        """The code has come back: ends a look that is under way, and waits for ``on_hang`` if that has begun."""
+        """Cancels a running snapshot once the code has returned, and waits for ``on_hang`` if that has begun."""
         self.is_over.set()
-        if self._collector is not None:
-            self._collector.cancel()
+        self._collector.cancel()
         self._thread.join()
 
     def _run(self) -> None:
         if self.is_over.wait(self._settings.timeout_s):
             return
         try:
-            hang = self._look()
+            hang = self._inspect()
         except DstackError as error:
             if not self.is_over.is_set():
                 print(f"dstack could not take a snapshot of the hang. {error}", file=sys.stderr)
@@ -199,19 +198,16 @@ class _Watch:
             self._settings.on_hang(hang)
         finally:
             if self._settings.break_deadlock and hang.left_alone is None:
-                self._break_off()
+                self._interrupt()
 
-    def _look(self) -> Hang:
-        settings = self._settings
-        collector = self._collector = Collector(resolved(settings.address), settings.look_s)
-        if self.is_over.is_set():
-            collector.cancel()
-        analysed = AnalysedSnapshot.of(collector.take(_ignore, _ignore))
-        left_alone = self._why_not(analysed) if settings.break_deadlock else None
-        return Hang(settings.timeout_s, analysed.snapshot, analysed.diagnosis, report_text(analysed), left_alone)
+    def _inspect(self) -> Hang:
+        analysed = AnalysedSnapshot.of(self._collector.take(_ignore, _ignore))
+        left_alone = self._why_left_alone(analysed) if self._settings.break_deadlock else None
+        report = report_text(analysed)
+        return Hang(self._settings.timeout_s, analysed.snapshot, analysed.diagnosis, report, left_alone)
 
-    def _why_not(self, analysed: AnalysedSnapshot) -> str | None:
-        """Why the code is not to be broken off, None where it is."""
+    def _why_left_alone(self, analysed: AnalysedSnapshot) -> str | None:
+        """The reason not to interrupt the code, or None to interrupt it."""
         diagnosis = analysed.diagnosis
         worker = own_worker(analysed.snapshot)
         deadlocks = [one for one in diagnosis.findings if one.kind == "deadlock" and one.confirmed]
@@ -224,11 +220,11 @@ class _Watch:
             return NOT_DEADLOCKED
         if not self._is_main_thread:
             return "Python can interrupt blocked calls only in the main thread"
-        return None if is_breakable() else "the program has its own SIGINT handler"
+        return None if is_interruptible() else "the program has its own SIGINT handler"
 
-    def _break_off(self) -> None:
+    def _interrupt(self) -> None:
         if self.task is None:
-            self.interruption.strike()
+            self.interruptible.interrupt()
             return
         with contextlib.suppress(RuntimeError):  # the loop has been closed
             self.task.get_loop().call_soon_threadsafe(self._cancel)
@@ -236,7 +232,7 @@ class _Watch:
     def _cancel(self) -> None:
         assert self.task is not None
         if not self.is_over.is_set():
-            self._is_cancelled = self.task.cancel()
+            self._is_task_cancelled = self.task.cancel()
 
 
 def _print_report(hang: Hang) -> None:

@@ -66,7 +66,7 @@ Cause = Literal[
 """Why something was not observed, for logic; ``Failure.reason`` says it to people.
 
 In this order: no answer in time; no connection; not allowed; the process or service has ended; the process has another
-pid where dstack looked, as in a container; the pid belongs to another process; a tool is not installed; an answer that
+pid where dstack runs, as in a container; the pid belongs to another process; a tool is not installed; an answer that
 cannot be parsed; only a part was given; memory that cannot be interpreted; anything else.
 """
 
@@ -628,7 +628,7 @@ class RepeatedCall(Model, frozen=True):
     number in the last 10 s, according to the task events; the last was made ``over_s`` after the first. ``first_at`` is
     when the first known call of the series was made, ``last_at`` when the newest ended, and ``longest_s`` the longest
     duration of one call. ``other_calls`` counts the other finished calls of the same caller in these 10 s. A caller
-    that computes between two calls looks the same; only its own state shows what else it does. Clocks are the caller's.
+    that computes between two calls has the same events; only its state shows its other work. Clocks are the caller's.
     """
 
     name: str
@@ -736,7 +736,7 @@ class Snapshot(Model, frozen=True, kw_only=True, omit_defaults=False):
 def is_at_hand(ref: Ref) -> bool:
     """Whether the value is with the holder of the ref, so that fetching it there takes no wait.
 
-    Values below 100 KiB stay in the memory of their owner, who alone knows their state; Ray's default (2.46 to 2.60).
+    Values below 100 KiB stay in the memory of their owner; only it knows their state; Ray's default (2.46 to 2.60).
     """
     return ref.state in ("FINISHED", "FAILED") and 0 <= ref.size_bytes < 100 * 1024
 

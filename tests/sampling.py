@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, cast
 
 from dstack.probes.node.probe import NodeProbe
-from dstack.probes.node.wire import ForeignPython, Options, RefusedPython, Target
+from dstack.probes.node.wire import ForeignPython, Options, Target, UnreadablePython
 
 Plain = dict[str, Any]
 """A part of an :class:`~dstack.probes.node.wire.Answer`, of which tests pick fields by variable names."""
@@ -31,7 +31,7 @@ Worker().get_objects([object()], -1)
 
 
 def target(
-    pid: int, worker_id: str = "w", *, port: int = 0, python: ForeignPython | RefusedPython | None = None
+    pid: int, worker_id: str = "w", *, port: int = 0, python: ForeignPython | UnreadablePython | None = None
 ) -> Target:
     """A driver; ``python`` is what :func:`dstack.probes.node_access.foreign_pythons.foreign_python` says of it."""
     found: Target = {"worker_id": worker_id, "pid": pid, "port": port, "is_driver": True}

@@ -7,8 +7,8 @@ from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
 from dstack.analysis.evidence.confirmation import confirmed_graph
-from dstack.analysis.evidence.coverage import coverage_of, has_holes
-from dstack.analysis.evidence.polling_loops import find_polls, with_polls_shown
+from dstack.analysis.evidence.coverage import coverage_of, has_coverage_gaps
+from dstack.analysis.evidence.polling_loops import find_polling_loops, with_polls_shown
 from dstack.analysis.evidence.sample_changes import with_reach
 from dstack.analysis.evidence.wait_durations import with_bounds
 from dstack.analysis.findings import find_all, verdict_of
@@ -41,7 +41,7 @@ def diagnose(snapshot: Snapshot, *, job: str | None = None, first: SampleIndex |
     if not snapshot.samples:
         coverage = coverage_of(snapshot)
         return Diagnosis(verdict="clear", incomplete=True, findings=(), vertices={}, coverage=coverage, job=job_id)
-    polls = find_polls(snapshot)
+    polls = find_polling_loops(snapshot)
     shown = with_polls_shown(with_reach(snapshot), polls)
     if first is None or shown is not snapshot:
         first = SampleIndex(shown, shown.samples[0], polls=polls)
@@ -53,7 +53,7 @@ def diagnose(snapshot: Snapshot, *, job: str | None = None, first: SampleIndex |
     verdict = verdict_of(findings[0]) if findings else "blocked" if outside else "clear"
     return Diagnosis(
         verdict=verdict,
-        incomplete=verdict != "deadlock" and has_holes(snapshot, vertices),
+        incomplete=verdict != "deadlock" and has_coverage_gaps(snapshot, vertices),
         findings=findings,
         vertices=vertices,
         coverage=coverage_of(snapshot),
@@ -63,7 +63,7 @@ def diagnose(snapshot: Snapshot, *, job: str | None = None, first: SampleIndex |
     )
 
 
-class Interest(NamedTuple):
+class ReadingPlan(NamedTuple):
     """What to read again: ``workers`` in a second sample, ``pollers`` several times before it.
 
     ``tasks`` are those of which it matters since when they are in their states. ``timeouts_s`` are those of the
@@ -80,7 +80,7 @@ class Interest(NamedTuple):
     has_waits: bool = False
 
 
-def of_interest(snapshot: Snapshot) -> Interest:
+def plan_readings(snapshot: Snapshot) -> ReadingPlan:
     """The workers to look at again, and the tasks that findings will be about, the most telling first.
 
     Looked at again are all that take part in what seems stuck in the first sample, may stand still, or wait with a
@@ -88,7 +88,7 @@ def of_interest(snapshot: Snapshot) -> Interest:
     a scheduler that may be placing it just now; and those whose stacks could not be read.
     """
     if not snapshot.samples:
-        return Interest(set(), [])
+        return ReadingPlan(set(), [])
     first = SampleIndex(snapshot, snapshot.samples[0])
     reduced = ReducedGraph(first, wait_for_graph(first))
     still = {key for chain in reduced.chains if may_be_stalled(reduced, chain) for key in chain.waiters}
@@ -109,7 +109,7 @@ def of_interest(snapshot: Snapshot) -> Interest:
     timeouts = tuple(vertex.wait.timeout_s or 0.0 for vertex in pollers if vertex.wait)
     workers |= {vertex.worker_id for vertex in waits_outside(reduced) if vertex.worker_id}
     starting = {task.owner_id for task in pending_setups(first)}
-    return Interest(
+    return ReadingPlan(
         workers=workers | polling | starting,
         tasks=_tasks_of_interest(reduced),
         may_stand_still=bool(still or in_groups),

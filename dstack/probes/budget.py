@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 RPC_TIMEOUT_S = 3.0
 AGENTS_SHARE = 0.08
-"""The part of a sample's time that is kept for asking Ray's agents about processes that could not be read."""
+"""The part of a sample's time that is reserved for Ray's agents, which read unreadable processes."""
 
 
 @dataclass(frozen=True, slots=True)

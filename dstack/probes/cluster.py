@@ -29,18 +29,18 @@ from dstack.words import plural
 
 Progress = Callable[[str], None]
 Answers = Mapping[str, CoreWorkerStats]
-"""What core workers have answered, by worker id."""
+"""The answers of core workers, by worker id."""
 TIMES_TIMEOUT_S = 0.5
 ENDED_TIMEOUT_S = 1.5
-"""Twice what two requests take with as many tasks as the GCS keeps."""
+"""Twice the time of two requests with as many tasks as the GCS keeps."""
 MAX_SETUP_NODES = 100
-"""The most nodes on which installations of runtime environments are looked for."""
+"""The most nodes on which installations of runtime environments are searched."""
 NO_NODE = "the GCS lists no live node: it has just started, or it lost its state"
 RESTARTED = "the GCS restarted and lost the state of the cluster"
 
 
 class ClusterProbe:
-    """Takes samples of one cluster; a context manager, so that nothing of it stays in the cluster.
+    """Takes samples of one cluster; a context manager, which removes its probes from the cluster.
 
     Raises :class:`dstack.errors.ClusterError` on construction when the cluster cannot be reached.
     """
@@ -62,7 +62,7 @@ class ClusterProbe:
     def __exit__(self, *exc: object) -> None:
         self._readers.close()
 
-    def look(self, deadline_s: float) -> None:
+    def take_first_sample(self, deadline_s: float) -> None:
         """Sample 1: everything, within ``deadline_s``."""
         budget = Budget.of(1, deadline_s)
         self._progress("reading the control plane")
@@ -73,12 +73,11 @@ class ClusterProbe:
         wanted = {worker.worker_id for worker in self._inventory.workers}
         self._sample(self._inventory, wanted, budget, Extras(children=True))
 
-    def look_again(self, worker_ids: Iterable[str], deadline_s: float, *, with_setups: bool = False) -> None:
-        """Sample 2: the state of all, and the processes of these workers, begun after sample 1 has ended everywhere.
+    def take_second_sample(self, worker_ids: Iterable[str], deadline_s: float, *, with_setups: bool = False) -> None:
+        """Sample 2, after sample 1 has ended everywhere: the state of all, the processes of these and of new workers.
 
-        ``with_setups`` also finds the runtime environments that are being installed.
-        The processes of workers that are new since then are read as well. When the control plane is gone by then, that
-        is a failure in the snapshot, and there is no second sample.
+        ``with_setups`` also finds the runtime environments that are being installed. If the control plane has ended
+        meanwhile, the snapshot gets a failure instead of a second sample.
         """
         budget = Budget.of(2, deadline_s)
         known = {worker.worker_id for worker in self._inventory.workers}
@@ -98,10 +97,10 @@ class ClusterProbe:
         self._sample(inventory, {*worker_ids, *(worker.worker_id for worker in new)}, budget, extras)
 
     def read_quickly(self, worker_ids: Iterable[str], deadline_s: float) -> None:
-        """A partial sample between the two: the processes of some workers, and the unfinished tasks of these.
+        """A partial sample between the two: the processes of some workers, and their unfinished tasks.
 
-        What fails with a process or a core worker is no failure of the snapshot: only what it shows counts. A node that
-        is given up is one: the second sample leaves it out.
+        A failed process or core worker is no failure of the snapshot. A node that is given up is one: the second sample
+        leaves it out.
         """
         budget = Budget.of(2, deadline_s)
         wanted = {*worker_ids}
@@ -122,7 +121,7 @@ class ClusterProbe:
         )
 
     def _placed(self, readings: Iterable[Reading], workers: Iterable[Worker]) -> dict[str, Process]:
-        """The processes of a quick reading by worker id; an answer that is malformed shows none."""
+        """The processes of a partial sample by worker id, without those of malformed answers."""
         node_of = {worker.worker_id: worker.node_id for worker in workers}
         processes: dict[str, Process] = {}
         for reading in readings:
@@ -137,19 +136,19 @@ class ClusterProbe:
         return self._record.assembly.add(reading.nodes, reading.answer, sample, among, reading.clock_ahead_s)
 
     def ask_times(self, task_ids: Sequence[str], deadline_s: float) -> None:
-        """Begins to ask since when these tasks are in their states; :meth:`snapshot` takes in the answer."""
+        """Requests since when these tasks are in their states; :meth:`snapshot` adds the reply."""
         if task_ids and deadline_s > 0:
             timeout_s = min(TIMES_TIMEOUT_S, deadline_s)
             self._record.task_times = begin(lambda: ask_task_times(self.cluster, task_ids, timeout_s))
 
     def ask_ended_tasks(self, deadline_s: float) -> None:
-        """Begins to ask which tasks failed and which calls are repeated; :meth:`snapshot` takes in the answer."""
+        """Requests which tasks failed and which calls are repeated; :meth:`snapshot` adds the reply."""
         timeout_s = min(ENDED_TIMEOUT_S, deadline_s)
         if timeout_s > 0 and any(not job.is_dead for job in self._inventory.jobs):
             self._record.ended_tasks = begin(lambda: self._ended_tasks(timeout_s))
 
     def _ended_tasks(self, timeout_s: float) -> EndedTasks:
-        """Of all hosts' clocks the one that is farthest behind decides what is long ago."""
+        """The earliest time that any host's clock may show now."""
         jobs = self._inventory.jobs
         behind_s = min(
             (self._record.assembly.with_host(n).clock_ahead_s or 0.0 for n in self._inventory.nodes), default=0.0
@@ -157,14 +156,14 @@ class ClusterProbe:
         return ask_ended_tasks(self.cluster, jobs, timeout_s, time.time() + min(0.0, behind_s))
 
     def snapshot(self) -> Snapshot:
-        """All that has been observed so far."""
+        """The snapshot of everything observed so far."""
         return self._record.snapshot(self.cluster, self._inventory, self._liveness)
 
     def _note(self, failures: Iterable[Failure]) -> None:
         self._record.failures += failures
 
     def _second_inventory(self, budget: Budget) -> Inventory | None:
-        """What the control plane lists now; None, with a failure, where that is not the same cluster."""
+        """The control plane's current inventory; None, with a failure, if it is not the same cluster."""
         try:
             inventory = take_inventory(self.cluster, budget.rpc_timeout_s(), budget.sample)
         except ClusterError as error:
@@ -179,7 +178,7 @@ class ClusterProbe:
     # The steps of a sample
 
     def _sample(self, inventory: Inventory, wanted: set[str], budget: Budget, extras: Extras) -> None:
-        """Asks all core workers of the inventory, and reads the processes of the wanted ones meanwhile."""
+        """Asks all core workers of the inventory, and reads the wanted processes meanwhile."""
         self._liveness.note_listed(inventory)
         workers = self._liveness.to_ask(inventory.workers)
         asking = begin(lambda: self._ask(workers, budget))
@@ -286,7 +285,7 @@ class ClusterProbe:
         )
 
     def _arrived_calls(self, answers: Answers, budget: Budget) -> dict[str, int]:
-        """Of the calls that seem to be queued at an actor: those known to be there, with their attempts."""
+        """The calls that have certainly arrived at their actor, with their attempts."""
         queued = _queued_calls(answers.values())
         if not queued:
             return {}

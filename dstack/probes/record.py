@@ -1,4 +1,4 @@
-"""What was observed of one cluster so far, from which snapshots are made."""
+"""Collects the observations of one cluster, and makes snapshots of them."""
 
 from __future__ import annotations
 
@@ -36,9 +36,9 @@ from dstack.version import __version__
 
 @dataclass
 class Record:
-    """The samples and partial readings, what failed, and what the task events say as soon as that is known.
+    """Samples, partial samples, failures, and requests for task events.
 
-    ``held_tasks`` are those of which some process held a result in the last sample.
+    ``held_tasks`` are the tasks with a result that a process held in the last sample.
     """
 
     began: float = field(default_factory=time.monotonic)
@@ -53,12 +53,12 @@ class Record:
     held_tasks: set[str] = field(default_factory=set)
 
     def note_held(self, refs: Iterable[Ref]) -> None:
-        """Notes whose results the processes of a sample hold."""
+        """Notes the tasks whose results the processes of a sample hold."""
         held = (ref.ref for ref in refs if ref.local_uses and not ref.ref.startswith(ACTOR_HANDLE))
         self.held_tasks = set(map(producer_task_id, held))
 
     def failures_of(self, sample: int) -> list[Failure]:
-        """What failed in one sample."""
+        """The failures of one sample."""
         return [failure for failure in self.failures if failure.sample == sample]
 
     def add_setups(self, answer: wire.Answer) -> None:
@@ -71,7 +71,7 @@ class Record:
         return round(at - self.began, 4)
 
     def snapshot(self, cluster: Cluster, inventory: Inventory, liveness: Liveness) -> Snapshot:
-        """All of it; waits for the times of tasks, if they were asked for."""
+        """The snapshot; waits for the times of tasks, if they were requested."""
         nodes = tuple(map(self.assembly.with_host, inventory.nodes))
         ended = self.ended_tasks.result() if self.ended_tasks else EndedTasks()
         return Snapshot(
@@ -101,7 +101,7 @@ class Record:
         )
 
     def not_retried(self, failed: Iterable[FailedTask]) -> Iterable[FailedTask]:
-        """The tasks that their owners do not try again, and whether their results are held."""
+        """The failed tasks that their owners do not retry, with whether their results are held."""
         unfinished = {task.task_id for sample in self.samples[-1:] for task in sample.tasks}
         for task in failed:
             if task.task_id not in unfinished:
@@ -109,7 +109,7 @@ class Record:
 
 
 def _setup(data: wire.SetupData) -> EnvironmentSetup:
-    """Its checked value. Raises :class:`MalformedAnswer`."""
+    """Validates an installation. Raises :class:`MalformedAnswer`."""
     try:
         return msgspec.convert(data, EnvironmentSetup)
     except msgspec.ValidationError as error:
@@ -123,7 +123,7 @@ def awaited_refs(processes: Iterable[Process]) -> set[str]:
 
 
 def waiting_children(samples: Iterable[Sample]) -> bool:
-    """Whether a child process waits for something that can be known: then its wait needs a second reading."""
+    """Whether a child process has a wait with known dependencies, which needs a second reading."""
     processes = (worker.process for sample in samples for worker in sample.workers if worker.process)
     children = (child for process in processes for child in process.children)
     return any(
@@ -134,7 +134,7 @@ def waiting_children(samples: Iterable[Sample]) -> bool:
 
 
 def _owners(samples: Iterable[Sample]) -> set[str]:
-    """The workers that own the refs that are waited for."""
+    """The owners of the refs that waits depend on."""
     processes = (worker.process for sample in samples for worker in sample.workers if worker.process)
     return {owner for call in _calls(processes) for owner in call.owners}
 

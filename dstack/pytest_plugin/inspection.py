@@ -12,7 +12,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from dstack.analysis.evidence.coverage import has_holes
+from dstack.analysis.evidence.coverage import has_coverage_gaps
 from dstack.analysis.findings import is_stuck, verdict_of
 from dstack.analysis.views.analysed_snapshot import AnalysedSnapshot
 from dstack.collector import Collector
@@ -67,16 +67,12 @@ class Inspector:
     def __init__(self, item: pytest.Item, settings: Settings) -> None:
         self._settings = settings
         self._file_name = _file_name(item.nodeid)
-        self._collector: Collector | None = None
-        self.is_cancelled = False
+        self._collector = Collector(self._address, TIMEOUT_S)
 
     def inspect(self, *, keep: bool = False) -> Inspection:
         """Takes a snapshot, and saves it if ``keep`` is set. Raises :class:`dstack.DstackError`."""
-        collector = self._collector = Collector(self._address(), TIMEOUT_S)
-        if self.is_cancelled:
-            collector.cancel()
         path = self._settings.directory / self._file_name if keep and self._settings.directory else None
-        snapshot = collector.take(lambda _: None, lambda early: _save_if_possible(early, path))
+        snapshot = self._collector.take(lambda _: None, lambda early: _save_if_possible(early, path))
         whole = AnalysedSnapshot.of(snapshot, job=_own_job(snapshot))
         shown = _without_reported(whole, self._settings.reported)
         left_out = len(whole.diagnosis.findings) - len(shown.diagnosis.findings)
@@ -85,9 +81,12 @@ class Inspector:
 
     def cancel(self) -> None:
         """Ends a running snapshot at once, and prevents later ones."""
-        self.is_cancelled = True
-        if self._collector is not None:
-            self._collector.cancel()
+        self._collector.cancel()
+
+    @property
+    def is_cancelled(self) -> bool:
+        """Whether it was cancelled."""
+        return self._collector.is_cancelled
 
     def _address(self) -> str:
         if self._settings.address:
@@ -125,7 +124,7 @@ def _without_reported(analysed: AnalysedSnapshot, reported: set[Key]) -> Analyse
 
     findings = tuple(finding for finding in diagnosis.findings if not is_old(finding))
     verdict = verdict_of(findings[0]) if findings else "clear"
-    incomplete = verdict != "deadlock" and has_holes(snapshot, diagnosis.vertices)
+    incomplete = verdict != "deadlock" and has_coverage_gaps(snapshot, diagnosis.vertices)
     shown = msgspec.structs.replace(diagnosis, findings=findings, verdict=verdict, incomplete=incomplete)
     return replace(analysed, diagnosis=shown)
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from dstack.interruption import Interruption
+from dstack.interruption import InterruptibleCode
 from dstack.pytest_plugin.settings import Settings
 from dstack.visible import visible_lines
 
@@ -49,7 +49,7 @@ class Phase:
         self._left_s = left_s
         self._is_main_thread = threading.current_thread() is threading.main_thread()
         self._thread_id = threading.get_ident()
-        self._interruption = Interruption()
+        self._interruption = InterruptibleCode()
         self._over = threading.Event()
         self._inspector: Inspector | None = None
         self._watch = threading.Thread(target=self._run, name="dstack", daemon=True)
@@ -118,7 +118,7 @@ class Phase:
         self.failure = self.failure or text
         for _ in range(MAX_INTERRUPTIONS):
             position = self._position()
-            if not (self._is_main_thread and self._interruption.strike()) or self._over.wait(GRACE_S):
+            if not (self._is_main_thread and self._interruption.interrupt()) or self._over.wait(GRACE_S):
                 break
             if self._position() != position and self._over.wait(max(GRACE_S, self._timeout_s or 0)):
                 break

@@ -2,62 +2,75 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Sequence
+from collections.abc import Container, Iterator, Sequence
 from statistics import median
-from typing import Any
+from typing import TypeVar
 
 import msgspec
 
 from dstack.analysis.index.ranks import Ranks
 from dstack.analysis.naming import names
-from dstack.analysis.naming.vertex_details import VertexDetails, details_of, source_line
+from dstack.analysis.naming.vertex_details import details_of, source_line
 from dstack.analysis.stacks.app_threads import call_in_words
 from dstack.analysis.views.analysed_snapshot import AnalysedSnapshot
-from dstack.analysis.views.distributed_stack import alike
+from dstack.analysis.views.distributed_stack import group_similar
 from dstack.diagnosis import FailedBefore, Finding, GroupWait, OutsideWait, Since, Step, Target, Vertex, Wait
 from dstack.model import Process, Snapshot, Thread
+from dstack.report.check_schema import (
+    Bounds,
+    Document,
+    DocumentBlocker,
+    DocumentChild,
+    DocumentCoverage,
+    DocumentFailedBefore,
+    DocumentFailure,
+    DocumentFinding,
+    DocumentGroupCall,
+    DocumentMember,
+    DocumentOutside,
+    DocumentTarget,
+    DocumentThread,
+    DocumentTiming,
+    DocumentWait,
+    Ranked,
+)
 from dstack.snapshot_file import to_json
 from dstack.vertex_keys import Key
 
-SCHEMA = "dstack.check/1"
 MANY = 1000
-"""Lists of members longer than this are shortened to one of each kind of pending ones, with their number."""
-FIELDS = tuple(name for name in VertexDetails.__struct_fields__ if name not in ("frames", "on_cpu", "ranks"))
-OUTSIDE = tuple(name for name in OutsideWait.__struct_fields__ if name != "since")
-Json = dict[str, Any]
+"""Longer lists of members are shortened: of similar pending members only the first is listed, with their number."""
+Shape = TypeVar("Shape")
 
 
 def check_json(analysed: AnalysedSnapshot) -> bytes:
     """The diagnosis as JSON, indented, with a newline at its end."""
-    document = _Document(analysed).build()
+    document = _DocumentBuilder(analysed).build()
     return msgspec.json.format(to_json(document), indent=2) + b"\n"
 
 
-class _Document:
+class _DocumentBuilder:
     def __init__(self, analysed: AnalysedSnapshot) -> None:
         self._snapshot = analysed.snapshot
         self._diagnosis = analysed.diagnosis
         self._index = analysed.first_index
-        self._targets: dict[Key, Json] = {}
+        self._targets: dict[Key, DocumentTarget] = {}
 
-    def build(self) -> Json:
+    def build(self) -> Document:
+        diagnosis = self._diagnosis
         return {
-            "schema": SCHEMA,
-            "verdict": self._diagnosis.verdict,
-            "incomplete": self._diagnosis.incomplete,
-            "job": self._diagnosis.job,
-            "findings": [self._finding(finding) for finding in self._diagnosis.findings],
-            "failed_before": [_failure(one) for one in self._diagnosis.failed_before],
-            "outside_ray": [self._outside(wait) for wait in self._diagnosis.outside],
-            "child_processes": [self._child(*child) for child in self._index.children()],
+            "schema": "dstack.check/1",
+            "verdict": diagnosis.verdict,
+            "incomplete": diagnosis.incomplete,
+            "job": diagnosis.job,
+            "findings": [self._finding(finding) for finding in diagnosis.findings],
+            "failed_before": [_failed_before(failed) for failed in diagnosis.failed_before],
+            "outside_ray": [_outside(wait) for wait in diagnosis.outside],
+            "child_processes": [self._child(worker_id, child) for worker_id, child in self._index.children()],
             "coverage": self._coverage(),
-            "timing": self._timing(),
+            "timing": _timing(self._snapshot),
         }
 
-    def _outside(self, wait: OutsideWait) -> Json:
-        return {**{name: getattr(wait, name) for name in OUTSIDE}, "since_s": _bounds(wait.since)}
-
-    def _finding(self, finding: Finding) -> Json:
+    def _finding(self, finding: Finding) -> DocumentFinding:
         return {
             "kind": finding.kind,
             "confirmed": finding.confirmed,
@@ -72,38 +85,43 @@ class _Document:
             "watched_s": finding.watched_s,
             "since_s": _bounds(finding.since),
             "progress": msgspec.to_builtins(finding.progress),
-            "failed_before": [_failure(one) for one in finding.failed_before],
+            "failed_before": [_failed_before(failed) for failed in finding.failed_before],
             "members": self._members(finding.members),
             "blocked_behind": self._members(
                 finding.blocked_behind, {*finding.members, *finding.blocked_behind, *finding.helpers}
             ),
             "polled_by": self._members(finding.polled_by),
-            "final_blockers": [
-                {
-                    **self._member(self._diagnosis.vertices[blocker.vertex]),
-                    "alike": 0,
-                    "waiters_direct": blocker.waiters_direct,
-                    "waiters_total": blocker.waiters_total,
-                }
-                for blocker in finding.final_blockers
-            ],
+            "final_blockers": list(self._final_blockers(finding)),
         }
 
-    def _members(self, keys: Sequence[Key], within: Container[Key] | None = None) -> list[Json]:
-        """Everybody; of very many, of pending ones that are alike only the first, with how many more are."""
+    def _final_blockers(self, finding: Finding) -> Iterator[DocumentBlocker]:
+        for blocker in finding.final_blockers:
+            yield {
+                **self._member(self._diagnosis.vertices[blocker.vertex]),
+                "waiters_direct": blocker.waiters_direct,
+                "waiters_total": blocker.waiters_total,
+            }
+
+    def _members(self, keys: Sequence[Key], within: Container[Key] | None = None) -> list[DocumentMember]:
+        """All members; of very many similar pending ones only the first, with the number of the others."""
         vertices = self._diagnosis.vertices
-        groups = [[key] for key in keys] if len(keys) <= MANY else alike(vertices, keys)
-        return [{**self._member(vertices[first], within), "alike": len(more)} for first, *more in groups]
+        groups = [[key] for key in keys] if len(keys) <= MANY else group_similar(vertices, keys)
+        return [self._member(vertices[first], within, len(others)) for first, *others in groups]
 
-    def _member(self, vertex: Vertex, within: Container[Key] | None = None) -> Json:
-        """A vertex with what it waits for; of that, only what is ``within`` a finding that it is behind."""
-        who = details_of(self._index, vertex)
-        fields = {name: getattr(who, name) for name in FIELDS}
-        waits = [self._wait(vertex.wait, within)] if vertex.wait else []
-        since = _bounds(vertex.since)
-        return {**fields, **_ranks(who.ranks), "never": vertex.never, "since_s": since, "waits_for": waits}
+    def _member(self, vertex: Vertex, within: Container[Key] | None = None, similar: int = 0) -> DocumentMember:
+        """A vertex with its dependencies, of which only those ``within`` a finding if that is given."""
+        details = details_of(self._index, vertex)
+        values = {
+            **msgspec.structs.asdict(details),
+            **_ranks(details.ranks),
+            "never": vertex.never,
+            "since_s": _bounds(vertex.since),
+            "waits_for": [self._wait(vertex.wait, within)] if vertex.wait else [],
+            "alike": similar,
+        }
+        return msgspec.convert(values, DocumentMember)
 
-    def _wait(self, wait: Wait, within: Container[Key] | None) -> Json:
+    def _wait(self, wait: Wait, within: Container[Key] | None) -> DocumentWait:
         targets = (target for group in wait.groups for target in group.targets)
         return {
             "kind": wait.kind_name,
@@ -119,20 +137,20 @@ class _Document:
             "targets": [self._target(target) for target in targets if within is None or target.vertex in within],
         }
 
-    def _target(self, target: Target) -> Json:
+    def _target(self, target: Target) -> DocumentTarget:
         if target.vertex not in self._targets:
             vertex = self._diagnosis.vertices[target.vertex]
-            who = details_of(self._index, vertex)
+            details = details_of(self._index, vertex)
             self._targets[target.vertex] = {
+                "ref": None,
                 "execution": vertex.label,
                 "task_id": vertex.task_id,
-                "task_name": who.task_name,
-                "actor_id": who.actor_id,
+                "task_name": details.task_name,
+                "actor_id": details.actor_id,
             }
-        return {"ref": target.ref, **self._targets[target.vertex]}
+        return {**self._targets[target.vertex], "ref": target.ref}
 
-    def _child(self, worker_id: str, child: Process) -> Json:
-        """A process that a worker has started, with where its threads are."""
+    def _child(self, worker_id: str, child: Process) -> DocumentChild:
         return {
             "worker_id": worker_id,
             "pid": child.pid,
@@ -143,43 +161,53 @@ class _Document:
             "threads": [self._thread(thread) for thread in child.threads],
         }
 
-    def _thread(self, thread: Thread) -> Json:
+    def _thread(self, thread: Thread) -> DocumentThread:
         frames = self._snapshot.frames_of(thread)
-        own = names.user_frame(frames) or (frames[0] if frames else None)
+        frame = names.user_frame(frames) or (frames[0] if frames else None)
         return {
             "thread": thread.name,
             "on_cpu": thread.on_cpu,
             "torn": thread.torn,
             "waits_in": call_in_words(thread.call) or None,
-            "file": own.file if own else None,
-            "line": own.line if own else None,
-            "function": own.function if own else None,
-            "source": source_line(self._index, own) if own else None,
+            "file": frame.file if frame else None,
+            "line": frame.line if frame else None,
+            "function": frame.function if frame else None,
+            "source": source_line(self._index, frame) if frame else None,
         }
 
-    def _coverage(self) -> Json:
+    def _coverage(self) -> DocumentCoverage:
         coverage = self._diagnosis.coverage
-        failures = [
-            {name: getattr(failure, name) for name in failure.__struct_fields__} for failure in coverage.failures
-        ]
         return {
             "nodes": {"seen": coverage.nodes.observed, "total": coverage.nodes.total},
             "workers": {"seen": coverage.workers.observed, "total": coverage.workers.total},
-            "access": coverage.access,
-            "failures": failures,
-        }
-
-    def _timing(self) -> Json:
-        pauses = pauses_ms(self._snapshot)
-        return {
-            "total_s": self._snapshot.total_s,
-            "sample_s": [round(sample.ended_s - sample.began_s, 4) for sample in self._snapshot.samples],
-            "pause_ms": {"median": round(median(pauses), 2), "max": max(pauses)} if pauses else None,
+            "access": dict(coverage.access.items()),
+            "failures": [_fields_of(failure, DocumentFailure) for failure in coverage.failures],
         }
 
 
-def _call_on_group(wait: GroupWait) -> Json:
-    """A call on a process group: which ranks are in it, and of which at least one must come."""
+def _fields_of(value: msgspec.Struct, shape: type[Shape]) -> Shape:
+    """The fields of a struct that a type of the document names."""
+    return msgspec.convert(msgspec.structs.asdict(value), shape)
+
+
+def _failed_before(failed: FailedBefore) -> DocumentFailedBefore:
+    return _fields_of(failed, DocumentFailedBefore)
+
+
+def _outside(wait: OutsideWait) -> DocumentOutside:
+    return msgspec.convert({**msgspec.structs.asdict(wait), "since_s": _bounds(wait.since)}, DocumentOutside)
+
+
+def _timing(snapshot: Snapshot) -> DocumentTiming:
+    pauses = pauses_ms(snapshot)
+    return {
+        "total_s": snapshot.total_s,
+        "sample_s": [round(sample.ended_s - sample.began_s, 4) for sample in snapshot.samples],
+        "pause_ms": {"median": round(median(pauses), 2), "max": max(pauses)} if pauses else None,
+    }
+
+
+def _call_on_group(wait: GroupWait) -> DocumentGroupCall:
     call, group = wait.call, wait.call.group
     return {
         "library": group.library,
@@ -195,23 +223,17 @@ def _call_on_group(wait: GroupWait) -> Json:
     }
 
 
-def _ranks(ranks: Ranks) -> Json:
-    """In which run it has which rank, in which dimensions, and the labels of the program."""
-    fields = {name: getattr(ranks, name) for name in Ranks.__struct_fields__}
-    return {**fields, "dimensions": dict(ranks.dimensions), "labels": dict(ranks.labels)}
+def _ranks(ranks: Ranks) -> Ranked:
+    values = {**msgspec.structs.asdict(ranks), "dimensions": dict(ranks.dimensions), "labels": dict(ranks.labels)}
+    return msgspec.convert(values, Ranked)
 
 
-def _failure(failed: FailedBefore) -> Json:
-    return {name: getattr(failed, name) for name in failed.__struct_fields__}
-
-
-def _bounds(since: Since | None) -> Json:
-    """For how many seconds it has lasted; null where nothing is known."""
+def _bounds(since: Since | None) -> Bounds:
     return {"at_least": since.at_least_s if since else None, "at_most": since.at_most_s if since else None}
 
 
 def pauses_ms(snapshot: Snapshot) -> list[float]:
-    """An upper bound on each look's pause of its process, 0 where it was read without one."""
+    """Upper bounds on the pauses of all processes in milliseconds, 0 for those that were read without one."""
     processes = [w.process for sample in snapshot.samples for w in sample.workers if w.process]
     children = [child.paused_ms for process in processes for child in process.children]
     return [process.paused_ms for process in processes] + children

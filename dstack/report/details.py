@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 import msgspec
 from rich.console import Console
@@ -11,9 +11,10 @@ from rich.tree import Tree
 from dstack.analysis.findings import is_stuck
 from dstack.analysis.naming import names
 from dstack.analysis.naming.sentences import TORN_STACK
+from dstack.analysis.stacks.activity import Activity
 from dstack.analysis.views.analysed_snapshot import AnalysedSnapshot
-from dstack.analysis.views.distributed_stack import alike, roots, stitch, vertices_in
-from dstack.analysis.views.thread_pages import Stacks, Strand
+from dstack.analysis.views.distributed_stack import group_similar, roots, stitch, vertices_in
+from dstack.analysis.views.thread_pages import Stacks, ThreadSummary
 from dstack.diagnosis import Diagnosis, Finding
 from dstack.report.finding import remark_rows
 from dstack.report.rows import print_lines, print_rows
@@ -25,6 +26,7 @@ from dstack.words import plural
 SHOWN_STACKS = 3
 SHOWN_STEPS, SHOWN_STEPS_IN_DETAILS = 12, 200
 SHOWN_CHILDREN = 10
+VERBS: Mapping[Activity, str] = {"waiting": "waits", "running": "runs", "off CPU": "rests"}
 
 
 def print_details(console: Console, analysed: AnalysedSnapshot) -> None:
@@ -78,7 +80,7 @@ def _print_stacks(console: Console, analysed: AnalysedSnapshot, findings: Sequen
 def _beginnings(diagnosis: Diagnosis, findings: Sequence[Finding]) -> Iterator[list[Key]]:
     for finding in findings:
         beginnings = roots(diagnosis.vertices, {*finding.members, *finding.blocked_behind, *finding.helpers})
-        yield from alike(diagnosis.vertices, beginnings)
+        yield from group_similar(diagnosis.vertices, beginnings)
 
 
 def _print_children(console: Console, analysed: AnalysedSnapshot) -> None:
@@ -118,12 +120,12 @@ def _process(ranks: str, pid: int) -> str:
     return f"{ranks}, pid {pid}" if ranks else f"pid {pid}"
 
 
-def _strand_text(stacks: Stacks, strand: Strand, sources: Sources) -> SafeText:
+def _strand_text(stacks: Stacks, strand: ThreadSummary, sources: Sources) -> SafeText:
     """A thread of a child process: what it is in, and the line of the user's code that is nearest."""
-    text = SafeText(f"{strand.name} ", no_wrap=True, overflow="ellipsis").append(f"{strand.doing} ", "bold")
+    text = SafeText(f"{strand.name} ", no_wrap=True, overflow="ellipsis").append(f"{VERBS[strand.activity]} ", "bold")
     frames = stacks.frames_of(strand.key)
     frame = names.user_frame(frames) or (frames[0] if frames else None)
-    if strand.doing == "waits":
+    if strand.activity == "waiting":
         text.append(f"in {strand.words}  ")
     if strand.is_torn:
         text.append(f"({TORN_STACK})  ", "yellow")

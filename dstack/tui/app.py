@@ -19,7 +19,7 @@ from dstack.tui.host import Status
 from dstack.tui.key_help import help_keys, palette_commands
 from dstack.tui.messages import SnapshotEnded, SnapshotFailed, SnapshotProgress, SnapshotTaken
 from dstack.tui.snapshot_taker import SnapshotTaker
-from dstack.tui.source import Look, Source
+from dstack.tui.source import NumberedSnapshot, Source
 from dstack.tui.text_file import write_text
 from dstack.tui.views.base import View
 from dstack.tui.views.registry import VIEWS
@@ -30,7 +30,7 @@ from dstack.words import plural
 
 PERIODS_S: tuple[int | None, ...] = (None, 5, 15, 60)
 """The periods of automatic snapshots, in the order in which ``a`` selects them."""
-KEPT_LOOKS = 50
+KEPT_SNAPSHOTS = 50
 TICK_S = 1.0
 PALETTE_CLOSES_S = 0.1
 """After so long, the command palette is no longer on the screen."""
@@ -60,7 +60,7 @@ class DstackApp(App[int]):
         Binding(
             "space", "freeze", "Freeze", id="app.freeze", tooltip="Keep the snapshot shown; new ones are still taken"
         ),
-        Binding("o", "open_place", "Open", id="app.open", tooltip="Open the line of code in $EDITOR", show=False),
+        Binding("o", "open_location", "Open", id="app.open", tooltip="Open the line of code in $EDITOR", show=False),
         Binding("y", "copy_this", "Copy", id="app.copy", tooltip="Copy what the selected line is about", show=False),
         Binding("s", "save", "Save", id="app.save", tooltip="Save the snapshot to a file", show=False),
         Binding("e", "export", "Export", id="app.export", tooltip="Write this view to a text file", show=False),
@@ -71,8 +71,8 @@ class DstackApp(App[int]):
     def __init__(self, source: Source) -> None:
         super().__init__()
         self.source = source
-        self.looks: list[Look] = []
-        self.shown: Look | None = None
+        self.snapshots: list[NumberedSnapshot] = []
+        self.shown: NumberedSnapshot | None = None
         self.status = Status(source=source.name)
         self._taker = SnapshotTaker(source, self)
 
@@ -85,7 +85,7 @@ class DstackApp(App[int]):
 
     def action_take_snapshot(self) -> None:
         """Take another snapshot, after the one in progress if there is one."""
-        if self._taker.start(self.looks[-1].number if self.looks else 0):
+        if self._taker.start(self.snapshots[-1].number if self.snapshots else 0):
             self._update(doing="connecting")
 
     def on_snapshot_progress(self, message: SnapshotProgress) -> None:
@@ -94,16 +94,16 @@ class DstackApp(App[int]):
 
     def on_snapshot_taken(self, message: SnapshotTaken) -> None:
         """Keep the snapshot, instead of its own preliminary form, and show it unless the views are frozen."""
-        look = message.look
-        if self.looks and self.looks[-1].number == look.number:
-            self.looks.pop()
-        self.looks = [*self.looks, look][-KEPT_LOOKS:]
+        snapshot = message.snapshot
+        if self.snapshots and self.snapshots[-1].number == snapshot.number:
+            self.snapshots.pop()
+        self.snapshots = [*self.snapshots, snapshot][-KEPT_SNAPSHOTS:]
         if self.status.is_frozen and self.shown is not None:
-            self._update(newer=look.number - self.shown.number, trouble="")
+            self._update(newer=snapshot.number - self.shown.number, trouble="")
             return
-        self.shown = look
+        self.shown = snapshot
         self._update(trouble="")
-        self._view.offer(look)
+        self._view.offer(snapshot)
 
     def on_snapshot_failed(self, message: SnapshotFailed) -> None:
         """Show the error and its remedy; the last snapshot stays on the screen."""
@@ -132,11 +132,11 @@ class DstackApp(App[int]):
         if self.screen_stack and self._view.is_mounted:  # a tick may come after the last screen was removed
             self._view.refresh_top()
 
-    def show_look(self, look: Look) -> None:
+    def show_snapshot(self, snapshot: NumberedSnapshot) -> None:
         """Show one of the snapshots in all views, and freeze them unless it is the newest."""
-        self.shown = look
-        self._update(is_frozen=look is not self.looks[-1], newer=self.looks[-1].number - look.number)
-        self._view.offer(look)
+        self.shown = snapshot
+        self._update(is_frozen=snapshot is not self.snapshots[-1], newer=self.snapshots[-1].number - snapshot.number)
+        self._view.offer(snapshot)
 
     def action_every(self) -> None:
         """Select the next period of automatic snapshots."""
@@ -148,8 +148,8 @@ class DstackApp(App[int]):
     def action_freeze(self) -> None:
         """Keep the shown snapshot, or show the newest again; new ones are taken in both cases."""
         self._update(is_frozen=not self.status.is_frozen, newer=0)
-        if not self.status.is_frozen and self.looks:
-            self.shown = self.looks[-1]
+        if not self.status.is_frozen and self.snapshots:
+            self.shown = self.snapshots[-1]
             self._view.offer(self.shown)
             self._update()
 
@@ -216,7 +216,7 @@ class DstackApp(App[int]):
         first, *others = text.splitlines() or [""]
         self.notify(f"Copied: {first}" + (f" and {plural(len(others), 'more line')}" if others else ""))
 
-    def action_open_place(self) -> None:
+    def action_open_location(self) -> None:
         """Open the line under the cursor in the editor."""
         location = self._view.to_open()
         if location is None:
@@ -230,7 +230,7 @@ class DstackApp(App[int]):
         if self.shown is None:
             self.notify("No snapshot yet.", severity="warning")
             return
-        snapshot = self.shown.snapshot
+        snapshot = self.shown.analysed.snapshot
         at = time.strftime("%Y%m%d-%H%M%S", time.localtime(snapshot.taken_at))
         await self._write("Save the snapshot to", f"dstack-{at}.json.gz", lambda path: save(snapshot, path))
 

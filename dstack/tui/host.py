@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
-from dstack.tui.source import Look
+from dstack.tui.source import NumberedSnapshot
 from dstack.vertex_keys import Key
 
 
@@ -30,14 +30,14 @@ class Status:
 class Host(Protocol):
     """The application, as views know it: its snapshots, its status, and the ways to another view or snapshot."""
 
-    looks: list[Look]
-    shown: Look | None
+    snapshots: list[NumberedSnapshot]
+    shown: NumberedSnapshot | None
     status: Status
 
     def go_to(self, mode: str, vertex: Key) -> None:
         """Switch to the view of this mode and select a vertex there."""
         ...
 
-    def show_look(self, look: Look) -> None:
+    def show_snapshot(self, snapshot: NumberedSnapshot) -> None:
         """Show one of the snapshots in all views, and freeze them."""
         ...

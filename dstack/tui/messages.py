@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from textual.message import Message
 
 from dstack.errors import DstackError
-from dstack.tui.source import Look
+from dstack.tui.source import NumberedSnapshot
 
 
 @dataclass
@@ -21,7 +21,7 @@ class SnapshotProgress(Message):
 class SnapshotTaken(Message):
     """A snapshot has been taken and analysed."""
 
-    look: Look
+    snapshot: NumberedSnapshot
 
 
 @dataclass

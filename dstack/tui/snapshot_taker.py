@@ -12,7 +12,7 @@ from textual.app import App
 from dstack.errors import as_dstack_error
 from dstack.model import Snapshot
 from dstack.tui.messages import SnapshotEnded, SnapshotFailed, SnapshotProgress, SnapshotTaken
-from dstack.tui.source import Look, Source
+from dstack.tui.source import NumberedSnapshot, Source
 
 
 class SnapshotTaker:
@@ -63,11 +63,15 @@ class SnapshotTaker:
 
         def early(snapshot: Snapshot) -> None:
             is_live = self._source.is_live
-            post(SnapshotTaken(Look.of(last + 1 if is_live else next(numbers), snapshot, is_final=not is_live)))
+            post(
+                SnapshotTaken(
+                    NumberedSnapshot.of(last + 1 if is_live else next(numbers), snapshot, is_final=not is_live)
+                )
+            )
 
         try:
             snapshot = self._source.take(progress, early)
-            post(SnapshotTaken(Look.of(next(numbers), snapshot)))
+            post(SnapshotTaken(NumberedSnapshot.of(next(numbers), snapshot)))
         except Exception as error:
             post(SnapshotFailed(as_dstack_error(error)))
         finally:

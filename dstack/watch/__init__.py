@@ -1,4 +1,4 @@
-"""Watches a cluster until it is told to stop: cheap looks, a full one when something does not move, and who is told."""
+"""Watches a cluster until it is stopped: polls it, takes snapshots if something makes no progress, and alerts."""
 
 from __future__ import annotations
 
@@ -7,27 +7,27 @@ import signal
 from concurrent.futures import Future
 from types import FrameType
 
-from dstack.ending import Tidying
+from dstack.signals import CleanUp
 from dstack.watch.settings import Settings
 
 __all__ = ["Settings", "Terminated", "watch"]
 
 
 class Terminated(BaseException):
-    """SIGTERM has come: the watch is to end, and has."""
+    """SIGTERM has ended the watch."""
 
 
 def watch(settings: Settings) -> None:
-    """Watches on and on; whatever is under way when it ends is ended with it.
+    """Watches a cluster until a signal ends it, together with its current work.
 
-    Raises :class:`Terminated` on SIGTERM, KeyboardInterrupt on Ctrl-C, and :class:`dstack.DstackError` where it cannot
-    begin. What waits for others' answers does so in another thread, so that a signal is heeded at once.
+    Raises :class:`Terminated` on SIGTERM, KeyboardInterrupt on Ctrl-C, and :class:`dstack.DstackError` if it cannot
+    connect at first. All waiting for replies is done in another thread, so that signals take effect at once.
     """
     signal.signal(signal.SIGTERM, _end)
     from dstack.probes.connection.background import begin
     from dstack.watch.loop import Watch  # loads Ray, which takes a moment
 
-    with Tidying():
+    with CleanUp():
         signal.signal(signal.SIGTERM, _terminate)
         one = Watch(settings)
         try:
@@ -39,7 +39,7 @@ def watch(settings: Settings) -> None:
 
 
 def _await(running: Future[None]) -> None:
-    """Waits for its end or a signal; a lock would miss the signal that comes just before it is waited for (3.11)."""
+    """Waits for its end or a signal; a lock would miss a signal that comes just before the wait (CPython 3.11)."""
     reader, writer = os.pipe()
     os.set_blocking(writer, False)
     signal.set_wakeup_fd(writer)

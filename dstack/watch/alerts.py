@@ -1,14 +1,14 @@
-"""Which findings of a snapshot are new, which last, which have merged and which are over.
+"""Which findings of a snapshot are new, lasting, merged or over.
 
-A finding is a set of places: its members, each a task's attempt, thread or coroutine at a line. Counts, durations and
-what is blocked behind differ from snapshot to snapshot and do not matter. From one snapshot to the next, findings of
-one kind that share places are paired one to one, those first that share most. Then
+A finding is a set of positions: its members, each a task's attempt, thread or coroutine at a line. Counts, durations
+and what is blocked behind it are ignored, since they differ between snapshots. Findings of one kind that share
+positions in two consecutive snapshots are paired one to one, those first that share most. Then
 
-- a pair is one finding that lasts, however it has grown or shrunk;
-- a finding without a predecessor is new, also where it has split off from one that lasts;
-- a finding without a successor has merged, if its places are now part of another one, and is over otherwise.
+- a pair is one lasting finding, however it has grown or shrunk;
+- a finding without a predecessor is new, also if it has split off from a lasting one;
+- a finding without a successor has merged if its positions are now part of another one, and is over otherwise.
 
-What one snapshot does not prove is reported only when a later one shows that nothing in it has moved.
+A finding that one snapshot does not prove is reported only when a later one shows that nothing in it has moved.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Set
 from dataclasses import dataclass, replace
 
-from dstack.analysis.evidence.coverage import seen_workers
+from dstack.analysis.evidence.coverage import read_workers
 from dstack.analysis.findings import verdict_of
 from dstack.analysis.index.sample_index import SampleIndex
 from dstack.analysis.naming.vertex_details import details_of
@@ -26,79 +26,78 @@ from dstack.analysis.views.analysed_snapshot import AnalysedSnapshot
 from dstack.diagnosis import Diagnosis, Finding, FindingKind, Vertex
 from dstack.model import Snapshot, actor_of_task
 
-MOST_MEMBERS = 1000
-"""So many members of one finding are remembered."""
+MAX_MEMBERS = 1000
+"""The most members of one finding that are remembered."""
 
-Place = tuple[str, str, str]
-"""Who, as a task's attempt or a vertex key; and the file and line it is at, if any."""
+Position = tuple[str, str, str]
+"""A task's attempt or a vertex key; and its file and line, if any."""
 
 
-@dataclass(frozen=True)
-class Sighting:
-    """A finding that concerns a watch: what it is known by, and the tasks and workers that take part."""
+@dataclass(frozen=True, slots=True)
+class KnownFinding:
+    """A finding as the watch remembers it: its positions, and the tasks and workers that take part in it."""
 
     kind: FindingKind
     summary: str
-    places: frozenset[Place]
+    positions: frozenset[Position]
     tasks: frozenset[str]
     workers: frozenset[str]
     began_s: float
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Changes:
-    """What a snapshot tells that was not known before it; ``new`` are findings of its diagnosis by their index.
+    """What a snapshot changes; ``new`` has the indices of new findings in its diagnosis.
 
-    ``merged`` are findings that were known as their own, each with the one that lasts and that they are part of now.
+    ``merged`` has findings that have become part of another one, each with that lasting finding.
     """
 
     new: tuple[int, ...] = ()
-    lasting: tuple[Sighting, ...] = ()
-    merged: tuple[tuple[Sighting, Sighting], ...] = ()
-    over: tuple[Sighting, ...] = ()
+    lasting: tuple[KnownFinding, ...] = ()
+    merged: tuple[tuple[KnownFinding, KnownFinding], ...] = ()
+    over: tuple[KnownFinding, ...] = ()
 
 
-class Sightings:
-    """The findings that last, as far as is known.
+class FindingTracker:
+    """The findings that last.
 
-    ``doubtful`` are those that are not told yet, since they are no more than likely and do not stand for
-    ``stuck_after_s`` seconds yet.
+    ``unproven`` are not reported yet: one snapshot does not prove them, and they have not lasted ``stuck_after_s``.
     """
 
     def __init__(self, stuck_after_s: float) -> None:
         self._stuck_after_s = stuck_after_s
-        self.lasting: tuple[Sighting, ...] = ()
-        self.doubtful: tuple[Sighting, ...] = ()
+        self.lasting: tuple[KnownFinding, ...] = ()
+        self.unproven: tuple[KnownFinding, ...] = ()
         self._tracked: frozenset[str] = frozenset()
 
-    def take(self, analysed: AnalysedSnapshot, now_s: float) -> Changes:
-        """Compares a new snapshot with what is known.
+    def update(self, analysed: AnalysedSnapshot, now_s: float) -> Changes:
+        """Compares a new snapshot with the known findings.
 
-        Over is only what is not seen any more though all who took part could be seen.
+        A finding is over only if it is absent from the snapshot and all its workers were read or have ended.
         """
         found = {
-            index: _sighting(analysed, finding, now_s)
+            index: _known_finding(analysed, finding, now_s)
             for index, finding in enumerate(analysed.diagnosis.findings)
             if verdict_of(finding) != "blocked"
         }
         before = dict(enumerate(self.lasting))
-        heirs = _paired(before, found)
-        lasting = {index: replace(found[index], began_s=before[old].began_s) for old, index in heirs.items()}
+        successors = _paired(before, found)
+        lasting = {index: replace(found[index], began_s=before[old].began_s) for old, index in successors.items()}
         merged: list[tuple[int, int]] = []
-        gone: list[Sighting] = []
+        absent: list[KnownFinding] = []
         for old, one in before.items():
-            if old in heirs:
+            if old in successors:
                 continue
-            into = _absorbing(one, before, heirs, found)
+            into = _absorbing(one, before, successors, found)
             if into is None:
-                gone.append(one)
+                absent.append(one)
             else:
                 merged.append((old, into))
                 lasting[into] = replace(lasting[into], began_s=min(lasting[into].began_s, one.began_s))
-        new, self.doubtful = self._reported_and_doubtful(analysed.diagnosis, found, lasting)
-        over = tuple(one for one in gone if _were_seen(one.workers, analysed.snapshot))
-        hidden = [one for one in gone if one not in over]
-        self.lasting = (*hidden, *lasting.values(), *new.values())
+        new, self.unproven = self._reported_and_unproven(analysed.diagnosis, found, lasting)
+        over = tuple(one for one in absent if _were_read(one.workers, analysed.snapshot))
+        unread = [one for one in absent if one not in over]
+        self.lasting = (*unread, *lasting.values(), *new.values())
         return Changes(
             new=tuple(new),
             lasting=tuple(lasting.values()),
@@ -106,12 +105,12 @@ class Sightings:
             over=over,
         )
 
-    def _reported_and_doubtful(
-        self, diagnosis: Diagnosis, found: Mapping[int, Sighting], lasting: Mapping[int, Sighting]
-    ) -> tuple[dict[int, Sighting], tuple[Sighting, ...]]:
-        """Of the findings that have no predecessor: those to be reported now, and those that are doubtful yet."""
-        new: dict[int, Sighting] = {}
-        doubtful: list[Sighting] = []
+    def _reported_and_unproven(
+        self, diagnosis: Diagnosis, found: Mapping[int, KnownFinding], lasting: Mapping[int, KnownFinding]
+    ) -> tuple[dict[int, KnownFinding], tuple[KnownFinding, ...]]:
+        """Divides the findings without a predecessor: those to report now, and those that are unproven."""
+        new: dict[int, KnownFinding] = {}
+        unproven: list[KnownFinding] = []
         for index, one in found.items():
             if index in lasting:
                 continue
@@ -119,89 +118,98 @@ class Sightings:
             if _is_certain(diagnosis.findings[index]) or now_s - one.began_s >= self._stuck_after_s:
                 new[index] = one
             else:
-                doubtful.append(one)
-        return new, tuple(doubtful)
+                unproven.append(one)
+        return new, tuple(unproven)
 
-    def _since_first(self, one: Sighting) -> Sighting:
-        """The same since it, more or less of it was seen first, if no place in it has changed since then."""
-        before = (old.began_s for old in (*self.doubtful, *self.lasting) if _is_unmoved(old, one))
+    def _since_first(self, one: KnownFinding) -> KnownFinding:
+        """The finding since its first snapshot, in which it may have had more or fewer members, at the same lines."""
+        before = (old.began_s for old in (*self.unproven, *self.lasting) if _is_unmoved(old, one))
         return replace(one, began_s=min(before, default=one.began_s))
 
     def track(self, present: Set[str]) -> None:
-        """Remembers who of those that take part is there now, to be compared with later looks."""
-        parts = {part for sighting in self.lasting for part in (*sighting.tasks, *sighting.workers)}
+        """Remembers which tasks and workers of the findings are present now, to compare with later polls."""
+        parts = {part for finding in self.lasting for part in (*finding.tasks, *finding.workers)}
         self._tracked = frozenset(parts & present)
 
-    def is_touched(self, present: Set[str]) -> bool:
-        """Whether somebody who takes part in a finding is not there any more."""
+    def has_progress(self, present: Set[str]) -> bool:
+        """Whether a tracked task or worker of a finding is absent now."""
         return not self._tracked <= present
 
 
-def _paired(before: Mapping[int, Sighting], found: Mapping[int, Sighting]) -> dict[int, int]:
-    """The successors of findings: pairs that share places, the closest first, each finding in one pair at most."""
-    holders: dict[tuple[FindingKind, Place], list[int]] = defaultdict(list)
+def _paired(before: Mapping[int, KnownFinding], found: Mapping[int, KnownFinding]) -> dict[int, int]:
+    """The successors of findings: pairs that share positions, the closest first, each finding in one pair at most."""
+    holders: dict[tuple[FindingKind, Position], list[int]] = defaultdict(list)
     for index, one in found.items():
-        for place in one.places:
-            holders[one.kind, place].append(index)
+        for position in one.positions:
+            holders[one.kind, position].append(index)
     shared = Counter(
-        (old, index) for old, one in before.items() for place in one.places for index in holders[one.kind, place]
+        (old, index)
+        for old, one in before.items()
+        for position in one.positions
+        for index in holders[one.kind, position]
     )
 
     def closeness(pair: tuple[int, int]) -> tuple[int, int, float]:
         old, index = pair
-        return -shared[pair], len(before[old].places) + len(found[index].places), before[old].began_s
+        return -shared[pair], len(before[old].positions) + len(found[index].positions), before[old].began_s
 
-    heirs: dict[int, int] = {}
-    taken: set[int] = set()
+    successors: dict[int, int] = {}
+    paired: set[int] = set()
     for old, index in sorted(shared, key=closeness):
-        if old not in heirs and index not in taken:
-            heirs[old] = index
-            taken.add(index)
-    return heirs
+        if old not in successors and index not in paired:
+            successors[old] = index
+            paired.add(index)
+    return successors
 
 
 def _absorbing(
-    one: Sighting, before: Mapping[int, Sighting], heirs: Mapping[int, int], found: Mapping[int, Sighting]
+    one: KnownFinding,
+    before: Mapping[int, KnownFinding],
+    successors: Mapping[int, int],
+    found: Mapping[int, KnownFinding],
 ) -> int | None:
-    """Which finding that lasts has got places of this one that it did not have before; None where none has."""
-    for old, index in heirs.items():
-        if before[old].kind == one.kind and (one.places & found[index].places) - before[old].places:
+    """The lasting finding that has gained positions of this one; None without one."""
+    for old, index in successors.items():
+        if before[old].kind == one.kind and (one.positions & found[index].positions) - before[old].positions:
             return index
     return None
 
 
-def _is_unmoved(old: Sighting, one: Sighting) -> bool:
-    """Whether one of the two is part of the other: findings may grow and shrink while all in them stay in place."""
-    return old.kind == one.kind and bool(old.places) and (old.places <= one.places or one.places <= old.places)
+def _is_unmoved(old: KnownFinding, one: KnownFinding) -> bool:
+    """Whether one of the two contains the other: a finding may grow and shrink while its members do not move."""
+    if old.kind != one.kind or not old.positions:
+        return False
+    return old.positions <= one.positions or one.positions <= old.positions
 
 
 def _is_certain(finding: Finding) -> bool:
-    """Whether one snapshot proves it: everybody was seen twice alike, and nothing is assumed."""
+    """Whether one snapshot proves it: both samples agree, and nothing is assumed."""
     return finding.confirmed and finding.kind != "stalled"
 
 
-def _were_seen(workers: Set[str], snapshot: Snapshot) -> bool:
-    """Whether each of them was looked at, or is not there any more."""
+def _were_read(workers: Set[str], snapshot: Snapshot) -> bool:
+    """Whether each of these workers was read, or has ended."""
     alive = {worker.worker_id for worker in snapshot.workers}
-    return not (workers & alive) - seen_workers(snapshot)
+    return not (workers & alive) - read_workers(snapshot)
 
 
-def _sighting(analysed: AnalysedSnapshot, finding: Finding, now_s: float) -> Sighting:
+def _known_finding(analysed: AnalysedSnapshot, finding: Finding, now_s: float) -> KnownFinding:
     index = analysed.first_index
-    vertices = _telling(analysed.diagnosis.vertices[key] for key in finding.members)
+    vertices = _remembered(analysed.diagnosis.vertices[key] for key in finding.members)
     tasks = frozenset(vertex.task_id for vertex in vertices if vertex.task_id)
-    workers = {vertex.worker_id for vertex in vertices} | {worker for task in tasks for worker in _tellers(index, task)}
-    return Sighting(
+    workers = {vertex.worker_id for vertex in vertices}
+    workers.update(worker for task in tasks for worker in _workers_of(index, task))
+    return KnownFinding(
         kind=finding.kind,
         summary=finding.summary,
-        places=frozenset(_place(index, vertex) for vertex in vertices),
+        positions=frozenset(_position(index, vertex) for vertex in vertices),
         tasks=tasks,
         workers=frozenset(worker for worker in workers if worker),
         began_s=now_s,
     )
 
 
-def _tellers(index: SampleIndex, task_id: str) -> Iterator[str | None]:
+def _workers_of(index: SampleIndex, task_id: str) -> Iterator[str | None]:
     """The workers that know of a task: its owner, and its actor's."""
     task = index.tasks.get(task_id)
     actor = index.actors.get(actor_of_task(task_id) or "")
@@ -209,12 +217,12 @@ def _tellers(index: SampleIndex, task_id: str) -> Iterator[str | None]:
     yield actor.worker_id if actor else None
 
 
-def _telling(members: Iterable[Vertex]) -> list[Vertex]:
-    """So many of them as are remembered: those that run before those that are pending."""
-    return heapq.nsmallest(MOST_MEMBERS, members, key=lambda vertex: (vertex.worker_id is None, str(vertex.key)))
+def _remembered(members: Iterable[Vertex]) -> list[Vertex]:
+    """At most :data:`MAX_MEMBERS` members, running ones before pending ones."""
+    return heapq.nsmallest(MAX_MEMBERS, members, key=lambda vertex: (vertex.worker_id is None, str(vertex.key)))
 
 
-def _place(index: SampleIndex, vertex: Vertex) -> Place:
-    who = details_of(index, vertex)
-    name = f"{who.task_id}/{who.attempt or 0}" if who.task_id else str(vertex.key)
-    return name, who.file or "", str(who.line or "")
+def _position(index: SampleIndex, vertex: Vertex) -> Position:
+    details = details_of(index, vertex)
+    name = f"{details.task_id}/{details.attempt or 0}" if details.task_id else str(vertex.key)
+    return name, details.file or "", str(details.line or "")

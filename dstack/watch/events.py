@@ -1,4 +1,4 @@
-"""Tells what happens in a watch: one line for each event."""
+"""Prints the events of a watch, one line each."""
 
 from __future__ import annotations
 
@@ -13,31 +13,31 @@ from dstack.snapshot_file import to_json
 from dstack.visible import visible
 
 STANDARD_OUTPUT, STANDARD_ERROR = 1, 2
-MOST_TEXT = 500
-"""So many characters of an event's text are told."""
+MAX_TEXT = 500
+"""The most characters of an event's text that are printed."""
 WITHIN_S = 2.0
-"""Who reads has so long to make room for an event."""
+"""How long a full pipe may delay an event before the event is dropped."""
 _ATOMIC = 4096
-"""A pipe that can be written to takes so many bytes at once, pipe(7)."""
+"""The bytes that a writable pipe accepts at once, pipe(7)."""
 
 
 class Events:
-    """A line each on standard error, and where ``as_json`` a line of JSON on standard output.
+    """Prints a line for each event to standard error, and with ``as_json`` a line of JSON to standard output.
 
-    Nothing is raised, and nobody is waited for in earnest, when they are not read any more: the watch goes on for its
-    files, its command and its metrics. What finds no room in time is left out.
+    If a stream is closed or not read any more, nothing is raised and no write blocks for long: the watch continues for
+    its files, its command and its metrics. An event that cannot be written in time is dropped.
     """
 
     def __init__(self, *, as_json: bool = False) -> None:
         self._as_json = as_json
         self._lock = threading.Lock()
-        self._cut: set[int] = set()  # where a line was written in part
+        self._cut: set[int] = set()  # the streams in which the last line is incomplete
 
-    def tell(self, event: str, text: str, *, within_s: float = WITHIN_S, **fields: object) -> None:
-        """An event by its name, in words, and for JSON with its fields."""
+    def emit(self, event: str, text: str, *, within_s: float = WITHIN_S, **fields: object) -> None:
+        """Prints an event: its name and its text, in JSON also its fields."""
         now = time.time()
         shown = visible(text)
-        shown = shown if len(shown) <= MOST_TEXT else f"{shown[:MOST_TEXT]}..."
+        shown = shown if len(shown) <= MAX_TEXT else f"{shown[:MAX_TEXT]}..."
         line = f"{time.strftime('%Y-%m-%d %H:%M:%S', time.localtime(now))}  {event:8}  {shown}\n"
         self._write(STANDARD_ERROR, line.encode(errors="backslashreplace"), within_s)
         if self._as_json:
@@ -61,7 +61,7 @@ class Events:
 
 
 def _unwritten(stream: int, data: bytes, deadline: float) -> bytes:
-    """What of the data could not be written by then, piece by piece so that no write blocks."""
+    """Writes in pieces so that no write blocks; returns the data that could not be written by the deadline."""
     poll = select.poll()
     poll.register(stream, select.POLLOUT)
     with contextlib.suppress(OSError):

@@ -1,4 +1,4 @@
-"""What a watch knows of the cluster and of itself, in numbers."""
+"""The numbers that a watch publishes about the cluster and about itself."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ from dataclasses import dataclass, field
 
 from dstack.diagnosis import Diagnosis, FindingKind, Ratio
 
-NOBODY = Ratio(observed=0, total=0)
+NONE_OF_NONE = Ratio(observed=0, total=0)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Figures:
-    """Numbers at one moment.
+    """The numbers at one moment.
 
-    ``findings`` last now, by kind; ``found`` are all there have been. ``waits`` by kind and ``oldest_wait_s``, for how
-    long one has lasted at least, are those of the last full look, or none when nothing stands still any more, and so
-    are ``nodes_seen`` and ``workers_seen``. ``answered`` are the workers that the last cheap look was answered by.
+    ``findings`` are the lasting ones, by kind; ``found`` are all since the start. ``waits`` by kind, ``oldest_wait_s``
+    (the age of the oldest of them, at least), ``nodes_seen`` and ``workers_seen`` are those of the last snapshot;
+    ``waits`` is empty while everything makes progress. ``answered`` counts the workers that answered the last poll.
     """
 
     is_up: bool = False
@@ -27,15 +27,15 @@ class Figures:
     waits: Mapping[str, int] = field(default_factory=dict)
     oldest_wait_s: float = 0.0
     longest_unmoved_s: float = 0.0
-    answered: Ratio = NOBODY
-    nodes_seen: Ratio = NOBODY
-    workers_seen: Ratio = NOBODY
-    looks: int = 0
-    full_looks: int = 0
+    answered: Ratio = NONE_OF_NONE
+    nodes_seen: Ratio = NONE_OF_NONE
+    workers_seen: Ratio = NONE_OF_NONE
+    polls: int = 0
+    snapshots: int = 0
 
 
 def waits_of(diagnosis: Diagnosis) -> tuple[dict[str, int], float]:
-    """How many waits there are of each kind, and for how long the oldest has lasted at least, in s."""
+    """The number of waits of each kind, and the age of the oldest one, at least, in s."""
     waiting = [vertex for vertex in diagnosis.vertices.values() if vertex.wait and vertex.is_counted]
     oldest = max((vertex.since.at_least_s or 0.0 for vertex in waiting if vertex.since), default=0.0)
     return dict(Counter(vertex.wait.kind_name for vertex in waiting if vertex.wait)), oldest

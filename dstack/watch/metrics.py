@@ -1,4 +1,4 @@
-"""What a watch knows, for Prometheus, by its official client."""
+"""Serves the figures of a watch to Prometheus, through its official client."""
 
 from __future__ import annotations
 
@@ -16,13 +16,14 @@ from dstack.errors import UsageError
 from dstack.watch.figures import Figures, spent_s
 
 LOOPBACK = "127.0.0.1"
-TOLD = [kind for kind in get_args(FindingKind) if KIND_OF[kind].VERDICT != "blocked"]
+REPORTED_KINDS = [kind for kind in get_args(FindingKind) if KIND_OF[kind].VERDICT != "blocked"]
 
 
 def serve(place: str, figures: Callable[[], Figures]) -> str:
-    """Serves what ``figures`` gives at ``[HOST:]PORT``, by default to this host only; port 0 is any.
+    """Serves the current figures at ``[HOST:]PORT`` and returns the URL.
 
-    Gives the URL. Raises :class:`dstack.UsageError` if nothing can listen there.
+    By default only this host can connect; port 0 chooses a free port. Raises :class:`dstack.UsageError` if the address
+    cannot be used.
     """
     host, _, port = place.rpartition(":")
     host = host.strip("[]") or LOOPBACK
@@ -39,7 +40,7 @@ def serve(place: str, figures: Callable[[], Figures]) -> str:
 
 
 class _Figures(Collector):
-    """Collected by the client for each request."""
+    """The metrics, which the client collects for each request."""
 
     def __init__(self, figures: Callable[[], Figures]) -> None:
         self._figures = figures
@@ -50,12 +51,12 @@ class _Figures(Collector):
     def collect(self) -> Iterator[Metric]:
         now = self._figures()
         yield GaugeMetricFamily("dstack_up", "1 if the cluster answered the last poll, else 0.", now.is_up)
-        findings = {kind: now.findings.get(kind, 0) for kind in TOLD}
+        findings = {kind: now.findings.get(kind, 0) for kind in REPORTED_KINDS}
         yield _by_kind(GaugeMetricFamily("dstack_findings", "Current findings, by kind.", labels=["kind"]), findings)
         reported = CounterMetricFamily(
             "dstack_findings_reported", "Findings reported since the start, by kind.", labels=["kind"]
         )
-        yield _by_kind(reported, {kind: now.found.get(kind, 0) for kind in TOLD})
+        yield _by_kind(reported, {kind: now.found.get(kind, 0) for kind in REPORTED_KINDS})
         waits = GaugeMetricFamily(
             "dstack_waits",
             "Waits in the last snapshot, by kind; none while everything makes progress.",
@@ -79,8 +80,8 @@ class _Figures(Collector):
             "dstack_snapshot_workers", "observed", "Workers and drivers in the last snapshot", now.workers_seen
         )
         yield from _of_all("dstack_snapshot_nodes", "observed", "Nodes in the last snapshot", now.nodes_seen)
-        yield CounterMetricFamily("dstack_glances", "Polls of the counters, without stacks.", now.looks)
-        yield CounterMetricFamily("dstack_snapshots", "Snapshots, with stacks.", now.full_looks)
+        yield CounterMetricFamily("dstack_glances", "Polls of the counters, without stacks.", now.polls)
+        yield CounterMetricFamily("dstack_snapshots", "Snapshots, with stacks.", now.snapshots)
         yield CounterMetricFamily(
             "dstack_cpu_seconds",
             "CPU time of dstack on this host, with its child processes.",
@@ -90,7 +91,7 @@ class _Figures(Collector):
 
 
 def _of_all(name: str, which: str, text: str, ratio: Ratio) -> Iterator[Metric]:
-    """How many there are, and of how many of them something is true."""
+    """Two gauges: the total, and the part with a property."""
     yield GaugeMetricFamily(name, f"{text}.", ratio.total)
     yield GaugeMetricFamily(f"{name}_{which}", f"{text}, those {which}.", ratio.observed)
 

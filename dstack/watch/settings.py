@@ -1,4 +1,4 @@
-"""What the user wants of a watch."""
+"""The settings of a watch."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Settings:
-    """What ``dstack watch`` is given; times in seconds, ``share`` of one core for full looks on average."""
+    """The options of ``dstack watch``; times in seconds. ``share`` is the average part of one core for snapshots."""
 
     address: str | None
     directory: str

@@ -1,7 +1,7 @@
-"""What has not moved since when, as cheap looks show it, and when that is worth a full one.
+"""What has made no progress since when, by polls, and when that is worth a snapshot.
 
-Three things can stand still: a task that the same worker runs, a task that its owner has in the same state, and a
-driver or busy worker that counts nothing new. A long healthy task stands as well as a hung one: only a full look tells.
+Three things can be without progress: a task that the same worker runs, a task that its owner has in the same state, and
+a driver or busy worker whose counters do not change. Only a snapshot distinguishes a hung task from a long healthy one.
 """
 
 from __future__ import annotations
@@ -9,47 +9,47 @@ from __future__ import annotations
 from collections.abc import Iterator, Set
 
 from dstack import words
-from dstack.glance import Glance, WorkerGlance
+from dstack.cluster_poll import ClusterPoll, WorkerPoll
 
 Item = tuple[object, ...]
-"""Something that may stand still; another one as soon as anything of it changes. The first is the worker that tells."""
+"""Something that may make no progress, by the id of its worker and its state: progress makes it another item."""
 
-SLOW = 5.0
-"""A picture that was looked at is looked at again when it has lasted so many times as long, then ever less often."""
-SLOWEST_S = 1800.0
-MOST_DOUBLINGS = 30
+FIRST_REPEAT = 5.0
+"""Unchanged items get another snapshot after this multiple of ``stuck_after_s``, then after twice the time before."""
+MAX_GAP_S = 1800.0
+MAX_DOUBLINGS = 30
 
 
-class Standing:
-    """Since when each thing stands. Remembers only what the last look has shown."""
+class ProgressTracker:
+    """Since when each item has been unchanged. Remembers only the items of the last poll."""
 
     def __init__(self) -> None:
         self._since: dict[Item, float] = {}
         self._workers: set[str] = set()
 
-    def see(self, glance: Glance, now_s: float) -> None:
-        """Takes in a look. Of who did not answer, what was known stands: nothing shows that it moved."""
-        silent = set(glance.silent)
+    def update(self, poll: ClusterPoll, now_s: float) -> None:
+        """Adds a poll. The items of workers that did not answer count as unchanged."""
+        silent = set(poll.silent)
         kept = {item: since for item, since in self._since.items() if item[0] in silent}
-        seen = {item: self._since.get(item, now_s) for worker in glance.workers for item in _items(worker)}
-        self._since = kept | seen
-        self._workers = silent | {worker.worker_id for worker in glance.workers}
+        polled = {item: self._since.get(item, now_s) for worker in poll.workers for item in _items(worker)}
+        self._since = kept | polled
+        self._workers = silent | {worker.worker_id for worker in poll.workers}
 
-    def older_than(self, age_s: float, now_s: float) -> frozenset[Item]:
-        """All that stands for at least so long."""
-        return frozenset(item for item, since in self._since.items() if now_s - since >= age_s)
+    def unchanged_for(self, seconds: float, now_s: float) -> frozenset[Item]:
+        """The items that have been unchanged for at least this time."""
+        return frozenset(item for item, since in self._since.items() if now_s - since >= seconds)
 
-    def longest_s(self, now_s: float) -> float:
-        """For how long something stands at most; 0 where nothing does."""
+    def longest_unchanged_s(self, now_s: float) -> float:
+        """The longest time that an item has been unchanged; 0 without items."""
         return max((now_s - since for since in self._since.values()), default=0.0)
 
     @property
     def present(self) -> Set[str]:
-        """The ids of all tasks and workers of the last look."""
+        """The ids of all tasks and workers of the last poll."""
         return self._workers | {item[1] for item in self._since if isinstance(item[1], str)}
 
 
-def _items(worker: WorkerGlance) -> Iterator[Item]:
+def _items(worker: WorkerPoll) -> Iterator[Item]:
     for task_id in worker.running:
         yield worker.worker_id, task_id
     for task_id, state in (worker.pending or {}).items():
@@ -58,58 +58,60 @@ def _items(worker: WorkerGlance) -> Iterator[Item]:
         yield worker.worker_id, worker.counters
 
 
-class Attention:
-    """Decides when a full look is due.
+class SnapshotTrigger:
+    """Decides when a snapshot is due.
 
-    A picture, that is all that stands for ``stuck_after_s``, is looked at once, again at once when something is new in
-    it, and else ever less often. On average full looks take up no more than ``share`` of one core.
+    New unchanged items get a snapshot at once. The same items get further ones at increasing intervals. On average,
+    snapshots use at most ``share`` of one core.
     """
 
     def __init__(self, stuck_after_s: float, share: float) -> None:
         self._stuck_after_s = stuck_after_s
         self._share = share
-        self._seen: frozenset[Item] = frozenset()
+        self._known: frozenset[Item] = frozenset()
         self._not_before_s = float("-inf")
         self._again_at_s = float("inf")
-        self._slow_s = 0.0
-        self._looked_s = 0.0
+        self._gap_s = 0.0
+        self._last_s = 0.0
         self._failures = 0
 
-    def reason(self, picture: frozenset[Item], now_s: float, *, touched: bool = False) -> str | None:
-        """Why to look now, in words; None for not now. ``touched`` says that somebody in a finding has moved."""
-        self._seen &= picture
+    def reason(self, unchanged: frozenset[Item], now_s: float, *, has_progress: bool = False) -> str | None:
+        """The reason for a snapshot now, or None. ``has_progress`` is set if a member of a finding has proceeded."""
+        self._known &= unchanged
         if now_s < self._not_before_s:
             return None
-        if touched:
+        if has_progress:
             return "a member of a finding has made progress"
-        if new := picture - self._seen:
-            return f"no progress for {self._stuck_after_s:g} s: {_things(new)}"
-        if picture and now_s >= self._again_at_s:
-            return f"still no progress, {now_s - self._looked_s:.0f} s after the last snapshot: {_things(picture)}"
+        if new := unchanged - self._known:
+            return f"no progress for {self._stuck_after_s:g} s: {_counted(new)}"
+        if unchanged and now_s >= self._again_at_s:
+            return f"still no progress, {now_s - self._last_s:.0f} s after the last snapshot: {_counted(unchanged)}"
         return None
 
-    def looked(self, picture: frozenset[Item], now_s: float, cost_s: float, *, is_doubtful: bool = False) -> None:
-        """Takes in that there was a full look at this picture, and that it took so much CPU time.
+    def note_snapshot(
+        self, unchanged: frozenset[Item], now_s: float, cost_s: float, *, has_unproven: bool = False
+    ) -> None:
+        """Notes a snapshot of these items, and the CPU time that it used.
 
-        What was ``is_doubtful`` in it is looked at again as soon as it has stood once more as long.
+        With ``has_unproven`` findings in it, the next one is due after another ``stuck_after_s``.
         """
-        is_new = bool(picture - self._seen)
-        first_s = SLOW * self._stuck_after_s
-        self._slow_s = first_s if is_new or not self._slow_s else min(2 * self._slow_s, max(first_s, SLOWEST_S))
-        self._seen = picture
+        is_new = bool(unchanged - self._known)
+        first_s = FIRST_REPEAT * self._stuck_after_s
+        self._gap_s = first_s if is_new or not self._gap_s else min(2 * self._gap_s, max(first_s, MAX_GAP_S))
+        self._known = unchanged
         self._failures = 0
-        self._looked_s = now_s
+        self._last_s = now_s
         self._not_before_s = now_s + cost_s / self._share
-        self._again_at_s = now_s + (self._stuck_after_s if is_doubtful else self._slow_s)
+        self._again_at_s = now_s + (self._stuck_after_s if has_unproven else self._gap_s)
 
-    def failed(self, now_s: float) -> None:
-        """Takes in that a full look was tried and gave nothing: the next one waits, longer each time."""
-        self._not_before_s = now_s + min(self._stuck_after_s * 2**self._failures, max(self._stuck_after_s, SLOWEST_S))
-        self._failures = min(self._failures + 1, MOST_DOUBLINGS)
+    def note_failure(self, now_s: float) -> None:
+        """Notes a failed snapshot; the pause before the next one doubles each time."""
+        self._not_before_s = now_s + min(self._stuck_after_s * 2**self._failures, max(self._stuck_after_s, MAX_GAP_S))
+        self._failures = min(self._failures + 1, MAX_DOUBLINGS)
 
 
-def _things(items: frozenset[Item]) -> str:
-    """How many calls, each of which two may tell of, and how many who do not count anything new."""
+def _counted(items: frozenset[Item]) -> str:
+    """The number of calls, which two workers may report each, and of workers with unchanged counters."""
     calls = {item[1] for item in items if _is_call(item)}
     workers = {item[0] for item in items if not _is_call(item)}
     counts = ((len(calls), "call", "calls"), (len(workers), "driver or busy worker", "drivers or busy workers"))

@@ -1,4 +1,4 @@
-"""For pictures the time stands still."""
+"""A constant age of snapshots, for the expected screens."""
 
 from __future__ import annotations
 
@@ -8,6 +8,6 @@ from dstack.tui.views import top_bar
 
 
 @pytest.fixture
-def still_clock(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A look is always as old as it takes to read this."""
-    monkeypatch.setattr(top_bar, "now_for", lambda look: look.snapshot.taken_at + 12)
+def fixed_age(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every snapshot is 12 seconds old."""
+    monkeypatch.setattr(top_bar, "now_for", lambda shown: shown.analysed.snapshot.taken_at + 12)

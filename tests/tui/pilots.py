@@ -18,7 +18,7 @@ DEADLINE_S = 20.0
 
 @contextlib.asynccontextmanager
 async def running(source: Source, size: tuple[int, int] = (120, 40)) -> AsyncIterator[tuple[DstackApp, Pilot[Any]]]:
-    """The application once it has shown its first look, or said why it has none."""
+    """Run the application, from its first snapshot or error on."""
     app = DstackApp(source)
     async with app.run_test(size=size) as pilot:
         await until(pilot, lambda: app.shown is not None or app.status.trouble)
@@ -26,16 +26,16 @@ async def running(source: Source, size: tuple[int, int] = (120, 40)) -> AsyncIte
 
 
 async def until(pilot: Pilot[Any], condition: Callable[[], object]) -> None:
-    """Waits until something is so."""
+    """Wait until a condition holds."""
     end = time.monotonic() + DEADLINE_S
     while not condition():
-        assert time.monotonic() < end, "it did not come"
+        assert time.monotonic() < end, "the condition did not hold in time"
         await pilot.pause(0.01)
     await pilot.pause()
 
 
 async def search(pilot: Pilot[Any], words: str) -> None:
-    """Filters the view by these words, entered at once, and goes back to its body."""
+    """Filter the view by these words, and focus its body."""
     await pilot.press("slash")
     pilot.app.screen.query_one("#filter", Input).value = words
     await pilot.press("enter")
@@ -43,5 +43,5 @@ async def search(pilot: Pilot[Any], words: str) -> None:
 
 
 def screen_text(app: DstackApp) -> str:
-    """What is on the screen, line by line."""
+    """The text on the screen."""
     return "\n".join(strip.text.rstrip() for strip in app.screen._compositor.render_strips())

@@ -1,4 +1,4 @@
-"""Sources of snapshots for tests of the terminal UI: at once, slow, failing, hanging, out of order."""
+"""Sources of snapshots for tests of the terminal UI, which answer, fail, hang or wait for a gate."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ RECORDED = Path(__file__).resolve().parent.parent / "unit" / "recorded"
 
 
 def recorded(name: str) -> Snapshot:
-    """A recorded snapshot by the beginning of its file's name."""
+    """A recorded snapshot, by a prefix of its file name."""
     (path,) = RECORDED.glob(f"{name}*.json.gz")
     return load(path)
 
 
 class Scripted:
-    """A live source that gives what it was told to, one after the other: a snapshot, an error, or a wait for ever."""
+    """A live source that follows a script: each call returns a snapshot, raises or hangs; the last step repeats."""
 
     name = "scripted"
     is_live = True
@@ -28,10 +28,10 @@ class Scripted:
     def __init__(self, *script: Snapshot | DstackError | Sequence[Snapshot] | None) -> None:
         self._script = list(script)
         self._cancelled = threading.Event()
-        self.taken = 0
+        self.calls = 0
 
     def take(self, progress: Callable[[str], None], early: Callable[[Snapshot], None]) -> Snapshot:
-        self.taken += 1
+        self.calls += 1
         progress("reading the control plane")
         step = self._script.pop(0) if len(self._script) > 1 else self._script[0]
         if step is None:
@@ -41,8 +41,8 @@ class Scripted:
             raise step
         if isinstance(step, Snapshot):
             return step
-        for one in step[:-1]:
-            early(one)
+        for snapshot in step[:-1]:
+            early(snapshot)
         return step[-1]
 
     def cancel(self) -> None:
@@ -50,14 +50,14 @@ class Scripted:
 
 
 class Gated(Scripted):
-    """One that gives nothing but the first before its gate is open."""
+    """A source whose second snapshot waits until its gate is open."""
 
     def __init__(self, *script: Snapshot) -> None:
         super().__init__(*script)
         self.gate = threading.Event()
 
     def take(self, progress: Callable[[str], None], early: Callable[[Snapshot], None]) -> Snapshot:
-        if self.taken:
+        if self.calls:
             self.gate.wait()
         return super().take(progress, early)
 

@@ -1,4 +1,4 @@
-"""A real terminal, by tmux: what is typed goes in, and the screen can be read."""
+"""A real terminal in tmux: tests type keys and read the screen."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tests.processes import wait_until
 
 
 class Terminal:
-    """A terminal in which one program runs."""
+    """A terminal that runs one program."""
 
     def __init__(self, socket: str) -> None:
         self._socket = socket
@@ -23,27 +23,27 @@ class Terminal:
         ).stdout
 
     def screen(self) -> str:
-        """What is on the screen now."""
+        """The text on the screen."""
         return self._tmux("capture-pane", "-p", "-t", "0")
 
     def press(self, *keys: str) -> None:
-        """Types keys, by tmux's names for them."""
+        """Type keys, by their names in tmux."""
         self._tmux("send-keys", "-t", "0", *keys)
 
     def resize(self, width: int, height: int) -> None:
-        """Makes the terminal so large."""
+        """Resize the terminal."""
         self._tmux("resize-window", "-t", "0", "-x", str(width), "-y", str(height))
 
     def wait_for(self, text: str, deadline_s: float = 60.0) -> str:
-        """The first screen that has this text."""
+        """Wait for this text, and return the screen."""
         return wait_until(
             lambda: screen if text in (screen := self.screen()) else None,
             deadline_s=deadline_s,
             what=lambda: f"{text!r} on the screen:\n{self.screen()}",
         )
 
-    def wait_until_gone(self, text: str, deadline_s: float = 60.0) -> None:
-        """Waits for a screen that has it no more."""
+    def wait_until_absent(self, text: str, deadline_s: float = 60.0) -> None:
+        """Wait until the text is no longer on the screen."""
         wait_until(lambda: text not in self.screen(), deadline_s=deadline_s, what=lambda: f"no {text!r}")
 
 
@@ -51,7 +51,7 @@ class Terminal:
 def terminal(
     command: Sequence[str], environment: Mapping[str, str], width: int = 100, height: int = 32
 ) -> Iterator[Terminal]:
-    """Runs a command in a terminal of its own, which says ``ended N`` once it has, and is closed at the end."""
+    """Run a command in its own terminal, which prints ``ended N`` after it, and close the terminal at the end."""
     socket = f"dstack-{uuid.uuid4().hex[:12]}"
     script = f"{shlex.join(command)}; echo ended $?; exec sleep 600"
     argv = ["tmux", "-L", socket, "-f", "/dev/null", "new-session", "-d", "-x", str(width), "-y", str(height)]

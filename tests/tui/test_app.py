@@ -1,4 +1,4 @@
-"""The application around the views: looks come in, fail, freeze, and are saved; and it ends at once."""
+"""The application: snapshots arrive, fail, are frozen and saved, and it quits at once."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ DEADLOCK, IDLE = recorded("serve-deadlock"), recorded("serve-idle")
 
 
 def run(body: Callable[[], Awaitable[None]]) -> None:
-    """Runs an asynchronous test."""
+    """Run an asynchronous test."""
 
     async def whole() -> None:
         await body()
@@ -35,91 +35,91 @@ def run(body: Callable[[], Awaitable[None]]) -> None:
     asyncio.run(whole())
 
 
-def test_the_first_look_is_shown_with_its_coverage_and_age() -> None:
+def test_the_first_snapshot_is_shown_with_its_coverage_and_age() -> None:
     async def body() -> None:
         async with running(Files("hang.json", [DEADLOCK])) as (app, _):
             text = screen_text(app)
 
         assert app.shown
-        assert app.shown.diagnosis.verdict.upper() in text
+        assert app.shown.analysed.diagnosis.verdict.upper() in text
         assert "observed 5/5 workers" in text
         assert "hang.json" in text
 
     run(body)
 
 
-def test_an_early_look_gives_way_to_its_final_form() -> None:
+def test_the_final_snapshot_replaces_its_preliminary_form() -> None:
     async def body() -> None:
         async with running(Scripted([IDLE, DEADLOCK])) as (app, pilot):
             await until(pilot, lambda: app.shown and app.shown.is_final)
 
-            assert [look.number for look in app.looks] == [1]
+            assert [one.number for one in app.snapshots] == [1]
             assert app.shown
-            assert app.shown.snapshot is DEADLOCK
+            assert app.shown.analysed.snapshot is DEADLOCK
 
     run(body)
 
 
-def test_r_takes_another_look_and_the_cursor_stays() -> None:
+def test_r_takes_another_snapshot_and_the_cursor_stays() -> None:
     async def body() -> None:
         async with running(Scripted(DEADLOCK)) as (app, pilot):
             await pilot.press("j", "j")
             outline = app.screen.query_one(Outline)
             before = outline.cursor_line
             await pilot.press("r")
-            await until(pilot, lambda: len(app.looks) == 2)
+            await until(pilot, lambda: len(app.snapshots) == 2)
 
             assert before
             assert outline.cursor_line
             assert outline.cursor_line.key == before.key
-            assert app.shown is app.looks[-1]
+            assert app.shown is app.snapshots[-1]
 
     run(body)
 
 
-def test_r_during_a_look_takes_one_more_after_it() -> None:
+def test_r_during_a_snapshot_takes_one_more_after_it() -> None:
     async def body() -> None:
         source = Gated(DEADLOCK)
         async with running(source) as (app, pilot):
             await pilot.press("r", "r", "r")
             source.gate.set()
-            await until(pilot, lambda: len(app.looks) == 3 and not app.status.doing)
+            await until(pilot, lambda: len(app.snapshots) == 3 and not app.status.doing)
 
-            assert source.taken == 3
+            assert source.calls == 3
 
     run(body)
 
 
-def test_space_keeps_what_is_shown_while_looks_come_in() -> None:
+def test_space_freezes_the_views_while_snapshots_arrive() -> None:
     async def body() -> None:
         async with running(Scripted(DEADLOCK, IDLE)) as (app, pilot):
             await pilot.press("space", "r")
-            await until(pilot, lambda: len(app.looks) == 2)
-            assert app.shown is app.looks[0]
+            await until(pilot, lambda: len(app.snapshots) == 2)
+            assert app.shown is app.snapshots[0]
             assert "FROZEN, 1 newer" in screen_text(app)
 
             await pilot.press("space")
 
-            assert app.shown is app.looks[1]
+            assert app.shown is app.snapshots[1]
 
     run(body)
 
 
-def test_a_failure_is_told_with_its_remedy_and_the_last_look_stays() -> None:
+def test_a_failure_is_shown_with_its_remedy_and_the_last_snapshot_stays() -> None:
     async def body() -> None:
         failing = ClusterError("No Ray cluster answers at 10.0.0.1:6379.", "Is it up?")
         async with running(Scripted(DEADLOCK, failing)) as (app, pilot):
             await pilot.press("r")
             await until(pilot, lambda: app.status.trouble)
 
-            assert app.shown is app.looks[0]
+            assert app.shown is app.snapshots[0]
             assert "! No Ray cluster answers" in screen_text(app)
             assert [n.message for n in app._notifications] == ["No Ray cluster answers at 10.0.0.1:6379.\nIs it up?"]
 
     run(body)
 
 
-def test_without_any_look_the_trouble_stands_in_its_place() -> None:
+def test_an_error_before_the_first_snapshot_replaces_the_verdict() -> None:
     async def body() -> None:
         async with running(Scripted(ClusterError("There is no Ray cluster here."))) as (app, _):
             assert "✖ There is no Ray cluster here." in screen_text(app)
@@ -127,26 +127,26 @@ def test_without_any_look_the_trouble_stands_in_its_place() -> None:
     run(body)
 
 
-def test_a_goes_through_the_times_between_looks() -> None:
+def test_a_selects_the_periods_of_automatic_snapshots() -> None:
     async def body() -> None:
         async with running(Scripted(DEADLOCK)) as (app, pilot):
-            seen = []
+            periods = []
             for _ in range(4):
                 await pilot.press("a")
-                seen.append(app.status.every_s)
+                periods.append(app.status.every_s)
 
-            assert seen == [5, 15, 60, None]
+            assert periods == [5, 15, 60, None]
 
     run(body)
 
 
-def test_files_are_looks_of_their_own_and_offer_no_others() -> None:
+def test_each_file_is_a_snapshot_and_no_further_ones_are_offered() -> None:
     async def body() -> None:
         async with running(Files("two files", [IDLE, DEADLOCK])) as (app, pilot):
-            await until(pilot, lambda: len(app.looks) == 2)
+            await until(pilot, lambda: len(app.snapshots) == 2)
             await pilot.press("r", "a", "space")
 
-            assert [look.snapshot for look in app.looks] == [IDLE, DEADLOCK]
+            assert [one.analysed.snapshot for one in app.snapshots] == [IDLE, DEADLOCK]
             assert app.status.every_s is None
             assert not app.status.is_frozen
 
@@ -154,7 +154,7 @@ def test_files_are_looks_of_their_own_and_offer_no_others() -> None:
 
 
 @pytest.mark.parametrize("script", [(None,), (DEADLOCK, None)])
-def test_q_ends_at_once_while_a_look_hangs(script: tuple[Any, ...]) -> None:
+def test_q_quits_at_once_while_a_snapshot_hangs(script: tuple[Any, ...]) -> None:
     async def body() -> None:
         app = DstackApp(Scripted(*script))
         async with app.run_test() as pilot:
@@ -170,7 +170,7 @@ def test_q_ends_at_once_while_a_look_hangs(script: tuple[Any, ...]) -> None:
     run(body)
 
 
-def test_s_saves_what_is_shown_and_keeps_files_that_are_there(tmp_path: Path) -> None:
+def test_s_saves_the_shown_snapshot_and_overwrites_no_file(tmp_path: Path) -> None:
     async def body() -> None:
         path = tmp_path / "kept.json.gz"
         async with running(Files("f", [DEADLOCK])) as (app, pilot):
@@ -186,7 +186,7 @@ def test_s_saves_what_is_shown_and_keeps_files_that_are_there(tmp_path: Path) ->
     run(body)
 
 
-def test_e_writes_what_is_shown(tmp_path: Path) -> None:
+def test_e_writes_the_view_to_a_file(tmp_path: Path) -> None:
     async def body() -> None:
         path = tmp_path / "shown.txt"
         async with running(Files("f", [DEADLOCK])) as (app, pilot):
@@ -196,7 +196,7 @@ def test_e_writes_what_is_shown(tmp_path: Path) -> None:
             await pilot.press("enter")
             await until(pilot, path.exists)
             assert app.shown
-            summary = app.shown.diagnosis.findings[0].summary
+            summary = app.shown.analysed.diagnosis.findings[0].summary
 
         assert " ".join(summary.split()[:4]) in path.read_text()
 
@@ -224,13 +224,13 @@ def test_y_copies_the_finding_under_the_cursor() -> None:
             await pilot.press("j", "y")
             assert app.shown
 
-            assert app.shown.diagnosis.findings[0].summary in " ".join(app.clipboard.split())
+            assert app.shown.analysed.diagnosis.findings[0].summary in " ".join(app.clipboard.split())
             assert "Fix:" in app.clipboard
 
     run(body)
 
 
-def test_the_filter_shows_only_what_has_the_words_and_escape_clears_it() -> None:
+def test_the_filter_shows_only_lines_with_the_words_and_escape_clears_it() -> None:
     async def body() -> None:
         async with running(Files("f", [DEADLOCK])) as (app, pilot):
             outline = app.screen.query_one(Outline)

@@ -1,4 +1,4 @@
-"""The Cluster view: what there is, what each part of it does now, and what is pending."""
+"""The Cluster view: nodes, workers with their activity, and pending work."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from dstack.tui.widgets.detail import Detail
 from dstack.tui.widgets.outline import Outline
 from dstack.vertex_keys import Key, ThreadKey
 from tests.tui.pilots import running, screen_text, search, until
-from tests.tui.pinned import assert_pinned
+from tests.tui.pinned import require_pinned
 from tests.tui.sources import Scripted, recorded
 from tests.unit.analysis.views.test_wait_tree import crowd
 from tests.unit.scenes import Scene
@@ -28,7 +28,7 @@ Body = Callable[[DstackApp, Pilot[Any], ClusterView], Awaitable[None]]
 
 
 class Shop(Scene):
-    """Two nodes: a clerk with a queue, who waits for work; a placement group; idle and silent ones; what is pending."""
+    """Two nodes: an actor that waits, its queue, a placement group, idle and unread workers, and pending tasks."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -62,13 +62,13 @@ class Shop(Scene):
 
 
 def in_cluster(source: Source | Snapshot, body: Body, size: tuple[int, int] = (120, 40)) -> None:
-    """Runs a test in this view."""
+    """Run a test in this view."""
 
     async def run() -> None:
         given = Files("f", [source]) if isinstance(source, Snapshot) else source
         async with running(given, size) as (app, pilot):
             app.switch_mode("cluster")
-            await until(pilot, lambda: isinstance(app.screen, ClusterView) and app.screen.look)
+            await until(pilot, lambda: isinstance(app.screen, ClusterView) and app.screen.shown)
             assert isinstance(app.screen, ClusterView)
             await body(app, pilot, app.screen)
 
@@ -94,7 +94,7 @@ def detail(view: ClusterView) -> str:
     return view.query_one(Detail).text.plain
 
 
-def test_nodes_show_their_figures_and_everybody_what_it_does() -> None:
+def test_nodes_show_their_figures_and_workers_their_activity() -> None:
     async def body(app: DstackApp, pilot: Pilot[Any], view: ClusterView) -> None:
         head = line_with(view, "(head)")
         assert "front" in head
@@ -111,23 +111,23 @@ def test_nodes_show_their_figures_and_everybody_what_it_does() -> None:
     in_cluster(Shop().snapshot(), body)
 
 
-def test_the_queue_is_at_least_so_long_where_somebody_did_not_answer() -> None:
+def test_the_queue_length_is_a_lower_bound_if_a_worker_was_not_read() -> None:
     async def body(app: DstackApp, pilot: Pilot[Any], view: ClusterView) -> None:
         assert "at least 3 queued calls" in line_with(view, "actor Clerk 00000000  pid")
 
     in_cluster(Shop().snapshot(), body)
 
 
-def test_keys_fold_and_lead_on(monkeypatch: pytest.MonkeyPatch) -> None:
-    gone: list[tuple[str, Key]] = []
+def test_keys_fold_lines_and_go_to_other_views(monkeypatch: pytest.MonkeyPatch) -> None:
+    visited: list[tuple[str, Key]] = []
 
     async def body(app: DstackApp, pilot: Pilot[Any], view: ClusterView) -> None:
-        monkeypatch.setattr(app, "go_to", lambda mode, vertex: gone.append((mode, vertex)))
-        everything = shown(view)
+        monkeypatch.setattr(app, "go_to", lambda mode, vertex: visited.append((mode, vertex)))
+        before = shown(view)
         await pilot.press("g", "enter")
-        assert len(shown(view)) < len(everything)
+        assert len(shown(view)) < len(before)
         await pilot.press("enter")
-        assert shown(view) == everything
+        assert shown(view) == before
         await go_to_line(view, pilot, "actor Clerk 00000000  pid")
         await pilot.press("x", "w", "enter")
         await go_to_line(view, pilot, "12 × huge")
@@ -135,14 +135,14 @@ def test_keys_fold_and_lead_on(monkeypatch: pytest.MonkeyPatch) -> None:
         await pilot.press("enter")
 
         key = scene.clerk.key
-        assert gone[:3] == [("stacks", key), ("waits", key), ("waits", key)]
-        assert gone[3][0] == "waits"
+        assert visited[:3] == [("stacks", key), ("waits", key), ("waits", key)]
+        assert visited[3][0] == "waits"
 
     scene = Shop()
     in_cluster(scene.snapshot(), body)
 
 
-def test_the_detail_says_all_of_a_worker_and_y_and_o_take_it() -> None:
+def test_a_worker_has_details_which_y_copies_and_a_line_which_o_opens() -> None:
     async def body(app: DstackApp, pilot: Pilot[Any], view: ClusterView) -> None:
         await go_to_line(view, pilot, "actor Clerk 00000000  pid")
         await pilot.press("y")
@@ -156,7 +156,7 @@ def test_the_detail_says_all_of_a_worker_and_y_and_o_take_it() -> None:
     in_cluster(scene.snapshot(), body)
 
 
-def test_a_vertex_is_found_where_its_worker_is_also_among_alike() -> None:
+def test_a_vertex_is_found_in_a_group_of_similar_workers() -> None:
     async def body(app: DstackApp, pilot: Pilot[Any], view: ClusterView) -> None:
         last = scene.procs[-1]
         assert view.reveal(last.key)
@@ -169,14 +169,14 @@ def test_a_vertex_is_found_where_its_worker_is_also_among_alike() -> None:
     in_cluster(scene.snapshot(), body)
 
 
-def test_the_filter_and_another_look_keep_their_place() -> None:
+def test_the_cursor_survives_a_filter_and_another_snapshot() -> None:
     async def body(app: DstackApp, pilot: Pilot[Any], view: ClusterView) -> None:
         await search(pilot, "clerk")
         assert all("node" in text or "Clerk" in text or "Pending" in text for text in shown(view)[:2])
         await pilot.press("escape")
         await go_to_line(view, pilot, "actor Clerk 00000000  pid")
         await pilot.press("r")
-        await until(pilot, lambda: view.look is app.looks[-1] and len(app.looks) == 2)
+        await until(pilot, lambda: view.shown is app.snapshots[-1] and len(app.snapshots) == 2)
         line = view.query_one(Outline).cursor_line
         assert line
         assert line.key == scene.clerk.worker_id
@@ -185,7 +185,7 @@ def test_the_filter_and_another_look_keep_their_place() -> None:
     in_cluster(Scripted(scene.snapshot()), body)
 
 
-def test_thousands_of_workers_are_a_line_and_cost_no_widgets() -> None:
+def test_thousands_of_workers_share_a_line_and_need_no_widgets() -> None:
     counts: list[int] = []
 
     async def body(app: DstackApp, pilot: Pilot[Any], view: ClusterView) -> None:
@@ -200,16 +200,16 @@ def test_thousands_of_workers_are_a_line_and_cost_no_widgets() -> None:
 
 
 @pytest.mark.parametrize("name", ["serve-deadlock", "train-barrier", "queue-ray-2.46", "data-actors-hang-ray-2.60"])
-def test_recorded_clusters_unfold_whole(name: str) -> None:
+def test_recorded_clusters_unfold_completely(name: str) -> None:
     async def body(app: DstackApp, pilot: Pilot[Any], view: ClusterView) -> None:
         outline = view.query_one(Outline)
         for _ in range(30):
             outline.action_unfold()
             outline.action_move(1)
         await pilot.pause()
-        assert view.look
-        everybody = {str(worker.pid) for worker in view.look.snapshot.workers}
-        assert all(any(pid in text for text in shown(view)) for pid in everybody)
+        assert view.analysed
+        pids = {str(worker.pid) for worker in view.analysed.snapshot.workers}
+        assert all(any(pid in text for text in shown(view)) for pid in pids)
 
     in_cluster(recorded(name), body, (80, 24))
 
@@ -223,10 +223,10 @@ def test_a_snapshot_without_any_sample_shows_its_nodes() -> None:
 
 
 @pytest.mark.parametrize("size", SIZES, ids=lambda size: f"{size[0]}x{size[1]}")
-@pytest.mark.usefixtures("still_clock")
-def test_it_looks_as_it_did(size: tuple[int, int]) -> None:
+@pytest.mark.usefixtures("fixed_age")
+def test_the_screen_matches_its_picture(size: tuple[int, int]) -> None:
     async def body(app: DstackApp, pilot: Pilot[Any], view: ClusterView) -> None:
         await go_to_line(view, pilot, "actor Clerk 00000000  pid")
-        assert_pinned(app, f"cluster-{size[0]}x{size[1]}")
+        await require_pinned(app, pilot, f"cluster-{size[0]}x{size[1]}")
 
     in_cluster(Files("shop.json", [Shop().snapshot()]), body, size)

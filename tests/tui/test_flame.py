@@ -1,4 +1,4 @@
-"""The flame view: cells by keys and mouse, zoom, what is counted, groups, search, and the way to the stacks."""
+"""The Flame view: cells by keys and mouse, zoom, measures, groupings, filter, and the way to the Stacks view."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ from tests.unit.scenes import Scene
 Body = Callable[[DstackApp, Pilot[Any], FlameView], Awaitable[None]]
 
 
-def seen(snapshot: Snapshot, body: Body, size: tuple[int, int] = (120, 40)) -> None:
-    """Runs the body in the flame view of a snapshot."""
+def in_flame(snapshot: Snapshot, body: Body, size: tuple[int, int] = (120, 40)) -> None:
+    """Run the body in the Flame view of a snapshot."""
 
     async def whole() -> None:
         async with running(Files("hang.json", [snapshot]), size=size) as (app, pilot):
@@ -38,7 +38,7 @@ def seen(snapshot: Snapshot, body: Body, size: tuple[int, int] = (120, 40)) -> N
 
 async def opened(app: DstackApp, pilot: Pilot[Any]) -> FlameView:
     app.switch_mode("flame")
-    await until(pilot, lambda: isinstance(app.screen, FlameView) and app.screen.look)
+    await until(pilot, lambda: isinstance(app.screen, FlameView) and app.screen.shown)
     assert isinstance(app.screen, FlameView)
     return app.screen
 
@@ -61,7 +61,7 @@ def head(view: FlameView) -> str:
     return str(view.query_one("#head", Static).content)
 
 
-def test_the_widest_stand_left_below_their_group() -> None:
+def test_the_widest_cells_are_leftmost_below_their_group() -> None:
     async def body(app: DstackApp, pilot: Pilot[Any], view: FlameView) -> None:
         assert labels(view)[:3] == [
             ["all"],
@@ -73,10 +73,10 @@ def test_the_widest_stand_left_below_their_group() -> None:
         assert "actor Trainer 10" in text
         assert "threading.Barrier.wait 9" in text
 
-    seen(team().snapshot(), body)
+    in_flame(team().snapshot(), body)
 
 
-def test_keys_go_to_the_cells_around_and_the_figures_follow() -> None:
+def test_keys_select_adjacent_cells_and_the_figures_follow() -> None:
     async def body(app: DstackApp, pilot: Pilot[Any], view: FlameView) -> None:
         assert selected(view).label == "all"
         await press(pilot, "j")
@@ -94,10 +94,10 @@ def test_keys_go_to_the_cells_around_and_the_figures_follow() -> None:
         await press(pilot, "g")
         assert selected(view).label == "all"
 
-    seen(team().snapshot(), body)
+    in_flame(team().snapshot(), body)
 
 
-def test_enter_makes_a_frame_as_wide_as_all_and_backspace_goes_out() -> None:
+def test_enter_zooms_into_a_frame_and_backspace_zooms_out() -> None:
     async def body(app: DstackApp, pilot: Pilot[Any], view: FlameView) -> None:
         await press(pilot, "j", "j", "enter")
         assert labels(view)[0] == ["step"]
@@ -106,14 +106,14 @@ def test_enter_makes_a_frame_as_wide_as_all_and_backspace_goes_out() -> None:
         assert selected(view).label == "step"
         await press(pilot, "backspace")
         assert labels(view)[0] == ["all"]
-        assert selected(view).label == "step", "what was selected still is"
+        assert selected(view).label == "step", "the selection stays"
         await press(pilot, "i", "enter")
-        assert labels(view)[0] == ["all"], "enter on the one on top goes out, too"
+        assert labels(view)[0] == ["all"], "enter on the top cell zooms out, too"
 
-    seen(team().snapshot(), body)
+    in_flame(team().snapshot(), body)
 
 
-def test_a_click_selects_and_another_zooms() -> None:
+def test_a_click_selects_and_a_second_click_zooms() -> None:
     async def body(app: DstackApp, pilot: Pilot[Any], view: FlameView) -> None:
         cell = view.icicle.rows[1][1]
         await pilot.click(Chart, offset=(cell.start + 1, 1))
@@ -127,27 +127,27 @@ def test_a_click_selects_and_another_zooms() -> None:
         await pilot.pause()
         assert labels(view)[0] == ["driver train.py"]
         await pilot.click(Chart, offset=(1, 20))
-        assert labels(view)[0] == ["driver train.py"], "there is nothing"
+        assert labels(view)[0] == ["driver train.py"], "no cell is there"
 
-    seen(team().snapshot(), body)
+    in_flame(team().snapshot(), body)
 
 
-def test_x_counts_all_who_waits_and_who_runs() -> None:
+def test_x_counts_all_waiting_or_running_executions() -> None:
     async def body(app: DstackApp, pilot: Pilot[Any], view: FlameView) -> None:
-        seen_weights = [(head(view).split("  ")[0], view.icicle.weight)]
+        weights = [(head(view).split("  ")[0], view.icicle.weight)]
         for _ in range(2):
             await press(pilot, "x")
-            seen_weights.append((head(view).split("  ")[0], view.icicle.weight))
-        assert seen_weights == [
+            weights.append((head(view).split("  ")[0], view.icicle.weight))
+        assert weights == [
             ("Width: all threads and coroutines", 11),
             ("Width: waiting ones", 10),
             ("Width: running ones", 1),
         ]
 
-    seen(team().snapshot(), body)
+    in_flame(team().snapshot(), body)
 
 
-def test_where_nobody_runs_it_says_so() -> None:
+def test_without_running_executions_a_hint_is_shown() -> None:
     scene = Scene()
     driver = scene.driver()
     driver.gets(scene.task("work", by=driver))
@@ -157,7 +157,7 @@ def test_where_nobody_runs_it_says_so() -> None:
         assert "No such executions" in screen_text(app)
         await press(pilot, "j", "l", "enter", "G", "y", "n", "t")
 
-    seen(scene.snapshot(), body)
+    in_flame(scene.snapshot(), body)
 
 
 def test_b_groups_by_node_job_nothing_and_class() -> None:
@@ -173,7 +173,7 @@ def test_b_groups_by_node_job_nothing_and_class() -> None:
             ["actor Trainer", "driver train.py"],
         ]
 
-    seen(team().snapshot(), body)
+    in_flame(team().snapshot(), body)
 
 
 def test_w_shows_whole_stacks() -> None:
@@ -184,10 +184,10 @@ def test_w_shows_whole_stacks() -> None:
         assert len(view.icicle.rows) > before
         assert "folded" not in head(view)
 
-    seen(recorded("tune-hang"), body)
+    in_flame(recorded("tune-hang"), body)
 
 
-def test_what_is_looked_for_is_marked_and_n_goes_from_one_to_the_next() -> None:
+def test_the_filter_marks_matches_and_n_selects_the_next() -> None:
     async def body(app: DstackApp, pilot: Pilot[Any], view: FlameView) -> None:
         await search(pilot, "app.py")
         assert screen_text(app).count("*step") == 2
@@ -201,27 +201,27 @@ def test_what_is_looked_for_is_marked_and_n_goes_from_one_to_the_next() -> None:
         await press(pilot, "escape")
         assert "*step" not in screen_text(app)
 
-    seen(team().snapshot(), body)
+    in_flame(team().snapshot(), body)
 
 
-def test_t_goes_to_the_branch_among_the_stacks() -> None:
+def test_t_goes_to_the_branch_in_the_stacks_view() -> None:
     async def body(app: DstackApp, pilot: Pilot[Any], view: FlameView) -> None:
         await press(pilot, "G", "t")
         await until(pilot, lambda: isinstance(app.screen, StacksView) and app.screen.is_merged)
         assert isinstance(app.screen, StacksView)
         assert "9 × threading.Barrier.wait" in at(tree(app.screen))
 
-    seen(team().snapshot(), body)
+    in_flame(team().snapshot(), body)
 
 
-def test_another_look_keeps_zoom_and_selection() -> None:
+def test_zoom_and_selection_survive_another_snapshot() -> None:
     async def body() -> None:
         async with running(Scripted(team().snapshot(), team(8).snapshot())) as (app, pilot):
             view = await opened(app, pilot)
             await press(pilot, "j", "enter", "j")
             assert selected(view).weight == 9
             await press(pilot, "r")
-            await until(pilot, lambda: len(app.looks) == 2 and view.look is app.looks[-1])
+            await until(pilot, lambda: len(app.snapshots) == 2 and view.shown is app.snapshots[-1])
 
             assert labels(view)[0] == ["actor Trainer"]
             assert (selected(view).label, selected(view).weight) == ("step", 7)
@@ -229,27 +229,27 @@ def test_another_look_keeps_zoom_and_selection() -> None:
     asyncio.run(body())
 
 
-def test_a_zoom_on_what_is_gone_ends() -> None:
+def test_a_zoom_ends_when_its_branch_disappears() -> None:
     async def body() -> None:
         async with running(Scripted(team().snapshot(), recorded("tune-hang"))) as (app, pilot):
             view = await opened(app, pilot)
             await press(pilot, "j", "enter", "r")
-            await until(pilot, lambda: len(app.looks) == 2 and view.look is app.looks[-1])
+            await until(pilot, lambda: len(app.snapshots) == 2 and view.shown is app.snapshots[-1])
 
             assert labels(view)[0] == ["all"]
 
     asyncio.run(body())
 
 
-def test_it_is_drawn_as_wide_as_the_terminal() -> None:
+def test_the_icicle_is_as_wide_as_the_terminal() -> None:
     async def body(app: DstackApp, pilot: Pilot[Any], view: FlameView) -> None:
         await pilot.resize_terminal(200, 50)
         await until(pilot, lambda: view.icicle.rows[0][0].width == 200)
 
-    seen(team().snapshot(), body, (80, 24))
+    in_flame(team().snapshot(), body, (80, 24))
 
 
-def test_what_is_copied_exported_and_opened() -> None:
+def test_copy_export_and_open() -> None:
     async def body(app: DstackApp, pilot: Pilot[Any], view: FlameView) -> None:
         await press(pilot, "j", "j", "y")
         assert app.clipboard.startswith("step  /srv/app/app.py:20")
@@ -258,7 +258,7 @@ def test_what_is_copied_exported_and_opened() -> None:
         assert exported
         assert "|threading.Barrier.wait 9" in exported
 
-    seen(team().snapshot(), body)
+    in_flame(team().snapshot(), body)
 
 
 def test_thousands_of_executions_fold_and_open() -> None:
@@ -276,7 +276,7 @@ def test_thousands_of_executions_fold_and_open() -> None:
         await press(pilot, "backspace")
         assert labels(view)[0] == ["all"]
 
-    seen(snapshot_of(3_000), body)
+    in_flame(snapshot_of(3_000), body)
 
 
 def test_labels_from_a_target_are_harmless() -> None:
@@ -293,12 +293,12 @@ def test_labels_from_a_target_are_harmless() -> None:
         await until(pilot, lambda: isinstance(app.screen, StacksView))
         assert "[red]\\x1b[31mevil" in screen_text(app)
 
-    seen(scene.snapshot(), body)
+    in_flame(scene.snapshot(), body)
 
 
-def test_nothing_seen_is_said() -> None:
+def test_an_empty_snapshot_is_shown_as_such() -> None:
     async def body(app: DstackApp, pilot: Pilot[Any], view: FlameView) -> None:
         assert "No such executions" in screen_text(app)
         await press(pilot, "j", "k", "h", "l", "g", "G", "enter", "backspace", "x", "b", "w", "n", "y")
 
-    seen(Snapshot(dstack_version="0", taken_at=0.0, address="", ray_version="2.60.0"), body)
+    in_flame(Snapshot(dstack_version="0", taken_at=0.0, address="", ray_version="2.60.0"), body)

@@ -1,4 +1,4 @@
-"""The History view: two snapshots are picked, compared beside the keys, and lead back into the other views."""
+"""The History view: two snapshots are picked and compared, and lines go to the other views."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ from dstack.tui.views.history.view import HistoryView
 from dstack.tui.widgets.outline import Outline
 from dstack.vertex_keys import Key
 from tests.tui.pilots import running, search, until
-from tests.tui.pinned import assert_pinned
+from tests.tui.pinned import require_pinned
 from tests.tui.sources import Scripted
-from tests.tui.test_waits import Ring
+from tests.tui.test_waits import Cycle
 from tests.unit.analysis.views.test_snapshot_diff import again
 
 SIZES = [(80, 24), (120, 40), (200, 60)]
 Body = Callable[[DstackApp, Pilot[Any], HistoryView], Awaitable[None]]
 
 
-def three() -> tuple[Ring, list[Snapshot]]:
-    """A ring with a crowd behind it: looked at, then with some at another line, then with one gone."""
-    scene = Ring(6)
+def three() -> tuple[Cycle, list[Snapshot]]:
+    """Three snapshots of a cycle with waiters behind it: then some at another line, then with one dead."""
+    scene = Cycle(6)
     snapshots = [again(scene, 0.0)]
     for worker in scene.behind[:2]:
         worker.threads[0].line = 99
@@ -39,15 +39,15 @@ def three() -> tuple[Ring, list[Snapshot]]:
 
 
 def in_history(source: Source | list[Snapshot], body: Body, size: tuple[int, int] = (120, 40)) -> None:
-    """Runs a test in this view, once the first comparison is there."""
+    """Run a test in this view, after the first comparison."""
 
     async def run() -> None:
         given = Files("f", source) if isinstance(source, list) else source
         count = len(source) if isinstance(source, list) else 1
         async with running(given, size) as (app, pilot):
-            await until(pilot, lambda: len(app.looks) == count)
+            await until(pilot, lambda: len(app.snapshots) == count)
             app.switch_mode("history")
-            await until(pilot, lambda: isinstance(app.screen, HistoryView) and app.screen.look)
+            await until(pilot, lambda: isinstance(app.screen, HistoryView) and app.screen.shown)
             assert isinstance(app.screen, HistoryView)
             if count > 1:
                 await compared(pilot, app.screen)
@@ -70,7 +70,7 @@ async def go_to_line(view: HistoryView, pilot: Pilot[Any], key: str) -> None:
     await pilot.pause()
 
 
-def test_the_last_two_are_compared_at_first() -> None:
+def test_the_last_two_snapshots_are_compared_first() -> None:
     async def body(app: DstackApp, pilot: Pilot[Any], view: HistoryView) -> None:
         lines = shown(view)
 
@@ -83,9 +83,9 @@ def test_the_last_two_are_compared_at_first() -> None:
     in_history(three()[1], body)
 
 
-def test_two_others_are_picked_and_let_go() -> None:
+def test_two_other_snapshots_are_picked_and_unpicked() -> None:
     async def body(app: DstackApp, pilot: Pilot[Any], view: HistoryView) -> None:
-        for key in ("look/2", "look/1"):
+        for key in ("snapshot/2", "snapshot/1"):
             await go_to_line(view, pilot, key)
             await pilot.press("enter")
         await compared(pilot, view)
@@ -99,7 +99,7 @@ def test_two_others_are_picked_and_let_go() -> None:
     in_history(three()[1], body)
 
 
-def test_waits_say_since_when_they_are_the_same() -> None:
+def test_unchanged_waits_show_their_duration() -> None:
     async def body(app: DstackApp, pilot: Pilot[Any], view: HistoryView) -> None:
         await go_to_line(view, pilot, "waits/stayed")
         await pilot.press("l")
@@ -109,19 +109,19 @@ def test_waits_say_since_when_they_are_the_same() -> None:
     in_history(three()[1], body)
 
 
-def test_enter_goes_to_a_wait_in_the_snapshot_that_has_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    gone: list[tuple[str, Key]] = []
+def test_enter_goes_to_a_wait_in_the_snapshot_that_contains_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    visited: list[tuple[str, Key]] = []
 
     async def body(app: DstackApp, pilot: Pilot[Any], view: HistoryView) -> None:
-        monkeypatch.setattr(app, "go_to", lambda mode, vertex: gone.append((mode, vertex)))
+        monkeypatch.setattr(app, "go_to", lambda mode, vertex: visited.append((mode, vertex)))
         await go_to_line(view, pilot, f"executions/gone/{scene.behind[5].key}")
         await pilot.press("enter")
-        assert gone == [("stacks", scene.behind[5].key)]
-        assert app.shown is app.looks[1]
+        assert visited == [("stacks", scene.behind[5].key)]
+        assert app.shown is app.snapshots[1]
         await go_to_line(view, pilot, f"waits/gone/{scene.behind[5].key}")
         await pilot.press("enter", "x")
 
-        assert gone[1:] == [("waits", scene.behind[5].key), ("stacks", scene.behind[5].key)]
+        assert visited[1:] == [("waits", scene.behind[5].key), ("stacks", scene.behind[5].key)]
 
     scene, snapshots = three()
     in_history(snapshots, body)
@@ -129,17 +129,17 @@ def test_enter_goes_to_a_wait_in_the_snapshot_that_has_it(monkeypatch: pytest.Mo
 
 def test_v_shows_a_snapshot_in_all_views() -> None:
     async def body(app: DstackApp, pilot: Pilot[Any], view: HistoryView) -> None:
-        await go_to_line(view, pilot, "look/1")
+        await go_to_line(view, pilot, "snapshot/1")
         await pilot.press("v")
 
-        assert app.shown is app.looks[0]
+        assert app.shown is app.snapshots[0]
         assert shown(view)[1].endswith("shown in the views")
         assert not shown(view)[3].endswith("shown in the views")
 
     in_history(three()[1], body)
 
 
-def test_one_snapshot_says_what_to_do_and_the_next_is_compared_at_once() -> None:
+def test_one_snapshot_shows_a_hint_and_the_next_is_compared_at_once() -> None:
     async def body(app: DstackApp, pilot: Pilot[Any], view: HistoryView) -> None:
         assert "A comparison needs two snapshots: r takes another one." in shown(view)
         await pilot.press("r")
@@ -150,17 +150,17 @@ def test_one_snapshot_says_what_to_do_and_the_next_is_compared_at_once() -> None
     in_history(Scripted(*three()[1][:2]), body)
 
 
-def test_looks_that_come_in_while_frozen_are_listed() -> None:
+def test_snapshots_that_arrive_while_frozen_are_listed() -> None:
     async def body(app: DstackApp, pilot: Pilot[Any], view: HistoryView) -> None:
         await pilot.press("space", "r")
         await until(pilot, lambda: any("#2" in line for line in shown(view)))
 
-        assert app.shown is app.looks[0]
+        assert app.shown is app.snapshots[0]
 
     in_history(Scripted(*three()[1][:2]), body)
 
 
-def test_other_clusters_are_refused_kindly() -> None:
+def test_snapshots_of_different_clusters_are_not_compared() -> None:
     async def body(app: DstackApp, pilot: Pilot[Any], view: HistoryView) -> None:
         assert any("different clusters" in line for line in shown(view))
 
@@ -175,7 +175,7 @@ def test_other_clusters_are_refused_kindly() -> None:
     in_history([first, other], body)
 
 
-def test_the_filter_and_the_export_have_what_is_shown() -> None:
+def test_the_filter_the_copy_and_the_export_use_the_shown_lines() -> None:
     async def body(app: DstackApp, pilot: Pilot[Any], view: HistoryView) -> None:
         await search(pilot, "gone")
         assert all("gone" in line or line.split()[0] in ("Waits", "Executions", "Findings") for line in shown(view)[:1])
@@ -188,10 +188,10 @@ def test_the_filter_and_the_export_have_what_is_shown() -> None:
 
 
 @pytest.mark.parametrize("size", SIZES, ids=lambda size: f"{size[0]}x{size[1]}")
-@pytest.mark.usefixtures("still_clock")
-def test_it_looks_as_it_did(size: tuple[int, int], monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.usefixtures("fixed_age")
+def test_the_screen_matches_its_picture(size: tuple[int, int], monkeypatch: pytest.MonkeyPatch) -> None:
     async def body(app: DstackApp, pilot: Pilot[Any], view: HistoryView) -> None:
-        assert_pinned(app, f"history-{size[0]}x{size[1]}")
+        await require_pinned(app, pilot, f"history-{size[0]}x{size[1]}")
 
-    monkeypatch.setattr("dstack.tui.views.history.lines.clock", lambda look: "2026-01-02 03:04:05")
+    monkeypatch.setattr("dstack.tui.views.history.lines.clock", lambda snapshot: "2026-01-02 03:04:05")
     in_history(three()[1], body, size)

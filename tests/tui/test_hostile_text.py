@@ -1,4 +1,4 @@
-"""Whatever a cluster's or a stranger's snapshot says, it is shown in every view and obeyed in none."""
+"""Hostile text in a snapshot is shown in every view, and executed in none."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ ATTACKED = [hostile(recorded("queue-ray-2.60")), hostile(recorded("serve-deadloc
 
 
 def require_harmless(app: DstackApp) -> None:
-    """Of what is on the screen no character drives a terminal, and no stretch is a link or does anything clicked."""
+    """No character on the screen controls a terminal, and no text is a link or an action."""
     assert not UNSEEN.search(screen_text(app).replace("\n", ""))
     for strip in app.screen._compositor.render_strips():
         for segment in strip:
@@ -38,7 +38,7 @@ def require_harmless(app: DstackApp) -> None:
 
 
 async def require_harmless_everywhere(app: DstackApp, pilot: Pilot[Any]) -> None:
-    """What a view shows, unfolded line by line, what it copies and what it exports."""
+    """The lines of a view, unfolded one by one, its copy and its export are harmless."""
     for outline in app.screen.query(Outline):
         for _ in range(20):
             outline.action_unfold()
@@ -50,10 +50,10 @@ async def require_harmless_everywhere(app: DstackApp, pilot: Pilot[Any]) -> None
 
 
 @pytest.mark.parametrize("view", VIEWS)
-def test_a_view_shows_it_and_obeys_nothing(view: str) -> None:
+def test_a_view_shows_hostile_text_and_executes_nothing(view: str) -> None:
     async def body() -> None:
         async with running(Files(HOSTILE, ATTACKED), size=(160, 60)) as (app, pilot):
-            await until(pilot, lambda: len(app.looks) == 2)
+            await until(pilot, lambda: len(app.snapshots) == 2)
             await app.switch_mode(view)
             await pilot.pause()
 
@@ -63,7 +63,7 @@ def test_a_view_shows_it_and_obeys_nothing(view: str) -> None:
     asyncio.run(body())
 
 
-def test_a_notification_shows_it() -> None:
+def test_a_notification_shows_hostile_text() -> None:
     async def body() -> None:
         async with running(Scripted(ATTACKED[0], ClusterError(HOSTILE, HOSTILE))) as (app, pilot):
             app.notify(HOSTILE)
@@ -92,7 +92,7 @@ def test_a_notification_shows_it() -> None:
         ("gone\0.py", 1, None),
     ],
 )
-def test_an_editor_is_given_the_name_of_a_source_file_and_nothing_else(
+def test_an_editor_receives_the_name_of_a_source_file_and_nothing_else(
     file: str, line: int, opened: list[str] | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -115,7 +115,7 @@ def test_an_editor_is_given_the_name_of_a_source_file_and_nothing_else(
     assert ran == ([] if opened is None else [["vi", "-n", *(one.format(here=tmp_path) for one in opened)]])
 
 
-def test_where_there_is_no_terminal_no_editor_is_begun(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_a_terminal_no_editor_is_started(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "good.py").touch()
 
     async def body() -> None:
@@ -128,7 +128,7 @@ def test_where_there_is_no_terminal_no_editor_is_begun(tmp_path: Path, monkeypat
     asyncio.run(body())
 
 
-def test_a_picture_is_for_its_owner_only_and_follows_no_link(tmp_path: Path) -> None:
+def test_a_picture_is_readable_by_its_owner_only_and_follows_no_link(tmp_path: Path) -> None:
     (tmp_path / "mine.svg").symlink_to("elsewhere")
 
     async def body() -> None:

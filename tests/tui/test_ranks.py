@@ -1,4 +1,4 @@
-"""Ranks, dimensions and labels in every view: eight trainers, one of them elsewhere than the others."""
+"""Ranks, dimensions and labels in every view: eight trainers, one of them in other code than the others."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ from dstack.tui.views.verdict.view import VerdictView
 from dstack.tui.views.waits.view import WaitsView
 from dstack.tui.widgets.outline import Outline
 from tests.tui.pilots import running, search, until
-from tests.tui.pinned import assert_pinned
-from tests.tui.test_stacks import at, page, press, texts, tree
+from tests.tui.pinned import require_pinned
+from tests.tui.test_stacks import at, merged, page, press, texts, tree
 from tests.unit.analysis.views.test_snapshot_diff import again
 from tests.unit.scenes.ranks import groups_of, training
 
@@ -32,20 +32,20 @@ SIZE = (120, 40)
 
 
 def trained(is_elsewhere: Callable[[int], bool] = lambda rank: rank == 3) -> Snapshot:
-    """The trainers, the first of which has a label."""
+    """A snapshot of the trainers, the first of which has a label."""
     scene, (first, *_) = training(is_elsewhere)
     first.known["labels"] = {"stage": "rollout"}
     return scene.sample().second_sample().snapshot()
 
 
-def seen(view: type[View], body: Body, snapshot: Snapshot | None = None) -> None:
-    """Runs the body in a view of the trainers."""
+def in_view(view: type[View], body: Body, snapshot: Snapshot | None = None) -> None:
+    """Run the body in a view of the trainers."""
     mode = next(name for name, one in VIEWS.items() if one is view)
 
     async def whole() -> None:
         async with running(Files("ranks.json", [snapshot or trained()]), SIZE) as (app, pilot):
             app.switch_mode(mode)
-            await until(pilot, lambda: isinstance(app.screen, view) and app.screen.look)
+            await until(pilot, lambda: isinstance(app.screen, view) and app.screen.shown)
             await body(app, pilot, app.screen)
 
     asyncio.run(whole())
@@ -60,13 +60,13 @@ def lines(view: View) -> list[str]:
     [(WaitsView, ""), (StacksView, ""), (StacksView, "mn"), (FlameView, ""), (FlameView, "bbbbjj"), (ClusterView, "")],
     ids=["waits", "stacks", "merged", "flame", "flame-by-tp", "cluster"],
 )
-@pytest.mark.usefixtures("still_clock")
-def test_it_looks_as_it_did(view: type[View], keys: str, request: pytest.FixtureRequest) -> None:
+@pytest.mark.usefixtures("fixed_age")
+def test_the_screen_matches_its_picture(view: type[View], keys: str, request: pytest.FixtureRequest) -> None:
     async def body(app: DstackApp, pilot: Pilot[Any], view: View) -> None:
         await press(pilot, *keys)
-        assert_pinned(app, f"ranks-{request.node.callspec.id}")
+        await require_pinned(app, pilot, f"ranks-{request.node.callspec.id}")
 
-    seen(view, body)
+    in_view(view, body)
 
 
 @pytest.mark.parametrize("view", [WaitsView, StacksView, ClusterView])
@@ -74,13 +74,13 @@ def test_a_filter_finds_a_rank_and_no_other(view: type[View]) -> None:
     async def body(app: DstackApp, pilot: Pilot[Any], view: View) -> None:
         for text, ranks in (("rank:3", "3"), ("tp:1 dp:0", "15"), ("stage:rollout", "0"), ("rank:33", "")):
             await search(pilot, text)
-            # alike ones stand together below the first of them, so that is shown above those that were found
+            # similar workers are grouped below rank 0, so the filter shows it above them
             found = {rank for rank in "01234567" if any(f'"t{rank}"' in line for line in lines(view))}
             assert found - {"0"} == set(ranks) - {"0"}, text
             assert bool(found) == bool(ranks), text
             await press(pilot, "escape")
 
-    seen(view, body)
+    in_view(view, body)
 
 
 def test_the_findings_are_filtered_by_rank() -> None:
@@ -92,17 +92,17 @@ def test_the_findings_are_filtered_by_rank() -> None:
         await search(pilot, "rank:77")
         assert lines(view) == []
 
-    seen(VerdictView, body)
+    in_view(VerdictView, body)
 
 
 def test_merged_stacks_are_filtered_by_rank() -> None:
     async def body(app: DstackApp, pilot: Pilot[Any], view: StacksView) -> None:
         await press(pilot, "m")
         await search(pilot, "tp:1 step")
-        assert view._root.count == 4
+        assert merged(view).root.count == 4
         assert lines(view)[0].startswith("3 × step  ranks 1, 5, 7  3 waiting")
 
-    seen(StacksView, body)
+    in_view(StacksView, body)
 
 
 def test_the_flame_marks_the_frames_of_a_rank() -> None:
@@ -116,66 +116,67 @@ def test_the_flame_marks_the_frames_of_a_rank() -> None:
         await search(pilot, "rank:9")
         assert view._found() == []
 
-    seen(FlameView, body)
+    in_view(FlameView, body)
 
 
 @pytest.mark.parametrize(("view", "before"), [(StacksView, "m"), (FlameView, "")])
-def test_b_goes_on_to_ranks_dimensions_and_labels_and_the_palette_names_each(view: type[View], before: str) -> None:
+def test_b_selects_ranks_dimensions_and_labels_and_the_palette_names_each(view: type[View], before: str) -> None:
     async def body(app: DstackApp, pilot: Pilot[Any], view: StacksView | FlameView) -> None:
         await press(pilot, *before)
-        assert view.look
-        ways = view.look.stacks.groupings
+        assert view.analysed
+        groupings = view.analysed.stacks.groupings
         start = view.grouping
         found = []
-        for _ in ways:
+        for _ in groupings:
             await press(pilot, "b")
             found.append(view.grouping)
         assert view.grouping == start
-        assert set(found) == set(ways)
+        assert set(found) == set(groupings)
 
         commands = {one.title: one.callback for one in app.get_system_commands(app.screen)}
         commands["Group by pp"]()
         await pilot.pause()
-        assert [branch.place.name for branch in view._root.children if branch.place][:2] == ["pp 0", "pp 1"]
+        root = merged(view).root if isinstance(view, StacksView) else view.root
+        assert [branch.place.name for branch in root.children if branch.place][:2] == ["pp 0", "pp 1"]
         assert {"No groups", "Group by class", "Group by rank", "Group by stage"} <= commands.keys()
 
-    seen(view, body)
+    in_view(view, body)
 
 
-def test_the_palette_offers_no_groups_where_nothing_is_merged() -> None:
+def test_the_palette_offers_no_groupings_without_merged_stacks() -> None:
     async def body(app: DstackApp, pilot: Pilot[Any], view: StacksView) -> None:
         assert not any(one.title.startswith("Group ") for one in app.get_system_commands(app.screen))
 
-    seen(StacksView, body)
+    in_view(StacksView, body)
 
 
-def test_an_outlier_is_told_by_its_ranks() -> None:
+def test_outliers_are_named_by_their_ranks() -> None:
     async def body(app: DstackApp, pilot: Pilot[Any], view: StacksView) -> None:
         await press(pilot, "m", "n")
         assert at(tree(view)).startswith("2 × step  ranks 4-5 (all of pp 1, dp 0)  ! 2 outliers")
         words = " ".join(" ".join(texts(page(view))).split())
         assert "2 outliers: ranks 4-5 (all of pp 1, dp 0) are in other code than ranks 0-3, 6-7" in words
 
-    seen(StacksView, body, trained(lambda rank: rank in (4, 5)))
+    in_view(StacksView, body, trained(lambda rank: rank in (4, 5)))
 
 
-def test_the_history_names_ranks_and_is_filtered_by_them() -> None:
+def test_the_history_names_ranks_and_is_filtered_by_rank() -> None:
     scene, trainers = training()
-    looks = [again(scene, 0.0)]
+    snapshots = [again(scene, 0.0)]
     trainers[3].threads[0].line = 99
-    looks.append(again(scene, 60.0))
+    snapshots.append(again(scene, 60.0))
 
     async def whole() -> None:
-        async with running(Files("ranks.json", looks), SIZE) as (app, pilot):
-            await until(pilot, lambda: len(app.looks) == 2)
+        async with running(Files("ranks.json", snapshots), SIZE) as (app, pilot):
+            await until(pilot, lambda: len(app.snapshots) == 2)
             app.switch_mode("history")
             await until(pilot, lambda: isinstance(app.screen, HistoryView) and app.screen._result)
             (view,) = (one for one in [app.screen] if isinstance(one, HistoryView))
-            told = "\n".join(lines(view))
-            assert "Trainer.step  rank 3 (tp 1, pp 0, dp 1)  /srv/app/app.py:20 → /srv/app/app.py:99" in told
+            text = "\n".join(lines(view))
+            assert "Trainer.step  rank 3 (tp 1, pp 0, dp 1)  /srv/app/app.py:20 → /srv/app/app.py:99" in text
             await search(pilot, "rank:5")
             found = [line for line in lines(view) if "rank " in line]
-            assert len(found) == 2, "its wait and its execution, of seven alike"
+            assert len(found) == 2, "its wait and its execution, of seven similar ones"
             assert all("rank 5 (tp 1, pp 1, dp 0)" in line for line in found)
 
     asyncio.run(whole())
@@ -191,4 +192,4 @@ def test_a_child_process_has_its_own_rank() -> None:
         await search(pilot, "rank:6")
         assert {rank for rank in "01234567" if any(f'"t{rank}"' in line for line in lines(view))} == {"0", "6"}
 
-    seen(StacksView, body, scene.snapshot())
+    in_view(StacksView, body, scene.snapshot())

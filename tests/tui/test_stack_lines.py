@@ -1,4 +1,4 @@
-"""The lines of stacks: whatever was recorded or comes from a stranger can be unfolded, and is harmless."""
+"""The lines of stacks: those of recorded and of generated snapshots unfold, and are harmless."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from hypothesis import given
 from dstack.analysis.diagnose import diagnose
 from dstack.analysis.index.sample_index import SampleIndex
 from dstack.analysis.naming.sentences import TORN_STACK
-from dstack.analysis.stacks.outliers import Marked
-from dstack.analysis.stacks.stack_tree import Words, merge
 from dstack.analysis.views.thread_pages import Stacks
 from dstack.model import Snapshot
 from dstack.snapshot_file import load
-from dstack.tui.views.stacks.lines import source_lines
-from dstack.tui.views.stacks.pages import branch_page, stack_in_words, stack_page
-from dstack.tui.views.stacks.trees import Processes, Tree
+from dstack.tui.views.stacks.branch_page import branch_page
+from dstack.tui.views.stacks.line_parts import source_lines
+from dstack.tui.views.stacks.merged_tree import MergedTree
+from dstack.tui.views.stacks.process_tree import ProcessTree
+from dstack.tui.views.stacks.stack_page import stack_in_words, stack_page
 from dstack.tui.widgets.outline_line import Line
 from dstack.visible import UNSEEN
 from tests.tui.sources import RECORDED
@@ -27,27 +27,26 @@ NAMES = sorted(path.name for path in RECORDED.glob("*.json.gz"))
 
 
 def unfolded(lines: list[Line], depth: int = DEEPEST) -> list[Line]:
-    """The lines and all below them, down to a depth: stacks that wait in a circle have no end."""
+    """The lines and their descendants, down to a depth, since a cycle of waits unfolds without end."""
     found = list(lines)
     for line in lines:
         if depth:
-            below = line.children() if callable(line.children) else line.children
-            found += unfolded(list(below), depth - 1)
+            children = line.children() if callable(line.children) else line.children
+            found += unfolded(list(children), depth - 1)
     return found
 
 
 def all_lines(snapshot: Snapshot) -> list[Line]:
-    """Both trees and every page, each unfolded."""
+    """The lines of both trees and of all pages."""
     if not snapshot.samples:
         return []
     stacks = Stacks(SampleIndex(snapshot, snapshot.samples[0]), diagnose(snapshot).vertices)
-    found = unfolded(Processes(stacks, set()).lines())
+    found = unfolded(ProcessTree(stacks, set()).lines())
     for whole in (False, True):
-        root = merge(stacks.running(whole=whole).executions, by="kind")
-        odd = stacks.outliers(whole=whole)
-        found += unfolded(Tree(stacks, root, Marked(root, odd), Words("")).lines())
-        for branch in (root, *root.children):
-            found += unfolded(branch_page(stacks, root, branch, odd))
+        tree = MergedTree.of(stacks, whole=whole, grouping="kind")
+        found += unfolded(tree.lines())
+        for branch in (tree.root, *tree.root.children):
+            found += unfolded(branch_page(tree, branch))
     for key in stacks.vertices:
         stack = stacks.stack(key)
         assert stack is not None
@@ -76,19 +75,19 @@ def test_every_recorded_snapshot_unfolds(name: str) -> None:
 
     assert all_lines(snapshot)
     for tree in (
-        Processes(stacks, set()).lines(),
+        ProcessTree(stacks, set()).lines(),
         *(stack_page(stacks, one) for one in map(stacks.stack, stacks.vertices) if one),
     ):
         keys = [line.key for line in unfolded(tree)]
-        assert len(keys) == len(set(keys)), "a line's key is its own"
+        assert len(keys) == len(set(keys)), "keys are unique"
 
 
 @given(related_snapshots())
-def test_whatever_comes_from_a_stranger_unfolds_and_is_harmless(snapshot: Snapshot) -> None:
+def test_generated_snapshots_unfold_and_are_harmless(snapshot: Snapshot) -> None:
     assert not any(UNSEEN.search(line.text.plain) for line in all_lines(snapshot))
 
 
-def test_source_is_shown_around_its_line_without_what_all_are_indented_by() -> None:
+def test_source_lines_lose_their_common_indentation() -> None:
     sources = {"a.py": {9: "        deep()", 10: "    for x in y:", 11: "        work(x)", 30: "far()"}}
 
     lines = [line.text.plain for line in source_lines("key", sources, "a.py", 10)]

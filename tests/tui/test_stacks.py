@@ -1,4 +1,4 @@
-"""The stacks view: by process and merged, the page beside, from wait to wait and back, marks, filter, jumps."""
+"""The Stacks view: both trees, the page, the way from wait to wait and back, marks, filter and jumps."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from benchmarks.bench_merging import snapshot_of
 from dstack.model import Snapshot
 from dstack.tui.app import DstackApp
 from dstack.tui.source import Files
+from dstack.tui.views.stacks.merged_tree import MergedTree
 from dstack.tui.views.stacks.view import StacksView
 from dstack.tui.widgets.outline import Outline
 from tests.tui.pilots import running, screen_text, search, until
@@ -25,13 +26,13 @@ Body = Callable[[DstackApp, Pilot[Any], StacksView], Awaitable[None]]
 SMALL = (80, 24)
 
 
-def seen(snapshot: Snapshot, body: Body, size: tuple[int, int] = (120, 40)) -> None:
-    """Runs the body in the stacks view of a snapshot."""
+def in_stacks(snapshot: Snapshot, body: Body, size: tuple[int, int] = (120, 40)) -> None:
+    """Run the body in the Stacks view of a snapshot."""
 
     async def whole() -> None:
         async with running(Files("hang.json", [snapshot]), size=size) as (app, pilot):
             app.switch_mode("stacks")
-            await until(pilot, lambda: isinstance(app.screen, StacksView) and app.screen.look)
+            await until(pilot, lambda: isinstance(app.screen, StacksView) and app.screen.shown)
             assert isinstance(app.screen, StacksView)
             await body(app, pilot, app.screen)
 
@@ -50,14 +51,19 @@ def texts(outline: Outline) -> list[str]:
     return [line.text.plain for _, line in outline.visible_lines]
 
 
+def merged(view: StacksView) -> MergedTree:
+    assert view.merged
+    return view.merged
+
+
 def at(outline: Outline) -> str:
-    """The text under an outline's cursor."""
+    """The text of the line under an outline's cursor."""
     assert outline.cursor_line
     return outline.cursor_line.text.plain
 
 
 def chain() -> tuple[Scene, list[SceneProcess]]:
-    """A driver that waits for a task on another node that waits for a task on a third."""
+    """A driver that waits for a task on another node, which waits for a task on a third."""
     scene = Scene()
     procs = [scene.driver(scene.node(CPU=1.0))]
     for name in ("outer", "inner"):
@@ -68,7 +74,7 @@ def chain() -> tuple[Scene, list[SceneProcess]]:
 
 
 def team(size: int = 10) -> Scene:
-    """Trainers that wait in a barrier but for one that loads; one more is idle, one more was not seen."""
+    """Trainers in a barrier, one that still loads, one that is idle, and one that was not read."""
     scene = Scene()
     driver = scene.driver()
     trainers = [scene.actor("Trainer", name=f"rank{number}") for number in range(size)]
@@ -88,7 +94,7 @@ async def press(pilot: Pilot[Any], *keys: str) -> None:
     await pilot.pause()
 
 
-def test_nodes_processes_and_threads_are_one_below_the_other() -> None:
+def test_processes_are_below_nodes_and_threads_below_processes() -> None:
     scene, procs = chain()
 
     async def body(app: DstackApp, pilot: Pilot[Any], view: StacksView) -> None:
@@ -100,10 +106,10 @@ def test_nodes_processes_and_threads_are_one_below_the_other() -> None:
         ]
         assert (2, "runs  inner  inner") in lines
 
-    seen(scene.snapshot(), body)
+    in_stacks(scene.snapshot(), body)
 
 
-def test_the_stack_under_the_cursor_is_beside_with_its_source() -> None:
+def test_the_page_shows_the_selected_stack_with_its_source() -> None:
     scene, _ = chain()
 
     async def body(app: DstackApp, pilot: Pilot[Any], view: StacksView) -> None:
@@ -113,10 +119,10 @@ def test_the_stack_under_the_cursor_is_beside_with_its_source() -> None:
         assert any(line.startswith("›") and "return run_of(me)" in line for line in lines)
         assert at(page(view)).endswith("waits, Enter follows"), "the page's cursor is on the frame that waits"
 
-    seen(scene.snapshot(), body)
+    in_stacks(scene.snapshot(), body)
 
 
-def test_enter_goes_from_wait_to_wait_across_nodes_and_backspace_back() -> None:
+def test_enter_follows_waits_across_nodes_and_backspace_returns() -> None:
     scene, procs = chain()
 
     async def body(app: DstackApp, pilot: Pilot[Any], view: StacksView) -> None:
@@ -125,7 +131,7 @@ def test_enter_goes_from_wait_to_wait_across_nodes_and_backspace_back() -> None:
         await press(pilot, "enter", "enter")
         assert [one.vertex for one in view.trail] == [proc.key for proc in procs]
         assert "inner" in texts(page(view))[0]
-        assert at(tree(view)) == "runs  inner  inner", "the tree's cursor went along"
+        assert at(tree(view)) == "runs  inner  inner", "the tree's cursor follows"
         assert "driver train.py › outer › inner" in screen_text(app)
 
         await press(pilot, "backspace", "backspace")
@@ -135,10 +141,10 @@ def test_enter_goes_from_wait_to_wait_across_nodes_and_backspace_back() -> None:
         await press(pilot, "backspace")
         assert tree(view).has_focus
 
-    seen(scene.snapshot(), body)
+    in_stacks(scene.snapshot(), body)
 
 
-def test_the_stacks_waited_for_unfold_below_the_wait() -> None:
+def test_target_stacks_unfold_below_the_wait() -> None:
     scene, _ = chain()
 
     async def body(app: DstackApp, pilot: Pilot[Any], view: StacksView) -> None:
@@ -148,10 +154,10 @@ def test_the_stacks_waited_for_unfold_below_the_wait() -> None:
         names = [(depth, line.text.plain.split("  ")[0]) for depth, line in page(view).visible_lines]
         assert names[-4:] == [(2, "outer"), (3, "›"), (2, "ray.get"), (3, "→ inner")]
 
-    seen(scene.snapshot(), body)
+    in_stacks(scene.snapshot(), body)
 
 
-def test_of_several_waited_for_one_is_chosen() -> None:
+def test_one_of_several_targets_is_chosen() -> None:
     scene = Scene()
     driver = scene.driver()
     left, right = (scene.run(name, by=driver) for name in ("left", "right"))
@@ -163,10 +169,10 @@ def test_of_several_waited_for_one_is_chosen() -> None:
         await press(pilot, "j", "enter")
         assert view.trail[-1].vertex == right[1].key
 
-    seen(scene.snapshot(), body)
+    in_stacks(scene.snapshot(), body)
 
 
-def test_a_pending_call_has_a_page_that_leads_on() -> None:
+def test_a_pending_call_has_a_page_that_leads_to_its_blocker() -> None:
     scene = Scene()
     driver, clerk = scene.driver(), scene.actor("Clerk")
     ahead, queued = (scene.call(clerk, "stamp", by=driver) for _ in range(2))
@@ -179,7 +185,7 @@ def test_a_pending_call_has_a_page_that_leads_on() -> None:
         await press(pilot, "G", "enter")
         assert view.trail[-1].vertex == clerk.key
 
-    seen(scene.snapshot(), body)
+    in_stacks(scene.snapshot(), body)
 
 
 def test_locals_are_below_their_frame_and_hold_no_escape_codes() -> None:
@@ -198,7 +204,7 @@ def test_locals_are_below_their_frame_and_hold_no_escape_codes() -> None:
         assert "ref = \\x1b[31mred [bold]" in texts(page(view))
         assert "1 local variable" in texts(page(view))
 
-    seen(snapshot, body)
+    in_stacks(snapshot, body)
 
 
 def test_m_merges_all_stacks_into_one_tree_and_back() -> None:
@@ -215,7 +221,7 @@ def test_m_merges_all_stacks_into_one_tree_and_back() -> None:
         await press(pilot, "m")
         assert texts(tree(view))[0].startswith("node ")
 
-    seen(team().snapshot(), body)
+    in_stacks(team().snapshot(), body)
 
 
 def test_b_groups_by_class_node_and_job() -> None:
@@ -227,10 +233,10 @@ def test_b_groups_by_class_node_and_job() -> None:
             firsts.append(texts(tree(view))[0].split("  ")[0])
         assert firsts == ["10 × actor Trainer", "11 × node 10.0.0.2", "11 × job 01000000 train.py"]
 
-    seen(team().snapshot(), body)
+    in_stacks(team().snapshot(), body)
 
 
-def test_the_page_of_a_branch_tells_who_is_there_who_stands_out_and_who_is_not() -> None:
+def test_the_page_of_a_branch_lists_executions_outliers_and_absent_workers() -> None:
     async def body(app: DstackApp, pilot: Pilot[Any], view: StacksView) -> None:
         await press(pilot, "m")
         await press(pilot, "g")
@@ -241,10 +247,10 @@ def test_the_page_of_a_branch_tells_who_is_there_who_stands_out_and_who_is_not()
         await press(pilot, "n")
         assert "1 outlier" in texts(page(view))
 
-    seen(team().snapshot(), body)
+    in_stacks(team().snapshot(), body)
 
 
-def test_n_goes_to_who_is_elsewhere_and_from_there_into_its_stack() -> None:
+def test_n_goes_to_an_outlier_and_enter_to_its_stack() -> None:
     async def body(app: DstackApp, pilot: Pilot[Any], view: StacksView) -> None:
         await press(pilot, "m", "n")
         assert "! 1 outlier" in at(tree(view))
@@ -253,26 +259,26 @@ def test_n_goes_to_who_is_elsewhere_and_from_there_into_its_stack() -> None:
         while not at(page(view)).startswith("runs  Trainer.step"):
             before = at(page(view))
             await press(pilot, "j")
-            assert at(page(view)) != before, "who is in the branch is listed"
+            assert at(page(view)) != before, "the executions of the branch are listed"
         await press(pilot, "enter")
         assert any('"rank0"' in line for line in texts(page(view)))
         await press(pilot, "backspace")
         assert view.trail[-1].path
 
-    seen(team().snapshot(), body)
+    in_stacks(team().snapshot(), body)
 
 
-def test_only_the_marked_are_merged() -> None:
+def test_only_marked_workers_are_merged() -> None:
     async def body(app: DstackApp, pilot: Pilot[Any], view: StacksView) -> None:
         await press(pilot, "j", "t", "m")
-        assert view._root.count == 1
+        assert merged(view).root.count == 1
         assert "1 stack of 1 marked worker" in screen_text(app)
         await press(pilot, "m", "g", "t")
         assert "◆ node" in texts(tree(view))[0]
         await press(pilot, "t")
         assert not view.marked
 
-    seen(team().snapshot(), body)
+    in_stacks(team().snapshot(), body)
 
 
 def test_w_shows_whole_stacks() -> None:
@@ -283,7 +289,7 @@ def test_w_shows_whole_stacks() -> None:
         assert not any("main_loop" in line for line in before)
         assert any("main_loop" in line for line in texts(tree(view)))
 
-    seen(recorded("tune-hang"), body)
+    in_stacks(recorded("tune-hang"), body)
 
 
 def test_the_filter_finds_processes_and_merged_stacks() -> None:
@@ -295,47 +301,47 @@ def test_the_filter_finds_processes_and_merged_stacks() -> None:
         assert "1 found" in str(view.query_one("#filter").border_subtitle)
         await press(pilot, "escape")
         await search(pilot, "barrier")
-        assert len([text for text in texts(tree(view)) if "rank" in text]) == 9, "who has it in the stack is found, too"
+        assert len([text for text in texts(tree(view)) if "rank" in text]) == 9, "words in stacks are found, too"
         await press(pilot, "escape", "m")
         await search(pilot, "barrier")
-        assert view._root.count == 9
+        assert merged(view).root.count == 9
         await press(pilot, "escape")
-        assert view._root.count == 11
+        assert merged(view).root.count == 11
 
-    seen(team().snapshot(), body)
+    in_stacks(team().snapshot(), body)
 
 
-def test_another_look_leaves_mode_cursor_and_page() -> None:
+def test_mode_cursor_and_page_survive_another_snapshot() -> None:
     async def body() -> None:
         snapshot = team().snapshot()
         async with running(Scripted(snapshot)) as (app, pilot):
             app.switch_mode("stacks")
-            await until(pilot, lambda: isinstance(app.screen, StacksView) and app.screen.look)
+            await until(pilot, lambda: isinstance(app.screen, StacksView) and app.screen.shown)
             view = app.screen
             assert isinstance(view, StacksView)
             await press(pilot, "m", "j")
-            before, told = at(tree(view)), texts(page(view))
+            before = at(tree(view)), texts(page(view))
             await press(pilot, "r")
-            await until(pilot, lambda: view.look is app.looks[-1] and len(app.looks) == 2)
+            await until(pilot, lambda: view.shown is app.snapshots[-1] and len(app.snapshots) == 2)
 
             assert view.is_merged
-            assert (at(tree(view)), texts(page(view))) == (before, told)
+            assert (at(tree(view)), texts(page(view))) == before
 
     asyncio.run(body())
 
 
-def test_another_look_leaves_the_way_back() -> None:
+def test_the_trail_survives_another_snapshot() -> None:
     scene, procs = chain()
 
     async def body() -> None:
         async with running(Scripted(scene.snapshot())) as (app, pilot):
             app.switch_mode("stacks")
-            await until(pilot, lambda: isinstance(app.screen, StacksView) and app.screen.look)
+            await until(pilot, lambda: isinstance(app.screen, StacksView) and app.screen.shown)
             view = app.screen
             assert isinstance(view, StacksView)
             await press(pilot, "j", "j", "enter", "enter", "k", "r")
             before = at(page(view))
-            await until(pilot, lambda: view.look is app.looks[-1] and len(app.looks) == 2)
+            await until(pilot, lambda: view.shown is app.snapshots[-1] and len(app.snapshots) == 2)
             await pilot.pause()
 
             assert at(page(view)) == before
@@ -345,7 +351,7 @@ def test_another_look_leaves_the_way_back() -> None:
     asyncio.run(body())
 
 
-def test_a_jump_comes_through_a_filter() -> None:
+def test_a_jump_clears_the_filter() -> None:
     scene, procs = chain()
 
     async def body(app: DstackApp, pilot: Pilot[Any], view: StacksView) -> None:
@@ -356,10 +362,10 @@ def test_a_jump_comes_through_a_filter() -> None:
         assert at(tree(view)) == "runs  inner  inner"
         assert view.filter_text == ""
 
-    seen(scene.snapshot(), body)
+    in_stacks(scene.snapshot(), body)
 
 
-def test_names_with_markup_are_shown_as_they_are() -> None:
+def test_markup_in_names_is_shown_verbatim() -> None:
     scene = Scene()
     scene.actor("Clerk", name="[bold red]x[/]").threads[0].gets("0" * 48 + "01000000")
 
@@ -367,10 +373,10 @@ def test_names_with_markup_are_shown_as_they_are() -> None:
         await press(pilot, "G")
         assert screen_text(app).count("[bold red]x[/]") >= 2
 
-    seen(scene.snapshot(), body)
+    in_stacks(scene.snapshot(), body)
 
 
-def test_another_view_jumps_into_a_stack() -> None:
+def test_another_view_goes_to_a_stack() -> None:
     scene, procs = chain()
 
     async def body(app: DstackApp, pilot: Pilot[Any], view: StacksView) -> None:
@@ -382,10 +388,10 @@ def test_another_view_jumps_into_a_stack() -> None:
         assert not view.is_merged
         assert at(tree(view)) == "runs  inner  inner"
 
-    seen(scene.snapshot(), body)
+    in_stacks(scene.snapshot(), body)
 
 
-def test_what_is_copied_exported_and_opened() -> None:
+def test_copy_export_and_open() -> None:
     scene, _ = chain()
 
     async def body(app: DstackApp, pilot: Pilot[Any], view: StacksView) -> None:
@@ -400,12 +406,12 @@ def test_what_is_copied_exported_and_opened() -> None:
                 break
             await press(pilot, "j")
         else:
-            pytest.fail("no frame of the user's is on the page")
+            pytest.fail("the page has no frame of the application")
 
-    seen(scene.snapshot(), body)
+    in_stacks(scene.snapshot(), body)
 
 
-def test_it_works_in_80_columns_and_24_lines() -> None:
+def test_the_view_fits_into_80_columns_and_24_rows() -> None:
     async def body(app: DstackApp, pilot: Pilot[Any], view: StacksView) -> None:
         assert view.has_class("narrow")
         await press(pilot, "j", "j")
@@ -414,30 +420,30 @@ def test_it_works_in_80_columns_and_24_lines() -> None:
         assert "waits in ray.get" in text
         assert all(len(line) <= SMALL[0] for line in text.splitlines())
 
-    seen(team().snapshot(), body, SMALL)
+    in_stacks(team().snapshot(), body, SMALL)
 
 
-def test_thousands_of_processes_are_lines_made_when_looked_at() -> None:
+def test_lines_of_thousands_of_processes_are_made_on_demand() -> None:
     async def body(app: DstackApp, pilot: Pilot[Any], view: StacksView) -> None:
         assert len(texts(tree(view))) < 2_000
         await press(pilot, "G", "l", "j", "enter")
         assert page(view).has_focus or texts(page(view))
         await press(pilot, "escape", "m", "b")
-        assert view._root.count == 3_000
+        assert merged(view).root.count == 3_000
         assert len(texts(tree(view))) < 2_000
 
-    seen(snapshot_of(3_000), body)
+    in_stacks(snapshot_of(3_000), body)
 
 
-def test_nothing_seen_is_said() -> None:
+def test_an_empty_snapshot_is_shown_as_such() -> None:
     async def body(app: DstackApp, pilot: Pilot[Any], view: StacksView) -> None:
         assert "No stacks were read." in screen_text(app)
         await press(pilot, "m", "n", "t", "enter", "tab", "backspace", "y")
 
-    seen(Snapshot(dstack_version="0", taken_at=0.0, address="", ray_version="2.60.0"), body)
+    in_stacks(Snapshot(dstack_version="0", taken_at=0.0, address="", ray_version="2.60.0"), body)
 
 
-# Processes below processes
+# Child processes
 
 
 def test_a_child_process_is_below_its_worker_and_the_wait_leads_to_its_stack() -> None:
@@ -452,4 +458,4 @@ def test_a_child_process_is_below_its_worker_and_the_wait_leads_to_its_stack() -
         assert "loader.py:7" in screen_text(app)
 
     scene, loader = waiting()
-    seen(with_child(twice(scene), loader, call=LOCK), body)
+    in_stacks(with_child(twice(scene), loader, call=LOCK), body)

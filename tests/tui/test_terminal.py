@@ -18,13 +18,11 @@ from tests.tui.terminals import terminal
 HANG = Path(__file__).resolve().parents[2] / "examples" / "hangs" / "async_lock.py"
 pytestmark = pytest.mark.terminal
 
-pytestmark = pytest.mark.terminal
-
 TUI = (sys.executable, "-m", "dstack", "tui")
 
 
 @pytest.mark.ray
-def test_a_hang_is_seen_walked_and_left() -> None:
+def test_a_hang_is_shown_and_all_views_are_visited() -> None:
     with (
         run_example(HANG) as running,
         terminal([*TUI, "--address", running.address], running.environment) as screen,
@@ -34,8 +32,8 @@ def test_a_hang_is_seen_walked_and_left() -> None:
         screen.press("?")
         screen.wait_for("goes to it in the Waits view")
         screen.press("Escape")
-        screen.wait_until_gone("goes to it in the Waits view")  # else the terminal takes Esc and r for one key
-        screen.wait_for(f" s old  {running.address}")  # nothing is under way
+        screen.wait_until_absent("goes to it in the Waits view")  # otherwise the terminal reads Esc and r as one key
+        screen.wait_for(f" s old  {running.address}")  # no step is in progress
         screen.press("r")
         screen.wait_for("#2")
         screen.press("/")
@@ -44,7 +42,7 @@ def test_a_hang_is_seen_walked_and_left() -> None:
         screen.press("Enter")
         screen.wait_for("found")
         screen.press("Escape")
-        screen.wait_until_gone("found")
+        screen.wait_until_absent("found")
         screen.resize(80, 24)
         screen.wait_for("observed 3/3 workers")
         for key in "123456":
@@ -64,7 +62,7 @@ def test_a_saved_snapshot_is_shown_without_a_cluster(tmp_path: Path) -> None:
         screen.wait_for("ended 0", deadline_s=20)
 
 
-def test_a_signal_gives_the_terminal_back_also_a_tiny_one(tmp_path: Path) -> None:
+def test_a_signal_restores_the_terminal_even_a_tiny_one(tmp_path: Path) -> None:
     (file,) = RECORDED.glob("tune-hang*")
     environment = {"PATH": "/usr/bin:/bin", "HOME": str(tmp_path), "NO_COLOR": "1"}
     pid = tmp_path / "pid"
@@ -87,7 +85,7 @@ def test_without_a_cluster_the_reason_and_the_remedy_are_shown(tmp_path: Path) -
         screen.wait_for("ended 0", deadline_s=20)
 
 
-def test_it_can_be_served_to_a_browser(tmp_path: Path) -> None:
+def test_the_program_can_be_served_to_a_browser(tmp_path: Path) -> None:
     (file,) = RECORDED.glob("tune-hang*")
     served = {"PATH": "/usr/bin:/bin", "HOME": str(tmp_path), "TEXTUAL_DRIVER": "textual.drivers.web_driver:WebDriver"}
 
@@ -102,7 +100,7 @@ def test_it_can_be_served_to_a_browser(tmp_path: Path) -> None:
         program.kill()
 
 
-def test_where_there_is_no_terminal_it_says_what_to_use() -> None:
+def test_without_a_terminal_the_error_names_an_alternative() -> None:
     result = dstack("tui")
 
     assert result.returncode == 2

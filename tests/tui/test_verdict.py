@@ -1,4 +1,4 @@
-"""The Verdict view: the diagram of each finding comes first, and its rows lead on."""
+"""The Verdict view: each finding begins with its diagram, whose rows go to the other views."""
 
 from __future__ import annotations
 
@@ -10,11 +10,12 @@ from dstack.diagnosis import Entry
 from dstack.report.finding import picture
 from dstack.tui.app import DstackApp
 from dstack.tui.source import Files
-from dstack.tui.views.verdict.view import About, VerdictView
+from dstack.tui.views.verdict.lines import About
+from dstack.tui.views.verdict.view import VerdictView
 from dstack.tui.widgets.outline import Outline
 from dstack.vertex_keys import Key
 from tests.tui.pilots import running, screen_text
-from tests.tui.pinned import assert_pinned
+from tests.tui.pinned import require_pinned
 from tests.tui.sources import recorded
 from tests.unit.scenes import Scene
 
@@ -22,7 +23,7 @@ SIZES = [(80, 24), (120, 40), (200, 60)]
 
 
 def deadlock() -> Scene:
-    """Two actors that ask each other, and a driver behind them."""
+    """Two actors that wait for each other, and a driver behind them."""
     scene = Scene()
     driver = scene.driver()
     left, right = scene.actor("Left"), scene.actor("Right")
@@ -35,11 +36,11 @@ def deadlock() -> Scene:
 
 
 @pytest.mark.parametrize("size", SIZES, ids=lambda size: f"{size[0]}x{size[1]}")
-@pytest.mark.usefixtures("still_clock")
-def test_it_looks_as_it_did(size: tuple[int, int]) -> None:
+@pytest.mark.usefixtures("fixed_age")
+def test_the_screen_matches_its_picture(size: tuple[int, int]) -> None:
     async def body() -> None:
-        async with running(Files("hang.json", [recorded("tune-hang")]), size) as (app, _):
-            assert_pinned(app, f"verdict-{size[0]}x{size[1]}")
+        async with running(Files("hang.json", [recorded("tune-hang")]), size) as (app, pilot):
+            await require_pinned(app, pilot, f"verdict-{size[0]}x{size[1]}")
 
     asyncio.run(body())
 
@@ -49,7 +50,7 @@ def test_a_finding_opens_with_the_diagram_of_the_report(size: tuple[int, int]) -
     async def body() -> None:
         async with running(Files("hang.json", [deadlock().snapshot()]), size) as (app, _):
             assert app.shown
-            (finding,) = app.shown.diagnosis.findings
+            (finding,) = app.shown.analysed.diagnosis.findings
             rows = [line.plain for row in picture(finding) for line in row.lines(size[0] - 6, app.console)]
             text = screen_text(app)
 
@@ -62,11 +63,11 @@ def test_a_finding_opens_with_the_diagram_of_the_report(size: tuple[int, int]) -
     asyncio.run(body())
 
 
-def test_the_sentences_are_folded_and_whole_when_unfolded() -> None:
+def test_the_sentences_are_folded_and_complete_when_unfolded() -> None:
     async def body() -> None:
         async with running(Files("hang.json", [deadlock().snapshot()]), (80, 60)) as (app, pilot):
             assert app.shown
-            (finding,) = app.shown.diagnosis.findings
+            (finding,) = app.shown.analysed.diagnosis.findings
             assert finding.explanation
             before = " ".join(screen_text(app).split())
             await pilot.press("G", "enter")
@@ -78,7 +79,7 @@ def test_the_sentences_are_folded_and_whole_when_unfolded() -> None:
     asyncio.run(body())
 
 
-def test_folds_and_cursor_stay_when_the_terminal_changes_its_size() -> None:
+def test_folds_survive_a_resize_of_the_terminal() -> None:
     async def body() -> None:
         async with running(Files("hang.json", [deadlock().snapshot()])) as (app, pilot):
             outline = app.screen.query_one(Outline)
@@ -93,7 +94,7 @@ def test_folds_and_cursor_stay_when_the_terminal_changes_its_size() -> None:
 
 
 def slow_call() -> Scene:
-    """A driver, and an actor whose call it waits for and that runs."""
+    """A driver that waits for a running actor call."""
     scene = Scene()
     driver, slow = scene.driver(), scene.actor("Slow")
     call = scene.call(slow, "work", by=driver)
@@ -103,7 +104,7 @@ def slow_call() -> Scene:
 
 
 async def go_to_line(app: DstackApp, words: str) -> None:
-    """Puts the cursor on the line with these words."""
+    """Select the line with these words."""
     outline = app.screen.query_one(Outline)
     (line,) = (line for _, line in outline.visible_lines if words in line.text.plain)
     outline.reveal([line.key])
@@ -111,18 +112,18 @@ async def go_to_line(app: DstackApp, words: str) -> None:
 
 def test_enter_on_an_entry_goes_to_its_vertex(monkeypatch: pytest.MonkeyPatch) -> None:
     scene = slow_call()
-    gone: list[tuple[str, Key]] = []
+    visited: list[tuple[str, Key]] = []
 
     async def body() -> None:
         async with running(Files("slow.json", [scene.snapshot()])) as (app, pilot):
-            monkeypatch.setattr(app, "go_to", lambda mode, vertex: gone.append((mode, vertex)))
+            monkeypatch.setattr(app, "go_to", lambda mode, vertex: visited.append((mode, vertex)))
             await go_to_line(app, "Slow.work   ")
             await pilot.press("enter")
 
     asyncio.run(body())
 
     (driver, slow) = scene.procs
-    assert gone == [("waits", slow.key)]
+    assert visited == [("waits", slow.key)]
     assert slow.key != driver.key
 
 
@@ -130,7 +131,7 @@ def test_every_row_of_the_diagram_leads_to_its_vertex_and_its_line_of_code() -> 
     async def body() -> None:
         async with running(Files("hang.json", [deadlock().snapshot()])) as (app, _):
             assert app.shown
-            (finding,) = app.shown.diagnosis.findings
+            (finding,) = app.shown.analysed.diagnosis.findings
             abouts = [line.data for _, line in app.screen.query_one(Outline).visible_lines]
             entries = [row for row in finding.diagram.rows if isinstance(row, Entry)]
 
@@ -143,11 +144,11 @@ def test_every_row_of_the_diagram_leads_to_its_vertex_and_its_line_of_code() -> 
     asyncio.run(body())
 
 
-def test_every_sentence_about_a_deadlock_leads_to_what_it_names() -> None:
+def test_every_sentence_about_a_deadlock_leads_to_the_vertex_that_it_names() -> None:
     async def body() -> None:
         async with running(Files("hang.json", [deadlock().snapshot()])) as (app, _):
             assert app.shown
-            diagnosis = app.shown.diagnosis
+            diagnosis = app.shown.analysed.diagnosis
             (finding,) = diagnosis.findings
             vertices = [diagnosis.vertices[step.vertex] for step in finding.explanation if step.vertex]
 
@@ -161,7 +162,7 @@ def test_o_opens_the_line_of_an_entry_and_y_copies_the_finding() -> None:
     async def body() -> None:
         async with running(Files("hang.json", [deadlock().snapshot()])) as (app, pilot):
             assert app.shown
-            (finding,) = app.shown.diagnosis.findings
+            (finding,) = app.shown.analysed.diagnosis.findings
             view = app.screen
             assert isinstance(view, VerdictView)
             entry = next(row for row in finding.diagram.rows if isinstance(row, Entry))

@@ -1,4 +1,4 @@
-"""The Waits view: the tree can be walked from end to end, and each wait says what it is and how that is known."""
+"""The Waits view: keys visit the whole tree, and each wait shows its call, duration and evidence."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 from msgspec.structs import replace
 from textual.pilot import Pilot
 
-from dstack.analysis.views.wait_tree import Branch
+from dstack.analysis.views.wait_tree import WaitBranch
 from dstack.model import Snapshot
 from dstack.tui.app import DstackApp
 from dstack.tui.source import Files, Source
@@ -19,7 +19,7 @@ from dstack.tui.widgets.outline import Outline
 from dstack.tui.widgets.outline_line import Line
 from dstack.vertex_keys import Key
 from tests.tui.pilots import running, screen_text, until
-from tests.tui.pinned import assert_pinned
+from tests.tui.pinned import require_pinned
 from tests.tui.sources import Scripted, recorded
 from tests.unit.analysis.views.test_wait_tree import crowd
 from tests.unit.scenes import Scene, SceneProcess
@@ -28,30 +28,30 @@ SIZES = [(80, 24), (120, 40), (200, 60)]
 Body = Callable[[DstackApp, Pilot[Any]], Awaitable[None]]
 
 
-class Ring(Scene):
-    """Three actors that call each other in a ring, a crowd behind the second, and a driver behind all."""
+class Cycle(Scene):
+    """Three actors that call each other in a cycle, waiters behind the second, and a driver behind all."""
 
     def __init__(self, size: int = 3) -> None:
         super().__init__()
         self.driver_ = self.driver()
         self.actors_ = [self.actor(name) for name in ("Ann", "Bob", "Cid")]
-        ring = [self.call(self.actors_[0], "go", by=self.driver_)]
-        ring += [self.call(self.actors_[(i + 1) % 3], "go", by=self.actors_[i]) for i in range(3)]
-        for actor, call, following in zip(self.actors_, ring, ring[1:], strict=False):
+        calls = [self.call(self.actors_[0], "go", by=self.driver_)]
+        calls += [self.call(self.actors_[(i + 1) % 3], "go", by=self.actors_[i]) for i in range(3)]
+        for actor, call, following in zip(self.actors_, calls, calls[1:], strict=False):
             actor.runs(call).gets(following)
         self.behind: list[SceneProcess] = []
         for _ in range(size):
             _, worker = self.run("train", by=self.driver_)
             worker.threads[0].line = 7
-            self.behind.append(worker.gets(ring[1]))
+            self.behind.append(worker.gets(calls[1]))
         self.driver_.gets(*self.driver_.submitted)
 
-    def seen_twice(self) -> Snapshot:
+    def sampled_twice(self) -> Snapshot:
         return self.sample().second_sample().snapshot()
 
 
 def in_waits(source: Source | Snapshot, body: Body, size: tuple[int, int] = (120, 40)) -> None:
-    """Runs a test in this view."""
+    """Run a test in this view."""
 
     async def run() -> None:
         given = Files("f", [source]) if isinstance(source, Snapshot) else source
@@ -73,9 +73,9 @@ def cursor(app: DstackApp) -> Line:
     return line
 
 
-def branch(app: DstackApp) -> Branch:
+def branch(app: DstackApp) -> WaitBranch:
     data = cursor(app).data
-    assert isinstance(data, Branch)
+    assert isinstance(data, WaitBranch)
     return data
 
 
@@ -87,7 +87,7 @@ def detail(app: DstackApp) -> str:
     return app.screen.query_one(Detail).text.plain
 
 
-def test_a_cycle_has_numbered_entries_and_what_is_blocked_behind_them() -> None:
+def test_a_cycle_has_numbered_entries_with_the_waits_blocked_behind_them() -> None:
     async def body(app: DstackApp, pilot: Pilot[Any]) -> None:
         lines = shown(app)
 
@@ -101,7 +101,7 @@ def test_a_cycle_has_numbered_entries_and_what_is_blocked_behind_them() -> None:
         assert "3 × train  ray.get · ≥ 0.5 s · exact · ref " in "\n".join(lines)
         assert "Fix:" in detail(app)
 
-    in_waits(Ring().seen_twice(), body)
+    in_waits(Cycle().sampled_twice(), body)
 
 
 def test_a_bracket_leads_from_the_last_entry_of_a_cycle_to_the_first() -> None:
@@ -112,10 +112,10 @@ def test_a_bracket_leads_from_the_last_entry_of_a_cycle_to_the_first() -> None:
         end = next(number for number, row in enumerate(rows) if row.startswith("└─"))
 
         assert [row[:2] for row in rows[begin : end + 1]] == ["┌▶", *["│ "] * (end - begin - 1), "└─"]
-        assert any("3 × train" in row for row in rows[begin:end]), "it goes on beside what is unfolded"
+        assert any("3 × train" in row for row in rows[begin:end]), "it continues beside unfolded lines"
         assert "waits for 1" in rows[end]
 
-    in_waits(Ring().seen_twice(), body)
+    in_waits(Cycle().sampled_twice(), body)
 
 
 def test_a_long_cycle_is_scrolled_and_keeps_its_bracket() -> None:
@@ -137,22 +137,22 @@ def test_a_long_cycle_is_scrolled_and_keeps_its_bracket() -> None:
     in_waits(scene.sample().second_sample().snapshot(), body, (100, 24))
 
 
-def test_keys_walk_unfold_and_fold() -> None:
+def test_keys_move_unfold_and_fold() -> None:
     async def body(app: DstackApp, pilot: Pilot[Any]) -> None:
-        everything = shown(app)
+        before = shown(app)
         await pilot.press("j", "j", "k", "G", "g")
         assert branch(app).role == "circle"
         await pilot.press("h")
         assert len(shown(app)) == 1
         await pilot.press("enter")
-        assert shown(app) == everything
+        assert shown(app) == before
         await pilot.press("h", "l")
-        assert shown(app) == everything
+        assert shown(app) == before
 
-    in_waits(Ring().seen_twice(), body)
+    in_waits(Cycle().sampled_twice(), body)
 
 
-def test_each_of_a_crowd_is_there_when_unfolded() -> None:
+def test_similar_waiters_unfold_into_one_line_each() -> None:
     async def body(app: DstackApp, pilot: Pilot[Any]) -> None:
         assert app.screen.reveal(scene.behind[0].key)  # type: ignore[attr-defined]
         assert cursor(app).text.plain.startswith("3 × train")
@@ -162,29 +162,29 @@ def test_each_of_a_crowd_is_there_when_unfolded() -> None:
         assert branch(app).first == scene.behind[0].key
         assert "train (pid" in detail(app)
 
-    scene = Ring()
-    in_waits(scene.seen_twice(), body)
+    scene = Cycle()
+    in_waits(scene.sampled_twice(), body)
 
 
-def test_t_goes_to_what_is_waited_for_and_round_the_circle() -> None:
+def test_t_goes_to_the_target_and_around_the_cycle() -> None:
     async def body(app: DstackApp, pilot: Pilot[Any]) -> None:
         view = app.screen
         assert view.reveal(scene.driver_.key)  # type: ignore[attr-defined]
         assert branch(app).first == scene.driver_.key
-        seen = []
+        visited = []
         for _ in range(6):
             await pilot.press("t")
-            seen.append(branch(app).first)
+            visited.append(branch(app).first)
 
         ann, bob, cid = (actor.key for actor in scene.actors_)
-        assert seen[0] in {ann, scene.behind[0].key}
-        assert {ann, bob, cid} <= set(seen)
+        assert visited[0] in {ann, scene.behind[0].key}
+        assert {ann, bob, cid} <= set(visited)
 
-    scene = Ring()
-    in_waits(scene.seen_twice(), body)
+    scene = Cycle()
+    in_waits(scene.sampled_twice(), body)
 
 
-def test_enter_on_a_name_goes_to_its_place() -> None:
+def test_enter_on_a_reference_goes_to_the_waiters_own_entry() -> None:
     async def body(app: DstackApp, pilot: Pilot[Any]) -> None:
         named = next(line for _, line in outline(app).visible_lines if "see its own entry" in line.text.plain)
         outline(app).reveal([named.key])
@@ -208,36 +208,36 @@ def test_enter_on_a_name_goes_to_its_place() -> None:
 
 @pytest.mark.parametrize(("key", "end"), [("x", 0), ("T", 1)])
 def test_both_ends_of_a_wait_have_their_stacks(key: str, end: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    gone: list[tuple[str, Key]] = []
+    visited: list[tuple[str, Key]] = []
 
     async def body(app: DstackApp, pilot: Pilot[Any]) -> None:
-        monkeypatch.setattr(app, "go_to", lambda mode, vertex: gone.append((mode, vertex)))
+        monkeypatch.setattr(app, "go_to", lambda mode, vertex: visited.append((mode, vertex)))
         await pilot.press("j", key)
 
-        assert gone == [("stacks", scene.actors_[end].key)]
+        assert visited == [("stacks", scene.actors_[end].key)]
 
-    scene = Ring()
-    in_waits(scene.seen_twice(), body)
+    scene = Cycle()
+    in_waits(scene.sampled_twice(), body)
 
 
-def test_enter_on_who_nobody_waits_for_goes_to_its_stack(monkeypatch: pytest.MonkeyPatch) -> None:
-    gone: list[tuple[str, Key]] = []
+def test_enter_on_an_entry_without_waiters_goes_to_its_stack(monkeypatch: pytest.MonkeyPatch) -> None:
+    visited: list[tuple[str, Key]] = []
 
     async def body(app: DstackApp, pilot: Pilot[Any]) -> None:
-        monkeypatch.setattr(app, "go_to", lambda mode, vertex: gone.append((mode, vertex)))
+        monkeypatch.setattr(app, "go_to", lambda mode, vertex: visited.append((mode, vertex)))
         outline(app).reveal([str(scene.driver_.key)])
         await pilot.press("enter")
 
-        assert gone == [("stacks", scene.driver_.key)]
+        assert visited == [("stacks", scene.driver_.key)]
 
-    scene = Ring()
-    in_waits(scene.seen_twice(), body)
+    scene = Cycle()
+    in_waits(scene.sampled_twice(), body)
 
 
-def test_from_the_verdict_enter_comes_here() -> None:
+def test_enter_in_the_verdict_goes_to_the_waits() -> None:
     async def run() -> None:
-        scene = Ring()
-        async with running(Files("f", [scene.seen_twice()])) as (app, pilot):
+        scene = Cycle()
+        async with running(Files("f", [scene.sampled_twice()])) as (app, pilot):
             lines = [line for _, line in outline(app).visible_lines]
             at = next(number for number, line in enumerate(lines) if "2  Bob.go   " in line.text.plain)
             await pilot.press(*["j"] * at, "enter")
@@ -247,7 +247,7 @@ def test_from_the_verdict_enter_comes_here() -> None:
     asyncio.run(run())
 
 
-def test_what_is_inferred_or_assumed_says_why() -> None:
+def test_inferred_waits_show_their_reason() -> None:
     async def body(app: DstackApp, pilot: Pilot[Any]) -> None:
         assert app.screen.reveal(queued.key)  # type: ignore[attr-defined]
         await pilot.pause()
@@ -263,7 +263,7 @@ def test_what_is_inferred_or_assumed_says_why() -> None:
     in_waits(scene.snapshot(), body)
 
 
-def test_y_copies_e_writes_and_o_has_a_line() -> None:
+def test_copy_export_and_open() -> None:
     async def body(app: DstackApp, pilot: Pilot[Any]) -> None:
         await pilot.press("j", "y")
         view: Any = app.screen
@@ -273,11 +273,11 @@ def test_y_copies_e_writes_and_o_has_a_line() -> None:
         assert view.to_open() == ("/srv/app/app.py", scene.actors_[0].threads[0].line)
         assert view.to_export().splitlines()[1].startswith("┌▶ 1  Ann.go")
 
-    scene = Ring()
-    in_waits(scene.seen_twice(), body)
+    scene = Cycle()
+    in_waits(scene.sampled_twice(), body)
 
 
-def test_the_filter_finds_pids_lines_and_names_and_keeps_what_is_above() -> None:
+def test_the_filter_finds_a_pid_and_keeps_the_ancestors() -> None:
     async def body(app: DstackApp, pilot: Pilot[Any]) -> None:
         await pilot.press("slash", *str(scene.behind[1].worker.pid))
         found = shown(app)
@@ -288,24 +288,24 @@ def test_the_filter_finds_pids_lines_and_names_and_keeps_what_is_above() -> None
         assert not any(text.startswith("3  Cid.go") for text in found)
         assert len(shown(app)) > 4
 
-    scene = Ring()
-    in_waits(scene.seen_twice(), body)
+    scene = Cycle()
+    in_waits(scene.sampled_twice(), body)
 
 
-def test_another_look_keeps_cursor_and_folds() -> None:
+def test_cursor_and_folds_survive_another_snapshot() -> None:
     async def body(app: DstackApp, pilot: Pilot[Any]) -> None:
         await pilot.press("j", "j", "h")
         before, lines = cursor(app).key, shown(app)
         await pilot.press("r")
-        await until(pilot, lambda: len(app.looks) == 2)
+        await until(pilot, lambda: len(app.snapshots) == 2)
 
         assert cursor(app).key == before
         assert shown(app) == lines
 
-    in_waits(Scripted(Ring().seen_twice()), body)
+    in_waits(Scripted(Cycle().sampled_twice()), body)
 
 
-def test_a_crowd_of_thousands_is_a_line_and_costs_no_widgets() -> None:
+def test_thousands_of_waiters_share_a_line_and_need_no_widgets() -> None:
     counts: list[int] = []
 
     async def body(app: DstackApp, pilot: Pilot[Any]) -> None:
@@ -321,7 +321,7 @@ def test_a_crowd_of_thousands_is_a_line_and_costs_no_widgets() -> None:
     assert counts[0] == counts[1]
 
 
-def test_waits_in_no_finding_stand_below_a_line_of_their_own() -> None:
+def test_waits_outside_findings_are_below_a_line_of_their_own() -> None:
     async def body(app: DstackApp, pilot: Pilot[Any]) -> None:
         assert shown(app)[-1].startswith("Waits in no finding")
         view: Any = app.screen
@@ -335,7 +335,7 @@ def test_waits_in_no_finding_stand_below_a_line_of_their_own() -> None:
 
 
 @pytest.mark.parametrize("name", ["serve-idle", "train-barrier", "queue-ray-2.46", "data-actors-hang-ray-2.60"])
-def test_recorded_snapshots_are_walked_from_top_to_end(name: str) -> None:
+def test_recorded_snapshots_unfold_line_by_line(name: str) -> None:
     async def run() -> None:
         async with running(Files(name, [recorded(name)]), (80, 24)) as (app, pilot):
             await pilot.press("2")
@@ -351,7 +351,7 @@ def test_recorded_snapshots_are_walked_from_top_to_end(name: str) -> None:
 
 def test_a_snapshot_without_any_sample_is_empty() -> None:
     async def run() -> None:
-        nothing = replace(Ring().seen_twice(), samples=())
+        nothing = replace(Cycle().sampled_twice(), samples=())
         async with running(Files("f", [nothing])) as (app, pilot):
             await pilot.press("2")
             await until(pilot, lambda: "No waits." in screen_text(app))
@@ -359,7 +359,7 @@ def test_a_snapshot_without_any_sample_is_empty() -> None:
     asyncio.run(run())
 
 
-def test_what_a_process_is_called_is_no_markup_and_moves_no_cursor() -> None:
+def test_process_names_are_no_markup_and_move_no_cursor() -> None:
     async def body(app: DstackApp, pilot: Pilot[Any]) -> None:
         await pilot.press("j")
         text = screen_text(app) + detail(app)
@@ -377,10 +377,10 @@ def test_what_a_process_is_called_is_no_markup_and_moves_no_cursor() -> None:
 
 
 @pytest.mark.parametrize("size", SIZES, ids=lambda size: f"{size[0]}x{size[1]}")
-@pytest.mark.usefixtures("still_clock")
-def test_it_looks_as_it_did(size: tuple[int, int]) -> None:
+@pytest.mark.usefixtures("fixed_age")
+def test_the_screen_matches_its_picture(size: tuple[int, int]) -> None:
     async def body(app: DstackApp, pilot: Pilot[Any]) -> None:
         await pilot.press("j", "j")
-        assert_pinned(app, f"waits-{size[0]}x{size[1]}")
+        await require_pinned(app, pilot, f"waits-{size[0]}x{size[1]}")
 
-    in_waits(Files("ring.json", [Ring(30).seen_twice()]), body, size)
+    in_waits(Files("ring.json", [Cycle(30).sampled_twice()]), body, size)

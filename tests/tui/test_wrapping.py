@@ -1,4 +1,4 @@
-"""Text that is wrapped is on the screen whole, at any width, with and without a scrollbar."""
+"""Wrapped text is on the screen completely, at any width, with and without a scrollbar."""
 
 from __future__ import annotations
 
@@ -15,34 +15,36 @@ from rich.text import Text
 from textual.pilot import Pilot
 from textual.widget import Widget
 
+from dstack.analysis.views.analysed_snapshot import AnalysedSnapshot
 from dstack.model import Failure, Snapshot
 from dstack.snapshot_file import load
 from dstack.tui.app import DstackApp
-from dstack.tui.source import Files, Look
+from dstack.tui.source import Files
 from dstack.tui.views.base import View
 from dstack.tui.views.registry import VIEWS
 from dstack.tui.views.stacks.view import StacksView
-from dstack.tui.views.verdict.view import VerdictView, lines_of
+from dstack.tui.views.verdict.lines import finding_lines
+from dstack.tui.views.verdict.view import VerdictView
 from dstack.tui.widgets.detail import Detail
 from dstack.tui.widgets.dialogs import Help
 from dstack.tui.widgets.outline import Outline
 from dstack.tui.widgets.outline_line import Line
 from tests.tui.pilots import DEADLINE_S, running, until
 from tests.tui.sources import RECORDED
-from tests.tui.test_outline import Holder
+from tests.tui.test_outline import OutlineApp
 from tests.unit.scenes import Scene
 
 WIDTHS = [80, 100, 140]
 LOW, HIGH = 24, 150
-"""Terminals in which every view needs its scrollbar, and in which no outline does."""
+"""Heights at which every view needs its scrollbar, and at which no outline does."""
 WRAPPING = ["verdict", "stacks", "history"]
-"""The views whose outlines wrap; the panes of the others are as low in a high terminal."""
+"""The views whose outlines wrap; the panes of the others have the same height in a high terminal."""
 LONG = " ".join("abcdefghi"[: random.Random(number).randrange(1, 10)] for number in range(90))
 """Words of all lengths, so that rows end at every column."""
 
 
 async def on_screen(pilot: Pilot[Any], widget: Widget) -> str:
-    """All that can be scrolled to in a widget, without the columns of its scrollbar, and without any spaces."""
+    """All text that a widget can scroll to, without its scrollbar's columns and without spaces."""
     region = widget.content_region
     height = max(1, region.height - widget.scrollbar_size_horizontal)
     right = region.right - (widget.styles.scrollbar_size_vertical if widget.show_vertical_scrollbar else 0)
@@ -64,24 +66,24 @@ def without_spaces(text: str) -> str:
     return "".join(text.split())
 
 
-def lost(texts: Iterable[str], screen: str) -> list[str]:
-    """The texts that are not whole on the screen."""
+def missing_from(screen: str, texts: Iterable[str]) -> list[str]:
+    """The texts that are not complete on the screen."""
     return [text for text in texts if without_spaces(text) not in screen]
 
 
 def wrapped_in(outline: Outline) -> list[str]:
-    return [line.text.plain for _, line in outline.visible_lines if line.hang is not None]
+    return [line.text.plain for _, line in outline.visible_lines if line.hanging_indent is not None]
 
 
-def told_by(app: DstackApp) -> list[str]:
-    """The sentences of the Verdict view, as the diagnosis has them."""
+def sentences_of(app: DstackApp) -> list[str]:
+    """The sentences of the Verdict view, from the diagnosis."""
     assert app.shown
-    diagnosis = app.shown.diagnosis
+    diagnosis = app.shown.analysed.diagnosis
     failures = [failure.reason for failure in diagnosis.coverage.failures]
     return [*(text for one in diagnosis.findings for text in (one.summary, one.advice)), *failures]
 
 
-def long_winded() -> list[Snapshot]:
+def long_snapshots() -> list[Snapshot]:
     """Two snapshots of a deadlock of actors with very long names, of which a third could not be read."""
     snapshots = []
     for extra in range(2):
@@ -108,41 +110,41 @@ def long_winded() -> list[Snapshot]:
     return snapshots
 
 
-async def require_whole(pilot: Pilot[Any], widget: Widget, texts: Callable[[], Iterable[str]], where: str) -> None:
-    """All these texts come to be in the widget, whole; what it shows may still be about to change."""
+async def require_complete(pilot: Pilot[Any], widget: Widget, texts: Callable[[], Iterable[str]], where: str) -> None:
+    """Wait until all these texts are complete in the widget."""
     end = time.monotonic() + DEADLINE_S
-    while missing := lost(texts(), await on_screen(pilot, widget)):
-        assert time.monotonic() < end, f"not whole in {where}: {missing}"
+    while missing := missing_from(await on_screen(pilot, widget), texts()):
+        assert time.monotonic() < end, f"not complete in {where}: {missing}"
 
 
-async def require_whole_details(pilot: Pilot[Any], screen: Widget, where: str) -> None:
-    """The pane below an outline is whole for each of its first lines."""
+async def require_complete_details(pilot: Pilot[Any], screen: Widget, where: str) -> None:
+    """The pane below an outline is complete for each of the first lines."""
     outline, detail = screen.query_one(Outline), screen.query_one(Detail)
     outline.action_first()
     for _ in range(4):
-        await require_whole(pilot, detail, lambda: detail.text.plain.splitlines(), where)
+        await require_complete(pilot, detail, lambda: detail.text.plain.splitlines(), where)
         outline.action_move(1)
         await pilot.pause()
 
 
-async def require_whole_view(app: DstackApp, pilot: Pilot[Any], name: str, height: int) -> None:
+async def require_complete_view(app: DstackApp, pilot: Pilot[Any], name: str, height: int) -> None:
     screen, where = app.screen, f"{name}, {height} rows"
     if isinstance(screen, StacksView):
         screen.query_one("#all", Outline).action_move(2)
         await pilot.pause()
     for outline in screen.query(Outline):
-        await require_whole(pilot, outline, partial(wrapped_in, outline), where)
+        await require_complete(pilot, outline, partial(wrapped_in, outline), where)
     if isinstance(screen, VerdictView):
-        await require_whole(pilot, screen.query_one(Outline), lambda: told_by(app), where)
+        await require_complete(pilot, screen.query_one(Outline), lambda: sentences_of(app), where)
     if name in ("waits", "cluster"):
-        await require_whole_details(pilot, screen, where)
+        await require_complete_details(pilot, screen, where)
     if name == "flame":
         detail = screen.query_one(Detail)
-        await require_whole(pilot, detail, lambda: detail.text.plain.splitlines(), where)
+        await require_complete(pilot, detail, lambda: detail.text.plain.splitlines(), where)
 
 
 def is_shown(app: DstackApp, view: type[View]) -> bool:
-    return isinstance(app.screen, view) and app.screen.look is app.shown
+    return isinstance(app.screen, view) and app.screen.shown is app.shown
 
 
 def has_scrollbar(app: DstackApp, is_wanted: bool) -> bool:
@@ -150,10 +152,10 @@ def has_scrollbar(app: DstackApp, is_wanted: bool) -> bool:
 
 
 @pytest.mark.parametrize("width", WIDTHS)
-def test_every_view_shows_its_sentences_whole(width: int) -> None:
+def test_every_view_shows_complete_sentences(width: int) -> None:
     async def body() -> None:
-        async with running(Files("f", long_winded()), (width, LOW)) as (app, pilot):
-            await until(pilot, lambda: len(app.looks) == 2)
+        async with running(Files("f", long_snapshots()), (width, LOW)) as (app, pilot):
+            await until(pilot, lambda: len(app.snapshots) == 2)
             for height in (LOW, HIGH):
                 await pilot.resize_terminal(width, height)
                 for name in VIEWS if height == LOW else WRAPPING:
@@ -162,15 +164,15 @@ def test_every_view_shows_its_sentences_whole(width: int) -> None:
                     await until(pilot, partial(is_shown, app, view))
                     if name == "verdict":
                         await until(pilot, partial(has_scrollbar, app, height == LOW))
-                    await require_whole_view(app, pilot, name, height)
+                    await require_complete_view(app, pilot, name, height)
 
     asyncio.run(body())
 
 
 @pytest.mark.parametrize("width", WIDTHS)
-def test_the_help_is_whole(width: int) -> None:
+def test_the_help_is_complete(width: int) -> None:
     async def body() -> None:
-        async with running(Files("f", long_winded()[:1]), (width, LOW)) as (app, pilot):
+        async with running(Files("f", long_snapshots()[:1]), (width, LOW)) as (app, pilot):
             await app.switch_mode("stacks")
             await pilot.press("question_mark")
             await until(pilot, lambda: isinstance(app.screen, Help))
@@ -178,13 +180,13 @@ def test_the_help_is_whole(width: int) -> None:
             # The cells of a table are wrapped side by side, so their words are searched for one by one.
             words = [word for key in app.screen._keys for text in key for word in text.split()]
             texts = [app.screen._text, *words]
-            await require_whole(pilot, app.screen.query_one(".dialog"), lambda: texts, "help")
+            await require_complete(pilot, app.screen.query_one(".dialog"), lambda: texts, "help")
 
     asyncio.run(body())
 
 
 def sentences(count: int) -> list[str]:
-    """Sentences of words of all lengths, some wider than any row, some of wide characters."""
+    """Sentences with words of all lengths, some wider than any row, some with wide characters."""
     chance = random.Random(count)
     words = ["a", "of", "wait", "placement", "ray.get", "円環待機", "x" * 50, "path/" * 40]
     return [" ".join(chance.choices(words, k=chance.randrange(1, 60))) for _ in range(count)]
@@ -196,12 +198,15 @@ def test_an_outline_wraps_at_any_depth(width: int, count: int) -> None:
     texts = sentences(count)
     lines: list[Line] = []
     for number, text in enumerate(texts):
-        lines = [Line(str(number), Text(text), lines, is_open=True, hang=number % 3), Line(f"{number}/", Text("|"))]
+        lines = [
+            Line(str(number), Text(text), lines, is_open=True, hanging_indent=number % 3),
+            Line(f"{number}/", Text("|")),
+        ]
 
     async def body() -> None:
-        app = Holder(lines)
+        app = OutlineApp(lines)
         async with app.run_test(size=(width, 40)) as pilot:
-            await require_whole(pilot, app.outline, lambda: texts, "outline")
+            await require_complete(pilot, app.outline, lambda: texts, "outline")
             assert app.outline.show_vertical_scrollbar == (count > 3)
             assert not app.outline.show_horizontal_scrollbar
 
@@ -209,10 +214,10 @@ def test_an_outline_wraps_at_any_depth(width: int, count: int) -> None:
 
 
 def test_the_cursor_stays_with_its_sentence_when_the_width_changes() -> None:
-    lines = [Line(str(number), Text(text), hang=0) for number, text in enumerate(sentences(40))]
+    lines = [Line(str(number), Text(text), hanging_indent=0) for number, text in enumerate(sentences(40))]
 
     async def body() -> None:
-        app = Holder(lines)
+        app = OutlineApp(lines)
         async with app.run_test(size=(140, 24)) as pilot:
             await pilot.pause()
             app.outline.reveal(["30"])
@@ -229,11 +234,11 @@ def test_the_cursor_stays_with_its_sentence_when_the_width_changes() -> None:
 
 GLYPHS = dict.fromkeys(map(ord, "┌▶│└─•"))
 SHORT = 30
-"""So many cells fit into every row, so a word is left alone only where it or the word beside it is longer."""
+"""This many cells fit into every row, so a row has a single word only beside a longer word."""
 
 
-def lonely(outline: Outline) -> list[str]:
-    """Rows of a single short word, in lines of several rows, though a word beside it is short as well."""
+def single_words(outline: Outline) -> list[str]:
+    """Rows with a single short word, in lines of several rows, beside another short word."""
     rows_of: dict[str, list[list[str]]] = {}
     for row in outline._rows:
         rows_of.setdefault(row.line.key, []).append(row.text.plain.translate(GLYPHS).split())
@@ -247,37 +252,37 @@ def lonely(outline: Outline) -> list[str]:
 
 
 @pytest.mark.parametrize("width", [80, 140])
-def test_no_recorded_finding_has_a_row_of_a_single_word(width: int) -> None:
+def test_no_recorded_finding_has_a_row_with_a_single_word(width: int) -> None:
     rows: list[Line] = []
     for path in sorted(RECORDED.glob("*.json.gz")):
-        look = Look.of(1, load(path))
-        rows += [Line(path.name, Text(path.name)), *_apart(path.name, lines_of(look))]
+        analysed = AnalysedSnapshot.of(load(path))
+        rows += [Line(path.name, Text(path.name)), *_unfolded(path.name, finding_lines(analysed))]
 
     async def body() -> None:
-        app = Holder(rows)
+        app = OutlineApp(rows)
         async with app.run_test(size=(width, 40)) as pilot:
             await pilot.pause()
             count = sum(1 for _ in app.outline.visible_lines)
-            assert len(app.outline._rows) > count > 100, "many lines, of which some are wrapped"
-            assert lonely(app.outline) == []
+            assert len(app.outline._rows) > count > 100, "many lines, some of them wrapped"
+            assert single_words(app.outline) == []
 
     asyncio.run(body())
 
 
-def _apart(name: str, lines: Iterable[Line]) -> list[Line]:
-    """Lines of one view of several, all unfolded."""
+def _unfolded(name: str, lines: Iterable[Line]) -> list[Line]:
+    """Lines with unique keys, all unfolded."""
     unfolded = []
     for line in lines:
         children = line.children() if callable(line.children) else line.children
-        unfolded.append(replace(line, key=f"{name}/{line.key}", children=_apart(name, children), is_open=True))
+        unfolded.append(replace(line, key=f"{name}/{line.key}", children=_unfolded(name, children), is_open=True))
     return unfolded
 
 
 def test_a_filter_finds_words_on_both_sides_of_a_line_break() -> None:
-    lines = [Line("long", Text(f"first {'word ' * 40}last"), hang=0), Line("other", Text("first"))]
+    lines = [Line("long", Text(f"first {'word ' * 40}last"), hanging_indent=0), Line("other", Text("first"))]
 
     async def body() -> None:
-        app = Holder(lines)
+        app = OutlineApp(lines)
         async with app.run_test(size=(80, 24)) as pilot:
             await pilot.pause()
             assert app.outline.filter("first last") == 1

@@ -217,11 +217,11 @@ SLOW = """
 import sys
 import threading
 import dstack.analysis.diagnose
-from dstack import cli
-cli.EXPLAIN_S = 0.2
+from dstack.cli import main, snapshots
+snapshots.EXPLAIN_S = 0.2
 dstack.analysis.diagnose.diagnose = lambda *_, **__: threading.Event().wait()
-cli._take = lambda *_: cli._load(sys.argv[1])
-cli.main(["check"])
+snapshots._take = lambda *_: snapshots._load(sys.argv[1])
+main(["check"])
 """
 
 

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from dstack.interruption import Interruption
+from dstack.interruption import InterruptibleCode
 from tests.paths import ROOT
 
 
@@ -37,7 +37,7 @@ def place_of_main() -> tuple[object, int]:
     ids=["event", "sleep", "pause"],
 )
 def test_a_blocked_call_is_broken(block: Callable[[], object]) -> None:
-    interruption = Interruption()
+    interruption = InterruptibleCode()
     interruption.begin()
     is_broken = threading.Event()
 
@@ -46,7 +46,7 @@ def test_a_blocked_call_is_broken(block: Callable[[], object]) -> None:
         while not is_broken.wait(0.02):
             places = [*places, place_of_main()] if place_of_main() == places[-1] else [place_of_main()]
             if len(places) % 50 == 10:  # it did not move for 0.2 s; and again, where it was just about to block
-                interruption.strike()
+                interruption.interrupt()
 
     thread = threading.Thread(target=strike_when_blocked)
     try:
@@ -60,23 +60,23 @@ def test_a_blocked_call_is_broken(block: Callable[[], object]) -> None:
     thread.join()
 
     assert is_set
-    assert interruption.is_struck
+    assert interruption.is_interrupted
 
 
 def test_nothing_strikes_after_the_end() -> None:
-    interruption = Interruption()
+    interruption = InterruptibleCode()
     interruption.begin()
     interruption.end()
 
-    assert not interruption.strike()
-    assert not interruption.is_struck
+    assert not interruption.interrupt()
+    assert not interruption.is_interrupted
 
 
 def test_a_strike_at_the_very_end_does_not_outlast_it() -> None:
     for turn in range(300):
-        interruption = Interruption()
+        interruption = InterruptibleCode()
         interruption.begin()
-        thread = threading.Thread(target=interruption.strike)
+        thread = threading.Thread(target=interruption.interrupt)
         try:
             thread.start()
             for _ in range(turn):
@@ -91,7 +91,7 @@ def test_a_strike_at_the_very_end_does_not_outlast_it() -> None:
 def test_where_sigint_is_ignored_nothing_is_sent() -> None:
     before = signal.signal(signal.SIGINT, signal.SIG_IGN)
     try:
-        assert not Interruption().strike()
+        assert not InterruptibleCode().interrupt()
     finally:
         signal.signal(signal.SIGINT, before)
 
@@ -115,13 +115,13 @@ def run(program: str, disposition: str = "ignored", *arguments: str) -> subproce
 
 BREAKS = """
 import itertools, os, signal, sys, threading
-from dstack.interruption import Interruption
+from dstack.interruption import InterruptibleCode
 
 if sys.argv[1:]:
     signal.signal(signal.SIGINT, getattr(signal, sys.argv[1]))
 before = signal.getsignal(signal.SIGINT)
 for depth in (1, 2):
-    around = [Interruption() for _ in range(depth)]
+    around = [InterruptibleCode() for _ in range(depth)]
     for one in around:
         one.begin()
     is_broken = threading.Event()
@@ -130,7 +130,7 @@ for depth in (1, 2):
         for pause_s in itertools.chain([0.2], itertools.repeat(10.0)):  # again, if it came just before the wait
             if is_broken.wait(pause_s):
                 return
-            around[-1].strike()
+            around[-1].interrupt()
 
     try:
         threading.Thread(target=strike).start()
@@ -156,10 +156,10 @@ def test_a_blocked_call_is_broken_whatever_sigint_did_before(disposition: str, a
 
 OTHERS = """
 import os, signal, sys, time
-from dstack.interruption import Interruption
+from dstack.interruption import InterruptibleCode
 
 signal.signal(signal.SIGINT, getattr(signal, sys.argv[1]))
-one = Interruption()
+one = InterruptibleCode()
 one.begin()
 os.kill(os.getpid(), signal.SIGINT)
 time.sleep(0)

@@ -14,7 +14,14 @@ from collections.abc import Mapping
 
 import msgspec
 
-from dstack.analysis.evidence.sample_changes import Changes, are_equal, carried_over, ended_workers, is_known, usable
+from dstack.analysis.evidence.sample_changes import (
+    SampleChanges,
+    are_equal,
+    carried_over,
+    ended_workers,
+    is_known,
+    usable,
+)
 from dstack.analysis.graph.builder import waits_for
 from dstack.analysis.graph.process_groups.waits import with_proven_calls
 from dstack.analysis.graph.wait_graph import wait_for_graph
@@ -34,7 +41,7 @@ def confirmed_graph(snapshot: Snapshot, first: SampleIndex) -> dict[Key, Vertex]
         return with_proven_calls(before)
     sample = usable(first.sample, snapshot.samples[1])
     second = SampleIndex(snapshot, sample, polls=first.polls)
-    changes = Changes(first, second)
+    changes = SampleChanges(first, second)
     remembered = _without(first.sample, ended_workers(snapshot))
     latest = completed(remembered, carried_over(first.sample, sample))
     both = SampleIndex(snapshot, latest, available_refs=changes.given, polls=first.polls)
@@ -50,7 +57,7 @@ class _Confirmation:
     """
 
     def __init__(
-        self, first: SampleIndex, before: GraphBuilder, second: SampleIndex, after: GraphBuilder, changes: Changes
+        self, first: SampleIndex, before: GraphBuilder, second: SampleIndex, after: GraphBuilder, changes: SampleChanges
     ) -> None:
         self._first = first
         self._before = before

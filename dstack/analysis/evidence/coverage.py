@@ -12,12 +12,12 @@ from dstack.diagnosis import Coverage, Ratio, Vertex
 from dstack.model import ACCESSES, Access, Failure, Snapshot
 from dstack.vertex_keys import Key, UnknownKey
 
-Sight = Literal["seen", "partly seen", "not seen"]
+ReadState = Literal["seen", "partly seen", "not seen"]
 
 
 def coverage_of(snapshot: Snapshot) -> Coverage:
     """Nodes and workers seen of those that are alive."""
-    found = sights(snapshot)
+    found = read_states(snapshot)
     unseen_nodes = {worker.node_id for worker in snapshot.workers if found[worker.worker_id] != "seen"}
     seen_nodes = {worker.node_id for worker in snapshot.workers if found[worker.worker_id] == "seen"}
     alive = {node.node_id for node in snapshot.nodes if node.alive}
@@ -47,7 +47,7 @@ def _counted(access: Mapping[str, Access]) -> dict[Access, int]:
     return {one: counts[one] for one in ACCESSES if counts[one]}
 
 
-class Hole(NamedTuple):
+class CoverageGap(NamedTuple):
     """Something that was not observed and could change a verdict: what it is, and in which way it was not."""
 
     kind: Literal["worker", "access", "failure", "dependency"]
@@ -57,12 +57,12 @@ class Hole(NamedTuple):
         return f"{self.kind}: {self.detail}"
 
 
-def has_holes(snapshot: Snapshot, vertices: Mapping[Key, Vertex]) -> bool:
+def has_coverage_gaps(snapshot: Snapshot, vertices: Mapping[Key, Vertex]) -> bool:
     """Whether something that was not observed could be stuck, or be what others wait for."""
-    return next(holes_of(snapshot, vertices), None) is not None
+    return next(coverage_gaps(snapshot, vertices), None) is not None
 
 
-def holes_of(snapshot: Snapshot, vertices: Mapping[Key, Vertex]) -> Iterator[Hole]:
+def coverage_gaps(snapshot: Snapshot, vertices: Mapping[Key, Vertex]) -> Iterator[CoverageGap]:
     """All that makes a diagnosis incomplete: workers, failures, and the dependencies of waits.
 
     What began or ended between the samples is no part of a deadlock that stood all the while; of what only the second
@@ -70,16 +70,18 @@ def holes_of(snapshot: Snapshot, vertices: Mapping[Key, Vertex]) -> Iterator[Hol
     """
     transient = ended_workers(snapshot) | new_workers(snapshot)
     lasting = [worker.worker_id for worker in snapshot.workers if worker.worker_id not in transient]
-    seen, access = sights(snapshot), access_of(snapshot)
-    yield from (Hole("worker", seen[one]) for one in lasting if seen[one] != "seen")
-    yield from (Hole("access", access[one]) for one in lasting if access[one] != "memory")
+    seen, access = read_states(snapshot), access_of(snapshot)
+    yield from (CoverageGap("worker", seen[one]) for one in lasting if seen[one] != "seen")
+    yield from (CoverageGap("access", access[one]) for one in lasting if access[one] != "memory")
     for failure in snapshot.failures:
         if failure.worker_id not in transient and _may_hide(failure):
-            yield Hole("failure", f"{failure.stage}, {failure.cause}")
+            yield CoverageGap("failure", f"{failure.stage}, {failure.cause}")
     hidden = relevant_unobserved(vertices)
     for vertex in vertices.values() if hidden else ():
         found = (target for target in targets_of(vertex) if target in hidden)
-        yield from (Hole("dependency", f"{vertex.wait.kind_name} of {_what(key)}") for key in found if vertex.wait)
+        yield from (
+            CoverageGap("dependency", f"{vertex.wait.kind_name} of {_what(key)}") for key in found if vertex.wait
+        )
 
 
 def _may_hide(failure: Failure) -> bool:
@@ -94,19 +96,19 @@ def _what(key: Key) -> str:
     return key.what if isinstance(key, UnknownKey) else str(key)
 
 
-def seen_workers(snapshot: Snapshot) -> set[str]:
+def read_workers(snapshot: Snapshot) -> set[str]:
     """The listed workers of which both the state and the stacks were seen."""
-    return {worker_id for worker_id, sight in sights(snapshot).items() if sight == "seen"}
+    return {worker_id for worker_id, sight in read_states(snapshot).items() if sight == "seen"}
 
 
-def sights(snapshot: Snapshot) -> dict[str, Sight]:
+def read_states(snapshot: Snapshot) -> dict[str, ReadState]:
     """How much was seen of each worker: every count of workers rests on this.
 
     A worker counts if the snapshot lists it: those that have ended and dstack's own are not listed, even if a sample
     has them. It is seen if one sample has both its state and its stacks, whichever sample that is, so one that started
     between the samples counts like the others. It is partly seen if no sample has both, but one has something.
     """
-    found: dict[str, Sight] = {worker.worker_id: "not seen" for worker in snapshot.workers}
+    found: dict[str, ReadState] = {worker.worker_id: "not seen" for worker in snapshot.workers}
     for sample in snapshot.samples:
         for worker in sample.workers:
             has_state = worker.running_task_ids is not None

@@ -20,7 +20,7 @@ from typing import NamedTuple
 from msgspec.structs import replace
 
 from dstack import words
-from dstack.analysis.evidence.progress import Upkeep, progress_of
+from dstack.analysis.evidence.progress import RoutineCalls, progress_of
 from dstack.analysis.index.sample_index import Poll, Polls
 from dstack.model import (
     ACTOR_HANDLE,
@@ -68,7 +68,7 @@ class _Observation(NamedTuple):
     one: Thread | Coroutine
 
 
-def find_polls(snapshot: Snapshot) -> dict[Key, Poll]:
+def find_polling_loops(snapshot: Snapshot) -> dict[Key, Poll]:
     """The loops that only poll, by the vertex of their thread or coroutine; none without readings."""
     samples = sorted((*snapshot.samples[:2], *snapshot.readings), key=lambda sample: sample.began_s)
     if len(samples) < MIN_READINGS or len(snapshot.samples) < 2:
@@ -89,7 +89,7 @@ def with_polls_shown(snapshot: Snapshot, polls: Polls) -> Snapshot:
 
 def moved_workers(snapshot: Snapshot, samples: Sequence[Sample]) -> set[str]:
     """The workers that have executed or submitted a task, or of which one has ended, beside polls and machinery."""
-    upkeep = Upkeep(snapshot)
+    upkeep = RoutineCalls(snapshot)
     shown: dict[str, set[object]] = defaultdict(set)
     counts: dict[str, set[object]] = defaultdict(set)
     for sample in samples:
@@ -101,7 +101,7 @@ def moved_workers(snapshot: Snapshot, samples: Sequence[Sample]) -> set[str]:
     return {worker_id for seen in (shown, counts) for worker_id, values in seen.items() if len(values) > 1}
 
 
-def _unfinished(sample: Sample, upkeep: Upkeep) -> dict[str, frozenset[tuple[str, str]]]:
+def _unfinished(sample: Sample, upkeep: RoutineCalls) -> dict[str, frozenset[tuple[str, str]]]:
     """The unfinished tasks, with their states, of each worker that answered; without upkeep."""
     found: dict[str, set[tuple[str, str]]] = {
         worker.worker_id: set() for worker in sample.workers if worker.running_task_ids is not None

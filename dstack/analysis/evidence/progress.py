@@ -22,7 +22,7 @@ def progress_of(snapshot: Snapshot, jobs: Collection[str]) -> Progress | None:
     return _Observer(snapshot, jobs).progress(first, last)
 
 
-class Upkeep:
+class RoutineCalls:
     """Which calls are no progress: polls that succeed at once, and those of Ray's libraries for themselves."""
 
     def __init__(self, snapshot: Snapshot) -> None:
@@ -46,7 +46,7 @@ class _Observer:
         self._jobs = jobs
         self._workers = {worker.worker_id: worker for worker in snapshot.workers}
         self._came_or_went = ended_workers(snapshot) | new_workers(snapshot)
-        self._upkeep = Upkeep(snapshot)
+        self._upkeep = RoutineCalls(snapshot)
 
     def progress(self, first: Sample, last: Sample) -> Progress:
         """The differences of two samples, as far as workers answered in both."""

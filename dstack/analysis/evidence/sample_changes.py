@@ -34,7 +34,7 @@ from dstack.vertex_keys import TaskKey
 Execution = TypeVar("Execution", Thread, Coroutine)
 
 
-class Changes:
+class SampleChanges:
     """The differences of two samples of one snapshot."""
 
     def __init__(self, first: SampleIndex, second: SampleIndex) -> None:

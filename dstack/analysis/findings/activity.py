@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from functools import cached_property
 
-from dstack.analysis.evidence.coverage import seen_workers
+from dstack.analysis.evidence.coverage import read_workers
 from dstack.analysis.findings.vertex_roles import VertexRoles
 from dstack.analysis.index.task_assignment import is_user_code
 from dstack.analysis.naming.ray_libraries import machinery
@@ -46,7 +46,7 @@ class Activity:
     def unread_jobs(self) -> set[str | None]:
         """The jobs of unread processes; None among them if the job of one is not known."""
         snapshot = self._roles.index.snapshot
-        read = seen_workers(snapshot)
+        read = read_workers(snapshot)
         return {worker.job_id for worker in snapshot.workers if worker.worker_id not in read}
 
     def _may_run(self, vertex: Vertex) -> bool:

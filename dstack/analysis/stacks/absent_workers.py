@@ -5,21 +5,21 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Literal, NamedTuple
 
-from dstack.analysis.evidence.coverage import sights
+from dstack.analysis.evidence.coverage import read_states
 from dstack.analysis.index.sample_index import SampleIndex
 from dstack.analysis.naming import names
 from dstack.analysis.stacks.app_threads import Execution, kind_of, kind_of_actor
-from dstack.analysis.stacks.stack_tree import Branch
+from dstack.analysis.stacks.stack_tree import StackBranch
 from dstack.diagnosis import Vertex
 from dstack.model import Actor, Worker
 from dstack.vertex_keys import Key
 
 Why = Literal["not read", "unreadable", "idle", "dead", "without a process"]
-WHYS: tuple[Why, ...] = ("not read", "unreadable", "dead", "without a process", "idle")
+ABSENCES: tuple[Why, ...] = ("not read", "unreadable", "dead", "without a process", "idle")
 """The gravest first: a process that was not seen, or a call whose stack was unreadable, may be anywhere."""
 
 
-class Missing(NamedTuple):
+class AbsentWorker(NamedTuple):
     """A worker, or an actor without one, of which no stack of the application was read.
 
     ``kind`` and ``job_id`` are those of :class:`Execution`; of a worker that was not seen, the kind is ``worker`` where
@@ -35,14 +35,14 @@ class Missing(NamedTuple):
     worker_id: str | None = None
 
 
-class Company(NamedTuple):
+class BranchPeers(NamedTuple):
     """Of one ``kind`` in one job: how many workers are in a branch, what others do ``elsewhere``, who is missing."""
 
     kind: str
     job_id: str | None
     here: int
     elsewhere: tuple[Execution, ...]
-    missing: tuple[Missing, ...]
+    absent: tuple[AbsentWorker, ...]
 
     @property
     def away(self) -> int:
@@ -52,27 +52,29 @@ class Company(NamedTuple):
     @property
     def all(self) -> int:
         """How many there are."""
-        return self.here + self.away + len(self.missing)
+        return self.here + self.away + len(self.absent)
 
 
-def missing(index: SampleIndex, vertices: Mapping[Key, Vertex], executions: Iterable[Execution]) -> tuple[Missing, ...]:
+def absent_workers(
+    index: SampleIndex, vertices: Mapping[Key, Vertex], executions: Iterable[Execution]
+) -> tuple[AbsentWorker, ...]:
     """Actors of the same classes and jobs without an execution, and all workers that were not seen or not readable."""
     present = list(executions)
     there = {execution.worker_id for execution in present}
-    classes = {(execution.kind, execution.likeness.job_id) for execution in present}
-    lull = Lull(index, vertices)
+    classes = {(execution.kind, execution.peer_group.job_id) for execution in present}
+    lull = AbsenceReasons(index, vertices)
     actors = list(_actors(index, lull, there, classes))
     listed = {one.worker_id for one in actors if one.worker_id}
     found = [*actors, *_workers(index, lull, there | listed)]
-    return tuple(sorted(found, key=lambda one: (WHYS.index(one.why), one.kind, one.name)))
+    return tuple(sorted(found, key=lambda one: (ABSENCES.index(one.why), one.kind, one.name)))
 
 
-class Lull:
+class AbsenceReasons:
     """Why there is no execution of the application in a worker."""
 
     def __init__(self, index: SampleIndex, vertices: Mapping[Key, Vertex]) -> None:
         self._index = index
-        self._sights = sights(index.snapshot)
+        self._sights = read_states(index.snapshot)
         self._seen = {vertex.worker_id for vertex in vertices.values() if vertex.kind == "execution"}
         self._tasks = {
             vertex.worker_id: vertex.task_id
@@ -96,7 +98,7 @@ class Lull:
         return self._tasks.get(worker.worker_id)
 
 
-def company(root: Branch, branch: Branch, absent: Iterable[Missing]) -> list[Company]:
+def branch_peers(root: StackBranch, branch: StackBranch, absent: Iterable[AbsentWorker]) -> list[BranchPeers]:
     """For each kind in a branch of a tree, who of that kind is not in it; the most numerous kind first."""
     here: dict[tuple[str, str | None], set[str]] = {}
     for execution in branch.executions:
@@ -106,18 +108,20 @@ def company(root: Branch, branch: Branch, absent: Iterable[Missing]) -> list[Com
         team = _team(execution)
         if team in here and execution.worker_id not in here[team]:
             elsewhere[team].append(execution)
-    lost: dict[tuple[str, str | None], list[Missing]] = {team: [] for team in here}
+    lost: dict[tuple[str, str | None], list[AbsentWorker]] = {team: [] for team in here}
     for one in absent:
         lost.get((one.kind, one.job_id), []).append(one)
-    found = [Company(*team, len(ids), tuple(elsewhere[team]), tuple(lost[team])) for team, ids in here.items()]
+    found = [BranchPeers(*team, len(ids), tuple(elsewhere[team]), tuple(lost[team])) for team, ids in here.items()]
     return sorted(found, key=lambda one: -one.here)
 
 
 def _team(execution: Execution) -> tuple[str, str | None]:
-    return execution.kind, execution.likeness.job_id
+    return execution.kind, execution.peer_group.job_id
 
 
-def _actors(index: SampleIndex, lull: Lull, there: set[str], classes: set[tuple[str, str | None]]) -> Iterator[Missing]:
+def _actors(
+    index: SampleIndex, lull: AbsenceReasons, there: set[str], classes: set[tuple[str, str | None]]
+) -> Iterator[AbsentWorker]:
     """The actors of these classes that have no execution."""
     for actor in index.actors.values():
         kind = kind_of_actor(actor)
@@ -125,19 +129,19 @@ def _actors(index: SampleIndex, lull: Lull, there: set[str], classes: set[tuple[
             yield _actor(index, lull, actor, kind)
 
 
-def _actor(index: SampleIndex, lull: Lull, actor: Actor, kind: str) -> Missing:
+def _actor(index: SampleIndex, lull: AbsenceReasons, actor: Actor, kind: str) -> AbsentWorker:
     known = (index.ranks(actor.worker_id or "").in_words, f"pid {actor.pid}" if actor.pid else "")
     place = ", ".join(part for part in known if part)
     name = names.actor(actor) + (f" ({place})" if place else "")
     if actor.state == "DEAD":
-        return Missing(kind, actor.job_id, name, "dead", f"is dead: {actor.death_cause or 'no cause given'}")
+        return AbsentWorker(kind, actor.job_id, name, "dead", f"is dead: {actor.death_cause or 'no cause given'}")
     worker = index.workers.get(actor.worker_id or "")
     if worker is None:
-        return Missing(kind, actor.job_id, name, "without a process", f"has no process: it is {actor.state}")
-    return Missing(kind, actor.job_id, name, *lull.why(worker), worker.worker_id)
+        return AbsentWorker(kind, actor.job_id, name, "without a process", f"has no process: it is {actor.state}")
+    return AbsentWorker(kind, actor.job_id, name, *lull.why(worker), worker.worker_id)
 
 
-def _workers(index: SampleIndex, lull: Lull, listed: set[str]) -> Iterator[Missing]:
+def _workers(index: SampleIndex, lull: AbsenceReasons, listed: set[str]) -> Iterator[AbsentWorker]:
     """The workers that are not listed yet and were not seen, or of whose task no stack was."""
     for worker in index.snapshot.workers:
         if worker.worker_id in listed:
@@ -149,7 +153,7 @@ def _workers(index: SampleIndex, lull: Lull, listed: set[str]) -> Iterator[Missi
                 yield _actor(index, lull, actor, kind_of_actor(actor))
                 continue
             kind = kind_of(index, worker, lull.task_in(worker))
-            yield Missing(kind, worker.job_id, names.place(index, worker), why, detail, worker.worker_id)
+            yield AbsentWorker(kind, worker.job_id, names.place(index, worker), why, detail, worker.worker_id)
 
 
 def _unseen(index: SampleIndex, worker: Worker) -> str:

@@ -4,23 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from functools import cached_property
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 from dstack.analysis.index.ranks import NO_RANKS, Ranks
 from dstack.analysis.index.sample_index import SampleIndex
 from dstack.analysis.index.task_assignment import is_user_code
 from dstack.analysis.naming import names, ray_libraries
 from dstack.analysis.naming.vertex_details import execution_of
+from dstack.analysis.stacks.activity import Activity, activity_of
 from dstack.diagnosis import Vertex
 from dstack.model import Actor, BlockedCall, Coroutine, Frame, Origin, Thread, Worker, job_of_task
 from dstack.vertex_keys import Key
 
-Doing = Literal["waits", "runs", "rests"]
-"""Who ``runs`` is on a CPU; who ``rests`` is not seen to do either: asleep, in I/O, in a call outside Python."""
 ENTRIES = ("ray/_private/workers/default_worker.py", "ray/_private/worker.py")
 
 
-class Place(NamedTuple):
+class PathStep(NamedTuple):
     """One step of a path: a frame, or a group that stands above all frames and has no ``file``.
 
     ``name`` is the frame's ``function``; of the call that somebody is blocked in, what its user calls it.
@@ -38,7 +37,7 @@ class Place(NamedTuple):
         return bool(self.function)
 
 
-class Likeness(NamedTuple):
+class PeerGroup(NamedTuple):
     """What makes executions alike: the actor class and method, or the task's name; else whose threads they are."""
 
     name: str
@@ -54,16 +53,16 @@ class Execution(NamedTuple):
     key: Key
     name: str
     kind: str
-    likeness: Likeness
+    peer_group: PeerGroup
     node: str
     job: str
     worker_id: str
-    doing: Doing
-    path: tuple[Place, ...]
+    activity: Activity
+    path: tuple[PathStep, ...]
     ranks: Ranks = NO_RANKS
 
 
-class Running(NamedTuple):
+class AppExecutions(NamedTuple):
     """All executions of the application, and how many threads and coroutines of Ray and its libraries are left out.
 
     ``folded`` counts the frames of others' code that are left out of the paths.
@@ -74,7 +73,7 @@ class Running(NamedTuple):
     folded: int
 
 
-def running(index: SampleIndex, vertices: Mapping[Key, Vertex], *, whole: bool = False) -> Running:
+def running(index: SampleIndex, vertices: Mapping[Key, Vertex], *, whole: bool = False) -> AppExecutions:
     """The application's executions; with only its own frames and the call it is blocked in, or ``whole`` stacks.
 
     What a library does for itself is left out, unless somebody needs it, and threads for tasks that run none.
@@ -89,7 +88,7 @@ def running(index: SampleIndex, vertices: Mapping[Key, Vertex], *, whole: bool =
     )
     processes = (worker.process for worker in index.sample.workers)
     everybody = sum(len(process.threads) + len(process.coroutines) for process in processes if process)
-    return Running(found, everybody - len(found), reader.folded)
+    return AppExecutions(found, everybody - len(found), reader.folded)
 
 
 def kind_of(index: SampleIndex, worker: Worker, task_id: str | None) -> str:
@@ -123,8 +122,8 @@ class _Reader:
     def __init__(self, index: SampleIndex, whole: bool) -> None:
         self._index = index
         self._whole = whole
-        self._places: dict[Place, Place] = {}
-        self._paths: dict[int, tuple[Place, ...]] = {}
+        self._places: dict[PathStep, PathStep] = {}
+        self._paths: dict[int, tuple[PathStep, ...]] = {}
         self._jobs: dict[str | None, str] = {}
         self.folded = 0
 
@@ -140,11 +139,11 @@ class _Reader:
             key=vertex.key,
             name=vertex.label,
             kind=kind,
-            likeness=Likeness(_alike(vertex, worker, kind), job_id),
+            peer_group=PeerGroup(_alike(vertex, worker, kind), job_id),
             node=self._nodes.get(worker.node_id, f"node {names.short(worker.node_id)}"),
             job=self._job(job_id),
             worker_id=worker.worker_id,
-            doing=doing_of(vertex, thread),
+            activity=activity_of(vertex, thread),
             path=self._path(thread),
             ranks=self._index.ranks(worker.worker_id, vertex.child_pid),
         )
@@ -158,7 +157,7 @@ class _Reader:
             self._jobs[job_id] = job_in_words(self._index, job_id)
         return self._jobs[job_id]
 
-    def _path(self, execution: Thread | Coroutine) -> tuple[Place, ...]:
+    def _path(self, execution: Thread | Coroutine) -> tuple[PathStep, ...]:
         stack = execution.stack
         if stack not in self._paths:
             frames = self._index.snapshot.frames_of(execution)
@@ -195,7 +194,7 @@ def call_in_words(call: BlockedCall | None) -> str:
     return call.what or call.kind
 
 
-def _places(frames: tuple[Frame, ...], call: BlockedCall | None, whole: bool) -> Iterator[Place]:
+def _places(frames: tuple[Frame, ...], call: BlockedCall | None, whole: bool) -> Iterator[PathStep]:
     """The path of a stack that is given leaf first."""
     at_call = call.frame if call else None
     shown = set(range(len(frames)) if whole else _shown(frames, at_call or 0))
@@ -203,7 +202,7 @@ def _places(frames: tuple[Frame, ...], call: BlockedCall | None, whole: bool) ->
         if index in shown:
             frame = frames[index]
             name = call_in_words(call) if index == at_call and frame.origin != "user" else ""
-            yield Place(name or frame.function, frame.file, frame.line, frame.function, frame.origin)
+            yield PathStep(name or frame.function, frame.file, frame.line, frame.function, frame.origin)
 
 
 def _shown(frames: tuple[Frame, ...], at_call: int) -> Iterator[int]:
@@ -229,10 +228,3 @@ def _alike(vertex: Vertex, worker: Worker, kind: str) -> str:
     if vertex.task_id is None and worker.actor_id is not None:
         return f"{'threads' if vertex.coroutine_id is None else 'asyncio tasks'} of {kind}"
     return vertex.label
-
-
-def doing_of(vertex: Vertex | None, execution: Thread | Coroutine) -> Doing:
-    """What a thread or coroutine does, by its vertex, if it has one."""
-    if vertex is not None and (vertex.wait is not None or vertex.never is not None):
-        return "waits"
-    return "runs" if isinstance(execution, Thread) and execution.on_cpu else "rests"

@@ -12,8 +12,8 @@ from functools import partial
 from itertools import accumulate
 from typing import Literal, NamedTuple
 
-from dstack.analysis.stacks.app_threads import Execution, Place
-from dstack.analysis.stacks.stack_tree import Branch
+from dstack.analysis.stacks.app_threads import Execution, PathStep
+from dstack.analysis.stacks.stack_tree import StackBranch
 
 Weigh = Callable[[Execution], int]
 """What an execution adds to the width of all branches it is in: 0 or more, and whole, so that sums are exact.
@@ -39,10 +39,10 @@ class Cell(NamedTuple):
     width: int
     weight: int
     own: int
-    branches: tuple[Branch, ...]
+    branches: tuple[StackBranch, ...]
 
     @property
-    def place(self) -> Place | None:
+    def place(self) -> PathStep | None:
         """Its frame or group; None at the root, and where several are folded."""
         return None if self.is_folded else self.branches[0].place
 
@@ -78,15 +78,15 @@ class Icicle(NamedTuple):
 class Weights:
     """The weights of branches of one tree, each in constant time."""
 
-    def __init__(self, root: Branch, weigh: Weigh) -> None:
+    def __init__(self, root: StackBranch, weigh: Weigh) -> None:
         self._sums = list(accumulate(map(weigh, root.executions), initial=0))
         self._first = root.begin
 
-    def of(self, branch: Branch) -> int:
+    def of(self, branch: StackBranch) -> int:
         """The weight of all in a branch."""
         return self._between(branch.begin, branch.end)
 
-    def own(self, branch: Branch) -> int:
+    def own(self, branch: StackBranch) -> int:
         """The weight of what ends in a branch."""
         return self._between(branch.begin, branch.begin + branch.own)
 
@@ -96,15 +96,14 @@ class Weights:
 
 def weigh_by(measure: Measure) -> Weigh:
     """How executions are counted: all, or only those that wait, or that run."""
-    doing = {"waiting": "waits", "running": "runs"}.get(measure)
-    return partial(_counts, doing)
+    return partial(_counts, measure)
 
 
-def _counts(doing: str | None, execution: Execution) -> int:
-    return 1 if doing is None or execution.doing == doing else 0
+def _counts(measure: Measure, execution: Execution) -> int:
+    return 1 if measure in ("executions", execution.activity) else 0
 
 
-def icicle(top: Sequence[Branch], weights: Weights, width: int) -> Icicle:
+def icicle(top: Sequence[StackBranch], weights: Weights, width: int) -> Icicle:
     """The rectangles of a branch and all below it, or of several side by side; to zoom is to begin elsewhere."""
     rows: dict[int, list[Cell]] = {}
     first, to_scale = _first_row(top, weights, width)
@@ -118,7 +117,7 @@ def icicle(top: Sequence[Branch], weights: Weights, width: int) -> Icicle:
     return Icicle(tuple(map(tuple, rows.values())), sum(cell.weight for cell in first), to_scale)
 
 
-def _first_row(top: Sequence[Branch], weights: Weights, width: int) -> tuple[list[Cell], bool]:
+def _first_row(top: Sequence[StackBranch], weights: Weights, width: int) -> tuple[list[Cell], bool]:
     """The cells that all others stand below: where none of several is wide enough, some are made so."""
     heavy = _heaviest_first([branch for branch in top if weights.of(branch) > 0], weights)
     total = sum(map(weights.of, heavy))
@@ -136,7 +135,7 @@ def _first_row(top: Sequence[Branch], weights: Weights, width: int) -> tuple[lis
 
 
 def _row(
-    branches: Sequence[Branch], weights: Weights, depth: int, start: int, width: int, total: int
+    branches: Sequence[StackBranch], weights: Weights, depth: int, start: int, width: int, total: int
 ) -> Iterator[Cell]:
     """The cells of children side by side, the heaviest first, in ``width`` cells that stand for ``total``."""
     heavy = _heaviest_first(branches, weights)
@@ -158,10 +157,10 @@ def _make_room(edges: list[int], width: int) -> None:
         edges[index] = min(edges[index], edges[index + 1] - 1)
 
 
-def _heaviest_first(branches: Sequence[Branch], weights: Weights) -> list[Branch]:
+def _heaviest_first(branches: Sequence[StackBranch], weights: Weights) -> list[StackBranch]:
     return sorted(branches, key=lambda branch: -weights.of(branch))
 
 
-def _cell(branches: tuple[Branch, ...], weights: Weights, depth: int, start: int, width: int) -> Cell:
+def _cell(branches: tuple[StackBranch, ...], weights: Weights, depth: int, start: int, width: int) -> Cell:
     own = weights.own(branches[0]) if len(branches) == 1 else 0
     return Cell(depth, start, width, sum(map(weights.of, branches)), own, branches)

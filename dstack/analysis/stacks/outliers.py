@@ -6,9 +6,9 @@ from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
-from dstack.analysis.stacks.app_threads import Execution, Likeness
-from dstack.analysis.stacks.rank_sets import Slice, Teams
-from dstack.analysis.stacks.stack_tree import Branch, merge
+from dstack.analysis.stacks.app_threads import Execution, PeerGroup
+from dstack.analysis.stacks.rank_sets import RankSet, RankSets
+from dstack.analysis.stacks.stack_tree import StackBranch, merge
 from dstack.vertex_keys import Key
 
 FEW = 4
@@ -26,33 +26,33 @@ class Outlier(NamedTuple):
     shared: int
     most: int
     alike: int
-    slice: Slice | None = None
-    others: Slice | None = None
+    rank_set: RankSet | None = None
+    others: RankSet | None = None
 
     @property
     def words(self) -> str:
         """``rank 3 is in other code than ranks 0-2``; without ranks ``7 of 8 like it are in other code``."""
-        if self.slice is None or not self.slice.words:
+        if self.rank_set is None or not self.rank_set.words:
             return f"{self.most:,} of {self.alike:,} like it are in other code"
-        verb = "is" if len(self.slice.ranks) == 1 else "are"
+        verb = "is" if len(self.rank_set.ranks) == 1 else "are"
         others = self.others.words if self.others else ""
         most = others or f"{self.most:,} of {self.alike:,} others"
-        return f"{self.slice.words} {verb} in other code than {most}"
+        return f"{self.rank_set.words} {verb} in other code than {most}"
 
 
-def outliers(executions: Iterable[Execution], teams: Teams | None = None) -> dict[Key, Outlier]:
+def outliers(executions: Iterable[Execution], rank_sets: RankSets | None = None) -> dict[Key, Outlier]:
     """By key: those few who part from most that are alike, at the frame where they do. Paths are without groups.
 
     With ``teams`` a larger part is few as well where it is all of a dimension or label, as the second of three pipeline
     stages.
     """
-    groups: dict[Likeness, list[Execution]] = {}
+    groups: dict[PeerGroup, list[Execution]] = {}
     for execution in executions:
-        groups.setdefault(execution.likeness, []).append(execution)
-    return {odd.execution.key: odd for alike in groups.values() for odd in _odd(alike, teams)}
+        groups.setdefault(execution.peer_group, []).append(execution)
+    return {odd.execution.key: odd for alike in groups.values() for odd in _odd(alike, rank_sets)}
 
 
-def _odd(alike: list[Execution], teams: Teams | None) -> list[Outlier]:
+def _odd(alike: list[Execution], rank_sets: RankSets | None) -> list[Outlier]:
     """Follows the way of most down from the root, and notes who leaves it."""
     found: list[Outlier] = []
     branch = merge(alike)
@@ -61,45 +61,47 @@ def _odd(alike: list[Execution], teams: Teams | None) -> list[Outlier]:
         parts = sorted([*(part.executions for part in branch.children), ending], key=len, reverse=True)
         if len(parts[0]) <= len(alike) / 2:
             break
-        found += _leaving(parts, branch.depth, len(alike), teams)
+        found += _leaving(parts, branch.depth, len(alike), rank_sets)
         if parts[0] is ending:
             break
         branch = branch.children[0]
     return found
 
 
-def _leaving(parts: list[Sequence[Execution]], shared: int, alike: int, teams: Teams | None) -> Iterator[Outlier]:
+def _leaving(
+    parts: list[Sequence[Execution]], shared: int, alike: int, rank_sets: RankSets | None
+) -> Iterator[Outlier]:
     """Those in the smaller parts that are few, or a whole slice."""
     most, *others = parts
-    there = _slice(most, teams)
+    there = _slice(most, rank_sets)
     for part in others:
-        here = _slice(part, teams) if part else None
+        here = _slice(part, rank_sets) if part else None
         if _is_few(len(part), len(most)) or (here and here.common and len(part) < len(most)):
             yield from (Outlier(odd, shared, len(most), alike, here, there) for odd in part)
 
 
-def _slice(executions: Sequence[Execution], teams: Teams | None) -> Slice | None:
-    return teams.slice_of(executions) if teams else None
+def _slice(executions: Sequence[Execution], rank_sets: RankSets | None) -> RankSet | None:
+    return rank_sets.rank_set_of(executions) if rank_sets else None
 
 
 def _is_few(count: int, most: int) -> bool:
     return count <= max(1, most // FEW) and count < most
 
 
-class Marked:
+class OutlierIndex:
     """A tree's outliers, found by the places where they are: how many are in a branch costs no walk."""
 
-    def __init__(self, root: Branch, odd: Iterable[Key]) -> None:
+    def __init__(self, root: StackBranch, odd: Iterable[Key]) -> None:
         keys = set(odd)
         self._at = [index for index, execution in enumerate(root.executions) if execution.key in keys]
         self._root = root
 
-    def within(self, branch: Branch) -> list[Execution]:
+    def within(self, branch: StackBranch) -> list[Execution]:
         """The outliers in a branch of that tree."""
         begin, end = bisect_left(self._at, branch.begin), bisect_left(self._at, branch.end)
         return [self._root.executions[index] for index in self._at[begin:end]]
 
-    def places(self) -> Iterator[Branch]:
+    def places(self) -> Iterator[StackBranch]:
         """The branches in which outliers end, in the order of the tree."""
         keys = {execution.key for execution in self.within(self._root)}
         ahead = [self._root]

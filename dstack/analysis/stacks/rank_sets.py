@@ -15,7 +15,7 @@ from dstack.diagnosis import Vertex
 from dstack.vertex_keys import ChildThreadKey
 
 
-class Slice(NamedTuple):
+class RankSet(NamedTuple):
     """Some workers of one run: their ranks, and what all of these and no others have in common, in words."""
 
     ranks: tuple[int, ...]
@@ -38,7 +38,7 @@ class Slice(NamedTuple):
         return [part for part in (names.ranks_in_words(self.ranks), whole) if part]
 
 
-class Team:
+class DistributedRun:
     """The workers of one run, by id, with their ranks; ``is_whole`` unless some of them may be unknown."""
 
     def __init__(self, members: Mapping[str, Ranks], *, is_whole: bool = True) -> None:
@@ -52,13 +52,13 @@ class Team:
             for item in ranks.values().items():
                 self._holders[item].add(worker_id)
 
-    def slice(self, workers: Set[str]) -> Slice | None:
+    def rank_set(self, workers: Set[str]) -> RankSet | None:
         """These workers by their ranks and what they have in common; None where nothing distinguishes them."""
         ranks = sorted(rank for one in workers if (rank := self._members[one].rank) is not None)
         ranks = ranks if self._is_ranked and len(ranks) == len(workers) else []
         is_part = 1 < len(workers) < len(self._members)
         common = self._common(workers) if is_part and self._is_whole else ()
-        return Slice(tuple(ranks), common) if ranks or common else None
+        return RankSet(tuple(ranks), common) if ranks or common else None
 
     def _common(self, workers: Set[str]) -> tuple[str, ...]:
         """The dimensions and labels that choose just these workers: one, or as few as possible together; none else."""
@@ -77,30 +77,30 @@ class Team:
         return set.intersection(*(self._holders[item] for item in items))
 
 
-class Teams:
+class RankSets:
     """All teams of one sample: the workers of one class, job and run."""
 
     def __init__(self, index: SampleIndex) -> None:
         self._index = index
 
-    def slice_of(self, executions: Iterable[Execution | Vertex]) -> Slice | None:
+    def rank_set_of(self, executions: Iterable[Execution | Vertex]) -> RankSet | None:
         """What is known of the workers of these executions; None in child processes, which have ranks of their own."""
-        return self.slice({_worker_of(execution) for execution in executions})
+        return self.rank_set({_worker_of(execution) for execution in executions})
 
-    def slice(self, worker_ids: Collection[str]) -> Slice | None:
+    def rank_set(self, worker_ids: Collection[str]) -> RankSet | None:
         """What is known of these workers as a part of their team; None where they are of several, or of none."""
         workers = frozenset(worker_ids)
-        teams = {self._team_of.get(worker) for worker in workers}
-        team = teams.pop() if len(teams) == 1 else None
-        return team.slice(workers) if team else None
+        rank_sets = {self._team_of.get(worker) for worker in workers}
+        team = rank_sets.pop() if len(rank_sets) == 1 else None
+        return team.rank_set(workers) if team else None
 
     @cached_property
-    def _team_of(self) -> dict[str, Team]:
-        found: dict[str, Team] = {}
+    def _team_of(self) -> dict[str, DistributedRun]:
+        found: dict[str, DistributedRun] = {}
         for members in self._runs():
             if any(ranks.values() for ranks in members.values()):
                 is_whole = all(self._index.access(worker_id) == "memory" for worker_id in members)
-                found |= dict.fromkeys(members, Team(members, is_whole=is_whole))
+                found |= dict.fromkeys(members, DistributedRun(members, is_whole=is_whole))
         return found
 
     def _runs(self) -> Iterator[dict[str, Ranks]]:

@@ -13,7 +13,8 @@ from itertools import groupby, islice
 from typing import Literal, NamedTuple
 
 from dstack.analysis.index.ranks import names_in
-from dstack.analysis.stacks.app_threads import Doing, Execution, Place
+from dstack.analysis.stacks.activity import Activity
+from dstack.analysis.stacks.app_threads import Execution, PathStep
 
 
 class ByRanks(NamedTuple):
@@ -31,7 +32,7 @@ MAX_GROUPINGS = 16
 """So many names of dimensions and labels are offered to group by."""
 
 
-class Branch:
+class StackBranch:
     """All executions whose paths begin alike: ``executions``, which are sorted by their paths.
 
     ``place`` is the last step of what they share, None at the root. Two are the same if their ``path`` is.
@@ -44,12 +45,12 @@ class Branch:
         self.depth = depth
 
     @property
-    def path(self) -> tuple[Place, ...]:
+    def path(self) -> tuple[PathStep, ...]:
         """The steps from the root to here."""
         return self._tree[self.begin].path[: self.depth] if self.depth else ()
 
     @property
-    def place(self) -> Place | None:
+    def place(self) -> PathStep | None:
         """The frame or the group it is of."""
         return self._tree[self.begin].path[self.depth - 1] if self.depth else None
 
@@ -64,9 +65,9 @@ class Branch:
         return self.end - self.begin
 
     @cached_property
-    def doing(self) -> Counter[Doing]:
+    def activity(self) -> Counter[Activity]:
         """How many of them wait, run, and neither."""
-        return Counter(execution.doing for execution in self.executions)
+        return Counter(execution.activity for execution in self.executions)
 
     @cached_property
     def own(self) -> int:
@@ -76,16 +77,16 @@ class Branch:
         )
 
     @cached_property
-    def children(self) -> tuple[Branch, ...]:
+    def children(self) -> tuple[StackBranch, ...]:
         """The branches it parts into, the largest first."""
         begin = self.begin + self.own
-        found: list[Branch] = []
+        found: list[StackBranch] = []
         for _, alike in groupby(self._tree[begin : self.end], key=lambda execution: execution.path[self.depth]):
-            found.append(Branch(self._tree, begin, begin + sum(1 for _ in alike), self.depth + 1))
+            found.append(StackBranch(self._tree, begin, begin + sum(1 for _ in alike), self.depth + 1))
             begin = found[-1].end
         return tuple(sorted(found, key=lambda branch: -branch.count))
 
-    def find(self, path: Sequence[Place]) -> Branch:
+    def find(self, path: Sequence[PathStep]) -> StackBranch:
         """The branch of this path below this one, or as far as there is one."""
         branch = self
         for place in path:
@@ -101,17 +102,17 @@ def merge(
     *,
     by: Grouping | None = None,
     where: Callable[[Execution], bool] | None = None,
-) -> Branch:
+) -> StackBranch:
     """The root of the tree of all executions ``where`` that holds, with a first level of groups if wanted."""
     chosen = executions if where is None else filter(where, executions)
     if by is None:
         tree = sorted(chosen, key=lambda execution: (execution.path, *_order(execution)))
-        return Branch(tree, 0, len(tree), 0)
+        return StackBranch(tree, 0, len(tree), 0)
     named = [(_group_of(execution, by), execution) for execution in chosen]
-    groups = {name: Place(name) for name, _ in named}
+    groups = {name: PathStep(name) for name, _ in named}
     grouped = (execution._replace(path=(groups[name], *execution.path)) for name, execution in named)
     tree = sorted(grouped, key=lambda one: (_by_number(one.path[0].name), one.path, *_order(one)))
-    return Branch(tree, 0, len(tree), 0)
+    return StackBranch(tree, 0, len(tree), 0)
 
 
 def _order(execution: Execution) -> tuple[int, str]:
@@ -146,7 +147,7 @@ def grouping_in_words(by: Grouping | None) -> str:
     return {None: "", "kind": "by class", "node": "by node", "job": "by job"}[by]
 
 
-class Words:
+class TextFilter:
     """Which executions have all the words of a text: in their names, or in the frames of their paths.
 
     A word as ``rank:3``, ``tp:1`` or ``stage:rollout`` is also that rank, dimension or label, and no other. Many share
@@ -175,11 +176,11 @@ class Words:
         folded = text.casefold()
         return all(word in folded or word in terms for word in self._words)
 
-    def along(self, path: Sequence[Place]) -> bool:
+    def along(self, path: Sequence[PathStep]) -> bool:
         """Whether all of them are in these frames."""
         text = self._text(path)
         return all(word in text for word in self._words)
 
     @staticmethod
-    def _text(path: Sequence[Place]) -> str:
+    def _text(path: Sequence[PathStep]) -> str:
         return " ".join(f"{step.name} {step.function} {step.file}:{step.line}" for step in path).casefold()

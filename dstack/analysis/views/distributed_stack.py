@@ -74,15 +74,15 @@ def roots(vertices: Mapping[Key, Vertex], members: set[Key]) -> list[Key]:
     return (executions or tops) if tops else (executions or everybody)[:1]
 
 
-def alike(vertices: Mapping[Key, Vertex], keys: Sequence[Key]) -> list[list[Key]]:
+def group_similar(vertices: Mapping[Key, Vertex], keys: Sequence[Key]) -> list[list[Key]]:
     """The keys in groups of pending things that are called alike and wait for the same; who runs is one of a kind."""
     groups: dict[object, list[Key]] = {}
     for key in keys:
-        groups.setdefault(likeness(vertices[key]), []).append(key)
+        groups.setdefault(similarity_key(vertices[key]), []).append(key)
     return list(groups.values())
 
 
-def likeness(vertex: Vertex) -> object:
+def similarity_key(vertex: Vertex) -> object:
     """What makes pending things alike; the key itself of what runs."""
     if vertex.worker_id is not None or vertex.kind != "task":
         return vertex.key
@@ -141,7 +141,7 @@ class _Stitcher:
         if wait.evidence == "inferred":
             firm = [key for key in targets if not self._is_inferred(key, wait.kind)]
             followed = firm or targets[:1]
-        groups = alike(self._vertices, followed)[:MAX_CHILDREN]
+        groups = group_similar(self._vertices, followed)[:MAX_CHILDREN]
         return groups, len(targets) - sum(map(len, groups))
 
     def _is_inferred(self, key: Key, kind: str) -> bool:

@@ -12,10 +12,10 @@ from dstack.analysis.views.analysed_snapshot import AnalysedSnapshot
 from dstack.diagnosis import Vertex
 from dstack.model import Coroutine, Frame, Thread
 
-Fate = Literal["there", "gone", "not known"]
+Presence = Literal["there", "gone", "not known"]
 
 
-class Side:
+class ComparedSnapshot:
     """One of the two snapshots, with the last that was seen of each process."""
 
     def __init__(self, analysed: AnalysedSnapshot) -> None:
@@ -89,7 +89,7 @@ class Side:
         return (task.state, task.attempt, task.items) if task else None
 
 
-def fate_of(vertex: Vertex, here: Side, there: Side) -> Fate:
+def presence_of(vertex: Vertex, here: ComparedSnapshot, there: ComparedSnapshot) -> Presence:
     """What became of an execution, or in the other direction, whether it was there before."""
     worker_id = vertex.worker_id or ""
     if worker_id not in there.first.workers:
@@ -112,7 +112,7 @@ def fate_of(vertex: Vertex, here: Side, there: Side) -> Fate:
     return _fate_by_task(vertex, here, there)
 
 
-def _fate_of_task(vertex: Vertex, here: Side, there: Side) -> Fate:
+def _fate_of_task(vertex: Vertex, here: ComparedSnapshot, there: ComparedSnapshot) -> Presence:
     """Of a task that runs, nobody knows on which thread: it is not known whether it moved."""
     worker_id = vertex.worker_id or ""
     here_running, there_running = here.runs(worker_id), there.runs(worker_id)
@@ -122,7 +122,7 @@ def _fate_of_task(vertex: Vertex, here: Side, there: Side) -> Fate:
     return "not known" if is_there else "gone"
 
 
-def _fate_by_task(vertex: Vertex, here: Side, there: Side) -> Fate:
+def _fate_by_task(vertex: Vertex, here: ComparedSnapshot, there: ComparedSnapshot) -> Presence:
     """By the task that a thread or coroutine runs, which is there on both sides."""
     mine, other = here.task_of(vertex), there.task_of(vertex)
     if mine != other:
@@ -131,6 +131,6 @@ def _fate_by_task(vertex: Vertex, here: Side, there: Side) -> Fate:
     return "there" if _is_same_attempt(mine, here, there) else "gone"
 
 
-def _is_same_attempt(task_id: str | None, here: Side, there: Side) -> bool:
+def _is_same_attempt(task_id: str | None, here: ComparedSnapshot, there: ComparedSnapshot) -> bool:
     attempts = {here.attempt(task_id), there.attempt(task_id)} - {None}
     return len(attempts) < 2

@@ -13,7 +13,7 @@ from typing import Literal
 
 from dstack.analysis.naming import names
 from dstack.analysis.views.analysed_snapshot import AnalysedSnapshot
-from dstack.analysis.views.execution_matching import Side, fate_of
+from dstack.analysis.views.execution_matching import ComparedSnapshot, presence_of
 from dstack.diagnosis import Finding, Since, Vertex
 from dstack.errors import UsageError
 from dstack.model import BlockedCall, Coroutine, Frame, Model, Snapshot, Thread
@@ -22,7 +22,7 @@ from dstack.vertex_keys import Key
 Change = Literal["new", "gone", "moved", "stayed", "not known"]
 
 
-class Moved(Model, frozen=True):
+class ExecutionChange(Model, frozen=True):
     """What became of an execution from the one snapshot to the other; ``vertex`` is its key, in either or both.
 
     ``before`` and ``after`` are the user's own lines where it was. ``cpu_s`` is how much its process ran in between,
@@ -42,7 +42,7 @@ class Moved(Model, frozen=True):
         return self.change, self.label, self.before, self.after
 
 
-class Waited(Model, frozen=True):
+class WaitChange(Model, frozen=True):
     """What became of a wait.
 
     One that ``stayed`` is the same wait in both, ``since`` when by both; where it ``may_have_ended`` in between, and
@@ -62,7 +62,7 @@ class Waited(Model, frozen=True):
         return self.change, self.label, self.kind, self.may_have_ended
 
 
-class Found(Model, frozen=True):
+class FindingChange(Model, frozen=True):
     """What became of a finding: the numbers it has on each side, None where it is not there."""
 
     change: Change
@@ -70,27 +70,27 @@ class Found(Model, frozen=True):
     after: int | None = None
 
 
-class Comparison(Model, frozen=True):
+class SnapshotDiff(Model, frozen=True):
     """All of it. ``between_s`` is from the end of the one to the beginning of the other, never less than nothing."""
 
     between_s: float
-    executions: tuple[Moved, ...]
-    waits: tuple[Waited, ...]
-    findings: tuple[Found, ...]
+    executions: tuple[ExecutionChange, ...]
+    waits: tuple[WaitChange, ...]
+    findings: tuple[FindingChange, ...]
     new_workers: tuple[str, ...] = ()
     gone_workers: tuple[str, ...] = ()
     new_nodes: tuple[str, ...] = ()
     gone_nodes: tuple[str, ...] = ()
 
 
-def compare(one: AnalysedSnapshot, other: AnalysedSnapshot) -> Comparison:
+def compare(one: AnalysedSnapshot, other: AnalysedSnapshot) -> SnapshotDiff:
     """The earlier of two snapshots with the later.
 
     Raises :class:`dstack.UsageError` where they have no node, worker or actor in common.
     """
     earlier, later = sorted((one, other), key=lambda analysed: analysed.snapshot.taken_at)
     _refuse_others(earlier.snapshot, later.snapshot)
-    return _Comparing(Side(earlier), Side(later)).result()
+    return _Comparing(ComparedSnapshot(earlier), ComparedSnapshot(later)).result()
 
 
 def _refuse_others(earlier: Snapshot, later: Snapshot) -> None:
@@ -111,12 +111,12 @@ def _ids(snapshot: Snapshot) -> set[str]:
 
 
 class _Comparing:
-    def __init__(self, before: Side, after: Side) -> None:
+    def __init__(self, before: ComparedSnapshot, after: ComparedSnapshot) -> None:
         self._before = before
         self._after = after
         self._fates: dict[Key, Change] = {}
 
-    def result(self) -> Comparison:
+    def result(self) -> SnapshotDiff:
         before, after = self._before, self._after
         executions = tuple(self._executions())
         self._fates = {moved.vertex: moved.change for moved in executions if moved.change not in ("new", "gone")}
@@ -129,7 +129,7 @@ class _Comparing:
             (node.node_id for node in before.snapshot.nodes if node.alive),
             (node.node_id for node in after.snapshot.nodes if node.alive),
         )
-        return Comparison(
+        return SnapshotDiff(
             between_s=self._between_s,
             executions=executions,
             waits=waits,
@@ -146,7 +146,7 @@ class _Comparing:
 
     # Executions
 
-    def _executions(self) -> Iterator[Moved]:
+    def _executions(self) -> Iterator[ExecutionChange]:
         for key in _keys(self._before.vertices, self._after.vertices):
             was, now = self._before.vertices.get(key), self._after.vertices.get(key)
             was = was if was is not None and _runs(was) else None
@@ -154,7 +154,7 @@ class _Comparing:
             one = was or now
             if one is None:
                 continue
-            fate = fate_of(one, self._before, self._after) if was else fate_of(one, self._after, self._before)
+            fate = presence_of(one, self._before, self._after) if was else presence_of(one, self._after, self._before)
             if fate == "gone":
                 if was:
                     yield self._moved(was, "gone")
@@ -171,8 +171,8 @@ class _Comparing:
             return False
         return was.call is None or now.call is None or was.call.is_same_as(now.call)
 
-    def _moved(self, vertex: Vertex, change: Change) -> Moved:
-        return Moved(
+    def _moved(self, vertex: Vertex, change: Change) -> ExecutionChange:
+        return ExecutionChange(
             vertex=vertex.key,
             label=vertex.label,
             change=change,
@@ -188,7 +188,7 @@ class _Comparing:
 
     # Waits
 
-    def _waits(self) -> Iterator[Waited]:
+    def _waits(self) -> Iterator[WaitChange]:
         for key in _keys(self._before.vertices, self._after.vertices):
             was, now = _waiting(self._before.vertices.get(key)), _waiting(self._after.vertices.get(key))
             if was and now:
@@ -200,7 +200,7 @@ class _Comparing:
                 is_known = self._is_known(now, self._after, self._before)
                 yield _waited(now, "new" if is_known else "not known")
 
-    def _both(self, was: Vertex, now: Vertex) -> Iterator[Waited]:
+    def _both(self, was: Vertex, now: Vertex) -> Iterator[WaitChange]:
         """A vertex that waits on both sides: for the same, or for something else."""
         fate = self._fates.get(now.key)
         is_known = fate != "not known" if _runs(now) else self._after.state(now) is not None
@@ -216,7 +216,7 @@ class _Comparing:
     def _is_same_pending(self, was: Vertex, now: Vertex) -> bool:
         return self._before.state(was) == self._after.state(now)
 
-    def _is_known(self, vertex: Vertex, here: Side, there: Side) -> bool:
+    def _is_known(self, vertex: Vertex, here: ComparedSnapshot, there: ComparedSnapshot) -> bool:
         """Whether the other side shows that this wait is not there."""
         if _runs(vertex):
             fate = self._fates.get(vertex.key)
@@ -245,7 +245,7 @@ class _Comparing:
 
     # Findings
 
-    def _findings(self, waits: Iterable[Waited]) -> Iterator[Found]:
+    def _findings(self, waits: Iterable[WaitChange]) -> Iterator[FindingChange]:
         """Those of a kind that have most members in common are the same."""
         changes: dict[Key, set[Change]] = defaultdict(set)
         for wait in waits:
@@ -260,13 +260,15 @@ class _Comparing:
             shared = Counter(n for key in _members(finding) for n in numbers.get((finding.kind, key), ()))
             same = next((n for n, _ in shared.most_common() if n not in taken), None)
             if same is None:
-                yield Found(change=self._change_of(finding, changes, "new"), after=number)
+                yield FindingChange(change=self._change_of(finding, changes, "new"), after=number)
             else:
                 taken.add(same)
-                yield Found(change="stayed", before=same, after=number)
+                yield FindingChange(change="stayed", before=same, after=number)
         for number in range(len(self._before.findings)):
             if number not in taken:
-                yield Found(change=self._change_of(self._before.findings[number], changes, "gone"), before=number)
+                yield FindingChange(
+                    change=self._change_of(self._before.findings[number], changes, "gone"), before=number
+                )
 
     def _change_of(self, finding: Finding, waits: Mapping[Key, set[Change]], change: Change) -> Change:
         """Whether a finding that only one side has is known not to be on the other."""
@@ -299,8 +301,8 @@ def _waiting(vertex: Vertex | None) -> Vertex | None:
     return vertex if vertex.wait is not None or vertex.never is not None else None
 
 
-def _waited(vertex: Vertex, change: Change, since: Since | None = None, may_have_ended: bool = False) -> Waited:
-    return Waited(
+def _waited(vertex: Vertex, change: Change, since: Since | None = None, may_have_ended: bool = False) -> WaitChange:
+    return WaitChange(
         vertex=vertex.key,
         label=vertex.label,
         change=change,

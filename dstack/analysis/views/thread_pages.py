@@ -11,21 +11,28 @@ from dstack.analysis.index.sample_index import SampleIndex
 from dstack.analysis.naming import names, sentences
 from dstack.analysis.naming.vertex_details import details_of, execution_of, is_torn
 from dstack.analysis.solve.requirements import targets_of
-from dstack.analysis.stacks.absent_workers import Lull, Missing, missing
-from dstack.analysis.stacks.app_threads import Doing, Execution, Running, call_in_words, doing_of, kind_of, running
+from dstack.analysis.stacks.absent_workers import AbsenceReasons, AbsentWorker, absent_workers
+from dstack.analysis.stacks.activity import Activity, activity_of
+from dstack.analysis.stacks.app_threads import (
+    AppExecutions,
+    Execution,
+    call_in_words,
+    kind_of,
+    running,
+)
 from dstack.analysis.stacks.outliers import Outlier, outliers
-from dstack.analysis.stacks.rank_sets import Teams
-from dstack.analysis.stacks.stack_tree import Grouping, Words, groupings
-from dstack.analysis.views.distributed_stack import alike
+from dstack.analysis.stacks.rank_sets import RankSets
+from dstack.analysis.stacks.stack_tree import Grouping, TextFilter, groupings
+from dstack.analysis.views.distributed_stack import group_similar
 from dstack.diagnosis import Vertex
 from dstack.model import Coroutine, Frame, Node, Process, Thread, Worker
 from dstack.vertex_keys import ChildThreadKey, CoroutineKey, Key, ThreadKey
 
-MAX_ONWARD = 200
+MAX_DEPENDENCIES = 200
 """So many kinds of what is waited for are told of one wait."""
 
 
-class Strand(NamedTuple):
+class ThreadSummary(NamedTuple):
     """A thread or coroutine, by the key its vertex has or would have; ``words`` say in brief what it is in.
 
     ``is_torn`` as :attr:`dstack.model.Thread.torn`.
@@ -34,20 +41,20 @@ class Strand(NamedTuple):
     key: Key
     name: str
     worker_id: str
-    doing: Doing
+    activity: Activity
     words: str
     is_torn: bool = False
 
 
-class Offspring(NamedTuple):
+class ChildThreads(NamedTuple):
     """A process that a worker or driver has started, with its threads, the main one first."""
 
     process: Process
     name: str
-    strands: tuple[Strand, ...]
+    strands: tuple[ThreadSummary, ...]
 
 
-class Residents(NamedTuple):
+class ProcessThreads(NamedTuple):
     """A worker or driver: its threads and coroutines of the application, and those of Ray and its libraries.
 
     ``trouble`` says why there are none of the application. ``children`` are processes that it has started.
@@ -55,23 +62,23 @@ class Residents(NamedTuple):
 
     worker: Worker
     name: str
-    strands: tuple[Strand, ...]
-    others: tuple[Strand, ...]
+    strands: tuple[ThreadSummary, ...]
+    others: tuple[ThreadSummary, ...]
     trouble: str
-    children: tuple[Offspring, ...] = ()
+    children: tuple[ChildThreads, ...] = ()
 
 
-class Run(NamedTuple):
+class FrameRun(NamedTuple):
     """Frames that stand together in a stack, by their index from the leaf, outermost first.
 
     ``is_aside`` tells those of others' code, which one may fold.
     """
 
     frames: tuple[tuple[int, Frame], ...]
-    is_aside: bool
+    is_foldable: bool
 
 
-class Onward(NamedTuple):
+class DependencyLink(NamedTuple):
     """What a wait is for: a vertex to go to, or several alike ones, by the name of the first."""
 
     keys: tuple[Key, ...]
@@ -79,7 +86,7 @@ class Onward(NamedTuple):
     place: str
 
 
-class Stack(NamedTuple):
+class StackPage(NamedTuple):
     """One execution, or something else in the graph, as a page: who, doing what, where, and where it goes on.
 
     ``call_at`` is the index from the leaf of the frame that is blocked, ``locals`` are by such an index, where taken.
@@ -90,11 +97,11 @@ class Stack(NamedTuple):
     name: str
     place: str
     sentence: str
-    runs: tuple[Run, ...]
+    runs: tuple[FrameRun, ...]
     call_at: int | None
     call: str
     locals: Mapping[int, Mapping[str, str]]
-    onward: tuple[Onward, ...]
+    dependencies: tuple[DependencyLink, ...]
     left_out: int
     is_torn: bool = False
 
@@ -105,12 +112,12 @@ class Stacks:
     def __init__(self, index: SampleIndex, vertices: Mapping[Key, Vertex]) -> None:
         self.index = index
         self.vertices = vertices
-        self._running: dict[bool, Running] = {}
+        self._running: dict[bool, AppExecutions] = {}
         self._outliers: dict[bool, dict[Key, Outlier]] = {}
 
     # All together
 
-    def running(self, *, whole: bool = False) -> Running:
+    def running(self, *, whole: bool = False) -> AppExecutions:
         """The application's executions, with whole stacks or only its own frames."""
         if whole not in self._running:
             self._running[whole] = running(self.index, self.vertices, whole=whole)
@@ -119,7 +126,7 @@ class Stacks:
     def outliers(self, *, whole: bool = False) -> dict[Key, Outlier]:
         """Who is elsewhere than most alike."""
         if whole not in self._outliers:
-            self._outliers[whole] = outliers(self.running(whole=whole).executions, self.teams)
+            self._outliers[whole] = outliers(self.running(whole=whole).executions, self.rank_sets)
         return self._outliers[whole]
 
     @cached_property
@@ -128,19 +135,19 @@ class Stacks:
         return groupings(self.running().executions)
 
     @cached_property
-    def teams(self) -> Teams:
+    def rank_sets(self) -> RankSets:
         """Which workers belong together, to say what a part of them has in common."""
-        return Teams(self.index)
+        return RankSets(self.index)
 
-    def slice(self, executions: Iterable[Execution]) -> str:
+    def ranks_in_words(self, executions: Iterable[Execution]) -> str:
         """``ranks 4-7 (all of pp 1)``: the workers of some executions; empty where no rank tells them apart."""
-        found = self.teams.slice_of(executions)
+        found = self.rank_sets.rank_set_of(executions)
         return found.words if found else ""
 
     @cached_property
-    def missing(self) -> tuple[Missing, ...]:
+    def absent_workers(self) -> tuple[AbsentWorker, ...]:
         """Of whom nothing is among the executions."""
-        return missing(self.index, self.vertices, self.running().executions)
+        return absent_workers(self.index, self.vertices, self.running().executions)
 
     # Node by node
 
@@ -155,7 +162,11 @@ class Stacks:
         return tuple(
             sorted(
                 self._workers_on[node.node_id],
-                key=lambda worker: (not worker.is_driver, not self.doings.get(worker.worker_id), *self._order(worker)),
+                key=lambda worker: (
+                    not worker.is_driver,
+                    not self.activities.get(worker.worker_id),
+                    *self._order(worker),
+                ),
             )
         )
 
@@ -165,15 +176,15 @@ class Stacks:
         return ("", 0, worker.pid) if rank is None else (kind_of(self.index, worker, None), rank, worker.pid)
 
     @cached_property
-    def doings(self) -> dict[str, dict[Doing, int]]:
+    def activities(self) -> dict[str, dict[Activity, int]]:
         """By worker: how many of its executions wait, run and neither."""
-        counts: dict[str, dict[Doing, int]] = {}
+        counts: dict[str, dict[Activity, int]] = {}
         for execution in self.running().executions:
             of_worker = counts.setdefault(execution.worker_id, {})
-            of_worker[execution.doing] = of_worker.get(execution.doing, 0) + 1
+            of_worker[execution.activity] = of_worker.get(execution.activity, 0) + 1
         return counts
 
-    def residents(self, worker: Worker) -> Residents:
+    def process_threads(self, worker: Worker) -> ProcessThreads:
         """A worker with all its threads and coroutines."""
         keys = self._executions.get(worker.worker_id, {})
         process = self.index.process(worker.worker_id)
@@ -182,7 +193,7 @@ class Stacks:
             everybody += [(ThreadKey(worker.worker_id, one.os_thread_id), one) for one in process.threads]
             everybody += [(CoroutineKey(worker.worker_id, one.coroutine_id), one) for one in process.coroutines]
         strands = [self._strand(worker.worker_id, key, one) for key, one in everybody]
-        return Residents(
+        return ProcessThreads(
             worker=worker,
             name=self.name_of(worker),
             strands=tuple(strand for strand in strands if strand.key in keys),
@@ -191,32 +202,32 @@ class Stacks:
             children=self.children_of(worker.worker_id),
         )
 
-    def children_of(self, worker_id: str) -> tuple[Offspring, ...]:
+    def children_of(self, worker_id: str) -> tuple[ChildThreads, ...]:
         """The processes that a worker has started."""
         process = self.index.process(worker_id)
         return tuple(self._offspring(worker_id, child) for child in process.children) if process else ()
 
-    def _offspring(self, worker_id: str, child: Process) -> Offspring:
+    def _offspring(self, worker_id: str, child: Process) -> ChildThreads:
         threads = sorted(child.threads, key=lambda thread: (thread.os_thread_id != child.pid, thread.role == "ray"))
         strands = [
-            Strand(
+            ThreadSummary(
                 key=ChildThreadKey(worker_id, child.pid, thread.os_thread_id),
                 name=_name_in_child(child, thread),
                 worker_id=worker_id,
-                doing="waits" if thread.call else doing_of(None, thread),
+                activity="waiting" if thread.call else activity_of(None, thread),
                 words=call_in_words(thread.call) or self._words(None, thread),
                 is_torn=thread.torn,
             )
             for thread in threads
         ]
-        return Offspring(child, f"child process {child.name}".rstrip(), tuple(strands))
+        return ChildThreads(child, f"child process {child.name}".rstrip(), tuple(strands))
 
     def first_of(self, worker_id: str) -> Key | None:
         """The first execution of a worker: one that waits, if there is one."""
-        doings = {one.key: one.doing for one in self._executions.get(worker_id, {}).values()}
-        return min(doings, key=lambda key: doings[key] != "waits") if doings else None
+        activities = {one.key: one.activity for one in self._executions.get(worker_id, {}).values()}
+        return min(activities, key=lambda key: activities[key] != "waiting") if activities else None
 
-    def found(self, words: Words) -> dict[str, set[Key]]:
+    def found(self, words: TextFilter) -> dict[str, set[Key]]:
         """By worker: the keys of its executions that have the words; none of these where it has them itself."""
         found: dict[str, set[Key]] = {}
         for worker in self.index.snapshot.workers:
@@ -271,10 +282,10 @@ class Stacks:
         return found
 
     @cached_property
-    def _lull(self) -> Lull:
-        return Lull(self.index, self.vertices)
+    def _lull(self) -> AbsenceReasons:
+        return AbsenceReasons(self.index, self.vertices)
 
-    def _strand(self, worker_id: str, key: Key, one: Thread | Coroutine) -> Strand:
+    def _strand(self, worker_id: str, key: Key, one: Thread | Coroutine) -> ThreadSummary:
         vertex = self.vertices.get(key)
         if vertex is not None:
             name = vertex.label
@@ -282,7 +293,7 @@ class Stacks:
             name = names.coroutine(self.index, worker_id, one)
         else:
             name = names.execution(self.index, worker_id, one, None)
-        return Strand(key, name, worker_id, doing_of(vertex, one), self._words(vertex, one), is_torn(one))
+        return ThreadSummary(key, name, worker_id, activity_of(vertex, one), self._words(vertex, one), is_torn(one))
 
     def _words(self, vertex: Vertex | None, one: Thread | Coroutine) -> str:
         """``ray.get → Clerk.stamp``, ``queue.Queue.get``, or the function that it is in."""
@@ -299,7 +310,7 @@ class Stacks:
 
     # One stack
 
-    def stack(self, key: Key) -> Stack | None:
+    def stack(self, key: Key) -> StackPage | None:
         """The page of a thread, a coroutine or anything else in the graph; None where there is nothing of the kind."""
         vertex = self.vertices.get(key)
         one = self._find(key)
@@ -312,10 +323,10 @@ class Stacks:
         else:
             return None
         frames = self.index.snapshot.frames_of(one) if one else ()
-        onward, left_out = self._onward(vertex)
+        dependencies, left_out = self._dependencies(vertex)
         who = details_of(self.index, vertex) if vertex else None
         taken = one.locals if isinstance(one, Thread) else None
-        return Stack(
+        return StackPage(
             key=key,
             name=name,
             place=who.place if who else self._place(_worker_id(key)),
@@ -324,7 +335,7 @@ class Stacks:
             call_at=one.call.frame if one and one.call else None,
             call=call_in_words(one.call) if one else "",
             locals={int(index): values for index, values in (taken or {}).items() if index.isdecimal()},
-            onward=onward,
+            dependencies=dependencies,
             left_out=left_out,
             is_torn=is_torn(one),
         )
@@ -368,20 +379,20 @@ class Stacks:
         parts = (self.name_of(worker), self.ranks_of(worker), f"pid {worker.pid}", f"node {worker.ip}")
         return ", ".join(part for part in parts if part)
 
-    def _onward(self, vertex: Vertex | None) -> tuple[tuple[Onward, ...], int]:
+    def _dependencies(self, vertex: Vertex | None) -> tuple[tuple[DependencyLink, ...], int]:
         if vertex is None or vertex.wait is None:
             return (), 0
         targets = list(dict.fromkeys(targets_of(vertex)))
-        groups = alike(self.vertices, targets)
-        told = tuple(self._told(tuple(group)) for group in groups[:MAX_ONWARD])
-        return told, sum(map(len, groups[MAX_ONWARD:]))
+        groups = group_similar(self.vertices, targets)
+        told = tuple(self._dependency_link(tuple(group)) for group in groups[:MAX_DEPENDENCIES])
+        return told, sum(map(len, groups[MAX_DEPENDENCIES:]))
 
-    def _told(self, keys: tuple[Key, ...]) -> Onward:
+    def _dependency_link(self, keys: tuple[Key, ...]) -> DependencyLink:
         vertex = self.vertices[keys[0]]
         who = details_of(self.index, vertex)
         parts = (who.ranks.in_words, f"pid {who.pid}" if who.pid else None, who.node_ip)
         place = ", ".join(part for part in parts if part)
-        return Onward(keys, sentences.name(self.index, vertex), place)
+        return DependencyLink(keys, sentences.name(self.index, vertex), place)
 
 
 def _name_in_child(child: Process, thread: Thread | Coroutine) -> str:
@@ -392,13 +403,13 @@ def _worker_id(key: Key) -> str:
     return key.worker_id if isinstance(key, ThreadKey | CoroutineKey | ChildThreadKey) else ""
 
 
-def _runs(frames: tuple[Frame, ...], at_call: int) -> tuple[Run, ...]:
+def _runs(frames: tuple[Frame, ...], at_call: int) -> tuple[FrameRun, ...]:
     """A stack, given leaf first, in runs of the user's frames and of others'; the call stands by itself."""
-    runs: list[Run] = []
+    runs: list[FrameRun] = []
     for index in reversed(range(len(frames))):
-        is_aside = frames[index].origin != "user" and index != at_call
-        if runs and runs[-1].is_aside == is_aside:
+        is_foldable = frames[index].origin != "user" and index != at_call
+        if runs and runs[-1].is_foldable == is_foldable:
             runs[-1] = runs[-1]._replace(frames=(*runs[-1].frames, (index, frames[index])))
         else:
-            runs.append(Run(((index, frames[index]),), is_aside))
+            runs.append(FrameRun(((index, frames[index]),), is_foldable))
     return tuple(runs)

@@ -25,9 +25,9 @@ from dstack.diagnosis import Diagnosis, Finding, Since, Vertex
 from dstack.model import Frame, Model
 from dstack.vertex_keys import Key
 
-Known = Literal["exact", "inferred", "assumed"]
+Certainty = Literal["exact", "inferred", "assumed"]
 Role = Literal["circle", "end", "ring", "waiter", "each", "one"]
-Place = Literal["here", "above", "elsewhere"]
+Position = Literal["here", "above", "elsewhere"]
 
 
 class Edge(Model, frozen=True):
@@ -42,7 +42,7 @@ class Edge(Model, frozen=True):
     waiter: Key
     target: Key
     kind: str
-    evidence: Known
+    evidence: Certainty
     because: str | None = None
     refs: tuple[str, ...] = ()
     awaited: int = 1
@@ -69,7 +69,7 @@ class Edge(Model, frozen=True):
         return tuple(part for part in parts if part)
 
 
-class Branch(Model, frozen=True):
+class WaitBranch(Model, frozen=True):
     """One line of the tree; its ``key`` is the same in every tree of the same cluster, as long as it stands there.
 
     ``vertices`` are those it stands for, all alike, or those round a ``circle``. ``role`` says what it is: a circle or
@@ -84,7 +84,7 @@ class Branch(Model, frozen=True):
     role: Role
     vertices: tuple[Key, ...]
     edge: Edge | None = None
-    place: Place = "here"
+    place: Position = "here"
     number: int = 0
     follows: int = 0
     finding: int | None = None
@@ -109,11 +109,11 @@ class WaitTree:
         self._index = index
         self._vertices = diagnosis.vertices
         self._waiters = _waiters(diagnosis.vertices.values())
-        self._top_of: dict[Key, Branch] = {}
+        self._top_of: dict[Key, WaitBranch] = {}
         self._under: dict[Key, Key] = {}
         self._order: list[Key] = []
         self._number_of: dict[Key, int] = {}
-        tops: list[Branch] = []
+        tops: list[WaitBranch] = []
         for number, finding in enumerate(diagnosis.findings):
             for key in (*finding.members, *finding.helpers, *(one.vertex for one in finding.final_blockers)):
                 self._number_of.setdefault(key, number)
@@ -122,22 +122,22 @@ class WaitTree:
         self._below = self._count()
         self.roots = tuple(map(self._with_count, tops))
 
-    def children(self, branch: Branch) -> tuple[Branch, ...]:
+    def children(self, branch: WaitBranch) -> tuple[WaitBranch, ...]:
         """What stands directly below a branch: alike waiters as one, those with most below them first."""
         if branch.place != "here" or branch.role == "one":
             return ()
         if branch.role == "circle":
             return tuple(self._ring(branch))
         if branch.role == "each":
-            return tuple(Branch(key=f"one:{key}", role="one", vertices=(key,)) for key in branch.vertices)
+            return tuple(WaitBranch(key=f"one:{key}", role="one", vertices=(key,)) for key in branch.vertices)
         found = [self._waiter(group, branch) for group in self._alike_below(branch)]
         found.sort(key=lambda child: (child.place != "here", -child.count - child.below))
         if branch.count > 1:
-            each = Branch(key=f"each:{branch.first}", role="each", vertices=branch.vertices, expands=True)
+            each = WaitBranch(key=f"each:{branch.first}", role="each", vertices=branch.vertices, expands=True)
             return (*found, each)
         return tuple(found)
 
-    def way_to(self, vertex: Key) -> tuple[Branch, ...]:
+    def way_to(self, vertex: Key) -> tuple[WaitBranch, ...]:
         """The branches from the top down to the one where a vertex stands; none where it takes no part in any wait."""
         way = [vertex]
         while way[-1] in self._under:
@@ -156,12 +156,12 @@ class WaitTree:
         """Whether a vertex takes part in any wait."""
         return vertex in self._under or vertex in self._top_of
 
-    def _among(self, branch: Branch, key: Key) -> Branch:
+    def _among(self, branch: WaitBranch, key: Key) -> WaitBranch:
         return next(child for child in self.children(branch) if child.place == "here" and key in child.vertices)
 
     # The top
 
-    def _tops_of(self, number: int, finding: Finding) -> Iterable[Branch]:
+    def _tops_of(self, number: int, finding: Finding) -> Iterable[WaitBranch]:
         """A deadlock's circle; what is never given; the final blockers of an open chain."""
         if finding.cycle:
             return [self._circle(finding.cycle, number)]
@@ -169,7 +169,7 @@ class WaitTree:
             return self._ends(blocker.vertex for blocker in finding.final_blockers)
         return self._ends(key for key in finding.members if self._vertices[key].never)
 
-    def _tops_of_rest(self) -> Iterator[Branch]:
+    def _tops_of_rest(self) -> Iterator[WaitBranch]:
         """The same of whoever waits and is in no finding, or behind more final blockers than are told."""
         ahead = {
             vertex.key: unique(targets_of(vertex))
@@ -191,21 +191,21 @@ class WaitTree:
             yield self._circle(shortest_cycle(own), self._number_of.get(part[0]))
         yield from sorted(self._ends(sorted(ends, key=str)), key=lambda top: top.finding is None)
 
-    def _circle(self, cycle: Sequence[Key], number: int | None) -> Branch:
-        return Branch(key=f"circle:{cycle[0]}", role="circle", vertices=tuple(cycle), finding=number, expands=True)
+    def _circle(self, cycle: Sequence[Key], number: int | None) -> WaitBranch:
+        return WaitBranch(key=f"circle:{cycle[0]}", role="circle", vertices=tuple(cycle), finding=number, expands=True)
 
-    def _ends(self, keys: Iterable[Key]) -> Iterator[Branch]:
+    def _ends(self, keys: Iterable[Key]) -> Iterator[WaitBranch]:
         groups: dict[tuple[object, int | None], list[Key]] = defaultdict(list)
         for key in unique(keys):
             if not self.stands(key):
                 groups[self._likeness(key), self._number_of.get(key)].append(key)
         for (_, number), group in groups.items():
             expands = len(group) > 1 or any(self._waiters.get(key) for key in group)
-            yield Branch(key=str(group[0]), role="end", vertices=tuple(group), finding=number, expands=expands)
+            yield WaitBranch(key=str(group[0]), role="end", vertices=tuple(group), finding=number, expands=expands)
 
-    def _grown(self, tops: Iterable[Branch]) -> list[Branch]:
+    def _grown(self, tops: Iterable[WaitBranch]) -> list[WaitBranch]:
         """Gives these their places, and everybody who waits for them, through whomever, one by the shortest way."""
-        entered: list[Branch] = []
+        entered: list[WaitBranch] = []
         for top in tops:
             if not any(map(self.stands, top.vertices)):
                 self._top_of.update(dict.fromkeys(top.vertices, top))
@@ -230,17 +230,17 @@ class WaitTree:
                 below[self._under[key]] += below[key] + self._vertices[key].is_counted
         return below
 
-    def _with_count(self, top: Branch) -> Branch:
+    def _with_count(self, top: WaitBranch) -> WaitBranch:
         return replace(top, below=sum(self._below[key] for key in top.vertices))
 
     # What is below
 
-    def _ring(self, circle: Branch) -> Iterator[Branch]:
+    def _ring(self, circle: WaitBranch) -> Iterator[WaitBranch]:
         members = circle.vertices
         for number, key in enumerate(members):
             following = members[(number + 1) % len(members)]
             before = members[number - 1]
-            yield Branch(
+            yield WaitBranch(
                 key=str(key),
                 role="ring",
                 vertices=(key,),
@@ -252,7 +252,7 @@ class WaitTree:
                 expands=any(waiter != before for waiter in self._waiters.get(key, ())),
             )
 
-    def _alike_below(self, branch: Branch) -> Iterator[list[Key]]:
+    def _alike_below(self, branch: WaitBranch) -> Iterator[list[Key]]:
         """Who waits for any of those that a branch stands for; alike are those that wait for the same besides."""
         above = set(branch.vertices)
         groups: dict[object, list[Key]] = defaultdict(list)
@@ -268,11 +268,11 @@ class WaitTree:
         ring = self._top_of[key].vertices
         return ring[ring.index(key) - 1]
 
-    def _waiter(self, group: Sequence[Key], branch: Branch) -> Branch:
+    def _waiter(self, group: Sequence[Key], branch: WaitBranch) -> WaitBranch:
         first, above = group[0], set(branch.vertices)
-        place: Place = "here" if self._under.get(first) in above else self._place_seen_from(branch.first, first)
+        place: Position = "here" if self._under.get(first) in above else self._place_seen_from(branch.first, first)
         is_here = place == "here"
-        return Branch(
+        return WaitBranch(
             key=str(first) if is_here else f"{first} under {branch.first}",
             role="waiter",
             vertices=tuple(group),
@@ -282,7 +282,7 @@ class WaitTree:
             expands=is_here and (len(group) > 1 or any(self._waiters.get(key) for key in group)),
         )
 
-    def _place_seen_from(self, key: Key, other: Key) -> Place:
+    def _place_seen_from(self, key: Key, other: Key) -> Position:
         """Whether another vertex stands on the way from the top to this one, the whole circle counting as on it."""
         while key != other and key in self._under:
             key = self._under[key]

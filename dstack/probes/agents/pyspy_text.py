@@ -1,7 +1,7 @@
-"""py-spy's stacks in the text that it prints for people, which is all that Ray's own agents hand on.
+"""Parses py-spy's human-readable text, which is the only form that Ray's agents return.
 
-The text holds names that the looked-at process has made up, so it is bounded in every direction and nothing of it is
-believed but its shape. Seen with py-spy 0.4.3.
+The target chooses the names in the text, so it is untrusted: every size is bounded, and lines of another form are
+skipped. Seen with py-spy 0.4.3.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _THREAD = re.compile(
 
 @dataclass(frozen=True)
 class TextStacks:
-    """The stacks of one process, and what it calls itself."""
+    """The stacks of one process, and its title."""
 
     pid: int
     title: str
@@ -33,10 +33,7 @@ class TextStacks:
 
 
 def parse(text: str) -> TextStacks | None:
-    """The stacks in a text of py-spy's; None where it is none of these.
-
-    Lines of no known form, and all that is beyond the bounds, are left out.
-    """
+    """Parses a text; None if it is not py-spy's. Skips lines of unknown form, and everything beyond the bounds."""
     lines = text[:MAX_CHARACTERS].split("\n")
     head = next((match for line in lines[:5] if (match := _PROCESS.fullmatch(line))), None)
     if head is None:
@@ -56,7 +53,7 @@ def parse(text: str) -> TextStacks | None:
 
 
 def _thread(line: str) -> PythonThread[ShownFrame] | None:
-    """A thread's headline; its number is the operating system's in decimal, else it is of no use here."""
+    """Parses a thread's headline, which has its OS id in decimal."""
     match = _THREAD.fullmatch(line)
     if match is None:
         return None
@@ -71,7 +68,7 @@ def _thread(line: str) -> PythonThread[ShownFrame] | None:
 
 
 def _position(line: str) -> Position | None:
-    """``    name (file:line)``, parsed without a regular expression: a name may be made to keep one busy."""
+    """Parses ``    name (file:line)`` without a regular expression, which a hostile name could keep busy."""
     name, opening, place = line[4:-1].partition(" (")
     if not (line.startswith("    ") and line.endswith(")") and name and opening and place):
         return None

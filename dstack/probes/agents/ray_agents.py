@@ -1,8 +1,8 @@
-"""Stacks by way of Ray's own agent on a node, for processes that dstack cannot read itself.
+"""Reads stacks through Ray's own agent on a node, for processes that dstack cannot read itself.
 
 The dashboard's agent runs on every node, also without a dashboard, and serves ``ReporterService.GetTraceback`` where
 Ray was installed with its extra ``default``; else its ports are -1. It runs ``py-spy dump``, through ``sudo -n`` where
-that is allowed, which pauses the process for some milliseconds, and hands on the text. 20 to 50 ms a process; seen on
+that is allowed, which pauses the process for some milliseconds, and returns the text. 20 to 50 ms a process; seen on
 Ray 2.46 and 2.60.
 """
 
@@ -25,7 +25,7 @@ from dstack.probes.agents.source_terms import Sources
 from dstack.probes.connection import addresses
 from dstack.probes.connection.connect import Cluster
 from dstack.probes.connection.ray_stubs import gcs_service_pb2, gcs_service_pb2_grpc, reporter_pb2, reporter_pb2_grpc
-from dstack.probes.connection.rpc import Call, Refused, call_all
+from dstack.probes.connection.rpc import Call, CallFailure, call_all
 from dstack.probes.node import wire
 from dstack.probes.node.blocked_calls.frames_only import shallow_call
 from dstack.probes.node.stacks.origins import Origins
@@ -42,7 +42,7 @@ AT_ONCE = 4
 
 
 class Agents:
-    """Ray's agents on the nodes of one cluster, each asked for where it is but once."""
+    """Ray's agents on the nodes of one cluster; caches their addresses."""
 
     def __init__(self, cluster: Cluster) -> None:
         self._cluster = cluster
@@ -51,7 +51,7 @@ class Agents:
     def stacks_of(
         self, workers: Sequence[Worker], jobs: Sequence[Job], deadline: float, sample: int
     ) -> tuple[wire.Answer, list[Failure]]:
-        """What the agents see of these workers, as a node's probe would answer, and what they did not see.
+        """Reads these workers through agents; returns the answer of a node's probe, and the failures.
 
         ``deadline`` is a ``time.monotonic()``. No agent is asked for more than a few processes at once.
         """
@@ -72,7 +72,7 @@ class Agents:
         return texts.result(), failures
 
     def present_on(self, node_ids: set[str], timeout_s: float) -> set[str]:
-        """Those of the nodes that have an agent; asks the GCS only, so no process is paused."""
+        """The nodes that have an agent, by the GCS; pauses no process."""
         self._find(node_ids, min(FIND_TIMEOUT_S, timeout_s))
         return set(filter(self._has, node_ids))
 
@@ -88,7 +88,8 @@ class Agents:
         stub = gcs_service_pb2_grpc.InternalKVGcsServiceStub
         call = Call(self._cluster.address, stub, "InternalKVMultiGet", request, timeout_s)
         (reply,) = call_all([call], self._cluster.metadata)
-        found = {} if isinstance(reply, Refused) else {keys.get(row.key): _address(row.value) for row in reply.results}
+        rows = () if isinstance(reply, CallFailure) else reply.results
+        found = {keys.get(row.key): _address(row.value) for row in rows}
         self._addresses.update({node_id: found.get(node_id) for node_id in missing})
 
     def _call(self, worker: Worker, timeout_s: float) -> Call:
@@ -98,7 +99,7 @@ class Agents:
 
 
 def _rounds(workers: Sequence[Worker]) -> list[list[Worker]]:
-    """So that in each there are a few of each node."""
+    """Divides workers into batches with a few of each node."""
     rounds: list[list[Worker]] = []
     seen: Counter[str] = Counter()
     for worker in workers:
@@ -110,7 +111,7 @@ def _rounds(workers: Sequence[Worker]) -> list[list[Worker]]:
 
 
 class _Texts:
-    """Texts of py-spy's, taken in one by one as if a node probe had told them."""
+    """Converts py-spy's texts into the answer of a node's probe."""
 
     def __init__(self, jobs: Sequence[Job]) -> None:
         self._origins = Origins()
@@ -119,15 +120,15 @@ class _Texts:
         self._processes: dict[str, wire.ProcessData] = {}
         self._began_at = time.time()
 
-    def add(self, worker: Worker, text: str, elapsed_ms: float) -> Refused | None:
-        """Why a text is of no use, if it is not; ``elapsed_ms`` bounds the pause that it cost its process."""
+    def add(self, worker: Worker, text: str, elapsed_ms: float) -> CallFailure | None:
+        """Adds a text, or returns why it is unusable; ``elapsed_ms`` is an upper bound of the pause of its process."""
         stacks = parse(text)
         if stacks is None:
-            return Refused("its reply is not the output of py-spy", "malformed")
+            return CallFailure("its reply is not the output of py-spy", "malformed")
         if stacks.pid != worker.pid or not _is_likely(worker, stacks):
-            return Refused(f"pid {worker.pid} is another process there: {stacks.title[:80]!r}", "identity")
+            return CallFailure(f"pid {worker.pid} is another process there: {stacks.title[:80]!r}", "identity")
         if not stacks.threads:
-            return Refused("its reply has no threads", "malformed")
+            return CallFailure("its reply has no threads", "malformed")
         threads = [self._thread(worker, thread) for thread in stacks.threads]
         self._processes[worker.worker_id] = {
             "pid": worker.pid,
@@ -139,7 +140,7 @@ class _Texts:
         return None
 
     def result(self) -> wire.Answer:
-        """All of them, as a node's probe would answer."""
+        """The answer with all texts."""
         return validated(
             {
                 "frames": self._table.frames,
@@ -153,7 +154,7 @@ class _Texts:
         )
 
     def _whole_path(self, file: str) -> str:
-        """py-spy shortens paths to what is behind an entry of ``sys.path``."""
+        """py-spy removes an entry of ``sys.path`` from the beginning of a path."""
         return self._sources.path_of(file) or _installed(file) or file
 
     def _thread(self, worker: Worker, shown: PythonThread[ShownFrame]) -> wire.ThreadData:
@@ -175,14 +176,14 @@ class _Texts:
 
 
 def _is_likely(worker: Worker, stacks: TextStacks) -> bool:
-    """Whether it may be this worker by its title: Ray's processes are called ``ray::``, drivers as their users like."""
+    """Whether the title may be this worker's: Ray's titles begin with ``ray::``, a driver's is arbitrary."""
     return worker.is_driver or stacks.title.startswith("ray::") or "default_worker.py" in stacks.title
 
 
-def _objection(reply: Any) -> Refused | None:
+def _objection(reply: Any) -> CallFailure | None:
     if reply is None:
-        return Refused("no time was left to read it", "timeout")
-    if isinstance(reply, Refused):
+        return CallFailure("no time was left to read it", "timeout")
+    if isinstance(reply, CallFailure):
         return reply
     if reply.success:
         return None
@@ -190,7 +191,7 @@ def _objection(reply: Any) -> Refused | None:
     line = next((line for line in lines if line.startswith("Error: ")), lines[0] if lines else "no reason given")
     refused = any("permission denied" in line.lower() for line in lines)
     reason = line.removeprefix("Error: ")[:200] + (" (permission denied)" if refused else "")
-    return Refused(reason, "permission" if refused else "other")
+    return CallFailure(reason, "permission" if refused else "other")
 
 
 def _address(value: bytes) -> str | None:
@@ -206,14 +207,14 @@ def _address(value: bytes) -> str | None:
 
 @cache
 def _installed(file: str) -> str | None:
-    """A library's or standard file by its short path, as this Python has it; another one's lies elsewhere."""
+    """The short path of a library or standard file, if this Python has the file."""
     if os.path.isabs(file) or ".." in file.split("/") or "\0" in file:
         return None
     folders = (sysconfig.get_path("stdlib"), sysconfig.get_path("purelib"), sysconfig.get_path("platlib"))
     return next((path for folder in folders if os.path.isfile(path := os.path.join(folder, file))), None)
 
 
-def _failure(worker: Worker, problem: Refused, sample: int) -> Failure:
+def _failure(worker: Worker, problem: CallFailure, sample: int) -> Failure:
     return Failure(
         stage="stacks",
         reason=f"Ray's agent on its node could not read it either: {problem.reason}",

@@ -1,8 +1,8 @@
-"""Whether a blocked call was given a timeout, by the text of the line that made it.
+"""Whether a blocked call has a timeout, by the source line of the call.
 
-It is for stacks that came as text: those tell neither the values of locals nor whole paths. The source is looked for
-beside the driver's script, on the host that dstack runs on; it counts only where it has, at that line, a function of
-the frame's name and just one call of the kind, whose arguments can be seen to be nothing but refs.
+For stacks that came as text, which have neither the values of locals nor whole paths. The source is searched beside the
+driver's script, on the host of dstack. It is used only if that line is in a function of the frame's name and has just
+one call of the kind, whose arguments are certainly refs.
 """
 
 from __future__ import annotations
@@ -26,21 +26,21 @@ CALL_FUNCTIONS = ("get_objects", "get", "wait", "wrapper", "auto_init_wrapper")
 
 
 class Sources:
-    """The files of the users' programs, as far as they lie beside the scripts that jobs began with."""
+    """The source files beside the scripts of the jobs."""
 
     def __init__(self, jobs: Iterable[Job], is_user: Callable[[Frame], bool]) -> None:
         self._folders = sorted({folder for job in jobs if (folder := _folder_of(job.entrypoint))})
         self._is_user = is_user
 
     def path_of(self, file: str) -> str | None:
-        """The file that a shortened path is short for, if it lies there."""
+        """The file of a shortened path, if it exists."""
         if os.path.isabs(file) or ".." in file.split("/") or "\0" in file or not file.endswith(".py"):
             return None
         found = [path for folder in self._folders if os.path.isfile(path := os.path.join(folder, file))]
         return found[0] if len(found) == 1 else None
 
     def terms_of(self, frames: Sequence[ShownFrame], kind: str) -> Dependencies:
-        """``timeout_s``, which is None, and what is taken for granted. Raises :class:`Unreadable`."""
+        """``timeout_s``, which is None, and the assumption. Raises :class:`Unreadable`."""
         frame = next((frame for frame in frames if not _is_of_the_call(frame)), None)
         path = frame.position.file if frame and self._is_user(frame) else ""
         if frame is None or not os.path.isabs(path):
@@ -54,12 +54,12 @@ class Sources:
 
 
 def _is_of_the_call(frame: Frame) -> bool:
-    """Whether it lies between the leaf and whoever called ``ray.get`` or ``ray.wait`` (seen on Ray 2.46 and 2.60)."""
+    """Whether the frame is below the caller of ``ray.get`` or ``ray.wait`` (seen on Ray 2.46 and 2.60)."""
     return any(is_in(frame, file, *CALL_FUNCTIONS) for file in CALL_FILES)
 
 
 def has_no_timeout(text: str, line: int, function: str, name: str) -> bool:
-    """Whether all that a line calls by this name is called with one plain argument, in a function so called."""
+    """Whether all calls of this name on a line have one plain argument, in a function of that name."""
     tree = _parsed(text)
     owner = _function_at(tree, line) if tree else None
     if owner is None or owner.name != function:
@@ -70,7 +70,7 @@ def has_no_timeout(text: str, line: int, function: str, name: str) -> bool:
 
 
 def _is_plain(call: ast.Call, allowed: Collection[str]) -> bool:
-    """Whether it has one argument by position, and else only those allowed: no timeout can hide in it."""
+    """Whether it has one positional argument and otherwise only allowed ones, so certainly no timeout."""
     is_starred = any(isinstance(one, ast.Starred) for one in call.args)
     return len(call.args) == 1 and not is_starred and all(one.arg in allowed for one in call.keywords)
 
@@ -110,7 +110,7 @@ def _text_of(path: str) -> str:
 
 
 def _folder_of(entrypoint: str) -> str | None:
-    """Where the script lies that a job began with, as ``python /app/train.py --steps 3``."""
+    """The directory of a job's script, by an entrypoint such as ``python /app/train.py --steps 3``."""
     try:
         words = shlex.split(entrypoint)
     except ValueError:

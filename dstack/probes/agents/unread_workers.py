@@ -14,7 +14,7 @@ PAUSED_BY_AGENT = "Ray's agent can read the stacks while it pauses the process f
 def unread_workers(
     workers: Sequence[Worker], processes: Mapping[str, Process], failures: Iterable[Failure]
 ) -> list[Worker]:
-    """The workers without stacks. Those whose process is missing, or another, by a failure are left out."""
+    """The workers without stacks, except those whose process is absent or another one, by a failure."""
     wrong = {failure.worker_id for failure in failures if failure.stage == "process"}
     return [w for w in workers if w.worker_id not in wrong and not _has_threads(processes.get(w.worker_id))]
 
@@ -25,14 +25,14 @@ def completed(processes: Mapping[str, Process], stacks: Mapping[str, Process]) -
 
 
 def unknown_waits(workers: Iterable[WorkerSample]) -> set[str]:
-    """The workers of which it was not read what their threads wait for, as far as that can be read."""
+    """The workers whose waits could be read and were not."""
     return {worker.worker_id for worker in workers if not _is_whole(worker.process)}
 
 
 def with_pause_as_remedy(
     failures: Iterable[Failure], unread: Sequence[Worker], nodes: set[str], sample: int
 ) -> list[Failure]:
-    """The failures, of which those of a sample's unread workers on nodes with an agent name ``--pause`` as a remedy."""
+    """The failures, with ``--pause`` as the remedy for unread workers on nodes with an agent."""
     workers = {worker.worker_id for worker in unread if worker.node_id in nodes}
 
     def is_meant(failure: Failure) -> bool:
@@ -42,7 +42,7 @@ def with_pause_as_remedy(
 
 
 def _may_be_read_by_agent(failure: Failure, workers: set[str], nodes: set[str]) -> bool:
-    """Whether it says why a process was not read on a node whose agent may be able to."""
+    """Whether the process was not read, and its node's agent may be able to read it."""
     if failure.stage == "stacks":
         return failure.worker_id in workers and failure.cause in ("permission", "missing")
     return failure.stage == "node probe" and failure.node_id in nodes and failure.cause in ("timeout", "ended", "other")

@@ -1,4 +1,4 @@
-"""Threads for calls that may hang: nobody waits for their end who does not ask for it."""
+"""Daemon threads for calls that may hang; the exit of the process does not wait for them."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ T = TypeVar("T")
 
 
 def begin(call: Callable[[], T]) -> Future[T]:
-    """What ``call`` gives, from a daemon thread; an executor's would be waited for even on Ctrl-C and at exit."""
+    """Runs ``call`` in a daemon thread; Python waits for an executor's threads even on Ctrl-C and at exit."""
     future: Future[T] = Future()
 
     def run() -> None:
@@ -26,7 +26,7 @@ def begin(call: Callable[[], T]) -> Future[T]:
 
 
 def within(future: Future[T], seconds: float) -> T | None:
-    """What a call gives if it does so in time, else None; the call is left to itself. Raises what it has raised."""
+    """The result of a call, or None if it times out; the call is not cancelled. Raises its exception."""
     try:
         return future.result(max(0.0, seconds))
     except NotInTime:

@@ -1,4 +1,4 @@
-"""Whether a host's clock agrees with ours, as far as the time that a question takes lets one see."""
+"""Compares a host's clock with ours, to the precision of a request's duration."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from dstack.model import Node
 
 
 def ahead_s(theirs: Sequence[float], asked_at: float, answered_at: float) -> float:
-    """By how many seconds their clock is ahead at least, negative where it is behind; 0 where it may be right.
+    """By how many seconds at least their clock is ahead, negative if it is behind, 0 if it may be right.
 
-    ``theirs`` are the times at which they began and ended what we asked for, ours those of question and answer.
+    Ours are the times of request and reply; theirs are when they began and ended its work.
     """
     began_at, ended_at = theirs
     least, most = ended_at - answered_at, began_at - asked_at
@@ -18,7 +18,7 @@ def ahead_s(theirs: Sequence[float], asked_at: float, answered_at: float) -> flo
 
 
 def clock_notes(nodes: Iterable[Node]) -> tuple[str, ...]:
-    """What is to be known where clocks disagree."""
+    """Notes on clocks that disagree."""
     return tuple(
         f"The clock of node {node.ip} is {abs(ahead):.0f} s {'ahead of' if ahead > 0 else 'behind'} the clock of this"
         " host. The ages of waits count only the time that dstack observed."

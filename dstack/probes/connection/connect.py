@@ -1,4 +1,4 @@
-"""Finds a cluster's GCS, proves that it is one, and finds out what it demands. Seen on Ray 2.46 and 2.60."""
+"""Finds a cluster's GCS, verifies it, and finds its version and token. Seen on Ray 2.46 and 2.60."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from dstack.probes.connection.ray_stubs import gcs_service_pb2, gcs_service_pb2_
 from dstack.probes.connection.running_clusters import gcs_addresses, latest_address
 
 SUPPORTED = ((2, 46), (2, 60))
-"""First and last Ray minor version this code was run against."""
+"""First and last Ray minor version with which this code was tested."""
 
 CONNECT_TIMEOUT_S = 2.0
 NAME_THE_ADDRESS = "Give its address with --address HOST:PORT or RAY_ADDRESS."
@@ -31,7 +31,7 @@ class Cluster:
     """A cluster that answered.
 
     ``token`` is the bearer token it asked for, None where token authentication is off. ``notes`` are sentences the
-    user should see, such as which of several clusters was taken.
+    user should see, such as which of several clusters was chosen.
     """
 
     address: str
@@ -41,15 +41,15 @@ class Cluster:
 
     @property
     def metadata(self) -> Metadata:
-        """What every gRPC call to this cluster carries."""
+        """The metadata of every gRPC call to this cluster."""
         return (("authorization", f"Bearer {self.token}"),) if self.token else ()
 
 
 def connect(address: str | None = None) -> Cluster:
     """The cluster at ``address``: ``HOST:PORT`` or ``[IPV6]:PORT``; ``auto`` or None for the one running here.
 
-    Takes at most about 5 s. Raises :class:`ClusterError` with a remedy when there is none, it refuses, wants a token we
-    lack, is no Ray GCS or of an unsupported version, and :class:`UsageError` for something that is no address.
+    Takes at most about 5 s. Raises :class:`ClusterError` with a remedy if there is none, or it rejects the connection
+    or the token, is no Ray GCS or of an unsupported version; and :class:`UsageError` for an invalid address.
     """
     named = address if address not in (None, "", "auto") else os.environ.get("RAY_ADDRESS")
     resolved, notes = (named, ()) if named and named != "auto" else _find_running()
@@ -67,7 +67,7 @@ def open_channel(address: str) -> grpc.Channel:
 
 
 def open_aio_channel(address: str) -> grpc.aio.Channel:
-    """The same for asyncio."""
+    """The same channel for asyncio."""
     return cast(grpc.aio.Channel, _open(grpc.aio, address))
 
 
@@ -80,7 +80,7 @@ def _open(module: Any, address: str) -> Any:
 
 
 def _find_running() -> tuple[str, tuple[str, ...]]:
-    """The one cluster running on this machine, or the one ``ray start`` made last."""
+    """The only cluster on this machine, or the one that ``ray start`` started last."""
     running = sorted(gcs_addresses())
     if not running:
         raise ClusterError("No Ray cluster runs on this host.", NAME_THE_ADDRESS)

@@ -11,7 +11,7 @@ from dstack.errors import ClusterError
 
 WHERE_TOKENS_ARE = "Set RAY_AUTH_TOKEN or RAY_AUTH_TOKEN_PATH, or put the cluster's token into ~/.ray/auth_token."
 K8S = "RAY_ENABLE_K8S_TOKEN_AUTH"
-"""Where this is set, the token may be that of a Kubernetes service account."""
+"""If this is set, the token may be that of a Kubernetes service account."""
 CERTIFICATES = ("RAY_TLS_CA_CERT", "RAY_TLS_SERVER_KEY", "RAY_TLS_SERVER_CERT")
 WITHOUT_CERTIFICATES = (
     "RAY_USE_TLS is on, but not all of RAY_TLS_SERVER_CERT, RAY_TLS_SERVER_KEY and RAY_TLS_CA_CERT are set"
@@ -56,7 +56,7 @@ def _rays_own_token() -> str | None:
 
 
 def tls_credentials() -> grpc.ChannelCredentials | None:
-    """What Ray's TLS variables name, None where TLS is off. Raises :class:`ClusterError`. Same on Ray 2.46 and 2.60."""
+    """The files of Ray's TLS variables; None without TLS. Raises :class:`ClusterError`. As in Ray 2.46 and 2.60."""
     if os.environ.get("RAY_USE_TLS", "0").lower() not in ("1", "true"):
         return None
     try:

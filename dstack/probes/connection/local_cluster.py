@@ -1,4 +1,4 @@
-"""Runs an example program as a driver with a local cluster of its own, and ends both for sure."""
+"""Runs an example program as a driver with its own local cluster, and ends both."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ END_S = 5.0
 def running_example(path: Path) -> Iterator[str]:
     """The GCS address of the cluster the program has started, once it prints ``ready``.
 
-    Raises :class:`ClusterError` with the end of its output when it does not get that far within a minute.
+    Raises :class:`ClusterError` with the end of its output if it is not ready within a minute.
     """
     environment = {key: value for key, value in os.environ.items() if key != "RAY_ADDRESS"}
     with tempfile.TemporaryFile("w+") as output:

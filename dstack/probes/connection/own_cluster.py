@@ -1,8 +1,7 @@
-"""Which cluster this very process belongs to, found without asking anybody: Ray is neither imported nor called.
+"""The cluster that this process belongs to, found without importing or calling Ray.
 
-What is read are attributes of ``ray._private.worker``, which the interpreter has if the program uses Ray; seen on Ray
-2.46 and 2.60. Ray's own functions are left alone since those that ask the core worker abort the process where it is
-just being shut down.
+It reads attributes of ``ray._private.worker``, which is loaded if the program uses Ray; seen on Ray 2.46 and 2.60.
+Ray's own functions ask the core worker, which aborts the process while it is being shut down.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ _FLAG = "--gcs-address="
 class OwnCluster:
     """The cluster that this process is connected to, by the address of its GCS; ``ip`` is this node's.
 
-    ``is_begun_here`` is true where this process has started it, so that nobody else's work is on it.
+    ``is_begun_here`` is true if this process has started it, so no other program uses it.
     """
 
     address: str
@@ -34,7 +33,7 @@ class OwnCluster:
 
 
 def connected_cluster() -> OwnCluster | None:
-    """The cluster that this process is connected to as a driver or worker, None where it is not."""
+    """The cluster that this process is connected to as a driver or worker, or None."""
     module = sys.modules.get("ray._private.worker")
     worker, node = getattr(module, "global_worker", None), getattr(module, "_global_node", None)
     if worker is None or node is None or not worker.connected:
@@ -43,9 +42,9 @@ def connected_cluster() -> OwnCluster | None:
 
 
 def begun_cluster() -> str | None:
-    """The address of the cluster that runs in child processes of this one, None where none does.
+    """The address of the cluster that runs in child processes of this one, or None.
 
-    Raises :class:`ClusterError` where there are several.
+    Raises :class:`ClusterError` if there are several.
     """
     found = {address for child in psutil.Process().children(recursive=True) for address in _gcs_addresses(child)}
     if len(found) > 1:
@@ -63,7 +62,7 @@ def _gcs_addresses(process: psutil.Process) -> list[str]:
 
 
 def require_no_client() -> None:
-    """Raises :class:`UsageError` where this process is connected by Ray Client: it does not know the GCS's address."""
+    """Raises :class:`UsageError` if this process uses Ray Client, which does not know the GCS's address."""
     client = sys.modules.get("ray.util.client")
     if client is not None and client.num_connected_contexts() > 0:
         raise UsageError(
@@ -73,7 +72,7 @@ def require_no_client() -> None:
 
 
 def own_worker(snapshot: Snapshot) -> Worker | None:
-    """The process that calls this, as a snapshot of its cluster lists it; None where that is not certain."""
+    """The worker of the calling process in a snapshot of its cluster; None if that is not certain."""
     own = connected_cluster()
     found = [worker for worker in snapshot.workers if own and (worker.ip, worker.pid) == (own.ip, os.getpid())]
     return found[0] if len(found) == 1 else None

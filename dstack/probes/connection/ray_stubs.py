@@ -21,7 +21,7 @@ _REAL = "ray.core.generated"
 
 
 def _folders() -> list[str]:
-    """Where the modules are; found without running any code of Ray's."""
+    """The directory of the modules, found without running Ray's code."""
     try:
         spec = importlib.util.find_spec("ray")
     except ValueError:  # Ray is loaded, by something that has given it no spec

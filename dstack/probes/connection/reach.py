@@ -1,4 +1,4 @@
-"""Whether hosts can be reached at all, which is known long before everything that waits for their answer gives up."""
+"""Whether hosts are reachable, by a TCP connection: far sooner than the timeouts of requests to them."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from dstack.probes.connection.background import begin
 
 Address = tuple[str, int]
 CONNECT_TIMEOUT_S = 2.0
-"""Long enough for a lost first packet, which Linux sends again after 1 s."""
+"""Enough for a lost first packet, which Linux sends again after 1 s."""
 
 
 def unreachable(raylets: Mapping[str, Address], timeout_s: float = CONNECT_TIMEOUT_S) -> dict[str, str]:
-    """Why no TCP connection to a node's raylet comes about, by node id, for those nodes where none does.
+    """The reason, by node id, for each node whose raylet accepts no TCP connection.
 
-    The kernel accepts connections also for a process that is stopped, so one that times out is a host or network gone.
+    The kernel accepts connections also for a stopped process, so a timeout means that the host or network is down.
     """
     reasons = begin(lambda: asyncio.run(_try_all(raylets, timeout_s))).result()
     return {node_id: reason for node_id, reason in zip(raylets, reasons, strict=True) if reason}

@@ -1,4 +1,4 @@
-"""Many gRPC calls at once, each with its deadline; what fails is a value."""
+"""Many concurrent gRPC calls, each with a deadline; failures are values."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from dstack.probes.connection.connect import Metadata, open_aio_channel
 
 MAX_CONCURRENT = 256
 Request = tuple[Callable[[Any], Any], str, Any]
-"""What makes the service's stub from a channel, the method, and the message."""
+"""A function that makes the service's stub from a channel; the method; the message."""
 
 
 @dataclass(frozen=True)
@@ -33,15 +33,15 @@ class Call:
 
 
 @dataclass(frozen=True)
-class Refused:
-    """A call that gave no reply, and why."""
+class CallFailure:
+    """Why a call returned no reply."""
 
     reason: str
     cause: Cause = "other"
 
 
 def call_all(calls: Sequence[Call], metadata: Metadata) -> list[Any]:
-    """The replies, in order; a :class:`Refused` where there is none. Calls to one address share a channel.
+    """The replies, in order; a :class:`CallFailure` where there is none. Calls to one address share a channel.
 
     Runs on an event loop of its own, so it may be called from anywhere, also from inside another loop.
     """
@@ -50,9 +50,9 @@ def call_all(calls: Sequence[Call], metadata: Metadata) -> list[Any]:
 
 @cache
 def _loop(pid: int) -> asyncio.AbstractEventLoop:
-    """One loop for the life of a process, and gRPC set up as long: else it takes itself down after the last channel.
+    """One event loop for the life of a process, with gRPC initialised for as long.
 
-    It does so on whichever thread that happens, and then complains on stderr of a loop that it meets there at work.
+    Otherwise gRPC shuts down after the last channel, in any thread, and prints errors if a loop runs in that thread.
     """
     loop = asyncio.new_event_loop()
 
@@ -93,17 +93,17 @@ async def _call(channel: grpc.aio.Channel, call: Call, metadata: Metadata) -> An
     except grpc.RpcError as error:
         return _explained(error, call)
     except asyncio.TimeoutError:
-        return Refused(f"no answer within {call.timeout_s:.1f} s", "timeout")
+        return CallFailure(f"no answer within {call.timeout_s:.1f} s", "timeout")
 
 
-def _explained(error: grpc.RpcError, call: Call) -> Refused:
+def _explained(error: grpc.RpcError, call: Call) -> CallFailure:
     code = error.code()
     if code == grpc.StatusCode.DEADLINE_EXCEEDED:
         reason = f"no answer within {call.timeout_s:.1f} s: stopped, overloaded, or its network is down"
-        return Refused(reason, "timeout")
+        return CallFailure(reason, "timeout")
     if code == grpc.StatusCode.UNAVAILABLE:
         reason = f"nothing answers at {call.address}: the process has ended, or its network is down"
-        return Refused(reason, "unreachable")
+        return CallFailure(reason, "unreachable")
     if code == grpc.StatusCode.UNAUTHENTICATED:
-        return Refused("it rejects the token", "permission")
-    return Refused(f"it returned the error {code.name.lower()}: {str(error.details())[:120]}")
+        return CallFailure("it rejects the token", "permission")
+    return CallFailure(f"it returned the error {code.name.lower()}: {str(error.details())[:120]}")

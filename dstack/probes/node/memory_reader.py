@@ -27,7 +27,7 @@ from dstack.probes.node.ray.concurrency_groups import concurrency_groups, runs_m
 from dstack.probes.node.ray.ids import actor_of_task
 from dstack.probes.node.ray.thread_tasks import read_tasks
 from dstack.probes.node.reading import Problem, ProcessReading, Request, ThreadReading
-from dstack.probes.node.stability import marks_at_rest, marks_of, read_at_rest, unchanged
+from dstack.probes.node.stability import marks_of, marks_off_cpu, read_off_cpu, unchanged
 from dstack.probes.node.stacks.origins import Origins
 from dstack.probes.node.stacks.roles import role_of
 from dstack.probes.node.threads import is_event_loop
@@ -100,7 +100,7 @@ class MemoryReader:
         return self._read()
 
     def _read(self) -> ProcessReading:
-        before = marks_at_rest(self._request.pid, self._known.python.os_thread_ids)
+        before = marks_off_cpu(self._request.pid, self._known.python.os_thread_ids)
         groups: dict[str, str] | None = None
         with self._process(before) as process:
             calls = self._calls(process)
@@ -271,7 +271,7 @@ class MemoryReader:
 
     def _read_one(self, thread: MemoryThread, states: Mapping[int, int]) -> tuple[bool, _ThreadState]:
         with self._process({thread.os_thread_id: ""}, states) as process:
-            return read_at_rest(
+            return read_off_cpu(
                 process.memory, thread.os_thread_id, lambda: self._state_again(process, thread), _is_in_ref_call
             )
 

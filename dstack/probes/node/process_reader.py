@@ -13,9 +13,9 @@ from dstack.probes.node.cpython.process import Known
 from dstack.probes.node.memory_reader import KnownProcess, MemoryReader
 from dstack.probes.node.process import Process
 from dstack.probes.node.procfs import proc
-from dstack.probes.node.procfs.permissions import INSTALL_PYSPY, DumpFailed, why_refused
+from dstack.probes.node.procfs.permissions import INSTALL_PYSPY, DumpFailed, why_denied
 from dstack.probes.node.pyspy.reader import PySpyReader
-from dstack.probes.node.pyspy.runner import PySpy, SudoRefused
+from dstack.probes.node.pyspy.runner import PySpy, SudoFailed
 from dstack.probes.node.reading import Problem, ProcessReading, Request
 from dstack.probes.node.stacks.origins import Origins
 
@@ -31,7 +31,7 @@ class ProcessReader:
         self.origins = Origins()
         self._own = OwnPython()
         self._known: dict[int, KnownProcess] = {}
-        self._sudo_refuses = False
+        self._sudo_fails = False
 
     def read(self, process: Process, request: Request) -> ProcessReading:
         """The reading of an identified process. Raises :class:`DumpFailed`, or ``psutil.NoSuchProcess`` if it ended."""
@@ -47,13 +47,13 @@ class ProcessReader:
     def _read_memory(self, process: Process, request: Request) -> ProcessReading:
         """From memory; where that is not possible, from py-spy, with the reason as a problem."""
         known = self._known_process(process)
-        refused = known.interpreter.refused
-        if refused:
-            return self._through_pyspy(request, _not_read(refused, "unreadable"), refused)
+        unreadable = known.interpreter.unreadable
+        if unreadable:
+            return self._through_pyspy(request, _not_read(unreadable, "unreadable"), unreadable)
         try:
             reading = MemoryReader(request, known, self.origins).read()
         except PermissionError:
-            return self._through_pyspy(request, _not_read(str(why_refused(process.pid)), "permission"))
+            return self._through_pyspy(request, _not_read(str(why_denied(process.pid)), "permission"))
         except (OSError, Unreadable) as error:
             self._require_alive(process)
             return self._through_pyspy(request, _not_read(str(error), "unreadable"))
@@ -84,19 +84,19 @@ class ProcessReader:
             self._known.pop(process.pid, None)
             raise DumpFailed("it started another program (exec) while it was read", cause="unreadable")
 
-    def _through_pyspy(self, request: Request, problem: Problem, refused: str | None = None) -> ProcessReading:
-        """Run py-spy as this user, and where that is refused, as root through ``sudo``, which must need no password."""
-        has_calls = refused is not None or problem.cause == "permission"
+    def _through_pyspy(self, request: Request, problem: Problem, unreadable: str | None = None) -> ProcessReading:
+        """Run py-spy as this user, and where that is denied, as root through ``sudo``, which must need no password."""
+        has_calls = unreadable is not None or problem.cause == "permission"
         try:
             return PySpyReader(self._tool(), request, self.origins).read(problem, has_calls=has_calls)
         except DumpFailed as error:
             as_root = self._tool().through_sudo()
-            if not error.is_refused or as_root is None or self._sudo_refuses:
-                raise _because_of(refused, error) from error
+            if not error.is_denied or as_root is None or self._sudo_fails:
+                raise _because_of(unreadable, error) from error
             try:
                 return PySpyReader(as_root, request, self.origins).read(problem, has_calls=has_calls)
-            except SudoRefused:
-                self._sudo_refuses = True
+            except SudoFailed:
+                self._sudo_fails = True
                 raise error from None
 
     def _with_exact_stacks(self, reading: ProcessReading, request: Request) -> ProcessReading:
@@ -118,8 +118,8 @@ def _not_read(reason: str, cause: str) -> Problem:
     return Problem("memory", f"its memory could not be read: {reason}", cause)
 
 
-def _because_of(refused: str | None, error: DumpFailed) -> DumpFailed:
+def _because_of(unreadable: str | None, error: DumpFailed) -> DumpFailed:
     """The failure of py-spy, with the reason why dstack cannot read the interpreter."""
-    if refused is None:
+    if unreadable is None:
         return error
-    return DumpFailed(f"{refused} ({error.reason})", error.remedy, cause=error.cause, is_refused=error.is_refused)
+    return DumpFailed(f"{unreadable} ({error.reason})", error.remedy, cause=error.cause, is_denied=error.is_denied)

@@ -24,9 +24,9 @@ def marks_of(pid: int, threads: Collection[int] = ()) -> Marks:
     return {thread: mark for thread, mark in marks if mark is not None}
 
 
-def marks_at_rest(pid: int, threads: Collection[int] = ()) -> Marks:
+def marks_off_cpu(pid: int, threads: Collection[int] = ()) -> Marks:
     """The marks with which a reading begins: empty, so never unchanged, of threads that run; see mark_at_rest."""
-    return {thread: mark_at_rest(pid, thread) for thread in threads or proc.threads(pid)}
+    return {thread: mark_off_cpu(pid, thread) for thread in threads or proc.threads(pid)}
 
 
 def unchanged(before: Mapping[int, str], after: Mapping[int, str]) -> set[int]:
@@ -34,7 +34,7 @@ def unchanged(before: Mapping[int, str], after: Mapping[int, str]) -> set[int]:
     return {thread for thread, mark in before.items() if mark and after.get(thread) == mark}
 
 
-def mark_at_rest(pid: int, thread: int) -> str:
+def mark_off_cpu(pid: int, thread: int) -> str:
     """The mark of a thread that does not run now; empty for one that runs, or has ended.
 
     Within a tick of the scheduler its counters do not change for a thread that runs all the time. A thread that was
@@ -44,21 +44,21 @@ def mark_at_rest(pid: int, thread: int) -> str:
     return "" if mark is None or proc.thread_state(pid, thread) in ("", "R") else mark
 
 
-def read_at_rest(
+def read_off_cpu(
     memory: ProcessMemory, thread: int, read: Callable[[], T], is_all_in_memory: Callable[[T], bool]
 ) -> tuple[bool, T]:
     """Whether the thread did not run during ``read``, and its result. The memory must keep its pages.
 
     If the thread ran, as when decoding 100,000 refs takes long, all pages are read again at once, and then decoded.
     """
-    before = mark_at_rest(memory.pid, thread)
+    before = mark_off_cpu(memory.pid, thread)
     found = read()
-    after = mark_at_rest(memory.pid, thread)
+    after = mark_off_cpu(memory.pid, thread)
     if before and after == before:
         return True, found
     if after and is_all_in_memory(found):
         memory.read_again()
-        was_at_rest = mark_at_rest(memory.pid, thread) == after
+        was_off_cpu = mark_off_cpu(memory.pid, thread) == after
         again = read()
-        return was_at_rest and not memory.was_short, again
+        return was_off_cpu and not memory.was_short, again
     return False, found

@@ -21,10 +21,10 @@ class ThreadContext(TypedDict):
 
 
 @final
-class RefusedPython(TypedDict):
+class UnreadablePython(TypedDict):
     """A Python whose memory dstack cannot interpret, with the reason."""
 
-    refused: str
+    unreadable: str
 
 
 @final
@@ -45,7 +45,7 @@ class _Target(TypedDict):
 class Target(_Target, total=False):
     """A process to read. ``python`` and ``thread_context`` are given where it runs another Python than the probe."""
 
-    python: ForeignPython | RefusedPython
+    python: ForeignPython | UnreadablePython
     thread_context: ThreadContext | None
 
 

@@ -1,1 +1,1 @@
-"""Probes on the nodes: where they run, what they are asked, and how their answers become one snapshot."""
+"""Probes on the nodes: where they run, their requests, and how their answers become one snapshot."""

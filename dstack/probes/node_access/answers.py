@@ -1,4 +1,4 @@
-"""What a node's probe answers, as it arrives: validated against the wire's types, or refused as malformed."""
+"""Validates the answers of nodes' probes against the wire's types."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from dstack.probes.node import wire
 
 
 class MalformedAnswer(Exception):
-    """An answer that no probe of dstack's gives."""
+    """An answer with another form than those of dstack's probes."""
 
 
 class NodeFailure(Model, frozen=True):
-    """Why a node has no answer; the fields are those of :class:`dstack.model.Failure`."""
+    """Why a node has no answer; its fields are those of :class:`dstack.model.Failure`."""
 
     reason: str
     cause: Cause = "other"
@@ -26,7 +26,7 @@ _ANSWER = msgspec.json.Decoder(wire.Answer)
 
 
 def decoded(data: bytes | msgspec.Raw) -> wire.Answer:
-    """The answer in a JSON text, in which keys are strings. Raises :class:`MalformedAnswer`."""
+    """Validates an answer in JSON, in which keys are strings. Raises :class:`MalformedAnswer`."""
     try:
         return _ANSWER.decode(data)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
@@ -34,7 +34,7 @@ def decoded(data: bytes | msgspec.Raw) -> wire.Answer:
 
 
 def validated(answer: object) -> wire.Answer:
-    """The answer of a probe of this host, copied. Raises :class:`MalformedAnswer`."""
+    """Validates and copies the answer of a probe of this host. Raises :class:`MalformedAnswer`."""
     try:
         return msgspec.convert(answer, wire.Answer)
     except (msgspec.ValidationError, RecursionError) as error:

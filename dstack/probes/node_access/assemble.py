@@ -1,4 +1,4 @@
-"""Joins what nodes sent back into one table of frames and stacks and typed processes."""
+"""Joins the nodes' answers into one table of frames, one of stacks, and typed processes."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _T = TypeVar("_T")
 
 
 class Assembly:
-    """Everything read in the processes of one snapshot, over all nodes and samples."""
+    """The tables of one snapshot, over all nodes and samples."""
 
     def __init__(self) -> None:
         self._frames: dict[Frame, int] = {}
@@ -47,11 +47,10 @@ class Assembly:
         among: Collection[str] | None = None,
         clock_ahead_s: float | None = None,
     ) -> tuple[dict[str, Process], list[Failure]]:
-        """Adds one probe's validated answer; returns its processes by worker id, and what failed.
+        """Adds one probe's validated answer; returns its processes by worker id, and the failures.
 
-        Of its processes only those ``among`` the known workers are taken, and of the frames, stacks and sources only
-        what these show. ``clock_ahead_s`` is that of the node's clock, as in :class:`dstack.model.Node`. Raises
-        :class:`MalformedAnswer`.
+        Adds only processes ``among`` the known workers, with their frames, stacks and sources. ``clock_ahead_s`` is
+        that of :class:`dstack.model.Node`. Raises :class:`MalformedAnswer`.
         """
         shown = {id: process for id, process in answer["processes"].items() if among is None or id in among}
         try:
@@ -117,20 +116,20 @@ class _Placing:
 
 
 def _item(items: Sequence[_T], index: int) -> _T:
-    """Also a negative index leads nowhere."""
+    """The item; unlike in Python, a negative index raises :class:`IndexError`."""
     if index < 0:
         raise IndexError(index)
     return items[index]
 
 
 def _checked_host(host: wire.HostData) -> wire.HostData:
-    """Figures that a node may have. Raises ValidationError."""
+    """Validates the figures of a host. Raises ``ValidationError``."""
     msgspec.convert({"node_id": "", "ip": "", **host}, Node)
     return host
 
 
 def _require_bounded(processes: Iterable[Process], stacks: Sequence[tuple[int, ...]]) -> None:
-    """Every call is in a frame that its stack has, and all show no more frames than a snapshot file may."""
+    """Raises :class:`ValueError` unless every call has its frame, and a snapshot file may have as many frames."""
     executions = list(chain.from_iterable(process.with_stacks() for process in processes))
     if any(one.call and one.call.frame >= len(stacks[one.stack]) for one in executions):
         raise ValueError("a call without its frame")

@@ -1,4 +1,4 @@
-"""What dstack's driver on the cluster is asked, and what it replies; both as JSON (:mod:`dstack.child`)."""
+"""Requests to dstack's driver on the cluster and its replies, both as JSON (:mod:`dstack.child`)."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from dstack.probes.node_access.answers import MALFORMED, MalformedAnswer, NodeFa
 
 
 class Request(TypedDict):
-    """A sample of the processes in ``targets``, which are by node id, until ``deadline``, a ``time.monotonic()``."""
+    """Requests a sample of the ``targets``, by node id, until ``deadline``, a ``time.monotonic()``."""
 
     number: int
     targets: dict[str, list[wire.Target]]
@@ -21,7 +21,7 @@ class Request(TypedDict):
 
 
 class Reply(Model, frozen=True):
-    """One node's answer to the request with that number, as the JSON that its probe gave, or why there is none."""
+    """One node's answer to the request with that number, as JSON of its probe, or the failure."""
 
     number: int
     node_id: str
@@ -29,7 +29,7 @@ class Reply(Model, frozen=True):
     failure: NodeFailure | None = None
 
     def result(self) -> wire.Answer | NodeFailure:
-        """The validated answer, or the failure; a malformed answer is one."""
+        """The validated answer, or the failure, such as a malformed answer."""
         if self.failure is not None:
             return self.failure
         try:

@@ -1,8 +1,8 @@
-"""Which Python a process of this host runs, where that is another build than dstack's own.
+"""Finds out which Python a process of this host runs, if it is another build than dstack's own.
 
-dstack may have an environment of its own, under another minor version than the cluster's. A process of that version is
+dstack may have its own environment, under another minor version than the cluster's. A process of that version is
 read by its saved layout (:mod:`dstack.probes.node.cpython.saved_layouts`), from CPython 3.13 on with the offsets that
-the process itself states. Nothing of this is needed on other nodes: the probe there runs in a worker of the cluster,
+the process itself states. Other nodes do not need this: the probe there runs in a worker of the cluster,
 under the cluster's own Python.
 """
 
@@ -29,68 +29,68 @@ from dstack.probes.node.cpython.saved_layouts import TABLES
 from dstack.probes.node.procfs.proc import Mapping, address_in, mappings
 from dstack.probes.node_access.mapped_file import MappedFile
 
-Python = wire.ForeignPython | wire.RefusedPython
+Python = wire.ForeignPython | wire.UnreadablePython
 
 NAME = re.compile(r"(?:lib)?python(\d)\.(\d+)")
 LIBRARY = re.compile(r"libpython\d\.\d+\w*\.so[.\d]*")
 NOT_FOUND = "no CPython with symbols was found in it"
 GLIBC = "libc.so.6"
 DEBUG_SYMBOL = "_Py_NegativeRefcount"
-"""There only where CPython counts references for debugging, and with that lays out other things in other ways."""
+"""A symbol of builds that count references for debugging, which have other layouts."""
 
 
 def foreign_python(pid: int) -> Python | None:
-    """What the memory of a process is to be read by; None where it runs dstack's own build, or cannot be looked at.
+    """How to read the memory of a process; None if it runs dstack's own build, or cannot be inspected.
 
-    ``version`` and ``runtime``, the address of its ``_PyRuntime``; or why it is ``refused``. Who runs dstack's own
-    program is not looked at any closer: that takes 10 us, all mapped files 1 to 2 ms.
+    ``version`` and ``runtime``, the address of its ``_PyRuntime``; or why it is ``unreadable``. For dstack's own
+    program this takes 10 us; reading all mapped files takes 1 to 2 ms.
     """
     try:
         if os.path.samefile(f"/proc/{pid}/exe", "/proc/self/exe") or address_in(pid, runtime_address()) is not None:
             return None
-        return _if_it_agrees(_look_at(pid, os.readlink(f"/proc/{pid}/exe")), pid)
+        return _if_it_agrees(_inspect(pid, os.readlink(f"/proc/{pid}/exe")), pid)
     except OSError:
         return None
 
 
 def _if_it_agrees(found: Python, pid: int) -> Python:
-    """What was found in the files of a process, or why it is refused: for what the process itself states in memory."""
-    if "refused" in found or found["version"] < FIRST_VERSION:
+    """The interpreter found in the files of a process, unless the process itself states another one in memory."""
+    if "unreadable" in found or found["version"] < FIRST_VERSION:
         return found
     try:
         with open_memory(pid) as memory:
             read_debug_offsets(memory, found["runtime"], found["version"])
     except Unreadable as error:
-        return {"refused": str(error)}
+        return {"unreadable": str(error)}
     except OSError:  # its memory may not be read: the probe says so for all of it
         return found
     return found
 
 
-def _look_at(pid: int, program: str) -> Python:
-    """The interpreter is in the program, else in a library."""
+def _inspect(pid: int, program: str) -> Python:
+    """The interpreter in the program, else in a library."""
     begins = [one for one in mappings(pid) if one.file and one.offset == 0]
     programs = [one for one in begins if one.path == program]
     libraries = [one for one in begins if LIBRARY.fullmatch(PurePath(one.path).name)]
     found = _interpreters(pid, programs) or _interpreters(pid, libraries)
     if len(found) > 1:
-        return {"refused": "it contains more than one Python"}
-    return next(iter(found.values()), None) or {"refused": NOT_FOUND}
+        return {"unreadable": "it contains more than one Python"}
+    return next(iter(found.values()), None) or {"unreadable": NOT_FOUND}
 
 
 def _interpreters(pid: int, files: list[Mapping]) -> dict[tuple[str, str] | None, Python]:
-    """What is found in the files, by their device and inode."""
+    """The interpreters in the files."""
     found: dict[tuple[str, str] | None, Python] = {}
     for one in files:
         image = _image(MappedFile.of(one, pid))
         if image and one.file not in found:
-            found[one.file] = image if "refused" in image else {**image, "runtime": one.start + image["runtime"]}
+            found[one.file] = image if "unreadable" in image else {**image, "runtime": one.start + image["runtime"]}
     return found
 
 
 @cache
 def _image(file: MappedFile) -> Python | None:
-    """As :func:`foreign_python`, with ``runtime`` counted from where the file begins in memory; None if not CPython."""
+    """As :func:`foreign_python`, with ``runtime`` relative to the file's beginning in memory; None if not CPython."""
     from elftools.common.exceptions import ELFError  # loaded only for a process under another Python
     from elftools.elf.elffile import ELFFile
 
@@ -98,13 +98,13 @@ def _image(file: MappedFile) -> Python | None:
         with open(file.path, "rb") as stream:
             return Image(ELFFile(stream), PurePath(file.path).name).found()
     except OSError as error:
-        return {"refused": f"its Python, {file.path}, cannot be opened: {error.strerror}"}
+        return {"unreadable": f"its Python, {file.path}, cannot be opened: {error.strerror}"}
     except (ELFError, StopIteration, UnicodeDecodeError) as error:
-        return {"refused": f"its Python, {file.path}, has an unexpected layout: {error}"}
+        return {"unreadable": f"its Python, {file.path}, has an unexpected layout: {error}"}
 
 
 class Image:
-    """An ELF file that may have CPython in it. ``ELFError`` or ``StopIteration`` where it is not as expected."""
+    """An ELF file that may contain CPython. Raises ``ELFError`` or ``StopIteration`` for another layout."""
 
     def __init__(self, elf: Any, name: str) -> None:
         self._elf = elf
@@ -112,20 +112,20 @@ class Image:
         self._runtime = self._symbol("_PyRuntime")
 
     def found(self) -> Python | None:
-        """Its version and where its ``_PyRuntime`` is, or why it is refused; None where there is no CPython in it."""
+        """Its version and ``_PyRuntime``, or why it is unreadable; None without CPython."""
         if self._runtime is None:
             return None
         version, level = self._version()
         if version is None:
-            return {"refused": "it runs a Python of an unknown version"}
+            return {"unreadable": "it runs a Python of an unknown version"}
         refusal = self._refusal(version, level)
         if refusal:
-            return {"refused": refusal}
+            return {"unreadable": refusal}
         first = next(one for one in self._elf.iter_segments("PT_LOAD") if one["p_offset"] == 0)
         return {"version": version, "runtime": self._runtime - first["p_vaddr"]}
 
     def _refusal(self, version: tuple[int, int], level: int) -> str | None:
-        """Why the saved layout of this version does not hold for the interpreter, if it does not."""
+        """Why the saved layout of this version does not apply to the interpreter, or None."""
         kind = self._other_kind(version, level)
         if kind or version not in TABLES:
             return f"it runs {kind}Python {version[0]}.{version[1]}, which dstack cannot read"
@@ -149,7 +149,7 @@ class Image:
         return (version if version and version < (3, 11) else None), CANDIDATE
 
     def _other_kind(self, version: tuple[int, int], level: int) -> str:
-        """What the interpreter is called if it is of a kind for which the saved layouts do not hold."""
+        """The name of the interpreter's kind, if the saved layouts do not apply to it."""
         if self._elf["e_machine"] != "EM_X86_64" or GLIBC not in self._needed():
             return "another platform's "
         if level < CANDIDATE:
@@ -162,7 +162,7 @@ class Image:
         return [tag.needed for tag in self._elf.get_section_by_name(".dynamic").iter_tags("DT_NEEDED")]
 
     def _symbol(self, name: str) -> int | None:
-        """Of those that other files may use, found by its hash: what walks all of them takes seconds."""
+        """A dynamic symbol, found by its hash: a search through all symbols takes seconds."""
         symbols = self._elf.get_section_by_name(".gnu.hash") or self._elf.get_section_by_name(".hash")
         symbol = symbols and symbols.get_symbol(name)
         return int(symbol["st_value"]) if symbol else None
@@ -171,6 +171,6 @@ class Image:
         return int.from_bytes(self._data(address, 8), "little")
 
     def _data(self, address: int, size: int) -> bytes:
-        """What the file has for these bytes of memory."""
+        """The bytes of the file at an address in memory."""
         self._elf.stream.seek(next(self._elf.address_offsets(address, size)))
         return bytes(self._elf.stream.read(size))

@@ -24,7 +24,7 @@ from dstack.words import plural
 
 Progress = Callable[[str], None]
 OVERRUN_S = 2.0
-"""How long after its deadline the reading of this host's processes is awaited: reading one of them may block."""
+"""How long after its deadline the reading of this host's processes is awaited: it may block."""
 TOO_LONG = NodeFailure("its probe timed out", "timeout")
 
 
@@ -49,10 +49,10 @@ class Options:
 
 @dataclass(frozen=True)
 class Extras:
-    """What a reading looks for besides threads and coroutines.
+    """Optional parts of a reading, besides threads and coroutines.
 
-    Child processes; what reaches the objects that threads wait on, which takes long and is of use for few processes;
-    on the nodes ``setups_of``, the runtime environments that are being installed.
+    ``children`` reads child processes. ``reach`` finds references to objects that threads wait on, which takes long. On
+    the nodes ``setups_of`` it finds runtime environments that are being installed.
     """
 
     children: bool = False
@@ -62,7 +62,7 @@ class Extras:
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """What a probe answered about some nodes, and by how much the clock there is ahead of ours."""
+    """A probe's answer about some nodes, and by how much their clock is ahead of ours."""
 
     nodes: Sequence[str]
     answer: wire.Answer
@@ -71,13 +71,13 @@ class Reading:
 
 @dataclass
 class Readings:
-    """The answers of nodes, and which nodes gave none."""
+    """The answers of nodes, and the failures of other nodes."""
 
     answers: list[Reading] = field(default_factory=list)
     failures: list[Failure] = field(default_factory=list)
 
     def add(self, other: Readings) -> None:
-        """Adds what others have answered."""
+        """Adds other readings."""
         self.answers += other.answers
         self.failures += other.failures
 
@@ -85,7 +85,7 @@ class Readings:
 class NodeReaders:
     """The probes of one cluster, one on this host and one on each other node, started when they are needed.
 
-    Starting them is what takes time, so they are kept between samples. Which nodes are not asked is in the liveness.
+    They are slow to start, so they are kept between samples. The liveness has the nodes that are not asked.
     """
 
     def __init__(self, cluster: Cluster, options: Options, liveness: Liveness, progress: Progress) -> None:
@@ -125,7 +125,7 @@ class NodeReaders:
         return local
 
     def _nodes_here(self, node_ids: Iterable[str], inventory: Inventory) -> list[str]:
-        """The nodes whose processes are, to all appearances, this host's."""
+        """The nodes whose processes are probably this host's."""
         own = own_addresses()
         at_own_address = {node.node_id for node in inventory.nodes if node.ip in own} - self._liveness.elsewhere
         return [node_id for node_id in node_ids if node_id in at_own_address]
@@ -191,7 +191,7 @@ class NodeReaders:
 
 
 def node_failure(node_id: str, why: NodeFailure, sample: int, elapsed_s: float = 0.0) -> Failure:
-    """Why nothing is known of a node's processes."""
+    """The failure of a node's probe."""
     return Failure(
         stage="node probe",
         reason=why.reason,

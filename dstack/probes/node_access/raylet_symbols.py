@@ -1,7 +1,7 @@
-"""Where the core worker library keeps, for each of its threads, the task that the thread runs.
+"""Finds where the core worker library keeps the current task of each thread.
 
 ``_raylet.so`` has a symbol table in all wheels from Ray 2.46 to 2.60, and in it ``WorkerContext::thread_context_``, a
-thread-local pointer. The library is looked at once, here; what is found is sent to the nodes, which make sure by the
+thread-local pointer. The library is read once, here; the result is sent to the nodes, which verify by the
 build id that their workers have mapped the same library. A process of this host under another Python has another one.
 """
 
@@ -21,13 +21,13 @@ from dstack.probes.node_access.mapped_file import MappedFile
 THREAD_CONTEXT = b"_ZN3ray4core13WorkerContext15thread_context_E"
 R_X86_64_DTPMOD64 = 16
 _RELOCATION = struct.Struct("<QQq")
-"""Where, what and which symbol, and a number to be added."""
+"""A relocation: offset, info (type and symbol) and addend."""
 _OWN_MODULE = struct.pack("<Q", R_X86_64_DTPMOD64)
 
 
 @cache
 def thread_context_layout(library: Path | None = None) -> wire.ThreadContext | None:
-    """Addresses relative to the library's load address, or None where it does not tell.
+    """Addresses relative to the library's load address, or None if it has no such symbol.
 
     ``note_at`` and ``note``: its build id; ``module_at``: where the loader has put the library's thread-local module
     number; ``offset``: of the pointer in that module's block. 0.05 s of CPU time, most of it for loading pyelftools.
@@ -46,7 +46,7 @@ def thread_context_layout(library: Path | None = None) -> wire.ThreadContext | N
 
 
 def thread_context_of(pid: int) -> wire.ThreadContext | None:
-    """The same of the library that a process of this host has mapped."""
+    """The addresses in the library that a process of this host has mapped."""
     library = library_of(mapped_files(pid).values())
     return _layout_of(MappedFile.of(library, pid)) if library else None
 
@@ -85,7 +85,7 @@ def _module_slot(relocations: bytes) -> int:
 
 
 def _offset(library: Any) -> int:
-    """From the small table, the loader's, which has the symbol in all wheels seen; else from the large one."""
+    """The symbol in the loader's small table, which has it in all known wheels; else in the large one."""
     try:
         return _symbol(library, ".dynsym")
     except (AttributeError, ValueError):
@@ -93,7 +93,7 @@ def _offset(library: Any) -> int:
 
 
 def _symbol(library: Any, table_name: str) -> int:
-    """Found by its name's place in the string table: walking 100,000 symbols one by one takes seconds."""
+    """Finds a symbol by the offset of its name in the string table: a walk through 100,000 symbols takes seconds."""
     symbols = library.get_section_by_name(table_name)
     name = library.get_section(symbols["sh_link"]).data().index(b"\0" + THREAD_CONTEXT + b"\0") + 1
     table, size = symbols.data(), symbols["sh_entsize"]

@@ -31,15 +31,15 @@ from dstack.probes.ray_state.control_plane import PROBE_NAMESPACE
 from dstack.snapshot_file import to_json
 
 END_GRACE_S = 0.8
-"""How long an orderly end may take once standard input has closed."""
+"""How long an orderly end may take after standard input has closed."""
 ANSWER_S = 0.3
-"""How much earlier than the deadline a probe is told to stop, for its answer to be here in time."""
+"""How long before the deadline a probe must stop, so that its answer arrives in time."""
 TURN_S = 0.05
-"""How often a wait for nodes looks whether it is still wanted."""
+"""How often a wait for nodes checks whether it was cancelled."""
 
 
 class Probes:
-    """One probe actor for each node asked about, kept between requests."""
+    """One probe actor for each requested node, kept between requests."""
 
     def __init__(self) -> None:
         ray.cloudpickle.register_pickle_by_value(dstack.probes.node)
@@ -47,7 +47,7 @@ class Probes:
         self._binary: Any = None
 
     def sample(self, request: Request, is_over: Callable[[], bool]) -> Iterator[tuple[str, object]]:
-        """The nodes' answers as they come, then who did not by ``deadline``; or nothing more once it is over."""
+        """The answers as they arrive, then the failures of nodes without one by ``deadline``; ends if cancelled."""
         targets, deadline = request["targets"], request["deadline"]
         pending = {self._begin(node_id): (node_id, True) for node_id in targets}
         while pending and time.monotonic() < deadline:
@@ -69,8 +69,8 @@ class Probes:
     def _begin(self, node_id: str) -> Any:
         """Starts the node's probe and asks whether the node has a py-spy.
 
-        The byte of memory it asks for has the GCS send the request by way of this host's raylet, and not of any other,
-        which may be one that is out of reach (seen on Ray 2.46).
+        It requires one byte of memory, so that the GCS sends the request through this host's raylet. Another raylet may
+        be unreachable (seen on Ray 2.46).
         """
         if node_id not in self._actors:
             place = NodeAffinitySchedulingStrategy(node_id, soft=False)
@@ -81,7 +81,7 @@ class Probes:
     def _continue(
         self, node_id: str, is_start: bool, ref: Any, targets: list[wire.Target], options: wire.Options
     ) -> tuple[bool, Any]:
-        """Whether the node is done, with its answer or failure; else with the ref of its next step."""
+        """The node's answer or failure if it is done, else the ref of its next step."""
         try:
             value = ray.get(ref, timeout=max(0.1, options["deadline_s"]))
             if not is_start:
@@ -103,7 +103,7 @@ class Probes:
 def main(answers: IO[bytes], arguments: list[str]) -> None:
     """Serves requests until standard input ends.
 
-    Before it has joined it may hang in C++, deaf to that, but has no actors either: until then it dies with its parent.
+    Before it has joined the cluster it may hang in C++ and has no actors: then the kernel kills it with its parent.
     """
     requests: queue.Queue[Request | None] = queue.Queue()
     threading.Thread(target=_read_requests, args=(requests,), name="dstack-requests", daemon=True).start()
@@ -123,7 +123,7 @@ def main(answers: IO[bytes], arguments: list[str]) -> None:
 
 
 def _read_requests(requests: queue.Queue[Request | None]) -> None:
-    """Hands on requests; once there can be no more, ends the process, whatever Ray is doing then."""
+    """Forwards requests; at the end of standard input it ends the process, even if Ray is blocked."""
     for message in Messages(sys.stdin.buffer):
         requests.put(json.loads(message.payload))
     requests.put(None)

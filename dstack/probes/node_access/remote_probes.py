@@ -1,8 +1,8 @@
-"""Node probes on other nodes, through a child process that is the only Ray driver dstack ever starts.
+"""Probes on other nodes, through a child process that is the only Ray driver that dstack starts.
 
-The child can be killed at any time, which is what makes every call to Ray here have a deadline: when it goes, Ray ends
-the probe actors it owns. It ends by itself when its standard input closes, and while it joins the cluster the kernel
-ends it with dstack, so nothing stays if dstack is killed.
+The child can be killed at any time, so every call to Ray has a deadline; Ray then ends the probe actors. It ends by
+itself when its standard input closes, and while it joins the cluster the kernel kills it with dstack, so nothing
+stays if dstack is killed.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ from dstack.probes.node_access.driver_messages import Reply, Request
 
 Result = wire.Answer | NodeFailure
 LAST_WORD_S = 0.15
-"""How long before the deadline the child stops waiting, so that it still can say whom it waited for."""
+"""How long before the deadline the child stops waiting, to report the nodes that did not answer."""
 RUN_ON_A_NODE = "Run dstack on a node of the cluster, with the cluster's own Ray and Python versions."
 END_S = 1.0
-"""How long the child may take to end in order; more than it gives itself."""
+"""How long the child may take to end in order; longer than its own limit."""
 
 
 class RemoteProbes:
@@ -53,10 +53,10 @@ class RemoteProbes:
         raylets: Mapping[str, Address],
         deadline: float,
     ) -> Iterator[tuple[str, Result]]:
-        """The validated answers of the nodes as they come, or why there is none.
+        """The validated answers of the nodes as they arrive, or their failures.
 
-        ``targets`` and the addresses of their ``raylets`` are by node id. Every node yields once: one that cannot be
-        reached soon, the others at the latest at ``deadline``, which is a ``time.monotonic()``.
+        ``targets`` and the addresses of their ``raylets`` are by node id. Every node yields once: unreachable ones
+        soon, the others by ``deadline``, a ``time.monotonic()``.
         """
         self._requests += 1
         number = self._requests
@@ -80,9 +80,9 @@ class RemoteProbes:
             yield node_id, self._why_silent()
 
     def close(self) -> None:
-        """Has the child end, in order if it does within a second, else by force; Ray then ends its actors.
+        """Ends the child, by a signal if it has not ended by itself within a second; Ray then ends its actors.
 
-        Nobody waits for it: also when this process ends at once, the child does by itself. But while it joins the
+        This does not block: if this process ends at once, the child ends by itself. But while it joins the
         cluster it may hang in C++ that lets no Python run, and has no actors yet: then it is killed.
         """
         if not self._joined:
@@ -114,7 +114,7 @@ class RemoteProbes:
             send(self._process.stdin, "sample", msgspec.json.encode(request))
 
     def _serve(self, cluster: Cluster, started: Future[subprocess.Popen[bytes]]) -> None:
-        """Starts the child, by a thread that lives as long as it, since its end would be the child's; then listens."""
+        """Starts the child and receives its messages; it ends with this thread."""
         try:
             process = start_child(
                 "dstack.probes.node_access.remote_driver",

@@ -1,4 +1,4 @@
-"""What a probe is told of the processes that it is to look at, and which of them are this host's."""
+"""The targets of a node's probe, and which processes are on this host."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from dstack.probes.node_access.raylet_symbols import thread_context_of
 
 
 def targets(workers: Iterable[Worker]) -> list[wire.Target]:
-    """The workers as :class:`dstack.probes.node.probe.NodeProbe` takes them."""
+    """The workers as targets of :class:`dstack.probes.node.probe.NodeProbe`."""
     return [{"worker_id": w.worker_id, "pid": w.pid, "port": w.port, "is_driver": w.is_driver} for w in workers]
 
 
 def with_environment(target: wire.Target) -> wire.Target:
-    """A process of this host with what it is read by, where it runs another Python than dstack."""
+    """A target on this host, with its environment if it runs another Python than dstack."""
     pid = target["pid"]
     python = foreign_python(pid)
     return {**target, "python": python, "thread_context": thread_context_of(pid)} if python else target

@@ -1,4 +1,4 @@
-"""Whether something may add nodes to the cluster by itself, as far as the GCS tells.
+"""Whether an autoscaler may add nodes to the cluster, by the GCS.
 
 Seen on Ray 2.46 and 2.60:
 
@@ -21,7 +21,7 @@ from dstack.probes.connection.ray_stubs import (
     gcs_service_pb2,
     gcs_service_pb2_grpc,
 )
-from dstack.probes.connection.rpc import Refused, Request
+from dstack.probes.connection.rpc import CallFailure, Request
 
 REQUESTS: dict[str, Request] = {
     "autoscaler's report": (
@@ -38,8 +38,8 @@ REQUESTS: dict[str, Request] = {
 
 
 def active(v1: Any, v2: Any) -> str | None:
-    """What may add nodes, from the replies to these requests; None where nothing does."""
-    if isinstance(v1, Refused) or isinstance(v2, Refused):
+    """The autoscaler by the replies to these requests, or None."""
+    if isinstance(v1, CallFailure) or isinstance(v2, CallFailure):
         return "autoscaler, if there is one (the GCS did not say)"
     if _may_add_v1(v1.value) or _may_add_v2(v2):
         return "autoscaler"

@@ -1,4 +1,4 @@
-"""What the GCS knows: nodes, workers, actors, jobs, placement groups, resources. Seen on Ray 2.46 and 2.60.
+"""The GCS's tables: nodes, workers, actors, jobs, placement groups, resources. Seen on Ray 2.46 and 2.60.
 
 Asked by gRPC, so neither the dashboard nor a driver is needed.
 """
@@ -16,17 +16,17 @@ from dstack.model import RAY_CLIENT_SERVER, Actor, Bundle, Failure, GoneWorker, 
 from dstack.probes.connection.addresses import canonical
 from dstack.probes.connection.connect import Cluster
 from dstack.probes.connection.ray_stubs import common_pb2, gcs_pb2, gcs_service_pb2, gcs_service_pb2_grpc
-from dstack.probes.connection.rpc import Call, Refused, Request, call_all
+from dstack.probes.connection.rpc import Call, CallFailure, Request, call_all
 from dstack.probes.node.redaction import masked_command
 from dstack.probes.ray_state import autoscaler
 
 PROBE_NAMESPACE = "_dstack"
-"""Ray namespace of dstack's own drivers and probes; whatever is in it is left out of every picture."""
+"""Ray namespace of dstack's own drivers and probes; snapshots leave out everything in it."""
 
 CHECK_GCS = "Check the gcs_server process on the head node."
 
 GUESSES = " Some common causes include"
-"""From here on Ray's reason of a worker's death is the same for all (seen on Ray 2.46 and 2.60)."""
+"""The rest of Ray's reason for a worker's death is always the same (seen on Ray 2.46 and 2.60)."""
 MAX_CAUSE = 300
 
 
@@ -35,7 +35,7 @@ class Inventory:
     """The cluster as its control plane lists it; jobs and actors without dstack's own, which ``own_*`` name.
 
     ``raylets`` are host and port by node id. ``workers`` are those on live nodes: the GCS lists the workers of a node
-    that died as alive for ever, though everybody has given them up (seen on Ray 2.60). ``gone_workers`` are all others
+    that died as alive for ever (seen on Ray 2.60). ``gone_workers`` are all others
     that it lists, by id.
     """
 
@@ -55,12 +55,12 @@ class Inventory:
 
 
 def take_inventory(cluster: Cluster, timeout_s: float, sample: int = 1) -> Inventory:
-    """All that the GCS tells. Raises :class:`ClusterError` when it does not tell the nodes and workers."""
+    """Reads all tables. Raises :class:`ClusterError` if the nodes or workers are unavailable."""
     requests = _requests()
     calls = [Call(cluster.address, *request, timeout_s) for request in requests.values()]
     answers = dict(zip(requests, call_all(calls, cluster.metadata), strict=True))
     for name in ("nodes", "workers"):
-        if isinstance(answers[name], Refused):
+        if isinstance(answers[name], CallFailure):
             raise ClusterError(f"The GCS did not return its {name}: {answers[name].reason}.", CHECK_GCS)
     jobs = [_job(row) for row in _rows(answers["jobs"], "job_info_list")]
     own_jobs = [job for job in jobs if job.namespace == PROBE_NAMESPACE]
@@ -102,13 +102,13 @@ def take_inventory(cluster: Cluster, timeout_s: float, sample: int = 1) -> Inven
                 sample=sample,
             )
             for name, reply in answers.items()
-            if isinstance(reply, Refused)
+            if isinstance(reply, CallFailure)
         ),
     )
 
 
 def client_notes(jobs: Iterable[Job]) -> tuple[str, ...]:
-    """What is to be known of each job that came by Ray Client."""
+    """Notes on the jobs that use Ray Client."""
     return tuple(
         f"Job {job.job_id} uses Ray Client: its driver here is a proxy. The program runs on an unknown host, and its"
         " own stack is not read."
@@ -129,11 +129,11 @@ _LISTS = {
 
 
 def take_roll(cluster: Cluster, timeout_s: float) -> Inventory:
-    """Only who is there: live nodes and workers, and which jobs are dstack's own. Raises as :func:`take_inventory`."""
+    """Reads only live nodes, workers and dstack's own jobs. Raises as :func:`take_inventory`."""
     calls = [Call(cluster.address, *request, timeout_s) for request in _roll_requests().values()]
     nodes, workers, jobs = call_all(calls, cluster.metadata)
     for name, reply in (("nodes", nodes), ("workers", workers), ("jobs", jobs)):
-        if isinstance(reply, Refused):
+        if isinstance(reply, CallFailure):
             raise ClusterError(f"The GCS did not return its {name}: {reply.reason}.", CHECK_GCS)
     alive = tuple(node for node in map(_node, nodes.node_info_list) if node.alive)
     ids = {node.node_id for node in alive}
@@ -148,7 +148,7 @@ def take_roll(cluster: Cluster, timeout_s: float) -> Inventory:
 
 
 def _roll_requests() -> dict[str, Request]:
-    """Requests that cost the GCS little: nothing of dead workers, and no question to every driver behind its list."""
+    """Requests that cost the GCS little: without dead workers, and without requests from the GCS to every driver."""
     requests = {name: _LISTS[name] for name in ("nodes", "workers", "jobs")}
     filled = {name: _request(*request) for name, request in requests.items()}
     filled["workers"][2].filters.is_alive = True
@@ -158,7 +158,7 @@ def _roll_requests() -> dict[str, Request]:
 
 
 def _requests() -> dict[str, Request]:
-    """What the GCS is asked, by what that gives: stub, method and message."""
+    """The requests to the GCS by the name of their table: stub, method and message."""
     return {**{name: _request(*request) for name, request in _LISTS.items()}, **autoscaler.REQUESTS}
 
 
@@ -168,11 +168,11 @@ def _request(service: str, method: str) -> Request:
 
 
 def _rows(reply: Any, name: str) -> Iterable[Any]:
-    return () if isinstance(reply, Refused) else getattr(reply, name)
+    return () if isinstance(reply, CallFailure) else getattr(reply, name)
 
 
 def _id(data: bytes) -> str | None:
-    """An id in hex; None where Ray has none, which it writes as nothing or as all ones."""
+    """An id in hex; None for no id, which Ray writes as nothing or as all ones."""
     return None if not data or data == b"\xff" * len(data) else data.hex()
 
 
@@ -220,7 +220,7 @@ def _worker(row: Any) -> Worker:
 
 
 def _gone_worker(row: Any, dead_nodes: Mapping[str, Node]) -> GoneWorker | None:
-    """The worker, if it is dead or its node is; a driver that is left by its job's end is dead too."""
+    """The worker, if it or its node is dead; a driver is dead when its job has ended."""
     worker = _worker(row)
     node = dead_nodes.get(worker.node_id)
     if row.is_alive and node is None:
@@ -264,7 +264,7 @@ def _actor(row: Any) -> Actor:
 
 
 def actors_of(rows: Iterable[Any], gone: Mapping[str, GoneWorker]) -> Iterator[Actor]:
-    """All actors, those that were restarted with the reason why their processes before ended."""
+    """All actors; restarted ones have the reason for the end of their earlier processes."""
     for row in rows:
         before = [one.worker_id.hex() for one in getattr(row, "previous_incarnations", ())]
         last = gone.get(before[-1]) if before else None
@@ -291,13 +291,13 @@ def _death_reason(cause: Any) -> str | None:
 
 
 def _sentence(text: str) -> str | None:
-    """The first line, without the list of all that may cause such a thing, and without a full stop."""
+    """The first line, without the list of possible causes and without a full stop."""
     line = (text.strip().splitlines() or [""])[0].partition(GUESSES)[0]
     return line.strip()[:MAX_CAUSE].rstrip(".") or None
 
 
 def _seconds(milliseconds: int) -> float | None:
-    """Unix seconds; None where Ray has none, which it writes as 0."""
+    """Unix seconds; None for no time, which Ray writes as 0."""
     return milliseconds / 1000 if milliseconds > 0 else None
 
 

@@ -1,4 +1,4 @@
-"""Asks every worker and driver what it runs, what it submitted and which refs it knows. Seen on Ray 2.46 and 2.60.
+"""Asks all workers and drivers for their running tasks, submitted tasks and refs. Seen on Ray 2.46 and 2.60.
 
 ``GetCoreWorkerStats`` is served by C++ threads: it answers while Python is blocked or holds the GIL.
 """
@@ -19,10 +19,10 @@ from dstack.model import ACTOR_HANDLE, Failure, Ref, Task, Worker, is_at_hand
 from dstack.probes.connection import addresses
 from dstack.probes.connection.connect import Metadata
 from dstack.probes.connection.ray_stubs import common_pb2, core_worker_pb2, core_worker_pb2_grpc
-from dstack.probes.connection.rpc import Call, Refused, call_all
+from dstack.probes.connection.rpc import Call, CallFailure, call_all
 
 LIMIT = 2_000_000
-"""Most tasks and refs asked of one worker. Ray cuts to an arbitrary subset, so a cut is always reported."""
+"""The most tasks and refs that one worker lists. Ray cuts to an arbitrary subset, so a cut is always reported."""
 
 MAX_PARTS = 20
 ENDED = ("FINISHED", "FAILED")
@@ -51,7 +51,7 @@ class CoreWorkerStats:
 def ask_core_workers(
     workers: Sequence[Worker], metadata: Metadata, timeout_s: float, sample: int = 1, *, with_refs: bool = True
 ) -> tuple[dict[str, CoreWorkerStats], list[Failure]]:
-    """The answers by worker id, and a failure for each worker that gave none or not all."""
+    """The answers by worker id, and a failure for each missing or incomplete answer."""
     replies = call_all([stats_call(worker, timeout_s, with_refs=with_refs) for worker in workers], metadata)
     answers: dict[str, CoreWorkerStats] = {}
     failures: list[Failure] = []
@@ -76,10 +76,10 @@ def ask_core_workers(
 
 
 def relevant_refs(answers: Iterable[CoreWorkerStats], awaited: set[str], unread: Collection[str] = ()) -> list[Ref]:
-    """The refs somebody waits for, those that may be the missing argument of a pending task, and handles of actors.
+    """The refs that waits depend on, possible missing arguments of pending tasks, and handles of actors.
 
-    Of the workers that are ``unread`` somebody may wait for all that they hold, and is not there; of what is there,
-    one ref stands for all that would have to be fetched.
+    A worker in ``unread`` may wait for any absent ref that it holds; one present ref represents all refs that would
+    have to be fetched.
     """
     answers = list(answers)
     awaited = awaited | _held_by(answers, unread)
@@ -106,12 +106,12 @@ def _held_by(answers: Sequence[CoreWorkerStats], unread: Collection[str]) -> set
 
 
 def _may_be_a_missing_argument(ref: Ref) -> bool:
-    """Whether a submitted task takes it and its value is not known here; a borrower never knows, nor the state."""
+    """Whether a submitted task takes the ref and its value is unknown here; borrowers know neither it nor its state."""
     return bool(ref.argument_uses) and ref.size_bytes < 0 and ref.state not in ENDED
 
 
 def stats_call(worker: Worker, timeout_s: float, *, with_refs: bool = True, limit: int = LIMIT) -> Call:
-    """The question to one worker: what it runs and has submitted, and which refs it knows."""
+    """The request to one worker for its running tasks, submitted tasks and refs."""
     request = core_worker_pb2.GetCoreWorkerStatsRequest(
         intended_worker_id=bytes.fromhex(worker.worker_id),
         include_memory_info=with_refs,
@@ -123,20 +123,20 @@ def stats_call(worker: Worker, timeout_s: float, *, with_refs: bool = True, limi
 
 
 def is_from(worker: Worker, reply: Any) -> bool:
-    """Ray does not enforce ``intended_worker_id``: another worker may answer on a port that was used again."""
-    return not isinstance(reply, Refused) and reply.core_worker_stats.worker_id.hex() == worker.worker_id
+    """Whether this worker replied: Ray does not enforce ``intended_worker_id``, and ports are used again."""
+    return not isinstance(reply, CallFailure) and reply.core_worker_stats.worker_id.hex() == worker.worker_id
 
 
-def _objection(worker: Worker, reply: Any) -> Refused | None:
-    if isinstance(reply, Refused):
+def _objection(worker: Worker, reply: Any) -> CallFailure | None:
+    if isinstance(reply, CallFailure):
         return reply
     if not is_from(worker, reply):
-        return Refused("it has ended: another worker uses its port", "ended")
+        return CallFailure("it has ended: another worker uses its port", "ended")
     listed, total = len(reply.owned_task_info_entries), reply.tasks_total
     if listed < total:
-        return Refused(f"it returned only {listed} of its {total} tasks", "truncated")
+        return CallFailure(f"it returned only {listed} of its {total} tasks", "truncated")
     refs, refs_total = len(reply.core_worker_stats.object_refs), reply.core_worker_stats.objects_total
-    return Refused(f"it returned only {refs} of its {refs_total} refs", "truncated") if refs < refs_total else None
+    return CallFailure(f"it returned only {refs} of its {refs_total} refs", "truncated") if refs < refs_total else None
 
 
 def _stats(worker_id: str, reply: Any) -> CoreWorkerStats:
@@ -173,7 +173,7 @@ def _ref(worker_id: str, row: Any) -> Ref:
 
 
 def _is_item(ref: Ref) -> bool:
-    """Whether it is a value of an unfinished task of this worker's, other than its first ref: a generator's."""
+    """Whether it is a generator's value: a ref of an unfinished task of this worker other than its first."""
     is_unfinished = ref.state not in (None, *ENDED)
     return is_unfinished and ref.size_bytes >= 0 and int.from_bytes(bytes.fromhex(ref.ref[48:56]), "little") > 1
 
@@ -201,7 +201,7 @@ def _task(worker_id: str, row: Any, attempts: dict[str, int], items: Mapping[str
 
 @lru_cache(maxsize=128)
 def environment_parts(serialized: str) -> tuple[str, ...]:
-    """The names of the parts of a runtime environment, as Ray serialises it to JSON; none of what is malformed."""
+    """The names of the parts of a runtime environment, as Ray serialises it to JSON; none if it is malformed."""
     try:
         parts = msgspec.json.decode(serialized or "{}", type=dict[str, msgspec.Raw])
     except msgspec.DecodeError:

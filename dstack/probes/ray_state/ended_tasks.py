@@ -1,4 +1,4 @@
-"""What the newest task events show of tasks that ended: those that failed, and calls that are made again and again.
+"""Ended tasks in the newest task events: failed tasks, and calls that are repeated.
 
 Workers report once a second, and the GCS keeps the last 100,000 tasks or so. It reads all of them for each request,
 whatever the filters: 15 ms with 2,000 tasks, 0.65 s with 93,000 (Ray 2.60, busy machine). Without a filter that asks
@@ -15,20 +15,20 @@ from typing import Any
 from dstack.model import FailedTask, Job, RepeatedCall, TaskEventWindow
 from dstack.probes.connection.connect import Cluster
 from dstack.probes.connection.ray_stubs import gcs_service_pb2, gcs_service_pb2_grpc
-from dstack.probes.connection.rpc import Call, Refused, call_all
+from dstack.probes.connection.rpc import Call, CallFailure, call_all
 from dstack.probes.ray_state.failed_tasks import failed_tasks
 from dstack.probes.ray_state.repeated_calls import EndedCall, call_of, last_ended, repeated_calls
 
 MAX_FAILED = 500
 MAX_FINISHED = 2000
-"""So many rows are requested: 3 kB each of failed tasks, with their tracebacks, and 0.5 kB each of others."""
+"""The rows that are requested: 3 kB each of failed tasks, with their tracebacks, and 0.5 kB each of others."""
 MAX_EXCLUDED = 50
-"""So many dead jobs are left out by the GCS, the newest of them; the tasks of all others are left out here."""
+"""The newest dead jobs, whose tasks the GCS leaves out; those of other dead jobs are left out here."""
 
 
 @dataclass(frozen=True)
 class EndedTasks:
-    """``window`` is None where the GCS did not answer in time."""
+    """Ended tasks; ``window`` is None if the GCS timed out."""
 
     failed: tuple[FailedTask, ...] = ()
     repeated: tuple[RepeatedCall, ...] = ()
@@ -43,12 +43,12 @@ def ask_ended_tasks(cluster: Cluster, jobs: Sequence[Job], timeout_s: float, lat
     calls = [Call(cluster.address, stub, "GetTaskEvents", request, timeout_s) for request in requests]
     failed, finished = call_all(calls, cluster.metadata)
     live = {job.job_id for job in jobs if not job.is_dead}
-    ended = [] if isinstance(finished, Refused) else [call_of(row) for row in _of(finished, live)]
+    ended = [] if isinstance(finished, CallFailure) else [call_of(row) for row in _of(finished, live)]
     repeated = repeated_calls(ended, latest_at)
     return EndedTasks(
-        failed=() if isinstance(failed, Refused) else failed_tasks(_of(failed, live)),
+        failed=() if isinstance(failed, CallFailure) else failed_tasks(_of(failed, live)),
         repeated=repeated,
-        window=None if isinstance(finished, Refused) else _window(finished, ended, repeated),
+        window=None if isinstance(finished, CallFailure) else _window(finished, ended, repeated),
     )
 
 

@@ -22,7 +22,7 @@ from dstack.probes.ray_state.task_times import event_time
 
 MAX_TASKS = 200
 MAX_ERROR = 300
-"""Characters that are kept of a message."""
+"""The most characters of a message."""
 MAX_DETAILS = 200_000
 """Longer descriptions are not parsed."""
 
@@ -33,7 +33,7 @@ _CAUSE = re.compile(r"^(?:The above exception was the direct cause|During handli
 
 
 class _Details(msgspec.Struct):
-    """What an executor reports with its event of a task that raised."""
+    """The exception in an executor's event of a task."""
 
     type: str = ""
     value: str = ""
@@ -42,7 +42,7 @@ class _Details(msgspec.Struct):
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """A line of a traceback; ``source`` is its text, where the executor had the file."""
+    """A line of a traceback; ``source`` is its text, if the executor had the file."""
 
     file: str
     line: int
@@ -53,7 +53,7 @@ _DETAILS = msgspec.json.Decoder(_Details)
 
 
 def failed_tasks(rows: Iterable[Any]) -> tuple[FailedTask, ...]:
-    """The newest failed tasks, each with its last failed attempt; a later attempt may be under way."""
+    """The newest failed tasks, each with its last failed attempt; a later attempt may be running."""
     latest: dict[str, FailedTask] = {}
     for row in rows:
         task = _failed_task(row)
@@ -120,7 +120,7 @@ def raised(details: Any) -> str:
 def first_line_of_error(message: str) -> str:
     """The line that names the exception, after the last frame of the traceback; else the first line.
 
-    An exception's own message may have several lines, of which the first is taken.
+    Of a message with several lines, it is the first.
     """
     lines = message.splitlines()
     last_place = max((i for i, line in enumerate(lines) if _PLACE.match(line)), default=-1)
@@ -132,12 +132,12 @@ def first_line_of_error(message: str) -> str:
 
 
 def _short(text: str) -> str:
-    """The first line, without the list of all that may cause the death of a worker."""
+    """The first line, without the list of possible causes of a worker's death."""
     return (text.strip().splitlines() or [""])[0].partition(GUESSES)[0].strip()[:MAX_ERROR]
 
 
 def innermost_place(traceback: str) -> Place | None:
-    """The innermost frame of the user's own code, in the exception that came out last."""
+    """The innermost frame of the user's code, in the last exception."""
     raised_last = _CAUSE.split(traceback)[-1]
     places = (Place(match[1], int(match[2]), match[3]) for match in _PLACE.finditer(raised_last))
     own = [place for place in places if _is_users(place.file)]
@@ -151,6 +151,6 @@ def _is_users(file: str) -> bool:
 
 
 def _error_type(number: int) -> str:
-    """Ray's name of it; empty for a number that this version of Ray does not name."""
+    """Ray's name of an error type; empty for an unknown number."""
     named: Iterator[tuple[str, int]] = iter(common_pb2.ErrorType.items())
     return next((name for name, value in named if value == number), "")

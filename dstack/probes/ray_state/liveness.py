@@ -1,4 +1,4 @@
-"""Which workers, jobs and nodes of a cluster count: who is dstack's own, has ended, or is not asked a second time."""
+"""Which workers, jobs and nodes of a cluster to read: not dstack's own, those that ended, or those that timed out."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from dstack.probes.ray_state.control_plane import Inventory
 from dstack.probes.ray_state.core_workers import CoreWorkerStats
 
 OF_LIVE_PROCESSES: frozenset[Cause] = frozenset({"permission", "missing", "truncated", "unreadable"})
-"""Causes of failures with a process that is there."""
+"""Causes of failures with a process that exists."""
 
 
 class Liveness:
-    """The bookkeeping of one snapshot, from what the GCS lists and how workers and nodes have answered.
+    """The state of workers, jobs and nodes in one snapshot, by the GCS and by their replies.
 
     ``given_up`` are the ids of nodes whose probe failed: its failure is known, and may have taken long. ``elsewhere``
     are those whose processes are not this host's, though the address is, as in a container.
@@ -46,15 +46,15 @@ class Liveness:
             self._job_of[worker_id], self._actor_of[worker_id] = answer.job_id, answer.actor_id
 
     def note_silent(self, failures: Iterable[Failure]) -> None:
-        """Notes the workers whose RPC timed out: a second sample of the others would wait for them again."""
+        """Notes the workers whose RPC timed out; the second sample does not ask them again."""
         self._silent |= {failure.worker_id for failure in failures if failure.cause == "timeout"}
 
     def note_ended(self, failures: Iterable[Failure]) -> None:
-        """Notes the workers whose process has ended: they are not unobserved, they are not there."""
+        """Notes the workers whose process has ended: they are absent, not unread."""
         self._ended |= {one.worker_id for one in failures if one.stage == "process" and one.cause == "ended"}
 
     def note_alive(self, failures: Iterable[Failure], roll: Inventory) -> None:
-        """Notes that workers with a failure have ended if the GCS does not list them any more."""
+        """Notes as ended the workers with a failure that the GCS does not list any more."""
         self._ended |= {failure.worker_id for failure in failures} - {worker.worker_id for worker in roll.workers}
 
     # What follows
@@ -70,28 +70,28 @@ class Liveness:
         return any(one.cause not in OF_LIVE_PROCESSES for one in found)
 
     def is_own(self, worker: Worker) -> bool:
-        """Whether the worker is one of dstack's own, as far as is known yet."""
+        """Whether the worker is known to be dstack's own."""
         is_own_driver = worker.is_driver and (worker.ip, worker.pid) in self._own_drivers
         return is_own_driver or self._job_of.get(worker.worker_id) in self._own_jobs
 
     def to_ask(self, workers: Iterable[Worker]) -> list[Worker]:
-        """The workers whose core worker is asked."""
+        """The workers to ask for tasks and refs."""
         return [worker for worker in workers if worker.worker_id not in self._silent]
 
     def present(self, workers: Iterable[Worker]) -> list[Worker]:
-        """The workers of the application that are there."""
+        """The live workers of the application."""
         return [worker for worker in workers if not self.is_own(worker) and worker.worker_id not in self._ended]
 
     def with_ids(self, worker: Worker) -> Worker:
-        """The worker with the job and the actor that it runs for."""
+        """The worker with the job and the actor for which it runs."""
         worker_id = worker.worker_id
         return replace(worker, job_id=self._job_of.get(worker_id), actor_id=self._actor_of.get(worker_id))
 
     def gone_among(self, worker_ids: Iterable[str]) -> tuple[GoneWorker, ...]:
-        """The dead ones of some workers."""
+        """The dead workers among these ids."""
         return tuple(self._gone[worker_id] for worker_id in sorted({*worker_ids} & self._gone.keys()))
 
     def concern(self, failures: Iterable[Failure], workers: Iterable[Worker]) -> tuple[Failure, ...]:
-        """The failures that concern the application: not those of workers that have ended or are dstack's own."""
+        """The failures without those of workers that have ended or are dstack's own."""
         hidden = {worker.worker_id for worker in workers if self.is_own(worker)} | self._ended
         return tuple(failure for failure in failures if failure.worker_id not in hidden)

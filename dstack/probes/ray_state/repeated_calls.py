@@ -1,9 +1,9 @@
-"""Calls that one caller makes to one method of one actor again and again, and that end at once: polls and heartbeats.
+"""Repeated short calls of one caller to one method of one actor: polls and heartbeats.
 
 Ray Train's controller polls its workers about once a second, Serve's checks the health of its replicas, a program's
-loop asks ``buffer.size.remote()``. Such calls are sequential, spaced regularly, and take a small part of the time. That
-they are no progress is not in the events: a loop that computes between two calls looks the same. All times are those
-of the caller's clock, which reports when it submits a call and when it gets the result (seen on Ray 2.46 and 2.60).
+loop asks ``buffer.size.remote()``. Such calls are sequential, spaced regularly, and take a small part of the time. The
+events do not show that they are no progress: those of a loop that computes between calls are similar. All times are
+those of the caller's clock: when it submits a call and when it gets the result (seen on Ray 2.46 and 2.60).
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ WINDOW_S = 10.0
 MIN_CALLS = 3
 MIN_SPAN_S = 0.5
 AT_ONCE_S = 0.5
-"""A call that ends later is no poll: it does something, or waits."""
+"""A longer call is no poll: it works, or waits."""
 MAX_SHARE = 0.5
-"""Above this part of the time, the calls themselves are what the caller does."""
+"""Above this part of the time, the calls themselves are the caller's work."""
 GAP_RATIO = 3.0
 GAP_SLACK_S = 0.5
-"""Regular are intervals of at most so many times their median, and a pause of the machine more."""
+"""Intervals are regular up to this multiple of their median, plus a pause of the machine."""
 REPORTED_S = 3.0
-"""Within this time events of a call are with the GCS: each process reports once a second."""
+"""The time after which the GCS has a call's events: each process reports once a second."""
 
 CallKey = tuple[str, str, str]
 
@@ -49,7 +49,7 @@ class EndedCall:
 
     @property
     def key(self) -> CallKey:
-        """Which calls count as the same: those of one caller to one method of one actor."""
+        """The key of calls that count as the same: caller, actor and method."""
         return self.parent_task_id, self.actor_id, self.name
 
 
@@ -74,9 +74,9 @@ def call_of(row: Any) -> EndedCall:
 
 
 def repeated_calls(ended: Iterable[EndedCall], latest_at: float) -> tuple[RepeatedCall, ...]:
-    """The calls that are repeated still at ``latest_at``, most frequent first.
+    """The calls that are repeated at ``latest_at``, most frequent first.
 
-    ``latest_at`` is the earliest that any caller's clock may show now: what ended long before is over.
+    ``latest_at`` is the earliest time that any caller's clock may show now; calls that ended long before are over.
     """
     by_caller: dict[str, dict[CallKey, list[_Timed]]] = defaultdict(lambda: defaultdict(list))
     example: dict[CallKey, EndedCall] = {}
@@ -116,7 +116,7 @@ def _of_caller(
 
 
 def _recent(times: Sequence[_Timed], newest: float) -> list[_Timed]:
-    """The calls that ended not long before; without the first of all if that took longer: its actor had to start."""
+    """The calls that ended recently, without the first one if it took longer: its actor had to start."""
     first = min(times, key=lambda t: t.began)
     has_waited = first.ended - first.began >= AT_ONCE_S
     return [t for t in times if t.ended >= newest - WINDOW_S and not (has_waited and t is first)]
@@ -153,7 +153,7 @@ def _interval(ordered: Sequence[_Timed]) -> float:
 
 
 def last_ended(ended: Iterable[EndedCall], repeated: Iterable[RepeatedCall]) -> dict[str, float]:
-    """By job: when the newest of its tasks finished that is none of the repeated calls."""
+    """By job, when its newest task that is no repeated call finished."""
     keys = {(call.parent_task_id, call.actor_id, call.name) for call in repeated}
     last: dict[str, float] = {}
     for one in ended:

@@ -1,6 +1,6 @@
 """When tasks entered their states, from the task events that workers report to the GCS. Seen on Ray 2.46 and 2.60.
 
-Workers report once a second, and the GCS keeps the last 100,000 tasks or so: what it does not tell is unknown. A
+Workers report once a second, and the GCS keeps the last 100,000 tasks or so: other times are unknown. A
 request finds one task by its id, two ids in one request find none. 100 requests at once took 0.06 s (2.46) and
 0.34 s (2.60) on a busy machine with 20,000 tasks in the GCS; one for all of a job's tasks, 0.7 s and 4 MB there.
 """
@@ -13,20 +13,20 @@ from typing import Any
 from dstack.model import TaskTimes
 from dstack.probes.connection.connect import Cluster
 from dstack.probes.connection.ray_stubs import common_pb2, gcs_service_pb2, gcs_service_pb2_grpc
-from dstack.probes.connection.rpc import Call, Refused, call_all
+from dstack.probes.connection.rpc import Call, CallFailure, call_all
 
 MAX_TASKS = 200
 LATEST = 253_370_764_799.0
-"""The end of the calendar, beyond which no clock is right."""
+"""The end of the calendar; later times are invalid."""
 
 
 def ask_task_times(cluster: Cluster, task_ids: Sequence[str], timeout_s: float) -> dict[str, TaskTimes]:
-    """By task id, of the first so many: what is known within ``timeout_s``."""
+    """The times by task id that are known within ``timeout_s``, of the first :data:`MAX_TASKS`."""
     task_ids = task_ids[:MAX_TASKS]
     stub = gcs_service_pb2_grpc.TaskInfoGcsServiceStub
     calls = [Call(cluster.address, stub, "GetTaskEvents", _request(task_id), timeout_s) for task_id in task_ids]
     replies = zip(task_ids, call_all(calls, cluster.metadata), strict=True)
-    known = {task_id: reply.events_by_task for task_id, reply in replies if not isinstance(reply, Refused)}
+    known = {task_id: reply.events_by_task for task_id, reply in replies if not isinstance(reply, CallFailure)}
     return {task_id: times for task_id, attempts in known.items() if (times := _times(attempts))}
 
 
@@ -47,13 +47,13 @@ def _times(attempts: Iterable[Any]) -> TaskTimes | None:
 
 
 def _states(ts_ns: Any) -> dict[str, float]:
-    """Unix seconds by state; what Ray's enum does not name, or no clock shows, is left out."""
+    """Unix seconds by state, without invalid states and times."""
     known = dict(zip(common_pb2.TaskStatus.values(), common_pb2.TaskStatus.keys(), strict=True))
     times = ((state, event_time(ns)) for state, ns in ts_ns.items() if state in known)
     return {known[state]: seconds for state, seconds in times if seconds is not None}
 
 
 def event_time(ns: int | None) -> float | None:
-    """Unix seconds of a time in task events; None where it has none, or one that no clock shows."""
+    """Unix seconds of a time in task events; None if it is absent or invalid."""
     seconds = (ns or 0) / 1e9
     return seconds if 0 < seconds < LATEST else None

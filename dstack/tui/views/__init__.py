@@ -1,1 +1,1 @@
-"""The peer views, one package each."""
+"""The peer views, each in a package, and their base classes."""

@@ -1,4 +1,4 @@
-"""The base of the peer views: the lines on top, the filter, and what a view can be asked for."""
+"""The base of the peer views: the top bar, the filter, and the requests that the application makes of a view."""
 
 from __future__ import annotations
 
@@ -11,13 +11,14 @@ from textual.binding import Binding, BindingType
 from textual.screen import Screen
 from textual.widgets import Footer, Input
 
+from dstack.analysis.views.analysed_snapshot import AnalysedSnapshot
 from dstack.tui.host import Host
-from dstack.tui.source import Look
+from dstack.tui.source import NumberedSnapshot
 from dstack.tui.views.top_bar import TopBar
 from dstack.vertex_keys import Key
 
-Place = tuple[str, int]
-"""A file, as the node has it, and a line."""
+SourceLocation = tuple[str, int]
+"""The name of a file on its node, and a line number."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,8 +33,8 @@ class Choice:
 class View(Screen[None]):
     """One of the peer views.
 
-    A view composes its body, shows a :class:`Look` whenever there is another one, and filters. It keeps its cursor,
-    folds and scroll when it shows another look. What a person can take from it, it answers when asked.
+    A view composes its body, shows the application's current snapshot, and filters. Its cursor, folds and scroll offset
+    survive another snapshot. The application asks it for what the user copies, exports or opens.
     """
 
     BINDINGS: ClassVar[list[BindingType]] = [
@@ -50,7 +51,8 @@ class View(Screen[None]):
 
     def __init__(self) -> None:
         super().__init__()
-        self.look: Look | None = None
+        self.shown: NumberedSnapshot | None = None
+        self.analysed: AnalysedSnapshot | None = None
 
     @property
     def host(self) -> Host:
@@ -59,7 +61,7 @@ class View(Screen[None]):
         return self.app
 
     def compose(self) -> ComposeResult:
-        """The frame around every view's own body."""
+        """The top bar, the body, the filter and the footer."""
         yield TopBar()
         yield from self.compose_body()
         field = Input(placeholder="Words to find, or rank:3, tp:1, label:value; Esc clears", id="filter")
@@ -68,93 +70,94 @@ class View(Screen[None]):
         yield Footer(show_command_palette=False)
 
     def on_screen_resume(self) -> None:
-        """Shows what has come in while another view was on the screen."""
+        """Show the snapshot that the application has received meanwhile."""
         self.offer(self.host.shown)
         self.refresh_top()
 
-    def offer(self, look: Look | None) -> None:
-        """Shows the look unless it is shown already."""
-        if look is not None and look is not self.look:
-            self.look = look
-            self.show(look)
+    def offer(self, snapshot: NumberedSnapshot | None) -> None:
+        """Show the snapshot unless the view shows it already."""
+        if snapshot is not None and snapshot is not self.shown:
+            self.shown, self.analysed = snapshot, snapshot.analysed
+            self.show(snapshot.analysed)
 
     def refresh_top(self) -> None:
-        """Tells again on top how old the look is and what is under way."""
-        if self.query("#coverage"):  # which is not there before the view has been composed
+        """Show the age of the snapshot and the status of the application."""
+        if self.query("#coverage"):  # otherwise the view is not composed yet
             status = self.host.status
-            self.query_one(TopBar).tell(self.look, status, list(self.app.MODES), self.app.current_mode)
+            self.query_one(TopBar).show(self.shown, status, list(self.app.MODES), self.app.current_mode)
 
-    # What a view is made of: each has its own, and Textual's metaclass leaves no room for abc's
+    # Each view implements these; Textual's metaclass excludes abc's
 
     def compose_body(self) -> ComposeResult:
-        """The view's own widgets."""
+        """The widgets of the view."""
         raise NotImplementedError
 
-    def show(self, look: Look) -> None:
-        """Shows another look."""
+    def show(self, analysed: AnalysedSnapshot) -> None:
+        """Show another snapshot."""
         raise NotImplementedError
 
     def filtered(self, text: str) -> int:
-        """Shows only what has all the words of the text; returns how many have."""
+        """Show only what contains all words of the text; return the number of matches."""
         raise NotImplementedError
 
-    # What a view can be asked for; None where there is nothing of the kind
+    # Requests of the application
 
     def to_copy(self) -> str | None:
-        """What ``y`` copies: the stack, id or finding under the cursor."""
+        """The text that ``y`` copies: the stack, id or finding under the cursor."""
         return None
 
     def to_export(self) -> str | None:
-        """What ``e`` writes: all that is shown, as plain text."""
+        """The text that ``e`` writes: all that the view shows."""
         return None
 
-    def to_open(self) -> Place | None:
-        """What ``o`` opens."""
+    def to_open(self) -> SourceLocation | None:
+        """The line of code that ``o`` opens."""
         return None
 
     def choices(self) -> Iterable[Choice]:
-        """What the command palette offers besides the keys."""
+        """The entries of the command palette that have no key."""
         return ()
 
     def reveal(self, vertex: Key) -> bool:
-        """Goes to a vertex of the wait-for graph; false where it is not in this view."""
+        """Go to a vertex of the wait-for graph; false if it is not in this view."""
         return False
 
     # The filter
 
     @property
     def filter_text(self) -> str:
-        """The words looked for."""
+        """The words of the filter."""
         return self.query_one("#filter", Input).value
 
     def action_search(self) -> None:
-        """Opens the filter."""
+        """Open the filter."""
         field = self.query_one("#filter", Input)
         field.display = True
-        self.set_focus(field)  # now: what is typed next belongs there
+        self.set_focus(field)  # immediately, so that the filter receives the next key
 
     def action_clear(self) -> None:
-        """Closes the filter and shows everything again."""
+        """Close the filter and show everything again."""
         field = self.query_one("#filter", Input)
         field.value = ""
         field.display = False
         self.focus_body()
 
     def on_input_changed(self, event: Input.Changed) -> None:
-        """Filters as one types."""
+        """Filter on each key."""
         if event.input.id == "filter":
             event.stop()
             count = self.filtered(event.value)
             event.input.border_subtitle = f"{count:,} found" if event.value.strip() else ""
 
     def on_input_submitted(self, event: Input.Submitted) -> None:
-        """Keeps the filter and goes back to what it left."""
+        """Keep the filter, and focus the body."""
         if event.input.id == "filter":
             event.stop()
             self.focus_body()
 
     def focus_body(self) -> None:
-        """Gives the keys to the first widget of the body that takes them."""
-        found: list[Any] = [one for one in self.query("*") if one.can_focus and one.id != "filter" and one.display]
-        if found:
-            found[0].focus()
+        """Focus the first widget of the body that accepts keys."""
+        widgets: Iterable[Any] = self.query("*")
+        body = (widget for widget in widgets if widget.can_focus and widget.id != "filter" and widget.display)
+        if first := next(body, None):
+            first.focus()

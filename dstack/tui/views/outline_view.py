@@ -1,4 +1,4 @@
-"""What those views have in common whose body is an outline, perhaps with details below."""
+"""The base of the views whose body is an outline, with or without details below it."""
 
 from __future__ import annotations
 
@@ -10,26 +10,26 @@ from dstack.vertex_keys import Key
 
 
 class OutlineView(View):
-    """A view of one outline: it is filtered and written as such, and a vertex is where its lines lead to."""
+    """A view of one outline: the filter, the export and the way to a vertex are those of its lines."""
 
     def filtered(self, text: str) -> int:
-        """Shows only lines with these words, and where they stand."""
+        """Show only lines that contain all words, with their ancestors and descendants; return how many match."""
         return self._outline.filter(text)
 
     def to_export(self) -> str | None:
-        """All that is unfolded."""
+        """All unfolded lines."""
         return self._outline.as_text()
 
     def reveal(self, vertex: Key) -> bool:
-        """Unfolds the outline down to a vertex."""
-        keys = self._way_to(vertex)
+        """Unfold the outline down to a vertex, and select it."""
+        keys = self._path_to(vertex)
         if keys and self.filter_text:
             self.action_clear()
-        self.call_after_refresh(self._outline.scroll_to_cursor)  # where the view was not on the screen yet
+        self.call_after_refresh(self._outline.scroll_to_cursor)  # for a view that was not on the screen before
         return self._outline.reveal(keys)
 
-    def _way_to(self, vertex: Key) -> Sequence[str]:
-        """The keys of the lines down to a vertex; none where it is not in this view."""
+    def _path_to(self, vertex: Key) -> Sequence[str]:
+        """The keys of the lines from the root down to a vertex; empty if it is not in this view."""
         return ()
 
     @property
@@ -38,6 +38,6 @@ class OutlineView(View):
 
     @property
     def _data(self) -> object:
-        """What the line under the cursor is about."""
+        """The data of the line under the cursor."""
         line = self._outline.cursor_line if self.is_mounted else None
         return line.data if line else None

@@ -18,4 +18,4 @@ VIEWS: dict[str, type[View]] = {
     "cluster": ClusterView,
     "history": HistoryView,
 }
-"""By the name of their mode; the keys 1 to 6 count them."""
+"""The views by mode; their keys are 1 to 6."""

@@ -1,4 +1,4 @@
-"""The lines on top of every view: the verdict, what it rests on, and which views there are."""
+"""The top bar of every view: the verdict, the coverage and age of the snapshot, and the views."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from dstack.diagnosis import Verdict
 from dstack.report.headline import headline
 from dstack.report.safe_text import SafeText
 from dstack.tui.host import Status
-from dstack.tui.source import Look
+from dstack.tui.source import NumberedSnapshot
 from dstack.words import duration
 
 MARKS: dict[Verdict, str] = {"deadlock": "✖", "hang": "✖", "stalled": "■", "blocked": "●", "clear": "✔"}
-"""The meaning never depends on the colour alone."""
+"""The marks say the same as the colours."""
 
 
 class TopBar(Vertical):
-    """Verdict and headline; source, coverage, age, and what is under way; then the views, by their keys."""
+    """Three rows: verdict and headline; coverage, age, current step and source; the views with their keys."""
 
     DEFAULT_CSS = """
     TopBar { height: 3; dock: top; background: $panel; }
@@ -36,58 +36,58 @@ class TopBar(Vertical):
     """
 
     def compose(self) -> ComposeResult:
-        """Three lines."""
+        """The rows."""
         yield Static(id="verdict")
         yield Static(id="coverage")
         yield Static(id="views")
 
-    def tell(self, look: Look | None, status: Status, views: Sequence[str], here: str) -> None:
-        """Shows a look, what is under way, and in which of the views one is."""
-        self.query_one("#views", Static).update(views_line(views, here))
+    def show(self, shown: NumberedSnapshot | None, status: Status, views: Sequence[str], current: str) -> None:
+        """Show a snapshot, the status of the application, and which view is current."""
+        self.query_one("#views", Static).update(views_line(views, current))
         verdict = self.query_one("#verdict", Static)
-        verdict.set_classes([look.diagnosis.verdict] if look else [])
-        verdict.update(verdict_line(look, status))
-        self.query_one("#coverage", Static).update(coverage_line(look, status, now_for(look) if look else 0.0))
+        verdict.set_classes([shown.analysed.diagnosis.verdict] if shown else [])
+        verdict.update(verdict_line(shown, status))
+        self.query_one("#coverage", Static).update(coverage_line(shown, status, now_for(shown) if shown else 0.0))
 
 
-def now_for(look: Look) -> float:
-    """The time, in Unix seconds, by which a look's age counts."""
-    return max(time.time(), look.snapshot.taken_at)
+def now_for(shown: NumberedSnapshot) -> float:
+    """The time at which a snapshot's age is measured, in Unix seconds."""
+    return max(time.time(), shown.analysed.snapshot.taken_at)
 
 
-def views_line(views: Sequence[str], here: str) -> Text:
-    """The views and their keys; where one is, in brackets."""
+def views_line(views: Sequence[str], current: str) -> Text:
+    """The views and their keys; the current view is in brackets."""
     text = SafeText()
     for number, name in enumerate(views, 1):
-        if name == here:
+        if name == current:
             text.append(f"[{number} {name.capitalize()}]", "bold reverse").append(" ")
         else:
             text.append(f" {number} ", "bold").append(f"{name.capitalize()}  ")
     return text
 
 
-def verdict_line(look: Look | None, status: Status) -> Text:
-    """The verdict in one line, or that there is none yet."""
-    if look is None:
+def verdict_line(shown: NumberedSnapshot | None, status: Status) -> Text:
+    """The verdict in one line; before the first snapshot the current step or the error."""
+    if shown is None:
         return SafeText(f"✖ {status.trouble}" if status.trouble else f"… collecting: {status.doing or 'starting'}")
-    verdict = look.diagnosis.verdict
-    return SafeText(f"{MARKS[verdict]} {verdict.upper()}  {headline(look.diagnosis)}")
+    verdict = shown.analysed.diagnosis.verdict
+    return SafeText(f"{MARKS[verdict]} {verdict.upper()}  {headline(shown.analysed.diagnosis)}")
 
 
-def coverage_line(look: Look | None, status: Status, now: float) -> Text:
-    """What the verdict rests on, how old it is, and what is under way; what matters most comes first."""
+def coverage_line(shown: NumberedSnapshot | None, status: Status, now: float) -> Text:
+    """Coverage and age of the snapshot, current step and source; the most important part comes first."""
     parts = []
     if status.is_frozen:
         parts.append("FROZEN" + (f", {status.newer} newer" if status.newer else ""))
-    if look is not None:
+    if shown is not None:
         if status.trouble:
             parts.append(f"! {status.trouble}")
-        coverage = look.diagnosis.coverage
-        incomplete = ", INCOMPLETE" if look.diagnosis.incomplete else ""
+        coverage = shown.analysed.diagnosis.coverage
+        incomplete = ", INCOMPLETE" if shown.analysed.diagnosis.incomplete else ""
         parts.append(f"observed {coverage.workers.observed}/{coverage.workers.total} workers, ")
         parts[-1] += f"{coverage.nodes.observed}/{coverage.nodes.total} nodes{incomplete}"
-        parts.append(f"#{look.number}, {duration(max(0.0, now - look.snapshot.taken_at))} old")
-        if not look.is_final:
+        parts.append(f"#{shown.number}, {duration(max(0.0, now - shown.analysed.snapshot.taken_at))} old")
+        if not shown.is_final:
             parts.append("second sample in progress")
         elif status.doing:
             parts.append(f"… {status.doing}")

@@ -1,1 +1,1 @@
-"""Widgets and dialogs that know nothing of snapshots."""
+"""Widgets and dialogs, independent of snapshots."""

@@ -1,4 +1,4 @@
-"""An icicle drawn with cells: rows of frames, each as wide as its weight, only those on the screen ever drawn."""
+"""An icicle: rows of frames, each as wide as its weight. Only the rows on the screen are drawn."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ FOUND = "*"
 CUT = "…"
 RIGHT = 3
 LEGIBLE = 4
-"""In fewer cells, a sign that a name is cut would take the place of the name."""
+"""A name in fewer cells is cut without the sign for it, which would leave no room."""
 
 
 class Chart(ScrollView, can_focus=True):
-    """The rectangles of an icicle, one of them selected by keys or the mouse."""
+    """The cells of an icicle, one of them selected by keys or the mouse."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("up,k", "across(-1)", "Up", show=False, id="outline.up"),
@@ -51,21 +51,21 @@ class Chart(ScrollView, can_focus=True):
     }
 
     class Selected(Message):
-        """Another cell is selected, or none."""
+        """Another cell is selected, or none is left."""
 
         def __init__(self, cell: Cell | None) -> None:
             super().__init__()
             self.cell = cell
 
     class Chosen(Message):
-        """Enter was pressed on a cell, or it was clicked when selected."""
+        """Enter was pressed on a cell, or the selected cell was clicked."""
 
         def __init__(self, cell: Cell) -> None:
             super().__init__()
             self.cell = cell
 
-    class Left(Message):
-        """The right button was clicked: out again."""
+    class ZoomedOut(Message):
+        """The right button was clicked, which zooms out."""
 
     def __init__(self, *, id: str | None = None, empty: str = "Nothing to show.") -> None:
         super().__init__(id=id)
@@ -76,28 +76,28 @@ class Chart(ScrollView, can_focus=True):
         self.cell: Cell | None = None
 
     def show(self, icicle: Icicle, label: Callable[[Cell], str], found: set[Cell]) -> None:
-        """Draws another icicle; selected is the cell of the same branch, else the nearest above it, else the first."""
+        """Draw another icicle; the selection moves to the same branch, else to its nearest ancestor."""
         self._icicle, self._label, self._found = icicle, label, found
         self.virtual_size = Size(self.size.width, len(icicle.rows))
-        self.select(self._same(self.cell))
+        self.select(self._corresponding(self.cell))
         self.refresh()
 
-    def _same(self, cell: Cell | None) -> Cell | None:
-        """The cell that shows the first branch of one of another icicle, or the deepest that shows what is above it."""
+    def _corresponding(self, cell: Cell | None) -> Cell | None:
+        """The cell of the same branch as a cell of another icicle, or of its deepest ancestor."""
         first = self._icicle.rows[0][0] if self._icicle.rows else None
         if cell is None or first is None:
             return first
         path = cell.branches[0].path
         best = first
         for row in self._icicle.rows:
-            for one in row:
-                its = one.branches[0].path
-                if its == path[: len(its)] and len(its) >= len(best.branches[0].path):
-                    best = one
+            for other in row:
+                above = other.branches[0].path
+                if above == path[: len(above)] and len(above) >= len(best.branches[0].path):
+                    best = other
         return best
 
     def select(self, cell: Cell | None) -> None:
-        """Selects a cell of this icicle and brings it onto the screen."""
+        """Select a cell of this icicle, and scroll to it."""
         is_other = cell != self.cell
         self.cell = cell
         if cell is not None:
@@ -119,11 +119,11 @@ class Chart(ScrollView, can_focus=True):
         for cell in self._icicle.rows[row]:
             if cell.start > at:
                 segments.append(Segment(" " * (cell.start - at), self.rich_style))
-            segments += self._drawn(cell)
+            segments += self._segments(cell)
             at = cell.start + cell.width
         return Strip(segments).adjust_cell_length(width, self.rich_style)
 
-    def _drawn(self, cell: Cell) -> list[Segment]:
+    def _segments(self, cell: Cell) -> list[Segment]:
         style = self._style_of(cell)
         mark = FOUND if cell in self._found else ""
         label = _fitted(mark + visible(self._label(cell)), cell.width - 1)
@@ -139,10 +139,10 @@ class Chart(ScrollView, can_focus=True):
             style += self.get_component_rich_style("chart--selected")
         return style
 
-    # Moving
+    # Keys and clicks
 
     def action_across(self, by: int) -> None:
-        """To the cell above, or to the widest below."""
+        """Select the cell above, or the widest cell below."""
         if self.cell is None:
             return
         row = self.cell.depth + by
@@ -152,37 +152,37 @@ class Chart(ScrollView, can_focus=True):
             self.select(self._icicle.at(row, self.cell.start))
             return
         end = self.cell.start + self.cell.width
-        below = [one for one in self._icicle.rows[row] if self.cell.start <= one.start < end]
+        below = [cell for cell in self._icicle.rows[row] if self.cell.start <= cell.start < end]
         if below:
             self.select(below[0])
 
     def action_along(self, by: int) -> None:
-        """To the next cell of the row."""
+        """Select the next cell of the row."""
         if self.cell is not None:
             row = self._icicle.rows[self.cell.depth]
             self.select(row[max(0, min(row.index(self.cell) + by, len(row) - 1))])
 
     def action_top(self) -> None:
-        """To the first cell."""
+        """Select the first cell."""
         if self._icicle.rows:
             self.select(self._icicle.rows[0][0])
 
     def action_bottom(self) -> None:
-        """As deep as the widest way below the cell goes."""
+        """Follow the widest cells below to the last row."""
         before = None
         while before != self.cell:
             before = self.cell
             self.action_across(1)
 
     def action_choose(self) -> None:
-        """Posts that the cell was chosen."""
+        """Post that the cell was chosen."""
         if self.cell is not None:
             self.post_message(self.Chosen(self.cell))
 
     def on_click(self, event: events.Click) -> None:
-        """A click selects a cell, another one chooses it; one with the right button goes out."""
+        """Select the clicked cell, choose it if it is selected, or zoom out with the right button."""
         if event.button == RIGHT:
-            self.post_message(self.Left())
+            self.post_message(self.ZoomedOut())
             return
         cell = self._icicle.at(event.y + self.scroll_offset.y, event.x)
         if cell is None:
@@ -194,7 +194,7 @@ class Chart(ScrollView, can_focus=True):
 
 
 def _fitted(text: str, width: int) -> str:
-    """The text in so many cells, cut where it is too long."""
+    """The text in so many cells, cut if it is longer."""
     if width <= 0:
         return ""
     if cell_len(text) <= width:

@@ -1,4 +1,4 @@
-"""The pane below an outline: all about the selected line."""
+"""The pane below an outline, with the details of the selected line."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from dstack.report.wrapping import wrapped
 
 
 class Detail(VerticalScroll):
-    """A few sentences, wrapped; the rest is reached with the mouse, or with Tab and the keys of an outline."""
+    """A few wrapped sentences; the mouse, or Tab and the keys of an outline, scroll to what does not fit."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("k", "scroll_up", "Up", show=False, id="detail.up"),
@@ -37,18 +37,18 @@ class Detail(VerticalScroll):
         self._lines: tuple[Text, ...] = ()
 
     def compose(self) -> ComposeResult:
-        """The text, as high as it needs to be."""
+        """The text."""
         yield Static()
 
-    def tell(self, lines: Iterable[Text]) -> None:
-        """Shows these lines in the place of those before, from the first."""
+    def show(self, lines: Iterable[Text]) -> None:
+        """Replace the lines, and scroll to the first."""
         self._lines = tuple(lines)
         self.text = Text("\n").join(self._lines)
         self._wrap()
         self.scroll_home(animate=False)
 
     def on_resize(self) -> None:
-        """Wraps the lines again where there is more or less room."""
+        """Wrap the lines again to the new width."""
         self._wrap()
 
     def _wrap(self) -> None:

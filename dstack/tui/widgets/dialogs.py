@@ -1,4 +1,4 @@
-"""The dialogs: help, and a question for a file's name."""
+"""The dialogs: the help, and the question for a file name."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from dstack.report.safe_text import SafeText
 
 
 class Help(ModalScreen[None]):
-    """The keys that do something now, and what the view is for."""
+    """The purpose of the view, and its enabled keys."""
 
     BINDINGS: ClassVar[list[BindingType]] = [Binding("escape,q,question_mark", "dismiss", "Close", id="help.close")]
 
@@ -26,7 +26,7 @@ class Help(ModalScreen[None]):
         self._keys = keys
 
     def compose(self) -> ComposeResult:
-        """The text, and a table of keys."""
+        """The text, and the table of keys."""
         table = Table.grid(padding=(0, 2))
         for key, label, tooltip in self._keys:
             table.add_row(SafeText(key, "bold"), SafeText(label), SafeText(tooltip, "dim"))
@@ -37,7 +37,7 @@ class Help(ModalScreen[None]):
 
 
 class AskPath(ModalScreen[str | None]):
-    """Asks where to write something; None when one thinks better of it."""
+    """Asks for the file to write; the result is None if the user cancels."""
 
     BINDINGS: ClassVar[list[BindingType]] = [Binding("escape", "dismiss", "Cancel", id="ask.cancel")]
 
@@ -47,13 +47,13 @@ class AskPath(ModalScreen[str | None]):
         self._path = path
 
     def compose(self) -> ComposeResult:
-        """One field."""
+        """One input field."""
         with Vertical(classes="dialog question") as dialog:
             dialog.border_title = self._title
             yield Input(self._path, id="path")
             yield Label("Enter saves, Esc cancels", classes="hint")
 
     def on_input_submitted(self, event: Input.Submitted) -> None:
-        """Gives the path back."""
+        """Return the path."""
         event.stop()
         self.dismiss(event.value.strip() or None)

@@ -81,7 +81,7 @@ class LineTree:
             line, missing, terms, parent = ahead.pop()
             parents[line.key] = parent
             terms = line.terms or terms
-            text = f"{line.text.plain} {line.also}".casefold() if missing else ""
+            text = f"{line.text.plain} {line.search_text}".casefold() if missing else ""
             missing = tuple(word for word in missing if word not in text)
             if terms.issuperset(missing):
                 found += 1

@@ -48,7 +48,7 @@ def test_a_signal_ends_a_command_while_the_gcs_does_not_answer(silent: socket.so
     assert (process.returncode, *outputs) == (128 + number, "", WORDS[number])
 
 
-@pytest.mark.parametrize("module", ["signal", "dstack.ending", "click", "dstack.collector", "msgspec", "dstack.model"])
+@pytest.mark.parametrize("module", ["signal", "dstack.signals", "click", "dstack.collector", "msgspec", "dstack.model"])
 def test_ctrl_c_ends_a_command_while_it_loads(silent: socket.socket, module: str) -> None:
     """The signal is sent when Python reports that this module is loaded, so while it loads the next one."""
     command = [sys.executable, "-X", "importtime", *check(silent)[1:]]
@@ -60,7 +60,7 @@ def test_ctrl_c_ends_a_command_while_it_loads(silent: socket.socket, module: str
 
     assert name
     messages = [line for line in err.splitlines() if not line.startswith("import time:")]
-    is_early = module in ("signal", "dstack.ending")
+    is_early = module in ("signal", "dstack.signals")
     assert (process.returncode, out, messages or is_early) == (130, "", ["Interrupted."] if messages else True)
 
 
@@ -127,8 +127,8 @@ def is_full(process: subprocess.Popen[bytes]) -> bool:
 
 PROGRESSING = """
 import sys
-from dstack.cli import _progress
-with _progress() as progress:
+from dstack.cli.output import show_progress
+with show_progress() as progress:
     print("begun", flush=True)
     sys.stdin.readline()
     for number in range(20):

@@ -54,7 +54,7 @@ def binary(version: str) -> Path:
     return Path(told.stdout.split()[1])
 
 
-def image(file: Path) -> wire.ForeignPython | wire.RefusedPython | None:
+def image(file: Path) -> wire.ForeignPython | wire.UnreadablePython | None:
     with file.open("rb") as stream:
         return Image(ELFFile(stream), file.name).found()
 
@@ -96,7 +96,7 @@ def test_a_program_that_is_not_python_is_rejected() -> None:
         found = foreign_python(process.pid)
         process.kill()
 
-    assert found == {"refused": "no CPython with symbols was found in it"}
+    assert found == {"unreadable": "no CPython with symbols was found in it"}
 
 
 def test_an_ended_process_is_not_rejected() -> None:
@@ -122,7 +122,7 @@ def test_a_version_without_a_layout_is_rejected(
 ) -> None:
     copy = changed(version, tmp_path, symbol, offset, value)
 
-    assert image(copy) == {"refused": said}
+    assert image(copy) == {"unreadable": said}
 
 
 @pytest.mark.parametrize(
@@ -136,7 +136,7 @@ def test_a_version_without_a_layout_is_rejected(
 def test_without_a_symbol_the_version_is_in_the_file_name_or_unknown(name: str, said: str, tmp_path: Path) -> None:
     (tmp_path / name).symlink_to(binary("3.10"))
 
-    assert image(tmp_path / name) == {"refused": said}
+    assert image(tmp_path / name) == {"unreadable": said}
 
 
 def test_two_pythons_in_one_process_are_rejected(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -149,7 +149,7 @@ def test_two_pythons_in_one_process_are_rejected(tmp_path: Path, monkeypatch: py
         found = foreign_python(process.pid)
         process.kill()
 
-    assert found == {"refused": "it contains more than one Python"}
+    assert found == {"unreadable": "it contains more than one Python"}
 
 
 @pytest.mark.parametrize("version", [version for version in OTHERS if version in ("3.13", "3.14")])
@@ -171,7 +171,7 @@ def test_a_process_with_unexpected_offsets_is_rejected(tmp_path: Path) -> None:
 
     with running_changed(tmp_path, "_PyRuntime", offset, 24) as odd:
         assert foreign_python(odd.pid) == {
-            "refused": "its debug offset of pyobject.ob_type is 24 in a struct of 16 bytes"
+            "unreadable": "its debug offset of pyobject.ob_type is 24 in a struct of 16 bytes"
         }
 
 
@@ -210,7 +210,7 @@ def test_rays_calls_of_a_rejected_process_are_recognised_by_their_frames(tmp_pat
     file.write_text(IN_RAY_GET)
     with running([sys.executable, str(file)], dict(os.environ), tmp_path / "log") as child:
         child.wait_for_line("ready", deadline_s=30)
-        result = sample(target(child.pid, python={"refused": "it runs Python 4.0, which dstack cannot read"}))
+        result = sample(target(child.pid, python={"unreadable": "it runs Python 4.0, which dstack cannot read"}))
 
     (thread,) = result["processes"]["w"]["threads"]
     assert thread["os_thread_id"] == child.pid

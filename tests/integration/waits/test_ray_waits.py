@@ -22,7 +22,7 @@ from dstack.model import Snapshot, Thread, producer_task_id
 from dstack.probes.node.probe import NodeProbe
 from dstack.probes.node.procfs.permissions import DumpFailed
 from dstack.probes.node.pyspy.runner import PySpy, find_pyspy
-from dstack.probes.node.stability import mark_at_rest, marks_of, unchanged
+from dstack.probes.node.stability import mark_off_cpu, marks_of, unchanged
 from dstack.probes.node_access.raylet_symbols import thread_context_layout
 from dstack.snapshot_file import load
 from tests.clusters.dstack_command import check, dstack, settled_check
@@ -369,16 +369,16 @@ def test_a_running_thread_is_never_stable() -> None:
     with running(SPINNER) as process:
         pid = started(process).pid
         wait_until(lambda: process.status() == psutil.STATUS_RUNNING, deadline_s=20, what=process.status)
-        assert {mark_at_rest(pid, pid) for _ in range(100)} == {""}
+        assert {mark_off_cpu(pid, pid) for _ in range(100)} == {""}
 
 
 def test_a_sleeping_thread_is_stable_until_it_ends() -> None:
     with running(SLEEPER) as process:
         pid = started(process).pid
         wait_until(lambda: process.status() == psutil.STATUS_SLEEPING, deadline_s=20, what=process.status)
-        assert mark_at_rest(pid, pid) == mark_at_rest(pid, pid) != ""
+        assert mark_off_cpu(pid, pid) == mark_off_cpu(pid, pid) != ""
 
-    assert mark_at_rest(pid, pid) == ""
+    assert mark_off_cpu(pid, pid) == ""
 
 
 def tick(until: threading.Event) -> None:

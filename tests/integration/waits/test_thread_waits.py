@@ -15,7 +15,7 @@ from dstack.probes.node.cpython.layout import Layout, calibrate
 from dstack.probes.node.cpython.memory import Unreadable
 from dstack.probes.node.cpython.objects import OWN_VERSION
 from dstack.probes.node.cpython.saved_layouts import TABLES
-from dstack.probes.node.wire import ForeignPython, RefusedPython
+from dstack.probes.node.wire import ForeignPython, UnreadablePython
 from dstack.probes.node_access.foreign_pythons import foreign_python
 from tests.paths import PROGRAMS
 from tests.processes import Child, running, wait_until
@@ -61,7 +61,7 @@ def look_at(pid: int) -> Plain:
     return look_at_python(pid, foreign_python(pid))
 
 
-def look_at_python(pid: int, python: ForeignPython | RefusedPython | None) -> Plain:
+def look_at_python(pid: int, python: ForeignPython | UnreadablePython | None) -> Plain:
     return sample(target(pid, python=python))
 
 
@@ -143,7 +143,7 @@ def test_an_unknown_layout_is_a_reason_and_stacks_are_read(
 
 
 def test_an_unreadable_python_is_one_failure_and_stacks_are_read(program: Child, seen: Plain, said: Plain) -> None:
-    result = look_at_python(program.pid, {"refused": "it runs Python 3.15, which dstack cannot read"})
+    result = look_at_python(program.pid, {"unreadable": "it runs Python 3.15, which dstack cannot read"})
     threads = threads_by_name(result, said)
 
     (failure,) = result["failures"]

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, given
 
-from dstack.analysis.diagnose import diagnose, of_interest
+from dstack.analysis.diagnose import diagnose, plan_readings
 from dstack.analysis.findings.kinds.deadlock import SHOWN_CYCLE
 from dstack.analysis.solve.open_chains import MAX_RANKED
 from dstack.diagnosis import Diagnosis, Finding, Ratio
@@ -57,7 +57,7 @@ def test_without_a_sample_nothing_is_said_for_sure() -> None:
     diagnosis = diagnose(snapshot)
 
     assert (diagnosis.verdict, diagnosis.incomplete, diagnosis.findings) == ("clear", True, ())
-    assert of_interest(snapshot).workers == set()
+    assert plan_readings(snapshot).workers == set()
 
 
 def test_an_empty_cluster_is_clear() -> None:
@@ -518,7 +518,7 @@ def test_suspects_are_those_who_seem_stuck() -> None:
     call, _ = scene.run("work", by=bystander)
     bystander.gets(call)
 
-    found = of_interest(scene.snapshot()).workers
+    found = plan_readings(scene.snapshot()).workers
 
     assert found == {proc.worker_id for proc in (left, right, owner, behind)}
 
@@ -537,7 +537,7 @@ def test_who_made_a_group_that_never_fits_is_suspect_even_where_nobody_waits_for
     (finding,) = scene.second_sample().diagnose().findings
 
     assert finding.confirmed
-    assert of_interest(scene.snapshot()).workers == {owner.worker_id, maker.worker_id}
+    assert plan_readings(scene.snapshot()).workers == {owner.worker_id, maker.worker_id}
 
 
 def test_suspects_are_also_those_who_wait_for_what_was_not_seen() -> None:
@@ -546,7 +546,7 @@ def test_suspects_are_also_those_who_wait_for_what_was_not_seen() -> None:
     driver.gets(scene.task("on its way", by=driver))
     scene.driver()
 
-    assert of_interest(scene.snapshot()).workers == {driver.worker_id}
+    assert plan_readings(scene.snapshot()).workers == {driver.worker_id}
 
 
 def test_calls_whose_stacks_were_not_read_are_no_finding_of_their_own() -> None:

@@ -13,7 +13,7 @@ import msgspec
 import pytest
 from rich.console import Console
 
-from dstack.analysis.diagnose import of_interest
+from dstack.analysis.diagnose import plan_readings
 from dstack.analysis.solve.reduction import cores, residue, stuck_graph
 from dstack.analysis.views.analysed_snapshot import AnalysedSnapshot
 from dstack.model import Snapshot
@@ -163,7 +163,7 @@ def sampled_twice(scene: Scene) -> Snapshot:
 
 
 def explain(snapshot: Snapshot) -> tuple[str, dict[str, Any]]:
-    of_interest(snapshot)
+    plan_readings(snapshot)
     analysed = AnalysedSnapshot.of(snapshot)
     out = io.StringIO()
     print_report(Console(file=out, highlight=False, width=100), analysed)

@@ -125,9 +125,9 @@ def began_at(
     again: Callable[[Simulated], set[str]] | None = None, *, of: Simulated, options: Options = DEFAULT
 ) -> Snapshot:
     with ClusterProbe(None, options, lambda text: None) as probe:
-        probe.look(DEADLINE_S)
+        probe.take_first_sample(DEADLINE_S)
         if again:
-            probe.look_again(again(of), DEADLINE_S)
+            probe.take_second_sample(again(of), DEADLINE_S)
         return probe.snapshot()
 
 

@@ -65,7 +65,7 @@ def test_show_loads_neither_ray_nor_textual_nor_networkx(tmp_path: Path, option:
 
 def test_taking_a_snapshot_loads_neither_ray_nor_its_dependencies() -> None:
     """All that the collector loads takes 0.2 s of CPU time; Ray would take 0.6 s more."""
-    loaded = modules_after("import dstack.collector, dstack.capture, dstack.probes.ray_state.glances")
+    loaded = modules_after("import dstack.collector, dstack.capture, dstack.probes.ray_state.polling")
 
     assert {"grpc", "google", "dstack"} <= loaded
     heavy = {"attr", "click", "elftools", "jsonschema", "networkx", "numpy", "ray", "requests", "rich", "textual"}
@@ -123,7 +123,6 @@ def test_no_modules_import_each_other() -> None:
         (one, other) for one in graph.modules for other in graph.find_modules_directly_imported_by(one)
     )
 
-    imports.remove_nodes_from(graph.find_descendants("dstack.tui"))
     assert [sorted(cycle) for cycle in nx.strongly_connected_components(imports) if len(cycle) > 1] == []
 
 
@@ -148,7 +147,7 @@ def test_no_modules_import_each_other() -> None:
         ("capture.py", "import ray"),
         ("watch/loop.py", "import prometheus_client"),
         ("watch/loop.py", "import ray"),
-        ("cli.py", "def f():\n    import textual.app"),
+        ("cli/output.py", "def f():\n    import textual.app"),
     ],
 )
 def test_import_rules_can_fail(tmp_path: Path, module: str, line: str) -> None:
@@ -162,7 +161,7 @@ def test_import_rules_can_fail(tmp_path: Path, module: str, line: str) -> None:
 @pytest.mark.parametrize(
     ("module", "line", "cycle"),
     [
-        ("watch/ring.py", "import dstack.watch.loop", ".ring -> .loop"),
+        ("watch/figures.py", "import dstack.watch.loop", ".figures -> .loop"),
         ("probes/node/procfs/proc.py", "import dstack.probes.node.cpython.memory", ".procfs -> .cpython"),
     ],
 )

@@ -12,7 +12,7 @@ import dstack
 from dstack.probes.node.cpython.memory import open_memory
 from dstack.pytest_plugin import inspection
 from dstack.snapshot_file import save
-from dstack.watch.ring import Ring
+from dstack.watch.snapshot_directory import SnapshotDirectory
 from tests.unit.scenes import Scene
 
 PACKAGE = Path(dstack.__file__).parent
@@ -62,7 +62,7 @@ def test_symbolic_links_are_not_followed(tmp_path: Path) -> None:
     victim.write_text("mine")
     for name in ("s.json", "t.json.gz"):
         (tmp_path / name).symlink_to(victim)
-    ring = Ring(tmp_path / "ring", keep=5)
+    ring = SnapshotDirectory(tmp_path / "ring", keep=5)
     expected = ring._free_name(snapshot.taken_at)
     expected.symlink_to(victim)
 

@@ -15,7 +15,7 @@ REASON_AT = {
     "Problem": 1,
     "NodeFailure": 0,
     "fail": 1,
-    "Refused": 0,
+    "CallFailure": 0,
     "DumpFailed": 0,
     "NotThisWorker": 0,
 }

@@ -24,7 +24,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from dstack.analysis.diagnose import diagnose, of_interest
+from dstack.analysis.diagnose import diagnose, plan_readings
 from dstack.analysis.graph.wait_graph import wait_for_graph
 from dstack.analysis.index.sample_index import SampleIndex
 from dstack.diagnosis import Diagnosis, Vertex, Wait
@@ -229,7 +229,7 @@ class Scene:
 
     def read(self, only: Iterable[SceneProcess] | None = None, every_s: float = 1.0) -> Scene:
         """Adds a quick reading of these processes, by default of those that may poll by the first sample."""
-        of_these = {proc.worker_id for proc in only} if only is not None else of_interest(self._first()).pollers
+        of_these = {proc.worker_id for proc in only} if only is not None else plan_readings(self._first()).pollers
         wanted = [proc for proc in self.procs if proc.worker_id in of_these]
         began_s = self._advance_clock(every_s)
         self.readings.append(
@@ -252,7 +252,7 @@ class Scene:
 
     def second_sample(self) -> Scene:
         """Takes a second sample as dstack does: of the workers of interest, if there are any."""
-        wanted = of_interest(self._first()).workers
+        wanted = plan_readings(self._first()).workers
         return self.sample(only=wanted) if wanted else self
 
     def _first(self) -> Snapshot:

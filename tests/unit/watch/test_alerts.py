@@ -7,7 +7,7 @@ from msgspec.structs import replace
 from dstack.analysis.diagnose import diagnose
 from dstack.analysis.views.analysed_snapshot import AnalysedSnapshot
 from dstack.model import Snapshot
-from dstack.watch.alerts import Changes, Sightings
+from dstack.watch.alerts import Changes, FindingTracker
 from tests.unit.scenes import Scene, SceneProcess
 
 
@@ -34,15 +34,15 @@ def sampled_once(scene: Scene) -> Snapshot:
 
 
 class Seen:
-    """Sightings with a clock, a minute from look to look."""
+    """FindingTracker with a clock, a minute from look to look."""
 
     def __init__(self) -> None:
-        self.sightings = Sightings(stuck_after_s=60)
+        self.sightings = FindingTracker(stuck_after_s=60)
         self.now_s = 0.0
 
     def sees(self, snapshot: Snapshot) -> Changes:
         self.now_s += 60
-        return self.sightings.take(AnalysedSnapshot.of(snapshot), self.now_s)
+        return self.sightings.update(AnalysedSnapshot.of(snapshot), self.now_s)
 
 
 def began_at(scene: Scene) -> Snapshot:
@@ -143,9 +143,9 @@ def test_a_stalled_finding_is_reported_if_it_lasts() -> None:
     assert [finding.kind for finding in diagnose(began_at(scene)).findings] == ["stalled"]
 
     assert seen.sees(began_at(scene)) == Changes()
-    assert seen.sightings.doubtful
+    assert seen.sightings.unproven
     assert seen.sees(began_at(scene)).new == (0,)
-    assert not seen.sightings.doubtful
+    assert not seen.sightings.unproven
 
 
 def test_a_stalled_finding_is_not_reported_too_soon() -> None:
@@ -184,9 +184,9 @@ def test_a_finding_is_changed_if_a_member_is_absent() -> None:
 
     seen.sightings.track(present)
 
-    assert not seen.sightings.is_touched(present)
-    assert seen.sightings.is_touched(present - {scene.left.worker_id})
-    assert seen.sightings.is_touched(present - {max(sighting.tasks)})
+    assert not seen.sightings.has_progress(present)
+    assert seen.sightings.has_progress(present - {scene.left.worker_id})
+    assert seen.sightings.has_progress(present - {max(sighting.tasks)})
 
 
 def test_findings_that_differ_in_numbers_are_the_same() -> None:
@@ -249,7 +249,7 @@ def test_merged_findings_are_one_and_end_once() -> None:
     changes = seen.sees(began_at(scene))
     assert numbers(changes) == (0, 2, 1, 0)
     ((was, into),) = changes.merged
-    assert was.places < into.places
+    assert was.positions < into.positions
     assert into in changes.lasting
     assert len(seen.sightings.lasting) == 2
     assert numbers(seen.sees(began_at(scene))) == (0, 2, 0, 0)

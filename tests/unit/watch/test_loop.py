@@ -26,13 +26,13 @@ from dstack.model import Snapshot
 from dstack.snapshot_file import load
 from dstack.visible import UNSEEN
 from dstack.watch.alerts import Changes
-from dstack.watch.command import MOST_OUTPUT, MOST_WAITING, Command
+from dstack.watch.command import MAX_OUTPUT, MAX_QUEUED, Command
 from dstack.watch.events import Events
 from dstack.watch.figures import Figures
-from dstack.watch.loop import MOST_UNSAVED, Watch
+from dstack.watch.loop import MAX_UNSAVED, Watch
 from dstack.watch.metrics import serve
-from dstack.watch.ring import Ring
 from dstack.watch.settings import Settings
+from dstack.watch.snapshot_directory import SnapshotDirectory
 from tests.fuzzing.hostile_text import HOSTILE
 from tests.processes import wait_until
 from tests.unit.scenes import Scene
@@ -52,7 +52,7 @@ class Heard(Events):
         super().__init__()
         self.told: list[tuple[str, str]] = []
 
-    def tell(self, event: str, text: str, *, within_s: float = 0.0, **fields: object) -> None:
+    def emit(self, event: str, text: str, *, within_s: float = 0.0, **fields: object) -> None:
         self.told.append((event, text))
 
     def wait_for(self, count: int = 1) -> list[tuple[str, str]]:
@@ -75,7 +75,7 @@ def full_disk() -> Any:
 
 
 def test_files_have_the_time_of_their_snapshot_and_are_readable_by_their_owner_only(tmp_path: Path) -> None:
-    path = Ring(tmp_path / "new" / "deep", 5).save(snapshot())
+    path = SnapshotDirectory(tmp_path / "new" / "deep", 5).save(snapshot())
 
     assert path == tmp_path / "new" / "deep" / "dstack-20231114-221320.json.gz"
     assert path.stat().st_mode & 0o777 == 0o600
@@ -91,7 +91,7 @@ def test_the_oldest_files_are_deleted_and_no_others(tmp_path: Path) -> None:
     ]
     for name in others:
         (tmp_path / name).touch()
-    ring = Ring(tmp_path, 3)
+    ring = SnapshotDirectory(tmp_path, 3)
 
     paths = [ring.save(snapshot(second)) for second in range(5)]
 
@@ -100,15 +100,15 @@ def test_the_oldest_files_are_deleted_and_no_others(tmp_path: Path) -> None:
 
 def test_files_of_an_earlier_watch_count(tmp_path: Path) -> None:
     for second in range(5):
-        Ring(tmp_path, 9).save(snapshot(second))
+        SnapshotDirectory(tmp_path, 9).save(snapshot(second))
 
-    newest = Ring(tmp_path, 1).save(snapshot(9))
+    newest = SnapshotDirectory(tmp_path, 1).save(snapshot(9))
 
     assert list(tmp_path.iterdir()) == [newest]
 
 
 def test_two_files_of_one_second_have_two_names(tmp_path: Path) -> None:
-    ring = Ring(tmp_path, 9)
+    ring = SnapshotDirectory(tmp_path, 9)
 
     assert [ring.save(snapshot()).name for _ in range(2)] == [
         "dstack-20231114-221320.json.gz",
@@ -120,7 +120,7 @@ def test_a_file_in_place_of_the_directory_is_an_error(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
 
     with pytest.raises(SnapshotFileError, match="Cannot create the directory"):
-        Ring(tmp_path / "file", 5)
+        SnapshotDirectory(tmp_path / "file", 5)
 
 
 def watch(directory: Path, **settings: Any) -> Watch:
@@ -141,13 +141,13 @@ def test_an_unwritten_snapshot_is_reported_and_written_later(tmp_path: Path, cap
     one, taken = watch(tmp_path / "files", command=f"cat > {told}"), deadlock()
 
     with full_disk():
-        one._tell(AnalysedSnapshot.of(taken), Changes(new=(0,)), 0.0)
-        one._save_late()
+        one._report(AnalysedSnapshot.of(taken), Changes(new=(0,)), 0.0)
+        one._retry_saving()
     assert not list((tmp_path / "files").iterdir())
     document = json.loads(wait_until(lambda: read(told), deadline_s=SOON_S, what=lambda: "command"))
     assert (document["kind"], document["file"]) == ("deadlock", None)
 
-    one._save_late()
+    one._retry_saving()
     (path,) = (tmp_path / "files").iterdir()
     assert load(path) == taken
     lines = capfd.readouterr().err.splitlines()
@@ -159,11 +159,11 @@ def test_an_unwritten_snapshot_is_reported_and_written_later(tmp_path: Path, cap
 def test_snapshots_in_memory_are_bounded(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     one = watch(tmp_path)
     with full_disk():
-        for second in range(MOST_UNSAVED + 2):
+        for second in range(MAX_UNSAVED + 2):
             one._save(snapshot(second))
-    one._save_late()
+    one._retry_saving()
 
-    assert len(list(tmp_path.iterdir())) == MOST_UNSAVED
+    assert len(list(tmp_path.iterdir())) == MAX_UNSAVED
     assert capfd.readouterr().err.count("is dropped") == 2
 
 
@@ -174,7 +174,7 @@ def test_the_command_gets_the_document_and_its_output_is_reported(tmp_path: Path
     heard = Heard()
     command = Command(f"cat > {tmp_path}/told; echo said", heard)
 
-    command.give(b'{"kind": "deadlock"}\n')
+    command.queue(b'{"kind": "deadlock"}\n')
 
     assert heard.wait_for() == [("command", "exited with code 0; output: said")]
     assert (tmp_path / "told").read_bytes() == b'{"kind": "deadlock"}\n'
@@ -189,7 +189,7 @@ def test_the_command_gets_the_document_and_its_output_is_reported(tmp_path: Path
         ("sleep 1000", "timed out after 1 s and was killed"),
         ("sleep 1000 &", "timed out after 1 s and was killed"),
         ("exec > /dev/null 2>&1; sleep 1000", "timed out after 1 s and was killed"),
-        ("yes", rf"timed out after 1 s and was killed; output: [y\n]{{{MOST_OUTPUT - 1}}}"),
+        ("yes", rf"timed out after 1 s and was killed; output: [y\n]{{{MAX_OUTPUT - 1}}}"),
     ],
 )
 def test_a_failing_or_hanging_command_is_reported_and_does_not_block_the_next(
@@ -197,10 +197,10 @@ def test_a_failing_or_hanging_command_is_reported_and_does_not_block_the_next(
 ) -> None:
     heard = Heard()
     pid = tmp_path / "pid"
-    command = Command(f"echo $$ > {pid}; {line}", heard, deadline_s=1.0 if "timed out" in told else SOON_S)
+    command = Command(f"echo $$ > {pid}; {line}", heard, timeout_s=1.0 if "timed out" in told else SOON_S)
 
-    command.give(b"1")
-    command.give(b"2")
+    command.queue(b"1")
+    command.queue(b"2")
 
     for event, text in heard.wait_for(2):
         assert event == "command"
@@ -211,7 +211,7 @@ def test_a_failing_or_hanging_command_is_reported_and_does_not_block_the_next(
 
 def test_a_command_that_does_not_read_its_input_blocks_nothing() -> None:
     heard = Heard()
-    Command("true", heard).give(b"x" * 2**20)
+    Command("true", heard).queue(b"x" * 2**20)
 
     assert heard.wait_for() == [("command", "exited with code 0")]
 
@@ -219,13 +219,13 @@ def test_a_command_that_does_not_read_its_input_blocks_nothing() -> None:
 def test_findings_queued_for_a_command_are_bounded(tmp_path: Path) -> None:
     heard = Heard()
     command = Command(f"touch {tmp_path}/begun; sleep 1000", heard)
-    command.give(b"")
+    command.queue(b"")
     wait_until((tmp_path / "begun").exists, deadline_s=SOON_S, what=lambda: "begun")
 
-    for _ in range(MOST_WAITING + 1):
-        command.give(b"")
+    for _ in range(MAX_QUEUED + 1):
+        command.queue(b"")
 
-    assert heard.told == [("command", f"not run for a finding: {MOST_WAITING} findings are already queued")]
+    assert heard.told == [("command", f"not run for a finding: {MAX_QUEUED} findings are already queued")]
     command.stop()
 
 
@@ -233,8 +233,8 @@ def test_a_stopped_command_is_killed_at_once_and_not_started_again(tmp_path: Pat
     heard = Heard()
     pid = tmp_path / "pid"
     command = Command(f"echo $$ >> {pid}; sleep 1000", heard)
-    command.give(b"")
-    command.give(b"")
+    command.queue(b"")
+    command.queue(b"")
     group = int(wait_until(lambda: read(pid), deadline_s=SOON_S, what=lambda: "pid"))
 
     command.stop()
@@ -267,7 +267,7 @@ def _runs(process: psutil.Process) -> bool:
 
 
 def test_an_event_is_one_line_of_text_or_json(capfdbinary: pytest.CaptureFixture[bytes]) -> None:
-    Events(as_json=True).tell("finding", "two\nlines\x1b[31m", count=1)
+    Events(as_json=True).emit("finding", "two\nlines\x1b[31m", count=1)
 
     told = capfdbinary.readouterr()
     assert re.fullmatch(rb"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d  finding   two\\nlines\\x1b\[31m\n", told.err)
@@ -276,7 +276,7 @@ def test_an_event_is_one_line_of_text_or_json(capfdbinary: pytest.CaptureFixture
 
 
 def test_an_event_cannot_control_the_terminal(capfdbinary: pytest.CaptureFixture[bytes]) -> None:
-    Events(as_json=True).tell("finding", HOSTILE, finding={HOSTILE: HOSTILE})
+    Events(as_json=True).emit("finding", HOSTILE, finding={HOSTILE: HOSTILE})
 
     told = capfdbinary.readouterr()
     for text in (told.err.decode(), told.out.decode()):
@@ -286,7 +286,7 @@ def test_an_event_cannot_control_the_terminal(capfdbinary: pytest.CaptureFixture
 
 
 def test_a_long_text_is_cut(capfd: pytest.CaptureFixture[str]) -> None:
-    Events().tell("finding", "x" * 100_000)
+    Events().emit("finding", "x" * 100_000)
 
     assert len(capfd.readouterr().err) < 1000
 
@@ -297,10 +297,10 @@ def test_a_blocked_reader_delays_nothing_and_reads_whole_lines_later(monkeypatch
     events = Events()
 
     for _ in range(1000):
-        events.tell("looking", "x" * 400, within_s=0.001)
+        events.emit("looking", "x" * 400, within_s=0.001)
     os.set_blocking(reader, False)
     read = os.read(reader, 2**20)
-    events.tell("stopped", "at last")
+    events.emit("stopped", "at last")
     os.close(writer)
 
     assert len(read) < 1000 * 400
@@ -327,7 +327,7 @@ def test_metrics_have_the_current_figures() -> None:
         waits={"ray.get": 7, "lock": 1},
         oldest_wait_s=90.5,
         workers_seen=Ratio(observed=9, total=10),
-        looks=12,
+        polls=12,
     )
 
     told = metrics_of(lambda: figures)

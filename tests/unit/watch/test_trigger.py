@@ -8,41 +8,41 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dstack.glance import Glance, WorkerGlance
-from dstack.watch.trigger import SLOW, SLOWEST_S, Attention, Standing
+from dstack.cluster_poll import ClusterPoll, WorkerPoll
+from dstack.watch.trigger import FIRST_REPEAT, MAX_GAP_S, ProgressTracker, SnapshotTrigger
 
 STUCK_AFTER_S = 60.0
 SHARE = 0.01
 
 
-def worker(name: str = "w", **told: Any) -> WorkerGlance:
-    return WorkerGlance(worker_id=name, **{"pending": {}, **told})
+def worker(name: str = "w", **told: Any) -> WorkerPoll:
+    return WorkerPoll(worker_id=name, **{"pending": {}, **told})
 
 
-def seen(*looks: tuple[float, Glance]) -> Standing:
-    standing = Standing()
+def seen(*looks: tuple[float, ClusterPoll]) -> ProgressTracker:
+    standing = ProgressTracker()
     for at_s, glance in looks:
-        standing.see(glance, at_s)
+        standing.update(glance, at_s)
     return standing
 
 
-def ages(standing: Standing, task_id: str, now_s: float) -> list[float]:
-    """For how long a task stands, by each who tells of it, to the second."""
-    told = [item for item in standing.older_than(0, now_s) if item[1] == task_id]
-    return [max(age for age in range(1000) if item in standing.older_than(age, now_s)) for item in told]
+def ages(standing: ProgressTracker, task_id: str, now_s: float) -> list[float]:
+    """For how long a task stands, by each details tells of it, to the second."""
+    told = [item for item in standing.unchanged_for(0, now_s) if item[1] == task_id]
+    return [max(age for age in range(1000) if item in standing.unchanged_for(age, now_s)) for item in told]
 
 
-def of(*workers: WorkerGlance, silent: tuple[str, ...] = ()) -> Glance:
-    return Glance(workers=workers, silent=silent)
+def of(*workers: WorkerPoll, silent: tuple[str, ...] = ()) -> ClusterPoll:
+    return ClusterPoll(workers=workers, silent=silent)
 
 
 def test_a_running_task_is_stable_since_it_was_first_observed() -> None:
     standing = seen(*((at, of(worker(running=("t",)))) for at in (0, 30, 60)))
 
     assert ages(standing, "t", 60) == [60]
-    assert standing.longest_s(60) == 60
-    assert ("w", "t") in standing.older_than(60, 60)
-    assert not standing.older_than(61, 60)
+    assert standing.longest_unchanged_s(60) == 60
+    assert ("w", "t") in standing.unchanged_for(60, 60)
+    assert not standing.unchanged_for(61, 60)
 
 
 def test_a_task_that_runs_elsewhere_has_changed() -> None:
@@ -78,28 +78,28 @@ def test_tasks_of_an_unreachable_worker_remain_known() -> None:
 def test_a_driver_is_stable_while_its_counters_are() -> None:
     first, second = (of(worker(is_driver=True, counters=(count,))) for count in (1, 2))
 
-    assert seen((0, first), (60, first)).older_than(60, 60)
-    assert not seen((0, first), (60, second)).older_than(60, 60)
+    assert seen((0, first), (60, first)).unchanged_for(60, 60)
+    assert not seen((0, first), (60, second)).unchanged_for(60, 60)
 
 
 def test_an_idle_worker_is_not_stalled() -> None:
     idle = of(worker(counters=(7,)))
 
-    assert not seen((0, idle), (600, idle)).older_than(60, 600)
+    assert not seen((0, idle), (600, idle)).unchanged_for(60, 600)
 
 
 def test_only_the_counters_of_too_many_tasks_are_compared() -> None:
     flooded = [of(worker(pending=None, counters=(count,))) for count in (1, 1, 2)]
 
-    assert seen(*zip((0, 60), flooded[:2], strict=True)).older_than(60, 60)
-    assert not seen(*zip((0, 60), flooded[1:], strict=True)).older_than(60, 60)
+    assert seen(*zip((0, 60), flooded[:2], strict=True)).unchanged_for(60, 60)
+    assert not seen(*zip((0, 60), flooded[1:], strict=True)).unchanged_for(60, 60)
 
 
 class Watched:
     """An attention with a clock: looks every 30 s at a picture, and notes when it looks in full, at this cost."""
 
     def __init__(self, cost_s: float = 0.1) -> None:
-        self.attention = Attention(STUCK_AFTER_S, SHARE)
+        self.attention = SnapshotTrigger(STUCK_AFTER_S, SHARE)
         self.cost_s = cost_s
         self.now_s = 0.0
         self.began_at: list[float] = []
@@ -107,9 +107,9 @@ class Watched:
     def sees(self, *things: str, times: int = 1, touched: bool = False) -> Watched:
         picture = frozenset(("w", thing) for thing in things)
         for _ in range(times):
-            if self.attention.reason(picture, self.now_s, touched=touched):
+            if self.attention.reason(picture, self.now_s, has_progress=touched):
                 self.began_at.append(self.now_s)
-                self.attention.looked(picture, self.now_s, self.cost_s)
+                self.attention.note_snapshot(picture, self.now_s, self.cost_s)
             self.now_s += 30
         return self
 
@@ -123,14 +123,14 @@ def test_stable_tasks_trigger_a_snapshot_at_once_and_then_less_often() -> None:
 
     gaps = [after - before for before, after in pairwise(began_at)]
     assert began_at[0] == 0
-    assert gaps[0] == SLOW * STUCK_AFTER_S
+    assert gaps[0] == FIRST_REPEAT * STUCK_AFTER_S
     assert gaps == sorted(gaps)
-    assert gaps[-1] == SLOWEST_S
+    assert gaps[-1] == MAX_GAP_S
 
 
 def test_a_doubtful_finding_triggers_another_snapshot_soon() -> None:
-    attention, picture = Attention(STUCK_AFTER_S, SHARE), frozenset({("w", "a")})
-    attention.looked(picture, 0, 0.0, is_doubtful=True)
+    attention, picture = SnapshotTrigger(STUCK_AFTER_S, SHARE), frozenset({("w", "a")})
+    attention.note_snapshot(picture, 0, 0.0, has_unproven=True)
 
     assert attention.reason(picture, STUCK_AFTER_S - 1) is None
     assert attention.reason(picture, STUCK_AFTER_S)
@@ -153,28 +153,28 @@ def test_a_changed_member_of_a_finding_triggers_a_snapshot_at_once() -> None:
 
 
 def test_a_failed_snapshot_is_retried_less_and_less_often() -> None:
-    attention, picture = Attention(STUCK_AFTER_S, SHARE), frozenset({("w", "a")})
+    attention, picture = SnapshotTrigger(STUCK_AFTER_S, SHARE), frozenset({("w", "a")})
     now_s, waits = 0.0, []
     for _ in range(40):
-        attention.failed(now_s)
+        attention.note_failure(now_s)
         waits.append(next(wait for wait in range(1, 10_000) if attention.reason(picture, now_s + wait)))
         now_s += waits[-1]
 
     assert waits[:3] == [60, 120, 240]
-    assert waits[-1] == SLOWEST_S
-    attention.looked(picture, now_s, 0.0)
-    attention.failed(now_s)
+    assert waits[-1] == MAX_GAP_S
+    attention.note_snapshot(picture, now_s, 0.0)
+    attention.note_failure(now_s)
     assert attention.reason(frozenset({("w", "b")}), now_s + STUCK_AFTER_S)
 
 
 def test_the_reason_is_a_phrase() -> None:
-    attention = Attention(STUCK_AFTER_S, SHARE)
+    attention = SnapshotTrigger(STUCK_AFTER_S, SHARE)
     one = {("driver", (1,))}
     more = one | {("driver", "t", "SUBMITTED_TO_WORKER"), ("w", "t"), ("w", "u"), ("w", (2,))}
 
     assert attention.reason(frozenset(one), 0) == "no progress for 60 s: 1 driver or busy worker"
     assert attention.reason(frozenset(more), 0) == "no progress for 60 s: 2 calls and 2 drivers or busy workers"
-    attention.looked(frozenset({("w", "t")}), 0, 0.0)
+    attention.note_snapshot(frozenset({("w", "t")}), 0, 0.0)
     assert attention.reason(frozenset({("w", "t")}), 300) == (
         "still no progress, 300 s after the last snapshot: 1 call"
     )

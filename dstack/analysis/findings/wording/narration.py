@@ -15,7 +15,7 @@ from dstack.analysis.findings.wording.failures import Failures
 from dstack.analysis.naming import names, sentences
 from dstack.analysis.naming.vertex_details import VertexDetails, details_of
 from dstack.analysis.solve.requirements import targets_of
-from dstack.analysis.stacks.rank_sets import Teams
+from dstack.analysis.stacks.rank_sets import RankSets
 from dstack.diagnosis import FailedBefore, Group, Since, Step, Target, Vertex
 from dstack.vertex_keys import Key
 
@@ -32,7 +32,7 @@ class Narrator:
         self.reduced = reduced
         self.index = reduced.index
         self.vertices = reduced.vertices
-        self.teams = Teams(self.index)
+        self.rank_sets = RankSets(self.index)
         self._failures = Failures(reduced)
         self._sentences: dict[Key, Step] = {}
         self._names: dict[Key, str] = {}

@@ -134,7 +134,7 @@ def _inside(call: SharedCall, narrator: Narrator) -> Step:
 
 
 def _with_ranks(call: SharedCall, narrator: Narrator) -> str:
-    ranks = narrator.teams.slice_of(call.inside)
+    ranks = narrator.rank_sets.rank_set_of(call.inside)
     return words.capitalised(shared_call_in_words(call, f" {ranks.aside}" if ranks else ""))
 
 

@@ -10,7 +10,7 @@ from dstack.probes.node.cpython.memory import ProcessMemory, Unreadable
 from dstack.probes.node.cpython.objects import OWN_VERSION, Objects
 from dstack.probes.node.cpython.saved_layouts import TABLES
 from dstack.probes.node.procfs.proc import File, Mapping, place_in_file
-from dstack.probes.node.wire import ForeignPython, RefusedPython
+from dstack.probes.node.wire import ForeignPython, UnreadablePython
 
 
 class OwnPython:
@@ -46,7 +46,7 @@ class Interpreter:
     """
 
     def __init__(
-        self, foreign: ForeignPython | RefusedPython | None, own: OwnPython, files: dict[File, Mapping]
+        self, foreign: ForeignPython | UnreadablePython | None, own: OwnPython, files: dict[File, Mapping]
     ) -> None:
         self._foreign = foreign
         self._own = own
@@ -54,9 +54,9 @@ class Interpreter:
         self._layout: Layout | None = None
 
     @property
-    def refused(self) -> str | None:
+    def unreadable(self) -> str | None:
         """Why dstack cannot read this Python, if it cannot."""
-        return self._foreign["refused"] if self._foreign and "refused" in self._foreign else None
+        return self._foreign["unreadable"] if self._foreign and "unreadable" in self._foreign else None
 
     def objects(self, memory: ProcessMemory) -> Objects:
         """The objects in the process's memory."""
@@ -90,6 +90,6 @@ class Interpreter:
     def _identified(self) -> ForeignPython | None:
         if self._foreign is None:
             return None
-        if "refused" in self._foreign:
-            raise Unreadable(self._foreign["refused"])
+        if "unreadable" in self._foreign:
+            raise Unreadable(self._foreign["unreadable"])
         return self._foreign

@@ -21,17 +21,17 @@ INSTALL_PYSPY = "Install it there: pip install py-spy."
 class DumpFailed(Exception):
     """py-spy could not read the process: one sentence and, where known, the remedy.
 
-    ``cause`` is one of :data:`dstack.model.Cause`; ``is_refused`` says that a user with more rights could.
+    ``cause`` is one of :data:`dstack.model.Cause`; ``is_denied`` says that a user with more rights could.
     """
 
     def __init__(
-        self, reason: str, remedy: str | None = None, *, cause: str = "other", is_refused: bool = False
+        self, reason: str, remedy: str | None = None, *, cause: str = "other", is_denied: bool = False
     ) -> None:
         super().__init__(reason)
         self.reason = reason
         self.remedy = remedy
-        self.cause = "permission" if is_refused else cause
-        self.is_refused = is_refused
+        self.cause = "permission" if is_denied else cause
+        self.is_denied = is_denied
 
 
 def why_dump_failed(pid: int, stderr: str) -> DumpFailed:
@@ -45,7 +45,7 @@ def why_dump_failed(pid: int, stderr: str) -> DumpFailed:
             return DumpFailed(
                 f"another program is tracing it: {proc.name(tracer)} (pid {tracer})", remedy, cause="permission"
             )
-        return why_refused(pid)
+        return why_denied(pid)
     if re.search("find python version|not a python|find python interpreter|python version", stderr, re.IGNORECASE):
         return DumpFailed(f"py-spy does not recognise it as a Python process: {last_words(stderr)}", cause="unreadable")
     if re.search("stack trace|bad address", stderr, re.IGNORECASE):
@@ -64,35 +64,35 @@ def why_not_started(path: str, error: OSError) -> DumpFailed:
     return DumpFailed(f"py-spy could not be started: {error.strerror}")
 
 
-def why_refused(pid: int) -> DumpFailed:
+def why_denied(pid: int) -> DumpFailed:
     """Which of the kernel's rules forbids reading a process."""
     own, its = proc.status("self"), proc.status(pid)
     scope = proc.ptrace_scope()
     if not its:
-        return DumpFailed("no permission to read the process or its status", ALLOW_ATTACHING, is_refused=True)
+        return DumpFailed("no permission to read the process or its status", ALLOW_ATTACHING, is_denied=True)
     if scope == 3:
         remedy = "Reboot the host with another value of kernel.yama.ptrace_scope."
         reason = "no permission: kernel.yama.ptrace_scope is 3, which forbids it to all users"
         return DumpFailed(reason, remedy, cause="permission")
     if os.geteuid() == 0 or _capabilities(own, "CapEff") & CAP_SYS_PTRACE:
-        return _why_root_is_refused(own, its)
+        return _why_root_is_denied(own, its)
     user = its.get("Uid", "").split()[1:2]
     if user != [str(os.geteuid())]:
         remedy = f"Run dstack as the user who runs Ray (uid {' '.join(user)}) or as root."
-        return DumpFailed("no permission: the process belongs to another user", remedy, is_refused=True)
+        return DumpFailed("no permission: the process belongs to another user", remedy, is_denied=True)
     if proc.owner(pid) not in (None, os.geteuid()):
         remedy = "Run dstack as root: the process forbids reading (prctl PR_SET_DUMPABLE) or was started setuid."
-        return DumpFailed("no permission: the process is not dumpable", remedy, is_refused=True)
+        return DumpFailed("no permission: the process is not dumpable", remedy, is_denied=True)
     if _capabilities(its, "CapPrm") & ~_capabilities(own, "CapPrm"):
         remedy = "Run dstack as root."
-        return DumpFailed("no permission: the process has capabilities that dstack lacks", remedy, is_refused=True)
+        return DumpFailed("no permission: the process has capabilities that dstack lacks", remedy, is_denied=True)
     if scope:
         return DumpFailed(
             f"no permission: kernel.yama.ptrace_scope is {scope}, only root may read other processes",
             _allow(own, ALLOW_ATTACHING),
-            is_refused=True,
+            is_denied=True,
         )
-    return DumpFailed("no permission to read the process", _allow(own, ALLOW_ATTACHING), is_refused=True)
+    return DumpFailed("no permission to read the process", _allow(own, ALLOW_ATTACHING), is_denied=True)
 
 
 def last_words(stderr: str) -> str:
@@ -101,7 +101,7 @@ def last_words(stderr: str) -> str:
     return re.sub(r"^Error: ", "", lines[0])[:300] if lines else "exited without output"
 
 
-def _why_root_is_refused(own: dict[str, str], its: dict[str, str]) -> DumpFailed:
+def _why_root_is_denied(own: dict[str, str], its: dict[str, str]) -> DumpFailed:
     if not _capabilities(own, "CapEff") & CAP_SYS_PTRACE:
         return DumpFailed(
             "no permission: dstack runs without the capability SYS_PTRACE, as in a container",

@@ -12,9 +12,9 @@ from dstack.probes.node.blocked_calls.unproven import unproven_call
 from dstack.probes.node.cpython.memory import open_memory
 from dstack.probes.node.cpython.process import os_thread_id
 from dstack.probes.node.procfs.permissions import DumpFailed
-from dstack.probes.node.pyspy.runner import PySpy, SudoRefused
+from dstack.probes.node.pyspy.runner import PySpy, SudoFailed
 from dstack.probes.node.reading import Problem, ProcessReading, Request, ThreadReading
-from dstack.probes.node.stability import marks_at_rest, marks_of, unchanged
+from dstack.probes.node.stability import marks_of, marks_off_cpu, unchanged
 from dstack.probes.node.stacks.origins import Origins
 from dstack.probes.node.stacks.roles import role_of
 from dstack.probes.node.threads import PythonThread, ShownFrame
@@ -43,11 +43,11 @@ class PySpyReader:
         readings: list[tuple[Threads, dict[int, CallData]]] = []
         still: set[int] = set()
         for attempt in range(ATTEMPTS):
-            before = marks_at_rest(self._request.pid)
+            before = marks_off_cpu(self._request.pid)
             try:
                 threads = self._with_os_ids(self._dump(blocking=False), before)
             except DumpFailed as error:
-                if error.is_refused or isinstance(error, SudoRefused) or attempt == ATTEMPTS - 1:
+                if error.is_denied or isinstance(error, SudoFailed) or attempt == ATTEMPTS - 1:
                     raise
                 continue
             readings.append((threads, shallow_calls(threads) if has_calls else {}))

@@ -86,7 +86,7 @@ class PySpy:
             if isinstance(error, DumpFailed):
                 raise
             if self._prefix:
-                raise SudoRefused(f"sudo timed out after {timeout_s:.1f} s", cause="timeout") from error
+                raise SudoFailed(f"sudo timed out after {timeout_s:.1f} s", cause="timeout") from error
             raise DumpFailed(f"py-spy timed out after {timeout_s:.1f} s", cause="timeout") from error
         except OSError as error:
             raise why_not_started(self.path, error) from error
@@ -99,11 +99,11 @@ class PySpy:
 
     def _why_failed(self, pid: int, stderr: str) -> DumpFailed:
         if self._prefix and not stderr.lstrip().startswith("Error:"):  # py-spy was never started
-            return SudoRefused(f"sudo does not run py-spy: {last_words(stderr)}", cause="permission")
+            return SudoFailed(f"sudo does not run py-spy: {last_words(stderr)}", cause="permission")
         return why_dump_failed(pid, stderr)
 
 
-class SudoRefused(DumpFailed):
+class SudoFailed(DumpFailed):
     """dstack's user may not run py-spy as root without a password."""
 
 

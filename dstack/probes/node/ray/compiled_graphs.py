@@ -100,7 +100,7 @@ def count_of(objects: Objects, address: int, least: int = 0) -> int:
 
 
 def _channel(objects: Objects, address: int) -> ChannelData:
-    """A channel by who writes and reads it, and the refs through which it passes values in shared memory, if it does.
+    """A channel: its writer, its readers, and the refs of its values in shared memory, if it uses that.
 
     ``buffers`` is 0 where it is not known how many values fit in: then the channel may be of a kind not known here.
     """

@@ -82,6 +82,6 @@ def read_tasks(
 
 
 def _if_real(task_id: str | None, title: str) -> str | None:
-    """The task, unless it is the id that a fresh worker has before its first task: that looks like an actor's."""
+    """The task, unless it is the id of a fresh worker before its first task, which has the form of an actor's."""
     is_of_actor = task_id is not None and NO_ACTOR not in (task_id[:16], task_id[16:32])
     return None if is_of_actor and title == IDLE_WORKER else task_id

@@ -1,4 +1,4 @@
-"""The nodes, workers and actors of the cluster, and what each does now."""
+"""The Cluster view: nodes, workers, actors and pending work, with the current activity of each."""
 
 from __future__ import annotations
 
@@ -8,10 +8,11 @@ from typing import ClassVar
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 
-from dstack.analysis.views.inventory import Inventory, Lacking
-from dstack.tui.source import Look
-from dstack.tui.views.base import Place
-from dstack.tui.views.cluster.lines import Lines
+from dstack.analysis.views.analysed_snapshot import AnalysedSnapshot
+from dstack.analysis.views.inventory import Inventory, PendingItem
+from dstack.tui.views.base import SourceLocation
+from dstack.tui.views.cluster.details import ClusterDetails
+from dstack.tui.views.cluster.lines import ClusterLines
 from dstack.tui.views.outline_view import OutlineView
 from dstack.tui.widgets.detail import Detail
 from dstack.tui.widgets.outline import Outline
@@ -34,64 +35,66 @@ class ClusterView(OutlineView):
 
     def __init__(self) -> None:
         super().__init__()
-        self._lines: Lines | None = None
+        self._lines: ClusterLines | None = None
+        self._details: ClusterDetails | None = None
 
     def compose_body(self) -> ComposeResult:
-        """The cluster, and all about the line under the cursor."""
+        """The outline, and the details of the line under the cursor."""
         yield Outline(empty="No nodes in this snapshot.")
         yield Detail()
 
-    def show(self, look: Look) -> None:
-        """Shows the look's cluster, with cursor and folds where they were."""
-        self._lines = Lines(look, Inventory(look.index, look.diagnosis))
+    def show(self, analysed: AnalysedSnapshot) -> None:
+        """Show the cluster; cursor and folds stay."""
+        inventory = Inventory(analysed.merged_index, analysed.diagnosis)
+        self._lines, self._details = ClusterLines(analysed, inventory), ClusterDetails(analysed.merged_index, inventory)
         self._outline.show(self._lines.roots())
-        self._tell()
+        self._show_details()
 
     def on_outline_highlighted(self, _: Outline.Highlighted) -> None:
-        """Tells all about the line."""
-        self._tell()
+        """Show the details of the line."""
+        self._show_details()
 
     def on_outline_chosen(self, event: Outline.Chosen) -> None:
-        """Folds, or goes to the waits of what cannot be unfolded."""
+        """Fold or unfold the line; go to the waits of a line without children."""
         if event.line.has_children:
             event.outline.toggle(event.line)
         else:
             self.action_waits()
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
-        """What the line has not is not offered."""
+        """Disable actions that do not apply to the line."""
         if action == "stack":
-            return self._vertex is not None and not isinstance(self._data, Lacking)
+            return self._vertex is not None and not isinstance(self._data, PendingItem)
         if action == "waits":
             return self._vertex is not None
         return True
 
     def action_stack(self) -> None:
-        """To the stack of what runs there, the worst of a worker's."""
+        """Go to the stack of the execution; to that of the worst state for a worker."""
         if self._vertex is not None:
             self.host.go_to("stacks", self._vertex)
 
     def action_waits(self) -> None:
-        """To its place among the waits."""
+        """Go to its entry in the Waits view."""
         if self._vertex is not None:
             self.host.go_to("waits", self._vertex)
 
     def to_copy(self) -> str | None:
-        """All about the line."""
-        text = "\n".join(text.plain for text in self._lines.told(self._data)) if self._lines else ""
+        """The details of the line."""
+        text = "\n".join(text.plain for text in self._details.texts(self._data)) if self._details else ""
         return text or None
 
-    def to_open(self) -> Place | None:
-        """The line of code at which the execution is."""
-        return self._lines.code(self._data) if self._lines else None
+    def to_open(self) -> SourceLocation | None:
+        """The line of code of the execution."""
+        return self._details.location(self._data) if self._details else None
 
-    def _way_to(self, vertex: Key) -> Sequence[str]:
-        return self._lines.way_to(vertex) if self._lines else ()
+    def _path_to(self, vertex: Key) -> Sequence[str]:
+        return self._lines.path_to(vertex) if self._lines else ()
 
     @property
     def _vertex(self) -> Key | None:
-        return self._lines.vertex(self._data) if self._lines else None
+        return self._details.vertex(self._data) if self._details else None
 
-    def _tell(self) -> None:
-        self.query_one(Detail).tell(self._lines.told(self._data) if self._lines else ())
+    def _show_details(self) -> None:
+        self.query_one(Detail).show(self._details.texts(self._data) if self._details else ())
         self.refresh_bindings()

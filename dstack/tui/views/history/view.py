@@ -1,4 +1,4 @@
-"""The snapshots of this run, and the differences between two of them."""
+"""The History view: the snapshots of this run, and the comparison of two of them."""
 
 from __future__ import annotations
 
@@ -10,25 +10,34 @@ from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.message import Message
 
-from dstack.analysis.views.snapshot_diff import Comparison, Moved, Waited, compare
+from dstack.analysis.views.analysed_snapshot import AnalysedSnapshot
+from dstack.analysis.views.snapshot_diff import ExecutionChange, SnapshotDiff, WaitChange, compare
 from dstack.errors import as_dstack_error
 from dstack.report.safe_text import SafeText
-from dstack.tui.source import Look
-from dstack.tui.views.history.lines import Lines, look_lines
+from dstack.tui.source import NumberedSnapshot
+from dstack.tui.views.history.lines import ComparisonLines, snapshot_lines
 from dstack.tui.views.outline_view import OutlineView
 from dstack.tui.widgets.outline import Outline
 from dstack.tui.widgets.outline_line import Line
 
-Pair = tuple[Look, Look]
+Change = ExecutionChange | WaitChange
+Pair = tuple[NumberedSnapshot, NumberedSnapshot]
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """The comparison of two snapshots, or the reason why they cannot be compared."""
+
+    pair: Pair
+    comparison: SnapshotDiff | None
+    reason: str = ""
 
 
 @dataclass
 class Compared(Message):
-    """Two snapshots have been compared, or cannot be, and why."""
+    """The thread that compares two snapshots has ended."""
 
-    pair: Pair
-    comparison: Comparison | None
-    reason: str = ""
+    result: Result
 
 
 class HistoryView(OutlineView):
@@ -49,99 +58,99 @@ class HistoryView(OutlineView):
         super().__init__()
         self._picked: list[int] = []
         self._pair: Pair | None = None
-        self._result: Compared | None = None
+        self._result: Result | None = None
         self._drawn: object = None
 
     def compose_body(self) -> ComposeResult:
-        """The snapshots, and below them the comparison."""
+        """The snapshots, with the comparison below them."""
         yield Outline(empty="No snapshots yet.")
 
-    def show(self, look: Look) -> None:
-        """Shows the snapshots there are, and compares two."""
+    def show(self, analysed: AnalysedSnapshot) -> None:
+        """Show all snapshots, and compare two of them."""
         self._draw()
 
     def refresh_top(self) -> None:
-        """Tells again what is on top, and whether there are more snapshots, also while the views are frozen."""
+        """Show the status, and new snapshots also while the views are frozen."""
         super().refresh_top()
         if self.is_mounted and self._state() != self._drawn:
             self._draw()
 
     def on_outline_chosen(self, event: Outline.Chosen) -> None:
-        """Picks a snapshot, goes to what a line is about, or folds."""
+        """Pick a snapshot, fold or unfold a line, or go to a wait or an execution."""
         data = event.line.data
-        if isinstance(data, Look):
+        if isinstance(data, NumberedSnapshot):
             self._picked = [*(number for number in self._picked if number != data.number), data.number][-2:]
             self._draw()
         elif event.line.has_children:
             event.outline.toggle(event.line)
-        elif isinstance(data, Waited):
+        elif isinstance(data, WaitChange):
             self._go_to("waits")
-        elif isinstance(data, Moved):
+        elif isinstance(data, ExecutionChange):
             self._go_to("stacks")
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
-        """What the line has not is not offered."""
+        """Disable actions that do not apply to the line."""
         if action == "view":
-            return isinstance(self._data, Look)
+            return isinstance(self._data, NumberedSnapshot)
         if action == "stack":
-            return isinstance(self._data, Moved | Waited)
+            return isinstance(self._data, Change)
         if action == "unpick":
             return bool(self._picked)
         return True
 
     def on_outline_highlighted(self, _: Outline.Highlighted) -> None:
-        """Offers what can be done with the line."""
+        """Enable the actions that apply to the line."""
         self.refresh_bindings()
 
     def action_view(self) -> None:
-        """Shows the snapshot in all views."""
-        if isinstance(self._data, Look):
-            self.host.show_look(self._data)
+        """Show the snapshot in all views."""
+        if isinstance(self._data, NumberedSnapshot):
+            self.host.show_snapshot(self._data)
             self._draw()
 
     def action_stack(self) -> None:
-        """To the stack of what the line is about."""
+        """Go to the stack of the wait or execution."""
         self._go_to("stacks")
 
     def action_unpick(self) -> None:
-        """Compares the last two again."""
+        """Compare the last two again."""
         self._picked = []
         self._draw()
 
     def to_copy(self) -> str | None:
-        """The line."""
+        """The text of the line."""
         line = self._outline.cursor_line
         return line.text.plain if line else None
 
     # Comparing
 
     def _state(self) -> object:
-        looks = tuple(id(look) for look in self.host.looks)
-        return looks, tuple(self._picked), id(self.host.shown)
+        snapshots = tuple(id(snapshot) for snapshot in self.host.snapshots)
+        return snapshots, tuple(self._picked), id(self.host.shown)
 
     def _draw(self) -> None:
-        """Shows what is known by now, and begins to compare what is not compared yet."""
+        """Show the snapshots and the comparison, which is started if the pair is new."""
         self._drawn = self._state()
-        looks = self.host.looks
-        pair = self._chosen(looks)
+        snapshots = self.host.snapshots
+        pair = self._chosen(snapshots)
         if pair is not None and pair != self._pair:
             self._pair, self._result = pair, None
             self._compare(pair)
         self._pair = pair
-        numbers = [look.number for look in pair] if pair else self._picked
-        snapshots = look_lines(looks, numbers, self.host.shown)
-        title = SafeText().append(f"Snapshots: {len(looks)}", "bold").append("  Enter picks one to compare", "dim")
-        self._outline.show([Line("looks", title, snapshots, is_open=True), *self._comparison()])
+        numbers = [snapshot.number for snapshot in pair] if pair else self._picked
+        lines = snapshot_lines(snapshots, numbers, self.host.shown)
+        title = SafeText().append(f"Snapshots: {len(snapshots)}", "bold").append("  Enter picks one to compare", "dim")
+        self._outline.show([Line("snapshots", title, lines, is_open=True), *self._comparison()])
         self.refresh_bindings()
 
-    def _chosen(self, looks: list[Look]) -> Pair | None:
-        """The two that were picked, or one with the latest other, or the last two."""
-        picked = [look for number in self._picked for look in looks if look.number == number]
-        others = [look for look in looks if look not in picked]
+    def _chosen(self, snapshots: list[NumberedSnapshot]) -> Pair | None:
+        """The two that the user picked, or one with the last other, or the last two."""
+        picked = [snapshot for number in self._picked for snapshot in snapshots if snapshot.number == number]
+        others = [snapshot for snapshot in snapshots if snapshot not in picked]
         chosen = [*others[len(others) - (2 - len(picked)) :], *picked] if len(picked) < 2 else picked
         if len(chosen) < 2:
             return None
-        before, after = sorted(chosen, key=lambda look: (look.snapshot.taken_at, look.number))
+        before, after = sorted(chosen, key=lambda snapshot: (snapshot.analysed.snapshot.taken_at, snapshot.number))
         return before, after
 
     def _comparison(self) -> list[Line]:
@@ -150,33 +159,32 @@ class HistoryView(OutlineView):
         if self._result is None:
             return [Line("busy", SafeText("Comparing …", "italic"))]
         if self._result.comparison is None:
-            return [Line("refused", SafeText(f"✖ {self._result.reason}", "yellow"), hang=2)]
-        return list(Lines(*self._pair, self._result.comparison).lines())
+            return [Line("error", SafeText(f"✖ {self._result.reason}", "yellow"), hanging_indent=2)]
+        return list(ComparisonLines(*self._result.pair, self._result.comparison).lines())
 
     @work(thread=True, exclusive=True, exit_on_error=False)
     def _compare(self, pair: Pair) -> None:
-        """Runs in a thread of its own and touches no widget."""
+        """Compare two snapshots. Runs in a thread, so it touches no widget."""
         before, after = pair
         try:
-            self.post_message(Compared(pair, compare(before.analysed, after.analysed)))
+            result = Result(pair, compare(before.analysed, after.analysed))
         except Exception as error:
-            self.post_message(Compared(pair, None, str(as_dstack_error(error))))
+            result = Result(pair, None, str(as_dstack_error(error)))
+        self.post_message(Compared(result))
 
     def on_compared(self, message: Compared) -> None:
-        """Shows a comparison, unless others have been picked meanwhile."""
-        if message.pair == self._pair:
-            self._result = message
+        """Show the comparison unless the user has picked another pair meanwhile."""
+        if message.result.pair == self._pair:
+            self._result = message.result
             self._draw()
 
-    # Going on
-
     def _go_to(self, mode: str) -> None:
-        """Goes to what the line is about, in the snapshot that has it."""
+        """Go to the wait or execution of the line, in the snapshot that contains it."""
         data, result = self._data, self._result
-        if self._pair is None or result is None or result.comparison is None or not isinstance(data, Moved | Waited):
+        if result is None or result.comparison is None or not isinstance(data, Change):
             return
-        look = Lines(*self._pair, result.comparison).look_of(data)
-        if look is not self.host.shown:
-            self.host.show_look(look)
-            self.notify(f"All views now show snapshot #{look.number}; space shows the newest again.")
+        snapshot = ComparisonLines(*result.pair, result.comparison).snapshot_of(data)
+        if snapshot is not self.host.shown:
+            self.host.show_snapshot(snapshot)
+            self.notify(f"All views now show snapshot #{snapshot.number}; space shows the newest again.")
         self.host.go_to(mode, data.vertex)

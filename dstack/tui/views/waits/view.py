@@ -1,4 +1,4 @@
-"""The wait-for graph: cycles, the ends of open chains, and below each its waiters."""
+"""The Waits view: cycles and the ends of open chains, with the waiters of each below it."""
 
 from __future__ import annotations
 
@@ -8,11 +8,12 @@ from typing import ClassVar
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 
-from dstack.analysis.views.wait_tree import Branch, WaitTree
-from dstack.tui.source import Look
-from dstack.tui.views.base import Place
+from dstack.analysis.views.analysed_snapshot import AnalysedSnapshot
+from dstack.analysis.views.wait_tree import WaitBranch, WaitTree
+from dstack.tui.views.base import SourceLocation
 from dstack.tui.views.outline_view import OutlineView
-from dstack.tui.views.waits.lines import Lines
+from dstack.tui.views.waits.details import WaitDetails
+from dstack.tui.views.waits.lines import WaitLines
 from dstack.tui.widgets.detail import Detail
 from dstack.tui.widgets.outline import Outline
 from dstack.vertex_keys import Key
@@ -43,25 +44,25 @@ class WaitsView(OutlineView):
 
     def __init__(self) -> None:
         super().__init__()
-        self._lines: Lines | None = None
+        self._lines: WaitLines | None = None
 
     def compose_body(self) -> ComposeResult:
-        """The tree, and all about the line under the cursor."""
+        """The tree, and the details of the line under the cursor."""
         yield Outline(empty="No waits.")
         yield Detail()
 
-    def show(self, look: Look) -> None:
-        """Shows the look's tree, with cursor and folds where they were."""
-        self._lines = Lines(look, WaitTree(look.index, look.diagnosis))
+    def show(self, analysed: AnalysedSnapshot) -> None:
+        """Show the tree; cursor and folds stay."""
+        self._lines = WaitLines(analysed, WaitTree(analysed.merged_index, analysed.diagnosis), WaitDetails(analysed))
         self._outline.show(self._lines.roots())
-        self._tell()
+        self._show_details()
 
     def on_outline_highlighted(self, _: Outline.Highlighted) -> None:
-        """Tells all about the line."""
-        self._tell()
+        """Show the details of the line."""
+        self._show_details()
 
     def on_outline_chosen(self, event: Outline.Chosen) -> None:
-        """Goes to the own entry of what is only named; else folds, or shows the stack of what has no waiters."""
+        """Go to the waiter's own entry; else fold or unfold the line; else go to the stack."""
         branch = self._branch
         if branch is not None and branch.place != "here":
             self.reveal(branch.first)
@@ -71,7 +72,7 @@ class WaitsView(OutlineView):
             self.action_stack()
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
-        """What the line has not is not offered."""
+        """Disable actions that do not apply to the line."""
         branch = self._branch
         if action in ("target", "target_stack"):
             return branch is not None and branch.edge is not None
@@ -82,41 +83,41 @@ class WaitsView(OutlineView):
         return True
 
     def action_stack(self) -> None:
-        """To the stack of who waits."""
+        """Go to the stack of the waiter."""
         if self._branch is not None:
             self.host.go_to("stacks", self._branch.first)
 
     def action_target(self) -> None:
-        """To the place of what it waits for."""
+        """Go to the entry of the target of the wait."""
         if self._branch is not None and self._branch.edge is not None:
             self.reveal(self._branch.edge.target)
 
     def action_target_stack(self) -> None:
-        """To the stack of what it waits for."""
+        """Go to the stack of the target of the wait."""
         if self._branch is not None and self._branch.edge is not None:
             self.host.go_to("stacks", self._branch.edge.target)
 
     def action_waiter(self) -> None:
-        """To the place of who is only named here."""
+        """Go to the waiter's own entry."""
         if self._branch is not None:
             self.reveal(self._branch.first)
 
     def to_copy(self) -> str | None:
-        """All about the line."""
-        return self._lines.in_words(self._branch) if self._lines and self._branch else None
+        """The details of the line."""
+        return self._lines.details.as_text(self._branch) if self._lines and self._branch else None
 
-    def to_open(self) -> Place | None:
-        """The line of code at which the execution is."""
-        return self._lines.code(self._branch) if self._lines and self._branch else None
+    def to_open(self) -> SourceLocation | None:
+        """The line of code of the execution."""
+        return self._lines.details.location(self._branch) if self._lines and self._branch else None
 
-    def _way_to(self, vertex: Key) -> Sequence[str]:
-        return self._lines.way_to(vertex) if self._lines else ()
+    def _path_to(self, vertex: Key) -> Sequence[str]:
+        return self._lines.path_to(vertex) if self._lines else ()
 
     @property
-    def _branch(self) -> Branch | None:
-        return self._data if isinstance(self._data, Branch) else None
+    def _branch(self) -> WaitBranch | None:
+        return self._data if isinstance(self._data, WaitBranch) else None
 
-    def _tell(self) -> None:
+    def _show_details(self) -> None:
         branch = self._branch
-        self.query_one(Detail).tell(self._lines.told(branch) if self._lines and branch else ())
+        self.query_one(Detail).show(self._lines.details.texts(branch) if self._lines and branch else ())
         self.refresh_bindings()

@@ -9,16 +9,16 @@ from collections.abc import Callable
 import pytest
 from msgspec.structs import replace
 
-from dstack.analysis.evidence.coverage import coverage_of, has_holes, holes_of, seen_workers
-from dstack.analysis.stacks.stack_tree import merge
+from dstack.analysis.evidence.coverage import coverage_gaps, coverage_of, has_coverage_gaps, read_workers
 from dstack.analysis.views.inventory import Inventory
 from dstack.diagnosis import Ratio
 from dstack.model import Failure, Snapshot
 from dstack.report.check_json import check_json
 from dstack.report.text import report_text
 from dstack.tui.host import Status
-from dstack.tui.source import Look
-from dstack.tui.views.stacks.pages import branch_page
+from dstack.tui.source import NumberedSnapshot
+from dstack.tui.views.stacks.branch_page import branch_page
+from dstack.tui.views.stacks.merged_tree import MergedTree
 from dstack.tui.views.top_bar import coverage_line
 from tests.unit.scenes import Scene, SceneProcess
 
@@ -158,28 +158,27 @@ def a_driver_that_does_nothing() -> Snapshot:
 )
 def test_all_counts_agree(taken: Callable[[], Snapshot], seen: int, total: int) -> None:
     snapshot = taken()
-    look = Look.of(1, snapshot)
+    shown = NumberedSnapshot.of(1, snapshot)
 
     assert coverage_of(snapshot).workers == Ratio(observed=seen, total=total)
-    assert f"observed {seen}/{total} workers" in coverage_line(look, Status(), snapshot.taken_at).plain
-    assert f"Observed: {seen} of {total} workers" in report_text(look.analysed)
-    workers = json.loads(check_json(look.analysed))["coverage"]["workers"]
-    assert workers == {"seen": seen, "total": total}
+    assert f"observed {seen}/{total} workers" in coverage_line(shown, Status(), snapshot.taken_at).plain
+    assert f"Observed: {seen} of {total} workers" in report_text(shown.analysed)
+    assert json.loads(check_json(shown.analysed))["coverage"]["workers"] == {"seen": seen, "total": total}
 
-    inventory = Inventory(look.index, look.diagnosis)
+    inventory = Inventory(shown.analysed.merged_index, shown.analysed.diagnosis)
     counts = sum((Counter(inventory.counts(node)) for node in inventory.nodes), Counter())
     assert sum(counts.values()) == total
-    assert counts["not read"] + sum(map(inventory.partly_seen, inventory.nodes)) == total - seen
-    occupants = [one for node in inventory.nodes for one in inventory.occupants(node)]
-    assert Counter(one.doing for one in occupants) == counts
-    assert all(one.trouble for one in occupants if one.worker.worker_id not in seen_workers(snapshot))
+    assert counts["not read"] + sum(map(inventory.partly_read, inventory.nodes)) == total - seen
+    workers = [one for node in inventory.nodes for one in inventory.workers_of(node)]
+    assert Counter(one.activity for one in workers) == counts
+    assert all(one.trouble for one in workers if one.worker.worker_id not in read_workers(snapshot))
 
-    missing = [one for one in look.stacks.missing if one.why == "not read"]
+    missing = [one for one in shown.analysed.stacks.absent_workers if one.why == "not read"]
     assert len(missing) == counts["not read"]
-    root = merge(look.stacks.running().executions)
-    page = " ".join(line.text.plain for line in branch_page(look.stacks, root, root, {}))
+    tree = MergedTree.of(shown.analysed.stacks)
+    page = " ".join(line.text.plain for line in branch_page(tree, tree.root))
     assert ("not read: may be anywhere" in page) == bool(missing)
-    assert has_holes(snapshot, {}) == (seen < total and taken is not one_just_started_and_unreadable)
+    assert has_coverage_gaps(snapshot, {}) == (seen < total and taken is not one_just_started_and_unreadable)
 
 
 def test_every_hole_is_told_with_its_kind() -> None:
@@ -190,7 +189,7 @@ def test_every_hole_is_told_with_its_kind() -> None:
     scene.failures.append(Failure(stage="control plane", reason="no answer", cause="timeout"))
     snapshot = scene.sample().snapshot()
 
-    holes = sorted(map(str, holes_of(snapshot, scene.diagnose().vertices)))
+    holes = sorted(map(str, coverage_gaps(snapshot, scene.diagnose().vertices)))
 
     assert holes == [
         "access: text stack",

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 import pytest
 from msgspec.structs import replace
 
-from dstack.analysis.diagnose import of_interest
-from dstack.analysis.evidence.polling_loops import ENTRIES, find_polls, with_polls_shown
+from dstack.analysis.diagnose import plan_readings
+from dstack.analysis.evidence.polling_loops import ENTRIES, find_polling_loops, with_polls_shown
 from dstack.diagnosis import Diagnosis, Finding
 from dstack.model import Frame
 from tests.unit.scenes import APP, JOB, RAY_WORKER, Call, Scene, SceneCoroutine, SceneProcess
@@ -90,8 +90,8 @@ def test_one_sample_alone_shows_a_wait_that_may_time_out() -> None:
     it = poller()
 
     assert it.scene.diagnose().verdict == "blocked"
-    assert of_interest(it.scene.snapshot()).pollers == {it.actor.worker_id}
-    assert of_interest(it.scene.snapshot()).timeouts_s == (1.0,)
+    assert plan_readings(it.scene.snapshot()).pollers == {it.actor.worker_id}
+    assert plan_readings(it.scene.snapshot()).timeouts_s == (1.0,)
 
 
 def test_its_wait_names_the_place_of_the_loop() -> None:
@@ -114,7 +114,7 @@ def test_readings_without_a_second_sample_show_nothing() -> None:
     for _ in range(5):
         it.scene.read([it.actor])
 
-    assert find_polls(it.scene.snapshot()) == {}
+    assert find_polling_loops(it.scene.snapshot()) == {}
     assert it.scene.diagnose().verdict == "blocked"
 
 
@@ -625,7 +625,7 @@ def test_a_call_that_does_not_end_is_a_wait_and_no_heartbeat() -> None:
 
     assert (finding.confirmed, finding.assumed) == (True, ())
     assert it.driver.key in finding.blocked_behind
-    assert find_polls(it.scene.snapshot()) == {}
+    assert find_polling_loops(it.scene.snapshot()) == {}
 
 
 @pytest.mark.parametrize("count", [1, 2])
@@ -648,7 +648,7 @@ def test_loops_that_alone_use_an_actor_wait_for_nothing_that_must_come(count: in
     diagnosis = watch(scene, *callers)
 
     assert not diagnosis.is_stuck
-    assert set(find_polls(scene.snapshot())) == {caller.key for caller in callers}
+    assert set(find_polling_loops(scene.snapshot())) == {caller.key for caller in callers}
 
 
 # In what follows it is shown at its poll
@@ -664,7 +664,7 @@ def test_a_loop_is_shown_at_its_poll_in_both_samples() -> None:
     it.scene.sample()
     snapshot = it.scene.snapshot()
 
-    shown = with_polls_shown(snapshot, find_polls(snapshot))
+    shown = with_polls_shown(snapshot, find_polling_loops(snapshot))
 
     for sample in shown.samples:
         worker = next(one for one in sample.workers if one.worker_id == it.actor.worker_id)

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 from msgspec.structs import replace
 
-from dstack.analysis.diagnose import diagnose, of_interest
+from dstack.analysis.diagnose import diagnose, plan_readings
 from dstack.diagnosis import Diagnosis
 from dstack.model import Bundle, Failure, Worker
 from tests.unit.scenes import Scene, SceneProcess
@@ -575,7 +575,7 @@ def test_a_process_that_was_not_read_is_read_again_unless_that_would_fail_again(
     reason = Failure(stage="process", reason="not allowed", cause="permission", worker_id=forbidden.worker_id)
     scene.failures.append(reason)
 
-    assert of_interest(scene.snapshot()).workers == {late.worker_id}
+    assert plan_readings(scene.snapshot()).workers == {late.worker_id}
 
 
 def test_a_deadlock_of_processes_that_only_the_second_sample_could_read_is_not_dropped() -> None:

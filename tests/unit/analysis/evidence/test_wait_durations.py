@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from dstack.analysis.diagnose import diagnose, of_interest
+from dstack.analysis.diagnose import diagnose, plan_readings
 from dstack.analysis.naming.names import bounds, lasting
 from dstack.diagnosis import Since, Vertex
 from dstack.model import Snapshot, TaskTimes
@@ -168,7 +168,7 @@ def test_the_tasks_to_ask_about_begin_with_those_that_run_and_wait() -> None:
     for _ in range(10):
         scene.call(scene.left, "extra", by=scene.driver_)
 
-    tasks = of_interest(scene.snapshot()).tasks
+    tasks = plan_readings(scene.snapshot()).tasks
 
     assert tasks[:3] == [call.task.task_id for call in (scene.ping, scene.pong, scene.back)]
     assert len(tasks) == 13

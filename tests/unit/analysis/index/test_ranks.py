@@ -11,7 +11,7 @@ from dstack.analysis.diagnose import diagnose
 from dstack.analysis.index.ranks import LONGEST, NO_RANKS, SHOWN, Ranks, ranks_of
 from dstack.analysis.index.sample_index import SampleIndex
 from dstack.analysis.stacks.app_threads import Execution
-from dstack.analysis.stacks.stack_tree import ByRanks, Words, grouping_in_words, groupings, merge
+from dstack.analysis.stacks.stack_tree import ByRanks, TextFilter, grouping_in_words, groupings, merge
 from dstack.analysis.views.analysed_snapshot import AnalysedSnapshot
 from dstack.analysis.views.thread_pages import Stacks
 from dstack.model import Process, ProcessGroup
@@ -206,8 +206,8 @@ def test_a_filter_takes_ranks_dimensions_and_labels_whole(text: str, ranks: list
     first.known["labels"] = {"stage": "rollout"}
     stacks = stacks_of(scene)
 
-    assert [one.ranks.rank for one in steps(stacks) if Words(text).within(one)] == ranks
-    assert len(stacks.found(Words(text))) == len(ranks)
+    assert [one.ranks.rank for one in steps(stacks) if TextFilter(text).within(one)] == ranks
+    assert len(stacks.found(TextFilter(text))) == len(ranks)
 
 
 # Parts of a run
@@ -229,7 +229,7 @@ def test_a_part_of_a_run_is_named_by_what_only_it_has(is_chosen: Callable[[int],
     stacks = stacks_of(training()[0])
     chosen = [one for one in steps(stacks) if one.ranks.rank is not None and is_chosen(one.ranks.rank)]
 
-    assert stacks.slice(chosen) == words
+    assert stacks.ranks_in_words(chosen) == words
 
 
 def test_a_part_is_not_all_of_a_dimension_where_a_rank_was_not_seen() -> None:
@@ -237,7 +237,7 @@ def test_a_part_is_not_all_of_a_dimension_where_a_rank_was_not_seen() -> None:
     trainers[7].is_unreadable = True
     stacks = stacks_of(scene)
 
-    assert stacks.slice([one for one in steps(stacks) if (one.ranks.rank or 0) >= 4]) == "ranks 4-6"
+    assert stacks.ranks_in_words([one for one in steps(stacks) if (one.ranks.rank or 0) >= 4]) == "ranks 4-6"
 
 
 def test_a_rank_whose_run_is_not_known_belongs_to_the_only_one_of_its_class() -> None:
@@ -245,7 +245,7 @@ def test_a_rank_whose_run_is_not_known_belongs_to_the_only_one_of_its_class() ->
     trainers[3].known["process_groups"] = ()
     stacks = stacks_of(scene)
 
-    assert stacks.slice(steps(stacks)) == "ranks 0-7"
+    assert stacks.ranks_in_words(steps(stacks)) == "ranks 0-7"
 
 
 def test_ranks_of_two_runs_are_not_mixed() -> None:
@@ -255,8 +255,8 @@ def test_ranks_of_two_runs_are_not_mixed() -> None:
         other.runs(scene.call(other, "step", by=scene.procs[0]))
     stacks = stacks_of(scene)
 
-    assert stacks.slice(steps(stacks)) == ""
-    assert stacks.slice([one for one in steps(stacks) if one.ranks.world == WORLD]) == "ranks 0-7"
+    assert stacks.ranks_in_words(steps(stacks)) == ""
+    assert stacks.ranks_in_words([one for one in steps(stacks) if one.ranks.world == WORLD]) == "ranks 0-7"
 
 
 def test_workers_with_the_same_rank_are_not_told_apart_by_it() -> None:
@@ -264,7 +264,7 @@ def test_workers_with_the_same_rank_are_not_told_apart_by_it() -> None:
     for trainer in trainers:
         trainer.known = {"rank": 0}
 
-    assert stacks_of(scene).slice(steps(stacks_of(scene))) == ""
+    assert stacks_of(scene).ranks_in_words(steps(stacks_of(scene))) == ""
 
 
 def labelled(*stages: str) -> tuple[Scene, list[SceneProcess]]:
@@ -281,11 +281,11 @@ def test_labels_alone_name_a_part_unless_another_worker_may_have_them() -> None:
     scene, actors = labelled("rollout", "rollout", "train", "train", "train")
     stacks = stacks_of(scene)
     rollout = [one for one in stacks.running().executions if ("stage", "rollout") in one.ranks.labels]
-    assert stacks.slice(rollout) == "all of stage=rollout"
+    assert stacks.ranks_in_words(rollout) == "all of stage=rollout"
 
     actors[2].is_unreadable = True
     scene.samples = []
-    assert stacks_of(scene).slice(rollout) == ""
+    assert stacks_of(scene).ranks_in_words(rollout) == ""
 
 
 # Outliers
@@ -305,7 +305,7 @@ def test_a_whole_slice_elsewhere_is_an_outlier_though_it_is_not_few() -> None:
 
 
 @pytest.mark.parametrize(
-    "is_elsewhere", [lambda rank: rank in (3, 4), lambda rank: rank >= 4], ids=["no slice", "no most"]
+    "is_elsewhere", [lambda rank: rank in (3, 4), lambda rank: rank >= 4], ids=["no rank set", "no most"]
 )
 def test_two_that_are_no_slice_and_one_half_are_no_outliers(is_elsewhere: Callable[[int], bool]) -> None:
     assert stacks_of(training(is_elsewhere)[0]).outliers() == {}

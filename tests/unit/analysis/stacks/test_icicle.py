@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dstack.analysis.stacks.app_threads import Execution, Place
+from dstack.analysis.stacks.app_threads import Execution, PathStep
 from dstack.analysis.stacks.icicle import Cell, Icicle, Measure, Weights, icicle, weigh_by
-from dstack.analysis.stacks.stack_tree import Branch, merge
+from dstack.analysis.stacks.stack_tree import StackBranch, merge
 from dstack.vertex_keys import Key, ThreadKey
 from tests.unit.analysis.stacks.test_stack_tree import execution, executions
 
@@ -58,7 +58,7 @@ def test_every_branch_with_weight_is_in_one_cell_or_below_a_folded_one(
 ) -> None:
     picture = drawn(everybody, width, by)
     weights = Weights(merge(everybody), weigh_by(by))
-    placed: list[Branch] = []
+    placed: list[StackBranch] = []
     for cell in cells(picture):
         ahead = list(cell.branches)
         placed += ahead
@@ -98,8 +98,8 @@ def test_widths_are_to_scale_by_a_cell(everybody: list[Execution], width: int) -
 def test_what_is_folded_can_be_opened_until_all_was_seen(everybody: list[Execution], width: int) -> None:
     root = merge(everybody)
     weights = Weights(root, weigh_by("executions"))
-    ahead: list[tuple[Branch, ...]] = [(root,)]
-    seen: set[tuple[Place, ...]] = set()
+    ahead: list[tuple[StackBranch, ...]] = [(root,)]
+    seen: set[tuple[PathStep, ...]] = set()
     while ahead:
         top = ahead.pop()
         for cell in cells(icicle(top, weights, width)):
@@ -158,7 +158,7 @@ def test_where_none_of_many_is_wide_enough_some_are_made_so_and_it_says_so() -> 
 
 @pytest.mark.parametrize(("measure", "label", "weight"), [("waiting", "a", 2), ("running", "b", 1)])
 def test_only_those_counted_have_width(measure: Measure, label: str, weight: int) -> None:
-    everybody = [execution(1, "a"), execution(2, "a"), execution(3, "b", "runs"), execution(4, "c", "rests")]
+    everybody = [execution(1, "a"), execution(2, "a"), execution(3, "b", "running"), execution(4, "c", "off CPU")]
 
     picture = drawn(everybody, 80, measure)
 

@@ -10,10 +10,11 @@ from hypothesis import strategies as st
 
 from dstack.analysis.diagnose import diagnose
 from dstack.analysis.index.sample_index import SampleIndex
-from dstack.analysis.stacks.absent_workers import Missing, company, missing
-from dstack.analysis.stacks.app_threads import Doing, Execution, Likeness, Place, Running, running
-from dstack.analysis.stacks.outliers import Marked, Outlier, outliers
-from dstack.analysis.stacks.stack_tree import Branch, Grouping, merge
+from dstack.analysis.stacks.absent_workers import AbsentWorker, absent_workers, branch_peers
+from dstack.analysis.stacks.activity import Activity
+from dstack.analysis.stacks.app_threads import AppExecutions, Execution, PathStep, PeerGroup, running
+from dstack.analysis.stacks.outliers import Outlier, OutlierIndex, outliers
+from dstack.analysis.stacks.stack_tree import Grouping, StackBranch, merge
 from dstack.model import Failure, Frame, Snapshot
 from dstack.snapshot_file import load
 from dstack.vertex_keys import ThreadKey
@@ -21,20 +22,20 @@ from tests.paths import RECORDED_CLUSTERS
 from tests.unit.scenes import RAY_WORKER, Scene, SceneProcess
 from tests.unit.support.random_snapshots import related_snapshots
 
-DOINGS: tuple[Doing, ...] = ("waits", "runs", "rests")
+DOINGS: tuple[Activity, ...] = ("waiting", "running", "off CPU")
 
 
-def execution(number: int, functions: Sequence[str], doing: Doing = "waits", alike: str = "work") -> Execution:
-    path = tuple(Place(function, "app.py", 1, function) for function in functions)
+def execution(number: int, functions: Sequence[str], activity: Activity = "waiting", alike: str = "work") -> Execution:
+    path = tuple(PathStep(function, "app.py", 1, function) for function in functions)
     return Execution(
         key=ThreadKey("", number),
         name=f"work {number}",
         kind=f"task {alike}",
-        likeness=Likeness(alike, "01000000"),
+        peer_group=PeerGroup(alike, "01000000"),
         node=f"node 10.0.0.{number % 3}",
         job="job 01000000",
         worker_id=f"{number}",
-        doing=doing,
+        activity=activity,
         path=path,
     )
 
@@ -44,28 +45,28 @@ def executions() -> st.SearchStrategy[list[Execution]]:
     return st.lists(one, max_size=40).map(lambda drawn: [execution(n, *each) for n, each in enumerate(drawn)])
 
 
-def branches(root: Branch) -> list[Branch]:
+def branches(root: StackBranch) -> list[StackBranch]:
     found = [root]
     for branch in found:
         found += branch.children
     return found
 
 
-def named(root: Branch, *names: str) -> Branch:
+def named(root: StackBranch, *names: str) -> StackBranch:
     """The branch along these names."""
     for name in names:
         (root,) = (child for child in root.children if child.place and child.place.name == name)
     return root
 
 
-def seen(scene: Scene, *, whole: bool = False) -> Running:
+def seen(scene: Scene, *, whole: bool = False) -> AppExecutions:
     snapshot = scene.snapshot()
     return running(SampleIndex(snapshot, snapshot.samples[0]), scene.diagnose().vertices, whole=whole)
 
 
-def lost(scene: Scene) -> tuple[Missing, ...]:
+def lost(scene: Scene) -> tuple[AbsentWorker, ...]:
     snapshot = scene.snapshot()
-    return missing(SampleIndex(snapshot, snapshot.samples[0]), scene.diagnose().vertices, seen(scene).executions)
+    return absent_workers(SampleIndex(snapshot, snapshot.samples[0]), scene.diagnose().vertices, seen(scene).executions)
 
 
 def team(size: int, class_name: str = "Trainer") -> tuple[Scene, SceneProcess, list[SceneProcess]]:
@@ -100,7 +101,7 @@ def test_children_and_who_ends_here_are_all_of_a_branch(everybody: list[Executio
     for branch in branches(merge(everybody)):
         assert branch.own + sum(child.count for child in branch.children) == branch.count
         assert branch.own == sum(len(one.path) == branch.depth for one in branch.executions)
-        assert sum(branch.doing.values()) == branch.count
+        assert sum(branch.activity.values()) == branch.count
         counts = [child.count for child in branch.children]
         assert counts == sorted(counts, reverse=True)
 
@@ -132,11 +133,11 @@ def test_a_path_that_is_gone_leads_as_far_as_there_is_one() -> None:
 
 
 def test_only_those_are_merged_of_whom_it_holds() -> None:
-    everybody = [execution(number, "ab", doing) for number, doing in enumerate(DOINGS)]
+    everybody = [execution(number, "ab", activity) for number, activity in enumerate(DOINGS)]
 
-    root = merge(everybody, where=lambda one: one.doing == "runs")
+    root = merge(everybody, where=lambda one: one.activity == "running")
 
-    assert [one.doing for one in root.executions] == ["runs"]
+    assert [one.activity for one in root.executions] == ["running"]
 
 
 def test_stacks_of_thousands_of_frames_are_merged() -> None:
@@ -191,7 +192,7 @@ def test_who_goes_on_where_most_end_stands_out() -> None:
 @given(executions())
 def test_outliers_are_few_among_those_alike_and_leave_most_at_one_place(everybody: list[Execution]) -> None:
     for odd in outliers(everybody).values():
-        alike = [one for one in everybody if one.likeness == odd.execution.likeness]
+        alike = [one for one in everybody if one.peer_group == odd.execution.peer_group]
         shared = odd.execution.path[: odd.shared]
         assert len(alike) == odd.alike
         assert 2 * odd.most > odd.alike
@@ -204,7 +205,7 @@ def test_outliers_are_few_among_those_alike_and_leave_most_at_one_place(everybod
 def test_the_outliers_of_a_branch_are_those_of_its_executions(everybody: list[Execution]) -> None:
     odd = outliers(everybody)
     root = merge(everybody, by="kind")
-    marked = Marked(root, odd)
+    marked = OutlierIndex(root, odd)
 
     for branch in branches(root):
         assert marked.within(branch) == [one for one in branch.executions if one.key in odd]
@@ -221,8 +222,8 @@ def test_a_path_is_the_users_frames_and_the_call_by_its_name() -> None:
 
     assert named(root, "actor Trainer", "step", "threading.Barrier.wait").count == 1
     assert named(root, "actor Trainer", "step").count == 2
-    assert named(root, "driver train.py", "run", "ray.get").doing == {"waits": 1}
-    assert named(root, "actor Trainer").doing == {"waits": 1, "runs": 1}
+    assert named(root, "driver train.py", "run", "ray.get").activity == {"waiting": 1}
+    assert named(root, "actor Trainer").activity == {"waiting": 1, "running": 1}
 
 
 def test_who_moved_is_in_the_same_branch_as_who_did_not() -> None:
@@ -304,7 +305,7 @@ def test_any_snapshot_has_a_tree(snapshot: Snapshot) -> None:
         root = merge(found.executions, by="kind")
         assert root.count == len(found.executions)
         assert found.left_out >= 0
-        missing(index, vertices, found.executions)
+        absent_workers(index, vertices, found.executions)
 
 
 # Who is missing
@@ -365,11 +366,11 @@ def test_the_company_of_a_branch_is_who_is_there_elsewhere_and_missing() -> None
     root = merge(seen(scene).executions)
     barrier = named(root, "step", "threading.Barrier.wait")
 
-    (trainers,) = company(root, barrier, lost(scene))
+    (trainers,) = branch_peers(root, barrier, lost(scene))
 
     assert (trainers.kind, trainers.here, trainers.all) == ("actor Trainer", 3, 5)
     assert [one.worker_id for one in trainers.elsewhere] == [actors[3].worker_id]
-    assert [one.why for one in trainers.missing] == ["idle"]
+    assert [one.why for one in trainers.absent] == ["idle"]
 
 
 def test_who_does_many_things_elsewhere_is_one() -> None:
@@ -381,6 +382,6 @@ def test_who_does_many_things_elsewhere_is_one() -> None:
     other.begins(scene.call(other, "drain", by=driver)).sleeps()
     root = merge(seen(scene).executions)
 
-    (servers,) = company(root, named(root, "drain"), lost(scene))
+    (servers,) = branch_peers(root, named(root, "drain"), lost(scene))
 
     assert (servers.here, servers.away, len(servers.elsewhere), servers.all) == (1, 1, 3, 2)

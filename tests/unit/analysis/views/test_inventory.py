@@ -7,7 +7,7 @@ from hypothesis import assume, given
 
 from dstack.analysis.diagnose import diagnose
 from dstack.analysis.index.sample_index import SampleIndex
-from dstack.analysis.views.inventory import Inventory, Occupant, alike
+from dstack.analysis.views.inventory import Inventory, WorkerSummary, group_similar_workers
 from dstack.model import Bundle, Failure, Snapshot
 from dstack.snapshot_file import load
 from tests.paths import RECORDED_CLUSTERS
@@ -20,33 +20,36 @@ def inventory_of(snapshot: Snapshot) -> Inventory:
     return Inventory(SampleIndex(snapshot, snapshot.samples[0]), diagnose(snapshot))
 
 
-def occupants_of(scene: Scene) -> dict[str, Occupant]:
+def occupants_of(scene: Scene) -> dict[str, WorkerSummary]:
     inventory = inventory_of(scene.snapshot())
-    return {one.worker.worker_id: one for node in inventory.nodes for one in inventory.occupants(node)}
+    return {one.worker.worker_id: one for node in inventory.nodes for one in inventory.workers_of(node)}
 
 
 def texts(inventory: Inventory, worker_id: str) -> list[str]:
-    return [deed.text for deed in inventory.deeds(worker_id)]
+    return [group.text for group in inventory.executions(worker_id)]
 
 
 def hold(snapshot: Snapshot) -> None:
     """What is true of every inventory."""
     inventory = inventory_of(snapshot)
     known = {node.node_id for node in snapshot.nodes}
-    found = [one for node in inventory.nodes for one in inventory.occupants(node)]
+    found = [one for node in inventory.nodes for one in inventory.workers_of(node)]
     if len(known) == len(snapshot.nodes):
         assert len(found) == sum(worker.node_id in known for worker in snapshot.workers)
     for node in inventory.nodes:
-        occupants = inventory.occupants(node)
-        assert sum(inventory.counts(node).values()) == len(occupants)
-        assert sum(map(len, alike(occupants))) == len(occupants)
-        inventory.amounts(node), inventory.residents(node), inventory.dead_actors(node)
+        workers = inventory.workers_of(node)
+        assert sum(inventory.counts(node).values()) == len(workers)
+        assert sum(map(len, group_similar_workers(workers))) == len(workers)
+        inventory.resources.amounts(node), inventory.resources.placement_groups_on(node), inventory.dead_actors(node)
     for one in found:
-        deeds = inventory.deeds(one.worker.worker_id)
-        assert sum(deed.count for deed in deeds) == sum(one.counts.values()) or one.doing in ("idle", "not read")
+        activities = inventory.executions(one.worker.worker_id)
+        assert sum(group.count for group in activities) == sum(one.counts.values()) or one.activity in (
+            "idle",
+            "not read",
+        )
         inventory.held_by(one.worker.worker_id)
-    lacking = inventory.lacking()
-    assert all(one.count == len(one.alike) for one in lacking)
+    pending_items = inventory.pending_items()
+    assert all(one.count == len(one.similar) for one in pending_items)
 
 
 @given(related_snapshots())
@@ -66,7 +69,7 @@ def test_a_node_shows_what_is_used_and_free() -> None:
     scene.driver(node)
 
     inventory = inventory_of(scene.snapshot())
-    amounts = inventory.amounts(inventory.nodes[0])
+    amounts = inventory.resources.amounts(inventory.nodes[0])
 
     assert [amount.words for amount in amounts] == [
         "CPU 3 of 4 used, 1 free",
@@ -81,7 +84,7 @@ def test_what_a_node_did_not_tell_is_not_known() -> None:
     del scene.available[node.node_id]
     inventory = inventory_of(scene.snapshot())
 
-    assert [amount.words for amount in inventory.amounts(node)] == ["CPU 4, use unknown"]
+    assert [amount.words for amount in inventory.resources.amounts(node)] == ["CPU 4, use unknown"]
 
 
 def test_each_worker_shows_what_it_does() -> None:
@@ -100,8 +103,8 @@ def test_each_worker_shows_what_it_does() -> None:
     found = occupants_of(scene)
     inventory = inventory_of(scene.snapshot())
 
-    doings = {proc.worker_id: found[proc.worker_id].doing for proc in scene.procs}
-    assert doings == {
+    activities = {proc.worker_id: found[proc.worker_id].activity for proc in scene.procs}
+    assert activities == {
         driver.worker_id: "waiting",
         clerk.worker_id: "waiting",
         worker.worker_id: "running",
@@ -121,9 +124,14 @@ def test_a_deed_is_at_its_line() -> None:
     _, worker = scene.run("work", by=scene.driver())
     worker.threads[0].line = 7
 
-    (deed,) = inventory_of(scene.snapshot()).deeds(worker.worker_id)
+    (group,) = inventory_of(scene.snapshot()).executions(worker.worker_id)
 
-    assert (deed.vertex, deed.file, deed.line, deed.source) == (worker.key, "/srv/app/app.py", 7, "return work_of(me)")
+    assert (group.vertex, group.file, group.line, group.source) == (
+        worker.key,
+        "/srv/app/app.py",
+        7,
+        "return work_of(me)",
+    )
 
 
 def test_who_is_in_a_deadlock_or_behind_one_is_stuck() -> None:
@@ -162,7 +170,7 @@ def test_alike_workers_are_told_as_one() -> None:
         worker.gets(busy)
     inventory = inventory_of(scene.snapshot())
 
-    groups = alike(inventory.occupants(inventory.nodes[0]))
+    groups = group_similar_workers(inventory.workers_of(inventory.nodes[0]))
 
     assert sorted(len(group) for group in groups) == [1, 1, 1, 4]
 
@@ -176,10 +184,10 @@ def test_alike_coroutines_are_told_as_one() -> None:
         coro.line = 5
         coro.awaits(busy)
 
-    (deed,) = inventory_of(scene.snapshot()).deeds(server.worker_id)
+    (group,) = inventory_of(scene.snapshot()).executions(server.worker_id)
 
-    assert deed.count == 4
-    assert deed.doing == "waiting"
+    assert group.count == 4
+    assert group.activity == "waiting"
 
 
 def test_a_coroutine_that_was_not_read_is_unreadable() -> None:
@@ -191,7 +199,7 @@ def test_a_coroutine_that_was_not_read_is_unreadable() -> None:
 
     found = occupants_of(scene)[server.worker_id]
 
-    assert found.doing == "unreadable"
+    assert found.activity == "unreadable"
     assert "is unreadable" in texts(inventory_of(scene.snapshot()), server.worker_id)[0]
 
 
@@ -204,8 +212,8 @@ def test_a_placement_group_shows_its_bundles_and_what_is_free_in_them() -> None:
     scene.available[node.node_id][f"CPU_group_{group.placement_group_id}"] = 1.0
     inventory = inventory_of(scene.snapshot())
 
-    (here,) = inventory.residents(node)
-    (there,) = inventory.residents(other)
+    (here,) = inventory.resources.placement_groups_on(node)
+    (there,) = inventory.resources.placement_groups_on(other)
 
     assert (here.bundles, [amount.words for amount in here.amounts]) == ((0, 2), ["CPU 3 of 4 used, 1 free"])
     assert (there.bundles, [amount.words for amount in there.amounts]) == ((1,), ["CPU 2 of 2 used, 0 free"])
@@ -222,14 +230,14 @@ def test_what_is_pending_says_what_it_lacks_and_alike_is_told_once() -> None:
     creation = scene.pending_actor("Trainer", driver, GPU=1.0)[1].becomes(state="PENDING_NODE_ASSIGNMENT")
     scene.group("PENDING", Bundle(resources={"CPU": 1.0}), name="trainers")
 
-    lacking = {one.text: one for one in inventory_of(scene.snapshot()).lacking()}
+    pending_items = {one.text: one for one in inventory_of(scene.snapshot()).pending_items()}
 
-    told = {text: (one.what, one.count, one.is_stuck) for text, one in lacking.items()}
+    told = {text: (one.what, one.count, one.is_stuck) for text, one in pending_items.items()}
     assert told["next waits for CPU, held by holder"] == ("task", 20, False)
     assert told["huge asks for 64 CPU, but the most a node has is 1 CPU"] == ("task", 1, True)
     assert ("actor", 1, True) in told.values()
     assert told["placement group trainers waits for CPU, held by holder"] == ("placement group", 1, False)
-    assert {one.vertex for one in lacking.values()} > {creation.key}
+    assert {one.vertex for one in pending_items.values()} > {creation.key}
 
 
 def test_queued_calls_are_told_with_their_actor_and_not_as_pending() -> None:
@@ -238,7 +246,7 @@ def test_queued_calls_are_told_with_their_actor_and_not_as_pending() -> None:
     calls = [scene.call(clerk, "stamp", by=driver) for _ in range(3)]
     clerk.runs(calls[0])
 
-    assert inventory_of(scene.snapshot()).lacking() == ()
+    assert inventory_of(scene.snapshot()).pending_items() == ()
 
 
 def test_dead_nodes_come_last_and_dead_actors_are_listed() -> None:

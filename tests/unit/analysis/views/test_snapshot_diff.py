@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from dstack.analysis.views.analysed_snapshot import AnalysedSnapshot
-from dstack.analysis.views.snapshot_diff import Comparison, compare
+from dstack.analysis.views.snapshot_diff import SnapshotDiff, compare
 from dstack.diagnosis import Since
 from dstack.errors import UsageError
 from dstack.model import Failure, Snapshot
@@ -36,14 +36,14 @@ def again(scene: Scene, later_s: float = LATER_S) -> Snapshot:
     return replace(scene.sample().second_sample().snapshot(), taken_at=TAKEN_AT + later_s)
 
 
-def became(scene: Scene, change: Callable[[], object] = lambda: None) -> Comparison:
+def became(scene: Scene, change: Callable[[], object] = lambda: None) -> SnapshotDiff:
     """What is told of a scene that is looked at, changed, and looked at again."""
     before = taken(again(scene, 0.0))
     change()
     return compare(before, taken(again(scene)))
 
 
-def changes(comparison: Comparison) -> dict[Key, set[str]]:
+def changes(comparison: SnapshotDiff) -> dict[Key, set[str]]:
     """By vertex: what became of the execution."""
     found: dict[Key, set[str]] = {}
     for moved in comparison.executions:
@@ -51,7 +51,7 @@ def changes(comparison: Comparison) -> dict[Key, set[str]]:
     return found
 
 
-def waits(comparison: Comparison) -> dict[Key, set[str]]:
+def waits(comparison: SnapshotDiff) -> dict[Key, set[str]]:
     """By vertex: what became of its wait."""
     found: dict[Key, set[str]] = {}
     for wait in comparison.waits:
@@ -59,7 +59,7 @@ def waits(comparison: Comparison) -> dict[Key, set[str]]:
     return found
 
 
-def has_not_changed(comparison: Comparison) -> bool:
+def has_not_changed(comparison: SnapshotDiff) -> bool:
     told = {
         change for found in (changes(comparison), waits(comparison)) for which in found.values() for change in which
     }

@@ -6,8 +6,8 @@ from hypothesis import given
 
 from dstack.analysis.diagnose import diagnose
 from dstack.analysis.index.sample_index import SampleIndex
-from dstack.analysis.stacks.stack_tree import Words
-from dstack.analysis.views.thread_pages import MAX_ONWARD, Stack, Stacks
+from dstack.analysis.stacks.stack_tree import TextFilter
+from dstack.analysis.views.thread_pages import MAX_DEPENDENCIES, StackPage, Stacks
 from dstack.model import Failure, Snapshot
 from dstack.snapshot_file import load
 from dstack.vertex_keys import Key, ThreadKey, UnknownKey
@@ -21,7 +21,7 @@ def stacks_of(scene: Scene) -> Stacks:
     return Stacks(SampleIndex(snapshot, snapshot.samples[0]), diagnose(snapshot).vertices)
 
 
-def page(scene: Scene, key: Key) -> Stack:
+def page(scene: Scene, key: Key) -> StackPage:
     found = stacks_of(scene).stack(key)
     assert found is not None
     return found
@@ -50,13 +50,13 @@ def test_a_process_has_its_threads_apart_from_those_of_ray() -> None:
     actor.runs(call)
     actor.thread("listener", "ray").is_in_ray = True
 
-    residents = stacks_of(scene).residents(actor.worker)
+    process_threads = stacks_of(scene).process_threads(actor.worker)
 
-    assert [(thread.name, thread.doing, thread.words) for thread in residents.strands] == [
-        ("Clerk.stamp", "runs", "stamp")
+    assert [(thread.name, thread.activity, thread.words) for thread in process_threads.strands] == [
+        ("Clerk.stamp", "running", "stamp")
     ]
-    assert [thread.name for thread in residents.others] == ['thread "listener"']
-    assert residents.trouble == ""
+    assert [thread.name for thread in process_threads.others] == ['thread "listener"']
+    assert process_threads.trouble == ""
 
 
 def test_a_strand_says_in_brief_for_what_it_waits() -> None:
@@ -66,9 +66,9 @@ def test_a_strand_says_in_brief_for_what_it_waits() -> None:
     clerk.runs(calls[0])
     driver.gets(*calls)
 
-    (thread,) = stacks_of(scene).residents(driver.worker).strands
+    (thread,) = stacks_of(scene).process_threads(driver.worker).strands
 
-    assert thread.doing == "waits"
+    assert thread.activity == "waiting"
     assert thread.words.startswith("ray.get → Clerk.stamp")
     assert thread.words.endswith("(+2 more)")
 
@@ -82,8 +82,8 @@ def test_a_process_without_stacks_says_why() -> None:
     scene.failures.append(Failure(stage="stacks", reason="no ptrace", pid=worker.pid, node_id=worker.node_id))
     stacks = stacks_of(scene)
 
-    assert stacks.residents(idle.worker).trouble == "is idle"
-    assert stacks.residents(hidden.worker).trouble == "was not read: no ptrace"
+    assert stacks.process_threads(idle.worker).trouble == "is idle"
+    assert stacks.process_threads(hidden.worker).trouble == "was not read: no ptrace"
 
 
 def test_what_works_for_its_library_alone_is_not_called_idle() -> None:
@@ -91,7 +91,7 @@ def test_what_works_for_its_library_alone_is_not_called_idle() -> None:
     controller = scene.actor("ServeController", name="SERVE_CONTROLLER_ACTOR")
     controller.runs(scene.call(controller, "run_control_loop", by=scene.driver()))
 
-    assert stacks_of(scene).residents(controller.worker).trouble == "runs only code of its library"
+    assert stacks_of(scene).process_threads(controller.worker).trouble == "runs only code of its library"
 
 
 def test_a_page_leads_on_to_who_makes_the_ref_on_another_node() -> None:
@@ -102,13 +102,13 @@ def test_a_page_leads_on_to_who_makes_the_ref_on_another_node() -> None:
     driver.gets(call)
 
     first = page(scene, driver.key)
-    (onward,) = first.onward
-    then = page(scene, onward.keys[0])
+    (dependencies,) = first.dependencies
+    then = page(scene, dependencies.keys[0])
 
     assert (first.call, first.call_at) == ("ray.get", 0)
     assert then.key == worker.key
     assert far.ip in then.place
-    assert then.onward == ()
+    assert then.dependencies == ()
     assert stacks_of(scene).path_to(worker.key) == (far.node_id, worker.worker_id)
 
 
@@ -119,11 +119,11 @@ def test_what_is_pending_is_a_page_without_frames_that_leads_on() -> None:
     clerk.runs(running)
     driver.gets(queued)
 
-    then = page(scene, page(scene, driver.key).onward[0].keys[0])
+    then = page(scene, page(scene, driver.key).dependencies[0].keys[0])
 
     assert then.runs == ()
     assert "is queued behind" in then.sentence
-    assert then.onward[0].keys == (clerk.key,)
+    assert then.dependencies[0].keys == (clerk.key,)
 
 
 def test_frames_of_others_stand_aside_from_the_users_and_the_call() -> None:
@@ -134,7 +134,7 @@ def test_frames_of_others_stand_aside_from_the_users_and_the_call() -> None:
     found = stacks.stack(ThreadKey(driver.worker_id, driver.pid))
 
     assert found
-    assert [(run.is_aside, len(run.frames)) for run in found.runs] == [(False, 1), (True, 6), (False, 1)]
+    assert [(run.is_foldable, len(run.frames)) for run in found.runs] == [(False, 1), (True, 6), (False, 1)]
     assert (found.call, found.call_at) == ("DeploymentResponse.result", 0)
 
 
@@ -162,12 +162,12 @@ def test_there_is_no_page_of_what_is_not_there() -> None:
 def test_of_very_many_only_so_many_are_told_and_the_rest_counted() -> None:
     scene = Scene()
     driver = scene.driver()
-    calls = [scene.run(f"work{number}", by=driver)[0] for number in range(MAX_ONWARD + 5)]
+    calls = [scene.run(f"work{number}", by=driver)[0] for number in range(MAX_DEPENDENCIES + 5)]
     driver.gets(*calls)
 
     found = page(scene, driver.key)
 
-    assert (len(found.onward), found.left_out) == (MAX_ONWARD, 5)
+    assert (len(found.dependencies), found.left_out) == (MAX_DEPENDENCIES, 5)
 
 
 def test_words_are_found_in_processes_their_stacks_and_both() -> None:
@@ -178,11 +178,11 @@ def test_words_are_found_in_processes_their_stacks_and_both() -> None:
         clerk.runs(scene.call(clerk, "stamp", by=driver))
     stacks = stacks_of(scene)
 
-    assert stacks.found(Words("driver")) == {driver.worker_id: set()}
-    assert stacks.found(Words('CLERK "left"')) == {clerks[0].worker_id: set()}
-    assert stacks.found(Words("app.py stamp")) == {clerk.worker_id: {clerk.key} for clerk in clerks}
-    assert stacks.found(Words('stamp "right"')) == {clerks[1].worker_id: {clerks[1].key}}
-    assert stacks.found(Words("nobody")) == {}
+    assert stacks.found(TextFilter("driver")) == {driver.worker_id: set()}
+    assert stacks.found(TextFilter('CLERK "left"')) == {clerks[0].worker_id: set()}
+    assert stacks.found(TextFilter("app.py stamp")) == {clerk.worker_id: {clerk.key} for clerk in clerks}
+    assert stacks.found(TextFilter('stamp "right"')) == {clerks[1].worker_id: {clerks[1].key}}
+    assert stacks.found(TextFilter("nobody")) == {}
 
 
 @given(related_snapshots())
@@ -192,8 +192,8 @@ def test_any_snapshot_has_pages(snapshot: Snapshot) -> None:
     stacks = Stacks(SampleIndex(snapshot, snapshot.samples[0]), diagnose(snapshot).vertices)
     for node in stacks.nodes:
         for worker in stacks.workers_on(node):
-            residents = stacks.residents(worker)
-            for thread in (*residents.strands, *residents.others):
+            process_threads = stacks.process_threads(worker)
+            for thread in (*process_threads.strands, *process_threads.others):
                 assert stacks.stack(thread.key) is not None
     for key in stacks.vertices:
         assert stacks.stack(key) is not None

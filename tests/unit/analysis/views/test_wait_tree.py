@@ -8,7 +8,7 @@ from hypothesis import assume, given
 from dstack.analysis.diagnose import diagnose
 from dstack.analysis.index.sample_index import SampleIndex
 from dstack.analysis.solve.requirements import targets_of
-from dstack.analysis.views.wait_tree import Branch, WaitTree
+from dstack.analysis.views.wait_tree import WaitBranch, WaitTree
 from dstack.diagnosis import Diagnosis
 from dstack.model import Snapshot
 from dstack.snapshot_file import load
@@ -25,7 +25,7 @@ def tree_of(snapshot: Snapshot) -> tuple[WaitTree, Diagnosis]:
     return WaitTree(SampleIndex(snapshot, snapshot.samples[0]), diagnosis), diagnosis
 
 
-def branches(tree: WaitTree) -> list[Branch]:
+def branches(tree: WaitTree) -> list[WaitBranch]:
     """All of them, from the top down."""
     ahead, found = list(reversed(tree.roots)), []
     while ahead:

@@ -70,8 +70,8 @@ def test_a_blocked_reading_fails_only_its_node(released: threading.Event, monkey
     monkeypatch.setattr(node_readers, "OVERRUN_S", 0.1)
 
     with ClusterProbe(None, Options(), lambda _: None) as probe:
-        probe.look(0.2)
-        probe.look_again([WORKER], 0.2)
+        probe.take_first_sample(0.2)
+        probe.take_second_sample([WORKER], 0.2)
         taken = probe.snapshot()
 
     assert [(one.stage, one.reason, one.node_id) for one in taken.failures] == [

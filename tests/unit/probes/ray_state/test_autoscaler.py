@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import pytest
 from ray.core.generated import autoscaler_pb2
 
-from dstack.probes.connection.rpc import Refused
+from dstack.probes.connection.rpc import CallFailure
 from dstack.probes.ray_state.autoscaler import active
 
 NODE = "fe7512b43181b5aa2bf352d9b8466d9d0015beb05e2700aec7c9858a"
@@ -63,4 +63,4 @@ def test_pending_instances_mean_an_autoscaler() -> None:
 
 
 def test_a_cluster_that_does_not_answer_may_have_an_autoscaler() -> None:
-    assert "if there is one" in (active(Refused("no answer within 3.0 s"), NOTHING) or "")
+    assert "if there is one" in (active(CallFailure("no answer within 3.0 s"), NOTHING) or "")

@@ -11,7 +11,7 @@ import pytest
 from dstack.model import FailedTask, Job, Ref, Sample, Task
 from dstack.probes.connection.connect import Cluster
 from dstack.probes.connection.ray_stubs import common_pb2, gcs_pb2, gcs_service_pb2
-from dstack.probes.connection.rpc import Call, Refused
+from dstack.probes.connection.rpc import Call, CallFailure
 from dstack.probes.ray_state import ended_tasks
 from dstack.probes.ray_state.ended_tasks import MAX_EXCLUDED, ask_ended_tasks
 from dstack.probes.record import Record
@@ -78,7 +78,7 @@ def test_the_newest_dead_jobs_are_left_out_by_the_gcs(monkeypatch: pytest.Monkey
 
 def test_a_missing_reply_keeps_the_other(monkeypatch: pytest.MonkeyPatch) -> None:
     failed = gcs_service_pb2.GetTaskEventsReply(events_by_task=[row(LIVE, "FAILED")])
-    late = Refused("no answer within 1.0 s", "timeout")
+    late = CallFailure("no answer within 1.0 s", "timeout")
 
     found = asked(monkeypatch, Gcs(FAILED=failed, FINISHED=late))
     neither = asked(monkeypatch, Gcs(FAILED=late, FINISHED=late))

@@ -10,7 +10,7 @@ from hypothesis import event, given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from dstack.analysis.diagnose import of_interest
+from dstack.analysis.diagnose import plan_readings
 from dstack.diagnosis import Diagnosis, Finding
 from tests.fuzzing.effort import examples
 from tests.unit.scenes import JOB, Call, Scene, SceneProcess
@@ -69,7 +69,7 @@ def test_those_in_it_are_looked_at_again() -> None:
     scene.worker()
     driver, gate, _ = scene.procs
 
-    assert of_interest(scene.snapshot()).workers == {driver.worker_id, gate.worker_id}
+    assert plan_readings(scene.snapshot()).workers == {driver.worker_id, gate.worker_id}
 
 
 def test_full_slots_on_one_condition_hold_up_the_call_that_would_end_it() -> None:

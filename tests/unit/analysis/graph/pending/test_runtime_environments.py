@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
-from dstack.analysis.diagnose import diagnose, of_interest
+from dstack.analysis.diagnose import diagnose, plan_readings
 from dstack.diagnosis import Diagnosis
 from dstack.model import EnvironmentSetup
 from dstack.probes.ray_state.core_workers import environment_parts
@@ -92,7 +92,7 @@ def test_a_task_that_waits_for_resources_that_are_held_waits_for_their_holders()
 
 
 def test_installations_are_looked_for_only_where_something_may_wait_for_them() -> None:
-    asked = [of_interest(pending(environment)[0].snapshot()).waits_to_start for environment in (PIP, (), ("config",))]
+    asked = [plan_readings(pending(environment)[0].snapshot()).waits_to_start for environment in (PIP, (), ("config",))]
 
     assert asked == [True, False, False]
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from dstack.analysis.diagnose import of_interest
+from dstack.analysis.diagnose import plan_readings
 from dstack.analysis.views.analysed_snapshot import AnalysedSnapshot
 from dstack.diagnosis import Diagnosis, Finding
 from dstack.model import FailedTask, ProcessGroup
@@ -380,7 +380,7 @@ def test_when_the_library_gives_up_differs_by_the_clock() -> None:
 
 def test_a_call_that_polls_is_one_call_under_an_assumption() -> None:
     it = gang(2).collect((0,), mark="").collect((1,), "barrier")
-    assert it.ranks[0].worker_id in of_interest(it.scene.sample().snapshot()).pollers
+    assert it.ranks[0].worker_id in plan_readings(it.scene.sample().snapshot()).pollers
 
     finding = only(it.scene.read().second_sample().diagnose())
 
@@ -401,7 +401,7 @@ def test_a_call_that_polls_and_was_seen_elsewhere_is_not_one() -> None:
 def test_what_may_be_stuck_is_watched_for_a_while() -> None:
     it, _, _ = with_reward()
 
-    assert of_interest(it.scene.sample().snapshot()).may_stand_still
+    assert plan_readings(it.scene.sample().snapshot()).may_stand_still
 
 
 # Members that run nothing

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from dstack.analysis.diagnose import of_interest
+from dstack.analysis.diagnose import plan_readings
 from dstack.analysis.graph.builder import MANY
 from dstack.analysis.graph.resources.label_selectors import match as labels_match
 from dstack.analysis.graph.resources.placement_groups import cannot_hold
@@ -244,7 +244,7 @@ def test_what_seems_free_is_looked_at_again() -> None:
     driver = scene.driver()
     pending(scene, driver, CPU=1.0)
 
-    assert of_interest(scene.snapshot()).workers == {driver.worker_id}
+    assert plan_readings(scene.snapshot()).workers == {driver.worker_id}
 
 
 def test_who_asks_for_nothing_has_not_been_placed_yet() -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from dstack.probes.node.procfs import proc
-from dstack.probes.node.procfs.permissions import CAP_SYS_PTRACE, why_dump_failed, why_refused
+from dstack.probes.node.procfs.permissions import CAP_SYS_PTRACE, why_denied, why_dump_failed
 
 PID = os.getpid()
 ALL = f"{(1 << 41) - 1:x}"
@@ -48,46 +48,46 @@ def root(capabilities: str = ALL, seccomp: str = "0") -> dict[str, str]:
 def test_yama_is_named_with_its_sysctl(shows: Shows) -> None:
     shows(uid=1000, own=user(), its_uid=1000, ptrace=1)
 
-    refused = why_refused(PID)
+    refused = why_denied(PID)
 
     assert "kernel.yama.ptrace_scope is 1" in refused.reason
     assert "sysctl kernel.yama.ptrace_scope=0" in str(refused.remedy)
-    assert refused.is_refused
+    assert refused.is_denied
 
 
 def test_an_irreversible_yama_setting_has_another_remedy(shows: Shows) -> None:
     shows(uid=0, own=root(), its_uid=0, ptrace=3)
 
-    assert "ptrace_scope is 3" in why_refused(PID).reason
-    assert not why_refused(PID).is_refused
+    assert "ptrace_scope is 3" in why_denied(PID).reason
+    assert not why_denied(PID).is_denied
 
 
 def test_the_remedy_for_yama_in_a_container_is_the_capability(shows: Shows, monkeypatch: pytest.MonkeyPatch) -> None:
     shows(uid=1000, own=user(WITHOUT), its_uid=1000, ptrace=1)
-    assert "docker run --cap-add=SYS_PTRACE" in str(why_refused(PID).remedy)
+    assert "docker run --cap-add=SYS_PTRACE" in str(why_denied(PID).remedy)
 
     monkeypatch.setenv("KUBERNETES_SERVICE_HOST", "10.0.0.1")
-    assert "securityContext" in str(why_refused(PID).remedy)
+    assert "securityContext" in str(why_denied(PID).remedy)
 
 
 def test_reasons_for_root_are_specific(shows: Shows) -> None:
     shows(uid=0, own=root(WITHOUT), its_uid=0)
-    assert "without the capability SYS_PTRACE" in why_refused(PID).reason
+    assert "without the capability SYS_PTRACE" in why_denied(PID).reason
 
     shows(uid=0, own=root(seccomp="2"), its_uid=0)
-    assert "seccomp" in why_refused(PID).reason
+    assert "seccomp" in why_denied(PID).reason
 
     shows(uid=0, own=root(), its_uid=0)
-    assert "user namespace" in why_refused(PID).reason
+    assert "user namespace" in why_denied(PID).reason
 
 
 def test_the_owner_of_a_process_is_checked_before_its_capabilities(shows: Shows) -> None:
     shows(uid=1000, own=user(), its_uid=1001, its=ALL, ptrace=1)
-    assert "belongs to another user" in why_refused(PID).reason
-    assert "uid 1001" in str(why_refused(PID).remedy)
+    assert "belongs to another user" in why_denied(PID).reason
+    assert "uid 1001" in str(why_denied(PID).remedy)
 
     shows(uid=1000, own=user(), its_uid=1000, its=ALL, ptrace=0)
-    assert "capabilities that dstack lacks" in why_refused(PID).reason
+    assert "capabilities that dstack lacks" in why_denied(PID).reason
 
 
 def test_other_messages_of_pyspy_are_passed_on() -> None:

@@ -27,7 +27,7 @@ from dstack.probes.node.serialiser import Serialiser
 from dstack.probes.node.stacks.origins import Origins
 from dstack.probes.node.stacks.table import StackTable
 from dstack.probes.node.threads import PythonThread, ShownFrame
-from dstack.probes.node.wire import Answer, Options, RefusedPython, Target
+from dstack.probes.node.wire import Answer, Options, Target, UnreadablePython
 from dstack.probes.node_access.answers import validated
 from dstack.probes.node_access.assemble import Assembly
 from tests.fuzzing.effort import tries
@@ -204,7 +204,7 @@ def test_hostile_names_are_passed_on_up_to_the_bound(
     dump: bytes, process: subprocess.Popen[bytes], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Of a process that runs a Python whose memory cannot be read, so that py-spy is all there is."""
-    python: RefusedPython = {"refused": "another Python"}
+    python: UnreadablePython = {"unreadable": "another Python"}
     target: Target = {"worker_id": "w", "pid": process.pid, "port": 0, "is_driver": True, "python": python}
     probe = NodeProbe()
 

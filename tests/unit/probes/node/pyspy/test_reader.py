@@ -48,7 +48,7 @@ def read(tool: PySpy) -> ThreadReading:
 
 def marks(monkeypatch: pytest.MonkeyPatch, *, moves: bool) -> None:
     times: Iterator[int] = iter(range(1000))
-    for name in ("marks_at_rest", "marks_of"):
+    for name in ("marks_off_cpu", "marks_of"):
         monkeypatch.setattr(reader, name, lambda pid: {TID: str(next(times)) if moves else "still"})
 
 

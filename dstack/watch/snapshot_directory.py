@@ -1,4 +1,4 @@
-"""The files of a watch: so many snapshots at most, the oldest of which make room for new ones."""
+"""The snapshot files of a watch: a limited number, the oldest of which are removed for new ones."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from dstack.snapshot_file import save
 _NAME = re.compile(r"dstack-\d{8}-\d{6}\.json\.gz")
 
 
-class Ring:
-    """Files ``dstack-YYYYmmdd-HHMMSS.json.gz``, by when they were taken in UTC. No others are ever touched.
+class SnapshotDirectory:
+    """Files ``dstack-YYYYmmdd-HHMMSS.json.gz``, named by the time of the snapshot in UTC. Other files are left alone.
 
-    Makes the directory if there is none. Raises :class:`dstack.SnapshotFileError` if nothing can be written there.
+    Creates the directory if needed. Raises :class:`dstack.SnapshotFileError` if it is not writable.
     """
 
     def __init__(self, directory: str | os.PathLike[str], keep: int) -> None:
@@ -31,7 +31,7 @@ class Ring:
             raise SnapshotFileError(f"The directory {directory} is not writable.", "Give another one with --dir.")
 
     def save(self, snapshot: Snapshot) -> Path:
-        """Writes a snapshot whole or not at all, after as many of the oldest files are gone as it needs.
+        """Writes a snapshot whole or not at all, after the removal of surplus old files.
 
         Raises :class:`dstack.SnapshotFileError`.
         """
@@ -45,7 +45,7 @@ class Ring:
         return path
 
     def _files(self) -> list[Path]:
-        """Ours, the oldest first."""
+        """The files of watches, the oldest first."""
         return sorted(path for path in self._directory.iterdir() if _NAME.fullmatch(path.name))
 
     def _free_name(self, taken_at: float) -> Path:

@@ -1,0 +1,87 @@
+"""The commands that stay with a cluster: ``tui`` and ``watch``."""
+
+from __future__ import annotations
+
+import os
+import sys
+from typing import Any
+
+import click
+
+from dstack.cli.options import address_option, seconds_option, timeout_option
+from dstack.cli.output import end_at_once
+from dstack.errors import UsageError
+from dstack.signals import CleanUp, end
+
+
+@click.command()
+@click.argument("files", nargs=-1, type=click.Path(), metavar="[FILE]...")
+@address_option
+@timeout_option
+def tui(files: tuple[str, ...], address: str | None, timeout_s: float) -> None:
+    """Explore a hang in the terminal. Inspects a running cluster, or saved snapshots."""
+    if files and address:
+        raise UsageError("FILE cannot be combined with --address.", "Leave out one of them.")
+    is_served = "TEXTUAL_DRIVER" in os.environ  # to a browser, by textual-serve
+    if not is_served and not (sys.stdin.isatty() and sys.stderr.isatty()):
+        raise UsageError("The terminal UI needs a terminal.", "Without a terminal use: dstack snapshot")
+    from dstack.snapshot_file import load
+    from dstack.tui import run
+    from dstack.tui.source import Files, Source
+
+    if files:
+        snapshots = sorted(map(load, files), key=lambda one: one.taken_at)
+        source: Source = Files(", ".join(map(os.path.basename, files)), snapshots)
+    else:
+        from dstack.collector import Collector
+
+        source = Collector(address, timeout_s)
+    with CleanUp():
+        ended_by = run(source)
+    if ended_by is not None:
+        end(ended_by)
+
+
+@click.command()
+@address_option
+@click.option("--dir", "directory", required=True, type=click.Path(), help="Directory for the snapshots of findings.")
+@click.option(
+    "--keep", type=click.IntRange(min=1), default=50, show_default=True, help="Maximum number of snapshots to keep."
+)
+@seconds_option("--every", default=30.0, help="Pause between polls, which read no stacks.")
+@seconds_option(
+    "--stuck-after", default=60.0, help="Take a snapshot when something has made no progress for this long."
+)
+@click.option(
+    "--share",
+    type=click.FloatRange(min=0, min_open=True),
+    default=1.0,
+    show_default=True,
+    metavar="PERCENT",
+    help="Maximum CPU use of snapshots, in percent of one core on average.",
+)
+@click.option(
+    "--on-finding",
+    "command",
+    metavar="CMD",
+    help="Shell command to run for each new finding, which it gets as JSON on stdin.",
+)
+@click.option(
+    "--metrics", metavar="[HOST:]PORT", help="Serve Prometheus metrics, on this host only unless HOST is given."
+)
+@click.option("--json", "as_json", is_flag=True, help="Print each event as one line of JSON.")
+@timeout_option
+def watch(address: str | None, every: float, stuck_after: float, share: float, timeout_s: float, **rest: Any) -> None:
+    """Monitor a running cluster and alert when something is stuck.
+
+    Frequent polls read only the control plane and the counters of the workers. When something has made no progress,
+    dstack takes a snapshot with stacks. SIGTERM ends the command with exit code 0.
+    """
+    from dstack.watch import Settings, Terminated
+    from dstack.watch import watch as begin
+
+    times: dict[str, Any] = {"every_s": every, "stuck_after_s": stuck_after, "timeout_s": timeout_s}
+    try:
+        begin(Settings(address=address, share=share / 100, **times, **rest))
+    except Terminated:
+        end_at_once(0)

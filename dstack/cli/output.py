@@ -1,0 +1,128 @@
+"""Prints reports and progress."""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from typing import TYPE_CHECKING, Literal, NoReturn
+
+import click
+
+from dstack.errors import DstackError
+from dstack.signals import CleanUp
+from dstack.visible import encodable
+
+if TYPE_CHECKING:
+    from dstack.analysis.views.analysed_snapshot import AnalysedSnapshot
+    from dstack.diagnosis import Diagnosis
+    from dstack.model import Snapshot
+
+Form = Literal["report", "details", "json"]
+"""The forms in which a snapshot can be printed."""
+
+
+def print_snapshot(
+    snapshot: Snapshot, form: Form = "report", job: str | None = None, *, within_s: float | None = None
+) -> Diagnosis:
+    """Explains a snapshot and prints the report. The time limit is for the explanation, not for printing."""
+    from dstack.analysis.views.analysed_snapshot import AnalysedSnapshot
+
+    with _ended_after(within_s):
+        analysed = AnalysedSnapshot.of(snapshot, job=job)
+        text = rendered(analysed, form)
+    try:
+        if isinstance(text, bytes):
+            sys.stdout.buffer.write(text)
+        else:
+            sys.stdout.write(encodable(text, sys.stdout.encoding or "utf-8"))
+        sys.stdout.flush()
+    except BrokenPipeError:
+        _discard_output()
+    except OSError as error:
+        raise DstackError(f"Cannot write to standard output: {error.strerror}.") from error
+    return analysed.diagnosis
+
+
+def rendered(analysed: AnalysedSnapshot, form: Form) -> str | bytes:
+    """The report as text, or as the bytes of a JSON document."""
+    if form == "json":
+        from dstack.report.check_json import check_json
+
+        return check_json(analysed)
+    from rich.console import Console
+
+    from dstack.report.text import print_report
+
+    console = Console(highlight=False)
+    with console.capture() as capture:
+        print_report(console, analysed, details=form == "details")
+    return capture.get()
+
+
+@contextmanager
+def _ended_after(seconds: float | None) -> Iterator[None]:
+    """Ends the command with an error if the block takes longer."""
+    if seconds is None:
+        yield
+        return
+    timer = threading.Timer(seconds, _time_out, [seconds])
+    timer.daemon = True
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
+
+
+def _time_out(seconds: float) -> NoReturn:
+    error = DstackError(
+        f"The analysis of the snapshot did not finish within {seconds:g} s.",
+        "Analyse it without a time limit: dstack snapshot -o FILE, then dstack show FILE.",
+    )
+    with suppress(OSError):
+        click.echo(f"Error: {error.message}\n{error.remedy}", err=True)
+    end_at_once(error.exit_code)
+
+
+def discard_unprintable_output() -> None:
+    """Discards buffered output that cannot be written, so that Python does not report it again at exit."""
+    try:
+        sys.stdout.flush()
+    except OSError:
+        _discard_output()
+
+
+def _discard_output() -> None:
+    """Discards further output, so that the exit code stays right if the reader closes the pipe, as ``head`` does."""
+    with open(os.devnull, "wb") as nowhere:
+        os.dup2(nowhere.fileno(), sys.stdout.fileno())
+
+
+def end_at_once(code: int) -> NoReturn:
+    """Ends this process without waiting for threads that are blocked in calls."""
+    for stream in (sys.stdout, sys.stderr):
+        with suppress(OSError):
+            stream.flush()
+    os._exit(code)
+
+
+@contextmanager
+def show_progress() -> Iterator[Callable[[str], None]]:
+    """Shows the current step on standard error if that is a terminal; never waits for a terminal that does not read."""
+    with CleanUp():
+        if not sys.stderr.isatty():
+            yield lambda _: None
+            return
+        from rich.console import Console
+        from rich.live import Live
+        from rich.spinner import Spinner
+
+        from dstack.report.safe_text import SafeText
+
+        spinner = Spinner("dots", "connecting")
+        terminal = Console(stderr=True)
+        with Live(spinner, console=terminal, transient=True, redirect_stdout=False, redirect_stderr=False):
+            yield lambda text: spinner.update(text=SafeText(text))

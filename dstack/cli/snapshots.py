@@ -1,0 +1,213 @@
+"""The commands that take and explain one snapshot: ``snapshot``, ``check``, ``show`` and ``demo``."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Collection
+from typing import TYPE_CHECKING
+
+import click
+
+from dstack.cli.options import (
+    address_option,
+    details_option,
+    for_option,
+    job_option,
+    json_option,
+    pause_option,
+    timeout_option,
+)
+from dstack.cli.output import Form, print_snapshot, show_progress
+from dstack.errors import UsageError
+from dstack.signals import CleanUp
+from dstack.visible import visible
+
+if TYPE_CHECKING:
+    from dstack.diagnosis import FailOn
+    from dstack.model import Snapshot
+
+STUCK, INCONCLUSIVE = 1, 4
+"""Exit codes of ``check``."""
+EXPLAIN_S = 30.0
+"""The time limit for explaining a snapshot, beyond ``--timeout``."""
+
+
+@click.command()
+@address_option
+@click.option("-o", "--output", metavar="FILE", help="Save the snapshot: .json, .json.gz, or - for standard output.")
+@click.option("--force", is_flag=True, help="Overwrite FILE.")
+@json_option
+@details_option
+@job_option
+@click.option("--native", is_flag=True, help="Include C and C++ frames. Pauses each process for 0.1 s or more.")
+@click.option("--locals", "with_locals", is_flag=True, help="Include the values of local variables.")
+@pause_option
+@for_option
+@click.option("--nonblocking", is_flag=True, hidden=True, help="No effect: this is the default.")
+@timeout_option
+def snapshot(
+    address: str | None,
+    output: str | None,
+    force: bool,
+    as_json: bool,
+    details: bool,
+    job: str | None,
+    native: bool,
+    with_locals: bool,
+    pause: bool,
+    watch_s: float | None,
+    nonblocking: bool,
+    timeout_s: float,
+) -> None:
+    """Take a snapshot of a running cluster and explain it."""
+    form = _form(as_json, details)
+    if nonblocking:
+        _note_nonblocking(native=native, pause=pause)
+    if output:
+        from dstack.snapshot_file import require_writable
+
+        require_writable(output, force=force)
+    options = {"native": native, "locals": with_locals, "pause": pause}
+    taken = _take(address, timeout_s, [name for name, is_on in options.items() if is_on], watch_s)
+    try:
+        if output:
+            from dstack.snapshot_file import save
+
+            with CleanUp():
+                save(taken, output, force=force)
+    finally:  # print the report even if the file cannot be written
+        if output != "-":
+            print_snapshot(taken, form, job, within_s=EXPLAIN_S)
+    if output and output != "-":
+        click.echo(f"Saved. Show it again with: dstack show {visible(output)}", err=True)
+
+
+@click.command()
+@click.argument("file", required=False, type=click.Path())
+@address_option
+@json_option
+@details_option
+@job_option
+@pause_option
+@for_option
+@click.option(
+    "--fail-on",
+    type=click.Choice(["deadlock", "stalled", "starved"]),
+    default="deadlock",
+    show_default=True,
+    help="Exit with 1 on this or worse: deadlock (includes hang and suspected deadlock), stalled, starved.",
+)
+@timeout_option
+def check(
+    file: str | None,
+    address: str | None,
+    as_json: bool,
+    details: bool,
+    job: str | None,
+    pause: bool,
+    watch_s: float | None,
+    fail_on: FailOn,
+    timeout_s: float,
+) -> None:
+    """Exit with 1 on a deadlock or hang. Inspects a running cluster, or FILE.
+
+    Exit codes: 0 none found, 1 deadlock or hang (see --fail-on), 2 usage error, 3 cluster or file unreadable,
+    4 inconclusive: too little could be read.
+    """
+    form = _form(as_json, details)
+    if file and (address or pause or watch_s is not None):
+        raise UsageError(
+            "FILE cannot be combined with --address, --pause or --for.", "Leave out FILE or these options."
+        )
+    if file:
+        diagnosis = print_snapshot(_load(file), form, job)
+    else:
+        taken = _take(address, timeout_s, ["pause"] if pause else (), watch_s)
+        diagnosis = print_snapshot(taken, form, job, within_s=EXPLAIN_S)
+    if diagnosis.fails(fail_on):
+        sys.exit(STUCK)
+    if diagnosis.incomplete:
+        sys.exit(INCONCLUSIVE)
+
+
+@click.command()
+@click.argument("file", type=click.Path())
+@json_option
+@details_option
+@job_option
+def show(file: str, as_json: bool, details: bool, job: str | None) -> None:
+    """Explain a saved snapshot. Needs no cluster."""
+    form = _form(as_json, details)
+    print_snapshot(_load(file), form, job)
+
+
+@click.command()
+@click.argument("name", default="two_actors")
+@click.option("--list", "list_them", is_flag=True, help="List the examples.")
+def demo(name: str, list_them: bool) -> None:
+    """Run an example that hangs, and explain it. Starts a small local cluster."""
+    from dstack import examples
+
+    if list_them:
+        summaries = examples.summaries()
+        width = max(map(len, summaries))
+        for known, summary in summaries.items():
+            click.echo(f"{known:{width}}  {summary}")
+        return
+    path = examples.find(name)
+    from dstack import capture
+    from dstack.probes.connection.local_cluster import running_example
+
+    click.echo(f"Running {path}", err=True)
+    with show_progress() as progress:
+        progress("starting Ray")
+        with running_example(path) as address:
+            taken = capture.settled_snapshot(address, progress=progress)
+    print_snapshot(taken)
+
+
+def _note_nonblocking(*, native: bool, pause: bool) -> None:
+    """Notes that ``--nonblocking`` is obsolete. Raises :class:`UsageError` if another option contradicts it."""
+    if native:
+        raise UsageError("--native pauses processes, which --nonblocking forbids.", "Leave out one of them.")
+    if pause:
+        raise UsageError("--pause pauses processes, which --nonblocking forbids.", "Leave out one of them.")
+    click.echo("note: --nonblocking is the default and has no effect", err=True)
+
+
+def _take(
+    address: str | None, timeout_s: float, options: Collection[str] = (), watch_s: float | None = None
+) -> Snapshot:
+    from dstack.collector import Collector
+
+    with show_progress() as progress:
+
+        def note(step: str) -> None:
+            progress(step)
+            _load_explanation()
+
+        return Collector(address, timeout_s, options, watch_s).take(note)
+
+
+def _load_explanation() -> None:
+    """Imports the analysis and the report, while the child process takes the snapshot."""
+    from dstack.gc_pause import GcPause
+
+    with GcPause():
+        import rich.console  # noqa: F401  # loaded for later
+
+        import dstack.analysis.views.analysed_snapshot
+        import dstack.report.text
+        import dstack.snapshot_file  # noqa: F401  # loaded for later
+
+
+def _load(file: str) -> Snapshot:
+    from dstack.snapshot_file import load
+
+    return load(file)
+
+
+def _form(as_json: bool, details: bool) -> Form:
+    if as_json and details:
+        raise UsageError("--details cannot be combined with --json, which has all data.", "Leave out one of them.")
+    return "json" if as_json else "details" if details else "report"

@@ -1,0 +1,143 @@
+"""The findings of a diagnosis, and what could not be read, as lines of an outline."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+
+from rich.console import Console
+from rich.text import Text
+
+from dstack.analysis.findings.wording.failures import step as step_of_failure
+from dstack.analysis.naming.vertex_details import details_of
+from dstack.analysis.views.analysed_snapshot import AnalysedSnapshot
+from dstack.diagnosis import Finding, Step
+from dstack.report.failures import failures_in_words
+from dstack.report.finding import assumption_rows, fix_row, picture, remark_rows, status_sentence
+from dstack.report.headline import STYLES, headline
+from dstack.report.rows import Row
+from dstack.report.safe_text import SafeText
+from dstack.tui.views.base import SourceLocation
+from dstack.tui.widgets.outline_line import Line
+from dstack.vertex_keys import Key
+from dstack.words import plural
+
+BULLET = "• "
+HANG = 3
+COPY_WIDTH = 100
+OPENED_FINDINGS = 3
+SHOWN_FAILURES = 100
+STYLE_OF_KIND: dict[str, str] = {
+    **{str(kind): style for kind, style in STYLES.items()},
+    "orphaned": "bold red",
+    "infeasible": "bold red",
+    "starved": "bold yellow",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class About:
+    """The subject of a line."""
+
+    finding: Finding | None = None
+    vertex: Key | None = None
+    location: SourceLocation | None = None
+
+
+def finding_lines(analysed: AnalysedSnapshot) -> Iterator[Line]:
+    """The findings; without any, the calls that failed; then what could not be read."""
+    diagnosis = analysed.diagnosis
+    if not diagnosis.findings:
+        yield Line("none", SafeText(f"No findings: {headline(diagnosis)}."), hanging_indent=0)
+        yield from _lines(analysed, "failed", None, _remarks(map(step_of_failure, diagnosis.failed_before)))
+    for number, finding in enumerate(diagnosis.findings, 1):
+        yield _finding(analysed, number, finding)
+    failures = failures_in_words(analysed.snapshot, diagnosis.coverage.failures)
+    if failures:
+        title = SafeText(f"Not observed: {plural(len(failures), 'failure')}", "bold yellow")
+        yield Line("failures", title, list(_failures(failures)), is_open=True)
+
+
+def _failures(failures: Sequence[str]) -> Iterator[Line]:
+    for at, text in enumerate(failures[:SHOWN_FAILURES]):
+        yield Line(f"failure/{at}", SafeText(text), hanging_indent=0)
+    if len(failures) > SHOWN_FAILURES:
+        more = plural(len(failures) - SHOWN_FAILURES, "more failure")
+        yield Line("failure/more", SafeText(more, "dim"))
+
+
+def _finding(analysed: AnalysedSnapshot, number: int, finding: Finding) -> Line:
+    key = f"{finding.kind}/{number}"
+    lead = f"{number}. {finding.kind}: "
+    title = SafeText().append(lead, STYLE_OF_KIND.get(finding.kind, "bold cyan")).append(finding.summary, "bold")
+    children = [
+        *_lines(analysed, f"{key}/row", finding, _rows(finding)),
+        *_lines(analysed, f"{key}/fix", finding, [fix_row(finding)], "bold green"),
+        *_lines(analysed, f"{key}/assumed", finding, assumption_rows(finding)),
+        *_lines(analysed, f"{key}/remark", finding, _remarks(finding.diagram.remarks)),
+        _details(analysed, f"{key}/details", finding),
+    ]
+    is_open = number <= OPENED_FINDINGS
+    return Line(key, title, children, is_open=is_open, data=About(finding), hanging_indent=HANG)
+
+
+def _rows(finding: Finding) -> Iterator[Row]:
+    """The status of the finding, and its diagram, as in the report."""
+    if status := status_sentence(finding):
+        yield Row("", "", SafeText(status))
+    yield from picture(finding)
+
+
+def _remarks(steps: Iterable[Step]) -> Iterator[Row]:
+    return (row for step in steps for row in remark_rows(step))
+
+
+def _details(analysed: AnalysedSnapshot, key: str, finding: Finding) -> Line:
+    """All sentences about the finding, folded."""
+
+    def lines() -> list[Line]:
+        rows = (row for step in finding.explanation for row in remark_rows(step, bullet=BULLET))
+        return list(_lines(analysed, key, finding, rows))
+
+    title = SafeText().append("Details", "bold").append(f"  {plural(len(finding.explanation), 'sentence')}", "dim")
+    return Line(key, title, lines, data=About(finding))
+
+
+def _lines(
+    analysed: AnalysedSnapshot, key: str, finding: Finding | None, rows: Iterable[Row], style: str = ""
+) -> Iterator[Line]:
+    for at, row in enumerate(rows):
+        vertex = analysed.diagnosis.vertices.get(row.vertex) if row.vertex else None
+        yield Line(
+            f"{key}/{at}",
+            _as_one_line(row),
+            data=About(finding, row.vertex, row.place),
+            terms=details_of(analysed.merged_index, vertex).ranks.terms if vertex else frozenset(),
+            layout=partial(_layout, row, style),
+        )
+
+
+def _as_one_line(row: Row) -> Text:
+    """The text of a row in one line, for the filter."""
+    parts = (f"{part} " for part in (row.title, row.location) if part)
+    return SafeText(row.lead + "".join(parts)).append_text(row.body)
+
+
+def _layout(row: Row, style: str, width: int, console: Console) -> list[Text]:
+    """The lines of a row; the lead of the first has this style."""
+    lines = row.lines(width, console)
+    if style:
+        lines[0].stylize(style, 0, len(row.lead))
+    return lines
+
+
+def finding_text(finding: Finding, console: Console) -> str:
+    """A finding as plain text, for the clipboard."""
+    rows = [
+        Row("", "", SafeText(f"{finding.kind}: {finding.summary}")),
+        *_rows(finding),
+        fix_row(finding),
+        *assumption_rows(finding),
+    ]
+    return "\n".join(line.plain for row in rows for line in row.lines(COPY_WIDTH, console))
