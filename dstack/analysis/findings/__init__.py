@@ -1,4 +1,4 @@
-"""Findings: what is wrong in a reduced graph, worst first, each with its words, its fix and its diagram.
+"""Findings: what is wrong in a reduced graph, worst first, each with its words, fix and diagram.
 
 A new kind is one module in ``kinds``, its entry in one of the two lists here, and its name in ``FindingKind``.
 """
@@ -13,8 +13,8 @@ from dstack.analysis.findings.draft import Draft
 from dstack.analysis.findings.kinds import blocked, deadlock, infeasible, orphaned, polling, stalled, starved
 from dstack.analysis.findings.reduced_graph import ReducedGraph
 from dstack.analysis.findings.stall_evidence import is_idle
-from dstack.analysis.findings.wording import collectives
 from dstack.analysis.findings.wording.failures import step as step_of_failure
+from dstack.analysis.findings.wording.group_ranks import ranks_in
 from dstack.analysis.findings.wording.narration import Narrator
 from dstack.analysis.naming import names
 from dstack.analysis.solve.open_chains import OpenChain
@@ -73,7 +73,7 @@ def verdict_of(finding: Finding) -> Verdict:
 
 
 def is_stuck(finding: Finding) -> bool:
-    """Whether the finding claims that something never proceeds: a deadlock or a hang, confirmed or suspected."""
+    """Whether the finding is a deadlock or a hang, confirmed or suspected: something never proceeds."""
     return verdict_of(finding) in ("deadlock", "hang")
 
 
@@ -122,7 +122,7 @@ def _explanation(kind: Kind, draft: Draft, narrator: Narrator) -> Iterator[Step]
     """The members, failures that may be the cause, what is blocked behind them, and what moved meanwhile."""
     yield from kind.steps(draft, narrator)
     yield from map(step_of_failure, narrator.failed_before(draft))
-    described = collectives.described(draft, narrator)
+    described = ranks_in(draft, narrator).described
     yield from narrator.steps_behind([key for key in draft.blocked_behind if key not in described], draft.polled_by)
     if draft.progress is not None and not draft.confirmed:
         yield Step(text=names.progress(draft.progress, draft.jobs))

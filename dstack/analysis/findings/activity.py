@@ -50,7 +50,7 @@ class Activity:
         return {worker.job_id for worker in snapshot.workers if worker.worker_id not in read}
 
     def _may_run(self, vertex: Vertex) -> bool:
-        """Whether it runs a task or a driver's main code and its wait may end; of all else, whether it may act.
+        """Whether it runs a task or a driver's main code and its wait may end, or may act by itself.
 
         A coroutine that sleeps in the user's code may act. Threads of libraries always sleep between their rounds, so
         they count only while on a CPU.

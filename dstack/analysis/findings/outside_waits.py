@@ -1,4 +1,4 @@
-"""Waits that are in no finding, because they do not depend on Ray: for an event, a queue, a child process."""
+"""Waits that are in no finding because they do not depend on Ray: for an event, a queue, a child."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from dstack.diagnosis import Finding, OutsideWait, Since, Vertex
 def outside_waits(
     reduced: ReducedGraph, findings: Iterable[Finding], job_id: str | None = None
 ) -> tuple[OutsideWait, ...]:
-    """The open waits in none of the findings, of one job if given; those in the same call at the same line as one."""
+    """The open waits in none of the findings, of one job if given; grouped by call and line."""
     in_findings = {key for finding in findings for key in finding.members}
     waiters = (reduced.vertices[key] for chain in reduced.chains for key in chain.waiters if key not in in_findings)
     groups: dict[OutsideWait, list[Since]] = defaultdict(list)

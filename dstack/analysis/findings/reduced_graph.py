@@ -1,4 +1,4 @@
-"""The wait-for graph of a sample, reduced: which vertices can never proceed, and the open chains of all others."""
+"""The reduced wait-for graph: which vertices can never proceed, and the open chains of all others."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a second sample should read again: loops that may only poll, and waits for what is outside of Ray."""
+"""What a second sample should read again: loops that may only poll, and waits outside of Ray."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from dstack.model import Thread
 
 
 def waits_outside(reduced: ReducedGraph) -> list[Vertex]:
-    """The executions that wait only for what is outside of Ray: tasks, drivers, and others that something waits for."""
+    """The tasks, drivers and awaited executions that wait only for what is outside of Ray."""
     found = [
         vertex
         for vertex in reduced.vertices.values()
@@ -25,7 +25,7 @@ def waits_outside(reduced: ReducedGraph) -> list[Vertex]:
 
 
 def possible_polls(reduced: ReducedGraph, repeating: Collection[str] = ()) -> tuple[list[Vertex], list[Vertex]]:
-    """The loops that may only poll, and all that could never proceed if they did; empty if no more would be stuck.
+    """The loops that may only poll, and all that could never proceed if they did.
 
     Such loops are waits with a timeout, tasks of library code that sleep, and sleeping executions in the ``repeating``
     workers, which call an actor repeatedly.

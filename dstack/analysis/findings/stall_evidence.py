@@ -1,4 +1,4 @@
-"""The evidence that an open chain is stalled: it ends in calls with unknown wakers, and nothing is a possible waker.
+"""The evidence that an open chain is stalled: its wakers are unknown, and nothing else may run.
 
 The waker of a condition, a queue, a collective or a channel is often not known. If both samples show all waits of a
 chain, and no other execution of its jobs runs or is unread, it is likely that nothing will end them. That is no proof:
@@ -20,7 +20,7 @@ from dstack.vertex_keys import Key
 
 
 def is_idle(reduced: ReducedGraph, chain: OpenChain) -> bool:
-    """Whether nothing in a chain waits through Ray: a consumer at its queue, a driver that waits for a signal."""
+    """Whether nothing in a chain waits through Ray, as a consumer at its queue."""
     ends = _ends(reduced, chain)
     return bool(ends) and all(map(is_outside, ends)) and not _is_through_ray(reduced, chain)
 
@@ -35,7 +35,7 @@ def may_be_stalled(reduced: ReducedGraph, chain: OpenChain) -> bool:
 
 
 def is_stalled(reduced: ReducedGraph, chain: OpenChain) -> bool:
-    """Whether a chain has the shape of a stall, made no progress between the samples, and has no possible waker."""
+    """Whether a chain has the shape of a stall, made no progress, and has no possible waker."""
     if not may_be_stalled(reduced, chain):
         return False
     if not all(reduced.vertices[key].is_confirmed for key in _waiters(reduced, chain)):
@@ -68,7 +68,7 @@ def _ends(reduced: ReducedGraph, chain: OpenChain) -> list[Vertex]:
 
 
 def with_users_of_polled(reduced: ReducedGraph, chain: OpenChain) -> OpenChain:
-    """The chain; if a loop polls an actor by calls, with the users of that actor and the ends of their waits."""
+    """The chain; if a loop polls an actor by calls, with the users of that actor and their ends."""
     if not _polling(reduced, chain):
         return chain
     waiters = sorted(_waiters(reduced, chain), key=str)

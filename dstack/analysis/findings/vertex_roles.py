@@ -1,4 +1,4 @@
-"""What a vertex is to a finding: the user's code or a library's, a helper or counted, and of which job."""
+"""What a vertex is to a finding: user code or library code, helper or counted, and of which job."""
 
 from __future__ import annotations
 

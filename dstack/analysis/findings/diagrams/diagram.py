@@ -1,4 +1,4 @@
-"""The diagram of a finding: its cycle or chain as a few numbered entries, pending calls merged, repeats folded."""
+"""The diagram of a finding: its cycle or chain as a few numbered entries, with repeats folded."""
 
 from __future__ import annotations
 
@@ -10,8 +10,7 @@ from dstack.analysis.findings.diagrams.entries import Entries, Part, is_queued, 
 from dstack.analysis.findings.diagrams.longest_path import longest_chain
 from dstack.analysis.findings.draft import Draft
 from dstack.analysis.findings.kinds.deadlock import not_at_barrier
-from dstack.analysis.findings.wording.absent_ranks import absent_steps
-from dstack.analysis.findings.wording.collectives import call_in_words, ranks_of_call
+from dstack.analysis.findings.wording.collectives import absent_steps, call_in_words, ranks_of_call
 from dstack.analysis.findings.wording.failures import step as step_of_failure
 from dstack.analysis.findings.wording.group_ranks import CollectiveCall, ranks_in
 from dstack.analysis.findings.wording.narration import Narrator
@@ -60,7 +59,7 @@ class _Drawing:
         yield from list(shared_call_steps(several, self._narrator, self._numbers))[:SHOWN_REMARKS]
 
     def behind(self) -> Iterator[Step]:
-        """What is blocked behind a deadlock or hang, similar ones once; executions first, since they have lines."""
+        """What is blocked behind a deadlock or hang, similar ones once; executions, which have lines, first."""
         keys = [key for key in (*self._draft.behind, *self._draft.polled_by) if key not in self._numbers]
         vertices = [one for one in self._narrator.vertices_of(keys) if not self._reduced.is_passed_on(one)]
         executions = [vertex for vertex in vertices if vertex.kind == "execution"]

@@ -1,4 +1,4 @@
-"""The entries of a diagram: the place of each, what it waits for by number, and the folding of long chains."""
+"""The entries of a diagram: their places, what they wait for by number, and the folding of many."""
 
 from __future__ import annotations
 
@@ -114,7 +114,7 @@ class Entries:
 
 
 def _folded(entries: Sequence[Entry]) -> Iterator[Entry | Step]:
-    """The first and the last entry, and those between in a line each; of many only the first, and the others' names."""
+    """The first and last entry, and a line for each between; of many only one line, and the others' names."""
     if len(entries) <= 2:
         yield from entries
         return
@@ -169,7 +169,7 @@ def _actor(details: VertexDetails) -> str:
 
 
 def _place(details: VertexDetails, *, is_named: bool) -> tuple[str, ...]:
-    """``('actor "cashier"', 'rank 3', 'pid 7621 on 192.0.2.2')``, as far as known; no rank that its name has."""
+    """``('actor "cashier"', 'rank 3', 'pid 7621 on 192.0.2.2')``, without unknown parts."""
     node = f" on {details.node_ip}" if details.node_ip else ""
     process = f"pid {details.pid}{node}" if details.pid else ""
     ranks = details.ranks.in_words

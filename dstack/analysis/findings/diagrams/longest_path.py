@@ -1,4 +1,4 @@
-"""The chain of waits that explains most: from the farthest waiter in the user's code to a final blocker."""
+"""The chain of waits that explains most: from the farthest waiter in user code to a final blocker."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Deadlock: waits that can end only through each other. Its shortest cycle is described first, in order."""
+"""Deadlock: waits that can end only through each other. A shortest cycle is described first."""
 
 from __future__ import annotations
 
@@ -9,9 +9,10 @@ from dstack.analysis.findings.draft import Draft
 from dstack.analysis.findings.reduced_graph import ReducedGraph
 from dstack.analysis.findings.wording import collectives
 from dstack.analysis.findings.wording.collective_fixes import collective_fix
-from dstack.analysis.findings.wording.fixes import fix_for, until_released
-from dstack.analysis.findings.wording.group_ranks import has_lost_rank
+from dstack.analysis.findings.wording.fixes import fix_for
+from dstack.analysis.findings.wording.group_ranks import has_lost_rank, ranks_in
 from dstack.analysis.findings.wording.narration import SHOWN_NAMES, Narrator, more
+from dstack.analysis.findings.wording.resource_fixes import until_released
 from dstack.analysis.graph.in_process_links import BARRIER
 from dstack.analysis.solve import reduction
 from dstack.analysis.solve.digraph import Digraph, lightest_cycle
@@ -48,7 +49,7 @@ def find(reduced: ReducedGraph) -> Iterator[Draft]:
 
 
 def _cycle(core: Digraph[Key], reduced: ReducedGraph) -> list[Key]:
-    """A cycle that explains a core: a shortest one, or where many could end a wait, one that shows the cause.
+    """A cycle that explains a core: a shortest one, or if many could end a wait, one with the cause.
 
     The cause is a request for resources where there is one. Code of the user explains more than that of a library.
     """
@@ -67,7 +68,7 @@ def _cycle(core: Digraph[Key], reduced: ReducedGraph) -> list[Key]:
 
 
 def _starts(keys: Sequence[Key], reduced: ReducedGraph) -> list[Key]:
-    """The vertices from which cycles are tried: the first of each name, so that no name is missed, then others."""
+    """The vertices from which cycles are tried: the first of each name, then others."""
     first: dict[str, Key] = {}
     for key in keys:
         first.setdefault(reduced.vertices[key].label, key)
@@ -75,7 +76,7 @@ def _starts(keys: Sequence[Key], reduced: ReducedGraph) -> list[Key]:
 
 
 def _from_entry(cycle: list[Key], reduced: ReducedGraph, behind: Iterable[Key]) -> tuple[Key, ...]:
-    """The cycle, begun at an execution: if possible at one of the user's that others outside of the cycle wait for."""
+    """The cycle, begun at an execution; best at one of the user's that others outside of it wait for."""
     outside = set(behind)
     executions = [key for key in cycle if reduced.vertices[key].kind == "execution"]
     entries = [key for key in executions if not outside.isdisjoint(reduced.graph.predecessors(key))]
@@ -86,7 +87,7 @@ def _from_entry(cycle: list[Key], reduced: ReducedGraph, behind: Iterable[Key]) 
 
 
 def _following(cycle: Sequence[Key], entries: Sequence[Key], own: Sequence[Key]) -> list[Key]:
-    """The first of the user's executions after each entry: a library's code may pass on the call that comes in."""
+    """The first of the user's executions after each entry, as a library may pass on a call."""
     found = []
     for entry in entries:
         at = cycle.index(entry)
@@ -136,7 +137,7 @@ def _of_one_execution(draft: Draft, narrator: Narrator, cycle: Sequence[Vertex],
 
 
 def _of_many_executions(narrator: Narrator, executions: Sequence[Vertex]) -> str:
-    """``A.go, B.go and C.go wait for each other``; a longer cycle by its first names, or the one name of all."""
+    """``A.go, B.go and C.go wait for each other``; a longer cycle by its first names."""
     labels = [vertex.label for vertex in executions]
     different = len(set(labels))
     if len(executions) <= SHOWN_NAMES:
@@ -158,7 +159,7 @@ def _why_queued(first: str, cycle: Sequence[Vertex]) -> str:
 
 
 def _cause(draft: Draft, narrator: Narrator, cycle: Sequence[Vertex]) -> str | None:
-    """Which request waits for what the cycle itself holds, where many could release it; None for other cycles."""
+    """The request that needs what its own cycle holds, if many could release it; None for other cycles."""
     reduced = narrator.reduced
     wanted = next((at for at, vertex in enumerate(cycle) if vertex.wait and vertex.wait.resources), None)
     if wanted is None or not any(reduced.is_open_to_many(vertex.key) for vertex in cycle):
@@ -174,20 +175,21 @@ def _cause(draft: Draft, narrator: Narrator, cycle: Sequence[Vertex]) -> str | N
 
 
 def steps(draft: Draft, narrator: Narrator) -> Iterator[Step]:
-    """The ranks of process groups, the cycle in order, what has not entered its calls, then the other members."""
+    """The ranks of groups, the cycle in order, what has not entered its calls, then the other members."""
     reduced, inside = narrator.reduced, set(draft.cycle)
     cycle = [key for key in draft.cycle if not reduced.is_helper(key)]
     yield from collectives.steps(draft, narrator)
-    described = collectives.described(draft, narrator)
+    ranks = ranks_in(draft, narrator)
     following = dict(zip(cycle, (*cycle[1:], *cycle[:1]), strict=True))
-    in_order = [key for key in cycle if key not in described]
+    in_order = [key for key in cycle if key not in ranks.described]
     shown = (narrator.step_in_cycle(key, following[key]) for key in in_order[:SHOWN_CYCLE])
     yield from collectives.with_ranks(draft, narrator, shown)
     yield from more(len(in_order) - SHOWN_CYCLE, "in the same cycle")
-    elsewhere = [*collectives.missing_executions(draft, narrator), *(v.key for v in not_at_barrier(draft, narrator))]
-    missing = [key for key in dict.fromkeys(elsewhere) if key not in inside | described][:SHOWN_CYCLE]
+    not_in_call = (*(vertex for vertex, _ in ranks.elsewhere), *not_at_barrier(draft, narrator))
+    elsewhere = dict.fromkeys(vertex.key for vertex in not_in_call)
+    missing = [key for key in elsewhere if key not in inside | ranks.described][:SHOWN_CYCLE]
     yield from collectives.with_ranks(draft, narrator, map(narrator.step, missing))
-    others = [key for key in draft.members if key not in inside.union(described, missing)]
+    others = [key for key in draft.members if key not in inside.union(ranks.described, missing)]
     own = [key for key in others if not reduced.is_library_code(key)]
     yield from narrator.similar_steps(own, "Also in the deadlock: ")
     yield from more(len(others) - len(own), "library threads in the same state")
@@ -201,7 +203,7 @@ def advice(draft: Draft, narrator: Narrator) -> str:
 
 
 def not_at_barrier(draft: Draft, narrator: Narrator) -> list[Vertex]:
-    """The members in the user's code that are not at a barrier of the cycle, nor wait for a member that is."""
+    """The members in user code that are not at a barrier of the cycle, nor wait for a member that is."""
     if not any((wait := narrator.vertices[key].wait) and wait.what == BARRIER for key in draft.cycle):
         return []
     members = [vertex for vertex in narrator.vertices_of(draft.waits) if vertex.kind == "execution" and vertex.wait]

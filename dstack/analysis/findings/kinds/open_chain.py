@@ -1,4 +1,4 @@
-"""What all kinds of findings about open chains share: their final blockers, and the sentences about these."""
+"""What all findings about open chains share: their final blockers, and the sentences about these."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ class Waiter:
 
 
 def draft_of(reduced: ReducedGraph, kind: FindingKind, chain: OpenChain) -> Draft:
-    """The finding about an open chain: known final blockers first, then library helpers, then unknown wakers."""
+    """The finding about an open chain: known final blockers first, then helpers, then unknown wakers."""
 
     def place(blocker: FinalBlocker) -> tuple[bool, bool]:
         vertex = reduced.vertices[blocker.vertex]
@@ -137,7 +137,7 @@ def _sort(vertex: Vertex, narrator: Narrator) -> str:
 
 
 def _blocker_in_words(draft: Draft, narrator: Narrator, blocker: Vertex) -> str:
-    """``Clerk.stamp, running at app.py:12 (pid 7, node 10.0.0.1)``; of an unknown waker the call that it must end."""
+    """``Clerk.stamp, running at app.py:12 (pid 7, node 10.0.0.1)``; of an unknown waker, its waiter."""
     if blocker.waker_of and (waiter := waiter_of(draft, narrator, blocker)):
         place = narrator.line_and_process(waiter.vertex)
         return f"{narrator.name(waiter.vertex)}, which waits in {waiter.call}{place}"
@@ -148,7 +148,7 @@ def _blocker_in_words(draft: Draft, narrator: Narrator, blocker: Vertex) -> str:
 
 
 def waiter_of(draft: Draft, narrator: Narrator, blocker: Vertex) -> Waiter | None:
-    """A member that waits for this blocker; for a member in library code, the user's code that waits for it."""
+    """A member that waits for this blocker; instead of library code, the user's code that waits for it."""
     members = narrator.vertices_of(draft.members)
     last = next((one for one in members if blocker.key in targets_of(one)), None)
     if last is None:
@@ -162,7 +162,7 @@ def waiter_of(draft: Draft, narrator: Narrator, blocker: Vertex) -> Waiter | Non
 
 
 def to_inspect(draft: Draft, narrator: Narrator) -> str:
-    """``Find out why Clerk.stamp takes long at app.py:12: it sleeps there``, by what the first blocker does."""
+    """``Find out why Clerk.stamp takes long at app.py:12: it sleeps there``, by the first blocker."""
     first = narrator.vertices[draft.ends[0]]
     name, line = narrator.name(first), narrator.line(first)
     if first.waker_of:
@@ -199,7 +199,7 @@ def _state(narrator: Narrator, blocker: Vertex) -> str:
 
 
 def steps(draft: Draft, narrator: Narrator) -> Iterator[Step]:
-    """The calls in which chains end, the executions in them, then the other final blockers and possible wakers."""
+    """The calls in which chains end with their executions, then other final blockers and possible wakers."""
     yield from collectives.steps(draft, narrator)
     calls = shared_calls(draft, narrator)
     yield from shared_call_steps(calls, narrator)

@@ -9,7 +9,7 @@ from dstack.analysis.findings.kinds.unsatisfiable import find_by_request, senten
 from dstack.analysis.findings.reduced_graph import ReducedGraph
 from dstack.analysis.findings.wording import collectives
 from dstack.analysis.findings.wording.collective_fixes import collective_fix
-from dstack.analysis.findings.wording.group_ranks import has_lost_rank
+from dstack.analysis.findings.wording.group_ranks import has_lost_rank, ranks_in
 from dstack.analysis.findings.wording.narration import Narrator
 from dstack.analysis.index.sample_index import SampleIndex
 from dstack.analysis.solve import reduction
@@ -48,7 +48,7 @@ def steps(draft: Draft, narrator: Narrator) -> Iterator[Step]:
     """The callers of what is lost; of child processes, also the wait of their parent."""
     if collectives.headline(draft, narrator):
         yield from collectives.steps(draft, narrator)
-        described = collectives.described(draft, narrator)
+        described = ranks_in(draft, narrator).described
         others = [key for key in draft.members if key not in described and not narrator.vertices[key].never]
         yield from narrator.similar_steps(others, "Also waiting: ")
         return

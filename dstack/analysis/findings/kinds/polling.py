@@ -34,7 +34,7 @@ def find_in(reduced: ReducedGraph, chain: OpenChain) -> Draft | None:
 
 
 def summary(draft: Draft, narrator: Narrator) -> str:
-    """The loop of the user's code that polls by calls which succeed, if there is one; else what all wait for."""
+    """The loop of the user's code that polls by calls which succeed; without one, what all wait for."""
     polling = (vertex for vertex in narrator.vertices_of(draft.members) if vertex.wait and vertex.wait.timeout_s == 0.0)
     loop = next((vertex for vertex in polling if narrator.reduced.is_in_users_code(vertex.key)), None)
     if loop is None or loop.wait is None or loop.wait.polls is None:

@@ -1,4 +1,4 @@
-"""Stalled: an open chain that ends in calls with unknown wakers, while nothing that could end them is running."""
+"""Stalled: an open chain that ends in calls with unknown wakers, while no possible waker runs."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def steps(draft: Draft, narrator: Narrator) -> Iterator[Step]:
 
 
 def advice(draft: Draft, narrator: Narrator) -> str:
-    """What to inspect: a failure, executions that are not in the call, a queued call, or the missing waker."""
+    """What to inspect: a failure, executions outside of the call, a queued call, or the missing waker."""
     if failed := failures.advice(narrator.failed_before(draft)):
         return failed
     uneven = [call for call in shared_calls(draft, narrator) if call.is_most and (call.absent or call.idle)]
@@ -60,7 +60,7 @@ def advice(draft: Draft, narrator: Narrator) -> str:
 
 
 def _ends_in_words(draft: Draft, narrator: Narrator) -> str:
-    """``3 of 4 Trainer.step wait in threading.Event.wait``: the largest group in one call, or all by their calls."""
+    """``3 of 4 Trainer.step wait in threading.Event.wait``: the largest group in one call."""
     first = next(iter(shared_calls(draft, narrator)), None)
     if first is None:
         return f"{waiting(draft.waiters_total)} in {shortly(_calls(draft, narrator), SHOWN_NAMES)}"

@@ -8,8 +8,9 @@ from dstack import words
 from dstack.analysis.findings.draft import Draft
 from dstack.analysis.findings.kinds.open_chain import draft_of, steps, summary, to_inspect
 from dstack.analysis.findings.reduced_graph import ReducedGraph
-from dstack.analysis.findings.wording.fixes import RELEASE_RESOURCES, SHOWN_HOLDERS
+from dstack.analysis.findings.wording.deadlocked_waits import SHOWN_HOLDERS
 from dstack.analysis.findings.wording.narration import Narrator
+from dstack.analysis.findings.wording.resource_fixes import RELEASE_RESOURCES
 from dstack.analysis.solve.open_chains import OpenChain
 from dstack.analysis.solve.requirements import targets_of
 from dstack.diagnosis import FindingKind, Verdict, Vertex

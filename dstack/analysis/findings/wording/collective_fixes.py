@@ -6,11 +6,9 @@ from collections.abc import Sequence
 
 from dstack import words
 from dstack.analysis.findings.draft import Draft
-from dstack.analysis.findings.wording.absent_ranks import why_lost
-from dstack.analysis.findings.wording.collectives import SHOWN_PARTS, call_in_words
+from dstack.analysis.findings.wording.collectives import SHOWN_PARTS, call_in_words, why_lost, worker_of
 from dstack.analysis.findings.wording.group_ranks import CollectiveCall, GroupRanks, ranks_in
 from dstack.analysis.findings.wording.narration import Narrator
-from dstack.analysis.findings.wording.rank_routes import worker_of
 from dstack.analysis.graph.process_groups.calls import is_between_two
 from dstack.analysis.naming import names
 from dstack.analysis.solve.requirements import targets_of
@@ -100,7 +98,7 @@ def _operations(calls: Sequence[CollectiveCall]) -> str:
 
 
 def _fix_for_calls(draft: Draft, narrator: Narrator, ranks: GroupRanks) -> str:
-    """For missing ranks that wait for calls: a call to a rank that is in a collective waits until that ends."""
+    """For missing ranks that wait for calls: a rank in a collective runs no other call."""
     workers = {vertex.worker_id for one in ranks.calls for vertex in one.inside}
     calls = (vertex for vertex in narrator.vertices_of(draft.waits) if vertex.worker_id is None)
     queued = words.listed(sorted({one.label for one in calls if worker_of(narrator, one) in workers}), " or ")

@@ -161,7 +161,7 @@ class Failures:
 
 
 def step(failed: FailedBefore) -> Step:
-    """``Failed before: Worker.run (actor Worker "a", pid 7, node 10.0.0.1) raised ValueError: 3, 40 s ago``."""
+    """``Failed before: Worker.run (pid 7, node 10.0.0.1) raised ValueError: 3, 40 s ago``."""
     return Step(text=_sentence(failed), file=failed.file, line=failed.line, source=failed.source)
 
 
@@ -187,7 +187,7 @@ def advice(failures: Sequence[FailedBefore]) -> str:
 
 
 def _is_about(task: FailedTask, actor: Actor | None, involved: _Involved) -> bool:
-    """Whether a task ran in a process of the waits, was submitted by one, or is of an actor of their classes."""
+    """Whether a task ran in a process of the waits, was submitted there, or is of one of their classes."""
     return (
         task.actor_id in involved.actors
         or task.worker_id in involved.workers

@@ -1,70 +1,24 @@
-"""The fix for a deadlock: an ordered list of rules, of which the first that fits its waits gives the fix."""
+"""The fix for a deadlock: an ordered list of rules, of which the first that fits is used."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
-from functools import cached_property
+from collections.abc import Callable, Iterator, Sequence
 
 from dstack import words
+from dstack.analysis.findings.wording.deadlocked_waits import (
+    SHOWN_HOLDERS,
+    DeadlockedWaits,
+    any_of,
+    first_label,
+    labels_of,
+)
+from dstack.analysis.findings.wording.resource_fixes import held_until_released, held_while_waiting
 from dstack.analysis.graph.in_process_links import BARRIER
 from dstack.analysis.graph.pending.actor_queues import is_queued
 from dstack.analysis.solve.requirements import targets_of
-from dstack.diagnosis import Vertex, WaitKind
+from dstack.diagnosis import Vertex
 from dstack.model import REF_CALLS, actor_of_task
-from dstack.vertex_keys import AnyKey, Key
-
-RELEASE_RESOURCES = (
-    "End an actor that is done (drop its last handle, or ray.kill), remove a placement group, create fewer of them, "
-    "let them ask for less (num_cpus=0), or add resources."
-)
-"""The fix where resources are held until their holder is ended."""
-
-SHOWN_HOLDERS = 3
-
-
-@dataclass(frozen=True)
-class DeadlockedWaits:
-    """The waits of a deadlock: its cycle in order, and all members."""
-
-    cycle: Sequence[Vertex]
-    members: Sequence[Vertex]
-
-    @cached_property
-    def kinds(self) -> set[WaitKind]:
-        """The kinds of the members' waits."""
-        return {vertex.wait.kind for vertex in self.members if vertex.wait}
-
-    @cached_property
-    def callers(self) -> list[Vertex]:
-        """The executions of the cycle."""
-        return [vertex for vertex in self.cycle if vertex.kind == "execution"]
-
-    @cached_property
-    def pending(self) -> list[Vertex]:
-        """The tasks and calls of the cycle that have not begun."""
-        return [vertex for vertex in self.cycle if vertex.wait and vertex.kind == "task"]
-
-    @cached_property
-    def resources(self) -> list[str]:
-        """The resources that members wait for."""
-        return sorted({name for vertex in self.members if vertex.wait for name in vertex.wait.resources})
-
-    @property
-    def caller(self) -> str:
-        """The name of the first execution."""
-        return _first_label(self.callers)
-
-    @property
-    def is_loop_blocked(self) -> bool:
-        """Whether a member of the cycle waits for an event loop that another one blocks."""
-        keys = {vertex.key for vertex in self.cycle}
-        return any(one.wait and (one.wait.kind == "event loop" or one.wait.loop in keys) for one in self.cycle)
-
-    def in_cycle(self, kind: WaitKind) -> list[Vertex]:
-        """The members of the cycle with waits of one kind."""
-        return [vertex for vertex in self.cycle if vertex.wait and vertex.wait.kind == kind]
-
+from dstack.vertex_keys import Key
 
 Rule = Callable[[DeadlockedWaits], "str | None"]
 
@@ -76,11 +30,10 @@ def fix_for(cycle: Sequence[Vertex], members: Sequence[Vertex]) -> str:
 
 
 def _serve_requests(waits: DeadlockedWaits) -> str | None:
-    """Let a queued request of Serve start, or its caller proceed without it."""
     queued = [vertex for vertex in waits.in_cycle("Serve slot") if vertex.is_counted]
     if not queued:
         return None
-    labels = _any_of(queued)
+    labels = any_of(queued)
     if not all(vertex.wait and vertex.wait.what for vertex in queued):
         return (
             f"Do not wait for {labels} in a constructor that the called deployment needs to start: make the call in "
@@ -93,38 +46,12 @@ def _serve_requests(waits: DeadlockedWaits) -> str | None:
     )
 
 
-def _held_until_released(waits: DeadlockedWaits) -> str | None:
-    """Leave room for what needs resources that are held until an actor ends or a placement group is removed."""
-    lifetimes = [vertex for vertex in waits.members if vertex.kind == "lifetime"]
-    if not lifetimes or not waits.resources:
-        return None
-    requests = (vertex for vertex in waits.members if vertex.wait and vertex.wait.resources)
-    requested = sorted({vertex.label for vertex in requests if vertex.task_id or vertex.placement_group_id})
-    holders = sorted({vertex.holder for vertex in lifetimes if vertex.holder})
-    if not requested or not holders:
-        return RELEASE_RESOURCES
-    hold, until = words.word(len(holders), "holds", "hold"), until_released([one for one in lifetimes if one.holder])
-    return (
-        f"Leave {words.listed(waits.resources)} for {words.shortly(requested, SHOWN_HOLDERS, ' or ')}: "
-        f"{words.shortly(holders, SHOWN_HOLDERS)} {hold} it {until}. Start fewer of them, let them ask for less, "
-        "reserve a bundle, or add resources."
-    )
-
-
-def until_released(lifetimes: Sequence[Vertex]) -> str:
-    """``until it ends``, or of placement groups ``until they are removed``."""
-    is_one = len(lifetimes) == 1
-    if all(isinstance(vertex.key, AnyKey) and vertex.key.what == "removal" for vertex in lifetimes):
-        return "until it is removed" if is_one else "until they are removed"
-    return "until it ends" if is_one else "until they end"
-
-
 def _kept_arrays(waits: DeadlockedWaits) -> str | None:
     """Copy arrays from a compiled graph, which occupy its channels while they are kept."""
     if "kept value" not in waits.kinds:
         return None
     held = {key for vertex in waits.in_cycle("kept value") for key in targets_of(vertex)}
-    keeping = _labels(vertex for vertex in waits.callers if vertex.key in held)
+    keeping = labels_of(vertex for vertex in waits.callers if vertex.key in held)
     where = f" in {words.listed(keeping)}" if keeping else ""
     return (
         f"Copy the arrays that you keep{where} from a compiled graph (array.copy(), copy.deepcopy), or drop them "
@@ -133,7 +60,7 @@ def _kept_arrays(waits: DeadlockedWaits) -> str | None:
 
 
 def _compiled_graphs(waits: DeadlockedWaits) -> str | None:
-    """An actor in two compiled graphs, a call queued behind a stage, or a stage that waits for its own graph."""
+    """An actor in two compiled graphs, a call behind a stage, or a stage that waits for its own graph."""
     if not waits.kinds & {"channel read", "channel write"}:
         return None
     if any(vertex.is_graph_loop for vertex in waits.members):
@@ -143,7 +70,7 @@ def _compiled_graphs(waits: DeadlockedWaits) -> str | None:
         )
     if queued := [vertex for vertex in waits.cycle if is_queued(vertex)]:
         return (
-            f"Let {_any_of(queued)} run while its actor waits for the compiled graph (max_concurrency=2 "
+            f"Let {any_of(queued)} run while its actor waits for the compiled graph (max_concurrency=2 "
             "or a concurrency group), or pass the value into the graph as an input."
         )
     return (
@@ -152,28 +79,7 @@ def _compiled_graphs(waits: DeadlockedWaits) -> str | None:
     )
 
 
-def _held_while_waiting(waits: DeadlockedWaits) -> str | None:
-    """Release resources while waiting for a task that needs them."""
-    if not waits.kinds & {"resources", "placement group"}:
-        return None
-    requested = _labels(one for one in waits.members if one.wait and one.wait.resources and one.is_counted)
-    if set(waits.resources) <= {"CPU"}:
-        holders = _labels(vertex for vertex in waits.members if vertex.kind == "execution" and vertex.task_id)
-        what = words.shortly(requested, SHOWN_HOLDERS) or "the pending tasks"
-        return (
-            f"Let {words.shortly(holders, SHOWN_HOLDERS) or 'the waiting tasks'} ask for less (num_cpus=0 for a task "
-            f"that only waits), return ObjectRefs instead of waiting, or add CPUs: {what} "
-            f"{words.word(len(requested), 'needs', 'need')} the CPUs that are held there."
-        )
-    what = words.shortly(requested, SHOWN_HOLDERS, " or ") or "a task"
-    return (
-        f"Do not hold {words.listed(waits.resources)} while waiting for {what}, which needs it too: start that "
-        "first, let it ask for less, return its ObjectRef instead of getting it, or add resources."
-    )
-
-
 def _barrier(waits: DeadlockedWaits) -> str | None:
-    """Make calls on one side of a barrier."""
     if not any(vertex.wait and vertex.wait.what == BARRIER for vertex in waits.cycle):
         return None
     return (
@@ -183,7 +89,6 @@ def _barrier(waits: DeadlockedWaits) -> str | None:
 
 
 def _constructor(waits: DeadlockedWaits) -> str | None:
-    """Do not wait in a constructor for what waits for the same actor to be created."""
     cycle = waits.cycle
     created = {_actor_of(vertex) for vertex in waits.in_cycle("actor creation")}
     for vertex, following in zip(cycle, (*cycle[1:], *cycle[:1]), strict=True):
@@ -196,12 +101,11 @@ def _constructor(waits: DeadlockedWaits) -> str | None:
 
 
 def _locks(waits: DeadlockedWaits) -> str | None:
-    """Acquire locks in one order, and hold none while waiting for a value or an event loop."""
     if "lock" not in waits.kinds:
         return None
     acquiring = waits.in_cycle("lock")
     held = {key for vertex in acquiring for key in targets_of(vertex)}
-    holders = words.shortly(_labels(vertex for vertex in waits.cycle if vertex.key in held), SHOWN_HOLDERS)
+    holders = words.shortly(labels_of(vertex for vertex in waits.cycle if vertex.key in held), SHOWN_HOLDERS)
     if waits.is_loop_blocked:
         return (
             f"Release the lock in {holders} before awaiting, or use an asyncio.Lock: waiting for a threading.Lock in "
@@ -209,18 +113,18 @@ def _locks(waits: DeadlockedWaits) -> str | None:
         )
     if len(acquiring) == len(waits.cycle):
         return f"Take the locks in the same order in {holders}."
+    names = words.shortly(labels_of(acquiring), SHOWN_HOLDERS)
     return (
-        f"Do not hold a lock in {holders} while waiting for a value or a call: "
-        f"{words.shortly(_labels(acquiring), SHOWN_HOLDERS)} needs that lock. Get the value first, then take the lock."
+        f"Do not hold a lock in {holders} while waiting for a value or a call: {names} needs that lock. Get the "
+        "value first, then take the lock."
     )
 
 
 def _event_loop(waits: DeadlockedWaits) -> str | None:
-    """Await instead of blocking an event loop."""
     if not waits.is_loop_blocked:
         return None
     loops = {key for vertex in waits.cycle for key in _loops_of(vertex)}
-    label = _first_label([vertex for vertex in waits.cycle if vertex.key in loops])
+    label = first_label([vertex for vertex in waits.cycle if vertex.key in loops])
     if any(vertex.wait and vertex.wait.kind in REF_CALLS for vertex in waits.cycle):
         return f"In {label}, await the ObjectRef (await ref) instead of ray.get: ray.get blocks the whole event loop."
     return (
@@ -238,19 +142,17 @@ def _loops_of(vertex: Vertex) -> Iterator[Key]:
 
 
 def _async_slots(waits: DeadlockedWaits) -> str | None:
-    """Let a call start on an async actor whose slots are all taken by coroutines."""
     if not waits.callers or not waits.pending or not all(vertex.coroutine_id for vertex in waits.callers):
         return None
     has_await = any(one.wait and one.wait.kind == "await" and not one.wait.assumed for one in waits.callers)
     or_return = "; or return the ObjectRef instead of awaiting it" if has_await else ""
     return (
-        f"Let {_any_of(waits.pending)} start while its actor awaits: raise max_concurrency or give it its own "
+        f"Let {any_of(waits.pending)} start while its actor awaits: raise max_concurrency or give it its own "
         f"concurrency group{or_return}."
     )
 
 
 def _own_actor(waits: DeadlockedWaits) -> str | None:
-    """Do not call the own actor through its handle."""
     if len(waits.callers) != 1 or not waits.pending or _actor_of(waits.pending[0]) != _actor_of(waits.callers[0]):
         return None
     label = waits.pending[0].label
@@ -261,7 +163,6 @@ def _own_actor(waits: DeadlockedWaits) -> str | None:
 
 
 def _arguments(waits: DeadlockedWaits) -> str | None:
-    """Create the argument of a call before the call."""
     if not waits.kinds & {"order", "arguments"}:
         return None
     return (
@@ -274,12 +175,12 @@ def _queued_calls(waits: DeadlockedWaits) -> str | None:
     """Let the queued calls of the cycle run; an async actor has no threads for them."""
     if not waits.pending:
         return None
-    labels = _any_of(waits.pending)
+    labels = any_of(waits.pending)
     async_actors = {_actor_of(vertex) for vertex in waits.callers if vertex.coroutine_id}
     is_async = all(_actor_of(vertex) in async_actors for vertex in waits.pending)
     ways = ["raise max_concurrency", "give it its own concurrency group", *["make both methods async"] * (not is_async)]
     if "backpressure" in waits.kinds:
-        streams = _labels(one for one in waits.callers if one.wait and one.wait.kind == "backpressure")
+        streams = labels_of(one for one in waits.callers if one.wait and one.wait.kind == "backpressure")
         return (
             f"Read the stream of {words.listed(streams)} to its end before waiting for {labels}; or let {labels} run "
             f"meanwhile: {words.listed(ways, ' or ')}."
@@ -291,35 +192,32 @@ def _queued_calls(waits: DeadlockedWaits) -> str | None:
 
 
 def _own_future(waits: DeadlockedWaits) -> str | None:
-    """Do not block a thread on a future that the same thread, or the same executor, must complete."""
     if waits.kinds != {"future"} or len(waits.cycle) != 1:
         return None
     if not any(vertex.wait and vertex.wait.inferred for vertex in waits.cycle):
         return (
-            f"Make {waits.caller} async def and await the coroutine or its future (asyncio.wrap_future): a "
-            "blocking wait stops the event loop that must run it."
+            f"Make {first_label(waits.callers)} async def and await the coroutine or its future (asyncio.wrap_future): "
+            "a blocking wait stops the event loop that must run it."
         )
     return (
-        f"Do not wait in {waits.caller} for another task of the same executor: give the executor more "
+        f"Do not wait in {first_label(waits.callers)} for another task of the same executor: give the executor more "
         "threads (max_workers), or submit that task to another executor."
     )
 
 
 def _threads(waits: DeadlockedWaits) -> str | None:
-    """Do not join a thread that waits for the one that joins it."""
     if not waits.kinds & {"thread.join", "future"}:
         return None
     return (
-        f"Do not wait in {waits.caller} for a thread that itself waits for it: start the thread, return, "
+        f"Do not wait in {first_label(waits.callers)} for a thread that itself waits for it: start the thread, return, "
         "and join it later; in an async method, await asyncio.to_thread(...)."
     )
 
 
 def _queued_behind(waits: DeadlockedWaits) -> str | None:
-    """Let a member run that is queued on an actor behind a call of the cycle."""
     inside = {vertex.key for vertex in waits.cycle}
     queued = (one for one in waits.members if is_queued(one) and not inside.isdisjoint(targets_of(one)))
-    labels = words.shortly(_labels(queued), SHOWN_HOLDERS, " or ")
+    labels = words.shortly(labels_of(queued), SHOWN_HOLDERS, " or ")
     return let_queued_run(labels) if labels else None
 
 
@@ -332,25 +230,23 @@ def let_queued_run(label: str) -> str:
 
 
 def _without_tasks(waits: DeadlockedWaits) -> str | None:
-    """Remove a wait between executions that run no task."""
     if not waits.callers or any(vertex.task_id for vertex in waits.callers):
         return None
-    labels = words.shortly(_labels(waits.callers), SHOWN_HOLDERS)
+    labels = words.shortly(labels_of(waits.callers), SHOWN_HOLDERS)
     return f"Remove one of the waits between {labels}: each needs the result of the other."
 
 
 def _pass_ref(waits: DeadlockedWaits) -> str:
-    """Pass an ObjectRef on; fits every deadlock."""
     is_async = bool(waits.callers) and all(vertex.coroutine_id for vertex in waits.callers)
     return f"Pass the ObjectRef on in one of these calls instead of {'awaiting' if is_async else 'getting'} it."
 
 
 RULES: tuple[Rule, ...] = (
     _serve_requests,
-    _held_until_released,
+    held_until_released,
     _kept_arrays,
     _compiled_graphs,
-    _held_while_waiting,
+    held_while_waiting,
     _barrier,
     _constructor,
     _locks,
@@ -366,19 +262,6 @@ RULES: tuple[Rule, ...] = (
     _pass_ref,
 )
 """From the most specific rule to the one that fits every deadlock."""
-
-
-def _labels(vertices: Iterable[Vertex]) -> list[str]:
-    return sorted({vertex.label for vertex in vertices})
-
-
-def _any_of(vertices: Iterable[Vertex]) -> str:
-    """``Left.ping or Right.ping``."""
-    return words.listed(_labels(vertices), " or ")
-
-
-def _first_label(vertices: Sequence[Vertex]) -> str:
-    return vertices[0].label if vertices else "the method"
 
 
 def _actor_of(vertex: Vertex) -> str | None:

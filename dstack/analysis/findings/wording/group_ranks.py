@@ -1,4 +1,4 @@
-"""Which ranks of process groups are in which call of a finding, and which other ranks are lost, idle or elsewhere."""
+"""Which ranks of process groups are in which call of a finding, and which are lost or elsewhere."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def ranks_in(draft: Draft, narrator: Narrator) -> GroupRanks:
 
 
 def has_lost_rank(reduced: ReducedGraph, keys: Iterable[Key]) -> bool:
-    """Whether one of these stands for a rank that died, or whose last call failed and that no other call reaches."""
+    """Whether one of these stands for a rank that died, or whose last call failed and that runs nothing."""
     vertices = (reduced.vertices[key] for key in keys)
     return any(vertex.absent and (vertex.absent.is_dead or failure_of(reduced, vertex)) for vertex in vertices)
 
@@ -110,7 +110,7 @@ class GroupRanks:
         return [(vertex, rank) for vertex, rank in found if rank is not None]
 
     def _missing_rank_of(self, vertex: Vertex) -> int | None:
-        """The missing rank that an execution belongs to, by the groups of its process or by a helper that needs it."""
+        """The missing rank of an execution, by the groups of its process or by a helper that needs it."""
         process = self._narrator.index.process(vertex.worker_id or "")
         groups = process.process_groups if process else ()
         ranks = (one.rank for one in groups if (one.library, one.world, one.rank) in self._missing)
@@ -135,7 +135,7 @@ class GroupRanks:
         return vertex.kind == "execution" and is_own
 
     def caller(self, vertex: Vertex) -> Vertex:
-        """The user's execution behind a call on a group that is made by calling an actor; else the vertex itself.
+        """The user's execution behind a group call that is a call of an actor; else the vertex itself.
 
         It made the call, or waits for the library's thread that did.
         """

@@ -1,4 +1,4 @@
-"""How vertices are put into words, for all kinds of findings: as names, places and steps, similar ones as one step."""
+"""How vertices are put into words: as names, places and steps, similar ones as one step."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ class Narrator:
         return _with_duration(sentences.sentence(self.index, self.vertices, vertex), [vertex], "")
 
     def in_cycle(self, key: Key, following: Key) -> Vertex:
-        """A vertex of a cycle; if any of many targets could end its wait, it waits only for the ``following`` one."""
+        """A vertex of a cycle; if any of many could end its wait, it waits only for the ``following`` one."""
         vertex = self.vertices[key]
         is_for_one = len(set(targets_of(vertex))) == 1 and vertex.kind != "lifetime"
         if vertex.wait is None or is_for_one or not self.reduced.is_open_to_many(key):

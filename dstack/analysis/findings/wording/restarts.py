@@ -26,7 +26,7 @@ def restart_steps(draft: Draft, narrator: Narrator) -> Iterator[Step]:
 
 
 def is_repeated(draft: Draft, narrator: Narrator) -> bool:
-    """Whether an actor was restarted or a call retried several times; once is enough if all wait for the scheduler."""
+    """Whether an actor was restarted or a call retried several times, or once and is not yet placed."""
     restarts = (actor.num_restarts for actor in _restarted(draft, narrator))
     retries = (task.attempt for _, task in _retried(draft, narrator))
     is_pending = all(isinstance(end, UnknownKey) and end.is_scheduler for end in draft.ends)

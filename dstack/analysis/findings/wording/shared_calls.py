@@ -1,4 +1,4 @@
-"""Calls with unknown wakers that similar executions share, as a barrier: which are in the call, which are absent."""
+"""Calls with unknown wakers that similar executions share: which are in the call, which are absent."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Sort:
 
 @dataclass(frozen=True, slots=True)
 class SharedCall:
-    """A call with an unknown waker, the similar executions ``inside`` it, and those that are ``absent`` from it.
+    """A call with an unknown waker, the similar executions ``inside`` it, and those ``absent`` from it.
 
     Threads that are not known to run a certain task are similar if they are of one actor; then none is absent.
     ``idle`` are actors of the same class that do not run the task, dead or alive.
