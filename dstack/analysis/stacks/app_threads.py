@@ -24,7 +24,7 @@ ENTRIES = ("ray/_private/workers/default_worker.py", "ray/_private/worker.py")
 class PathStep(Struct, frozen=True, order=True, cache_hash=True):
     """One step of a path: a frame, or a group above all frames, which has no ``file``.
 
-    ``name`` is the frame's ``function``; of a blocked call, the name of its API function. It is a struct since millions of
+    ``name`` is the frame's ``function``; of a blocked call, the name of its API function. It is a struct, as many
     steps are compared and hashed.
     """
 
