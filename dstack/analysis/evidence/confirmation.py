@@ -1,11 +1,11 @@
-"""Which waits of the first sample stand again in the second, so that they all held at one common instant.
+"""Confirmation: which waits of the first sample the second one shows again, so that all held at one common instant.
 
-ObjectRefs are written once: a ref pending in the second sample was pending all the while, and a thread or coroutine in
-the same call for the same refs has not left it. The second sample begins after the first has ended everywhere, so all
-waits that stand in both overlap: together they are a consistent cut of the cluster, taken without stopping anything.
+ObjectRefs are written once. A ref that is pending in the second sample was pending throughout. A thread or coroutine in
+the same call for the same refs has not left it. The second sample begins after the first has ended everywhere, so
+all confirmed waits overlap: together they are a consistent cut of the cluster, without stopping anything.
 
-A wait whose dependency changed in between was transient: its vertex counts as able to proceed. A deadlock that stood
-from the beginning of the first sample loses no wait by that, since none of its waits or their dependencies changes.
+A wait whose dependency changed in between was transient: its vertex counts as able to proceed. A deadlock that existed
+when the first sample began loses no wait by that, since none of its waits or their dependencies changes.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ from dstack.diagnosis import Target, Vertex, Wait
 from dstack.model import Sample, Snapshot, Task, WorkerSample
 from dstack.vertex_keys import AnyKey, Key, TaskKey, UnknownKey
 
-GraphBuilder = Mapping[Key, Vertex]
+Vertices = Mapping[Key, Vertex]
 
 
 def confirmed_graph(snapshot: Snapshot, first: SampleIndex) -> dict[Key, Vertex]:
-    """The wait-for graph of the first sample, and of what the second one leaves of it, if there is one."""
+    """The wait-for graph of the first sample, without the waits that the second sample disproves, if there is one."""
     before = wait_for_graph(first)
     if len(snapshot.samples) == 1:
         return with_proven_calls(before)
@@ -49,15 +49,15 @@ def confirmed_graph(snapshot: Snapshot, first: SampleIndex) -> dict[Key, Vertex]
 
 
 class _Confirmation:
-    """What is known to hold at that instant, and what the second sample could not show.
+    """The graph that both samples support.
 
-    A wait that stands is taken from the second sample and marked so; one that was transient is dropped. One that the
-    second sample could not show stays unmarked, for what of its dependencies is still not given; so does one with a
-    timeout that moved, while what it polls is still not there, and one that could only be read in the second.
+    A confirmed wait comes from the second sample and is marked; a transient one is dropped. These stay unmarked: a wait
+    that the second sample could not show, for its dependencies that are still pending; a wait with a timeout that moved
+    while its dependency is still pending; and a wait that only the second sample could read.
     """
 
     def __init__(
-        self, first: SampleIndex, before: GraphBuilder, second: SampleIndex, after: GraphBuilder, changes: SampleChanges
+        self, first: SampleIndex, before: Vertices, second: SampleIndex, after: Vertices, changes: SampleChanges
     ) -> None:
         self._first = first
         self._before = before
@@ -80,13 +80,13 @@ class _Confirmation:
         for key, vertex in self._before.items():
             lost = TaskKey(vertex.task_id or "")
             if vertex.kind == "execution" and lost in self._after and lost not in self._before and graph[key].wait:
-                graph[lost] = _running_as(graph[lost], key)  # only the first sample could tell what runs it
+                graph[lost] = _running_as(graph[lost], key)  # only the first sample shows what runs it
         return graph
 
     def _found_at_last(self) -> dict[Key, Key]:
-        """The executions of running tasks that the first sample could not find, with the vertices of the tasks there.
+        """The executions of tasks for which the first sample had no execution, with the vertices of these tasks.
 
-        Those were running, or their workers had not answered: they may have been where they are all the while.
+        The tasks were running, or their workers had not answered: the executions may have been there throughout.
         """
         unresolved = {
             vertex.task_id: key
@@ -117,7 +117,7 @@ class _Confirmation:
         return vertex if self._may_come_back(vertex) else _proceeding(vertex)
 
     def _without_wait(self, vertex: Vertex, again: Vertex | None) -> Vertex:
-        """What seemed to proceed in the first sample, unless only the second could read what it waits for."""
+        """A vertex without a wait in the first sample, unless only the second could read its dependencies."""
         if again is None:
             return vertex
         if vertex.kind == "execution" and self._is_read_at_last(vertex, again):
@@ -126,16 +126,16 @@ class _Confirmation:
         return _proceeding(again) if has_begun else vertex
 
     def _seen_once(self, vertex: Vertex) -> Vertex:
-        """A wait that only the second sample shows, though it may have stood in the first."""
+        """A wait that only the second sample shows, though it may have existed in the first."""
         return _proceeding(vertex) if self._changes.is_new_wait(vertex) else vertex
 
     def _as_far_as_known(self, vertex: Vertex, again: Vertex | None) -> Vertex:
-        """A wait that the second sample could not show, for what of its dependencies is still not given then."""
+        """A wait that the second sample could not show, for its dependencies that are still pending then."""
         if vertex.kind != "execution" or again is None or again.wait is None:
             return vertex
         execution = execution_of(self._first, vertex)
         if execution is not None and execution.call is not None and not is_known(execution.call):
-            return vertex  # what it waits for is not known, nor whether it was something that came
+            return vertex  # its dependencies are not known, nor whether they arrived
         return _proceeding(vertex) if _is_over(again.wait) else msgspec.structs.replace(again, label=vertex.label)
 
     def _is_shown_again(self, vertex: Vertex) -> bool:
@@ -150,7 +150,7 @@ class _Confirmation:
         return True
 
     def _is_read_at_last(self, vertex: Vertex, again: Vertex) -> bool:
-        """Whether its dependencies are known only from the second sample: they were seen once."""
+        """Whether only the second sample shows its dependencies."""
         if vertex.kind == "execution":
             before, after = execution_of(self._first, vertex), execution_of(self._second, vertex)
             if before is None or after is None or self._changes.has_left(vertex):
@@ -183,7 +183,7 @@ class _Confirmation:
         return self._depends_on_the_same(vertex, again)
 
     def _has_not_moved(self, vertex: Vertex) -> bool:
-        """Whether the task of a wait has come as far in the one sample as in the other."""
+        """Whether the task of a wait made no progress between the samples."""
         before, after = self._first.tasks.get(vertex.task_id or ""), self._second.tasks.get(vertex.task_id or "")
         return before is None or after is None or _progress(before) == _progress(after)
 
@@ -194,10 +194,10 @@ class _Confirmation:
         )
 
     def _depends_on_the_same(self, vertex: Vertex, again: Vertex) -> bool:
-        """Whether all that something pending waits for is still what it waits for.
+        """Whether a pending vertex still has all its dependencies of the first sample.
 
-        Without one of these it may be about to proceed, whatever its state says. A thread that runs another task by
-        now is another dependency, except in a request for resources: its holders change, the request stands.
+        Without one of them it may be about to proceed, whatever its state says. A thread that runs another task is
+        another dependency, except in a request for resources: the request remains while its holders change.
         """
         before, after = _targets(vertex), _targets(again)
         if vertex.wait and vertex.wait.resources and before <= after:
@@ -205,7 +205,7 @@ class _Confirmation:
         return _instances(before, self._before) <= _instances(after, self._after)
 
     def _may_come_back(self, vertex: Vertex) -> bool:
-        """Whether it waited with a timeout for what is still not there: it moves between its readings of that."""
+        """Whether it waited with a timeout for dependencies that are still pending: it moves between its attempts."""
         if vertex.wait is None or not vertex.wait.is_timed or self._is_unobserved(vertex, self._before):
             return False
         targets = _targets(vertex)
@@ -213,12 +213,12 @@ class _Confirmation:
         return is_there and _instances(targets, self._before) == _instances(targets, self._after)
 
     @staticmethod
-    def _is_unobserved(vertex: Vertex, graph: GraphBuilder) -> bool:
+    def _is_unobserved(vertex: Vertex, graph: Vertices) -> bool:
         return any(graph[target.vertex].unobserved for target in _targets(vertex))
 
 
 def completed(first: Sample, second: Sample) -> Sample:
-    """The second sample, with what the first saw of the processes and states it does not have."""
+    """The second sample, completed by the first for processes and states that it lacks."""
     before = {worker.worker_id: worker for worker in first.workers}
     read_again = {worker.worker_id for worker in second.workers}
     answered = {worker.worker_id for worker in second.workers if worker.running_task_ids is not None}
@@ -232,7 +232,7 @@ def completed(first: Sample, second: Sample) -> Sample:
 
 
 def merged(snapshot: Snapshot) -> Sample:
-    """The first sample, with what only the second has: workers that had just started, and what was unreadable."""
+    """The first sample, completed by the second: workers that had just started, and unreadable ones."""
     if not snapshot.samples:
         return Sample(began_s=0.0, ended_s=0.0)
     first, *second = snapshot.samples
@@ -264,18 +264,18 @@ def _proceeding(vertex: Vertex) -> Vertex:
 
 
 def _running_as(task: Vertex, execution: Key) -> Vertex:
-    """The vertex of a running task, which proceeds when the execution does that was found to run it."""
+    """The vertex of a running task, which waits for the execution that runs it."""
     return msgspec.structs.replace(task, wait=waits_for("thread", Target(vertex=execution)), is_confirmed=False)
 
 
 def _is_for_held(index: SampleIndex, vertex: Vertex) -> bool:
-    """Whether nothing of its call is known by the call itself: which refs those are, only the workers' states tell."""
+    """Whether the refs of its call are known only from the workers' states, not from the call."""
     execution = execution_of(index, vertex)
     return execution is not None and execution.call is not None and execution.call.held
 
 
 def _is_over(wait: Wait) -> bool:
-    """Whether all that it waited for is there."""
+    """Whether all dependencies are available."""
     return all(
         sum(isinstance(t.vertex, UnknownKey) and t.vertex.is_available_value for t in group.targets) >= group.needs
         for group in wait.groups
@@ -283,7 +283,7 @@ def _is_over(wait: Wait) -> bool:
 
 
 def _progress(task: Task) -> tuple[str, int, int]:
-    """How far a task has come, by what its owner knows."""
+    """The progress of a task, as its owner knows it."""
     return task.state, task.attempt, task.items
 
 
@@ -291,6 +291,6 @@ def _targets(vertex: Vertex) -> set[Target]:
     return {target for group in vertex.wait.groups for target in group.targets} if vertex.wait else set()
 
 
-def _instances(targets: set[Target], graph: GraphBuilder) -> set[str | Key]:
-    """The tasks that are waited for, whatever they run on, and all other vertices by their keys."""
+def _instances(targets: set[Target], graph: Vertices) -> set[str | Key]:
+    """The awaited tasks, whatever they run on, and all other vertices by their keys."""
     return {graph[target.vertex].task_id or target.vertex for target in targets}

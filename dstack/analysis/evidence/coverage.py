@@ -1,4 +1,4 @@
-"""How much of the cluster a diagnosis rests on, and whether what is missing could change it."""
+"""Coverage: how much of the cluster was observed, and whether the rest could change the diagnosis."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ ReadState = Literal["seen", "partly seen", "not seen"]
 
 
 def coverage_of(snapshot: Snapshot) -> Coverage:
-    """Nodes and workers seen of those that are alive."""
+    """The observed nodes and workers of those that are alive."""
     found = read_states(snapshot)
     unseen_nodes = {worker.node_id for worker in snapshot.workers if found[worker.worker_id] != "seen"}
     seen_nodes = {worker.node_id for worker in snapshot.workers if found[worker.worker_id] == "seen"}
@@ -32,7 +32,7 @@ def coverage_of(snapshot: Snapshot) -> Coverage:
 
 
 def access_of(snapshot: Snapshot) -> dict[str, Access]:
-    """How each worker could be read, in the better of two samples."""
+    """How each worker was read, in the better of two samples."""
     best: dict[str, Access] = {worker.worker_id: "state only" for worker in snapshot.workers}
     for sample in snapshot.samples:
         for worker in sample.workers:
@@ -50,7 +50,7 @@ def _counted(access: Mapping[str, Access]) -> dict[Access, int]:
 
 @dataclass(frozen=True, slots=True)
 class CoverageGap:
-    """Something that was not observed and could change a verdict: what it is, and in which way it was not."""
+    """Something that was not observed and could change a verdict."""
 
     kind: Literal["worker", "access", "failure", "dependency"]
     detail: str
@@ -60,15 +60,15 @@ class CoverageGap:
 
 
 def has_coverage_gaps(snapshot: Snapshot, vertices: Mapping[Key, Vertex]) -> bool:
-    """Whether something that was not observed could be stuck, or be what others wait for."""
+    """Whether something that was not observed could be stuck, or be a dependency."""
     return next(coverage_gaps(snapshot, vertices), None) is not None
 
 
 def coverage_gaps(snapshot: Snapshot, vertices: Mapping[Key, Vertex]) -> Iterator[CoverageGap]:
-    """All that makes a diagnosis incomplete: workers, failures, and the dependencies of waits.
+    """What makes a diagnosis incomplete: workers, failures, and the dependencies of waits.
 
-    What began or ended between the samples is no part of a deadlock that stood all the while; of what only the second
-    sample failed to read, the first one decides.
+    A worker that began or ended between the samples is no part of a deadlock that existed throughout. For what only the
+    second sample failed to read, the first one decides.
     """
     transient = ended_workers(snapshot) | new_workers(snapshot)
     lasting = [worker.worker_id for worker in snapshot.workers if worker.worker_id not in transient]
@@ -87,9 +87,9 @@ def coverage_gaps(snapshot: Snapshot, vertices: Mapping[Key, Vertex]) -> Iterato
 
 
 def _may_hide(failure: Failure) -> bool:
-    """Whether something that is stuck may have escaped because of a failure, though every worker was seen.
+    """Whether a failure may hide something stuck, though every worker counts as observed.
 
-    Those without an answer, or on a node without one, are not seen; one that listed only a part of its tasks is.
+    A worker without an answer, or on a node without one, does not count; one that listed only some of its tasks does.
     """
     return failure.stage == "control plane" or (failure.stage == "core worker" and failure.cause == "truncated")
 
@@ -99,16 +99,15 @@ def _what(key: Key) -> str:
 
 
 def read_workers(snapshot: Snapshot) -> set[str]:
-    """The listed workers of which both the state and the stacks were seen."""
-    return {worker_id for worker_id, sight in read_states(snapshot).items() if sight == "seen"}
+    """The listed workers with both state and stacks."""
+    return {worker_id for worker_id, state in read_states(snapshot).items() if state == "seen"}
 
 
 def read_states(snapshot: Snapshot) -> dict[str, ReadState]:
-    """How much was seen of each worker: every count of workers rests on this.
+    """How much of each worker was observed: every count of workers rests on this.
 
-    A worker counts if the snapshot lists it: those that have ended and dstack's own are not listed, even if a sample
-    has them. It is seen if one sample has both its state and its stacks, whichever sample that is, so one that started
-    between the samples counts like the others. It is partly seen if no sample has both, but one has something.
+    A worker counts if the snapshot lists it; ended workers and dstack's own are not listed, even if a sample has them.
+    It counts as seen if either sample has both its state and its stacks, and as partly seen if one has either.
     """
     found: dict[str, ReadState] = {worker.worker_id: "not seen" for worker in snapshot.workers}
     for sample in snapshot.samples:

@@ -1,13 +1,13 @@
-"""Loops that only poll: threads and coroutines that several readings show at the same place, for the same things.
+"""Polling loops: threads and coroutines that several readings show at the same place, for the same dependencies.
 
-A wait with a timeout ends by itself, so formally its thread can proceed. In a loop that does nothing but wait again it
-can not. Which is which is not proven but observed: over all samples and quick readings of a snapshot, which span more
-than the timeout, the thread is in the same loop and polls for the same dependencies, and its process neither ends nor
-submits a task. What follows rests on the assumption that the loop only polls.
+A timed wait ends by itself, so formally its thread can proceed. In a loop that only waits again, it cannot. That is
+observed, not proven: in all samples and quick readings, which span more than the timeout, the thread is in the same loop
+and polls for the same dependencies, and its process neither ends nor submits a task. Conclusions rest on the assumption
+that the loop only polls.
 
-Some loops poll by calls that succeed: the same method of the same actor, again and again (``repeated_calls``). Such a
-loop depends on what can change the actor's state. Others, in controllers of Ray's libraries, sleep and ask without a
-wait whether their own tasks have ended.
+Some loops poll by calls that succeed: the same method of the same actor, repeatedly (``repeated_calls``). Such a loop
+depends on what can change the actor's state. Controllers of Ray's libraries sleep, and check without a wait whether
+their own tasks have ended.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ ENTRIES = (
     "ray/_private/workers/default_worker.py",
     "ray/util/tracing/tracing_helper.py",
 )
-"""Files whose loops run any code that comes: a thread that is there is between two pieces of work."""
+"""Files whose loops run any submitted code: a thread there is between two pieces of work."""
 
 WRAPPERS = ("ray/_private/client_mode_hook.py", "ray/_private/auto_init_hook.py")
 
@@ -62,7 +62,7 @@ RETRYING = ("ray/train/v2/_internal/execution/controller/controller.py",)
 
 @dataclass(frozen=True, slots=True)
 class _Observation:
-    """A thread or coroutine in one sample or reading, which was taken within this time."""
+    """A thread or coroutine in one sample or reading, with the time of the reading."""
 
     began_s: float
     ended_s: float
@@ -78,7 +78,7 @@ def find_polling_loops(snapshot: Snapshot) -> dict[Key, Poll]:
 
 
 def with_polls_shown(snapshot: Snapshot, polls: Polls) -> Snapshot:
-    """The snapshot with each polling loop at its poll in both samples, though one may have seen it between two."""
+    """The snapshot with each polling loop at its poll in both samples, also if one shows it between two polls."""
     if not polls:
         return snapshot
     samples = tuple(
@@ -89,26 +89,26 @@ def with_polls_shown(snapshot: Snapshot, polls: Polls) -> Snapshot:
 
 
 def moved_workers(snapshot: Snapshot, samples: Sequence[Sample]) -> set[str]:
-    """The workers that have executed or submitted a task, or of which one has ended, beside polls and machinery."""
-    upkeep = RoutineCalls(snapshot)
+    """The workers that executed or submitted a task, or whose task ended; routine calls do not count."""
+    routine = RoutineCalls(snapshot)
     shown: dict[str, set[object]] = defaultdict(set)
     counts: dict[str, set[object]] = defaultdict(set)
     for sample in samples:
-        for worker_id, tasks in _unfinished(sample, upkeep).items():
+        for worker_id, tasks in _unfinished(sample, routine).items():
             shown[worker_id].add(tasks)
         for worker in sample.workers:
-            if worker.executed_tasks is not None and not upkeep.are_all(worker):
+            if worker.executed_tasks is not None and not routine.are_all(worker):
                 counts[worker.worker_id].add(worker.executed_tasks)
     return {worker_id for seen in (shown, counts) for worker_id, values in seen.items() if len(values) > 1}
 
 
-def _unfinished(sample: Sample, upkeep: RoutineCalls) -> dict[str, frozenset[tuple[str, str]]]:
-    """The unfinished tasks, with their states, of each worker that answered; without upkeep."""
+def _unfinished(sample: Sample, routine: RoutineCalls) -> dict[str, frozenset[tuple[str, str]]]:
+    """The unfinished tasks, with their states, of each worker that answered; without routine calls."""
     found: dict[str, set[tuple[str, str]]] = {
         worker.worker_id: set() for worker in sample.workers if worker.running_task_ids is not None
     }
     for task in sample.tasks:
-        if task.owner_id in found and not upkeep.is_one(task):
+        if task.owner_id in found and not routine.is_one(task):
             found[task.owner_id].add((task.task_id, task.state))
     return {owner: frozenset(tasks) for owner, tasks in found.items()}
 
@@ -123,7 +123,7 @@ class _Finder:
             self._repeated[call.parent_task_id].append(call)
 
     def polls(self) -> Iterator[tuple[Key, Poll]]:
-        """All of them, in processes that have not moved, of jobs in which nothing has."""
+        """All polling loops, in processes and jobs without progress."""
         moved = moved_workers(self._snapshot, self._samples)
         jobs = {worker.job_id for worker in self._workers.values() if worker.job_id}
         busy_jobs = {job for job in jobs if (found := progress_of(self._snapshot, (job,))) and found.has_moved}
@@ -160,7 +160,7 @@ class _Finder:
                     yield key, poll
 
     def _timed(self, several: Sequence[_Observation]) -> Poll | None:
-        """A loop around a wait with a timeout for the same things, seen at least every second time."""
+        """A loop around a timed wait for the same dependencies, in at least every second reading."""
         inside = [one for one in several if one.one.call is not None and one.one.call.timeout_s is not None]
         if len(inside) * 2 < len(several) or any(one.one.call for one in several if one not in inside):
             return None
@@ -178,7 +178,7 @@ class _Finder:
         return self._poll(several, shown, calls[-1], innermost)
 
     def _is_retried(self, one: Thread | Coroutine) -> bool:
-        """Whether a library is known to wait again when the wait has timed out."""
+        """Whether a library is known to retry after a timeout."""
         return any(frame.file.endswith(RETRYING) for frame in self._snapshot.frames_of(one))
 
     def _is_own_frame(self, shown: Thread | Coroutine) -> bool:
@@ -189,7 +189,7 @@ class _Finder:
         return is_of_rays or (at < len(frames) and frames[at].origin == "user")
 
     def _does_more(self, several: Sequence[_Observation], inside: Sequence[_Observation]) -> bool:
-        """Whether the loop was seen in code of the user's that it does not poll from."""
+        """Whether a reading shows the loop in user code other than its polls."""
         polling = {_place(frame) for one in inside for frame in self._snapshot.frames_of(one.one)}
         others = (frame for one in several if one not in inside for frame in self._snapshot.frames_of(one.one))
         return any(frame.origin == "user" and _place(frame) not in polling for frame in others)
@@ -197,7 +197,7 @@ class _Finder:
     def _heartbeat(
         self, worker: Worker, identity: int | str, several: Sequence[_Observation], tasks: Iterable[str | None]
     ) -> Poll | None:
-        """A loop around calls that succeed: of all that it was seen in, each was such a call or none."""
+        """A loop around calls that succeed: each reading shows such a call, or none."""
         task_id = several[0].one.task_id
         repeated = self._repeated.get(task_id or "", [])
         if not repeated and worker.actor_id and self._runs_alone(worker, task_id):
@@ -219,13 +219,13 @@ class _Finder:
         return dataclasses.replace(poll, actors=tuple(sorted(actors))) if poll else None
 
     def _is_between_polls(self, one: Thread | Coroutine) -> bool:
-        """Whether it is in a call, asleep, or in Ray's own code, which makes the calls: it does nothing else."""
+        """Whether it is in a call, asleep, or in Ray's code that makes the calls."""
         leaf = self._snapshot.frames_of(one)[0]
         is_asleep = one.sleeps if isinstance(one, Thread) else _is_sleep(leaf)
         return one.call is not None or is_asleep or leaf.origin == "ray"
 
     def _rates(self, repeated: Sequence[RepeatedCall]) -> str:
-        """``Buffer.size (2.0 calls per second for 3 min)``, of each method; those of several actors together."""
+        """``Buffer.size (2.0 calls per second for 3 min)`` for each method, summed over actors."""
         by_name: dict[str, list[RepeatedCall]] = defaultdict(list)
         for call in repeated:
             by_name[call.name].append(call)
@@ -238,9 +238,9 @@ class _Finder:
         return f"{per_second:.1f} calls per second" + (f" for {words.duration(seconds)}" if seconds > 0 else "")
 
     def _runs_alone(self, worker: Worker, task_id: str | None) -> bool:
-        """Whether an actor runs this task and no other: Ray names the actor's creation as what makes its calls.
+        """Whether an actor runs this task alone.
 
-        So it does for calls in coroutines; seen on Ray 2.60.
+        For calls from coroutines, Ray names the actor's creation as the caller (seen on Ray 2.60).
         """
         running = (
             one.running_task_ids
@@ -251,7 +251,7 @@ class _Finder:
         return task_id is not None and set(running) == {(task_id,)}
 
     def _controller(self, several: Sequence[_Observation]) -> Poll | None:
-        """A task of code of Ray's libraries alone that sleeps at the same place each time."""
+        """A task with code of Ray's libraries alone, which sleeps at the same place in each reading."""
         shown = several[-1].one
         frames = self._snapshot.frames_of(shown)
         is_rays = any(frame.origin == "ray" for frame in frames) and {f.origin for f in frames} <= {"ray", "stdlib"}
@@ -267,7 +267,7 @@ class _Finder:
     def _poll(
         self, several: Sequence[_Observation], shown: Thread | Coroutine, call: BlockedCall, innermost: int
     ) -> Poll | None:
-        """The poll with the frame of its loop, which is at most so deep, counted from the outermost frame."""
+        """The poll with the frame of its loop, at most ``innermost`` frames below the outermost one."""
         stacks = [self._snapshot.stacks[one.one.stack] for one in several]
         depth = min(_depth_of_loop(stacks, self._snapshot.frames), innermost)
         if depth < 0:
@@ -292,12 +292,12 @@ def _series(processes: Iterable[tuple[Sample, Process]]) -> dict[int | str, list
 
 
 def _is_one(several: Sequence[_Observation]) -> bool:
-    """Whether they are of one thread or coroutine, in one task: addresses of coroutines are used again."""
+    """Whether they are of one thread or coroutine in one task: addresses of coroutines are reused."""
     return len({(one.one.name, one.one.task_id) for one in several}) == 1
 
 
 def _is_one_wait(several: Sequence[_Observation]) -> bool:
-    """Whether all show one and the same wait that has no timeout, and so no poll that ends at once."""
+    """Whether all show one wait without a timeout, so that it is no poll."""
     calls = [one.one.call for one in several if one.one.call and one.one.call.timeout_s is None]
     return len(calls) == len(several) and len(set(map(_identity, calls))) == 1
 
@@ -307,13 +307,13 @@ def _is_sleep(leaf: Frame) -> bool:
 
 
 def _runs_out(calls: Sequence[BlockedCall]) -> bool:
-    """Whether the timeouts become ever shorter, as those of a loop do that has a deadline of its own."""
+    """Whether the timeouts become shorter, as in a loop with a deadline of its own."""
     timeouts = [call.timeout_s or 0.0 for call in calls]
     return timeouts[-1] < timeouts[0] and timeouts == sorted(timeouts, reverse=True)
 
 
 def _is_wrapper(frame: Frame) -> bool:
-    """Whether no loop of an application is there: in the standard library, or where Ray wraps its functions."""
+    """Whether a frame is not of the application: of the standard library, or a wrapper of Ray."""
     return frame.file.endswith(WRAPPERS) or (frame.origin == "stdlib" and not frame.file.endswith(ENTRIES))
 
 
@@ -322,17 +322,17 @@ def _place(frame: Frame) -> tuple[str, str]:
 
 
 def _is_of_driver(task_id: str) -> bool:
-    """Whether it is the id of a driver's own task, which is all ones but for its job."""
+    """Whether it is the id of a driver's own task: all bits are set except those of the job."""
     return not task_id[:40].strip("f")
 
 
 def _identity(call: BlockedCall) -> tuple[object, ...]:
-    """What it waits for."""
+    """The dependencies of a call."""
     return (call.kind, frozenset(call.refs), call.num_returns, call.object_id, call.threads, call.coroutines, call.what)
 
 
 def _depth_of_loop(stacks: Sequence[tuple[int, ...]], frames: Sequence[Frame]) -> int:
-    """How deep the innermost frame is that all stacks share, whatever its line; -1 for none."""
+    """The depth of the innermost frame that all stacks share, whatever its line; -1 for none."""
     rows = [stack[::-1] for stack in stacks]
     depth = 0
     while all(len(row) > depth for row in rows) and len({row[depth] for row in rows}) == 1:
@@ -343,10 +343,9 @@ def _depth_of_loop(stacks: Sequence[tuple[int, ...]], frames: Sequence[Frame]) -
 
 
 def _is_weak(frames: Sequence[Frame], call: BlockedCall) -> bool:
-    """Whether the first loop of these, innermost first, does more than to poll, where it is the user's own.
+    """Whether the innermost loop of these frames is user code that does more than poll.
 
-    It may end by itself. Or it makes other calls between polls which are not for refs, as a thread that searches for
-    something outside each time it is not woken.
+    It may end by itself. Or, between polls that are not for refs, it makes other calls, as to search for work outside.
     """
     loop = next((frame for frame in frames if frame.loop is not None), None)
     if loop is None or loop.origin != "user":

@@ -1,7 +1,7 @@
-"""What has moved in a job while it was observed: tasks started, finished and submitted, and CPU time.
+"""The progress of a job while it was observed: tasks started, finished and submitted, and CPU time.
 
-Calls that only poll, and those of Ray's libraries for themselves, are no progress. Core workers count the tasks that
-they have executed, so one that began and ended between the samples counts as well.
+Polls and internal calls of Ray's libraries are no progress. Core workers count the tasks that they have executed, so a
+task that began and ended between the samples counts too.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from dstack.model import Sample, Snapshot, Task, WorkerSample, job_of_task
 
 
 def progress_of(snapshot: Snapshot, jobs: Collection[str]) -> Progress | None:
-    """What has moved in these jobs from the first sample to the second; None without a second one."""
+    """The progress of these jobs from the first sample to the second; None without a second one."""
     if len(snapshot.samples) < 2:
         return None
     first, last = snapshot.samples[:2]
@@ -23,7 +23,7 @@ def progress_of(snapshot: Snapshot, jobs: Collection[str]) -> Progress | None:
 
 
 class RoutineCalls:
-    """Which calls are no progress: polls that succeed at once, and those of Ray's libraries for themselves."""
+    """The calls that are no progress: polls that succeed at once, and internal calls of Ray's libraries."""
 
     def __init__(self, snapshot: Snapshot) -> None:
         self._actor_of = {worker.worker_id: worker.actor_id for worker in snapshot.workers}
@@ -45,17 +45,17 @@ class _Observer:
         self._snapshot = snapshot
         self._jobs = jobs
         self._workers = {worker.worker_id: worker for worker in snapshot.workers}
-        self._came_or_went = ended_workers(snapshot) | new_workers(snapshot)
-        self._upkeep = RoutineCalls(snapshot)
+        self._started_or_ended = ended_workers(snapshot) | new_workers(snapshot)
+        self._routine = RoutineCalls(snapshot)
 
     def progress(self, first: Sample, last: Sample) -> Progress:
         """The differences of two samples, as far as workers answered in both."""
         before = {one.worker_id: one for one in first.workers if self._counts(one)}
         pairs = [(before[one.worker_id], one) for one in last.workers if one.worker_id in before]
         ran, runs = self._running(first, last), self._running(last, first)
-        executed = sum(_executed(*pair) for pair in pairs if not self._upkeep.are_all(pair[1]))
-        new = (one for one in last.workers if one.worker_id in self._came_or_went and self._counts(one))
-        executed += sum(one.executed_tasks or 0 for one in new if not self._upkeep.are_all(one))
+        executed = sum(_executed(*pair) for pair in pairs if not self._routine.are_all(pair[1]))
+        new = (one for one in last.workers if one.worker_id in self._started_or_ended and self._counts(one))
+        executed += sum(one.executed_tasks or 0 for one in new if not self._routine.are_all(one))
         return Progress(
             watched_s=round(max(0.0, last.ended_s - first.began_s), 3),
             started=max(len(runs - ran), executed - len(ran - runs)),
@@ -81,7 +81,7 @@ class _Observer:
         """The tasks of the jobs that run, on workers that answered in both samples, or are only in this one."""
         answered = self._answered(sample, other)
         ids = {task for one in sample.workers if one.worker_id in answered for task in one.running_task_ids or ()}
-        polls = {task.task_id for s in (sample, other) for task in s.tasks if self._upkeep.is_one(task)}
+        polls = {task.task_id for s in (sample, other) for task in s.tasks if self._routine.is_one(task)}
         return {task_id for task_id in ids - polls if job_of_task(task_id) in self._jobs}
 
     def _owned(self, sample: Sample, other: Sample) -> set[str]:
@@ -89,10 +89,10 @@ class _Observer:
         return {task.task_id for task in sample.tasks if task.owner_id in answered and self._is_of_jobs(task)}
 
     def _answered(self, sample: Sample, other: Sample) -> set[str]:
-        return _answered(sample) & (_answered(other) | self._came_or_went)
+        return _answered(sample) & (_answered(other) | self._started_or_ended)
 
     def _is_of_jobs(self, task: Task) -> bool:
-        return task.job_id in self._jobs and not self._upkeep.is_one(task)
+        return task.job_id in self._jobs and not self._routine.is_one(task)
 
 
 def _answered(sample: Sample) -> set[str]:
@@ -106,7 +106,7 @@ def _executed(before: WorkerSample, after: WorkerSample) -> int:
 
 
 def _cpu_s(pairs: Collection[tuple[WorkerSample, WorkerSample]]) -> float | None:
-    """CPU time of the processes that both samples have; None where there is none."""
+    """CPU time of the processes in both samples; None without any."""
     used = list(_used(pairs))
     return round(sum(used), 2) if used else None
 

@@ -1,8 +1,8 @@
-"""What has changed between the two samples: which processes and tasks ended, which values came, which waits moved.
+"""The changes between the two samples: ended processes and tasks, values that arrived, waits that moved.
 
-A wait whose dependency changed was transient. A change is only claimed where the second sample proves it: a process
-that is not listed any more, a task that its worker does not run or its owner does not list any more, another stack or
-call. What the second sample could not read has not changed; what the first sample showed of it still holds.
+A wait whose dependency changed was transient. A change is claimed only if the second sample proves it: a process
+that is no longer listed, a task that its worker no longer runs or its owner no longer lists, another stack or call. For what
+the second sample could not read, the first sample still holds.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ class SampleChanges:
     # Tasks
 
     def has_ended(self, vertex: Vertex) -> bool:
-        """Whether what waited is gone: its process, the task that it ran, or the process that submitted it."""
+        """Whether the waiter has ended: its process, the task that it ran, or the process that submitted it."""
         worker_id = vertex.worker_id
         if worker_id is None:
             task = self._first.tasks.get(vertex.task_id or "")
@@ -75,14 +75,14 @@ class SampleChanges:
         return task_id not in sample.running_task_ids
 
     def _task_of(self, vertex: Vertex) -> str | None:
-        """The task with whose end the execution ends, also where its worker did not list it when it was asked."""
+        """The task that the execution runs, also if its worker did not list the task."""
         if vertex.task_id is not None:
             return vertex.task_id
         execution = execution_of(self._first, vertex)
         if isinstance(execution, Coroutine):
             return execution.task_id if execution.is_task else None
-        knows = self._is_for_tasks(vertex) and self._first.has_read_tasks(vertex.worker_id or "")
-        return execution.task_id if knows and execution and self._may_run(vertex, execution.task_id) else None
+        is_read = self._is_for_tasks(vertex) and self._first.has_read_tasks(vertex.worker_id or "")
+        return execution.task_id if is_read and execution and self._may_run(vertex, execution.task_id) else None
 
     def _is_for_tasks(self, vertex: Vertex) -> bool:
         thread = self._first.thread(vertex.worker_id, vertex.os_thread_id)
@@ -90,7 +90,7 @@ class SampleChanges:
         return thread is not None and thread.role == "task" and worker is not None and not worker.is_driver
 
     def _may_run(self, vertex: Vertex, task_id: str | None) -> bool:
-        """Whether the task's id names its worker's actor, or none: Ray makes up ids for threads of the user's own."""
+        """Whether the task's id names its worker's actor, or none: Ray invents ids for threads of user code."""
         worker = self._first.workers[vertex.worker_id or ""]
         return task_id is not None and actor_of_task(task_id) == worker.actor_id
 
@@ -98,9 +98,9 @@ class SampleChanges:
 
     @cached_property
     def given(self) -> frozenset[str]:
-        """The refs that were waited for in the first sample and whose tasks have ended since, by their owners.
+        """The refs that were awaited in the first sample and whose tasks have ended since, as their owners report.
 
-        An owner lists all of its unfinished tasks, and the ref was made before it was waited for.
+        An owner lists all its unfinished tasks, and a ref exists before the wait for it.
         """
         executions = _executions(self._second.sample.workers)
         again = {ref for _, one in executions if one.call and is_readable(one) for ref in one.call.refs}
@@ -113,7 +113,7 @@ class SampleChanges:
         return is_returned(ref) and _denies(self._second, owner_id, producer_task_id(ref))
 
     def is_new_wait(self, vertex: Vertex) -> bool:
-        """Whether a wait of the second sample needs a task that its owner did not list in the first: it began later."""
+        """Whether a wait of the second sample began later: its owner did not list the awaited task in the first."""
         execution = execution_of(self._second, vertex)
         owners = dict(_owned(execution.call, vertex.worker_id or "")) if execution else {}
         groups = vertex.wait.groups if vertex.wait else ()
@@ -129,14 +129,14 @@ class SampleChanges:
     # Threads and coroutines
 
     def has_left(self, vertex: Vertex) -> bool:
-        """Whether a thread or coroutine was seen elsewhere, or would have been seen if it were still there."""
+        """Whether a thread or coroutine is in other code, or is missing in a sample that lists all."""
         before, after = execution_of(self._first, vertex), execution_of(self._second, vertex)
         if after is None:
             return self._reads(vertex)
         return before is not None and _differ(before, after)
 
     def is_readable_again(self, vertex: Vertex) -> bool:
-        """Whether the second sample shows what a thread or coroutine does."""
+        """Whether the second sample has a readable thread or coroutine."""
         execution = execution_of(self._second, vertex)
         return execution is not None and is_readable(execution)
 
@@ -145,10 +145,10 @@ class SampleChanges:
         is_coroutine = vertex.coroutine_id is not None
         return self._second.has_read_coroutines(worker_id) if is_coroutine else bool(self._second.threads(worker_id))
 
-    # What only the second sample shows
+    # Vertices of the second sample alone
 
     def was_hidden(self, vertex: Vertex) -> bool:
-        """Whether the first sample could not have shown what only the second one does."""
+        """Whether the first sample could not have shown a vertex that only the second one has."""
         worker_id = vertex.worker_id
         if vertex.kind == "execution" and worker_id is not None:
             if self.is_new(worker_id) or self._has_restarted(worker_id):
@@ -159,14 +159,14 @@ class SampleChanges:
         if not isinstance(vertex.key, TaskKey):
             return False
         task = self._second.tasks.get(vertex.task_id or "")
-        narrator = worker_id or (task.owner_id if task else None)
-        return narrator is not None and not self.is_new(narrator) and self._first.is_unresponsive(narrator)
+        reporter = worker_id or (task.owner_id if task else None)
+        return reporter is not None and not self.is_new(reporter) and self._first.is_unresponsive(reporter)
 
 
 def ended_workers(snapshot: Snapshot) -> frozenset[str]:
-    """The workers that were there in the first sample and ended before the second.
+    """The workers of the first sample that ended before the second.
 
-    The second sample has all workers that are listed by then but those of which the first waited for an answer in vain.
+    The second sample has all workers that are listed then, except those that did not answer the first in time.
     """
     if len(snapshot.samples) < 2:
         return frozenset()
@@ -184,17 +184,17 @@ def new_workers(snapshot: Snapshot) -> frozenset[str]:
 
 
 def is_readable(execution: Thread | Coroutine) -> bool:
-    """Whether it was read while it did not run, and so was what it waits for."""
+    """Whether it was stable while it was read, and its dependencies were read."""
     return execution.still and (execution.call is None or is_known(execution.call))
 
 
 def is_known(call: BlockedCall | None) -> bool:
-    """Whether what a call waits for was read."""
+    """Whether the dependencies of a call were read."""
     return call is not None and call.unread is None and not call.held
 
 
 def usable(first: Sample, second: Sample) -> Sample:
-    """The second sample without processes of which it shows less than the first: those were not read again."""
+    """The second sample without the processes that it shows less completely than the first."""
     before = {worker.worker_id: worker.process for worker in first.workers}
     workers = (
         replace(worker, process=None) if _shows_less(worker.process, before.get(worker.worker_id)) else worker
@@ -204,7 +204,7 @@ def usable(first: Sample, second: Sample) -> Sample:
 
 
 def carried_over(first: Sample, second: Sample) -> Sample:
-    """The second sample, with the first one's calls of executions that are at the same place and were not readable."""
+    """The second sample; executions at the same place whose calls it could not read have those of the first."""
     before = {worker.worker_id: worker.process for worker in first.workers}
     return replace(
         second, workers=tuple(_with_calls(worker, before.get(worker.worker_id)) for worker in second.workers)
@@ -212,7 +212,7 @@ def carried_over(first: Sample, second: Sample) -> Sample:
 
 
 def with_reach(snapshot: Snapshot) -> Snapshot:
-    """The snapshot with what the second sample found to reach the objects of waits that the first one shows, too."""
+    """The snapshot whose first sample also has what the second found to reach the objects of its waits."""
     if len(snapshot.samples) < 2:
         return snapshot
     first, second = snapshot.samples[:2]
@@ -280,7 +280,7 @@ def _with_call(after: Execution, before: Execution | None) -> Execution:
 
 
 def _differ(before: Thread | Coroutine, after: Thread | Coroutine) -> bool:
-    """Whether it is not where it was; only what was read can differ."""
+    """Whether an execution moved; unread parts do not differ."""
     if before.stack != after.stack or _identity(before) != _identity(after):
         return True
     if None not in (before.task_id, after.task_id) and before.task_id != after.task_id:
@@ -289,14 +289,14 @@ def _differ(before: Thread | Coroutine, after: Thread | Coroutine) -> bool:
 
 
 def are_equal(before: BlockedCall | None, after: BlockedCall | None) -> bool:
-    """Whether two readings of a call are equal, but for a clock by which one on a process group would time out."""
+    """Whether two readings of a call are equal; of a call on a process group, without its remaining time."""
     if before is None or after is None or before.of_group is None:
         return before == after
     return before.is_same_as(after)
 
 
 def _identity(execution: Thread | Coroutine) -> tuple[object, ...]:
-    """What distinguishes a coroutine from a later one at the same address; a thread has its id."""
+    """The values that distinguish a coroutine from a later one at the same address; a thread has its id."""
     if isinstance(execution, Coroutine):
         return execution.name, execution.task_id, execution.is_task, execution.os_thread_id
     return ()

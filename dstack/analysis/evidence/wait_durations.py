@@ -1,8 +1,8 @@
-"""For how long each wait has lasted, at least and at most.
+"""Bounds of the duration of each wait.
 
-Waits in both samples lasted from the one to the other. A task is in its state since the moment its owner reported.
-A call that waits for a value began after the value's task was submitted, and after its own task began to run. Those
-moments are by other hosts' clocks: where any is known to differ from dstack's, only what was watched counts.
+A wait in both samples lasted at least from the first to the second. A task has been in its state since the time that
+its owner reported. A call for a value began after the value's task was submitted, and after its own task began to run.
+These times are by other hosts' clocks: if one is known to differ from dstack's, only the observed time counts.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ UNKNOWN = TaskTimes()
 
 
 def with_bounds(snapshot: Snapshot, first: SampleIndex, vertices: Mapping[Key, Vertex]) -> dict[Key, Vertex]:
-    """The same vertices, with the bounds of those that wait; none for waits with a timeout, which begin ever anew."""
+    """The same vertices, with bounds for those that wait; none for timed waits, which begin again and again."""
     bounds = _Bounds(snapshot, first)
     return {key: bounds.added_to(vertex) for key, vertex in vertices.items()}
 
 
 def of_all(several: Sequence[Since]) -> Since:
-    """For how long all of these have lasted together: since the last of them began."""
+    """The time since the last of these began."""
     at_least = [since.at_least_s for since in several]
     at_most = [since.at_most_s for since in several if since.at_most_s is not None]
     known = [bound for bound in at_least if bound is not None]
@@ -53,12 +53,12 @@ class _Bounds:
         self._first = first
         last = snapshot.samples[-1]
         self._watched_s = max(0.0, last.began_s - snapshot.samples[0].ended_s) if len(snapshot.samples) > 1 else None
-        self._last_shown = {stands: self._sample_times(snapshot, stands) for stands in (False, True)}
+        self._last_shown = {confirmed: self._sample_times(snapshot, confirmed) for confirmed in (False, True)}
 
     @staticmethod
-    def _sample_times(snapshot: Snapshot, stands: bool) -> tuple[float, float]:
+    def _sample_times(snapshot: Snapshot, confirmed: bool) -> tuple[float, float]:
         """Beginning and end of the last sample that shows a wait."""
-        sample = snapshot.samples[-1 if stands else 0]
+        sample = snapshot.samples[-1 if confirmed else 0]
         return snapshot.taken_at + sample.began_s, snapshot.taken_at + sample.ended_s
 
     def added_to(self, vertex: Vertex) -> Vertex:
@@ -79,7 +79,7 @@ class _Bounds:
         return _since(watched_s, None if earliest is None else ended - earliest)
 
     def _entered(self, vertex: Vertex) -> float | None:
-        """When something that does not run entered the state it is in."""
+        """When a pending vertex entered its state."""
         if vertex.placement_group_id is not None:
             group = self._first.placement_groups.get(vertex.placement_group_id)
             return group.requested_at if group and self._has_one_time else None
@@ -90,14 +90,14 @@ class _Bounds:
         return times.states.get(task.state) if times.attempt >= task.attempt else None
 
     def _not_before(self, vertex: Vertex) -> Iterator[float]:
-        """Moments at which the wait cannot have begun yet."""
+        """Times before which the wait cannot have begun."""
         own = self._times.get(vertex.task_id or "", UNKNOWN)
         if vertex.worker_id is not None:
             yield from filter(None, [own.states.get("RUNNING")])
         for group in vertex.wait.groups if vertex.wait else ():
             for target in group.targets:
-                maker = self._times.get(producer_task_id(target.ref), UNKNOWN) if target.ref else UNKNOWN
-                yield from filter(None, [maker.submitted_at])
+                producer = self._times.get(producer_task_id(target.ref), UNKNOWN) if target.ref else UNKNOWN
+                yield from filter(None, [producer.submitted_at])
 
 
 def _since(at_least_s: float | None, at_most_s: float | None) -> Since:
