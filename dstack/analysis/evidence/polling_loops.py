@@ -1,9 +1,9 @@
 """Polling loops: threads and coroutines that several readings show at the same place, for the same dependencies.
 
 A timed wait ends by itself, so formally its thread can proceed. In a loop that only waits again, it cannot. That is
-observed, not proven: in all samples and quick readings, which span more than the timeout, the thread is in the same loop
-and polls for the same dependencies, and its process neither ends nor submits a task. Conclusions rest on the assumption
-that the loop only polls.
+observed, not proven: in all samples and quick readings, which span more than the timeout, the thread is in the same
+loop and polls for the same dependencies, and its process neither ends nor submits a task. Conclusions rest on the
+assumption that the loop only polls.
 
 Some loops poll by calls that succeed: the same method of the same actor, repeatedly (``repeated_calls``). Such a loop
 depends on what can change the actor's state. Controllers of Ray's libraries sleep, and check without a wait whether

@@ -1,8 +1,8 @@
 """The changes between the two samples: ended processes and tasks, values that arrived, waits that moved.
 
 A wait whose dependency changed was transient. A change is claimed only if the second sample proves it: a process
-that is no longer listed, a task that its worker no longer runs or its owner no longer lists, another stack or call. For what
-the second sample could not read, the first sample still holds.
+that is no longer listed, a task that its worker no longer runs or its owner no longer lists, another stack or call. For
+what the second sample could not read, the first sample still holds.
 """
 
 from __future__ import annotations
