@@ -5,6 +5,7 @@ from __future__ import annotations
 from array import array
 from bisect import bisect_right
 from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass, field
 
 from dstack.probes.node.cpython.layout import Layout
 from dstack.probes.node.cpython.memory import Unreadable
@@ -27,31 +28,20 @@ NO_LINE, LONG, COLUMN, ONE_LINE = 15, 14, 13, 10
 """Kinds of entries in a line table of CPython 3.11 to 3.14; those below give columns on the same line."""
 
 
+@dataclass(slots=True, eq=False)
 class Code:
     """One code object as it was read; ``mark`` differs if another object takes its address."""
 
-    __slots__ = (
-        "address",
-        "exceptions",
-        "file",
-        "function",
-        "lines",
-        "mark",
-        "names",
-        "positions",
-        "qualified",
-        "table",
-    )
-
-    def __init__(self, address: int, mark: tuple[int, ...]) -> None:
-        self.address = address
-        self.mark = mark
-        self.file = self.function = self.qualified = ""
-        self.names: tuple[str, ...] | None = None
-        self.exceptions: list[tuple[int, int, int]] | None = None
-        self.positions: dict[tuple[int, str | None], Position] = {}
-        self.table = b""
-        self.lines: tuple[array[int], array[int]] | None = None
+    address: int
+    mark: tuple[int, ...]
+    file: str = ""
+    function: str = ""
+    qualified: str = ""
+    names: tuple[str, ...] | None = None
+    exceptions: list[tuple[int, int, int]] | None = None
+    positions: dict[tuple[int, str | None], Position] = field(default_factory=dict)
+    table: bytes = b""
+    lines: tuple[array[int], array[int]] | None = None
 
 
 class CodeObjects:

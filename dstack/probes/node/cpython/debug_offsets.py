@@ -126,11 +126,6 @@ class DebugOffsets:
     def __getitem__(self, field: str) -> int:
         return self.offsets[field]
 
-    @property
-    def has_generators(self) -> bool:
-        """Whether generators and the stack pointers of frames are among them: from 3.14 on."""
-        return "gen_object.gi_iframe" in self.offsets
-
 
 def parse_header(header: bytes) -> tuple[int, int]:
     """The minor version of debug offsets, from their first ``HEADER_SIZE`` bytes or fewer.
@@ -208,7 +203,7 @@ def _coroutines(layout: CoroutineLayout, offsets: DebugOffsets) -> CoroutineLayo
         code_lines=offsets["code_object.linetable"],
         code_qualname=offsets["code_object.qualname"],
     )
-    if not offsets.has_generators:
+    if "gen_object.gi_iframe" not in offsets.offsets:  # before 3.14
         return stated
     return replace(
         stated,

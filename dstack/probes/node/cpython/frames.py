@@ -105,7 +105,7 @@ class Frame:
         CPython 3.10 names an argument that a closure uses twice, and the value is in the last place.
         """
         names = self.names
-        return self._frames.content_of(self.locals[-1 - names[::-1].index(name)]) if name in names else 0
+        return self._frames.objects.content(self.locals[-1 - names[::-1].index(name)]) if name in names else 0
 
     def has(self, name: str) -> bool:
         """Whether a local of this name has a value; False where that cannot be read."""
@@ -130,7 +130,7 @@ class Frames:
     """
 
     def __init__(self, objects: Objects, layout: Layout, runtime: int, known: dict[int, Code] | None = None) -> None:
-        self._objects = objects
+        self.objects = objects
         self._memory = objects.memory
         self._layout = layout
         self._runtime = runtime
@@ -238,7 +238,7 @@ class Frames:
 
     def _place(self, executable: int, instruction: int) -> tuple[Code, int, Position] | None:
         code = self.codes.get(self._code_of(executable))
-        if code is None and not self._objects.is_a(self._code_of(executable), "NoneType"):
+        if code is None and not self.objects.is_a(self._code_of(executable), "NoneType"):
             self._without_code.add(executable)
         if code is None or code.function == TRAMPOLINE:
             return None
@@ -267,12 +267,12 @@ class Frames:
             address = self._memory.pointer(address)
             if not address:
                 return None
-            self._objects.expect(address, "frame")
+            self.objects.expect(address, "frame")
         if self._state(generator, address) not in states:
             return None
         executable, instruction, _ = self._head.unpack(self._memory.read(address, self._head.size))
         code = self.codes.code(self._code_of(executable))
-        name = self._objects.text(self._memory.pointer(generator + layout.generator_qualname))
+        name = self.objects.text(self._memory.pointer(generator + layout.generator_qualname))
         offset = self._offset(code, instruction)
         position = self.codes.position(code, offset, name)
         return Frame(self, address, code, offset, position, self._depth(address, code))
@@ -302,20 +302,16 @@ class Frames:
             return
         kept = frame.stack[: frame.blocks]
         for word, after in zip(kept, (*kept, 0)[1:], strict=True):
-            if self._objects.is_a(word, "builtin_function_or_method", "method"):
+            if self.objects.is_a(word, "builtin_function_or_method", "method"):
                 yield self._memory.pointer(word + BOUND_TO)
-            elif after and self._is_tagged and self._objects.is_a(word, "function", "method_descriptor"):
+            elif after and self._is_tagged and self.objects.is_a(word, "function", "method_descriptor"):
                 yield after
-
-    def content_of(self, word: int) -> int:
-        """What a local's word refers to, also through a cell."""
-        return self._objects.content(word)
 
     def globals(self, frame: int) -> int:
         """The address of the dict of a frame's module."""
         offset = {(3, 10): GLOBALS_3_10, (3, 11): GLOBALS_3_11}.get(self._layout.version, GLOBALS)
         found = self._memory.pointer(frame + offset)
-        self._objects.expect(found, "dict")
+        self.objects.expect(found, "dict")
         return found
 
     def words(self, frame: int, count: int, start: int = 0) -> tuple[int, ...]:
