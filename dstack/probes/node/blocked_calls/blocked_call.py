@@ -1,4 +1,4 @@
-"""The call that a thread is blocked in, and what it waits for there.
+"""The blocking call of a thread, with its dependencies.
 
 Seen on Ray 2.46 and 2.60 and on CPython 3.10 to 3.14. A thread counts as waiting only where its innermost frame is a
 known wait, or the kernel shows that it sleeps on a lock of that frame.

@@ -35,7 +35,7 @@ class Gloo:
 
     @property
     def ends_at(self) -> float | None:
-        """When the only collective in progress ends with an error; None where there are several, or none."""
+        """When the only collective in progress ends with an error; None if there are several, or none."""
         return next(iter(self._in_progress.values())) if len(self._in_progress) == 1 else None
 
     @property
@@ -45,7 +45,7 @@ class Gloo:
 
     @cached_property
     def group(self) -> GroupData | None:
-        """The group of all collectives in progress; None where these are of several, or not known."""
+        """The group of all collectives in progress; None if they belong to several, or it is unknown."""
         busy = {at // THREADS_OF_GROUP for at in self._in_progress}
         groups = self._groups.with_gloo
         is_known = len(busy) == 1 and len(groups) * THREADS_OF_GROUP == len(self._threads)

@@ -21,7 +21,7 @@ from dstack.probes.node.wire import CallData
 
 CONDITION = ("/threading.py", "wait")
 ENDED_BY_C = ("/grpc/",)
-"""Libraries whose own threads of C end the wait, so that the threads of Python that reach the object say nothing."""
+"""Libraries whose C threads end the wait, so reachability from Python threads proves nothing."""
 ASYNCIO_FILES = ("/asyncio/locks.py", "/asyncio/queues.py")
 HELPERS = (("/ray/train/_internal/session.py", "get_next", "training_thread"),)
 """Methods that wait for a thread: file, function and the attribute with its Thread object; Ray 2.46 and 2.60."""
@@ -78,13 +78,13 @@ def of_coroutine(call: CallData | None, frames: Sequence[Frame], objects: Object
 
 
 def _shares_self(frame: Frame) -> bool:
-    """Whether the frame is a method whose object the wait is for; similar processes meet whatever the object."""
+    """Whether the frame is a method whose object is awaited; at a meeting of processes no object is."""
     place = place_of(frame, IN_CALLERS)
     return place is not None and not place.is_meeting
 
 
 def _helpers(inside: Sequence[Frame], objects: Objects) -> Iterator[int]:
-    """The Thread objects for which the frames wait."""
+    """The Thread objects that the frames wait for."""
     for frame in inside:
         for file, function, attribute in HELPERS:
             if is_in(frame, file, function):
