@@ -1,7 +1,7 @@
-"""What was observed: frozen, typed values that every other part of dstack speaks in.
+"""The observed values: frozen, typed structs that all other parts of dstack use.
 
-A :class:`Snapshot` is raw observation, never conclusion: processes, threads, task states, and what could not
-be seen. It holds no Ray object and does no I/O. Conclusions are in :mod:`dstack.diagnosis`.
+A :class:`Snapshot` has only observations: processes, threads, task states, and failures to read them. It holds no Ray
+object and does no I/O. Conclusions are in :mod:`dstack.diagnosis`.
 
 Identifiers are lower-case hex strings as Ray prints them: node and worker 56 digits, actor 32, job 8, task 48,
 ObjectRef 56. Times that end in ``_at`` are Unix seconds; ``_s`` are seconds, ``_ms`` milliseconds.
@@ -20,18 +20,18 @@ VERSION = (1, 5)
 """Major and minor version of the file format. A reader takes any minor of its own major."""
 
 ACTOR_HANDLE = "f" * 16
-"""Ray counts a handle of an actor as a ref; its id begins so, as that of the actor's creation, and no task makes it."""
+"""The beginning of the id of a ref that is an actor handle; no task produces its value."""
 
 RAY_CLIENT_SERVER = " -m ray.util.client.server "
-"""In the entrypoint of a job that comes by Ray Client: its driver is a server that acts for a program elsewhere."""
+"""Part of the entrypoint of a Ray Client job: its driver is a server that acts for a remote program."""
 
 CLOCKS_AGREE_S = 2.0
-"""Clocks that differ by no more count as one."""
+"""The maximum difference of clocks that count as equal."""
 
 Int = Annotated[int, Meta(ge=-(2**63), le=2**63 - 1)]
 Natural = Annotated[int, Meta(ge=0, le=2**63 - 1)]
 UnixTime = Annotated[float, Meta(ge=0, lt=253_370_764_800)]
-"""Seconds since 1970, before the year 9999: what a calendar can show. These bounds hold for values from files."""
+"""Seconds since 1970, before the year 9999, as calendars require; the bounds are checked in files."""
 
 Origin = Literal["user", "library", "ray", "stdlib"]
 Loop = Literal["plain", "busy", "bounded"]
@@ -48,7 +48,7 @@ DATA: GroupLibrary = "ray.data"
 """The libraries whose calls on a group of processes end when all members, or one other member, have made them."""
 Access = Literal["memory", "py-spy", "setuid py-spy", "py-spy via sudo", "text stack", "state only"]
 ACCESSES: tuple[Access, ...] = get_args(Access)
-"""How much of a process could be read, best first: what its threads wait for, only their stacks, not even these."""
+"""How a process was read, best first: with waits of its threads, with stacks only, without stacks."""
 Stage = Literal["control plane", "core worker", "node probe", "process", "stacks", "memory"]
 Cause = Literal[
     "timeout",
@@ -63,7 +63,7 @@ Cause = Literal[
     "unreadable",
     "other",
 ]
-"""Why something was not observed, for logic; ``Failure.reason`` says it to people.
+"""The typed cause of a failure, for logic; ``Failure.reason`` is the text for users.
 
 In this order: no answer in time; no connection; not allowed; the process or service has ended; the process has another
 pid where dstack runs, as in a container; the pid belongs to another process; a tool is not installed; an answer that
@@ -258,7 +258,7 @@ class BlockedCall(Model, frozen=True):
     unread: str | None = None
 
     def is_same_as(self, other: BlockedCall) -> bool:
-        """Whether both are one wait, whatever was found to reach what they wait on, and however clocks differ."""
+        """Whether both are the same wait, regardless of the reachable objects and of clock differences."""
         return self._without_reach() == other._without_reach()
 
     def _without_reach(self) -> BlockedCall:
@@ -518,7 +518,7 @@ class Node(Model, frozen=True):
 
     @property
     def has_another_time(self) -> bool:
-        """Whether its clock is known not to agree with dstack's."""
+        """Whether its clock is known to differ from dstack's."""
         return abs(self.clock_ahead_s or 0.0) > CLOCKS_AGREE_S
 
 
@@ -725,7 +725,7 @@ class Snapshot(Model, frozen=True, kw_only=True, omit_defaults=False):
 
     @property
     def has_one_time(self) -> bool:
-        """Whether no node's clock is known to differ, so that times of different hosts can be compared."""
+        """Whether times of different hosts are comparable: no node's clock is known to differ."""
         return not any(node.has_another_time for node in self.nodes)
 
     def frames_of(self, execution: Thread | Coroutine) -> tuple[Frame, ...]:
@@ -734,9 +734,9 @@ class Snapshot(Model, frozen=True, kw_only=True, omit_defaults=False):
 
 
 def is_at_hand(ref: Ref) -> bool:
-    """Whether the value is with the holder of the ref, so that fetching it there takes no wait.
+    """Whether the holder of the ref has the value itself, so fetching it there does not block.
 
-    Values below 100 KiB stay in the memory of their owner; only it knows their state; Ray's default (2.46 to 2.60).
+    Values below 100 KiB stay in the memory of their owner, which alone knows their state; Ray's default (2.46 to 2.60).
     """
     return ref.state in ("FINISHED", "FAILED") and 0 <= ref.size_bytes < 100 * 1024
 
@@ -751,11 +751,11 @@ def producer_task_id(ref: str) -> str:
 
 
 def actor_of_task(task_id: str) -> str | None:
-    """The actor that a task id names, or None for a normal task, whose actor part is all ``f`` but for its job."""
+    """The actor in a task id, or None for a normal task, whose actor part is all ``f`` except its job."""
     actor = task_id[16:48]
     return None if actor[:24] == "f" * 24 else actor
 
 
 def job_of_task(task_id: str) -> str:
-    """The job that a task id names: its last 4 bytes."""
+    """The job in a task id: its last 4 bytes."""
     return task_id[40:48]

@@ -8,6 +8,7 @@ and Ray 2.46 to 2.60.
 from __future__ import annotations
 
 import contextlib
+import itertools
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
@@ -55,11 +56,6 @@ class Needs:
     inferred: str | None = None
     what: str | None = None
 
-    @property
-    def is_shielded(self) -> bool:
-        """Whether the awaited future continues when its waiter is cancelled."""
-        return self.what == SHIELD
-
     def __len__(self) -> int:
         return len(self.refs) + len(self.coroutines) + len(self.futures) + self.others
 
@@ -93,7 +89,7 @@ class AwaitTargets:
         None where the task only sleeps or is about to continue.
         """
         known = self._known(future, 0) if self._loops.is_pending(future) else Needs()
-        inside = list(_of_asyncio(chain.frames))
+        inside = list(itertools.takewhile(lambda frame: ASYNCIO in frame.file, chain.frames))
         call: CallData | None
         if known is not None:
             call = self._for_needs(
@@ -105,7 +101,7 @@ class AwaitTargets:
             return None, False
         timeout_s, cancels = self._timeout(chain.frames, inside)
         timeout_s = min((one for one in (timeout_s, call.get("timeout_s")) if one is not None), default=None)
-        cancels &= known is None or not known.is_shielded
+        cancels &= known is None or known.what != SHIELD
         return {**call, "timeout_s": timeout_s}, cancels
 
     # Futures that refer to their source
@@ -115,13 +111,16 @@ class AwaitTargets:
         if depth > MAX_DEPTH:
             raise Unreadable("the chain of futures is too long")
         if self._objects.is_kind_of(future, TASK):
-            wrapped = self._memory.pointer(future + self._layout.task_waiter) if self._is_wrapper(future) else 0
+            chain = self._chains.by_task.get(future)
+            is_waiting = chain is not None and is_wrapper(chain)
+            wrapped = self._memory.pointer(future + self._layout.task_waiter) if is_waiting else 0
             needs = self._known(wrapped, depth + 1) if wrapped else None
             return needs or Needs(coroutines=[future])
         if not self._objects.is_kind_of(future, FUTURE):
             raise Unreadable(f"a {self._objects.type_name(future)} where a future was expected")
         if self._objects.is_a(future, "_GatheringFuture"):
-            return replace(self._all_of(self._children(future), depth + 1), what="asyncio.gather")
+            children = self._objects.items(self._objects.attributes(future).get("_children", 0))
+            return replace(self._all_of(children, depth + 1), what="asyncio.gather")
         for function in self._callbacks(future):
             name = self._objects.text(self._memory.pointer(function + self._layout.function_qualname))
             if name.endswith(CHAINED):
@@ -141,13 +140,6 @@ class AwaitTargets:
     @cached_property
     def _batches(self) -> dict[int, int]:
         return self._library.batches(self._chains.by_task)
-
-    def _is_wrapper(self, task: int) -> bool:
-        chain = self._chains.by_task.get(task)
-        return chain is not None and is_wrapper(chain)
-
-    def _children(self, gathering: int) -> Sequence[int]:
-        return self._objects.items(self._objects.attributes(gathering).get("_children", 0))
 
     def _all_of(self, futures: Iterable[int], depth: int) -> Needs:
         needs = Needs()
@@ -393,11 +385,3 @@ def is_wrapper(chain: Chain) -> bool:
 
 def _only_wraps(frame: Frame) -> bool:
     return any(frame.function == function and frame.file.endswith(file) for function, file in WRAPPERS)
-
-
-def _of_asyncio(frames: Iterable[Frame]) -> Iterator[Frame]:
-    """The innermost frames up to the first that is not asyncio's."""
-    for frame in frames:
-        if ASYNCIO not in frame.file:
-            return
-        yield frame

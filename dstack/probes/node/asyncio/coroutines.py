@@ -69,7 +69,7 @@ class Coroutines:
         self._threads: dict[int, int | None] = {}
         self.loops = EventLoops(process)
         self._chains = AwaitChains(process, self.loops)
-        self._targets = AwaitTargets(process, self.loops, executors, self._chains)
+        self.targets = AwaitTargets(process, self.loops, executors, self._chains)
         self._requests = ServeRequests(process.objects)
 
     @property
@@ -140,7 +140,7 @@ class Coroutines:
             if call := awaited_result(self._objects, chain.frames):
                 return call, False
         try:
-            call, cancels = self._targets.call(future, chain)
+            call, cancels = self.targets.call(future, chain)
             if call and call["kind"] == "other":
                 places = (place_of(frame, IN_COROUTINE) for frame in chain.frames)
                 call["what"] = next((place.name for place in places if place), call.get("what"))
@@ -165,18 +165,6 @@ class Coroutines:
     def is_task(self, address: int) -> bool:
         """Whether an object is an asyncio task that has not ended."""
         return self._objects.is_kind_of(address, TASK) and self.loops.is_pending(address)
-
-    def giver(self, future: int) -> int | None:
-        """The asyncio task that sets the result of a ``concurrent.futures`` future, if there is one."""
-        return self._targets.givers.get(future)
-
-    def beginner(self, future: int) -> int | None:
-        """The thread, by its OS id, whose loop must start the coroutine of such a future, if it has not started."""
-        return self._targets.beginner(future)
-
-    def runner(self, future: int) -> int | None:
-        """The thread, by its OS id, whose loop must run the coroutine that sets such a future, begun or not."""
-        return self._targets.runner(future)
 
     @cached_property
     def tasks_on_loops(self) -> dict[int, str | None]:

@@ -1,4 +1,4 @@
-"""The call that a thread is blocked in, and what it waits for there.
+"""The blocking call of a thread, with its dependencies.
 
 Seen on Ray 2.46 and 2.60 and on CPython 3.10 to 3.14. A thread counts as waiting only where its innermost frame is a
 known wait, or the kernel shows that it sleeps on a lock of that frame.
@@ -290,7 +290,8 @@ class BlockedCalls:
             futures, needs_all = self._futures_of(frames[at])
             call["timeout_s"] = self._seconds(frames[at], "timeout")
             call["object_id"] = hex(futures[0]) if len(futures) == 1 else None
-            if ref := self._ref_of(futures):
+            attributes = self._objects.attributes(futures[0]) if len(futures) == 1 else {}
+            if ref := attributes.get("object_ref"):  # of ``ObjectRef.future()``
                 return {**call, "kind": "ray.get", **self._refs([ref])}
             return {**call, **self._given_by(self._executors.pending(futures), needs_all=needs_all)}
         except Unreadable as error:
@@ -306,10 +307,6 @@ class BlockedCalls:
             case _:
                 needs_all = self._objects.text(_address(frame, "return_when")) == "ALL_COMPLETED"
                 return self._objects.set_items(_address(frame, "fs")), needs_all
-
-    def _ref_of(self, futures: Sequence[int]) -> int:
-        """The ObjectRef of the only future, if it is one that ``ObjectRef.future()`` has made; else 0."""
-        return self._objects.attributes(futures[0]).get("object_ref", 0) if len(futures) == 1 else 0
 
     def _given_by(self, futures: Sequence[int], *, needs_all: bool) -> Dependencies:
         """The threads of which one must proceed, for all futures or for each."""
@@ -329,15 +326,15 @@ class BlockedCalls:
 
     def _by_loop(self, future: int) -> tuple[tuple[int, ...], bool]:
         """The thread whose event loop runs the coroutine that sets a future's result, and whether that is certain."""
-        thread = self.coroutines.runner(future)
+        thread = self.coroutines.targets.runner(future)
         return ((thread,), True) if thread else ((), False)
 
     def _given_by_loop(self, future: int) -> Dependencies:
         """The coroutine that sets a future's result, or the thread whose event loop must start that coroutine."""
-        coroutine = self.coroutines.giver(future)
+        coroutine = self.coroutines.targets.givers.get(future)
         if coroutine:
             return {"coroutines": [hex(coroutine)]}
-        beginner = self.coroutines.beginner(future)
+        beginner = self.coroutines.targets.beginner(future)
         return {"threads": [beginner]} if beginner else {}
 
     # Event loops

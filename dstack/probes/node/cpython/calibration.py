@@ -31,11 +31,7 @@ class Search:
         return tuple(map(reference, self._memory.mapped_words(address, size)))
 
     def _number_in(self, copies: Mapping[int, object]) -> int:
-        """The offset of a 32-bit number in objects that differ in it; the keys are its values."""
-        numbers = {value: self._numbers(one) for value, one in copies.items()}
-        places = range(min(map(len, numbers.values())))
-        return 4 * next(at for at in places if all(found[at] == value for value, found in numbers.items()))
-
-    def _numbers(self, one: object) -> tuple[int, ...]:
-        size = type(one).__basicsize__ // 4
-        return struct.unpack(f"<{size}i", self._memory.read(id(one), 4 * size))
+        """The offset of a 32-bit number in objects of one type that differ in it; the keys are its values."""
+        count = min(type(one).__basicsize__ for one in copies.values()) // 4
+        rows = [struct.unpack(f"<{count}i", self._memory.read(id(one), 4 * count)) for one in copies.values()]
+        return 4 * list(zip(*rows, strict=True)).index(tuple(copies))

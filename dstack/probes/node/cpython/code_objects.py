@@ -5,6 +5,7 @@ from __future__ import annotations
 from array import array
 from bisect import bisect_right
 from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass, field
 
 from dstack.probes.node.cpython.layout import Layout
 from dstack.probes.node.cpython.memory import Unreadable
@@ -27,31 +28,20 @@ NO_LINE, LONG, COLUMN, ONE_LINE = 15, 14, 13, 10
 """Kinds of entries in a line table of CPython 3.11 to 3.14; those below give columns on the same line."""
 
 
+@dataclass(slots=True, eq=False)
 class Code:
     """One code object as it was read; ``mark`` differs if another object takes its address."""
 
-    __slots__ = (
-        "address",
-        "exceptions",
-        "file",
-        "function",
-        "lines",
-        "mark",
-        "names",
-        "positions",
-        "qualified",
-        "table",
-    )
-
-    def __init__(self, address: int, mark: tuple[int, ...]) -> None:
-        self.address = address
-        self.mark = mark
-        self.file = self.function = self.qualified = ""
-        self.names: tuple[str, ...] | None = None
-        self.exceptions: list[tuple[int, int, int]] | None = None
-        self.positions: dict[tuple[int, str | None], Position] = {}
-        self.table = b""
-        self.lines: tuple[array[int], array[int]] | None = None
+    address: int
+    mark: tuple[int, ...]
+    file: str = ""
+    function: str = ""
+    qualified: str = ""
+    names: tuple[str, ...] | None = None
+    exceptions: list[tuple[int, int, int]] | None = None
+    positions: dict[tuple[int, str | None], Position] = field(default_factory=dict)
+    table: bytes = b""
+    lines: tuple[array[int], array[int]] | None = None
 
 
 class CodeObjects:
@@ -91,7 +81,7 @@ class CodeObjects:
             self._read(code)
 
     def _validated(self, address: int) -> Code | None:
-        """The known code object, a new one whose content is still to be read, or None where there is none."""
+        """The known code object, a new one without its content, or None if there is no code object."""
         try:
             mark = self._record.unpack(self._memory.read(address, self._record.size))
             if not self._objects.is_type(mark[0], "code"):
@@ -166,7 +156,7 @@ class CodeObjects:
         return size
 
     def blocks_at(self, code: Code, instruction: int) -> int:
-        """How many words of the stack stay if this instruction raises; CPython 3.11 and later."""
+        """The number of stack words that are kept if this instruction raises; CPython 3.11 and later."""
         if code.exceptions is None:
             at = 5 + len(self._layout.code_names)
             table = self._objects.data(code.mark[at], MAX_TABLE) if self._layout.code_exceptions else b""
@@ -182,7 +172,7 @@ class CodeObjects:
         return code.positions[key]
 
     def _line(self, code: Code, instruction: int) -> int:
-        """The line of an instruction; of a frame that has not begun the first, as ``f_lineno`` has it."""
+        """The line of an instruction; if the frame has not begun, the first line, as in ``f_lineno``."""
         if instruction < 0:
             return code.mark[-2]
         if len(code.positions) < MANY_POSITIONS:
@@ -199,7 +189,7 @@ class CodeObjects:
 
 
 def _all_lines(entries: Iterator[tuple[int, int, int | None]]) -> tuple[array[int], array[int]]:
-    """Where each line begins, in order, and the line before each of these; 0 is no line."""
+    """The instructions at which lines begin, in order, and the line before each of them; 0 for none."""
     starts, found, at = array("q"), array("q", [0]), 0
     for start, end, line in entries:
         starts.append(start)
@@ -260,7 +250,7 @@ def _signed(table: bytes, at: int) -> int:
 
 
 def lines_3_10(table: bytes, first: int) -> Iterator[tuple[int, int, int | None]]:
-    """The same for CPython 3.10: pairs of bytes, how far the instructions reach and by how much the line differs."""
+    """The same for CPython 3.10: pairs of bytes, the length of the instructions and the difference of the line."""
     start, line = 0, first
     for length, difference in zip(table[::2], table[1::2], strict=False):
         if difference == 0x80:

@@ -277,22 +277,19 @@ class Calibration(Search):
         futures = [self._specimen.loop.create_future() for _ in range(3)]
         futures[1].cancel()
         futures[2].set_result(None)
-        size = type(futures[0]).__basicsize__ // 4
-        states = [struct.unpack(f"<{size}i", self._memory.read(id(one), 4 * size)) for one in futures]
-        return 4 * next(at for at in range(4, size) if [one[at] for one in states] == [0, 1, 2])
+        return self._number_in(dict(enumerate(futures)))
 
     def _task_cancels(self) -> int:
         """The offset of the number of times that a task was asked to be cancelled."""
-        loop, counts = self._specimen.loop, [0, 37, 41]
-        tasks = [loop.create_task(_sleep()) for _ in counts]
-        for task, count in zip(tasks, counts, strict=True):
+        tasks = {count: self._specimen.loop.create_task(_sleep()) for count in (0, 37, 41)}
+        for count, task in tasks.items():
             for _ in range(count):
                 task.cancel()
-        size = type(tasks[0]).__basicsize__ // 4
-        seen = [struct.unpack(f"<{size}i", self._memory.read(id(one), 4 * size)) for one in tasks]
-        tasks[0].cancel()
-        _run_what_is_ready(loop)
-        return 4 * next(at for at in range(4, size) if [one[at] for one in seen] == counts)
+        try:
+            return self._number_in(tasks)
+        finally:
+            tasks[0].cancel()
+            _run_what_is_ready(self._specimen.loop)
 
     def _task_name(self) -> int:
         self._specimen.task.set_name("the name of a task")

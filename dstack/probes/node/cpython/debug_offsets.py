@@ -1,9 +1,9 @@
 """The offsets that a process of CPython 3.13 or later states itself: ``_Py_DebugOffsets``, in ``_PyRuntime``.
 
-They are those of the target's own build, so they take precedence over calibrated and saved offsets. The struct differs
-between minor versions, so that of an unknown version is refused. It lacks futures, functions, contexts, locks,
-queues, keys cached by types, a code object's stack size and exception table, and the qualified name of a generator; on
-3.13 also generators. Those offsets stay as they were calibrated or saved. Seen on CPython 3.13.0 and 3.14.8.
+They describe the target's own build, so they take precedence over calibrated and saved offsets. The struct differs
+between minor versions, so an unknown version is rejected. It lacks futures, functions, contexts, locks, queues, keys
+cached by types, a code object's stack size and exception table, and the qualified name of a generator; on 3.13 also
+generators. Those offsets remain calibrated or saved. Seen on CPython 3.13.0 and 3.14.8.
 """
 
 from __future__ import annotations
@@ -126,11 +126,6 @@ class DebugOffsets:
     def __getitem__(self, field: str) -> int:
         return self.offsets[field]
 
-    @property
-    def has_generators(self) -> bool:
-        """Whether generators and the stack pointers of frames are among them: from 3.14 on."""
-        return "gen_object.gi_iframe" in self.offsets
-
 
 def parse_header(header: bytes) -> tuple[int, int]:
     """The minor version of debug offsets, from their first ``HEADER_SIZE`` bytes or fewer.
@@ -208,7 +203,7 @@ def _coroutines(layout: CoroutineLayout, offsets: DebugOffsets) -> CoroutineLayo
         code_lines=offsets["code_object.linetable"],
         code_qualname=offsets["code_object.qualname"],
     )
-    if not offsets.has_generators:
+    if "gen_object.gi_iframe" not in offsets.offsets:  # before 3.14
         return stated
     return replace(
         stated,

@@ -80,17 +80,17 @@ class Frame:
 
     @cached_property
     def stack(self) -> tuple[int, ...]:
-        """Its value stack; of a suspended frame no more than is live."""
+        """Its value stack; if the frame is suspended, only the live part."""
         return self._frames.stack(self.address, self.code, len(self.names), self._top)
 
     @cached_property
     def blocks(self) -> int:
-        """How many words of its stack belong to live ``with`` and ``try`` blocks: these are never left over."""
+        """The number of stack words that belong to live ``with`` and ``try`` blocks; these are never left over."""
         return self._frames.blocks(self.address, self.code, self.instruction)
 
     @property
     def variables(self) -> tuple[int, ...]:
-        """What its locals refer to, without their names, which take longer to read."""
+        """The objects that its locals refer to; quicker than with the names, which need further reads."""
         return self._frames.words(self.address, self._frames.codes.locals_count(self.code))
 
     @property
@@ -99,13 +99,13 @@ class Frame:
         return self._frames.globals(self.address)
 
     def local(self, name: str) -> int:
-        """The address of what a local refers to, 0 where it has no value or there is none of that name.
+        """The address of the object that a local refers to, 0 if it has no value or does not exist.
 
-        A local that a function within uses, or on CPython before 3.12 a comprehension, is in a cell.
-        CPython 3.10 names an argument that a closure uses twice, and the value is in the last place.
+        A local that an inner function uses (before CPython 3.12 also a comprehension) is in a cell. CPython 3.10 lists
+        an argument that a closure uses twice; the last entry has the value.
         """
         names = self.names
-        return self._frames.content_of(self.locals[-1 - names[::-1].index(name)]) if name in names else 0
+        return self._frames.objects.content(self.locals[-1 - names[::-1].index(name)]) if name in names else 0
 
     def has(self, name: str) -> bool:
         """Whether a local of this name has a value; False where that cannot be read."""
@@ -130,7 +130,7 @@ class Frames:
     """
 
     def __init__(self, objects: Objects, layout: Layout, runtime: int, known: dict[int, Code] | None = None) -> None:
-        self._objects = objects
+        self.objects = objects
         self._memory = objects.memory
         self._layout = layout
         self._runtime = runtime
@@ -189,7 +189,7 @@ class Frames:
             return 0
 
     def _around(self, frames: Iterator[int]) -> list[int]:
-        """The pages in which frames and their callers are likely to be."""
+        """The addresses whose pages probably contain these frames and their callers."""
         size = self._head.size
         return [
             at for frame in frames for at in (frame - READ_AHEAD, frame - PAGE, frame, frame + size) if frame > PAGE
@@ -226,7 +226,7 @@ class Frames:
         return not chain.ahead and not any(executable in self._without_code for _, executable, _ in chain.steps)
 
     def _frames(self, steps: Sequence[Step]) -> Iterator[Frame]:
-        """The frames of these steps, without those in which C calls Python: a trampoline on 3.12, no code later."""
+        """The frames of these steps, without those by which C calls Python: a trampoline on 3.12, later no code."""
         places = self._places
         for address, executable, instruction in steps:
             key = executable, instruction
@@ -238,7 +238,7 @@ class Frames:
 
     def _place(self, executable: int, instruction: int) -> tuple[Code, int, Position] | None:
         code = self.codes.get(self._code_of(executable))
-        if code is None and not self._objects.is_a(self._code_of(executable), "NoneType"):
+        if code is None and not self.objects.is_a(self._code_of(executable), "NoneType"):
             self._without_code.add(executable)
         if code is None or code.function == TRAMPOLINE:
             return None
@@ -255,9 +255,9 @@ class Frames:
         return instruction - code.address - self._layout.code_start
 
     def suspended(self, generator: int, *, or_created: bool = False) -> Frame | None:
-        """The frame of a coroutine or generator that has begun and is suspended, with no more than its live stack.
+        """The frame of a suspended coroutine or generator, with the live part of its stack.
 
-        None for one that runs, has ended or, unless ``or_created``, has not begun.
+        None if it runs, has ended or, unless ``or_created``, has not begun.
         """
         version = self._layout.version
         states = (*SUSPENDED_STATES[version], *((CREATED[version],) if or_created else ()))
@@ -267,18 +267,18 @@ class Frames:
             address = self._memory.pointer(address)
             if not address:
                 return None
-            self._objects.expect(address, "frame")
+            self.objects.expect(address, "frame")
         if self._state(generator, address) not in states:
             return None
         executable, instruction, _ = self._head.unpack(self._memory.read(address, self._head.size))
         code = self.codes.code(self._code_of(executable))
-        name = self._objects.text(self._memory.pointer(generator + layout.generator_qualname))
+        name = self.objects.text(self._memory.pointer(generator + layout.generator_qualname))
         offset = self._offset(code, instruction)
         position = self.codes.position(code, offset, name)
         return Frame(self, address, code, offset, position, self._depth(address, code))
 
     def _depth(self, frame: int, code: Code) -> int:
-        """How many words of a suspended frame's stack are live."""
+        """The number of live words in the stack of a suspended frame."""
         at, count = frame + self._layout.coroutines.frame_stack_top, len(self.codes.names(code))
         if self._is_tagged:
             words = (self._memory.pointer(at) - frame - self._layout.frame_locals) // 8
@@ -302,20 +302,16 @@ class Frames:
             return
         kept = frame.stack[: frame.blocks]
         for word, after in zip(kept, (*kept, 0)[1:], strict=True):
-            if self._objects.is_a(word, "builtin_function_or_method", "method"):
+            if self.objects.is_a(word, "builtin_function_or_method", "method"):
                 yield self._memory.pointer(word + BOUND_TO)
-            elif after and self._is_tagged and self._objects.is_a(word, "function", "method_descriptor"):
+            elif after and self._is_tagged and self.objects.is_a(word, "function", "method_descriptor"):
                 yield after
-
-    def content_of(self, word: int) -> int:
-        """What a local's word refers to, also through a cell."""
-        return self._objects.content(word)
 
     def globals(self, frame: int) -> int:
         """The address of the dict of a frame's module."""
         offset = {(3, 10): GLOBALS_3_10, (3, 11): GLOBALS_3_11}.get(self._layout.version, GLOBALS)
         found = self._memory.pointer(frame + offset)
-        self._objects.expect(found, "dict")
+        self.objects.expect(found, "dict")
         return found
 
     def words(self, frame: int, count: int, start: int = 0) -> tuple[int, ...]:
@@ -324,16 +320,16 @@ class Frames:
         return tuple(map(reference, words)) if self._is_tagged else words
 
     def stack(self, frame: int, code: Code, locals_count: int, depth: int | None) -> tuple[int, ...]:
-        """The value stack of a frame, of which ``depth`` words are live where that is known."""
+        """The value stack of a frame: its first ``depth`` words, or all if the depth is unknown."""
         return self.words(frame, self.codes.stack_size(code) if depth is None else depth, locals_count)
 
     def blocks(self, frame: int, code: Code, instruction: int) -> int:
-        """How many words of a frame's stack belong to live blocks."""
+        """The number of words in the stack of a frame that belong to live blocks."""
         count = self._blocks_3_10(frame) if self._layout.version == (3, 10) else self.codes.blocks_at(code, instruction)
         return min(max(count, 0), self.codes.stack_size(code))
 
     def _blocks_3_10(self, address: int) -> int:
-        """From the frame's blocks, each of which has the depth of the stack before it."""
+        """The maximum of the stack depths that the blocks of the frame record."""
         first = address + self._layout.frame_locals - BLOCK_STACK_BYTES
         count = self._memory.int32(first - 8)
         if not 0 <= count <= MAX_BLOCKS:

@@ -1,8 +1,8 @@
 """The offsets of this interpreter's minor version, calibrated on objects of the reader's own process.
 
-CPython's structs differ between minor versions. So a thread waits in a known frame for a known lock, and its memory is
-searched for known values. The reader's own memory, too, is read from outside only: following a word that is no pointer
-must not crash it.
+CPython's structs differ between minor versions. So a specimen thread waits in a known frame for a known lock, and its
+memory is searched for known values. The reader's own memory is also read through the kernel only: following a word that
+is no pointer must not crash the reader.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ class Layout:
 def calibrate() -> Layout:
     """The layout of this interpreter. Raises :class:`Unreadable` where it is not as expected.
 
-    It is retried: a thread that starts or ends meanwhile changes the list of threads in which it searches.
+    It is retried: a thread that starts or ends meanwhile changes the list of threads.
     """
     if sys.implementation.name != "cpython" or not (3, 10) <= OWN_VERSION <= (3, 14):
         raise Unreadable(f"memory of {sys.implementation.name} {OWN_VERSION[0]}.{OWN_VERSION[1]} is not supported")
@@ -263,7 +263,7 @@ class Calibration(Search):
             return self._find(id(lock), type(lock).__basicsize__, threading.get_ident())
 
     def _queue_items(self) -> int:
-        """A SimpleQueue's list, or on 3.13 its array, after which comes how many places that has."""
+        """A SimpleQueue's list, or from 3.13 on its array, which the capacity follows."""
         kept: queue.SimpleQueue[object] = queue.SimpleQueue()
         items = [object() for _ in range(3)]
         for item in items:

@@ -20,9 +20,9 @@ MAX_TEXT = 128
 PAGE = 4096
 PAGE_START, IN_PAGE = ~(PAGE - 1), PAGE - 1
 MAX_PAGES = 1 << 16
-"""How many pages are kept of one process, 256 MiB; what lies in further ones is unreadable."""
+"""The maximum number of cached pages of one process, 256 MiB; further pages are unreadable."""
 MAX_SPANS = 1024
-"""How many spans one system call reads: IOV_MAX of Linux."""
+"""The maximum number of spans in one system call: IOV_MAX of Linux."""
 USER_END = 1 << 47
 """The end of what a process can map on x86-64."""
 MACHINE = "x86_64"
@@ -35,7 +35,7 @@ class Unreadable(Exception):
 class ProcessMemory:
     """Reads of one process's memory, each bounded.
 
-    With ``keeps_pages`` no page is read twice, so that later changes are not seen, and at most ``MAX_PAGES`` pages are
+    With ``keeps_pages`` each page is read once and cached, without later changes, and at most ``MAX_PAGES`` pages are
     read. Every method raises :class:`Unreadable` when the memory is not mapped. Construction raises
     ``PermissionError``, ``ProcessLookupError``, or another ``OSError`` where the machine is not supported.
     """

@@ -9,28 +9,20 @@ from dstack.probes.node.cpython.objects import Objects
 
 MODULE_DICT = 16
 
-
-USUAL = frozenset(
-    {"threading", "asyncio.tasks", "ray._private.worker", "uvloop", "_active", "global_worker"}
-    | {"_scheduled_tasks", "_all_tasks", "_current_tasks", "os", "ray.util.collective.collective", "_group_mgr"}
-    | {
-        "torch.distributed.distributed_c10d",
-        "_world",
-        "_default_pg_init_method",
-        "_pg_group_ranks",
-        "_pg_names",
-        "_pg_backend_config",
-    }
-    | {"dstack.labels", "LABELS", "ray.train.v2._internal.execution.context"}
-)
-"""Modules and names in them that are usually asked for: a search for one of them finds the others, too."""
+_USUAL = """
+threading asyncio.tasks ray._private.worker uvloop _active global_worker _scheduled_tasks _all_tasks _current_tasks
+os ray.util.collective.collective _group_mgr torch.distributed.distributed_c10d _world _default_pg_init_method
+_pg_group_ranks _pg_names _pg_backend_config dstack.labels LABELS ray.train.v2._internal.execution.context
+"""
+USUAL = frozenset(_USUAL.split())
+"""Names of modules and their attributes that are usually requested: one search finds all of them."""
 
 
 class Modules:
     """The modules of one process. Every method raises :class:`Unreadable`.
 
-    ``places`` remembers where in a dict a name was found, so that large dicts are searched once for a process; of a
-    name that is not there it has the number of the dict's entries, less than 0. Both are validated.
+    ``places`` caches the position of a name in a dict, so that large dicts are searched once for a process. For a
+    missing name it has ``-1 - entries`` of the dict. Both are validated.
     """
 
     def __init__(

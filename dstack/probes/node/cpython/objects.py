@@ -105,7 +105,7 @@ class Objects:
         return self._name_of_type(kind) == name
 
     def is_a(self, address: int, *names: str) -> bool:
-        """Whether there is an object of one of these types; false where there is none at all."""
+        """Whether the address has an object of one of these types; False if it has no object."""
         try:
             return bool(address) and not address % 8 and self.type_name(address) in names
         except Unreadable:
@@ -134,7 +134,7 @@ class Objects:
         return self._base_names[kind]
 
     def content(self, address: int) -> int:
-        """What the cell at an address refers to, 0 if nothing; the address itself where there is no cell."""
+        """The object in the cell at an address, 0 if the cell is empty; the address itself if it is no cell."""
         return self.memory.pointer(address + CELL_VALUE) if self.is_a(address, "cell") else address
 
     def expect(self, address: int, *names: str) -> str:
@@ -228,7 +228,7 @@ class Objects:
 
     def _integer(self, address: int) -> int:
         size = self.memory.int64(address + SIZE)
-        if self.version >= (3, 12):  # the lowest three bits tell the sign
+        if self.version >= (3, 12):  # the lowest three bits are the sign
             count, is_negative = size >> 3, size & 3 == 2
         else:
             count, is_negative = abs(size), size < 0
@@ -261,7 +261,7 @@ class Objects:
         return self.memory.pointers(values, self._key_counts[keys])
 
     def _attribute_table(self, address: int) -> tuple[int, int]:
-        """Where the names of an instance's attributes are, and their values if these are not beside the names."""
+        """The addresses of the names of an instance's attributes, and of the values if stored apart, else 0."""
         kind = self.memory.pointer(address + TYPE)
         flags = self._flags.get(kind)
         if flags is None:
@@ -297,7 +297,7 @@ class Objects:
         return self._named(*self._table(address))
 
     def _table(self, address: int) -> tuple[int, int]:
-        """Where a dict has its names, and its values if these are not beside the names; 0 where there is no dict."""
+        """The addresses of a dict's names, and of its values if stored apart, else 0; both 0 without a dict."""
         if not address:
             return 0, 0
         self.expect(address, "dict")
@@ -310,7 +310,7 @@ class Objects:
     def first_entries(self, address: int, first: int) -> list[int]:
         """The addresses of the values of a dict's first entries, and of their keys unless all keys are strings.
 
-        The caller has made sure that the type of the object is ``dict`` or inherits from it.
+        The caller must have checked that the type of the object is ``dict`` or a subtype.
         """
         keys, values = self._parts(address)
         start, count, width = self._keys(keys)
@@ -341,7 +341,7 @@ class Objects:
         return [(key, value) for key, value in self._entries(keys, MAX_ENTRIES) if key and value]
 
     def places_of(self, address: int, names: Collection[str]) -> dict[str, int]:
-        """At which places of a dict these names are, as far as they are there: one search through a large dict."""
+        """The positions of these names in a dict, without missing ones: one search through a large dict."""
         self.expect(address, "dict")
         keys, _ = self.memory.pointers(address + DICT_KEYS, 2)
         lengths = set(map(len, names))
@@ -356,7 +356,7 @@ class Objects:
         return found
 
     def value_at(self, address: int, place: int, name: str) -> int:
-        """The address of the value at a place of a dict, 0 where the place has another name now."""
+        """The address of the value at a position of a dict, 0 if the position has another name now."""
         self.expect(address, "dict")
         keys, values = self.memory.pointers(address + DICT_KEYS, 2)
         start, count, width = self._keys(keys)
@@ -374,7 +374,7 @@ class Objects:
             return False
 
     def _named(self, keys: int, values: int) -> dict[str, int]:
-        """Values by name: each beside its name, or where ``values`` is given, there in the order of the names."""
+        """Values by name; with ``values`` they are stored there, in the order of the names."""
         if not keys:
             return {}
         if values:

@@ -98,7 +98,7 @@ class PythonProcess:
 
     @property
     def broken(self) -> set[int]:
-        """The OS ids of the threads of which not all frames could be read."""
+        """The OS ids of the threads whose frames were not all readable."""
         return {one.os_thread_id for one in self.threads if not self.frames.is_whole(self._chains[one.thread_id])}
 
     def steps(self, thread: MemoryThread) -> Sequence[Step]:
@@ -106,7 +106,7 @@ class PythonProcess:
         return self._chains[thread.thread_id].steps
 
     def thread_again(self, thread: MemoryThread) -> tuple[MemoryThread, Sequence[Step]]:
-        """A thread of an earlier reading as it is now, and its new steps."""
+        """The current frames of a thread of an earlier reading, and its new steps."""
         state = (self._states or {}).get(thread.thread_id)
         is_known = state and self.memory.pointer(state + self.layout.thread_id) == thread.thread_id
         states = {thread.thread_id: state} if state and is_known else self.frames.threads
@@ -131,9 +131,9 @@ class PythonProcess:
 
 
 def os_thread_id(memory: ProcessMemory, thread_id: int, known: Collection[int]) -> int:
-    """The OS id of the thread with this pthread id; 0 where it cannot be read, or is no thread of the process.
+    """The OS id of the thread with this pthread id; 0 if unreadable, or not a thread of the process.
 
-    ``known`` are threads that the kernel has listed; it is asked about any other, which may have begun since.
+    ``known`` are threads that the kernel has listed. Any other may have begun since, so the kernel is asked again.
     """
     try:
         found = memory.int32(thread_id + PTHREAD_TID)

@@ -84,7 +84,7 @@ class References:
             "builtin_function_or_method": self._bound,
             "function": self._function,
             "functools.partial": self._partial,
-            "types.SimpleNamespace": self._attributes,
+            "types.SimpleNamespace": self._objects.attribute_values,
             "generator": self._generator,
             "async_generator": self._generator,
             "_queue.SimpleQueue": self._simple_queue,
@@ -177,7 +177,8 @@ class References:
         size, weak = self._memory.int64(kind + BASIC_SIZE), self._memory.int64(kind + WEAK_OFFSET)
         ends = min(size, HEADER + 8 * MAX_SLOTS)
         slots = [at for at in range(HEADER, ends, 8) if at not in (weak, self._memory.int64(kind + DICT_OFFSET))]
-        return (self._attributes, functools.partial(self._slots, slots)) if slots else (self._attributes,)
+        attributes = self._objects.attribute_values
+        return (attributes, functools.partial(self._slots, slots)) if slots else (attributes,)
 
     # Containers
 
@@ -228,9 +229,6 @@ class References:
         return frame.variables[:MAX_GENERATOR_LOCALS] if frame else ()
 
     # Instances of classes in Python
-
-    def _attributes(self, address: int) -> Iterable[int]:
-        return self._objects.attribute_values(address)
 
     def _thread(self, address: int) -> Iterable[int]:
         found = self._objects.attributes(address)

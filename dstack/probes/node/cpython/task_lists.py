@@ -1,7 +1,7 @@
-"""The lists in which CPython 3.14 links asyncio's tasks: each thread has one of the tasks that it has made.
+"""The linked lists of asyncio's tasks in CPython 3.14: each thread has a list of the tasks that it created.
 
-Tasks of a thread that has ended are in a list of the interpreter. A list is circular: its head and a node in each task
-point to the next and to the previous node. Their offsets are calibrated, see
+Tasks of a dead thread are in a list of the interpreter. A list is circular: its head, and a node in each task, point to
+the next and to the previous node. Their offsets are calibrated, see
 :mod:`dstack.probes.node.cpython.layout`.
 """
 

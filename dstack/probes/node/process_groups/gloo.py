@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import time
-from dataclasses import dataclass
 
 from dstack.probes.node.cached_property import cached_property
 from dstack.probes.node.cpython.memory import ProcessMemory, Unreadable
@@ -27,14 +26,6 @@ THREADS_OF_GROUP = 2
 """Torch's default for gloo."""
 
 
-@dataclass(frozen=True, slots=True)
-class InProgress:
-    """A collective in progress: its place among gloo's threads, and the Unix time at which it ends with an error."""
-
-    at: int
-    ends_at: float
-
-
 class Gloo:
     """The collectives of gloo in one process; nothing is raised."""
 
@@ -44,8 +35,8 @@ class Gloo:
 
     @property
     def ends_at(self) -> float | None:
-        """When the only collective in progress ends with an error; None where there are several, or none."""
-        return self._in_progress[0].ends_at if len(self._in_progress) == 1 else None
+        """When the only collective in progress ends with an error; None if there are several, or none."""
+        return next(iter(self._in_progress.values())) if len(self._in_progress) == 1 else None
 
     @property
     def is_in_backward(self) -> bool:
@@ -54,8 +45,8 @@ class Gloo:
 
     @cached_property
     def group(self) -> GroupData | None:
-        """The group of all collectives in progress; None where these are of several, or not known."""
-        busy = {one.at // THREADS_OF_GROUP for one in self._in_progress}
+        """The group of all collectives in progress; None if they belong to several, or it is unknown."""
+        busy = {at // THREADS_OF_GROUP for at in self._in_progress}
         groups = self._groups.with_gloo
         is_known = len(busy) == 1 and len(groups) * THREADS_OF_GROUP == len(self._threads)
         return groups[busy.pop()] if is_known else None
@@ -72,10 +63,11 @@ class Gloo:
         return {thread: thread_name(self._memory.pid, thread) for thread in threads(self._memory.pid)}
 
     @cached_property
-    def _in_progress(self) -> list[InProgress]:
+    def _in_progress(self) -> dict[int, float]:
+        """The Unix time at which each collective in progress ends with an error, by its place among the threads."""
         calls = [system_call(self._memory.pid, thread) for thread in self._threads]
         ends = [deadline_of(self._memory, call) if call else None for call in calls]
-        return [InProgress(at, end) for at, end in enumerate(ends) if end is not None]
+        return {at: end for at, end in enumerate(ends) if end is not None}
 
 
 def deadline_of(memory: ProcessMemory, call: SystemCall) -> float | None:

@@ -55,7 +55,7 @@ class GroupCalls:
         self._gloo = Gloo(process.memory, self.groups.torch)
 
     def call_of(self, frames: Sequence[Frame], at: int, thread: int, call: SystemCall) -> GroupCallData | None:
-        """The call at this frame, in which this thread is blocked; None where it is none, or cannot be read."""
+        """The call at this frame that blocks this thread; None if it is no call on a group, or unreadable."""
         place = place_of(frames[at], IN_CALLERS)
         if place is None or not place.operation:
             return None
@@ -71,9 +71,9 @@ class GroupCalls:
         return None
 
     def work_call(self, leaf: Frame, thread: int, call: SystemCall) -> CallData | None:
-        """The wait of this thread for a collective that has begun before; None where it waits for no such thing.
+        """The wait of this thread for an operation that has begun before; None for any other wait.
 
-        Its group is that of the collectives which gloo has in progress, where there is but one such group.
+        Its group is that of gloo's collectives in progress, if these belong to a single group.
         """
         if call.futex is None:
             return None
@@ -139,7 +139,7 @@ class GroupCalls:
         }
 
     def _rank_and_size(self, frames: Sequence[Frame]) -> tuple[int | None, int | None]:
-        """By the innermost frame that has them, else by the launcher's variables; -1 stands for these."""
+        """From the innermost frame that has them, else from the launcher's variables; -1 means the variables."""
         for file, function, rank_name, size_name in RANKS_IN:
             frame = _frame_in(frames, file, function)
             rank, size = (self._number(frame, name) if frame else None for name in (rank_name, size_name))
@@ -168,7 +168,7 @@ class GroupCalls:
     # Details of a call
 
     def _peer(self, frame: Frame, group: GroupData) -> int | None:
-        """The rank in the world of the one other member that a call is for, or of its root."""
+        """The rank in the world of the peer of a call, or of its root."""
         ranks = group["ranks"]
         for name in PEER_IN_GROUP:
             number = self._number(frame, name)

@@ -23,13 +23,13 @@ MODULE = "torch.distributed.distributed_c10d"
 PROCESS_GROUP = "ProcessGroup"
 """The last part of the name of its type, which pybind11 has made, or of one that inherits from it."""
 CPP_OBJECT = 16
-"""Where an object of pybind11 has the address of its object of C++."""
+"""The offset of the address of the C++ object in an object of pybind11."""
 RANK_AND_SIZE = 24
-"""Where that one has two ints: its rank in the group, and the group's size."""
+"""The offset of two ints in the C++ object: the rank in the group, and the size of the group."""
 FIRST_FIELD, LAST_FIELD = 32, 96
-"""Between which it has its description, a ``std::string``."""
+"""The offsets between which the C++ object has its description, a ``std::string``."""
 DEFAULT_GROUP, NO_DESCRIPTION = "default_pg", "undefined"
-"""What torch calls the default group, and a group for which the program gave no description."""
+"""Torch's descriptions of the default group, and of a group without a description."""
 OF_WORLD = re.compile(r"\d+|[0-9a-f]{40}")
 """The names that torch gives to groups of its world: a number, or a hash. Programs that make groups of processes of
 several worlds, as to send weights from trainers to engines, give them names, and ranks that count from 0."""
@@ -66,7 +66,7 @@ class TorchGroups:
 
     @cached_property
     def variables(self) -> Mapping[str, str]:
-        """What a launcher has set, none where torch is not loaded."""
+        """The variables that a launcher has set; empty if torch is not loaded."""
         with contextlib.suppress(Unreadable):
             return launch_variables(self._process) if self.is_loaded else {}
         return {}
@@ -100,7 +100,7 @@ class TorchGroups:
         return self.default if self._objects.is_a(address, "NoneType") else self.by_address.get(address)
 
     def address_of(self, init_method: str | None) -> str:
-        """The rendezvous address for this ``init_method``, empty where that does not tell."""
+        """The rendezvous address for this ``init_method``, empty if unknown."""
         if init_method is None:
             return ""
         if init_method.startswith("env://"):
@@ -145,7 +145,7 @@ class TorchGroups:
         return _Group(cpp, self._world, own, ranks)
 
     def _members(self) -> Iterator[tuple[int, list[int]]]:
-        """The groups that the process is a member of, with the ranks of their members; an int stands for any other."""
+        """The groups of the process, with the ranks of their members; torch has an int for groups of others."""
         table = self._process.modules.lookup(MODULE, "_pg_group_ranks")
         left = MAX_ALL_MEMBERS
         for group, ranks in self._objects.entries(table)[:MAX_GROUPS] if table else ():
@@ -209,7 +209,7 @@ class TorchGroups:
     # Descriptions, which only C++ has
 
     def _description(self, group: _Group) -> str:
-        """What the program calls a group; of one with a world of its own, that is its name."""
+        """The description that the program gave a group; for a group with its own world, that world's name."""
         found = self._cpp_text(group.cpp + self._description_at) if self._description_at is not None else None
         if found is None or found == NO_DESCRIPTION:
             return "" if group.world == self._world else group.world
@@ -217,7 +217,7 @@ class TorchGroups:
 
     @cached_property
     def _description_at(self) -> int | None:
-        """Where a group has its description: where the default group has the one that torch gives it."""
+        """The offset of descriptions: where the default group has the one that torch gives it."""
         cpp = self._groups[self._default].cpp if self._default in self._groups else 0
         offsets = range(FIRST_FIELD, LAST_FIELD, 8) if cpp else ()
         return next((offset for offset in offsets if self._cpp_text(cpp + offset) == DEFAULT_GROUP), None)

@@ -1,7 +1,7 @@
 """Ray Train's worker groups: the rank of a worker in one, and the calls in which its ranks wait for each other.
 
-All of them, as ``ray.train.report`` and ``ray.train.collective.barrier``, meet in one actor of the group, where a
-coroutine for each rank waits until all have come; which call a rank makes does not matter there. Seen on Ray 2.60.
+All these calls, such as ``ray.train.report`` and ``ray.train.collective.barrier``, meet in one actor of the group.
+There a coroutine for each rank waits until all ranks have joined, whichever call they make. Seen on Ray 2.60.
 """
 
 from __future__ import annotations
@@ -89,7 +89,7 @@ def _fails_at(actor: dict[str, int], objects: Objects, rank: int) -> float | Non
 
 
 def _has_ended(process: PythonProcess, runner: int) -> bool:
-    """Whether the thread of the training function has begun and is no more, without an error, which Train handles."""
+    """Whether the thread of the training function has ended without an error; Train handles errors."""
     with contextlib.suppress(Unreadable):
         thread, error = (process.objects.attribute(runner, name) for name in ("_thread", "_exc"))
         if process.objects.is_a(thread, "Thread") and process.objects.is_a(error, "NoneType"):

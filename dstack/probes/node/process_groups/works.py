@@ -19,9 +19,9 @@ from dstack.probes.node.process_groups.torch_groups import CPP_OBJECT
 WORK = "Work"
 """The last part of the name of its type, which pybind11 has made, or of one that inherits from it."""
 WORK_BYTES, BUFFER_BYTES = 256, 256
-"""How far from its beginning each object has the futex at most: 96, 120 and 168 were seen."""
+"""The maximum offset of the futex in each object; 96, 120 and 168 were observed."""
 RANK_AND_OPERATION = 120
-"""Where it has a rank, which is -1 with gloo, and the number of its operation in a byte."""
+"""The offset of a rank, which is -1 with gloo, and of the number of the operation in a byte."""
 OPERATIONS = {
     0: "broadcast",
     1: "all_reduce",
@@ -36,7 +36,7 @@ OPERATIONS = {
     15: "barrier",
     16: "reduce_scatter_tensor",
 }
-"""``c10d::OpType``, of which the numbers of all_reduce and barrier were seen."""
+"""``c10d::OpType``; the numbers of all_reduce and barrier were verified."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +48,7 @@ class Work:
 
 
 def work_of(objects: Objects, leaf: Frame, futex: int) -> Work | None:
-    """The Work among the objects of a frame for which a thread waits that sleeps on this futex; None for none."""
+    """The Work among the objects of a frame that owns the futex on which the thread sleeps; None for none."""
     with contextlib.suppress(Unreadable):
         found = (_if_waited_for(objects, address, futex) for address in _works(objects, leaf))
         return next(filter(None, found), None)

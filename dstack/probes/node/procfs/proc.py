@@ -1,6 +1,6 @@
 """The one reader of ``/proc``: what the kernel shows of processes and threads, on Linux x86-64.
 
-No function raises: for what is gone, or hidden from this user, it returns an empty value, 0 or None.
+No function raises: for an ended or hidden process or thread it returns an empty value, 0 or None.
 """
 
 from __future__ import annotations
@@ -95,7 +95,7 @@ class Figures:
 
 
 def figures(pid: int) -> Figures | None:
-    """The figures of a process, None if it is gone."""
+    """The figures of a process, None if it has ended."""
     words = _stat(pid)
     if len(words) < 26:
         return None
@@ -139,8 +139,7 @@ def has_thread(pid: int, thread: int) -> bool:
 def scheduler_mark(pid: int, thread: int) -> str | None:
     """A text that changes whenever the thread runs: its time on CPU in ns and number of timeslices.
 
-    Where the kernel does not count these: its numbers of context switches, or empty while it runs. None for a thread
-    that is gone.
+    If the kernel does not count these: its numbers of context switches, or empty while it runs. None for a dead thread.
     """
     mark = _read(f"/proc/{pid}/task/{thread}/schedstat")
     if mark and mark.split()[:1] != ["0"]:
@@ -248,7 +247,7 @@ def _is_writable(pid: int, descriptor: str) -> bool:
 
 @dataclass(frozen=True)
 class SystemCall:
-    """A system call in which a thread is blocked."""
+    """A blocking system call of a thread."""
 
     number: int
     arguments: tuple[int, ...]
@@ -319,7 +318,7 @@ def has_mapped(pid: int, part: str) -> bool:
 
 
 def mapped_files(pid: int) -> dict[File, Mapping]:
-    """The beginnings of the files that a process has mapped, by device and inode: quicker than all mappings."""
+    """The first mapping of each mapped file, by device and inode: quicker than all mappings."""
     found: dict[File, Mapping] = {}
     for start, end, device, inode, path in MAPPED_FILE.findall(_read_bytes(f"/proc/{pid}/maps")):
         file = device.decode(), inode.decode()
@@ -340,7 +339,7 @@ def place_in_file(own_address: int) -> tuple[File, int] | None:
 
 
 def address_in(pid: int, own_address: int) -> int | None:
-    """The address in a process of what this one has at ``own_address``, if both have mapped the same file."""
+    """The address in a process that corresponds to ``own_address``, if both have mapped the same file."""
     place = place_in_file(own_address)
     found = mapped_files(pid).get(place[0]) if place else None
     return found.start + place[1] if place and found else None

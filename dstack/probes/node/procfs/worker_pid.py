@@ -30,12 +30,12 @@ class PortOwners:
         return proc.listening_sockets()
 
     def owns(self, pid: int, port: int) -> bool:
-        """Whether a process is seen to listen on a port."""
+        """Whether a process visibly listens on a port."""
         return proc.has_socket(pid, self._sockets.get(port, ()))
 
     @cached_property
     def pids(self) -> Mapping[int, int | None]:
-        """The pid by port where this user may see it; empty where nothing can be seen; of several processes, any."""
+        """The pid by port, None if hidden from this user; empty if all are hidden; any one of several processes."""
         try:
             listening = _listening(psutil.net_connections("tcp"))
         except (psutil.Error, OSError):
@@ -46,8 +46,8 @@ class PortOwners:
 def require_worker(pid: int, port: int, owners: PortOwners) -> None:
     """Raise :class:`NotThisWorker` unless the process listens on the worker's port, as far as that is visible.
 
-    Port 0 stands for none. What a worker forks has its port, too. Raises ``psutil.NoSuchProcess`` where the worker
-    has ended: there is no such pid, and no process of another PID namespace listens on the port.
+    Port 0 means none. Forks of a worker have its port, too. Raises ``psutil.NoSuchProcess`` if the worker has ended:
+    the pid does not exist, and no process of another PID namespace listens on the port.
     """
     if not port or owners.owns(pid, port):
         return

@@ -38,7 +38,7 @@ class PySpyReader:
     def read(self, problem: Problem, *, has_calls: bool) -> ProcessReading:
         """The threads without a pause; ``problem`` is why their memory was not read.
 
-        With ``has_calls``, which of Ray's calls they are blocked in is taken from their frames alone.
+        With ``has_calls``, their calls of Ray are recognised from their frames alone.
         """
         readings: list[tuple[Threads, dict[int, CallData]]] = []
         stable: set[int] = set()
@@ -59,10 +59,10 @@ class PySpyReader:
         return ProcessReading(threads=found, access=self._tool.access, problems=[problem])
 
     def with_exact_stacks(self, reading: ProcessReading) -> ProcessReading:
-        """The reading, with the threads that ran as a dump shows them for which the process was stopped.
+        """The reading, with exact stacks of the threads that ran, from a dump that stops the process.
 
-        With native frames, those of all threads. A failed dump is retried: a process may be stopped at a moment in
-        which py-spy cannot follow its frames (once in 2,000 dumps of a busy CPython 3.13), or another profiler has it.
+        With native frames, the stacks of all threads. A failed dump is retried: a process may be stopped at a moment
+        when py-spy cannot follow its frames (once in 2,000 dumps of a busy CPython 3.13), or another profiler has it.
         """
         native = self._request.options["native"]
         for attempt in range(ATTEMPTS):

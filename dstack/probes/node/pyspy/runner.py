@@ -56,7 +56,7 @@ class PySpy:
         return "py-spy via sudo" if self._prefix else "setuid py-spy" if self.is_setuid else "py-spy"
 
     def through_sudo(self) -> PySpy | None:
-        """The same py-spy run as root, where there is a ``sudo``; that cannot ask for a password."""
+        """The same py-spy run as root by ``sudo``, if installed; it cannot ask for a password."""
         sudo = shutil.which("sudo")
         return PySpy(self.path, (sudo, "-n", "--")) if sudo else None
 

@@ -57,9 +57,9 @@ def _of_loop(objects: Objects, thread: MemoryThread, loop: Frame) -> Iterator[St
 
 
 def _of_driver(objects: Objects, graph: int) -> StageData:
-    """The side of a graph that executes it: it reads what the graph gives, and writes what that takes.
+    """The driver of a graph, which writes its inputs and reads its outputs.
 
-    It may drop a result without reading it, which counts as taken.
+    It may drop a result without reading it, which counts as read.
     """
     attributes = objects.attributes(graph)
     stage = _stage(objects, attributes.get("_dag_output_fetcher", 0), attributes.get("_dag_submitter", 0))
@@ -102,7 +102,7 @@ def count_of(objects: Objects, address: int, least: int = 0) -> int:
 def _channel(objects: Objects, address: int) -> ChannelData:
     """A channel: its writer, its readers, and the refs of its values in shared memory, if it uses that.
 
-    ``buffers`` is 0 where it is not known how many values fit in: then the channel may be of a kind not known here.
+    ``buffers`` is 0 if the capacity is unknown: the channel may be of an unknown kind.
     """
     if objects.is_a(address, CACHED):
         address = objects.attributes(address).get("_inner_channel", 0)
@@ -122,19 +122,19 @@ def _channel(objects: Objects, address: int) -> ChannelData:
 
 
 def _actor(objects: Objects, handle: int) -> str:
-    """The id of the actor of a handle, empty for None, which stands for the driver."""
+    """The id of the actor of a handle; empty for None, which means the driver."""
     return "" if objects.is_a(handle, "NoneType") else actor_of_handle(objects, handle)
 
 
 def _buffers(objects: Objects, part: int) -> int:
-    """How many values a part of a channel takes before one is read."""
+    """The maximum number of unread values in a part of a channel."""
     if not objects.is_a(part, BUFFERED):
         return 1
     return count_of(objects, objects.attribute(part, "_num_shm_buffers"), least=1)
 
 
 def _refs(objects: Objects, part: int) -> Iterator[str]:
-    """The ids of the objects in shared memory of which a part consists; larger ones replace them when values grow."""
+    """The ids of a part's objects in shared memory; larger ones replace them when values grow."""
     buffers = (
         objects.items(objects.attribute(part, "_buffers"), MAX_BUFFERS) if objects.is_a(part, BUFFERED) else (part,)
     )

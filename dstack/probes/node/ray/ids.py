@@ -1,4 +1,4 @@
-"""Ids of Ray's tasks and actors. A task's has 24 bytes, of which the last 16 are its actor's (Ray 2.46 to 2.60)."""
+"""Ids of Ray's tasks and actors: the last 16 of a task id's 24 bytes are the actor's (Ray 2.46 to 2.60)."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ ACTOR_ID_AT, ACTOR_ID_SIZE = 32, 16
 
 
 def actor_of_task(task_id: str | None) -> str:
-    """The id of the actor that a task's id names; empty where there is no task."""
+    """The id of the actor in the id of a task; empty without a task."""
     return (task_id or "")[16:48]
 
 

@@ -64,14 +64,14 @@ def _owner(memory: ProcessMemory, ref: int) -> str:
 
 
 def _ref_of_generator(objects: Objects, waitable: int) -> int:
-    """The address of the ref of a generator's task; an ObjectRef is returned as it is."""
+    """The address of the ref of a generator's task, or of the given ObjectRef itself."""
     if not objects.is_a(waitable, GENERATOR):
         return waitable
     return objects.attributes(waitable).get("_generator_ref", 0)
 
 
 def refs_of(objects: Objects, waitables: Sequence[int]) -> list[int]:
-    """The addresses of ObjectRefs; a generator stands for the ref of its task."""
+    """The addresses of ObjectRefs; generators are replaced by the refs of their tasks."""
     ordinary: set[int] = set()
     refs = []
     for waitable in waitables:

@@ -1,7 +1,7 @@
 """Requests to Ray Serve deployments: those that coroutines execute, and those that wait for a replica.
 
 Read from the locals of Serve's own functions, and the objects that these refer to. Seen on Ray 2.60; on 2.46 the router
-and the replica have the same attributes, under other names of files. What has another form is not read.
+and the replica have the same attributes, in other files. Other forms are ignored.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ class ServeRequests:
         return None
 
     def queued(self, frames: Sequence[Frame]) -> QueuedData | None:
-        """The request for which a coroutine waits until a replica has room. Raises :class:`Unreadable`."""
+        """The request that a coroutine holds until a replica has room. Raises :class:`Unreadable`."""
         for frame in frames:
             file = CHOOSING.get(frame.function)
             if file and frame.file.endswith(file):
@@ -97,7 +97,7 @@ class ServeRequests:
         return limits
 
     def _most_replicas(self, frames: Sequence[Frame]) -> int | None:
-        """To how many replicas the deployment may be scaled, by its configuration as the router has it."""
+        """The maximum number of replicas of the deployment, from its configuration in the router."""
         for frame in frames:
             if not frame.file.endswith(ROUTER_FILE) or not frame.local("self"):
                 continue
@@ -122,9 +122,7 @@ class ServeRequests:
                 return {
                     "request": self._request(method, replica.get("_deployment_id", 0)),
                     "made_at": 0.0,
-                    "replicas": {
-                        self._name(replica_id): self._limit(config.get("max_ongoing_requests", 0)),
-                    },
+                    "replicas": {self._name(replica_id): self._limit(config.get("max_ongoing_requests", 0))},
                     "most_replicas": None,
                     "in_replica": True,
                 }

@@ -1,8 +1,8 @@
-"""What the source of a loop says about it: whether it ends by itself, and whether it does more than to wait again.
+"""Classifies loops by their source: whether a loop ends by itself, and whether it does more than poll.
 
-A thread that is seen at the same poll again and again may only poll. Not so if it counts its attempts or compares the
-time, and will proceed without what it polls for; nor if it does something else between two polls, which may bring what
-others wait for. Read are only the lines of the loop, found by their indentation, which are then parsed.
+A thread that is repeatedly at the same poll may only poll. Not so if the loop counts attempts or compares the time, and
+then proceeds without the polled value; nor if it makes other calls between two polls, which may unblock others. Only
+the lines of the loop are parsed; their indentation delimits them.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Literal
 
 Loop = Literal["plain", "busy", "bounded"]
-"""A loop that ends by itself is ``bounded``; one that makes other calls although nothing came is ``busy``.
+"""A loop that ends by itself is ``bounded``; one that makes other calls while the polled value is missing is ``busy``.
 
-By itself ends what counts, compares the time, or asks something other than what it polls whether to end.
+A loop ends by itself if it counts, compares the time, or its condition calls something other than the poll.
 """
 
 MAX_LINES = 400
@@ -36,11 +36,11 @@ HARMLESS = re.compile(
     r"|sorted|range|zip|enumerate|isinstance|format|join|append|extend|debug|info|warning|error|exception|log"
     r"|is_set|get|wait|acquire|release|qsize|empty|is_alive|locked|remote|flush|done|running|cancelled|has_next|has_free"
 )
-"""Calls by name that bring nothing about in others, or are polls themselves."""
+"""Names of calls that cannot unblock others, or are polls themselves."""
 OUTSIDE = ("requests", "httpx", "session", "client", "http")
 """Modules and objects whose ``get`` asks a server."""
 OTHER_TIMES = (ast.While, ast.For, ast.AsyncFor, ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
-"""Statements that may execute nothing of what is in them."""
+"""Statements whose bodies may not be executed."""
 LEAVES = (ast.Break, ast.Continue, ast.Return, ast.Raise)
 
 
@@ -131,7 +131,7 @@ def _is_endless(iterated: ast.expr) -> bool:
 
 
 def _counted(body: Iterable[ast.stmt]) -> Iterator[str]:
-    """The names that each pass through a loop counts up or down, whatever has come."""
+    """The names that each pass through a loop increments or decrements unconditionally."""
     for node in body:
         if isinstance(node, ast.AugAssign) and isinstance(node.value, ast.Constant):
             yield _name(node.target)
@@ -162,14 +162,14 @@ def _called_with_timeout(test: ast.expr) -> set[str]:
 
 
 def _without_result(loop: ast.While | ast.For | ast.AsyncFor, poll: int) -> Iterator[ast.AST]:
-    """What a pass through a loop executes although its poll, in this line of it, gave nothing."""
+    """The nodes that a pass through a loop executes if the poll in this line returned no value."""
     if isinstance(loop, ast.While):
         yield loop.test
     yield from _executed(loop.body, poll)
 
 
 def _executed(body: Iterable[ast.stmt], poll: int) -> Iterator[ast.AST]:
-    """Of these statements those that are executed in any case, or where nothing came; up to one that leaves them."""
+    """The statements that are executed always, or if the poll returned no value; up to one that leaves."""
     for node in body:
         if isinstance(node, ast.If):
             yield node.test
@@ -197,7 +197,7 @@ def _is_on(node: ast.stmt, line: int) -> bool:
 
 
 def _is_work(executed: ast.AST) -> bool:
-    """Whether it calls something that may bring about what others wait for."""
+    """Whether it calls something that may unblock others."""
     calls = (node.func for node in ast.walk(executed) if isinstance(node, ast.Call))
     return any(not HARMLESS.fullmatch(_name(called)) or _is_outside(called) for called in calls)
 

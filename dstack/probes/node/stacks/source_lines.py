@@ -35,7 +35,7 @@ def find_source(path: str) -> str | None:
 
 def open_source(path: str) -> IO[bytes]:
     """The file, for reading. Raises OSError or ValueError where it is no source file."""
-    handle = os.open(path, os.O_PATH | os.O_CLOEXEC)  # which opens nothing yet, and stays the same file from here on
+    handle = os.open(path, os.O_PATH | os.O_CLOEXEC)  # opens no content yet, and refers to the same file from here on
     try:
         place = f"/proc/self/fd/{handle}"
         name, status = os.readlink(place), os.fstat(handle)

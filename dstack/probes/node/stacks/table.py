@@ -34,17 +34,12 @@ class StackTable:
 
     def add(self, frames: Sequence[Frame], cwd: str) -> int:
         """The index of the stack of these frames, leaf first. Of a very deep one, both ends are kept."""
-        count = len(frames)
-        if count > 2 * ENDS:
-            indices = [self._frame(frame.position, cwd) for frame in frames[:ENDS]]
-            indices.append(self._left_out(count - 2 * ENDS))
-            indices += [self._frame(frame.position, cwd) for frame in frames[-ENDS:]]
-        else:
-            indices = [self._frame(frame.position, cwd) for frame in frames]
-        stack = tuple(indices)
-        index = self._stacks.get(stack)
-        if index is None:
-            index = self._stacks[stack] = len(self.stacks)
+        positions = [frame.position for frame in frames]
+        if (left_out := len(positions) - 2 * ENDS) > 0:
+            positions[ENDS:-ENDS] = [Position("", "", f"({left_out} frames left out)", 0)]
+        indices = [self._frame(position, cwd) for position in positions]
+        index = self._stacks.setdefault(tuple(indices), len(self.stacks))
+        if index == len(self.stacks):
             self.stacks.append(indices)
         return index
 
@@ -67,9 +62,6 @@ class StackTable:
             if origin in ("user", "ray") and (loop := self._loops.at(path, line, lambda: self._source(file, cwd))):
                 frame["loop"] = loop
         return self._frames[key]
-
-    def _left_out(self, count: int) -> int:
-        return self._new_frame(Position("", "", f"({count} frames left out)", 0), "/")
 
     def _keep_source(self, file: str, line: int, cwd: str) -> None:
         lines = self._source(file, cwd)

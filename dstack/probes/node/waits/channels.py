@@ -1,8 +1,8 @@
 """A thread's wait in a channel of a compiled graph (``ray.dag``): for a value, or for room for one.
 
-Such a wait may be on a CPU all the time: with a timeout, Ray asks the shared memory again and again, and a stage reads
-with one of 0.1 s in a loop. But each end of a channel counts what it has read or written, so two readings with the same
-count show the same wait. Seen on Ray 2.46 and 2.60.
+Such a wait may use the CPU all the time: with a timeout, Ray polls the shared memory, and a stage reads in a loop with
+a timeout of 0.1 s. But each end of a channel counts its reads or writes, so two readings with the same count show the
+same wait. Seen on Ray 2.46 and 2.60.
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ NAMES = {GET_FILE: ("get", "CompiledDAGRef.get"), GRAPH_FILE: ("execute", "Compi
 
 
 def with_channel(objects: Objects, frames: Sequence[Frame], call: CallData | None) -> CallData | None:
-    """The call with what it waits for, if the thread is in a channel; any other call as it is.
+    """The call with its dependency, if the thread is in a channel; any other call unchanged.
 
-    A write without a timeout sleeps in the kernel, so there a call is known; one with a timeout does not.
+    A write without a timeout sleeps in the kernel, so its call is known; a write with a timeout does not.
     """
     at = _end_of_channel(frames)
     if at is None:
@@ -72,7 +72,7 @@ def awaited_result(objects: Objects, frames: Sequence[Frame]) -> CallData | None
 
 
 def _end_of_channel(frames: Sequence[Frame]) -> int | None:
-    """The index of the frame of the reader or writer that the thread is in, below which all is the channel's code."""
+    """The index of the frame of the reader or writer that the thread is in; inner frames are the channel's."""
     for at, frame in enumerate(frames):
         if is_in(frame, ENDS_FILE, *READS) or (is_in(frame, ENDS_FILE, "write") and frame.has("val")):
             return at
@@ -83,7 +83,7 @@ def _end_of_channel(frames: Sequence[Frame]) -> int | None:
 
 
 def _read(objects: Objects, frame: Frame) -> ChannelCallData:
-    """The channels of which a reader still needs a value; it asks them in turn."""
+    """The channels from which a reader needs a value; it polls them in turn."""
     reader = frame.local("self")
     objects.expect(reader, *READER_TYPES)
     attributes = objects.attributes(reader)
@@ -99,14 +99,14 @@ def _read(objects: Objects, frame: Frame) -> ChannelCallData:
 
 
 def _waits_without_sleep(objects: Objects, leaf: Frame, found: ChannelCallData) -> bool:
-    """Whether a write that does not sleep waits for room: with a timeout, and of values that are copied in no time."""
+    """Whether a write that does not sleep waits for room: it has a timeout, and its values are small."""
     kind = objects.attribute(leaf.local("self"), "_typ")
     size = objects.number(objects.attribute(kind, "buffer_size_bytes"))
     return found["fails_after_s"] is not None and size is not None and size <= COPIED_AT_ONCE
 
 
 def _write(objects: Objects, frame: Frame) -> ChannelCallData:
-    """The channel that a writer is at; it writes one after another."""
+    """The channel that a writer waits for; it writes to its channels one after another."""
     writer = frame.local("self")
     objects.expect(writer, WRITER)
     place = count_of(objects, frame.local("i"))
@@ -120,7 +120,7 @@ def _write(objects: Objects, frame: Frame) -> ChannelCallData:
 
 
 def _timeout_s(objects: Objects, frame: Frame) -> float | None:
-    """The timeout of the end of a channel, None for none: that is given as None, -1 or infinite."""
+    """The timeout of the end of a channel, None if it is None, -1 or infinite."""
     if not frame.has("timeout"):
         return None
     timeout = objects.number(frame.local("timeout"))
@@ -128,9 +128,9 @@ def _timeout_s(objects: Objects, frame: Frame) -> float | None:
 
 
 def _named(objects: Objects, frames: Sequence[Frame], at: int, channel: ChannelCallData) -> CallData:
-    """The wait at the outermost function of Ray's that says what it is; a timeout of the user's own ends it as meant.
+    """The wait, named by Ray's outermost function, with the timeout that the program passed.
 
-    After the default one, the graph's, an error ends it for which the program has not asked.
+    The default timeout of the graph is not included: it ends the wait with an error that the program did not request.
     """
     what = "write to a compiled graph's channel" if channel["is_write"] else "read of a compiled graph's channel"
     call: CallData = {"kind": "other", "frame": at, "what": what, "channel": channel}

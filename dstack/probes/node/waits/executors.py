@@ -1,7 +1,7 @@
 """The threads that may set the result of a ``concurrent.futures.Future``.
 
-That is the thread that runs it, or while it is still queued, any of its executor's threads. No thread here sets the
-futures of process pools and of event loops.
+That is the thread that runs the future, or if it is queued, any thread of its executor. Futures of process pools and
+event loops are not covered.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from dstack.probes.node.cpython.process import MemoryThread, PythonProcess
 from dstack.probes.node.threads import is_in
 
 Givers = tuple[int, ...]
-"""OS ids of the threads of which one must proceed; empty where none is known."""
+"""OS ids of threads, one of which must proceed; empty if unknown."""
 
 EXECUTOR_FILE = "/concurrent/futures/thread.py"
 QUEUE = "_queue.SimpleQueue"
@@ -78,7 +78,7 @@ class Executors:
         }
 
     def _future_of(self, item: int) -> int | None:
-        """The future of a work item; None for anything else, and for an item that is incomplete or freed."""
+        """The future of a work item; None for any other object, and for an incomplete or freed item."""
         with contextlib.suppress(Unreadable):
             if self._objects.is_a(item, "_WorkItem"):
                 return self._objects.attributes(item).get("future")

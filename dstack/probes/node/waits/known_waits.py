@@ -1,8 +1,7 @@
 """Functions in which threads wait, and the names of these waits in the user's terms.
 
-A thread whose innermost frame is in :data:`WAITS`, and which the kernel shows blocked, waits there. Going outward from
-there, or from a wait that is known otherwise, each further frame that is in one of the tables names the wait better,
-up to the first frame of the user's own code.
+A thread waits if its innermost frame is in :data:`WAITS` and the kernel shows it blocked. Outward from there, each
+frame that is in one of the tables gives the wait a better name, up to the first frame of the user's own code.
 """
 
 from __future__ import annotations
@@ -37,8 +36,8 @@ class Place:
     """A function by the end of its file's path; ``having`` is a local that distinguishes it from namesakes.
 
     ``seen`` has the versions on which it was verified. ``is_meeting``: similar processes wait there for each other,
-    whatever object each of them calls. ``polls``: the library sleeps there again and again until another process has
-    come. ``operation`` is what a call on a process group is, by the name that the group's ``library`` gives it.
+    whatever object each of them calls. ``polls``: the library sleeps there repeatedly until another process has
+    joined. ``operation`` is the name that the ``library`` of a process group gives to a call on it.
     """
 
     file: str
@@ -60,37 +59,12 @@ def _operations(file: str, library: str, seen: str, names: dict[str, str], *, po
     )
 
 
-_TORCH_NAMES = (
-    "all_gather",
-    "all_gather_coalesced",
-    "all_gather_into_tensor",
-    "all_gather_object",
-    "all_reduce",
-    "all_reduce_coalesced",
-    "all_to_all",
-    "all_to_all_single",
-    "barrier",
-    "batch_isend_irecv",
-    "broadcast",
-    "broadcast_object_list",
-    "gather",
-    "gather_object",
-    "init_process_group",
-    "irecv",
-    "isend",
-    "monitored_barrier",
-    "new_group",
-    "recv",
-    "recv_object_list",
-    "reduce",
-    "reduce_scatter",
-    "reduce_scatter_tensor",
-    "scatter",
-    "scatter_object_list",
-    "send",
-    "send_object_list",
-    "split_group",
-)
+_TORCH_NAMES = """
+all_gather all_gather_coalesced all_gather_into_tensor all_gather_object all_reduce all_reduce_coalesced all_to_all
+all_to_all_single barrier batch_isend_irecv broadcast broadcast_object_list gather gather_object init_process_group
+irecv isend monitored_barrier new_group recv recv_object_list reduce reduce_scatter reduce_scatter_tensor scatter
+scatter_object_list send send_object_list split_group
+"""
 _SAME_IN_TORCH = {
     "all_gather_single": "all_gather_into_tensor",
     "_all_gather_base": "all_gather_into_tensor",
@@ -99,28 +73,18 @@ _SAME_IN_TORCH = {
 }
 """Functions of torch that are one operation under several names."""
 TORCH_CALLS = _operations(
-    TORCH, "torch.distributed", TORCH_SEEN, {**{name: name for name in _TORCH_NAMES}, **_SAME_IN_TORCH}, polls=True
+    TORCH,
+    "torch.distributed",
+    TORCH_SEEN,
+    {**{name: name for name in _TORCH_NAMES.split()}, **_SAME_IN_TORCH},
+    polls=True,
 )
 """They sleep on a futex with gloo, and poll in C++ with NCCL's blocking wait, which was not run."""
-_RAY_NAMES = (
-    "allgather",
-    "allgather_multigpu",
-    "allreduce",
-    "allreduce_multigpu",
-    "barrier",
-    "broadcast",
-    "broadcast_multigpu",
-    "init_collective_group",
-    "recv",
-    "recv_multigpu",
-    "reduce",
-    "reduce_multigpu",
-    "reducescatter",
-    "reducescatter_multigpu",
-    "send",
-    "send_multigpu",
-)
-RAY_COLLECTIVES = _operations(COLLECTIVE, "ray.util.collective", BOTH_RAYS, {name: name for name in _RAY_NAMES})
+_RAY_NAMES = """
+allgather allgather_multigpu allreduce allreduce_multigpu barrier broadcast broadcast_multigpu init_collective_group
+recv recv_multigpu reduce reduce_multigpu reducescatter reducescatter_multigpu send send_multigpu
+"""
+RAY_COLLECTIVES = _operations(COLLECTIVE, "ray.util.collective", BOTH_RAYS, {name: name for name in _RAY_NAMES.split()})
 
 (WAIT_TENSOR,) = _operations(
     "/torch/distributed/_functional_collectives.py",
@@ -239,7 +203,7 @@ AWAITS = (
     Place(f"{SERVE}request_router/request_router.py", "_choose_replica_for_request", FREE_REPLICA, "Ray 2.60"),
     Place(f"{SERVE}replica_scheduler/pow_2_scheduler.py", "choose_replica_for_request", FREE_REPLICA, "2.46, not run"),
 )
-"""Coroutines that name a wait for a future which shows nothing by itself."""
+"""Coroutines that name the wait for a future whose source is unknown."""
 
 
 def _by_function(*tables: Sequence[Place]) -> dict[str, list[Place]]:
@@ -265,7 +229,7 @@ def place_of(frame: Frame, table: dict[str, list[Place]]) -> Place | None:
 
 
 def place_of_leaf(frames: Sequence[Frame]) -> Place | None:
-    """The row of the innermost frame; the operators of torch, which only call C++, stand for their callers."""
+    """The row of the innermost frame, or of its caller if the frame is an operator of torch."""
     place = place_of(frames[0], IN_LEAF)
     if place is None and is_in(frames[0], *TORCH_OPERATOR) and len(frames) > 1:
         return place_of(frames[1], IN_LEAF)

@@ -51,7 +51,7 @@ class Locks:
         self._locks_held: dict[int, set[int]] = {}
 
     def slept_on(self, leaf: Frame, call: SystemCall) -> SleptOn | None:
-        """What a thread's innermost frame waits for, if that is a lock or the like."""
+        """The lock or queue that the innermost frame of a thread waits for, if any."""
         if call.futex is None:
             return None
         for word in (*leaf.stack, *leaf.locals):
@@ -92,7 +92,7 @@ class Locks:
             yield self._objects.memory.pointer(word + BOUND_TO)
 
     def _timeout_s(self, leaf: Frame, word: int, deadline: int) -> float:
-        """The timeout among the arguments that follow, else the time that is left."""
+        """The timeout among the following arguments, else the remaining time."""
         at = leaf.stack.index(word) if word in leaf.stack else len(leaf.stack)
         for argument in leaf.stack[at + 1 : at + 1 + MAX_ARGUMENTS]:
             if self._objects.is_a(argument, "int", "float"):
@@ -109,8 +109,8 @@ class Locks:
 def held_in(process: PythonProcess, frames: Iterable[Frame]) -> set[int]:
     """The objects whose ``with`` or ``async with`` blocks these frames are in, and the locks of conditions among them.
 
-    ``frames`` are those of a thread or coroutine, the innermost first. Left out are objects that a frame still enters,
-    and locks that it has released to wait for their condition. Raises :class:`Unreadable`.
+    ``frames`` are those of a thread or coroutine, the innermost first. The result excludes objects that a frame has not
+    entered yet, and locks that it released to wait for their condition. Raises :class:`Unreadable`.
     """
     held: set[int] = set()
     released: set[int | None] = set()

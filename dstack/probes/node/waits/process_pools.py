@@ -1,4 +1,4 @@
-"""The worker processes of a ``multiprocessing.Pool``, any of which may give a result that is waited for."""
+"""The worker processes of a ``multiprocessing.Pool``, any of which may provide an awaited result."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ MAX_PROCESSES = 256
 
 
 def pool_processes(objects: Objects, result: int) -> list[int]:
-    """The pids of the pool that makes an ``AsyncResult``, as its process knows them; none where that is not known.
+    """The pids of the pool that computes an ``AsyncResult``, as its process knows them; empty if unknown.
 
     A pool of threads has none. Seen on Python 3.11.
     """

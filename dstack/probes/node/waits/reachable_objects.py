@@ -1,4 +1,4 @@
-"""The threads and coroutines of a process that reach the objects which others of it wait on.
+"""Search for the threads and coroutines that reach the objects which others in the process wait on.
 
 One search for all these objects at once: from the variables of all frames and the globals of the user's modules, level
 by level through the references of objects. It is bounded, so what it finds are candidates, perhaps not all.
@@ -28,7 +28,7 @@ MAX_EXAMINED = 20_000
 MAX_COROUTINES = 5_000
 MAX_HANDLES = 1_000
 MAX_FOLLOWED = 256
-"""Of one object's references the first so many are followed; further ones can only be the object itself."""
+"""The number of references of one object that are followed; later ones are only compared."""
 
 
 @dataclass(frozen=True)
@@ -148,9 +148,9 @@ class Search:
 
 
 def _variables(frames: Iterable[Frame]) -> set[int]:
-    """What the variables of these frames refer to, as far as they can be read.
+    """The objects that the readable variables of these frames refer to.
 
-    Ray's own worker object, which the main thread of every worker has, leads to the actor: that is searched by itself.
+    Without Ray's worker object, which every main thread has: it leads to the actor, which is a root of its own.
     """
     found: set[int] = set()
     for frame in frames:

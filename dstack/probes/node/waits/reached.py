@@ -1,4 +1,4 @@
-"""What reaches the objects that the threads and coroutines of a process wait on, and so may end these waits."""
+"""The threads and coroutines that reach the objects of a process's waits, and so may end these waits."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from dstack.probes.node.wire import Dependencies
 MAX_DEPTH = 3
 """References from a variable to the object: ``self``, its ``state``, a dict there, the object."""
 MAX_REACHED = 256
-"""Where more threads and coroutines than this reach an object, nothing is said of it."""
+"""If more threads and coroutines reach an object, none of them is reported."""
 
 THREAD, COROUTINE, ACTOR = "thread", "coroutine", "actor"
 Root = tuple[str, int]
@@ -25,8 +25,8 @@ class Reached:
     """What leads to each object that is waited on; ``waits`` are those of the threads and coroutines.
 
     ``holders`` are the objects that refer to an object, and ``roots`` what has an object in its variables or globals,
-    by the object's address. Every wait is followed back for itself: that needs less than to note all that each root
-    reaches, where thousands of coroutines share an object.
+    by the object's address. Each wait is followed back separately: storing all objects that each root reaches
+    costs more if thousands of coroutines share an object.
     """
 
     holders: Mapping[int, Sequence[int]] = field(default_factory=dict)
@@ -35,7 +35,7 @@ class Reached:
     _known: dict[tuple[Root | None, WaitsOn], Dependencies] = field(default_factory=dict)
 
     def of(self, waiter: Root, waits_on: WaitsOn) -> Dependencies:
-        """What reaches the objects of a wait, besides the waiter itself and those that wait for the same."""
+        """The roots that reach the objects of a wait, except the waiter itself and waiters for the same event."""
         is_known = self.waits.get(waiter, NOTHING).kind == waits_on.kind
         key = None if is_known else waiter, waits_on
         if key not in self._known:
@@ -63,11 +63,11 @@ class Reached:
 
     @cached_property
     def _waiters(self) -> Counter[tuple[int, str]]:
-        """How many wait for each kind of event."""
+        """The number of waiters for each kind of event."""
         return Counter(waits_on.kind for waits_on in self.waits.values())
 
     def _roots_of(self, waits_on: WaitsOn) -> Iterator[Sequence[Root]]:
-        """What has one of the objects, or what leads to it, in its variables or globals."""
+        """The roots that have one of the objects, or one that leads to it, in their variables or globals."""
         level = set(waits_on.objects)
         seen: set[int] = set()
         for _ in range(MAX_DEPTH + 1):

@@ -6,6 +6,7 @@ Seen on CPython 3.10 to 3.14 and Ray 2.46 to 2.60.
 from __future__ import annotations
 
 import contextlib
+import itertools
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
@@ -20,7 +21,7 @@ from dstack.probes.node.wire import CallData
 
 CONDITION = ("/threading.py", "wait")
 ENDED_BY_C = ("/grpc/",)
-"""Libraries whose own threads of C end the wait, so that the threads of Python that reach the object say nothing."""
+"""Libraries whose C threads end the wait, so reachability from Python threads proves nothing."""
 ASYNCIO_FILES = ("/asyncio/locks.py", "/asyncio/queues.py")
 HELPERS = (("/ray/train/_internal/session.py", "get_next", "training_thread"),)
 """Methods that wait for a thread: file, function and the attribute with its Thread object; Ray 2.46 and 2.60."""
@@ -44,7 +45,7 @@ def of_thread(
     call: CallData, frames: Sequence[Frame], objects: Objects, is_user: Callable[[AnyFrame], bool]
 ) -> WaitsOn:
     """The objects that the call of a thread waits on; none where these do not show what ends the wait."""
-    inside = list(_before_user(frames, is_user))
+    inside = list(itertools.takewhile(lambda frame: not is_user(frame), frames))
     if call.get("child_pids") or any(part in frame.file for frame in inside for part in ENDED_BY_C):
         return NOTHING
     identity = int(call.get("object_id") or "0", 16)
@@ -67,38 +68,23 @@ def of_thread(
 
 def of_coroutine(call: CallData | None, frames: Sequence[Frame], objects: Objects) -> WaitsOn:
     """The objects that the call of a coroutine waits on: locks, conditions, events, semaphores and queues."""
-    if call is None or call["kind"] not in ("other", "lock") or not frames or not is_in_any(frames[0], ASYNCIO_FILES):
+    is_of_asyncio = bool(frames) and frames[0].file.endswith(ASYNCIO_FILES)
+    if call is None or call["kind"] not in ("other", "lock") or not is_of_asyncio:
         return NOTHING
-    found: list[int] = []
-    for frame in frames:
-        if ASYNCIO not in frame.file:
-            break
-        if is_in_any(frame, ASYNCIO_FILES):
-            found.append(frame.local("self"))
+    inside = itertools.takewhile(lambda frame: ASYNCIO in frame.file, frames)
+    found = [frame.local("self") for frame in inside if frame.file.endswith(ASYNCIO_FILES)]
     owners = tuple(dict.fromkeys(one for one in found if one))
     return WaitsOn(owners, (owners[0], frames[0].function)) if owners else NOTHING
 
 
-def is_in_any(frame: AnyFrame, files: Sequence[str]) -> bool:
-    """Whether a frame is in one of the files whose paths end so."""
-    return frame.position.file.endswith(tuple(files))
-
-
-def _before_user(frames: Sequence[Frame], is_user: Callable[[AnyFrame], bool]) -> Iterator[Frame]:
-    for frame in frames:
-        if is_user(frame):
-            return
-        yield frame
-
-
 def _shares_self(frame: Frame) -> bool:
-    """Whether the frame is a method whose object the wait is for; similar processes meet whatever the object."""
+    """Whether the frame is a method whose object is awaited; at a meeting of processes no object is."""
     place = place_of(frame, IN_CALLERS)
     return place is not None and not place.is_meeting
 
 
 def _helpers(inside: Sequence[Frame], objects: Objects) -> Iterator[int]:
-    """The Thread objects for which the frames wait."""
+    """The Thread objects that the frames wait for."""
     for frame in inside:
         for file, function, attribute in HELPERS:
             if is_in(frame, file, function):

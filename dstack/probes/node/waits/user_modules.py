@@ -1,4 +1,4 @@
-"""The user's modules that code of a module reaches: those which it has imported, and those which they have."""
+"""The user's modules that code of a module reaches through imports, directly or indirectly."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from dstack.probes.node.cpython.process import PythonProcess
 from dstack.probes.node.threads import Frame, Position, ShownFrame
 
 MAX_MODULES = 30
-"""Of the user, in all that one module reaches."""
+"""The maximum number of the user's modules that one module reaches."""
 MAX_GLOBALS = 512
 FIRST_NAMES = 10
 """A module's file is among the first names that the import system gives it; CPython 3.10 to 3.14."""

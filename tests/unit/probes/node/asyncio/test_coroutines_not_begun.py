@@ -95,9 +95,13 @@ def test_the_thread_of_a_loop_that_must_begin_a_coroutine_is_found(memory: Proce
 
     async def asks() -> None:
         asked = asyncio.run_coroutine_threadsafe(count(object(), []), asyncio.get_running_loop())
-        found.extend((coroutines_of(memory).beginner(id(asked)), coroutines_of(memory).runner(id(asked))))
+        found.extend(
+            (coroutines_of(memory).targets.beginner(id(asked)), coroutines_of(memory).targets.runner(id(asked)))
+        )
         await asyncio.sleep(0)
-        found.extend((coroutines_of(memory).beginner(id(asked)), coroutines_of(memory).runner(id(asked))))
+        found.extend(
+            (coroutines_of(memory).targets.beginner(id(asked)), coroutines_of(memory).targets.runner(id(asked)))
+        )
         await asyncio.wrap_future(asked)
 
     asyncio.run(asks())
