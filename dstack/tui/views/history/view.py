@@ -15,10 +15,10 @@ from dstack.analysis.views.snapshot_diff import ExecutionChange, SnapshotDiff, W
 from dstack.errors import as_dstack_error
 from dstack.report.safe_text import SafeText
 from dstack.tui.source import NumberedSnapshot
+from dstack.tui.views.base import OutlineView
 from dstack.tui.views.history.lines import ComparisonLines, snapshot_lines
-from dstack.tui.views.outline_view import OutlineView
 from dstack.tui.widgets.outline import Outline
-from dstack.tui.widgets.outline_line import Line
+from dstack.tui.widgets.outline_tree import Line
 
 Change = ExecutionChange | WaitChange
 Pair = tuple[NumberedSnapshot, NumberedSnapshot]
