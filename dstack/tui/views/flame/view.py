@@ -146,11 +146,6 @@ class FlameView(GroupedView):
 
     # Keys
 
-    @on(Chart.ZoomedOut)
-    def leave_zoom(self) -> None:
-        """Return to the previous zoom."""
-        self.action_zoom_out()
-
     @on(Chart.Chosen)
     def enter_zoom(self, event: Chart.Chosen) -> None:
         """Zoom into the chosen cell."""
@@ -161,6 +156,7 @@ class FlameView(GroupedView):
         """Zoom into the selected cell."""
         self._chart.action_choose()
 
+    @on(Chart.ZoomedOut)
     def action_zoom_out(self) -> None:
         """Return to the previous zoom."""
         self._zoom.out()
