@@ -1,4 +1,4 @@
-"""The ObjectRefs of one sample, indexed: which have a value, which processes hold or pass them, who owns them."""
+"""The ObjectRefs of one sample, indexed: which have a value, which processes hold, pass and own them."""
 
 from __future__ import annotations
 

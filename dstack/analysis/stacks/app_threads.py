@@ -6,6 +6,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
+from msgspec import Struct
+
 from dstack.analysis.index.ranks import NO_RANKS, Ranks
 from dstack.analysis.index.sample_index import SampleIndex
 from dstack.analysis.index.task_assignment import is_user_code
@@ -19,11 +21,11 @@ from dstack.vertex_keys import Key
 ENTRIES = ("ray/_private/workers/default_worker.py", "ray/_private/worker.py")
 
 
-@dataclass(frozen=True, order=True, slots=True)
-class PathStep:
+class PathStep(Struct, frozen=True, order=True, cache_hash=True):
     """One step of a path: a frame, or a group above all frames, which has no ``file``.
 
-    ``name`` is the frame's ``function``; of a blocked call, the name of its API function.
+    ``name`` is the frame's ``function``; of a blocked call, the name of its API function. It is a struct since millions of
+    steps are compared and hashed.
     """
 
     name: str

@@ -45,6 +45,7 @@ EXCEPTIONS = {
     r"\blook_s\b": "a parameter of the public function dstack.guard",
     r'"looking"': "an event of dstack watch, which users filter by its name",
     r"(?i:look[-_]alikes?)": "the name of the healthy programs among the examples",
+    r"(?i:\blook(?:s|ed)? (?:for|up|it up)\b)": "the usual words for searching in code, and in a table of names",
     r"the user who runs Ray": "a remedy in messages to users",
 }
 """Expressions in which a word may occur in sources, with the reason."""
