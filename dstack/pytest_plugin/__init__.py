@@ -12,8 +12,16 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from dstack.pytest_plugin.settings import add_options, marked_timeout_s, settings_of
-from dstack.pytest_plugin.stash import BEGAN, IS_LAST_OF_MODULE, PHASE, SECTION, SETTINGS, TIMEOUT_S
+from dstack.pytest_plugin.settings import (
+    BEGAN,
+    IS_LAST_OF_MODULE,
+    SECTION,
+    SETTINGS,
+    TIMEOUT_S,
+    add_options,
+    marked_timeout_s,
+    settings_of,
+)
 
 if TYPE_CHECKING:
     from dstack.pytest_plugin.fixture import Dstack
@@ -115,7 +123,7 @@ def _watched(item: pytest.Item, when: str) -> Wrapper:
     timeout_s = item.stash.get(TIMEOUT_S, None)
     if not timeout_s and FIXTURE not in getattr(item, "fixturenames", ()):
         return (yield)
-    from dstack.pytest_plugin.phase import Phase
+    from dstack.pytest_plugin.phase import PHASE, Phase
 
     left_s = item.stash[BEGAN] + timeout_s - time.monotonic() if timeout_s else None
     phase = Phase(item, when, item.config.stash[SETTINGS], timeout_s, left_s if left_s and left_s > 0 else timeout_s)

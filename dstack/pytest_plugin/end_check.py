@@ -7,8 +7,7 @@ import sys
 import pytest
 
 from dstack.errors import DstackError
-from dstack.pytest_plugin.settings import Settings
-from dstack.pytest_plugin.stash import SECTION
+from dstack.pytest_plugin.settings import SECTION, Settings
 
 
 def fail_if_stuck(item: pytest.Item, settings: Settings) -> None:

@@ -145,6 +145,9 @@ class Phase:
         return sys._current_frames().get(self._thread_id)
 
 
+PHASE = pytest.StashKey[Phase]()
+
+
 def end_session(item: pytest.Item, text: str) -> None:
     """Prints the failure and ends this process, for a test that nothing can interrupt, as pytest-timeout does."""
     captured = ""

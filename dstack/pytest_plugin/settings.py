@@ -1,4 +1,4 @@
-"""The plugin's settings: command-line options, ini options, and the marker."""
+"""The plugin's settings: options, ini options and the marker; and what it attaches to sessions and tests."""
 
 from __future__ import annotations
 
@@ -114,3 +114,11 @@ def _created(directory: Path) -> Path:
     except OSError as error:
         raise pytest.UsageError(f"Cannot create --dstack-dir {directory}: {error.strerror}.") from error
     return directory
+
+
+SETTINGS = pytest.StashKey[Settings]()
+BEGAN = pytest.StashKey[float]()
+TIMEOUT_S = pytest.StashKey[float | None]()
+IS_LAST_OF_MODULE = pytest.StashKey[bool]()
+SECTION = "dstack"
+"""The name of the plugin's sections in reports."""

@@ -18,15 +18,30 @@ from dstack.snapshot_file import save
 from dstack.tui.editor import open_in_editor
 from dstack.tui.host import Status
 from dstack.tui.key_help import help_keys, palette_commands
-from dstack.tui.messages import SnapshotEnded, SnapshotFailed, SnapshotProgress, SnapshotTaken
-from dstack.tui.snapshot_taker import SnapshotTaker
+from dstack.tui.snapshot_taker import SnapshotEnded, SnapshotFailed, SnapshotProgress, SnapshotTaken, SnapshotTaker
 from dstack.tui.source import NumberedSnapshot, Source
 from dstack.tui.views.base import View
-from dstack.tui.views.registry import VIEWS
+from dstack.tui.views.cluster.view import ClusterView
+from dstack.tui.views.flame.view import FlameView
+from dstack.tui.views.history.view import HistoryView
+from dstack.tui.views.stacks.view import StacksView
+from dstack.tui.views.verdict.view import VerdictView
+from dstack.tui.views.waits.view import WaitsView
 from dstack.tui.widgets.dialogs import AskPath, Help
 from dstack.vertex_keys import Key
 from dstack.visible import visible_lines
 from dstack.words import plural
+
+VIEWS: dict[str, type[View]] = {
+    "verdict": VerdictView,
+    "waits": WaitsView,
+    "stacks": StacksView,
+    "flame": FlameView,
+    "cluster": ClusterView,
+    "history": HistoryView,
+}
+"""The views by mode; their keys are 1 to 6."""
+
 
 PERIODS_S: tuple[int | None, ...] = (None, 5, 15, 60)
 """The periods of automatic snapshots, in the order in which ``a`` selects them."""

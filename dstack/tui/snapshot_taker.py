@@ -1,18 +1,45 @@
-"""The thread that takes snapshots, and when the next one is due."""
+"""The thread that takes snapshots, its messages to the application, and when the next snapshot is due."""
 
 from __future__ import annotations
 
 import time
+from dataclasses import dataclass
 from functools import partial
 from itertools import count
 from typing import Any
 
 from textual.app import App
+from textual.message import Message
 
-from dstack.errors import as_dstack_error
+from dstack.errors import DstackError, as_dstack_error
 from dstack.model import Snapshot
-from dstack.tui.messages import SnapshotEnded, SnapshotFailed, SnapshotProgress, SnapshotTaken
 from dstack.tui.source import NumberedSnapshot, Source
+
+
+@dataclass
+class SnapshotProgress(Message):
+    """A step has begun; ``step`` names it."""
+
+    step: str
+
+
+@dataclass
+class SnapshotTaken(Message):
+    """A snapshot has been taken and analysed."""
+
+    snapshot: NumberedSnapshot
+
+
+@dataclass
+class SnapshotFailed(Message):
+    """No snapshot could be taken."""
+
+    error: DstackError
+
+
+@dataclass
+class SnapshotEnded(Message):
+    """The thread has ended, with or without a snapshot."""
 
 
 class SnapshotTaker:

@@ -13,10 +13,9 @@ from textual.widgets import Input
 
 from dstack.errors import ClusterError
 from dstack.snapshot_file import load
-from dstack.tui.app import DstackApp
+from dstack.tui.app import VIEWS, DstackApp
 from dstack.tui.source import Files
 from dstack.tui.views.base import View
-from dstack.tui.views.registry import VIEWS
 from dstack.tui.widgets.dialogs import AskPath, Help
 from dstack.tui.widgets.outline import Outline
 from tests.tui.pilots import running, screen_text, until

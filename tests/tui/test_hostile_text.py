@@ -15,9 +15,8 @@ from textual.pilot import Pilot
 from textual.widgets import Input
 
 from dstack.errors import ClusterError
-from dstack.tui.app import DstackApp
+from dstack.tui.app import VIEWS, DstackApp
 from dstack.tui.source import Files
-from dstack.tui.views.registry import VIEWS
 from dstack.tui.widgets.outline import Outline
 from dstack.visible import UNSEEN
 from tests.fuzzing.hostile_text import HOSTILE, hostile

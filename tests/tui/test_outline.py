@@ -9,8 +9,7 @@ from rich.text import Text
 from textual.app import App, ComposeResult
 
 from dstack.tui.widgets.outline import Outline
-from dstack.tui.widgets.outline_line import Line
-from dstack.tui.widgets.outline_tree import MAX_INDENTED
+from dstack.tui.widgets.outline_tree import MAX_INDENTED, Line
 
 
 class OutlineApp(App[None]):

@@ -10,13 +10,12 @@ import pytest
 from textual.pilot import Pilot
 
 from dstack.model import Process, Snapshot
-from dstack.tui.app import DstackApp
+from dstack.tui.app import VIEWS, DstackApp
 from dstack.tui.source import Files
 from dstack.tui.views.base import View
 from dstack.tui.views.cluster.view import ClusterView
 from dstack.tui.views.flame.view import FlameView
 from dstack.tui.views.history.view import HistoryView
-from dstack.tui.views.registry import VIEWS
 from dstack.tui.views.stacks.view import StacksView
 from dstack.tui.views.verdict.view import VerdictView
 from dstack.tui.views.waits.view import WaitsView

@@ -16,7 +16,7 @@ from dstack.tui.views.stacks.line_parts import source_lines
 from dstack.tui.views.stacks.merged_tree import MergedTree
 from dstack.tui.views.stacks.process_tree import ProcessTree
 from dstack.tui.views.stacks.stack_page import stack_in_words, stack_page
-from dstack.tui.widgets.outline_line import Line
+from dstack.tui.widgets.outline_tree import Line
 from dstack.visible import UNSEEN
 from tests.tui.sources import RECORDED
 from tests.unit.scenes import Scene

@@ -16,7 +16,7 @@ from dstack.tui.app import DstackApp
 from dstack.tui.source import Files, Source
 from dstack.tui.widgets.detail import Detail
 from dstack.tui.widgets.outline import Outline
-from dstack.tui.widgets.outline_line import Line
+from dstack.tui.widgets.outline_tree import Line
 from dstack.vertex_keys import Key
 from tests.tui.pilots import running, screen_text, until
 from tests.tui.pinned import require_pinned

@@ -18,16 +18,15 @@ from textual.widget import Widget
 from dstack.analysis.views.analysed_snapshot import AnalysedSnapshot
 from dstack.model import Failure, Snapshot
 from dstack.snapshot_file import load
-from dstack.tui.app import DstackApp
+from dstack.tui.app import VIEWS, DstackApp
 from dstack.tui.source import Files
 from dstack.tui.views.base import View
-from dstack.tui.views.registry import VIEWS
 from dstack.tui.views.stacks.view import StacksView
 from dstack.tui.views.verdict.view import VerdictView, finding_lines
 from dstack.tui.widgets.detail import Detail
 from dstack.tui.widgets.dialogs import Help
 from dstack.tui.widgets.outline import Outline
-from dstack.tui.widgets.outline_line import Line
+from dstack.tui.widgets.outline_tree import Line
 from tests.tui.pilots import DEADLINE_S, running, until
 from tests.tui.sources import RECORDED
 from tests.tui.test_outline import OutlineApp

@@ -1,20 +1,26 @@
-"""The base of the peer views: the top bar, the filter, and the requests that the application makes of a view."""
+"""The base classes of the views: of each view, of those with an outline, and of those that merge stacks."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Sequence
+from functools import partial
 from typing import Any, ClassVar
 
+from rich.text import Text
 from textual.app import ComposeResult, SystemCommand
 from textual.binding import Binding, BindingType
 from textual.screen import Screen
 from textual.widgets import Footer, Input
 
+from dstack.analysis.stacks.stack_tree import GROUPINGS, Grouping, grouping_in_words
 from dstack.analysis.views.analysed_snapshot import AnalysedSnapshot
 from dstack.tui.host import Host
 from dstack.tui.source import NumberedSnapshot
 from dstack.tui.views.top_bar import TopBar
+from dstack.tui.widgets.detail import Detail
+from dstack.tui.widgets.outline import Outline
 from dstack.vertex_keys import Key
+from dstack.visible import visible
 
 SourceLocation = tuple[str, int]
 """The name of a file on its node, and a line number."""
@@ -151,3 +157,98 @@ class View(Screen[None]):
         body = (widget for widget in widgets if widget.can_focus and widget.id != "filter" and widget.display)
         if first := next(body, None):
             first.focus()
+
+
+class OutlineView(View):
+    """A view of one outline: the filter, the export and the way to a vertex are those of its lines."""
+
+    def filtered(self, text: str) -> int:
+        """Show only lines that contain all words, with their ancestors and descendants; return how many match."""
+        return self._outline.filter(text)
+
+    def to_export(self) -> str | None:
+        """All unfolded lines."""
+        return self._outline.as_text()
+
+    def reveal(self, vertex: Key) -> bool:
+        """Unfold the outline down to a vertex, and select it."""
+        keys = self._path_to(vertex)
+        if keys and self.filter_text:
+            self.action_clear()
+        self.call_after_refresh(self._outline.scroll_to_cursor)  # for a view that was not on the screen before
+        return self._outline.reveal(keys)
+
+    def on_outline_highlighted(self, _: Outline.Highlighted) -> None:
+        """Show the details of the line, and enable the actions that apply to it."""
+        self._show_details()
+
+    def _show_details(self) -> None:
+        for pane in self.query(Detail):
+            pane.show(self._details())
+        self.refresh_bindings()
+
+    def _details(self) -> Iterable[Text]:
+        """The details of the line under the cursor, for a view with a pane for them."""
+        return ()
+
+    def _path_to(self, vertex: Key) -> Sequence[str]:
+        """The keys of the lines from the root down to a vertex; empty if it is not in this view."""
+        return ()
+
+    @property
+    def _outline(self) -> Outline:
+        return self.query_one(Outline)
+
+    @property
+    def _data(self) -> object:
+        """The data of the line under the cursor."""
+        line = self._outline.cursor_line if self.is_mounted else None
+        return line.data if line else None
+
+
+GROUP = Binding("b", "group", "Group", id="own.group", tooltip="Group by class, node, job, rank, dimension or label")
+WHOLE = Binding(
+    "w", "whole", "Whole", show=False, id="own.whole", tooltip="Show whole stacks, or only the application's frames"
+)
+"""The keys of these views; each view places them among its own, in the order of its footer."""
+
+
+class GroupedView(View):
+    """A view of stacks, merged by class, node or job, or by a rank, dimension or label.
+
+    Each subclass has :data:`GROUP` and :data:`WHOLE` among its bindings.
+    """
+
+    def __init__(self, grouping: Grouping | None) -> None:
+        super().__init__()
+        self.grouping = grouping
+        self.is_whole = False
+
+    def merge_again(self) -> None:
+        """Merge the stacks again, by another grouping or with other frames."""
+        raise NotImplementedError
+
+    def action_group(self) -> None:
+        """Select the next grouping."""
+        groupings = self._groupings
+        following = groupings.index(self.grouping) + 1 if self.grouping in groupings else 0
+        self._group_by(groupings[following % len(groupings)])
+
+    def action_whole(self) -> None:
+        """Switch between whole stacks and the application's own frames."""
+        self.is_whole = not self.is_whole
+        self.merge_again()
+
+    def choices(self) -> Iterator[SystemCommand]:
+        """One for each grouping."""
+        for grouping in self._groupings:
+            title = f"Group {grouping_in_words(grouping)}" if grouping else "No groups"
+            yield SystemCommand(visible(title), "Group the merged stacks", partial(self._group_by, grouping))
+
+    def _group_by(self, grouping: Grouping | None) -> None:
+        self.grouping = grouping
+        self.merge_again()
+
+    @property
+    def _groupings(self) -> tuple[Grouping | None, ...]:
+        return self.analysed.stacks.groupings if self.analysed else GROUPINGS

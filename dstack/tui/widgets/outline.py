@@ -16,8 +16,7 @@ from textual.message import Message
 from textual.scroll_view import ScrollView
 from textual.strip import Strip
 
-from dstack.tui.widgets.outline_line import INDENT, Line
-from dstack.tui.widgets.outline_tree import MAX_FILTERED, LineTree, Row
+from dstack.tui.widgets.outline_tree import INDENT, MAX_FILTERED, Line, LineTree, Row
 
 MAX_WIDTH = 1_000
 

@@ -12,14 +12,12 @@ from textual.widgets import Static
 
 from dstack.analysis.stacks.app_threads import PathStep
 from dstack.analysis.stacks.icicle import Cell, Icicle, Measure, Weights, icicle, weigh_by
+from dstack.analysis.stacks.outliers import OutlierIndex
 from dstack.analysis.stacks.stack_tree import StackBranch, grouping_in_words, merge
 from dstack.analysis.views.analysed_snapshot import AnalysedSnapshot
 from dstack.report.safe_text import SafeText
-from dstack.tui.views.base import SourceLocation
+from dstack.tui.views.base import GROUP, WHOLE, GroupedView, SourceLocation
 from dstack.tui.views.flame.cell_texts import SHOWN_KINDS, CellTexts
-from dstack.tui.views.flame.frame_filter import FrameFilter
-from dstack.tui.views.flame.zoom import Zoom
-from dstack.tui.views.grouped_view import GROUP, WHOLE, GroupedView
 from dstack.tui.views.stacks.line_parts import frame_location, short
 from dstack.tui.views.stacks.view import StacksView
 from dstack.tui.widgets.chart import NOTHING, Chart
@@ -148,11 +146,6 @@ class FlameView(GroupedView):
 
     # Keys
 
-    @on(Chart.ZoomedOut)
-    def leave_zoom(self) -> None:
-        """Return to the previous zoom."""
-        self.action_zoom_out()
-
     @on(Chart.Chosen)
     def enter_zoom(self, event: Chart.Chosen) -> None:
         """Zoom into the chosen cell."""
@@ -163,6 +156,7 @@ class FlameView(GroupedView):
         """Zoom into the selected cell."""
         self._chart.action_choose()
 
+    @on(Chart.ZoomedOut)
     def action_zoom_out(self) -> None:
         """Return to the previous zoom."""
         self._zoom.out()
@@ -226,3 +220,66 @@ class FlameView(GroupedView):
         """The line of code of the selected frame."""
         place = self._chart.cell.place if self._chart.cell else None
         return (place.file, place.line) if place and place.is_frame else None
+
+
+Paths = tuple[tuple[PathStep, ...], ...]
+
+
+class Zoom:
+    """A stack of zooms; each is one branch, or several narrow ones, by path, so that it survives another snapshot."""
+
+    def __init__(self) -> None:
+        self._zooms: list[Paths] = []
+
+    @property
+    def paths(self) -> Paths | None:
+        """The paths of the current zoom; None without any."""
+        return self._zooms[-1] if self._zooms else None
+
+    def into(self, cell: Cell) -> None:
+        """Zoom into a cell; zoom out of the cell on top."""
+        paths = tuple(branch.path for branch in cell.branches)
+        if cell.depth == 0 and not cell.is_folded:
+            self.out()
+        elif paths != self.paths:
+            self._zooms.append(paths)
+
+    def out(self) -> None:
+        """Return to the previous zoom."""
+        if self._zooms:
+            self._zooms.pop()
+
+    def reset(self) -> None:
+        """Show all."""
+        self._zooms.clear()
+
+    def branches(self, root: StackBranch, weights: Weights) -> tuple[StackBranch, ...]:
+        """The branches of the innermost zoom that exists in this tree; the root without any."""
+        while self._zooms:
+            found = [(path, root.find(path)) for path in self._zooms[-1]]
+            existing = tuple(branch for path, branch in found if branch.path == path)
+            if any(weights.of(branch) for branch in existing):
+                return existing
+            self._zooms.pop()
+        return (root,)
+
+
+class FrameFilter:
+    """Matches frames by their text, and by the ranks, dimensions and labels of their executions, such as ``rank:3``."""
+
+    def __init__(self, root: StackBranch, words: tuple[str, ...]) -> None:
+        terms = {execution.key: execution.ranks.terms for execution in root.executions if words}
+        known: set[str] = set().union(*terms.values())
+        wanted = known.intersection(words)
+        self._words = tuple(word for word in words if word not in wanted)
+        self._is_by_terms = bool(wanted)
+        self._with_terms = OutlierIndex(root, (key for key, own in terms.items() if own >= wanted))
+
+    def matches(self, branch: StackBranch) -> bool:
+        """Whether the branch's frame contains all words, and one of its executions has all terms."""
+        place = branch.place
+        if place is None:
+            return False
+        text = f"{place.name} {place.function} {place.file}:{place.line}".casefold()
+        has_words = all(word in text for word in self._words)
+        return has_words and (not self._is_by_terms or bool(self._with_terms.within(branch)))

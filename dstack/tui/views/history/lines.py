@@ -20,7 +20,7 @@ from dstack.report.paths import location
 from dstack.report.safe_text import SafeText
 from dstack.tui.source import NumberedSnapshot
 from dstack.tui.views.top_bar import MARKS
-from dstack.tui.widgets.outline_line import Line
+from dstack.tui.widgets.outline_tree import Line
 
 T = TypeVar("T", ExecutionChange, WaitChange)
 CHANGES: dict[Change, tuple[str, str]] = {

@@ -15,29 +15,22 @@ from dstack.analysis.views.snapshot_diff import ExecutionChange, SnapshotDiff, W
 from dstack.errors import as_dstack_error
 from dstack.report.safe_text import SafeText
 from dstack.tui.source import NumberedSnapshot
+from dstack.tui.views.base import OutlineView
 from dstack.tui.views.history.lines import ComparisonLines, snapshot_lines
-from dstack.tui.views.outline_view import OutlineView
 from dstack.tui.widgets.outline import Outline
-from dstack.tui.widgets.outline_line import Line
+from dstack.tui.widgets.outline_tree import Line
 
 Change = ExecutionChange | WaitChange
 Pair = tuple[NumberedSnapshot, NumberedSnapshot]
 
 
-@dataclass(frozen=True, slots=True)
-class Result:
-    """The comparison of two snapshots, or the reason why they cannot be compared."""
+@dataclass
+class Compared(Message):
+    """The comparison of two snapshots, or the reason why they cannot be compared, from the thread that compares."""
 
     pair: Pair
     comparison: SnapshotDiff | None
     reason: str = ""
-
-
-@dataclass
-class Compared(Message):
-    """The thread that compares two snapshots has ended."""
-
-    result: Result
 
 
 class HistoryView(OutlineView):
@@ -58,7 +51,7 @@ class HistoryView(OutlineView):
         super().__init__()
         self._picked: list[int] = []
         self._pair: Pair | None = None
-        self._result: Result | None = None
+        self._result: Compared | None = None
         self._drawn: object = None
 
     def compose_body(self) -> ComposeResult:
@@ -163,15 +156,15 @@ class HistoryView(OutlineView):
         """Compare two snapshots. Runs in a thread, so it touches no widget."""
         before, after = pair
         try:
-            result = Result(pair, compare(before.analysed, after.analysed))
+            result = Compared(pair, compare(before.analysed, after.analysed))
         except Exception as error:
-            result = Result(pair, None, str(as_dstack_error(error)))
-        self.post_message(Compared(result))
+            result = Compared(pair, None, str(as_dstack_error(error)))
+        self.post_message(result)
 
     def on_compared(self, message: Compared) -> None:
         """Show the comparison unless the user has picked another pair meanwhile."""
-        if message.result.pair == self._pair:
-            self._result = message.result
+        if message.pair == self._pair:
+            self._result = message
             self._draw()
 
     def _go_to(self, mode: str) -> None:

@@ -24,7 +24,7 @@ from dstack.tui.views.stacks.line_parts import (
     source_lines,
 )
 from dstack.tui.views.stacks.merged_tree import MergedTree
-from dstack.tui.widgets.outline_line import Line
+from dstack.tui.widgets.outline_tree import Line
 from dstack.words import plural
 
 SHOWN_PARTS = 3

@@ -12,7 +12,7 @@ from dstack.analysis.stacks.app_threads import PathStep
 from dstack.model import Origin
 from dstack.report.paths import short_path
 from dstack.report.safe_text import SafeText
-from dstack.tui.widgets.outline_line import Line
+from dstack.tui.widgets.outline_tree import Line
 from dstack.vertex_keys import Key
 
 T = TypeVar("T")

@@ -12,7 +12,7 @@ from dstack.analysis.views.thread_pages import Stacks
 from dstack.report.paths import location
 from dstack.report.safe_text import SafeText
 from dstack.tui.views.stacks.line_parts import About, activities_in_words, ranks_part, short
-from dstack.tui.widgets.outline_line import Line
+from dstack.tui.widgets.outline_tree import Line
 from dstack.vertex_keys import Key
 from dstack.words import plural
 

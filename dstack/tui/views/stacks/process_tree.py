@@ -17,7 +17,7 @@ from dstack.analysis.views.thread_pages import Stacks
 from dstack.model import Node, Worker
 from dstack.report.safe_text import SafeText
 from dstack.tui.views.stacks.line_parts import WORDS, About, activities_in_words, activity_word, mark_of, ranks_part
-from dstack.tui.widgets.outline_line import Line
+from dstack.tui.widgets.outline_tree import Line
 from dstack.vertex_keys import ChildThreadKey, Key
 from dstack.words import plural
 

@@ -10,7 +10,7 @@ from dstack.model import Frame
 from dstack.report.paths import location
 from dstack.report.safe_text import SafeText
 from dstack.tui.views.stacks.line_parts import ACTIVITY_STYLES, ORIGINS, About, sentence_lines, short, source_lines
-from dstack.tui.widgets.outline_line import Line
+from dstack.tui.widgets.outline_tree import Line
 from dstack.vertex_keys import Key
 from dstack.visible import visible
 from dstack.words import plural

@@ -13,15 +13,14 @@ from textual.containers import Container, Vertical
 from dstack.analysis.stacks.app_threads import PathStep
 from dstack.analysis.stacks.stack_tree import Grouping, TextFilter
 from dstack.analysis.views.analysed_snapshot import AnalysedSnapshot
-from dstack.tui.views.base import SourceLocation
-from dstack.tui.views.grouped_view import GROUP, WHOLE, GroupedView
+from dstack.tui.views.base import GROUP, WHOLE, GroupedView, SourceLocation
 from dstack.tui.views.stacks.line_parts import About
 from dstack.tui.views.stacks.merged_tree import NO_WORDS, MergedTree, branch_key, branch_keys
 from dstack.tui.views.stacks.page_pane import Page, PagePane
 from dstack.tui.views.stacks.process_tree import ProcessTree, stack_keys
 from dstack.tui.views.stacks.stack_page import stack_in_words, target_key
 from dstack.tui.widgets.outline import Outline
-from dstack.tui.widgets.outline_line import Line
+from dstack.tui.widgets.outline_tree import Line
 from dstack.vertex_keys import Key
 
 SIDE_BY_SIDE = 100

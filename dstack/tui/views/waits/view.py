@@ -11,10 +11,8 @@ from textual.binding import Binding, BindingType
 
 from dstack.analysis.views.analysed_snapshot import AnalysedSnapshot
 from dstack.analysis.views.wait_tree import WaitBranch, WaitTree
-from dstack.tui.views.base import SourceLocation
-from dstack.tui.views.outline_view import OutlineView
-from dstack.tui.views.waits.details import WaitDetails
-from dstack.tui.views.waits.lines import WaitLines
+from dstack.tui.views.base import OutlineView, SourceLocation
+from dstack.tui.views.waits.lines import WaitDetails, WaitLines
 from dstack.tui.widgets.detail import Detail
 from dstack.tui.widgets.outline import Outline
 from dstack.vertex_keys import Key

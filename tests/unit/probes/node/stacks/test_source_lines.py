@@ -118,7 +118,7 @@ VIEWS = """
 import asyncio
 from dstack.snapshot_file import load
 from dstack.tui.source import Files
-from dstack.tui.views.registry import VIEWS
+from dstack.tui.app import VIEWS
 from tests.tui.pilots import running
 async def walk():
     async with running(Files("file", [load(sys.argv[1])])) as (app, pilot):
