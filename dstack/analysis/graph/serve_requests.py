@@ -81,7 +81,7 @@ def _may_be_request(index: SampleIndex, task_id: str) -> bool:
 
 def _is_request(index: SampleIndex, task_id: str) -> bool:
     task = index.tasks.get(task_id)
-    return task_id in index.request_of_task or bool(task and HANDLES.fullmatch(task.name.rpartition(".")[2]))
+    return task_id in index.request_of_task or bool(task and HANDLES.fullmatch(task.method))
 
 
 def _further(graph: GraphBuilder, queued: QueuedRequest, starting: Sequence[_Replica]) -> Iterator[Target]:
