@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Literal
 
@@ -16,13 +17,14 @@ from dstack.analysis.views.analysed_snapshot import AnalysedSnapshot
 from dstack.analysis.views.execution_matching import ComparedSnapshot, presence_of
 from dstack.diagnosis import Finding, Since, Vertex
 from dstack.errors import UsageError
-from dstack.model import BlockedCall, Coroutine, Frame, Model, Snapshot, Thread
+from dstack.model import BlockedCall, Coroutine, Frame, Snapshot, Thread
 from dstack.vertex_keys import Key
 
 Change = Literal["new", "gone", "moved", "stayed", "not known"]
 
 
-class ExecutionChange(Model, frozen=True):
+@dataclass(frozen=True, slots=True)
+class ExecutionChange:
     """The change of an execution between the snapshots; ``vertex`` is its key in either or both.
 
     ``before`` and ``after`` are its innermost user frames. ``cpu_s`` is the CPU time of its process in between, None if
@@ -42,7 +44,8 @@ class ExecutionChange(Model, frozen=True):
         return self.change, self.label, self.before, self.after
 
 
-class WaitChange(Model, frozen=True):
+@dataclass(frozen=True, slots=True)
+class WaitChange:
     """The change of a wait.
 
     One that ``stayed`` is in both, with the bounds ``since`` that follow from both. It ``may_have_ended``
@@ -62,7 +65,8 @@ class WaitChange(Model, frozen=True):
         return self.change, self.label, self.kind, self.may_have_ended
 
 
-class FindingChange(Model, frozen=True):
+@dataclass(frozen=True, slots=True)
+class FindingChange:
     """The change of a finding: its numbers in each snapshot, None if it is absent."""
 
     change: Change
@@ -70,7 +74,8 @@ class FindingChange(Model, frozen=True):
     after: int | None = None
 
 
-class SnapshotDiff(Model, frozen=True):
+@dataclass(frozen=True, slots=True)
+class SnapshotDiff:
     """All changes. ``between_s`` is the time from the end of the earlier to the beginning of the later, at least 0."""
 
     between_s: float
