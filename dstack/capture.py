@@ -67,7 +67,7 @@ def _watch(
     probe: ClusterProbe, interest: ReadingPlan, left_s: float, watch_s: float | None, note: Callable[[str], None]
 ) -> float:
     """Observes possibly stuck or polling workers for a while; returns the requested seconds beyond the timeout."""
-    if watch_s is None and not (interest.may_stand_still or interest.pollers):
+    if watch_s is None and not (interest.may_be_stalled or interest.pollers):
         return 0.0
     seconds = watch_s if watch_s is not None else _watched_s(interest, left_s)
     note(f"observing progress for {seconds:.1f} s")

@@ -405,6 +405,11 @@ class Task(Model, frozen=True):
     environment: tuple[str, ...] = ()
     items: Natural = 0
 
+    @property
+    def method(self) -> str:
+        """The method of an actor call, which Ray names ``Class.method`` unless its caller has named it."""
+        return self.name.rpartition(".")[2]
+
 
 class TaskTimes(Model, frozen=True):
     """The times at which a task entered its states, by the clocks of the hosts that reported them.

@@ -74,7 +74,7 @@ class ReadingPlan:
 
     workers: set[str]
     tasks: list[str]
-    may_stand_still: bool = False
+    may_be_stalled: bool = False
     pollers: frozenset[str] = frozenset()
     timeouts_s: tuple[float, ...] = ()
     waits_to_start: bool = False
@@ -92,11 +92,11 @@ def plan_readings(snapshot: Snapshot) -> ReadingPlan:
         return ReadingPlan(set(), [])
     first = SampleIndex(snapshot, snapshot.samples[0])
     reduced = ReducedGraph(first, wait_for_graph(first))
-    still = {key for chain in reduced.chains if may_be_stalled(reduced, chain) for key in chain.waiters}
+    stalled = {key for chain in reduced.chains if may_be_stalled(reduced, chain) for key in chain.waiters}
     unresolved = _unresolved(reduced.vertices)
     workers = set(_unread(snapshot))
     for vertex in reduced.vertices.values():
-        is_stuck = vertex.key in reduced.stuck or vertex.key in still
+        is_stuck = vertex.key in reduced.stuck or vertex.key in stalled
         if is_stuck or vertex.key in unresolved or (vertex.wait and vertex.wait.is_timed):
             workers |= _workers_of(vertex, first)
     repeating = _repeating(snapshot)
@@ -113,7 +113,7 @@ def plan_readings(snapshot: Snapshot) -> ReadingPlan:
     return ReadingPlan(
         workers=workers | polling | starting,
         tasks=_tasks_of_interest(reduced),
-        may_stand_still=bool(still or in_groups),
+        may_be_stalled=bool(stalled or in_groups),
         pollers=polling,
         timeouts_s=timeouts,
         waits_to_start=bool(starting),

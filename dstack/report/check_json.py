@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Container, Iterator, Sequence
+from dataclasses import fields
 from statistics import median
 from typing import TypeVar
 
@@ -10,7 +11,7 @@ import msgspec
 
 from dstack.analysis.index.ranks import Ranks
 from dstack.analysis.naming import names
-from dstack.analysis.naming.vertex_details import details_of, source_line
+from dstack.analysis.naming.vertex_details import VertexDetails, details_of, source_line
 from dstack.analysis.stacks.app_threads import call_in_words
 from dstack.analysis.views.analysed_snapshot import AnalysedSnapshot
 from dstack.analysis.views.distributed_stack import group_similar
@@ -112,7 +113,7 @@ class _DocumentBuilder:
         """A vertex with its dependencies, of which only those ``within`` a finding if that is given."""
         details = details_of(self._index, vertex)
         values = {
-            **msgspec.structs.asdict(details),
+            **_shallow(details),
             **_ranks(details.ranks),
             "never": vertex.never,
             "since_s": _bounds(vertex.since),
@@ -189,6 +190,11 @@ def _fields_of(value: msgspec.Struct, shape: type[Shape]) -> Shape:
     return msgspec.convert(msgspec.structs.asdict(value), shape)
 
 
+def _shallow(value: VertexDetails | Ranks) -> dict[str, object]:
+    """The fields of a dataclass; unlike ``asdict``, without copies of their values."""
+    return {field.name: getattr(value, field.name) for field in fields(value)}
+
+
 def _failed_before(failed: FailedBefore) -> DocumentFailedBefore:
     return _fields_of(failed, DocumentFailedBefore)
 
@@ -223,7 +229,7 @@ def _call_on_group(wait: GroupWait) -> DocumentGroupCall:
 
 
 def _ranks(ranks: Ranks) -> Ranked:
-    values = {**msgspec.structs.asdict(ranks), "dimensions": dict(ranks.dimensions), "labels": dict(ranks.labels)}
+    values = {**_shallow(ranks), "dimensions": dict(ranks.dimensions), "labels": dict(ranks.labels)}
     return msgspec.convert(values, Ranked)
 
 

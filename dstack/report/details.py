@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 
-import msgspec
 from rich.console import Console
 from rich.tree import Tree
 
@@ -70,7 +70,7 @@ def _print_stacks(console: Console, analysed: AnalysedSnapshot, findings: Sequen
         if printed == SHOWN_STACKS:
             left_out += 1 + len(others)
             continue
-        node = msgspec.structs.replace(stitch(analysed.first_index, diagnosis.vertices, key), count=1 + len(others))
+        node = replace(stitch(analysed.first_index, diagnosis.vertices, key), count=1 + len(others))
         shown |= vertices_in(node)
         printed += 1
         print_lines(console, stack.lines(node))

@@ -86,13 +86,14 @@ class _Observer:
 
     def _owned(self, sample: Sample, other: Sample) -> set[str]:
         answered = self._answered(sample, other)
-        return {task.task_id for task in sample.tasks if task.owner_id in answered and self._is_of_jobs(task)}
+        return {
+            task.task_id
+            for task in sample.tasks
+            if task.owner_id in answered and task.job_id in self._jobs and not self._routine.is_one(task)
+        }
 
     def _answered(self, sample: Sample, other: Sample) -> set[str]:
         return _answered(sample) & (_answered(other) | self._started_or_ended)
-
-    def _is_of_jobs(self, task: Task) -> bool:
-        return task.job_id in self._jobs and not self._routine.is_one(task)
 
 
 def _answered(sample: Sample) -> set[str]:

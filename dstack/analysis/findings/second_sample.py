@@ -33,7 +33,8 @@ def possible_polls(reduced: ReducedGraph, repeating: Collection[str] = ()) -> tu
     sleeping: Waits = {
         key: [(1, [])]
         for key, vertex in reduced.vertices.items()
-        if _may_be_controller(reduced, vertex) or (vertex.worker_id in repeating and _may_sleep(reduced, vertex))
+        if _may_sleep(reduced, vertex)
+        and (vertex.worker_id in repeating or (vertex.task_id is not None and not reduced.is_in_users_code(key)))
     }
     unlinked: Waits = {key: [(1, [])] for key, vertex in reduced.vertices.items() if vertex.waker_of}
     timed = {key for key, vertex in reduced.vertices.items() if vertex.wait is not None and vertex.wait.is_timed}
@@ -51,10 +52,6 @@ def possible_polls(reduced: ReducedGraph, repeating: Collection[str] = ()) -> tu
 def _ends_outside(reduced: ReducedGraph, vertex: Vertex) -> bool:
     targets = [reduced.vertices[target] for target in targets_of(vertex)]
     return bool(targets) and all(map(is_outside, targets))
-
-
-def _may_be_controller(reduced: ReducedGraph, vertex: Vertex) -> bool:
-    return vertex.task_id is not None and _may_sleep(reduced, vertex) and not reduced.is_in_users_code(vertex.key)
 
 
 def _may_sleep(reduced: ReducedGraph, vertex: Vertex) -> bool:

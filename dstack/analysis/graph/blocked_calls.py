@@ -67,7 +67,7 @@ def wait_of_call(graph: GraphBuilder, waiter: Waiter, call: BlockedCall, loop: T
     match call.kind:
         case "ray.get" | "ray.wait" | "generator":
             return _wait_for_refs(blocked)
-        case "await" if _is_for_anything(call):
+        case "await" if call.refs or call.coroutines or call.threads or call.all_of:
             return _wait_for_awaited(blocked)
         case "thread.join" | "future" | "lock" if call.threads or call.all_of or call.coroutines:
             return _wait_for_executions(blocked)
@@ -84,10 +84,6 @@ def has_known_dependency(call: BlockedCall) -> bool:
     """Whether a call names its dependencies, even if they could not be read."""
     is_for_known = bool(call.refs or call.held or call.coroutines or threads_of_call(call))
     return is_for_known or call.of_group is not None or call.queued is not None or call.unread is not None
-
-
-def _is_for_anything(call: BlockedCall) -> bool:
-    return bool(call.refs or call.coroutines or call.threads or call.all_of)
 
 
 def _wait_for_refs(blocked: _BlockedCall) -> Wait:

@@ -68,20 +68,16 @@ def _slots(graph: GraphBuilder, replica: _Replica, limit: int) -> Iterator[Targe
         label = f"replica {replica.replica_id} of the deployment, which was not observed"
         yield graph.unknown("actor", actor.actor_id, "requests", label=label, unobserved=True)
         return
-    ongoing = [task_id for task_id in running if _may_be_request(index, task_id)]
+    ongoing = [task_id for task_id in running if task_id not in index.tasks or _is_request(index, task_id)]
     yield from (Target(vertex=task_assignment.key_of_task(index, task_id)) for task_id in ongoing)
     if sum(_is_request(index, task_id) for task_id in ongoing) < limit:
         label = f"free slot of replica {replica.replica_id}, which the router has not found yet"
         yield graph.unknown("slot", actor.actor_id, "requests", label=label)
 
 
-def _may_be_request(index: SampleIndex, task_id: str) -> bool:
-    return task_id not in index.tasks or _is_request(index, task_id)
-
-
 def _is_request(index: SampleIndex, task_id: str) -> bool:
     task = index.tasks.get(task_id)
-    return task_id in index.request_of_task or bool(task and HANDLES.fullmatch(task.name.rpartition(".")[2]))
+    return task_id in index.request_of_task or bool(task and HANDLES.fullmatch(task.method))
 
 
 def _further(graph: GraphBuilder, queued: QueuedRequest, starting: Sequence[_Replica]) -> Iterator[Target]:

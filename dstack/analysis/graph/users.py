@@ -22,7 +22,7 @@ from dstack.analysis.index.idle_libraries import is_idle_library
 from dstack.analysis.naming import names
 from dstack.analysis.naming.ray_libraries import is_machinery_actor, part
 from dstack.diagnosis import Target
-from dstack.model import Actor, Coroutine, Job, Ref, Task, Thread, Worker
+from dstack.model import Actor, Coroutine, Ref, Task, Thread, Worker
 from dstack.vertex_keys import CoroutineKey, Key, ThreadKey, UnknownKey
 
 EXECUTOR = ("concurrent/futures/thread.py", "multiprocessing/pool.py")
@@ -209,7 +209,8 @@ class Users:
 
     def of_job(self, job_id: str) -> Target:
         """All code of a job, as one helper."""
-        label = f"code of {_job_name(self._index.jobs.get(job_id), job_id)}"
+        job = self._index.jobs.get(job_id)
+        label = f"code of job {job_id}" + (f" ({names.script(job.entrypoint)})" if job and job.entrypoint else "")
         return self.alternatives.any_of("job", job_id, label, lambda: self._each_of_job(job_id))
 
     def _each_of_job(self, job_id: str) -> Iterator[Target]:
@@ -266,7 +267,3 @@ class Users:
 def _may_start(actor: Actor) -> bool:
     """Whether the control plane may start it, as after a crash, without a task that shows it."""
     return actor.state not in ("ALIVE", "DEAD")
-
-
-def _job_name(job: Job | None, job_id: str) -> str:
-    return f"job {job_id} ({names.script(job.entrypoint)})" if job and job.entrypoint else f"job {job_id}"

@@ -7,8 +7,9 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 
-from dstack.model import DATA, RAY, TRAIN, Model, Process, ProcessGroup
+from dstack.model import DATA, RAY, TRAIN, Process, ProcessGroup
 
 RANK, LOCAL_RANK = "rank", "local_rank"
 WORLDS = ("default_pg", "default", "world")
@@ -32,7 +33,8 @@ LONGEST = 40
 """The most characters of a dimension or label within a text."""
 
 
-class Ranks(Model, frozen=True):
+@dataclass(frozen=True, slots=True)
+class Ranks:
     """The ranks and labels of one worker or child process; empty if it has none or they were not read.
 
     ``world`` identifies the run to which ``rank`` belongs, as in :class:`dstack.model.ProcessGroup`. ``dimensions`` are

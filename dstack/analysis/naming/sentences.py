@@ -34,7 +34,8 @@ def sentence(index: SampleIndex, vertices: Vertices, vertex: Vertex) -> Step:
     comma = "," if vertex.kind == "lifetime" and vertex.holder else ""  # its label ends in a clause
     verb = f"{cancellation(index, vertex)}{predicate(index, vertices, vertex, details)}"
     text = f"{subject(vertex, details)}{comma} {verb}"
-    return Step(text=text, vertex=vertex.key) if _is_in_router(vertex) else step_at(text, details, vertex)
+    is_in_router = vertex.wait is not None and vertex.wait.kind == "Serve slot"  # its line of code is in Serve
+    return Step(text=text, vertex=vertex.key) if is_in_router else step_at(text, details, vertex)
 
 
 def cancellation(index: SampleIndex, vertex: Vertex) -> str:
@@ -46,11 +47,6 @@ def is_cancelled(index: SampleIndex, vertex: Vertex) -> bool:
     """Whether it is a task that was cancelled, by ``ray.cancel`` or by a library in it, but has not ended."""
     execution = execution_of(index, vertex) if vertex.task_id else None
     return isinstance(execution, Coroutine) and execution.cancel_requests > 0
-
-
-def _is_in_router(vertex: Vertex) -> bool:
-    """Whether it is a queued request: its line of code is in Serve, not in the user's code."""
-    return vertex.wait is not None and vertex.wait.kind == "Serve slot"
 
 
 def predicate(

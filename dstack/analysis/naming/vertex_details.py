@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from dstack.analysis.index.ranks import NO_RANKS, Ranks
 from dstack.analysis.index.sample_index import SampleIndex
 from dstack.analysis.naming import names
 from dstack.diagnosis import Vertex
-from dstack.model import Access, Coroutine, Frame, Model, Thread, actor_of_task
+from dstack.model import Access, Coroutine, Frame, Thread, actor_of_task
 
 
-class VertexDetails(Model, frozen=True):
+@dataclass(frozen=True, slots=True)
+class VertexDetails:
     """The details of a vertex; a field is None if it does not apply, as for a pending task, or is unknown.
 
     ``line`` is that of the innermost frame of user code, else of a library's; ``frames`` are leaf first. For a

@@ -83,9 +83,9 @@ def cores(waits: Waits[V], graph: Digraph[V]) -> list[set[V]]:
         graph = graphs.pop()
         for component in strong_components(graph):
             core = set(component)
-            if not _is_cyclic(graph, core):
+            if len(core) == 1 and component[0] not in graph.successors(component[0]):
                 continue
-            if _is_closed(graph, core):
+            if all(core.issuperset(graph.successors(vertex)) for vertex in core):
                 found.append(core)
             else:
                 own = {vertex: waits[vertex] for vertex in component}
@@ -143,11 +143,3 @@ def _path(came_from: Mapping[V, V], start: V, end: V) -> list[V]:
     while path[-1] != start:
         path.append(came_from[path[-1]])
     return path[::-1]
-
-
-def _is_closed(graph: Digraph[V], component: set[V]) -> bool:
-    return all(component.issuperset(graph.successors(vertex)) for vertex in component)
-
-
-def _is_cyclic(graph: Digraph[V], component: set[V]) -> bool:
-    return len(component) > 1 or any(vertex in graph.successors(vertex) for vertex in component)

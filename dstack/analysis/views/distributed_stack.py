@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
-
-import msgspec
+from dataclasses import dataclass, replace
 
 from dstack.analysis.index.sample_index import SampleIndex
 from dstack.analysis.naming.vertex_details import VertexDetails, details_of
 from dstack.diagnosis import Vertex
-from dstack.model import Frame, Model
+from dstack.model import Frame
 from dstack.vertex_keys import Key
 
 MAX_NODES = 2000
@@ -19,7 +18,8 @@ MAX_DEPTH = 16
 """Deeper than this a stack does not fit on a page; the findings name the end of a chain however long it is."""
 
 
-class StackNode(Model, frozen=True):
+@dataclass(frozen=True, slots=True)
+class StackNode:
     """One execution or pending thing in a distributed stack, with what it waits for below it.
 
     ``frames`` are the user's own, outermost first (or the leaf, if there are none). ``count`` says how many
@@ -112,14 +112,14 @@ class _Stitcher:
             ranks=() if details.ranks.rank is None else (details.ranks.rank,),
         )
         if key in above:
-            return self._shaped(msgspec.structs.replace(node, repeats=True, frames=()))
+            return self._shaped(replace(node, repeats=True, frames=()))
         targets, left_out = self._targets(vertex)
         if len(above) >= MAX_DEPTH or len(self._built) > MAX_NODES:
-            return self._shaped(msgspec.structs.replace(node, goes_on=bool(targets)))
+            return self._shaped(replace(node, goes_on=bool(targets)))
         within = above | {key}
-        nodes = [msgspec.structs.replace(self.node(first, within), count=1 + len(more)) for first, *more in targets]
+        nodes = [replace(self.node(first, within), count=1 + len(more)) for first, *more in targets]
         children = _folded(nodes)
-        self._built[key] = self._shaped(msgspec.structs.replace(node, children=children, left_out=left_out))
+        self._built[key] = self._shaped(replace(node, children=children, left_out=left_out))
         return self._built[key]
 
     def _shaped(self, node: StackNode) -> StackNode:
@@ -134,7 +134,7 @@ class _Stitcher:
             node.left_out,
             children,
         )
-        return msgspec.structs.replace(node, shape=self._shapes.setdefault(what, len(self._shapes)))
+        return replace(node, shape=self._shapes.setdefault(what, len(self._shapes)))
 
     def _targets(self, vertex: Vertex) -> tuple[list[list[Key]], int]:
         """The vertices to follow, similar ones grouped, and the number of those left out.
@@ -165,9 +165,7 @@ def _folded(nodes: list[StackNode]) -> tuple[StackNode, ...]:
     for node in nodes:
         counts[node.shape] += node.count
         ranks[node.shape] += node.ranks
-    return tuple(
-        msgspec.structs.replace(first[shape], count=count, ranks=tuple(ranks[shape])) for shape, count in counts.items()
-    )
+    return tuple(replace(first[shape], count=count, ranks=tuple(ranks[shape])) for shape, count in counts.items())
 
 
 def _shown(frames: tuple[Frame, ...]) -> tuple[Frame, ...]:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Literal, TypeVar
 
@@ -24,7 +25,7 @@ from dstack.analysis.views.distributed_stack import similarity_key
 from dstack.analysis.views.node_resources import NodeResources
 from dstack.analysis.views.worker_activity import ExecutionGroup, WorkerActivity
 from dstack.diagnosis import Diagnosis, Vertex, WaitKind
-from dstack.model import Actor, Failure, Model, Node, Task, Worker
+from dstack.model import Actor, Failure, Node, Task, Worker
 from dstack.vertex_keys import Key
 
 QUEUED: tuple[WaitKind, ...] = ("actor slot", "order")
@@ -33,7 +34,8 @@ T = TypeVar("T")
 K = TypeVar("K")
 
 
-class WorkerSummary(Model, frozen=True):
+@dataclass(frozen=True, slots=True)
+class WorkerSummary:
     """A worker or driver; ``activity`` is the worst of its executions, ``counts`` their number by activity.
 
     ``queued`` is at least how many calls of its actor do not run yet. ``trouble`` is why it was not read. Similar
@@ -50,7 +52,8 @@ class WorkerSummary(Model, frozen=True):
     shape: object = None
 
 
-class PendingItem(Model, frozen=True):
+@dataclass(frozen=True, slots=True)
+class PendingItem:
     """Similar pending tasks, actors, calls or placement groups: the keys of all, and the first's key and sentence."""
 
     vertex: Key

@@ -4,19 +4,21 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Mapping
+from dataclasses import dataclass
 from functools import cached_property
 
 from dstack.analysis.graph.resources.amounts import in_group, summed
 from dstack.analysis.index.sample_index import SampleIndex
 from dstack.analysis.naming import names
-from dstack.model import Model, Node, PlacementGroup
+from dstack.model import Node, PlacementGroup
 
 TITLES = {"object_store_memory": "object store"}
 FIRST = ("CPU", "GPU", "object_store_memory", "memory")
 """These resources come first, in this order."""
 
 
-class Amount(Model, frozen=True):
+@dataclass(frozen=True, slots=True)
+class Amount:
     """The amount of a resource; ``free`` is None if the node did not report it."""
 
     name: str
@@ -36,7 +38,8 @@ class Amount(Model, frozen=True):
         return f"{amount / 2**30:.1f} GiB" if self.name in names.BYTES else f"{amount:g}"
 
 
-class GroupOnNode(Model, frozen=True):
+@dataclass(frozen=True, slots=True)
+class GroupOnNode:
     """A placement group with its bundles on one node, and the amounts in these bundles."""
 
     group: PlacementGroup

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping
-from functools import cached_property
+from dataclasses import dataclass
 from typing import Literal
 
 from dstack.analysis.naming import names
@@ -16,13 +16,14 @@ from dstack.analysis.views.analysed_snapshot import AnalysedSnapshot
 from dstack.analysis.views.execution_matching import ComparedSnapshot, presence_of
 from dstack.diagnosis import Finding, Since, Vertex
 from dstack.errors import UsageError
-from dstack.model import BlockedCall, Coroutine, Frame, Model, Snapshot, Thread
+from dstack.model import Coroutine, Frame, Snapshot, Thread
 from dstack.vertex_keys import Key
 
 Change = Literal["new", "gone", "moved", "stayed", "not known"]
 
 
-class ExecutionChange(Model, frozen=True):
+@dataclass(frozen=True, slots=True)
+class ExecutionChange:
     """The change of an execution between the snapshots; ``vertex`` is its key in either or both.
 
     ``before`` and ``after`` are its innermost user frames. ``cpu_s`` is the CPU time of its process in between, None if
@@ -42,7 +43,8 @@ class ExecutionChange(Model, frozen=True):
         return self.change, self.label, self.before, self.after
 
 
-class WaitChange(Model, frozen=True):
+@dataclass(frozen=True, slots=True)
+class WaitChange:
     """The change of a wait.
 
     One that ``stayed`` is in both, with the bounds ``since`` that follow from both. It ``may_have_ended``
@@ -62,7 +64,8 @@ class WaitChange(Model, frozen=True):
         return self.change, self.label, self.kind, self.may_have_ended
 
 
-class FindingChange(Model, frozen=True):
+@dataclass(frozen=True, slots=True)
+class FindingChange:
     """The change of a finding: its numbers in each snapshot, None if it is absent."""
 
     change: Change
@@ -70,7 +73,8 @@ class FindingChange(Model, frozen=True):
     after: int | None = None
 
 
-class SnapshotDiff(Model, frozen=True):
+@dataclass(frozen=True, slots=True)
+class SnapshotDiff:
     """All changes. ``between_s`` is the time from the end of the earlier to the beginning of the later, at least 0."""
 
     between_s: float
@@ -132,7 +136,7 @@ class _DiffBuilder:
             (node.node_id for node in after.snapshot.nodes if node.alive),
         )
         return SnapshotDiff(
-            between_s=self._between_s,
+            between_s=round(max(0.0, after.began_at - before.ended_at), 3),
             executions=executions,
             waits=waits,
             findings=tuple(self._findings(waits)),
@@ -141,10 +145,6 @@ class _DiffBuilder:
             new_nodes=new_nodes if before.lists_all else (),
             gone_nodes=gone_nodes if after.lists_all else (),
         )
-
-    @cached_property
-    def _between_s(self) -> float:
-        return round(max(0.0, self._after.began_at - self._before.ended_at), 3)
 
     # Executions
 
@@ -208,15 +208,14 @@ class _DiffBuilder:
         is_known = fate != "not known" if _runs(now) else self._after.state(now) is not None
         if not is_known:
             yield _waited(now, "not known")
-        elif (fate == "stayed" if _runs(now) else self._is_same_pending(was, now)) and _kind(was) == _kind(now):
+        elif (fate == "stayed" if _runs(now) else self._before.state(was) == self._after.state(now)) and _kind(
+            was
+        ) == _kind(now):
             proven = not _runs(now) or _cannot_begin_again(self._before.execution(was), self._after.execution(now))
             yield _waited(now, "stayed", self._since(was, now) if proven else now.since, not proven)
         else:
             yield _waited(was, "gone")
             yield _waited(now, "new")
-
-    def _is_same_pending(self, was: Vertex, now: Vertex) -> bool:
-        return self._before.state(was) == self._after.state(now)
 
     def _is_known(self, vertex: Vertex, here: ComparedSnapshot, there: ComparedSnapshot) -> bool:
         """Whether the other snapshot shows that this wait is absent."""
@@ -290,11 +289,9 @@ def _cannot_begin_again(was: Thread | Coroutine | None, now: Thread | Coroutine 
         or call.unread
     ):
         return False
-    return call.kind == "thread.join" or (bool(call.refs) and not _waits_for_more(call))
-
-
-def _waits_for_more(call: BlockedCall) -> bool:
-    return bool(call.threads or call.all_of or call.coroutines or call.others)
+    return call.kind == "thread.join" or (
+        bool(call.refs) and not (call.threads or call.all_of or call.coroutines or call.others)
+    )
 
 
 def _waiting(vertex: Vertex | None) -> Vertex | None:

@@ -9,9 +9,8 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from typing import Literal
-
-from msgspec.structs import replace
 
 from dstack import words
 from dstack.analysis.evidence.wait_durations import of_any
@@ -22,7 +21,7 @@ from dstack.analysis.solve.digraph import Digraph, strong_components, unique
 from dstack.analysis.solve.reduction import shortest_cycle
 from dstack.analysis.solve.requirements import targets_of
 from dstack.diagnosis import Diagnosis, Finding, Since, Vertex
-from dstack.model import Frame, Model
+from dstack.model import Frame
 from dstack.vertex_keys import Key
 
 Certainty = Literal["exact", "inferred", "assumed"]
@@ -30,7 +29,8 @@ Role = Literal["cycle", "end", "ring", "waiter", "each", "one"]
 Position = Literal["here", "above", "elsewhere"]
 
 
-class Edge(Model, frozen=True):
+@dataclass(frozen=True, slots=True)
+class Edge:
     """One wait, from the waiter to the target: both are keys of vertices.
 
     ``refs`` are those through which it waits for this target and similar ones, ``awaited`` counts these targets.
@@ -68,7 +68,8 @@ class Edge(Model, frozen=True):
         return tuple(part for part in parts if part)
 
 
-class WaitBranch(Model, frozen=True):
+@dataclass(frozen=True, slots=True)
+class WaitBranch:
     """One line of the tree; its ``key`` is the same in every tree of the same cluster.
 
     ``vertices`` are similar, or the members of a ``cycle``. The ``role`` at the top is a cycle or an ``end`` of chains.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from dataclasses import dataclass
 from functools import cached_property
 
 from dstack.analysis.index.sample_index import SampleIndex
@@ -13,13 +14,14 @@ from dstack.analysis.naming.vertex_details import VertexDetails, details_of, exe
 from dstack.analysis.solve.requirements import targets_of
 from dstack.analysis.stacks.activity import ACTIVITIES, Activity
 from dstack.diagnosis import Diagnosis, Vertex
-from dstack.model import Coroutine, Frame, Model, Thread
+from dstack.model import Coroutine, Frame, Thread
 from dstack.vertex_keys import Key
 
 PERMANENT = ("deadlock", "orphaned", "infeasible")
 
 
-class ExecutionGroup(Model, frozen=True):
+@dataclass(frozen=True, slots=True)
+class ExecutionGroup:
     """Similar executions: their ``count`` and activity, and the name and the sentence of the first.
 
     ``vertex`` is that of the first. ``is_whole_process`` is true for a driver's main code.

@@ -9,6 +9,7 @@ from dstack.analysis.findings.draft import Draft
 from dstack.analysis.findings.reduced_graph import ReducedGraph
 from dstack.analysis.findings.wording import collectives
 from dstack.analysis.findings.wording.collective_fixes import collective_fix
+from dstack.analysis.findings.wording.deadlocked_waits import DeadlockedWaits
 from dstack.analysis.findings.wording.fixes import fix_for
 from dstack.analysis.findings.wording.group_ranks import has_lost_rank, ranks_in
 from dstack.analysis.findings.wording.narration import SHOWN_NAMES, Narrator, more
@@ -197,9 +198,8 @@ def steps(draft: Draft, narrator: Narrator) -> Iterator[Step]:
 
 def advice(draft: Draft, narrator: Narrator) -> str:
     """Where to break the cycle."""
-    return collective_fix(draft, narrator) or fix_for(
-        narrator.vertices_of(draft.cycle), narrator.vertices_of(draft.waits)
-    )
+    cycle, members = narrator.vertices_of(draft.cycle), narrator.vertices_of(draft.waits)
+    return collective_fix(draft, narrator) or fix_for(DeadlockedWaits(cycle, members, narrator.index))
 
 
 def not_at_barrier(draft: Draft, narrator: Narrator) -> list[Vertex]:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from dstack import words
+from dstack.analysis.index.sample_index import SampleIndex
 from dstack.diagnosis import Vertex, WaitKind
 
 SHOWN_HOLDERS = 3
@@ -18,6 +19,7 @@ class DeadlockedWaits:
 
     cycle: Sequence[Vertex]
     members: Sequence[Vertex]
+    index: SampleIndex
 
     @cached_property
     def kinds(self) -> set[WaitKind]:

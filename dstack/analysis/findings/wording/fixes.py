@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 
 from dstack import words
 from dstack.analysis.findings.wording.deadlocked_waits import (
@@ -23,9 +23,8 @@ from dstack.vertex_keys import Key
 Rule = Callable[[DeadlockedWaits], "str | None"]
 
 
-def fix_for(cycle: Sequence[Vertex], members: Sequence[Vertex]) -> str:
+def fix_for(waits: DeadlockedWaits) -> str:
     """Where a deadlock is best broken."""
-    waits = DeadlockedWaits(cycle, members)
     return next(fix for rule in RULES if (fix := rule(waits)))
 
 
@@ -153,11 +152,12 @@ def _async_slots(waits: DeadlockedWaits) -> str | None:
 
 
 def _own_actor(waits: DeadlockedWaits) -> str | None:
-    if len(waits.callers) != 1 or not waits.pending or _actor_of(waits.pending[0]) != _actor_of(waits.callers[0]):
+    task_id = (waits.pending[0].task_id if waits.pending else None) or ""
+    call = waits.index.request_of_task.get(task_id) or waits.index.tasks.get(task_id)
+    if len(waits.callers) != 1 or call is None or _actor_of(waits.pending[0]) != _actor_of(waits.callers[0]):
         return None
-    label = waits.pending[0].label
     return (
-        f"Call {label} as a plain method (self.{label.rpartition('.')[2]}()) instead of "
+        f"Call {waits.pending[0].label} as a plain method (self.{call.method}()) instead of "
         "through the actor's own handle, or let the actor run both: raise max_concurrency, or make both async."
     )
 

@@ -77,8 +77,5 @@ def _actor_in_words(actor: Actor) -> str:
 def _task_in_words(narrator: Narrator, vertex: Vertex, task: Task) -> str:
     failed = (one for one in narrator.index.snapshot.failed_tasks if one.task_id == task.task_id)
     error = next((f"; its last error: {one.error_type} {one.error}".rstrip() for one in failed), "")
-    return f"{vertex.label} is at attempt {task.attempt + 1:,}: {_attempts_in_words(task.attempt)} failed{error}"
-
-
-def _attempts_in_words(attempts: int) -> str:
-    return "the first" if attempts == 1 else f"the first {attempts:,}"
+    first = "the first" if task.attempt == 1 else f"the first {task.attempt:,}"
+    return f"{vertex.label} is at attempt {task.attempt + 1:,}: {first} failed{error}"

@@ -36,15 +36,13 @@ def wait_for_setup(graph: GraphBuilder, task: Task, wait: Wait | None) -> Wait |
     Ray does not say to which task an installation belongs.
     """
     setups = graph.index.snapshot.environment_setups
-    if wait is None or not setups or not may_wait_for_setup(task) or not _is_unexplained(wait):
+    if wait is None or not setups or not may_wait_for_setup(task):
+        return wait
+    if not any(group.has_unknown(kind) for group in wait.groups for kind in UNEXPLAINED):
         return wait
     targets = tuple(_target(graph, setup) for setup in setups)
     reason = "Ray does not say for which task an environment is installed"
     return waits_for("runtime environment", *targets, inferred=reason)
-
-
-def _is_unexplained(wait: Wait) -> bool:
-    return any(group.has_unknown(kind) for group in wait.groups for kind in UNEXPLAINED)
 
 
 def _target(graph: GraphBuilder, setup: EnvironmentSetup) -> Target:

@@ -25,7 +25,8 @@ def wait_for_held(graph: GraphBuilder, waiter: ThreadKey | CoroutineKey, call: B
     targets = _pending(graph, worker_id)
     label = f"target of {call.kind}, which is unreadable"
     unknown = graph.unknown("target", waiter, label=label, unobserved=True)
-    inferred = f"{_which_refs(len(targets))} that its process holds"
+    which = "the only pending ref" if len(targets) == 1 else f"any of the {len(targets)} pending refs"
+    inferred = f"{which} that its process holds"
     wait = waits_for(call.kind, *(targets or (unknown,)), inferred=inferred, timeout_s=call.timeout_s, what=call.what)
     if not targets or _may_hold_others(graph, worker_id):
         return replace(wait, groups=(Group(needs=1, targets=(*targets, unknown)),)) if targets else wait
@@ -55,10 +56,6 @@ def wait_of_unread(graph: GraphBuilder, worker_id: str, name: str, task_id: str 
     wait = waits_for("perhaps ray.get", *targets, inferred=inferred)
     shared = graph.shared(AnyKey("held", (worker_id,)), wait)
     return replace(shared, groups=(Group(needs=1, targets=(*shared.groups[0].targets, stack)),))
-
-
-def _which_refs(count: int) -> str:
-    return "the only pending ref" if count == 1 else f"any of the {count} pending refs"
 
 
 def _pending(graph: GraphBuilder, worker_id: str) -> tuple[Target, ...]:

@@ -31,7 +31,7 @@ from dstack.analysis.graph.users import Users
 from dstack.analysis.index import task_assignment
 from dstack.analysis.naming import names
 from dstack.diagnosis import Target
-from dstack.model import Actor, Node, PlacementGroup, Task, Thread
+from dstack.model import Actor, Node, PlacementGroup, Task
 
 Holder = Task | Actor | PlacementGroup
 LENDING = ("ray.get", "ray.wait", "generator")
@@ -119,7 +119,8 @@ class Holders:
             task = self._index.tasks.get(task_id)
             worker = self._index.workers.get(worker_id)
             if task and worker and task.kind == "NORMAL_TASK":
-                lends = any(_lends(thread) for thread in self._index.threads_with_role(worker_id, "task"))
+                calls = (thread.call for thread in self._index.threads_with_role(worker_id, "task"))
+                lends = any(call is not None and call.kind in LENDING for call in calls)
                 amounts = {**task.required_resources, **self._in_bundles(task, worker_id)}
                 kept = {name: amount for name, amount in amounts.items() if not (lends and is_cpu(name))}
                 yield worker.node_id, task, kept
@@ -141,7 +142,3 @@ class Holders:
             for bundle in group.bundles:
                 if group.state == "CREATED" and bundle.node_id:
                     yield bundle.node_id, group, bundle.resources
-
-
-def _lends(thread: Thread) -> bool:
-    return thread.call is not None and thread.call.kind in LENDING

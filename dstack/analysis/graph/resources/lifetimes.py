@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from dstack.analysis.graph.builder import GraphBuilder
-from dstack.analysis.graph.resources.amounts import Amounts, plain
+from dstack.analysis.graph.resources.amounts import plain
 from dstack.analysis.graph.users import Users
 from dstack.analysis.naming import names
 from dstack.diagnosis import Target, Vertex
@@ -29,10 +29,11 @@ class Lifetimes:
     def end_of(self, actor: Actor) -> Target:
         """The end of an actor that holds resources."""
         threads = self._index.threads_with_role(actor.worker_id, "task") if actor.worker_id else []
+        held = names.amounts(dict(sorted(plain(actor.held or actor.required_resources).items())))
         vertex = Vertex(
             key=AnyKey("end of actor", (actor.actor_id,)),
             kind="lifetime",
-            label=f"end of {names.actor(actor)}, which holds {_in_words(actor.held or actor.required_resources)}",
+            label=f"end of {names.actor(actor)}, which holds {held}",
             holder=names.actor(actor),
             worker_id=actor.worker_id,
             os_thread_id=threads[0].os_thread_id if len(threads) == 1 else None,
@@ -69,7 +70,3 @@ class Lifetimes:
     def _is_over(self, job_id: str) -> bool:
         job = self._index.jobs.get(job_id)
         return job is None or job.is_dead
-
-
-def _in_words(amounts: Amounts) -> str:
-    return names.amounts(dict(sorted(plain(amounts).items())))

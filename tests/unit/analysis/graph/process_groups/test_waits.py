@@ -318,4 +318,4 @@ def test_a_call_that_polls_and_was_observed_elsewhere_is_another_call() -> None:
 def test_possibly_stuck_ranks_get_quick_readings() -> None:
     it, _, _ = with_reward()
 
-    assert plan_readings(it.scene.sample().snapshot()).may_stand_still
+    assert plan_readings(it.scene.sample().snapshot()).may_be_stalled
