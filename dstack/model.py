@@ -737,6 +737,11 @@ class Snapshot(Model, frozen=True, kw_only=True, omit_defaults=False):
         """The frames of a thread or coroutine, leaf first."""
         return tuple(self.frames[i] for i in self.stacks[execution.stack])
 
+    def source_line(self, file: str, line: int) -> str | None:
+        """The source text of a line without indentation, None if no node has the file."""
+        text = self.sources.get(file, {}).get(line)
+        return text.strip() if text else None
+
 
 def is_at_hand(ref: Ref) -> bool:
     """Whether the holder of the ref has the value itself, so fetching it there does not block.

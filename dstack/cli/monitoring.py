@@ -80,8 +80,10 @@ def watch(address: str | None, every: float, stuck_after: float, share: float, t
     from dstack.watch import Settings, Terminated
     from dstack.watch import watch as begin
 
-    times: dict[str, Any] = {"every_s": every, "stuck_after_s": stuck_after, "timeout_s": timeout_s}
+    settings = Settings(
+        address=address, every_s=every, stuck_after_s=stuck_after, share=share / 100, timeout_s=timeout_s, **rest
+    )
     try:
-        begin(Settings(address=address, share=share / 100, **times, **rest))
+        begin(settings)
     except Terminated:
         end_at_once(0)

@@ -14,6 +14,7 @@ import pytest
 
 from dstack.analysis.evidence.coverage import has_coverage_gaps
 from dstack.analysis.findings import is_stuck, verdict_of
+from dstack.analysis.naming.names import user_frame
 from dstack.analysis.views.analysed_snapshot import AnalysedSnapshot
 from dstack.collector import Collector
 from dstack.diagnosis import Finding
@@ -50,10 +51,10 @@ class Inspection:
         return "".join(f"  {line}\n" for one in (own.coroutines if own else ()) if (line := self._line_of(one)))
 
     def _line_of(self, coroutine: Coroutine) -> str:
-        frame = next((one for one in self.analysed.snapshot.frames_of(coroutine) if one.origin == "user"), None)
+        frame = user_frame(self.analysed.snapshot.frames_of(coroutine))
         if frame is None:
             return ""
-        source = self.analysed.snapshot.sources.get(frame.file, {}).get(frame.line, "").strip()
+        source = self.analysed.snapshot.source_line(frame.file, frame.line) or ""
         return visible(f"{coroutine.name}, {frame.file}:{frame.line}, in {frame.function}  {source}".rstrip())
 
 

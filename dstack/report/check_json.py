@@ -11,7 +11,7 @@ import msgspec
 
 from dstack.analysis.index.ranks import Ranks
 from dstack.analysis.naming import names
-from dstack.analysis.naming.vertex_details import VertexDetails, details_of, source_line
+from dstack.analysis.naming.vertex_details import VertexDetails, details_of
 from dstack.analysis.stacks.app_threads import call_in_words
 from dstack.analysis.views.analysed_snapshot import AnalysedSnapshot
 from dstack.analysis.views.distributed_stack import group_similar
@@ -163,7 +163,7 @@ class _DocumentBuilder:
 
     def _thread(self, thread: Thread) -> DocumentThread:
         frames = self._snapshot.frames_of(thread)
-        frame = names.user_frame(frames) or (frames[0] if frames else None)
+        frame = names.innermost_frame(frames)
         return {
             "thread": thread.name,
             "on_cpu": thread.on_cpu,
@@ -172,7 +172,7 @@ class _DocumentBuilder:
             "file": frame.file if frame else None,
             "line": frame.line if frame else None,
             "function": frame.function if frame else None,
-            "source": source_line(self._index, frame) if frame else None,
+            "source": self._snapshot.source_line(frame.file, frame.line) if frame else None,
         }
 
     def _coverage(self) -> DocumentCoverage:

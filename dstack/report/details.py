@@ -9,18 +9,19 @@ from rich.console import Console
 from rich.tree import Tree
 
 from dstack.analysis.findings import is_stuck
+from dstack.analysis.naming import names
 from dstack.analysis.naming.sentences import TORN_STACK
 from dstack.analysis.stacks.activity import Activity
 from dstack.analysis.views.analysed_snapshot import AnalysedSnapshot
 from dstack.analysis.views.distributed_stack import group_similar, roots, stitch, vertices_in
-from dstack.analysis.views.process_threads import ThreadSummary, child_threads, innermost_frame, worker_name
+from dstack.analysis.views.process_threads import ThreadSummary, child_threads, worker_name
 from dstack.analysis.views.stack_pages import StackPages
 from dstack.diagnosis import Diagnosis, Finding
-from dstack.model import Frame
+from dstack.model import Frame, Snapshot
 from dstack.report.finding import remark_rows
 from dstack.report.rows import print_lines, print_rows
 from dstack.report.safe_text import SafeText
-from dstack.report.stitched_stack import Sources, StitchedStack, frame_text
+from dstack.report.stitched_stack import StitchedStack, frame_text
 from dstack.vertex_keys import Key
 from dstack.words import plural
 
@@ -63,7 +64,7 @@ def _print_stacks(console: Console, analysed: AnalysedSnapshot, findings: Sequen
     console.print(SafeText("Stitched stack", "bold").append(", waiter first", "not bold"))
     shown: set[Key] = set()
     printed = left_out = 0
-    stack = StitchedStack(analysed.snapshot.sources, steps)
+    stack = StitchedStack(analysed.snapshot, steps)
     for key, *others in _beginnings(diagnosis, findings):
         if key in shown:
             continue
@@ -109,7 +110,7 @@ def _print_children(console: Console, analysed: AnalysedSnapshot) -> None:
             place = _process(index.ranks(worker.worker_id, child.process.pid).in_words, child.process.pid)
             branch = tree.add(SafeText(child.name).append(f"  {place}", "dim"))
             for thread in child.threads[:SHOWN_CHILDREN]:
-                branch.add(_thread_text(thread, pages.frames_of(thread.key), snapshot.sources))
+                branch.add(_thread_text(thread, pages.frames_of(thread.key), snapshot))
             _add_rest(branch, len(child.threads) - SHOWN_CHILDREN, "thread")
         _add_rest(tree, len(children) - SHOWN_CHILDREN, "process", "processes")
         console.print(tree)
@@ -122,16 +123,16 @@ def _process(ranks: str, pid: int) -> str:
     return f"{ranks}, pid {pid}" if ranks else f"pid {pid}"
 
 
-def _thread_text(thread: ThreadSummary, frames: tuple[Frame, ...], sources: Sources) -> SafeText:
+def _thread_text(thread: ThreadSummary, frames: tuple[Frame, ...], snapshot: Snapshot) -> SafeText:
     """A thread of a child process: what it is in, and the line of the user's code that is nearest."""
     text = SafeText(f"{thread.name} ", no_wrap=True, overflow="ellipsis").append(f"{VERBS[thread.activity]} ", "bold")
-    frame = innermost_frame(frames)
+    frame = names.innermost_frame(frames)
     if thread.activity == "waiting":
         text.append(f"in {thread.words}  ")
     if thread.is_torn:
         text.append(f"({TORN_STACK})  ", "yellow")
     if frame:
-        return frame_text(frame, sources, text)
+        return frame_text(frame, snapshot, text)
     return text
 
 

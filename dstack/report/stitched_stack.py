@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 
 from dstack.analysis.naming import names
 from dstack.analysis.naming.sentences import TORN_STACK
 from dstack.analysis.views.distributed_stack import StackNode
-from dstack.model import Frame
+from dstack.model import Frame, Snapshot
 from dstack.report.paths import short_path, shortened_left
 from dstack.report.safe_text import SafeText
 from dstack.vertex_keys import Key
@@ -20,14 +20,13 @@ MAX_INDENT = 40
 INDENT = 4
 LONGEST_LOCATION = 44
 SHOWN_NAMES = 3
-Sources = Mapping[str, Mapping[int, str]]
 
 
 class StitchedStack:
     """Prints stacks one after the other; what was printed is referred to by its number."""
 
-    def __init__(self, sources: Sources, shown_steps: int) -> None:
-        self._sources = sources
+    def __init__(self, snapshot: Snapshot, shown_steps: int) -> None:
+        self._snapshot = snapshot
         self._left = shown_steps
         self._numbers: dict[Key, int] = {}
 
@@ -38,7 +37,7 @@ class StitchedStack:
         lead = f"{' ' * indent}{number:>2}  "
         yield _node(_line(lead), node, via)
         for frame in _some(node.frames):
-            yield frame_text(frame, self._sources, _line(" " * (indent + INDENT)))
+            yield frame_text(frame, self._snapshot, _line(" " * (indent + INDENT)))
         if node.details.torn and not node.repeats:
             yield _line(" " * (indent + INDENT)).append(TORN_STACK, "yellow")
         yield from self._branches(node, indent)
@@ -69,11 +68,11 @@ class StitchedStack:
             yield _line(" " * (indent + INDENT)).append(text, "dim")
 
 
-def frame_text(frame: Frame, sources: Sources, text: SafeText) -> SafeText:
+def frame_text(frame: Frame, snapshot: Snapshot, text: SafeText) -> SafeText:
     """The text with ``run  app/train.py:12  loss.backward()`` after it."""
     text.append(f"{frame.function}  ")
     text.append(shortened_left(f"{short_path(frame.file)}:{frame.line}", LONGEST_LOCATION), "cyan")
-    return text.append(f"  {sources.get(frame.file, {}).get(frame.line, '').strip()}".rstrip(), "dim")
+    return text.append(f"  {snapshot.source_line(frame.file, frame.line) or ''}".rstrip(), "dim")
 
 
 def _line(lead: str) -> SafeText:

@@ -245,6 +245,11 @@ def user_frame(frames: tuple[Frame, ...], *, outermost: bool = False) -> Frame |
     return own[-1 if outermost else 0] if own else None
 
 
+def innermost_frame(frames: tuple[Frame, ...]) -> Frame | None:
+    """The innermost user frame, else the innermost frame, of a stack that is given leaf first."""
+    return user_frame(frames) or (frames[0] if frames else None)
+
+
 def library_frame(frames: tuple[Frame, ...]) -> Frame | None:
     """The innermost frame outside of the standard library and Ray's core, else the innermost frame."""
     parts = (one for one in frames if one.origin != "stdlib" and "/ray/_private/" not in f"/{one.file}")

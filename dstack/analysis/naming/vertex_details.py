@@ -100,19 +100,13 @@ def details_of(index: SampleIndex, vertex: Vertex) -> VertexDetails:
         file=own.file if own else None,
         line=own.line if own else None,
         function=own.function if own else None,
-        source=source_line(index, own) if own else None,
+        source=index.snapshot.source_line(own.file, own.line) if own else None,
         access=index.access(host.worker_id) if host else None,
         on_cpu=thread.on_cpu if thread and not is_coroutine else False,
         sleeps=_sleeps(execution, frames),
         torn=is_torn(execution),
         frames=frames,
     )
-
-
-def source_line(index: SampleIndex, frame: Frame) -> str | None:
-    """The source text of a frame's line, None if no node has the file."""
-    text = index.snapshot.sources.get(frame.file, {}).get(frame.line)
-    return text.strip() if text else None
 
 
 def _sleeps(execution: Thread | Coroutine | None, frames: tuple[Frame, ...]) -> bool:

@@ -12,7 +12,7 @@ from dstack.analysis.solve.requirements import targets_of
 from dstack.analysis.stacks.activity import Activity, activity_of
 from dstack.analysis.stacks.app_threads import call_in_words
 from dstack.diagnosis import Vertex
-from dstack.model import Coroutine, Frame, Process, Thread, Worker
+from dstack.model import Coroutine, Process, Thread, Worker
 from dstack.vertex_keys import ChildThreadKey, CoroutineKey, Key, ThreadKey
 
 
@@ -121,11 +121,6 @@ def worker_name(index: SampleIndex, worker: Worker) -> str:
     return names.actor(actor) if actor else names.worker(index, worker)
 
 
-def innermost_frame(frames: tuple[Frame, ...]) -> Frame | None:
-    """The innermost user frame, else the innermost frame, of a stack that is given leaf first."""
-    return names.user_frame(frames) or (frames[0] if frames else None)
-
-
 def _words(
     index: SampleIndex, vertices: Mapping[Key, Vertex], vertex: Vertex | None, execution: Thread | Coroutine
 ) -> str:
@@ -141,5 +136,5 @@ def _words(
 
 
 def _function(index: SampleIndex, execution: Thread | Coroutine) -> str:
-    frame = innermost_frame(index.snapshot.frames_of(execution))
+    frame = names.innermost_frame(index.snapshot.frames_of(execution))
     return frame.function if frame else ""

@@ -178,8 +178,8 @@ class _DiffBuilder:
             vertex=vertex.key,
             label=vertex.label,
             change=change,
-            before=_line(self._before.frames(vertex)) if change != "new" else None,
-            after=_line(self._after.frames(vertex)) if change != "gone" else None,
+            before=names.innermost_frame(self._before.frames(vertex) or ()) if change != "new" else None,
+            after=names.innermost_frame(self._after.frames(vertex) or ()) if change != "gone" else None,
             cpu_s=self._cpu_s(vertex.worker_id or "") if change in ("moved", "stayed") else None,
         )
 
@@ -317,10 +317,6 @@ def _kind(vertex: Vertex) -> str:
 
 def _runs(vertex: Vertex) -> bool:
     return vertex.kind in ("execution", "task") and vertex.worker_id is not None
-
-
-def _line(frames: tuple[Frame, ...] | None) -> Frame | None:
-    return (names.user_frame(frames) or frames[0]) if frames else None
 
 
 def _members(finding: Finding) -> tuple[Key, ...]:

@@ -75,7 +75,7 @@ class CellTexts:
         text = SafeText().append(place.name, "bold").append(f"  {frame_location(place)}", "cyan")
         if place.name != place.function:
             text.append(f"  in {place.function}")
-        source = self.stacks.index.snapshot.sources.get(place.file, {}).get(place.line, "").strip()
+        source = self.stacks.index.snapshot.source_line(place.file, place.line)
         text.append(f"  {source}" if source else "", "italic")
         return text.append(f"  {ORIGINS[place.origin]} code", "dim")
 
