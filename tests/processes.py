@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import json
 import os
 import signal
 import subprocess
@@ -12,7 +13,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import psutil
 
@@ -60,6 +61,12 @@ class Child:
         found = next((one for one in lines if one.startswith(prefix) and one.endswith("\n")), None)
         assert found is not None or not exited, f"exited before {prefix!r}: {self}"
         return None if found is None else found.rstrip("\n")
+
+    def printed_json(self) -> Any:
+        """The JSON that the child printed in its line that starts with ``expected``."""
+        line = self.line("expected ")
+        assert line is not None, f"no expected values: {self}"
+        return json.loads(line.removeprefix("expected "))
 
     def __str__(self) -> str:
         return f"{self.process}\n{last_output(self.log)}"

@@ -33,9 +33,7 @@ def family(way: str, folder: Path) -> Iterator[tuple[Child, list[int]]]:
     command = [sys.executable, str(PROGRAMS / "processes/child_processes.py"), way]
     with running(command, dict(os.environ), folder / way) as child:
         child.wait_for_line("ready", deadline_s=30)
-        line = child.line("expected ")
-        assert line is not None
-        yield child, json.loads(line.removeprefix("expected "))
+        yield child, child.printed_json()
 
 
 def sample_with_children(pid: int, **options: Any) -> Plain:

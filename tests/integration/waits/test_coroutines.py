@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 import sys
@@ -29,9 +28,7 @@ def sample_coroutines(pid: int) -> Plain:
 
 
 def printed_by(program: Child) -> Plain:
-    line = program.line("expected ")
-    assert line is not None
-    values: Plain = json.loads(line.removeprefix("expected "))
+    values: Plain = program.printed_json()
     return values
 
 

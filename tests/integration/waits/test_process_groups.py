@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -40,9 +39,7 @@ def program(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
 @pytest.fixture(scope="module")
 def said(program: Child) -> Plain:
     """The JSON that the program prints about its groups and threads."""
-    line = program.line("expected ")
-    assert line is not None
-    values: Plain = json.loads(line.removeprefix("expected "))
+    values: Plain = program.printed_json()
     return values
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import subprocess
 import sys
 import threading
@@ -39,9 +38,7 @@ def program(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
 @pytest.fixture(scope="module")
 def printed(program: Child) -> Plain:
     """The JSON that the program prints about its threads."""
-    line = program.line("expected ")
-    assert line is not None
-    values: Plain = json.loads(line.removeprefix("expected "))
+    values: Plain = program.printed_json()
     return values
 
 
