@@ -34,4 +34,4 @@ class Search:
         """The offset of a 32-bit number in objects of one type that differ in it; the keys are its values."""
         count = min(type(one).__basicsize__ for one in copies.values()) // 4
         rows = [struct.unpack(f"<{count}i", self._memory.read(id(one), 4 * count)) for one in copies.values()]
-        return 4 * list(zip(*rows, strict=True)).index(tuple(copies))
+        return 4 * list(zip(*rows, strict=True)).index(tuple(copies), HEAD // 4)

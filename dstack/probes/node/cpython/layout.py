@@ -171,7 +171,7 @@ class Calibration(Search):
             version=self._version,
             runtime_interpreter=self._find(runtime_address(), RUNTIME_BYTES, interpreter),
             interpreter_threads=self._find(interpreter, INTERPRETER_BYTES, first),
-            thread_next=self._find(state, THREAD_BYTES, _api("PyThreadState_Next")(state)),
+            thread_next=self._thread_next(state),
             thread_id=self._find(state, THREAD_BYTES, self._specimen.ident),
             thread_frame=self._way(state, leaf),
             frame_previous=self._find(leaf, FRAME_BYTES, self._address_of(self._frame.f_back)),
@@ -189,6 +189,14 @@ class Calibration(Search):
             queue_items=self._queue_items(),
             coroutines=calibrate_coroutines(self._memory, interpreter, frame_code),
         )
+
+    def _thread_next(self, state: int) -> int:
+        """The offset of the next thread's state; an ended thread's address may be that of the previous one by now."""
+        following = _api("PyThreadState_Next")(state)
+        offset = self._find(state, THREAD_BYTES, following)
+        if _api("PyThreadState_Next")(state) != following:
+            raise LookupError("a thread ended during the search")
+        return offset
 
     def _address_of(self, frame: FrameType | None) -> int:
         """The address of a frame: of the frame object on 3.10, later of what the frame object points to."""
