@@ -11,7 +11,7 @@ from collections.abc import Callable
 
 from dstack.analysis.views.analysed_snapshot import AnalysedSnapshot
 from dstack.analysis.views.networkx_graph import to_networkx
-from dstack.collector import Collector
+from dstack.collector import WHOLE_HISTORY, Collector
 from dstack.diagnosis import Diagnosis
 from dstack.errors import ClusterError, UsageError
 from dstack.model import Snapshot
@@ -44,6 +44,7 @@ def snapshot(
     locals: bool = False,
     pause: bool = False,
     watch_s: float | None = None,
+    history: bool = False,
     nonblocking: bool = False,
     progress: Callable[[str], None] | None = None,
 ) -> Snapshot:
@@ -56,7 +57,8 @@ def snapshot(
     cannot read. ``native`` adds C frames, for which py-spy pauses every process. Without these options no process is
     paused, traced or signalled; ``nonblocking`` is the default and has no effect. ``watch_s`` is how many seconds to
     observe the cluster for progress between the two samples, in addition to ``timeout_s``; by default about one second,
-    and only if needed. ``progress`` is called with a short description of each step.
+    and only if needed. ``history`` adds the attempts of tasks that the GCS keeps, at most 100,000. ``progress`` is
+    called with a short description of each step.
 
     Raises :class:`dstack.ClusterError` if the cluster is unreachable or nothing was read 5 s after the timeout, and
     :class:`dstack.UsageError` for invalid arguments.
@@ -64,7 +66,8 @@ def snapshot(
     if not timeout_s > 0:
         raise UsageError(f"The timeout is {timeout_s:g} s; it must be positive.", "Give a positive number of seconds.")
     options = {"native": native, "locals": locals, "pause": pause}
-    collector = Collector(resolved(address), timeout_s, [name for name, is_on in options.items() if is_on], watch_s)
+    on = [name for name, is_on in options.items() if is_on]
+    collector = Collector(resolved(address), timeout_s, on, watch_s, WHOLE_HISTORY if history else 0)
     return collector.take(progress)
 
 

@@ -31,14 +31,15 @@ def snapshot(
     locals: bool = False,
     pause: bool = False,
     watch_s: float | None = None,
+    history: int = 0,
     progress: Callable[[str], None] | None = None,
     early: Callable[[Snapshot], None] | None = None,
 ) -> Snapshot:
     """Takes a snapshot of all workers and drivers of a cluster, from outside.
 
     ``address`` is ``HOST:PORT`` of the GCS, or ``auto`` or None for ``RAY_ADDRESS`` or the cluster on this machine. The
-    other arguments are those of :func:`dstack.snapshot`; ``early`` is called with the first sample, if there will be a
-    second one.
+    other arguments are those of :func:`dstack.snapshot`; ``history`` is the maximum number of attempts of tasks in the
+    snapshot's history, 0 for no history. ``early`` is called with the first sample, if there will be a second one.
 
     Raises :class:`dstack.ClusterError` if the cluster is unreachable, :class:`dstack.UsageError` for bad input.
     """
@@ -48,9 +49,11 @@ def snapshot(
     options = Options(native=native, locals=locals, pause=pause)
     note = progress or (lambda _: None)
     with ClusterProbe(address, options, note) as probe:
+        if history:
+            probe.ask_history(history, deadline - time.monotonic())
         probe.take_first_sample((deadline - time.monotonic()) * FIRST_SHARE)
         probe.ask_ended_tasks(deadline - time.monotonic())
-        first = probe.snapshot()
+        first = probe.snapshot(with_history=False)
         interest = plan_readings(first)
         if early and (interest.workers or interest.has_waits):
             early(first)

@@ -1,8 +1,8 @@
 """Takes snapshots in a child process, which can be killed at any time, even while it is blocked.
 
-The arguments of the process are ADDRESS TIMEOUT_S DEADLINE WATCH_S [native] [locals] [pause]. It ends with the thread
-that has started it, and sends messages (see :mod:`dstack.child`): ``progress`` with the current step; ``early`` and
-``snapshot`` with a snapshot file; or ``error`` with JSON: class, message, remedy and traceback. DEADLINE is the
+The arguments of the process are ADDRESS TIMEOUT_S DEADLINE WATCH_S HISTORY [native] [locals] [pause]. It ends with the
+thread that has started it, and sends messages (see :mod:`dstack.child`): ``progress`` with the current step; ``early``
+and ``snapshot`` with a snapshot file; or ``error`` with JSON: class, message, remedy and traceback. DEADLINE is the
 ``time.monotonic()`` by which it must end; that clock is the same in all processes of a host.
 """
 
@@ -30,6 +30,8 @@ LATE_S = 5.0
 """The time beyond the timeout in which the child process starts and hands over the snapshot."""
 HANDOVER_S = 1.0
 """The child process stops reading this long before it would be killed."""
+WHOLE_HISTORY = 100_000
+"""The maximum number of attempts of tasks in a history: as many as the GCS keeps by default."""
 REAP_S = 1.0
 """The longest wait for a killed process; the kernel may keep it longer."""
 LONGER = "Use a longer timeout, or run dstack on a host with more free CPU time."
@@ -39,8 +41,9 @@ class Collector:
     """A live source of snapshots of one cluster; a new child process takes each of them.
 
     ``address`` may be a function, which is called for each snapshot. ``options`` are the names of the options of
-    :func:`dstack.snapshot` that are on; ``watch_s`` is its argument. Another thread can cancel it, even before it is
-    used: it ends a running snapshot and takes no more.
+    :func:`dstack.snapshot` that are on; ``watch_s`` is its argument. ``history`` is the maximum number of attempts of
+    tasks in the snapshot's history; it may be set between two snapshots. Another thread can cancel it, even before it
+    is used: it ends a running snapshot and takes no more.
     """
 
     is_live = True
@@ -51,6 +54,7 @@ class Collector:
         timeout_s: float = 30.0,
         options: Collection[str] = (),
         watch_s: float | None = None,
+        history: int = 0,
     ) -> None:
         fixed = None if callable(address) else address
         self.name = fixed or os.environ.get("RAY_ADDRESS") or "auto"
@@ -59,6 +63,7 @@ class Collector:
         self._timeout_s = timeout_s
         self._options = options
         self._watch_s = watch_s
+        self.history = history
         self._lock = threading.Lock()
         self._child: subprocess.Popen[bytes] | None = None
 
@@ -77,7 +82,8 @@ class Collector:
             if self.is_cancelled:
                 raise ClusterError("Cancelled.")
             times = (str(self._timeout_s), str(deadline - HANDOVER_S), str(self._watch_s or ""))
-            self._child = child = start_child("dstack.collector", address, *times, *self._options)
+            terms = (*times, str(self.history), *self._options)
+            self._child = child = start_child("dstack.collector", address, *terms)
         assert child.stdout is not None
         try:
             return self._receive(Messages(child.stdout), deadline, progress or (lambda _: None), early)
@@ -129,6 +135,11 @@ class Collector:
     def _limit_s(self) -> float:
         return self._timeout_s + (self._watch_s or 0.0) + LATE_S
 
+    def request_history(self) -> bool:
+        """Have further snapshots include the whole history of tasks."""
+        self.history = WHOLE_HISTORY
+        return True
+
     def cancel(self) -> None:
         """Ends a running :meth:`take` at once, and makes later ones fail."""
         with self._lock:
@@ -175,11 +186,11 @@ def _why_ended(child: subprocess.Popen[bytes]) -> ClusterError:
 
 def main(messages: IO[bytes], arguments: list[str]) -> None:
     """Takes one snapshot and sends it, as the module's docstring describes."""
-    address, timeout_s, deadline, watch_s, *options = arguments
+    address, timeout_s, deadline, watch_s, history, *options = arguments
     with contextlib.suppress(BrokenPipeError):  # the parent has ended
         try:
             times = (float(timeout_s), float(deadline), float(watch_s) if watch_s else None)
-            _take(messages, address or None, times, options)
+            _take(messages, address or None, times, int(history), options)
         except BrokenPipeError:
             raise
         except Exception as error:
@@ -191,7 +202,11 @@ def main(messages: IO[bytes], arguments: list[str]) -> None:
 
 
 def _take(
-    messages: IO[bytes], address: str | None, times: tuple[float, float, float | None], options: Collection[str]
+    messages: IO[bytes],
+    address: str | None,
+    times: tuple[float, float, float | None],
+    history: int,
+    options: Collection[str],
 ) -> None:
     timeout_s, deadline, watch_s = times
     with GcPause():
@@ -206,6 +221,7 @@ def _take(
     taken = capture.snapshot(
         address,
         timeout_s=left_s,
+        history=history,
         progress=lambda text: send(messages, "progress", text.encode("utf-8", "replace")),
         early=lambda one: send(messages, "early", dumps(one)),
         **terms,

@@ -16,7 +16,7 @@ from msgspec import Meta, Struct
 from msgspec.structs import replace
 
 SCHEMA = "dstack.snapshot"
-VERSION = (1, 5)
+VERSION = (1, 6)
 """Major and minor version of the file format. A reader takes any minor of its own major."""
 
 ACTOR_HANDLE = "f" * 16
@@ -664,6 +664,48 @@ class TaskEventWindow(Model, frozen=True):
     last_ended_at: dict[str, UnixTime] = {}
 
 
+class TaskAttempt(Model, frozen=True):
+    """One attempt of a task, from the task events of the GCS (Ray 2.46 to 2.60).
+
+    ``states`` maps Ray's TaskStatus by name to the time when the attempt entered it. The worker that runs it reports
+    ``RUNNING`` and the states of an actor's queue by the clock of its host, its caller reports all others by its own.
+    ``worker_id``, ``node_id`` and ``pid`` are those of the worker that ran it, None before. ``error`` is the exception
+    of a failed attempt with the first line of its message. Workers report once a second.
+    """
+
+    task_id: str
+    name: str
+    kind: TaskKind
+    job_id: str
+    attempt: Int = 0
+    actor_id: str | None = None
+    parent_task_id: str | None = None
+    worker_id: str | None = None
+    node_id: str | None = None
+    pid: Int | None = None
+    states: dict[str, UnixTime] = {}
+    required_resources: dict[str, float] = {}
+    placement_group_id: str | None = None
+    error_type: str = ""
+    error: str = ""
+
+
+class TaskHistory(Model, frozen=True):
+    """What happened before: the attempts of tasks that the GCS keeps, oldest first.
+
+    The GCS has ``kept`` attempts, by default at most 100,000 of all jobs. ``left_out`` are those of them that were not
+    requested, the oldest ones; ``dropped`` counts attempts whose events the GCS or their workers had no room for.
+    ``object_bytes`` are, by task id, the sizes of the live objects that the task has made, as core workers report.
+    """
+
+    asked_at: UnixTime
+    attempts: tuple[TaskAttempt, ...] = ()
+    kept: Natural = 0
+    left_out: Natural = 0
+    dropped: Natural = 0
+    object_bytes: dict[str, Natural] = {}
+
+
 class EnvironmentSetup(Model, frozen=True):
     """A process that installs a runtime environment on a node, started by Ray's runtime environment agent.
 
@@ -699,7 +741,8 @@ class Snapshot(Model, frozen=True, kw_only=True, omit_defaults=False):
     ``task_times`` are the times of some of the waiting and awaited tasks, by id, if the GCS has them.
     ``task_event_window`` describes the ended tasks that ``repeated_calls`` is based on; None if they were not read.
     ``autoscaler`` names the autoscaler that can add nodes; None if there is none. ``readings`` are partial samples
-    between the two samples, only of processes that seem to poll, without refs.
+    between the two samples, only of processes that seem to poll, without refs. ``history`` is None if it was not
+    requested, or the GCS did not answer.
     """
 
     schema: str = SCHEMA
@@ -722,6 +765,7 @@ class Snapshot(Model, frozen=True, kw_only=True, omit_defaults=False):
     failed_tasks: tuple[FailedTask, ...] = ()
     repeated_calls: tuple[RepeatedCall, ...] = ()
     task_event_window: TaskEventWindow | None = None
+    history: TaskHistory | None = None
     environment_setups: tuple[EnvironmentSetup, ...] = ()
     task_times: dict[str, TaskTimes] = {}
     failures: tuple[Failure, ...] = ()

@@ -10,8 +10,6 @@ import gzip
 import json
 import os
 import stat
-import sys
-import tempfile
 import zlib
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -20,6 +18,7 @@ from typing import IO, Any, TypeVar
 import msgspec
 
 from dstack.errors import SnapshotFileError, UsageError
+from dstack.file_output import STDOUT, require_new, write_file
 from dstack.model import SCHEMA, VERSION, Coroutine, Int, Snapshot, Thread
 from dstack.visible import UNSEEN
 
@@ -90,16 +89,13 @@ def save(snapshot: Snapshot, path: str | os.PathLike[str], *, force: bool = Fals
     An existing file is kept unless ``force``. Raises what :func:`require_writable` raises, and
     :class:`SnapshotFileError` when the system refuses. A BrokenPipeError of standard output passes through.
     """
-    if os.fspath(path) == "-":
-        _write_stdout(dumps(snapshot) + b"\n")
-        return
     require_writable(path, force=force)
-    path = Path(path)
     data = dumps(snapshot)
-    try:
-        _write(path, gzip.compress(data, compresslevel=6, mtime=0) if _is_gzip(path) else data, replace=force)
-    except OSError as error:
-        raise SnapshotFileError(f"Cannot write {path}: {error.strerror}.") from error
+    if os.fspath(path) == STDOUT:
+        data += b"\n"
+    elif _is_gzip(Path(path)):
+        data = gzip.compress(data, compresslevel=6, mtime=0)
+    write_file(path, data, force=force)
 
 
 def dumps(snapshot: Snapshot) -> bytes:
@@ -123,11 +119,9 @@ def to_json(value: object) -> bytes:
 
 def require_writable(path: str | os.PathLike[str], *, force: bool = False) -> None:
     """Raise :class:`UsageError` if :func:`save` would not take ``path``; ask before the work of a snapshot."""
-    if os.fspath(path) == "-":
-        return
-    _is_gzip(Path(path))
-    if not force and os.path.lexists(path):
-        raise _exists(path)
+    if os.fspath(path) != STDOUT:
+        _is_gzip(Path(path))
+        require_new(path, force=force)
 
 
 def _is_gzip(path: Path) -> bool:
@@ -139,48 +133,12 @@ def _is_gzip(path: Path) -> bool:
     return name.endswith(".gz")
 
 
-def _exists(path: str | os.PathLike[str]) -> UsageError:
-    return UsageError(f"{os.fspath(path)} already exists.", "Overwrite it with --force, or use another name.")
-
-
 def _read(stream: IO[bytes] | gzip.GzipFile) -> bytearray:
     """Everything in ``stream``, but hardly more than ``MAX_BYTES``: what is longer is a bomb or no snapshot."""
     data = bytearray()
     while len(data) <= MAX_BYTES and (chunk := stream.read(_CHUNK_BYTES)):
         data += chunk
     return data
-
-
-def _write(path: Path, data: bytes, *, replace: bool) -> None:
-    handle, temporary = tempfile.mkstemp(prefix=".dstack-", dir=path.parent)
-    try:
-        with open(handle, "wb") as file:
-            file.write(data)
-        if replace:
-            os.replace(temporary, path)
-        else:
-            _rename_to_new(temporary, path)
-    finally:
-        Path(temporary).unlink(missing_ok=True)
-
-
-def _rename_to_new(temporary: str, path: Path) -> None:
-    try:
-        os.link(temporary, path)
-    except FileExistsError:
-        raise _exists(path) from None
-    except OSError:  # a file system without hard links: save() has just seen that the name is free
-        os.replace(temporary, path)
-
-
-def _write_stdout(data: bytes) -> None:
-    try:
-        sys.stdout.buffer.write(data)
-        sys.stdout.buffer.flush()
-    except BrokenPipeError:
-        raise
-    except OSError as error:
-        raise SnapshotFileError(f"Cannot write to standard output: {error.strerror}.") from error
 
 
 def _decode(decoder: msgspec.json.Decoder[_T], data: bytes | bytearray, name: str, remedy: str) -> _T:

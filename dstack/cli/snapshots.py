@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Collection
 from typing import TYPE_CHECKING
 
 import click
 
+from dstack.cli.inputs import load_snapshot, take_snapshot
 from dstack.cli.options import (
     address_option,
     details_option,
@@ -24,10 +24,11 @@ from dstack.visible import visible
 
 if TYPE_CHECKING:
     from dstack.diagnosis import FailOn
-    from dstack.model import Snapshot
 
 STUCK, INCONCLUSIVE = 1, 4
 """Exit codes of ``check``."""
+SAVED_HISTORY = 20_000
+"""The maximum number of attempts of tasks in the history of a saved snapshot, about 1 MB."""
 EXPLAIN_S = 30.0
 """The time limit for explaining a snapshot, beyond ``--timeout``."""
 
@@ -43,6 +44,11 @@ EXPLAIN_S = 30.0
 @click.option("--locals", "with_locals", is_flag=True, help="Include the values of local variables.")
 @pause_option
 @for_option
+@click.option(
+    "--history/--no-history",
+    default=None,
+    help="Include the history of tasks that Ray keeps, for timeline and graph. [default: with -o, of 20,000 tasks]",
+)
 @click.option("--nonblocking", is_flag=True, hidden=True, help="No effect: this is the default.")
 @timeout_option
 def snapshot(
@@ -56,6 +62,7 @@ def snapshot(
     with_locals: bool,
     pause: bool,
     watch_s: float | None,
+    history: bool | None,
     nonblocking: bool,
     timeout_s: float,
 ) -> None:
@@ -68,7 +75,8 @@ def snapshot(
 
         require_writable(output, force=force)
     options = {"native": native, "locals": with_locals, "pause": pause}
-    taken = _take(address, timeout_s, [name for name, is_on in options.items() if is_on], watch_s)
+    on = [name for name, is_on in options.items() if is_on]
+    taken = take_snapshot(address, timeout_s, on, watch_s, history=_history(history, is_saved=bool(output)))
     try:
         if output:
             from dstack.snapshot_file import save
@@ -120,9 +128,9 @@ def check(
             "FILE cannot be combined with --address, --pause or --for.", "Leave out FILE or these options."
         )
     if file:
-        diagnosis = print_snapshot(_load(file), form, job)
+        diagnosis = print_snapshot(load_snapshot(file), form, job)
     else:
-        taken = _take(address, timeout_s, ["pause"] if pause else (), watch_s)
+        taken = take_snapshot(address, timeout_s, ["pause"] if pause else (), watch_s)
         diagnosis = print_snapshot(taken, form, job, within_s=EXPLAIN_S)
     if diagnosis.fails(fail_on):
         sys.exit(STUCK)
@@ -138,7 +146,7 @@ def check(
 def show(file: str, as_json: bool, details: bool, job: str | None) -> None:
     """Explain a saved snapshot. Needs no cluster."""
     form = _form(as_json, details)
-    print_snapshot(_load(file), form, job)
+    print_snapshot(load_snapshot(file), form, job)
 
 
 @click.command()
@@ -166,6 +174,15 @@ def demo(name: str, list_them: bool) -> None:
     print_snapshot(taken)
 
 
+def _history(is_wanted: bool | None, *, is_saved: bool) -> int:
+    """The maximum number of attempts of tasks in the history of a snapshot."""
+    from dstack.collector import WHOLE_HISTORY
+
+    if is_wanted:
+        return WHOLE_HISTORY
+    return SAVED_HISTORY if is_saved and is_wanted is None else 0
+
+
 def _note_nonblocking(*, native: bool, pause: bool) -> None:
     """Notes that ``--nonblocking`` is obsolete. Raises :class:`UsageError` if another option contradicts it."""
     if native:
@@ -173,38 +190,6 @@ def _note_nonblocking(*, native: bool, pause: bool) -> None:
     if pause:
         raise UsageError("--pause pauses processes, which --nonblocking forbids.", "Leave out one of them.")
     click.echo("note: --nonblocking is the default and has no effect", err=True)
-
-
-def _take(
-    address: str | None, timeout_s: float, options: Collection[str] = (), watch_s: float | None = None
-) -> Snapshot:
-    from dstack.collector import Collector
-
-    with show_progress() as progress:
-
-        def note(step: str) -> None:
-            progress(step)
-            _load_explanation()
-
-        return Collector(address, timeout_s, options, watch_s).take(note)
-
-
-def _load_explanation() -> None:
-    """Imports the analysis and the report, while the child process takes the snapshot."""
-    from dstack.gc_pause import GcPause
-
-    with GcPause():
-        import rich.console  # noqa: F401  # loaded for later
-
-        import dstack.analysis.views.analysed_snapshot
-        import dstack.report.text
-        import dstack.snapshot_file  # noqa: F401  # loaded for later
-
-
-def _load(file: str) -> Snapshot:
-    from dstack.snapshot_file import load
-
-    return load(file)
 
 
 def _form(as_json: bool, details: bool) -> Form:

@@ -23,6 +23,7 @@ from dstack.probes.ray_state.core_workers import CoreWorkerStats, ask_core_worke
 from dstack.probes.ray_state.ended_tasks import EndedTasks, ask_ended_tasks
 from dstack.probes.ray_state.liveness import Liveness
 from dstack.probes.ray_state.task_events import ask_arrived_calls
+from dstack.probes.ray_state.task_history import ask_history
 from dstack.probes.ray_state.task_times import ask_task_times
 from dstack.probes.record import Record, awaited_refs, waiting_children
 from dstack.words import plural
@@ -155,9 +156,13 @@ class ClusterProbe:
         )
         return ask_ended_tasks(self.cluster, jobs, timeout_s, time.time() + min(0.0, behind_s))
 
-    def snapshot(self) -> Snapshot:
-        """The snapshot of everything observed so far."""
-        return self._record.snapshot(self.cluster, self._inventory, self._liveness)
+    def ask_history(self, limit: int, deadline_s: float) -> None:
+        """Requests the newest ``limit`` attempts of tasks; :meth:`snapshot` adds the reply."""
+        self._record.history = begin(lambda: ask_history(self.cluster, limit, deadline_s))
+
+    def snapshot(self, *, with_history: bool = True) -> Snapshot:
+        """The snapshot of everything observed so far; waits for the history, if it was requested."""
+        return self._record.snapshot(self.cluster, self._inventory, self._liveness, with_history=with_history)
 
     def _note(self, failures: Iterable[Failure]) -> None:
         self._record.failures += failures
@@ -263,7 +268,7 @@ class ClusterProbe:
     ) -> None:
         """Adds the sample to the record, with the refs and the arrived calls that matter for its waits."""
         arrived = self._arrived_calls(answers, budget)
-        self._record.note_held(ref for answer in answers.values() for ref in answer.refs)
+        self._record.note_refs([ref for answer in answers.values() for ref in answer.refs])
         of_first = (one.workers for one in self._record.samples[:1])
         unknown = unknown_waits(one for one in workers if one.worker_id in wanted).union(*map(unknown_waits, of_first))
         awaited = awaited_refs(one.process for one in workers if one.process)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 
@@ -20,6 +20,7 @@ from dstack.model import (
     Ref,
     Sample,
     Snapshot,
+    TaskHistory,
     TaskTimes,
     producer_task_id,
 )
@@ -31,6 +32,7 @@ from dstack.probes.node_access.assemble import Assembly
 from dstack.probes.ray_state.control_plane import Inventory, client_notes
 from dstack.probes.ray_state.ended_tasks import EndedTasks
 from dstack.probes.ray_state.liveness import Liveness
+from dstack.probes.ray_state.task_history import object_bytes
 from dstack.version import __version__
 
 
@@ -38,7 +40,8 @@ from dstack.version import __version__
 class Record:
     """Samples, partial samples, failures, and requests for task events.
 
-    ``held_tasks`` are the tasks with a result that a process held in the last sample.
+    ``held_tasks`` are the tasks with a result that a process held in the last sample; ``object_bytes`` are, by task,
+    the sizes of the objects alive in the first one.
     """
 
     began: float = field(default_factory=time.monotonic)
@@ -51,9 +54,13 @@ class Record:
     setups: dict[tuple[str, int], EnvironmentSetup] = field(default_factory=dict)
     ended_tasks: Future[EndedTasks] | None = None
     held_tasks: set[str] = field(default_factory=set)
+    history: Future[tuple[TaskHistory | None, list[Failure]]] | None = None
+    object_bytes: dict[str, int] = field(default_factory=dict)
 
-    def note_held(self, refs: Iterable[Ref]) -> None:
-        """Notes the tasks whose results the processes of a sample hold."""
+    def note_refs(self, refs: Sequence[Ref]) -> None:
+        """Notes the tasks whose results the processes of a sample hold, and the sizes of objects for the history."""
+        if self.history is not None and not self.object_bytes:
+            self.object_bytes = object_bytes(refs)
         held = (ref.ref for ref in refs if ref.local_uses and not ref.ref.startswith(ACTOR_HANDLE))
         self.held_tasks = set(map(producer_task_id, held))
 
@@ -70,10 +77,13 @@ class Record:
         """The time from the start of the snapshot to a ``time.monotonic()``."""
         return round(at - self.began, 4)
 
-    def snapshot(self, cluster: Cluster, inventory: Inventory, liveness: Liveness) -> Snapshot:
-        """The snapshot; waits for the times of tasks, if they were requested."""
+    def snapshot(
+        self, cluster: Cluster, inventory: Inventory, liveness: Liveness, *, with_history: bool = True
+    ) -> Snapshot:
+        """The snapshot; waits for the times of tasks and the history, if they were requested."""
         nodes = tuple(map(self.assembly.with_host, inventory.nodes))
         ended = self.ended_tasks.result() if self.ended_tasks else EndedTasks()
+        history, history_failures = self.history.result() if self.history and with_history else (None, [])
         return Snapshot(
             dstack_version=__version__,
             taken_at=self.taken_at,
@@ -93,9 +103,10 @@ class Record:
             failed_tasks=tuple(self.not_retried(ended.failed)),
             repeated_calls=ended.repeated,
             task_event_window=ended.window,
+            history=replace(history, object_bytes=self.object_bytes) if history else None,
             environment_setups=tuple(self.setups.values()),
             task_times=self.task_times.result() if self.task_times else {},
-            failures=liveness.concern(self.failures, inventory.workers),
+            failures=liveness.concern([*self.failures, *history_failures], inventory.workers),
             notes=(*cluster.notes, *client_notes(inventory.jobs), *clock_notes(nodes)),
             total_s=round(time.monotonic() - self.began, 3),
         )

@@ -153,6 +153,13 @@ class DstackApp(App[int]):
         self._update(is_frozen=snapshot is not self.snapshots[-1], newer=self.snapshots[-1].number - snapshot.number)
         self._view.offer(snapshot)
 
+    def request_history(self) -> bool:
+        """Take a snapshot with the history of tasks, and all later ones too; false if the source cannot."""
+        if not self.source.request_history():
+            return False
+        self.action_take_snapshot()
+        return True
+
     def action_every(self) -> None:
         """Select the next period of automatic snapshots."""
         every_s = PERIODS_S[(PERIODS_S.index(self.status.every_s) + 1) % len(PERIODS_S)]

@@ -38,6 +38,10 @@ class Host(Protocol):
         """Switch to the view of this mode and select a vertex there."""
         ...
 
+    def request_history(self) -> bool:
+        """Take a snapshot with the history of tasks, and all later ones too; false if the source cannot."""
+        ...
+
     def show_snapshot(self, snapshot: NumberedSnapshot) -> None:
         """Show one of the snapshots in all views, and freeze them."""
         ...

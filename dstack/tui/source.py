@@ -43,6 +43,10 @@ class Source(Protocol):
         """
         ...
 
+    def request_history(self) -> bool:
+        """Have further snapshots include the history of tasks; false if there are no further ones."""
+        ...
+
     def cancel(self) -> None:
         """End a ``take`` in progress at once."""
         ...
@@ -62,6 +66,10 @@ class Files:
         for snapshot in self.snapshots[:-1]:
             early(snapshot)
         return self.snapshots[-1]
+
+    def request_history(self) -> bool:
+        """False: a saved snapshot has its history, or none."""
+        return False
 
     def cancel(self) -> None:
         """Do nothing: no ``take`` is ever in progress."""

@@ -45,6 +45,9 @@ class Scripted:
             early(snapshot)
         return step[-1]
 
+    def request_history(self) -> bool:
+        return True
+
     def cancel(self) -> None:
         self._cancelled.set()
 

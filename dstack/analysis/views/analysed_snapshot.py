@@ -7,6 +7,7 @@ from functools import cached_property
 
 from dstack.analysis.diagnose import diagnose
 from dstack.analysis.evidence.confirmation import merged
+from dstack.analysis.history.task_index import HistoryIndex
 from dstack.analysis.index.sample_index import SampleIndex
 from dstack.analysis.views.thread_pages import Stacks
 from dstack.diagnosis import Diagnosis
@@ -38,6 +39,11 @@ class AnalysedSnapshot:
     def merged_index(self) -> SampleIndex:
         """The index of the first sample completed with what only the second sample has."""
         return SampleIndex(self.snapshot, merged(self.snapshot)) if self.snapshot.samples[1:] else self.first_index
+
+    @cached_property
+    def history(self) -> HistoryIndex | None:
+        """The history of its tasks, None if it has none."""
+        return HistoryIndex(self.merged_index, self.snapshot.history) if self.snapshot.history else None
 
     @cached_property
     def stacks(self) -> Stacks:

@@ -69,12 +69,13 @@ def _failed_task(row: Any) -> FailedTask:
     details = _details(row)
     message = _COLOUR.sub("", state.error_info.error_message)
     place = innermost_place((details.traceback if details else "") or message)
+    error_type, error = error_of(row)
     return FailedTask(
         task_id=row.task_id.hex(),
         name=info.name or info.func_or_class_name,
         job_id=row.job_id.hex(),
-        error_type=_error_type(state.error_info.error_type),
-        error=(raised(details) if details else "") or first_line_of_error(message),
+        error_type=error_type,
+        error=error,
         failed_at=event_time(state.state_ts_ns.get(common_pb2.FAILED)),
         attempt=row.attempt_number,
         actor_id=info.actor_id.hex() or None,
@@ -86,6 +87,13 @@ def _failed_task(row: Any) -> FailedTask:
         line=place.line if place else None,
         source=place.source if place else None,
     )
+
+
+def error_of(row: Any) -> tuple[str, str]:
+    """Ray's name of the error of a failed attempt, and the exception with the first line of its message."""
+    error, details = row.state_updates.error_info, _details(row)
+    message = _COLOUR.sub("", error.error_message)
+    return _error_type(error.error_type), (raised(details) if details else "") or first_line_of_error(message)
 
 
 def _details(row: Any) -> _Details | None:

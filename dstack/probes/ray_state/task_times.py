@@ -8,6 +8,7 @@ request finds one task by its id, two ids in one request find none. 100 requests
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from functools import cache
 from typing import Any
 
 from dstack.model import TaskTimes
@@ -38,7 +39,7 @@ def _request(task_id: str) -> Any:
 
 def _times(attempts: Iterable[Any]) -> TaskTimes | None:
     """The states of the latest attempt, and the beginning of the first, if that is still kept."""
-    rows = {row.attempt_number: _states(row.state_updates.state_ts_ns) for row in attempts}
+    rows = {row.attempt_number: states_of(row.state_updates.state_ts_ns) for row in attempts}
     if not rows:
         return None
     latest = max(rows)
@@ -46,9 +47,14 @@ def _times(attempts: Iterable[Any]) -> TaskTimes | None:
     return TaskTimes(attempt=latest, submitted_at=submitted_at, states=rows[latest])
 
 
-def _states(ts_ns: Any) -> dict[str, float]:
+@cache
+def _state_names() -> dict[int, str]:
+    return dict(zip(common_pb2.TaskStatus.values(), common_pb2.TaskStatus.keys(), strict=True))
+
+
+def states_of(ts_ns: Any) -> dict[str, float]:
     """Unix seconds by state, without invalid states and times."""
-    known = dict(zip(common_pb2.TaskStatus.values(), common_pb2.TaskStatus.keys(), strict=True))
+    known = _state_names()
     times = ((state, event_time(ns)) for state, ns in ts_ns.items() if state in known)
     return {known[state]: seconds for state, seconds in times if seconds is not None}
 

@@ -70,7 +70,7 @@ def read(path: Path) -> str:
 
 def full_disk() -> Any:
     """Make every write of a snapshot fail."""
-    return patch("dstack.snapshot_file._write", side_effect=OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)))
+    return patch("dstack.file_output._write", side_effect=OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)))
 
 
 # Files

@@ -94,7 +94,7 @@ def test_a_failed_task_is_held_while_a_process_has_its_ref_and_not_failed_while_
         task_id=retried.task_id, owner_id="", name="c", kind="NORMAL_TASK", state="PENDING_NODE_ASSIGNMENT", job_id=""
     )
     record.samples.append(Sample(began_s=0.0, ended_s=0.1, tasks=(task,)))
-    record.note_held(
+    record.note_refs(
         [
             Ref(ref=held.task_id + "01000000", holder_id="w", local_uses=1),
             Ref(ref=released.task_id + "01000000", holder_id="w", local_uses=0, argument_uses=1),

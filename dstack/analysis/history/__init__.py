@@ -1,0 +1,1 @@
+"""The history of tasks: what called what, when it ran, and where."""

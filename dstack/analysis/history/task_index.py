@@ -1,0 +1,154 @@
+"""The attempts of tasks of one snapshot, with times by one clock, and their callers."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import cached_property
+from itertools import chain
+from typing import Literal
+
+from msgspec import Struct
+
+from dstack.analysis.index.sample_index import SampleIndex
+from dstack.model import Node, TaskAttempt, TaskHistory
+
+State = Literal["pending", "running", "finished", "failed"]
+
+
+class Attempt(Struct, frozen=True, gc=False):
+    """One attempt with its times by the clock of dstack's host, in Unix seconds; None if unknown or not yet reached.
+
+    In this order: its caller submitted it; its arguments were available; it was sent to a worker; it arrived in the
+    queue of its actor; it began to run; it ended. It is a struct, as there may be 100,000 of them. Clocks of hosts that
+    disagree are aligned by what is known of their difference at least, so a time may be off by the rest.
+    """
+
+    task: TaskAttempt
+    state: State
+    submitted_at: float | None = None
+    ready_at: float | None = None
+    sent_at: float | None = None
+    arrived_at: float | None = None
+    started_at: float | None = None
+    ended_at: float | None = None
+
+    @property
+    def began_at(self) -> float:
+        """The first of its times."""
+        times = (self.submitted_at, self.ready_at, self.sent_at, self.arrived_at, self.started_at, self.ended_at)
+        return next(time for time in times if time is not None)
+
+
+class HistoryIndex:
+    """The history of a snapshot, by task, caller and worker; attempts are in the order of their submission."""
+
+    def __init__(self, index: SampleIndex, history: TaskHistory) -> None:
+        self.index = index
+        self.history = history
+
+    @property
+    def asked_at(self) -> float:
+        """When the history was requested: the end of what is known of tasks that have not ended."""
+        return self.history.asked_at
+
+    @cached_property
+    def attempts(self) -> Sequence[Attempt]:
+        """All attempts, oldest first."""
+        return sorted(map(self._attempt, self.history.attempts), key=_began_at)
+
+    @cached_property
+    def latest(self) -> Mapping[str, Attempt]:
+        """The latest attempt of each task, by its id."""
+        found: dict[str, Attempt] = {}
+        for attempt in self.attempts:
+            known = found.get(attempt.task.task_id)
+            if known is None or known.task.attempt <= attempt.task.attempt:
+                found[attempt.task.task_id] = attempt
+        return found
+
+    @cached_property
+    def called_by(self) -> Mapping[str, Sequence[Attempt]]:
+        """The attempts that a task has submitted, by its id; a driver's main thread is a task too."""
+        found: dict[str, list[Attempt]] = {}
+        for attempt in self.attempts:
+            found.setdefault(attempt.task.parent_task_id or "", []).append(attempt)
+        return found
+
+    def caller(self, attempt: Attempt) -> Attempt | None:
+        """The latest attempt of the task that submitted this one; None if the GCS does not keep it."""
+        return self.latest.get(attempt.task.parent_task_id or "")
+
+    # Clocks
+
+    def _attempt(self, task: TaskAttempt) -> Attempt:
+        states = task.states
+        callers, own = self._ahead_s(self._caller_node(task)), self._ahead_s(task.node_id)
+        started = states.get("RUNNING")
+        arrived = states.get("PENDING_ACTOR_TASK_ARGS_FETCH", states.get("PENDING_ACTOR_TASK_ORDERING_OR_CONCURRENCY"))
+        ended = states.get("FINISHED", states.get("FAILED"))
+        is_driver = task.kind == "DRIVER_TASK"
+        return Attempt(
+            task=task,
+            state=_state(states),
+            submitted_at=_aligned(states.get("PENDING_ARGS_AVAIL"), callers),
+            ready_at=_aligned(states.get("PENDING_NODE_ASSIGNMENT"), callers),
+            sent_at=_aligned(states.get("SUBMITTED_TO_WORKER"), callers),
+            arrived_at=_aligned(arrived, own),
+            started_at=_aligned(started, self._ahead_s(self._driver_nodes.get(task.job_id)) if is_driver else own),
+            ended_at=_aligned(ended, callers),
+        )
+
+    def _caller_node(self, task: TaskAttempt) -> str | None:
+        """The node of the process that submitted it: that of its parent task, else of the driver."""
+        return self._nodes.get(task.parent_task_id or "") or self._driver_nodes.get(task.job_id)
+
+    @cached_property
+    def _nodes(self) -> dict[str, str | None]:
+        return {task.task_id: task.node_id for task in self.history.attempts}
+
+    @cached_property
+    def _driver_nodes(self) -> dict[str, str]:
+        by_ip = {node.ip: node.node_id for node in self.index.snapshot.nodes}
+        jobs = self.index.snapshot.jobs
+        return {job.job_id: by_ip[job.driver_ip] for job in jobs if job.driver_ip in by_ip}
+
+    @cached_property
+    def _clocks(self) -> dict[str, float]:
+        return {node.node_id: node.clock_ahead_s or 0.0 for node in self.index.snapshot.nodes}
+
+    def _ahead_s(self, node_id: str | None) -> float:
+        return self._clocks.get(node_id or "", 0.0)
+
+    # Bounds
+
+    @cached_property
+    def began_at(self) -> float:
+        """The first time in the history; that of the request if it is empty."""
+        return min((attempt.began_at for attempt in self.attempts), default=self.asked_at)
+
+    @cached_property
+    def ended_at(self) -> float:
+        """The last time in the history."""
+        ends = (attempt.ended_at or attempt.began_at for attempt in self.attempts)
+        return max(chain(ends, (self.asked_at,)))
+
+    @cached_property
+    def nodes(self) -> Mapping[str, Node]:
+        """The nodes by id."""
+        return {node.node_id: node for node in self.index.snapshot.nodes}
+
+
+def _began_at(attempt: Attempt) -> float:
+    return attempt.began_at
+
+
+def _aligned(time: float | None, ahead_s: float) -> float | None:
+    return None if time is None else time - ahead_s
+
+
+def _state(states: Mapping[str, float]) -> State:
+    if "FAILED" in states:
+        return "failed"
+    if "FINISHED" in states:
+        return "finished"
+    return "running" if "RUNNING" in states else "pending"

@@ -1,0 +1,75 @@
+"""What commands work on: a new snapshot of a running cluster, or a saved one."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from typing import TYPE_CHECKING
+
+from dstack.cli.output import show_progress
+from dstack.errors import UsageError
+
+if TYPE_CHECKING:
+    from dstack.model import Snapshot
+
+
+def take_snapshot(
+    address: str | None,
+    timeout_s: float,
+    options: Collection[str] = (),
+    watch_s: float | None = None,
+    *,
+    history: int = 0,
+) -> Snapshot:
+    """Take a snapshot of a running cluster, and show the progress; arguments are those of ``Collector``."""
+    from dstack.collector import Collector
+
+    with show_progress() as progress:
+
+        def note(step: str) -> None:
+            progress(step)
+            _load_explanation()
+
+        return Collector(address, timeout_s, options, watch_s, history).take(note)
+
+
+def load_snapshot(file: str) -> Snapshot:
+    """Read a saved snapshot."""
+    from dstack.snapshot_file import load
+
+    return load(file)
+
+
+def snapshot_with_history(file: str | None, address: str | None, timeout_s: float) -> Snapshot:
+    """A saved snapshot, or a new one, with the history of its tasks.
+
+    Raises :class:`UsageError` if both are given or the saved one has no history, and :class:`ClusterError` if a new one
+    has none.
+    """
+    if file and address:
+        raise UsageError("FILE cannot be combined with --address.", "Leave out one of them.")
+    if file:
+        snapshot = load_snapshot(file)
+        if snapshot.history is None:
+            raise UsageError(f"{file} has no history of tasks.", "Take one with: dstack snapshot -o FILE")
+        return snapshot
+    from dstack.collector import WHOLE_HISTORY
+    from dstack.errors import ClusterError
+
+    snapshot = take_snapshot(address, timeout_s, history=WHOLE_HISTORY)
+    if snapshot.history is None:
+        reasons = [failure.reason for failure in snapshot.failures if failure.stage == "control plane"]
+        reason = "; ".join(reasons) or "the GCS did not return it in time"
+        raise ClusterError(f"The history of tasks is missing: {reason}.", "Use a longer --timeout.")
+    return snapshot
+
+
+def _load_explanation() -> None:
+    """Imports the analysis and the report, while the child process takes the snapshot."""
+    from dstack.gc_pause import GcPause
+
+    with GcPause():
+        import rich.console  # noqa: F401  # loaded for later
+
+        import dstack.analysis.views.analysed_snapshot
+        import dstack.report.text
+        import dstack.snapshot_file  # noqa: F401  # loaded for later

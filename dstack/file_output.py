@@ -1,0 +1,70 @@
+"""Writes files whole or not at all, readable by their owner only; ``-`` is standard output."""
+
+from __future__ import annotations
+
+import os
+import sys
+import tempfile
+from pathlib import Path
+
+from dstack.errors import SnapshotFileError, UsageError
+
+STDOUT = "-"
+
+
+def require_new(path: str | os.PathLike[str], *, force: bool = False) -> None:
+    """Raise :class:`UsageError` if a file exists there, unless ``force``; ask before the work for its content."""
+    if os.fspath(path) != STDOUT and not force and os.path.lexists(path):
+        raise _exists(path)
+
+
+def write_file(path: str | os.PathLike[str], data: bytes, *, force: bool = False) -> None:
+    """Write ``data`` to a new file, or to standard output.
+
+    An existing file is kept unless ``force``. Raises :class:`UsageError` if one exists, and :class:`SnapshotFileError`
+    when the system refuses. A BrokenPipeError of standard output passes through.
+    """
+    if os.fspath(path) == STDOUT:
+        _write_stdout(data)
+        return
+    require_new(path, force=force)
+    try:
+        _write(Path(path), data, replace=force)
+    except OSError as error:
+        raise SnapshotFileError(f"Cannot write {os.fspath(path)}: {error.strerror}.") from error
+
+
+def _exists(path: str | os.PathLike[str]) -> UsageError:
+    return UsageError(f"{os.fspath(path)} already exists.", "Overwrite it with --force, or use another name.")
+
+
+def _write(path: Path, data: bytes, *, replace: bool) -> None:
+    handle, temporary = tempfile.mkstemp(prefix=".dstack-", dir=path.parent)
+    try:
+        with open(handle, "wb") as file:
+            file.write(data)
+        if replace:
+            os.replace(temporary, path)
+        else:
+            _rename_to_new(temporary, path)
+    finally:
+        Path(temporary).unlink(missing_ok=True)
+
+
+def _rename_to_new(temporary: str, path: Path) -> None:
+    try:
+        os.link(temporary, path)
+    except FileExistsError:
+        raise _exists(path) from None
+    except OSError:  # a file system without hard links: write_file() has just seen that the name is free
+        os.replace(temporary, path)
+
+
+def _write_stdout(data: bytes) -> None:
+    try:
+        sys.stdout.buffer.write(data)
+        sys.stdout.buffer.flush()
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        raise SnapshotFileError(f"Cannot write to standard output: {error.strerror}.") from error
