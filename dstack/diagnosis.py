@@ -17,7 +17,7 @@ VertexKind = Literal["execution", "task", "placement group", "room", "lifetime",
 NeverKind = Literal["orphaned", "infeasible"]
 FailOn = Literal["deadlock", "stalled", "starved"]
 """The findings that make ``check`` fail; each includes those before it. Suspected deadlocks and hangs count, too."""
-FindingKind = Literal["deadlock", "orphaned", "infeasible", "starved", "blocked", "polling", "stalled"]
+FindingKind = Literal["deadlock", "orphaned", "infeasible", "starved", "blocked", "polling", "stalled", "failed"]
 Verdict = Literal["deadlock", "hang", "stalled", "blocked", "clear"]
 WaitKind = Literal[
     CallKind,  # the calls that dstack recognises; "other" for all others, which Wait.what names
