@@ -263,7 +263,7 @@ class Diagram(Model, frozen=True):
 
 
 class FailedBefore(Model, frozen=True):
-    """A failed task or dead actor that may explain a wait; it is never a finding by itself.
+    """A failed task or dead actor that may explain a wait.
 
     ``name`` is that of the task or actor, ``actor`` is the actor of the task. ``error_type`` is Ray's name of the kind
     of error, or of the reason of a death. ``is_held`` says that a process still holds the task's result, ``is_related``

@@ -6,7 +6,7 @@ memory of processes tells which refs their calls wait for. A fetched result may 
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Sequence
 from functools import cached_property
 
 from dstack.analysis.findings.reduced_graph import ReducedGraph
@@ -17,6 +17,8 @@ from dstack.vertex_keys import Key
 
 DRIVER_TASK = "f" * 40
 """The beginning of the id of a driver's own task."""
+MIN_AGE_S = 5.0
+"""A younger failure may be fetched in a moment; in a job that is stuck it counts at once."""
 MAX_WAITS = 100
 """Waits of the callers that are kept for each failure."""
 
@@ -29,12 +31,18 @@ class UnfetchedFailures:
         self._snapshot = reduced.index.snapshot
         self._stuck = stuck
 
-    def tasks(self) -> Iterator[FailedTask]:
-        """The held failures that no wait is for, of jobs that are stuck, or silent since."""
+    def waits_by_task(self) -> dict[str, tuple[Key, ...]]:
+        """The failed tasks with held results that no call waits for, with what their callers wait in.
+
+        They are of jobs that are stuck, or that stand still since the failure.
+        """
+        found: dict[str, tuple[Key, ...]] = {}
         for task in self._snapshot.failed_tasks:
             is_unawaited = task.is_held and task.task_id not in self._awaited
-            if is_unawaited and (task.job_id in self._stuck or self._is_silent_since(task)):
-                yield task
+            callers = self._waiting_callers(task) if is_unawaited else []
+            if callers and (task.job_id in self._stuck or self._stands_still(task, callers)):
+                found[task.task_id] = tuple(vertex.key for vertex in callers[:MAX_WAITS])
+        return found
 
     @cached_property
     def _awaited(self) -> set[str]:
@@ -43,30 +51,37 @@ class UnfetchedFailures:
         processes = (worker.process for sample in samples for worker in sample.workers if worker.process)
         return {producer_task_id(ref) for one in processes for ref in _awaited_refs(one)}
 
-    def _is_silent_since(self, task: FailedTask) -> bool:
+    def _stands_still(self, task: FailedTask, callers: Sequence[Vertex]) -> bool:
+        """Whether the callers made no call after the failure that they wait for, and the job is silent since."""
+        progress = self._reduced.progress((task.job_id,))
+        if task.failed_at is None or (progress and progress.has_moved):
+            return False
+        awaited = (target.ref for vertex in callers if vertex.wait for target in vertex.wait.targets)
+        times = (self._snapshot.task_times.get(producer_task_id(ref)) for ref in awaited if ref)
+        calls_at = (one.submitted_at for one in times if one and one.submitted_at is not None)
+        return not any(at > task.failed_at for at in calls_at) and self._is_silent_since(task, task.failed_at)
+
+    def _is_silent_since(self, task: FailedTask, failed_at: float) -> bool:
         """Whether nothing of the job has ended for at least half of the time since the failure.
 
-        Calls that began together end at different times, so the first silence may begin after the failure.
+        Calls that began together end at different times, so the silence may begin after the failure.
         """
         window = self._snapshot.task_event_window
-        progress = self._reduced.progress((task.job_id,))
-        if window is None or task.failed_at is None or (progress and progress.has_moved):
+        if window is None:
             return False
-        last_at = max(window.last_ended_at.get(task.job_id, 0.0), self._last_failed_at(task.job_id), task.failed_at)
-        now = self._snapshot.taken_at + self._snapshot.samples[-1].ended_s
+        last_at = max(window.last_ended_at.get(task.job_id, 0.0), self._last_failed_at(task.job_id))
         if not self._snapshot.has_one_time:
-            return last_at == task.failed_at
-        return last_at - task.failed_at <= (now - task.failed_at) / 2
+            return last_at <= failed_at
+        age_s = self._snapshot.taken_at + self._snapshot.samples[-1].ended_s - failed_at
+        return age_s >= MIN_AGE_S and last_at - failed_at <= age_s / 2
 
     def _last_failed_at(self, job_id: str) -> float:
         return max((one.failed_at or 0.0 for one in self._snapshot.failed_tasks if one.job_id == job_id), default=0.0)
 
-    def waiting_callers(self, task: FailedTask) -> tuple[Key, ...]:
-        """The waits of the task's caller, else of the processes that hold its result; none if one of them runs."""
+    def _waiting_callers(self, task: FailedTask) -> list[Vertex]:
+        """The task's caller, else the executions of the processes that hold its result; none if one of them runs."""
         callers = self._callers(task) or self._holders(task)
-        if not callers or not all(map(self._waits_elsewhere, callers)):
-            return ()
-        return tuple(vertex.key for vertex in callers[:MAX_WAITS])
+        return callers if all(map(self._waits_elsewhere, callers)) else []
 
     def _callers(self, task: FailedTask) -> list[Vertex]:
         """The execution that called the task."""

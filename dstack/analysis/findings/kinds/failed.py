@@ -23,8 +23,7 @@ VERDICT: Verdict = "blocked"
 def find(reduced: ReducedGraph, others: Sequence[Draft]) -> Iterator[Draft]:
     """One draft for similar failures in jobs that stand still, or that are stuck by the ``others``."""
     stuck = {job for draft in others if not draft.is_open or draft.kind == "stalled" for job in draft.jobs}
-    unfetched = UnfetchedFailures(reduced, stuck)
-    found = {task.task_id: waits for task in unfetched.tasks() if (waits := unfetched.waiting_callers(task))}
+    found = UnfetchedFailures(reduced, stuck).waits_by_task()
     failures = (one for one in Failures(reduced).held() if one.task_id in found)
     for failure in list(folded(failures))[:SHOWN]:
         yield Draft(reduced, KIND, found[failure.task_id or ""], is_open=True, failure=failure)

@@ -1,7 +1,7 @@
 """Tasks that failed and actors that died, as possible causes of the waits that may depend on them.
 
-A failure is no finding of its own: healthy programs handle exceptions and release actors. It may be the cause of a
-wait: a call that raised, and whose result is never fetched, does not enter the collective that others wait in.
+Healthy programs handle exceptions and release actors, so a failure changes no verdict. It may be the cause of a wait: a
+call that raised, and whose result is never fetched, does not enter the collective that others wait in.
 """
 
 from __future__ import annotations
