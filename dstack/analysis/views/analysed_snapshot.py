@@ -10,6 +10,7 @@ from dstack.analysis.evidence.confirmation import merged
 from dstack.analysis.history.task_index import HistoryIndex
 from dstack.analysis.index.sample_index import SampleIndex
 from dstack.analysis.views.thread_pages import Stacks
+from dstack.analysis.views.timeline import Timeline
 from dstack.diagnosis import Diagnosis
 from dstack.model import Sample, Snapshot
 
@@ -49,3 +50,8 @@ class AnalysedSnapshot:
     def stacks(self) -> Stacks:
         """All stacks of the merged sample."""
         return Stacks(self.merged_index, self.diagnosis.vertices)
+
+    @cached_property
+    def timeline(self) -> Timeline | None:
+        """The timeline of its tasks, None if it has no history."""
+        return Timeline.of(self.history, self.diagnosis.vertices) if self.history else None

@@ -1,0 +1,115 @@
+"""The phases of an attempt as slices of time, and lanes in which slices do not overlap."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from heapq import heappop, heappush
+from typing import Literal
+
+from dstack.analysis.history.task_index import Attempt
+
+Phase = Literal["arguments", "resources", "sent", "queue", "running"]
+"""What an attempt waits for, in this order, or that it runs.
+
+Its arguments; resources, or for an actor call its actor; its way to the worker; the queue of its actor.
+"""
+NOTICED_LATE_S = 0.05
+"""Calls of an actor that overlap by no more count as one after the other: see :func:`trimmed`."""
+PHASES: tuple[Phase, ...] = ("arguments", "resources", "sent", "queue", "running")
+
+
+@dataclass(frozen=True, slots=True)
+class Slice:
+    """One phase of an attempt, in Unix seconds by one clock; an open one had not ended when the history was read."""
+
+    attempt: Attempt
+    phase: Phase
+    began_at: float
+    ended_at: float
+    is_open: bool = False
+
+    @property
+    def duration_s(self) -> float:
+        """How long it lasts, at least so far."""
+        return self.ended_at - self.began_at
+
+
+def slices_of(attempt: Attempt, asked_at: float) -> Iterator[Slice]:
+    """All phases of an attempt whose beginning is known, in order and without gaps.
+
+    A phase lasts until the next one that is known. Clocks that disagree may give a phase an end before its beginning:
+    it then has no length, and begins where the one before it ends.
+    """
+    phases = _beginnings(attempt)
+    is_open = attempt.ended_at is None
+    last_end = asked_at if attempt.ended_at is None else attempt.ended_at
+    if not phases:
+        return
+    at = phases[0][1]
+    for number, (phase, _) in enumerate(phases):
+        is_last = number == len(phases) - 1
+        end = max(at, last_end if is_last else phases[number + 1][1])
+        yield Slice(attempt, phase, at, end, is_last and is_open)
+        at = end
+
+
+def running_slice(attempt: Attempt, asked_at: float) -> Slice | None:
+    """The phase in which it runs, None if it has not begun to."""
+    if attempt.started_at is None:
+        return None
+    before = (attempt.submitted_at, attempt.ready_at, attempt.sent_at, attempt.arrived_at, attempt.started_at)
+    began = max(time for time in before if time is not None)
+    end = asked_at if attempt.ended_at is None else attempt.ended_at
+    return Slice(attempt, "running", began, max(began, end), attempt.ended_at is None)
+
+
+def trimmed(slices: Sequence[Slice]) -> list[Slice]:
+    """Slices of a process that runs one task at a time, by their beginning: each ends when the next begins.
+
+    The end of a task is when its caller noticed it, usually 1 ms later than the worker began the next one.
+    """
+    ordered = sorted(slices, key=_times)
+    ends = [*(one.began_at for one in ordered[1:]), float("inf")]
+    return [
+        replace(one, ended_at=end, is_open=False) if one.ended_at > end else one
+        for one, end in zip(ordered, ends, strict=True)
+    ]
+
+
+def overlap_s(slices: Sequence[Slice]) -> float:
+    """The longest time for which a slice overlaps an earlier one; the slices are in the order of their beginning."""
+    longest, end = 0.0, float("-inf")
+    for one in slices:
+        longest = max(longest, min(end, one.ended_at) - one.began_at)
+        end = max(end, one.ended_at)
+    return longest
+
+
+def in_lanes(slices: Iterable[Slice]) -> list[list[Slice]]:
+    """Slices in as few lanes as possible, so that no two in a lane overlap; the longest free lane is used first."""
+    lanes: list[list[Slice]] = []
+    free_at: list[tuple[float, int]] = []
+    for one in sorted(slices, key=_times):
+        if free_at and free_at[0][0] <= one.began_at:
+            _, number = heappop(free_at)
+        else:
+            number = len(lanes)
+            lanes.append([])
+        lanes[number].append(one)
+        heappush(free_at, (one.ended_at, number))
+    return lanes
+
+
+def most_at_once(slices: Sequence[Slice]) -> int:
+    """The most slices that overlap at one time."""
+    return len(in_lanes(slices))
+
+
+def _beginnings(attempt: Attempt) -> list[tuple[Phase, float]]:
+    times = (attempt.submitted_at, attempt.ready_at, attempt.sent_at, attempt.arrived_at, attempt.started_at)
+    return [(phase, time) for phase, time in zip(PHASES, times, strict=True) if time is not None]
+
+
+def _times(one: Slice) -> tuple[float, float]:
+    return one.began_at, one.ended_at
