@@ -150,9 +150,9 @@ class Timeline:
             return self._index.drivers.get(task.job_id) or f"driver of job {task.job_id}"
         if task.worker_id:
             return task.worker_id
-        actor = self._index.actors.get(task.actor_id or ")
+        actor = self._index.actors.get(task.actor_id or "")
         if attempt.state == "pending" and actor is not None and actor.worker_id in self._index.workers:
-            return actor.worker_id or "
+            return actor.worker_id or ""
         return f"{NOT_STARTED}: {task.name}"
 
     def _track(self, key: str, attempts: Sequence[Attempt]) -> Track:
@@ -184,15 +184,15 @@ class Timeline:
 
     def _title(self, worker: Worker | None, attempts: Sequence[Attempt], actor_id: str | None, pid: int | None) -> str:
         """``actor Trainer "left", rank 3, pid 7``; ``driver train.py, pid 8``; ``worker, pid 9``."""
-        ranks = self._index.ranks(worker.worker_id).in_words if worker else "
-        parts = (self._name(worker, attempts, actor_id), ranks, f"pid {pid}" if pid else ")
+        ranks = self._index.ranks(worker.worker_id).in_words if worker else ""
+        parts = (self._name(worker, attempts, actor_id), ranks, f"pid {pid}" if pid else "")
         return ", ".join(part for part in parts if part)
 
     def _name(self, worker: Worker | None, attempts: Sequence[Attempt], actor_id: str | None) -> str:
         if actor_id:
             known = self._index.actors.get(actor_id)
             calls = (a.task.name for a in attempts if a.task.actor_id == actor_id)
-            return names.actor(known) if known else names.actor_in_words(next(calls).partition(".")[0], ", actor_id)
+            return names.actor(known) if known else names.actor_in_words(next(calls).partition(".")[0], "", actor_id)
         if worker:
             return names.worker(self._index, worker)
         first = attempts[0].task
@@ -203,7 +203,7 @@ class Timeline:
 
     def node_title(self, node_id: str | None) -> str:
         """``node 10.0.0.1``, or with the beginning of its id if it is not listed."""
-        node = self._index.nodes.get(node_id or ")
+        node = self._index.nodes.get(node_id or "")
         return names.node(node) if node else f"node {names.short(node_id)}" if node_id else "node unknown"
 
     def _order(self, track: Track) -> tuple[bool, int, bool, float, str]:
@@ -240,10 +240,10 @@ class Timeline:
         for vertex in self._vertices.values():
             if vertex.wait is None or not vertex.is_counted:
                 continue
-            attempt = self.history.latest.get(vertex.task_id or ")
+            attempt = self.history.latest.get(vertex.task_id or "")
             key = vertex.worker_id or (self._place(attempt) if attempt else None)
             if key in self.track_by_key:
-                yield Mark(key or ", at, vertex, attempt, self._sentence)
+                yield Mark(key or "", at, vertex, attempt, self._sentence)
 
     def _sentence(self, vertex: Vertex) -> str:
         return sentence(self._index, self._vertices, vertex).text
