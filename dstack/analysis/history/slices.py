@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from heapq import heappop, heappush
+from itertools import pairwise
 from typing import Literal
 
 from dstack.analysis.history.task_index import Attempt
@@ -70,12 +71,11 @@ def trimmed(slices: Sequence[Slice]) -> list[Slice]:
 
     The end of a task is when its caller noticed it, usually 1 ms later than the worker began the next one.
     """
-    ordered = sorted(slices, key=_times)
-    ends = [*(one.began_at for one in ordered[1:]), float("inf")]
-    return [
-        replace(one, ended_at=end, is_open=False) if one.ended_at > end else one
-        for one, end in zip(ordered, ends, strict=True)
-    ]
+    found = sorted(slices, key=_times)
+    for number, (one, following) in enumerate(pairwise(found)):
+        if one.ended_at > following.began_at:
+            found[number] = replace(one, ended_at=following.began_at, is_open=False)
+    return found
 
 
 def overlap_s(slices: Sequence[Slice]) -> float:
@@ -100,11 +100,6 @@ def in_lanes(slices: Iterable[Slice]) -> list[list[Slice]]:
         lanes[number].append(one)
         heappush(free_at, (one.ended_at, number))
     return lanes
-
-
-def most_at_once(slices: Sequence[Slice]) -> int:
-    """The most slices that overlap at one time."""
-    return len(in_lanes(slices))
 
 
 def _beginnings(attempt: Attempt) -> list[tuple[Phase, float]]:
