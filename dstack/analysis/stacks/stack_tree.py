@@ -110,7 +110,7 @@ def merge(
     if by is None:
         tree = sorted(chosen, key=lambda execution: (execution.path, *_order(execution)))
         return StackBranch(tree, 0, len(tree), 0)
-    named = [(_group_of(execution, by), execution) for execution in chosen]
+    named = [(group_of(execution, by), execution) for execution in chosen]
     groups = {name: PathStep(name) for name, _ in named}
     grouped = (replace(execution, path=(groups[name], *execution.path)) for name, execution in named)
     tree = sorted(grouped, key=lambda one: (_by_number(one.path[0].name), one.path, *_order(one)))
@@ -123,7 +123,7 @@ def _order(execution: Execution) -> tuple[int, str]:
     return -1 if rank is None else rank, str(execution.key)
 
 
-def _group_of(execution: Execution, by: Grouping) -> str:
+def group_of(execution: Execution, by: Grouping) -> str:
     """The name of its group, as ``actor Trainer``, ``tp 1`` or ``no tp``."""
     if isinstance(by, ByRanks):
         return execution.ranks.words(by.name) or f"no {by.name}"
