@@ -22,13 +22,13 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 import dstack.probes.node
 from dstack.child import Messages, outlive_parent, send
+from dstack.document_file import to_json
 from dstack.probes.node import wire
 from dstack.probes.node.probe import NodeProbe
 from dstack.probes.node.pyspy.runner import find_pyspy
 from dstack.probes.node_access.answers import MALFORMED, NodeFailure
 from dstack.probes.node_access.driver_messages import Request
 from dstack.probes.ray_state.control_plane import PROBE_NAMESPACE
-from dstack.snapshot_file import to_json
 
 END_GRACE_S = 0.8
 """How long an orderly end may take after standard input has closed."""
