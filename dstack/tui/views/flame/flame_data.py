@@ -14,7 +14,7 @@ from dstack.analysis.stacks.weighted_tree import WeightedTree
 from dstack.analysis.views.analysed_snapshot import AnalysedSnapshot
 from dstack.recording import Recording
 from dstack.tui.source import NO_SNAPSHOT, NumberedSnapshot, OpenedRecording
-from dstack.tui.views.flame.drawing import Drawing, NoDrawing
+from dstack.tui.views.flame.drawing import Drawing, NoDrawing, share
 from dstack.tui.views.flame.weighted_drawing import WeightedDrawing
 from dstack.words import duration, plural
 
@@ -22,6 +22,8 @@ DataName = Literal["stacks", "task time", "recording"]
 RECORDED_GROUPINGS: tuple[Grouping | None, ...] = ("node", "kind", ByRanks("rank"), "job", None)
 LENGTHS_S: tuple[float, ...] = (600, 60, 10, 1)
 """The lengths of intervals, besides all of the history and a half of it."""
+FEW_TAKEN = 0.95
+"""A recording with a smaller part of its samples says so."""
 NO_HISTORY = "This snapshot has no history of tasks. Take one with: dstack snapshot -o FILE"
 READING = "Reading the history of tasks …"
 
@@ -89,8 +91,9 @@ def _comparison(selection: Selection, now: WeightedStacks, before: WeightedStack
     """What the widths and the changes are."""
     shares = "of each group" if selection.grouping else "of all"
     width = "before" if selection.by_baseline else "now"
-    counts = "" if now.unit == "microseconds" else f" ({before.weight:,} and {now.weight:,} {now.unit})"
-    return [f"Width: {width}", f"+ - = by share {shares}{counts}", _grouped(selection)]
+    counts = [] if now.unit == "microseconds" else [f"{now.weight:,} and {before.weight:,} {now.unit}"]
+    grouped = [_grouped(selection)] if selection.grouping else []
+    return [f"Width: {width}", f"+ - = by share {shares}", *counts, *grouped]
 
 
 def _grouped(selection: Selection) -> str:
@@ -114,7 +117,15 @@ def _recording(selection: Selection) -> Drawing:
         head += [*_comparison(selection, *stacks), "functions without lines"]
     else:
         head += [plural(stacks[0].weight, "sample"), _grouped(selection)]
-    return _compared(selection, stacks, head)
+    return _compared(selection, stacks, [*head, *_not_recorded(opened)])
+
+
+def _not_recorded(opened: Sequence[OpenedRecording]) -> list[str]:
+    """What the recordings do not have."""
+    taken, wanted = (sum(getattr(one.recording.coverage, name) for one in opened) for name in ("taken", "wanted"))
+    failures = sum(len(one.recording.failures) for one in opened)
+    parts = [f"{share(taken, wanted)} of the wanted samples taken"] if taken < FEW_TAKEN * wanted else []
+    return parts + ([plural(failures, "failure")] if failures else [])
 
 
 def _stacks_of(recording: Recording, selection: Selection) -> WeightedStacks:
@@ -140,21 +151,23 @@ def _task_time(selection: Selection, analysed: AnalysedSnapshot) -> Drawing:
     runs = [time.runs(one, selection.grouping) for one in intervals]
     head = [f"Task time: {interval_in_words(time, interval)}"]
     if selection.is_compared:
-        head[0] += f" compared with the {_length(interval)} before"
+        head[0] += f", compared with the {_length(interval)} before"
         head += _comparison(selection, *stacks)
     else:
         head.append(_grouped(selection))
     tree = WeightedTree(stacks[0], stacks[1] if selection.is_compared else None, by_baseline=selection.by_baseline)
-    head += _left_out(time, analysed)
+    head += _left_out(selection, time, interval, analysed)
     return WeightedDrawing(
         tree, tuple(head), "No task ran in this interval. p and [ ] select another.", runs[0], runs[-1]
     )
 
 
-def _left_out(time: TaskTime, analysed: AnalysedSnapshot) -> list[str]:
+def _left_out(selection: Selection, time: TaskTime, interval: Interval, analysed: AnalysedSnapshot) -> list[str]:
     """What the history does not have."""
     history = analysed.snapshot.history
     parts = []
+    if selection.is_compared and interval.moved(-1).began_us < time.whole.began_us:
+        parts.append("the history begins later than the interval before")
     if history and (missing := history.left_out + history.dropped):
         parts.append(f"{plural(missing, 'older attempt')} not in the history")
     if time.without_times:
@@ -178,12 +191,12 @@ def interval_of(time: TaskTime, length_s: float | None, moves: int) -> Interval:
 
 
 def interval_in_words(time: TaskTime, interval: Interval) -> str:
-    """``all 44 s``, ``the last 10 s``, ``10 s, which ended 20 s before the snapshot``."""
+    """``all 44 s``, ``last 10 s``, ``10 s, ended 20 s before the snapshot``."""
     ended_us = time.whole.ended_us - interval.ended_us
     if interval == time.whole:
         return f"all {_length(interval)}"
     if not ended_us:
-        return f"the last {_length(interval)}"
+        return f"last {_length(interval)}"
     return f"{_length(interval)}, ended {duration(ended_us / 1_000_000)} before the snapshot"
 
 

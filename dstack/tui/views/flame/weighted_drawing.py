@@ -111,8 +111,9 @@ def amount_in_words(weight: int, unit: Unit, *, in_unit: bool = False) -> str:
 
 
 def runs_in_words(runs: Runs) -> str:
-    """``28 attempts ran for 41 s together, 5 of them failed, 1 has not ended``."""
-    parts = [f"{plural(runs.attempts, 'attempt')} ran for {short_duration(runs.run_us / 1_000_000)} together"]
+    """``28 attempts ran for 41 s together, 5 failed, 1 not ended``."""
+    together = " together" if runs.attempts > 1 else ""
+    parts = [f"{plural(runs.attempts, 'attempt')} ran for {short_duration(runs.run_us / 1_000_000)}{together}"]
     if runs.failed:
         parts.append(f"{runs.failed:,} failed")
     if runs.running:
