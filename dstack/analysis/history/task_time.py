@@ -53,6 +53,10 @@ class Interval:
         """How much of a span is in it."""
         return max(0, min(span[1], self.ended_us) - max(span[0], self.began_us))
 
+    def contains(self, span: Span) -> bool:
+        """Whether a whole span is in it, which may have no length."""
+        return self.began_us <= span[0] and span[1] <= self.ended_us
+
 
 @dataclass(slots=True)
 class Runs:
@@ -107,9 +111,10 @@ class TaskTime:
         within = interval or self.whole
         found: dict[Path, Runs] = {}
         for call in self._calls:
-            if call.span[0] <= within.ended_us and call.span[1] >= within.began_us:
+            run_us = within.part_us(call.span)
+            if run_us or within.contains(call.span):
                 path = (*map(PathStep, self._groups(call.attempt, by)), *call.path)
-                _count(found.setdefault(path, Runs()), call.attempt, within.part_us(call.span))
+                _count(found.setdefault(path, Runs()), call.attempt, run_us)
         return found
 
     # Groups and names

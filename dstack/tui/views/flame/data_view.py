@@ -14,7 +14,7 @@ from dstack.analysis.stacks.icicle import Measure
 from dstack.analysis.stacks.stack_tree import Grouping
 from dstack.analysis.views.analysed_snapshot import AnalysedSnapshot
 from dstack.errors import as_dstack_error
-from dstack.tui.source import NumberedSnapshot
+from dstack.tui.source import NO_SNAPSHOT, NumberedSnapshot
 from dstack.tui.views.base import GroupedView
 from dstack.tui.views.flame.drawing import Drawing, NoDrawing
 from dstack.tui.views.flame.flame_data import (
@@ -135,16 +135,25 @@ class FlameDataView(GroupedView):
     def _draw_anew(self) -> None:
         """Draw the selection: stacks at once, all else when it is computed."""
         before, self._selection = self._selection, self._selected()
-        if self.data == "stacks" and not self.is_compared:
-            if self.analysed is not None:
-                self.use(StacksDrawing(self.analysed.stacks, self.grouping, self.measure, self.is_whole))
-            return
-        if self.data == "task time" and self.analysed is not None and self.analysed.history is None:
-            self.use(NoDrawing(self._why_no_history()))
+        at_once = self._at_once()
+        if at_once is not None:
+            self.use(at_once)
             return
         if before is None or before.data != self.data or isinstance(self.drawing, NoDrawing):
             self.use(NoDrawing(COMPUTING))
         self._compute(self._selection)
+
+    def _at_once(self) -> Drawing | None:
+        """The drawing if it takes no time, or why there is none."""
+        if self.data == "recording":
+            return None
+        if self.analysed is None:
+            return NoDrawing(NO_SNAPSHOT if self.host.recordings else "")
+        if self.data == "stacks" and not self.is_compared:
+            return StacksDrawing(self.analysed.stacks, self.grouping, self.measure, self.is_whole)
+        if self.data == "task time" and self.analysed.history is None:
+            return NoDrawing(self._why_no_history())
+        return None
 
     def _why_no_history(self) -> str:
         """Request the history once, and say that it is being read, or that there is none."""

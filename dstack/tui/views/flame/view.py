@@ -99,7 +99,9 @@ class FlameView(FlameDataView):
         self._chart.empty = drawing.empty
         self._chart.show(self.icicle, drawing.label, set(self._found()), drawing.tone)
         self._show_figures(self._chart.cell)
-        self.query_one("#head", Static).update(self._head())
+        head = self.query_one("#head", Static)
+        head.update(self._head())
+        head.set_class(self.is_compared, "compared")
 
     @property
     def _chart(self) -> Chart:

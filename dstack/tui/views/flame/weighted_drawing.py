@@ -56,7 +56,7 @@ class WeightedDrawing:
         name = cell.label if cell.is_folded else f"{short(cell.label)} {self._amount(cell.weight)}"
         if not self.is_compared:
             return longer(name, share(cell.weight, self.weights.of(self.root)), cell)
-        return longer(f"{MARKS[shares.change]} {name}", _points(shares), cell)
+        return longer(f"{MARKS[shares.change]} {name}", _points(shares) if shares.points else "", cell)
 
     def figures(self, cell: Cell[WeightedBranch], shown: int) -> Iterator[Text]:
         """Full name; share of all, of what is shown and what ends here; the change; the attempts of a task."""
