@@ -11,6 +11,7 @@ import click
 
 from dstack.cli.monitoring import tui, watch
 from dstack.cli.output import discard_unprintable_output, end_at_once
+from dstack.cli.recording import record
 from dstack.cli.snapshots import check, demo, show, snapshot
 from dstack.errors import DstackError, as_dstack_error
 from dstack.signals import end
@@ -71,5 +72,5 @@ def main(verbose: bool) -> None:
         os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # otherwise it writes to stderr about each peer that has ended
 
 
-for command in (check, demo, show, snapshot, tui, watch):
+for command in (check, demo, record, show, snapshot, tui, watch):
     main.add_command(command)

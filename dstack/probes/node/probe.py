@@ -83,8 +83,9 @@ class NodeProbe:
         targets = [target for target in targets if target["pid"] != self._own_pid]
         families = Families()
         processes = [Process(target, families) for target in targets]
-        self._identified(processes, PortOwners())
-        return self._sampler.round(processes, options)
+        found = self._sampler.round(self._identified(processes, PortOwners()), options)
+        found["failures"] = [failure for process in processes for failure in failures_of(process, process.problems)]
+        return found
 
     def _identified(self, processes: Sequence[Process], owners: PortOwners) -> list[Process]:
         """The processes that exist and are the expected ones."""

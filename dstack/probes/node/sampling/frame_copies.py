@@ -17,8 +17,12 @@ from dstack.probes.node.cpython.memory import IN_PAGE, PAGE, PAGE_START, USER_EN
 MAX_PAGES = 256
 """The most pages of one thread: frames that lie further out are left out."""
 MAX_STEPS = 20_000
-ATTEMPTS = 64
+MAX_COPIES = 100
 """The most copies for one reading: each may show that frames lie on further pages."""
+PAGES_AROUND = 4
+"""The most pages that one missing address adds."""
+ATTEMPTS = 4
+"""The most complete copies for one reading."""
 KEPT_PAGES = 16
 """Pages of earlier stacks that are copied again, as the thread may call as deeply again."""
 
@@ -51,14 +55,16 @@ class ThreadFrames:
         self._head = frame_head(layout)
         self._base = _pages_of((self._id_at, state + self._path[0]), 8)
         self._pages = sorted(self._base)
+        self._not_mapped: set[int] = set()
 
     def read(self, memory: ProcessMemory) -> FrameReading | None:
-        """Its frames, None if the copies have nothing in common.
+        """Its frames, None if they changed during each of several copies.
 
         Raises :class:`Unreadable` if the thread has ended, or its memory cannot be read.
         """
-        self._not_mapped: set[int] = set()
-        for _ in range(ATTEMPTS):
+        self._not_mapped.clear()
+        changed = 0
+        for _ in range(MAX_COPIES):
             try:
                 copies = memory.copies(self._pages, 2)
             except NotMapped as error:
@@ -67,10 +73,18 @@ class ThreadFrames:
             walks = [_Walk(pages, self._head.size) for pages in copies]
             for walk in walks:
                 self._follow(walk)
-            if not self._extend(walks):
+            if self._extend(walks):
+                continue
+            reading = None if self._is_astray(walks) else _agreed(*walks)
+            changed += 1
+            if reading is not None or changed == ATTEMPTS:
                 self._remember(walks)
-                return _agreed(*walks)
+                return reading
         return None
+
+    def _is_astray(self, walks: Iterable[_Walk]) -> bool:
+        """Whether a walk has left what are frames, although there would be room for further pages."""
+        return len(self._pages) + PAGES_AROUND < MAX_PAGES and any(walk.missing for walk in walks)
 
     def _follow(self, walk: _Walk) -> None:
         """Walk from the thread state to the outermost frame, as far as its pages are there."""

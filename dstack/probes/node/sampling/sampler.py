@@ -25,7 +25,6 @@ from dstack.probes.node.pyspy.recorder import PySpyRecorder
 from dstack.probes.node.pyspy.runner import PySpy
 from dstack.probes.node.reading import Problem
 from dstack.probes.node.sampling.process_sampler import ProcessSampler
-from dstack.probes.node.serialiser import failures_of
 from dstack.probes.node.stacks.table import StackTable
 from dstack.probes.node.threads import Position
 from dstack.probes.node.wire import RecordedRound, RecordOptions, SampledProcessData
@@ -141,7 +140,6 @@ class Sampler:
             if sampler := self._samplers.get(process.pid):
                 answer.add(process, sampler.samples, sampler.names, sampler.rank)
         self._end_pyspy(by_pyspy, options, answer)
-        answer.round["failures"] = [one for process in processes for one in failures_of(process, process.problems)]
         used_s, took_s = time.thread_time() - cpu, time.monotonic() - began
         answer.round["cpu_s"], answer.round["seconds"] = used_s, took_s
         answer.round["rate_hz"] = options["rate_hz"] / self._stride
