@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 
 from dstack.analysis.history.chains import Chain, Chains
+from dstack.analysis.history.pipelines import Pipeline, pipelines_of
 from dstack.analysis.history.slices import NOTICED_LATE_S, Slice, in_lanes, overlap_s, running_slice, slices_of, trimmed
 from dstack.analysis.history.task_index import Attempt, HistoryIndex
 from dstack.analysis.naming import names
@@ -148,12 +149,32 @@ class Timeline:
         task = attempt.task
         if task.kind == "DRIVER_TASK":
             return self._index.drivers.get(task.job_id) or f"driver of job {task.job_id}"
-        if task.worker_id:
-            return task.worker_id
+        if worker_id := task.worker_id or self._worker_of_creation(attempt):
+            return worker_id
         actor = self._index.actors.get(task.actor_id or "")
         if attempt.state == "pending" and actor is not None and actor.worker_id in self._index.workers:
             return actor.worker_id or ""
         return f"{NOT_STARTED}: {task.name}"
+
+    def _worker_of_creation(self, attempt: Attempt) -> str | None:
+        """The worker that ran the constructor of an actor: that of its next call, as the GCS does not tell."""
+        if attempt.task.kind != "ACTOR_CREATION_TASK" or attempt.started_at is None:
+            return None
+        calls = self._calls_of_actors.get(attempt.task.actor_id or "", ())
+        later = (call for call in calls if (call.started_at or 0.0) >= (attempt.started_at or 0.0))
+        if call := next(later, None):
+            return call.task.worker_id
+        actor = self._index.actors.get(attempt.task.actor_id or "")
+        return actor.worker_id if actor and not calls else None
+
+    @cached_property
+    def _calls_of_actors(self) -> Mapping[str, Sequence[Attempt]]:
+        """By actor: its calls that have started, oldest first."""
+        found: dict[str, list[Attempt]] = defaultdict(list)
+        for attempt in self.history.attempts:
+            if attempt.task.kind == "ACTOR_TASK" and attempt.task.worker_id and attempt.started_at is not None:
+                found[attempt.task.actor_id or ""].append(attempt)
+        return {actor_id: sorted(calls, key=lambda call: call.started_at or 0.0) for actor_id, calls in found.items()}
 
     def _track(self, key: str, attempts: Sequence[Attempt]) -> Track:
         worker = self._index.workers.get(key)
@@ -227,6 +248,11 @@ class Timeline:
     def chain_of(self, attempt: Attempt) -> Chain | None:
         """The chain that an attempt belongs to, None if it is linked to no other."""
         return self.linked.chain_of(attempt)
+
+    @cached_property
+    def pipelines(self) -> Sequence[Pipeline]:
+        """The functions whose calls form chains, with the step that limits each of these pipelines."""
+        return pipelines_of(self.chains, (one for track in self.tracks for one in track.slices))
 
     # Marks
 
