@@ -116,6 +116,16 @@ class RowTrack:
         """How many of its attempts have the same label."""
         return Counter(self.labels)
 
+    def find(self, attempt: Attempt) -> tuple[str, float] | None:
+        """The key of the row that draws an attempt, and when it begins there; None if it is not in this track."""
+        if not any(one is attempt for one in self.attempts):
+            return None
+        for number, lane in enumerate(self.lanes):
+            for one, began_at in zip(lane.bars.attempts, lane.bars.begins, strict=True):
+                if one is attempt:
+                    return f"{self.key}/{number}", began_at
+        return f"{self.key}/waiting", attempt.began_at
+
     def rows(self, *, is_open: bool, wanted: Callable[[Bars], bytes] | None) -> Iterator[TimelineRow]:
         """Its rows: one if it is folded."""
         rows = list(self._rows(wanted))
@@ -127,13 +137,13 @@ class RowTrack:
     def _rows(self, wanted: Callable[[Bars], bytes] | None) -> Iterator[TimelineRow]:
         """Without its title, marks and fold in the first one."""
         if self.running is not None:
-            yield TimelineRow(f"{self.key}/running", "", 1, many=self.running, wanted=wanted)
+            yield TimelineRow(f"{self.key}/running", "", 1, fold=self.key, many=self.running, wanted=wanted)
         for number, lane in enumerate(self.lanes):
-            yield TimelineRow(f"{self.key}/{number}", f"lane {number + 1}", 2, lane=lane, wanted=wanted)
+            yield TimelineRow(f"{self.key}/{number}", f"lane {number + 1}", 2, self.key, lane=lane, wanted=wanted)
         if self.lanes_left_out:
             left_out = f"{plural(self.lanes_left_out, 'more lane')} left out"
-            yield TimelineRow(f"{self.key}/more", left_out, 2)
-        yield TimelineRow(f"{self.key}/waiting", "waiting", 2, queued=self, wanted=wanted)
+            yield TimelineRow(f"{self.key}/more", left_out, 2, self.key)
+        yield TimelineRow(f"{self.key}/waiting", "waiting", 2, self.key, queued=self, wanted=wanted)
 
 
 class TimelineRows:
@@ -171,6 +181,24 @@ class TimelineRows:
             for key, name, state, error_type, error in self._labels
         ]
 
+    def failures(self, search: Search | None = None) -> list[Attempt]:
+        """The failed attempts, by the time of their end; those that match a search."""
+        if search is None:
+            return self._failures
+        return [attempt for attempt in self._failures if search.has(attempt)]
+
+    @cached_property
+    def _failures(self) -> list[Attempt]:
+        failed = (one for track in self.tracks for one in track.attempts if one.state == "failed")
+        return sorted(failed, key=lambda attempt: attempt.ended_at or attempt.began_at)
+
+    def find(self, attempt: Attempt) -> tuple[RowTrack, str, float] | None:
+        """The track of an attempt, the key of the row that draws it, and when that begins."""
+        for track in self.tracks:
+            if (found := track.find(attempt)) is not None:
+                return (track, *found)
+        return None
+
     # Tracks
 
     def _tracks(self) -> Iterator[RowTrack]:
@@ -200,6 +228,10 @@ class TimelineRows:
         if chain is None:
             return NO_CHAIN, "in no chain", "in no chain"
         return f"chain {chain.number}", "chains", f"chain {chain.number}"
+
+    def label_of(self, attempt: Attempt) -> int:
+        """The number of the text by which an attempt is found."""
+        return self._label(self.timeline.track_of(attempt).key, attempt)
 
     def _label(self, track: str, attempt: Attempt) -> int:
         task = attempt.task
@@ -298,6 +330,12 @@ class Search:
             return sum(id(attempt) in self._found for attempt in track.attempts)
         return sum(count for label, count in track.counts.items() if self._matching[label])
 
+    def has(self, attempt: Attempt) -> bool:
+        """Whether an attempt matches."""
+        if self._found is not None:
+            return id(attempt) in self._found
+        return bool(self._matching[self._rows.label_of(attempt)])
+
     def wanted(self, track: RowTrack) -> Callable[[Bars], bytes] | None:
         """Which bars match; None if all of the track do."""
         return None if self.count(track) == len(track.attempts) else self.matches
@@ -312,4 +350,3 @@ class Search:
 
 SHORTEST_ID = 6
 HEX_DIGITS = frozenset("0123456789abcdef")
-

@@ -70,9 +70,10 @@ class Gantt(ScrollView, can_focus=True):
 
     @dataclass
     class Chosen(Message):
-        """Enter was pressed on a row, or it was clicked again."""
+        """Enter was pressed on a row, or a bar was clicked twice; ``is_fold`` if the title of a row was clicked."""
 
         row: TimelineRow
+        is_fold: bool = False
 
     def __init__(self, *, id: str | None = None) -> None:
         super().__init__(id=id)
@@ -132,6 +133,11 @@ class Gantt(ScrollView, can_focus=True):
     def row(self) -> TimelineRow | None:
         """The row under the cursor."""
         return self.rows[self._cursor] if self._cursor < len(self.rows) else None
+
+    @property
+    def at(self) -> float:
+        """The time of the cursor."""
+        return self._at
 
     @property
     def is_whole(self) -> bool:
@@ -274,7 +280,9 @@ class Gantt(ScrollView, can_focus=True):
         column = event.x - self.left
         is_title = column < 0
         self.select(index, self._at if is_title else window.edge(column) + window.cell_s / 2)
-        if event.chain == 2 or (is_title and self.rows[index].is_open is not None):
+        if is_title and self.rows[index].is_open is not None:
+            self.post_message(self.Chosen(self.rows[index], is_fold=True))
+        elif event.chain == 2:
             self.action_choose()
 
     def on_mouse_scroll_up(self, event: events.MouseScrollUp) -> None:
@@ -303,7 +311,9 @@ class Gantt(ScrollView, can_focus=True):
         index, width = y + self.scroll_offset.y, self.size.width
         if index >= len(self.rows):
             text = self.empty if not self.rows and y == 0 else ""
-            return Strip([Segment(f" {text}", self.rich_style + Style(dim=True))]).adjust_cell_length(width, self.rich_style)
+            return Strip([Segment(f" {text}", self.rich_style + Style(dim=True))]).adjust_cell_length(
+                width, self.rich_style
+            )
         row = self.rows[index]
         is_cursor = index == self._cursor
         title = self._style("title" if row.depth else "heading")

@@ -21,7 +21,7 @@ from dstack.analysis.views.timeline_bars import (
     Bars,
 )
 from dstack.analysis.views.timeline_rows import TimelineRow
-from dstack.tui.widgets.gantt_cells import EIGHTHS, Cell, Window, cells_of, heights_of, runs_of
+from dstack.tui.widgets.gantt_cells import EIGHTHS, NEARLY_FULL, Cell, Window, cells_of, heights_of, runs_of
 from dstack.visible import visible
 
 CHAIN_COLOURS = 6
@@ -45,6 +45,9 @@ LETTERS = {kind: NAMES[kind][0] for kind in WAIT_GLYPHS}
 FAILED_GLYPH, RUNNING_GLYPH, MARK_GLYPH = "✖", "▶", "◆"
 LEGIBLE = 4
 """A bar with fewer full cells shows no name."""
+PAIR = 2
+BORDER = "│"
+"""The end of a bar and the beginning of the next, without a gap."""
 INDENT = 2
 CUT = "…"
 DENSE = 2
@@ -114,9 +117,8 @@ class RowDrawing:
 
 def title_of(row: TimelineRow, width: int) -> str:
     """The title with its fold mark and indentation, in so many columns."""
-    mark = "" if row.is_open is None else "▾ " if row.is_open else "▸ "
-    indent = " " * (INDENT * max(0, row.depth - 1) + (0 if mark else INDENT))
-    text = f"{indent}{mark}{visible(row.title)}"
+    mark = "  " if row.is_open is None else "▾ " if row.is_open else "▸ "
+    text = f"{' ' * (INDENT * row.depth)}{mark}{visible(row.title)}"
     if cell_len(text) >= width:
         text = set_cell_size(text, width - 2) + CUT
     return set_cell_size(text, width)
@@ -170,6 +172,8 @@ def _bar_glyph(cell: Cell, style: str) -> Glyph:
     """A cell of bars: full, partly filled at its left or right, or shaded if there are several."""
     if cell.kind == FAILED and (cell.count > 1 or not cell.is_full):
         return Glyph(FAILED_GLYPH, style)
+    if cell.count == PAIR and cell.filled >= NEARLY_FULL:
+        return Glyph(BORDER, style, is_behind=True)
     if cell.count > 1:
         return Glyph(cell.shade, style)
     if cell.is_full or cell.eighths == 8:

@@ -54,7 +54,9 @@ def _attempts(count: int, workers: tuple[Worker, ...], chance: random.Random) ->
         ends = begins + mean_s * chance.uniform(0.3, 1.2)
         is_last = count - number <= len(workers)
         heapreplace(free_at, (ends, at))
-        found.append(_attempt(number, STEPS[step], workers[at], (submitted_at, ready_at, begins, ends), is_last=is_last))
+        found.append(
+            _attempt(number, STEPS[step], workers[at], (submitted_at, ready_at, begins, ends), is_last=is_last)
+        )
         ready_at = ends
     return found
 
