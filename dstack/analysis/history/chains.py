@@ -47,8 +47,8 @@ class Chains:
         trees: dict[int, list[Attempt]] = defaultdict(list)
         for attempt, root in _roots(self._attempts, link_to):
             trees[root].append(attempt)
-        long = (tree for tree in trees.values() if len(tree) > 1)
-        return [_chain(number, tree, link_to) for number, tree in enumerate(long, 1)]
+        long = ((root, tree) for root, tree in trees.items() if len(tree) > 1)
+        return [_chain(number, root, tree, link_to) for number, (root, tree) in enumerate(long, 1)]
 
     def chain_of(self, attempt: Attempt) -> Chain | None:
         """The chain of an attempt, None if it is linked to no other."""
@@ -59,9 +59,9 @@ class Chains:
         return {id(attempt): chain for chain in self.chains for attempt in chain.attempts}
 
 
-def _chain(number: int, attempts: Iterable[Attempt], link_to: Mapping[int, Link]) -> Chain:
+def _chain(number: int, root: int, attempts: Iterable[Attempt], link_to: Mapping[int, Link]) -> Chain:
     members = tuple(attempts)
-    return Chain(number, members, tuple(link_to[id(one)] for one in members if id(one) in link_to))
+    return Chain(number, members, tuple(link_to[id(one)] for one in members if id(one) != root))
 
 
 def _roots(attempts: Iterable[Attempt], link_to: Mapping[int, Link]) -> Iterable[tuple[Attempt, int]]:

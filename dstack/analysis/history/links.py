@@ -55,7 +55,8 @@ class Link:
 class Links:
     """The links of some attempts, at most one to each user.
 
-    ``unclear`` counts the waits for arguments with several possible makers, ``unexplained`` those without any.
+    ``unclear`` counts the waits for arguments with several possible makers, ``unexplained`` those without any, of the
+    functions whose other waits have one.
     """
 
     links: Sequence[Link]
@@ -159,10 +160,9 @@ class _ByTime:
             maker = clear.maker(user, candidates) if explained[user.task.name] >= EXPLAINED else None
             if maker is not None:
                 yield Link(maker, user, "time")
-            elif candidates:
-                self.unclear += 1
-            else:
-                self.unexplained += 1
+            elif explained[user.task.name] >= EXPLAINED:
+                self.unclear += bool(candidates)
+                self.unexplained += not candidates
 
     def _candidates(self, owner: str, user: Attempt) -> list[Attempt]:
         """What ended right before the last argument was available."""

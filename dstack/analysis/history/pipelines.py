@@ -13,8 +13,8 @@ RARE = 0.05
 """A number of calls at once counts as usual if it is not exceeded in more than this part of the busy time."""
 BUSY = 0.5
 """A step limits a pipeline only if it is in use for at least this part of the time."""
-CLOSE = 0.9
-"""Steps whose use is at least this part of the highest are as busy; the longest wait decides between them."""
+CLOSE = 0.8
+"""Steps whose use is at least this part of the highest count as equally busy: none of them limits it alone."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,6 +143,4 @@ def _limiting(steps: Sequence[Step]) -> Step | None:
     if busiest.utilisation < BUSY or len(steps) == 1:
         return None
     close = [step for step in steps if step.utilisation >= CLOSE * busiest.utilisation]
-    first, *others = sorted(close, key=lambda step: -step.mean_wait_s)
-    is_clear = all(first.mean_wait_s >= 2 * other.mean_wait_s for other in others)
-    return first if is_clear else None
+    return busiest if close == [busiest] else None

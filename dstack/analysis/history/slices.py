@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from heapq import heappop, heappush
+from itertools import pairwise
 from typing import Literal
 
 from dstack.analysis.history.task_index import Attempt
@@ -12,7 +13,8 @@ from dstack.analysis.history.task_index import Attempt
 Phase = Literal["arguments", "resources", "sent", "queue", "running"]
 """What an attempt waits for, in this order, or that it runs.
 
-Its arguments; resources, or for an actor call its actor; its way to the worker; the queue of its actor.
+Its arguments; resources, or for an actor call its actor and earlier calls; the start of its worker, only for tasks that
+are no actor calls; the queue of its actor.
 """
 NOTICED_LATE_S = 0.05
 """Calls of an actor that overlap by no more count as one after the other: see :func:`trimmed`."""
@@ -39,19 +41,19 @@ def slices_of(attempt: Attempt, asked_at: float) -> Iterator[Slice]:
     """All phases of an attempt whose beginning is known, in order and without gaps.
 
     A phase lasts until the next one that is known. Clocks that disagree may give a phase an end before its beginning:
-    it then has no length, and begins where the one before it ends.
+    it then has no length, and begins where the one before it ends. If an attempt has finished but its start is not
+    known, as within a second of its end, the end of its last wait is not known either, and that is left out.
     """
     phases = _beginnings(attempt)
-    is_open = attempt.ended_at is None
-    last_end = asked_at if attempt.ended_at is None else attempt.ended_at
-    if not phases:
-        return
-    at = phases[0][1]
-    for number, (phase, _) in enumerate(phases):
-        is_last = number == len(phases) - 1
-        end = max(at, last_end if is_last else phases[number + 1][1])
-        yield Slice(attempt, phase, at, end, is_last and is_open)
-        at = end
+    has_unknown_start = attempt.state == "finished" and attempt.started_at is None
+    ends = [time for _, time in phases[1:]]
+    if not has_unknown_start:
+        ends.append(asked_at if attempt.ended_at is None else attempt.ended_at)
+    at = phases[0][1] if phases else 0.0
+    for number, ((phase, _), end) in enumerate(zip(phases, ends, strict=False), 1):
+        until = max(at, end)
+        yield Slice(attempt, phase, at, until, attempt.ended_at is None and number == len(phases))
+        at = until
 
 
 def running_slice(attempt: Attempt, asked_at: float) -> Slice | None:
@@ -69,12 +71,11 @@ def trimmed(slices: Sequence[Slice]) -> list[Slice]:
 
     The end of a task is when its caller noticed it, usually 1 ms later than the worker began the next one.
     """
-    ordered = sorted(slices, key=_times)
-    ends = [*(one.began_at for one in ordered[1:]), float("inf")]
-    return [
-        replace(one, ended_at=end, is_open=False) if one.ended_at > end else one
-        for one, end in zip(ordered, ends, strict=True)
-    ]
+    found = sorted(slices, key=_times)
+    for number, (one, following) in enumerate(pairwise(found)):
+        if one.ended_at > following.began_at:
+            found[number] = replace(one, ended_at=following.began_at, is_open=False)
+    return found
 
 
 def overlap_s(slices: Sequence[Slice]) -> float:
@@ -101,13 +102,15 @@ def in_lanes(slices: Iterable[Slice]) -> list[list[Slice]]:
     return lanes
 
 
-def most_at_once(slices: Sequence[Slice]) -> int:
-    """The most slices that overlap at one time."""
-    return len(in_lanes(slices))
-
-
 def _beginnings(attempt: Attempt) -> list[tuple[Phase, float]]:
-    times = (attempt.submitted_at, attempt.ready_at, attempt.sent_at, attempt.arrived_at, attempt.started_at)
+    """The known beginnings; a call is with its actor as soon as it is sent.
+
+    A call of an actor that runs one at a time is reported as arrived only when it begins to run (Ray 2.46 to 2.60).
+    """
+    sent, queued = attempt.sent_at, attempt.arrived_at
+    if attempt.task.kind == "ACTOR_TASK" and sent is not None:
+        sent, queued = None, sent
+    times = (attempt.submitted_at, attempt.ready_at, sent, queued, attempt.started_at)
     return [(phase, time) for phase, time in zip(PHASES, times, strict=True) if time is not None]
 
 

@@ -187,7 +187,7 @@ class Timeline:
         is_process = worker is not None or ran is not None or attempts[0].task.kind == "DRIVER_TASK"
         return Track(
             key=key,
-            title=self._title(worker, attempts, actor_id, pid) if is_process else key,
+            title=self._title(worker, attempts, actor_id, pid) if is_process else attempts[0].task.name,
             group=self.node_title(node_id) if is_process else NOT_STARTED,
             node_id=node_id if is_process else None,
             worker_id=key if worker or ran else None,
