@@ -116,10 +116,8 @@ class RowTrack:
         """How many of its attempts have the same label."""
         return Counter(self.labels)
 
-    def find(self, attempt: Attempt) -> tuple[str, float] | None:
-        """The key of the row that draws an attempt, and when it begins there; None if it is not in this track."""
-        if not any(one is attempt for one in self.attempts):
-            return None
+    def find(self, attempt: Attempt) -> tuple[str, float]:
+        """The key of the row that draws one of its attempts, and when it begins there."""
         for number, lane in enumerate(self.lanes):
             for one, began_at in zip(lane.bars.attempts, lane.bars.begins, strict=True):
                 if one is attempt:
@@ -154,6 +152,15 @@ class TimelineRows:
         self.grouping = grouping
         self._labels: dict[tuple[str, str, str, str, str], int] = {}
         self.tracks = list(self._tracks())
+
+    @classmethod
+    def prepared(cls, timeline: Timeline, grouping: Grouping) -> TimelineRows:
+        """The rows, with all else computed that takes more than milliseconds and is shown with them."""
+        made = cls(timeline, grouping)
+        _ = made.texts, made.timeline.pipelines, made._track_of
+        for attempt in timeline.attempts[:1]:
+            timeline.chain_of(attempt)
+        return made
 
     def rows(self, folds: Mapping[str, bool], search: Search | None = None) -> list[TimelineRow]:
         """The rows to show; ``folds`` says for headings and tracks whether they are open, if that was chosen."""
@@ -194,10 +201,12 @@ class TimelineRows:
 
     def find(self, attempt: Attempt) -> tuple[RowTrack, str, float] | None:
         """The track of an attempt, the key of the row that draws it, and when that begins."""
-        for track in self.tracks:
-            if (found := track.find(attempt)) is not None:
-                return (track, *found)
-        return None
+        track = self._track_of.get(id(attempt))
+        return (track, *track.find(attempt)) if track else None
+
+    @cached_property
+    def _track_of(self) -> Mapping[int, RowTrack]:
+        return {id(attempt): track for track in self.tracks for attempt in track.attempts}
 
     # Tracks
 
@@ -269,7 +278,7 @@ class TimelineRows:
             asked_at=asked_at,
         )
         if len(attempts) > LARGE_TRACK:
-            made.waiting  # noqa: B018  (computed here, in a thread, as it takes too long for a drawn row)
+            _ = made.waiting  # in this thread, as it takes too long for a row that is being drawn
         return made
 
 

@@ -87,6 +87,7 @@ class Gantt(ScrollView, can_focus=True):
         self._paint: Callable[[Bars], bytes] | None = None
         self._label: Callable[[TimelineRow, int], str] = lambda row, number: ""
         self._drawings: dict[str, RowDrawing] = {}
+        self._styles: dict[str, Style] = {}
 
     # Rows and the window
 
@@ -133,6 +134,12 @@ class Gantt(ScrollView, can_focus=True):
     def row(self) -> TimelineRow | None:
         """The row under the cursor."""
         return self.rows[self._cursor] if self._cursor < len(self.rows) else None
+
+    @property
+    def _column(self) -> int:
+        """The column of the cursor."""
+        window = self.window
+        return max(0, min(window.column(self._at), window.columns - 1))
 
     @property
     def at(self) -> float:
@@ -186,8 +193,7 @@ class Gantt(ScrollView, can_focus=True):
         row = self.row
         if row is None:
             return None
-        window = self.window
-        column = window.column(self._at)
+        window, column = self.window, self._column
         began_at, ended_at = window.edge(column), window.edge(column + 1)
         numbers: Sequence[int] = ()
         if row.bars is not None:
@@ -214,6 +220,7 @@ class Gantt(ScrollView, can_focus=True):
         if not self.rows:
             return
         cursor = max(0, min(cursor, len(self.rows) - 1))
+        before = self._cursor
         self._cursor, self._at = cursor, max(self.bounds[0], min(at, self.bounds[1]))
         self._picked = (self.rows[cursor].key, task)
         began_at, ended_at = self._shown
@@ -221,7 +228,8 @@ class Gantt(ScrollView, can_focus=True):
             half = (ended_at - began_at) / 2
             self.view(self._at - half, self._at + half)
         self.scroll_to_region(Region(0, cursor, 1, 1), animate=False, force=True)
-        self.refresh()
+        self.refresh_line(before)
+        self.refresh_line(cursor)
         self._selected()
 
     def _selected(self) -> None:
@@ -249,7 +257,7 @@ class Gantt(ScrollView, can_focus=True):
         row, window = self.row, self.window
         if row is None:
             return
-        column = window.column(self._at)
+        column = self._column
         at = window.edge(column + by) + window.cell_s / 2
         bars = row.bars
         if bars is None:
@@ -321,7 +329,7 @@ class Gantt(ScrollView, can_focus=True):
             title += self._style("cursor")
         segments = [Segment(title_of(row, self.left), title)]
         drawing = self._drawing(row)
-        column = self.window.column(self._at) if is_cursor else None
+        column = self._column if is_cursor else None
         segments += drawing.segments(self._style, column)
         return Strip(segments).adjust_cell_length(width, self.rich_style)
 
@@ -332,4 +340,13 @@ class Gantt(ScrollView, can_focus=True):
         return drawing
 
     def _style(self, name: str) -> Style:
-        return self.rich_style + self.get_component_rich_style(f"gantt--{name}", partial=True)
+        style = self._styles.get(name)
+        if style is None:
+            own = self.get_component_rich_style(f"gantt--{name}", partial=True)
+            style = self._styles[name] = self.rich_style + own
+        return style
+
+    def notify_style_update(self) -> None:
+        """Use the new styles, also of another theme."""
+        super().notify_style_update()
+        self._styles.clear()

@@ -58,12 +58,18 @@ class Cell:
     @property
     def eighths(self) -> int:
         """How many eighths are filled; at least one."""
-        return max(1, min(8, round(self.filled * 8)))
+        return round(self.filled * 8) or 1
 
     @property
     def shade(self) -> str:
         """The glyph for several bars."""
-        return "█" if self.filled >= NEARLY_FULL else SHADES[min(2, int(self.filled * 3))]
+        return "█" if self.filled >= NEARLY_FULL else SHADES[int(self.filled * 3)]
+
+    def add(self, other: Cell) -> None:
+        """Add the bars that are in the same cell."""
+        self.kind = max(self.kind, other.kind)
+        self.count += other.count
+        self.filled += other.filled
 
 
 NEARLY_FULL = 0.99
@@ -90,22 +96,16 @@ def cells_of(bars: Bars, kinds: bytes, window: Window) -> dict[int, Cell]:
         else:
             filled, kind = 0.0, kinds[at]
         end = (ends[last] - began) / cell_s
-        filled += min(end, column + 1) - max(start, column)
-        _put(cells, column, Cell(kind, last, after - at, filled, end > column + 1))
-        if end > column + 1:
-            _fill(cells, kinds[last], last, column + 1, min(end, window.columns))
+        edge = column + 1
+        filled += (end if end < edge else edge) - (start if start > column else column)
+        cell = Cell(kind, last, after - at, filled, end > edge)
+        if column in cells:  # the end of an earlier bar
+            cell.add(cells[column])
+        cells[column] = cell
+        if end > edge:
+            _fill(cells, kinds[last], last, edge, min(end, window.columns))
         at = after
     return cells
-
-
-def _put(cells: dict[int, Cell], column: int, cell: Cell) -> None:
-    """Add bars to a cell that may contain the end of an earlier one."""
-    before = cells.get(column)
-    if before is not None:
-        cell.kind = max(cell.kind, before.kind)
-        cell.count += before.count
-        cell.filled += before.filled
-    cells[column] = cell
 
 
 def _fill(cells: dict[int, Cell], kind: int, number: int, column: int, end: float) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import lru_cache
 from itertools import groupby
 
 from rich.cells import cell_len, set_cell_size
@@ -168,19 +169,25 @@ def _write(glyphs: list[Glyph], column: int, text: str, style: str) -> None:
         column += width
 
 
+@lru_cache(maxsize=1_000)
+def _glyph(text: str, style: str, is_behind: bool = False) -> Glyph:
+    """One object for equal cells, of which a screen has thousands."""
+    return Glyph(text, style, is_behind)
+
+
 def _bar_glyph(cell: Cell, style: str) -> Glyph:
     """A cell of bars: full, partly filled at its left or right, or shaded if there are several."""
     if cell.kind == FAILED and (cell.count > 1 or not cell.is_full):
-        return Glyph(FAILED_GLYPH, style)
+        return _glyph(FAILED_GLYPH, style)
     if cell.count == PAIR and cell.filled >= NEARLY_FULL:
-        return Glyph(BORDER, style, is_behind=True)
+        return _glyph(BORDER, style, True)
     if cell.count > 1:
-        return Glyph(cell.shade, style)
+        return _glyph(cell.shade, style)
     if cell.is_full or cell.eighths == 8:
-        return Glyph("█", style)
+        return _glyph("█", style)
     if cell.is_right:
-        return Glyph(EIGHTHS[8 - cell.eighths], style, is_behind=True)
-    return Glyph(EIGHTHS[cell.eighths], style)
+        return _glyph(EIGHTHS[8 - cell.eighths], style, True)
+    return _glyph(EIGHTHS[cell.eighths], style)
 
 
 def _draw_levels(glyphs: list[Glyph], row: TimelineRow, window: Window) -> None:

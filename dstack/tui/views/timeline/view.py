@@ -114,6 +114,7 @@ class TimelineView(View):
         self._has_requested = False
         self._colours: dict[int, tuple[Bars, bytes]] = {}
         self._goal: Key | None = None
+        self._footer_of: Key | None = None
 
     # The view
 
@@ -134,9 +135,7 @@ class TimelineView(View):
                 self._has_requested = self.host.request_history()
             self._draw()
             return
-        self._texts = TimelineTexts(analysed, timeline)
         self._arrange(analysed, self.grouping)
-        self._show_head()
 
     def refresh_top(self) -> None:
         """Show the status, also of the history that has been requested."""
@@ -166,8 +165,7 @@ class TimelineView(View):
         """Arrange the rows. Runs in a thread, so it touches no widget."""
         try:
             assert analysed.timeline is not None
-            analysed.timeline.chain_of(analysed.timeline.attempts[0]) if analysed.timeline.attempts else None
-            made = Arranged(analysed, grouping, TimelineRows(analysed.timeline, grouping))
+            made = Arranged(analysed, grouping, TimelineRows.prepared(analysed.timeline, grouping))
         except Exception as error:
             made = Arranged(analysed, grouping, None, str(as_dstack_error(error)))
         self.post_message(made)
@@ -180,6 +178,7 @@ class TimelineView(View):
             self.notify(message.reason, severity="error")
             return
         self._arranged[message.grouping] = message.rows
+        self._texts = TimelineTexts(message.analysed, message.rows.timeline)
         if message.grouping == self.grouping:
             self._show_rows(message.rows)
 
@@ -214,7 +213,9 @@ class TimelineView(View):
     def show_selected(self, event: Gantt.Selected) -> None:
         """Show the details of what is under the cursor, and enable the actions that apply to it."""
         self.query_one(Detail).show(self._details())
-        self.refresh_bindings()
+        if (vertex := self._vertex) != self._footer_of:
+            self._footer_of = vertex
+            self.refresh_bindings()  # composes the footer again, which takes longer than to draw the rows
 
     def _details(self) -> list[Text]:
         selection = self._gantt.selection if self.is_mounted else None
