@@ -108,7 +108,7 @@ class RowTrack:
             Bar(one.began_at, one.ended_at, KIND_OF_PHASE[one.phase], attempt, label)
             for attempt, label in zip(self.attempts, self.labels, strict=True)
             for one in slices_of(attempt, self.asked_at)
-            if one.phase != "running"
+            if one.phase != "running" and one.ended_at > one.began_at
         )
 
     @cached_property
@@ -308,8 +308,9 @@ def _gaps(lane: Sequence[Slice], phases: Mapping[int, Sequence[Slice]]) -> Itera
     free_at = 0.0
     for one in lane:
         for wait in phases[id(one.attempt)]:
-            if wait.phase != "running" and wait.ended_at > free_at and wait.began_at < one.began_at:
-                yield Slice(wait.attempt, wait.phase, max(free_at, wait.began_at), min(wait.ended_at, one.began_at))
+            began_at, ended_at = max(free_at, wait.began_at), min(wait.ended_at, one.began_at)
+            if wait.phase != "running" and began_at < ended_at:
+                yield Slice(wait.attempt, wait.phase, began_at, ended_at)
         free_at = one.ended_at
 
 
