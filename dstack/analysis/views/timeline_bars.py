@@ -102,7 +102,7 @@ class Levels:
     def within(self, began_at: float, ended_at: float) -> list[int]:
         """The numbers of the bars that overlap an interval, by their beginning."""
         ends = self.bars.ends
-        return [number for number in range(bisect_left(self.bars.begins, ended_at)) if ends[number] >= began_at]
+        return [number for number in range(bisect_left(self.bars.begins, ended_at)) if ends[number] > began_at]
 
     def only(self, wanted: bytes) -> Levels:
         """Those whose byte is not zero."""
@@ -124,7 +124,7 @@ class _Level:
     def touching(self, began_at: float, ended_at: float) -> int:
         """The number of bars that overlap an interval."""
         begun = bisect_left(self._begins, ended_at - self._base)
-        return begun - bisect_left(self._ends, began_at - self._base)
+        return max(0, begun - bisect_right(self._ends, began_at - self._base))
 
     def area(self, until: float) -> float:
         """The sum of the durations of all bars up to a time, in seconds."""

@@ -22,8 +22,8 @@ from dstack.tui.widgets.gantt_drawing import STYLES, RowDrawing, title_of
 
 ZOOM = 1.6
 PAN = 0.25
-SHORTEST_S = 1e-5
-"""No window is shorter: 10 microseconds."""
+SHORTEST_S = 1e-4
+"""No window is shorter, as times in Unix seconds have no more than 7 digits after the point."""
 MARGIN = 0.02
 """The part of the whole time that stays empty after its end, so that marks there can be seen."""
 CHOSEN_PART = 0.6

@@ -144,16 +144,19 @@ def _draw_bars(
     colours = paint(bars) if paint else bars.kinds
     for column, cell in cells.items():
         kind = cell.kind if cell.kind == FAILED else colours[cell.number]
-        glyphs[column] = _bar_glyph(cell, NAMES[kind])
+        begins_here = bars.begins[cell.number] >= window.edge(column)
+        is_failure = kind == FAILED and (cell.count > 1 or (begins_here and not cell.is_full))
+        glyphs[column] = _glyph(FAILED_GLYPH, NAMES[kind]) if is_failure else _bar_glyph(cell, NAMES[kind])
     for run in runs_of(cells):
-        colour = NAMES[bars.kinds[run.number] if bars.kinds[run.number] == FAILED else colours[run.number]]
-        ending = RUNNING_GLYPH if bars.kinds[run.number] == RUNNING else ""
+        own = bars.kinds[run.number]
+        colour = NAMES[own if own == FAILED else colours[run.number]]
+        ending = RUNNING_GLYPH if own == RUNNING else ""
         if run.width >= LEGIBLE:
-            text = visible(name(row, run.number))
+            text = (f"{FAILED_GLYPH} " if own == FAILED else "") + visible(name(row, run.number))
             room = run.width - len(ending)
             shown = text if cell_len(text) <= room else set_cell_size(text, room - 1) + CUT
-            _write(glyphs, run.column, set_cell_size(shown, room) + ending, colour)
-        elif ending:
+            _write(glyphs, run.column, shown, colour)
+        if ending:
             glyphs[run.column + run.width - 1] = Glyph(ending, colour, is_behind=True)
 
 
@@ -177,8 +180,6 @@ def _glyph(text: str, style: str, is_behind: bool = False) -> Glyph:
 
 def _bar_glyph(cell: Cell, style: str) -> Glyph:
     """A cell of bars: full, partly filled at its left or right, or shaded if there are several."""
-    if cell.kind == FAILED and (cell.count > 1 or not cell.is_full):
-        return _glyph(FAILED_GLYPH, style)
     if cell.count == PAIR and cell.filled >= NEARLY_FULL:
         return _glyph(BORDER, style, True)
     if cell.count > 1:

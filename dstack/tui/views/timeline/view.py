@@ -395,6 +395,7 @@ class TimelineView(View):
             return attempt is not None or worker is not None
         if self._words:
             self.action_clear()
+            self.filtered("")  # at once: the field posts its change later
         if attempt is not None and self._go_to_attempt(attempt):
             return True
         track = next((one for one in self.rows.tracks if one.key == worker), None)

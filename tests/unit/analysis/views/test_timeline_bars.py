@@ -53,7 +53,7 @@ def test_means_peak_and_overlaps_equal_those_of_the_obvious_computation(times: l
 
     for at, (kind, mean, touching) in enumerate(found.means(edges)):
         began, ended = edges[at], edges[at + 1]
-        overlapping = [one for one in times if one[0] < ended and one[0] + one[1] >= began]
+        overlapping = [one for one in times if one[0] < ended and one[0] + one[1] > began]
         area = sum(max(0, min(ended, begin + length) - max(began, begin)) for begin, length, _ in times)
         assert touching == len(overlapping) == len(found.within(began, ended))
         assert mean == pytest.approx(area / 5)
