@@ -25,7 +25,6 @@ def fail() -> None:
     raise ValueError("no such batch\nnot even a part")
 
 
-@ray.remote(num_cpus=0)
 class Worker:
     def step(self, data: Any) -> int:
         time.sleep(0.2)
@@ -43,7 +42,7 @@ def never_placed() -> None:
 def main() -> None:
     address = os.environ.get("RAY_ADDRESS", "local")
     ray.init(address, num_cpus=2 if address == "local" else None, include_dashboard=False)
-    worker: Any = Worker.remote()
+    worker: Any = ray.remote(num_cpus=0)(Worker).remote()
     held = load.remote(0)
     ray.get([outer.remote(1), worker.step.remote(held), worker.step.remote(held)])
     ray.wait([failed := fail.remote()])

@@ -18,6 +18,12 @@ def task_id(letter: str) -> str:
 
 
 def attempt(letter: str, number: int = 0, *, caller: str = DRIVER, node: Node = HEAD, **states: float) -> TaskAttempt:
+    return with_states(letter, states, number, caller, node)
+
+
+def with_states(
+    letter: str, states: dict[str, float], number: int = 0, caller: str = DRIVER, node: Node = HEAD
+) -> TaskAttempt:
     return TaskAttempt(
         task_id=task_id(letter),
         name=letter,
@@ -56,7 +62,7 @@ def index(*attempts: TaskAttempt, nodes: tuple[Node, ...] = (HEAD, OTHER)) -> Hi
     ],
 )
 def test_the_state_is_the_last_one_reached(states: dict[str, float], state: str) -> None:
-    assert [one.state for one in index(attempt("a", **states)).attempts] == [state]
+    assert [one.state for one in index(with_states("a", states)).attempts] == [state]
 
 
 def test_callers_and_calls() -> None:
