@@ -25,6 +25,7 @@ from dstack.tui.views.cluster.view import ClusterView
 from dstack.tui.views.flame.view import FlameView
 from dstack.tui.views.history.view import HistoryView
 from dstack.tui.views.stacks.view import StacksView
+from dstack.tui.views.timeline.view import TimelineView
 from dstack.tui.views.verdict.view import VerdictView
 from dstack.tui.views.waits.view import WaitsView
 from dstack.tui.widgets.dialogs import AskPath, Help
@@ -39,8 +40,9 @@ VIEWS: dict[str, type[View]] = {
     "flame": FlameView,
     "cluster": ClusterView,
     "history": HistoryView,
+    "timeline": TimelineView,
 }
-"""The views by mode; their keys are 1 to 6."""
+"""The views by mode; their keys are 1 to 7."""
 
 
 PERIODS_S: tuple[int | None, ...] = (None, 5, 15, 60)
