@@ -45,6 +45,8 @@ class Figures:
 
 def total(parts: list[Figures]) -> Figures:
     """The figures of all these calls together."""
+    if len(parts) == 1:
+        return parts[0]
     longest = max(parts, key=lambda part: part.max_s or 0.0, default=Figures())
     first = [part.first_at for part in parts if part.first_at is not None]
     last = [part.last_at for part in parts if part.last_at is not None]

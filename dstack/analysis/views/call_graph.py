@@ -211,15 +211,13 @@ class _Builder:
 
     def _instances(self) -> Mapping[NodeKey, set[str]]:
         """The actors that call, are called, or wait, by the nodes of their classes."""
+        vertices = self._diagnosis.vertices.values()
+        tasks = {attempt.task.parent_task_id for attempt in self._attempts} | {vertex.task_id for vertex in vertices}
+        actors = {actor_of_task(task_id) for task_id in tasks if task_id}
+        actors |= {attempt.task.actor_id for attempt in self._attempts}
         found: dict[NodeKey, set[str]] = defaultdict(set)
-        for attempt in self._attempts:
-            for actor_id in (attempt.task.actor_id, actor_of_task(attempt.task.parent_task_id or "")):
-                if actor_id:
-                    found[self._nodes.actor(actor_id)].add(actor_id)
-        for vertex in self._diagnosis.vertices.values():
-            actor_id = actor_of_task(vertex.task_id) if vertex.task_id else None
-            if actor_id:
-                found[self._nodes.actor(actor_id)].add(actor_id)
+        for actor_id in filter(None, actors):
+            found[self._nodes.actor(actor_id)].add(actor_id)
         return found
 
 
