@@ -9,6 +9,7 @@ from typing import Any
 
 import click
 
+from dstack.cli.graph import graph
 from dstack.cli.monitoring import tui, watch
 from dstack.cli.output import discard_unprintable_output, end_at_once
 from dstack.cli.snapshots import check, demo, show, snapshot
@@ -71,5 +72,5 @@ def main(verbose: bool) -> None:
         os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # otherwise it writes to stderr about each peer that has ended
 
 
-for command in (check, demo, show, snapshot, tui, watch):
+for command in (check, demo, graph, show, snapshot, tui, watch):
     main.add_command(command)

@@ -37,11 +37,20 @@ def rate(figures: Figures) -> str:
     return f"{number}!" if is_frequent(figures) else number
 
 
+def brief(seconds: float) -> str:
+    """``5.9 ms``, ``340 ms``, ``5.1 s``, ``12 min``, ``3.2 h``: a duration in at most seven cells."""
+    if seconds < 99.5:
+        return short_duration(seconds) if seconds < 59.5 else f"{seconds:.0f} s"
+    if seconds < 99.5 * 60:
+        return f"{seconds / 60:.0f} min"
+    return f"{seconds / 3600:,.1f} h"
+
+
 def longest(figures: Figures) -> str:
     """``163 ms``; ``≥ 5.1 s`` if the longest attempt still runs."""
     if figures.max_s is None:
         return ""
-    return f"≥ {short_duration(figures.max_s)}" if figures.is_max_open else short_duration(figures.max_s)
+    return f"≥ {brief(figures.max_s)}" if figures.is_max_open else brief(figures.max_s)
 
 
 COLUMNS = (
@@ -50,7 +59,7 @@ COLUMNS = (
     Column("pend", 6, lambda one: _count(one.pending), lambda one: one.pending),
     Column("run", 5, lambda one: _count(one.running), lambda one: one.running),
     Column("fail", 5, lambda one: _count(one.failed), lambda one: one.failed),
-    Column("mean", 8, lambda one: "" if one.mean_s is None else short_duration(one.mean_s), lambda one: one.mean_s or 0),
+    Column("mean", 8, lambda one: "" if one.mean_s is None else brief(one.mean_s), lambda one: one.mean_s or 0),
     Column("max", 9, longest, lambda one: one.max_s or 0.0),
     Column("alive", 8, lambda one: size(one.live_bytes) if one.live_bytes else "", lambda one: one.live_bytes),
 )
@@ -65,17 +74,21 @@ def _count(count: int) -> str:
 
 
 def edge_title(graph: CallGraph, edge: CallEdge) -> str:
-    """``Rollout (3 actors)``, ``Rollout.pause (3 actors)``: the called node, with the method if there is only one."""
-    is_one = edge.target.kind == "actor" and len(edge.methods) == 1
-    return node_title(graph, edge.target, f".{edge.methods[0].method}" if is_one else "")
+    """``Rollout (3 actors)``, or ``Rollout.pause`` if only one method is called."""
+    if edge.target.kind == "actor" and len(edge.methods) == 1:
+        return f"{graph.node[edge.target].title}.{edge.methods[0].method}{_job(graph, edge.target)}"
+    return node_title(graph, edge.target)
 
 
-def node_title(graph: CallGraph, key: NodeKey, method: str = "") -> str:
+def node_title(graph: CallGraph, key: NodeKey) -> str:
     """``Rollout (3 actors)``; with its job if the graph has several."""
     node = graph.node[key]
     actors = f" ({plural(node.instances, 'actor')})" if node.instances > 1 else ""
-    job = f" of job {node.key.job_id}" if graph.has_several_jobs and node.key.kind in ("actor", "function") else ""
-    return f"{node.title}{method}{actors}{job}"
+    return f"{node.title}{actors}{_job(graph, key)}"
+
+
+def _job(graph: CallGraph, key: NodeKey) -> str:
+    return f" of job {key.job_id}" if graph.has_several_jobs and key.kind in ("actor", "function") else ""
 
 
 # Waits
@@ -90,7 +103,7 @@ def wait_mark(wait: NodeWait) -> tuple[str, str]:
 
 
 def wait_kinds(wait: NodeWait) -> str:
-    """``2 × actor slot and 1 × ray.get``."""
+    """The number of waiters in each call, as of ``ray.get``."""
     return listed([f"{count:,} × {kind}" for kind, count in wait.kinds.items()])
 
 
@@ -100,7 +113,13 @@ def wait_outcome(wait: NodeWait) -> str:
         return "deadlock"
     deadlocked = f"{wait.deadlocked:,} in a deadlock" if wait.deadlocked else ""
     rest = wait.blocked
-    blocked = f"{rest:,} never {word(rest, 'proceeds', 'proceed')}" if rest and rest < wait.count else "never proceeds" if rest else ""
+    blocked = (
+        f"{rest:,} never {word(rest, 'proceeds', 'proceed')}"
+        if rest and rest < wait.count
+        else "never proceeds"
+        if rest
+        else ""
+    )
     return ", ".join(part for part in (deadlocked, blocked) if part)
 
 

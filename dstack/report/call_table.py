@@ -94,9 +94,7 @@ def _add_edge(table: Table, graph: CallGraph, edge: CallEdge) -> None:
     methods = methods if len(methods) > 1 else ()
     table.add_row(name, *(column.text(edge.figures) for column in COLUMNS), style=_style(edge))
     for one in methods[:SHOWN_METHODS]:
-        table.add_row(
-            SafeText(f"      .{one.method}"), *(column.text(one.figures) for column in COLUMNS), style="dim"
-        )
+        table.add_row(SafeText(f"      .{one.method}"), *(column.text(one.figures) for column in COLUMNS), style="dim")
     if rest := methods[SHOWN_METHODS:]:
         calls = sum(one.figures.attempts for one in rest)
         table.add_row(SafeText(f"      and {len(rest):,} more"), f"{calls:,}", style="dim")

@@ -117,7 +117,7 @@ class CallNodes:
     # Names
 
     def title(self, key: NodeKey) -> str:
-        """``driver train.py``, ``Trainer``, ``actor Trainer "left"``, ``prepare``."""
+        """``driver train.py``, ``Trainer``, ``Trainer "left"``, ``Trainer 5f8aed75``, ``prepare``."""
         if key.kind == "driver":
             job = self._index.jobs.get(key.job_id)
             return f"driver {names.script(job.entrypoint)}" if job and job.entrypoint else f"driver of job {key.job_id}"
@@ -126,9 +126,12 @@ class CallNodes:
         if key.kind == "unknown":
             return "unknown caller"
         known = self._index.actors.get(key.actor_id)
-        if key.actor_id:
-            return names.actor(known) if known else names.actor_in_words(key.name, "", key.actor_id)
-        return key.name
+        name = known.name if known else ""
+        if part := ray_libraries.part(key.name, name, key.actor_id):
+            return f"{part.name}{part.which}" if key.actor_id else part.name
+        if not key.actor_id:
+            return key.name
+        return f'{key.name} "{name}"' if name else f"{key.name} {names.short(key.actor_id)}"
 
     def method(self, task: TaskAttempt) -> str:
         """``step``: the name of a call without its class; the whole name if the caller has chosen it."""

@@ -49,7 +49,9 @@ def node_waits(diagnosis: Diagnosis, nodes: CallNodes) -> tuple[NodeWait, ...]:
     """The waits between nodes, most waiters first."""
     found = _Search(diagnosis, nodes).waits()
     waits = [
-        NodeWait(source, target, tuple(one.waiters), dict(one.kinds), len(one.deadlocked), len(one.blocked - one.deadlocked))
+        NodeWait(
+            source, target, tuple(one.waiters), dict(one.kinds), len(one.deadlocked), len(one.blocked - one.deadlocked)
+        )
         for (source, target), one in found.items()
     ]
     return tuple(sorted(waits, key=lambda wait: (-wait.deadlocked, -wait.count, str(wait.source), str(wait.target))))

@@ -17,7 +17,6 @@ from dstack.analysis.history.call_figures import Figures, Tally, total
 from dstack.analysis.history.call_nodes import UNKNOWN, By, CallNodes, NodeKey
 from dstack.analysis.history.known_attempts import known_attempts
 from dstack.analysis.history.node_waits import NodeWait, node_waits
-from dstack.analysis.history.task_index import Attempt
 from dstack.analysis.views.analysed_snapshot import AnalysedSnapshot
 from dstack.model import actor_of_task
 
@@ -107,6 +106,11 @@ class CallGraph:
         for edge in self.edges:
             found[edge.source].append(edge)
         return found
+
+    @cached_property
+    def made(self) -> Mapping[NodeKey, Figures]:
+        """The figures of all calls that a node has made."""
+        return {key: total([edge.figures for edge in edges]) for key, edges in self.edges_of.items()}
 
     @cached_property
     def waits_of(self) -> Mapping[NodeKey, Sequence[NodeWait]]:

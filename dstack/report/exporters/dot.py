@@ -110,4 +110,5 @@ def _label(lines: list[str], longest_line: int = LONGEST_LINE) -> str:
     """A label of these lines; text from the cluster is neither an escape sequence nor HTML."""
     shown = [visible(line) for line in lines if line]
     cut = [line if len(line) <= longest_line else f"{line[: longest_line - 1]}…" for line in shown]
-    return NoHtml("\\n".join(line.replace("\\", "\\\\") for line in cut))
+    label: str = NoHtml("\\n".join(line.replace("\\", "\\\\") for line in cut))
+    return label

@@ -1,7 +1,7 @@
 """A training pipeline whose calls have all that a call graph shows, and which hangs at the end.
 
 The driver prepares shards with nested tasks, of which one fails. It polls a store at high frequency while rollouts fill
-it. The trainer calls the store from its own method. Then the trainer and a rollout worker wait for each other, while
+it. The trainer calls the store from its own method. The driver has put an object into the object store. Then the trainer and a rollout worker wait for each other, while
 the driver waits for the trainer, and a second call is queued behind the trainer's.
 """
 
@@ -30,7 +30,6 @@ def prepare(shard: int) -> bytes:
     return bytes(BYTES)
 
 
-@ray.remote(num_cpus=0)
 class Store:
     def __init__(self) -> None:
         self.items: list[int] = []
@@ -42,7 +41,6 @@ class Store:
         return len(self.items)
 
 
-@ray.remote(num_cpus=0, scheduling_strategy="SPREAD")
 class Rollout:
     async def generate(self, store: Any, item: int) -> int:
         await store.put.remote(item)
@@ -52,7 +50,6 @@ class Rollout:
         return int(await trainer.version.remote())
 
 
-@ray.remote(num_cpus=0, scheduling_strategy="SPREAD")
 class Trainer:
     def __init__(self, store: Any) -> None:
         self.store = store
@@ -70,9 +67,11 @@ class Trainer:
 
 def main() -> None:
     ray.init()
-    store = Store.remote()
-    trainer = Trainer.remote(store)
-    rollouts = [Rollout.remote() for _ in range(ROLLOUTS)]
+    settings = ray.put(bytes(BYTES))
+    remote: Any = ray.remote(num_cpus=0, scheduling_strategy="SPREAD")
+    store = remote(Store).remote()
+    trainer = remote(Trainer).remote(store)
+    rollouts = [remote(Rollout).remote() for _ in range(ROLLOUTS)]
     shards = [prepare.remote(shard) for shard in range(SHARDS)]
     ray.wait(shards, num_returns=SHARDS, timeout=60, fetch_local=False)
     items = [rollout.generate.remote(store, number) for number, rollout in enumerate(rollouts * 4)]
@@ -85,7 +84,7 @@ def main() -> None:
     synced = trainer.sync.remote(rollouts[0], trainer)
     print("ready", flush=True)
     ray.get([synced, trainer.step.remote()])
-    del shards
+    del shards, settings
 
 
 if __name__ == "__main__":
