@@ -1,8 +1,8 @@
 """A training pipeline whose calls have all that a call graph shows, and which hangs at the end.
 
-The driver prepares shards with nested tasks, of which one fails. It polls a store at high frequency while rollouts fill
-it. The trainer calls the store from its own method. The driver has put an object into the object store. Then the trainer and a rollout worker wait for each other, while
-the driver waits for the trainer, and a second call is queued behind the trainer's.
+The driver puts an object, and prepares shards with nested tasks, of which one fails. It polls a store at high frequency
+while rollouts fill it. The trainer calls the store from its own method. Then the trainer and a rollout worker wait for
+each other, while the driver waits for the trainer, and a second call is queued behind the trainer's.
 """
 
 from __future__ import annotations
