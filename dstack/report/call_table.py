@@ -77,11 +77,13 @@ def _table(graph: CallGraph, callers: list[CallNode], width: int) -> Table:
     for column in COLUMNS:
         table.add_column(column.name, no_wrap=True, justify="right", width=column.width)
     for node in callers:
-        put = f"  {size(node.put_bytes)} alive from ray.put" if node.put_bytes else ""
-        table.add_row(SafeText().append(node_title(graph, node.key), "bold").append(put, "dim"))
+        table.add_row(SafeText(node_title(graph, node.key), "bold"))
         edges = graph.edges_of[node.key]
         for edge in edges[:SHOWN_EDGES]:
             _add_edge(table, graph, edge)
+        if node.put_bytes:
+            blank = [""] * (len(COLUMNS) - 1)
+            table.add_row(SafeText("  objects made by ray.put", "dim"), *blank, size(node.put_bytes))
         if rest := edges[SHOWN_EDGES:]:
             calls = sum(edge.figures.attempts for edge in rest)
             table.add_row(SafeText(f"  and {len(rest):,} more", "dim"), f"{calls:,}")

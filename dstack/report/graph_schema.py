@@ -60,7 +60,7 @@ class DocumentNode(TypedDict):
     actor_id: Annotated[str | None, Meta(description="Id of an actor, with --by instance")]
     instances: Annotated[int, Meta(description="Number of actors of the class in this graph")]
     level: Annotated[int, Meta(description="Length of the longest way to it from a node that is not called")]
-    put_bytes: Annotated[int, Meta(description="Live objects that a driver has made with ray.put")]
+    put_bytes: Annotated[int, Meta(description="Size of the live objects that it has made by ray.put")]
 
 
 class DocumentNodeWait(TypedDict):

@@ -16,10 +16,10 @@ class Figures:
 
     ``attempts`` includes retries, ``tasks`` does not; ``attempts`` are ``pending``, ``running``, ``finished`` or
     ``failed``. ``run_s`` is the sum of the durations of the ``timed`` attempts that have ended. ``max_s`` is the
-    longest duration, and at least so long if ``is_max_open``: that attempt still runs. ``first_at`` and ``last_at`` are when
-    the first and the last known attempt was submitted. ``per_s`` is the number of calls per second between these, and
-    within at least one second; for several methods together that of the most frequent one. ``live_bytes`` is the size
-    of the live objects that the tasks have made.
+    longest duration, and at least so long if ``is_max_open``: that attempt still runs. ``first_at`` and ``last_at`` are
+    when the first and the last known attempt was submitted. ``per_s`` is the number of calls per second between these,
+    and within at least one second; for several methods together that of the most frequent one. ``live_bytes`` is the
+    size of the live objects that the tasks have made.
     """
 
     attempts: int = 0

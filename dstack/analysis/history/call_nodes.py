@@ -9,12 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Literal
 
 from dstack.analysis.index.sample_index import SampleIndex
 from dstack.analysis.naming import names, ray_libraries
 from dstack.diagnosis import Vertex
-from dstack.model import TaskAttempt, actor_of_task, job_of_task
+from dstack.model import ACTOR_HANDLE, TaskAttempt, actor_of_task, job_of_task
 from dstack.vertex_keys import AnyKey
 
 By = Literal["class", "instance"]
@@ -102,6 +103,22 @@ class CallNodes:
             is_end = vertex.key.what == "end of actor"
             return self.actor(str(vertex.key.ids[0])) if is_end and vertex.key.ids else None
         return self.process(vertex.worker_id)
+
+    def putter(self, put_id: str) -> NodeKey | None:
+        """The node whose task has made an object by ray.put, by the part of the object's id that names the task.
+
+        Ray replaces the first byte of that id by the number of the attempt (seen on Ray 2.60).
+        """
+        rest = put_id[2:]
+        if rest.startswith(DRIVER[2:]):
+            return NodeKey("driver", job_of_task(put_id))
+        if rest.startswith(ACTOR_HANDLE[2:]):
+            return self._task(ACTOR_HANDLE[:2] + rest)
+        return self.called(self._by_rest[rest]) if rest in self._by_rest else None
+
+    @cached_property
+    def _by_rest(self) -> dict[str, TaskAttempt]:
+        return {task_id[2:]: task for task_id, task in self._called.items()}
 
     def _task(self, task_id: str) -> NodeKey | None:
         """The node of a task, which need not be kept."""

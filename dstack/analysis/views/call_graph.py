@@ -6,7 +6,7 @@ the snapshot. Without a history it has only tasks that have not ended.
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -31,7 +31,7 @@ class CallNode:
     """What calls or is called.
 
     ``instances`` is the number of actors of a class that are in the graph, 1 for other nodes. ``put_bytes`` is the size
-    of the live objects that a driver has made with ray.put. ``level`` is the length of the longest way to it from a
+    of the live objects that it has made by ray.put. ``level`` is the length of the longest way to it from a
     node that is not called; nodes that call each other have one level.
     """
 
@@ -152,7 +152,8 @@ class _Builder:
         tallies = self._tallies()
         edges = self._edges(tallies)
         waits = tuple(wait for wait in node_waits(self._diagnosis, self._nodes) if self._is_of_job(wait))
-        nodes = self._call_nodes(edges, waits)
+        put = self._put_bytes()
+        nodes = self._call_nodes(edges, waits, put)
         order = {node.key: number for number, node in enumerate(nodes)}
         edges.sort(key=lambda edge: (order[edge.source], -edge.figures.attempts, order[edge.target]))
         history = self._history
@@ -167,7 +168,7 @@ class _Builder:
             ended_at=history.asked_at if history else None,
             left_out=history.history.left_out if history else 0,
             dropped=history.history.dropped if history else 0,
-            other_bytes=sum(self._bytes.values()) if self._job is None else 0,
+            other_bytes=self._other_bytes(put, nodes) if self._job is None else 0,
         )
 
     def _tallies(self) -> Mapping[tuple[NodeKey, NodeKey, str], Tally]:
@@ -190,23 +191,37 @@ class _Builder:
             methods[source, target].append(MethodCalls(method, tally.figures(), tally.open_tasks))
         return [_edge(source, target, parts) for (source, target), parts in methods.items()]
 
+    def _put_bytes(self) -> Mapping[NodeKey, int]:
+        """The bytes that are of no edge, by the node that has put them."""
+        found: Counter[NodeKey] = Counter()
+        for put_id in list(self._bytes):
+            key = self._nodes.putter(put_id)
+            if key is not None:
+                found[key] += self._bytes.pop(put_id)
+        return found
+
+    def _other_bytes(self, put: Mapping[NodeKey, int], nodes: Iterable[CallNode]) -> int:
+        return sum(self._bytes.values()) + sum(put.values()) - sum(node.put_bytes for node in nodes)
+
     def _is_of_job(self, wait: NodeWait) -> bool:
         return self._job is None or self._job in (wait.source.job_id, wait.target.job_id)
 
     # Nodes
 
-    def _call_nodes(self, edges: Iterable[CallEdge], waits: Iterable[NodeWait]) -> list[CallNode]:
+    def _call_nodes(
+        self, edges: Iterable[CallEdge], waits: Iterable[NodeWait], put: Mapping[NodeKey, int]
+    ) -> list[CallNode]:
         calls = {key: 0 for edge in edges for key in (edge.source, edge.target)}
         for edge in edges:
             calls[edge.source] += edge.figures.attempts
         keys = [*calls, *(key for wait in waits for key in (wait.source, wait.target) if key not in calls)]
-        levels, instances = _levels(keys, edges), self._instances()
+        levels, instances, put = _levels(keys, edges), self._instances()
         nodes = [
             CallNode(
                 key,
                 self._nodes.title(key),
                 instances=max(1, len(instances.get(key, ()))),
-                put_bytes=self._bytes.pop("f" * 40 + key.job_id, 0) if key.kind == "driver" else 0,
+                put_bytes=put.get(key, 0),
                 level=levels[key],
             )
             for key in dict.fromkeys(keys)

@@ -56,7 +56,7 @@ def dot(graph: CallGraph) -> bytes:
 def _node(graph: CallGraph, node: CallNode, *, is_stuck: bool) -> dict[str, str]:
     lines = [node_title(graph, node.key)]
     if node.put_bytes:
-        lines.append(f"{size(node.put_bytes)} alive from ray.put")
+        lines.append(f"{size(node.put_bytes)} alive by ray.put")
     attributes = {"label": _label(lines), **SHAPES[node.key.kind]}
     return attributes | ({"color": DEADLOCK_COLOUR, "penwidth": "2"} if is_stuck else {})
 

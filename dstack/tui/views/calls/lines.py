@@ -80,8 +80,6 @@ class CallLines:
         tasks = tuple(task for edge in edges for task in edge.open_tasks)
         row = CallRow(key, figures=figures, tasks=tasks, waits=tuple(waits))
         name = _marks(waits).append(node_title(self.graph, key), "bold")
-        put = self.graph.node[key].put_bytes
-        name.append(f"  {size(put)} alive from ray.put" if put else "", "dim")
         return Line(
             key=str(key),
             text=name,
@@ -137,6 +135,9 @@ class CallLines:
         if not row.is_wait:
             yield self._title(row)
             yield from _figures(row.figures)
+            put = self.graph.node[row.source].put_bytes if row.target is None else 0
+            if put:
+                yield SafeText(f"{size(put)} of live objects that it has made by ray.put", "dim")
         for wait in row.waits:
             mark, style = wait_mark(wait)
             source, target = node_title(self.graph, wait.source), node_title(self.graph, wait.target)
