@@ -215,7 +215,7 @@ class _Builder:
         for edge in edges:
             calls[edge.source] += edge.figures.attempts
         keys = [*calls, *(key for wait in waits for key in (wait.source, wait.target) if key not in calls)]
-        levels, instances, put = _levels(keys, edges), self._instances()
+        levels, instances = _levels(keys, edges), self._instances()
         nodes = [
             CallNode(
                 key,
