@@ -21,6 +21,7 @@ from dstack.tui.key_help import help_keys, palette_commands
 from dstack.tui.snapshot_taker import SnapshotEnded, SnapshotFailed, SnapshotProgress, SnapshotTaken, SnapshotTaker
 from dstack.tui.source import NO_SNAPSHOT, Files, NumberedSnapshot, OpenedRecording, Source
 from dstack.tui.views.base import View
+from dstack.tui.views.calls.view import CallsView
 from dstack.tui.views.cluster.view import ClusterView
 from dstack.tui.views.flame.view import FlameView
 from dstack.tui.views.history.view import HistoryView
@@ -41,8 +42,9 @@ VIEWS: dict[str, type[View]] = {
     "cluster": ClusterView,
     "history": HistoryView,
     "timeline": TimelineView,
+    "calls": CallsView,
 }
-"""The views by mode; their keys are 1 to 7."""
+"""The views by mode; their keys are 1 to 8."""
 
 
 PERIODS_S: tuple[int | None, ...] = (None, 5, 15, 60)
