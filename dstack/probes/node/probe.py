@@ -7,8 +7,7 @@ import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 
-import psutil
-
+from dstack.probes.node.figures.node_figures import NodeFigures
 from dstack.probes.node.process import Process
 from dstack.probes.node.process_reader import ProcessReader
 from dstack.probes.node.procfs.children import Families
@@ -19,7 +18,7 @@ from dstack.probes.node.pyspy.runner import PySpy, find_pyspy
 from dstack.probes.node.serialiser import Serialiser, failures_of
 from dstack.probes.node.stacks.loops import Loops
 from dstack.probes.node.stacks.table import StackTable
-from dstack.probes.node.wire import Answer, FailureData, HostData, Options, ProcessData, Target
+from dstack.probes.node.wire import Answer, FailureData, Options, ProcessData, Target
 
 PAUSED_AT_ONCE = 2
 """How many py-spy run at the same time. One thread reads memory: a second one would only prolong the readings."""
@@ -41,6 +40,7 @@ class NodeProbe:
         self._reader = ProcessReader(PySpy(path) if path else None)
         self._verified: dict[int, tuple[Birth, int]] = {}
         self._loops = Loops()
+        self._figures = NodeFigures()
 
     def has_pyspy(self) -> bool:
         """Whether this node has a py-spy of its own."""
@@ -53,16 +53,18 @@ class NodeProbe:
     def sample(self, targets: Sequence[Target], options: Options) -> Answer:
         """One sample of the target processes."""
         began_at, deadline = time.time(), time.monotonic() + options["deadline_s"]
+        self._figures.begin()
         targets = [target for target in targets if target["pid"] != self._own_pid]
         families = Families([target["pid"] for target in targets])
         processes = [Process(target, families) for target in targets]
         owners = PortOwners()
         identified = self._identified(processes, owners)
+        self._figures.begin_disks()
         self._read_all(identified, options, deadline)
         if options["children"]:
             children = self._identified(_find_children(identified), owners)
             self._read_all(children, options, time.monotonic() + CHILDREN_SHARE * (deadline - time.monotonic()))
-        answer = self._answer(processes, began_at)
+        answer = self._answer(processes, began_at, deadline)
         if options.get("setups_of"):
             answer["setups"] = environment_setups(options["setups_of"])
         return answer
@@ -72,6 +74,8 @@ class NodeProbe:
         for process in processes:
             with process.problems_of():
                 process.identify(owners, self._verified)
+            if process.figures:
+                self._figures.note(process.pid, process.figures)
         return [process for process in processes if process.figures]
 
     def _read_all(self, processes: Sequence[Process], options: Options, deadline: float) -> None:
@@ -89,9 +93,10 @@ class NodeProbe:
             process.reading = self._reader.read(process, process.request(options, deadline))
             process.problems += process.reading.problems
 
-    def _answer(self, processes: Sequence[Process], began_at: float) -> Answer:
+    def _answer(self, processes: Sequence[Process], began_at: float, deadline: float) -> Answer:
         table = StackTable(self._reader.origins, self._loops)
-        serialiser = Serialiser(table)
+        host = self._figures.end(deadline)
+        serialiser = Serialiser(table, self._figures)
         found: dict[str, ProcessData] = {}
         failures: list[FailureData] = []
         for process in processes:
@@ -106,7 +111,7 @@ class NodeProbe:
             "sources": table.sources,
             "processes": found,
             "failures": failures,
-            "host": _host_figures(),
+            "host": host,
             "clock": (began_at, time.time()),
         }
 
@@ -117,13 +122,3 @@ def _find_children(processes: Sequence[Process]) -> list[Process]:
     for process in processes:
         found += process.find_children(min(MAX_CHILDREN, MAX_CHILDREN_HERE - len(found)))
     return found
-
-
-def _host_figures() -> HostData:
-    memory = psutil.virtual_memory()
-    return {
-        "cpu_count": os.cpu_count(),
-        "load_1m": round(os.getloadavg()[0], 2),
-        "memory_total_bytes": memory.total,
-        "memory_available_bytes": memory.available,
-    }
