@@ -32,7 +32,7 @@ Int = Annotated[int, Meta(ge=-(2**63), le=2**63 - 1)]
 Natural = Annotated[int, Meta(ge=0, le=2**63 - 1)]
 UnixTime = Annotated[float, Meta(ge=0, lt=253_370_764_800)]
 """Seconds since 1970, before the year 9999, as calendars require; the bounds are checked in files."""
-Percent = Annotated[float, Meta(ge=0, le=1e6)]
+Percent = Annotated[float, Meta(ge=0, le=1e12)]
 """A share in percent; of several CPUs it may exceed 100."""
 MAX_GPUS, MAX_DISKS = 1_024, 64
 """The most GPUs and disks of one node or process."""

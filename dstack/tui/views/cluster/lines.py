@@ -200,7 +200,7 @@ class ClusterLines:
         for amount in self.inventory.resources.amounts(node)[:2] if node.alive else ():
             if amount.name in ("CPU", "GPU"):
                 text.append(f"  {amount.words}")
-        for activity, count in self.inventory.counts(node).items():
+        for activity, count in self.inventory.counts(self.inventory.on_node(node)).items():
             mark, style = MARKS[activity]
             text.append("  ").append(f"{mark}: {count:,}", style)
         if partly := self.inventory.partly_read(node):
