@@ -17,7 +17,7 @@ from dstack.analysis.naming import names
 from dstack.analysis.stacks.app_threads import kind_of
 from dstack.analysis.views.inventory import Inventory, WorkerSummary
 from dstack.analysis.views.node_resources import Amount
-from dstack.analysis.views.worker_figures import FIGURES, Figure, Total, WorkerFigures, total
+from dstack.analysis.views.worker_figures import FIGURES, Figure, Total, total
 from dstack.model import Node, PlacementGroup, Worker
 
 Column = Literal["activity", "name"] | Figure
@@ -128,7 +128,7 @@ class WorkerGroups:
         found = list(self._groups(grouping))
         if order.figure is not None:
             figure = order.figure
-            return tuple(order.sorted(found, lambda group: self.total(figure, group.workers).value))
+            return tuple(order.sorted(found, lambda group: self.totals((figure,), group.workers)[figure].value))
         return tuple(reversed(found) if order.is_reversed else found)
 
     def workers(self, workers: Iterable[Worker], order: Order) -> Sequence[WorkerSummary]:
@@ -140,17 +140,16 @@ class WorkerGroups:
         by_name = sorted(found, key=_by_name) if order.column == "name" else found
         return list(reversed(by_name)) if order.is_reversed else by_name
 
-    def total(self, figure: Figure, workers: Iterable[Worker]) -> Total:
-        """One figure of several workers."""
-        return total(figure, self._figures(workers))
+    def totals(self, figures: Iterable[Figure], workers: Iterable[Worker]) -> dict[Figure, Total]:
+        """Some figures of several workers."""
+        own = list(map(self._inventory.figures, workers))
+        return {figure: total(figure, own) for figure in figures}
 
+    @cached_property
     def known_figures(self) -> tuple[Figure, ...]:
         """The figures that at least one worker has, the most important ones first."""
-        all_figures = list(self._figures(self._index.snapshot.workers))
-        return tuple(figure for figure in FIGURES if any(one.value(figure) is not None for one in all_figures))
-
-    def _figures(self, workers: Iterable[Worker]) -> Iterator[WorkerFigures]:
-        return map(self._inventory.figures, workers)
+        own = list(map(self._inventory.figures, self._index.snapshot.workers))
+        return tuple(figure for figure in FIGURES if any(one.value(figure) is not None for one in own))
 
     # The groups of each kind
 

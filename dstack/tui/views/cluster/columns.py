@@ -91,12 +91,16 @@ class Columns:
 
 
 def beside(text: Text, cells: Text) -> Callable[[int, Console], Sequence[Text]]:
-    """The layout of a line: its text, cut off where the cells begin."""
+    """The layout of a line: its text, cut off where the cells begin; made once for each width."""
+    made: dict[int, list[Text]] = {}
 
     def rows(width: int, _: Console) -> Sequence[Text]:
-        row = text.copy()
-        row.truncate(max(1, width - cells.cell_len), overflow="ellipsis", pad=True)
-        return [row.append_text(cells)]
+        if width not in made:
+            row = text.copy()
+            row.truncate(max(1, width - cells.cell_len), overflow="ellipsis", pad=True)
+            made.clear()
+            made[width] = [row.append_text(cells)]
+        return made[width]
 
     return rows
 

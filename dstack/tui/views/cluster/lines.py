@@ -27,6 +27,9 @@ from dstack.vertex_keys import Key
 
 OPENED_GROUPS = 8
 OPENED_PENDING = 20
+SHOWN_WORKERS = 200
+"""Of a larger group, the first ones have lines; the others are in folded parts of :data:`PART`."""
+PART = 1_000
 PENDING = "pending"
 MARKS: dict[Activity, tuple[str, str]] = {
     "stuck": ("✖ stuck", "bold red"),
@@ -88,19 +91,22 @@ class ClusterLines:
     def _path_to_worker(self, worker_id: str) -> list[str]:
         for group in self._shown_groups:
             for bundle in group.bundles:
-                if path := self._path_among(bundle.workers, worker_id):
-                    return [group.key, _bundle_key(group, bundle), *path]
-            if path := self._path_among(group.outside_bundles, worker_id):
+                key = _bundle_key(group, bundle)
+                if path := self._path_among(key, bundle.workers, worker_id):
+                    return [group.key, key, *path]
+            if path := self._path_among(group.key, group.outside_bundles, worker_id):
                 return [group.key, *path]
         return []
 
-    def _path_among(self, workers: Sequence[Worker], worker_id: str) -> list[str]:
+    def _path_among(self, key: str, workers: Sequence[Worker], worker_id: str) -> list[str]:
         """The keys of the lines below the group's that lead to a worker; empty if it is not among these."""
         if all(worker.worker_id != worker_id for worker in workers):
             return []
-        for similar in self._folded(workers):
+        for number, similar in enumerate(self._folded(workers)):
             if any(one.worker.worker_id == worker_id for one in similar):
-                return [f"similar/{similar[0].worker.worker_id}", worker_id] if len(similar) > 1 else [worker_id]
+                part = [] if number < SHOWN_WORKERS else [_part_key(key, number - (number - SHOWN_WORKERS) % PART)]
+                fold = [f"similar/{similar[0].worker.worker_id}"] if len(similar) > 1 else []
+                return [*part, *fold, worker_id]
         return []
 
     # Groups
@@ -138,7 +144,7 @@ class ClusterLines:
         if amounts := " · ".join(one.words for one in self.inventory.resources.amounts(node) if node.alive):
             lines.append(Line(f"amounts/{node.node_id}", SafeText(amounts), data=node))
         lines += [_resident(one, node) for one in self.inventory.resources.placement_groups_on(node)]
-        lines += self._worker_lines(group.workers)
+        lines += self._worker_lines(group.key, group.workers)
         if dead := self.inventory.dead_actors(node):
             title = SafeText(f"† {words.plural(len(dead), 'dead actor')}")
             lines.append(Line(f"dead/{node.node_id}", title, list(map(_dead, dead))))
@@ -146,12 +152,12 @@ class ClusterLines:
 
     def _below_group(self, group: WorkerGroup) -> list[Line]:
         bundles = [self._bundle(group, bundle) for bundle in group.bundles]
-        return [*bundles, *self._worker_lines(group.outside_bundles)]
+        return [*bundles, *self._worker_lines(group.key, group.outside_bundles)]
 
     def _bundle(self, group: WorkerGroup, bundle: BundlePlace) -> Line:
         children: Callable[[], Sequence[Line]] | tuple[()] = ()
         if bundle.workers:
-            children = partial(self._worker_lines, bundle.workers)
+            children = partial(self._worker_lines, _bundle_key(group, bundle), bundle.workers)
         text = SafeText("▣ ").append(bundle_in_words(bundle))
         line = Line(_bundle_key(group, bundle), text, children, is_open=True, data=bundle)
         return self._with_totals(line, bundle.workers)
@@ -159,18 +165,30 @@ class ClusterLines:
     def _with_totals(self, line: Line, workers: Sequence[Worker]) -> Line:
         if not self._columns.figures or not workers:
             return line
-        totals = {figure: self._groups.total(figure, workers) for figure in self._columns.figures}
+        totals = self._groups.totals(self._columns.figures, workers)
         return replace(line, layout=beside(line.text, self._columns.of_total(totals)))
 
     # Workers
 
-    def _worker_lines(self, workers: Iterable[Worker]) -> list[Line]:
-        return [self._group(similar) for similar in self._folded(workers)]
+    def _worker_lines(self, key: str, workers: Iterable[Worker]) -> list[Line]:
+        """The lines of workers below the line with this key."""
+        folded = self._folded(workers)
+        lines = [self._group(similar) for similar in folded[:SHOWN_WORKERS]]
+        starts = range(SHOWN_WORKERS, len(folded), PART)
+        return [*lines, *(self._part(key, start, folded[start : start + PART]) for start in starts)]
 
-    def _folded(self, workers: Iterable[Worker]) -> Iterable[Sequence[WorkerSummary]]:
+    def _part(self, key: str, start: int, folded: Sequence[Sequence[WorkerSummary]]) -> Line:
+        """One line for further workers in their order."""
+        workers = [one.worker for similar in folded for one in similar]
+        text = SafeText(f"{start + 1:,} to {start + len(folded):,} in this order", "bold")
+        text.append(f"  {words.plural(len(workers), 'worker')}", "dim")
+        line = Line(_part_key(key, start), text, lambda: [self._group(similar) for similar in folded])
+        return self._with_totals(line, workers)
+
+    def _folded(self, workers: Iterable[Worker]) -> list[list[WorkerSummary]]:
         """The workers in their order; similar ones together, unless a figure distinguishes them."""
         found = self._groups.workers(workers, self._order)
-        return group_similar_workers(found) if self._order.figure is None else ([one] for one in found)
+        return group_similar_workers(found) if self._order.figure is None else [[one] for one in found]
 
     def _group(self, group: Sequence[WorkerSummary]) -> Line:
         """One line for similar workers."""
@@ -229,6 +247,10 @@ class ClusterLines:
 
 def _bundle_key(group: WorkerGroup, bundle: BundlePlace) -> str:
     return f"{group.key}/{bundle.number}"
+
+
+def _part_key(key: str, start: int) -> str:
+    return f"part/{key}/{start}"
 
 
 def _host_lines(node: Node) -> Iterator[Line]:

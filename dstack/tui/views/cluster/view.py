@@ -22,6 +22,7 @@ from dstack.tui.views.cluster.details import ClusterDetails
 from dstack.tui.views.cluster.lines import ClusterLines
 from dstack.tui.widgets.detail import Detail
 from dstack.tui.widgets.outline import Outline
+from dstack.tui.widgets.outline_tree import INDENT
 from dstack.vertex_keys import Key
 from dstack.visible import visible
 
@@ -115,7 +116,7 @@ class ClusterView(OutlineView):
         self._show_header()
 
     def _columns_that_fit(self) -> Columns:
-        known = self._groups.known_figures() if self._groups else ()
+        known = self._groups.known_figures if self._groups else ()
         return Columns.that_fit(known, self.size.width - SCROLLBAR, self.order)
 
     def _show_header(self) -> None:
@@ -154,7 +155,7 @@ class ClusterView(OutlineView):
 
     @property
     def _sortable(self) -> tuple[Column, ...]:
-        return ("activity", "name", *(self._groups.known_figures() if self._groups else ()))
+        return ("activity", "name", *(self._groups.known_figures if self._groups else ()))
 
     def _group_by(self, grouping: WorkerGrouping) -> None:
         self._arrange(grouping, self.order)
@@ -198,7 +199,8 @@ class ClusterView(OutlineView):
 
     def to_export(self) -> str | None:
         """The titles of the columns, and all unfolded lines."""
-        return f"{self._header(self.size.width - SCROLLBAR).plain}\n{self._outline.as_text()}"
+        titles = self._header(self.size.width - SCROLLBAR - INDENT)  # the marks of folds are not exported
+        return f"{titles.plain}\n{self._outline.as_text()}"
 
     def to_copy(self) -> str | None:
         """The details of the line."""

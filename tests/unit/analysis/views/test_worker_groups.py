@@ -153,11 +153,13 @@ def test_a_group_has_totals_and_a_column_needs_a_known_figure() -> None:
     groups = groups_of(farm.snapshot())
     (trainers,) = (group for group in groups.groups(BY_CLASS, Order()) if group.title == "actor Trainer")
 
-    assert groups.total("memory", trainers.workers) == Total(40, is_least=True)
-    assert groups.total("queued", trainers.workers) == Total(0)
-    assert "gpu memory" not in groups.known_figures()
-    assert "gpu" not in groups.known_figures()
-    assert "memory" in groups.known_figures()
+    assert groups.totals(("memory", "queued"), trainers.workers) == {
+        "memory": Total(40, is_least=True),
+        "queued": Total(0),
+    }
+    assert "gpu memory" not in groups.known_figures
+    assert "gpu" not in groups.known_figures
+    assert "memory" in groups.known_figures
 
 
 def test_numbers_in_titles_are_in_their_order() -> None:
