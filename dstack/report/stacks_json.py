@@ -19,7 +19,7 @@ from dstack.report.stacks_schema import (
     StacksGroup,
     UnreadProcess,
 )
-from dstack.snapshot_file import to_json
+from dstack.document_file import to_json
 
 
 def stacks_json(chosen: ChosenStacks, by: By) -> bytes:

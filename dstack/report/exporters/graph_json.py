@@ -15,7 +15,7 @@ from dstack.report.graph_schema import (
     DocumentNodeWait,
     GraphDocument,
 )
-from dstack.snapshot_file import to_json
+from dstack.document_file import to_json
 
 
 def graph_json(graph: CallGraph, taken_at: float) -> bytes:
