@@ -16,6 +16,7 @@ from dstack.analysis.stacks.app_threads import call_in_words
 from dstack.analysis.views.analysed_snapshot import AnalysedSnapshot
 from dstack.analysis.views.distributed_stack import group_similar
 from dstack.diagnosis import FailedBefore, Finding, GroupWait, OutsideWait, Since, Step, Target, Vertex, Wait
+from dstack.document_file import to_json
 from dstack.model import Process, Snapshot, Thread
 from dstack.report.check_schema import (
     Bounds,
@@ -35,7 +36,6 @@ from dstack.report.check_schema import (
     DocumentWait,
     Ranked,
 )
-from dstack.snapshot_file import to_json
 from dstack.vertex_keys import Key
 
 MANY = 1000
