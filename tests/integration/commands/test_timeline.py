@@ -1,4 +1,4 @@
-"""``dstack timeline`` on real Ray: chains of known pipelines, the trace, and a node whose slot nobody can use."""
+"""``dstack timeline`` on real Ray: chains of known pipelines, the trace, and a node with an unused slot."""
 
 from __future__ import annotations
 
@@ -95,10 +95,10 @@ def test_the_step_that_limits_a_pipeline(observed: Observed) -> None:
 
 
 def test_tracks_of_both_nodes(observed: Observed) -> None:
-    tracks = {track.title.partition(" ")[0] + track.title.split(" ")[1]: track for track in observed.timeline.tracks}
+    tracks = {track.title.split(" ")[1]: track for track in observed.timeline.tracks if track.actor_id}
 
-    assert tracks["actorReader"].node_id != tracks["actorModel"].node_id == tracks["actorWriter"].node_id
-    assert len(tracks["actorModel"].slices) == ITEMS + 1  # and its constructor
+    assert tracks["Reader"].node_id != tracks["Model"].node_id == tracks["Writer"].node_id
+    assert len(tracks["Model"].slices) == ITEMS + 1  # and its constructor
     assert {len(track.lanes) for track in observed.timeline.tracks if track.slices} == {1}
     assert [one.group for one in observed.timeline.tracks if one.title == "use_slot"] == ["not started"]
     assert any("waits in ray.get" in mark.text for mark in observed.timeline.marks)

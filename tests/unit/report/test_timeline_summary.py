@@ -38,7 +38,7 @@ def test_counts_and_the_limiting_step() -> None:
     )
     assert second.startswith("5 chains through step_0 → step_1: step_1 limits the throughput: 1 at once is in use 8")
     text = text_of(history)
-    assert " ".join("step calls mean max mean wait max wait at once in use".split()) in " ".join(text.split())
+    assert "step calls mean max mean wait max wait at once in use" in " ".join(text.split())
     assert "step_1 5 850 ms 850 ms" in " ".join(text.split())
 
 

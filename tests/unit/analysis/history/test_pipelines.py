@@ -56,7 +56,7 @@ def test_a_pipeline_that_is_hardly_in_use_is_limited_by_no_step() -> None:
 
 
 def test_a_moment_of_more_calls_at_once_does_not_count() -> None:
-    runs = [[(0, 10), (20, 20.1)], [(9.9, 20), (30, 30.1)]]
+    runs = [[(0.0, 10.0), (20.0, 20.1)], [(9.9, 20.0), (30.0, 30.1)]]
     slices = [
         one
         for attempt in index(*pipeline(runs)).attempts
