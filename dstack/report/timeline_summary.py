@@ -61,7 +61,8 @@ def _counts(timeline: Timeline) -> str:
 
 def _pipeline_title(pipeline: Pipeline) -> str:
     steps = " → ".join(step.name for step in pipeline.steps)
-    return f"{plural(len(pipeline.chains), 'chain')} through {steps}"
+    parts = f", and {len(pipeline.parts):,} through a part of it" if pipeline.parts else ""
+    return f"{plural(len(pipeline.chains), 'chain')} through {steps}{parts}"
 
 
 def limiting_in_words(pipeline: Pipeline) -> str:
@@ -70,7 +71,8 @@ def limiting_in_words(pipeline: Pipeline) -> str:
     if step is None:
         return "No step clearly limits the throughput."
     use = f"{step.at_once} at once {'is' if step.at_once == 1 else 'are'} in use {step.utilisation:.0%} of the time"
-    return f"{step.name} limits the throughput: {use}, and a call waits {short_duration(step.mean_wait_s)} for it on average."
+    wait = short_duration(step.mean_wait_s)
+    return f"{step.name} limits the throughput: {use}, and a call waits {wait} for it on average."
 
 
 def _steps(pipeline: Pipeline) -> Table:

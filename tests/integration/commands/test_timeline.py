@@ -70,7 +70,7 @@ def observed() -> Iterator[Observed]:
 
 
 def test_links_are_right_and_nearly_complete(observed: Observed) -> None:
-    """A false link is worse than an unknown one. Measured: none of 1,400 was false, 98 of 100 were found."""
+    """A false link is worse than an unknown one. Measured: 1,656 of 1,680 links were found, none was false."""
     step_of = {task: (number, step) for number, item in enumerate(observed.items) for step, task in enumerate(item)}
     links = observed.timeline.linked.links.links
 
@@ -91,7 +91,7 @@ def test_the_step_that_limits_a_pipeline(observed: Observed) -> None:
     calls = pipelines[tuple(CALLS)]
     assert calls.limiting is not None
     assert (calls.limiting.name, calls.limiting.attempts, calls.limiting.at_once) == ("Model.step", ITEMS, 1)
-    assert len(calls.chains) >= 0.7 * ITEMS
+    assert len(calls.chains) + len(calls.parts) >= 0.7 * ITEMS
 
 
 def test_tracks_of_both_nodes(observed: Observed) -> None:
@@ -145,7 +145,7 @@ def test_without_a_file_it_prints_the_summary(observed: Observed) -> None:
     done = dstack("timeline", str(observed.file))
 
     assert (done.returncode, done.stderr) == (0, "")
-    assert f"{ITEMS} chains through" in done.stdout
+    assert f"chains through {' → '.join(CALLS)}" in done.stdout
     assert "Model.step limits the throughput" in done.stdout
     job = observed.analysed.snapshot.jobs[0].job_id
     assert dstack("timeline", str(observed.file), "--job", job).stdout == done.stdout
