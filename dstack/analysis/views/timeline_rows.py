@@ -157,7 +157,7 @@ class TimelineRows:
     def prepared(cls, timeline: Timeline, grouping: Grouping) -> TimelineRows:
         """The rows, with all else computed that takes more than milliseconds and is shown with them."""
         made = cls(timeline, grouping)
-        _ = made.texts, made.timeline.pipelines, made._track_of
+        _ = made.texts, made.timeline.pipelines, made._track_of, made._failures
         for attempt in timeline.attempts[:1]:
             timeline.chain_of(attempt)
         return made
