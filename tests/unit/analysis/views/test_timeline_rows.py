@@ -147,7 +147,8 @@ def test_an_attempt_is_found_in_its_row() -> None:
     for name, began_at in (("load", 3), ("train", 8), ("score", 12)):
         track, key, at = found.find(by_name[name]) or (None, "", 0.0)
         assert track is found.tracks[0]
-        assert (key, at - NOW) == (f"{track.key}/0", pytest.approx(began_at))
+        assert key == f"{track.key}/0"
+        assert at - NOW == pytest.approx(began_at)
     track, key, at = found.find(by_name["pends"]) or (None, "", 0.0)
     assert track is found.tracks[1]
     assert key == f"{track.key}/waiting"
