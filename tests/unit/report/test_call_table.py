@@ -11,7 +11,7 @@ from dstack.report.call_table import SHOWN_CALLERS, SHOWN_EDGES, SHOWN_METHODS, 
 from dstack.snapshot_file import load
 from dstack.visible import UNSEEN
 from tests.fuzzing.hostile_text import hostile
-from tests.paths import RECORDED_CALLS
+from tests.paths import RECORDED_CALLS, ROOT
 from tests.unit.scenes import Scene
 from tests.unit.support.call_histories import attempt, ended, graph_of, with_history
 
@@ -49,6 +49,12 @@ def test_columns_are_aligned_at_each_width(recorded: CallGraph, width: int) -> N
     assert prepare[: ends["fail"]].endswith(" 1")
     assert store[: ends["max"]].endswith(" ms")
     assert max(map(len, rows[6:-3])) <= width
+
+
+def test_the_page_on_commands_shows_this_table(recorded: CallGraph) -> None:
+    block = "\n".join(f"    {row}".rstrip() for row in rows_of(recorded))
+
+    assert f"\n\n{block}\n\n" in (ROOT / "docs" / "commands.md").read_text()
 
 
 def test_frequent_and_running_calls_are_marked_and_the_marks_explained(recorded: CallGraph) -> None:
