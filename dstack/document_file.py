@@ -86,6 +86,13 @@ class DocumentFormat(Generic[_D]):
         newer = f"Use a newer version of dstack: {ends_of(header.dstack_version)} wrote the file."
         return self._decoded(self.decoder, data, name, newer if header.version > self.version else self.remedy)
 
+    def is_schema_of(self, data: bytes | bytearray) -> bool:
+        """Whether a JSON text states this schema; it may be invalid in all else."""
+        try:
+            return _HEADER.decode(data).schema == self.schema
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+            return False
+
     def save(self, document: _D, path: str | os.PathLike[str], *, force: bool = False) -> None:
         """Write a document whole or not at all, readable by its owner only; ``-`` is standard output, as JSON.
 

@@ -47,3 +47,11 @@ def duration(seconds: float) -> str:
             rest = whole % size // part
             return f"{whole // size} {unit}" + (f" {rest} {smaller}" if rest else "")
     return f"{whole} s"
+
+
+def short_duration(seconds: float) -> str:
+    """The same with milliseconds: ``0.4 ms``, ``340 ms``, ``1.2 s``."""
+    milliseconds = seconds * 1_000
+    if milliseconds < 9.95:
+        return f"{milliseconds:.1f} ms" if milliseconds else "0 s"
+    return f"{milliseconds:.0f} ms" if milliseconds < 999.5 else duration(seconds)

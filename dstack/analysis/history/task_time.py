@@ -16,6 +16,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from itertools import zip_longest
 
 from dstack.analysis.history.task_index import Attempt, HistoryIndex
 from dstack.analysis.history.time_spans import Span, Spans
@@ -51,6 +52,10 @@ class Interval:
     def part_us(self, span: Span) -> int:
         """How much of a span is in it."""
         return max(0, min(span[1], self.ended_us) - max(span[0], self.began_us))
+
+    def contains(self, span: Span) -> bool:
+        """Whether a whole span is in it, which may have no length."""
+        return self.began_us <= span[0] and span[1] <= self.ended_us
 
 
 @dataclass(slots=True)
@@ -106,9 +111,10 @@ class TaskTime:
         within = interval or self.whole
         found: dict[Path, Runs] = {}
         for call in self._calls:
-            if call.span[0] <= within.ended_us and call.span[1] >= within.began_us:
+            run_us = within.part_us(call.span)
+            if run_us or within.contains(call.span):
                 path = (*map(PathStep, self._groups(call.attempt, by)), *call.path)
-                _count(found.setdefault(path, Runs()), call.attempt, within.part_us(call.span))
+                _count(found.setdefault(path, Runs()), call.attempt, run_us)
         return found
 
     # Groups and names
@@ -171,7 +177,7 @@ class TaskTime:
         calls: list[_Call] = []
         for task_id, caller in reversed(order):
             below = Spans.union(busy.pop(task_id, []))
-            ran = [(attempt, span) for attempt in tasks[task_id] if (span := self._span(attempt))]
+            ran = list(self._ran(tasks[task_id]))
             calls += [_Call(attempt, paths[task_id], span, below.gaps_in(span)) for attempt, span in ran]
             for _, span in ran:
                 below.add(span)
@@ -184,6 +190,8 @@ class TaskTime:
         found: dict[str, list[Attempt]] = {}
         for attempt in self._history.attempts:
             found.setdefault(attempt.task.task_id, []).append(attempt)
+        for attempts in found.values():
+            attempts.sort(key=lambda attempt: attempt.task.attempt)
         return found
 
     def _from_the_roots(self) -> Iterator[tuple[str, str | None]]:
@@ -193,15 +201,14 @@ class TaskTime:
         for task_id, caller in callers.items():
             called.setdefault(caller, []).append(task_id)
         seen: set[str] = set()
-        roots = [task_id for task_id, caller in callers.items() if caller not in callers]
-        for root in (*roots, *callers):
-            ahead: list[tuple[str, str | None]] = [(root, None)] if root not in seen else []
+        for task_id in sorted(callers, key=lambda one: callers[one] in callers):
+            ahead: list[tuple[str, str | None]] = [(_root_of(task_id, callers), None)] if task_id not in seen else []
             while ahead:
-                task_id, parent = ahead.pop()
-                if task_id not in seen:
-                    seen.add(task_id)
-                    yield task_id, parent
-                    ahead += ((one, task_id) for one in called.get(task_id, ()))
+                one, its_caller = ahead.pop()
+                if one not in seen:
+                    seen.add(one)
+                    yield one, its_caller
+                    ahead += ((callee, one) for callee in called.get(one, ()))
 
     def _path(self, attempt: Attempt, above: Path | None) -> Path:
         """The chain of calls down to a task, below that of its caller."""
@@ -211,13 +218,27 @@ class TaskTime:
             return above if above[-1] == DEEPER else (*above, DEEPER)
         return (*above, self._step(attempt))
 
-    def _span(self, attempt: Attempt) -> Span | None:
-        """When it ran; None if it has not begun, or only its end is known."""
-        if attempt.started_at is None:
-            return None
-        began = microseconds(attempt.started_at)
-        ended = attempt.ended_at if attempt.ended_at is not None else self._history.asked_at
-        return began, max(began, microseconds(ended))
+    def _ran(self, attempts: Sequence[Attempt]) -> Iterator[tuple[Attempt, Span]]:
+        """The attempts of a task that have begun, and when they ran.
+
+        An attempt without an end runs until now; if there is a later one, its end was not reported, but is before that.
+        """
+        for attempt, following in zip_longest(attempts, attempts[1:]):
+            ended = attempt.ended_at
+            if ended is None:
+                ended = following.began_at if following else self._history.asked_at
+            if attempt.started_at is not None:
+                began = microseconds(attempt.started_at)
+                yield attempt, (began, max(began, microseconds(ended)))
+
+
+def _root_of(task_id: str, callers: Mapping[str, str]) -> str:
+    """The outermost caller of a task; where callers form a cycle, which no cluster reports, one task of the cycle."""
+    walked = {task_id}
+    while (caller := callers[task_id]) in callers and caller not in walked:
+        task_id = caller
+        walked.add(task_id)
+    return caller if caller in walked else task_id
 
 
 def _count(runs: Runs, attempt: Attempt, run_us: int) -> None:

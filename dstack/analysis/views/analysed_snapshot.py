@@ -8,6 +8,7 @@ from functools import cached_property
 from dstack.analysis.diagnose import diagnose
 from dstack.analysis.evidence.confirmation import merged
 from dstack.analysis.history.task_index import HistoryIndex
+from dstack.analysis.history.task_time import TaskTime
 from dstack.analysis.index.sample_index import SampleIndex
 from dstack.analysis.views.thread_pages import Stacks
 from dstack.diagnosis import Diagnosis
@@ -44,6 +45,11 @@ class AnalysedSnapshot:
     def history(self) -> HistoryIndex | None:
         """The history of its tasks, None if it has none."""
         return HistoryIndex(self.merged_index, self.snapshot.history) if self.snapshot.history else None
+
+    @cached_property
+    def task_time(self) -> TaskTime | None:
+        """Where its tasks spend their time, None without a history."""
+        return TaskTime(self.history) if self.history else None
 
     @cached_property
     def stacks(self) -> Stacks:
