@@ -171,7 +171,7 @@ def _record(
     def note(step: str) -> None:
         send(messages, "progress", step.encode("utf-8", "replace"))
 
-    how = RecordingOptions(**dict.fromkeys(options, True))
+    how = RecordingOptions(idle="idle" in options, gil="gil" in options, native="native" in options)
     with RecordingSession(address or None, float(duration_s), float(rate_hz), how, job or None, note) as session:
         threading.Thread(target=_stop_at_end_of_input, args=(session.stop,), name="dstack", daemon=True).start()
         send(messages, "began", to_json(session.first))

@@ -124,7 +124,7 @@ def exported(recording: Recording, suffix: str) -> bytes:
         from dstack.report.exporters.flame_page import flame_page
         from dstack.report.recording_summary import summary
 
-        return flame_page(stacks, f"dstack record {recording.address}", summary(recording))
+        return flame_page(stacks, f"Flame graph of {recording.address}", summary(recording))
     if suffix == ".speedscope.json":
         from dstack.report.exporters.speedscope import speedscope
 
