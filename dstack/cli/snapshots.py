@@ -27,8 +27,6 @@ if TYPE_CHECKING:
 
 STUCK, INCONCLUSIVE = 1, 4
 """Exit codes of ``check``."""
-SAVED_HISTORY = 20_000
-"""The maximum number of attempts of tasks in the history of a saved snapshot, about 1 MB."""
 EXPLAIN_S = 30.0
 """The time limit for explaining a snapshot, beyond ``--timeout``."""
 
@@ -176,7 +174,7 @@ def demo(name: str, list_them: bool) -> None:
 
 def _history(is_wanted: bool | None, *, is_saved: bool) -> int:
     """The maximum number of attempts of tasks in the history of a snapshot."""
-    from dstack.collector import WHOLE_HISTORY
+    from dstack.collector import SAVED_HISTORY, WHOLE_HISTORY
 
     if is_wanted:
         return WHOLE_HISTORY

@@ -11,7 +11,7 @@ from dataclasses import replace
 
 from dstack.analysis.findings import verdict_of
 from dstack.analysis.views.analysed_snapshot import AnalysedSnapshot
-from dstack.collector import Collector
+from dstack.collector import SAVED_HISTORY, Collector
 from dstack.diagnosis import Finding, FindingKind, Ratio
 from dstack.document_file import to_json
 from dstack.errors import DstackError, SnapshotFileError
@@ -50,7 +50,9 @@ class Watch:
         self._progress = ProgressTracker()
         self._trigger = SnapshotTrigger(settings.stuck_after_s, settings.share)
         self._findings = FindingTracker(settings.stuck_after_s)
-        self._collector = Collector(lambda: self._cluster.address if self._cluster else None, settings.timeout_s)
+        self._collector = Collector(
+            lambda: self._cluster.address if self._cluster else None, settings.timeout_s, history=SAVED_HISTORY
+        )
         self._found: Counter[FindingKind] = Counter()
         self._unsaved: deque[Snapshot] = deque(maxlen=MAX_UNSAVED)
         self._cluster: Cluster | None = None
