@@ -204,7 +204,7 @@ class Watch:
         diagnosis = analysed.diagnosis
         seen = diagnosis.coverage.workers
         if changes == Changes():
-            blocked = [finding for finding in diagnosis.findings if verdict_of(finding) == "blocked"]
+            blocked = [one for one in diagnosis.findings if verdict_of(one) == "blocked" and one.kind != "failed"]
             chains = f"; {plural(len(blocked), 'open chain')} of waits" if blocked else ""
             self._events.emit(
                 "seen", f"nothing is stuck; read {seen.observed} of {seen.total} workers and drivers{chains}"
