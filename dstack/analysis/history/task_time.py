@@ -68,7 +68,7 @@ class Runs:
     running: int = 0
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class _Call:
     """One attempt that ran: its chain of calls, its run time, and the parts of it that are its own time."""
 

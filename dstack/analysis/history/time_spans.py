@@ -32,9 +32,10 @@ class Spans:
     @classmethod
     def union(cls, parts: Iterable[Spans]) -> Spans:
         """The union of several, built into the largest of them, so that merging up a deep tree stays cheap."""
-        ordered = sorted(parts, key=len)
-        if not ordered:
-            return cls()
+        ordered = list(parts)
+        if len(ordered) < 2:
+            return ordered[0] if ordered else cls()
+        ordered.sort(key=len)
         largest = ordered.pop()
         added = sum(map(len, ordered))
         if added * FEW >= len(largest):
@@ -69,6 +70,8 @@ class Spans:
         """The parts of a span that are in none of these; empty parts are left out."""
         begin, end = -span[1], -span[0]
         first, behind = bisect_right(self._ends, begin), bisect_left(self._begins, end)
+        if first >= behind:
+            return (span,) if begin < end else ()
         edges = [begin]
         for at in range(first, behind):
             edges += (self._begins[at], self._ends[at])
