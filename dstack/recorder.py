@@ -27,12 +27,10 @@ if TYPE_CHECKING:  # the child is started before the rest is loaded
     from dstack.recording import Recording
     from dstack.recording_parts import JoinedRecording
 
-START_S = 30.0
+START_S = 45.0
 """How long the start of the recording may take."""
-LATE_S = 6.0
-"""How long after the end of the recording the child may take to hand over the last rounds."""
-STOP_S = 4.0
-"""The same when the user has ended it."""
+LATE_S = 10.0
+"""How long after its end, or after the user has ended it, the last rounds are awaited; usually under a second."""
 REAP_S = 1.0
 TURN_S = 0.5
 LONGER = "Run dstack on a host with more free CPU time."
@@ -56,6 +54,11 @@ class Recorder:
         self._recorded_s = 0.0
         self._joined: JoinedRecording | None = None
 
+    @property
+    def has_begun(self) -> bool:
+        """Whether there is something to keep."""
+        return self._joined is not None
+
     def record(self, progress: Callable[[str], None]) -> Recording:
         """Record until the duration has passed, or another thread or a signal handler calls :meth:`stop`.
 
@@ -74,11 +77,14 @@ class Recorder:
         return self._joined.recording(round(self._recorded_s, 3))
 
     def stop(self) -> None:
-        """End the recording after the current round, and keep what was recorded; the second time, end it at once."""
-        if self._stopped_at is not None:
+        """End the recording after the current round, and keep what was recorded.
+
+        It ends at once the second time, or if it has not begun.
+        """
+        is_again, self._stopped_at = self._stopped_at is not None, self._stopped_at or time.monotonic()
+        if is_again or self._joined is None:
             self._child.kill()
             return
-        self._stopped_at = time.monotonic()
         with contextlib.suppress(OSError):
             assert self._child.stdin is not None
             self._child.stdin.close()
@@ -124,7 +130,7 @@ class Recorder:
 
     def _deadline(self, started: float) -> float:
         if self._stopped_at is not None:
-            return self._stopped_at + STOP_S
+            return self._stopped_at + LATE_S
         return started + START_S if self._joined is None else self._began + self._duration_s + LATE_S
 
     def _end(self) -> None:

@@ -79,7 +79,7 @@ class RecordingSession:
             if isinstance(found.result, NodeFailure):
                 failures = tuple(node_failure(node, found.result, 1) for node in found.nodes)
                 yield RecordingPart(recording=replace(self.first, failures=failures))
-            else:
+            elif found.result is not None:
                 yield self._part(found, found.result)
 
     def _part(self, found: NodeRound, result: wire.RecordedRound) -> RecordingPart:
