@@ -10,11 +10,11 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import subprocess
-import sys
 import threading
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from typing import IO, TYPE_CHECKING
 
 from dstack import errors
@@ -26,6 +26,7 @@ from dstack.words import plural
 if TYPE_CHECKING:  # the child is started before the rest is loaded
     from dstack.recording import Recording
     from dstack.recording_parts import JoinedRecording
+    from dstack.recording_session import RecordingSession
 
 START_S = 45.0
 """How long the start of the recording may take."""
@@ -54,11 +55,6 @@ class Recorder:
         self._recorded_s = 0.0
         self._joined: JoinedRecording | None = None
 
-    @property
-    def has_begun(self) -> bool:
-        """Whether there is something to keep."""
-        return self._joined is not None
-
     def record(self, progress: Callable[[str], None]) -> Recording:
         """Record until the duration has passed, or another thread or a signal handler calls :meth:`stop`.
 
@@ -77,14 +73,11 @@ class Recorder:
         return self._joined.recording(round(self._recorded_s, 3))
 
     def stop(self) -> None:
-        """End the recording after the current round, and keep what was recorded.
-
-        It ends at once the second time, or if it has not begun.
-        """
-        is_again, self._stopped_at = self._stopped_at is not None, self._stopped_at or time.monotonic()
-        if is_again or self._joined is None:
+        """End the recording after the current round, and keep what was recorded; the second time, end it at once."""
+        if self._stopped_at is not None:
             self._child.kill()
             return
+        self._stopped_at = time.monotonic()
         with contextlib.suppress(OSError):
             assert self._child.stdin is not None
             self._child.stdin.close()
@@ -178,14 +171,20 @@ def _record(
         send(messages, "progress", step.encode("utf-8", "replace"))
 
     how = RecordingOptions(idle="idle" in options, gil="gil" in options, native="native" in options)
+    begun: list[RecordingSession] = []
+    threading.Thread(target=_stop_at_end_of_input, args=(begun,), name="dstack", daemon=True).start()
     with RecordingSession(address or None, float(duration_s), float(rate_hz), how, job or None, note) as session:
-        threading.Thread(target=_stop_at_end_of_input, args=(session.stop,), name="dstack", daemon=True).start()
+        begun.append(session)
         send(messages, "began", to_json(session.first))
         for part in session.parts():
             send(messages, "part", to_json(part))
     send(messages, "end")
 
 
-def _stop_at_end_of_input(stop: Callable[[], None]) -> None:
-    sys.stdin.buffer.read()
-    stop()
+def _stop_at_end_of_input(begun: Sequence[RecordingSession]) -> None:
+    """Ends the recording when standard input closes; ends the process if there is none yet."""
+    while os.read(0, 1024):
+        pass
+    if not begun:
+        os._exit(0)
+    begun[0].stop()

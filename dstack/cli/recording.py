@@ -87,9 +87,11 @@ def record(
         try:
             recording = recorder.record(progress)
         except ClusterError:
-            if received and not recorder.has_begun:
+            if received:
                 raise Ended(received[0]) from None
             raise
+    if received and not recording.coverage.processes:
+        raise Ended(received[0])
     if not recording.coverage.processes:
         raise _nothing(recording)
     data = exported(recording, suffix)

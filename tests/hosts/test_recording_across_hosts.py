@@ -10,7 +10,7 @@ import pytest
 from tests.hosts import Hosts
 from tests.hosts.command import dstack, dstack_processes, files, running
 from tests.hosts.rings import ring
-from tests.processes import wait_until
+from tests.processes import reads_memory, wait_until
 
 pytestmark = [pytest.mark.hosts, pytest.mark.usefixtures("hosts_possible")]
 
@@ -54,9 +54,7 @@ def test_ctrl_c_ends_the_recording_of_all_hosts(members: Hosts) -> None:
     arguments = ["record", "--address", members.address, "--idle", "--duration", "600", "-o", "-"]
     with running(members, 1, *arguments) as (child, process):
         wait_until(
-            lambda: sum("ray::NodeProbe" in line for line in dstack_processes(members)) == 2,
-            deadline_s=60,
-            what=lambda: "probes on both other hosts",
+            lambda: reads_memory(process.pid), deadline_s=60, what=lambda: f"a recording: {child.log.read_text()}"
         )
         process.send_signal(SIGINT)
         child.process.wait(timeout=ENDED_S)
@@ -64,3 +62,4 @@ def test_ctrl_c_ends_the_recording_of_all_hosts(members: Hosts) -> None:
 
     assert child.process.returncode == 0, output
     assert "driver ring.py" in output
+    assert "actor Member" in output

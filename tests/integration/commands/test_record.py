@@ -7,7 +7,6 @@ import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 from signal import SIGINT, SIGTERM, Signals
-from typing import Any
 
 import pytest
 
@@ -17,7 +16,7 @@ from tests.clusters.dstack_command import DSTACK, Result, dstack
 from tests.clusters.ray_clusters import Example
 from tests.clusters.shared_cluster import SharedCluster
 from tests.paths import PROGRAMS
-from tests.processes import wait_until
+from tests.processes import reads_memory, wait_until
 
 pytestmark = pytest.mark.ray
 
@@ -115,7 +114,7 @@ def test_a_signal_ends_the_recording_and_keeps_it(busy: Example, tmp_path: Path,
     path = tmp_path / "r.json"
     command = [*DSTACK, "record", "--address", busy.address, "--duration", "600", "-o", str(path)]
     with subprocess.Popen(command, env=dict(busy.environment), stderr=subprocess.PIPE, text=True) as process:
-        wait_until(lambda: is_sampling(process.pid), deadline_s=60, what=lambda: "a recording")
+        wait_until(lambda: reads_memory(process.pid), deadline_s=60, what=lambda: "a recording")
         process.send_signal(number)
         _, err = process.communicate(timeout=ENDED_S)
 
@@ -123,21 +122,6 @@ def test_a_signal_ends_the_recording_and_keeps_it(busy: Example, tmp_path: Path,
     recording = load(path)
     assert recording.counts
     assert recording.duration_s < 60
-
-
-def is_sampling(pid: int) -> bool:
-    """Whether dstack's child process has the memory of another process open."""
-    import psutil
-
-    children: list[Any] = psutil.Process(pid).children()
-    return any("/mem" in str(link) for child in children for link in open_files(child.pid))
-
-
-def open_files(pid: int) -> list[str]:
-    try:
-        return [str(link.readlink()) for link in Path(f"/proc/{pid}/fd").iterdir()]
-    except OSError:
-        return []
 
 
 def test_existing_files_are_kept(busy: Example, tmp_path: Path) -> None:

@@ -1,9 +1,10 @@
 """Two busy actors, one of them with a hostile name, and a task that runs one function after another."""
 
+from typing import Any
+
 import ray
 
 
-@ray.remote(num_cpus=0)
 class Trainer:
     def train(self) -> None:
         while True:
@@ -20,7 +21,9 @@ def load() -> None:
 
 
 ray.init()
-trainers = [Trainer.options(name=name).remote() for name in ("first", "<b>second</b>")]
+trainers: list[Any] = [
+    ray.remote(num_cpus=0)(Trainer).options(name=name).remote() for name in ("first", "<b>second</b>")
+]
 refs = [trainer.train.remote() for trainer in trainers] + [load.remote()]
 print("ready", flush=True)
 ray.get(refs)
