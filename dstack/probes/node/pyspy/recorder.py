@@ -67,6 +67,7 @@ class PySpyRecorder:
         handle, self._output = tempfile.mkstemp(prefix="dstack-", suffix=".folded")
         os.close(handle)
         self._began = time.monotonic()
+        blocked = signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})  # Ray's actors block it; it is inherited
         try:
             self._child = subprocess.Popen(
                 [self._tool.path, *self._arguments()],
@@ -78,6 +79,8 @@ class PySpyRecorder:
         except OSError as error:
             self._remove()
             raise why_not_started(self._tool.path, error) from error
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
         with contextlib.suppress(OSError):
             os.setpriority(os.PRIO_PROCESS, self._child.pid, RAY_WORKER_NICENESS)
 
