@@ -32,6 +32,8 @@ HANDOVER_S = 1.0
 """The child process stops reading this long before it would be killed."""
 WHOLE_HISTORY = 100_000
 """The maximum number of attempts of tasks in a history: as many as the GCS keeps by default."""
+SAVED_HISTORY = 20_000
+"""The same for snapshots that are saved without being asked for a history: about 1 MB in a file."""
 REAP_S = 1.0
 """The longest wait for a killed process; the kernel may keep it longer."""
 LONGER = "Use a longer timeout, or run dstack on a host with more free CPU time."

@@ -652,8 +652,8 @@ class FailedTask(Model, frozen=True):
     """A task whose last attempt failed, from the task events of the GCS (Ray 2.46 to 2.60). Clocks are the owner's.
 
     ``error`` is the exception with the first line of its message. ``file``, ``line`` and ``source`` are where the
-    user's code raised it. ``is_held`` says that a process still holds its result, which may never have been fetched.
-    Tasks also fail in healthy programs, which handle the exception.
+    user's code raised it. ``is_held`` says that a process still holds its result, which may never have been fetched;
+    ``holders`` are the ids of those workers. Tasks also fail in healthy programs, which handle the exception.
     """
 
     task_id: str
@@ -672,6 +672,7 @@ class FailedTask(Model, frozen=True):
     line: Int | None = None
     source: str | None = None
     is_held: bool = False
+    holders: tuple[str, ...] = ()
 
 
 class RepeatedCall(Model, frozen=True):

@@ -14,6 +14,7 @@ from dstack.cli.options import (
     for_option,
     job_option,
     json_option,
+    native_option,
     pause_option,
     timeout_option,
 )
@@ -27,8 +28,6 @@ if TYPE_CHECKING:
 
 STUCK, INCONCLUSIVE = 1, 4
 """Exit codes of ``check``."""
-SAVED_HISTORY = 20_000
-"""The maximum number of attempts of tasks in the history of a saved snapshot, about 1 MB."""
 EXPLAIN_S = 30.0
 """The time limit for explaining a snapshot, beyond ``--timeout``."""
 
@@ -40,7 +39,7 @@ EXPLAIN_S = 30.0
 @json_option
 @details_option
 @job_option
-@click.option("--native", is_flag=True, help="Include C and C++ frames. Pauses each process for 0.1 s or more.")
+@native_option
 @click.option("--locals", "with_locals", is_flag=True, help="Include the values of local variables.")
 @pause_option
 @for_option
@@ -176,7 +175,7 @@ def demo(name: str, list_them: bool) -> None:
 
 def _history(is_wanted: bool | None, *, is_saved: bool) -> int:
     """The maximum number of attempts of tasks in the history of a snapshot."""
-    from dstack.collector import WHOLE_HISTORY
+    from dstack.collector import SAVED_HISTORY, WHOLE_HISTORY
 
     if is_wanted:
         return WHOLE_HISTORY

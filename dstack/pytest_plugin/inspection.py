@@ -16,7 +16,7 @@ from dstack.analysis.evidence.coverage import has_coverage_gaps
 from dstack.analysis.findings import is_stuck, verdict_of
 from dstack.analysis.naming.names import user_frame
 from dstack.analysis.views.analysed_snapshot import AnalysedSnapshot
-from dstack.collector import Collector
+from dstack.collector import SAVED_HISTORY, Collector
 from dstack.diagnosis import Finding
 from dstack.errors import ClusterError, SnapshotFileError
 from dstack.model import Coroutine, Snapshot
@@ -68,7 +68,7 @@ class Inspector:
     def __init__(self, item: pytest.Item, settings: Settings) -> None:
         self._settings = settings
         self._file_name = _file_name(item.nodeid)
-        self._collector = Collector(self._address, TIMEOUT_S)
+        self._collector = Collector(self._address, TIMEOUT_S, history=SAVED_HISTORY if settings.directory else 0)
 
     def inspect(self, *, keep: bool = False) -> Inspection:
         """Takes a snapshot, and saves it if ``keep`` is set. Raises :class:`dstack.DstackError`."""

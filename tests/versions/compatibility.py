@@ -101,6 +101,7 @@ SMOKE = (
         (
             "tests/integration/waits/test_ray_waits.py",
             "tests/integration/reading/test_process_samples.py",
+            "tests/integration/reading/test_task_history.py",
             *(
                 f"tests/integration/test_examples.py::test_a_program_gets_its_expected_verdict[{name}]"
                 for name in TEN_EXAMPLES

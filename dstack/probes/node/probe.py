@@ -15,10 +15,19 @@ from dstack.probes.node.procfs.environment_setups import environment_setups
 from dstack.probes.node.procfs.proc import Birth
 from dstack.probes.node.procfs.worker_pid import PortOwners
 from dstack.probes.node.pyspy.runner import PySpy, find_pyspy
+from dstack.probes.node.sampling.sampler import Sampler
 from dstack.probes.node.serialiser import Serialiser, failures_of
 from dstack.probes.node.stacks.loops import Loops
 from dstack.probes.node.stacks.table import StackTable
-from dstack.probes.node.wire import Answer, FailureData, Options, ProcessData, Target
+from dstack.probes.node.wire import (
+    Answer,
+    FailureData,
+    Options,
+    ProcessData,
+    RecordedRound,
+    RecordOptions,
+    Target,
+)
 
 PAUSED_AT_ONCE = 2
 """How many py-spy run at the same time. One thread reads memory: a second one would only prolong the readings."""
@@ -40,6 +49,7 @@ class NodeProbe:
         self._reader = ProcessReader(PySpy(path) if path else None)
         self._verified: dict[int, tuple[Birth, int]] = {}
         self._loops = Loops()
+        self._sampler = Sampler(self._reader)
         self._figures = NodeFigures()
 
     def has_pyspy(self) -> bool:
@@ -68,6 +78,15 @@ class NodeProbe:
         if options.get("setups_of"):
             answer["setups"] = environment_setups(options["setups_of"])
         return answer
+
+    def record(self, targets: Sequence[Target], options: RecordOptions) -> RecordedRound:
+        """One round of a recording of the target processes."""
+        targets = [target for target in targets if target["pid"] != self._own_pid]
+        families = Families()
+        processes = [Process(target, families) for target in targets]
+        found = self._sampler.round(self._identified(processes, PortOwners()), options)
+        found["failures"] = [failure for process in processes for failure in failures_of(process, process.problems)]
+        return found
 
     def _identified(self, processes: Sequence[Process], owners: PortOwners) -> list[Process]:
         """The processes that exist and are the expected ones."""

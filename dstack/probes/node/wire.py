@@ -69,6 +69,20 @@ class Options(_Options, total=False):
     reach: bool
 
 
+class RecordOptions(TypedDict):
+    """How to record for ``seconds``, which :class:`dstack.recording.RecordingOptions` describes.
+
+    ``is_last`` says that no further round follows, so that what still runs is ended.
+    """
+
+    rate_hz: float
+    seconds: float
+    idle: bool
+    gil: bool
+    native: bool
+    is_last: bool
+
+
 # The answer
 
 
@@ -357,3 +371,39 @@ class Answer(_Answer, total=False):
     """
 
     setups: list[SetupData]
+
+
+class SampledThreadData(TypedDict):
+    """A thread of a worker; the fields are those of :class:`dstack.recording.RecordedThread`."""
+
+    worker_id: str
+    os_thread_id: int
+    thread_name: str
+
+
+class SampledProcessData(TypedDict):
+    """The coverage of one process, see :class:`dstack.recording.Coverage`, and its rank in a distributed run."""
+
+    wanted: int
+    taken: int
+    torn: int
+    cut: int
+    rank: int | None
+
+
+class RecordedRound(TypedDict):
+    """One round of a recording on one node. ``stacks`` are indices of ``frames``, leaf first.
+
+    ``counts`` are :class:`dstack.recording.Count`, ``processes`` are by worker id. ``cpu_s`` is the CPU time that the
+    round took, ``rate_hz`` the rate at which samples were taken.
+    """
+
+    frames: list[FrameData]
+    stacks: list[list[int]]
+    threads: list[SampledThreadData]
+    counts: list[tuple[int, int, int, bool]]
+    processes: dict[str, SampledProcessData]
+    failures: list[FailureData]
+    cpu_s: float
+    rate_hz: float
+    seconds: float

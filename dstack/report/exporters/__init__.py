@@ -1,0 +1,1 @@
+"""Documents for other programs, one module for each format."""

@@ -1,0 +1,114 @@
+"""The history of tasks of a real cluster, in a saved snapshot and through the API."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from dstack.analysis.history.task_index import Attempt, HistoryIndex
+from dstack.analysis.views.analysed_snapshot import AnalysedSnapshot
+from dstack.snapshot_file import load
+from tests.clusters.dstack_command import dstack
+from tests.clusters.shared_cluster import SharedCluster
+from tests.integration.programs.drivers.task_history import BYTES
+from tests.paths import PROGRAMS
+from tests.processes import wait_until
+
+pytestmark = pytest.mark.ray
+
+REPORTED_S = 60.0
+"""Deadline for the events of a program to reach the GCS: workers report once a second."""
+NAMES = {"load", "outer", "fail", "Worker.__init__", "Worker.step", "Worker.hang", "never_placed"}
+
+
+@pytest.fixture(scope="module")
+def history(shared: SharedCluster, tmp_path_factory: pytest.TempPathFactory) -> HistoryIndex:
+    """The history of the program in a saved snapshot, once all of its events are reported."""
+    file = tmp_path_factory.mktemp("history") / "history.json.gz"
+    last: list[HistoryIndex] = []
+
+    with shared.running(PROGRAMS / "drivers/task_history.py") as program:
+        where = ("--address", program.address, "-o", str(file), "--force")
+
+        def is_reported() -> HistoryIndex | None:
+            done = dstack("snapshot", *where, environment=program.environment)
+            assert done.returncode == 0, done.stderr
+            found = history_in(file)
+            last[:] = [found]
+            hanging = [one for one in of(found, "Worker.hang") if one.state == "running"]
+            to_end = [one for name in ("load", "outer", "fail") for one in of(found, name)]
+            have_ended = all(one.started_at and one.ended_at for one in to_end)
+            is_whole = {one.task.name for one in found.attempts} >= NAMES
+            return found if is_whole and hanging and have_ended else None
+
+        return wait_until(is_reported, deadline_s=REPORTED_S, what=lambda: f"reported: {last[0].attempts}")
+
+
+def history_in(file: Path) -> HistoryIndex:
+    found = AnalysedSnapshot.of(load(file)).history
+    assert found is not None
+    return found
+
+
+def of(history: HistoryIndex, name: str) -> list[Attempt]:
+    """The attempts of a function in the newest job: earlier programs of the cluster are in its history too."""
+    job = max(one.task.job_id for one in history.attempts)
+    return [one for one in history.attempts if one.task.name == name and one.task.job_id == job]
+
+
+def test_an_ended_task_has_all_its_times_in_order(history: HistoryIndex) -> None:
+    for name in ("load", "outer"):
+        for one in of(history, name):
+            times = [one.submitted_at, one.ready_at, one.sent_at, one.started_at, one.ended_at]
+            assert None not in times, one
+            assert times == sorted(times, key=lambda time: time or 0.0), one
+            assert one.task.pid
+            assert one.task.node_id in history.nodes
+
+
+def test_a_task_has_its_caller(history: HistoryIndex) -> None:
+    (outer,) = of(history, "outer")
+
+    assert [one.task.name for one in history.called_by[outer.task.task_id]] == ["load"]
+    driver = history.caller(outer)
+    assert driver is not None
+    assert driver.task.kind == "DRIVER_TASK"
+
+
+def test_calls_of_an_actor_wait_for_their_argument_and_in_its_queue(history: HistoryIndex) -> None:
+    first, second, third = of(history, "Worker.step")
+    held = of(history, "load")[0]
+
+    for one in (first, second):
+        assert one.ready_at is not None
+        assert held.ended_at is not None
+        assert held.ended_at <= one.ready_at
+    assert (third.state, third.sent_at is not None, third.started_at) == ("pending", True, None)
+
+
+def test_a_failed_task_has_its_error_and_a_task_without_a_place_no_start(history: HistoryIndex) -> None:
+    (failed,), (pending,) = of(history, "fail"), of(history, "never_placed")
+
+    assert (failed.state, failed.task.error) == ("failed", "ValueError: no such batch")
+    assert (pending.state, pending.sent_at, pending.started_at) == ("pending", None, None)
+    assert pending.task.required_resources["nowhere"] == 1.0
+
+
+def test_live_objects_have_their_sizes(history: HistoryIndex) -> None:
+    held, _ = of(history, "load")
+
+    assert BYTES <= history.history.object_bytes[held.task.task_id] <= BYTES + 1000
+
+
+def test_a_snapshot_has_a_history_only_on_request(shared: SharedCluster, tmp_path: Path) -> None:
+    file = tmp_path / "one.json"
+    with shared.in_use() as cluster:
+        where = ("--address", cluster.address, "-o", str(file), "--force")
+        without = dstack("snapshot", *where, "--no-history", environment=cluster.environment)
+        assert (without.returncode, load(file).history) == (0, None)
+        dstack("snapshot", *where, "--history", environment=cluster.environment)
+
+    history = load(file).history
+    assert history is not None
+    assert history.kept >= len(history.attempts) > 0

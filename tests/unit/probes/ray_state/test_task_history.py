@@ -1,0 +1,122 @@
+"""The history of tasks: from the rows of the GCS's task events to attempts."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+
+from dstack.model import Ref, TaskHistory
+from dstack.probes.connection.connect import Cluster
+from dstack.probes.connection.ray_stubs import common_pb2, gcs_pb2, gcs_service_pb2
+from dstack.probes.connection.rpc import Call, CallFailure
+from dstack.probes.ray_state import task_history
+from dstack.probes.ray_state.task_history import ask_history, history_of, object_bytes
+
+NOW = 1.7e9
+JOB, DRIVER = "01000000", "f" * 40 + "01000000"
+TASK, CALL = "1a" * 8 + "f" * 24 + JOB, "2b" * 8 + "3c" * 12 + JOB
+
+
+def row(task_id: str, states: dict[str, float], *, kind: int = common_pb2.NORMAL_TASK, attempt: int = 0) -> Any:
+    made = gcs_pb2.TaskEvents(task_id=bytes.fromhex(task_id), job_id=bytes.fromhex(JOB), attempt_number=attempt)
+    made.task_info.name, made.task_info.type = "step", kind
+    made.task_info.parent_task_id = bytes.fromhex(DRIVER)
+    for state, at in states.items():
+        made.state_updates.state_ts_ns[common_pb2.TaskStatus.Value(state)] = int((NOW + at) * 1e9)
+    return made
+
+
+def history(*rows: Any, **figures: int) -> TaskHistory:
+    return history_of(gcs_service_pb2.GetTaskEventsReply(events_by_task=rows, **figures), NOW + 100)
+
+
+def test_an_attempt_has_its_times_its_worker_and_its_caller() -> None:
+    made = row(CALL, {"PENDING_ARGS_AVAIL": 1, "SUBMITTED_TO_WORKER": 2, "RUNNING": 3}, kind=common_pb2.ACTOR_TASK)
+    made.task_info.actor_id = bytes.fromhex(CALL[16:])
+    made.task_info.required_resources["CPU"] = 1.0
+    made.state_updates.worker_id = made.state_updates.node_id = b"\xab" * 28
+    made.state_updates.worker_pid = 77
+
+    (attempt,) = history(made).attempts
+
+    assert (attempt.task_id, attempt.name, attempt.kind, attempt.job_id) == (CALL, "step", "ACTOR_TASK", JOB)
+    assert (attempt.actor_id, attempt.parent_task_id) == (CALL[16:], DRIVER)
+    assert (attempt.worker_id, attempt.node_id, attempt.pid) == ("ab" * 28, "ab" * 28, 77)
+    assert {state: round(at - NOW) for state, at in attempt.states.items()} == {
+        "PENDING_ARGS_AVAIL": 1,
+        "SUBMITTED_TO_WORKER": 2,
+        "RUNNING": 3,
+    }
+    assert attempt.required_resources == {"CPU": 1.0}
+
+
+def test_attempts_are_in_the_order_of_their_beginning() -> None:
+    found = history(
+        row(CALL, {"PENDING_ARGS_AVAIL": 2}),
+        row(TASK, {"PENDING_ARGS_AVAIL": 5}, attempt=1),
+        row(TASK, {"PENDING_ARGS_AVAIL": 1, "FAILED": 4}),
+    ).attempts
+
+    assert [(one.task_id, one.attempt) for one in found] == [(TASK, 0), (CALL, 0), (TASK, 1)]
+
+
+def test_a_failed_attempt_has_its_error() -> None:
+    made = row(TASK, {"RUNNING": 1, "FAILED": 2})
+    made.state_updates.error_info.error_type = common_pb2.TASK_EXECUTION_EXCEPTION
+    made.state_updates.error_info.error_message = (
+        'User exception:\nray::f()\n  File "f.py", line 3, in f\nValueError: no'
+    )
+
+    (attempt,) = history(made).attempts
+
+    assert (attempt.error_type, attempt.error) == ("TASK_EXECUTION_EXCEPTION", "ValueError: no")
+
+
+def test_an_attempt_without_a_time_or_of_an_unknown_kind_is_left_out() -> None:
+    strange = row(TASK, {"RUNNING": 1})
+    strange.task_info.type = 77
+
+    assert history(row(TASK, {}), strange).attempts == ()
+
+
+def test_the_figures_tell_apart_what_was_not_requested_and_what_was_dropped() -> None:
+    found = history(num_total_stored=90, num_truncated=50, num_status_task_events_dropped=57)
+
+    assert (found.kept, found.left_out, found.dropped) == (90, 50, 7)
+
+
+@pytest.mark.parametrize("figure", ["num_total_stored", "num_truncated", "num_status_task_events_dropped"])
+def test_a_senseless_figure_is_no_figure(figure: str) -> None:
+    found = history(**{figure: -1})
+
+    assert (found.kept, found.left_out, found.dropped) == (0, 0, 0)
+
+
+def test_the_bytes_of_a_task_are_those_of_its_live_objects_each_once() -> None:
+    first, second = TASK + "01000000", TASK + "02000000"
+    refs = [
+        Ref(ref=first, holder_id="owner", size_bytes=10),
+        Ref(ref=first, holder_id="borrower", size_bytes=-1),
+        Ref(ref=first, holder_id="another", size_bytes=10),
+        Ref(ref=second, holder_id="owner", size_bytes=5),
+        Ref(ref=CALL + "01000000", holder_id="owner", size_bytes=-1),
+        Ref(ref="f" * 16 + TASK[16:] + "01000000", holder_id="owner", size_bytes=9),
+    ]
+
+    assert object_bytes(refs) == {TASK: 15}
+
+
+def test_without_a_reply_there_is_a_failure(monkeypatch: pytest.MonkeyPatch) -> None:
+    def call_all(calls: Sequence[Call], metadata: Any) -> list[Any]:
+        assert [call.request.limit for call in calls] == [9]
+        return [CallFailure("no answer within 1.0 s", "timeout")]
+
+    monkeypatch.setattr(task_history, "call_all", call_all)
+
+    found, (failure,) = ask_history(Cluster("127.0.0.1:1", "2.60.0"), 9, 1.0)
+
+    assert found is None
+    assert (failure.stage, failure.cause) == ("control plane", "timeout")
+    assert "history of tasks" in failure.reason
