@@ -74,7 +74,7 @@ def process_figures(process: Process) -> Text:
 def use_in_words(figures: WorkerFigures, process: Process, gpus: Mapping[int, Gpu]) -> Iterator[str]:
     """Its CPU use and how that was measured, its threads and child processes, and the GPUs that it uses."""
     if figures.cpu_percent is not None:
-        over = f"over {words.duration(figures.cpu_over_s)}" if figures.cpu_over_s >= 1 else _ms(figures.cpu_over_s)
+        over = f"over {words.short_duration(figures.cpu_over_s)}"
         since = "on average since its start" if figures.is_cpu_average else over
         yield f"CPU {figures.cpu_percent:.1f} % {since}"
     if figures.num_threads is not None:
@@ -85,10 +85,6 @@ def use_in_words(figures: WorkerFigures, process: Process, gpus: Mapping[int, Gp
         yield f"{count} with {resident / GIB:.2f} GiB resident"
     for use in process.gpus or ():
         yield _gpu_use(use, gpus)
-
-
-def _ms(seconds: float) -> str:
-    return f"over {1000 * seconds:.0f} ms"
 
 
 def _gpu_use(use: GpuUse, gpus: Mapping[int, Gpu]) -> str:
