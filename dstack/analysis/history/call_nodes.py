@@ -8,9 +8,10 @@ creation of the actor as their caller, and calls of a driver's threads its main 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 from functools import cached_property
 from typing import Literal
+
+from msgspec import Struct
 
 from dstack.analysis.index.sample_index import SampleIndex
 from dstack.analysis.naming import names, ray_libraries
@@ -24,9 +25,11 @@ DRIVER = "f" * 40
 """The beginning of the id of the task that is a driver's main thread; its job follows."""
 
 
-@dataclass(frozen=True, slots=True)
-class NodeKey:
-    """The identity of a node: a driver by its job, a function or class by its name, an actor also by its id."""
+class NodeKey(Struct, frozen=True, cache_hash=True, gc=False):
+    """The identity of a node: a driver by its job, a function or class by its name, an actor also by its id.
+
+    It is a struct that caches its hash, as it is hashed several times for each attempt.
+    """
 
     kind: NodeKind
     job_id: str = ""

@@ -62,10 +62,14 @@ def header(width: int, sorted_by: Column) -> Text:
 
 @dataclass(frozen=True, slots=True)
 class CallLines:
-    """The lines of one graph; callers and callees with the largest values in the column ``sorted_by`` come first."""
+    """The lines of one graph; callers and callees with the largest values in the column ``sorted_by`` come first.
+
+    Only calls that may match the ``words`` of a filter become lines: the outline then matches them exactly.
+    """
 
     graph: CallGraph
     sorted_by: Column
+    words: tuple[str, ...] = ()
 
     def roots(self) -> list[Line]:
         """All nodes that call or wait."""
@@ -77,8 +81,7 @@ class CallLines:
     def _caller(self, key: NodeKey, *, is_open: bool) -> Line:
         edges, waits = self.graph.edges_of.get(key, ()), self.graph.waits_of.get(key, ())
         figures = self.graph.made.get(key, NO_CALLS)
-        tasks = tuple(task for edge in edges for task in edge.open_tasks)
-        row = CallRow(key, figures=figures, tasks=tasks, waits=tuple(waits))
+        row = CallRow(key, figures=figures, waits=tuple(waits))
         name = _marks(waits).append(node_title(self.graph, key), "bold")
         return Line(
             key=str(key),
@@ -86,14 +89,21 @@ class CallLines:
             children=partial(self._below, key),
             is_open=is_open and len(edges) <= OPENED_EDGES,
             data=row,
-            search_text=f"{key.job_id} {key.actor_id}",
+            search_text=str(key),
             layout=_layout(name, figures),
         )
 
     def _below(self, key: NodeKey) -> list[Line]:
         waits = [self._wait(wait) for wait in self.graph.waits_of.get(key, ())]
-        edges = sorted(self.graph.edges_of.get(key, ()), key=lambda edge: -self.sorted_by.value(edge.figures))
+        edges = [edge for edge in self.graph.edges_of.get(key, ()) if self._may_match(edge)]
+        edges.sort(key=lambda edge: -self.sorted_by.value(edge.figures))
         return [*waits, *map(self._edge, edges)]
+
+    def _may_match(self, edge: CallEdge) -> bool:
+        if not self.words:
+            return True
+        text = self.graph.search_texts[edge.source, edge.target]
+        return all(word in text for word in self.words)
 
     def _wait(self, wait: NodeWait) -> Line:
         mark, style = wait_mark(wait)
@@ -114,7 +124,7 @@ class CallLines:
             text=name,
             children=partial(self._methods, edge) if has_methods else (),
             data=CallRow(edge.source, edge.target, None, edge.figures, edge.open_tasks, tuple(waits)),
-            search_text=f"{edge.target.actor_id} {' '.join(one.method for one in edge.methods)}",
+            search_text=f"{edge.target} {' '.join(one.method for one in edge.methods)}",
             layout=_layout(name, edge.figures),
         )
 
@@ -127,6 +137,12 @@ class CallLines:
         row = CallRow(edge.source, edge.target, one.method, one.figures, one.open_tasks)
         key = f"{edge.source} calls {edge.target}.{one.method}"
         return Line(key, name, data=row, layout=_layout(name, one.figures))
+
+    def tasks(self, row: CallRow) -> Iterator[str]:
+        """The unfinished tasks of a line, running ones first for each edge."""
+        if row.target is not None:
+            return iter(row.tasks)
+        return (task for edge in self.graph.edges_of.get(row.source, ()) for task in edge.open_tasks)
 
     # Details
 
