@@ -76,7 +76,7 @@ class CallNodes:
     def caller(self, parent_task_id: str | None) -> NodeKey:
         """What submits the calls that have this parent."""
         if parent_task_id not in self._callers:
-            known = self._task(parent_task_id or "") or self.process(self._owners.get(parent_task_id))
+            known = self._task(parent_task_id or "") or self.process(self._owners.get(parent_task_id or ""))
             self._callers[parent_task_id] = known or UNKNOWN
         return self._callers[parent_task_id]
 
