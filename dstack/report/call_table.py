@@ -16,7 +16,7 @@ from dstack.report.call_columns import (
     node_title,
     remarks,
     summary,
-    wait_kinds,
+    wait_in_words,
     wait_mark,
     wait_outcome,
 )
@@ -62,10 +62,8 @@ def _waits(graph: CallGraph) -> Iterator[Text]:
     for wait in graph.waits[:SHOWN_WAITS]:
         mark, style = wait_mark(wait)
         outcome = wait_outcome(wait)
-        text = SafeText().append(f"{mark} ", style)
-        text.append(node_title(graph, wait.source), "bold").append(" waits for ")
-        text.append("itself" if wait.target == wait.source else node_title(graph, wait.target), "bold")
-        yield text.append(f": {wait_kinds(wait)}").append(f", {outcome}" if outcome else "", style)
+        text = SafeText().append(f"{mark} ", style).append(wait_in_words(graph, wait))
+        yield text.append(f", {outcome}" if outcome else "", style)
     if rest := graph.waits[SHOWN_WAITS:]:
         yield SafeText(f"and waits between {plural(len(rest), 'more pair')}: --format json has all", "dim")
 

@@ -19,7 +19,9 @@ from dstack.report.call_columns import (
     edge_title,
     longest,
     node_title,
+    own_wait,
     rate,
+    wait_in_words,
     wait_kinds,
     wait_mark,
     wait_outcome,
@@ -107,9 +109,12 @@ class CallLines:
 
     def _wait(self, wait: NodeWait) -> Line:
         mark, style = wait_mark(wait)
-        text = SafeText().append(f"{mark} waits for ", style)
-        text.append("itself" if wait.source == wait.target else node_title(self.graph, wait.target), "bold")
-        text.append(f": {wait_kinds(wait)}")
+        text = SafeText().append(f"{mark} ", style)
+        if wait.source == wait.target:
+            text.append(own_wait(self.graph, wait))
+        else:
+            text.append("waits for ", style).append(node_title(self.graph, wait.target), "bold")
+            text.append(f": {wait_kinds(wait)}")
         text.append(f", {outcome}" if (outcome := wait_outcome(wait)) else "", style)
         row = CallRow(wait.source, wait.target, waits=(wait,), is_wait=True)
         return Line(f"{wait.source} waits for {wait.target}", text, data=row)
@@ -156,8 +161,7 @@ class CallLines:
                 yield SafeText(f"{size(put)} of live objects that it has made by ray.put", "dim")
         for wait in row.waits:
             mark, style = wait_mark(wait)
-            source, target = node_title(self.graph, wait.source), node_title(self.graph, wait.target)
-            text = SafeText().append(f"{mark} ", style).append(f"{source} waits for {target}: {wait_kinds(wait)}")
+            text = SafeText().append(f"{mark} ", style).append(wait_in_words(self.graph, wait))
             yield text.append(f", {outcome}" if (outcome := wait_outcome(wait)) else "", style)
 
     def _title(self, row: CallRow) -> Text:
