@@ -179,7 +179,7 @@ def remarks(graph: CallGraph) -> list[str]:
     if graph.dropped:
         found.append(f"Ray has dropped the events of {plural(graph.dropped, 'call')}.")
     if graph.has_unknown_callers:
-        found.append("unknown caller: Ray no longer keeps the tasks that made these calls.")
+        found.append("unknown caller: Ray does not keep the task that made these calls, or a thread has made them.")
     if graph.other_bytes:
         found.append(f"{size(graph.other_bytes)} of live objects belong to tasks that are not in this graph.")
     return found

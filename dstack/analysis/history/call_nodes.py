@@ -1,8 +1,9 @@
 """What calls and is called: drivers, functions, and actors by class or one by one; and which of them a task belongs to.
 
 The id of a task says what it is, even if the GCS does not keep the task: the main thread of a driver has the id
-``ff...JOB``, and the id of an actor's call ends in the id of the actor. Calls of async and threaded actors name the
-creation of the actor as their caller, and calls of a driver's threads its main thread (seen on Ray 2.60).
+``ff...JOB``, and the id of an actor's call ends in the id of the actor. Calls of async actors name the creation of the
+actor as their caller. Calls of other threads name a task that does not exist: of these the owner of an unfinished call
+is known, and so is the caller of all calls with the same parent (seen on Ray 2.60).
 """
 
 from __future__ import annotations

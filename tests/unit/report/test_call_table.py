@@ -106,7 +106,9 @@ def test_a_retry_and_an_unknown_caller_are_said() -> None:
     graph = graph_of(with_history(scene, attempts))
 
     assert summary(graph) == "2 calls within 10 s, of 1 task, retried once: 1 failed, 1 pending"
-    assert "unknown caller: Ray no longer keeps the tasks that made these calls." in call_table(graph)
+    assert "unknown caller: Ray does not keep the task that made these calls, or a thread has made them." in call_table(
+        graph
+    )
 
 
 def test_an_empty_graph_has_a_sentence() -> None:
