@@ -93,6 +93,29 @@ class _Call:
         return sum(map(interval.part_us, self.own))
 
 
+class _Below:
+    """When tasks below a caller ran; the span of a task without subtasks is kept as it is, as most are such."""
+
+    def __init__(self) -> None:
+        self._single: dict[str, list[Span]] = {}
+        self._unions: dict[str, list[Spans]] = {}
+
+    def add(self, caller: str | None, span: Span) -> None:
+        """Add when a task without subtasks ran."""
+        if caller is not None:
+            self._single.setdefault(caller, []).append(span)
+
+    def add_all(self, caller: str | None, spans: Spans) -> None:
+        """Add when a task or a task below it ran."""
+        if caller is not None:
+            self._unions.setdefault(caller, []).append(spans)
+
+    def pop(self, caller: str) -> Spans | None:
+        """When any of them ran; None if there is none."""
+        single, unions = self._single.pop(caller, ()), self._unions.pop(caller, ())
+        return Spans.union(unions, single) if single or unions else None
+
+
 class TaskTime:
     """The time of all attempts of a history, computed once for any interval and grouping."""
 
@@ -109,6 +132,12 @@ class TaskTime:
         begins = (call.span[0] for call in self._calls)
         ended = microseconds(self._history.ended_at)
         return Interval(min(begins, default=ended), ended)
+
+    def halves(self) -> tuple[Interval, Interval]:
+        """The first and the second half, of the same length."""
+        whole = self.whole
+        second = Interval(whole.ended_us - (whole.length_us + 1) // 2, whole.ended_us)
+        return second.moved(-1), second
 
     @cached_property
     def without_times(self) -> int:
@@ -160,19 +189,23 @@ class TaskTime:
         paths: dict[str, Path] = {}
         for task_id, caller in order:
             paths[task_id] = self._path(tasks[task_id][0], paths.get(caller or ""))
-        busy: dict[str, list[Spans]] = {}
+        below = _Below()
         calls: list[_Call] = []
         for task_id, caller in reversed(order):
-            below = Spans.union(busy.pop(task_id, []))
-            ran = list(self._ran(tasks[task_id]))
+            path, ran = paths[task_id], list(self._ran(tasks[task_id]))
+            spans = below.pop(task_id)
+            if spans is None and len(ran) == 1:
+                ((attempt, span),) = ran
+                calls.append(_Call(attempt, path, span, (span,), span[1] - span[0]))
+                below.add(caller, span)
+                continue
+            busy = spans or Spans()
             for attempt, span in ran:
-                own = below.gaps_in(span)
-                own_us = sum(end - begin for begin, end in own)
-                calls.append(_Call(attempt, paths[task_id], span, own, own_us))
+                own = busy.gaps_in(span)
+                calls.append(_Call(attempt, path, span, own, sum(end - begin for begin, end in own)))
             for _, span in ran:
-                below.add(span)
-            if caller is not None:
-                busy.setdefault(caller, []).append(below)
+                busy.add(span)
+            below.add_all(caller, busy)
         return calls
 
     @cached_property
