@@ -1,7 +1,7 @@
 """The time of tasks of histories of 100,000 attempts: own times, an interval, its comparison, and the drawing of it.
 
-Tasks are nested in 200 functions, or all submitted by one driver, or each submits the next one. The terminal UI computes
-all of this in a thread. The last row of each is what a key costs on its screen after that.
+Tasks are nested in 200 functions, or all submitted by one driver, or each submits the next one. The terminal UI
+computes all of this in a thread. The last row of each is what a key costs on its screen after that.
 
     python -m benchmarks.bench_task_time [ROUNDS]
 """
