@@ -10,6 +10,7 @@ import msgspec
 from dstack.analysis.naming.vertex_details import details_of
 from dstack.analysis.stacks.app_threads import Execution, PathStep
 from dstack.analysis.views.stack_groups import By, ChosenStacks, StackGroup
+from dstack.document_file import to_json
 from dstack.report.check_json import ranked
 from dstack.report.stacks_schema import (
     MergedStack,
@@ -19,7 +20,6 @@ from dstack.report.stacks_schema import (
     StacksGroup,
     UnreadProcess,
 )
-from dstack.document_file import to_json
 
 
 def stacks_json(chosen: ChosenStacks, by: By) -> bytes:
