@@ -24,7 +24,7 @@ from dstack.report.safe_text import SafeText
 from dstack.words import plural, size
 
 WIDTH = 100
-NARROWEST_NAME = 24
+NARROWEST_NAME, WIDEST_NAME = 24, 60
 SHOWN_CALLERS = 30
 SHOWN_EDGES = 10
 SHOWN_METHODS = 4
@@ -72,7 +72,7 @@ def _waits(graph: CallGraph) -> Iterator[Text]:
 
 def _table(graph: CallGraph, callers: list[CallNode], width: int) -> Table:
     table = Table(box=None, padding=0, pad_edge=False, header_style="dim")
-    name_width = max(NARROWEST_NAME, width - sum(column.width for column in COLUMNS))
+    name_width = min(WIDEST_NAME, max(NARROWEST_NAME, width - sum(column.width for column in COLUMNS)))
     table.add_column("caller, and what it calls", no_wrap=True, width=name_width, overflow="ellipsis")
     for column in COLUMNS:
         table.add_column(column.name, no_wrap=True, justify="right", width=column.width)

@@ -28,6 +28,8 @@ from tests.unit.scenes.processes import SceneProcess
 from tests.unit.scenes.scene import TAKEN_AT
 from tests.unit.support.large_histories import history_snapshot
 
+ARRANGED_S = 120.0
+"""100,000 attempts take 5 s on an idle machine."""
 SIZES = [(80, 24), (120, 40), (200, 50)]
 Body = Callable[[DstackApp, Pilot[Any], TimelineView], Awaitable[None]]
 
@@ -109,7 +111,7 @@ def in_timeline(source: Source | Snapshot, body: Body, size: tuple[int, int] = (
             assert isinstance(app.screen, TimelineView)
             view = app.screen
             if view.analysed and view.analysed.timeline is not None:
-                await until(pilot, lambda: view.rows is not None)
+                await until(pilot, lambda: view.rows is not None, ARRANGED_S)
             await body(app, pilot, view)
 
     asyncio.run(run())

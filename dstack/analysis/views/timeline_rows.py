@@ -5,11 +5,12 @@ All rows of 100,000 attempts take a few seconds to arrange, so that each of them
 
 from __future__ import annotations
 
+import sys
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from dstack.analysis.history.slices import Phase, Slice, in_lanes, slices_of
 from dstack.analysis.history.task_index import Attempt
@@ -98,8 +99,14 @@ class RowTrack:
     running: Levels | None = field(repr=False)
     marks: Sequence[Mark] = field(repr=False)
     attempts: Sequence[Attempt] = field(repr=False)
+    node_id: str
     labels: Sequence[int] = field(repr=False)
     asked_at: float = field(repr=False)
+
+    @property
+    def group_key(self) -> str:
+        """The key of its heading; nodes may have one address."""
+        return f"group/{self.node_id}/{self.group}"
 
     @cached_property
     def waiting(self) -> Levels:
@@ -141,7 +148,8 @@ class RowTrack:
         if self.lanes_left_out:
             left_out = f"{plural(self.lanes_left_out, 'more lane')} left out"
             yield TimelineRow(f"{self.key}/more", left_out, 2, self.key)
-        yield TimelineRow(f"{self.key}/waiting", "waiting", 2, self.key, queued=self, wanted=wanted)
+        if not self.lanes or any(one.began_at != one.started_at for one in self.attempts):
+            yield TimelineRow(f"{self.key}/waiting", "waiting", 2, self.key, queued=self, wanted=wanted)
 
 
 class TimelineRows:
@@ -151,13 +159,14 @@ class TimelineRows:
         self.timeline = timeline
         self.grouping = grouping
         self._labels: dict[tuple[str, str, str, str, str], int] = {}
+        self._runs = {id(one.attempt): one for track in timeline.tracks for one in track.slices}
         self.tracks = list(self._tracks())
 
     @classmethod
     def prepared(cls, timeline: Timeline, grouping: Grouping) -> TimelineRows:
         """The rows, with all else computed that takes more than milliseconds and is shown with them."""
         made = cls(timeline, grouping)
-        _ = made.texts, made.timeline.pipelines, made._track_of
+        _ = made.texts, made.timeline.pipelines, made._track_of, made._failures
         for attempt in timeline.attempts[:1]:
             timeline.chain_of(attempt)
         return made
@@ -170,11 +179,10 @@ class TimelineRows:
         for track in self.tracks:
             if search is not None and not search.count(track):
                 continue
-            if track.group != group:
-                group = track.group
-                key = f"group/{group}"
-                found.append(TimelineRow(key, group, 0, fold=key, is_open=folds.get(key, True)))
-            if folds.get(f"group/{group}", True):
+            if track.group_key != group:
+                group = track.group_key
+                found.append(TimelineRow(group, track.group, 0, fold=group, is_open=folds.get(group, True)))
+            if folds.get(track.group_key, True):
                 is_open = folds.get(track.key, is_few)
                 found += track.rows(is_open=is_open, wanted=search.wanted(track) if search else None)
         return found
@@ -211,32 +219,30 @@ class TimelineRows:
     # Tracks
 
     def _tracks(self) -> Iterator[RowTrack]:
-        groups: dict[tuple[str, str, str], list[tuple[Attempt, int]]] = defaultdict(list)
-        marks: dict[tuple[str, str, str], list[Mark]] = defaultdict(list)
+        groups: dict[_Place, list[tuple[Attempt, int]]] = defaultdict(list)
+        marks: dict[_Place, list[Mark]] = defaultdict(list)
         for track in self.timeline.tracks:
-            place = (track.key, track.group, track.title)
+            place = _Place(track.key, track.group, track.title, track.node_id or "")
             for attempt in track.attempts:
                 groups[self._place(attempt, place)].append((attempt, self._label(track.key, attempt)))
         for mark in self.timeline.marks:
             track = self.timeline.track_by_key[mark.track]
-            place = (track.key, track.group, track.title)
+            place = _Place(track.key, track.group, track.title, track.node_id or "")
             if mark.attempt is not None or self.grouping == "worker":
                 marks[self._place(mark.attempt, place)].append(mark)
-        places = sorted(groups) if self.grouping == "function" else list(groups)
-        if self.grouping == "chain":
-            places = sorted(groups, key=lambda place: (place[0] == NO_CHAIN, int(place[0].rpartition(" ")[2] or 0)))
+        places = list(groups) if self.grouping == "worker" else sorted(groups, key=_order)
         return (self._track(place, groups[place], marks.get(place, ())) for place in places)
 
-    def _place(self, attempt: Attempt | None, place: tuple[str, str, str]) -> tuple[str, str, str]:
+    def _place(self, attempt: Attempt | None, place: _Place) -> _Place:
         """Key, heading and title of the track of an attempt in this grouping."""
         if attempt is None or self.grouping == "worker":
             return place
         if self.grouping == "function":
-            return f"function {attempt.task.name}", "functions", attempt.task.name
+            return _Place(f"function {attempt.task.name}", "functions", attempt.task.name)
         chain = self.timeline.chain_of(attempt)
         if chain is None:
-            return NO_CHAIN, "in no chain", "in no chain"
-        return f"chain {chain.number}", "chains", f"chain {chain.number}"
+            return _Place("no chain", "in no chain", "in no chain", number=sys.maxsize)
+        return _Place(f"chain {chain.number}", "chains", f"chain {chain.number}", number=chain.number)
 
     def label_of(self, attempt: Attempt) -> int:
         """The number of the text by which an attempt is found."""
@@ -247,14 +253,11 @@ class TimelineRows:
         text = (track, task.name, attempt.state, task.error_type, task.error)
         return self._labels.setdefault(text, len(self._labels))
 
-    def _track(
-        self, place: tuple[str, str, str], attempts: Sequence[tuple[Attempt, int]], marks: Sequence[Mark]
-    ) -> RowTrack:
-        key, group, title = place
+    def _track(self, place: _Place, attempts: Sequence[tuple[Attempt, int]], marks: Sequence[Mark]) -> RowTrack:
         asked_at = self.timeline.history.asked_at
         label_of = {id(attempt): label for attempt, label in attempts}
         phases = {id(attempt): list(slices_of(attempt, asked_at)) for attempt, _ in attempts}
-        running = [one for found in phases.values() for one in found[-1:] if one.phase == "running"]
+        running = [self._runs[id(attempt)] for attempt, _ in attempts if id(attempt) in self._runs]
         running += _unstarted_failures(attempts)
         in_order = in_lanes(running)
 
@@ -266,9 +269,10 @@ class TimelineRows:
             return Lane(Bars.of(list(map(bar, slices))), Bars.of(gaps))
 
         made = RowTrack(
-            key=key,
-            group=group,
-            title=title,
+            key=place.key,
+            group=place.group,
+            title=place.title,
+            node_id=place.node_id,
             lanes=list(map(lane, in_order[:MOST_LANES])),
             lanes_left_out=max(0, len(in_order) - MOST_LANES),
             running=Levels.of(map(bar, running)) if len(in_order) > 1 else None,
@@ -282,7 +286,18 @@ class TimelineRows:
         return made
 
 
-NO_CHAIN = "no chain 0"
+class _Place(NamedTuple):
+    """The track of some attempts: its key, heading and title; ``number`` is that of its chain."""
+
+    key: str
+    group: str
+    title: str
+    node_id: str = ""
+    number: int = 0
+
+
+def _order(place: _Place) -> tuple[int, str]:
+    return place.number, place.title
 
 
 def _kind(one: Slice) -> int:

@@ -5,10 +5,13 @@ from __future__ import annotations
 import random
 from heapq import heapify, heapreplace
 
+from msgspec.structs import replace
+
 from dstack.model import Job, Node, Snapshot, TaskAttempt, TaskHistory, Worker
 from tests.unit.scenes.scene import TAKEN_AT
 
 JOB = "01000000"
+FAILED_AT = 4
 STEPS = ("load", "train", "score")
 BEGAN_AT = TAKEN_AT - 3_600
 
@@ -29,6 +32,12 @@ def history_snapshot(attempts: int, workers: int, *, nodes: int = 4, seed: int =
         samples=(),
         history=TaskHistory(asked_at=TAKEN_AT, attempts=made, kept=len(made)),
     )
+
+
+def with_history(snapshot: Snapshot, attempts: int = 12) -> Snapshot:
+    """The same snapshot with a history, in which its own workers ran the pipeline."""
+    made = tuple(_attempts(attempts, snapshot.workers, random.Random(0)))
+    return replace(snapshot, history=TaskHistory(asked_at=TAKEN_AT, attempts=made, kept=attempts))
 
 
 def _worker(number: int, nodes: int) -> Worker:
@@ -65,7 +74,7 @@ def _attempt(
     number: int, name: str, worker: Worker, times: tuple[float, float, float, float], *, is_last: bool
 ) -> TaskAttempt:
     submitted, ready, begins, ends = times
-    has_failed = number % 50 == 49 and not is_last
+    has_failed = number % 50 == FAILED_AT and not is_last
     states = {
         "PENDING_ARGS_AVAIL": submitted,
         "PENDING_NODE_ASSIGNMENT": ready,

@@ -50,8 +50,7 @@ class FlameDataView(GroupedView):
         Binding(
             "p",
             "interval",
-            "Interval",
-            show=False,
+            "Time",
             id="own.interval",
             tooltip="The time of tasks in all of the history, a half, or the last 600, 60, 10 or 1 s",
         ),

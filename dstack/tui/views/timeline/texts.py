@@ -16,11 +16,12 @@ from dstack.analysis.views.timeline import Mark, Timeline
 from dstack.analysis.views.timeline_bars import FAILED, FINISHED, RUNNING, Bars
 from dstack.analysis.views.timeline_rows import KIND_OF_PHASE, TimelineRow
 from dstack.report.safe_text import SafeText
+from dstack.report.timeline_summary import limiting_in_words
 from dstack.tui.widgets.gantt import Selection
 from dstack.tui.widgets.gantt_drawing import FAILED_GLYPH, LETTERS, MARK_GLYPH, RUNNING_GLYPH, WAIT_GLYPHS
 from dstack.tui.widgets.time_axis import clock
 from dstack.vertex_keys import Key
-from dstack.words import duration, plural, shortly
+from dstack.words import capitalised, duration, plural, shortly
 
 WAITS: dict[Phase, str] = {
     "arguments": "arguments",
@@ -75,25 +76,24 @@ class TimelineTexts:
         """How long it is, how many attempts it has, and what is missing or uncertain."""
         timeline = self.timeline
         history = timeline.history.history
-        text = SafeText().append(plural(len(timeline.attempts), "attempt"), "bold")
+        count = sum(attempt.task.kind != "DRIVER_TASK" for attempt in timeline.attempts)
+        text = SafeText().append(plural(count, "attempt"), "bold")
         text.append(f" in {span(timeline.ended_at - timeline.began_at)}")
         if history.left_out:
             text.append(f"  {history.left_out:,} older ones left out", "yellow")
         if history.dropped:
-            text.append(f"  {history.dropped:,} dropped by Ray", "yellow")
+            text.append(f"  {history.dropped:,} that Ray had no room for", "yellow")
+        if not self.analysed.snapshot.has_one_time:
+            text.append("  clocks differ: times may be off", "yellow")
         if chains := len(timeline.chains):
             text.append(f"  {plural(chains, 'chain')}")
-        if nodes := [node for node in timeline.history.nodes.values() if node.has_another_time]:
-            text.append(f"  clocks of {plural(len(nodes), 'node')} aligned", "yellow")
         return text
 
     def limits(self) -> Iterator[Text]:
-        """The step that limits the largest pipeline."""
-        for pipeline in self.timeline.pipelines[:1]:
-            if (step := pipeline.limiting) is not None:
-                text = SafeText("Limiting step: ").append(step.name, "bold")
-                text.append(f", {plural(step.at_once, 'call')} at once, {step.utilisation:.0%} in use")
-                yield text.append(f"; a call runs {span(step.mean_s)} after a wait of {span(step.mean_wait_s)}")
+        """The step that limits the largest pipeline, and the first node that starves."""
+        pipelines = [one for one in self.timeline.pipelines if len(one.chains) > 1 and one.limiting is not None]
+        yield from (SafeText(limiting_in_words(one)) for one in pipelines[:1])
+        yield from (SafeText(f"{capitalised(one)}.", "yellow") for one in self.analysed.starving[:1])
 
     # The selection
 

@@ -115,6 +115,7 @@ class TimelineView(View):
         self._colours: dict[int, tuple[Bars, bytes]] = {}
         self._goal: Key | None = None
         self._footer_of: Key | None = None
+        self._head: tuple[Text, ...] = ()
 
     # The view
 
@@ -131,6 +132,7 @@ class TimelineView(View):
         timeline = analysed.timeline
         if timeline is None:
             self._texts = self.rows = None
+            self._head = ()
             if not self._has_requested:
                 self._has_requested = self.host.request_history()
             self._draw()
@@ -178,7 +180,8 @@ class TimelineView(View):
             self.notify(message.reason, severity="error")
             return
         self._arranged[message.grouping] = message.rows
-        self._texts = TimelineTexts(message.analysed, message.rows.timeline)
+        self._texts = texts = TimelineTexts(message.analysed, message.rows.timeline)
+        self._head = (texts.head(), *texts.limits())
         if message.grouping == self.grouping:
             self._show_rows(message.rows)
 
@@ -199,8 +202,9 @@ class TimelineView(View):
         self._show_head()
 
     def _show_head(self) -> None:
-        lines = [self._texts.head(), legend(by_chain=self.is_by_chain), *self._texts.limits()] if self._texts else []
-        self.query_one("#head", Static).update(Text("\n").join(lines) if lines else "")
+        figures, *limits = self._head or (Text(),)
+        lines = [figures, legend(by_chain=self.is_by_chain), *limits] if self._head else []
+        self.query_one("#head", Static).update(Text("\n").join(lines))
 
     @on(Gantt.Viewed)
     def show_axis(self, event: Gantt.Viewed) -> None:
@@ -339,7 +343,7 @@ class TimelineView(View):
         if found is None:
             return False
         track, key, at = found
-        self._folds[f"group/{track.group}"] = True
+        self._folds[track.group_key] = True
         if key not in {row.key for row in self._gantt.rows}:
             self._folds[track.key] = True
             self._draw()

@@ -8,7 +8,7 @@ from dstack.analysis.views.timeline import NOT_STARTED, Timeline
 from dstack.analysis.views.timeline_bars import ARGUMENTS, FAILED, FINISHED, QUEUE, RESOURCES, RUNNING, SENT
 from dstack.analysis.views.timeline_rows import MOST_LANES, Search, TimelineRow, TimelineRows
 from dstack.model import TaskAttempt
-from tests.unit.support.histories import NOW, OTHER, attempt, driver_attempt, index, pipeline
+from tests.unit.support.histories import ACTOR, NOW, OTHER, attempt, driver_attempt, index, pipeline
 
 
 def rows(*attempts: TaskAttempt) -> TimelineRows:
@@ -63,17 +63,26 @@ def test_a_lane_has_bars_and_what_each_attempt_waited_for_after_the_one_before_h
 
 
 def test_calls_at_the_same_time_are_in_lanes_below_their_number() -> None:
-    calls = [attempt(n, "step", submitted=0, started=1 + n, ended=10 + n, worker=7) for n in range(3)]
+    calls = [attempt(n, "step", submitted=0, started=1 + n, ended=10 + n, worker=7, actor_id=ACTOR) for n in range(3)]
     found = rows(*calls)
 
-    assert shown(found.rows({}))[1:] == ["  worker, pid 7", "    lane 1", "    lane 2", "    lane 3", "    waiting"]
+    assert shown(found.rows({}))[1:] == [
+        "  actor step cccccccc, pid 7",
+        "    lane 1",
+        "    lane 2",
+        "    lane 3",
+        "    waiting",
+    ]
     assert found.rows({})[1].levels is not None
-    assert shown(found.rows({found.tracks[0].key: False}))[1:] == ["  worker, pid 7"]
-    assert shown(found.rows({"group/node 10.0.0.1": False})) == ["node 10.0.0.1"]
+    assert shown(found.rows({found.tracks[0].key: False}))[1:] == ["  actor step cccccccc, pid 7"]
+    assert shown(found.rows({found.tracks[0].group_key: False})) == ["node 10.0.0.1"]
 
 
 def test_more_lanes_than_can_be_seen_are_left_out_and_counted() -> None:
-    calls = [attempt(n, "step", submitted=0, started=1 + n / 1e3, ended=10, worker=7) for n in range(MOST_LANES + 3)]
+    calls = [
+        attempt(n, "step", submitted=0, started=1 + n / 1e3, ended=10, worker=7, actor_id=ACTOR)
+        for n in range(MOST_LANES + 3)
+    ]
     found = rows(*calls).rows({})
 
     assert found[-2].title == "3 more lanes left out"
@@ -147,7 +156,8 @@ def test_an_attempt_is_found_in_its_row() -> None:
     for name, began_at in (("load", 3), ("train", 8), ("score", 12)):
         track, key, at = found.find(by_name[name]) or (None, "", 0.0)
         assert track is found.tracks[0]
-        assert (key, at - NOW) == (f"{track.key}/0", pytest.approx(began_at))
+        assert key == f"{track.key}/0"
+        assert at - NOW == pytest.approx(began_at)
     track, key, at = found.find(by_name["pends"]) or (None, "", 0.0)
     assert track is found.tracks[1]
     assert key == f"{track.key}/waiting"
