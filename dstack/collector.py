@@ -219,11 +219,11 @@ def _take(
     left_s = min(timeout_s, deadline - (watch_s or 0.0) - time.monotonic())
     if left_s <= 0:
         raise ClusterError("The start of dstack took longer than the timeout.", LONGER)
-    terms: dict[str, Any] = {**dict.fromkeys(options, True), **({"watch_s": watch_s} if watch_s else {})}
+    given = {"watch_s": watch_s, "history": history}
+    terms: dict[str, Any] = {**dict.fromkeys(options, True), **{name: value for name, value in given.items() if value}}
     taken = capture.snapshot(
         address,
         timeout_s=left_s,
-        history=history,
         progress=lambda text: send(messages, "progress", text.encode("utf-8", "replace")),
         early=lambda one: send(messages, "early", dumps(one)),
         **terms,

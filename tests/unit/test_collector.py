@@ -218,7 +218,7 @@ import dstack.analysis.diagnose
 from dstack.cli import main, snapshots
 snapshots.EXPLAIN_S = 0.2
 dstack.analysis.diagnose.diagnose = lambda *_, **__: threading.Event().wait()
-snapshots._take = lambda *_: snapshots._load(sys.argv[1])
+snapshots.take_snapshot = lambda *_, **__: snapshots.load_snapshot(sys.argv[1])
 main(["check"])
 """
 
@@ -266,6 +266,26 @@ def test_the_time_of_observation_arrives_from_commands_and_from_the_api(does: Ca
         assert json.loads(done.output.splitlines()[0].removeprefix("Error: ")) == {"watch_s": 2.5}
     with pytest.raises(UsageError, match=r'^{"watch_s": 2.5}$'):
         api.check("host:1", watch_s=2.5)
+
+
+@pytest.mark.parametrize(
+    ("options", "history"),
+    [
+        (["--history"], 100_000),
+        (["-o", "-"], 20_000),
+        (["-o", "-", "--history"], 100_000),
+        (["-o", "-", "--no-history"], 0),
+    ],
+)
+def test_a_saved_snapshot_has_a_history(options: list[str], history: int, does: Callable[[str], None]) -> None:
+    does("import json\nraise UsageError(json.dumps(options))")
+
+    done = CliRunner().invoke(main, ["snapshot", "--address", "host:1", *options])
+
+    arrived = json.loads(done.output.splitlines()[0].removeprefix("Error: "))
+    assert arrived == ({"history": history} if history else {})
+    with pytest.raises(UsageError, match=r'^{"history": 100000}$'):
+        api.snapshot("host:1", history=True)
 
 
 def test_nonblocking_is_accepted_without_an_effect(does: Callable[[str], None]) -> None:
