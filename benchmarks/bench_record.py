@@ -1,7 +1,7 @@
 """The cost of ``dstack record``: the slowdown of a CPU-bound actor, and the CPU time of dstack's sampler and of py-spy.
 
-The actor does the same work with and without a recording, in pairs of changing order. Its own CPU time shows the
-interference alone; its wall time includes what the sampler takes of a busy host. Both are ratios within one run.
+The actor does the same work with and without a recording, in pairs of changing order. The CPU time of its thread shows
+the interference alone; its wall time includes what the sampler takes of a busy host. Both are ratios within one run.
 
     python -m benchmarks.bench_record [PAIRS] [WORKERS]
 """
@@ -15,12 +15,13 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from statistics import mean, median, stdev
 from typing import Any
 
+import psutil
 import ray
 
 from benchmarks.costs import PYSPY
@@ -29,9 +30,9 @@ from dstack.probes.node.probe import NodeProbe
 from dstack.probes.node.wire import RecordOptions, Target
 from dstack.recorder import Recorder
 
-PAIRS, WORKERS = map(int, sys.argv[1:3] if len(sys.argv) > 2 else (20, 8))
+PAIRS, WORKERS = map(int, sys.argv[1:3] if len(sys.argv) > 2 else (60, 8))
 RATE_HZ = 20.0
-UNITS = 300
+UNITS = 60
 SECONDS = 10
 
 
@@ -41,10 +42,10 @@ class Worker:
 
     def work(self, units: int) -> tuple[float, float]:
         """The wall time and the CPU time of some work that makes many short calls."""
-        wall, cpu = time.perf_counter(), time.process_time()
+        wall, cpu = time.perf_counter(), time.thread_time()
         for _ in range(units):
             self.unit()
-        return time.perf_counter() - wall, time.process_time() - cpu
+        return time.perf_counter() - wall, time.thread_time() - cpu
 
     def unit(self) -> int:
         return sum(self.square(number) for number in range(40_000))
@@ -61,9 +62,9 @@ class Worker:
 
 
 @contextmanager
-def recording(address: str) -> Iterator[None]:
-    """A recording at the default rate, from its first samples on."""
-    recorder = Recorder(address, 600, RATE_HZ)
+def recording(address: str) -> Iterator[psutil.Process]:
+    """The process that records this host, from its first samples on."""
+    recorder = Recorder(address, 3600, RATE_HZ)
     begun = threading.Event()
 
     def note(step: str) -> None:
@@ -73,36 +74,36 @@ def recording(address: str) -> Iterator[None]:
     thread = threading.Thread(target=lambda: recorder.record(note))
     thread.start()
     begun.wait()
+    (process,) = (one for one in psutil.Process().children() if "dstack.recorder" in " ".join(one.cmdline()))
     try:
-        yield
+        yield process
     finally:
+        process.resume()
         recorder.stop()
         thread.join()
 
 
 def slowdown(address: str, worker: Any) -> Results:
-    """The ratio of the work's times with and without a recording, in pairs."""
+    """The ratio of the work's times with and without a recording, in pairs: in between, the recorder is stopped."""
 
-    def alone() -> tuple[float, float]:
+    def work() -> tuple[float, float]:
         found: tuple[float, float] = ray.get(worker.work.remote(UNITS))
         return found
 
-    def recorded() -> tuple[float, float]:
-        with recording(address):
-            return alone()
-
-    alone()
     pairs = []
-    for number in range(PAIRS):
-        times: dict[Callable[[], tuple[float, float]], tuple[float, float]] = {}
-        for way in (alone, recorded) if number % 2 else (recorded, alone):
-            times[way] = way()
-        pairs.append((times[recorded], times[alone]))
+    with recording(address) as process:
+        work()
+        for number in range(PAIRS):
+            times: dict[bool, tuple[float, float]] = {}
+            for is_recorded in (True, False) if number % 2 else (False, True):
+                process.resume() if is_recorded else process.suspend()
+                times[is_recorded] = work()
+            pairs.append((times[True], times[False]))
     results = Results(
         f"Slowdown while recording at {RATE_HZ:g} Hz, {PAIRS} pairs",
         ("time", "median ratio", "mean", "standard error", "least", "most", "work alone"),
     )
-    for index, name in enumerate(("CPU time of the actor", "wall time of the actor")):
+    for index, name in enumerate(("wall time of the actor", "CPU time of its thread")):
         ratios = [one[index] / other[index] for one, other in pairs]
         figures = (median(ratios), mean(ratios), stdev(ratios) / len(ratios) ** 0.5, min(ratios), max(ratios))
         took = f"{median(other[index] for _, other in pairs):.2f} s"

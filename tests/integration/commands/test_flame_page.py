@@ -123,7 +123,7 @@ def click(page: Any, place: str) -> None:
     from selenium.webdriver import ActionChains
 
     x, y = values(page, place)
-    action = ActionChains(page)
+    action: Any = ActionChains(page)
     action.w3c_actions.pointer_action.move_to_location(int(x), int(y))
     action.click().perform()
 
