@@ -9,6 +9,8 @@ from typing import Any
 
 import click
 
+from dstack.cli.graph import graph
+from dstack.cli.history import timeline
 from dstack.cli.monitoring import tui, watch
 from dstack.cli.output import discard_unprintable_output, end_at_once
 from dstack.cli.recording import record
@@ -73,5 +75,5 @@ def main(verbose: bool) -> None:
         os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # otherwise it writes to stderr about each peer that has ended
 
 
-for command in (check, demo, record, show, snapshot, stacks, tui, watch):
+for command in (check, demo, graph, record, show, snapshot, stacks, timeline, tui, watch):
     main.add_command(command)

@@ -28,6 +28,7 @@ FIRST_LINES = 15
 """What a reader sees without searching; the fix is in these lines."""
 SHOWN_FINDINGS = 3
 SHOWN_FAILURES = 3
+SHOWN_STARVING = 3
 MANY = 1000
 """No limit, as far as a reader cares."""
 
@@ -44,6 +45,7 @@ def print_report(console: Console, analysed: AnalysedSnapshot, *, details: bool 
         _print_finding(console, finding, number, len(head))
     if len(shown) < len(diagnosis.findings):
         _print_rest(console, len(diagnosis.findings) - len(shown))
+    _print_starving(console, analysed)
     if details:
         print_details(console, analysed)
     else:
@@ -126,6 +128,18 @@ def _print_finding(console: Console, finding: Finding, number: int, above: int) 
 def _print_rest(console: Console, count: int) -> None:
     console.print()
     console.print(SafeText(f"{plural(count, 'more finding')}: --details prints {word(count, 'it', 'them')}.", "dim"))
+
+
+def _print_starving(console: Console, analysed: AnalysedSnapshot) -> None:
+    """What is free on one node while tasks wait for it on another."""
+    if analysed.starving:
+        console.print()
+    lead = "Free elsewhere: "
+    for text in analysed.starving[:SHOWN_STARVING]:
+        print_rows(console, [Row(lead, " " * len(lead), SafeText(f"{text}."))])
+    rest = len(analysed.starving) - SHOWN_STARVING
+    if rest > 0:
+        console.print(SafeText(f"{' ' * len(lead)}and {plural(rest, 'more such resource')}", "dim"))
 
 
 def _print_foot(console: Console, analysed: AnalysedSnapshot, shown: int) -> None:

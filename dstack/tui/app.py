@@ -21,10 +21,12 @@ from dstack.tui.key_help import help_keys, palette_commands
 from dstack.tui.snapshot_taker import SnapshotEnded, SnapshotFailed, SnapshotProgress, SnapshotTaken, SnapshotTaker
 from dstack.tui.source import NO_SNAPSHOT, Files, NumberedSnapshot, OpenedRecording, Source
 from dstack.tui.views.base import View
+from dstack.tui.views.calls.view import CallsView
 from dstack.tui.views.cluster.view import ClusterView
 from dstack.tui.views.flame.view import FlameView
 from dstack.tui.views.history.view import HistoryView
 from dstack.tui.views.stacks.view import StacksView
+from dstack.tui.views.timeline.view import TimelineView
 from dstack.tui.views.verdict.view import VerdictView
 from dstack.tui.views.waits.view import WaitsView
 from dstack.tui.widgets.dialogs import AskPath, Help
@@ -39,8 +41,10 @@ VIEWS: dict[str, type[View]] = {
     "flame": FlameView,
     "cluster": ClusterView,
     "history": HistoryView,
+    "timeline": TimelineView,
+    "calls": CallsView,
 }
-"""The views by mode; their keys are 1 to 6."""
+"""The views by mode; their keys are 1 to 8."""
 
 
 PERIODS_S: tuple[int | None, ...] = (None, 5, 15, 60)

@@ -134,7 +134,7 @@ def ray_cluster(
     *,
     num_cpus: float = 2,
     num_gpus: float = 0,
-    resources: Mapping[str, float] = MappingProxyType({}),
+    resources: Mapping[str, float] | Sequence[Mapping[str, float]] = MappingProxyType({}),
     ip: str | None = None,
     auth: Auth = "default",
     token_in: TokenIn = "home",
@@ -143,10 +143,11 @@ def ray_cluster(
 ) -> Iterator[RayCluster]:
     """Start a cluster of ``nodes`` equal nodes on this machine, which share its address, pids and ``/tmp``.
 
-    Their address is ``ip``, or by default the one that Ray finds.
+    Their address is ``ip``, or by default the one that Ray finds. Several ``resources`` are those of each node.
     """
-    node = {"num_cpus": num_cpus, "num_gpus": num_gpus, "resources": dict(resources)}
-    arguments = [node | ({"node_ip_address": ip} if ip else {})] * nodes
+    node = {"num_cpus": num_cpus, "num_gpus": num_gpus} | ({"node_ip_address": ip} if ip else {})
+    of_each = [resources] * nodes if isinstance(resources, Mapping) else resources
+    arguments = [{**node, "resources": dict(own)} for own in of_each]
     server = [python, str(Path(__file__).with_name("cluster_server.py")), json.dumps(arguments)]
     with (
         _private_environment(auth, token_in) as (directory, environment),

@@ -41,6 +41,8 @@ TEXTS = {
         "death_cause",
         "dstack_version",
         "entrypoint",
+        "error",
+        "error_type",
         "file",
         "function",
     ),

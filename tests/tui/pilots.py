@@ -27,9 +27,9 @@ async def running(
         yield app, pilot
 
 
-async def until(pilot: Pilot[Any], condition: Callable[[], object]) -> None:
+async def until(pilot: Pilot[Any], condition: Callable[[], object], deadline_s: float = DEADLINE_S) -> None:
     """Wait until a condition holds."""
-    end = time.monotonic() + DEADLINE_S
+    end = time.monotonic() + deadline_s
     while not condition():
         assert time.monotonic() < end, "the condition did not hold in time"
         await pilot.pause(0.01)

@@ -231,7 +231,7 @@ def test_recordings_alone_open_in_the_flame_view_compared() -> None:
         assert "functions without lines" in head(view)
         await press(pilot, "v")
         await drawn(pilot, view, "Recording after.json.gz (10 s)  40 samples  by class")
-        assert labels(view)[2] == ["train", "train"], "lines are told apart without a comparison"
+        assert labels(view)[2] == ["train", "train"], "without a comparison, lines are distinguished"
         assert view.to_open() == ("/srv/app/train.py", 10)
         await press(pilot, "w")
         await until(pilot, lambda: labels(view)[2] == ["ray_main_loop"])

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import os
 import subprocess
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,13 +18,15 @@ from textual.widgets import Input
 from dstack.errors import ClusterError
 from dstack.tui.app import VIEWS, DstackApp
 from dstack.tui.source import Files
+from dstack.tui.widgets.gantt import Gantt
 from dstack.tui.widgets.outline import Outline
 from dstack.visible import UNSEEN
 from tests.fuzzing.hostile_text import HOSTILE, hostile
 from tests.tui.pilots import running, screen_text, until
 from tests.tui.sources import Scripted, recorded
+from tests.unit.support.large_histories import with_history
 
-ATTACKED = [hostile(recorded("queue-ray-2.60")), hostile(recorded("serve-deadlock"))]
+ATTACKED = [hostile(with_history(recorded(name))) for name in ("queue-ray-2.60", "serve-deadlock")]
 
 
 def require_harmless(app: DstackApp) -> None:
@@ -42,6 +45,9 @@ async def require_harmless_everywhere(app: DstackApp, pilot: Pilot[Any]) -> None
         for _ in range(20):
             outline.action_unfold()
             outline.action_move(1)
+    for gantt in app.screen.query(Gantt):
+        await until(pilot, partial(getattr, gantt, "rows"))
+        await pilot.press("f")
     await pilot.press("y")
     require_harmless(app)
     for text in (app.clipboard, app._view.to_export() or ""):

@@ -6,6 +6,7 @@ memory of processes tells which refs their calls wait for. A fetched result may 
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Collection, Iterator, Sequence
 from functools import cached_property
 
@@ -86,20 +87,40 @@ class UnfetchedFailures:
     def _callers(self, task: FailedTask) -> list[Vertex]:
         """The execution that called the task."""
         parent = task.parent_task_id or ""
-        if parent.startswith(DRIVER_TASK):
-            own = (vertex for vertex in self._executions if self._reduced.is_driver(vertex))
-            return [vertex for vertex in own if self._reduced.job_of(vertex) == task.job_id]
-        return [vertex for vertex in self._executions if parent and vertex.task_id == parent]
+        return self._drivers[task.job_id] if parent.startswith(DRIVER_TASK) else self._by_task[parent]
 
     def _holders(self, task: FailedTask) -> list[Vertex]:
         """The executions in the user's code of the processes that hold the result."""
-        holders = set(task.holders)
-        found = (vertex for vertex in self._executions if vertex.worker_id in holders and vertex.child_pid is None)
+        found = (vertex for worker_id in task.holders for vertex in self._by_worker[worker_id])
         return [vertex for vertex in found if self._reduced.is_in_users_code(vertex.key)]
 
     @cached_property
     def _executions(self) -> list[Vertex]:
         return [vertex for vertex in self._reduced.vertices.values() if vertex.kind == "execution"]
+
+    @cached_property
+    def _drivers(self) -> dict[str, list[Vertex]]:
+        """The main threads of drivers by job."""
+        found: dict[str, list[Vertex]] = defaultdict(list)
+        for vertex in filter(self._reduced.is_driver, self._executions):
+            found[self._reduced.job_of(vertex) or ""].append(vertex)
+        return found
+
+    @cached_property
+    def _by_task(self) -> dict[str, list[Vertex]]:
+        found: dict[str, list[Vertex]] = defaultdict(list)
+        for vertex in self._executions:
+            if vertex.task_id:
+                found[vertex.task_id].append(vertex)
+        return found
+
+    @cached_property
+    def _by_worker(self) -> dict[str, list[Vertex]]:
+        found: dict[str, list[Vertex]] = defaultdict(list)
+        for vertex in self._executions:
+            if vertex.worker_id and vertex.child_pid is None:
+                found[vertex.worker_id].append(vertex)
+        return found
 
     def _waits_elsewhere(self, vertex: Vertex) -> bool:
         """Whether an execution of the application waits for something that is certainly not the result."""

@@ -14,7 +14,7 @@ history was requested. Of a retried task each attempt counts, with the subtasks 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
 from itertools import zip_longest
 
@@ -30,6 +30,7 @@ MAX_DEPTH = 100
 """Calls that are deeper are one step of the flame."""
 DEEPER = PathStep("deeper calls")
 NO_CALLER = PathStep("caller not kept by the GCS")
+UNKNOWN_CALLER: Path = (NO_CALLER,)
 GROUPINGS: tuple[Grouping | None, ...] = (None, "kind", "node", "job")
 
 
@@ -70,12 +71,25 @@ class Runs:
 
 @dataclass(slots=True)
 class _Call:
-    """One attempt that ran: its chain of calls, its run time, and the parts of it that are its own time."""
+    """One attempt that ran: its chain of calls, when it ran, and the parts of that which are its own time.
+
+    Attempts with the same chain share one path.
+    """
 
     attempt: Attempt
     path: Path
     span: Span
-    own: Sequence[Span] = field(repr=False)
+    own: Sequence[Span]
+    own_us: int
+
+    def own_within(self, interval: Interval) -> int:
+        """Its own time in an interval."""
+        begin, end = self.span
+        if interval.began_us <= begin and end <= interval.ended_us:
+            return self.own_us
+        if end <= interval.began_us or interval.ended_us <= begin:
+            return 0
+        return sum(map(interval.part_us, self.own))
 
 
 class TaskTime:
@@ -84,6 +98,7 @@ class TaskTime:
     def __init__(self, history: HistoryIndex) -> None:
         self._history = history
         self._index = history.index
+        self._paths: dict[tuple[int, PathStep], Path] = {}
         self._steps: dict[tuple[str, str, str | None], PathStep] = {}
 
     @cached_property
@@ -101,21 +116,25 @@ class TaskTime:
     def stacks(self, interval: Interval | None = None, by: Grouping | None = None) -> WeightedStacks:
         """The own times within an interval, or of all, below one group for each if wanted."""
         within = interval or self.whole
-        weighted = (
-            (self._groups(call.attempt, by), call.path, sum(map(within.part_us, call.own))) for call in self._calls
-        )
-        return WeightedStacks.summed("task time", "microseconds", weighted)
+        weights: dict[tuple[int, tuple[str, ...]], list[int]] = {}
+        for call in self._calls:
+            if weight := call.own_within(within):
+                weights.setdefault((id(call.path), self._groups(call.attempt, by)), []).append(weight)
+        paths = {id(call.path): call.path for call in self._calls}
+        stacks = ((groups, paths[path], sum(parts)) for (path, groups), parts in weights.items())
+        return WeightedStacks.summed("task time", "microseconds", stacks)
 
     def runs(self, interval: Interval | None = None, by: Grouping | None = None) -> Mapping[Path, Runs]:
         """The attempts of each call that ran within an interval, by the path of the call with its group."""
         within = interval or self.whole
-        found: dict[Path, Runs] = {}
+        found: dict[tuple[int, tuple[str, ...]], tuple[Path, Runs]] = {}
         for call in self._calls:
             run_us = within.part_us(call.span)
             if run_us or within.contains(call.span):
-                path = (*map(PathStep, self._groups(call.attempt, by)), *call.path)
-                _count(found.setdefault(path, Runs()), call.attempt, run_us)
-        return found
+                key = id(call.path), self._groups(call.attempt, by)
+                _, runs = found.setdefault(key, (call.path, Runs()))
+                _count(runs, call.attempt, run_us)
+        return {(*map(PathStep, groups), *path): runs for (_, groups), (path, runs) in found.items()}
 
     # Groups and names
 
@@ -178,7 +197,10 @@ class TaskTime:
         for task_id, caller in reversed(order):
             below = Spans.union(busy.pop(task_id, []))
             ran = list(self._ran(tasks[task_id]))
-            calls += [_Call(attempt, paths[task_id], span, below.gaps_in(span)) for attempt, span in ran]
+            for attempt, span in ran:
+                own = below.gaps_in(span)
+                own_us = sum(end - begin for begin, end in own)
+                calls.append(_Call(attempt, paths[task_id], span, own, own_us))
             for _, span in ran:
                 below.add(span)
             if caller is not None:
@@ -213,10 +235,15 @@ class TaskTime:
     def _path(self, attempt: Attempt, above: Path | None) -> Path:
         """The chain of calls down to a task, below that of its caller."""
         if above is None:
-            above = () if attempt.task.kind == "DRIVER_TASK" else (NO_CALLER,)
-        if len(above) >= MAX_DEPTH:
-            return above if above[-1] == DEEPER else (*above, DEEPER)
-        return (*above, self._step(attempt))
+            above = () if attempt.task.kind == "DRIVER_TASK" else UNKNOWN_CALLER
+        is_deeper = len(above) >= MAX_DEPTH
+        if is_deeper and above[-1] == DEEPER:
+            return above
+        step = DEEPER if is_deeper else self._step(attempt)
+        key = id(above), step
+        if key not in self._paths:
+            self._paths[key] = (*above, step)
+        return self._paths[key]
 
     def _ran(self, attempts: Sequence[Attempt]) -> Iterator[tuple[Attempt, Span]]:
         """The attempts of a task that have begun, and when they ran.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 
@@ -10,7 +11,9 @@ from dstack.analysis.evidence.confirmation import merged
 from dstack.analysis.history.task_index import HistoryIndex
 from dstack.analysis.history.task_time import TaskTime
 from dstack.analysis.index.sample_index import SampleIndex
+from dstack.analysis.views.starving_nodes import confirmed, starving_in_words, starving_nodes
 from dstack.analysis.views.thread_pages import Stacks
+from dstack.analysis.views.timeline import Timeline
 from dstack.diagnosis import Diagnosis
 from dstack.model import Sample, Snapshot
 
@@ -55,3 +58,16 @@ class AnalysedSnapshot:
     def stacks(self) -> Stacks:
         """All stacks of the merged sample."""
         return Stacks(self.merged_index, self.diagnosis.vertices)
+
+    @cached_property
+    def timeline(self) -> Timeline | None:
+        """The timeline of its tasks, None if it has no history."""
+        return Timeline.of(self.history, self.diagnosis.vertices) if self.history else None
+
+    @cached_property
+    def starving(self) -> Sequence[str]:
+        """A sentence for each node with a free resource for which tasks wait that are pinned to other nodes."""
+        found = starving_nodes(self.first_index)
+        if found and self.snapshot.samples[1:]:
+            found = confirmed(found, starving_nodes(self.last_index))
+        return [starving_in_words(self.first_index, one) for one in found]

@@ -251,6 +251,13 @@ class CoroutineData(_CoroutineData, total=False):
     request: RequestData
 
 
+class GpuUseData(TypedDict):
+    """A :class:`dstack.model.GpuUse`."""
+
+    index: int
+    memory_bytes: int | None
+
+
 class _ProcessData(TypedDict):
     pid: int
     started_at: float
@@ -281,6 +288,9 @@ class ProcessData(_ProcessData, total=False):
     world_size: int | None
     labels: dict[str, str]
     graph_stages: list[StageData]
+    cpu_percent: float
+    cpu_over_s: float
+    gpus: list[GpuUseData]
 
 
 class _FailureData(TypedDict):
@@ -298,6 +308,28 @@ class FailureData(_FailureData, total=False):
     elapsed_s: float
 
 
+class DiskData(TypedDict):
+    """A :class:`dstack.model.Disk`."""
+
+    use: str
+    path: str
+    total_bytes: int
+    free_bytes: int
+
+
+class _GpuData(TypedDict):
+    index: int
+
+
+class GpuData(_GpuData, total=False):
+    """A :class:`dstack.model.Gpu`."""
+
+    name: str
+    memory_total_bytes: int
+    memory_used_bytes: int
+    utilisation_percent: int
+
+
 class HostData(TypedDict, total=False):
     """Figures of the host, as :class:`dstack.model.Node` has them; the caller adds ``clock_ahead_s``."""
 
@@ -306,6 +338,9 @@ class HostData(TypedDict, total=False):
     memory_total_bytes: int
     memory_available_bytes: int
     clock_ahead_s: float | None
+    cpu_percent: float | None
+    disks: list[DiskData]
+    gpus: list[GpuData]
 
 
 class SetupData(TypedDict):

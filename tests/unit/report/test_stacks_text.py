@@ -17,7 +17,7 @@ from dstack.visible import UNSEEN
 from tests.examples.recorded import RECORDED
 from tests.fuzzing.effort import examples
 from tests.fuzzing.hostile_text import hostile
-from tests.paths import RECORDED_CLUSTERS
+from tests.paths import RECORDED_CLUSTERS, ROOT
 from tests.unit.scenes import Scene
 from tests.unit.support.random_snapshots import related_snapshots
 
@@ -43,6 +43,13 @@ def test_a_group_begins_with_its_number_and_where_it_is() -> None:
     )
     assert "└── 1 × Trainer.step  /srv/app/mesh.py:19  off CPU  rank 3  time.sleep(1000)" in text
     assert "        ! rank 3 is in other code than ranks 0-2" in text
+
+
+def test_the_page_on_commands_shows_what_is_printed() -> None:
+    text = text_of(load(RECORDED_CLUSTERS / "torch-mesh-ray-2.60.json.gz"))
+    shown = [f"    {line}".rstrip() for line in text.partition("\nLeft out")[0].rstrip().splitlines()]
+
+    assert "\n".join(shown) in (ROOT / "docs" / "commands.md").read_text()
 
 
 def test_frames_that_all_share_are_one_branch_and_the_number_is_said_once() -> None:

@@ -1,0 +1,283 @@
+"""The history of tasks as a timeline: a track for each process, with what its tasks waited for and when they ran."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+
+from dstack.analysis.history.chains import Chain, Chains
+from dstack.analysis.history.pipelines import Pipeline, pipelines_of
+from dstack.analysis.history.slices import NOTICED_LATE_S, Slice, in_lanes, overlap_s, running_slice, slices_of, trimmed
+from dstack.analysis.history.task_index import Attempt, HistoryIndex
+from dstack.analysis.naming import names
+from dstack.analysis.naming.sentences import sentence
+from dstack.diagnosis import Since, Vertex
+from dstack.model import Worker
+from dstack.vertex_keys import Key
+
+
+@dataclass(frozen=True)
+class Track:
+    """One process, or attempts of one function that have no process; its slices are made when they are asked for.
+
+    ``attempts`` are those that ran there, or will: the oldest first. ``worker_id`` and ``pid`` are None without a
+    process, ``node_id`` also if the node is unknown. ``title`` is its name, ``group`` that of its node.
+    """
+
+    key: str
+    title: str
+    group: str
+    node_id: str | None
+    worker_id: str | None
+    actor_id: str | None
+    pid: int | None
+    attempts: Sequence[Attempt] = field(repr=False)
+    asked_at: float = field(repr=False)
+
+    @cached_property
+    def slices(self) -> Sequence[Slice]:
+        """What ran there, by its beginning; slices of async and threaded actors overlap."""
+        runs = (running_slice(attempt, self.asked_at) for attempt in self.attempts)
+        found = sorted((one for one in runs if one), key=_began_at)
+        is_in_turns = self.actor_id is None or overlap_s(found) <= NOTICED_LATE_S
+        return trimmed(found) if is_in_turns else found
+
+    @cached_property
+    def queued(self) -> Sequence[Slice]:
+        """What attempts waited for that ran there, or wait for that will, by its beginning; many overlap."""
+        phases = (one for attempt in self.attempts for one in slices_of(attempt, self.asked_at))
+        return sorted((one for one in phases if one.phase != "running"), key=_began_at)
+
+    @cached_property
+    def lanes(self) -> Sequence[Sequence[Slice]]:
+        """The slices in as few lanes as possible, so that none overlap; one lane where one task runs at a time."""
+        return in_lanes(self.slices)
+
+
+@dataclass(frozen=True)
+class Mark:
+    """A wait that the snapshot shows: on which track, at what time, of which attempt if its task is in the history.
+
+    ``since`` says how long it has lasted at least and at most. What an attempt waited for earlier is not known.
+    """
+
+    track: str
+    at: float
+    vertex: Vertex = field(repr=False)
+    attempt: Attempt | None = field(repr=False)
+    _words: Callable[[Vertex], str] = field(repr=False, compare=False)
+
+    @property
+    def key(self) -> Key:
+        """The vertex of the wait."""
+        return self.vertex.key
+
+    @property
+    def since(self) -> Since | None:
+        """How long it lasts."""
+        return self.vertex.since
+
+    @cached_property
+    def text(self) -> str:
+        """The sentence about the wait."""
+        return self._words(self.vertex)
+
+
+class Timeline:
+    """The timeline of a history; ``vertices`` are those of the diagnosis, for the waits at its end.
+
+    With a ``job``, it has the attempts of that job only.
+    """
+
+    def __init__(
+        self, history: HistoryIndex, vertices: Mapping[Key, Vertex] | None = None, *, job: str | None = None
+    ) -> None:
+        self.history = history
+        self.job = job
+        self._vertices = vertices or {}
+        self._index = history.index
+
+    @classmethod
+    def of(
+        cls, history: HistoryIndex, vertices: Mapping[Key, Vertex] | None = None, *, job: str | None = None
+    ) -> Timeline:
+        """The timeline of a history."""
+        return cls(history, vertices, job=job)
+
+    @cached_property
+    def attempts(self) -> Sequence[Attempt]:
+        """All attempts, oldest first."""
+        if self.job is None:
+            return self.history.attempts
+        return [attempt for attempt in self.history.attempts if attempt.task.job_id == self.job]
+
+    @cached_property
+    def began_at(self) -> float:
+        """The first time in it, in Unix seconds; that of the request if it is empty."""
+        return self.attempts[0].began_at if self.attempts else self.history.asked_at
+
+    @cached_property
+    def ended_at(self) -> float:
+        """The last time in it."""
+        ends = (attempt.ended_at for attempt in self.attempts if attempt.ended_at is not None)
+        return max((self.history.asked_at, *ends))
+
+    # Tracks
+
+    @cached_property
+    def tracks(self) -> Sequence[Track]:
+        """All tracks: by node, the driver's first, then drivers before workers; at the end what has not started."""
+        by_key: dict[str, list[Attempt]] = defaultdict(list)
+        for attempt in self.attempts:
+            by_key[self._place(attempt)].append(attempt)
+        tracks = [self._track(key, attempts) for key, attempts in by_key.items()]
+        return sorted(tracks, key=self._order)
+
+    @cached_property
+    def track_by_key(self) -> Mapping[str, Track]:
+        """The tracks by their keys."""
+        return {track.key: track for track in self.tracks}
+
+    def track_of(self, attempt: Attempt) -> Track:
+        """The track of an attempt of this timeline."""
+        return self.track_by_key[self._place(attempt)]
+
+    def _place(self, attempt: Attempt) -> str:
+        """The key of its track: of its worker, of the worker of its actor, or of its function if it has none."""
+        task = attempt.task
+        if task.kind == "DRIVER_TASK":
+            return self._index.drivers.get(task.job_id) or f"driver of job {task.job_id}"
+        if worker_id := task.worker_id or self._worker_of_creation(attempt):
+            return worker_id
+        actor = self._index.actors.get(task.actor_id or "")
+        if attempt.state == "pending" and actor is not None and actor.worker_id in self._index.workers:
+            return actor.worker_id or ""
+        return f"{NOT_STARTED}: {task.name}"
+
+    def _worker_of_creation(self, attempt: Attempt) -> str | None:
+        """The worker that ran the constructor of an actor: that of its next call, as the GCS does not tell."""
+        if attempt.task.kind != "ACTOR_CREATION_TASK" or attempt.started_at is None:
+            return None
+        calls = self._calls_of_actors.get(attempt.task.actor_id or "", ())
+        later = (call for call in calls if (call.started_at or 0.0) >= (attempt.started_at or 0.0))
+        if call := next(later, None):
+            return call.task.worker_id
+        actor = self._index.actors.get(attempt.task.actor_id or "")
+        return actor.worker_id if actor and not calls else None
+
+    @cached_property
+    def _calls_of_actors(self) -> Mapping[str, Sequence[Attempt]]:
+        """By actor: its calls that have started, oldest first."""
+        found: dict[str, list[Attempt]] = defaultdict(list)
+        for attempt in self.history.attempts:
+            if attempt.task.kind == "ACTOR_TASK" and attempt.task.worker_id and attempt.started_at is not None:
+                found[attempt.task.actor_id or ""].append(attempt)
+        return {actor_id: sorted(calls, key=lambda call: call.started_at or 0.0) for actor_id, calls in found.items()}
+
+    def _track(self, key: str, attempts: Sequence[Attempt]) -> Track:
+        worker = self._index.workers.get(key)
+        ran = next((a for a in reversed(attempts) if a.task.worker_id), None)
+        actor_id = (worker.actor_id if worker else None) or next(
+            (a.task.actor_id for a in attempts if a.task.actor_id and a.task.worker_id), None
+        )
+        node_id = worker.node_id if worker else ran.task.node_id if ran else self._node_of_driver(attempts)
+        pid = worker.pid if worker else ran.task.pid if ran else None
+        is_process = worker is not None or ran is not None or attempts[0].task.kind == "DRIVER_TASK"
+        return Track(
+            key=key,
+            title=self._title(worker, attempts, actor_id, pid) if is_process else attempts[0].task.name,
+            group=self.node_title(node_id) if is_process else NOT_STARTED,
+            node_id=node_id if is_process else None,
+            worker_id=key if worker or ran else None,
+            actor_id=actor_id,
+            pid=pid,
+            attempts=attempts,
+            asked_at=self.history.asked_at,
+        )
+
+    def _node_of_driver(self, attempts: Sequence[Attempt]) -> str | None:
+        """The node of the driver that one of the attempts is."""
+        job = self._index.jobs.get(attempts[0].task.job_id)
+        ip = job.driver_ip if job else None
+        return next((node.node_id for node in self._index.snapshot.nodes if node.ip == ip), None)
+
+    def _title(self, worker: Worker | None, attempts: Sequence[Attempt], actor_id: str | None, pid: int | None) -> str:
+        """``actor Trainer "left", rank 3, pid 7``; ``driver train.py, pid 8``; ``worker, pid 9``."""
+        ranks = self._index.ranks(worker.worker_id).in_words if worker else ""
+        parts = (self._name(worker, attempts, actor_id), ranks, f"pid {pid}" if pid else "")
+        return ", ".join(part for part in parts if part)
+
+    def _name(self, worker: Worker | None, attempts: Sequence[Attempt], actor_id: str | None) -> str:
+        if actor_id:
+            known = self._index.actors.get(actor_id)
+            calls = (a.task.name for a in attempts if a.task.actor_id == actor_id)
+            return names.actor(known) if known else names.actor_in_words(next(calls).partition(".")[0], "", actor_id)
+        if worker:
+            return names.worker(self._index, worker)
+        first = attempts[0].task
+        if first.kind != "DRIVER_TASK":
+            return "worker"
+        job = self._index.jobs.get(first.job_id)
+        return f"driver {names.script(job.entrypoint)}" if job and job.entrypoint else "driver"
+
+    def node_title(self, node_id: str | None) -> str:
+        """``node 10.0.0.1``, or with the beginning of its id if it is not listed."""
+        node = self._index.nodes.get(node_id or "")
+        return names.node(node) if node else f"node {names.short(node_id)}" if node_id else "node unknown"
+
+    def _order(self, track: Track) -> tuple[bool, int, bool, float, str]:
+        nodes = list(self._index.nodes)
+        node = nodes.index(track.node_id) if track.node_id in self._index.nodes else len(nodes)
+        is_driver = track.attempts[0].task.kind == "DRIVER_TASK"
+        return track.group == NOT_STARTED, node, not is_driver, track.attempts[0].began_at, track.key
+
+    # Chains
+
+    @cached_property
+    def linked(self) -> Chains:
+        """The links between attempts, and their chains."""
+        return Chains(self.history, self.attempts)
+
+    @property
+    def chains(self) -> Sequence[Chain]:
+        """The chains of at least two attempts, oldest first."""
+        return self.linked.chains
+
+    def chain_of(self, attempt: Attempt) -> Chain | None:
+        """The chain that an attempt belongs to, None if it is linked to no other."""
+        return self.linked.chain_of(attempt)
+
+    @cached_property
+    def pipelines(self) -> Sequence[Pipeline]:
+        """The functions whose calls form chains, with the step that limits each of these pipelines."""
+        return pipelines_of(self.chains, (one for track in self.tracks for one in track.slices))
+
+    # Marks
+
+    @cached_property
+    def marks(self) -> Sequence[Mark]:
+        """The waits at the time of the snapshot, of tasks, drivers and threads that have a track."""
+        return list(self._marks())
+
+    def _marks(self) -> Iterator[Mark]:
+        at = self._index.snapshot.taken_at
+        for vertex in self._vertices.values():
+            if vertex.wait is None or not vertex.is_counted:
+                continue
+            attempt = self.history.latest.get(vertex.task_id or "")
+            key = vertex.worker_id or (self._place(attempt) if attempt else None)
+            if key in self.track_by_key:
+                yield Mark(key or "", at, vertex, attempt, self._sentence)
+
+    def _sentence(self, vertex: Vertex) -> str:
+        return sentence(self._index, self._vertices, vertex).text
+
+
+NOT_STARTED = "not started"
+"""The group of tracks of attempts that have no worker."""
+
+
+def _began_at(one: Slice) -> float:
+    return one.began_at

@@ -1,0 +1,1 @@
+"""The view of the history of tasks as a Gantt chart."""

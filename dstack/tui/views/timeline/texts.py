@@ -1,0 +1,239 @@
+"""The texts of the Timeline view: what it shows, what is selected, and its rows as text."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from rich.text import Text
+
+from dstack.analysis.history.slices import PHASES, Phase, Slice, slices_of
+from dstack.analysis.history.task_index import Attempt
+from dstack.analysis.naming.vertex_details import details_of
+from dstack.analysis.views.analysed_snapshot import AnalysedSnapshot
+from dstack.analysis.views.timeline import Mark, Timeline
+from dstack.analysis.views.timeline_bars import FAILED, FINISHED, RUNNING, Bars
+from dstack.analysis.views.timeline_rows import KIND_OF_PHASE, TimelineRow
+from dstack.report.safe_text import SafeText
+from dstack.report.timeline_summary import limiting_in_words
+from dstack.tui.widgets.gantt import Selection
+from dstack.tui.widgets.gantt_drawing import FAILED_GLYPH, LETTERS, MARK_GLYPH, RUNNING_GLYPH, WAIT_GLYPHS
+from dstack.tui.widgets.time_axis import clock
+from dstack.vertex_keys import Key
+from dstack.words import capitalised, duration, plural, shortly
+
+WAITS: dict[Phase, str] = {
+    "arguments": "arguments",
+    "resources": "resources",
+    "sent": "the way to the worker",
+    "queue": "the actor's queue",
+}
+SHORT_WAITS: dict[Phase, str] = {"arguments": "arguments", "resources": "resources", "sent": "sent", "queue": "queue"}
+STATES = {"pending": "has not started", "running": f"{RUNNING_GLYPH} runs", "finished": "finished", "failed": "failed"}
+NAMES_OF_KINDS = {FINISHED: "finished", RUNNING: "running", FAILED: "failed"} | {
+    kind: f"waiting for {WAITS[phase]}" for phase, kind in KIND_OF_PHASE.items()
+}
+SHOWN_FUNCTIONS = 4
+SHOWN_MARKS = 3
+
+
+def span(seconds: float) -> str:
+    """``12 µs``, ``4.2 ms``, ``0.31 s``, ``12 s``, ``3 min 20 s``."""
+    if seconds < 0.000_999_5:
+        return f"{seconds * 1e6:.0f} µs"
+    if seconds < 0.099_95:
+        return f"{seconds * 1e3:.1f} ms"
+    return f"{seconds:.2f} s" if seconds < 0.995 else duration(seconds)
+
+
+def short_name(name: str) -> str:
+    """``Trainer.step`` of ``app.Trainer.step``."""
+    return ".".join(name.split(".")[-2:])
+
+
+def legend(*, by_chain: bool) -> Text:
+    """What the glyphs and colours are."""
+    waits = "  ".join(f"{glyph} {LETTERS[kind]} {SHORT_WAITS[phase]}" for phase, kind, glyph in _waits())
+    runs = "coloured by chain" if by_chain else "█ ran"
+    return SafeText(f"{runs}  {RUNNING_GLYPH} runs  {FAILED_GLYPH} failed  {MARK_GLYPH} waits now    before: {waits}")
+
+
+def _waits() -> Iterator[tuple[Phase, int, str]]:
+    return ((phase, kind, WAIT_GLYPHS[kind]) for phase, kind in KIND_OF_PHASE.items())
+
+
+@dataclass(frozen=True, slots=True)
+class TimelineTexts:
+    """The texts of one timeline."""
+
+    analysed: AnalysedSnapshot
+    timeline: Timeline
+
+    # The head
+
+    def head(self) -> Text:
+        """How long it is, how many attempts it has, and what is missing or uncertain."""
+        timeline = self.timeline
+        history = timeline.history.history
+        count = sum(attempt.task.kind != "DRIVER_TASK" for attempt in timeline.attempts)
+        text = SafeText().append(plural(count, "attempt"), "bold")
+        text.append(f" in {span(timeline.ended_at - timeline.began_at)}")
+        if history.left_out:
+            text.append(f"  {history.left_out:,} older ones left out", "yellow")
+        if history.dropped:
+            text.append(f"  {history.dropped:,} that Ray had no room for", "yellow")
+        if not self.analysed.snapshot.has_one_time:
+            text.append("  clocks differ: times may be off", "yellow")
+        if chains := len(timeline.chains):
+            text.append(f"  {plural(chains, 'chain')}")
+        return text
+
+    def limits(self) -> Iterator[Text]:
+        """The step that limits the largest pipeline, and the first node that starves."""
+        pipelines = [one for one in self.timeline.pipelines if len(one.chains) > 1 and one.limiting is not None]
+        yield from (SafeText(limiting_in_words(one)) for one in pipelines[:1])
+        yield from (SafeText(f"{capitalised(one)}.", "yellow") for one in self.analysed.starving[:1])
+
+    # The selection
+
+    def details(self, selection: Selection) -> Iterator[Text]:
+        """What is selected: an attempt with its times, or what waits at a time."""
+        row = selection.row
+        attempt = attempt_of(selection)
+        if row.depth == 0:
+            yield SafeText(row.title, "bold")
+        elif row.levels is not None:
+            yield from self._many(selection, row.levels.bars)
+        elif attempt is None:
+            yield from self._gap(selection)
+        if attempt is not None and (row.bars is not None or len(selection.numbers) == 1):
+            yield from self._attempt(attempt, selection)
+        yield from self._marks(row, attempt)
+
+    def _many(self, selection: Selection, bars: Bars) -> Iterator[Text]:
+        """The number of bars in a cell by kind, and their functions."""
+        numbers = selection.numbers
+        kinds = Counter(bars.kinds[number] for number in numbers)
+        text = SafeText().append(f"{selection.row.title}: " if selection.row.title else "", "bold")
+        counts = (f"{count:,} {NAMES_OF_KINDS[kind]}" for kind, count in kinds.most_common())
+        text.append(", ".join(counts) or "nothing", "bold")
+        yield text.append(f"  {self._interval(selection.began_at, selection.ended_at)}", "dim")
+        functions = Counter(short_name(bars.attempts[number].task.name) for number in numbers)
+        if functions:
+            names = [f"{count:,} × {name}" for name, count in functions.most_common()]
+            yield SafeText(shortly(names, SHOWN_FUNCTIONS))
+
+    def _gap(self, selection: Selection) -> Iterator[Text]:
+        """What the next attempt waits for, where nothing runs."""
+        gaps = selection.row.gaps
+        found = gaps.within(selection.began_at, selection.ended_at) if gaps is not None else ()
+        when = self._interval(selection.began_at, selection.ended_at)
+        if gaps is None or not found:
+            yield SafeText().append("Nothing runs here", "bold").append(f"  {when}", "dim")
+            return
+        longest = max(found, key=lambda number: gaps.ends[number] - gaps.begins[number])
+        attempt, kind = gaps.attempts[longest], gaps.kinds[longest]
+        text = SafeText().append(f"Nothing runs here. Next: {attempt.task.name}", "bold")
+        yield text.append(f"  {NAMES_OF_KINDS[kind]}  {when}")
+        yield self._times(attempt)
+
+    def _attempt(self, attempt: Attempt, selection: Selection) -> Iterator[Text]:
+        task = attempt.task
+        text = SafeText().append(task.name, "bold")
+        text.append(f" (attempt {task.attempt + 1})" if task.attempt else "")
+        text.append(f"  {STATES[attempt.state]}", "bold red" if attempt.state == "failed" else "")
+        text.append(self._duration(attempt))
+        if (count := len(selection.numbers)) > 1:
+            text.append(f"  one of {count:,} in this cell: {_kinds(selection)}", "yellow")
+        yield text
+        if task.error_type or task.error:
+            yield SafeText(" ".join((task.error_type, task.error)).strip(), "red")
+        yield self._times(attempt)
+        yield self._place(attempt)
+
+    def _duration(self, attempt: Attempt) -> str:
+        if attempt.started_at is None:
+            return ""
+        end = attempt.ended_at if attempt.ended_at is not None else self.timeline.history.asked_at
+        return f" {'after' if attempt.ended_at is not None else 'for'} {span(max(0.0, end - attempt.started_at))}"
+
+    def _times(self, attempt: Attempt) -> Text:
+        """When it was submitted, what it waited for, and when it began to run."""
+        text = SafeText(f"submitted {self._time(attempt.began_at)}", "")
+        slices = {one.phase: one for one in slices_of(attempt, self.timeline.history.asked_at)}
+        waits = [_wait(slices[phase]) for phase in PHASES if phase in slices and phase != "running"]
+        if waits:
+            text.append(f"  waited for {', '.join(waits)}")
+        if attempt.started_at is not None:
+            text.append(f"  ran from {self._time(attempt.started_at)}")
+        elif attempt.ended_at is not None:
+            text.append(f"  ended {self._time(attempt.ended_at)}; its start is not known")
+        return text
+
+    def _place(self, attempt: Attempt) -> Text:
+        """Where it ran, its chain and its caller."""
+        track = self.timeline.track_of(attempt)
+        parts = [f"{track.title}, {track.group}" if track.group != track.title else track.title]
+        if (chain := self.timeline.chain_of(attempt)) is not None:
+            step = next((at for at, one in enumerate(chain.attempts, 1) if one is attempt), 0)
+            parts.append(f"chain {chain.number}, {step} of {len(chain.attempts)}")
+        if (caller := self.timeline.history.caller(attempt)) is not None:
+            parts.append(f"called by {caller.task.name or 'the driver'}")
+        return SafeText("  ".join(parts), "dim")
+
+    def _marks(self, row: TimelineRow, attempt: Attempt | None) -> Iterator[Text]:
+        """The waits that the snapshot shows on this track."""
+        marks = sorted(row.marks, key=lambda mark: mark.attempt is not attempt)
+        for mark in marks[:SHOWN_MARKS]:
+            yield SafeText().append(f"{MARK_GLYPH} ", "magenta").append(mark.text)
+        if len(marks) > SHOWN_MARKS:
+            yield SafeText(f"{len(marks) - SHOWN_MARKS:,} more waits on this track", "dim")
+
+    # Times
+
+    def _time(self, at: float) -> str:
+        """``+12.345 s (14:03:22.125)``."""
+        return f"+{at - self.timeline.began_at:.3f} s ({clock(at, digits=3)})"
+
+    def _interval(self, began_at: float, ended_at: float) -> str:
+        return f"{self._time(began_at)}, {span(ended_at - began_at)} a cell"
+
+    def location(self, vertex: Key) -> tuple[str, int] | None:
+        """The line of code of an execution."""
+        known = self.analysed.diagnosis.vertices.get(vertex)
+        found = details_of(self.analysed.merged_index, known) if known else None
+        return (found.file, found.line) if found and found.file is not None and found.line is not None else None
+
+
+def attempt_of(selection: Selection | None) -> Attempt | None:
+    """The attempt under the cursor; the most important of several."""
+    bars = bars_of(selection.row) if selection is not None else None
+    if selection is None or bars is None or selection.picked is None:
+        return None
+    return bars.attempts[selection.picked]
+
+
+def mark_of(selection: Selection | None) -> Mark | None:
+    """The wait that the snapshot shows for the attempt under the cursor, else the first on its track."""
+    if selection is None or not selection.row.marks:
+        return None
+    attempt = attempt_of(selection)
+    return next((mark for mark in selection.row.marks if mark.attempt is attempt), selection.row.marks[0])
+
+
+def bars_of(row: TimelineRow) -> Bars | None:
+    """The bars of a row, whether they or their number are drawn."""
+    return row.bars if row.bars is not None else row.levels.bars if row.levels is not None else None
+
+
+def _wait(one: Slice) -> str:
+    still = " so far" if one.is_open else ""
+    return f"{WAITS[one.phase]} {span(one.duration_s)}{still}"
+
+
+def _kinds(selection: Selection) -> str:
+    bars = bars_of(selection.row)
+    assert bars is not None
+    kinds = Counter(bars.kinds[number] for number in selection.numbers)
+    return ", ".join(f"{count:,} {NAMES_OF_KINDS[kind]}" for kind, count in kinds.most_common())

@@ -1,0 +1,438 @@
+"""The Timeline view: what ran when and where, what it waited for before, and what waits now."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import partial
+from typing import ClassVar
+
+from rich.text import Text
+from textual import on, work
+from textual.app import ComposeResult, SystemCommand
+from textual.binding import Binding, BindingType
+from textual.message import Message
+from textual.widgets import Static
+
+from dstack.analysis.history.task_index import Attempt
+from dstack.analysis.index.task_assignment import key_of_task
+from dstack.analysis.views.analysed_snapshot import AnalysedSnapshot
+from dstack.analysis.views.timeline_bars import Bars
+from dstack.analysis.views.timeline_rows import GROUPINGS, Grouping, Search, TimelineRow, TimelineRows
+from dstack.errors import as_dstack_error
+from dstack.tui.views.base import SourceLocation, View
+from dstack.tui.views.timeline.texts import TimelineTexts, attempt_of, legend, mark_of, short_name
+from dstack.tui.widgets.detail import Detail
+from dstack.tui.widgets.gantt import PAN, ZOOM, Gantt
+from dstack.tui.widgets.gantt_cells import Window
+from dstack.tui.widgets.gantt_drawing import CHAIN_COLOURS, FIRST_CHAIN, RowDrawing, title_of
+from dstack.tui.widgets.time_axis import TimeAxis, ruler
+from dstack.vertex_keys import Key
+
+READING = "Reading the history of tasks …"
+ARRANGING = "Arranging {count:,} attempts …"
+NO_HISTORY = (
+    "This snapshot has no history of tasks. dstack snapshot -o FILE saves one with it, and so does s in this view."
+)
+NO_ATTEMPTS = "Ray keeps no attempts of tasks of this cluster."
+NOT_READ = "The history of tasks could not be read. Press r to try again."
+EXPORTED_ROWS = 2_000
+TEXT_WIDTH = 200
+TITLE_WIDTH = 44
+
+
+@dataclass
+class Arranged(Message):
+    """The rows of a timeline, or the reason why there are none, from the thread that arranges them."""
+
+    analysed: AnalysedSnapshot
+    grouping: Grouping
+    rows: TimelineRows | None
+    reason: str = ""
+
+
+class TimelineView(View):
+    """What ran when: a row for each worker, its waits before each run, and a number for many at once.
+
+    The cursor is on a row and at a time. Enter zooms to the bar under it, or folds a heading; z folds a track. A dotted
+    or double line before a bar is what that attempt waited for; rows called "waiting" show how many wait, and a letter
+    for what. ◆ marks what waits in the snapshot.
+    """
+
+    CSS_PATH = "timeline.tcss"
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("plus,equals_sign", "zoom(1)", "In", key_display="+", id="own.in", tooltip="Zoom in at the cursor"),
+        Binding("minus", "zoom(-1)", "Out", key_display="-", id="own.out", tooltip="Zoom out at the cursor"),
+        Binding("0", "whole", "All", id="own.whole", tooltip="Show the whole time"),
+        Binding(
+            "left_square_bracket,less_than_sign,shift+left",
+            "pan(-1)",
+            "Earlier",
+            show=False,
+            key_display="[",
+            id="own.earlier",
+            tooltip="Show an earlier time",
+        ),
+        Binding(
+            "right_square_bracket,greater_than_sign,shift+right",
+            "pan(1)",
+            "Later",
+            show=False,
+            key_display="]",
+            id="own.later",
+            tooltip="Show a later time",
+        ),
+        Binding("c", "colour", "Colour", id="own.colour", tooltip="Colour bars by phase or by chain"),
+        Binding("b", "group", "Group", id="own.group", tooltip="A row for each worker, function or chain"),
+        Binding("f", "failed(1)", "Failed", id="own.failed", tooltip="Go to the next failed attempt by time"),
+        Binding(
+            "F",
+            "failed(-1)",
+            "Failed before",
+            show=False,
+            id="own.failed-before",
+            tooltip="Go to the failed one before",
+        ),
+        Binding(
+            "z", "fold", "Fold", show=False, id="own.fold", tooltip="Fold or unfold the lanes and waits of a track"
+        ),
+        Binding("Z", "fold_all", "Fold all", show=False, id="own.fold-all", tooltip="Fold or unfold all tracks"),
+        Binding("x", "stack", "Stack", id="own.stack", tooltip="Go to the stack of the running attempt"),
+        Binding("w", "waits", "Waits", id="own.waits", tooltip="Go to its entry in the Waits view"),
+    ]
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.grouping: Grouping = "worker"
+        self.is_by_chain = False
+        self.rows: TimelineRows | None = None
+        self._texts: TimelineTexts | None = None
+        self._arranged: dict[Grouping, TimelineRows] = {}
+        self._folds: dict[str, bool] = {}
+        self._search: Search | None = None
+        self._words: tuple[str, ...] = ()
+        self._has_requested = False
+        self._colours: dict[int, tuple[Bars, bytes]] = {}
+        self._goal: Key | None = None
+        self._footer_of: Key | None = None
+        self._head: tuple[Text, ...] = ()
+
+    # The view
+
+    def compose_body(self) -> ComposeResult:
+        """What is shown, the time axis, the rows, and the details of the selection."""
+        yield Static(id="head")
+        yield TimeAxis()
+        yield Gantt()
+        yield Detail(id="attempt")
+
+    def show(self, analysed: AnalysedSnapshot) -> None:
+        """Show the history of another snapshot, which is requested if this one has none."""
+        self._arranged.clear()
+        timeline = analysed.timeline
+        if timeline is None:
+            self._texts = self.rows = None
+            self._head = ()
+            if not self._has_requested:
+                self._has_requested = self.host.request_history()
+            self._draw()
+            return
+        self._arrange(analysed, self.grouping)
+
+    def refresh_top(self) -> None:
+        """Show the status, also of the history that has been requested."""
+        super().refresh_top()
+        if self.is_mounted and self.rows is None and self.query(Gantt):
+            self._gantt.empty = self._state
+            self._gantt.refresh()
+
+    @property
+    def _gantt(self) -> Gantt:
+        return self.query_one(Gantt)
+
+    @property
+    def _state(self) -> str:
+        """Why there are no rows."""
+        if self.analysed is None:
+            return ""
+        if self.analysed.timeline is not None:
+            count = len(self.analysed.snapshot.history.attempts) if self.analysed.snapshot.history else 0
+            return ARRANGING.format(count=count) if self.rows is None else NO_ATTEMPTS
+        if not self._has_requested:
+            return NO_HISTORY
+        return READING if self.host.status.doing else NOT_READ
+
+    @work(thread=True, exclusive=True, exit_on_error=False)
+    def _arrange(self, analysed: AnalysedSnapshot, grouping: Grouping) -> None:
+        """Arrange the rows. Runs in a thread, so it touches no widget."""
+        try:
+            assert analysed.timeline is not None
+            made = Arranged(analysed, grouping, TimelineRows.prepared(analysed.timeline, grouping))
+        except Exception as error:
+            made = Arranged(analysed, grouping, None, str(as_dstack_error(error)))
+        self.post_message(made)
+
+    def on_arranged(self, message: Arranged) -> None:
+        """Show the rows unless another snapshot or grouping is wanted meanwhile."""
+        if message.analysed is not self.analysed:
+            return
+        if message.rows is None:
+            self.notify(message.reason, severity="error")
+            return
+        self._arranged[message.grouping] = message.rows
+        self._texts = texts = TimelineTexts(message.analysed, message.rows.timeline)
+        self._head = (texts.head(), *texts.limits())
+        if message.grouping == self.grouping:
+            self._show_rows(message.rows)
+
+    def _show_rows(self, rows: TimelineRows) -> None:
+        self.rows = rows
+        self._search = Search(rows, self._words) if self._words else None
+        self._colours.clear()
+        self._dress()
+        self._draw()
+        if self._goal is not None:
+            self.reveal(self._goal)
+
+    def _draw(self) -> None:
+        rows = self.rows
+        self._gantt.empty = "No attempt contains these words." if self._words and rows else self._state
+        bounds = (rows.timeline.began_at, rows.timeline.ended_at) if rows else (0.0, 1.0)
+        self._gantt.show(rows.rows(self._folds, self._search) if rows else (), bounds)
+        self._show_head()
+
+    def _show_head(self) -> None:
+        figures, *limits = self._head or (Text(),)
+        lines = [figures, legend(by_chain=self.is_by_chain), *limits] if self._head else []
+        self.query_one("#head", Static).update(Text("\n").join(lines))
+
+    @on(Gantt.Viewed)
+    def show_axis(self, event: Gantt.Viewed) -> None:
+        """Show the ticks of the time that is visible."""
+        if self.rows is not None:
+            gantt = self._gantt
+            self.query_one(TimeAxis).show(gantt.window, self.rows.timeline.began_at, gantt.left)
+
+    @on(Gantt.Selected)
+    def show_selected(self, event: Gantt.Selected) -> None:
+        """Show the details of what is under the cursor, and enable the actions that apply to it."""
+        self.query_one(Detail).show(self._details())
+        if (vertex := self._vertex) != self._footer_of:
+            self._footer_of = vertex
+            self.refresh_bindings()  # composes the footer again, which takes longer than to draw the rows
+
+    def _details(self) -> list[Text]:
+        selection = self._gantt.selection if self.is_mounted else None
+        return list(self._texts.details(selection)) if self._texts and selection else []
+
+    def filtered(self, text: str) -> int:
+        """Show only attempts with all words in their name, state, error or track; return how many there are."""
+        self._words = tuple(text.casefold().split())
+        if self.rows is None:
+            return 0
+        search = self._search = Search(self.rows, self._words) if self._words else None
+        self._draw()
+        return sum(map(search.count, self.rows.tracks)) if search else 0
+
+    # Keys
+
+    @on(Gantt.Chosen)
+    def choose(self, event: Gantt.Chosen) -> None:
+        """Zoom to the bar under the cursor; fold or unfold a heading, or a row without a bar there."""
+        selection = self._gantt.selection
+        bars = event.row.bars
+        if selection is not None and bars is not None and selection.picked is not None and not event.is_fold:
+            self._gantt.close_up(bars.begins[selection.picked], bars.ends[selection.picked])
+        else:
+            self.action_fold()
+
+    def action_zoom(self, direction: int) -> None:
+        """Show a shorter or longer time."""
+        self._gantt.zoom(ZOOM**direction)
+
+    def action_pan(self, direction: int) -> None:
+        """Show an earlier or later time."""
+        self._gantt.pan(PAN * direction)
+
+    def action_whole(self) -> None:
+        """Show the whole time."""
+        self._gantt.whole()
+
+    def action_fold(self) -> None:
+        """Fold or unfold the track or heading of the row under the cursor."""
+        row = self._gantt.row
+        if row is not None and row.fold:
+            above = next((one for one in self._gantt.rows if one.fold == row.fold), row)
+            if above.is_open is not None:
+                self._folds[row.fold] = not above.is_open
+                self._draw()
+                self._select_row(above.key)
+
+    def action_fold_all(self) -> None:
+        """Fold all tracks, or unfold all if none is open."""
+        tracks = [row for row in self._gantt.rows if row.depth == 1 and row.is_open is not None]
+        is_open = not any(row.is_open for row in tracks)
+        if self.rows is not None:
+            self._folds.update((track.key, is_open) for track in self.rows.tracks)
+            self._draw()
+
+    def action_group(self) -> None:
+        """Select the next grouping."""
+        self._group_by(GROUPINGS[(GROUPINGS.index(self.grouping) + 1) % len(GROUPINGS)])
+
+    def _group_by(self, grouping: Grouping) -> None:
+        self.grouping = grouping
+        self.notify(f"A row for each {grouping}")
+        if grouping in self._arranged:
+            self._show_rows(self._arranged[grouping])
+        elif self.analysed is not None and self.analysed.timeline is not None:
+            self._arrange(self.analysed, grouping)
+
+    def action_colour(self) -> None:
+        """Colour bars by phase or by chain."""
+        self.is_by_chain = not self.is_by_chain
+        self._dress()
+        self._show_head()
+
+    def _dress(self) -> None:
+        self._gantt.dress(self._label, self._paint if self.is_by_chain else None)
+
+    def _label(self, row: TimelineRow, number: int) -> str:
+        """The name of a bar: its function, or its process where a row is for a function."""
+        assert row.bars is not None
+        task = row.bars.attempts[number].task
+        return f"pid {task.pid}" if self.grouping == "function" and task.pid else short_name(task.name)
+
+    def _paint(self, bars: Bars) -> bytes:
+        """The kinds of bars by which they are coloured by chain; a bar in no chain has its own."""
+        known = self._colours.get(id(bars))
+        if known is None:
+            assert self.rows is not None
+            chains = map(self.rows.timeline.chain_of, bars.attempts)
+            kinds = (
+                FIRST_CHAIN + chain.number % CHAIN_COLOURS if chain else kind
+                for chain, kind in zip(chains, bars.kinds, strict=True)
+            )
+            known = self._colours[id(bars)] = (bars, bytes(kinds))
+        return known[1]
+
+    def choices(self) -> Iterator[SystemCommand]:
+        """One for each grouping."""
+        for grouping in GROUPINGS:
+            yield SystemCommand(f"A row for each {grouping}", "Group the timeline", partial(self._group_by, grouping))
+
+    def action_failed(self, by: int) -> None:
+        """Go to the next failed attempt by time, or to the one before."""
+        failures = self.rows.failures(self._search) if self.rows else []
+        if not failures:
+            self.notify("No attempt has failed." if self.rows else self._state)
+            return
+        at = self._gantt.at
+        current = attempt_of(self._gantt.selection)
+        index = next((number for number, one in enumerate(failures) if one is current), None)
+        if index is None:
+            later = (number for number, one in enumerate(failures) if (one.ended_at or 0.0) > at)
+            index = next(later, 0) - (1 if by > 0 else 0)
+        self._go_to_attempt(failures[(index + by) % len(failures)])
+
+    def _go_to_attempt(self, attempt: Attempt) -> bool:
+        """Select an attempt, unfolding its track if needed."""
+        if self.rows is None:
+            return False
+        found = self.rows.find(attempt)
+        if found is None:
+            return False
+        track, key, at = found
+        self._folds[track.group_key] = True
+        if key not in {row.key for row in self._gantt.rows}:
+            self._folds[track.key] = True
+            self._draw()
+        return self._select_row(key, at, attempt.task)
+
+    def _select_row(self, key: str, at: float | None = None, task: object = None) -> bool:
+        rows = self._gantt.rows
+        index = next((number for number, row in enumerate(rows) if row.key == key), None)
+        if index is not None:
+            self._gantt.select(index, self._gantt.at if at is None else at, task)
+        return index is not None
+
+    # Other views
+
+    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
+        """Disable actions that do not apply to the selection."""
+        if action in ("stack", "waits"):
+            return self._vertex is not None
+        return True
+
+    @property
+    def _vertex(self) -> Key | None:
+        """The vertex of the attempt under the cursor if it has not ended, else of a wait marked on its track."""
+        selection = self._gantt.selection if self.is_mounted else None
+        attempt = attempt_of(selection)
+        if attempt is not None and attempt.ended_at is None and self.analysed is not None:
+            key = key_of_task(self.analysed.merged_index, attempt.task.task_id)
+            if key in self.analysed.diagnosis.vertices:
+                return key
+        mark = mark_of(selection)
+        return mark.key if mark else None
+
+    def action_stack(self) -> None:
+        """Go to the stack of what runs."""
+        if (vertex := self._vertex) is not None:
+            self.host.go_to("stacks", vertex)
+
+    def action_waits(self) -> None:
+        """Go to its entry in the Waits view."""
+        if (vertex := self._vertex) is not None:
+            self.host.go_to("waits", vertex)
+
+    def reveal(self, vertex: Key) -> bool:
+        """Select the attempt of a vertex's task, or the track of its process."""
+        if self.analysed is None or self.analysed.timeline is None:
+            return False
+        known = self.analysed.diagnosis.vertices.get(vertex)
+        history = self.analysed.timeline.history
+        attempt = history.latest.get(known.task_id or "") if known else None
+        worker = known.worker_id if known else None
+        self._goal = None if self.rows else vertex
+        if self.rows is None:
+            return attempt is not None or worker is not None
+        if self._words:
+            self.action_clear()
+            self.filtered("")  # at once: the field posts its change later
+        if attempt is not None and self._go_to_attempt(attempt):
+            return True
+        track = next((one for one in self.rows.tracks if one.key == worker), None)
+        row = next((one for one in self._gantt.rows if track and one.fold == track.key), None)
+        return row is not None and self._select_row(row.key, self._gantt.bounds[1])
+
+    # Requests of the application
+
+    def to_copy(self) -> str | None:
+        """The details of what is under the cursor, and the id of its task."""
+        lines = [line.plain for line in self._details()]
+        attempt = attempt_of(self._gantt.selection)
+        if attempt is not None:
+            lines.append(f"Task {attempt.task.task_id}")
+        return "\n".join(lines) or None
+
+    def to_open(self) -> SourceLocation | None:
+        """The line of code where the attempt under the cursor waits."""
+        if self._texts is None or (vertex := self._vertex) is None:
+            return None
+        return self._texts.location(vertex)
+
+    def to_export(self) -> str | None:
+        """The visible part of the time, with all rows, as lines of text."""
+        if self.rows is None or self._texts is None:
+            return None
+        shown = self._gantt.window
+        window = Window(shown.began_at, shown.ended_at, TEXT_WIDTH - TITLE_WIDTH)
+        lines = [self._texts.head().plain, legend(by_chain=self.is_by_chain).plain]
+        lines.append(" " * TITLE_WIDTH + ruler(window, self.rows.timeline.began_at))
+        for row in self._gantt.rows[:EXPORTED_ROWS]:
+            drawing = RowDrawing.of(row, window, None, self._label)
+            lines.append((title_of(row, TITLE_WIDTH) + drawing.text).rstrip())
+        if (left_out := len(self._gantt.rows) - EXPORTED_ROWS) > 0:
+            lines.append(f"{left_out:,} more rows left out")
+        return "\n".join(lines)

@@ -1,0 +1,352 @@
+"""Bars over time in rows, of which only the visible rows and the visible part of the time are drawn."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+from rich.segment import Segment
+from rich.style import Style
+from textual import events
+from textual.binding import Binding, BindingType
+from textual.geometry import Region, Size
+from textual.message import Message
+from textual.scroll_view import ScrollView
+from textual.strip import Strip
+
+from dstack.analysis.views.timeline_bars import Bars
+from dstack.analysis.views.timeline_rows import TimelineRow
+from dstack.tui.widgets.gantt_cells import Window
+from dstack.tui.widgets.gantt_drawing import STYLES, RowDrawing, title_of
+
+ZOOM = 1.6
+PAN = 0.25
+SHORTEST_S = 1e-4
+"""No window is shorter, as times in Unix seconds have no more than 7 digits after the point."""
+MARGIN = 0.02
+"""The part of the whole time that stays empty after its end, so that marks there can be seen."""
+CHOSEN_PART = 0.6
+"""The part of the width that a bar has after Enter."""
+
+
+@dataclass(frozen=True, slots=True)
+class Selection:
+    """The row and the cell under the cursor, as a time, and the numbers of the bars in it; one of them is picked."""
+
+    row: TimelineRow
+    began_at: float
+    ended_at: float
+    numbers: Sequence[int]
+    picked: int | None
+
+
+class Gantt(ScrollView, can_focus=True):
+    """Rows of bars with a cursor that is on a row and at a time; the window is the visible part of the time."""
+
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("up,k", "move(-1)", "Up", show=False, id="outline.up"),
+        Binding("down,j", "move(1)", "Down", show=False, id="outline.down"),
+        Binding("left,h", "along(-1)", "Left", show=False, id="outline.left"),
+        Binding("right,l", "along(1)", "Right", show=False, id="outline.right"),
+        Binding("pageup,ctrl+b", "page(-1)", "Page up", show=False, id="outline.page-up"),
+        Binding("pagedown,ctrl+f", "page(1)", "Page down", show=False, id="outline.page-down"),
+        Binding("home,g", "first", "First", show=False, id="outline.first"),
+        Binding("end,G", "last", "Last", show=False, id="outline.last"),
+        Binding("enter", "choose", "Choose", show=False, id="outline.choose"),
+    ]
+    COMPONENT_CLASSES: ClassVar[set[str]] = {f"gantt--{name}" for name in STYLES}
+    DEFAULT_CSS = """
+    Gantt { height: 1fr; scrollbar-gutter: stable; overflow-x: hidden; overflow-y: auto; }
+    """
+
+    @dataclass
+    class Selected(Message):
+        """The cursor is on another row or at another time."""
+
+    @dataclass
+    class Viewed(Message):
+        """Another part of the time is shown, or with another width."""
+
+    @dataclass
+    class Chosen(Message):
+        """Enter was pressed on a row, or a bar was clicked twice; ``is_fold`` if the title of a row was clicked."""
+
+        row: TimelineRow
+        is_fold: bool = False
+
+    def __init__(self, *, id: str | None = None) -> None:
+        super().__init__(id=id)
+        self.empty = "Nothing to show."
+        self.rows: Sequence[TimelineRow] = ()
+        self.bounds = (0.0, 1.0)
+        self._shown = (0.0, 1.0)
+        self._cursor = 0
+        self._at = 0.0
+        self._picked: tuple[str, object] | None = None
+        self._paint: Callable[[Bars], bytes] | None = None
+        self._label: Callable[[TimelineRow, int], str] = lambda row, number: ""
+        self._drawings: dict[str, RowDrawing] = {}
+        self._styles: dict[str, Style] = {}
+
+    # Rows and the window
+
+    def show(self, rows: Sequence[TimelineRow], bounds: tuple[float, float]) -> None:
+        """Show other rows. The cursor stays on its row, and the window at its time unless it showed the whole."""
+        before = self.row
+        was_whole = self._shown == self.bounds or not self.rows
+        began_at, ended_at = bounds
+        self.rows = rows
+        self.bounds = (began_at, max(ended_at + (ended_at - began_at) * MARGIN, began_at + SHORTEST_S))
+        if was_whole:
+            self._shown = self.bounds
+        if before is None:
+            self._at = ended_at
+        keys = [row.key for row in rows]
+        self._cursor = keys.index(before.key) if before and before.key in keys else min(self._cursor, len(rows) - 1)
+        self._cursor = max(0, self._cursor)
+        self.virtual_size = Size(self.size.width, len(rows))
+        self.redraw()
+        self._selected()
+
+    def dress(self, name: Callable[[TimelineRow, int], str], paint: Callable[[Bars], bytes] | None) -> None:
+        """Use these names of bars, and these kinds of bars for their colours; None for their own."""
+        self._label, self._paint = name, paint
+        self.redraw()
+
+    def redraw(self) -> None:
+        """Draw all rows again."""
+        self._drawings.clear()
+        self.refresh()
+        self.post_message(self.Viewed())
+
+    @property
+    def left(self) -> int:
+        """The columns of the titles."""
+        return min(44, max(18, self.size.width * 3 // 10))
+
+    @property
+    def window(self) -> Window:
+        """The visible part of the time."""
+        return Window(*self._shown, max(1, self.scrollable_size.width - self.left))
+
+    @property
+    def row(self) -> TimelineRow | None:
+        """The row under the cursor."""
+        return self.rows[self._cursor] if self._cursor < len(self.rows) else None
+
+    @property
+    def _column(self) -> int:
+        """The column of the cursor."""
+        window = self.window
+        return max(0, min(window.column(self._at), window.columns - 1))
+
+    @property
+    def at(self) -> float:
+        """The time of the cursor."""
+        return self._at
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether the whole time is visible."""
+        return self._shown == self.bounds
+
+    def view(self, began_at: float, ended_at: float) -> None:
+        """Show a part of the time."""
+        first, last = self.bounds
+        length = min(max(ended_at - began_at, SHORTEST_S), last - first)
+        began_at = max(first, min(began_at, last - length))
+        if (began_at, began_at + length) != self._shown:
+            self._shown = (began_at, began_at + length) if length < last - first else self.bounds
+            self.redraw()
+            self._selected()
+
+    def zoom(self, factor: float, at: float | None = None) -> None:
+        """Show a shorter time for a factor above 1, around the cursor or another time."""
+        began_at, ended_at = self._shown
+        at = self._at if at is None else at
+        at = at if began_at <= at <= ended_at else (began_at + ended_at) / 2
+        self.view(at - (at - began_at) / factor, at + (ended_at - at) / factor)
+
+    def pan(self, part: float) -> None:
+        """Show an earlier or later part, by a part of the window; the cursor moves with it."""
+        began_at, ended_at = self._shown
+        self.view(began_at + part * (ended_at - began_at), ended_at + part * (ended_at - began_at))
+        moved = self._shown[0] - began_at
+        if moved and not self._shown[0] <= self._at <= self._shown[1]:
+            self.select(self._cursor, self._at + moved)
+
+    def whole(self) -> None:
+        """Show the whole time."""
+        self.view(*self.bounds)
+
+    def close_up(self, began_at: float, ended_at: float) -> None:
+        """Show a bar with some time before and after it."""
+        spare = (ended_at - began_at) * (1 / CHOSEN_PART - 1) / 2
+        self.view(began_at - spare, ended_at + spare)
+
+    # The cursor
+
+    @property
+    def selection(self) -> Selection | None:
+        """What is under the cursor."""
+        row = self.row
+        if row is None:
+            return None
+        window, column = self.window, self._column
+        began_at, ended_at = window.edge(column), window.edge(column + 1)
+        numbers: Sequence[int] = ()
+        if row.bars is not None:
+            numbers = row.bars.within(began_at, ended_at)
+            if not numbers and row.gaps is not None:
+                return Selection(row, began_at, ended_at, numbers, None)
+        elif row.levels is not None:
+            numbers = row.levels.within(began_at, ended_at)
+        return Selection(row, began_at, ended_at, numbers, self._pick(row, numbers))
+
+    def _pick(self, row: TimelineRow, numbers: Sequence[int]) -> int | None:
+        """The bar that was selected before if it is one of these, else the most important one."""
+        bars = row.bars if row.bars is not None else row.levels.bars if row.levels is not None else None
+        if bars is None or not numbers:
+            return None
+        if self._picked and self._picked[0] == row.key:
+            for number in numbers:
+                if bars.attempts[number].task == self._picked[1]:
+                    return number
+        return max(numbers, key=lambda number: (bars.kinds[number], bars.ends[number] - bars.begins[number]))
+
+    def select(self, cursor: int, at: float, task: object = None) -> None:
+        """Move the cursor to a row and a time; ``task`` is the attempt to pick if there are several."""
+        if not self.rows:
+            return
+        cursor = max(0, min(cursor, len(self.rows) - 1))
+        before = self._cursor
+        self._cursor, self._at = cursor, max(self.bounds[0], min(at, self.bounds[1]))
+        self._picked = (self.rows[cursor].key, task)
+        began_at, ended_at = self._shown
+        if not began_at <= self._at < ended_at:
+            half = (ended_at - began_at) / 2
+            self.view(self._at - half, self._at + half)
+        self.scroll_to_region(Region(0, cursor, 1, 1), animate=False, force=True)
+        self.refresh_line(before)
+        self.refresh_line(cursor)
+        self._selected()
+
+    def _selected(self) -> None:
+        if self.is_attached:
+            self.post_message(self.Selected())
+
+    def action_move(self, by: int) -> None:
+        """Move the cursor by rows; the time stays."""
+        self.select(self._cursor + by, self._at)
+
+    def action_page(self, by: int) -> None:
+        """Move the cursor by screens."""
+        self.select(self._cursor + by * max(1, self.scrollable_size.height - 1), self._at)
+
+    def action_first(self) -> None:
+        """Move the cursor to the first row."""
+        self.select(0, self._at)
+
+    def action_last(self) -> None:
+        """Move the cursor to the last row."""
+        self.select(len(self.rows) - 1, self._at)
+
+    def action_along(self, by: int) -> None:
+        """Move the cursor to the next cell that begins with another bar, or by one cell where numbers are drawn."""
+        row, window = self.row, self.window
+        if row is None:
+            return
+        column = self._column
+        at = window.edge(column + by) + window.cell_s / 2
+        bars = row.bars
+        if bars is None:
+            self.select(self._cursor, at)
+            return
+        if by > 0:
+            later = bars.within(window.edge(column + 1), float("inf"))
+            after = next((number for number in later[:2] if bars.begins[number] >= window.edge(column + 1)), None)
+        else:
+            earlier = bars.within(float("-inf"), window.edge(column))
+            after = earlier[-1] if earlier else None
+            if after is not None and bars.ends[after] > window.edge(column):  # it reaches into the cursor's cell
+                after = after - 1 if after else None
+        if after is not None:
+            self.select(self._cursor, bars.begins[after], bars.attempts[after].task)
+
+    def action_choose(self) -> None:
+        """Post that the row was chosen."""
+        if self.row is not None:
+            self.post_message(self.Chosen(self.row))
+
+    def on_click(self, event: events.Click) -> None:
+        """Select the clicked row and time; choose it with a double click."""
+        index = event.y + self.scroll_offset.y
+        if index >= len(self.rows):
+            return
+        window = self.window
+        column = event.x - self.left
+        is_title = column < 0
+        self.select(index, self._at if is_title else window.edge(column) + window.cell_s / 2)
+        if is_title and self.rows[index].is_open is not None:
+            self.post_message(self.Chosen(self.rows[index], is_fold=True))
+        elif event.chain == 2:
+            self.action_choose()
+
+    def on_mouse_scroll_up(self, event: events.MouseScrollUp) -> None:
+        """Zoom in with Ctrl."""
+        self._wheel(event, ZOOM)
+
+    def on_mouse_scroll_down(self, event: events.MouseScrollDown) -> None:
+        """Zoom out with Ctrl."""
+        self._wheel(event, 1 / ZOOM)
+
+    def _wheel(self, event: events.MouseScrollUp | events.MouseScrollDown, factor: float) -> None:
+        if event.ctrl:
+            event.stop()
+            event.prevent_default()
+            self.zoom(factor, self.window.edge(max(0, event.x - self.left)))
+
+    def on_resize(self) -> None:
+        """Draw all rows with another width."""
+        self.virtual_size = Size(self.size.width, len(self.rows))
+        self.redraw()
+
+    # Drawing
+
+    def render_line(self, y: int) -> Strip:
+        """One row of the screen."""
+        index, width = y + self.scroll_offset.y, self.size.width
+        if index >= len(self.rows):
+            text = self.empty if not self.rows and y == 0 else ""
+            return Strip([Segment(f" {text}", self.rich_style + Style(dim=True))]).adjust_cell_length(
+                width, self.rich_style
+            )
+        row = self.rows[index]
+        is_cursor = index == self._cursor
+        title = self._style("title" if row.depth else "heading")
+        if is_cursor:
+            title += self._style("cursor")
+        segments = [Segment(title_of(row, self.left), title)]
+        drawing = self._drawing(row)
+        column = self._column if is_cursor else None
+        segments += drawing.segments(self._style, column)
+        return Strip(segments).adjust_cell_length(width, self.rich_style)
+
+    def _drawing(self, row: TimelineRow) -> RowDrawing:
+        drawing = self._drawings.get(row.key)
+        if drawing is None:
+            drawing = self._drawings[row.key] = RowDrawing.of(row, self.window, self._paint, self._label)
+        return drawing
+
+    def _style(self, name: str) -> Style:
+        style = self._styles.get(name)
+        if style is None:
+            own = self.get_component_rich_style(f"gantt--{name}", partial=True)
+            style = self._styles[name] = self.rich_style + own
+        return style
+
+    def notify_style_update(self) -> None:
+        """Use the new styles, also of another theme."""
+        super().notify_style_update()
+        self._styles.clear()

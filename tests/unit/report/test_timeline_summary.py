@@ -1,0 +1,60 @@
+"""The summary of a timeline."""
+
+from __future__ import annotations
+
+from rich.console import Console
+
+from dstack.analysis.diagnose import diagnose
+from dstack.analysis.history.task_index import HistoryIndex
+from dstack.analysis.views.analysed_snapshot import AnalysedSnapshot
+from dstack.analysis.views.timeline import Timeline
+from dstack.model import Node
+from dstack.report.timeline_summary import print_timeline_summary, summary_lines
+from tests.unit.support.histories import HEAD, attempt, driver_attempt, index, pipeline
+
+RUNS = [[(item, item + 0.1), (item + 0.2, item + 1.05)] for item in range(1, 6)]
+UNCLEAR = pipeline([*RUNS, [(1, 9.0), (10, 10.1)], [(1, 9.0), (11, 11.1)]])
+
+
+def shown(history: HistoryIndex) -> tuple[Timeline, AnalysedSnapshot]:
+    snapshot = history.index.snapshot
+    return Timeline.of(history), AnalysedSnapshot(snapshot, diagnose(snapshot), history.index)
+
+
+def text_of(history: HistoryIndex) -> str:
+    console = Console(width=100, highlight=False, color_system=None)
+    with console.capture() as captured:
+        print_timeline_summary(console, *shown(history))
+    return captured.get()
+
+
+def test_counts_and_the_limiting_step() -> None:
+    history = index(driver_attempt(), *pipeline(RUNS), attempt(99, "never", submitted=3), asked=10.0)
+
+    first, second = summary_lines(*shown(history))
+
+    assert (
+        first == "11 attempts of tasks in 10 s, in 3 processes on 1 node: 10 finished, 0 failed, 0 running, 1 pending."
+    )
+    assert second.startswith("5 chains through step_0 → step_1: step_1 limits the throughput: 1 at once is in use 8")
+    text = text_of(history)
+    assert "step calls mean max mean wait max wait at once in use" in " ".join(text.split())
+    assert "step_1 5 850 ms 850 ms" in " ".join(text.split())
+
+
+def test_what_is_missing_or_unknown_is_said() -> None:
+    other = Node(node_id="bb" * 28, ip="10.0.0.2", clock_ahead_s=100.0)
+    history = index(driver_attempt(), *UNCLEAR, nodes=(HEAD, other), dropped=1200)
+
+    lines = list(summary_lines(*shown(history)))
+
+    assert "Attempts that are missing: 1,200 that Ray had no room for." in lines
+    assert "It is not known what made the arguments of 2 attempts in these pipelines." in lines
+    assert any(line.startswith("Clocks of hosts differ") for line in lines)
+    assert all(line in text_of(history).splitlines() for line in lines[2:])
+
+
+def test_an_empty_timeline() -> None:
+    assert list(summary_lines(*shown(index()))) == [
+        "0 attempts of tasks in 0.0 s, in 0 processes on 0 nodes: 0 finished, 0 failed, 0 running, 0 pending."
+    ]
