@@ -32,7 +32,7 @@ from dstack.recorder import Recorder
 
 PAIRS, WORKERS = map(int, sys.argv[1:3] if len(sys.argv) > 2 else (60, 8))
 RATE_HZ = 20.0
-UNITS = 60
+UNITS = 30
 SECONDS = 10
 
 
