@@ -165,7 +165,7 @@ def _pyspy_run_s(pids: list[int], seconds: int) -> float:
 
 
 def main() -> None:
-    ray.init(num_cpus=1, log_to_driver=False)
+    ray.init("local", num_cpus=1, log_to_driver=False)
     address = ray.get_runtime_context().gcs_address
     actor: Any = ray.remote(num_cpus=0)(Worker)
     worker, spinning, *idle = [actor.remote() for _ in range(2 + WORKERS)]
