@@ -85,7 +85,7 @@ class RecordingSession:
     def _part(self, found: NodeRound, result: wire.RecordedRound) -> RecordingPart:
         attribution = Attribution(self._recorder.snapshot())
         try:
-            recording = _converted(self.first, result, attribution)
+            recording = converted(self.first, result, attribution)
         except (msgspec.ValidationError, LookupError, ValueError):
             failures = tuple(node_failure(node, MALFORMED, 1) for node in found.nodes)
             return RecordingPart(recording=replace(self.first, failures=failures))
@@ -150,7 +150,7 @@ def _may_be_task(frame: Frame) -> bool:
     return is_python and not any(folder in frame.file for folder in WRAPPERS)
 
 
-def _converted(first: Recording, result: wire.RecordedRound, attribution: Attribution) -> Recording:
+def converted(first: Recording, result: wire.RecordedRound, attribution: Attribution) -> Recording:
     """A round as a recording. Raises ``ValidationError``, ``LookupError`` or ``ValueError`` if it is malformed."""
     frames = msgspec.convert([_without_loop(frame) for frame in result["frames"]], tuple[Frame, ...])
     threads: dict[RecordedThread, int] = {}

@@ -50,7 +50,7 @@ def test_a_saved_recording_loads_unchanged(tmp_path: Path, name: str) -> None:
 
 
 def test_counts_take_little_space() -> None:
-    assert b'"counts":[[0,0,30],[0,1,4,false]]' in dumps(RECORDING)
+    assert b'"counts":[[0,0,30,true],[0,1,4,false]]' in dumps(RECORDING)
 
 
 def test_the_frames_of_a_count_begin_with_the_leaf() -> None:

@@ -88,8 +88,8 @@ class RecordingProbes(Probes):
         for ref in waiting:
             if time.monotonic() > self._steps[ref].deadline:
                 step = self._steps.pop(ref)
-                what = "the start of its probe" if step.is_start else "its probe"
-                yield self._failed(step, NodeFailure(f"{what} timed out", "timeout"))
+                reason = "the start of its probe timed out" if step.is_start else "its probe timed out"
+                yield self._failed(step, NodeFailure(reason, "timeout"))
 
     def _finished(self, step: _Step, value: Any) -> tuple[str, object, bool]:
         if step.is_start:

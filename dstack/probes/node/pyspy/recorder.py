@@ -30,7 +30,9 @@ MAX_BYTES = 64 << 20
 MAX_NAME = 4_096
 LINE = re.compile(r"(.*) (\d{1,9})")
 THREAD = re.compile(r"thread \((\d+|0x[0-9a-fA-F]+)\)(?:: (.*))?")
-FRAME = re.compile(r"(.*) \((.*?)(?::(\d{1,9}))?\)")
+PYTHON_FRAME = re.compile(r"(.*?) \((.*(?:\.py|>)):(\d{1,9})\)")
+C_FRAME = re.compile(r"(.*) \((.*?)(?::(\d{1,9}))?\)")
+"""A name of C++ has parentheses, the path of a Python file may have some."""
 WROTE = re.compile(r"Samples: (\d+) Errors: (\d+)")
 
 Stack = tuple[Position, ...]
@@ -158,18 +160,21 @@ class PySpyRecorder:
     def _position(self, text: str) -> Position:
         known = self._positions.get(text)
         if known is None:
-            known = self._positions[text] = _position(text)
+            known = self._positions[text] = position_of(text)
         return known
 
 
-def _position(text: str) -> Position:
+def position_of(text: str) -> Position:
     """The position of ``function (file:line)``; a frame of C has a library, and perhaps no line."""
-    match = FRAME.fullmatch(text)
+    match = PYTHON_FRAME.fullmatch(text)
+    if match is not None:
+        name, file = match[1][:MAX_NAME], match[2][:MAX_NAME]
+        return Position(file, name.rpartition(".")[2], name, int(match[3]))
+    match = C_FRAME.fullmatch(text)
     if match is None:
         return Position("", text[:MAX_NAME], text[:MAX_NAME], 0, "unknown")
-    name, file, line = match[1][:MAX_NAME], match[2][:MAX_NAME], match[3]
-    is_python = line is not None and file.endswith((".py", ">"))
-    return Position(file, name.rpartition(".")[2], name, int(line or 0), None if is_python else file)
+    name, file = match[1][:MAX_NAME], match[2][:MAX_NAME]
+    return Position(file, name, name, int(match[3] or 0), file)
 
 
 def _ended(child: subprocess.Popen[bytes], within_s: float) -> str:

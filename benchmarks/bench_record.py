@@ -1,0 +1,181 @@
+"""The cost of ``dstack record``: the slowdown of a CPU-bound actor, and the CPU time of dstack's sampler and of py-spy.
+
+The actor does the same work with and without a recording, in pairs of changing order. The CPU time of its thread shows
+the interference alone; its wall time includes what the sampler takes of a busy host. Both are ratios within one run.
+
+    python -m benchmarks.bench_record [PAIRS] [WORKERS]
+"""
+
+from __future__ import annotations
+
+import os
+import resource
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from statistics import mean, median, stdev
+from typing import Any
+
+import psutil
+import ray
+
+from benchmarks.costs import PYSPY
+from benchmarks.tables import Results
+from dstack.probes.node.probe import NodeProbe
+from dstack.probes.node.wire import RecordOptions, Target
+from dstack.recorder import Recorder
+
+PAIRS, WORKERS = map(int, sys.argv[1:3] if len(sys.argv) > 2 else (60, 8))
+RATE_HZ = 20.0
+UNITS = 30
+SECONDS = 10
+
+
+class Worker:
+    def pid(self) -> int:
+        return os.getpid()
+
+    def work(self, units: int) -> tuple[float, float]:
+        """The wall time and the CPU time of some work that makes many short calls."""
+        wall, cpu = time.perf_counter(), time.thread_time()
+        for _ in range(units):
+            self.unit()
+        return time.perf_counter() - wall, time.thread_time() - cpu
+
+    def unit(self) -> int:
+        return sum(self.square(number) for number in range(40_000))
+
+    def square(self, number: int) -> int:
+        return number * number
+
+    def spin(self) -> None:
+        while True:
+            self.unit()
+
+    def idle(self) -> None:
+        time.sleep(3600)
+
+
+@contextmanager
+def recording(address: str) -> Iterator[psutil.Process]:
+    """The process that records this host, from its first samples on."""
+    recorder = Recorder(address, 3600, RATE_HZ)
+    begun = threading.Event()
+
+    def note(step: str) -> None:
+        if step.startswith("recorded"):
+            begun.set()
+
+    thread = threading.Thread(target=lambda: recorder.record(note))
+    thread.start()
+    begun.wait()
+    (process,) = (one for one in psutil.Process().children() if "dstack.recorder" in " ".join(one.cmdline()))
+    try:
+        yield process
+    finally:
+        process.resume()
+        recorder.stop()
+        thread.join()
+
+
+def slowdown(address: str, worker: Any) -> Results:
+    """The ratio of the work's times with and without a recording, in pairs: in between, the recorder is stopped."""
+
+    def work() -> tuple[float, float]:
+        found: tuple[float, float] = ray.get(worker.work.remote(UNITS))
+        return found
+
+    pairs = []
+    with recording(address) as process:
+        work()
+        for number in range(PAIRS):
+            times: dict[bool, tuple[float, float]] = {}
+            for is_recorded in (True, False) if number % 2 else (False, True):
+                process.resume() if is_recorded else process.suspend()
+                times[is_recorded] = work()
+            pairs.append((times[True], times[False]))
+    results = Results(
+        f"Slowdown while recording at {RATE_HZ:g} Hz, {PAIRS} pairs",
+        ("time", "median ratio", "mean", "standard error", "least", "most", "work alone"),
+    )
+    for index, name in enumerate(("wall time of the actor", "CPU time of its thread")):
+        ratios = [one[index] / other[index] for one, other in pairs]
+        figures = (median(ratios), mean(ratios), stdev(ratios) / len(ratios) ** 0.5, min(ratios), max(ratios))
+        took = f"{median(other[index] for _, other in pairs):.2f} s"
+        results.add(name, *(f"{figure:.4f}" for figure in figures), took)
+    return results
+
+
+def sampler_cpu(pids: dict[str, list[int]]) -> Results:
+    """The CPU time per second and process, of dstack's sampler and of py-spy, for each kind of worker."""
+    results = Results(
+        f"CPU time of the sampler at {RATE_HZ:g} Hz, in ms per second and process",
+        ("processes", "dstack", "py-spy record", "py-spy's over dstack's"),
+    )
+    for name, targets in pids.items():
+        ours = 1000 * dstack_cpu_s(targets) / len(targets) / SECONDS
+        theirs = 1000 * pyspy_cpu_s(targets) / len(targets) / SECONDS
+        results.add(f"{len(targets)} {name}", f"{ours:.1f}", f"{theirs:.1f}", f"{theirs / ours:.1f}")
+    results.notes.append("py-spy: `record --nonblocking --threads`, one for each process, without its start.")
+    return results
+
+
+def dstack_cpu_s(pids: list[int]) -> float:
+    """The CPU time of rounds over some seconds, without the first one."""
+    probe = NodeProbe()
+    targets: list[Target] = [{"worker_id": f"{pid:056x}", "pid": pid, "port": 0, "is_driver": False} for pid in pids]
+    options: RecordOptions = {
+        "rate_hz": RATE_HZ,
+        "seconds": 1.0,
+        "idle": False,
+        "gil": False,
+        "native": False,
+        "is_last": False,
+    }
+    probe.record(targets, options)
+    return sum(probe.record(targets, options)["cpu_s"] for _ in range(SECONDS))
+
+
+def pyspy_cpu_s(pids: list[int]) -> float:
+    """The CPU time that recordings of two lengths differ by, so that the start does not count."""
+    return _pyspy_run_s(pids, SECONDS + 2) - _pyspy_run_s(pids, 2)
+
+
+def _pyspy_run_s(pids: list[int], seconds: int) -> float:
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+    with tempfile.TemporaryDirectory() as folder:
+        terms = ["--nonblocking", "--threads", "--format", "raw", "--rate", f"{RATE_HZ:g}", "--duration", str(seconds)]
+        runs = [
+            subprocess.Popen(
+                [PYSPY, "record", *terms, "--pid", str(pid), "--output", str(Path(folder) / str(pid))],
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL,
+            )
+            for pid in pids
+        ]
+        for run in runs:
+            run.wait()
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+
+
+def main() -> None:
+    ray.init("local", num_cpus=1, log_to_driver=False)
+    address = ray.get_runtime_context().gcs_address
+    actor: Any = ray.remote(num_cpus=0)(Worker)
+    worker, spinning, *idle = [actor.remote() for _ in range(2 + WORKERS)]
+    slowdown(address, worker).show()
+    pids = {"busy": [ray.get(spinning.pid.remote())], "idle": ray.get([one.pid.remote() for one in idle])}
+    refs = [spinning.spin.remote(), *(one.idle.remote() for one in idle)]
+    sampler_cpu(pids).show()
+    del refs
+    ray.shutdown()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,115 @@
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+import pytest
+
+from dstack.model import Actor, Frame, Job, Node, Snapshot, Worker
+from dstack.probes.node import wire
+from dstack.recording import Recording
+from dstack.recording_session import Attribution, converted, task_function
+
+ENTRY = Frame(function="<module>", file="/v/ray/_private/workers/default_worker.py", line=323, origin="ray")
+LOOP = Frame(function="Worker.main_loop", file="/v/ray/_private/worker.py", line=1069, origin="ray")
+TRACING = Frame(function="_function_span", file="/v/ray/util/tracing/tracing_helper.py", line=1, origin="ray")
+MAIN_IN_C = Frame(function="main", file="python3.11", line=0, origin="library")
+LOAD = Frame(function="module.<locals>.load", file="/app/data.py", line=7)
+MAP = Frame(function="_map_task", file="/v/ray/data/map_operator.py", line=7, origin="ray")
+PLACE: dict[str, Any] = {"node_id": "n" * 56, "ip": "10.0.0.1", "job_id": "01000000"}
+WORKERS = (
+    Worker(worker_id="d", port=1, pid=1, is_driver=True, **PLACE),
+    Worker(worker_id="t", port=2, pid=2, **PLACE),
+    Worker(worker_id="a", port=3, pid=3, actor_id="f0", **PLACE),
+)
+CLUSTER = Snapshot(
+    dstack_version="0",
+    taken_at=0,
+    address="10.0.0.1:6379",
+    ray_version="2.60.0",
+    nodes=(Node(node_id="n" * 56, ip="10.0.0.1"),),
+    jobs=(Job(job_id="01000000", entrypoint="python train.py"),),
+    actors=(Actor(actor_id="f0", job_id="01000000", class_name="Trainer", state="ALIVE", name="one"),),
+    workers=WORKERS,
+)
+FIRST = Recording(dstack_version="0", address="", ray_version="", began_at=0)
+ROUND: wire.RecordedRound = {
+    "frames": [{"function": "step", "file": "train.py", "line": 3, "origin": "user"}],
+    "stacks": [[0]],
+    "threads": [
+        {"worker_id": "a", "os_thread_id": 3, "thread_name": "MainThread"},
+        {"worker_id": "probe", "os_thread_id": 9, "thread_name": "MainThread"},
+    ],
+    "counts": [(0, 0, 5, True), (1, 0, 7, True)],
+    "processes": {"a": {"wanted": 20, "taken": 19, "torn": 1, "cut": 2, "rank": 3}},
+    "failures": [
+        {"stage": "process", "reason": "the process has ended", "cause": "ended", "worker_id": "t"},
+        {"stage": "memory", "reason": "no permission", "cause": "permission", "worker_id": "d", "pid": 1},
+    ],
+    "cpu_s": 0.01,
+    "rate_hz": 20.0,
+    "seconds": 1.0,
+}
+
+
+@pytest.mark.parametrize(
+    ("outermost_first", "function"),
+    [
+        ([ENTRY, LOOP, LOAD], "load"),
+        ([ENTRY, LOOP, TRACING, LOAD], "load"),
+        ([MAIN_IN_C, ENTRY, LOOP, MAIN_IN_C, LOAD], "load"),
+        ([ENTRY, LOOP, MAP, LOAD], "_map_task"),
+        ([ENTRY, LOOP], ""),
+        ([LOAD], ""),
+        ([], ""),
+    ],
+)
+def test_the_function_of_a_task_is_called_by_the_loop_of_its_worker(
+    outermost_first: list[Frame], function: str
+) -> None:
+    assert task_function(outermost_first[::-1]) == function
+
+
+@pytest.mark.parametrize(
+    ("worker_id", "stack", "kind"),
+    [
+        ("a", [LOAD, LOOP, ENTRY], "actor Trainer"),
+        ("t", [LOAD, LOOP, ENTRY], "task load"),
+        ("t", [LOAD], "worker"),
+        ("d", [LOAD], "driver train.py"),
+    ],
+)
+def test_a_thread_has_the_work_of_its_worker(worker_id: str, stack: list[Frame], kind: str) -> None:
+    data: wire.SampledThreadData = {"worker_id": worker_id, "os_thread_id": 5, "thread_name": "MainThread"}
+    thread = Attribution(CLUSTER).thread(data, stack, None)
+
+    assert thread is not None
+    assert (thread.kind, thread.node, thread.job_id) == (kind, "node 10.0.0.1", "01000000")
+
+
+def test_a_round_becomes_a_recording_of_the_application() -> None:
+    found = converted(FIRST, ROUND, Attribution(CLUSTER))
+
+    (thread,) = found.threads
+    assert (thread.name, thread.rank, thread.pid, thread.os_thread_id) == ("one", 3, 3, 3)
+    assert [(count.thread, count.stack, count.samples) for count in found.counts] == [(0, 0, 5)]
+    assert (found.coverage.wanted, found.coverage.taken, found.coverage.torn, found.coverage.cut) == (20, 19, 1, 2)
+    assert [(failure.reason, failure.node_id) for failure in found.failures] == [("no permission", "n" * 56)]
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"counts": [(2, 0, 1, True)]},
+        {"counts": [(0, 1, 1, True)]},
+        {"counts": [(0, 0, -1, True)]},
+        {"counts": [(-1, 0, 1, True)]},
+        {"stacks": [[1]]},
+        {"stacks": [[-1]]},
+        {"frames": [{"function": "f", "file": "f", "line": 2**70, "origin": "user"}]},
+        {"frames": [{"function": "f", "file": "f", "line": 1, "origin": "elsewhere"}]},
+    ],
+)
+def test_malformed_rounds_are_rejected(wrong: dict[str, Any]) -> None:
+    with pytest.raises((msgspec.ValidationError, LookupError, ValueError)):
+        converted(FIRST, {**ROUND, **wrong}, Attribution(CLUSTER))  # type: ignore[typeddict-item]
