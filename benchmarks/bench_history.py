@@ -24,7 +24,7 @@ from dstack.tui.source import Files
 from dstack.tui.views.timeline.view import TimelineView
 from tests.unit.support.large_histories import history_snapshot
 
-ROUNDS = int(sys.argv[1]) if len(sys.argv) == 2 else 10
+ROUNDS = 10
 ATTEMPTS = (1_000, 10_000, 100_000)
 WORKERS = 300
 SIZE = (160, 50)
@@ -58,7 +58,7 @@ async def cpu_s(pilot: Pilot[Any], key: str) -> float:
     return time.process_time() - began
 
 
-async def measure(attempts: int) -> tuple[float, dict[str, list[float]]]:
+async def times_of(attempts: int, rounds: int) -> tuple[float, dict[str, list[float]]]:
     """The time to open the view, and the CPU times of each key."""
     figures: dict[str, list[float]] = defaultdict(list)
     app = DstackApp(Files("benchmark", [history_snapshot(attempts, WORKERS)]))
@@ -66,16 +66,16 @@ async def measure(attempts: int) -> tuple[float, dict[str, list[float]]]:
         while app.shown is None:
             await pilot.pause(0.001)
         await pilot.press("5")
-        for _ in range(ROUNDS):
+        for _ in range(rounds):
             figures["Cluster view: cursor to the next row"].append(await cpu_s(pilot, "j"))
         took = await opened(app, pilot)
         await pilot.press("j", "j", "plus")
-        for _ in range(ROUNDS):
+        for _ in range(rounds):
             for key, name in KEYS.items():
                 figures[name].append(await cpu_s(pilot, key))
         view = app.screen
         assert isinstance(view, TimelineView)
-        for _ in range(ROUNDS):
+        for _ in range(rounds):
             for text in ("train", ""):
                 began = time.process_time()
                 view.filtered(text)
@@ -84,14 +84,14 @@ async def measure(attempts: int) -> tuple[float, dict[str, list[float]]]:
     return took, figures
 
 
-def results() -> Results:
+def measure(rounds: int) -> Results:
     """All figures as a table."""
     table = Results(
-        f"Keys of the Timeline view, 300 workers, n = {ROUNDS}, {SIZE[0]}x{SIZE[1]}",
+        f"Keys of the Timeline view, 300 workers, n = {rounds}, {SIZE[0]}x{SIZE[1]}",
         ("attempts", "what", "median ms", "min-max ms"),
     )
     for attempts in ATTEMPTS:
-        took, figures = asyncio.run(measure(attempts))
+        took, figures = asyncio.run(times_of(attempts, rounds))
         table.add(f"{attempts:,}", "opened: all rows arranged (n = 1)", f"{1e3 * took:.0f}", "")
         for name, times in figures.items():
             ordered = [1e3 * one for one in sorted(times)]
@@ -100,6 +100,4 @@ def results() -> Results:
 
 
 if __name__ == "__main__":
-    found = results()
-    found.show()
-    print(found.markdown())
+    measure(int(sys.argv[1]) if len(sys.argv) == 2 else ROUNDS).show()
