@@ -10,6 +10,8 @@ import msgspec
 
 from dstack.model import VERSION, Snapshot
 from dstack.report.check_schema import check_schema
+from dstack.report.graph_schema import graph_schema
+from dstack.report.stacks_schema import stacks_schema
 
 Json = dict[str, Any]
 _PAGE = """\
@@ -19,6 +21,8 @@ Generated from the code when this site is built. A test validates the JSON of ev
 
 - `dstack check --json`, `dstack show --json`, `dstack snapshot --json` and the input of `dstack watch --on-finding`:
   `dstack.check/1`, [JSON Schema](schema/check-1.json).
+- `dstack stacks --json`: `dstack.stacks/1`, [JSON Schema](schema/stacks-1.json).
+- `dstack graph --format json`: `dstack.graph/1`, [JSON Schema](schema/graph-1.json).
 - Snapshot files, as `dstack snapshot -o` writes them: `dstack.snapshot`, version {version},
   [JSON Schema](schema/snapshot-1.json).
 
@@ -28,17 +32,22 @@ Fields are only added within a major version, so a reader must ignore fields tha
 
 def pages() -> dict[str, str]:
     """The page, and a file for each schema."""
-    check, snapshot = check_schema(), msgspec.json.schema(Snapshot)
+    check, stacks, graph = check_schema(), stacks_schema(), graph_schema()
+    snapshot = msgspec.json.schema(Snapshot)
     text = "\n\n".join(
         [
             _PAGE.format(version=".".join(map(str, VERSION))),
             "## The check document",
             *_types(check),
+            "## The stacks document",
+            *_types(stacks),
+            "## The graph document",
+            *_types(graph),
             "## The snapshot file",
             *_types(snapshot),
         ]
     )
-    files = {"check-1": check, "snapshot-1": snapshot}
+    files = {"check-1": check, "stacks-1": stacks, "graph-1": graph, "snapshot-1": snapshot}
     return {"schema.md": text, **{f"schema/{name}.json": json.dumps(one, indent=2) for name, one in files.items()}}
 
 

@@ -17,7 +17,7 @@ VertexKind = Literal["execution", "task", "placement group", "room", "lifetime",
 NeverKind = Literal["orphaned", "infeasible"]
 FailOn = Literal["deadlock", "stalled", "starved"]
 """The findings that make ``check`` fail; each includes those before it. Suspected deadlocks and hangs count, too."""
-FindingKind = Literal["deadlock", "orphaned", "infeasible", "starved", "blocked", "polling", "stalled"]
+FindingKind = Literal["deadlock", "orphaned", "infeasible", "starved", "blocked", "polling", "stalled", "failed"]
 Verdict = Literal["deadlock", "hang", "stalled", "blocked", "clear"]
 WaitKind = Literal[
     CallKind,  # the calls that dstack recognises; "other" for all others, which Wait.what names
@@ -263,7 +263,7 @@ class Diagram(Model, frozen=True):
 
 
 class FailedBefore(Model, frozen=True):
-    """A failed task or dead actor that may explain a wait; it is never a finding by itself.
+    """A failed task or dead actor that may explain a wait.
 
     ``name`` is that of the task or actor, ``actor`` is the actor of the task. ``error_type`` is Ray's name of the kind
     of error, or of the reason of a death. ``is_held`` says that a process still holds the task's result, ``is_related``

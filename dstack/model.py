@@ -32,6 +32,10 @@ Int = Annotated[int, Meta(ge=-(2**63), le=2**63 - 1)]
 Natural = Annotated[int, Meta(ge=0, le=2**63 - 1)]
 UnixTime = Annotated[float, Meta(ge=0, lt=253_370_764_800)]
 """Seconds since 1970, before the year 9999, as calendars require; the bounds are checked in files."""
+Percent = Annotated[float, Meta(ge=0, le=1e12)]
+"""A share in percent; of several CPUs it may exceed 100."""
+MAX_GPUS, MAX_DISKS = 1_024, 64
+"""The most GPUs and disks of one node or process."""
 
 Origin = Literal["user", "library", "ray", "stdlib"]
 Loop = Literal["plain", "busy", "bounded"]
@@ -315,6 +319,13 @@ class Coroutine(Model, frozen=True):
     request: ServeRequest | None = None
 
 
+class GpuUse(Model, frozen=True):
+    """What a process uses of the GPU with this ``index``; ``memory_bytes`` is None if unknown."""
+
+    index: Natural
+    memory_bytes: Natural | None = None
+
+
 class Process(Model, frozen=True):
     """The process of a worker or driver, or a Python process below it.
 
@@ -333,6 +344,9 @@ class Process(Model, frozen=True):
     ``process_groups`` are its memberships. ``rank``, ``local_rank`` and ``world_size`` are those of its distributed
     run, from its default group or from the environment variables of its launcher. ``labels`` are those that the program
     set with ``dstack.label``. ``graph_stages`` are its stages in compiled graphs.
+
+    ``cpu_percent`` is its use of CPU, of which 100 is one CPU, over the ``cpu_over_s`` before its reading ended; None
+    if it was not measured. ``gpus`` are the GPUs that it uses, by NVIDIA's driver; None if unknown.
     """
 
     pid: Int
@@ -359,6 +373,9 @@ class Process(Model, frozen=True):
     world_size: Natural | None = None
     labels: dict[str, str] = {}
     graph_stages: tuple[GraphStage, ...] = ()
+    cpu_percent: Percent | None = None
+    cpu_over_s: float = 0.0
+    gpus: Annotated[tuple[GpuUse, ...], Meta(max_length=MAX_GPUS)] | None = None
 
     @property
     def main_thread(self) -> Thread | None:
@@ -499,8 +516,36 @@ class Sample(Model, frozen=True):
     arrived: dict[str, Int] = {}
 
 
+DiskUse = Literal["session", "spilled objects", "object store"]
+
+
+class Disk(Model, frozen=True):
+    """A directory that Ray uses on a node, with the size and the free space of its file system."""
+
+    use: DiskUse
+    path: Annotated[str, Meta(max_length=4096)]
+    total_bytes: Natural
+    free_bytes: Natural
+
+
+class Gpu(Model, frozen=True):
+    """A GPU of a node, as NVIDIA's driver reports it; what the driver does not report is None.
+
+    ``utilisation_percent`` is the share of the driver's last sample period, up to a second, in which a kernel ran.
+    """
+
+    index: Natural
+    name: Annotated[str, Meta(max_length=256)] = ""
+    memory_total_bytes: Natural | None = None
+    memory_used_bytes: Natural | None = None
+    utilisation_percent: Percent | None = None
+
+
 class Node(Model, frozen=True):
     """A Ray node. Host figures are None if no probe reached it; ``ended_at`` and ``death_cause`` unless it died.
+
+    ``cpu_percent`` is the share of all CPUs of the host that was in use while it was read, None over too short a time.
+    ``gpus`` are those of the host, None if it has no driver of NVIDIA, or the driver did not answer in time.
 
     ``clock_ahead_s`` is the minimum by which its clock is ahead of the clock of dstack, or behind it if negative. It is
     0 if the time of a request may explain the difference.
@@ -520,6 +565,9 @@ class Node(Model, frozen=True):
     ended_at: UnixTime | None = None
     death_cause: str | None = None
     clock_ahead_s: float | None = None
+    cpu_percent: Percent | None = None
+    disks: Annotated[tuple[Disk, ...], Meta(max_length=MAX_DISKS)] = ()
+    gpus: Annotated[tuple[Gpu, ...], Meta(max_length=MAX_GPUS)] | None = None
 
     @property
     def has_another_time(self) -> bool:
@@ -604,8 +652,8 @@ class FailedTask(Model, frozen=True):
     """A task whose last attempt failed, from the task events of the GCS (Ray 2.46 to 2.60). Clocks are the owner's.
 
     ``error`` is the exception with the first line of its message. ``file``, ``line`` and ``source`` are where the
-    user's code raised it. ``is_held`` says that a process still holds its result, which may never have been fetched.
-    Tasks also fail in healthy programs, which handle the exception.
+    user's code raised it. ``is_held`` says that a process still holds its result, which may never have been fetched;
+    ``holders`` are the ids of those workers. Tasks also fail in healthy programs, which handle the exception.
     """
 
     task_id: str
@@ -624,6 +672,7 @@ class FailedTask(Model, frozen=True):
     line: Int | None = None
     source: str | None = None
     is_held: bool = False
+    holders: tuple[str, ...] = ()
 
 
 class RepeatedCall(Model, frozen=True):

@@ -25,6 +25,15 @@ def times(count: int) -> str:
     return "once" if count == 1 else f"{count:,} times"
 
 
+def size(count: float) -> str:
+    """``15 B``, ``2.9 KiB``, ``14 MiB``, ``1.2 GiB``."""
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if count < 999.5:
+            return f"{count:.0f} {unit}" if unit == "B" or count >= 9.95 else f"{count:.1f} {unit}"
+        count /= 1024
+    return f"{count:,.1f} TiB"
+
+
 def listed(words: Sequence[str], joint: str = " and ") -> str:
     """``a, b and c``."""
     return joint.join((", ".join(words[:-1]), words[-1])) if len(words) > 1 else "".join(words)
@@ -47,3 +56,11 @@ def duration(seconds: float) -> str:
             rest = whole % size // part
             return f"{whole // size} {unit}" + (f" {rest} {smaller}" if rest else "")
     return f"{whole} s"
+
+
+def short_duration(seconds: float) -> str:
+    """The same with milliseconds: ``0.4 ms``, ``340 ms``, ``1.2 s``."""
+    milliseconds = seconds * 1_000
+    if milliseconds < 9.95:
+        return f"{milliseconds:.1f} ms" if milliseconds else "0 s"
+    return f"{milliseconds:.0f} ms" if milliseconds < 999.5 else duration(seconds)

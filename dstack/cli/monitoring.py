@@ -19,25 +19,27 @@ from dstack.signals import CleanUp, end
 @address_option
 @timeout_option
 def tui(files: tuple[str, ...], address: str | None, timeout_s: float) -> None:
-    """Explore a hang in the terminal. Inspects a running cluster, or saved snapshots."""
+    """Explore a hang in the terminal. Inspects a running cluster, or saved snapshots and recordings."""
     if files and address:
         raise UsageError("FILE cannot be combined with --address.", "Leave out one of them.")
     is_served = "TEXTUAL_DRIVER" in os.environ  # to a browser, by textual-serve
     if not is_served and not (sys.stdin.isatty() and sys.stderr.isatty()):
         raise UsageError("The terminal UI needs a terminal.", "Without a terminal use: dstack snapshot")
-    from dstack.snapshot_file import load
+    from dstack.cli.inputs import load_files
     from dstack.tui import run
-    from dstack.tui.source import Files, Source
+    from dstack.tui.source import Files, OpenedRecording, Source
 
+    opened: list[OpenedRecording] = []
     if files:
-        snapshots = sorted(map(load, files), key=lambda one: one.taken_at)
+        snapshots, recordings = load_files(files)
+        opened = [OpenedRecording(name, recording) for name, recording in recordings]
         source: Source = Files(", ".join(map(os.path.basename, files)), snapshots)
     else:
         from dstack.collector import Collector
 
         source = Collector(address, timeout_s)
     with CleanUp():
-        ended_by = run(source)
+        ended_by = run(source, opened)
     if ended_by is not None:
         end(ended_by)
 

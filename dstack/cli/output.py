@@ -33,6 +33,12 @@ def print_snapshot(
     with _ended_after(within_s):
         analysed = AnalysedSnapshot.of(snapshot, job=job)
         text = rendered(analysed, form)
+    print_text(text)
+    return analysed.diagnosis
+
+
+def print_text(text: str | bytes) -> None:
+    """Writes text or bytes to standard output; a reader that has closed it is no error."""
     try:
         if isinstance(text, bytes):
             sys.stdout.buffer.write(text)
@@ -43,7 +49,6 @@ def print_snapshot(
         _discard_output()
     except OSError as error:
         raise DstackError(f"Cannot write to standard output: {error.strerror}.") from error
-    return analysed.diagnosis
 
 
 def rendered(analysed: AnalysedSnapshot, form: Form) -> str | bytes:

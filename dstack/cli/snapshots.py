@@ -14,6 +14,7 @@ from dstack.cli.options import (
     for_option,
     job_option,
     json_option,
+    native_option,
     pause_option,
     timeout_option,
 )
@@ -38,7 +39,7 @@ EXPLAIN_S = 30.0
 @json_option
 @details_option
 @job_option
-@click.option("--native", is_flag=True, help="Include C and C++ frames. Pauses each process for 0.1 s or more.")
+@native_option
 @click.option("--locals", "with_locals", is_flag=True, help="Include the values of local variables.")
 @pause_option
 @for_option

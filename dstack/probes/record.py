@@ -40,7 +40,7 @@ from dstack.version import __version__
 class Record:
     """Samples, partial samples, failures, and requests for task events.
 
-    ``held_tasks`` are the tasks with a result that a process held in the last sample; ``object_bytes`` are, by task,
+    ``holders`` are, by task, the workers that held a result of it in the last sample. ``object_bytes`` are, by task,
     the sizes of the objects alive in the first one.
     """
 
@@ -53,7 +53,7 @@ class Record:
     task_times: Future[dict[str, TaskTimes]] | None = None
     setups: dict[tuple[str, int], EnvironmentSetup] = field(default_factory=dict)
     ended_tasks: Future[EndedTasks] | None = None
-    held_tasks: set[str] = field(default_factory=set)
+    holders: dict[str, set[str]] = field(default_factory=dict)
     history: Future[tuple[TaskHistory | None, list[Failure]]] | None = None
     object_bytes: dict[str, int] = field(default_factory=dict)
 
@@ -61,8 +61,10 @@ class Record:
         """Notes the tasks whose results the processes of a sample hold, and the sizes of objects for the history."""
         if self.history is not None and not self.object_bytes:
             self.object_bytes = object_bytes(refs)
-        held = (ref.ref for ref in refs if ref.local_uses and not ref.ref.startswith(ACTOR_HANDLE))
-        self.held_tasks = set(map(producer_task_id, held))
+        self.holders = {}
+        for ref in refs:
+            if ref.local_uses and not ref.ref.startswith(ACTOR_HANDLE):
+                self.holders.setdefault(producer_task_id(ref.ref), set()).add(ref.holder_id)
 
     def failures_of(self, sample: int) -> list[Failure]:
         """The failures of one sample."""
@@ -112,11 +114,12 @@ class Record:
         )
 
     def not_retried(self, failed: Iterable[FailedTask]) -> Iterable[FailedTask]:
-        """The failed tasks that their owners do not retry, with whether their results are held."""
+        """The failed tasks that their owners do not retry, with the holders of their results."""
         unfinished = {task.task_id for sample in self.samples[-1:] for task in sample.tasks}
         for task in failed:
             if task.task_id not in unfinished:
-                yield replace(task, is_held=task.task_id in self.held_tasks)
+                holders = tuple(sorted(self.holders.get(task.task_id, ())))
+                yield replace(task, is_held=bool(holders), holders=holders)
 
 
 def _setup(data: wire.SetupData) -> EnvironmentSetup:

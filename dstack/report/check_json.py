@@ -16,6 +16,7 @@ from dstack.analysis.stacks.app_threads import call_in_words
 from dstack.analysis.views.analysed_snapshot import AnalysedSnapshot
 from dstack.analysis.views.distributed_stack import group_similar
 from dstack.diagnosis import FailedBefore, Finding, GroupWait, OutsideWait, Since, Step, Target, Vertex, Wait
+from dstack.document_file import to_json
 from dstack.model import Process, Snapshot, Thread
 from dstack.report.check_schema import (
     Bounds,
@@ -35,7 +36,6 @@ from dstack.report.check_schema import (
     DocumentWait,
     Ranked,
 )
-from dstack.snapshot_file import to_json
 from dstack.vertex_keys import Key
 
 MANY = 1000
@@ -114,7 +114,7 @@ class _DocumentBuilder:
         details = details_of(self._index, vertex)
         values = {
             **_shallow(details),
-            **_ranks(details.ranks),
+            **ranked(details.ranks),
             "never": vertex.never,
             "since_s": _bounds(vertex.since),
             "waits_for": [self._wait(vertex.wait, within)] if vertex.wait else [],
@@ -157,7 +157,7 @@ class _DocumentBuilder:
             "parent_pid": child.parent_pid,
             "name": child.name,
             "state": child.state,
-            **_ranks(self._index.ranks(worker_id, child.pid)),
+            **ranked(self._index.ranks(worker_id, child.pid)),
             "threads": [self._thread(thread) for thread in child.threads],
         }
 
@@ -228,7 +228,8 @@ def _call_on_group(wait: GroupWait) -> DocumentGroupCall:
     }
 
 
-def _ranks(ranks: Ranks) -> Ranked:
+def ranked(ranks: Ranks) -> Ranked:
+    """The ranks and labels of a process, as every document has them."""
     values = {**_shallow(ranks), "dimensions": dict(ranks.dimensions), "labels": dict(ranks.labels)}
     return msgspec.convert(values, Ranked)
 

@@ -13,7 +13,7 @@ from dstack.analysis.history.pipelines import Pipeline
 from dstack.analysis.views.analysed_snapshot import AnalysedSnapshot
 from dstack.analysis.views.timeline import NOT_STARTED, Timeline
 from dstack.report.safe_text import SafeText
-from dstack.words import capitalised, duration, listed, plural
+from dstack.words import capitalised, duration, listed, plural, short_duration
 
 SHOWN_PIPELINES = 3
 
@@ -61,7 +61,8 @@ def _counts(timeline: Timeline) -> str:
 
 def _pipeline_title(pipeline: Pipeline) -> str:
     steps = " → ".join(step.name for step in pipeline.steps)
-    return f"{plural(len(pipeline.chains), 'chain')} through {steps}"
+    parts = f", and {len(pipeline.parts):,} through a part of it" if pipeline.parts else ""
+    return f"{plural(len(pipeline.chains), 'chain')} through {steps}{parts}"
 
 
 def limiting_in_words(pipeline: Pipeline) -> str:
@@ -70,7 +71,8 @@ def limiting_in_words(pipeline: Pipeline) -> str:
     if step is None:
         return "No step clearly limits the throughput."
     use = f"{step.at_once} at once {'is' if step.at_once == 1 else 'are'} in use {step.utilisation:.0%} of the time"
-    return f"{step.name} limits the throughput: {use}, and a call waits {duration(step.mean_wait_s)} for it on average."
+    wait = short_duration(step.mean_wait_s)
+    return f"{step.name} limits the throughput: {use}, and a call waits {wait} for it on average."
 
 
 def _steps(pipeline: Pipeline) -> Table:
@@ -81,16 +83,11 @@ def _steps(pipeline: Pipeline) -> Table:
         table.add_row(
             SafeText(step.name),
             f"{step.attempts:,}",
-            *map(duration_ms, (step.mean_s, step.longest_s, step.mean_wait_s, step.longest_wait_s)),
+            *map(short_duration, (step.mean_s, step.longest_s, step.mean_wait_s, step.longest_wait_s)),
             f"{step.at_once}",
             f"{step.utilisation:.0%}",
         )
     return table
-
-
-def duration_ms(seconds: float) -> str:
-    """``27 ms`` below a second, else as :func:`dstack.words.duration`."""
-    return f"{seconds * 1e3:.0f} ms" if seconds < 0.9995 else duration(seconds)
 
 
 def remarks_on(timeline: Timeline) -> Iterator[str]:

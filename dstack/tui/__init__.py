@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 
 from dstack.signals import end_on_signals, ending_signals
-from dstack.tui.source import Source
+from dstack.tui.source import OpenedRecording, Source
 
 
-def run(source: Source) -> int | None:
-    """Show the snapshots of the source until the user quits or a signal arrives; return the signal's number.
+def run(source: Source, recordings: Sequence[OpenedRecording] = ()) -> int | None:
+    """Show snapshots and recordings until the user quits or a signal arrives; return the signal's number.
 
     The terminal is restored before the return. A second signal ends the process immediately.
     """
     from dstack.tui.app import DstackApp
 
-    app = DstackApp(source)
+    app = DstackApp(source, recordings)
 
     def leave(number: int) -> None:
         end_on_signals()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from typing import Any, ClassVar
 
@@ -19,8 +19,9 @@ from dstack.tui.editor import open_in_editor
 from dstack.tui.host import Status
 from dstack.tui.key_help import help_keys, palette_commands
 from dstack.tui.snapshot_taker import SnapshotEnded, SnapshotFailed, SnapshotProgress, SnapshotTaken, SnapshotTaker
-from dstack.tui.source import NumberedSnapshot, Source
+from dstack.tui.source import NO_SNAPSHOT, Files, NumberedSnapshot, OpenedRecording, Source
 from dstack.tui.views.base import View
+from dstack.tui.views.calls.view import CallsView
 from dstack.tui.views.cluster.view import ClusterView
 from dstack.tui.views.flame.view import FlameView
 from dstack.tui.views.history.view import HistoryView
@@ -41,8 +42,9 @@ VIEWS: dict[str, type[View]] = {
     "cluster": ClusterView,
     "history": HistoryView,
     "timeline": TimelineView,
+    "calls": CallsView,
 }
-"""The views by mode; their keys are 1 to 7."""
+"""The views by mode; their keys are 1 to 8."""
 
 
 PERIODS_S: tuple[int | None, ...] = (None, 5, 15, 60)
@@ -85,10 +87,11 @@ class DstackApp(App[int]):
         Binding("q", "quit", "Quit", id="app.quit", tooltip="Quit dstack"),
     ]
 
-    def __init__(self, source: Source) -> None:
+    def __init__(self, source: Source, recordings: Sequence[OpenedRecording] = ()) -> None:
         super().__init__()
         self.source = source
         self.snapshots: list[NumberedSnapshot] = []
+        self.recordings = tuple(recordings)
         self.shown: NumberedSnapshot | None = None
         self.status = Status(source=source.name)
         self._taker = SnapshotTaker(source, self)
@@ -98,7 +101,11 @@ class DstackApp(App[int]):
     def on_mount(self) -> None:
         """Take the first snapshot, and start the clock."""
         self.set_interval(TICK_S, self._tick)
-        self.action_take_snapshot()
+        if self.recordings and isinstance(self.source, Files) and not self.source.snapshots:
+            self._update(trouble=NO_SNAPSHOT)
+            self.call_later(self.switch_mode, "flame")
+        else:
+            self.action_take_snapshot()
 
     def action_take_snapshot(self) -> None:
         """Take another snapshot, after the one in progress if there is one."""

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
-from dstack.tui.source import NumberedSnapshot
+from dstack.tui.source import NumberedSnapshot, OpenedRecording
 from dstack.vertex_keys import Key
 
 
@@ -32,6 +33,7 @@ class Host(Protocol):
 
     snapshots: list[NumberedSnapshot]
     shown: NumberedSnapshot | None
+    recordings: Sequence[OpenedRecording]
     status: Status
 
     def go_to(self, mode: str, vertex: Key) -> None:

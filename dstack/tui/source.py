@@ -8,6 +8,9 @@ from typing import Protocol
 
 from dstack.analysis.views.analysed_snapshot import AnalysedSnapshot
 from dstack.model import Snapshot
+from dstack.recording import Recording
+
+NO_SNAPSHOT = "No snapshot: only recordings were opened."
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,6 +30,14 @@ class NumberedSnapshot:
         analysed = AnalysedSnapshot.of(snapshot)
         analysed.stacks.outliers()
         return cls(number, analysed, is_final)
+
+
+@dataclass(frozen=True, slots=True)
+class OpenedRecording:
+    """A recording, and the name of its file."""
+
+    name: str
+    recording: Recording
 
 
 class Source(Protocol):

@@ -9,7 +9,7 @@ import threading
 import time
 from datetime import datetime, timezone
 
-from dstack.snapshot_file import to_json
+from dstack.document_file import to_json
 from dstack.visible import visible
 
 STANDARD_OUTPUT, STANDARD_ERROR = 1, 2

@@ -13,12 +13,12 @@ from dstack.analysis.findings import verdict_of
 from dstack.analysis.views.analysed_snapshot import AnalysedSnapshot
 from dstack.collector import SAVED_HISTORY, Collector
 from dstack.diagnosis import Finding, FindingKind, Ratio
+from dstack.document_file import to_json
 from dstack.errors import DstackError, SnapshotFileError
 from dstack.model import Snapshot
 from dstack.probes.connection.connect import Cluster, connect
 from dstack.probes.ray_state.polling import poll_cluster
 from dstack.report.check_json import check_json
-from dstack.snapshot_file import to_json
 from dstack.watch.alerts import Changes, FindingTracker
 from dstack.watch.command import Command
 from dstack.watch.events import Events
@@ -204,7 +204,7 @@ class Watch:
         diagnosis = analysed.diagnosis
         seen = diagnosis.coverage.workers
         if changes == Changes():
-            blocked = [finding for finding in diagnosis.findings if verdict_of(finding) == "blocked"]
+            blocked = [one for one in diagnosis.findings if verdict_of(one) == "blocked" and one.kind != "failed"]
             chains = f"; {plural(len(blocked), 'open chain')} of waits" if blocked else ""
             self._events.emit(
                 "seen", f"nothing is stuck; read {seen.observed} of {seen.total} workers and drivers{chains}"

@@ -4,22 +4,24 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from typing import Any
 
 from textual.pilot import Pilot
 from textual.widgets import Input
 
 from dstack.tui.app import DstackApp
-from dstack.tui.source import Source
+from dstack.tui.source import OpenedRecording, Source
 
 DEADLINE_S = 20.0
 
 
 @contextlib.asynccontextmanager
-async def running(source: Source, size: tuple[int, int] = (120, 40)) -> AsyncIterator[tuple[DstackApp, Pilot[Any]]]:
+async def running(
+    source: Source, size: tuple[int, int] = (120, 40), recordings: Sequence[OpenedRecording] = ()
+) -> AsyncIterator[tuple[DstackApp, Pilot[Any]]]:
     """Run the application, from its first snapshot or error on."""
-    app = DstackApp(source)
+    app = DstackApp(source, recordings)
     async with app.run_test(size=size) as pilot:
         await until(pilot, lambda: app.shown is not None or app.status.trouble)
         yield app, pilot

@@ -10,7 +10,7 @@ import pytest
 from msgspec.structs import replace
 from textual.pilot import Pilot
 
-from dstack.model import Bundle, Failure, Snapshot
+from dstack.model import Bundle, Disk, Failure, Gpu, GpuUse, Snapshot
 from dstack.tui.app import DstackApp
 from dstack.tui.source import Files, Source
 from dstack.tui.views.cluster.view import ClusterView
@@ -21,8 +21,9 @@ from tests.tui.pilots import running, screen_text, search, until
 from tests.tui.pinned import require_pinned
 from tests.tui.sources import Scripted, recorded
 from tests.unit.analysis.views.test_wait_tree import crowd
-from tests.unit.scenes import Scene
+from tests.unit.scenes import TAKEN_AT, Scene
 
+MIB, GIB = 2**20, 2**30
 SIZES = [(80, 24), (120, 40), (200, 60)]
 Body = Callable[[DstackApp, Pilot[Any], ClusterView], Awaitable[None]]
 
@@ -38,8 +39,22 @@ class Shop(Scene):
             hostname="front",
             cpu_count=8,
             load_1m=1.5,
-            memory_total_bytes=16 * 2**30,
-            memory_available_bytes=4 * 2**30,
+            memory_total_bytes=16 * GIB,
+            memory_available_bytes=4 * GIB,
+            disks=(
+                Disk(use="session", path="/tmp/ray/session_1", total_bytes=100 * GIB, free_bytes=30 * GIB),
+                Disk(use="spilled objects", path="/tmp/ray/session_1", total_bytes=100 * GIB, free_bytes=30 * GIB),
+                Disk(use="object store", path="/dev/shm", total_bytes=8 * GIB, free_bytes=5 * GIB),
+            ),
+            gpus=(
+                Gpu(
+                    index=0,
+                    name="A100",
+                    memory_total_bytes=80 * GIB,
+                    memory_used_bytes=60 * GIB,
+                    utilisation_percent=93.0,
+                ),
+            ),
         )
         self.nodes[0] = self.head
         self.back = self.node(CPU=4.0)
@@ -55,6 +70,13 @@ class Shop(Scene):
         self.failures.append(
             Failure(stage="process", reason="no such process", node_id=self.back.node_id, pid=self.silent.worker.pid)
         )
+        at = {"started_at": TAKEN_AT - 7_300.0}
+        self.driver_.known = {"rss_bytes": 210 * MIB, "num_threads": 34, "cpu_percent": 3.25, "cpu_over_s": 0.2, **at}
+        uses = (GpuUse(index=0, memory_bytes=40 * GIB),)
+        self.clerk.known = {"rss_bytes": 1_500 * MIB, "num_threads": 58, "cpu_percent": 99.9, "cpu_over_s": 1.5, **at}
+        self.clerk.known |= {"gpus": uses}
+        self.worker_.known = {"rss_bytes": 95 * MIB, "num_threads": 20, "cpu_s": 40.0, "started_at": TAKEN_AT - 400.0}
+        self.clerk.held = {"GPU": 1.0}
         bundle = Bundle(resources={"CPU": 1.0}, node_id=self.back.node_id)
         self.group("CREATED", bundle, name="trainers")
         for _ in range(12):

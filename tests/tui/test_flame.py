@@ -43,7 +43,7 @@ async def opened(app: DstackApp, pilot: Pilot[Any]) -> FlameView:
     return app.screen
 
 
-def selected(view: FlameView) -> Cell:
+def selected(view: FlameView) -> Cell[Any]:
     cell = view.query_one(Chart).cell
     assert cell
     return cell

@@ -135,7 +135,7 @@ def test_b_selects_ranks_dimensions_and_labels_and_the_palette_names_each(view: 
         commands = {one.title: one.callback for one in app.get_system_commands(app.screen)}
         commands["Group by pp"]()
         await pilot.pause()
-        root = merged(view).root if isinstance(view, StacksView) else view.root
+        root = merged(view).root if isinstance(view, StacksView) else view.drawing.root
         assert [branch.place.name for branch in root.children if branch.place][:2] == ["pp 0", "pp 1"]
         assert {"No groups", "Group by class", "Group by rank", "Group by stage"} <= commands.keys()
 

@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, given
 
-from dstack import snapshot_file
+from dstack import document_file
 from dstack.errors import SnapshotFileError, UsageError
 from dstack.model import (
     Actor,
@@ -292,15 +292,15 @@ def test_a_gzip_bomb_is_rejected_in_little_memory(tmp_path: Path) -> None:
     tracemalloc.stop()
 
     assert "has more than 256 MiB" in sentence
-    assert peak_bytes < 1.5 * snapshot_file.MAX_BYTES
+    assert peak_bytes < 1.5 * document_file.MAX_BYTES
 
 
 def test_a_file_that_is_too_large_is_rejected(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = written(tmp_path / "s.json", TEXT)
 
-    monkeypatch.setattr(snapshot_file, "MAX_BYTES", len(TEXT))
+    monkeypatch.setattr(document_file, "MAX_BYTES", len(TEXT))
     assert load(path) == SNAPSHOT
-    monkeypatch.setattr(snapshot_file, "MAX_BYTES", len(TEXT) - 1)
+    monkeypatch.setattr(document_file, "MAX_BYTES", len(TEXT) - 1)
     assert "the limit for a snapshot file" in rejection(lambda: load(path))
 
 
@@ -393,7 +393,7 @@ def test_an_existing_file_is_kept_unless_forced(tmp_path: Path) -> None:
 
 def test_a_file_that_appears_meanwhile_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "s.json"
-    monkeypatch.setattr(snapshot_file, "dumps", lambda _: path.write_text("mine") and b"late")
+    monkeypatch.setattr(document_file, "to_json", lambda _: path.write_text("mine") and b"late")
 
     with pytest.raises(UsageError, match="already exists"):
         save(SNAPSHOT, path)

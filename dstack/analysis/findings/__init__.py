@@ -1,16 +1,16 @@
 """Findings: what is wrong in a reduced graph, worst first, each with its words, fix and diagram.
 
-A new kind is one module in ``kinds``, its entry in one of the two lists here, and its name in ``FindingKind``.
+A new kind is one module in ``kinds``, its entry in one of the lists here, and its name in ``FindingKind``.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Protocol
 
 from dstack.analysis.findings.diagrams.diagram import diagram
 from dstack.analysis.findings.draft import Draft
-from dstack.analysis.findings.kinds import blocked, deadlock, infeasible, orphaned, polling, stalled, starved
+from dstack.analysis.findings.kinds import blocked, deadlock, failed, infeasible, orphaned, polling, stalled, starved
 from dstack.analysis.findings.reduced_graph import ReducedGraph
 from dstack.analysis.findings.stall_evidence import is_idle
 from dstack.analysis.findings.wording.failures import step as step_of_failure
@@ -51,19 +51,29 @@ class OpenKind(Kind, Protocol):
         """The finding about an open chain, if it is of this kind."""
 
 
+class CauseKind(Kind, Protocol):
+    """A kind about what may have caused the waits of other findings, or waits in none."""
+
+    def find(self, reduced: ReducedGraph, others: Sequence[Draft]) -> Iterable[Draft]:
+        """The findings of this kind, beside the other drafts."""
+
+
 STUCK: tuple[StuckKind, ...] = (deadlock, orphaned, infeasible)
 OPEN: tuple[OpenKind, ...] = (stalled, starved, polling, blocked)
 """The first kind that fits an open chain is used."""
 
-KIND_OF: dict[FindingKind, Kind] = {kind.KIND: kind for kind in (*STUCK, *OPEN)}
+CAUSES: tuple[CauseKind, ...] = (failed,)
+
+KIND_OF: dict[FindingKind, Kind] = {kind.KIND: kind for kind in (*STUCK, *OPEN, *CAUSES)}
 
 
 def find_all(reduced: ReducedGraph) -> Iterator[Finding]:
     """All findings, worst verdict first."""
     drafts = [draft for kind in STUCK for draft in kind.find(reduced)]
     drafts += _open(reduced)
+    drafts += [draft for cause in CAUSES for draft in cause.find(reduced, tuple(drafts))]
     drafts.sort(key=lambda draft: (VERDICTS.index(KIND_OF[draft.kind].VERDICT), _is_vague(draft)))
-    narrator = Narrator(reduced)
+    narrator = Narrator(reduced, [draft.failure for draft in drafts if draft.failure])
     return (_finding(draft, narrator) for draft in drafts)
 
 

@@ -9,7 +9,7 @@ from functools import cached_property
 from dstack.analysis.evidence.wait_durations import of_all
 from dstack.analysis.findings.reduced_graph import ReducedGraph
 from dstack.analysis.solve.requirements import targets_of
-from dstack.diagnosis import FinalBlocker, FindingKind, Progress, Since
+from dstack.diagnosis import FailedBefore, FinalBlocker, FindingKind, Progress, Since
 from dstack.vertex_keys import Key
 
 
@@ -19,7 +19,7 @@ class Draft:
 
     ``waits`` are the vertices that take part, in order. ``behind`` are those that depend on them and can never proceed
     either. Both include helpers (:attr:`Vertex.is_counted`). A draft that ``is_open`` is about waits that may end.
-    The other fields are those of :class:`Finding`.
+    ``failure`` is the subject of a draft about a failure. The other fields are those of :class:`Finding`.
     """
 
     reduced: ReducedGraph
@@ -32,6 +32,7 @@ class Draft:
     behind: tuple[Key, ...] = ()
     final_blockers: tuple[FinalBlocker, ...] = ()
     resources: tuple[str, ...] = ()
+    failure: FailedBefore | None = None
 
     @cached_property
     def members(self) -> tuple[Key, ...]:

@@ -19,7 +19,7 @@ def outside_waits(
     reduced: ReducedGraph, findings: Iterable[Finding], job_id: str | None = None
 ) -> tuple[OutsideWait, ...]:
     """The open waits in none of the findings, of one job if given; grouped by call and line."""
-    in_findings = {key for finding in findings for key in finding.members}
+    in_findings = {key for finding in findings if finding.kind != "failed" for key in finding.members}
     waiters = (reduced.vertices[key] for chain in reduced.chains for key in chain.waiters if key not in in_findings)
     groups: dict[OutsideWait, list[Since]] = defaultdict(list)
     for vertex in waiters:

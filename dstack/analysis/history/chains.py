@@ -65,7 +65,7 @@ def _chain(number: int, root: int, attempts: Iterable[Attempt], link_to: Mapping
 
 
 def _roots(attempts: Iterable[Attempt], link_to: Mapping[int, Link]) -> Iterable[tuple[Attempt, int]]:
-    """Each attempt with the first one of its chain; a link that would close a circle ends the search."""
+    """Each attempt with the first one of its chain; a cycle of links, in corrupt data, ends the search."""
     root_of: dict[int, int] = {}
     for attempt in attempts:
         way: dict[int, None] = {}

@@ -27,7 +27,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from dstack.analysis.history.task_index import Attempt, HistoryIndex
-from dstack.model import producer_task_id
+from dstack.model import TaskKind, actor_of_task, producer_task_id
 
 Basis = Literal["retry", "reference", "time", "parent"]
 """Why two attempts are linked; ``retry`` is the next attempt of the same task, only ``time`` is inferred."""
@@ -36,6 +36,8 @@ WINDOW_S = 0.002
 """A task is a candidate if it ended at most so long before the last argument of another one was available."""
 WAITED_S = 0.002
 """Arguments that were available within this time were not waited for; usual without any is 0.02 ms."""
+NO_STEPS: tuple[TaskKind, ...] = ("DRIVER_TASK", "ACTOR_CREATION_TASK")
+"""Attempts of these kinds call others, but are no step of their items."""
 CLEAR_CASES = 3
 """The fewest clear cases from which the function is learnt that makes the argument of another."""
 EXPLAINED = 0.8
@@ -95,7 +97,7 @@ def _retries(attempts: Iterable[Attempt]) -> Iterator[Link]:
 def _by_parent(history: HistoryIndex, attempts: Iterable[Attempt]) -> Iterator[Link]:
     for attempt in attempts:
         caller = history.caller(attempt)
-        if caller is not None and caller is not attempt and caller.task.kind != "DRIVER_TASK":
+        if caller is not None and caller is not attempt and caller.task.kind not in NO_STEPS:
             yield Link(caller, attempt, "parent")
 
 
@@ -145,7 +147,12 @@ class _ByTime:
             self._waited.append((owner, attempt))
 
     def _owner(self, attempt: Attempt) -> str:
-        """The process that submitted it: its worker, the driver of its job, or its parent task if that is unknown."""
+        """The process that submitted it: its actor, its worker, the driver of its job; if unknown, its parent task.
+
+        Calls of an async actor have the actor's creation as their parent (Ray 2.60).
+        """
+        if actor_id := actor_of_task(attempt.task.parent_task_id or ""):
+            return f"actor {actor_id}"
         parent = self._history.caller(attempt)
         if parent is not None and parent.task.worker_id:
             return parent.task.worker_id

@@ -48,55 +48,80 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class Pipeline:
-    """Chains through the same functions; ``steps`` are in the order of their mean beginning.
+    """Chains through the same functions; ``steps`` are in the order of the items' way.
 
-    ``limiting`` is the step that limits the throughput, None if no step is in use for most of the time, or if several
-    are so equally.
+    ``parts`` are chains through a part of the functions: of items that have not passed all of them yet, or whose other
+    links are not known. The figures of a step are those of all calls of its function. ``limiting`` is the step that
+    limits the throughput, None if no step is in use for most of the time, or if several are so equally.
     """
 
     steps: tuple[Step, ...]
     chains: tuple[Chain, ...]
+    parts: tuple[Chain, ...]
     began_at: float
     ended_at: float
     limiting: Step | None
 
 
+Path = tuple[str, ...]
+"""The functions of a chain, in the order of the item's way."""
+
+
 def pipelines_of(chains: Sequence[Chain], running: Iterable[Slice]) -> list[Pipeline]:
     """The pipelines, those with the most chains first; ``running`` are all slices in which attempts run."""
-    group_of = _groups(chains)
-    chains_of: dict[str, list[Chain]] = defaultdict(list)
+    by_path: dict[Path, list[Chain]] = defaultdict(list)
     for chain in chains:
-        chains_of[group_of[chain.attempts[0].task.name]].append(chain)
-    slices_of: dict[str, dict[str, list[Slice]]] = defaultdict(lambda: defaultdict(list))
+        by_path[_path(chain)].append(chain)
+    whole_of = {path: _whole(path, by_path) for path in by_path}
+    names = {name for path in by_path for name in path}
+    slices: dict[str, list[Slice]] = defaultdict(list)
     for one in running:
-        if (name := one.attempt.task.name) in group_of:
-            slices_of[group_of[name]][name].append(one)
-    found = [_pipeline(own, slices_of[group]) for group, own in chains_of.items() if slices_of[group]]
+        if one.attempt.task.name in names:
+            slices[one.attempt.task.name].append(one)
+    found: list[Pipeline] = []
+    for path in (path for path, whole in whole_of.items() if whole == path):
+        parts = [chain for part, whole in whole_of.items() if whole == path != part for chain in by_path[part]]
+        ran = {name: slices[name] for name in path if slices[name]}
+        if ran:
+            found.append(_pipeline(by_path[path], parts, ran))
     return sorted(found, key=lambda pipeline: -len(pipeline.chains))
 
 
-def _groups(chains: Iterable[Chain]) -> Mapping[str, str]:
-    """By function: one function of its pipeline, the same for all; functions that chains link are in one pipeline."""
-    parent: dict[str, str] = {}
+def _path(chain: Chain) -> Path:
+    """Its functions, by how many links lead to them, then by name."""
+    depth: dict[int, int] = defaultdict(int)
+    by_user = {id(link.user): link for link in chain.links}
+    waiting = list(chain.attempts)
+    while waiting:
+        link = by_user.get(id(waiting[-1]))
+        if link is None or id(link.maker) in depth:
+            one = waiting.pop()
+            depth[id(one)] = depth[id(link.maker)] + 1 if link else 0
+        else:
+            waiting.append(link.maker)
+    first: dict[str, int] = {}
+    for attempt in chain.attempts:
+        name = attempt.task.name
+        first[name] = min(depth[id(attempt)], first.get(name, depth[id(attempt)]))
+    return tuple(sorted(first, key=lambda name: (first[name], name)))
 
-    def find(name: str) -> str:
-        while parent.setdefault(name, name) != name:
-            name = parent[name]
-        return name
 
-    for chain in chains:
-        first, *others = dict.fromkeys(attempt.task.name for attempt in chain.attempts)
-        for other in (first, *others):
-            parent[find(other)] = find(first)
-    return {name: find(name) for name in parent}
+def _whole(path: Path, by_path: Mapping[Path, Sequence[Chain]]) -> Path:
+    """The only path of more chains that this one is a part of; itself if there is none, or several."""
+    longer = [
+        other
+        for other in by_path
+        if len(other) > len(path) and set(path) < set(other) and len(by_path[other]) > len(by_path[path])
+    ]
+    longest = [other for other in longer if not any(set(other) < set(another) for another in longer)]
+    return longest[0] if len(longest) == 1 else path
 
 
-def _pipeline(chains: Sequence[Chain], slices: Mapping[str, Sequence[Slice]]) -> Pipeline:
+def _pipeline(chains: Sequence[Chain], parts: Sequence[Chain], slices: Mapping[str, Sequence[Slice]]) -> Pipeline:
     began = min(one.began_at for many in slices.values() for one in many)
     ended = max(one.ended_at for many in slices.values() for one in many)
-    in_order = sorted(slices.items(), key=lambda item: sum(one.began_at for one in item[1]) / len(item[1]))
-    steps = tuple(_step(name, many, ended - began) for name, many in in_order)
-    return Pipeline(steps, tuple(chains), began, ended, _limiting(steps))
+    steps = tuple(_step(name, many, ended - began) for name, many in slices.items())
+    return Pipeline(steps, tuple(chains), tuple(parts), began, ended, _limiting(steps))
 
 
 def _step(name: str, slices: Sequence[Slice], span_s: float) -> Step:

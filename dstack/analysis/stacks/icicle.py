@@ -11,16 +11,14 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import accumulate
-from typing import Literal
+from typing import Any, Generic, Literal, TypeVar
 
 from dstack.analysis.stacks.app_threads import Execution, PathStep
-from dstack.analysis.stacks.stack_tree import StackBranch
+from dstack.analysis.stacks.path_tree import Entry, PathBranch
 
+Branch = TypeVar("Branch", bound=PathBranch[Any])
 Weigh = Callable[[Execution], int]
-"""What an execution adds to the width of all branches it is in: 0 or more, and whole, so that sums are exact.
-
-Time, where stacks are sampled over time, would be one more, in microseconds.
-"""
+"""What an execution adds to the width of all branches it is in: 0 or more, and whole, so that sums are exact."""
 Measure = Literal["executions", "waiting", "running"]
 
 NARROWEST = 2
@@ -30,7 +28,7 @@ LEAST = 8
 
 
 @dataclass(frozen=True, slots=True)
-class Cell:
+class Cell(Generic[Branch]):
     """One rectangle: of one branch, or of several that are folded because they are narrow, the largest first.
 
     ``start`` and ``width`` are in cells. ``own`` is the weight of what ends in it.
@@ -41,7 +39,7 @@ class Cell:
     width: int
     weight: int
     own: int
-    branches: tuple[StackBranch, ...]
+    branches: tuple[Branch, ...]
 
     @property
     def place(self) -> PathStep | None:
@@ -62,34 +60,34 @@ class Cell:
 
 
 @dataclass(frozen=True, slots=True)
-class Icicle:
+class Icicle(Generic[Branch]):
     """Rows of cells from the outermost frame on, each from left to right, and the weight of all.
 
     ``to_scale`` is false where many alike narrow branches were made wide enough to be seen.
     """
 
-    rows: tuple[tuple[Cell, ...], ...]
+    rows: tuple[tuple[Cell[Branch], ...], ...]
     weight: int
     to_scale: bool
 
-    def at(self, row: int, column: int) -> Cell | None:
+    def at(self, row: int, column: int) -> Cell[Branch] | None:
         """The cell at a point, if there is one."""
         cells = self.rows[row] if 0 <= row < len(self.rows) else ()
         return next((cell for cell in cells if cell.start <= column < cell.start + cell.width), None)
 
 
-class Weights:
+class Weights(Generic[Entry]):
     """The weights of branches of one tree, each in constant time."""
 
-    def __init__(self, root: StackBranch, weigh: Weigh) -> None:
-        self._sums = list(accumulate(map(weigh, root.executions), initial=0))
+    def __init__(self, root: PathBranch[Entry], weigh: Callable[[Entry], int]) -> None:
+        self._sums = list(accumulate(map(weigh, root.entries), initial=0))
         self._first = root.begin
 
-    def of(self, branch: StackBranch) -> int:
+    def of(self, branch: PathBranch[Entry]) -> int:
         """The weight of all in a branch."""
         return self._between(branch.begin, branch.end)
 
-    def own(self, branch: StackBranch) -> int:
+    def own(self, branch: PathBranch[Entry]) -> int:
         """The weight of what ends in a branch."""
         return self._between(branch.begin, branch.begin + branch.own)
 
@@ -106,9 +104,9 @@ def _counts(measure: Measure, execution: Execution) -> int:
     return 1 if measure in ("executions", execution.activity) else 0
 
 
-def icicle(top: Sequence[StackBranch], weights: Weights, width: int) -> Icicle:
+def icicle(top: Sequence[Branch], weights: Weights[Any], width: int) -> Icicle[Branch]:
     """The rectangles of a branch and all below it, or of several side by side; to zoom is to begin elsewhere."""
-    rows: dict[int, list[Cell]] = {}
+    rows: dict[int, list[Cell[Branch]]] = {}
     first, to_scale = _first_row(top, weights, width)
     ahead = deque(first)
     while ahead:
@@ -120,7 +118,7 @@ def icicle(top: Sequence[StackBranch], weights: Weights, width: int) -> Icicle:
     return Icicle(tuple(map(tuple, rows.values())), sum(cell.weight for cell in first), to_scale)
 
 
-def _first_row(top: Sequence[StackBranch], weights: Weights, width: int) -> tuple[list[Cell], bool]:
+def _first_row(top: Sequence[Branch], weights: Weights[Any], width: int) -> tuple[list[Cell[Branch]], bool]:
     """The cells that all others stand below: where none of several is wide enough, some are made so."""
     heavy = _heaviest_first([branch for branch in top if weights.of(branch) > 0], weights)
     total = sum(map(weights.of, heavy))
@@ -138,8 +136,8 @@ def _first_row(top: Sequence[StackBranch], weights: Weights, width: int) -> tupl
 
 
 def _row(
-    branches: Sequence[StackBranch], weights: Weights, depth: int, start: int, width: int, total: int
-) -> Iterator[Cell]:
+    branches: Sequence[Branch], weights: Weights[Any], depth: int, start: int, width: int, total: int
+) -> Iterator[Cell[Branch]]:
     """The cells of children side by side, the heaviest first, in ``width`` cells that stand for ``total``."""
     heavy = _heaviest_first(branches, weights)
     narrow = [branch for branch in heavy if width * weights.of(branch) / total < NARROWEST]
@@ -160,10 +158,10 @@ def _make_room(edges: list[int], width: int) -> None:
         edges[index] = min(edges[index], edges[index + 1] - 1)
 
 
-def _heaviest_first(branches: Sequence[StackBranch], weights: Weights) -> list[StackBranch]:
+def _heaviest_first(branches: Sequence[Branch], weights: Weights[Any]) -> list[Branch]:
     return sorted(branches, key=lambda branch: -weights.of(branch))
 
 
-def _cell(branches: tuple[StackBranch, ...], weights: Weights, depth: int, start: int, width: int) -> Cell:
+def _cell(branches: tuple[Branch, ...], weights: Weights[Any], depth: int, start: int, width: int) -> Cell[Branch]:
     own = weights.own(branches[0]) if len(branches) == 1 else 0
     return Cell(depth, start, width, sum(map(weights.of, branches)), own, branches)

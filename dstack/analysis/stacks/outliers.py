@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from dstack.analysis.stacks.app_threads import Execution, PeerGroup
+from dstack.analysis.stacks.path_tree import PathBranch
 from dstack.analysis.stacks.rank_sets import RankSet, RankSets
 from dstack.analysis.stacks.stack_tree import StackBranch, merge
 from dstack.vertex_keys import Key
@@ -97,7 +98,7 @@ class OutlierIndex:
         self._at = [index for index, execution in enumerate(root.executions) if execution.key in keys]
         self._root = root
 
-    def within(self, branch: StackBranch) -> list[Execution]:
+    def within(self, branch: PathBranch[Execution]) -> list[Execution]:
         """The outliers in a branch of that tree."""
         begin, end = bisect_left(self._at, branch.begin), bisect_left(self._at, branch.end)
         return [self._root.executions[index] for index in self._at[begin:end]]

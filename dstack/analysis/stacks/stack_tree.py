@@ -1,8 +1,4 @@
-"""The stacks of many executions as one prefix tree.
-
-The executions are sorted by their paths once, and a branch is a slice of them. Children are computed on demand, as a
-view of 10,000 executions shows few branches.
-"""
+"""The stacks of many executions as one prefix tree, and the ways of grouping them."""
 
 from __future__ import annotations
 
@@ -10,12 +6,13 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from itertools import groupby, islice
+from itertools import islice
 from typing import Literal
 
 from dstack.analysis.index.ranks import names_in
 from dstack.analysis.stacks.activity import Activity
 from dstack.analysis.stacks.app_threads import Execution, PathStep
+from dstack.analysis.stacks.path_tree import PathBranch
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,69 +31,18 @@ MAX_GROUPINGS = 16
 """So many names of dimensions and labels are offered to group by."""
 
 
-class StackBranch:
-    """All executions whose paths have a common beginning, sorted by their paths.
-
-    ``place`` is the last step of what they share, None at the root. Two are the same if their ``path`` is.
-    """
-
-    def __init__(self, tree: Sequence[Execution], begin: int, end: int, depth: int) -> None:
-        self._tree = tree
-        self.begin = begin
-        self.end = end
-        self.depth = depth
-
-    @property
-    def path(self) -> tuple[PathStep, ...]:
-        """The steps from the root to here."""
-        return self._tree[self.begin].path[: self.depth] if self.depth else ()
-
-    @property
-    def place(self) -> PathStep | None:
-        """The frame or the group it is of."""
-        return self._tree[self.begin].path[self.depth - 1] if self.depth else None
+class StackBranch(PathBranch[Execution]):
+    """All executions whose stacks have a common beginning."""
 
     @property
     def executions(self) -> Sequence[Execution]:
         """The executions in it."""
-        return self._tree[self.begin : self.end]
-
-    @property
-    def count(self) -> int:
-        """The number of executions in it."""
-        return self.end - self.begin
+        return self.entries
 
     @cached_property
     def activity(self) -> Counter[Activity]:
         """The number of executions by activity."""
         return Counter(execution.activity for execution in self.executions)
-
-    @cached_property
-    def own(self) -> int:
-        """How many of them end here: the first ones."""
-        return next(
-            (index for index, execution in enumerate(self.executions) if len(execution.path) > self.depth), self.count
-        )
-
-    @cached_property
-    def children(self) -> tuple[StackBranch, ...]:
-        """The branches it parts into, the largest first."""
-        begin = self.begin + self.own
-        found: list[StackBranch] = []
-        for _, alike in groupby(self._tree[begin : self.end], key=lambda execution: execution.path[self.depth]):
-            found.append(StackBranch(self._tree, begin, begin + sum(1 for _ in alike), self.depth + 1))
-            begin = found[-1].end
-        return tuple(sorted(found, key=lambda branch: -branch.count))
-
-    def find(self, path: Sequence[PathStep]) -> StackBranch:
-        """The branch of this path below this one, or as far as there is one."""
-        branch = self
-        for place in path:
-            child = next((child for child in branch.children if child.place == place), None)
-            if child is None:
-                break
-            branch = child
-        return branch
 
 
 def merge(
@@ -110,7 +56,7 @@ def merge(
     if by is None:
         tree = sorted(chosen, key=lambda execution: (execution.path, *_order(execution)))
         return StackBranch(tree, 0, len(tree), 0)
-    named = [(_group_of(execution, by), execution) for execution in chosen]
+    named = [(group_of(execution, by), execution) for execution in chosen]
     groups = {name: PathStep(name) for name, _ in named}
     grouped = (replace(execution, path=(groups[name], *execution.path)) for name, execution in named)
     tree = sorted(grouped, key=lambda one: (_by_number(one.path[0].name), one.path, *_order(one)))
@@ -123,7 +69,7 @@ def _order(execution: Execution) -> tuple[int, str]:
     return -1 if rank is None else rank, str(execution.key)
 
 
-def _group_of(execution: Execution, by: Grouping) -> str:
+def group_of(execution: Execution, by: Grouping) -> str:
     """The name of its group, as ``actor Trainer``, ``tp 1`` or ``no tp``."""
     if isinstance(by, ByRanks):
         return execution.ranks.words(by.name) or f"no {by.name}"

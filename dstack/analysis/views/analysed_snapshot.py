@@ -9,8 +9,9 @@ from functools import cached_property
 from dstack.analysis.diagnose import diagnose
 from dstack.analysis.evidence.confirmation import merged
 from dstack.analysis.history.task_index import HistoryIndex
+from dstack.analysis.history.task_time import TaskTime
 from dstack.analysis.index.sample_index import SampleIndex
-from dstack.analysis.views.starving_nodes import starving_in_words, starving_nodes
+from dstack.analysis.views.starving_nodes import confirmed, starving_in_words, starving_nodes
 from dstack.analysis.views.thread_pages import Stacks
 from dstack.analysis.views.timeline import Timeline
 from dstack.diagnosis import Diagnosis
@@ -49,6 +50,11 @@ class AnalysedSnapshot:
         return HistoryIndex(self.merged_index, self.snapshot.history) if self.snapshot.history else None
 
     @cached_property
+    def task_time(self) -> TaskTime | None:
+        """Where its tasks spend their time, None without a history."""
+        return TaskTime(self.history) if self.history else None
+
+    @cached_property
     def stacks(self) -> Stacks:
         """All stacks of the merged sample."""
         return Stacks(self.merged_index, self.diagnosis.vertices)
@@ -61,5 +67,7 @@ class AnalysedSnapshot:
     @cached_property
     def starving(self) -> Sequence[str]:
         """A sentence for each node with a free resource for which tasks wait that are pinned to other nodes."""
-        indexes = [self.first_index, self.last_index] if self.snapshot.samples else []
-        return [starving_in_words(self.last_index, one) for one in starving_nodes(indexes)]
+        found = starving_nodes(self.first_index)
+        if found and self.snapshot.samples[1:]:
+            found = confirmed(found, starving_nodes(self.last_index))
+        return [starving_in_words(self.first_index, one) for one in found]

@@ -24,12 +24,14 @@ from dstack.analysis.stacks.app_threads import kind_of
 from dstack.analysis.views.distributed_stack import similarity_key
 from dstack.analysis.views.node_resources import NodeResources
 from dstack.analysis.views.worker_activity import ExecutionGroup, WorkerActivity
+from dstack.analysis.views.worker_figures import FigureReader, WorkerFigures
 from dstack.diagnosis import Diagnosis, Vertex, WaitKind
 from dstack.model import Actor, Failure, Node, Task, Worker
 from dstack.vertex_keys import Key
 
 QUEUED: tuple[WaitKind, ...] = ("actor slot", "order")
 """The waits of calls that were sent to an actor and do not run; the line of the actor counts them."""
+NO_FIGURES = WorkerFigures()
 T = TypeVar("T")
 K = TypeVar("K")
 
@@ -39,7 +41,7 @@ class WorkerSummary:
     """A worker or driver; ``activity`` is the worst of its executions, ``counts`` their number by activity.
 
     ``queued`` is at least how many calls of its actor do not run yet. ``trouble`` is why it was not read. Similar
-    workers have the same ``shape``.
+    workers have the same ``shape``. ``kind`` is its class, script or task, as ``actor Trainer``.
     """
 
     worker: Worker
@@ -50,6 +52,8 @@ class WorkerSummary:
     trouble: str | None = None
     ranks: Ranks = NO_RANKS
     shape: object = None
+    kind: str = ""
+    figures: WorkerFigures = NO_FIGURES
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +76,9 @@ class Inventory:
         self._activity = WorkerActivity(index, diagnosis)
         self._index = index
         self._vertices = diagnosis.vertices
+        self._figures = FigureReader(index.snapshot)
+        self._summaries: dict[str, WorkerSummary] = {}
+        self._known_figures: dict[str, WorkerFigures] = {}
 
     # Nodes
 
@@ -82,19 +89,16 @@ class Inventory:
 
     def workers_of(self, node: Node) -> tuple[WorkerSummary, ...]:
         """The workers and drivers of a node, stuck ones first."""
-        found = [self._summary(worker) for worker in self._workers_on.get(node.node_id, ())]
-        return tuple(sorted(found, key=self._order))
+        return self.summaries(self.on_node(node))
 
-    def _order(self, one: WorkerSummary) -> tuple[int, bool, str, int]:
-        """By activity, then by name; workers with ranks by class and rank."""
-        rank = one.ranks.rank
-        name = (one.name, -1) if rank is None else (kind_of(self._index, one.worker, None), rank)
-        return ACTIVITIES.index(one.activity), not one.worker.is_driver, *name
+    def on_node(self, node: Node) -> tuple[Worker, ...]:
+        """The workers and drivers of a node."""
+        return tuple(self._workers_on.get(node.node_id, ()))
 
-    def counts(self, node: Node) -> dict[Activity, int]:
-        """The number of workers and drivers of a node by activity."""
+    def counts(self, workers: Iterable[Worker]) -> dict[Activity, int]:
+        """The number of these workers by activity."""
         counts = dict.fromkeys(ACTIVITIES, 0)
-        for worker in self._workers_on.get(node.node_id, ()):
+        for worker in workers:
             counts[self._worst(worker, self._counts(worker))] += 1
         return {activity: count for activity, count in counts.items() if count}
 
@@ -108,6 +112,17 @@ class Inventory:
         return tuple(self._dead_on.get(node.node_id, ()))
 
     # Workers
+
+    def summaries(self, workers: Iterable[Worker]) -> tuple[WorkerSummary, ...]:
+        """The summaries of these workers, each made once, stuck ones first."""
+        return tuple(sorted(map(self._summary, workers), key=_by_activity))
+
+    def figures(self, worker: Worker) -> WorkerFigures:
+        """What a worker uses; read once."""
+        if worker.worker_id not in self._known_figures:
+            queued = self._queued.get(worker.actor_id, 0) if worker.actor_id else None
+            self._known_figures[worker.worker_id] = self._figures.of(worker, queued)
+        return self._known_figures[worker.worker_id]
 
     def executions(self, worker_id: str) -> tuple[ExecutionGroup, ...]:
         """The executions of a worker, stuck ones first, similar ones as one group."""
@@ -130,6 +145,11 @@ class Inventory:
         return not any(self._index.is_unresponsive(worker.worker_id) for worker in self._index.snapshot.workers)
 
     def _summary(self, worker: Worker) -> WorkerSummary:
+        if worker.worker_id not in self._summaries:
+            self._summaries[worker.worker_id] = self._new_summary(worker)
+        return self._summaries[worker.worker_id]
+
+    def _new_summary(self, worker: Worker) -> WorkerSummary:
         counts = self._counts(worker)
         actor = self._index.actors.get(worker.actor_id or "")
         queued = self._queued.get(worker.actor_id or "", 0)
@@ -146,6 +166,8 @@ class Inventory:
             trouble=trouble,
             ranks=self._index.ranks(worker.worker_id),
             shape=(kind, tuple(sorted(counts.items())), shapes, bool(queued), trouble),
+            kind=kind_of(self._index, worker, None),
+            figures=self.figures(worker),
         )
 
     def _counts(self, worker: Worker) -> dict[Activity, int]:
@@ -227,6 +249,13 @@ class Inventory:
             if task.kind == "ACTOR_TASK" and task.actor_id and is_waiting:
                 queued[task.actor_id] += 1
         return queued
+
+
+def _by_activity(one: WorkerSummary) -> tuple[int, bool, str, int]:
+    """By activity, then by name; workers with ranks by class and rank."""
+    rank = one.ranks.rank
+    name = (one.name, -1) if rank is None else (one.kind, rank)
+    return ACTIVITIES.index(one.activity), not one.worker.is_driver, *name
 
 
 def group_similar_workers(workers: Iterable[WorkerSummary]) -> list[list[WorkerSummary]]:

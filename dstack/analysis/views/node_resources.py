@@ -70,6 +70,13 @@ class NodeResources:
         available = self._sample.available.get(node.node_id) if group.state == "CREATED" else None
         return GroupOnNode(group=group, bundles=bundles, amounts=_amounts(total, reserved, available))
 
+    def bundle_amounts(self, group: PlacementGroup, number: int) -> tuple[Amount, ...]:
+        """The amounts in one bundle of a placement group."""
+        bundle = group.bundles[number]
+        reserved = {name: f"{name}_group_{number}_{group.placement_group_id}" for name in bundle.resources}
+        available = self._sample.available.get(bundle.node_id or "") if group.state == "CREATED" else None
+        return _amounts(bundle.resources, reserved, available)
+
     @cached_property
     def _groups_by_node(self) -> dict[str, list[PlacementGroup]]:
         groups: dict[str, list[PlacementGroup]] = defaultdict(list)

@@ -34,15 +34,19 @@ class StarvingNode:
     pins: tuple[str, ...]
 
 
-Found = dict[tuple[str, str], StarvingNode]
+def starving_nodes(index: SampleIndex) -> list[StarvingNode]:
+    """What one sample shows. Requests in placement groups are left out."""
+    waiting: dict[tuple[str, str], list[tuple[Task, _Pinned]]] = defaultdict(list)
+    for task, pinned in _pinned_tasks(index):
+        for node, resource in pinned.free_elsewhere:
+            waiting[node.node_id, resource].append((task, pinned))
+    return [_starving(index, *key, found) for key, found in waiting.items()]
 
 
-def starving_nodes(indexes: Sequence[SampleIndex]) -> list[StarvingNode]:
-    """What all samples show; the amounts and tasks are those of the last one. Placement groups are left out."""
-    several = [_in_sample(index) for index in indexes]
-    if not several:
-        return []
-    return [one for key, one in several[-1].items() if all(key in found for found in several)]
+def confirmed(first: Sequence[StarvingNode], second: Sequence[StarvingNode]) -> list[StarvingNode]:
+    """Those of the second sample that the first one shows too."""
+    known = {(one.node.node_id, one.resource) for one in first}
+    return [one for one in second if (one.node.node_id, one.resource) in known]
 
 
 def starving_in_words(index: SampleIndex, one: StarvingNode) -> str:
@@ -56,14 +60,6 @@ def starving_in_words(index: SampleIndex, one: StarvingNode) -> str:
         f"{one.resource} on {places}: {words.word(len(one.tasks), 'it asks', 'they ask')} for "
         f"{words.listed(one.pins)}, which {names.node(one.node)} does not have"
     )
-
-
-def _in_sample(index: SampleIndex) -> Found:
-    waiting: dict[tuple[str, str], list[tuple[Task, _Pinned]]] = defaultdict(list)
-    for task, pinned in _pinned_tasks(index):
-        for node, resource in pinned.free_elsewhere:
-            waiting[node.node_id, resource].append((task, pinned))
-    return {key: _starving(index, *key, found) for key, found in waiting.items()}
 
 
 def _starving(index: SampleIndex, node_id: str, resource: str, found: Sequence[tuple[Task, _Pinned]]) -> StarvingNode:

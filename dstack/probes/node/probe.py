@@ -7,8 +7,7 @@ import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 
-import psutil
-
+from dstack.probes.node.figures.node_figures import NodeFigures
 from dstack.probes.node.process import Process
 from dstack.probes.node.process_reader import ProcessReader
 from dstack.probes.node.procfs.children import Families
@@ -16,10 +15,19 @@ from dstack.probes.node.procfs.environment_setups import environment_setups
 from dstack.probes.node.procfs.proc import Birth
 from dstack.probes.node.procfs.worker_pid import PortOwners
 from dstack.probes.node.pyspy.runner import PySpy, find_pyspy
+from dstack.probes.node.sampling.sampler import Sampler
 from dstack.probes.node.serialiser import Serialiser, failures_of
 from dstack.probes.node.stacks.loops import Loops
 from dstack.probes.node.stacks.table import StackTable
-from dstack.probes.node.wire import Answer, FailureData, HostData, Options, ProcessData, Target
+from dstack.probes.node.wire import (
+    Answer,
+    FailureData,
+    Options,
+    ProcessData,
+    RecordedRound,
+    RecordOptions,
+    Target,
+)
 
 PAUSED_AT_ONCE = 2
 """How many py-spy run at the same time. One thread reads memory: a second one would only prolong the readings."""
@@ -41,6 +49,8 @@ class NodeProbe:
         self._reader = ProcessReader(PySpy(path) if path else None)
         self._verified: dict[int, tuple[Birth, int]] = {}
         self._loops = Loops()
+        self._sampler = Sampler(self._reader)
+        self._figures = NodeFigures()
 
     def has_pyspy(self) -> bool:
         """Whether this node has a py-spy of its own."""
@@ -53,25 +63,38 @@ class NodeProbe:
     def sample(self, targets: Sequence[Target], options: Options) -> Answer:
         """One sample of the target processes."""
         began_at, deadline = time.time(), time.monotonic() + options["deadline_s"]
+        self._figures.begin()
         targets = [target for target in targets if target["pid"] != self._own_pid]
         families = Families([target["pid"] for target in targets])
         processes = [Process(target, families) for target in targets]
         owners = PortOwners()
         identified = self._identified(processes, owners)
+        self._figures.begin_disks()
         self._read_all(identified, options, deadline)
         if options["children"]:
             children = self._identified(_find_children(identified), owners)
             self._read_all(children, options, time.monotonic() + CHILDREN_SHARE * (deadline - time.monotonic()))
-        answer = self._answer(processes, began_at)
+        answer = self._answer(processes, began_at, deadline)
         if options.get("setups_of"):
             answer["setups"] = environment_setups(options["setups_of"])
         return answer
+
+    def record(self, targets: Sequence[Target], options: RecordOptions) -> RecordedRound:
+        """One round of a recording of the target processes."""
+        targets = [target for target in targets if target["pid"] != self._own_pid]
+        families = Families()
+        processes = [Process(target, families) for target in targets]
+        found = self._sampler.round(self._identified(processes, PortOwners()), options)
+        found["failures"] = [failure for process in processes for failure in failures_of(process, process.problems)]
+        return found
 
     def _identified(self, processes: Sequence[Process], owners: PortOwners) -> list[Process]:
         """The processes that exist and are the expected ones."""
         for process in processes:
             with process.problems_of():
                 process.identify(owners, self._verified)
+            if process.figures:
+                self._figures.note(process.pid, process.figures)
         return [process for process in processes if process.figures]
 
     def _read_all(self, processes: Sequence[Process], options: Options, deadline: float) -> None:
@@ -89,9 +112,10 @@ class NodeProbe:
             process.reading = self._reader.read(process, process.request(options, deadline))
             process.problems += process.reading.problems
 
-    def _answer(self, processes: Sequence[Process], began_at: float) -> Answer:
+    def _answer(self, processes: Sequence[Process], began_at: float, deadline: float) -> Answer:
         table = StackTable(self._reader.origins, self._loops)
-        serialiser = Serialiser(table)
+        host = self._figures.end(deadline)
+        serialiser = Serialiser(table, self._figures)
         found: dict[str, ProcessData] = {}
         failures: list[FailureData] = []
         for process in processes:
@@ -106,7 +130,7 @@ class NodeProbe:
             "sources": table.sources,
             "processes": found,
             "failures": failures,
-            "host": _host_figures(),
+            "host": host,
             "clock": (began_at, time.time()),
         }
 
@@ -117,13 +141,3 @@ def _find_children(processes: Sequence[Process]) -> list[Process]:
     for process in processes:
         found += process.find_children(min(MAX_CHILDREN, MAX_CHILDREN_HERE - len(found)))
     return found
-
-
-def _host_figures() -> HostData:
-    memory = psutil.virtual_memory()
-    return {
-        "cpu_count": os.cpu_count(),
-        "load_1m": round(os.getloadavg()[0], 2),
-        "memory_total_bytes": memory.total,
-        "memory_available_bytes": memory.available,
-    }

@@ -46,7 +46,7 @@ class ProcessReader:
 
     def _read_memory(self, process: Process, request: Request) -> ProcessReading:
         """From memory; where that is not possible, from py-spy, with the reason as a problem."""
-        known = self._known_process(process)
+        known = self.known_process(process)
         unreadable = known.interpreter.unreadable
         if unreadable:
             return self._through_pyspy(request, _not_read(unreadable, "unreadable"), unreadable)
@@ -60,7 +60,8 @@ class ProcessReader:
         self._require_alive(process)
         return reading
 
-    def _known_process(self, process: Process) -> KnownProcess:
+    def known_process(self, process: Process) -> KnownProcess:
+        """What is known of an identified process, which it keeps."""
         assert process.figures is not None
         known = self._known.get(process.pid)
         if known is None or known.birth != process.figures.birth:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from dstack.probes.node.figures.node_figures import NodeFigures
 from dstack.probes.node.process import Process
 from dstack.probes.node.procfs import proc
 from dstack.probes.node.procfs.children import is_cut_off
@@ -29,8 +30,9 @@ STATES = {
 class Serialiser:
     """Readings of one node as plain data, their stacks entered into one table."""
 
-    def __init__(self, table: StackTable) -> None:
+    def __init__(self, table: StackTable, figures: NodeFigures) -> None:
         self._table = table
+        self._figures = figures
 
     def process(self, process: Process) -> ProcessData:
         """A process with its threads, coroutines and children."""
@@ -61,6 +63,10 @@ class Serialiser:
             "world_size": reading.memberships.world_size,
             "labels": dict(reading.labels),
         }
+        if use := self._figures.cpu(process.pid, figures.birth):
+            data["cpu_percent"], data["cpu_over_s"] = use.percent, use.over_s
+        if (gpus := self._figures.gpus(process.pid)) is not None:
+            data["gpus"] = gpus
         if reading.graph_stages:
             data["graph_stages"] = list(reading.graph_stages)
         if process.parent_pid is not None:

@@ -69,6 +69,20 @@ class Options(_Options, total=False):
     reach: bool
 
 
+class RecordOptions(TypedDict):
+    """How to record for ``seconds``, which :class:`dstack.recording.RecordingOptions` describes.
+
+    ``is_last`` says that no further round follows, so that what still runs is ended.
+    """
+
+    rate_hz: float
+    seconds: float
+    idle: bool
+    gil: bool
+    native: bool
+    is_last: bool
+
+
 # The answer
 
 
@@ -237,6 +251,13 @@ class CoroutineData(_CoroutineData, total=False):
     request: RequestData
 
 
+class GpuUseData(TypedDict):
+    """A :class:`dstack.model.GpuUse`."""
+
+    index: int
+    memory_bytes: int | None
+
+
 class _ProcessData(TypedDict):
     pid: int
     started_at: float
@@ -267,6 +288,9 @@ class ProcessData(_ProcessData, total=False):
     world_size: int | None
     labels: dict[str, str]
     graph_stages: list[StageData]
+    cpu_percent: float
+    cpu_over_s: float
+    gpus: list[GpuUseData]
 
 
 class _FailureData(TypedDict):
@@ -284,6 +308,28 @@ class FailureData(_FailureData, total=False):
     elapsed_s: float
 
 
+class DiskData(TypedDict):
+    """A :class:`dstack.model.Disk`."""
+
+    use: str
+    path: str
+    total_bytes: int
+    free_bytes: int
+
+
+class _GpuData(TypedDict):
+    index: int
+
+
+class GpuData(_GpuData, total=False):
+    """A :class:`dstack.model.Gpu`."""
+
+    name: str
+    memory_total_bytes: int
+    memory_used_bytes: int
+    utilisation_percent: int
+
+
 class HostData(TypedDict, total=False):
     """Figures of the host, as :class:`dstack.model.Node` has them; the caller adds ``clock_ahead_s``."""
 
@@ -292,6 +338,9 @@ class HostData(TypedDict, total=False):
     memory_total_bytes: int
     memory_available_bytes: int
     clock_ahead_s: float | None
+    cpu_percent: float | None
+    disks: list[DiskData]
+    gpus: list[GpuData]
 
 
 class SetupData(TypedDict):
@@ -322,3 +371,39 @@ class Answer(_Answer, total=False):
     """
 
     setups: list[SetupData]
+
+
+class SampledThreadData(TypedDict):
+    """A thread of a worker; the fields are those of :class:`dstack.recording.RecordedThread`."""
+
+    worker_id: str
+    os_thread_id: int
+    thread_name: str
+
+
+class SampledProcessData(TypedDict):
+    """The coverage of one process, see :class:`dstack.recording.Coverage`, and its rank in a distributed run."""
+
+    wanted: int
+    taken: int
+    torn: int
+    cut: int
+    rank: int | None
+
+
+class RecordedRound(TypedDict):
+    """One round of a recording on one node. ``stacks`` are indices of ``frames``, leaf first.
+
+    ``counts`` are :class:`dstack.recording.Count`, ``processes`` are by worker id. ``cpu_s`` is the CPU time that the
+    round took, ``rate_hz`` the rate at which samples were taken.
+    """
+
+    frames: list[FrameData]
+    stacks: list[list[int]]
+    threads: list[SampledThreadData]
+    counts: list[tuple[int, int, int, bool]]
+    processes: dict[str, SampledProcessData]
+    failures: list[FailureData]
+    cpu_s: float
+    rate_hz: float
+    seconds: float

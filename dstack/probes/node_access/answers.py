@@ -22,6 +22,7 @@ class NodeFailure(Model, frozen=True):
 
 MALFORMED = NodeFailure("the reply of its probe is malformed", "malformed")
 
+_ROUND = msgspec.json.Decoder(wire.RecordedRound)
 _ANSWER = msgspec.json.Decoder(wire.Answer)
 
 
@@ -37,5 +38,21 @@ def validated(answer: object) -> wire.Answer:
     """Validates and copies the answer of a probe of this host. Raises :class:`MalformedAnswer`."""
     try:
         return msgspec.convert(answer, wire.Answer)
+    except (msgspec.ValidationError, RecursionError) as error:
+        raise MalformedAnswer from error
+
+
+def decoded_round(data: bytes | msgspec.Raw) -> wire.RecordedRound:
+    """Validates a round of a recording in JSON. Raises :class:`MalformedAnswer`."""
+    try:
+        return _ROUND.decode(data)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise MalformedAnswer from error
+
+
+def validated_round(answer: object) -> wire.RecordedRound:
+    """Validates and copies a round that a probe of this host has recorded. Raises :class:`MalformedAnswer`."""
+    try:
+        return msgspec.convert(answer, wire.RecordedRound)
     except (msgspec.ValidationError, RecursionError) as error:
         raise MalformedAnswer from error

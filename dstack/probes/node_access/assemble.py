@@ -13,6 +13,7 @@ from dstack.probes.node import wire
 from dstack.probes.node_access.answers import MalformedAnswer
 from dstack.snapshot_file import MAX_FRAMES
 
+HOST_FIELDS = frozenset(wire.HostData.__annotations__)
 _T = TypeVar("_T")
 
 
@@ -23,7 +24,7 @@ class Assembly:
         self._frames: dict[Frame, int] = {}
         self._stacks: dict[tuple[int, ...], int] = {}
         self.sources: dict[str, dict[int, str]] = {}
-        self._hosts: dict[str, wire.HostData] = {}
+        self._hosts: dict[str, Node] = {}
 
     @property
     def frames(self) -> tuple[Frame, ...]:
@@ -37,7 +38,8 @@ class Assembly:
 
     def with_host(self, node: Node) -> Node:
         """The node with the figures of its host, if its probe has answered."""
-        return msgspec.structs.replace(node, **self._hosts.get(node.node_id, {}))
+        host = self._hosts.get(node.node_id)
+        return msgspec.structs.replace(node, **{name: getattr(host, name) for name in HOST_FIELDS}) if host else node
 
     def add(
         self,
@@ -54,7 +56,7 @@ class Assembly:
         """
         shown = {id: process for id, process in answer["processes"].items() if among is None or id in among}
         try:
-            host = _checked_host({**answer["host"], "clock_ahead_s": clock_ahead_s})
+            host = _host({**answer["host"], "clock_ahead_s": clock_ahead_s})
             placed = _Placing(answer, self._frames, self._stacks, self.sources)
             processes = {worker_id: placed.process(process) for worker_id, process in shown.items()}
             _require_bounded(processes.values(), self.stacks)
@@ -122,10 +124,9 @@ def _item(items: Sequence[_T], index: int) -> _T:
     return items[index]
 
 
-def _checked_host(host: wire.HostData) -> wire.HostData:
-    """Validates the figures of a host. Raises ``ValidationError``."""
-    msgspec.convert({"node_id": "", "ip": "", **host}, Node)
-    return host
+def _host(host: wire.HostData) -> Node:
+    """A node with the figures of a host. Raises ``ValidationError``."""
+    return msgspec.convert({"node_id": "", "ip": "", **host}, Node)
 
 
 def _require_bounded(processes: Iterable[Process], stacks: Sequence[tuple[int, ...]]) -> None:

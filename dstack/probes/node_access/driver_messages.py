@@ -8,7 +8,7 @@ import msgspec
 
 from dstack.model import Model
 from dstack.probes.node import wire
-from dstack.probes.node_access.answers import MALFORMED, MalformedAnswer, NodeFailure, decoded
+from dstack.probes.node_access.answers import MALFORMED, MalformedAnswer, NodeFailure, decoded, decoded_round
 
 
 class Request(TypedDict):
@@ -34,5 +34,34 @@ class Reply(Model, frozen=True):
             return self.failure
         try:
             return decoded(self.answer)
+        except MalformedAnswer:
+            return MALFORMED
+
+
+class RecordRequest(TypedDict):
+    """Requests rounds of a recording of the ``targets``, by node id, from now until ``end``, a ``time.monotonic()``.
+
+    A further request replaces the one before: the next round of each node has its targets, and ends in its time.
+    """
+
+    targets: dict[str, list[wire.Target]]
+    options: wire.RecordOptions
+    end: float
+
+
+class RoundReply(Model, frozen=True):
+    """One round of one node, or why its recording has ended; no further reply of the node follows one ``is_last``."""
+
+    node_id: str
+    round: msgspec.Raw = msgspec.Raw()
+    failure: NodeFailure | None = None
+    is_last: bool = False
+
+    def result(self) -> wire.RecordedRound | NodeFailure:
+        """The validated round, or the failure."""
+        if self.failure is not None:
+            return self.failure
+        try:
+            return decoded_round(self.round)
         except MalformedAnswer:
             return MALFORMED

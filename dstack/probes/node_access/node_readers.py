@@ -115,7 +115,8 @@ class NodeReaders:
         local_workers = {node: by_node.pop(node) for node in here}
         remote = begin(lambda: self._read_remote(by_node, inventory, budget, extras))
         local = self._read_local(local_workers, budget, extras)
-        elsewhere = {node: its for node, its in local_workers.items() if _is_elsewhere(its, local.answers)}
+        failures = [failure for one in local.answers for failure in one.answer["failures"]]
+        elsewhere = {node: its for node, its in local_workers.items() if is_elsewhere(its, failures)}
         self._liveness.elsewhere.update(elsewhere)
         local.answers = [
             replace(one, nodes=[node for node in one.nodes if node not in elsewhere]) for one in local.answers
@@ -126,9 +127,8 @@ class NodeReaders:
 
     def _nodes_here(self, node_ids: Iterable[str], inventory: Inventory) -> list[str]:
         """The nodes whose processes are probably this host's."""
-        own = own_addresses()
-        at_own_address = {node.node_id for node in inventory.nodes if node.ip in own} - self._liveness.elsewhere
-        return [node_id for node_id in node_ids if node_id in at_own_address]
+        here = nodes_here(inventory) - self._liveness.elsewhere
+        return [node_id for node_id in node_ids if node_id in here]
 
     def _read_local(self, by_node: dict[str, list[Worker]], budget: Budget, extras: Extras) -> Readings:
         workers = [worker for node in by_node for worker in by_node[node]]
@@ -190,6 +190,12 @@ class NodeReaders:
         }
 
 
+def nodes_here(inventory: Inventory) -> set[str]:
+    """The nodes with an address of this host."""
+    own = own_addresses()
+    return {node.node_id for node in inventory.nodes if node.ip in own}
+
+
 def node_failure(node_id: str, why: NodeFailure, sample: int, elapsed_s: float = 0.0) -> Failure:
     """The failure of a node's probe."""
     return Failure(
@@ -203,9 +209,8 @@ def node_failure(node_id: str, why: NodeFailure, sample: int, elapsed_s: float =
     )
 
 
-def _is_elsewhere(workers: list[Worker], local: list[Reading]) -> bool:
+def is_elsewhere(workers: Iterable[Worker], failures: Iterable[wire.FailureData]) -> bool:
     """Whether no process of a node was found here, and one is in another PID namespace, as in a container."""
-    failures = (failure for one in local for failure in one.answer["failures"] if failure["stage"] == "process")
-    causes = {failure.get("worker_id"): failure["cause"] for failure in failures}
+    causes = {failure.get("worker_id"): failure["cause"] for failure in failures if failure["stage"] == "process"}
     missing = [causes.get(worker.worker_id) for worker in workers]
     return all(missing) and "namespace" in missing

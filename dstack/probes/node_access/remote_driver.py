@@ -22,13 +22,13 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 import dstack.probes.node
 from dstack.child import Messages, outlive_parent, send
+from dstack.document_file import to_json
 from dstack.probes.node import wire
 from dstack.probes.node.probe import NodeProbe
 from dstack.probes.node.pyspy.runner import find_pyspy
 from dstack.probes.node_access.answers import MALFORMED, NodeFailure
 from dstack.probes.node_access.driver_messages import Request
 from dstack.probes.ray_state.control_plane import PROBE_NAMESPACE
-from dstack.snapshot_file import to_json
 
 END_GRACE_S = 0.8
 """How long an orderly end may take after standard input has closed."""
@@ -43,13 +43,13 @@ class Probes:
 
     def __init__(self) -> None:
         ray.cloudpickle.register_pickle_by_value(dstack.probes.node)
-        self._actors: dict[str, Any] = {}
+        self.actors: dict[str, Any] = {}
         self._binary: Any = None
 
     def sample(self, request: Request, is_over: Callable[[], bool]) -> Iterator[tuple[str, object]]:
         """The answers as they arrive, then the failures of nodes without one by ``deadline``; ends if cancelled."""
         targets, deadline = request["targets"], request["deadline"]
-        pending = {self._begin(node_id): (node_id, True) for node_id in targets}
+        pending = {self.begin(node_id): (node_id, True) for node_id in targets}
         while pending and time.monotonic() < deadline:
             if is_over():
                 return
@@ -66,17 +66,17 @@ class Probes:
             reason = "the start of its probe timed out" if is_start else "its probe timed out"
             yield node_id, NodeFailure(reason, "timeout")
 
-    def _begin(self, node_id: str) -> Any:
+    def begin(self, node_id: str) -> Any:
         """Starts the node's probe and asks whether the node has a py-spy.
 
         It requires one byte of memory, so that the GCS sends the request through this host's raylet. Another raylet may
         be unreachable (seen on Ray 2.46).
         """
-        if node_id not in self._actors:
+        if node_id not in self.actors:
             place = NodeAffinitySchedulingStrategy(node_id, soft=False)
             actor = ray.remote(NodeProbe).options(num_cpus=0, memory=1, scheduling_strategy=place, max_restarts=0)
-            self._actors[node_id] = actor.remote(is_guest=True)
-        return self._actors[node_id].has_pyspy.remote()
+            self.actors[node_id] = actor.remote(is_guest=True)
+        return self.actors[node_id].has_pyspy.remote()
 
     def _continue(
         self, node_id: str, is_start: bool, ref: Any, targets: list[wire.Target], options: wire.Options
@@ -86,12 +86,16 @@ class Probes:
             value = ray.get(ref, timeout=max(0.1, options["deadline_s"]))
             if not is_start:
                 return True, value
-            if not value and (binary := self._pyspy_binary()):
-                self._actors[node_id].equip.remote(binary)
-            return False, self._actors[node_id].sample.remote(targets, options)
+            self.equip(node_id, has_pyspy=bool(value))
+            return False, self.actors[node_id].sample.remote(targets, options)
         except Exception as error:  # whatever a remote probe raises is that node's failure
-            self._actors.pop(node_id, None)
-            return True, NodeFailure(f"its probe failed: {_first_line(error)}")
+            self.actors.pop(node_id, None)
+            return True, NodeFailure(f"its probe failed: {first_line(error)}")
+
+    def equip(self, node_id: str, *, has_pyspy: bool) -> None:
+        """Send this host's py-spy to a node without one."""
+        if not has_pyspy and (binary := self._pyspy_binary()):
+            self.actors[node_id].equip.remote(binary)
 
     def _pyspy_binary(self) -> Any:
         path = find_pyspy()
@@ -106,15 +110,8 @@ def main(answers: IO[bytes], arguments: list[str]) -> None:
     Before it has joined the cluster it may hang in C++ and has no actors: then the kernel kills it with its parent.
     """
     requests: queue.Queue[Request | None] = queue.Queue()
-    threading.Thread(target=_read_requests, args=(requests,), name="dstack-requests", daemon=True).start()
-    try:
-        ray.init(address=arguments[0], namespace=PROBE_NAMESPACE, log_to_driver=False, logging_level="ERROR")
-    except Exception as error:  # every reason not to connect is one answer to the parent
-        reason = f"dstack could not join the cluster as a driver: {_first_line(error)}"
-        send(answers, "ended", to_json(NodeFailure(reason, "ended")))
+    if not joins(answers, arguments[0], requests):
         return
-    outlive_parent()
-    send(answers, "joined")
     probes = Probes()
     while (request := requests.get()) is not None:
         for node_id, result in probes.sample(request, is_over=lambda: not requests.empty()):
@@ -122,7 +119,24 @@ def main(answers: IO[bytes], arguments: list[str]) -> None:
     ray.shutdown()
 
 
-def _read_requests(requests: queue.Queue[Request | None]) -> None:
+def joins(answers: IO[bytes], address: str, requests: queue.Queue[Any]) -> bool:
+    """Whether this process could join the cluster; from then on the queue receives its requests, and None at the end.
+
+    Sends a message about it to the parent.
+    """
+    threading.Thread(target=_read_requests, args=(requests,), name="dstack-requests", daemon=True).start()
+    try:
+        ray.init(address=address, namespace=PROBE_NAMESPACE, log_to_driver=False, logging_level="ERROR")
+    except Exception as error:  # every reason not to connect is one answer to the parent
+        reason = f"dstack could not join the cluster as a driver: {first_line(error)}"
+        send(answers, "ended", to_json(NodeFailure(reason, "ended")))
+        return False
+    outlive_parent()
+    send(answers, "joined")
+    return True
+
+
+def _read_requests(requests: queue.Queue[Any]) -> None:
     """Forwards requests; at the end of standard input it ends the process, even if Ray is blocked."""
     for message in Messages(sys.stdin.buffer):
         requests.put(json.loads(message.payload))
@@ -142,6 +156,7 @@ def reply(number: int, node_id: str, result: object) -> bytes:
         return to_json({**of, "failure": MALFORMED})
 
 
-def _first_line(error: BaseException) -> str:
+def first_line(error: BaseException) -> str:
+    """The first line of an error's text, or its class."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     return (lines[0] if lines else type(error).__name__)[:300]

@@ -37,6 +37,9 @@ END_S = 1.0
 class RemoteProbes:
     """Probe actors on the other nodes of a cluster; starting is immediate, the first sample waits for the start."""
 
+    DRIVER = "dstack.probes.node_access.remote_driver"
+    """The module that the child runs."""
+
     def __init__(self, cluster: Cluster) -> None:
         self._results: queue.Queue[tuple[int, str, Result] | None] = queue.Queue()
         self._requests = 0
@@ -62,7 +65,7 @@ class RemoteProbes:
         number = self._requests
         last_word = max(time.monotonic(), deadline - LAST_WORD_S)
         request: Request = {"number": number, "targets": targets, "options": options, "deadline": last_word}
-        begin(lambda: self._ask(request))
+        begin(lambda: self._ask("sample", request))
         begin(lambda: self._give_up_unreachable(number, raylets))
         missing = set(targets)
         while missing and self._ended is None:
@@ -77,7 +80,7 @@ class RemoteProbes:
                 missing.discard(node_id)
                 yield node_id, result
         for node_id in sorted(missing):
-            yield node_id, self._why_silent()
+            yield node_id, self.why_silent()
 
     def close(self) -> None:
         """Ends the child, by a signal if it has not ended by itself within a second; Ray then ends its actors.
@@ -99,7 +102,8 @@ class RemoteProbes:
             self._process.kill()
             self._process.wait()
 
-    def _why_silent(self) -> NodeFailure:
+    def why_silent(self) -> NodeFailure:
+        """Why a node without a reply did not reply."""
         remedy = None if self._joined else RUN_ON_A_NODE
         if self._ended:
             return msgspec.structs.replace(self._ended, remedy=remedy)
@@ -108,16 +112,16 @@ class RemoteProbes:
             reason = "dstack's driver on the cluster timed out"
         return NodeFailure(reason, "timeout", remedy)
 
-    def _ask(self, request: Request) -> None:
+    def _ask(self, kind: str, request: object) -> None:
         with contextlib.suppress(OSError):
             assert self._process.stdin is not None
-            send(self._process.stdin, "sample", msgspec.json.encode(request))
+            send(self._process.stdin, kind, msgspec.json.encode(request))
 
     def _serve(self, cluster: Cluster, started: Future[subprocess.Popen[bytes]]) -> None:
         """Starts the child and receives its messages; it ends with this thread."""
         try:
             process = start_child(
-                "dstack.probes.node_access.remote_driver",
+                self.DRIVER,
                 cluster.address,
                 stdin=subprocess.PIPE,
                 environment=_environment(cluster),
@@ -136,9 +140,17 @@ class RemoteProbes:
                     case "ended":
                         self._ended = msgspec.json.decode(message.payload, type=NodeFailure)
                     case "reply":
-                        reply = msgspec.json.decode(message.payload, type=Reply)
-                        self._results.put((reply.number, reply.node_id, reply.result()))
+                        self._receive(message.payload)
         self._ended = self._ended or NodeFailure("dstack's driver on the cluster ended", "ended")
+        self._finish()
+
+    def _receive(self, payload: bytes) -> None:
+        """Take the reply of a node."""
+        reply = msgspec.json.decode(payload, type=Reply)
+        self._results.put((reply.number, reply.node_id, reply.result()))
+
+    def _finish(self) -> None:
+        """Note that no reply follows."""
         self._results.put(None)
 
     def _give_up_unreachable(self, number: int, raylets: Mapping[str, Address]) -> None:

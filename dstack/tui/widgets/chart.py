@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from rich.cells import cell_len, set_cell_size
 from rich.segment import Segment
@@ -19,7 +19,7 @@ from textual.strip import Strip
 from dstack.analysis.stacks.icicle import Cell, Icicle
 from dstack.visible import visible
 
-NOTHING = Icicle((), 0, True)
+NOTHING: Icicle[Any] = Icicle((), 0, True)
 EDGE = "▏"
 FOUND = "*"
 CUT = "…"
@@ -47,6 +47,9 @@ class Chart(ScrollView, can_focus=True):
         "chart--stdlib",
         "chart--group",
         "chart--folded",
+        "chart--more",
+        "chart--less",
+        "chart--same",
         "chart--selected",
         "chart--found",
     }
@@ -55,33 +58,43 @@ class Chart(ScrollView, can_focus=True):
     class Selected(Message):
         """Another cell is selected, or none is left."""
 
-        cell: Cell | None
+        cell: Cell[Any] | None
 
     @dataclass
     class Chosen(Message):
         """Enter was pressed on a cell, or the selected cell was clicked."""
 
-        cell: Cell
+        cell: Cell[Any]
 
     class ZoomedOut(Message):
         """The right button was clicked, which zooms out."""
 
     def __init__(self, *, id: str | None = None, empty: str = "Nothing to show.") -> None:
         super().__init__(id=id)
-        self._empty = empty
-        self._icicle = NOTHING
-        self._label: Callable[[Cell], str] = lambda cell: cell.label
-        self._found: set[Cell] = set()
-        self.cell: Cell | None = None
+        self.empty = empty
+        self._icicle: Icicle[Any] = NOTHING
+        self._label: Callable[[Cell[Any]], str] = lambda cell: cell.label
+        self._tone: Callable[[Cell[Any]], str] = _no_tone
+        self._found: set[Cell[Any]] = set()
+        self.cell: Cell[Any] | None = None
 
-    def show(self, icicle: Icicle, label: Callable[[Cell], str], found: set[Cell]) -> None:
-        """Draw another icicle; the selection moves to the same branch, else to its nearest ancestor."""
-        self._icicle, self._label, self._found = icicle, label, found
+    def show(
+        self,
+        icicle: Icicle[Any],
+        label: Callable[[Cell[Any]], str],
+        found: set[Cell[Any]],
+        tone: Callable[[Cell[Any]], str] | None = None,
+    ) -> None:
+        """Draw another icicle; the selection moves to the same branch, else to its nearest ancestor.
+
+        ``tone`` is ``more``, ``less`` or ``same`` for cells that are coloured by their change instead of their origin.
+        """
+        self._icicle, self._label, self._found, self._tone = icicle, label, found, tone or _no_tone
         self.virtual_size = Size(self.size.width, len(icicle.rows))
         self.select(self._corresponding(self.cell))
         self.refresh()
 
-    def _corresponding(self, cell: Cell | None) -> Cell | None:
+    def _corresponding(self, cell: Cell[Any] | None) -> Cell[Any] | None:
         """The cell of the same branch as a cell of another icicle, or of its deepest ancestor."""
         first = self._icicle.rows[0][0] if self._icicle.rows else None
         if cell is None or first is None:
@@ -95,7 +108,7 @@ class Chart(ScrollView, can_focus=True):
                     best = other
         return best
 
-    def select(self, cell: Cell | None) -> None:
+    def select(self, cell: Cell[Any] | None) -> None:
         """Select a cell of this icicle, and scroll to it."""
         is_other = cell != self.cell
         self.cell = cell
@@ -111,7 +124,7 @@ class Chart(ScrollView, can_focus=True):
         """One row of cells."""
         row, width = y + self.scroll_offset.y, self.size.width
         if row >= len(self._icicle.rows):
-            text = self._empty if not self._icicle.rows and y == 0 else ""
+            text = self.empty if not self._icicle.rows and y == 0 else ""
             return Strip([Segment(set_cell_size(text, width), self.rich_style + Style(dim=True))], width)
         segments: list[Segment] = []
         at = 0
@@ -122,15 +135,16 @@ class Chart(ScrollView, can_focus=True):
             at = cell.start + cell.width
         return Strip(segments).adjust_cell_length(width, self.rich_style)
 
-    def _segments(self, cell: Cell) -> list[Segment]:
+    def _segments(self, cell: Cell[Any]) -> list[Segment]:
         style = self._style_of(cell)
         mark = FOUND if cell in self._found else ""
         label = _fitted(mark + visible(self._label(cell)), cell.width - 1)
         return [Segment(EDGE, Style(color=self.rich_style.bgcolor, bgcolor=style.bgcolor)), Segment(label, style)]
 
-    def _style_of(self, cell: Cell) -> Style:
+    def _style_of(self, cell: Cell[Any]) -> Style:
         place = cell.place
-        name = "folded" if cell.is_folded else "group" if place is None or not place.is_frame else place.origin
+        kind = "folded" if cell.is_folded else "group" if place is None or not place.is_frame else place.origin
+        name = self._tone(cell) or kind
         style = self.get_component_rich_style(f"chart--{name}")
         if cell in self._found:
             style += self.get_component_rich_style("chart--found")
@@ -190,6 +204,10 @@ class Chart(ScrollView, can_focus=True):
             self.action_choose()
         else:
             self.select(cell)
+
+
+def _no_tone(_: object) -> str:
+    return ""
 
 
 def _fitted(text: str, width: int) -> str:

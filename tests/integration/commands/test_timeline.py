@@ -1,4 +1,4 @@
-"""``dstack timeline`` on real Ray: chains of known pipelines, the trace, and a node whose slot nobody can use."""
+"""``dstack timeline`` on real Ray: chains of known pipelines, the trace, and a node with an unused slot."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def observed() -> Iterator[Observed]:
 
 
 def test_links_are_right_and_nearly_complete(observed: Observed) -> None:
-    """A false link is worse than an unknown one. Measured: none of 1,400 was false, 98 of 100 were found."""
+    """A false link is worse than an unknown one. Measured: 1,656 of 1,680 links were found, none was false."""
     step_of = {task: (number, step) for number, item in enumerate(observed.items) for step, task in enumerate(item)}
     links = observed.timeline.linked.links.links
 
@@ -91,14 +91,14 @@ def test_the_step_that_limits_a_pipeline(observed: Observed) -> None:
     calls = pipelines[tuple(CALLS)]
     assert calls.limiting is not None
     assert (calls.limiting.name, calls.limiting.attempts, calls.limiting.at_once) == ("Model.step", ITEMS, 1)
-    assert len(calls.chains) >= 0.7 * ITEMS
+    assert len(calls.chains) + len(calls.parts) >= 0.7 * ITEMS
 
 
 def test_tracks_of_both_nodes(observed: Observed) -> None:
-    tracks = {track.title.partition(" ")[0] + track.title.split(" ")[1]: track for track in observed.timeline.tracks}
+    tracks = {track.title.split(" ")[1]: track for track in observed.timeline.tracks if track.actor_id}
 
-    assert tracks["actorReader"].node_id != tracks["actorModel"].node_id == tracks["actorWriter"].node_id
-    assert len(tracks["actorModel"].slices) == ITEMS + 1  # and its constructor
+    assert tracks["Reader"].node_id != tracks["Model"].node_id == tracks["Writer"].node_id
+    assert len(tracks["Model"].slices) == ITEMS + 1  # and its constructor
     assert {len(track.lanes) for track in observed.timeline.tracks if track.slices} == {1}
     assert [one.group for one in observed.timeline.tracks if one.title == "use_slot"] == ["not started"]
     assert any("waits in ray.get" in mark.text for mark in observed.timeline.marks)
@@ -145,7 +145,7 @@ def test_without_a_file_it_prints_the_summary(observed: Observed) -> None:
     done = dstack("timeline", str(observed.file))
 
     assert (done.returncode, done.stderr) == (0, "")
-    assert f"{ITEMS} chains through" in done.stdout
+    assert f"chains through {' → '.join(CALLS)}" in done.stdout
     assert "Model.step limits the throughput" in done.stdout
     job = observed.analysed.snapshot.jobs[0].job_id
     assert dstack("timeline", str(observed.file), "--job", job).stdout == done.stdout

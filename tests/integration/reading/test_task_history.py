@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from dstack.analysis.history.task_index import Attempt, HistoryIndex
+from dstack.analysis.history.task_time import TaskTime
 from dstack.analysis.views.analysed_snapshot import AnalysedSnapshot
 from dstack.snapshot_file import load
 from tests.clusters.dstack_command import dstack
@@ -93,6 +94,23 @@ def test_a_failed_task_has_its_error_and_a_task_without_a_place_no_start(history
     assert (failed.state, failed.task.error) == ("failed", "ValueError: no such batch")
     assert (pending.state, pending.sent_at, pending.started_at) == ("pending", None, None)
     assert pending.task.required_resources["nowhere"] == 1.0
+
+
+def test_task_time_is_the_call_tree_by_run_time(history: HistoryIndex) -> None:
+    time = TaskTime(history)
+    stacks = {tuple(step.name for step in one.frames): one.weight / 1e6 for one in time.stacks(by="job").stacks}
+    runs = {tuple(step.name for step in path[1:]): found for path, found in time.runs(by="job").items()}
+    (driver,) = {path[:1] for path in stacks if path[-1] == "Worker.hang"}
+
+    (outer,) = of(history, "outer")
+    load = next(one for one in history.called_by[outer.task.task_id] if one.started_at and one.ended_at)
+    assert load.started_at
+    assert load.ended_at
+    below = stacks[(*driver, "outer", "load")]
+    assert below == pytest.approx(load.ended_at - load.started_at, abs=1e-5)
+    assert below + stacks.get((*driver, "outer"), 0.0) >= runs[(*driver, "outer")].run_us / 1e6 - 1e-5
+    assert runs[(*driver, "Worker.hang")].running == 1
+    assert runs[(*driver, "fail")].failed == 1
 
 
 def test_live_objects_have_their_sizes(history: HistoryIndex) -> None:

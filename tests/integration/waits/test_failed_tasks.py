@@ -104,6 +104,24 @@ def test_a_driver_that_waits_outside_of_ray_has_the_failed_call_beside_it(
     assert named[0]["is_held"] is is_held
 
 
+def test_a_held_failure_that_nothing_waits_for_becomes_a_finding_and_changes_no_exit_code(
+    shared: SharedCluster,
+) -> None:
+    with shared.running(PROGRAMS / "drivers/rank_zero.py", ["held"]) as program:
+        found = wait_until(lambda: of_failures(shared.check()), deadline_s=REPORTED_S, what=lambda: "found")
+        where = ("--address", program.address, "--fail-on", "starved")
+        code = dstack("check", *where, environment=program.environment).returncode
+
+    assert [one["members"][0]["execution"] for one in found] == ["driver rank_zero.py"]
+    assert found[0]["summary"].startswith("Rank.execute raised MemoryError: no room for 9000 blocks, ")
+    assert code == 0
+
+
+def of_failures(document: Json) -> list[Json]:
+    """The findings of the kind ``failed``."""
+    return [one for one in document["findings"] if one["kind"] == "failed"]
+
+
 def beside(document: Json) -> list[Json]:
     """The failed calls beside all waits, in findings or not."""
     findings = [one for finding in document["findings"] for one in finding["failed_before"]]

@@ -47,5 +47,8 @@ def test_links_of_documents_lead_to_pages(pages: dict[str, str]) -> None:
 def test_the_page_of_the_schemas_has_every_type() -> None:
     made = schemas.pages()
 
-    assert all(f"{{ #{name} }}" in made["schema.md"] for name in ("Document", "DocumentFinding", "Snapshot", "Thread"))
-    assert {"schema/check-1.json", "schema/snapshot-1.json"} < made.keys()
+    assert all(
+        f"{{ #{name} }}" in made["schema.md"]
+        for name in ("Document", "DocumentFinding", "StacksDocument", "Snapshot", "Thread")
+    )
+    assert {"schema/check-1.json", "schema/stacks-1.json", "schema/snapshot-1.json"} < made.keys()

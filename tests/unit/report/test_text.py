@@ -422,7 +422,7 @@ class JsonBlocker(JsonMember):
 
 
 class JsonFinding(msgspec.Struct):
-    kind: Literal["deadlock", "orphaned", "infeasible", "starved", "blocked", "polling", "stalled"]
+    kind: Literal["deadlock", "orphaned", "infeasible", "starved", "blocked", "polling", "stalled", "failed"]
     confirmed: bool
     summary: str
     advice: str

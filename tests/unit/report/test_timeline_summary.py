@@ -9,7 +9,7 @@ from dstack.analysis.history.task_index import HistoryIndex
 from dstack.analysis.views.analysed_snapshot import AnalysedSnapshot
 from dstack.analysis.views.timeline import Timeline
 from dstack.model import Node
-from dstack.report.timeline_summary import duration_ms, print_timeline_summary, summary_lines
+from dstack.report.timeline_summary import print_timeline_summary, summary_lines
 from tests.unit.support.histories import HEAD, attempt, driver_attempt, index, pipeline
 
 RUNS = [[(item, item + 0.1), (item + 0.2, item + 1.05)] for item in range(1, 6)]
@@ -38,7 +38,7 @@ def test_counts_and_the_limiting_step() -> None:
     )
     assert second.startswith("5 chains through step_0 → step_1: step_1 limits the throughput: 1 at once is in use 8")
     text = text_of(history)
-    assert " ".join("step calls mean max mean wait max wait at once in use".split()) in " ".join(text.split())
+    assert "step calls mean max mean wait max wait at once in use" in " ".join(text.split())
     assert "step_1 5 850 ms 850 ms" in " ".join(text.split())
 
 
@@ -58,7 +58,3 @@ def test_an_empty_timeline() -> None:
     assert list(summary_lines(*shown(index()))) == [
         "0 attempts of tasks in 0.0 s, in 0 processes on 0 nodes: 0 finished, 0 failed, 0 running, 0 pending."
     ]
-
-
-def test_short_durations_are_milliseconds() -> None:
-    assert [duration_ms(seconds) for seconds in (0.0, 0.0274, 0.9996, 75.0)] == ["0 ms", "27 ms", "1.0 s", "1 min 15 s"]

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from msgspec.structs import replace
 
 from dstack.analysis.findings.diagrams.entries import Entries, Part, is_queued, parts_by_name
+from dstack.analysis.findings.diagrams.failed_call import failed_call
 from dstack.analysis.findings.diagrams.longest_path import longest_chain
 from dstack.analysis.findings.draft import Draft
 from dstack.analysis.findings.kinds.deadlock import not_at_barrier
@@ -47,12 +48,16 @@ class _Drawing:
         cycle = [key for key in draft.cycle if not self._reduced.is_helper(key)]
         following = dict(zip(cycle, (*cycle[1:], *cycle[:1]), strict=True)) if len(cycle) > 1 else {}
         parts = self._of_cycle() if draft.cycle else self._of_ranks() or self._of_chain()
+        if draft.failure is not None:
+            parts = self._of_ranks() or parts_by_name(narrator.vertices_of(draft.waits))
         self._entries = Entries(draft, narrator, parts, following)
         self._numbers = self._entries.numbers
 
     def rows(self) -> Iterator[Entry | Step]:
         """The entries, folded if there are many; then the calls that not all similar executions have entered."""
         yield from self._entries.rows()
+        if self._draft.failure is not None:
+            yield failed_call(self._draft.failure, number=len(self._numbers) + 1)
         yield from absent_steps(self._draft, self._narrator)
         calls = shared_calls(self._draft, self._narrator) if self._draft.final_blockers else []
         several = [call for call in calls if len(call.inside) > 1 or call.absent or call.idle]
@@ -129,7 +134,7 @@ class _Drawing:
 
     def remarks(self) -> Iterator[Step]:
         """Other members and final blockers, restarts and failures; at most a few."""
-        failures = map(step_of_failure, self._narrator.failed_before(self._draft))
+        failures = map(step_of_failure, self._narrator.unreported_failures(self._draft))
         remarks = [*self._others(), *failures]
         yield from remarks[:SHOWN_REMARKS]
         if len(remarks) > SHOWN_REMARKS:

@@ -117,7 +117,7 @@ def absent_steps(draft: Draft, narrator: Narrator) -> Iterator[Step]:
 
 
 def why_lost(narrator: Narrator, vertex: Vertex) -> str | None:
-    """``rank 1's execute_model raised RuntimeError: ..., and its result was never fetched``."""
+    """``rank 1's execute_model raised RuntimeError: ..., and its result may never have been fetched``."""
     absent = vertex.absent
     if absent is None:
         return None
@@ -132,7 +132,7 @@ def why_lost(narrator: Narrator, vertex: Vertex) -> str | None:
     if failed is None:
         return None
     verb = "raised" if failed.error_type == RAISED else "failed:"
-    fetched = ", and its result was never fetched" if failed.is_held else ""
+    fetched = ", and its result may never have been fetched" if failed.is_held else ""
     return f"rank {absent.rank}'s {failed.name} {verb} {(failed.error or failed.error_type)[:SHOWN_ERROR]}{fetched}"
 
 

@@ -1,7 +1,7 @@
 """Tasks that failed and actors that died, as possible causes of the waits that may depend on them.
 
-A failure is no finding of its own: healthy programs handle exceptions and release actors. It may be the cause of a
-wait: a call that raised, and whose result is never fetched, does not enter the collective that others wait in.
+Healthy programs handle exceptions and release actors, so a failure changes no verdict. It may be the cause of a wait: a
+call that raised, and whose result is never fetched, does not enter the collective that others wait in.
 """
 
 from __future__ import annotations
@@ -67,6 +67,11 @@ class Failures:
         jobs = self._reduced.jobs_of(waiters)
         return self._of([job for job in jobs if job_id in (None, job)], waiters, is_open=True)
 
+    def held(self) -> Iterator[FailedBefore]:
+        """The failed tasks of all jobs whose results are held, newest first."""
+        jobs = {task.job_id for task in self._index.snapshot.failed_tasks}
+        return (one for one in self._failed_calls(jobs, _Involved()) if one.is_held)
+
     def _of(self, jobs: Iterable[str], keys: Sequence[Key], *, is_open: bool) -> tuple[FailedBefore, ...]:
         jobs = set(jobs)
         if not any(task.job_id in jobs for task in self._index.snapshot.failed_tasks) and not self._dead(jobs):
@@ -75,7 +80,7 @@ class Failures:
         found = [*self._failed_calls(jobs, involved), *self._deaths(jobs, involved)]
         chosen = [one for one in found if one.is_related or one.is_held or is_open]
         chosen.sort(key=lambda one: (not one.is_related, not one.is_held, -(one.failed_at or 0.0), one.name))
-        return tuple(_folded(chosen))
+        return tuple(folded(chosen))[:SHOWN]
 
     def _involved(self, keys: Iterable[Key]) -> _Involved:
         """The processes, actors and tasks of these vertices, and of the targets of their waits."""
@@ -171,8 +176,7 @@ def headline(failures: Sequence[FailedBefore]) -> str:
     if not held:
         return ""
     first = held[0]
-    verb = "raised" if first.error_type == RAISED else "failed:"
-    return f"; {first.name} {verb} {first.error[:SHOWN_ERROR]}"
+    return f"; {first.name} {what_happened(first)}"
 
 
 def advice(failures: Sequence[FailedBefore]) -> str:
@@ -196,13 +200,29 @@ def _is_about(task: FailedTask, actor: Actor | None, involved: _Involved) -> boo
     )
 
 
-def _folded(found: Sequence[FailedBefore]) -> Iterator[FailedBefore]:
-    """The first of each group of equal failures, with their number; at most as many as are shown."""
+def folded(found: Iterable[FailedBefore]) -> Iterator[FailedBefore]:
+    """The first of each group of similar failures, with their number."""
     groups: dict[tuple[object, ...], list[FailedBefore]] = defaultdict(list)
     for one in found:
-        groups[one.error, (one.name, one.file, one.line) if not one.is_death else None].append(one)
-    for group in list(groups.values())[:SHOWN]:
-        yield replace(group[0], count=len(group))
+        groups[identity(one)].append(one)
+    return (replace(group[0], count=len(group)) for group in groups.values())
+
+
+def identity(failed: FailedBefore) -> tuple[object, ...]:
+    """A value that is equal for similar failures."""
+    return (failed.error, *((failed.name, failed.file, failed.line) if not failed.is_death else ()))
+
+
+def in_words(failed: FailedBefore) -> str:
+    """``Worker.run raised ValueError: 3, 40 s ago``, without its process."""
+    ago = f", {words.duration(failed.ago_s)} ago" if failed.ago_s is not None else ""
+    return f"{failed.name} {what_happened(failed)}{ago}"
+
+
+def what_happened(failed: FailedBefore) -> str:
+    """``raised ValueError: 3`` or ``failed: WORKER_DIED``, with a short error."""
+    verb = "raised" if failed.error_type == RAISED else "failed:"
+    return f"{verb} {(failed.error or failed.error_type)[:SHOWN_ERROR]}"
 
 
 def _sentence(failed: FailedBefore) -> str:

@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from dstack.analysis.evidence.wait_durations import of_any
 from dstack.analysis.findings.draft import Draft
 from dstack.analysis.findings.reduced_graph import ReducedGraph
-from dstack.analysis.findings.wording.failures import Failures
+from dstack.analysis.findings.wording.failures import Failures, identity
 from dstack.analysis.naming import names, sentences
 from dstack.analysis.naming.vertex_details import VertexDetails, details_of
 from dstack.analysis.solve.requirements import targets_of
@@ -26,14 +26,18 @@ MAX_COMPARED = 1000
 
 
 class Narrator:
-    """Puts the vertices of one reduced graph into words; caches them, since findings share vertices."""
+    """Puts the vertices of one reduced graph into words; caches them, since findings share vertices.
 
-    def __init__(self, reduced: ReducedGraph) -> None:
+    ``reported`` are the failures that are findings of their own.
+    """
+
+    def __init__(self, reduced: ReducedGraph, reported: Iterable[FailedBefore] = ()) -> None:
         self.reduced = reduced
         self.index = reduced.index
         self.vertices = reduced.vertices
         self.rank_sets = RankSets(self.index)
         self._failures = Failures(reduced)
+        self._reported = {identity(failed) for failed in reported}
         self._sentences: dict[Key, Step] = {}
         self._names: dict[Key, str] = {}
         self._cache: dict[object, object] = {}
@@ -45,8 +49,14 @@ class Narrator:
         return cast(T, self._cache[key])
 
     def failed_before(self, draft: Draft) -> tuple[FailedBefore, ...]:
-        """The failures that the waits of a draft may depend on."""
+        """The failures that the waits of a draft may depend on, or its subject."""
+        if draft.failure is not None:
+            return (draft.failure,)
         return self.once((Failures.beside, draft), lambda: self._failures.beside(draft))
+
+    def unreported_failures(self, draft: Draft) -> list[FailedBefore]:
+        """The same without those that are findings of their own."""
+        return [failed for failed in self.failed_before(draft) if identity(failed) not in self._reported]
 
     def vertices_of(self, keys: Iterable[Key]) -> list[Vertex]:
         """The vertices of these keys."""

@@ -123,6 +123,12 @@ class Chain:
     steps: list[Step] = field(default_factory=list)
 
 
+def frame_head(layout: Layout) -> Record:
+    """The fields of a frame that make a :data:`Step`, and the address of its caller."""
+    kind = "i" if layout.version == (3, 10) else "Q"
+    return Record((layout.frame_code, "Q"), (layout.frame_instruction, kind), (layout.frame_previous, "Q"))
+
+
 class Frames:
     """The threads of one process, and the frames of these and of coroutines. Methods raise :class:`Unreadable`.
 
@@ -135,8 +141,7 @@ class Frames:
         self._layout = layout
         self._runtime = runtime
         self.codes = CodeObjects(objects, layout, known)
-        kind = "i" if layout.version == (3, 10) else "Q"
-        self._head = Record((layout.frame_code, "Q"), (layout.frame_instruction, kind), (layout.frame_previous, "Q"))
+        self._head = frame_head(layout)
         self._places: dict[tuple[int, int], tuple[Code, int, Position] | None] = {}
         self._without_code: set[int] = set()
         self._is_tagged = layout.version >= (3, 14)

@@ -32,6 +32,14 @@ class Unreadable(Exception):
     """Memory is not mapped, not permitted, or not the expected object."""
 
 
+class NotMapped(Unreadable):
+    """A page is not mapped; ``page`` is its address."""
+
+    def __init__(self, page: int) -> None:
+        super().__init__(f"page at {page:#x}: it is not mapped")
+        self.page = page
+
+
 class ProcessMemory:
     """Reads of one process's memory, each bounded.
 
@@ -99,16 +107,24 @@ class ProcessMemory:
             for page in list(self.pages)[count:]:
                 del self.pages[page]
 
+    def copies(self, pages: Sequence[int], count: int) -> list[dict[int, bytes]]:
+        """These pages, which are in order, ``count`` times one after another, in one system call.
+
+        Raises :class:`NotMapped` if one of them cannot be read. Pages that are kept are not used. At most
+        :data:`MAX_SPANS` in all.
+        """
+        data = self._read_spans(_spans(pages) * count)
+        size = len(pages) * PAGE
+        if len(data) < size * count:
+            raise NotMapped(pages[len(data) // PAGE % len(pages)])
+        return [
+            {page: data[at + PAGE * index : at + PAGE * (index + 1)] for index, page in enumerate(pages)}
+            for at in range(0, size * count, size)
+        ]
+
     def _fetch(self, pages: Sequence[int]) -> int:
         """Read pages, which are in order; returns their number up to the first that cannot be read."""
-        spans: list[list[int]] = []
-        end = -1
-        for page in pages:
-            if page == end:
-                spans[-1][1] += PAGE
-            else:
-                spans.append([page, PAGE])
-            end = page + PAGE
+        spans = _spans(pages)
         done = 0
         for at in range(0, len(spans), MAX_SPANS):
             batch = spans[at : at + MAX_SPANS]
@@ -228,6 +244,19 @@ class ProcessMemory:
             start = address + len(text)
             text += self.read(start, min(MAX_TEXT, PAGE - start % PAGE))  # the next page may not be there
         return text.split(b"\0", 1)[0].decode("ascii", "replace")
+
+
+def _spans(pages: Iterable[int]) -> list[list[int]]:
+    """The beginnings and sizes of stretches of pages, which are in order."""
+    spans: list[list[int]] = []
+    end = -1
+    for page in pages:
+        if page == end:
+            spans[-1][1] += PAGE
+        else:
+            spans.append([page, PAGE])
+        end = page + PAGE
+    return spans
 
 
 @contextlib.contextmanager

@@ -88,7 +88,7 @@ class PythonProcess:
     @cached_property
     def threads(self) -> list[MemoryThread]:
         """Its Python threads, with their frames."""
-        names = self._names()
+        names = self.names()
         return [
             PythonThread(
                 thread_id, os_thread_id(self.memory, thread_id, self._os_thread_ids), names.get(thread_id, ""), frames
@@ -118,7 +118,7 @@ class PythonProcess:
             raise Unreadable("not all of its frames could be read")
         return replace(thread, frames=frames), chains[thread.thread_id].steps
 
-    def _names(self) -> Mapping[int, str]:
+    def names(self) -> Mapping[int, str]:
         """The names of ``threading``'s threads by thread id; none where they cannot be read."""
         names: dict[int, str] = {}
         with contextlib.suppress(Unreadable):

@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import os
 import re
+import time
 from collections.abc import Collection
 from dataclasses import dataclass
 
@@ -18,6 +19,12 @@ MAX_NAME = 15
 """How many characters of a program's name the kernel keeps."""
 MAX_ARGUMENTS = 1 << 12
 """How many characters of a command line are read."""
+MAX_OPTIONS = 1 << 16
+"""How many characters of a raylet's command line are read: it contains those of the processes that it starts."""
+SCHEDULER_CLOCK = 2
+"""In the number of a clock: the CPU time of a process as the scheduler counts it."""
+FIRST_PID_NAMESPACE = 0xEFFFFFFC
+"""The inode of the host's own PID namespace, which is fixed in the kernel."""
 
 CHUNK = 1 << 16
 
@@ -80,13 +87,14 @@ class Birth:
 
 @dataclass(frozen=True)
 class Figures:
-    """Figures of a process: seconds of CPU time, bytes of resident memory, number of threads, state letter."""
+    """Figures of a process: seconds of CPU time, bytes of resident memory, number of threads, state letter, parent."""
 
     birth: Birth
     cpu_s: float
     rss_bytes: int
     num_threads: int
     state: str
+    parent_pid: int
 
     @property
     def started_at(self) -> float:
@@ -106,7 +114,24 @@ def figures(pid: int) -> Figures | None:
         rss_bytes=int(words[21]) * os.sysconf("SC_PAGE_SIZE"),
         num_threads=int(words[17]),
         state=words[0],
+        parent_pid=int(words[1]),
     )
+
+
+def cpu_clock(pid: int) -> float | None:
+    """Seconds of CPU time of a process, to the nanosecond: the clock of ``clock_getcpuclockid(3)``."""
+    with contextlib.suppress(OSError):
+        return time.clock_gettime(~pid << 3 | SCHEDULER_CLOCK)
+    return None
+
+
+def cpu_ticks() -> tuple[int, int] | None:
+    """The ticks of all CPUs of this host: in use, and all of them."""
+    words = next((line.split()[1:9] for line in _lines("/proc/stat") if line.startswith("cpu ")), [])
+    if len(words) < 5 or not all(map(str.isdecimal, words)):
+        return None
+    ticks = list(map(int, words))
+    return sum(ticks) - ticks[3] - ticks[4], sum(ticks)
 
 
 def _booted_at() -> float:
@@ -165,6 +190,18 @@ def command(pid: int, count: int) -> list[str]:
     """The first words of a process's command line, or of what the process has set instead; none of an ended one."""
     words = _read(f"/proc/{pid}/cmdline")[:MAX_ARGUMENTS].rstrip("\0").split("\0")[:count]
     return words if any(words) else []
+
+
+def raylet_options(pid: int) -> list[str]:
+    """The options of a raylet; those within an option that is itself a command line are no words of it."""
+    return _read(f"/proc/{pid}/cmdline")[:MAX_OPTIONS].split("\0")[1:]
+
+
+def is_in_first_pid_namespace() -> bool:
+    """Whether this process has the pids of the host, and is not in a container with pids of its own."""
+    with contextlib.suppress(OSError):
+        return os.stat("/proc/self/ns/pid").st_ino == FIRST_PID_NAMESPACE
+    return False
 
 
 def title(pid: int) -> str:

@@ -19,11 +19,15 @@ ENDS = 2_000
 
 
 class StackTable:
-    """Distinct frames and stacks of one node, and the source lines around user frames."""
+    """Distinct frames and stacks of one node, and the source lines around user frames.
 
-    def __init__(self, origins: Origins, loops: Loops | None = None) -> None:
+    Without ``reads_source`` it reads no source file, so it has neither source lines nor loops.
+    """
+
+    def __init__(self, origins: Origins, loops: Loops | None = None, *, reads_source: bool = True) -> None:
         self._origins = origins
         self._loops = loops or Loops()
+        self._reads_source = reads_source
         self._positions: dict[tuple[Position, str], int] = {}
         self._frames: dict[tuple[str, str, int], int] = {}
         self._stacks: dict[tuple[int, ...], int] = {}
@@ -34,7 +38,10 @@ class StackTable:
 
     def add(self, frames: Sequence[Frame], cwd: str) -> int:
         """The index of the stack of these frames, leaf first. Of a very deep one, both ends are kept."""
-        positions = [frame.position for frame in frames]
+        return self.add_positions([frame.position for frame in frames], cwd)
+
+    def add_positions(self, positions: list[Position], cwd: str) -> int:
+        """As :meth:`add`."""
         if (left_out := len(positions) - 2 * ENDS) > 0:
             positions[ENDS:-ENDS] = [Position("", "", f"({left_out} frames left out)", 0)]
         indices = [self._frame(position, cwd) for position in positions]
@@ -56,6 +63,8 @@ class StackTable:
             self._frames[key] = len(self.frames)
             frame: FrameData = {"function": function, "file": file, "line": line, "origin": origin}
             self.frames.append(frame)
+            if not self._reads_source:
+                return self._frames[key]
             if origin == "user":
                 self._keep_source(file, line, cwd)
             path = os.path.join(cwd, file)

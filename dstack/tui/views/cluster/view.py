@@ -2,52 +2,175 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
+from functools import partial
 from typing import ClassVar
 
 from rich.text import Text
-from textual.app import ComposeResult
+from textual import events
+from textual.app import ComposeResult, SystemCommand
 from textual.binding import Binding, BindingType
+from textual.widgets import Static
 
 from dstack.analysis.views.analysed_snapshot import AnalysedSnapshot
 from dstack.analysis.views.inventory import Inventory, PendingItem
+from dstack.analysis.views.worker_groups import BY_NODE, Column, Order, WorkerGrouping, WorkerGroups
 from dstack.tui.views.base import OutlineView, SourceLocation
-from dstack.tui.views.cluster.lines import ClusterDetails, ClusterLines
+from dstack.tui.views.cluster.columns import WORDS, Columns, mark_of
+from dstack.tui.views.cluster.details import ClusterDetails
+from dstack.tui.views.cluster.lines import ClusterLines
 from dstack.tui.widgets.detail import Detail
 from dstack.tui.widgets.outline import Outline
+from dstack.tui.widgets.outline_tree import INDENT
 from dstack.vertex_keys import Key
+from dstack.visible import visible
+
+SCROLLBAR = 2
+"""The columns of an outline's scrollbar, which are always reserved."""
 
 
 class ClusterView(OutlineView):
-    """The cluster by node: host load and memory, resources used and free, placement groups, workers and actors.
+    """The cluster: hosts with disks and GPUs, resources, placement groups, and all workers with what they use.
 
     Each worker shows what it does now: it runs, waits, is idle, or was not read; a stuck worker can never proceed.
-    Below the nodes are pending tasks, actors and placement groups, with what they lack. Enter unfolds a line, or goes
-    to Waits.
+    Workers are grouped by node, class, placement group or label (b), and sorted by any column (< and >); sorted by a
+    figure, each worker has its own line. In the columns, - is unknown, ~ an average since the start of the process,
+    and ≥ a sum of which some parts are unknown. Below are pending tasks, actors and placement groups, with what they
+    lack. Enter unfolds a line, or goes to Waits.
     """
 
-    CSS = "ClusterView Outline { scrollbar-size-horizontal: 0; }"
+    CSS = """
+    ClusterView Outline { scrollbar-size-horizontal: 0; }
+    ClusterView #columns { height: 1; padding: 0 1 0 0; text-wrap: nowrap; }
+    """
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("x", "stack", "Stack", id="own.stack", tooltip="Go to the stack of what runs there"),
         Binding("w", "waits", "Waits", id="own.waits", tooltip="Go to its entry in the Waits view"),
+        Binding(
+            "b", "group", "Group", id="own.group", tooltip="Group by node, class, placement group, label, or not at all"
+        ),
+        Binding(
+            "greater_than_sign",
+            "sort(1)",
+            "Sort",
+            key_display=">",
+            id="own.sort",
+            tooltip="Sort by the next column",
+        ),
+        Binding(
+            "less_than_sign",
+            "sort(-1)",
+            "Sort back",
+            key_display="<",
+            show=False,
+            id="own.sort-back",
+            tooltip="Sort by the previous column",
+        ),
+        Binding("v", "reverse", "Reverse", id="own.reverse", tooltip="Reverse the order"),
     ]
 
     def __init__(self) -> None:
         super().__init__()
+        self.grouping = BY_NODE
+        self.order = Order()
+        self._groups: WorkerGroups | None = None
+        self._columns = Columns()
         self._lines: ClusterLines | None = None
         self._texts: ClusterDetails | None = None
 
     def compose_body(self) -> ComposeResult:
-        """The outline, and the details of the line under the cursor."""
+        """The titles of the columns, the outline, and the details of the line under the cursor."""
+        yield Static(id="columns")
         yield Outline(empty="No nodes in this snapshot.")
         yield Detail()
 
     def show(self, analysed: AnalysedSnapshot) -> None:
-        """Show the cluster; cursor and folds stay."""
+        """Show the cluster; cursor, folds, groups and order stay."""
         inventory = Inventory(analysed.merged_index, analysed.diagnosis)
-        self._lines, self._texts = ClusterLines(analysed, inventory), ClusterDetails(analysed.merged_index, inventory)
-        self._outline.show(self._lines.roots())
+        self._texts = ClusterDetails(analysed.merged_index, inventory)
+        self._groups = WorkerGroups(analysed.merged_index, inventory)
+        if self.grouping not in self._groups.groupings():
+            self.grouping = BY_NODE
+        self._draw()
         self._show_details()
+
+    def on_resize(self, event: events.Resize) -> None:
+        """Show the columns that fit."""
+        self._draw_if_columns_change()
+
+    def _draw(self) -> None:
+        """Make the lines again, with the groups, the order and the columns."""
+        if self._groups is None or self._texts is None or self.analysed is None:
+            return
+        self._columns = self._columns_that_fit()
+        self._lines = ClusterLines(
+            self.analysed, self._texts.inventory, self._groups, self.grouping, self.order, self._columns
+        )
+        self._outline.show(self._lines.roots())
+        self._show_header()
+
+    def _draw_if_columns_change(self) -> None:
+        if self._columns != self._columns_that_fit():
+            self._draw()
+        self._show_header()
+
+    def _columns_that_fit(self) -> Columns:
+        known = self._groups.known_figures if self._groups else ()
+        return Columns.that_fit(known, self.size.width - SCROLLBAR, self.order)
+
+    def _show_header(self) -> None:
+        self.query_one("#columns", Static).update(self._header(self.size.width - SCROLLBAR))
+
+    def _header(self, width: int) -> Text:
+        """The groups and the order in words, and the titles of the columns."""
+        left = f" {self.grouping.words}, sorted by {WORDS[self.order.column]} {mark_of(self.order)}"
+        return self._columns.header(visible(left), max(1, width), self.order)
+
+    # Groups and order
+
+    def action_group(self) -> None:
+        """Select the next grouping."""
+        if self._groups is not None:
+            groupings = self._groups.groupings()
+            self._arrange(groupings[(groupings.index(self.grouping) + 1) % len(groupings)], self.order)
+
+    def action_sort(self, by: int) -> None:
+        """Sort by the next or previous column that this snapshot has."""
+        columns = self._sortable
+        at = columns.index(self.order.column) if self.order.column in columns else 0
+        self._sort_by(columns[(at + by) % len(columns)])
+
+    def action_reverse(self) -> None:
+        """Reverse the order."""
+        self._arrange(self.grouping, replace(self.order, is_reversed=not self.order.is_reversed))
+
+    def choices(self) -> Iterator[SystemCommand]:
+        """One for each grouping and column."""
+        for grouping in self._groups.groupings() if self._groups else ():
+            title = "Do not group" if grouping.kind == "all" else f"Group {grouping.words}"
+            yield SystemCommand(visible(title), "Group the workers", partial(self._group_by, grouping))
+        for column in self._sortable:
+            yield SystemCommand(f"Sort by {WORDS[column]}", "Sort the workers", partial(self._sort_by, column))
+
+    @property
+    def _sortable(self) -> tuple[Column, ...]:
+        return ("activity", "name", *(self._groups.known_figures if self._groups else ()))
+
+    def _group_by(self, grouping: WorkerGrouping) -> None:
+        self._arrange(grouping, self.order)
+
+    def _sort_by(self, column: Column) -> None:
+        self._arrange(self.grouping, Order(column))
+
+    def _arrange(self, grouping: WorkerGrouping, order: Order) -> None:
+        """Show other groups or another order, from the top."""
+        self.grouping, self.order = grouping, order
+        self._draw()
+        self._outline.action_first()
+        self._show_details()
+
+    # Lines
 
     def on_outline_chosen(self, event: Outline.Chosen) -> None:
         """Fold or unfold the line; go to the waits of a line without children."""
@@ -73,6 +196,11 @@ class ClusterView(OutlineView):
         """Go to its entry in the Waits view."""
         if self._vertex is not None:
             self.host.go_to("waits", self._vertex)
+
+    def to_export(self) -> str | None:
+        """The titles of the columns, and all unfolded lines."""
+        titles = self._header(self.size.width - SCROLLBAR - INDENT)  # the marks of folds are not exported
+        return f"{titles.plain}\n{self._outline.as_text()}"
 
     def to_copy(self) -> str | None:
         """The details of the line."""

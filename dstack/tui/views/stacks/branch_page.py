@@ -13,6 +13,7 @@ from dstack.analysis.stacks.outliers import Outlier
 from dstack.analysis.stacks.stack_tree import StackBranch
 from dstack.analysis.views.thread_pages import Stacks
 from dstack.report.safe_text import SafeText
+from dstack.report.stack_words import outliers_in_words
 from dstack.tui.views.stacks.line_parts import (
     FEW,
     About,
@@ -26,9 +27,6 @@ from dstack.tui.views.stacks.line_parts import (
 from dstack.tui.views.stacks.merged_tree import MergedTree
 from dstack.tui.widgets.outline_tree import Line
 from dstack.words import plural
-
-SHOWN_PARTS = 3
-"""Maximum number of groups of outliers that one line names."""
 
 
 def branch_page(tree: MergedTree, branch: StackBranch) -> list[Line]:
@@ -69,16 +67,8 @@ def _executions(stacks: Stacks, branch: StackBranch) -> Iterator[Line]:
 def _outliers(stacks: Stacks, outliers: Sequence[Outlier]) -> list[Line]:
     if not outliers:
         return []
-    title, is_open = _outliers_in_words(outliers), len(outliers) <= FEW
+    title, is_open = outliers_in_words(outliers), len(outliers) <= FEW
     return list_lines("outliers", title, outliers, partial(_outlier, stacks), "bold yellow", is_open=is_open)
-
-
-def _outliers_in_words(outliers: Sequence[Outlier]) -> str:
-    """``1 outlier``, and how it differs from similar executions if ranks name it."""
-    named = list(dict.fromkeys(outlier.words for outlier in outliers if outlier.rank_set))
-    more = f"; {len(named) - SHOWN_PARTS:,} more" if len(named) > SHOWN_PARTS else ""
-    differences = f": {'; '.join(named[:SHOWN_PARTS])}{more}" if named else ""
-    return f"{plural(len(outliers), 'outlier')}{differences}"
 
 
 def _absent(stacks: Stacks, peers: Sequence[BranchPeers]) -> Iterator[Line]:

@@ -7,14 +7,35 @@ from dataclasses import dataclass
 from textwrap import dedent
 from typing import TypeVar
 
-from dstack.analysis.stacks.activity import Activity
 from dstack.analysis.stacks.app_threads import PathStep
-from dstack.model import Origin
-from dstack.report.paths import short_path
 from dstack.report.safe_text import SafeText
+from dstack.report.stack_words import (
+    ACTIVITY_STYLES,
+    ORIGINS,
+    WORDS,
+    activities_in_words,
+    activity_word,
+    frame_location,
+    short,
+)
 from dstack.tui.widgets.outline_tree import Line
 from dstack.vertex_keys import Key
 
+__all__ = [
+    "ACTIVITY_STYLES",
+    "ORIGINS",
+    "WORDS",
+    "About",
+    "activities_in_words",
+    "activity_word",
+    "frame_location",
+    "list_lines",
+    "mark_of",
+    "ranks_part",
+    "sentence_lines",
+    "short",
+    "source_lines",
+]
 T = TypeVar("T")
 CONTEXT_LINES = 3
 """Number of source lines shown before and after a frame's line."""
@@ -22,16 +43,6 @@ FEW = 5
 """Lists on a page that are not longer are unfolded at first."""
 SHOWN = 1_000
 """Maximum number of shown items of a list; the others are counted."""
-ACTIVITY_STYLES: Mapping[Activity, str] = {"waiting": "yellow", "running": "green", "off CPU": "dim"}
-"""The words say the same as the colours."""
-WORDS: Mapping[Activity, tuple[str, str]] = {
-    "waiting": ("waits", "waiting"),
-    "running": ("runs", "running"),
-    "off CPU": ("off CPU", "off CPU"),
-}
-"""The word at the begin of a line, and the word after a number."""
-ORIGINS: Mapping[Origin, str] = {"user": "your", "library": "library", "ray": "Ray", "stdlib": "Python"}
-"""Before a noun: ``your code``, ``3 Ray frames``."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,26 +102,6 @@ def mark_of(workers: Sequence[str], marked: set[str]) -> str:
     return "◆ " if workers and count == len(workers) else "◇ " if count else ""
 
 
-def short(function: str) -> str:
-    """A function's name without the functions that enclose its definition."""
-    return function.rpartition("<locals>.")[2]
-
-
 def ranks_part(words: str) -> str:
     """The words for ranks, separated from the text before them."""
     return f"  {words}" if words else ""
-
-
-def activity_word(activity: Activity) -> SafeText:
-    """``waits``, ``runs`` or ``off CPU``, for the begin of a line."""
-    return SafeText().append(f"{WORDS[activity][0]}  ", ACTIVITY_STYLES[activity])
-
-
-def frame_location(frame: PathStep) -> str:
-    """``train.py:12``."""
-    return f"{short_path(frame.file)}:{frame.line}"
-
-
-def activities_in_words(counts: Mapping[Activity, int]) -> str:
-    """``10 waiting, 1 running``."""
-    return ", ".join(f"{count:,} {word}" for activity, (_, word) in WORDS.items() if (count := counts.get(activity, 0)))

@@ -21,7 +21,7 @@ from dstack.tui.widgets.gantt import Selection
 from dstack.tui.widgets.gantt_drawing import FAILED_GLYPH, LETTERS, MARK_GLYPH, RUNNING_GLYPH, WAIT_GLYPHS
 from dstack.tui.widgets.time_axis import clock
 from dstack.vertex_keys import Key
-from dstack.words import capitalised, duration, plural, shortly
+from dstack.words import capitalised, duration, plural, short_duration, shortly
 
 WAITS: dict[Phase, str] = {
     "arguments": "arguments",
@@ -36,15 +36,6 @@ NAMES_OF_KINDS = {FINISHED: "finished", RUNNING: "running", FAILED: "failed"} | 
 }
 SHOWN_FUNCTIONS = 4
 SHOWN_MARKS = 3
-
-
-def span(seconds: float) -> str:
-    """``12 µs``, ``4.2 ms``, ``0.31 s``, ``12 s``, ``3 min 20 s``."""
-    if seconds < 0.000_999_5:
-        return f"{seconds * 1e6:.0f} µs"
-    if seconds < 0.099_95:
-        return f"{seconds * 1e3:.1f} ms"
-    return f"{seconds:.2f} s" if seconds < 0.995 else duration(seconds)
 
 
 def short_name(name: str) -> str:
@@ -78,7 +69,7 @@ class TimelineTexts:
         history = timeline.history.history
         count = sum(attempt.task.kind != "DRIVER_TASK" for attempt in timeline.attempts)
         text = SafeText().append(plural(count, "attempt"), "bold")
-        text.append(f" in {span(timeline.ended_at - timeline.began_at)}")
+        text.append(f" in {duration(timeline.ended_at - timeline.began_at)}")
         if history.left_out:
             text.append(f"  {history.left_out:,} older ones left out", "yellow")
         if history.dropped:
@@ -156,7 +147,7 @@ class TimelineTexts:
         if attempt.started_at is None:
             return ""
         end = attempt.ended_at if attempt.ended_at is not None else self.timeline.history.asked_at
-        return f" {'after' if attempt.ended_at is not None else 'for'} {span(max(0.0, end - attempt.started_at))}"
+        return f" {'after' if attempt.ended_at is not None else 'for'} {short_duration(max(0.0, end - attempt.started_at))}"
 
     def _times(self, attempt: Attempt) -> Text:
         """When it was submitted, what it waited for, and when it began to run."""
@@ -197,7 +188,7 @@ class TimelineTexts:
         return f"+{at - self.timeline.began_at:.3f} s ({clock(at, digits=3)})"
 
     def _interval(self, began_at: float, ended_at: float) -> str:
-        return f"{self._time(began_at)}, {span(ended_at - began_at)} a cell"
+        return f"{self._time(began_at)}, {short_duration(ended_at - began_at)} a cell"
 
     def location(self, vertex: Key) -> tuple[str, int] | None:
         """The line of code of an execution."""
@@ -229,7 +220,7 @@ def bars_of(row: TimelineRow) -> Bars | None:
 
 def _wait(one: Slice) -> str:
     still = " so far" if one.is_open else ""
-    return f"{WAITS[one.phase]} {span(one.duration_s)}{still}"
+    return f"{WAITS[one.phase]} {short_duration(one.duration_s)}{still}"
 
 
 def _kinds(selection: Selection) -> str:

@@ -1,6 +1,6 @@
 """A driver whose items have passed through known pipelines, and whose tasks now wait for a slot that another node has.
 
-Needs a cluster of two nodes, each with a resource ``slot`` of 1, and the resources ``first`` and ``second`` of one each.
+Needs a cluster of two nodes, each with a resource ``slot`` of 1; one has the resource ``first``, the other ``second``.
 Writes the ids of the tasks of each item, step by step, as JSON to the file that is its argument.
 """
 

@@ -166,7 +166,7 @@ def test_all_counts_agree(make: Callable[[], Snapshot], observed: int, total: in
     assert json.loads(check_json(shown.analysed))["coverage"]["workers"] == {"seen": observed, "total": total}
 
     inventory = Inventory(shown.analysed.merged_index, shown.analysed.diagnosis)
-    counts = sum((Counter(inventory.counts(node)) for node in inventory.nodes), Counter())
+    counts = sum((Counter(inventory.counts(inventory.on_node(node))) for node in inventory.nodes), Counter())
     assert sum(counts.values()) == total
     assert counts["not read"] + sum(map(inventory.partly_read, inventory.nodes)) == total - observed
     workers = [one for node in inventory.nodes for one in inventory.workers_of(node)]

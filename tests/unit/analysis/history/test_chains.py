@@ -6,12 +6,14 @@ from itertools import pairwise
 
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from dstack.analysis.history.chains import Chains
 from dstack.analysis.history.links import WINDOW_S
 from dstack.analysis.history.task_index import HistoryIndex
 from dstack.model import Ref, Task, TaskAttempt
 from tests.unit.support.histories import (
+    ACTOR,
     DRIVER,
     JOB,
     attempt,
@@ -184,3 +186,14 @@ def test_chains_are_trees_that_share_no_attempt(history: HistoryIndex) -> None:
         assert {id(link.maker) for link in chain.links} | set(users) == set(map(id, chain.attempts))
         assert all(first.began_at <= second.began_at for first, second in pairwise(chain.attempts))
         assert all(found.chain_of(one) is chain for one in chain.attempts)
+
+
+def test_calls_of_one_actor_have_one_owner_and_its_constructor_is_no_step() -> None:
+    """Calls of a coroutine have the creation of the actor as their parent, those of a method the method's task."""
+    creation, method = "f" * 16 + ACTOR, f"{5:016x}{ACTOR}"
+    made = attempt(1, "Loop.__init__", submitted=0, started=0, ended=0.1, kind="ACTOR_CREATION_TASK", actor_id=ACTOR)
+    made = replace(made, task_id=creation)
+    maker = attempt(2, "a", submitted=0.1, ready=0.1, started=1, ended=2, worker=1, parent=method)
+    user = attempt(3, "b", submitted=0.1, ready=2.0001, started=3, ended=4, worker=1, parent=creation)
+
+    assert links_of(chains_of(driver_attempt(), made, maker, user)) == [(task_id(2), task_id(3), "time")]

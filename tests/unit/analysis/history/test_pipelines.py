@@ -7,7 +7,8 @@ import pytest
 from dstack.analysis.history.pipelines import Pipeline, usual_maximum
 from dstack.analysis.history.slices import running_slice
 from dstack.analysis.views.timeline import Timeline
-from tests.unit.support.histories import driver_attempt, index, pipeline
+from dstack.model import TaskAttempt
+from tests.unit.support.histories import attempt, driver_attempt, index, pipeline
 
 
 def of_steps(lasting: tuple[float, ...], items: int = 10) -> Pipeline:
@@ -56,7 +57,7 @@ def test_a_pipeline_that_is_hardly_in_use_is_limited_by_no_step() -> None:
 
 
 def test_a_moment_of_more_calls_at_once_does_not_count() -> None:
-    runs = [[(0, 10), (20, 20.1)], [(9.9, 20), (30, 30.1)]]
+    runs = [[(0.0, 10.0), (20.0, 20.1)], [(9.9, 20.0), (30.0, 30.1)]]
     slices = [
         one
         for attempt in index(*pipeline(runs)).attempts
@@ -65,3 +66,33 @@ def test_a_moment_of_more_calls_at_once_does_not_count() -> None:
 
     assert usual_maximum(slices) == 1
     assert usual_maximum([]) == 1
+
+
+def other_pipeline(items: int) -> list[TaskAttempt]:
+    """Items through step_0 and other, long after those of :data:`RUNS`."""
+    found: list[TaskAttempt] = []
+    for item in range(items):
+        at = 100.0 + item
+        first = attempt(900 + 2 * item, "step_0", submitted=50, ready=50, started=at, ended=at + 0.2, worker=1)
+        found += [first, attempt(901 + 2 * item, "other", submitted=50, ready=at + 0.2001, started=at + 0.3, worker=9)]
+    return found
+
+
+RUNS = [[(item, item + 0.4), (item + 0.5, item + 1.1), (item + 1.2, item + 1.3)] for item in range(1, 6)]
+
+
+def test_pipelines_are_the_paths_of_items() -> None:
+    found = Timeline.of(index(driver_attempt(), *pipeline(RUNS), *other_pipeline(4), asked=200.0)).pipelines
+
+    assert [([step.name for step in one.steps], len(one.chains), len(one.parts)) for one in found] == [
+        (["step_0", "step_1", "step_2"], 5, 0),
+        (["step_0", "other"], 4, 0),
+    ]
+
+
+def test_an_item_that_has_not_passed_all_steps_is_a_part() -> None:
+    last = pipeline(RUNS)[-1]
+    found = Timeline.of(index(driver_attempt(), *pipeline(RUNS)[:-1])).pipelines
+
+    assert last.name == "step_2"
+    assert [(len(one.chains), len(one.parts)) for one in found] == [(4, 1)]

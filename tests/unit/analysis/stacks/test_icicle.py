@@ -15,16 +15,16 @@ from tests.unit.analysis.stacks.test_stack_tree import execution, executions
 MEASURES: tuple[Measure, ...] = ("executions", "waiting", "running")
 
 
-def drawn(all_executions: list[Execution], width: int, measure: Measure = "executions") -> Icicle:
+def drawn(all_executions: list[Execution], width: int, measure: Measure = "executions") -> Icicle[StackBranch]:
     root = merge(all_executions)
     return icicle([root], Weights(root, weigh_by(measure)), width)
 
 
-def cells(picture: Icicle) -> list[Cell]:
+def cells(picture: Icicle[StackBranch]) -> list[Cell[StackBranch]]:
     return [cell for row in picture.rows for cell in row]
 
 
-def below(picture: Icicle, cell: Cell) -> list[Cell]:
+def below(picture: Icicle[StackBranch], cell: Cell[StackBranch]) -> list[Cell[StackBranch]]:
     """The cells right below one."""
     row = picture.rows[cell.depth + 1] if cell.depth + 1 < len(picture.rows) else ()
     return [one for one in row if cell.start <= one.start < cell.start + cell.width]

@@ -38,7 +38,7 @@ def check_invariants(snapshot: Snapshot) -> None:
         assert len(found) == sum(worker.node_id in known for worker in snapshot.workers)
     for node in inventory.nodes:
         workers = inventory.workers_of(node)
-        assert sum(inventory.counts(node).values()) == len(workers)
+        assert sum(inventory.counts(inventory.on_node(node)).values()) == len(workers)
         assert sum(map(len, group_similar_workers(workers))) == len(workers)
         inventory.resources.amounts(node), inventory.resources.placement_groups_on(node), inventory.dead_actors(node)
     for one in found:
@@ -145,7 +145,7 @@ def test_executions_in_or_behind_a_deadlock_are_stuck() -> None:
 
     inventory = inventory_of(scene.snapshot())
 
-    assert inventory.counts(inventory.nodes[0]) == {"stuck": 3}
+    assert inventory.counts(inventory.on_node(inventory.nodes[0])) == {"stuck": 3}
 
 
 def test_an_unobserved_worker_shows_its_reason() -> None:

@@ -13,9 +13,10 @@ from tests.unit.scenes import Scene
 def two_nodes(**asked: float) -> Scene:
     """The first node's GPU and slot are in use, those of the second are free; a task waits."""
     scene = Scene()
-    scene.node({"CPU": 4.0}, CPU=4.0, GPU=1.0, slot=1.0, **{"node:10.0.0.1": 1.0, "first": 1.0})
-    scene.available[scene.nodes[0].node_id] |= {"node:10.0.0.1": 1.0, "first": 1.0}
-    scene.node(CPU=4.0, GPU=2.0, slot=1.0, **{"node:10.0.0.2": 1.0})
+    pins = {"node:10.0.0.1": 1.0, "first": 1.0}
+    scene.total[scene.node({"CPU": 4.0, **pins}).node_id] = {"CPU": 4.0, "GPU": 1.0, "slot": 1.0, **pins}
+    own = {"CPU": 4.0, "GPU": 2.0, "slot": 1.0, "node:10.0.0.2": 1.0}
+    scene.total[scene.node(own).node_id] = own
     driver = scene.driver()
     driver.gets(scene.task("train", by=driver, state="PENDING_NODE_ASSIGNMENT", required_resources=asked))
     return scene

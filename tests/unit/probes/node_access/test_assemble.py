@@ -11,10 +11,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, get_args
 
+import msgspec
 import pytest
 
 from dstack.analysis.views.analysed_snapshot import AnalysedSnapshot
-from dstack.model import Cause, Node, Sample, Snapshot, WorkerSample
+from dstack.model import Cause, Disk, Gpu, Node, Sample, Snapshot, WorkerSample
 from dstack.probes import node
 from dstack.probes.node import wire
 from dstack.probes.node.probe import NodeProbe
@@ -119,7 +120,8 @@ def test_the_host_figures_of_a_node_change_nothing_else() -> None:
     assembly = Assembly()
     assembly.add(["n"], decoded(json.dumps(result).encode()), 1, clock_ahead_s=-7.5)
 
-    assert assembly.with_host(Node("n", "10.0.0.1")) == Node("n", "10.0.0.1", **figures, clock_ahead_s=-7.5)
+    expected = msgspec.convert({"node_id": "n", "ip": "10.0.0.1", **figures, "clock_ahead_s": -7.5}, Node)
+    assert assembly.with_host(Node(node_id="n", ip="10.0.0.1")) == expected
     assert assembly.with_host(Node("m", "10.0.0.1")) == Node("m", "10.0.0.1")
 
 
@@ -134,8 +136,31 @@ def test_the_host_figures_of_a_node_change_nothing_else() -> None:
         lambda it: it.pop("clock"),
         lambda it: it["frames"][0].update(origin="elsewhere"),
         lambda it: it["processes"]["w"].update(access="magic"),
+        lambda it: it["processes"]["w"].update(cpu_percent=-1.0),
+        lambda it: it["processes"]["w"].update(gpus=[{"index": -1, "memory_bytes": 0}]),
+        lambda it: it["processes"]["w"].update(gpus=[{"index": 0, "memory_bytes": 0}] * 2_000),
+        lambda it: it["host"].update(cpu_percent=1e300),
+        lambda it: it["host"].update(disks=[{"use": "elsewhere", "path": "/", "total_bytes": 1, "free_bytes": 1}]),
+        lambda it: it["host"].update(disks=[{"use": "session", "path": "/", "total_bytes": -1, "free_bytes": 1}]),
+        lambda it: it["host"].update(gpus=[{"index": 0, "name": "x" * 1_000}]),
+        lambda it: it["host"].update(gpus=[{"index": 0, "memory_used_bytes": "much"}]),
     ],
-    ids=["stack", "frame", "grandchild", "clock", "origin", "access"],
+    ids=[
+        "stack",
+        "frame",
+        "grandchild",
+        "clock",
+        "origin",
+        "access",
+        "use of CPU",
+        "GPU",
+        "GPUs",
+        "host",
+        "disk",
+        "size",
+        "name",
+        "memory",
+    ],
 )
 def test_an_answer_that_no_probe_gives_is_malformed(change: Callable[[Any], object]) -> None:
     result = json.loads(answer())
@@ -147,6 +172,18 @@ def test_an_answer_that_no_probe_gives_is_malformed(change: Callable[[Any], obje
         snapshot_of(decoded(json.dumps(result).encode()))
     with pytest.raises(MalformedAnswer):
         snapshot_of(validated(result))
+
+
+def test_disks_and_gpus_of_a_node_are_typed_values() -> None:
+    result = json.loads(answer())
+    disk = {"use": "session", "path": "/tmp/ray", "total_bytes": 4, "free_bytes": 1}
+    result["host"] = {"disks": [disk], "gpus": [{"index": 1, "utilisation_percent": 3}]}
+    assembly = Assembly()
+    assembly.add(["n"], decoded(json.dumps(result).encode()), 1)
+    node = assembly.with_host(Node(node_id="n", ip="10.0.0.1"))
+
+    assert node.disks == (Disk(use="session", path="/tmp/ray", total_bytes=4, free_bytes=1),)
+    assert node.gpus == (Gpu(index=1, utilisation_percent=3.0),)
 
 
 def test_every_cause_that_a_probe_names_is_one_of_the_model() -> None:

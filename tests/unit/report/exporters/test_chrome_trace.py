@@ -15,6 +15,7 @@ from dstack.analysis.views.timeline import Timeline
 from dstack.diagnosis import Vertex, Wait
 from dstack.report.exporters.chrome_trace import FAILED, chrome_trace
 from dstack.vertex_keys import TaskKey
+from tests.perfetto.trace_processor import trace_processor
 from tests.unit.support.histories import (
     ACTOR,
     DRIVER,
@@ -208,3 +209,38 @@ def histories(draw: st.DrawFn) -> HistoryIndex:
 @given(histories())
 def test_any_history_gives_a_well_formed_trace(history: HistoryIndex) -> None:
     assert_well_formed(events_of(Timeline.of(history)))
+
+
+def test_perfetto_reads_it() -> None:
+    outer = attempt(1, "outer", submitted=1, ready=1, sent=2, started=3, ended=9, worker=1)
+    inner = attempt(2, "inner", submitted=4, ready=5, sent=6, started=7, worker=2, parent=task_id(1))
+    never = attempt(3, "never", submitted=2, ready=2)
+
+    with trace_processor() as processor:
+        processor.load(chrome_trace(Timeline.of(index(driver_attempt(), outer, inner, never, asked=20.0))))
+
+        wrong = "select name, value from stats where severity in ('error', 'data_loss') and value > 0"
+        assert processor.query(wrong) == []
+        assert [row["name"] for row in processor.query("select name from process where pid > 0 order by pid")] == [
+            "node 10.0.0.1",
+            "not started",
+        ]
+        slices = "select s.name as name, t.name as thread, s.ts as ts, s.dur as dur from slice s"
+        running = processor.query(
+            f"{slices} join thread_track on track_id = thread_track.id join thread t using (utid)"
+        )
+        assert [tuple(row.values()) for row in running] == [
+            ("driver", "driver train.py", 0, 20_000_000_000),
+            ("outer", "worker, pid 1", 3_000_000_000, 6_000_000_000),
+            ("inner", "worker, pid 2", 7_000_000_000, 13_000_000_000),
+        ]
+        arrows = "select a.name as start, b.name as end from flow join slice a on slice_out = a.id join slice b"
+        assert processor.query(f"{arrows} on slice_in = b.id order by b.ts") == [
+            {"start": "driver", "end": "outer"},
+            {"start": "outer", "end": "inner"},
+        ]
+        waits = processor.query("select name, depth, dur from slice where category = 'waiting' order by ts, depth")
+        assert [row["name"] for row in waits if row["depth"] == 0] == ["outer", "never", "inner"]
+        assert sum(row["dur"] for row in waits if row["depth"] == 0) == sum(
+            row["dur"] for row in waits if row["depth"] == 1
+        )

@@ -41,7 +41,7 @@ def test_a_rank_whose_call_failed_orphans_the_others() -> None:
     finding = only_finding(diagnosis)
     assert (diagnosis.verdict, finding.kind, finding.confirmed) == ("hang", "orphaned", True)
     assert finding.summary.startswith(
-        "rank 1's Rank.train raised ValueError: 3, and its result was never fetched; "
+        "rank 1's Rank.train raised ValueError: 3, and its result may never have been fetched; "
         "ranks 0, 2 wait in all_reduce of group default_pg"
     )
     assert "ray.wait" in finding.advice

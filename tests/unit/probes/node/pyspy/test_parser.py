@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from dstack.probes.node.figures.node_figures import NodeFigures
 from dstack.probes.node.probe import NodeProbe
 from dstack.probes.node.process import Process
 from dstack.probes.node.procfs import proc
@@ -179,7 +180,7 @@ def answer_of(pid: int, threads: list[PythonThread[ShownFrame]]) -> Answer:
         "frames": table.frames,
         "stacks": table.stacks,
         "sources": table.sources,
-        "processes": {"w": Serialiser(table).process(process)},
+        "processes": {"w": Serialiser(table, NodeFigures()).process(process)},
         "failures": [],
         "host": {},
         "clock": (1.0, 2.0),

@@ -1,0 +1,137 @@
+"""Failed tasks whose results are held although nothing waits for them, in jobs that stand still.
+
+Ray (2.46 to 2.60) does not tell whether a result was fetched. Core workers tell which processes hold a ref, and the
+memory of processes tells which refs their calls wait for. A fetched result may still be held by a variable.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Collection, Iterator, Sequence
+from functools import cached_property
+
+from dstack.analysis.findings.reduced_graph import ReducedGraph
+from dstack.analysis.naming.vertex_details import execution_of
+from dstack.diagnosis import Vertex
+from dstack.model import REF_CALLS, FailedTask, Process, producer_task_id
+from dstack.vertex_keys import Key
+
+DRIVER_TASK = "f" * 40
+"""The beginning of the id of a driver's own task."""
+MIN_AGE_S = 5.0
+"""A younger failure may be fetched in a moment; in a job that is stuck it counts at once."""
+MAX_WAITS = 100
+"""Waits of the callers that are kept for each failure."""
+
+
+class UnfetchedFailures:
+    """The failed tasks of one snapshot that are likely unfetched; those of ``stuck`` jobs whatever else moves."""
+
+    def __init__(self, reduced: ReducedGraph, stuck: Collection[str]) -> None:
+        self._reduced = reduced
+        self._snapshot = reduced.index.snapshot
+        self._stuck = stuck
+
+    def waits_by_task(self) -> dict[str, tuple[Key, ...]]:
+        """The failed tasks with held results that no call waits for, with what their callers wait in.
+
+        They are of jobs that are stuck, or that stand still since the failure.
+        """
+        found: dict[str, tuple[Key, ...]] = {}
+        for task in self._snapshot.failed_tasks:
+            is_unawaited = task.is_held and task.task_id not in self._awaited
+            callers = self._waiting_callers(task) if is_unawaited else []
+            if callers and (task.job_id in self._stuck or self._stands_still(task, callers)):
+                found[task.task_id] = tuple(vertex.key for vertex in callers[:MAX_WAITS])
+        return found
+
+    @cached_property
+    def _awaited(self) -> set[str]:
+        """The tasks for whose results any call of any sample waits."""
+        samples = (*self._snapshot.samples, *self._snapshot.readings)
+        processes = (worker.process for sample in samples for worker in sample.workers if worker.process)
+        return {producer_task_id(ref) for one in processes for ref in _awaited_refs(one)}
+
+    def _stands_still(self, task: FailedTask, callers: Sequence[Vertex]) -> bool:
+        """Whether the callers made no call after the failure that they wait for, and the job is silent since."""
+        progress = self._reduced.progress((task.job_id,))
+        if task.failed_at is None or (progress and progress.has_moved):
+            return False
+        awaited = (target.ref for vertex in callers if vertex.wait for target in vertex.wait.targets)
+        times = (self._snapshot.task_times.get(producer_task_id(ref)) for ref in awaited if ref)
+        calls_at = (one.submitted_at for one in times if one and one.submitted_at is not None)
+        return not any(at > task.failed_at for at in calls_at) and self._is_silent_since(task, task.failed_at)
+
+    def _is_silent_since(self, task: FailedTask, failed_at: float) -> bool:
+        """Whether nothing of the job has ended for at least half of the time since the failure.
+
+        Calls that began together end at different times, so the silence may begin after the failure.
+        """
+        window = self._snapshot.task_event_window
+        if window is None:
+            return False
+        last_at = max(window.last_ended_at.get(task.job_id, 0.0), self._last_failed_at(task.job_id))
+        if not self._snapshot.has_one_time:
+            return last_at <= failed_at
+        age_s = self._snapshot.taken_at + self._snapshot.samples[-1].ended_s - failed_at
+        return age_s >= MIN_AGE_S and last_at - failed_at <= age_s / 2
+
+    def _last_failed_at(self, job_id: str) -> float:
+        return max((one.failed_at or 0.0 for one in self._snapshot.failed_tasks if one.job_id == job_id), default=0.0)
+
+    def _waiting_callers(self, task: FailedTask) -> list[Vertex]:
+        """The task's caller, else the executions of the processes that hold its result; none if one of them runs."""
+        callers = self._callers(task) or self._holders(task)
+        return callers if all(map(self._waits_elsewhere, callers)) else []
+
+    def _callers(self, task: FailedTask) -> list[Vertex]:
+        """The execution that called the task."""
+        parent = task.parent_task_id or ""
+        return self._drivers[task.job_id] if parent.startswith(DRIVER_TASK) else self._by_task[parent]
+
+    def _holders(self, task: FailedTask) -> list[Vertex]:
+        """The executions in the user's code of the processes that hold the result."""
+        found = (vertex for worker_id in task.holders for vertex in self._by_worker[worker_id])
+        return [vertex for vertex in found if self._reduced.is_in_users_code(vertex.key)]
+
+    @cached_property
+    def _executions(self) -> list[Vertex]:
+        return [vertex for vertex in self._reduced.vertices.values() if vertex.kind == "execution"]
+
+    @cached_property
+    def _drivers(self) -> dict[str, list[Vertex]]:
+        """The main threads of drivers by job."""
+        found: dict[str, list[Vertex]] = defaultdict(list)
+        for vertex in filter(self._reduced.is_driver, self._executions):
+            found[self._reduced.job_of(vertex) or ""].append(vertex)
+        return found
+
+    @cached_property
+    def _by_task(self) -> dict[str, list[Vertex]]:
+        found: dict[str, list[Vertex]] = defaultdict(list)
+        for vertex in self._executions:
+            if vertex.task_id:
+                found[vertex.task_id].append(vertex)
+        return found
+
+    @cached_property
+    def _by_worker(self) -> dict[str, list[Vertex]]:
+        found: dict[str, list[Vertex]] = defaultdict(list)
+        for vertex in self._executions:
+            if vertex.worker_id and vertex.child_pid is None:
+                found[vertex.worker_id].append(vertex)
+        return found
+
+    def _waits_elsewhere(self, vertex: Vertex) -> bool:
+        """Whether an execution of the application waits for something that is certainly not the result."""
+        if vertex.wait is None or vertex.wait.kind == "perhaps ray.get" or self._reduced.is_library_code(vertex.key):
+            return False
+        execution = execution_of(self._reduced.index, vertex)
+        call = execution.call if execution else None
+        return call is None or call.kind not in REF_CALLS or bool(call.refs and not call.held and call.unread is None)
+
+
+def _awaited_refs(process: Process) -> Iterator[str]:
+    for one in (process, *process.children):
+        for call in one.calls():
+            yield from call.refs

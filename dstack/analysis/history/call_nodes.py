@@ -1,0 +1,157 @@
+"""What calls and is called: drivers, functions, and actors by class or one by one; and which of them a task belongs to.
+
+The id of a task says what it is, even if the GCS does not keep the task: the main thread of a driver has the id
+``ff...JOB``, and the id of an actor's call ends in the id of the actor. Calls of async and threaded actors name the
+creation of the actor as their caller, and calls of a driver's threads its main thread (seen on Ray 2.60).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Literal
+
+from dstack.analysis.index.sample_index import SampleIndex
+from dstack.analysis.naming import names, ray_libraries
+from dstack.diagnosis import Vertex
+from dstack.model import ACTOR_HANDLE, TaskAttempt, actor_of_task, job_of_task
+from dstack.vertex_keys import AnyKey
+
+By = Literal["class", "instance"]
+NodeKind = Literal["driver", "actor", "function", "unknown"]
+DRIVER = "f" * 40
+"""The beginning of the id of the task that is a driver's main thread; its job follows."""
+
+
+@dataclass(frozen=True, slots=True)
+class NodeKey:
+    """The identity of a node: a driver by its job, a function or class by its name, an actor also by its id."""
+
+    kind: NodeKind
+    job_id: str = ""
+    name: str = ""
+    actor_id: str = ""
+
+    def __str__(self) -> str:
+        return ":".join(part for part in (self.kind, self.job_id, self.actor_id or self.name) if part)
+
+
+UNKNOWN = NodeKey("unknown")
+"""The caller of attempts whose parent the GCS does not keep."""
+
+
+class CallNodes:
+    """Finds the node of a task, caller, process or vertex; ``attempts`` are all that are known."""
+
+    def __init__(self, index: SampleIndex, attempts: Iterable[TaskAttempt], by: By) -> None:
+        self._index = index
+        self._by = by
+        self._actors: dict[str, NodeKey] = {}
+        self._functions: dict[tuple[str, str], NodeKey] = {}
+        self._callers: dict[str | None, NodeKey] = {None: UNKNOWN}
+        self._called: dict[str, TaskAttempt] = {}
+        self._classes: dict[str, str] = {}
+        for task in attempts:
+            self._called[task.task_id] = task
+            if task.actor_id and (task.actor_id not in self._classes or task.kind == "ACTOR_CREATION_TASK"):
+                self._classes[task.actor_id] = task.name.rpartition(".")[0] or task.name
+
+    def called(self, task: TaskAttempt) -> NodeKey:
+        """What runs the task: an actor, or a function."""
+        if task.actor_id:
+            return self.actor(task.actor_id)
+        if task.kind == "DRIVER_TASK":
+            return NodeKey("driver", task.job_id)
+        key = task.job_id, task.name
+        if key not in self._functions:
+            self._functions[key] = NodeKey("function", *key)
+        return self._functions[key]
+
+    def caller(self, parent_task_id: str | None) -> NodeKey:
+        """What submits the calls that have this parent."""
+        if parent_task_id not in self._callers:
+            self._callers[parent_task_id] = self._task(parent_task_id or "") or UNKNOWN
+        return self._callers[parent_task_id]
+
+    def actor(self, actor_id: str) -> NodeKey:
+        """The node of an actor."""
+        if actor_id not in self._actors:
+            own = actor_id if self._by == "instance" else ""
+            self._actors[actor_id] = NodeKey("actor", actor_id[-8:], self.class_name(actor_id), own)
+        return self._actors[actor_id]
+
+    def class_name(self, actor_id: str) -> str:
+        """The class of an actor, by the control plane, else by the names of its calls."""
+        known = self._index.actors.get(actor_id)
+        return known.class_name if known else self._classes.get(actor_id, "")
+
+    def process(self, worker_id: str | None) -> NodeKey | None:
+        """The node of a driver or of an actor's worker; None for other processes."""
+        worker = self._index.workers.get(worker_id or "")
+        if worker is None:
+            return None
+        if worker.actor_id:
+            return self.actor(worker.actor_id)
+        return NodeKey("driver", worker.job_id) if worker.is_driver and worker.job_id else None
+
+    def vertex(self, vertex: Vertex) -> NodeKey | None:
+        """The node that a vertex of the wait-for graph belongs to; None for those between two nodes."""
+        if vertex.task_id:
+            return self._task(vertex.task_id) or self.process(vertex.worker_id)
+        if isinstance(vertex.key, AnyKey):
+            is_end = vertex.key.what == "end of actor"
+            return self.actor(str(vertex.key.ids[0])) if is_end and vertex.key.ids else None
+        return self.process(vertex.worker_id)
+
+    def putter(self, put_id: str) -> NodeKey | None:
+        """The node whose task has made an object by ray.put, by the part of the object's id that names the task.
+
+        Ray replaces the first byte of that id by the number of the attempt (seen on Ray 2.60).
+        """
+        rest = put_id[2:]
+        if rest.startswith(DRIVER[2:]):
+            return NodeKey("driver", job_of_task(put_id))
+        if rest.startswith(ACTOR_HANDLE[2:]):
+            return self._task(ACTOR_HANDLE[:2] + rest)
+        return self.called(self._by_rest[rest]) if rest in self._by_rest else None
+
+    @cached_property
+    def _by_rest(self) -> dict[str, TaskAttempt]:
+        return {task_id[2:]: task for task_id, task in self._called.items()}
+
+    def _task(self, task_id: str) -> NodeKey | None:
+        """The node of a task, which need not be kept."""
+        if task_id in self._called:
+            return self.called(self._called[task_id])
+        if task_id.startswith(DRIVER):
+            return NodeKey("driver", job_of_task(task_id))
+        actor_id = actor_of_task(task_id)
+        if actor_id is not None and len(actor_id) == 32 and self.class_name(actor_id):
+            return self.actor(actor_id)
+        return None
+
+    # Names
+
+    def title(self, key: NodeKey) -> str:
+        """``driver train.py``, ``Trainer``, ``Trainer "left"``, ``Trainer 5f8aed75``, ``prepare``."""
+        if key.kind == "driver":
+            job = self._index.jobs.get(key.job_id)
+            return f"driver {names.script(job.entrypoint)}" if job and job.entrypoint else f"driver of job {key.job_id}"
+        if key.kind == "function":
+            return ray_libraries.data_operator(key.name) or key.name
+        if key.kind == "unknown":
+            return "unknown caller"
+        known = self._index.actors.get(key.actor_id)
+        name = known.name if known else ""
+        if part := ray_libraries.part(key.name, name, key.actor_id):
+            return f"{part.name}{part.which}" if key.actor_id else part.name
+        if not key.actor_id:
+            return key.name
+        return f'{key.name} "{name}"' if name else f"{key.name} {names.short(key.actor_id)}"
+
+    def method(self, task: TaskAttempt) -> str:
+        """``step``: the name of a call without its class; the whole name if the caller has chosen it."""
+        if task.kind == "ACTOR_CREATION_TASK":
+            return "__init__"
+        return task.name.removeprefix(f"{self.class_name(task.actor_id)}.") if task.actor_id else task.name

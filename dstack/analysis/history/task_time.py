@@ -1,0 +1,292 @@
+"""Where tasks spend their time: the call tree of a history, as stacks whose weights are microseconds.
+
+A stack is a chain of calls: the driver, a task, a subtask. At each moment a task is as wide as the tasks below it that
+run, and at least 1 wide while it runs itself. So an attempt adds its **own time**: the time that it runs while no task
+below it runs. The width of a call is the own time of all its attempts and of all calls below it, over time. It is no
+less than the run time of its attempts, and no less than the widths of its children: children that run in parallel stand
+side by side and make their caller wider, a caller that only waits for one child is as wide as that child. Widths of
+adjoining intervals add up exactly.
+
+This is the time of tasks, not of CPUs: a task that sleeps or waits runs. An attempt that has not ended runs until the
+history was requested. Of a retried task each attempt counts, with the subtasks of all attempts below them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import zip_longest
+
+from dstack.analysis.history.task_index import Attempt, HistoryIndex
+from dstack.analysis.history.time_spans import Span, Spans
+from dstack.analysis.naming import names, ray_libraries
+from dstack.analysis.stacks.app_threads import PathStep, job_in_words
+from dstack.analysis.stacks.stack_tree import Grouping
+from dstack.analysis.stacks.weighted_stacks import WeightedStacks
+
+Path = tuple[PathStep, ...]
+MAX_DEPTH = 100
+"""Calls that are deeper are one step of the flame."""
+DEEPER = PathStep("deeper calls")
+NO_CALLER = PathStep("caller not kept by the GCS")
+UNKNOWN_CALLER: Path = (NO_CALLER,)
+GROUPINGS: tuple[Grouping | None, ...] = (None, "kind", "node", "job")
+
+
+@dataclass(frozen=True, slots=True)
+class Interval:
+    """A time span of a history, in microseconds since 1970."""
+
+    began_us: int
+    ended_us: int
+
+    @property
+    def length_us(self) -> int:
+        """How long it is."""
+        return self.ended_us - self.began_us
+
+    def moved(self, times: int) -> Interval:
+        """The interval of the same length that many lengths later, or earlier if negative."""
+        return Interval(self.began_us + times * self.length_us, self.ended_us + times * self.length_us)
+
+    def part_us(self, span: Span) -> int:
+        """How much of a span is in it."""
+        return max(0, min(span[1], self.ended_us) - max(span[0], self.began_us))
+
+    def contains(self, span: Span) -> bool:
+        """Whether a whole span is in it, which may have no length."""
+        return self.began_us <= span[0] and span[1] <= self.ended_us
+
+
+@dataclass(slots=True)
+class Runs:
+    """The attempts of one call that ran in an interval: how many, how long together, and how they ended."""
+
+    attempts: int = 0
+    run_us: int = 0
+    failed: int = 0
+    running: int = 0
+
+
+@dataclass(slots=True)
+class _Call:
+    """One attempt that ran: its chain of calls, when it ran, and the parts of that which are its own time.
+
+    Attempts with the same chain share one path.
+    """
+
+    attempt: Attempt
+    path: Path
+    span: Span
+    own: Sequence[Span]
+    own_us: int
+
+    def own_within(self, interval: Interval) -> int:
+        """Its own time in an interval."""
+        begin, end = self.span
+        if interval.began_us <= begin and end <= interval.ended_us:
+            return self.own_us
+        if end <= interval.began_us or interval.ended_us <= begin:
+            return 0
+        return sum(map(interval.part_us, self.own))
+
+
+class TaskTime:
+    """The time of all attempts of a history, computed once for any interval and grouping."""
+
+    def __init__(self, history: HistoryIndex) -> None:
+        self._history = history
+        self._index = history.index
+        self._paths: dict[tuple[int, PathStep], Path] = {}
+        self._steps: dict[tuple[str, str, str | None], PathStep] = {}
+
+    @cached_property
+    def whole(self) -> Interval:
+        """From the first begin of an attempt to the request of the history, or the last end after it."""
+        begins = (call.span[0] for call in self._calls)
+        ended = microseconds(self._history.ended_at)
+        return Interval(min(begins, default=ended), ended)
+
+    @cached_property
+    def without_times(self) -> int:
+        """How many attempts have ended but have no time of their begin, as their worker never reported it."""
+        return sum(one.state in ("finished", "failed") and one.started_at is None for one in self._history.attempts)
+
+    def stacks(self, interval: Interval | None = None, by: Grouping | None = None) -> WeightedStacks:
+        """The own times within an interval, or of all, below one group for each if wanted."""
+        within = interval or self.whole
+        weights: dict[tuple[int, tuple[str, ...]], list[int]] = {}
+        for call in self._calls:
+            if weight := call.own_within(within):
+                weights.setdefault((id(call.path), self._groups(call.attempt, by)), []).append(weight)
+        paths = {id(call.path): call.path for call in self._calls}
+        stacks = ((groups, paths[path], sum(parts)) for (path, groups), parts in weights.items())
+        return WeightedStacks.summed("task time", "microseconds", stacks)
+
+    def runs(self, interval: Interval | None = None, by: Grouping | None = None) -> Mapping[Path, Runs]:
+        """The attempts of each call that ran within an interval, by the path of the call with its group."""
+        within = interval or self.whole
+        found: dict[tuple[int, tuple[str, ...]], tuple[Path, Runs]] = {}
+        for call in self._calls:
+            run_us = within.part_us(call.span)
+            if run_us or within.contains(call.span):
+                key = id(call.path), self._groups(call.attempt, by)
+                _, runs = found.setdefault(key, (call.path, Runs()))
+                _count(runs, call.attempt, run_us)
+        return {(*map(PathStep, groups), *path): runs for (_, groups), (path, runs) in found.items()}
+
+    # Groups and names
+
+    def _groups(self, attempt: Attempt, by: Grouping | None) -> tuple[str, ...]:
+        if by is None:
+            return ()
+        task = attempt.task
+        if by == "node":
+            return (self._nodes.get(task.node_id or "", "node unknown"),)
+        return (self._jobs[task.job_id] if by == "job" else self._kind(attempt),)
+
+    @cached_property
+    def _nodes(self) -> Mapping[str, str]:
+        return {node.node_id: names.node(node) for node in self._index.snapshot.nodes}
+
+    @cached_property
+    def _jobs(self) -> Mapping[str, str]:
+        job_ids = {attempt.task.job_id for attempt in self._history.attempts}
+        return {job_id: job_in_words(self._index, job_id) for job_id in job_ids}
+
+    def _kind(self, attempt: Attempt) -> str:
+        """``actor Trainer``, ``tasks`` or ``drivers``."""
+        task = attempt.task
+        if task.kind in ("ACTOR_TASK", "ACTOR_CREATION_TASK"):
+            return f"actor {task.name.rpartition('.')[0] or 'unknown'}"
+        return "drivers" if task.kind == "DRIVER_TASK" else "tasks"
+
+    def _step(self, attempt: Attempt) -> PathStep:
+        """The step of a call; those of the same name are one."""
+        task = attempt.task
+        key = task.name, task.kind, task.job_id if task.kind == "DRIVER_TASK" else task.actor_id
+        if key not in self._steps:
+            self._steps[key] = self._new_step(attempt)
+        return self._steps[key]
+
+    def _new_step(self, attempt: Attempt) -> PathStep:
+        task = attempt.task
+        if task.kind == "DRIVER_TASK":
+            job = self._index.jobs.get(task.job_id)
+            name = f"driver {names.script(job.entrypoint)}" if job and job.entrypoint else "driver"
+            return PathStep(name, function=name)
+        actor = self._index.actors.get(task.actor_id or "")
+        part = ray_libraries.part(actor.class_name, actor.name, actor.actor_id) if actor else None
+        library = part.call(task.name) if part else ray_libraries.data_operator(task.name)
+        name = library or task.name or "unnamed task"
+        return PathStep(name, function=name, origin="ray" if library else "user")
+
+    # The tree
+
+    @cached_property
+    def _calls(self) -> Sequence[_Call]:
+        """All attempts that ran; own times from the leaves up, as a task needs the spans of all tasks below it."""
+        tasks = self._tasks
+        order = list(self._from_the_roots())
+        paths: dict[str, Path] = {}
+        for task_id, caller in order:
+            paths[task_id] = self._path(tasks[task_id][0], paths.get(caller or ""))
+        busy: dict[str, list[Spans]] = {}
+        calls: list[_Call] = []
+        for task_id, caller in reversed(order):
+            below = Spans.union(busy.pop(task_id, []))
+            ran = list(self._ran(tasks[task_id]))
+            for attempt, span in ran:
+                own = below.gaps_in(span)
+                own_us = sum(end - begin for begin, end in own)
+                calls.append(_Call(attempt, paths[task_id], span, own, own_us))
+            for _, span in ran:
+                below.add(span)
+            if caller is not None:
+                busy.setdefault(caller, []).append(below)
+        return calls
+
+    @cached_property
+    def _tasks(self) -> Mapping[str, Sequence[Attempt]]:
+        found: dict[str, list[Attempt]] = {}
+        for attempt in self._history.attempts:
+            found.setdefault(attempt.task.task_id, []).append(attempt)
+        for attempts in found.values():
+            attempts.sort(key=lambda attempt: attempt.task.attempt)
+        return found
+
+    def _from_the_roots(self) -> Iterator[tuple[str, str | None]]:
+        """Each task with its caller, callers first; None at a root, and where callers form a cycle."""
+        callers = {task_id: attempts[0].task.parent_task_id or "" for task_id, attempts in self._tasks.items()}
+        called: dict[str, list[str]] = {}
+        for task_id, caller in callers.items():
+            called.setdefault(caller, []).append(task_id)
+        seen: set[str] = set()
+        for task_id in sorted(callers, key=lambda one: callers[one] in callers):
+            ahead: list[tuple[str, str | None]] = [(_root_of(task_id, callers), None)] if task_id not in seen else []
+            while ahead:
+                one, its_caller = ahead.pop()
+                if one not in seen:
+                    seen.add(one)
+                    yield one, its_caller
+                    ahead += ((callee, one) for callee in called.get(one, ()))
+
+    def _path(self, attempt: Attempt, above: Path | None) -> Path:
+        """The chain of calls down to a task, below that of its caller."""
+        if above is None:
+            above = () if attempt.task.kind == "DRIVER_TASK" else UNKNOWN_CALLER
+        is_deeper = len(above) >= MAX_DEPTH
+        if is_deeper and above[-1] == DEEPER:
+            return above
+        step = DEEPER if is_deeper else self._step(attempt)
+        key = id(above), step
+        if key not in self._paths:
+            self._paths[key] = (*above, step)
+        return self._paths[key]
+
+    def _ran(self, attempts: Sequence[Attempt]) -> Iterator[tuple[Attempt, Span]]:
+        """The attempts of a task that have begun, and when they ran.
+
+        An attempt without an end runs until now; if there is a later one, its end was not reported, but is before that.
+        """
+        for attempt, following in zip_longest(attempts, attempts[1:]):
+            ended = attempt.ended_at
+            if ended is None:
+                ended = following.began_at if following else self._history.asked_at
+            if attempt.started_at is not None:
+                began = microseconds(attempt.started_at)
+                yield attempt, (began, max(began, microseconds(ended)))
+
+
+def _root_of(task_id: str, callers: Mapping[str, str]) -> str:
+    """The outermost caller of a task; where callers form a cycle, which no cluster reports, one task of the cycle."""
+    walked = {task_id}
+    while (caller := callers[task_id]) in callers and caller not in walked:
+        task_id = caller
+        walked.add(task_id)
+    return caller if caller in walked else task_id
+
+
+def _count(runs: Runs, attempt: Attempt, run_us: int) -> None:
+    runs.attempts += 1
+    runs.run_us += run_us
+    runs.failed += attempt.state == "failed"
+    runs.running += attempt.state == "running"
+
+
+def microseconds(time_s: float) -> int:
+    """A time in whole microseconds, so that sums are exact."""
+    return round(time_s * 1_000_000)
+
+
+def runs_of(paths: Iterable[Path], runs: Mapping[Path, Runs]) -> Runs:
+    """The attempts of several calls together."""
+    total = Runs()
+    for path in paths:
+        if found := runs.get(path):
+            total.attempts += found.attempts
+            total.run_us += found.run_us
+            total.failed += found.failed
+            total.running += found.running
+    return total

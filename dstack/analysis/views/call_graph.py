@@ -1,0 +1,259 @@
+"""The call graph of a snapshot: which drivers, actors and functions call which, how often, and with what outcome.
+
+It has the history of tasks, as far as the GCS keeps it, completed by the tasks that the samples show, and the waits of
+the snapshot. Without a history it has only tasks that have not ended.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import networkx as nx
+
+from dstack.analysis.history.call_figures import Figures, Tally, total
+from dstack.analysis.history.call_nodes import UNKNOWN, By, CallNodes, NodeKey
+from dstack.analysis.history.known_attempts import known_attempts
+from dstack.analysis.history.node_waits import NodeWait, node_waits
+from dstack.analysis.views.analysed_snapshot import AnalysedSnapshot
+from dstack.model import actor_of_task
+
+HIGH_RATE_PER_S = 10.0
+"""Calls at this rate, or more frequent, are marked."""
+HIGH_RATE_CALLS = 20
+"""Fewer calls have no high rate."""
+
+
+@dataclass(frozen=True, slots=True)
+class CallNode:
+    """What calls or is called.
+
+    ``instances`` is the number of actors of a class that are in the graph, 1 for other nodes. ``put_bytes`` is the size
+    of the live objects that it has made by ray.put. ``level`` is the length of the longest way to it from a
+    node that is not called; nodes that call each other have one level.
+    """
+
+    key: NodeKey
+    title: str
+    instances: int = 1
+    put_bytes: int = 0
+    level: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class MethodCalls:
+    """The calls of one method on an edge, or of a function; ``open_tasks`` have not ended, running ones first."""
+
+    method: str
+    figures: Figures
+    open_tasks: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class CallEdge:
+    """All calls from one node to another, and by method, most calls first."""
+
+    source: NodeKey
+    target: NodeKey
+    figures: Figures
+    methods: tuple[MethodCalls, ...]
+
+    @property
+    def open_tasks(self) -> tuple[str, ...]:
+        """The tasks that have not ended, running ones first."""
+        running = [task for one in self.methods for task in one.open_tasks[: one.figures.running]]
+        return (*running, *(task for one in self.methods for task in one.open_tasks[one.figures.running :]))
+
+
+@dataclass(frozen=True)
+class CallGraph:
+    """The graph of one snapshot.
+
+    ``nodes`` are in the order of their levels, and ``edges`` in that of their sources, most calls first. ``waits`` also
+    connect nodes without calls. ``figures`` are those of all calls. The history began at ``began_at`` and was requested
+    at ``ended_at``; both are None without one. ``left_out`` and ``dropped`` count attempts that it does not have.
+    ``other_bytes`` are the live objects of tasks that the graph does not have.
+    """
+
+    by: By
+    job: str | None
+    nodes: tuple[CallNode, ...]
+    edges: tuple[CallEdge, ...]
+    waits: tuple[NodeWait, ...]
+    figures: Figures
+    began_at: float | None = None
+    ended_at: float | None = None
+    left_out: int = 0
+    dropped: int = 0
+    other_bytes: int = 0
+
+    @classmethod
+    def of(cls, analysed: AnalysedSnapshot, *, by: By = "class", job: str | None = None) -> CallGraph:
+        """Build the graph; with the id of a ``job``, of the calls that this job has made, and of its waits."""
+        return _Builder(analysed, by, job).graph()
+
+    @cached_property
+    def node(self) -> Mapping[NodeKey, CallNode]:
+        """The nodes by key."""
+        return {node.key: node for node in self.nodes}
+
+    @cached_property
+    def edges_of(self) -> Mapping[NodeKey, Sequence[CallEdge]]:
+        """The edges by the node that calls."""
+        found: dict[NodeKey, list[CallEdge]] = defaultdict(list)
+        for edge in self.edges:
+            found[edge.source].append(edge)
+        return found
+
+    @cached_property
+    def made(self) -> Mapping[NodeKey, Figures]:
+        """The figures of all calls that a node has made."""
+        return {key: total([edge.figures for edge in edges]) for key, edges in self.edges_of.items()}
+
+    @cached_property
+    def waits_of(self) -> Mapping[NodeKey, Sequence[NodeWait]]:
+        """The waits by the node that waits."""
+        found: dict[NodeKey, list[NodeWait]] = defaultdict(list)
+        for wait in self.waits:
+            found[wait.source].append(wait)
+        return found
+
+    @property
+    def has_unknown_callers(self) -> bool:
+        """Whether the GCS does not keep the callers of some attempts."""
+        return UNKNOWN in self.edges_of
+
+    @property
+    def has_several_jobs(self) -> bool:
+        """Whether nodes of one name may belong to different jobs."""
+        return len({node.key.job_id for node in self.nodes if node.key.job_id}) > 1
+
+
+def is_frequent(figures: Figures) -> bool:
+    """Whether calls are made at a high rate, as by a loop that polls."""
+    return figures.attempts >= HIGH_RATE_CALLS and (figures.per_s or 0.0) >= HIGH_RATE_PER_S
+
+
+class _Builder:
+    def __init__(self, analysed: AnalysedSnapshot, by: By, job: str | None) -> None:
+        index = analysed.merged_index
+        self._diagnosis = analysed.diagnosis
+        self._history = analysed.history
+        attempts = known_attempts(index, self._history)
+        self._nodes = CallNodes(index, (attempt.task for attempt in attempts), by)
+        self._attempts = [one for one in attempts if job is None or one.task.job_id == job]
+        self._by: By = by
+        self._job = job
+        self._bytes = dict(analysed.snapshot.history.object_bytes) if analysed.snapshot.history else {}
+
+    def graph(self) -> CallGraph:
+        tallies = self._tallies()
+        edges = self._edges(tallies)
+        waits = tuple(wait for wait in node_waits(self._diagnosis, self._nodes) if self._is_of_job(wait))
+        put = self._put_bytes()
+        nodes = self._call_nodes(edges, waits, put)
+        order = {node.key: number for number, node in enumerate(nodes)}
+        edges.sort(key=lambda edge: (order[edge.source], -edge.figures.attempts, order[edge.target]))
+        history = self._history
+        return CallGraph(
+            by=self._by,
+            job=self._job,
+            nodes=tuple(nodes),
+            edges=tuple(edges),
+            waits=waits,
+            figures=total([edge.figures for edge in edges]),
+            began_at=history.began_at if history else None,
+            ended_at=history.asked_at if history else None,
+            left_out=history.history.left_out if history else 0,
+            dropped=history.history.dropped if history else 0,
+            other_bytes=self._other_bytes(put, nodes) if self._job is None else 0,
+        )
+
+    def _tallies(self) -> Mapping[tuple[NodeKey, NodeKey, str], Tally]:
+        found: dict[tuple[NodeKey, NodeKey, str], Tally] = defaultdict(Tally)
+        nodes, now = self._nodes, self._history.asked_at if self._history else None
+        seen: set[str] = set()
+        for attempt in self._attempts:
+            task = attempt.task
+            tally = found[nodes.caller(task.parent_task_id), nodes.called(task), nodes.method(task)]
+            tally.add(attempt, now)
+            if task.task_id not in seen:
+                seen.add(task.task_id)
+                tally.tasks += 1
+                tally.live_bytes += self._bytes.pop(task.task_id, 0)
+        return found
+
+    def _edges(self, tallies: Mapping[tuple[NodeKey, NodeKey, str], Tally]) -> list[CallEdge]:
+        methods: dict[tuple[NodeKey, NodeKey], list[MethodCalls]] = defaultdict(list)
+        for (source, target, method), tally in tallies.items():
+            methods[source, target].append(MethodCalls(method, tally.figures(), tally.open_tasks))
+        return [_edge(source, target, parts) for (source, target), parts in methods.items()]
+
+    def _put_bytes(self) -> Mapping[NodeKey, int]:
+        """The bytes that are of no edge, by the node that has put them."""
+        found: Counter[NodeKey] = Counter()
+        for put_id in list(self._bytes):
+            key = self._nodes.putter(put_id)
+            if key is not None:
+                found[key] += self._bytes.pop(put_id)
+        return found
+
+    def _other_bytes(self, put: Mapping[NodeKey, int], nodes: Iterable[CallNode]) -> int:
+        return sum(self._bytes.values()) + sum(put.values()) - sum(node.put_bytes for node in nodes)
+
+    def _is_of_job(self, wait: NodeWait) -> bool:
+        return self._job is None or self._job in (wait.source.job_id, wait.target.job_id)
+
+    # Nodes
+
+    def _call_nodes(
+        self, edges: Iterable[CallEdge], waits: Iterable[NodeWait], put: Mapping[NodeKey, int]
+    ) -> list[CallNode]:
+        calls = {key: 0 for edge in edges for key in (edge.source, edge.target)}
+        for edge in edges:
+            calls[edge.source] += edge.figures.attempts
+        keys = [*calls, *(key for wait in waits for key in (wait.source, wait.target) if key not in calls)]
+        levels, instances = _levels(keys, edges), self._instances()
+        nodes = [
+            CallNode(
+                key,
+                self._nodes.title(key),
+                instances=max(1, len(instances.get(key, ()))),
+                put_bytes=put.get(key, 0),
+                level=levels[key],
+            )
+            for key in dict.fromkeys(keys)
+        ]
+        return sorted(nodes, key=lambda node: (node.level, -calls.get(node.key, 0), node.title, str(node.key)))
+
+    def _instances(self) -> Mapping[NodeKey, set[str]]:
+        """The actors that call, are called, or wait, by the nodes of their classes."""
+        vertices = self._diagnosis.vertices.values()
+        tasks = {attempt.task.parent_task_id for attempt in self._attempts} | {vertex.task_id for vertex in vertices}
+        actors = {actor_of_task(task_id) for task_id in tasks if task_id}
+        actors |= {attempt.task.actor_id for attempt in self._attempts}
+        found: dict[NodeKey, set[str]] = defaultdict(set)
+        for actor_id in filter(None, actors):
+            found[self._nodes.actor(actor_id)].add(actor_id)
+        return found
+
+
+def _edge(source: NodeKey, target: NodeKey, methods: list[MethodCalls]) -> CallEdge:
+    methods.sort(key=lambda one: (-one.figures.attempts, one.method))
+    return CallEdge(source, target, total([one.figures for one in methods]), tuple(methods))
+
+
+def _levels(keys: Iterable[NodeKey], edges: Iterable[CallEdge]) -> Mapping[NodeKey, int]:
+    """The length of the longest way to each node from one that is not called; cycles count as one node."""
+    graph: nx.DiGraph[NodeKey] = nx.DiGraph()
+    graph.add_nodes_from(keys)
+    graph.add_edges_from((edge.source, edge.target) for edge in edges)
+    parts = nx.condensation(graph)
+    return {
+        key: level
+        for level, numbers in enumerate(nx.topological_generations(parts))
+        for number in numbers
+        for key in parts.nodes[number]["members"]
+    }

@@ -1,0 +1,169 @@
+"""The command ``record``: samples the stacks of a running cluster for some time."""
+
+from __future__ import annotations
+
+import signal
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import FrameType
+from typing import TYPE_CHECKING
+
+import click
+
+from dstack.cli.options import address_option, seconds_option
+from dstack.cli.output import show_progress
+from dstack.errors import ClusterError, UsageError
+from dstack.file_output import STDOUT, require_new, write_file
+from dstack.signals import CleanUp, ending_signals
+from dstack.visible import visible
+
+if TYPE_CHECKING:
+    from dstack.recorder import Recorder
+    from dstack.recording import Recording
+
+DEFAULT_S = 10.0
+DEFAULT_HZ = 20.0
+FORMATS = (".folded", ".txt", ".speedscope.json", ".html", ".json", ".json.gz")
+"""The suffixes of files, each a format; the longest one that fits counts."""
+NEXT_STEPS = {
+    ".speedscope.json": "Open it at https://www.speedscope.app, which reads it in the browser.",
+    ".html": "Open it in a browser.",
+    ".json": "Show it with: dstack tui {}",
+    ".json.gz": "Show it with: dstack tui {}",
+}
+
+
+@click.command()
+@address_option
+@seconds_option("--duration", "duration_s", default=DEFAULT_S, help="How long to record. Ctrl-C ends it earlier.")
+@click.option(
+    "--rate",
+    "rate_hz",
+    type=click.FloatRange(min=1, max=1000),
+    default=DEFAULT_HZ,
+    show_default=True,
+    metavar="HZ",
+    help="Samples per second of each process.",
+)
+@click.option("--gil", is_flag=True, help="Only threads that hold the global interpreter lock (py-spy).")
+@click.option("--idle", is_flag=True, help="Include threads that do not run.")
+@click.option("--native", is_flag=True, help="Include C and C++ frames (py-spy). Pauses processes for each sample.")
+@click.option("--job", metavar="ID", help="Record only one job: its id, submission id or script.")
+@click.option("--force", is_flag=True, help="Overwrite FILE.")
+@click.option(
+    "-o",
+    "--output",
+    required=True,
+    metavar="FILE",
+    help="Its suffix is the format: .html, .speedscope.json, .folded, .txt, .json or .json.gz; - for folded stacks.",
+)
+def record(
+    address: str | None,
+    duration_s: float,
+    rate_hz: float,
+    gil: bool,
+    idle: bool,
+    native: bool,
+    job: str | None,
+    force: bool,
+    output: str,
+) -> None:
+    """Record which code runs on all nodes, as a flame graph.
+
+    Samples the stacks of all workers, merged by node, class and rank. Ctrl-C ends it, and keeps what was recorded.
+    """
+    suffix = format_of(output)
+    require_new(output, force=force)
+    if suffix == ".html":
+        from dstack.report.exporters.flame_page import require_bokeh
+
+        require_bokeh()
+    from dstack.recorder import Recorder
+
+    on = [name for name, is_on in {"gil": gil, "idle": idle, "native": native}.items() if is_on]
+    recorder = Recorder(address, duration_s, rate_hz, on, job or "")
+    with show_progress() as progress, _stopped_by_signals(recorder) as received:
+        recording = recorder.record(progress)
+    if not recording.coverage.processes:
+        raise _nothing(recording)
+    data = exported(recording, suffix)
+    with CleanUp():
+        write_file(output, data, force=force)
+    _note(recording, output, suffix)
+    if received and received[0] != signal.SIGINT:
+        sys.exit(128 + received[0])
+
+
+def format_of(output: str) -> str:
+    """The format of a file by its suffix. Raises :class:`UsageError`."""
+    if output == STDOUT:
+        return ".folded"
+    name = output.lower()
+    found = [suffix for suffix in FORMATS if name.endswith(suffix)]
+    if not found:
+        raise UsageError(
+            f"{output} is not a valid name for a recording.", f"Use a name that ends in {', '.join(FORMATS)}."
+        )
+    return max(found, key=len)
+
+
+def exported(recording: Recording, suffix: str) -> bytes:
+    """The recording in a format."""
+    if suffix in (".json", ".json.gz"):
+        import gzip
+
+        from dstack.recording_file import dumps
+
+        text = dumps(recording)
+        return gzip.compress(text, compresslevel=6, mtime=0) if suffix == ".json.gz" else text
+    from dstack.analysis.stacks.recorded_stacks import recorded_stacks
+
+    stacks = recorded_stacks(recording)
+    if suffix == ".html":
+        from dstack.report.exporters.flame_page import flame_page
+        from dstack.report.recording_summary import summary
+
+        return flame_page(stacks, f"dstack record {recording.address}", summary(recording))
+    if suffix == ".speedscope.json":
+        from dstack.report.exporters.speedscope import speedscope
+
+        return speedscope(stacks)
+    from dstack.report.exporters.folded import folded
+
+    return folded(stacks)
+
+
+@contextmanager
+def _stopped_by_signals(recorder: Recorder) -> Iterator[list[int]]:
+    """Signals end the recording, and nothing else; yields their numbers."""
+    received: list[int] = []
+
+    def stop(number: int, frame: FrameType | None) -> None:
+        received.append(number)
+        recorder.stop()
+
+    before = {number: signal.signal(number, stop) for number in ending_signals()}
+    try:
+        yield received
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _nothing(recording: Recording) -> ClusterError:
+    """The error for a recording of no process."""
+    for failure in recording.failures:
+        return ClusterError(f"No process could be recorded: {failure.reason}.", failure.remedy)
+    return ClusterError("No process was recorded: the cluster has no workers or drivers, or none of the job.")
+
+
+def _note(recording: Recording, output: str, suffix: str) -> None:
+    """Say what was recorded, what was not, and what to do next."""
+    from dstack.report.recording_summary import shortfalls, summary
+
+    for line in (summary(recording), *shortfalls(recording)):
+        click.echo(visible(line), err=True)
+    if output != STDOUT:
+        hint = NEXT_STEPS.get(suffix, "Draw it with flamegraph.pl or inferno-flamegraph.").format(visible(output))
+        click.echo(f"Saved. {hint}", err=True)

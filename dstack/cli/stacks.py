@@ -1,0 +1,128 @@
+"""The command ``stacks``: all stacks of a cluster, merged or process by process."""
+
+from __future__ import annotations
+
+import io
+from typing import TYPE_CHECKING, Literal
+
+import click
+
+from dstack.cli.inputs import load_snapshot, take_snapshot
+from dstack.cli.options import address_option, job_option, native_option, pause_option, timeout_option
+from dstack.errors import UsageError
+from dstack.visible import visible
+
+if TYPE_CHECKING:
+    from dstack.analysis.views.stack_groups import By, ChosenStacks
+
+StacksFormat = Literal["text", "folded", "speedscope", "json"]
+NEXT: dict[StacksFormat, str] = {
+    "folded": "Draw a flame graph with: flamegraph.pl {file} > flame.svg",
+    "speedscope": "Open it at https://www.speedscope.app",
+}
+"""What to do with a file of some formats."""
+
+
+@click.command()
+@click.argument("file", required=False, type=click.Path())
+@address_option
+@click.option(
+    "--by",
+    type=click.Choice(["class", "rank", "process"]),
+    default="class",
+    show_default=True,
+    help="Merge the stacks of each class or of equal ranks, or list each process.",
+)
+@click.option(
+    "--format",
+    "format_",
+    type=click.Choice(["text", "folded", "speedscope", "json"]),
+    help="Text, JSON (schema dstack.stacks/1), folded stacks, or a file for speedscope. [default: text]",
+)
+@click.option("--json", "as_json", is_flag=True, help="The same as --format json.")
+@click.option("-o", "--output", metavar="FILE", default="-", help="Write to FILE. [default: standard output]")
+@click.option("--force", is_flag=True, help="Overwrite FILE.")
+@click.option("--whole", is_flag=True, help="Include the frames of Ray and libraries.")
+@job_option
+@native_option
+@pause_option
+@timeout_option
+def stacks(
+    file: str | None,
+    address: str | None,
+    by: By,
+    format_: StacksFormat | None,
+    as_json: bool,
+    output: str,
+    force: bool,
+    whole: bool,
+    job: str | None,
+    native: bool,
+    pause: bool,
+    timeout_s: float,
+) -> None:
+    """Print all stacks of a running cluster, or of FILE: merged, with their numbers, or process by process."""
+    from dstack.file_output import STDOUT, require_new, write_file
+
+    chosen_format = _format(format_, as_json=as_json)
+    if file and (address or native or pause):
+        raise UsageError("FILE cannot be combined with --address, --native or --pause.", "Leave out one of them.")
+    require_new(output, force=force)
+    if file:
+        snapshot = load_snapshot(file)
+    else:
+        on = [name for name, is_on in (("native", native), ("pause", pause)) if is_on]
+        snapshot = take_snapshot(address, timeout_s, on)
+    from dstack.analysis.views.analysed_snapshot import AnalysedSnapshot
+    from dstack.analysis.views.stack_groups import ChosenStacks
+
+    chosen = ChosenStacks(AnalysedSnapshot.of(snapshot), job=job, whole=whole or native)
+    if chosen_format == "text" and output == STDOUT:
+        _print_text(chosen, by)
+        return
+    write_file(output, _document(chosen, by, chosen_format), force=force)
+    if output != STDOUT:
+        after = NEXT.get(chosen_format, "").format(file=visible(output))
+        click.echo(f"Saved {visible(output)}. {after}".rstrip(), err=True)
+
+
+def _format(format_: StacksFormat | None, *, as_json: bool) -> StacksFormat:
+    if as_json and format_ not in (None, "json"):
+        raise UsageError(f"--json cannot be combined with --format {format_}.", "Leave out one of them.")
+    return "json" if as_json else format_ or "text"
+
+
+def _document(chosen: ChosenStacks, by: By, format_: StacksFormat) -> bytes:
+    if format_ == "json":
+        from dstack.report.stacks_json import stacks_json
+
+        return stacks_json(chosen, by)
+    if format_ == "folded":
+        from dstack.report.exporters.folded import folded
+
+        return folded(chosen.weighted(by))
+    if format_ == "speedscope":
+        from dstack.report.exporters.speedscope import speedscope
+
+        return speedscope(chosen.weighted(by))
+    from rich.console import Console
+
+    from dstack.report.stacks_text import print_all_stacks
+
+    console = Console(file=io.StringIO(), highlight=False, color_system=None, force_terminal=False)
+    with console.capture() as captured:
+        print_all_stacks(console, chosen, by)
+    return captured.get().encode()
+
+
+def _print_text(chosen: ChosenStacks, by: By) -> None:
+    """Prints the text; in colours, and as wide as the window, only on a terminal."""
+    from rich.console import Console
+
+    from dstack.cli.output import print_text
+    from dstack.report.stacks_text import print_all_stacks
+
+    console = Console(highlight=False)
+    with console.capture() as captured:
+        print_all_stacks(console, chosen, by)
+    print_text(captured.get())

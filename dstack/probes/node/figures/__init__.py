@@ -1,0 +1,1 @@
+"""What the node and its processes use: CPU, disks and GPUs."""

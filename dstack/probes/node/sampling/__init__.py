@@ -1,0 +1,1 @@
+"""Samples the stacks of running threads many times a second, without pausing them."""

@@ -1,0 +1,136 @@
+"""Records on all nodes: those of this host directly, others through probes on their nodes."""
+
+from __future__ import annotations
+
+import queue
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+import msgspec
+
+from dstack.model import Worker
+from dstack.probes.connection.background import begin
+from dstack.probes.connection.connect import Cluster
+from dstack.probes.connection.reach import Address, unreachable
+from dstack.probes.node import wire
+from dstack.probes.node.probe import NodeProbe
+from dstack.probes.node_access.answers import MALFORMED, MalformedAnswer, NodeFailure, validated_round
+from dstack.probes.node_access.driver_messages import RecordRequest, RoundReply
+from dstack.probes.node_access.remote_probes import RemoteProbes
+from dstack.probes.node_access.targets import targets, with_environment
+
+
+@dataclass(frozen=True, slots=True)
+class NodeRound:
+    """A round of these nodes, or why they are not recorded any more.
+
+    ``recorder`` is the remote node that recorded it, empty for this host; ``is_last``: no further round of it follows.
+    """
+
+    recorder: str
+    nodes: Sequence[str]
+    result: wire.RecordedRound | NodeFailure
+    is_last: bool
+
+
+Receive = Callable[[NodeRound], None]
+
+
+class LocalRecorder:
+    """Records the processes of this host, round after round, in a thread; ``receive`` is called in it."""
+
+    def __init__(self, options: wire.RecordOptions, end: float, receive: Receive) -> None:
+        self._options = options
+        self._receive = receive
+        self.end = end
+        self._by_node: dict[str, list[Worker]] = {}
+        self._environments: dict[tuple[str, int], wire.Target] = {}
+        self._probe = NodeProbe()
+        self._is_started = False
+
+    def record(self, by_node: Mapping[str, Sequence[Worker]]) -> None:
+        """Record these workers from the next round on, by node."""
+        self._by_node = {node: list(workers) for node, workers in by_node.items()}
+        if by_node and not self._is_started:
+            self._is_started = True
+            threading.Thread(target=self._run, name="dstack-recorder", daemon=True).start()
+
+    def _run(self) -> None:
+        is_last = False
+        while not is_last:
+            nodes, now = list(self._by_node), time.monotonic()
+            seconds = max(0.0, min(self._options["seconds"], self.end - now))
+            is_last = now + seconds >= self.end
+            wanted = [self._target(worker) for node in nodes for worker in self._by_node.get(node, ())]
+            options: wire.RecordOptions = {**self._options, "seconds": seconds, "is_last": is_last}
+            try:
+                result: wire.RecordedRound | NodeFailure = validated_round(self._probe.record(wanted, options))
+            except MalformedAnswer:
+                result = MALFORMED
+            except Exception as error:  # whatever a probe raises is the failure of its nodes
+                result, is_last = NodeFailure(f"its probe failed: {error}"), True
+            self._receive(NodeRound("", nodes, result, is_last))
+
+    def _target(self, worker: Worker) -> wire.Target:
+        """The target of a worker; its environment is found once."""
+        key = worker.worker_id, worker.pid
+        if key not in self._environments:
+            self._environments[key] = with_environment(targets([worker])[0])
+        return self._environments[key]
+
+
+class RemoteRecorder(RemoteProbes):
+    """Records on other nodes, through probe actors that a child process starts."""
+
+    DRIVER = "dstack.probes.node_access.recording_driver"
+
+    def __init__(self, cluster: Cluster, options: wire.RecordOptions, end: float, receive: Receive) -> None:
+        self._options = options
+        self._deliver = receive
+        self._wanted: dict[str, list[wire.Target]] = {}
+        self._over: set[str] = set()
+        self._messages: queue.Queue[RecordRequest] = queue.Queue()
+        self.end = end
+        super().__init__(cluster)
+        begin(self._send)
+
+    def record(self, by_node: Mapping[str, Sequence[Worker]], raylets: Mapping[str, Address]) -> None:
+        """Record these workers from the next round on, by node; new nodes that are unreachable fail soon."""
+        new = {node: address for node, address in raylets.items() if node in by_node and node not in self._wanted}
+        self._wanted = {node: targets(workers) for node, workers in by_node.items()}
+        self.request()
+        if new:
+            begin(lambda: self._give_up(new))
+
+    def request(self) -> None:
+        """Send the current targets and the current end."""
+        self._messages.put({"targets": self._wanted, "options": self._options, "end": self.end})
+
+    def give_up_all(self) -> None:
+        """Note every node that has not sent its last round as failed."""
+        for node_id in self._wanted.keys() - self._over:
+            self._note(node_id, self.why_silent(), is_last=True)
+
+    def _send(self) -> None:
+        while True:
+            self._ask("record", self._messages.get())
+
+    def _give_up(self, raylets: Mapping[str, Address]) -> None:
+        for node_id, reason in unreachable(raylets).items():
+            self._note(node_id, NodeFailure(reason, "unreachable"), is_last=True)
+
+    def _receive(self, payload: bytes) -> None:
+        reply = msgspec.json.decode(payload, type=RoundReply)
+        self._note(reply.node_id, reply.result(), is_last=reply.is_last)
+
+    def _finish(self) -> None:
+        self.give_up_all()
+
+    def _note(self, node_id: str, result: wire.RecordedRound | NodeFailure, *, is_last: bool) -> None:
+        if node_id in self._over:
+            return
+        if is_last:
+            self._over.add(node_id)
+        self._deliver(NodeRound(node_id, [node_id], result, is_last))

@@ -1,0 +1,185 @@
+"""Records in a child process, which can be killed at any time; what was received until then is kept.
+
+The arguments of the process are ADDRESS DURATION_S RATE_HZ JOB [idle] [gil] [native]. It sends messages (see
+:mod:`dstack.child`): ``progress`` with the current step; ``began`` with a recording without samples; a ``part`` for
+each round of each node; ``end``; or ``error`` as :mod:`dstack.collector` does. It ends the recording when its standard
+input closes, and ends with the thread that has started it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Collection
+from typing import IO, TYPE_CHECKING
+
+from dstack import errors
+from dstack.child import Message, Messages, send, start_child
+from dstack.errors import ClusterError, as_dstack_error
+from dstack.gc_pause import GcPause
+from dstack.words import plural
+
+if TYPE_CHECKING:  # the child is started before the rest is loaded
+    from dstack.recording import Recording
+    from dstack.recording_parts import JoinedRecording
+
+START_S = 30.0
+"""How long the start of the recording may take."""
+LATE_S = 6.0
+"""How long after the end of the recording the child may take to hand over the last rounds."""
+STOP_S = 4.0
+"""The same when the user has ended it."""
+REAP_S = 1.0
+TURN_S = 0.5
+LONGER = "Run dstack on a host with more free CPU time."
+
+
+class Recorder:
+    """Makes one recording of a cluster.
+
+    ``options`` are the names of the fields of :class:`dstack.recording.RecordingOptions` that are on; ``job`` is what
+    the user calls the only job to record.
+    """
+
+    def __init__(
+        self, address: str | None, duration_s: float, rate_hz: float, options: Collection[str] = (), job: str = ""
+    ) -> None:
+        self._duration_s = duration_s
+        terms = (address or "", str(duration_s), str(rate_hz), job, *options)
+        self._child = start_child("dstack.recorder", *terms, stdin=subprocess.PIPE, start_new_session=True)
+        self._stopped_at: float | None = None
+        self._began = 0.0
+        self._recorded_s = 0.0
+        self._joined: JoinedRecording | None = None
+
+    def record(self, progress: Callable[[str], None]) -> Recording:
+        """Record until the duration has passed, or another thread or a signal handler calls :meth:`stop`.
+
+        Raises :class:`dstack.DstackError` if nothing was recorded.
+        """
+        assert self._child.stdout is not None
+        progress("starting")
+        try:
+            self._receive(Messages(self._child.stdout), progress)
+        except (EOFError, TimeoutError):
+            if self._joined is None:
+                raise self._why_ended() from None
+        finally:
+            self._end()
+        assert self._joined is not None
+        return self._joined.recording(round(self._recorded_s, 3))
+
+    def stop(self) -> None:
+        """End the recording after the current round, and keep what was recorded; the second time, end it at once."""
+        if self._stopped_at is not None:
+            self._child.kill()
+            return
+        self._stopped_at = time.monotonic()
+        with contextlib.suppress(OSError):
+            assert self._child.stdin is not None
+            self._child.stdin.close()
+
+    def _receive(self, messages: Messages, progress: Callable[[str], None]) -> None:
+        """Take messages until the last one. Raises ``EOFError`` or ``TimeoutError`` if it does not come."""
+        started, step = time.monotonic(), "starting"
+        while (message := self._next(messages, started)).kind != "end":
+            match message.kind:
+                case "progress":
+                    step = message.payload.decode("utf-8", "replace")
+                case "error":
+                    name, text, remedy, _ = json.loads(message.payload)
+                    raise getattr(errors, name)(text, remedy)
+                case "began" | "part":
+                    step = self._take(message)
+            progress(step)
+
+    def _take(self, message: Message) -> str:
+        """Keep a part; returns what was recorded so far, in words."""
+        import msgspec
+
+        from dstack.recording import Recording
+        from dstack.recording_parts import JoinedRecording, RecordingPart
+
+        now = time.monotonic()
+        if self._joined is None:
+            self._joined = JoinedRecording(msgspec.json.decode(message.payload, type=Recording))
+            self._began = now
+        else:
+            self._joined.add(msgspec.json.decode(message.payload, type=RecordingPart))
+        seconds = min(now - self._began, self._duration_s)
+        if self._stopped_at is None:
+            self._recorded_s = seconds
+        return f"recorded {seconds:.0f} of {self._duration_s:g} s, {plural(self._joined.samples, 'sample')}"
+
+    def _next(self, messages: Messages, started: float) -> Message:
+        while True:
+            with contextlib.suppress(TimeoutError):
+                return messages.receive(time.monotonic() + TURN_S)
+            if time.monotonic() > self._deadline(started):
+                raise TimeoutError
+
+    def _deadline(self, started: float) -> float:
+        if self._stopped_at is not None:
+            return self._stopped_at + STOP_S
+        return started + START_S if self._joined is None else self._began + self._duration_s + LATE_S
+
+    def _end(self) -> None:
+        self._child.kill()
+        for stream in (self._child.stdin, self._child.stdout):
+            with contextlib.suppress(OSError):
+                if stream:
+                    stream.close()
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self._child.wait(REAP_S)
+
+    def _why_ended(self) -> ClusterError:
+        """The error for a child that has recorded nothing."""
+        if self._stopped_at is not None:
+            return ClusterError("The recording was ended before it began.")
+        if self._child.returncode is None:
+            return ClusterError(f"The recording did not begin within {START_S:g} s.", LONGER)
+        return ClusterError(f"The process that records exited with code {self._child.returncode}.", "Try again.")
+
+
+def main(messages: IO[bytes], arguments: list[str]) -> None:
+    """Makes one recording and sends its parts, as the module's docstring describes."""
+    with contextlib.suppress(BrokenPipeError):  # the parent has ended
+        try:
+            _record(messages, *arguments[:4], options=arguments[4:])
+        except BrokenPipeError:
+            raise
+        except Exception as error:
+            import traceback
+
+            known = as_dstack_error(error)
+            said = [type(known).__name__, known.message, known.remedy, traceback.format_exc()]
+            send(messages, "error", json.dumps(said).encode())
+
+
+def _record(
+    messages: IO[bytes], address: str, duration_s: str, rate_hz: str, job: str, *, options: Collection[str]
+) -> None:
+    with GcPause():
+        from dstack.document_file import to_json
+        from dstack.recording import RecordingOptions
+        from dstack.recording_session import RecordingSession
+
+    def note(step: str) -> None:
+        send(messages, "progress", step.encode("utf-8", "replace"))
+
+    how = RecordingOptions(**dict.fromkeys(options, True))
+    with RecordingSession(address or None, float(duration_s), float(rate_hz), how, job or None, note) as session:
+        threading.Thread(target=_stop_at_end_of_input, args=(session.stop,), name="dstack", daemon=True).start()
+        send(messages, "began", to_json(session.first))
+        for part in session.parts():
+            send(messages, "part", to_json(part))
+    send(messages, "end")
+
+
+def _stop_at_end_of_input(stop: Callable[[], None]) -> None:
+    sys.stdin.buffer.read()
+    stop()

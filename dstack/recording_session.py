@@ -1,0 +1,184 @@
+"""Records a cluster: the samples of all nodes, each with the worker, actor or task that ran."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+
+import msgspec
+from msgspec.structs import replace
+
+from dstack.analysis.index.sample_index import SampleIndex
+from dstack.analysis.naming import names
+from dstack.analysis.naming.job_selection import find_job
+from dstack.analysis.stacks.app_threads import ENTRIES, kind_of
+from dstack.model import Failure, Frame, Sample, Snapshot, Worker
+from dstack.probes.cluster_recorder import ClusterRecorder
+from dstack.probes.node import wire
+from dstack.probes.node_access.answers import MALFORMED, NodeFailure
+from dstack.probes.node_access.node_readers import node_failure
+from dstack.probes.node_access.node_recorders import NodeRound
+from dstack.recording import Count, Coverage, RecordedThread, Recording, RecordingOptions
+from dstack.recording_parts import RecordingPart
+
+ROUND_S = 1.0
+WRAPPERS = ("ray/_private/", "ray/util/tracing/")
+"""Folders of Ray's frames between the loop of a worker and the function of the task that it executes."""
+
+
+class RecordingSession:
+    """One recording, from the connection to the last round; a context manager.
+
+    ``job`` is what the user called the only job to record. Raises :class:`dstack.errors.ClusterError` if the cluster is
+    unreachable, and :class:`dstack.errors.UsageError` if there is no such job.
+    """
+
+    def __init__(
+        self,
+        address: str | None,
+        duration_s: float,
+        rate_hz: float,
+        options: RecordingOptions,
+        job: str | None,
+        progress: Callable[[str], None],
+    ) -> None:
+        terms: wire.RecordOptions = {
+            "rate_hz": rate_hz,
+            "seconds": max(ROUND_S, 2 / rate_hz),
+            "idle": options.idle,
+            "gil": options.gil,
+            "native": options.native,
+            "is_last": False,
+        }
+        self._recorder = ClusterRecorder(
+            address, terms, duration_s, lambda snapshot: find_job(snapshot, job) if job else None, progress
+        )
+        cluster = self._recorder.snapshot()
+        self.first = Recording(
+            dstack_version=cluster.dstack_version,
+            address=cluster.address,
+            ray_version=cluster.ray_version,
+            began_at=self._recorder.began_at,
+            rate_hz=rate_hz,
+            options=replace(options, job_id=self._recorder.job_id),
+        )
+
+    def __enter__(self) -> RecordingSession:
+        self._recorder.__enter__()
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self._recorder.__exit__(*exc)
+
+    def stop(self) -> None:
+        """End it after the current round; another thread may call this."""
+        self._recorder.stop()
+
+    def parts(self) -> Iterator[RecordingPart]:
+        """The rounds of all nodes as they end."""
+        for found in self._recorder.rounds():
+            if isinstance(found.result, NodeFailure):
+                failures = tuple(node_failure(node, found.result, 1) for node in found.nodes)
+                yield RecordingPart(recording=replace(self.first, failures=failures))
+            else:
+                yield self._part(found, found.result)
+
+    def _part(self, found: NodeRound, result: wire.RecordedRound) -> RecordingPart:
+        attribution = Attribution(self._recorder.snapshot())
+        try:
+            recording = _converted(self.first, result, attribution)
+        except (msgspec.ValidationError, LookupError, ValueError):
+            failures = tuple(node_failure(node, MALFORMED, 1) for node in found.nodes)
+            return RecordingPart(recording=replace(self.first, failures=failures))
+        return RecordingPart(recording=recording, worker_ids=tuple(result["processes"]))
+
+
+class Attribution:
+    """What each worker of a cluster ran, for the threads of a recording."""
+
+    def __init__(self, cluster: Snapshot) -> None:
+        self._index = SampleIndex(cluster, Sample(began_s=0.0, ended_s=0.0))
+        self._nodes = {node.node_id: names.node(node) for node in cluster.nodes}
+
+    def thread(self, data: wire.SampledThreadData, stack: Sequence[Frame], rank: int | None) -> RecordedThread | None:
+        """The thread while it has this stack, leaf first; None if its worker is unknown, as one of dstack's own."""
+        worker = self._index.workers.get(data["worker_id"])
+        if worker is None:
+            return None
+        actor = self._index.actors.get(worker.actor_id or "")
+        return RecordedThread(
+            worker_id=worker.worker_id,
+            node_id=worker.node_id,
+            pid=worker.pid,
+            node=self._nodes.get(worker.node_id, f"node {names.short(worker.node_id)}"),
+            kind=self._kind(worker, stack),
+            name=actor.name if actor else "",
+            job_id=worker.job_id,
+            rank=rank,
+            os_thread_id=data["os_thread_id"],
+            thread_name=data["thread_name"],
+        )
+
+    def _kind(self, worker: Worker, stack: Sequence[Frame]) -> str:
+        """``actor Trainer``, ``driver train.py``, ``task load`` by the function in the stack, or ``worker``."""
+        if not worker.is_driver and worker.actor_id is None and (function := task_function(stack)):
+            return f"task {function}"
+        return kind_of(self._index, worker, None)
+
+    def failure(self, data: wire.FailureData) -> Failure | None:
+        """A failed process; None if it has ended, as workers do, or is not of the application."""
+        worker = self._index.workers.get(data.get("worker_id", ""))
+        if worker is None or data["cause"] == "ended":
+            return None
+        return msgspec.convert({**data, "node_id": worker.node_id}, Failure)
+
+
+def task_function(stack: Sequence[Frame]) -> str:
+    """The function of the task that a stack, leaf first, executes; empty if it is not in one.
+
+    Ray calls it from ``Worker.main_loop``; seen on Ray 2.46 and 2.60.
+    """
+    outermost = list(reversed(stack))
+    for index, frame in enumerate(outermost[:4]):
+        if frame.file.endswith(ENTRIES) and frame.function.endswith("main_loop"):
+            rest = (one for one in outermost[index + 1 :] if not any(folder in one.file for folder in WRAPPERS))
+            return next((one.function.rpartition(".")[2] for one in rest), "")
+    return ""
+
+
+def _converted(first: Recording, result: wire.RecordedRound, attribution: Attribution) -> Recording:
+    """A round as a recording. Raises ``ValidationError``, ``LookupError`` or ``ValueError`` if it is malformed."""
+    frames = msgspec.convert([_without_loop(frame) for frame in result["frames"]], tuple[Frame, ...])
+    threads: dict[RecordedThread, int] = {}
+    counts: list[Count] = []
+    for thread, stack, samples, is_running in result["counts"]:
+        if min(thread, stack, samples, *result["stacks"][stack]) < 0:
+            raise ValueError("a negative index")
+        data = result["threads"][thread]
+        process = result["processes"].get(data["worker_id"])
+        found = attribution.thread(
+            data, [frames[index] for index in result["stacks"][stack]], process["rank"] if process else None
+        )
+        if found is not None:
+            index = threads.setdefault(found, len(threads))
+            counts.append(Count(thread=index, stack=stack, samples=samples, is_running=is_running))
+    figures = result["processes"].values()
+    return replace(
+        first,
+        duration_s=result["seconds"],
+        frames=frames,
+        stacks=msgspec.convert(result["stacks"], tuple[tuple[int, ...], ...]),
+        threads=tuple(threads),
+        counts=tuple(counts),
+        coverage=Coverage(
+            wanted=sum(one["wanted"] for one in figures),
+            taken=sum(one["taken"] for one in figures),
+            torn=sum(one["torn"] for one in figures),
+            cut=sum(one["cut"] for one in figures),
+            sampler_cpu_s=result["cpu_s"],
+        ),
+        failures=tuple(failure for data in result["failures"] if (failure := attribution.failure(data))),
+    )
+
+
+def _without_loop(frame: wire.FrameData) -> wire.FrameData:
+    return {"function": frame["function"], "file": frame["file"], "line": frame["line"], "origin": frame["origin"]}

@@ -1,0 +1,139 @@
+"""All stacks of a cluster as text: merged by class or rank with counts and outliers, or process by process."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from time import localtime, strftime
+
+from rich.console import Console
+from rich.text import Text
+from rich.tree import Tree
+
+from dstack.analysis.naming.vertex_details import details_of
+from dstack.analysis.stacks.app_threads import Execution
+from dstack.analysis.stacks.stack_tree import StackBranch
+from dstack.analysis.views.stack_groups import By, ChosenStacks, Position, StackGroup
+from dstack.report.process_stacks_text import process_trees
+from dstack.report.safe_text import SafeText
+from dstack.report.stack_words import ACTIVITY_STYLES, WORDS, activities_in_words, frame_line, outliers_in_words, short
+from dstack.words import listed, plural
+
+WIDTH = 120
+SHOWN_POSITIONS = 3
+SHOWN_PLACES = 3
+SHOWN_ABSENT = 10
+
+
+def print_all_stacks(console: Console, chosen: ChosenStacks, by: By) -> None:
+    """Prints a line about all stacks, the stacks, and what was left out or not read."""
+    console.width = console.width if console.is_terminal else WIDTH
+    _print_line(console, _title(chosen))
+    trees = process_trees(chosen) if by == "process" else map(_Merged(chosen).tree, chosen.groups(by))
+    for tree in trees:
+        console.print()
+        console.print(tree, no_wrap=True, overflow="ellipsis", crop=True)
+    console.print()
+    for line in _foot(chosen):
+        _print_line(console, line)
+
+
+def _print_line(console: Console, line: Text) -> None:
+    console.print(line, no_wrap=True, overflow="ellipsis")
+
+
+def _title(chosen: ChosenStacks) -> SafeText:
+    """``14 stacks of 13 processes: 12 waiting, 2 running; 1 outlier: rank 3 is in other code than ranks 0-2``."""
+    processes = len({one.worker_id for one in chosen.executions})
+    count = len(chosen.executions)
+    text = SafeText(f"{plural(count, 'stack')} of {plural(processes, 'process', 'processes')}", "bold")
+    text.append(f": {activities_in_words(chosen.activities)}" if count else "")
+    if chosen.outliers:
+        text.append("; ").append(outliers_in_words(list(chosen.outliers.values())), "bold yellow")
+    return text
+
+
+def _foot(chosen: ChosenStacks) -> Iterator[SafeText]:
+    for one in chosen.absent[:SHOWN_ABSENT]:
+        yield SafeText(f"Not read: {one.name} {one.detail}", "yellow")
+    if (more := len(chosen.absent) - SHOWN_ABSENT) > 0:
+        yield SafeText(f"Not read: {plural(more, 'more process', 'more processes')}", "yellow")
+    if chosen.left_out:
+        hint = "" if chosen.whole else "; --whole prints whole stacks"
+        yield SafeText(f"Left out: {plural(chosen.left_out, 'thread')} of Ray and its libraries{hint}", "dim")
+    snapshot = chosen.snapshot
+    taken = strftime("%Y-%m-%d %H:%M:%S", localtime(snapshot.taken_at))
+    of_job = f", job {chosen.job_id} only" if chosen.job_id else ""
+    yield SafeText(f"Ray {snapshot.ray_version} at {snapshot.address}, {taken}{of_job}", "dim")
+
+
+class _Merged:
+    """The merged stacks of groups as trees."""
+
+    def __init__(self, chosen: ChosenStacks) -> None:
+        self._chosen = chosen
+        self._snapshot = chosen.snapshot
+
+    def tree(self, group: StackGroup) -> Tree:
+        """A line with the number of stacks and where they are, and the merged stacks below."""
+        text = SafeText().append(f"{len(group.executions):,} × {group.name}", "bold").append("  ")
+        tree = Tree(text.append_text(positions_in_words(group.positions)), guide_style="dim")
+        for branch in group.root.children:
+            self._add(tree, branch, group.root)
+        return tree
+
+    def _add(self, tree: Tree, branch: StackBranch, group: StackBranch) -> None:
+        """A branch: the frames that all of its executions share, one per line."""
+        chain = [branch]
+        while len(chain[-1].children) == 1 and not chain[-1].own:
+            chain.append(chain[-1].children[0])
+        last = chain[-1]
+        ending = last.executions[: last.own]
+        doing = self._doing(ending, is_part=branch.count < group.count)
+        places = [one.place for one in chain if one.place]
+        lines: list[Text] = [frame_line(self._snapshot, place) for place in places[:-1]]
+        lines.append(frame_line(self._snapshot, places[-1], doing))
+        lines += self._outlier_lines(ending)
+        node = tree.add(_indented(lines, f"{branch.count:,} × "))
+        for child in last.children:
+            self._add(node, child, group)
+
+    def _doing(self, ending: Sequence[Execution], *, is_part: bool) -> Text | None:
+        """What the executions that end here do, and which ones they are."""
+        if not ending:
+            return None
+        activities = list(dict.fromkeys(one.activity for one in ending))
+        words = listed([WORDS[one][0] for one in activities if one in WORDS])
+        text = SafeText(f"  {words}", ACTIVITY_STYLES.get(activities[0], ""))
+        return text.append(f"  {self._which(ending)}" if is_part or len(ending) <= SHOWN_PLACES else "", "magenta")
+
+    def _outlier_lines(self, ending: Sequence[Execution]) -> list[Text]:
+        """How the outliers that end here differ from similar executions."""
+        found = [self._chosen.outliers[one.key] for one in ending if one.key in self._chosen.outliers]
+        return [SafeText(f"! {words}", "bold yellow") for words in dict.fromkeys(one.words for one in found)]
+
+    def _which(self, executions: Sequence[Execution]) -> str:
+        """``ranks 0-2``, or the places of the first few."""
+        if ranks := self._chosen.stacks.ranks_in_words(executions):
+            return ranks
+        vertices = self._chosen.stacks.vertices
+        places = [details_of(self._chosen.index, vertices[one.key]).short_place for one in executions[:SHOWN_PLACES]]
+        more = len(executions) - len(places)
+        return "; ".join(dict.fromkeys(filter(None, places))) + (f" and {more:,} more" if more else "")
+
+
+def _indented(lines: Sequence[Text], lead: str) -> Text:
+    """The lines as one text; the first begins with ``lead``, the others with blanks in its place."""
+    leads = (lead, *(" " * len(lead) for _ in lines[1:]))
+    return Text("\n").join(SafeText(one, "bold").append_text(line) for one, line in zip(leads, lines, strict=True))
+
+
+def positions_in_words(positions: Sequence[tuple[Position, int]]) -> SafeText:
+    """``in ray.get at train.py:33``; of several positions each with its number."""
+    text = SafeText()
+    for at, (position, count) in enumerate(positions[:SHOWN_POSITIONS]):
+        text.append(", " if at else "").append(f"{count:,} " if len(positions) > 1 else "")
+        text.append(f"in {short(position.name)}")
+        if position.file:
+            text.append(" at ").append(f"{position.file.rpartition('/')[2]}:{position.line}", "cyan")
+    rest = sum(count for _, count in positions[SHOWN_POSITIONS:])
+    return text.append(f", {rest:,} elsewhere" if rest else "")

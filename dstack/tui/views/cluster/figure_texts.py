@@ -1,0 +1,97 @@
+"""Figures of hosts, disks, GPUs and processes in words."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator, Mapping
+
+from rich.text import Text
+
+from dstack import words
+from dstack.analysis.views.worker_figures import WorkerFigures
+from dstack.model import Gpu, GpuUse, Node, Process
+from dstack.report.safe_text import SafeText
+
+GIB = 2**30
+
+
+def host_figures(node: Node) -> list[str]:
+    """CPUs, load and memory of the host; empty if no probe reached it."""
+    figures = []
+    if node.cpu_count is not None:
+        figures.append(f"host: {node.cpu_count} CPUs")
+    if node.cpu_percent is not None:
+        figures.append(f"{node.cpu_percent:.0f} % busy")
+    if node.load_1m is not None:
+        figures.append(f"load {node.load_1m:.1f}")
+    if node.memory_total_bytes is not None and node.memory_available_bytes is not None:
+        used = node.memory_total_bytes - node.memory_available_bytes
+        figures.append(f"memory {used / GIB:.1f} of {node.memory_total_bytes / GIB:.1f} GiB used")
+    return figures
+
+
+def disk_figures(node: Node) -> list[str]:
+    """The free space of each file system, with what Ray uses it for; equal ones are taken for one file system."""
+    uses: dict[tuple[int, int], list[str]] = defaultdict(list)
+    for disk in node.disks:
+        uses[disk.total_bytes, disk.free_bytes].append(disk.use)
+    return [
+        f"{words.listed(list(dict.fromkeys(of)))} {free / GIB:.1f} of {size / GIB:.1f} GiB free"
+        for (size, free), of in uses.items()
+    ]
+
+
+def disk_paths(node: Node) -> str:
+    """The directories of Ray on a node."""
+    return ", ".join(f"{disk.use} {disk.path}" for disk in node.disks)
+
+
+def gpu_figures(node: Node) -> list[str]:
+    """Each GPU of a node: memory and utilisation, as far as its driver reports them."""
+    return [_gpu(gpu) for gpu in node.gpus or ()]
+
+
+def _gpu(gpu: Gpu) -> str:
+    parts = []
+    if gpu.memory_used_bytes is not None and gpu.memory_total_bytes is not None:
+        parts.append(f"{gpu.memory_used_bytes / GIB:.1f} of {gpu.memory_total_bytes / GIB:.1f} GiB")
+    if gpu.utilisation_percent is not None:
+        parts.append(f"{gpu.utilisation_percent:.0f} % busy")
+    return f"GPU {gpu.index}{f' {gpu.name}' if gpu.name else ''}: {', '.join(parts) or 'use unknown'}"
+
+
+def process_figures(process: Process) -> Text:
+    """The memory and the CPU time of a process, and how it was read if not from its memory."""
+    text = SafeText()
+    if process.started_at:
+        text.append(f", {process.rss_bytes / GIB:.2f} GiB resident, {process.cpu_s:.1f} s of CPU time")
+    if process.access != "memory" and process.threads:
+        text.append(f", read by {process.access} only", "yellow")
+    return text
+
+
+def use_in_words(figures: WorkerFigures, process: Process, gpus: Mapping[int, Gpu]) -> Iterator[str]:
+    """Its CPU use and how that was measured, its threads and child processes, and the GPUs that it uses."""
+    if figures.cpu_percent is not None:
+        over = f"over {words.duration(figures.cpu_over_s)}" if figures.cpu_over_s >= 1 else _ms(figures.cpu_over_s)
+        since = "on average since its start" if figures.is_cpu_average else over
+        yield f"CPU {figures.cpu_percent:.1f} % {since}"
+    if figures.num_threads is not None:
+        yield words.plural(figures.num_threads, "thread")
+    if process.children:
+        resident = sum(child.rss_bytes for child in process.children)
+        count = words.plural(len(process.children), "child process", "child processes")
+        yield f"{count} with {resident / GIB:.2f} GiB resident"
+    for use in process.gpus or ():
+        yield _gpu_use(use, gpus)
+
+
+def _ms(seconds: float) -> str:
+    return f"over {1000 * seconds:.0f} ms"
+
+
+def _gpu_use(use: GpuUse, gpus: Mapping[int, Gpu]) -> str:
+    memory = f"{use.memory_bytes / GIB:.1f} GiB" if use.memory_bytes is not None else "unknown memory"
+    gpu = gpus.get(use.index)
+    busy = gpu.utilisation_percent if gpu else None
+    return f"{memory} of GPU {use.index}" + (f", which is {busy:.0f} % busy" if busy is not None else "")

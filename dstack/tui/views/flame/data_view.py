@@ -1,0 +1,266 @@
+"""The part of the Flame view that selects what is drawn: the data, the interval, the measure and the comparison."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from textual import work
+from textual.binding import Binding, BindingType
+from textual.message import Message
+
+from dstack.analysis.history.task_time import GROUPINGS as TASK_GROUPINGS
+from dstack.analysis.stacks.icicle import Measure
+from dstack.analysis.stacks.stack_tree import Grouping
+from dstack.analysis.views.analysed_snapshot import AnalysedSnapshot
+from dstack.errors import as_dstack_error
+from dstack.tui.source import NO_SNAPSHOT, NumberedSnapshot
+from dstack.tui.views.base import GroupedView
+from dstack.tui.views.flame.drawing import Drawing, NoDrawing
+from dstack.tui.views.flame.flame_data import (
+    NO_HISTORY,
+    READING,
+    RECORDED_GROUPINGS,
+    DataName,
+    Selection,
+    drawing_of,
+    lengths_s,
+)
+from dstack.tui.views.flame.stacks_drawing import MEASURES, StacksDrawing
+
+DATA: tuple[DataName, ...] = ("stacks", "task time", "recording")
+COMPUTING = "Computing …"
+FIRST_GROUPING: dict[DataName, Grouping | None] = {"stacks": "kind", "task time": None, "recording": "kind"}
+
+
+@dataclass
+class Computed(Message):
+    """The drawing of a selection, from the thread that computes it."""
+
+    selection: Selection
+    drawing: Drawing
+
+
+class FlameDataView(GroupedView):
+    """Selects the data; a subclass draws it."""
+
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("d", "data", "Data", id="own.data", tooltip="Draw the stacks, the time of tasks, or recordings"),
+        Binding("v", "compare", "Compare", id="own.compare", tooltip="Compare with what was before"),
+        Binding(
+            "p",
+            "interval",
+            "Time",
+            id="own.interval",
+            tooltip="The time of tasks in all of the history, a half, or the last 600, 60, 10 or 1 s",
+        ),
+        Binding(
+            "left_square_bracket",
+            "move(1)",
+            "Earlier",
+            key_display="[",
+            show=False,
+            id="own.earlier",
+            tooltip="The interval before, or the previous recording",
+        ),
+        Binding(
+            "right_square_bracket",
+            "move(-1)",
+            "Later",
+            key_display="]",
+            show=False,
+            id="own.later",
+            tooltip="The interval after, or the next recording",
+        ),
+    ]
+
+    def __init__(self) -> None:
+        super().__init__(FIRST_GROUPING["stacks"])
+        self.data: DataName = "stacks"
+        self.measure: Measure = "executions"
+        self.is_compared = False
+        self.drawing: Drawing = NoDrawing()
+        self._by_baseline = False
+        self._length_s: float | None = None
+        self._moves = 0
+        self._selection: Selection | None = None
+        self._is_history_requested = False
+
+    def use(self, drawing: Drawing) -> None:
+        """Draw this from now on."""
+        raise NotImplementedError
+
+    def show_all(self) -> None:
+        """Leave the zoom, as its branches belong to other data."""
+        raise NotImplementedError
+
+    # The selection
+
+    def on_mount(self) -> None:
+        """Show recordings first, if any were opened; two of them compared."""
+        if self.host.recordings:
+            self._select_data("recording")
+            self.is_compared = len(self.host.recordings) > 1
+            self._draw_anew()
+
+    def show(self, analysed: AnalysedSnapshot) -> None:
+        """Draw another snapshot; zoom and selection stay with their branches."""
+        if self.data != "recording":
+            self._draw_anew()
+
+    def _selected(self) -> Selection:
+        recordings = self.host.recordings
+        at = len(recordings) - 1 - self._moves
+        return Selection(
+            data=self.data,
+            grouping=self.grouping,
+            is_whole=self.is_whole,
+            is_compared=self.is_compared,
+            by_baseline=self._by_baseline,
+            snapshot=self.shown,
+            baseline=self._snapshot_before() if self.is_compared else None,
+            recording=recordings[at] if recordings else None,
+            recorded_baseline=recordings[at - 1] if at > 0 else None,
+            length_s=self._length_s,
+            moves=self._moves,
+        )
+
+    def _snapshot_before(self) -> NumberedSnapshot | None:
+        """The snapshot of this run before the one that is shown."""
+        shown = self.shown
+        earlier = [one for one in self.host.snapshots if shown is not None and one.number < shown.number]
+        return earlier[-1] if earlier else None
+
+    def _draw_anew(self) -> None:
+        """Draw the selection: stacks at once, all else when it is computed."""
+        before, self._selection = self._selection, self._selected()
+        at_once = self._at_once()
+        if at_once is not None:
+            self.use(at_once)
+            return
+        if before is None or before.data != self.data or isinstance(self.drawing, NoDrawing):
+            self.use(NoDrawing(COMPUTING))
+        self._compute(self._selection)
+
+    def _at_once(self) -> Drawing | None:
+        """The drawing if it takes no time, or why there is none."""
+        if self.data == "recording":
+            return None
+        if self.analysed is None:
+            return NoDrawing(NO_SNAPSHOT if self.host.recordings else "")
+        if self.data == "stacks" and not self.is_compared:
+            return StacksDrawing(self.analysed.stacks, self.grouping, self.measure, self.is_whole)
+        if self.data == "task time" and self.analysed.history is None:
+            return NoDrawing(self._why_no_history())
+        return None
+
+    def _why_no_history(self) -> str:
+        """Request the history once, and say that it is being read, or that there is none."""
+        if not self._is_history_requested:
+            self._is_history_requested = self.host.request_history()
+        is_coming = self._is_history_requested and not self.host.status.trouble and self.host.status.doing
+        return READING if is_coming else NO_HISTORY
+
+    @work(thread=True, exclusive=True, exit_on_error=False)
+    def _compute(self, selection: Selection) -> None:
+        """Compute a drawing. Runs in a thread, so it touches no widget."""
+        try:
+            drawing = drawing_of(selection)
+        except Exception as error:
+            drawing = NoDrawing(f"✖ {as_dstack_error(error)}")
+        self.post_message(Computed(selection, drawing))
+
+    def on_computed(self, message: Computed) -> None:
+        """Draw it unless something else was selected meanwhile."""
+        if message.selection is self._selection:
+            self.use(message.drawing)
+            self.refresh_bindings()
+
+    # Keys
+
+    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
+        """Disable actions that do not apply to the data."""
+        if action == "interval":
+            return self.data == "task time"
+        if action == "move":
+            return self.data != "stacks"
+        if action == "measure":
+            return self.data == "stacks" or self.is_compared
+        if action == "whole":
+            return self.data != "task time"
+        return self.data == "stacks" if action == "stacks" else True
+
+    def action_data(self) -> None:
+        """Select the next kind of data."""
+        kinds = DATA if self.host.recordings else DATA[:2]
+        self._select_data(kinds[(kinds.index(self.data) + 1) % len(kinds)])
+        self.merge_again()
+
+    def _select_data(self, data: DataName) -> None:
+        self.data = data
+        self.grouping = FIRST_GROUPING[data]
+        self.is_compared, self._by_baseline, self._moves = False, False, 0
+        self.refresh_bindings()
+
+    def action_compare(self) -> None:
+        """Compare with the previous snapshot, interval or recording, or end the comparison."""
+        reason = "" if self.is_compared else self._why_not_compared()
+        if reason:
+            self.notify(reason, severity="warning")
+            return
+        self.is_compared, self._by_baseline = not self.is_compared, False
+        if self.is_compared and self.data == "task time" and self._length_s is None:
+            self._length_s = 0  # the second half with the first one, as nothing is before all
+        self._draw_anew()
+        self.refresh_bindings()
+
+    def _why_not_compared(self) -> str:
+        if self.data == "stacks" and self._snapshot_before() is None:
+            return "A comparison needs two snapshots: r takes another one."
+        if self.data == "recording" and len(self.host.recordings) - 1 - self._moves < 1:
+            return "There is no recording before this one."
+        return ""
+
+    def action_interval(self) -> None:
+        """Select the next length of the interval, which ends with the history again."""
+        if self.analysed is not None and (time := self.analysed.task_time):
+            lengths = [one for one in lengths_s(time) if one is not None or not self.is_compared]
+            following = lengths.index(self._length_s) + 1 if self._length_s in lengths else 0
+            self._length_s, self._moves = lengths[following % len(lengths)], 0
+            self._draw_anew()
+
+    def action_move(self, by: int) -> None:
+        """Select the interval or recording before, or the one after."""
+        last = len(self.host.recordings) - 1 - int(self.is_compared) if self.data == "recording" else self._last_move()
+        moves = max(0, min(self._moves + by, last))
+        if moves != self._moves:
+            self._moves = moves
+            self._draw_anew()
+
+    def _last_move(self) -> int:
+        """How many lengths the interval can be moved before it leaves the history."""
+        time = self.analysed.task_time if self.analysed else None
+        if time is None or self._length_s is None:
+            return 0
+        length_s = self._length_s or time.whole.length_us / 2_000_000
+        return max(0, int(time.whole.length_us / 1_000_000 / length_s - 0.001))
+
+    def action_measure(self) -> None:
+        """Select the next measure of the width: which executions, or what was before."""
+        if self.is_compared:
+            self._by_baseline = not self._by_baseline
+        else:
+            measures = list(MEASURES)
+            self.measure = measures[(measures.index(self.measure) + 1) % len(measures)]
+        self._draw_anew()
+
+    def merge_again(self) -> None:
+        """Merge again by another grouping, and show all."""
+        self.show_all()
+        self._draw_anew()
+
+    @property
+    def _groupings(self) -> tuple[Grouping | None, ...]:
+        if self.data == "stacks":
+            return super()._groupings
+        return TASK_GROUPINGS if self.data == "task time" else RECORDED_GROUPINGS

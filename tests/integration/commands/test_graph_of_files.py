@@ -1,0 +1,98 @@
+"""``dstack graph`` of saved snapshots: formats, files, options and errors."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+from msgspec.structs import replace
+
+from dstack.snapshot_file import load, save
+from tests.clusters.dstack_command import dstack
+from tests.paths import RECORDED_CALLS
+
+FILE = str(RECORDED_CALLS)
+
+
+def test_text_goes_to_standard_output() -> None:
+    done = dstack("graph", FILE)
+
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.startswith("121 calls within 14 s: 116 finished, 1 failed, 2 running, 2 pending\n")
+    assert max(map(len, done.stdout.splitlines())) <= 80
+    assert "\x1b" not in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "begins"),
+    [
+        ("calls.dot", (), b"digraph calls {"),
+        ("calls.gv", (), b"digraph calls {"),
+        ("calls.json", (), b"{\n"),
+        ("calls.txt", (), b"121 calls"),
+        ("calls.txt", ("--format", "dot"), b"digraph calls {"),
+    ],
+)
+def test_the_suffix_or_the_option_chooses_the_format(
+    tmp_path: Path, name: str, options: tuple[str, ...], begins: bytes
+) -> None:
+    file = tmp_path / name
+    done = dstack("graph", FILE, "-o", str(file), *options)
+
+    assert (done.returncode, done.stdout) == (0, "")
+    assert file.read_bytes().startswith(begins)
+    is_dot = begins.startswith(b"digraph")
+    assert done.stderr.startswith(f"Saved. Draw it with: dot -Tsvg -o {tmp_path}/calls.svg" if is_dot else "Saved. ")
+    assert file.stat().st_mode & 0o777 == 0o600
+
+
+def test_an_existing_file_is_kept_without_force(tmp_path: Path) -> None:
+    file = tmp_path / "calls.dot"
+    file.write_text("mine")
+    refused = dstack("graph", FILE, "-o", str(file))
+
+    assert (refused.returncode, file.read_text()) == (2, "mine")
+    assert "already exists" in refused.stderr
+    assert dstack("graph", FILE, "-o", str(file), "--force").returncode == 0
+    assert file.read_text().startswith("digraph")
+
+
+def test_one_job_can_be_selected() -> None:
+    done = dstack("graph", FILE, "--format", "json", "--job", "pipeline.py")
+    document = json.loads(done.stdout)
+
+    assert document["job"] == "01000000"
+    assert len(document["edges"]) == 9
+    unknown = dstack("graph", FILE, "--job", "other.py")
+    assert unknown.returncode == 2
+    assert "Known jobs: 01000000 (pipeline.py)." in unknown.stderr
+
+
+def test_a_snapshot_without_history_has_a_note(tmp_path: Path) -> None:
+    file = tmp_path / "none.json"
+    save(replace(load(RECORDED_CALLS), history=None), file)
+    done = dstack("graph", str(file))
+
+    assert done.returncode == 0
+    assert done.stderr == "Note: the history of tasks is missing, so only unfinished calls are known.\n"
+    assert "→ Rollout.pause" in done.stdout
+    assert "tokenize" not in done.stdout
+
+
+def test_impossible_requests_are_refused() -> None:
+    both = dstack("graph", FILE, "--address", "127.0.0.1:1")
+
+    assert both.returncode == 2
+    assert "FILE cannot be combined with --address." in both.stderr
+    assert dstack("graph", "none.json").returncode == 3
+    assert dstack("graph", FILE, "--by", "colour").returncode == 2
+
+
+def test_a_terminal_without_unicode_gets_ascii() -> None:
+    done = dstack("graph", FILE, environment={**os.environ, "PYTHONIOENCODING": "ascii"})
+
+    assert done.returncode == 0
+    assert done.stdout.isascii()
+    assert "Rollout.pause" in done.stdout

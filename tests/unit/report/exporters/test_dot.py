@@ -1,0 +1,94 @@
+"""Call graphs in DOT, read by Graphviz's own parser where it is installed."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+from typing import Any
+
+import pytest
+
+from dstack.analysis.views.analysed_snapshot import AnalysedSnapshot
+from dstack.analysis.views.call_graph import CallGraph
+from dstack.report.exporters.dot import dot
+from dstack.snapshot_file import load
+from dstack.visible import UNSEEN
+from tests.fuzzing.hostile_text import HOSTILE, hostile
+from tests.paths import RECORDED_CALLS
+from tests.unit.scenes import Scene
+from tests.unit.support.call_histories import attempt, ended, graph_of, with_history
+
+needs_graphviz = pytest.mark.skipif(shutil.which("dot") is None, reason="needs Graphviz")
+NASTY = ['"', "\\", "\\N", 'a"];b [label="c', "<b>x</b>", "<<i>", "n1:p", "{a|b}", "tail\\", "", "é→", HOSTILE]
+
+
+@pytest.fixture(scope="module")
+def recorded() -> CallGraph:
+    return CallGraph.of(AnalysedSnapshot.of(load(RECORDED_CALLS)))
+
+
+def parsed(data: bytes) -> dict[str, Any]:
+    """The graph as Graphviz reads it."""
+    done = subprocess.run(["dot", "-Tjson0"], input=data, capture_output=True, check=True)
+    assert not done.stderr
+    found: dict[str, Any] = json.loads(done.stdout)
+    return found
+
+
+def test_waits_are_dashed_and_deadlocks_bold(recorded: CallGraph) -> None:
+    lines = dot(recorded).decode().splitlines()
+    waits = [line for line in lines if "waits:" in line]
+
+    assert len(waits) == len(recorded.waits) == 4
+    assert all("dashed" in line for line in waits)
+    bold = [line for line in waits if "dashed,bold" in line]
+    assert len(bold) == 3
+    assert all("deadlock" in line for line in bold)
+
+
+def test_labels_have_the_figures(recorded: CallGraph) -> None:
+    text = dot(recorded).decode()
+
+    assert "61 calls, 44/s\\nsize, __init__\\n" in text
+    assert '"6 calls\\n1 failed\\nmean ' in text
+    assert "14 MiB alive" in text
+    assert 'label="Rollout (3 actors)"' in text
+
+
+@needs_graphviz
+def test_graphviz_reads_what_was_written(recorded: CallGraph) -> None:
+    found = parsed(dot(recorded))
+
+    assert {one["label"].split("\\n")[0] for one in found["objects"]} == {
+        "driver pipeline.py",
+        "Rollout (3 actors)",
+        "Trainer",
+        "Store",
+        "prepare",
+        "tokenize",
+    }
+    assert len(found["edges"]) == len(recorded.edges) + len(recorded.waits)
+
+
+@needs_graphviz
+@pytest.mark.parametrize("name", NASTY)
+def test_no_name_changes_the_graph(name: str) -> None:
+    scene = Scene()
+    driver, actor = scene.driver(), scene.actor(name)
+    calls = [ended(scene, scene.task(name, by=driver)), ended(scene, scene.call(actor, name, by=driver))]
+    found = parsed(dot(graph_of(with_history(scene, [attempt(call, driver) for call in calls]))))
+
+    assert len(found["objects"]) == 3
+    assert len(found["edges"]) == 2
+    assert not any("<" in str(one.get("_ldraw_")) for one in found["objects"])
+
+
+def test_hostile_text_is_visible() -> None:
+    data = dot(CallGraph.of(AnalysedSnapshot.of(hostile(load(RECORDED_CALLS)))))
+
+    assert not UNSEEN.search(data.decode().replace("\n", "").replace("\t", ""))
+
+
+def test_an_empty_graph_is_valid() -> None:
+    assert dot(graph_of(Scene())).startswith(b"digraph calls {")
