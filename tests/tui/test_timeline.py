@@ -111,7 +111,7 @@ def in_timeline(source: Source | Snapshot, body: Body, size: tuple[int, int] = (
             assert isinstance(app.screen, TimelineView)
             view = app.screen
             if view.analysed and view.analysed.timeline is not None:
-                await until(pilot, lambda: view.rows is not None, ARRANGED_S)
+                await until(pilot, lambda: view.rows is not None and view.is_linked, ARRANGED_S)
             await body(app, pilot, view)
 
     asyncio.run(run())

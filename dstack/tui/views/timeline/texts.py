@@ -56,10 +56,11 @@ def _waits() -> Iterator[tuple[Phase, int, str]]:
 
 @dataclass(frozen=True, slots=True)
 class TimelineTexts:
-    """The texts of one timeline."""
+    """The texts of one timeline; without chains until they are linked."""
 
     analysed: AnalysedSnapshot
     timeline: Timeline
+    is_linked: bool
 
     # The head
 
@@ -76,13 +77,14 @@ class TimelineTexts:
             text.append(f"  {history.dropped:,} that Ray had no room for", "yellow")
         if not self.analysed.snapshot.has_one_time:
             text.append("  clocks differ: times may be off", "yellow")
-        if chains := len(timeline.chains):
-            text.append(f"  {plural(chains, 'chain')}")
-        return text
+        if not self.is_linked:
+            return text.append("  linking chains …", "italic")
+        return text.append(f"  {plural(len(timeline.chains), 'chain')}" if timeline.chains else "")
 
     def limits(self) -> Iterator[Text]:
         """The step that limits the largest pipeline, and the first node that starves."""
-        pipelines = [one for one in self.timeline.pipelines if len(one.chains) > 1 and one.limiting is not None]
+        linked = self.timeline.pipelines if self.is_linked else ()
+        pipelines = [one for one in linked if len(one.chains) > 1 and one.limiting is not None]
         yield from (SafeText(limiting_in_words(one)) for one in pipelines[:1])
         yield from (SafeText(f"{capitalised(one)}.", "yellow") for one in self.analysed.starving[:1])
 
@@ -147,7 +149,8 @@ class TimelineTexts:
         if attempt.started_at is None:
             return ""
         end = attempt.ended_at if attempt.ended_at is not None else self.timeline.history.asked_at
-        return f" {'after' if attempt.ended_at is not None else 'for'} {short_duration(max(0.0, end - attempt.started_at))}"
+        word = "for" if attempt.ended_at is None else "after"
+        return f" {word} {short_duration(max(0.0, end - attempt.started_at))}"
 
     def _times(self, attempt: Attempt) -> Text:
         """When it was submitted, what it waited for, and when it began to run."""
@@ -166,7 +169,8 @@ class TimelineTexts:
         """Where it ran, its chain and its caller."""
         track = self.timeline.track_of(attempt)
         parts = [f"{track.title}, {track.group}" if track.group != track.title else track.title]
-        if (chain := self.timeline.chain_of(attempt)) is not None:
+        chain = self.timeline.chain_of(attempt) if self.is_linked else None
+        if chain is not None:
             step = next((at for at, one in enumerate(chain.attempts, 1) if one is attempt), 0)
             parts.append(f"chain {chain.number}, {step} of {len(chain.attempts)}")
         if (caller := self.timeline.history.caller(attempt)) is not None:
