@@ -10,11 +10,11 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import subprocess
-import sys
 import threading
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from typing import IO, TYPE_CHECKING
 
 from dstack import errors
@@ -26,13 +26,12 @@ from dstack.words import plural
 if TYPE_CHECKING:  # the child is started before the rest is loaded
     from dstack.recording import Recording
     from dstack.recording_parts import JoinedRecording
+    from dstack.recording_session import RecordingSession
 
-START_S = 30.0
+START_S = 45.0
 """How long the start of the recording may take."""
-LATE_S = 6.0
-"""How long after the end of the recording the child may take to hand over the last rounds."""
-STOP_S = 4.0
-"""The same when the user has ended it."""
+LATE_S = 10.0
+"""How long after its end, or after the user has ended it, the last rounds are awaited; usually under a second."""
 REAP_S = 1.0
 TURN_S = 0.5
 LONGER = "Run dstack on a host with more free CPU time."
@@ -124,7 +123,7 @@ class Recorder:
 
     def _deadline(self, started: float) -> float:
         if self._stopped_at is not None:
-            return self._stopped_at + STOP_S
+            return self._stopped_at + LATE_S
         return started + START_S if self._joined is None else self._began + self._duration_s + LATE_S
 
     def _end(self) -> None:
@@ -171,15 +170,21 @@ def _record(
     def note(step: str) -> None:
         send(messages, "progress", step.encode("utf-8", "replace"))
 
-    how = RecordingOptions(**dict.fromkeys(options, True))
+    how = RecordingOptions(idle="idle" in options, gil="gil" in options, native="native" in options)
+    begun: list[RecordingSession] = []
+    threading.Thread(target=_stop_at_end_of_input, args=(begun,), name="dstack", daemon=True).start()
     with RecordingSession(address or None, float(duration_s), float(rate_hz), how, job or None, note) as session:
-        threading.Thread(target=_stop_at_end_of_input, args=(session.stop,), name="dstack", daemon=True).start()
+        begun.append(session)
         send(messages, "began", to_json(session.first))
         for part in session.parts():
             send(messages, "part", to_json(part))
     send(messages, "end")
 
 
-def _stop_at_end_of_input(stop: Callable[[], None]) -> None:
-    sys.stdin.buffer.read()
-    stop()
+def _stop_at_end_of_input(begun: Sequence[RecordingSession]) -> None:
+    """Ends the recording when standard input closes; ends the process if there is none yet."""
+    while os.read(0, 1024):
+        pass
+    if not begun:
+        os._exit(0)
+    begun[0].stop()

@@ -79,7 +79,7 @@ class RecordingSession:
             if isinstance(found.result, NodeFailure):
                 failures = tuple(node_failure(node, found.result, 1) for node in found.nodes)
                 yield RecordingPart(recording=replace(self.first, failures=failures))
-            else:
+            elif found.result is not None:
                 yield self._part(found, found.result)
 
     def _part(self, found: NodeRound, result: wire.RecordedRound) -> RecordingPart:
@@ -137,12 +137,17 @@ def task_function(stack: Sequence[Frame]) -> str:
 
     Ray calls it from ``Worker.main_loop``; seen on Ray 2.46 and 2.60.
     """
-    outermost = list(reversed(stack))
-    for index, frame in enumerate(outermost[:4]):
+    frames = reversed(stack)
+    for frame in frames:
         if frame.file.endswith(ENTRIES) and frame.function.endswith("main_loop"):
-            rest = (one for one in outermost[index + 1 :] if not any(folder in one.file for folder in WRAPPERS))
-            return next((one.function.rpartition(".")[2] for one in rest), "")
+            return next((one.function.rpartition(".")[2] for one in frames if _may_be_task(one)), "")
     return ""
+
+
+def _may_be_task(frame: Frame) -> bool:
+    """Whether a frame is of Python, and not of Ray's calls around a task."""
+    is_python = frame.file.endswith((".py", ">"))
+    return is_python and not any(folder in frame.file for folder in WRAPPERS)
 
 
 def _converted(first: Recording, result: wire.RecordedRound, attribution: Attribution) -> Recording:

@@ -195,3 +195,20 @@ def woken_all_the_time(*pids: int, every_s: float = 0.015) -> Iterator[None]:
     finally:
         ended.set()
         waker.join()
+
+
+def reads_memory(pid: int) -> bool:
+    """Whether a child of a process has the memory of another process open, as a recording has."""
+
+    def files(child: psutil.Process) -> list[str]:
+        with contextlib.suppress(OSError):
+            return [os.readlink(link) for link in Path(f"/proc/{child.pid}/fd").iterdir()]
+        return []
+
+    return any(file.startswith("/proc/") and file.endswith("/mem") for c in _children(pid) for file in files(c))
+
+
+def _children(pid: int) -> list[psutil.Process]:
+    with contextlib.suppress(psutil.NoSuchProcess):
+        return psutil.Process(pid).children()
+    return []

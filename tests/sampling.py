@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import Any, cast
 
 from dstack.probes.node.probe import NodeProbe
-from dstack.probes.node.wire import ForeignPython, Options, Target, UnreadablePython
+from dstack.probes.node.wire import ForeignPython, Options, RecordOptions, Target, UnreadablePython
 
 Plain = dict[str, Any]
 """A part of an :class:`~dstack.probes.node.wire.Answer`, of which tests pick fields by variable names."""
@@ -56,3 +57,29 @@ def frames_of(answer: Plain, thread: Plain) -> list[tuple[str, str, int]]:
     """File, qualified name and line of a thread's frames, leaf first."""
     frames = (answer["frames"][index] for index in answer["stacks"][thread["stack"]])
     return [(frame["file"], frame["function"], frame["line"]) for frame in frames]
+
+
+RECORD_OPTIONS: RecordOptions = {
+    "rate_hz": 50.0,
+    "seconds": 1.0,
+    "idle": False,
+    "gil": False,
+    "native": False,
+    "is_last": False,
+}
+
+
+def record(*targets: Target, probe: NodeProbe | None = None, **options: Any) -> Plain:
+    """One round of a recording by ``probe``, or by a new one, with some options changed."""
+    changed = cast(RecordOptions, {**RECORD_OPTIONS, **options})
+    return cast(Plain, (probe or NodeProbe()).record(targets, changed))
+
+
+def counted(found: Plain, thread_name: str | None = None) -> Counter[tuple[str, ...]]:
+    """The samples of a round by the unqualified names of the functions, outermost first; of one thread, or of all."""
+    counts: Counter[tuple[str, ...]] = Counter()
+    for thread, stack, samples, _ in found["counts"]:
+        if thread_name in (None, found["threads"][thread]["thread_name"]):
+            names = (found["frames"][index]["function"].rpartition(".")[2] for index in found["stacks"][stack])
+            counts[tuple(reversed(list(names)))] += samples
+    return counts

@@ -15,7 +15,7 @@ from dstack.cli.options import address_option, seconds_option
 from dstack.cli.output import show_progress
 from dstack.errors import ClusterError, UsageError
 from dstack.file_output import STDOUT, require_new, write_file
-from dstack.signals import CleanUp, ending_signals
+from dstack.signals import CleanUp, Ended, ending_signals
 from dstack.visible import visible
 
 if TYPE_CHECKING:
@@ -84,7 +84,14 @@ def record(
     on = [name for name, is_on in {"gil": gil, "idle": idle, "native": native}.items() if is_on]
     recorder = Recorder(address, duration_s, rate_hz, on, job or "")
     with show_progress() as progress, _stopped_by_signals(recorder) as received:
-        recording = recorder.record(progress)
+        try:
+            recording = recorder.record(progress)
+        except ClusterError:
+            if received:
+                raise Ended(received[0]) from None
+            raise
+    if received and not recording.coverage.processes:
+        raise Ended(received[0])
     if not recording.coverage.processes:
         raise _nothing(recording)
     data = exported(recording, suffix)
@@ -124,7 +131,7 @@ def exported(recording: Recording, suffix: str) -> bytes:
         from dstack.report.exporters.flame_page import flame_page
         from dstack.report.recording_summary import summary
 
-        return flame_page(stacks, f"dstack record {recording.address}", summary(recording))
+        return flame_page(stacks, f"Flame graph of {recording.address}", summary(recording))
     if suffix == ".speedscope.json":
         from dstack.report.exporters.speedscope import speedscope
 

@@ -6,7 +6,7 @@ import contextlib
 import queue
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 
 from dstack.errors import ClusterError
 from dstack.model import Snapshot, Worker
@@ -27,8 +27,10 @@ Chooses = Callable[[Snapshot], str | None]
 LISTED_EVERY_S = 3.0
 """How often the cluster's workers are listed."""
 RPC_TIMEOUT_S = 3.0
-GRACE_S = 3.0
-"""How long after the end of the recording the last rounds are awaited."""
+START_S = 15.0
+"""How long the start of the probes on other nodes is awaited before the recording begins."""
+GRACE_S, NATIVE_GRACE_S = 3.0, 8.0
+"""How long after the end of the recording the last rounds are awaited; py-spy takes longer with C frames."""
 TURN_S = 0.1
 NO_NODE = "The GCS lists no live node: it has just started, or it lost its state."
 
@@ -57,11 +59,12 @@ class ClusterRecorder:
         if not self._inventory.nodes:
             raise ClusterError(NO_NODE, CHECK_GCS)
         self._job_id = choose(self.snapshot())
-        self.began_at, self._began = time.time(), time.monotonic()
-        self._end = self._began + duration_s
         self._is_stopped = False
-        self._local = LocalRecorder(options, self._end, self._rounds.put)
+        self._local = LocalRecorder(options, self._rounds.put)
         self._remote: RemoteRecorder | None = None
+        self._early: list[NodeRound] = []
+        self._start_probes(progress)
+        self.began_at, self._end = time.time(), time.monotonic() + duration_s
 
     def __enter__(self) -> ClusterRecorder:
         return self
@@ -81,15 +84,19 @@ class ClusterRecorder:
 
     def rounds(self) -> Iterator[NodeRound]:
         """The rounds of all nodes as they end; those of a node in order."""
+        yield from self._early
+        grace_s = NATIVE_GRACE_S if self._options["native"] else GRACE_S
+        self._set_end(self._end)
         self._assign()
         listing, listed_at = None, time.monotonic()
-        while (now := time.monotonic()) < self._end or (self._running and now < self._end + GRACE_S):
+        while (now := time.monotonic()) < self._end or (self._running and now < self._end + grace_s):
             if self._is_stopped:
                 self._end_now()
             with contextlib.suppress(queue.Empty):
                 found = self._rounds.get(timeout=TURN_S)
                 self._note(found)
-                yield found
+                if found.result is not None:
+                    yield found
             now = time.monotonic()
             if listing is None and now - listed_at > LISTED_EVERY_S and now < self._end:
                 listing = begin(self._list)
@@ -99,21 +106,44 @@ class ClusterRecorder:
         if self._remote is not None:
             self._remote.give_up_all()
         while not self._rounds.empty():
-            yield self._rounds.get()
+            if (found := self._rounds.get()).result is not None:
+                yield found
 
     def _end_now(self) -> None:
         now = time.monotonic()
         if self._end <= now:
             return
-        self._end = self._local.end = now
+        self._set_end(now)
         if self._remote is not None:
-            self._remote.end = now
             self._remote.request()
+
+    def _set_end(self, end: float) -> None:
+        self._end = self._local.end = end
+        if self._remote is not None:
+            self._remote.end = end
+
+    def _start_probes(self, progress: Progress) -> None:
+        """Start the probes on other nodes, so that all nodes record the same time; late ones begin later."""
+        remote = self._elsewhere(self._workers())
+        if not remote:
+            return
+        progress("starting probes on other nodes")
+        self._remote = RemoteRecorder(self.cluster, self._options, self._rounds.put)
+        self._remote.record(remote, self._inventory.raylets)
+        missing, deadline = set(remote), time.monotonic() + START_S
+        while missing and (left_s := deadline - time.monotonic()) > 0:
+            with contextlib.suppress(queue.Empty):
+                found = self._rounds.get(timeout=left_s)
+                missing.discard(found.recorder)
+                self._note(found)
+                self._early += [found] if found.result is not None else []
 
     def _note(self, found: NodeRound) -> None:
         """Note nodes that have ended, and those whose processes turn out to be in a container."""
         if found.is_last:
             self._running.discard(found.recorder)
+        if found.result is None:
+            return
         if isinstance(found.result, NodeFailure):
             self._liveness.given_up.update(found.nodes)
             return
@@ -156,16 +186,21 @@ class ClusterRecorder:
     def _assign(self) -> None:
         """Have the recorders record the current workers."""
         by_node = self._workers()
-        here = nodes_here(self._inventory) - self._liveness.elsewhere
-        local = {node: workers for node, workers in by_node.items() if node in here}
-        remote = {node: workers for node, workers in by_node.items() if node not in here}
+        remote = self._elsewhere(by_node)
+        local = {node: workers for node, workers in by_node.items() if node not in remote}
         self._local.record(local)
         if remote and self._remote is None:
-            self._remote = RemoteRecorder(self.cluster, self._options, self._end, self._rounds.put)
+            self._remote = RemoteRecorder(self.cluster, self._options, self._rounds.put)
+            self._remote.end = self._end
         if self._remote is not None:
             self._remote.record(remote, self._inventory.raylets)
         if time.monotonic() < self._end:
             self._running.update(remote.keys(), [""] if local else [])
+
+    def _elsewhere(self, by_node: Mapping[str, list[Worker]]) -> dict[str, list[Worker]]:
+        """The workers of other hosts."""
+        here = nodes_here(self._inventory) - self._liveness.elsewhere
+        return {node: workers for node, workers in by_node.items() if node not in here}
 
     def snapshot(self) -> Snapshot:
         """The cluster without samples: its nodes, jobs, actors and workers."""

@@ -18,7 +18,8 @@ def summary(recording: Recording) -> str:
     nodes = len({thread.node_id for thread in recording.threads})
     where = f" on {plural(nodes, 'node')}" if nodes else ""
     processes = plural(recording.coverage.processes, "process", "processes")
-    return f"{plural(samples, 'sample')} of {processes}{where} in {recording.duration_s:.1f} s, at {recording.rate_hz:g} Hz"
+    how = f"in {recording.duration_s:.1f} s, at {recording.rate_hz:g} Hz"
+    return f"{plural(samples, 'sample')} of {processes}{where} {how}"
 
 
 def shortfalls(recording: Recording) -> Iterator[str]:

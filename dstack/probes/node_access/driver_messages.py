@@ -41,7 +41,8 @@ class Reply(Model, frozen=True):
 class RecordRequest(TypedDict):
     """Requests rounds of a recording of the ``targets``, by node id, from now until ``end``, a ``time.monotonic()``.
 
-    A further request replaces the one before: the next round of each node has its targets, and ends in its time.
+    With ``end`` 0 the probes are only started. A further request replaces the one before: the next round of each node
+    has its targets, and ends in its time.
     """
 
     targets: dict[str, list[wire.Target]]
@@ -50,16 +51,19 @@ class RecordRequest(TypedDict):
 
 
 class RoundReply(Model, frozen=True):
-    """One round of one node, or why its recording has ended; no further reply of the node follows one ``is_last``."""
+    """One round of one node, or why its recording has ended; no further reply of the node follows one ``is_last``.
+
+    With neither of them the probe has started.
+    """
 
     node_id: str
     round: msgspec.Raw = msgspec.Raw()
     failure: NodeFailure | None = None
     is_last: bool = False
 
-    def result(self) -> wire.RecordedRound | NodeFailure:
-        """The validated round, or the failure."""
-        if self.failure is not None:
+    def result(self) -> wire.RecordedRound | NodeFailure | None:
+        """The validated round, the failure, or None when the probe has started."""
+        if self.failure is not None or not bytes(self.round):
             return self.failure
         try:
             return decoded_round(self.round)

@@ -24,14 +24,14 @@ from dstack.probes.node_access.targets import targets, with_environment
 
 @dataclass(frozen=True, slots=True)
 class NodeRound:
-    """A round of these nodes, or why they are not recorded any more.
+    """A round of these nodes, or why they are not recorded any more; None when their probe has started.
 
     ``recorder`` is the remote node that recorded it, empty for this host; ``is_last``: no further round of it follows.
     """
 
     recorder: str
     nodes: Sequence[str]
-    result: wire.RecordedRound | NodeFailure
+    result: wire.RecordedRound | NodeFailure | None
     is_last: bool
 
 
@@ -39,12 +39,12 @@ Receive = Callable[[NodeRound], None]
 
 
 class LocalRecorder:
-    """Records the processes of this host, round after round, in a thread; ``receive`` is called in it."""
+    """Records the processes of this host until ``end``, in a thread, in which ``receive`` is called."""
 
-    def __init__(self, options: wire.RecordOptions, end: float, receive: Receive) -> None:
+    def __init__(self, options: wire.RecordOptions, receive: Receive) -> None:
         self._options = options
         self._receive = receive
-        self.end = end
+        self.end = 0.0
         self._by_node: dict[str, list[Worker]] = {}
         self._environments: dict[tuple[str, int], wire.Target] = {}
         self._probe = NodeProbe()
@@ -82,17 +82,17 @@ class LocalRecorder:
 
 
 class RemoteRecorder(RemoteProbes):
-    """Records on other nodes, through probe actors that a child process starts."""
+    """Records on other nodes, through probe actors that a child process starts; rounds begin when ``end`` is set."""
 
     DRIVER = "dstack.probes.node_access.recording_driver"
 
-    def __init__(self, cluster: Cluster, options: wire.RecordOptions, end: float, receive: Receive) -> None:
+    def __init__(self, cluster: Cluster, options: wire.RecordOptions, receive: Receive) -> None:
         self._options = options
         self._deliver = receive
         self._wanted: dict[str, list[wire.Target]] = {}
         self._over: set[str] = set()
         self._messages: queue.Queue[RecordRequest] = queue.Queue()
-        self.end = end
+        self.end = 0.0
         super().__init__(cluster)
         begin(self._send)
 
@@ -128,7 +128,7 @@ class RemoteRecorder(RemoteProbes):
     def _finish(self) -> None:
         self.give_up_all()
 
-    def _note(self, node_id: str, result: wire.RecordedRound | NodeFailure, *, is_last: bool) -> None:
+    def _note(self, node_id: str, result: wire.RecordedRound | NodeFailure | None, *, is_last: bool) -> None:
         if node_id in self._over:
             return
         if is_last:

@@ -29,7 +29,7 @@ LATE_S = 5.0
 
 @dataclass(frozen=True, slots=True)
 class _Step:
-    """What a node is doing: with ``seconds`` None its probe starts, else it records a round."""
+    """What a node is doing: its probe starts, or it records a round."""
 
     node_id: str
     deadline: float
@@ -43,22 +43,38 @@ class RecordingProbes(Probes):
     def __init__(self) -> None:
         super().__init__()
         self._steps: dict[Any, _Step] = {}
+        self._started: set[str] = set()
         self._over: set[str] = set()
 
     def record(self, requests: queue.Queue[RecordRequest | None]) -> Iterator[tuple[str, object, bool]]:
-        """Node, round or failure, and whether that was its last, until all nodes have ended or the queue has."""
+        """Node, round or failure, and whether that was its last, until all nodes have ended or the queue has.
+
+        When a probe has started, its first result is None.
+        """
         request = requests.get()
         while request is not None:
-            for node_id in request["targets"].keys() - self._over - {step.node_id for step in self._steps.values()}:
-                ref = self.begin(node_id)
-                self._steps[ref] = _Step(node_id, time.monotonic() + START_S, is_start=True)
-            yield from self._proceed(request)
-            if not self._steps and time.monotonic() > request["end"]:
+            busy = {step.node_id for step in self._steps.values()}
+            for node_id in request["targets"].keys() - self._over - busy:
+                self._begin_step(node_id, request)
+            yield from self._proceed()
+            if request["end"] and not self._steps and time.monotonic() > request["end"]:
                 return
             while not requests.empty() and request is not None:
                 request = requests.get()
 
-    def _proceed(self, request: RecordRequest) -> Iterator[tuple[str, object, bool]]:
+    def _begin_step(self, node_id: str, request: RecordRequest) -> None:
+        """Start the probe of an idle node, or its next round if the recording has begun."""
+        now = time.monotonic()
+        if node_id not in self._started:
+            self._steps[self.begin(node_id)] = _Step(node_id, now + START_S, is_start=True)
+        elif request["end"]:
+            seconds = max(0.0, min(request["options"]["seconds"], request["end"] - now))
+            is_last = now + seconds >= request["end"]
+            options: wire.RecordOptions = {**request["options"], "seconds": seconds, "is_last": is_last}
+            ref = self.actors[node_id].record.remote(request["targets"][node_id], options)
+            self._steps[ref] = _Step(node_id, now + seconds + LATE_S, is_last)
+
+    def _proceed(self) -> Iterator[tuple[str, object, bool]]:
         if not self._steps:
             time.sleep(TURN_S)
             return
@@ -66,7 +82,7 @@ class RecordingProbes(Probes):
         for ref in done:
             step = self._steps.pop(ref)
             try:
-                yield from self._continue_recording(step, ray.get(ref), request)
+                yield self._finished(step, ray.get(ref))
             except Exception as error:  # whatever a remote probe raises is that node's failure
                 yield self._failed(step, NodeFailure(f"its probe failed: {first_line(error)}"))
         for ref in waiting:
@@ -75,22 +91,14 @@ class RecordingProbes(Probes):
                 what = "the start of its probe" if step.is_start else "its probe"
                 yield self._failed(step, NodeFailure(f"{what} timed out", "timeout"))
 
-    def _continue_recording(
-        self, step: _Step, value: Any, request: RecordRequest
-    ) -> Iterator[tuple[str, object, bool]]:
+    def _finished(self, step: _Step, value: Any) -> tuple[str, object, bool]:
         if step.is_start:
             self.equip(step.node_id, has_pyspy=bool(value))
-        else:
-            yield step.node_id, value, step.is_last
+            self._started.add(step.node_id)
+            return step.node_id, None, False
         if step.is_last:
             self._over.add(step.node_id)
-            return
-        now = time.monotonic()
-        seconds = max(0.0, min(request["options"]["seconds"], request["end"] - now))
-        is_last = now + seconds >= request["end"]
-        options: wire.RecordOptions = {**request["options"], "seconds": seconds, "is_last": is_last}
-        ref = self.actors[step.node_id].record.remote(request["targets"].get(step.node_id, []), options)
-        self._steps[ref] = _Step(step.node_id, now + seconds + LATE_S, is_last)
+        return step.node_id, value, step.is_last
 
     def _failed(self, step: _Step, why: NodeFailure) -> tuple[str, object, bool]:
         self._over.add(step.node_id)
@@ -110,6 +118,8 @@ def main(answers: IO[bytes], arguments: list[str]) -> None:
 def _reply(node_id: str, result: object, *, is_last: bool) -> bytes:
     """The JSON of a :class:`RoundReply`."""
     of = {"node_id": node_id, "is_last": is_last}
+    if result is None:
+        return to_json(of)
     if isinstance(result, NodeFailure):
         return to_json({**of, "failure": result})
     try:

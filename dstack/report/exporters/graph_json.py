@@ -7,6 +7,7 @@ import msgspec
 from dstack.analysis.history.call_figures import Figures
 from dstack.analysis.history.node_waits import NodeWait
 from dstack.analysis.views.call_graph import CallEdge, CallGraph, CallNode
+from dstack.document_file import to_json
 from dstack.report.graph_schema import (
     DocumentEdge,
     DocumentFigures,
@@ -15,7 +16,6 @@ from dstack.report.graph_schema import (
     DocumentNodeWait,
     GraphDocument,
 )
-from dstack.document_file import to_json
 
 
 def graph_json(graph: CallGraph, taken_at: float) -> bytes:

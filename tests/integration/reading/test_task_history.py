@@ -106,11 +106,13 @@ def test_task_time_is_the_call_tree_by_run_time(history: HistoryIndex) -> None:
     load = next(one for one in history.called_by[outer.task.task_id] if one.started_at and one.ended_at)
     assert load.started_at
     assert load.ended_at
-    below = stacks[(*driver, "outer", "load")]
+    here, inner = (*driver, "outer"), (*driver, "outer", "load")
+    below = stacks[inner]
     assert below == pytest.approx(load.ended_at - load.started_at, abs=1e-5)
-    assert below + stacks.get((*driver, "outer"), 0.0) >= runs[(*driver, "outer")].run_us / 1e6 - 1e-5
-    assert runs[(*driver, "Worker.hang")].running == 1
-    assert runs[(*driver, "fail")].failed == 1
+    assert below + stacks.get(here, 0.0) >= runs[here].run_us / 1e6 - 1e-5
+    hang, fail = (*driver, "Worker.hang"), (*driver, "fail")
+    assert runs[hang].running == 1
+    assert runs[fail].failed == 1
 
 
 def test_live_objects_have_their_sizes(history: HistoryIndex) -> None:

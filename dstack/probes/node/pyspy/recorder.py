@@ -24,8 +24,8 @@ from dstack.probes.node.threads import Position
 from dstack.probes.node.wire import RecordOptions
 
 SEGMENT_S = 10
-END_S = 1.5
-"""How long py-spy may take to write its counts."""
+END_S, NATIVE_END_S = 1.5, 6.0
+"""How long py-spy may take to write its counts; with C frames it may still read the symbols of libraries."""
 MAX_BYTES = 64 << 20
 MAX_NAME = 4_096
 LINE = re.compile(r"(.*) (\d{1,9})")
@@ -67,6 +67,7 @@ class PySpyRecorder:
         handle, self._output = tempfile.mkstemp(prefix="dstack-", suffix=".folded")
         os.close(handle)
         self._began = time.monotonic()
+        blocked = signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})  # Ray's actors block it; it is inherited
         try:
             self._child = subprocess.Popen(
                 [self._tool.path, *self._arguments()],
@@ -78,6 +79,8 @@ class PySpyRecorder:
         except OSError as error:
             self._remove()
             raise why_not_started(self._tool.path, error) from error
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
         with contextlib.suppress(OSError):
             os.setpriority(os.PRIO_PROCESS, self._child.pid, RAY_WORKER_NICENESS)
 
@@ -108,7 +111,7 @@ class PySpyRecorder:
         self._child = None
         seconds = min(float(SEGMENT_S), time.monotonic() - self._began)
         try:
-            stderr = _ended(child)
+            stderr = _ended(child, NATIVE_END_S if self._options["native"] else END_S)
             text = _read(self._output)
         finally:
             self._remove()
@@ -169,12 +172,12 @@ def _position(text: str) -> Position:
     return Position(file, name.rpartition(".")[2], name, int(line or 0), None if is_python else file)
 
 
-def _ended(child: subprocess.Popen[bytes]) -> str:
+def _ended(child: subprocess.Popen[bytes], within_s: float) -> str:
     """What a py-spy said, which is asked to end and to write its counts."""
     if child.poll() is None:
         child.send_signal(signal.SIGINT)
     try:
-        _, stderr = child.communicate(timeout=END_S)
+        _, stderr = child.communicate(timeout=within_s)
     except subprocess.TimeoutExpired as error:
         child.kill()
         child.communicate()

@@ -124,7 +124,7 @@ def _group_texts(group: WorkerGroup) -> Iterator[Text]:
     yield SafeText(group.title, "bold").append(f"  {words.plural(len(group.workers), 'worker')}", "dim")
     if (placed := group.placement_group) is not None:
         yield SafeText(f"{placed.state}, {placed.strategy}, {names.bundles(placed)}")
-        if placed.scheduling_state:
+        if placed.scheduling_state and placed.state != "CREATED":
             yield SafeText(f"Ray's reason: {placed.scheduling_state}")
 
 

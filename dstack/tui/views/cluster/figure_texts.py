@@ -9,10 +9,11 @@ from rich.text import Text
 
 from dstack import words
 from dstack.analysis.views.worker_figures import WorkerFigures
-from dstack.model import Gpu, GpuUse, Node, Process
+from dstack.model import DiskUse, Gpu, GpuUse, Node, Process
 from dstack.report.safe_text import SafeText
 
 GIB = 2**30
+DISK_WORDS: dict[DiskUse, str] = {"object store": "files of the object store"}
 
 
 def host_figures(node: Node) -> list[str]:
@@ -34,7 +35,7 @@ def disk_figures(node: Node) -> list[str]:
     """The free space of each file system, with what Ray uses it for; equal ones are taken for one file system."""
     uses: dict[tuple[int, int], list[str]] = defaultdict(list)
     for disk in node.disks:
-        uses[disk.total_bytes, disk.free_bytes].append(disk.use)
+        uses[disk.total_bytes, disk.free_bytes].append(DISK_WORDS.get(disk.use, disk.use))
     return [
         f"{words.listed(list(dict.fromkeys(of)))} {free / GIB:.1f} of {size / GIB:.1f} GiB free"
         for (size, free), of in uses.items()
@@ -43,7 +44,7 @@ def disk_figures(node: Node) -> list[str]:
 
 def disk_paths(node: Node) -> str:
     """The directories of Ray on a node."""
-    return ", ".join(f"{disk.use} {disk.path}" for disk in node.disks)
+    return ", ".join(f"{DISK_WORDS.get(disk.use, disk.use)} {disk.path}" for disk in node.disks)
 
 
 def gpu_figures(node: Node) -> list[str]:
@@ -73,7 +74,7 @@ def process_figures(process: Process) -> Text:
 def use_in_words(figures: WorkerFigures, process: Process, gpus: Mapping[int, Gpu]) -> Iterator[str]:
     """Its CPU use and how that was measured, its threads and child processes, and the GPUs that it uses."""
     if figures.cpu_percent is not None:
-        over = f"over {words.duration(figures.cpu_over_s)}" if figures.cpu_over_s >= 1 else _ms(figures.cpu_over_s)
+        over = f"over {words.short_duration(figures.cpu_over_s)}"
         since = "on average since its start" if figures.is_cpu_average else over
         yield f"CPU {figures.cpu_percent:.1f} % {since}"
     if figures.num_threads is not None:
@@ -84,10 +85,6 @@ def use_in_words(figures: WorkerFigures, process: Process, gpus: Mapping[int, Gp
         yield f"{count} with {resident / GIB:.2f} GiB resident"
     for use in process.gpus or ():
         yield _gpu_use(use, gpus)
-
-
-def _ms(seconds: float) -> str:
-    return f"over {1000 * seconds:.0f} ms"
 
 
 def _gpu_use(use: GpuUse, gpus: Mapping[int, Gpu]) -> str:
