@@ -1,7 +1,8 @@
 """The Timeline view of made-up histories of 1,000, 10,000 and 100,000 attempts on 300 workers: no Ray, no terminal.
 
 All figures are CPU time of the whole process, until the screen is drawn and nothing is left to do, which other programs
-prolong less than the time on the clock. Rows are arranged and chains linked in a thread, so keys work meanwhile. Cursor keys of the Cluster view, which has the same workers, are measured for comparison.
+prolong less than the time on the clock. Rows are arranged and chains linked in a thread, so keys work meanwhile. Cursor
+keys of the Cluster view, which has the same workers, are measured for comparison.
 
     python -m benchmarks.bench_history [ROUNDS]
 """
