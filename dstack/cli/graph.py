@@ -85,7 +85,7 @@ def _document(snapshot: Snapshot, form: Format, by: By, job: str | None, *, is_o
     from dstack.analysis.views.analysed_snapshot import AnalysedSnapshot
     from dstack.analysis.views.call_graph import CallGraph
 
-    if snapshot.history is None:
+    if snapshot.history is None and form != "text":  # the text says so itself
         click.echo("Note: the history of tasks is missing, so only unfinished calls are known.", err=True)
     job_id = find_job(snapshot, job) if job is not None else None
     calls = CallGraph.of(AnalysedSnapshot.of(snapshot), by=by, job=job_id)
@@ -104,11 +104,12 @@ def _text(calls: CallGraph, *, is_on_screen: bool) -> bytes:
     """The table, in colours and as wide as the terminal if it goes to one."""
     from rich.console import Console
 
-    from dstack.report.call_table import call_table, print_call_table
+    from dstack.report.call_table import WIDTH, call_table, print_call_table
 
     if not is_on_screen:
         return call_table(calls).encode("utf-8", "backslashreplace")
     console = Console(highlight=False)
+    console.width = console.width if console.is_terminal else WIDTH
     with console.capture() as captured:
         print_call_table(console, calls)
     encoding = sys.stdout.encoding or "utf-8"

@@ -97,6 +97,10 @@ MARKS = {"deadlocked": ("✖", "bold red"), "blocked": ("■", "yellow"), "waits
 """The words beside these marks say the same."""
 
 
+OWN = {"actor slot": "a slot", "event loop": "the event loop"}
+"""What a call waits for at its own actor, by the kind of its wait."""
+
+
 def wait_mark(wait: NodeWait) -> tuple[str, str]:
     """The mark of a wait, with its colour."""
     return MARKS["deadlocked" if wait.deadlocked else "blocked" if wait.blocked else "waits"]
@@ -105,6 +109,29 @@ def wait_mark(wait: NodeWait) -> tuple[str, str]:
 def wait_kinds(wait: NodeWait) -> str:
     """The number of waiters in each call, as of ``ray.get``."""
     return listed([f"{count:,} × {kind}" for kind, count in wait.kinds.items()])
+
+
+def own_wait(graph: CallGraph, wait: NodeWait) -> str:
+    """``2 calls wait for a slot of their own actor``: a wait of a node for itself."""
+    parts = [_own_calls(kind, count) for kind, count in wait.kinds.items()]
+    node = graph.node[wait.source]
+    own = "function" if node.key.kind == "function" else "class" if node.instances > 1 else node.key.kind
+    return f"{listed(parts)} of {word(wait.count, 'its', 'their')} own {own}"
+
+
+def _own_calls(kind: str, count: int) -> str:
+    waits = word(count, "waits", "wait")
+    if kind in OWN:
+        return f"{plural(count, 'call')} {waits} for {OWN[kind]}"
+    return f"{plural(count, 'call')} {waits} in {kind} for calls"
+
+
+def wait_in_words(graph: CallGraph, wait: NodeWait) -> str:
+    """``Trainer waits for Rollout: 1 ray.get``, without its outcome."""
+    source = node_title(graph, wait.source)
+    if wait.source == wait.target:
+        return f"{source}: {own_wait(graph, wait)}"
+    return f"{source} waits for {node_title(graph, wait.target)}: {wait_kinds(wait)}"
 
 
 def wait_outcome(wait: NodeWait) -> str:
@@ -152,7 +179,7 @@ def remarks(graph: CallGraph) -> list[str]:
     if graph.dropped:
         found.append(f"Ray has dropped the events of {plural(graph.dropped, 'call')}.")
     if graph.has_unknown_callers:
-        found.append("unknown caller: Ray no longer keeps the tasks that made these calls.")
+        found.append("unknown caller: Ray does not keep the task that made these calls, or a thread has made them.")
     if graph.other_bytes:
         found.append(f"{size(graph.other_bytes)} of live objects belong to tasks that are not in this graph.")
     return found

@@ -16,7 +16,7 @@ from dstack.report.call_columns import (
     node_title,
     remarks,
     summary,
-    wait_kinds,
+    wait_in_words,
     wait_mark,
     wait_outcome,
 )
@@ -41,7 +41,7 @@ def call_table(graph: CallGraph, width: int = WIDTH) -> str:
 
 
 def print_call_table(console: Console, graph: CallGraph) -> None:
-    """Print the summary, the waits, the table and what is missing."""
+    """Print the summary, the waits, the table and what is missing; as wide as the console."""
     console.print(SafeText(summary(graph), "bold"), soft_wrap=True)
     for line in _waits(graph):
         console.print(line, soft_wrap=True)
@@ -62,10 +62,8 @@ def _waits(graph: CallGraph) -> Iterator[Text]:
     for wait in graph.waits[:SHOWN_WAITS]:
         mark, style = wait_mark(wait)
         outcome = wait_outcome(wait)
-        text = SafeText().append(f"{mark} ", style)
-        text.append(node_title(graph, wait.source), "bold").append(" waits for ")
-        text.append("itself" if wait.target == wait.source else node_title(graph, wait.target), "bold")
-        yield text.append(f": {wait_kinds(wait)}").append(f", {outcome}" if outcome else "", style)
+        text = SafeText().append(f"{mark} ", style).append(wait_in_words(graph, wait))
+        yield text.append(f", {outcome}" if outcome else "", style)
     if rest := graph.waits[SHOWN_WAITS:]:
         yield SafeText(f"and waits between {plural(len(rest), 'more pair')}: --format json has all", "dim")
 
@@ -80,7 +78,7 @@ def _table(graph: CallGraph, callers: list[CallNode], width: int) -> Table:
         table.add_row(SafeText(node_title(graph, node.key), "bold"))
         edges = graph.edges_of[node.key]
         for edge in edges[:SHOWN_EDGES]:
-            _add_edge(table, graph, edge)
+            _add_edge(table, graph, edge, name_width)
         if node.put_bytes:
             blank = [""] * (len(COLUMNS) - 1)
             table.add_row(SafeText("  objects made by ray.put", "dim"), *blank, size(node.put_bytes))
@@ -90,10 +88,14 @@ def _table(graph: CallGraph, callers: list[CallNode], width: int) -> Table:
     return table
 
 
-def _add_edge(table: Table, graph: CallGraph, edge: CallEdge) -> None:
+def _add_edge(table: Table, graph: CallGraph, edge: CallEdge, width: int) -> None:
+    """One row, and one for each method; a single method is in the first row if it fits."""
     methods = edge.methods if edge.target.kind == "actor" else ()
     name = SafeText().append("  → ", "dim").append(edge_title(graph, edge))
-    methods = methods if len(methods) > 1 else ()
+    if len(methods) == 1 and name.cell_len > width:
+        name = SafeText().append("  → ", "dim").append(node_title(graph, edge.target))
+    elif len(methods) == 1:
+        methods = ()
     table.add_row(name, *(column.text(edge.figures) for column in COLUMNS), style=_style(edge))
     for one in methods[:SHOWN_METHODS]:
         table.add_row(SafeText(f"      .{one.method}"), *(column.text(one.figures) for column in COLUMNS), style="dim")

@@ -28,11 +28,11 @@ def main() -> None:
     loader = ray.remote(Loader).options(name="loader").remote()
     batches: list[list[float]] = [[], [1.0], [2.0, 4.0], [3.0]]
     failed: list[Any] = []
-    pending = [loader.load.remote(batch, 1.5) for batch in batches]
+    pending = [loader.load.remote(batch, 20.0) for batch in batches]
     print("ready", flush=True)
     for number in range(10_000):
         (ready,), pending = ray.wait(pending)
-        pending.append(loader.load.remote(batches[number % 4], 1.5))
+        pending.append(loader.load.remote(batches[number % 4], 20.0))
         try:
             print(ray.get(ready))
         except ZeroDivisionError:

@@ -10,10 +10,12 @@ from pathlib import Path
 
 import pytest
 
+from dstack.recording_file import save
 from tests.clusters.dstack_command import dstack
 from tests.clusters.ray_clusters import run_example
 from tests.tui.sources import RECORDED
 from tests.tui.terminals import terminal
+from tests.unit.analysis.stacks.recordings import frame, recording, thread
 
 HANG = Path(__file__).resolve().parents[2] / "examples" / "hangs" / "async_lock.py"
 pytestmark = pytest.mark.terminal
@@ -58,6 +60,20 @@ def test_a_saved_snapshot_is_shown_without_a_cluster(tmp_path: Path) -> None:
 
     with terminal([*TUI, str(file)], environment, 80, 24) as screen:
         screen.wait_for("observed 4/4 workers")
+        screen.press("q")
+        screen.wait_for("ended 0", deadline_s=20)
+
+
+def test_a_recording_is_shown_without_a_snapshot(tmp_path: Path) -> None:
+    file = tmp_path / "recording.json.gz"
+    save(recording({(thread(0), (frame("train", 5), frame("step", 10))): 30}), file)
+    environment = {"PATH": "/usr/bin:/bin", "HOME": str(tmp_path), "NO_COLOR": "1"}
+
+    with terminal([*TUI, str(file)], environment, 80, 24) as screen:
+        screen.wait_for("Recording recording.json.gz")
+        screen.wait_for("step 30")
+        screen.press("1")
+        screen.wait_for("No snapshot: only recordings were opened.")
         screen.press("q")
         screen.wait_for("ended 0", deadline_s=20)
 

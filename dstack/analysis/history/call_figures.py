@@ -70,9 +70,10 @@ def total(parts: list[Figures]) -> Figures:
 
 @dataclass(slots=True)
 class Tally:
-    """Counts attempts one by one; ``open_tasks`` are the tasks that have not ended, running ones first."""
+    """Counts attempts one by one; ``running`` and ``pending`` are the tasks of those that have not ended."""
 
-    counts: dict[str, int] = field(default_factory=lambda: {"pending": 0, "running": 0, "finished": 0, "failed": 0})
+    finished: int = 0
+    failed: int = 0
     tasks: int = 0
     timed: int = 0
     run_s: float = 0.0
@@ -86,12 +87,15 @@ class Tally:
 
     def add(self, attempt: Attempt, now: float | None) -> None:
         """Count an attempt; one that runs has run until ``now``."""
-        state = attempt.state
-        self.counts[state] += 1
-        if state == "running":
-            self.running.append(attempt.task.task_id)
-        elif state == "pending":
-            self.pending.append(attempt.task.task_id)
+        match attempt.state:
+            case "finished":
+                self.finished += 1
+            case "failed":
+                self.failed += 1
+            case "running":
+                self.running.append(attempt.task.task_id)
+            case "pending":
+                self.pending.append(attempt.task.task_id)
         self._add_duration(attempt, now)
         at = attempt.submitted_at
         if at is not None:
@@ -118,21 +122,23 @@ class Tally:
 
     def figures(self) -> Figures:
         """The figures of what was counted."""
+        attempts = self.finished + self.failed + len(self.running) + len(self.pending)
+        per_s = None
+        if self.first_at is not None and self.last_at is not None:
+            per_s = attempts / max(SHORTEST_SPAN_S, self.last_at - self.first_at)
         return Figures(
-            **self.counts,
-            attempts=sum(self.counts.values()),
+            attempts=attempts,
             tasks=self.tasks,
+            pending=len(self.pending),
+            running=len(self.running),
+            finished=self.finished,
+            failed=self.failed,
             timed=self.timed,
             run_s=self.run_s,
             max_s=self.max_s,
             is_max_open=self.is_max_open,
             first_at=self.first_at,
             last_at=self.last_at,
-            per_s=self._per_s(),
+            per_s=per_s,
             live_bytes=self.live_bytes,
         )
-
-    def _per_s(self) -> float | None:
-        if self.first_at is None or self.last_at is None:
-            return None
-        return sum(self.counts.values()) / max(SHORTEST_SPAN_S, self.last_at - self.first_at)

@@ -1,16 +1,18 @@
 """What calls and is called: drivers, functions, and actors by class or one by one; and which of them a task belongs to.
 
 The id of a task says what it is, even if the GCS does not keep the task: the main thread of a driver has the id
-``ff...JOB``, and the id of an actor's call ends in the id of the actor. Calls of async and threaded actors name the
-creation of the actor as their caller, and calls of a driver's threads its main thread (seen on Ray 2.60).
+``ff...JOB``, and the id of an actor's call ends in the id of the actor. Calls of async actors name the creation of the
+actor as their caller. Calls of other threads name a task that does not exist: of these the owner of an unfinished call
+is known, and so is the caller of all calls with the same parent (seen on Ray 2.60).
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 from functools import cached_property
 from typing import Literal
+
+from msgspec import Struct
 
 from dstack.analysis.index.sample_index import SampleIndex
 from dstack.analysis.naming import names, ray_libraries
@@ -24,9 +26,11 @@ DRIVER = "f" * 40
 """The beginning of the id of the task that is a driver's main thread; its job follows."""
 
 
-@dataclass(frozen=True, slots=True)
-class NodeKey:
-    """The identity of a node: a driver by its job, a function or class by its name, an actor also by its id."""
+class NodeKey(Struct, frozen=True, cache_hash=True, gc=False):
+    """The identity of a node: a driver by its job, a function or class by its name, an actor also by its id.
+
+    It is a struct that caches its hash, as it is hashed several times for each attempt.
+    """
 
     kind: NodeKind
     job_id: str = ""
@@ -48,8 +52,10 @@ class CallNodes:
         self._index = index
         self._by = by
         self._actors: dict[str, NodeKey] = {}
+        self._first_actor: dict[NodeKey, str] = {}
         self._functions: dict[tuple[str, str], NodeKey] = {}
         self._callers: dict[str | None, NodeKey] = {None: UNKNOWN}
+        self._owners = {task.parent_task_id: task.owner_id for task in index.tasks.values() if task.parent_task_id}
         self._called: dict[str, TaskAttempt] = {}
         self._classes: dict[str, str] = {}
         for task in attempts:
@@ -71,14 +77,17 @@ class CallNodes:
     def caller(self, parent_task_id: str | None) -> NodeKey:
         """What submits the calls that have this parent."""
         if parent_task_id not in self._callers:
-            self._callers[parent_task_id] = self._task(parent_task_id or "") or UNKNOWN
+            known = self._task(parent_task_id or "") or self.process(self._owners.get(parent_task_id or ""))
+            self._callers[parent_task_id] = known or UNKNOWN
         return self._callers[parent_task_id]
 
     def actor(self, actor_id: str) -> NodeKey:
         """The node of an actor."""
         if actor_id not in self._actors:
             own = actor_id if self._by == "instance" else ""
-            self._actors[actor_id] = NodeKey("actor", actor_id[-8:], self.class_name(actor_id), own)
+            key = NodeKey("actor", actor_id[-8:], self.class_name(actor_id), own)
+            self._actors[actor_id] = key
+            self._first_actor.setdefault(key, actor_id)
         return self._actors[actor_id]
 
     def class_name(self, actor_id: str) -> str:
@@ -87,13 +96,17 @@ class CallNodes:
         return known.class_name if known else self._classes.get(actor_id, "")
 
     def process(self, worker_id: str | None) -> NodeKey | None:
-        """The node of a driver or of an actor's worker; None for other processes."""
+        """The node of a driver, of an actor's worker, or of the task that a worker runs; None if it runs none."""
         worker = self._index.workers.get(worker_id or "")
         if worker is None:
             return None
         if worker.actor_id:
             return self.actor(worker.actor_id)
-        return NodeKey("driver", worker.job_id) if worker.is_driver and worker.job_id else None
+        if worker.is_driver and worker.job_id:
+            return NodeKey("driver", worker.job_id)
+        sample = self._index.worker_samples.get(worker.worker_id)
+        running = sample.running_task_ids if sample else None
+        return self._task(running[0]) if running else None
 
     def vertex(self, vertex: Vertex) -> NodeKey | None:
         """The node that a vertex of the wait-for graph belongs to; None for those between two nodes."""
@@ -142,9 +155,10 @@ class CallNodes:
             return ray_libraries.data_operator(key.name) or key.name
         if key.kind == "unknown":
             return "unknown caller"
-        known = self._index.actors.get(key.actor_id)
+        actor_id = key.actor_id or self._first_actor.get(key, "")
+        known = self._index.actors.get(actor_id)
         name = known.name if known else ""
-        if part := ray_libraries.part(key.name, name, key.actor_id):
+        if part := ray_libraries.part(key.name, name, actor_id):
             return f"{part.name}{part.which}" if key.actor_id else part.name
         if not key.actor_id:
             return key.name

@@ -17,11 +17,12 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import zip_longest
+from threading import Lock
 
 from dstack.analysis.history.task_index import Attempt, HistoryIndex
+from dstack.analysis.history.task_names import TaskNames
 from dstack.analysis.history.time_spans import Span, Spans
-from dstack.analysis.naming import names, ray_libraries
-from dstack.analysis.stacks.app_threads import PathStep, job_in_words
+from dstack.analysis.stacks.app_threads import PathStep
 from dstack.analysis.stacks.stack_tree import Grouping
 from dstack.analysis.stacks.weighted_stacks import WeightedStacks
 
@@ -92,14 +93,38 @@ class _Call:
         return sum(map(interval.part_us, self.own))
 
 
+class _Below:
+    """When tasks below a caller ran; the span of a task without subtasks is kept as it is, as most are such."""
+
+    def __init__(self) -> None:
+        self._single: dict[str, list[Span]] = {}
+        self._unions: dict[str, list[Spans]] = {}
+
+    def add(self, caller: str | None, span: Span) -> None:
+        """Add when a task without subtasks ran."""
+        if caller is not None:
+            self._single.setdefault(caller, []).append(span)
+
+    def add_all(self, caller: str | None, spans: Spans) -> None:
+        """Add when a task or a task below it ran."""
+        if caller is not None:
+            self._unions.setdefault(caller, []).append(spans)
+
+    def pop(self, caller: str) -> Spans | None:
+        """When any of them ran; None if there is none."""
+        single, unions = self._single.pop(caller, ()), self._unions.pop(caller, ())
+        return Spans.union(unions, single) if single or unions else None
+
+
 class TaskTime:
     """The time of all attempts of a history, computed once for any interval and grouping."""
 
     def __init__(self, history: HistoryIndex) -> None:
         self._history = history
-        self._index = history.index
+        self._names = TaskNames(history)
+        self._lock = Lock()
+        self._computed: Sequence[_Call] | None = None
         self._paths: dict[tuple[int, PathStep], Path] = {}
-        self._steps: dict[tuple[str, str, str | None], PathStep] = {}
 
     @cached_property
     def whole(self) -> Interval:
@@ -107,6 +132,12 @@ class TaskTime:
         begins = (call.span[0] for call in self._calls)
         ended = microseconds(self._history.ended_at)
         return Interval(min(begins, default=ended), ended)
+
+    def halves(self) -> tuple[Interval, Interval]:
+        """The first and the second half, of the same length."""
+        whole = self.whole
+        second = Interval(whole.ended_us - (whole.length_us + 1) // 2, whole.ended_us)
+        return second.moved(-1), second
 
     @cached_property
     def without_times(self) -> int:
@@ -119,7 +150,7 @@ class TaskTime:
         weights: dict[tuple[int, tuple[str, ...]], list[int]] = {}
         for call in self._calls:
             if weight := call.own_within(within):
-                weights.setdefault((id(call.path), self._groups(call.attempt, by)), []).append(weight)
+                weights.setdefault((id(call.path), self._names.groups(call.attempt.task, by)), []).append(weight)
         paths = {id(call.path): call.path for call in self._calls}
         stacks = ((groups, paths[path], sum(parts)) for (path, groups), parts in weights.items())
         return WeightedStacks.summed("task time", "microseconds", stacks)
@@ -131,80 +162,50 @@ class TaskTime:
         for call in self._calls:
             run_us = within.part_us(call.span)
             if run_us or within.contains(call.span):
-                key = id(call.path), self._groups(call.attempt, by)
+                key = id(call.path), self._names.groups(call.attempt.task, by)
                 _, runs = found.setdefault(key, (call.path, Runs()))
                 _count(runs, call.attempt, run_us)
         return {(*map(PathStep, groups), *path): runs for (_, groups), (path, runs) in found.items()}
 
-    # Groups and names
-
-    def _groups(self, attempt: Attempt, by: Grouping | None) -> tuple[str, ...]:
-        if by is None:
-            return ()
-        task = attempt.task
-        if by == "node":
-            return (self._nodes.get(task.node_id or "", "node unknown"),)
-        return (self._jobs[task.job_id] if by == "job" else self._kind(attempt),)
-
-    @cached_property
-    def _nodes(self) -> Mapping[str, str]:
-        return {node.node_id: names.node(node) for node in self._index.snapshot.nodes}
-
-    @cached_property
-    def _jobs(self) -> Mapping[str, str]:
-        job_ids = {attempt.task.job_id for attempt in self._history.attempts}
-        return {job_id: job_in_words(self._index, job_id) for job_id in job_ids}
-
-    def _kind(self, attempt: Attempt) -> str:
-        """``actor Trainer``, ``tasks`` or ``drivers``."""
-        task = attempt.task
-        if task.kind in ("ACTOR_TASK", "ACTOR_CREATION_TASK"):
-            return f"actor {task.name.rpartition('.')[0] or 'unknown'}"
-        return "drivers" if task.kind == "DRIVER_TASK" else "tasks"
-
-    def _step(self, attempt: Attempt) -> PathStep:
-        """The step of a call; those of the same name are one."""
-        task = attempt.task
-        key = task.name, task.kind, task.job_id if task.kind == "DRIVER_TASK" else task.actor_id
-        if key not in self._steps:
-            self._steps[key] = self._new_step(attempt)
-        return self._steps[key]
-
-    def _new_step(self, attempt: Attempt) -> PathStep:
-        task = attempt.task
-        if task.kind == "DRIVER_TASK":
-            job = self._index.jobs.get(task.job_id)
-            name = f"driver {names.script(job.entrypoint)}" if job and job.entrypoint else "driver"
-            return PathStep(name, function=name)
-        actor = self._index.actors.get(task.actor_id or "")
-        part = ray_libraries.part(actor.class_name, actor.name, actor.actor_id) if actor else None
-        library = part.call(task.name) if part else ray_libraries.data_operator(task.name)
-        name = library or task.name or "unnamed task"
-        return PathStep(name, function=name, origin="ray" if library else "user")
-
     # The tree
 
-    @cached_property
+    @property
+    def is_computed(self) -> bool:
+        """Whether the expensive part is done; until then, each other property and method takes a while."""
+        return self._computed is not None
+
+    @property
     def _calls(self) -> Sequence[_Call]:
+        """All attempts that ran; threads that need them at the same time share them."""
+        with self._lock:
+            if self._computed is None:
+                self._computed = self._compute()
+            return self._computed
+
+    def _compute(self) -> Sequence[_Call]:
         """All attempts that ran; own times from the leaves up, as a task needs the spans of all tasks below it."""
         tasks = self._tasks
         order = list(self._from_the_roots())
         paths: dict[str, Path] = {}
         for task_id, caller in order:
             paths[task_id] = self._path(tasks[task_id][0], paths.get(caller or ""))
-        busy: dict[str, list[Spans]] = {}
+        below = _Below()
         calls: list[_Call] = []
         for task_id, caller in reversed(order):
-            below = Spans.union(busy.pop(task_id, []))
-            ran = list(self._ran(tasks[task_id]))
+            path, ran = paths[task_id], list(self._ran(tasks[task_id]))
+            spans = below.pop(task_id)
+            if spans is None and len(ran) == 1:
+                ((attempt, span),) = ran
+                calls.append(_Call(attempt, path, span, (span,), span[1] - span[0]))
+                below.add(caller, span)
+                continue
+            busy = spans or Spans()
             for attempt, span in ran:
-                own = below.gaps_in(span)
-                own_us = sum(end - begin for begin, end in own)
-                calls.append(_Call(attempt, paths[task_id], span, own, own_us))
+                own = busy.gaps_in(span)
+                calls.append(_Call(attempt, path, span, own, sum(end - begin for begin, end in own)))
             for _, span in ran:
-                below.add(span)
-            if caller is not None:
-                busy.setdefault(caller, []).append(below)
+                busy.add(span)
+            below.add_all(caller, busy)
         return calls
 
     @cached_property
@@ -239,7 +240,7 @@ class TaskTime:
         is_deeper = len(above) >= MAX_DEPTH
         if is_deeper and above[-1] == DEEPER:
             return above
-        step = DEEPER if is_deeper else self._step(attempt)
+        step = DEEPER if is_deeper else self._names.step(attempt.task)
         key = id(above), step
         if key not in self._paths:
             self._paths[key] = (*above, step)

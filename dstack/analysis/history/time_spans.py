@@ -30,26 +30,33 @@ class Spans:
         return ((-end, -begin) for begin, end in zip(reversed(self._begins), reversed(self._ends), strict=True))
 
     @classmethod
-    def union(cls, parts: Iterable[Spans]) -> Spans:
-        """The union of several, built into the largest of them, so that merging up a deep tree stays cheap."""
+    def union(cls, parts: Iterable[Spans], single: Iterable[Span] = ()) -> Spans:
+        """The union of several and of single spans.
+
+        It is built into the largest of them, so that merging up a deep tree stays cheap.
+        """
         ordered = list(parts)
+        if singles := sorted((-end, -begin) for begin, end in single):
+            ordered.append(cls._joined(singles))
         if len(ordered) < 2:
             return ordered[0] if ordered else cls()
         ordered.sort(key=len)
         largest = ordered.pop()
         added = sum(map(len, ordered))
         if added * FEW >= len(largest):
-            return cls._sorted((*ordered, largest)) if added else largest
+            pairs = (pair for part in (*ordered, largest) for pair in zip(part._begins, part._ends, strict=True))
+            return cls._joined(sorted(pairs)) if added else largest
         for part in ordered:
             for span in part:
                 largest.add(span)
         return largest
 
     @classmethod
-    def _sorted(cls, parts: Iterable[Spans]) -> Spans:
+    def _joined(cls, ordered: Iterable[Span]) -> Spans:
+        """Spans with changed signs, in order; those that overlap or touch become one."""
         made = cls()
         begins, ends = made._begins, made._ends
-        for begin, end in sorted(pair for part in parts for pair in zip(part._begins, part._ends, strict=True)):
+        for begin, end in ordered:
             if ends and begin <= ends[-1]:
                 ends[-1] = max(ends[-1], end)
             else:

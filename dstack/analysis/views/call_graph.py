@@ -113,6 +113,17 @@ class CallGraph:
         return {key: total([edge.figures for edge in edges]) for key, edges in self.edges_of.items()}
 
     @cached_property
+    def search_texts(self) -> Mapping[tuple[NodeKey, NodeKey], str]:
+        """The names that a filter finds, in lower case, by the ends of an edge."""
+        names = {node.key: f"{node.title} {node.key}".casefold() for node in self.nodes}
+        return {
+            (edge.source, edge.target): " ".join(
+                (names[edge.source], names[edge.target], *(one.method.casefold() for one in edge.methods))
+            )
+            for edge in self.edges
+        }
+
+    @cached_property
     def waits_of(self) -> Mapping[NodeKey, Sequence[NodeWait]]:
         """The waits by the node that waits."""
         found: dict[NodeKey, list[NodeWait]] = defaultdict(list)
@@ -125,7 +136,7 @@ class CallGraph:
         """Whether the GCS does not keep the callers of some attempts."""
         return UNKNOWN in self.edges_of
 
-    @property
+    @cached_property
     def has_several_jobs(self) -> bool:
         """Whether nodes of one name may belong to different jobs."""
         return len({node.key.job_id for node in self.nodes if node.key.job_id}) > 1
@@ -241,6 +252,8 @@ class _Builder:
 
 
 def _edge(source: NodeKey, target: NodeKey, methods: list[MethodCalls]) -> CallEdge:
+    if len(methods) == 1:
+        return CallEdge(source, target, methods[0].figures, tuple(methods))
     methods.sort(key=lambda one: (-one.figures.attempts, one.method))
     return CallEdge(source, target, total([one.figures for one in methods]), tuple(methods))
 

@@ -24,6 +24,8 @@ pytestmark = pytest.mark.ray
 REPORTED_S = 60.0
 """Deadline for the events of the program to reach the GCS: workers report once a second."""
 ROLLOUTS, SHARDS, POLLS, BYTES = 3, 6, 60, 3_000_000
+STATES = {"finished": 116, "failed": 1, "running": 2, "pending": 2}
+"""The calls of the program once it hangs and all events have been reported."""
 DRIVER = "driver pipeline.py"
 
 
@@ -39,9 +41,8 @@ def taken(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Json]:
             done = dstack("graph", *where, "--format", "json", environment=cluster.environment)
             assert done.returncode == 0, done.stderr
             last[:] = [json.loads(done.stdout)]
-            states = [(edge["running"], edge["pending"]) for edge in last[0]["edges"]]
-            is_hung = sum(running for running, _ in states) == 2 == sum(pending for _, pending in states)
-            return last[0] if is_hung and last[0]["waits"] else None
+            states = {name: sum(edge[name] for edge in last[0]["edges"]) for name in STATES}
+            return last[0] if states == STATES and last[0]["waits"] else None
 
         live = wait_until(is_reported, deadline_s=REPORTED_S, what=lambda: f"reported: {last}")
         done = dstack("snapshot", *where, "-o", str(file), environment=cluster.environment)

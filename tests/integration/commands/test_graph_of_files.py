@@ -21,7 +21,7 @@ def test_text_goes_to_standard_output() -> None:
 
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout.startswith("121 calls within 14 s: 116 finished, 1 failed, 2 running, 2 pending\n")
-    assert max(map(len, done.stdout.splitlines())) <= 80
+    assert max(map(len, done.stdout.splitlines())) <= 100
     assert "\x1b" not in done.stdout
 
 
@@ -73,10 +73,12 @@ def test_one_job_can_be_selected() -> None:
 def test_a_snapshot_without_history_has_a_note(tmp_path: Path) -> None:
     file = tmp_path / "none.json"
     save(replace(load(RECORDED_CALLS), history=None), file)
-    done = dstack("graph", str(file))
+    as_json, done = dstack("graph", str(file), "--format", "json"), dstack("graph", str(file))
 
-    assert done.returncode == 0
-    assert done.stderr == "Note: the history of tasks is missing, so only unfinished calls are known.\n"
+    assert (as_json.returncode, done.returncode, done.stderr) == (0, 0, "")
+    assert as_json.stderr == "Note: the history of tasks is missing, so only unfinished calls are known.\n"
+    assert json.loads(as_json.stdout)["history"] is None
+    assert "This snapshot has no history: only calls that have not ended are known." in done.stdout
     assert "→ Rollout.pause" in done.stdout
     assert "tokenize" not in done.stdout
 

@@ -83,6 +83,21 @@ def test_what_is_left_out_is_counted() -> None:
     assert "Ray has dropped the events of 1 call." in text
 
 
+def test_a_wait_for_itself_says_for_what_of_its_own() -> None:
+    scene = Scene()
+    driver, left, peers = scene.driver(), scene.actor("Left"), [scene.actor("Peer") for _ in range(2)]
+    ping = scene.call(left, "ping", by=driver)
+    back = scene.call(left, "back", by=left)
+    asked = [scene.call(peer, "ask", by=driver) for peer in peers]
+    left.runs(ping).gets(back)
+    peers[0].runs(asked[0]).gets(asked[1])
+    peers[1].runs(asked[1])
+    text = call_table(graph_of(scene))
+
+    assert "Left: 1 call waits in ray.get for calls and 1 call waits for a slot of their own actor" in text
+    assert "Peer (2 actors): 1 call waits in ray.get for calls of its own class" in text
+
+
 def test_a_retry_and_an_unknown_caller_are_said() -> None:
     scene = Scene()
     scene.driver()
@@ -91,7 +106,9 @@ def test_a_retry_and_an_unknown_caller_are_said() -> None:
     graph = graph_of(with_history(scene, attempts))
 
     assert summary(graph) == "2 calls within 10 s, of 1 task, retried once: 1 failed, 1 pending"
-    assert "unknown caller: Ray no longer keeps the tasks that made these calls." in call_table(graph)
+    assert "unknown caller: Ray does not keep the task that made these calls, or a thread has made them." in call_table(
+        graph
+    )
 
 
 def test_an_empty_graph_has_a_sentence() -> None:

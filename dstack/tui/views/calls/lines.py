@@ -19,7 +19,9 @@ from dstack.report.call_columns import (
     edge_title,
     longest,
     node_title,
+    own_wait,
     rate,
+    wait_in_words,
     wait_kinds,
     wait_mark,
     wait_outcome,
@@ -62,10 +64,14 @@ def header(width: int, sorted_by: Column) -> Text:
 
 @dataclass(frozen=True, slots=True)
 class CallLines:
-    """The lines of one graph; callers and callees with the largest values in the column ``sorted_by`` come first."""
+    """The lines of one graph; callers and callees with the largest values in the column ``sorted_by`` come first.
+
+    Only calls that may match the ``words`` of a filter become lines: the outline then matches them exactly.
+    """
 
     graph: CallGraph
     sorted_by: Column
+    words: tuple[str, ...] = ()
 
     def roots(self) -> list[Line]:
         """All nodes that call or wait."""
@@ -77,8 +83,7 @@ class CallLines:
     def _caller(self, key: NodeKey, *, is_open: bool) -> Line:
         edges, waits = self.graph.edges_of.get(key, ()), self.graph.waits_of.get(key, ())
         figures = self.graph.made.get(key, NO_CALLS)
-        tasks = tuple(task for edge in edges for task in edge.open_tasks)
-        row = CallRow(key, figures=figures, tasks=tasks, waits=tuple(waits))
+        row = CallRow(key, figures=figures, waits=tuple(waits))
         name = _marks(waits).append(node_title(self.graph, key), "bold")
         return Line(
             key=str(key),
@@ -86,20 +91,30 @@ class CallLines:
             children=partial(self._below, key),
             is_open=is_open and len(edges) <= OPENED_EDGES,
             data=row,
-            search_text=f"{key.job_id} {key.actor_id}",
+            search_text=str(key),
             layout=_layout(name, figures),
         )
 
     def _below(self, key: NodeKey) -> list[Line]:
         waits = [self._wait(wait) for wait in self.graph.waits_of.get(key, ())]
-        edges = sorted(self.graph.edges_of.get(key, ()), key=lambda edge: -self.sorted_by.value(edge.figures))
+        edges = [edge for edge in self.graph.edges_of.get(key, ()) if self._may_match(edge)]
+        edges.sort(key=lambda edge: -self.sorted_by.value(edge.figures))
         return [*waits, *map(self._edge, edges)]
+
+    def _may_match(self, edge: CallEdge) -> bool:
+        if not self.words:
+            return True
+        text = self.graph.search_texts[edge.source, edge.target]
+        return all(word in text for word in self.words)
 
     def _wait(self, wait: NodeWait) -> Line:
         mark, style = wait_mark(wait)
-        text = SafeText().append(f"{mark} waits for ", style)
-        text.append("itself" if wait.source == wait.target else node_title(self.graph, wait.target), "bold")
-        text.append(f": {wait_kinds(wait)}")
+        text = SafeText().append(f"{mark} ", style)
+        if wait.source == wait.target:
+            text.append(own_wait(self.graph, wait))
+        else:
+            text.append("waits for ", style).append(node_title(self.graph, wait.target), "bold")
+            text.append(f": {wait_kinds(wait)}")
         text.append(f", {outcome}" if (outcome := wait_outcome(wait)) else "", style)
         row = CallRow(wait.source, wait.target, waits=(wait,), is_wait=True)
         return Line(f"{wait.source} waits for {wait.target}", text, data=row)
@@ -114,7 +129,7 @@ class CallLines:
             text=name,
             children=partial(self._methods, edge) if has_methods else (),
             data=CallRow(edge.source, edge.target, None, edge.figures, edge.open_tasks, tuple(waits)),
-            search_text=f"{edge.target.actor_id} {' '.join(one.method for one in edge.methods)}",
+            search_text=f"{edge.target} {' '.join(one.method for one in edge.methods)}",
             layout=_layout(name, edge.figures),
         )
 
@@ -128,6 +143,12 @@ class CallLines:
         key = f"{edge.source} calls {edge.target}.{one.method}"
         return Line(key, name, data=row, layout=_layout(name, one.figures))
 
+    def tasks(self, row: CallRow) -> Iterator[str]:
+        """The unfinished tasks of a line, running ones first for each edge."""
+        if row.target is not None:
+            return iter(row.tasks)
+        return (task for edge in self.graph.edges_of.get(row.source, ()) for task in edge.open_tasks)
+
     # Details
 
     def details(self, row: CallRow) -> Iterator[Text]:
@@ -140,8 +161,7 @@ class CallLines:
                 yield SafeText(f"{size(put)} of live objects that it has made by ray.put", "dim")
         for wait in row.waits:
             mark, style = wait_mark(wait)
-            source, target = node_title(self.graph, wait.source), node_title(self.graph, wait.target)
-            text = SafeText().append(f"{mark} ", style).append(f"{source} waits for {target}: {wait_kinds(wait)}")
+            text = SafeText().append(f"{mark} ", style).append(wait_in_words(self.graph, wait))
             yield text.append(f", {outcome}" if (outcome := wait_outcome(wait)) else "", style)
 
     def _title(self, row: CallRow) -> Text:

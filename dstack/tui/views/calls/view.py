@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
+from itertools import islice
 from typing import ClassVar
 
 from rich.text import Text
@@ -107,7 +108,7 @@ class CallsView(OutlineView):
         """Build the graph. Runs in a thread, so it touches no widget."""
         try:
             graph = CallGraph.of(analysed, by=by)
-            _ = graph.made, graph.waits_of, graph.node  # computed here, not when they are drawn
+            _ = graph.made, graph.waits_of, graph.node, graph.search_texts  # computed here, not when they are drawn
             result = Built(analysed, by, graph)
         except Exception as error:
             result = Built(analysed, by, None, str(as_dstack_error(error)))
@@ -126,7 +127,7 @@ class CallsView(OutlineView):
     def _draw(self) -> None:
         """Show the lines of the graph; those of the last one stay until it is built."""
         if self.graph is not None:
-            self._lines = CallLines(self.graph, self.sorted_by)
+            self._lines = CallLines(self.graph, self.sorted_by, tuple(self.filter_text.casefold().split()))
             self._outline.show(self._lines.roots())
             self._show_details()
         self._show_head()
@@ -157,6 +158,11 @@ class CallsView(OutlineView):
         super().refresh_top()
         if self.is_mounted and self.graph is not None and self.graph.ended_at is None and self.query("#head"):
             self._show_head()
+
+    def filtered(self, text: str) -> int:
+        """Show only lines that contain all words, with their callers and methods; return how many match."""
+        self._draw()
+        return super().filtered(text)
 
     def on_resize(self, _: events.Resize) -> None:
         """Align the titles with the columns."""
@@ -216,7 +222,7 @@ class CallsView(OutlineView):
         """The details of the line, with the ids of its unfinished tasks."""
         if self._row is None:
             return None
-        tasks = [f"Task {task_id}" for task_id in self._row.tasks[:SHOWN_TASKS]]
+        tasks = [f"Task {task_id}" for task_id in islice(self._tasks, SHOWN_TASKS)]
         return "\n".join([*(text.plain for text in self._details()), *tasks])
 
     def to_export(self) -> str | None:
@@ -238,13 +244,18 @@ class CallsView(OutlineView):
         return self._data if isinstance(self._data, CallRow) else None
 
     @property
+    def _tasks(self) -> Iterable[str]:
+        """The unfinished tasks of the line."""
+        return self._lines.tasks(self._row) if self._lines and self._row else ()
+
+    @property
     def _running_call(self) -> Key | None:
         """The execution of a running call of the line, or of its waiter."""
         row = self._row
         if row is None or self._executions is None:
             return None
         waiters = (key for wait in row.waits for key in wait.waiters)
-        return self._executions.running(row.tasks) or self._executions.with_stack(waiters)
+        return self._executions.running(self._tasks) or self._executions.with_stack(waiters)
 
     @property
     def _waiting_call(self) -> Key | None:
@@ -252,7 +263,7 @@ class CallsView(OutlineView):
         if row is None or self._executions is None:
             return None
         waiters = (key for wait in row.waits for key in wait.waiters)
-        return self._executions.waiting(row.tasks) or next(waiters, None)
+        return self._executions.waiting(self._tasks) or next(waiters, None)
 
     def _details(self) -> Iterable[Text]:
         return self._lines.details(self._row) if self._lines and self._row else ()

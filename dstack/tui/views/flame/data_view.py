@@ -10,6 +10,7 @@ from textual.binding import Binding, BindingType
 from textual.message import Message
 
 from dstack.analysis.history.task_time import GROUPINGS as TASK_GROUPINGS
+from dstack.analysis.history.task_time import TaskTime
 from dstack.analysis.stacks.icicle import Measure
 from dstack.analysis.stacks.stack_tree import Grouping
 from dstack.analysis.views.analysed_snapshot import AnalysedSnapshot
@@ -223,7 +224,7 @@ class FlameDataView(GroupedView):
 
     def action_interval(self) -> None:
         """Select the next length of the interval, which ends with the history again."""
-        if self.analysed is not None and (time := self.analysed.task_time):
+        if time := self._computed_time:
             lengths = [one for one in lengths_s(time) if one is not None or not self.is_compared]
             following = lengths.index(self._length_s) + 1 if self._length_s in lengths else 0
             self._length_s, self._moves = lengths[following % len(lengths)], 0
@@ -239,11 +240,17 @@ class FlameDataView(GroupedView):
 
     def _last_move(self) -> int:
         """How many lengths the interval can be moved before it leaves the history."""
-        time = self.analysed.task_time if self.analysed else None
+        time = self._computed_time
         if time is None or self._length_s is None:
             return 0
         length_s = self._length_s or time.whole.length_us / 2_000_000
         return max(0, int(time.whole.length_us / 1_000_000 / length_s - 0.001))
+
+    @property
+    def _computed_time(self) -> TaskTime | None:
+        """The time of tasks, unless a thread still computes it."""
+        time = self.analysed.task_time if self.analysed else None
+        return time if time and time.is_computed else None
 
     def action_measure(self) -> None:
         """Select the next measure of the width: which executions, or what was before."""

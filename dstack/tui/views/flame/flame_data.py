@@ -186,8 +186,9 @@ def interval_of(time: TaskTime, length_s: float | None, moves: int) -> Interval:
     whole = time.whole
     if length_s is None:
         return whole
-    length_us = round(length_s * 1_000_000) or (whole.length_us + 1) // 2
-    return Interval(whole.ended_us - length_us, whole.ended_us).moved(-moves)
+    if not length_s:
+        return time.halves()[1].moved(-moves)
+    return Interval(whole.ended_us - round(length_s * 1_000_000), whole.ended_us).moved(-moves)
 
 
 def interval_in_words(time: TaskTime, interval: Interval) -> str:

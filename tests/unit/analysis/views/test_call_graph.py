@@ -13,7 +13,9 @@ from msgspec.structs import replace
 from dstack.analysis.history.call_nodes import UNKNOWN, NodeKey
 from dstack.analysis.views.call_graph import CallGraph, is_frequent
 from dstack.model import Job, TaskAttempt, TaskKind
+from dstack.snapshot_file import load
 from tests.fuzzing.effort import examples
+from tests.paths import RECORDED_CLUSTERS
 from tests.unit.scenes import Scene
 from tests.unit.scenes.calls import JOB
 from tests.unit.support.call_histories import DRIVER, NOW, attempt, edges, ended, graph_of, with_history
@@ -154,6 +156,30 @@ def test_methods_are_named_without_their_class_and_by_the_name_of_the_caller() -
     edge = edges(graph_of(with_history(scene, [attempt(call, driver), attempt(named, driver)])))[DRIVER_TITLE, "Store"]
 
     assert [one.method for one in edge.methods] == ["my.own name", "put"]
+
+
+def test_the_owner_of_a_task_is_its_caller_if_the_parent_is_a_thread() -> None:
+    scene = Scene()
+    driver, trainer = scene.driver(), scene.actor("Trainer")
+    thread = "5" * 16 + "f" * 24 + JOB
+    new, old = (scene.call(trainer, "step", by=driver, parent_task_id=thread) for _ in range(2))
+    outer, worker = scene.run("outer", by=driver)
+    inner = scene.task("inner", by=worker, parent_task_id="6" * 16 + "f" * 24 + JOB)
+    trainer.runs(new)
+    ended(scene, old)
+    graph = graph_of(with_history(scene, [attempt(old, thread), attempt(outer, driver)]))
+
+    assert edges(graph)[DRIVER_TITLE, "Trainer"].figures.attempts == 2
+    assert edges(graph)["outer", "inner"].open_tasks == (inner.task.task_id,)
+    assert not graph.has_unknown_callers
+
+
+def test_a_class_of_a_library_has_the_name_of_its_part() -> None:
+    graph = graph_of(load(RECORDED_CLUSTERS / "serve-deadlock-ray-2.60.json.gz"))
+    titles = {node.title for node in graph.nodes}
+
+    assert {"Serve deployment Front of app shop", "Serve deployment Kitchen of app shop", "Serve's proxy"} <= titles
+    assert "unknown caller" not in titles
 
 
 # Samples

@@ -16,7 +16,9 @@ probe = pickle.load(sys.stdin.buffer)(is_guest=False)
 target = {"worker_id": "w", "pid": os.getppid(), "port": 0, "is_driver": True}
 options = {"native": False, "locals": False, "pause": False, "children": False}
 options |= {"deadline_s": 20.0, "thread_context": None}
-print(len(probe.sample([target], options)["processes"]["w"]["threads"]))
+answer = probe.sample([target], options)
+assert {"memory_total_bytes", "cpu_percent", "disks"} <= answer["host"].keys()
+print(len(answer["processes"]["w"]["threads"]))
 """
 
 

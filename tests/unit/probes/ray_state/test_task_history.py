@@ -88,7 +88,7 @@ def test_the_figures_tell_apart_what_was_not_requested_and_what_was_dropped() ->
 
 
 @pytest.mark.parametrize("figure", ["num_total_stored", "num_truncated", "num_status_task_events_dropped"])
-def test_a_senseless_figure_is_no_figure(figure: str) -> None:
+def test_a_negative_figure_counts_as_none(figure: str) -> None:
     found = history(**{figure: -1})
 
     assert (found.kept, found.left_out, found.dropped) == (0, 0, 0)

@@ -12,6 +12,8 @@ from dstack.analysis.views.analysed_snapshot import AnalysedSnapshot
 from dstack.diagnosis import Diagnosis, Finding
 from dstack.model import FailedTask, TaskEventWindow, TaskTimes
 from dstack.report.text import report_text
+from dstack.snapshot_file import load
+from tests.examples.recorded import RECORDED
 from tests.unit.analysis.findings.kinds.small_findings import kinds
 from tests.unit.scenes import JOB, Scene, SceneProcess
 from tests.unit.scenes.calls import APP, Call
@@ -230,3 +232,10 @@ def test_findings_of_another_job_are_left_out() -> None:
 
     assert kinds(diagnose(snapshot, job=JOB)) == ["failed"]
     assert kinds(judged(parked(), failed(job_id="02000000", parent_task_id=f"{'f' * 40}02000000"))) == []
+
+
+def test_a_recorded_program_that_keeps_failed_results_has_no_such_finding() -> None:
+    diagnosis = diagnose(load(RECORDED / "look_alikes" / "failed_results_kept.json.gz"))
+
+    assert kinds(diagnosis) == ["blocked"]
+    assert diagnosis.findings[0].failed_before[0].is_held
