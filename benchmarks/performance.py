@@ -27,6 +27,7 @@ from benchmarks import (
     bench_analysis,
     bench_churn,
     bench_coroutines,
+    bench_history,
     bench_process,
     bench_reader,
     bench_snapshot,
@@ -87,6 +88,7 @@ class Measured:
         self.reduced = self._shown(*bench_analysis.reducing(rounds))
         self.diagnosed = self._shown(*bench_analysis.diagnosing(rounds))
         self._show(bench_snapshot_file.measure())
+        self._show(bench_history.measure(rounds))
         self.tallies = {hogs: self._tally(hogs) for hogs in CONCLUSIVE}
 
     def _shown(self, figures: T, table: Results) -> T:

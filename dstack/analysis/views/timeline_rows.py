@@ -10,7 +10,7 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Literal, NamedTuple
+from typing import Literal, NamedTuple, Protocol
 
 from dstack.analysis.history.slices import Phase, Slice, in_lanes, slices_of
 from dstack.analysis.history.task_index import Attempt
@@ -152,6 +152,22 @@ class RowTrack:
             yield TimelineRow(f"{self.key}/waiting", "waiting", 2, self.key, queued=self, wanted=wanted)
 
 
+class RowSearch(Protocol):
+    """What finds attempts: see :class:`dstack.analysis.views.timeline_search.Search`."""
+
+    def count(self, track: RowTrack) -> int:
+        """The number of attempts of a track that match."""
+        ...
+
+    def has(self, attempt: Attempt) -> bool:
+        """Whether an attempt matches."""
+        ...
+
+    def wanted(self, track: RowTrack) -> Callable[[Bars], bytes] | None:
+        """Which bars match; None if all of the track do."""
+        ...
+
+
 class TimelineRows:
     """All tracks of a timeline in one grouping."""
 
@@ -164,14 +180,12 @@ class TimelineRows:
 
     @classmethod
     def prepared(cls, timeline: Timeline, grouping: Grouping) -> TimelineRows:
-        """The rows, with all else computed that takes more than milliseconds and is shown with them."""
+        """The rows, with the lookups that take more than milliseconds to make."""
         made = cls(timeline, grouping)
-        _ = made.texts, made.timeline.pipelines, made._track_of, made._failures
-        for attempt in timeline.attempts[:1]:
-            timeline.chain_of(attempt)
+        _ = made.texts, made._track_of, made._failures
         return made
 
-    def rows(self, folds: Mapping[str, bool], search: Search | None = None) -> list[TimelineRow]:
+    def rows(self, folds: Mapping[str, bool], search: RowSearch | None = None) -> list[TimelineRow]:
         """The rows to show; ``folds`` says for headings and tracks whether they are open, if that was chosen."""
         is_few = len(self.tracks) <= OPENED_TRACKS
         found: list[TimelineRow] = []
@@ -196,7 +210,7 @@ class TimelineRows:
             for key, name, state, error_type, error in self._labels
         ]
 
-    def failures(self, search: Search | None = None) -> list[Attempt]:
+    def failures(self, search: RowSearch | None = None) -> list[Attempt]:
         """The failed attempts, by the time of their end; those that match a search."""
         if search is None:
             return self._failures
@@ -286,6 +300,13 @@ class TimelineRows:
         return made
 
 
+def link(timeline: Timeline) -> None:
+    """Compute the chains and pipelines of a timeline, which takes seconds for 100,000 attempts."""
+    _ = timeline.pipelines
+    for attempt in timeline.attempts[:1]:
+        timeline.chain_of(attempt)
+
+
 class _Place(NamedTuple):
     """The track of some attempts: its key, heading and title; ``number`` is that of its chain."""
 
@@ -327,51 +348,3 @@ def _gaps(lane: Sequence[Slice], phases: Mapping[int, Sequence[Slice]]) -> Itera
             if wait.phase != "running" and began_at < ended_at:
                 yield Slice(wait.attempt, wait.phase, began_at, ended_at)
         free_at = one.ended_at
-
-
-class Search:
-    """Finds the attempts with all words in the text of their label, or in the hex digits of their task's id."""
-
-    def __init__(self, rows: TimelineRows, words: Sequence[str]) -> None:
-        self._rows = rows
-        self._has_words = [bytes(word in text for text in rows.texts) for word in words]
-        self._ids = [word if len(word) >= SHORTEST_ID and not set(word) - HEX_DIGITS else "" for word in words]
-        self._matching = bytes(map(all, zip(*self._has_words, strict=True))) if words else bytes([1]) * len(rows.texts)
-        self._found = self._by_id() if any(self._ids) else None
-
-    def _by_id(self) -> frozenset[int]:
-        """The Python ids of the attempts that match, if words may be parts of a task's id."""
-        ways = list(zip(self._has_words, self._ids, strict=True))
-        return frozenset(
-            id(attempt)
-            for track in self._rows.tracks
-            for attempt, label in zip(track.attempts, track.labels, strict=True)
-            if all(has[label] or (digits and digits in attempt.task.task_id) for has, digits in ways)
-        )
-
-    def count(self, track: RowTrack) -> int:
-        """The number of attempts of a track that match."""
-        if self._found is not None:
-            return sum(id(attempt) in self._found for attempt in track.attempts)
-        return sum(count for label, count in track.counts.items() if self._matching[label])
-
-    def has(self, attempt: Attempt) -> bool:
-        """Whether an attempt matches."""
-        if self._found is not None:
-            return id(attempt) in self._found
-        return bool(self._matching[self._rows.label_of(attempt)])
-
-    def wanted(self, track: RowTrack) -> Callable[[Bars], bytes] | None:
-        """Which bars match; None if all of the track do."""
-        return None if self.count(track) == len(track.attempts) else self.matches
-
-    def matches(self, bars: Bars) -> bytes:
-        """A byte for each of the bars, 1 if it matches."""
-        found = self._found
-        if found is not None:
-            return bytes(id(attempt) in found for attempt in bars.attempts)
-        return bytes(map(self._matching.__getitem__, bars.labels))
-
-
-SHORTEST_ID = 6
-HEX_DIGITS = frozenset("0123456789abcdef")

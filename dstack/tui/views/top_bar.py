@@ -62,7 +62,7 @@ def views_line(views: Sequence[str], current: str) -> Text:
         if name == current:
             text.append(f"[{number} {name.capitalize()}]", "bold reverse").append(" ")
         else:
-            text.append(f" {number} ", "bold").append(f"{name.capitalize()}  ")
+            text.append(f"{number} ", "bold").append(f"{name.capitalize()} ")
     return text
 
 

@@ -21,7 +21,7 @@ from dstack.tui.widgets.gantt import Selection
 from dstack.tui.widgets.gantt_drawing import FAILED_GLYPH, LETTERS, MARK_GLYPH, RUNNING_GLYPH, WAIT_GLYPHS
 from dstack.tui.widgets.time_axis import clock
 from dstack.vertex_keys import Key
-from dstack.words import capitalised, duration, plural, shortly
+from dstack.words import capitalised, duration, plural, short_duration, shortly
 
 WAITS: dict[Phase, str] = {
     "arguments": "arguments",
@@ -36,15 +36,6 @@ NAMES_OF_KINDS = {FINISHED: "finished", RUNNING: "running", FAILED: "failed"} | 
 }
 SHOWN_FUNCTIONS = 4
 SHOWN_MARKS = 3
-
-
-def span(seconds: float) -> str:
-    """``12 µs``, ``4.2 ms``, ``0.31 s``, ``12 s``, ``3 min 20 s``."""
-    if seconds < 0.000_999_5:
-        return f"{seconds * 1e6:.0f} µs"
-    if seconds < 0.099_95:
-        return f"{seconds * 1e3:.1f} ms"
-    return f"{seconds:.2f} s" if seconds < 0.995 else duration(seconds)
 
 
 def short_name(name: str) -> str:
@@ -65,10 +56,11 @@ def _waits() -> Iterator[tuple[Phase, int, str]]:
 
 @dataclass(frozen=True, slots=True)
 class TimelineTexts:
-    """The texts of one timeline."""
+    """The texts of one timeline; without chains until they are linked."""
 
     analysed: AnalysedSnapshot
     timeline: Timeline
+    is_linked: bool
 
     # The head
 
@@ -78,20 +70,21 @@ class TimelineTexts:
         history = timeline.history.history
         count = sum(attempt.task.kind != "DRIVER_TASK" for attempt in timeline.attempts)
         text = SafeText().append(plural(count, "attempt"), "bold")
-        text.append(f" in {span(timeline.ended_at - timeline.began_at)}")
+        text.append(f" in {duration(timeline.ended_at - timeline.began_at)}")
         if history.left_out:
             text.append(f"  {history.left_out:,} older ones left out", "yellow")
         if history.dropped:
             text.append(f"  {history.dropped:,} that Ray had no room for", "yellow")
         if not self.analysed.snapshot.has_one_time:
             text.append("  clocks differ: times may be off", "yellow")
-        if chains := len(timeline.chains):
-            text.append(f"  {plural(chains, 'chain')}")
-        return text
+        if not self.is_linked:
+            return text.append("  linking chains …", "italic")
+        return text.append(f"  {plural(len(timeline.chains), 'chain')}" if timeline.chains else "")
 
     def limits(self) -> Iterator[Text]:
         """The step that limits the largest pipeline, and the first node that starves."""
-        pipelines = [one for one in self.timeline.pipelines if len(one.chains) > 1 and one.limiting is not None]
+        linked = self.timeline.pipelines if self.is_linked else ()
+        pipelines = [one for one in linked if len(one.chains) > 1 and one.limiting is not None]
         yield from (SafeText(limiting_in_words(one)) for one in pipelines[:1])
         yield from (SafeText(f"{capitalised(one)}.", "yellow") for one in self.analysed.starving[:1])
 
@@ -156,7 +149,8 @@ class TimelineTexts:
         if attempt.started_at is None:
             return ""
         end = attempt.ended_at if attempt.ended_at is not None else self.timeline.history.asked_at
-        return f" {'after' if attempt.ended_at is not None else 'for'} {span(max(0.0, end - attempt.started_at))}"
+        word = "for" if attempt.ended_at is None else "after"
+        return f" {word} {short_duration(max(0.0, end - attempt.started_at))}"
 
     def _times(self, attempt: Attempt) -> Text:
         """When it was submitted, what it waited for, and when it began to run."""
@@ -175,7 +169,8 @@ class TimelineTexts:
         """Where it ran, its chain and its caller."""
         track = self.timeline.track_of(attempt)
         parts = [f"{track.title}, {track.group}" if track.group != track.title else track.title]
-        if (chain := self.timeline.chain_of(attempt)) is not None:
+        chain = self.timeline.chain_of(attempt) if self.is_linked else None
+        if chain is not None:
             step = next((at for at, one in enumerate(chain.attempts, 1) if one is attempt), 0)
             parts.append(f"chain {chain.number}, {step} of {len(chain.attempts)}")
         if (caller := self.timeline.history.caller(attempt)) is not None:
@@ -197,7 +192,7 @@ class TimelineTexts:
         return f"+{at - self.timeline.began_at:.3f} s ({clock(at, digits=3)})"
 
     def _interval(self, began_at: float, ended_at: float) -> str:
-        return f"{self._time(began_at)}, {span(ended_at - began_at)} a cell"
+        return f"{self._time(began_at)}, {short_duration(ended_at - began_at)} a cell"
 
     def location(self, vertex: Key) -> tuple[str, int] | None:
         """The line of code of an execution."""
@@ -229,7 +224,7 @@ def bars_of(row: TimelineRow) -> Bars | None:
 
 def _wait(one: Slice) -> str:
     still = " so far" if one.is_open else ""
-    return f"{WAITS[one.phase]} {span(one.duration_s)}{still}"
+    return f"{WAITS[one.phase]} {short_duration(one.duration_s)}{still}"
 
 
 def _kinds(selection: Selection) -> str:

@@ -18,7 +18,8 @@ from dstack.analysis.history.task_index import Attempt
 from dstack.analysis.index.task_assignment import key_of_task
 from dstack.analysis.views.analysed_snapshot import AnalysedSnapshot
 from dstack.analysis.views.timeline_bars import Bars
-from dstack.analysis.views.timeline_rows import GROUPINGS, Grouping, Search, TimelineRow, TimelineRows
+from dstack.analysis.views.timeline_rows import GROUPINGS, Grouping, TimelineRow, TimelineRows, link
+from dstack.analysis.views.timeline_search import Search
 from dstack.errors import as_dstack_error
 from dstack.tui.views.base import SourceLocation, View
 from dstack.tui.views.timeline.texts import TimelineTexts, attempt_of, legend, mark_of, short_name
@@ -43,11 +44,15 @@ TITLE_WIDTH = 44
 
 @dataclass
 class Arranged(Message):
-    """The rows of a timeline, or the reason why there are none, from the thread that arranges them."""
+    """The rows of a timeline, or the reason why there are none, from the thread that arranges them.
+
+    Chains take as long again: the message is posted a second time when they are linked.
+    """
 
     analysed: AnalysedSnapshot
     grouping: Grouping
     rows: TimelineRows | None
+    is_linked: bool = False
     reason: str = ""
 
 
@@ -105,6 +110,7 @@ class TimelineView(View):
         super().__init__()
         self.grouping: Grouping = "worker"
         self.is_by_chain = False
+        self.is_linked = False
         self.rows: TimelineRows | None = None
         self._texts: TimelineTexts | None = None
         self._arranged: dict[Grouping, TimelineRows] = {}
@@ -129,6 +135,7 @@ class TimelineView(View):
     def show(self, analysed: AnalysedSnapshot) -> None:
         """Show the history of another snapshot, which is requested if this one has none."""
         self._arranged.clear()
+        self.is_linked = False
         timeline = analysed.timeline
         if timeline is None:
             self._texts = self.rows = None
@@ -167,22 +174,29 @@ class TimelineView(View):
         """Arrange the rows. Runs in a thread, so it touches no widget."""
         try:
             assert analysed.timeline is not None
-            made = Arranged(analysed, grouping, TimelineRows.prepared(analysed.timeline, grouping))
+            rows = TimelineRows.prepared(analysed.timeline, grouping)
+            self.post_message(Arranged(analysed, grouping, rows))
+            link(analysed.timeline)
+            self.post_message(Arranged(analysed, grouping, rows, is_linked=True))
         except Exception as error:
-            made = Arranged(analysed, grouping, None, str(as_dstack_error(error)))
-        self.post_message(made)
+            self.post_message(Arranged(analysed, grouping, None, reason=str(as_dstack_error(error))))
 
     def on_arranged(self, message: Arranged) -> None:
-        """Show the rows unless another snapshot or grouping is wanted meanwhile."""
+        """Show the rows, or their chains, unless another snapshot or grouping is wanted meanwhile."""
         if message.analysed is not self.analysed:
             return
         if message.rows is None:
             self.notify(message.reason, severity="error")
             return
         self._arranged[message.grouping] = message.rows
-        self._texts = texts = TimelineTexts(message.analysed, message.rows.timeline)
-        self._head = (texts.head(), *texts.limits())
-        if message.grouping == self.grouping:
+        self.is_linked = message.is_linked or self.is_linked
+        self._texts = TimelineTexts(message.analysed, message.rows.timeline, self.is_linked)
+        self._head = (self._texts.head(), *self._texts.limits())
+        if message.is_linked:
+            self._dress()
+            self._show_head()
+            self.show_selected()
+        elif message.grouping == self.grouping:
             self._show_rows(message.rows)
 
     def _show_rows(self, rows: TimelineRows) -> None:
@@ -207,14 +221,14 @@ class TimelineView(View):
         self.query_one("#head", Static).update(Text("\n").join(lines))
 
     @on(Gantt.Viewed)
-    def show_axis(self, event: Gantt.Viewed) -> None:
+    def show_axis(self) -> None:
         """Show the ticks of the time that is visible."""
         if self.rows is not None:
             gantt = self._gantt
             self.query_one(TimeAxis).show(gantt.window, self.rows.timeline.began_at, gantt.left)
 
     @on(Gantt.Selected)
-    def show_selected(self, event: Gantt.Selected) -> None:
+    def show_selected(self) -> None:
         """Show the details of what is under the cursor, and enable the actions that apply to it."""
         self.query_one(Detail).show(self._details())
         if (vertex := self._vertex) != self._footer_of:
@@ -291,11 +305,13 @@ class TimelineView(View):
     def action_colour(self) -> None:
         """Colour bars by phase or by chain."""
         self.is_by_chain = not self.is_by_chain
+        if self.is_by_chain and self.rows is not None and not self.is_linked:
+            self.notify("The chains are still being linked.")
         self._dress()
         self._show_head()
 
     def _dress(self) -> None:
-        self._gantt.dress(self._label, self._paint if self.is_by_chain else None)
+        self._gantt.dress(self._label, self._paint if self.is_by_chain and self.is_linked else None)
 
     def _label(self, row: TimelineRow, number: int) -> str:
         """The name of a bar: its function, or its process where a row is for a function."""
