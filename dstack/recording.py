@@ -63,6 +63,8 @@ class Coverage(Model, frozen=True):
     ``torn`` counts readings of running threads that were dropped, because two copies of their frames did not agree.
     ``cut`` counts those of which only the outer calls agreed: these were recorded. ``left_out`` counts samples that
     were dropped at the limit of distinct stacks. ``sampler_cpu_s`` is the CPU time of dstack's samplers on the nodes.
+    ``lowest_rate_hz`` is the lowest rate of any round on any node, 0 if unknown: a node lowers it if its sampler uses
+    too much CPU time. Then each sample counts for several.
     """
 
     processes: Natural = 0
@@ -72,6 +74,7 @@ class Coverage(Model, frozen=True):
     cut: Natural = 0
     left_out: Natural = 0
     sampler_cpu_s: float = 0.0
+    lowest_rate_hz: float = 0.0
 
 
 class Recording(Model, frozen=True, kw_only=True, omit_defaults=False):

@@ -98,4 +98,5 @@ def _sum(parts: Iterable[Coverage], left_out: int) -> Coverage:
         cut=sum(one.cut for one in parts),
         left_out=sum(one.left_out for one in parts) + left_out,
         sampler_cpu_s=round(sum(one.sampler_cpu_s for one in parts), 6),
+        lowest_rate_hz=min((one.lowest_rate_hz for one in parts if one.lowest_rate_hz), default=0.0),
     )

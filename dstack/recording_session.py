@@ -180,6 +180,7 @@ def converted(first: Recording, result: wire.RecordedRound, attribution: Attribu
             torn=sum(one["torn"] for one in figures),
             cut=sum(one["cut"] for one in figures),
             sampler_cpu_s=result["cpu_s"],
+            lowest_rate_hz=result["rate_hz"],
         ),
         failures=tuple(failure for data in result["failures"] if (failure := attribution.failure(data))),
     )

@@ -26,6 +26,9 @@ def shortfalls(recording: Recording) -> Iterator[str]:
     """What was not recorded: missed, torn and dropped samples, and failures, equal ones together."""
     coverage = recording.coverage
     missed = coverage.wanted - coverage.taken
+    if 0 < coverage.lowest_rate_hz < recording.rate_hz:
+        rate = f"{coverage.lowest_rate_hz:.3g} Hz"
+        yield f"A node recorded at {rate} for a time, to use little CPU: a sample then counts for several."
     if missed > NOTABLE * coverage.wanted:
         yield f"{missed:,} of {coverage.wanted:,} samples were missed: this host, or a node, was too busy."
     if coverage.torn:

@@ -43,6 +43,16 @@ def test_equal_stacks_are_added_and_others_are_kept() -> None:
     assert loads(dumps(found)) == found
 
 
+def test_the_lowest_rate_of_all_parts_is_kept() -> None:
+    joined = JoinedRecording(EMPTY)
+    for rate_hz in (20.0, 5.0, 10.0):
+        one = part(FIRST, STEP)
+        coverage = replace(one.recording.coverage, lowest_rate_hz=rate_hz)
+        joined.add(replace(one, recording=replace(one.recording, coverage=coverage)))
+
+    assert joined.recording(3).coverage.lowest_rate_hz == 5.0
+
+
 def test_one_failure_of_a_process_is_kept_once() -> None:
     failure = Failure(stage="memory", reason="no permission", worker_id="a")
     joined = JoinedRecording(EMPTY)

@@ -94,6 +94,7 @@ def test_a_round_becomes_a_recording_of_the_application() -> None:
     assert (thread.name, thread.rank, thread.pid, thread.os_thread_id) == ("one", 3, 3, 3)
     assert [(count.thread, count.stack, count.samples) for count in found.counts] == [(0, 0, 5)]
     assert (found.coverage.wanted, found.coverage.taken, found.coverage.torn, found.coverage.cut) == (20, 19, 1, 2)
+    assert found.coverage.lowest_rate_hz == 20.0
     assert [(failure.reason, failure.node_id) for failure in found.failures] == [("no permission", "n" * 56)]
 
 

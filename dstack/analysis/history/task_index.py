@@ -82,7 +82,7 @@ class HistoryIndex:
 
     def _attempt(self, task: TaskAttempt) -> Attempt:
         states = task.states
-        callers, own = self._ahead_s(self._caller_node(task)), self._ahead_s(task.node_id)
+        callers, own = self._ahead_s(self._caller_node(task)), self._ahead_s(self._own_node(task))
         started = states.get("RUNNING")
         arrived = states.get("PENDING_ACTOR_TASK_ARGS_FETCH", states.get("PENDING_ACTOR_TASK_ORDERING_OR_CONCURRENCY"))
         ended = states.get("FINISHED", states.get("FAILED"))
@@ -97,6 +97,11 @@ class HistoryIndex:
             started_at=_aligned(started, self._ahead_s(self._driver_nodes.get(task.job_id)) if is_driver else own),
             ended_at=_aligned(ended, callers),
         )
+
+    def _own_node(self, task: TaskAttempt) -> str | None:
+        """The node that it ran on; the GCS does not give it for the creation of an actor."""
+        actor = self.index.actors.get(task.actor_id or "")
+        return task.node_id or (actor.node_id if actor else None)
 
     def _caller_node(self, task: TaskAttempt) -> str | None:
         """The node of the process that submitted it: that of its parent task, else of the driver."""

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import pytest
+from msgspec.structs import replace
 
 from dstack.analysis.history.task_index import HistoryIndex
 from dstack.analysis.index.sample_index import SampleIndex
-from dstack.model import Job, Node, Sample, Snapshot, TaskAttempt, TaskHistory
+from dstack.model import Actor, Job, Node, Sample, Snapshot, TaskAttempt, TaskHistory
 
 NOW = 1.7e9
 JOB, DRIVER = "01000000", "f" * 40 + "01000000"
@@ -36,13 +37,16 @@ def with_states(
     )
 
 
-def index(*attempts: TaskAttempt, nodes: tuple[Node, ...] = (HEAD, OTHER)) -> HistoryIndex:
+def index(
+    *attempts: TaskAttempt, nodes: tuple[Node, ...] = (HEAD, OTHER), actors: tuple[Actor, ...] = ()
+) -> HistoryIndex:
     snapshot = Snapshot(
         dstack_version="0",
         taken_at=NOW,
         address="10.0.0.1:1",
         ray_version="2.60.0",
         nodes=nodes,
+        actors=actors,
         jobs=(Job(job_id=JOB, driver_ip=HEAD.ip),),
     )
     return HistoryIndex(
@@ -87,6 +91,16 @@ def test_times_are_by_the_clock_of_dstack() -> None:
 
     assert [first.submitted_at, first.started_at, first.ended_at] == [NOW + 1, NOW + 2, NOW + 9]
     assert [second.submitted_at, second.started_at, second.ended_at] == [NOW + 3, NOW + 5, NOW + 6]
+
+
+def test_the_creation_of_an_actor_is_by_the_clock_of_its_node() -> None:
+    actor = Actor(actor_id="cc" * 12 + JOB, job_id=JOB, class_name="A", state="ALIVE", node_id=OTHER.node_id)
+    ahead = Node(node_id=OTHER.node_id, ip=OTHER.ip, clock_ahead_s=100.0)
+    created = replace(attempt("a", PENDING_ARGS_AVAIL=1, RUNNING=102), actor_id=actor.actor_id, node_id=None)
+
+    (found,) = index(created, nodes=(HEAD, ahead), actors=(actor,)).attempts
+
+    assert (found.submitted_at, found.started_at) == (NOW + 1, NOW + 2)
 
 
 def test_the_queue_of_an_actor_is_known_from_either_state() -> None:
