@@ -60,9 +60,7 @@ def require_bokeh() -> None:
     try:
         import bokeh  # noqa: F401
     except ImportError as error:
-        raise UsageError(
-            "A flame graph page needs Bokeh.", 'Install it with: pip install "ray-dstack[html]"'
-        ) from error
+        raise UsageError("A flame graph page needs Bokeh.", "Install it with: pip install bokeh") from error
 
 
 def flame_page(stacks: WeightedStacks, title: str, subtitle: str = "") -> bytes:
