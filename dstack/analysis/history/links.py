@@ -5,8 +5,8 @@ The GCS does not keep the arguments of tasks. Three sources tell of them, the be
 - *reference*: a task still waits for its arguments, and its owner has exactly one pending argument that can be its.
 - *time*: the owner of both tasks reports the end of one and, on the same clock, the arrival of the last missing
   argument of the other one right after it, usually 0.02 to 0.4 ms later. A link is inferred if exactly one task ended
-  within :data:`WINDOW_S` before, or, of several, exactly one is a call of the function that makes this argument in
-  all clear cases.
+  within :data:`WINDOW_S` before, and not by a coincidence: other clear cases have the same two functions. Of several
+  tasks it is the only call of the function that makes this argument in nearly all clear cases.
 - *parent*: one task submitted the other. A task that calls a function several times begins a new item with each call,
   so it is no step of them.
 
@@ -41,6 +41,9 @@ NO_STEPS: tuple[TaskKind, ...] = ("DRIVER_TASK", "ACTOR_CREATION_TASK")
 """Attempts of these kinds call others, but are no step of their items."""
 CLEAR_CASES = 3
 """The fewest clear cases from which the function is learnt that makes the argument of another."""
+USUAL, RARE = 0.9, 0.2
+"""The least part of the clear cases of a function in which another one makes its argument, to decide between several
+candidates; and the least part in which it does so, to believe in a single candidate."""
 EXPLAINED = 0.8
 """The least part of the waits of a function for arguments that must have a candidate; else its arguments come from
 elsewhere, and what ended at the same time is a coincidence."""
@@ -192,16 +195,17 @@ class _ClearCases:
         for user, candidates in cases:
             if len(candidates) == 1:
                 makers[user.task.name].append(candidates[0])
-        self._usual = {user: maker for user, known in makers.items() if (maker := _only_function(known))}
+        self._functions = {user: Counter(one.task.name for one in known) for user, known in makers.items()}
         self._taken = {user: {id(maker) for maker in known} for user, known in makers.items()}
         self._in_turn = {user for user, known in makers.items() if len(self._taken[user]) == len(known)}
 
     def maker(self, user: Attempt, candidates: Sequence[Attempt]) -> Attempt | None:
         """The candidate, or of several the only one that fits: of the usual function, and not linked otherwise."""
-        if len(candidates) == 1:
-            return candidates[0]
         function = user.task.name
-        fitting = [one for one in candidates if one.task.name == self._usual.get(function)]
+        if len(candidates) == 1:
+            return candidates[0] if self._share(function, candidates[0]) >= RARE else None
+        is_known = self._functions.get(function, Counter()).total() >= CLEAR_CASES
+        fitting = [one for one in candidates if is_known and self._share(function, one) >= USUAL]
         if len(fitting) > 1 and function in self._in_turn:
             fitting = [one for one in fitting if id(one) not in self._taken[function]]
         if len(fitting) != 1:
@@ -209,10 +213,10 @@ class _ClearCases:
         self._taken[function].add(id(fitting[0]))
         return fitting[0]
 
-
-def _only_function(makers: Sequence[Attempt]) -> str | None:
-    names = {maker.task.name for maker in makers}
-    return names.pop() if len(names) == 1 and len(makers) >= CLEAR_CASES else None
+    def _share(self, function: str, maker: Attempt) -> float:
+        """The part of the clear cases of a function in which the function of this maker made its argument."""
+        known = self._functions.get(function, Counter())
+        return known[maker.task.name] / known.total() if known else 0.0
 
 
 def _explained(cases: Cases) -> Mapping[str, float]:

@@ -11,6 +11,7 @@ import time
 from typing import Any
 
 import ray
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 SHARDS, ROLLOUTS, POLLS = 6, 3, 60
 BYTES = 3_000_000
@@ -71,7 +72,9 @@ def main() -> None:
     remote: Any = ray.remote(num_cpus=0, scheduling_strategy="SPREAD")
     store = remote(Store).remote()
     trainer = remote(Trainer).remote(store)
-    rollouts = [remote(Rollout).remote() for _ in range(ROLLOUTS)]
+    nodes = [node["NodeID"] for node in ray.nodes() if node["Alive"]]
+    places = [NodeAffinitySchedulingStrategy(nodes[number % len(nodes)], soft=False) for number in range(ROLLOUTS)]
+    rollouts = [remote(Rollout).options(scheduling_strategy=place).remote() for place in places]
     shards = [prepare.remote(shard) for shard in range(SHARDS)]
     ray.wait(shards, num_returns=SHARDS, timeout=60, fetch_local=False)
     items = [rollout.generate.remote(store, number) for number, rollout in enumerate(rollouts * 4)]

@@ -60,6 +60,19 @@ def test_of_two_tasks_that_end_together_the_usual_function_made_the_argument() -
     assert (task_id(1), task_id(2), "time") in links_of(found)
 
 
+def test_another_function_that_ended_by_coincidence_made_nothing() -> None:
+    """The call of the usual function ended too long before, as on a busy host."""
+    late = 6.5 + 3 * WINDOW_S
+    maker = attempt(90, "step_0", submitted=0.0, ready=0.0001, started=6, ended=6.5, worker=9)
+    user = attempt(91, "step_1", submitted=0.0, ready=late, started=7, ended=7.1, worker=9)
+    other = attempt(92, "other", submitted=0.0, ready=0.0001, started=6, ended=late - WINDOW_S / 2, worker=8)
+
+    found = chains_of(driver_attempt(), *pipeline(ITEMS), maker, user, other)
+
+    assert task_id(91) not in {link[1] for link in links_of(found)}
+    assert found.links.unclear == 1
+
+
 def test_of_two_calls_that_end_together_the_one_that_is_not_taken() -> None:
     """The first item's end is before the beginning of both followers; the second one's is after the first follower."""
     together = [[(6, 7.0), (8, 8.1), (8.2, 8.3)], [(6, 7.0 + WINDOW_S / 2), (9, 9.1), (9.2, 9.3)]]
