@@ -48,6 +48,7 @@ READING = (
     "tests/integration/waits/test_thread_waits.py",
     "tests/integration/waits/test_ray_waits.py",
     "tests/integration/reading/test_process_samples.py",
+    "tests/integration/reading/test_recorded_processes.py",
     "tests/integration/reading/test_reader_against_pyspy.py",
     "tests/integration/reading/test_reader_bounds.py",
     "tests/integration/reading/test_reader_side_effects.py",

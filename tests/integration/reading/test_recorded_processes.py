@@ -24,7 +24,9 @@ OTHERS = [f"{major}.{minor}" for major, minor in TABLES if (major, minor) != OWN
 ENOUGH = 60
 
 
-@pytest.fixture(scope="module", params=["own", *OTHERS])
+@pytest.fixture(
+    scope="module", params=["own", *(pytest.param(version, marks=pytest.mark.exhaustive) for version in OTHERS)]
+)
 def python(request: pytest.FixtureRequest) -> list[str]:
     return [sys.executable] if request.param == "own" else python_or_skip(request.param)
 
