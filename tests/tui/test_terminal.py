@@ -50,6 +50,15 @@ def test_a_hang_is_shown_and_all_views_are_visited() -> None:
         for key in "123456":
             screen.press(key)
             screen.wait_for("DEADLOCK")
+        screen.press("7")  # these views request the history of the running cluster
+        screen.wait_for("attempts")
+        screen.wait_for("Vault")
+        screen.press("8")
+        screen.wait_for("calls within")
+        screen.press("4")
+        screen.press("d")
+        screen.wait_for("Task time")
+        screen.wait_for("Vault.open")
         screen.press("q")
         screen.wait_for("ended 0", deadline_s=20)
 
