@@ -63,3 +63,22 @@ def test_ctrl_c_ends_the_recording_of_all_hosts(members: Hosts) -> None:
     assert child.process.returncode == 0, output
     assert "driver ring.py" in output
     assert "actor Member" in output
+
+
+@pytest.mark.exhaustive
+def test_a_host_that_is_cut_off_delays_no_other_and_is_named(members: Hosts) -> None:
+    arguments = ["record", "--address", members.address, "--idle", "--duration", "15", "-o", "-"]
+    with running(members, 1, *arguments) as (child, process):
+        try:
+            wait_until(
+                lambda: reads_memory(process.pid), deadline_s=60, what=lambda: f"a recording: {child.log.read_text()}"
+            )
+            members.cut(3)
+            child.process.wait(timeout=ENDED_S)
+        finally:
+            members.mend(3)
+        output = child.log.read_text()
+
+    assert child.process.returncode == 0, output
+    assert "node 10.77.0.2;actor Member" in output
+    assert "1 process or node not recorded, or not completely" in output
