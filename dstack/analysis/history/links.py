@@ -12,7 +12,7 @@ The GCS does not keep the arguments of tasks. Three sources tell of them, the be
 
 ``benchmarks/bench_chains.py`` measures how reliable that is: 16 programs of 60 items through pipelines of tasks, actors
 and async actors, with equal and random durations, without work, with other tasks between, from many threads, with
-values of 300 kB, with refs of other processes and with one ref for all. On Ray 2.60 and 2 busy cores 1,626 of 1,680
+values of 300 kB, with refs of other processes and with one ref for all. On Ray 2.60 and 2 cores 1,616 of 1,680
 links were found by time, and none was wrong.
 
 Not linked are values that were available before the task was submitted, values that a process fetched with ``ray.get``
