@@ -1,4 +1,4 @@
-"""A driver that keeps failed results for a summary at the end, and goes on with the other batches.
+"""A driver that keeps failed results for a summary at the end, and continues with the other batches.
 
 One batch of four is empty, so its call raises an exception. The driver fetches each result as soon as it is there,
 keeps the failed ones, and waits for the next result.

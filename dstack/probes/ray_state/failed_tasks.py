@@ -66,16 +66,14 @@ def failed_tasks(rows: Iterable[Any]) -> tuple[FailedTask, ...]:
 
 def _failed_task(row: Any) -> FailedTask:
     info, state = row.task_info, row.state_updates
-    details = _details(row)
-    message = _COLOUR.sub("", state.error_info.error_message)
+    details, message = _details(row), _message(row)
     place = innermost_place((details.traceback if details else "") or message)
-    error_type, error = error_of(row)
     return FailedTask(
         task_id=row.task_id.hex(),
         name=info.name or info.func_or_class_name,
         job_id=row.job_id.hex(),
-        error_type=error_type,
-        error=error,
+        error_type=_error_type(state.error_info.error_type),
+        error=_first_line(details, message),
         failed_at=event_time(state.state_ts_ns.get(common_pb2.FAILED)),
         attempt=row.attempt_number,
         actor_id=info.actor_id.hex() or None,
@@ -91,9 +89,15 @@ def _failed_task(row: Any) -> FailedTask:
 
 def error_of(row: Any) -> tuple[str, str]:
     """Ray's name of the error of a failed attempt, and the exception with the first line of its message."""
-    error, details = row.state_updates.error_info, _details(row)
-    message = _COLOUR.sub("", error.error_message)
-    return _error_type(error.error_type), (raised(details) if details else "") or first_line_of_error(message)
+    return _error_type(row.state_updates.error_info.error_type), _first_line(_details(row), _message(row))
+
+
+def _message(row: Any) -> str:
+    return _COLOUR.sub("", row.state_updates.error_info.error_message)
+
+
+def _first_line(details: _Details | None, message: str) -> str:
+    return (raised(details) if details else "") or first_line_of_error(message)
 
 
 def _details(row: Any) -> _Details | None:
