@@ -30,6 +30,7 @@ from benchmarks import (
     bench_history,
     bench_process,
     bench_reader,
+    bench_report,
     bench_snapshot,
     bench_snapshot_file,
     bench_start,
@@ -88,7 +89,7 @@ class Measured:
         self.reduced = self._shown(*bench_analysis.reducing(rounds))
         self.diagnosed = self._shown(*bench_analysis.diagnosing(rounds))
         self._show(bench_snapshot_file.measure())
-        self._show(bench_history.measure(rounds))
+        self._show(bench_history.measure(rounds), bench_report.measure(rounds))
         self.tallies = {hogs: self._tally(hogs) for hogs in CONCLUSIVE}
 
     def _shown(self, figures: T, table: Results) -> T:

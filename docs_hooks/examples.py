@@ -9,6 +9,8 @@ from tests.paths import EXAMPLES
 
 FOLDERS = {
     "": ("top_level", "Examples at the top level"),
+    "case_studies": ("case_studies", "Programs of the case studies"),
+    "case_studies/libraries": ("case_studies_libraries", "Programs of the case studies with other libraries"),
     "hangs": ("hangs", "Hangs"),
     "hangs/libraries": ("hangs_libraries", "Hangs in Ray's libraries"),
     "look_alikes": ("look_alikes", "Look-alikes"),

@@ -48,8 +48,6 @@ class Collector:
     is used: it ends a running snapshot and takes no more.
     """
 
-    is_live = True
-
     def __init__(
         self,
         address: str | Callable[[], str | None] | None,

@@ -14,6 +14,7 @@ from dstack.cli.history import timeline
 from dstack.cli.monitoring import tui, watch
 from dstack.cli.output import discard_unprintable_output, end_at_once
 from dstack.cli.recording import record
+from dstack.cli.report import report
 from dstack.cli.snapshots import check, demo, show, snapshot
 from dstack.cli.stacks import stacks
 from dstack.errors import DstackError, as_dstack_error
@@ -75,5 +76,5 @@ def main(verbose: bool) -> None:
         os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # otherwise it writes to stderr about each peer that has ended
 
 
-for command in (check, demo, graph, record, show, snapshot, stacks, timeline, tui, watch):
+for command in (check, demo, graph, record, report, show, snapshot, stacks, timeline, tui, watch):
     main.add_command(command)

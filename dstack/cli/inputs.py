@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Collection
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from dstack.cli.output import show_progress
@@ -12,7 +10,6 @@ from dstack.errors import UsageError
 
 if TYPE_CHECKING:
     from dstack.model import Snapshot
-    from dstack.recording import Recording
 
 
 def take_snapshot(
@@ -40,21 +37,6 @@ def load_snapshot(file: str) -> Snapshot:
     from dstack.snapshot_file import load
 
     return load(file)
-
-
-def load_files(files: Collection[str]) -> tuple[list[Snapshot], list[tuple[str, Recording]]]:
-    """Read saved snapshots, and recordings with their names, both in the order of their time; the schema tells them."""
-    from dstack import recording_file, snapshot_file
-
-    snapshots, recordings = [], []
-    for file in files:
-        data = snapshot_file.FORMAT.read(Path(file))
-        if recording_file.FORMAT.is_schema_of(data):
-            recordings.append((os.path.basename(file), recording_file.loads(data, name=file)))
-        else:
-            snapshots.append(snapshot_file.loads(data, name=file))
-    snapshots.sort(key=lambda one: one.taken_at)
-    return snapshots, sorted(recordings, key=lambda one: one[1].began_at)
 
 
 def snapshot_with_history(file: str | None, address: str | None, timeout_s: float) -> Snapshot:

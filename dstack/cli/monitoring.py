@@ -15,25 +15,30 @@ from dstack.signals import CleanUp, end
 
 
 @click.command()
-@click.argument("files", nargs=-1, type=click.Path(), metavar="[FILE]...")
+@click.argument("files", nargs=-1, type=click.Path(), metavar="[FILE|DIR]...")
 @address_option
 @timeout_option
 def tui(files: tuple[str, ...], address: str | None, timeout_s: float) -> None:
-    """Explore a hang in the terminal. Inspects a running cluster, or saved snapshots and recordings."""
+    """Explore a hang in the terminal. Inspects a running cluster, or saved snapshots and recordings.
+
+    All snapshots of a DIR, such as that of dstack watch, are replayed: [ and ] step through them, P plays them.
+    """
     if files and address:
         raise UsageError("FILE cannot be combined with --address.", "Leave out one of them.")
     is_served = "TEXTUAL_DRIVER" in os.environ  # to a browser, by textual-serve
     if not is_served and not (sys.stdin.isatty() and sys.stderr.isatty()):
         raise UsageError("The terminal UI needs a terminal.", "Without a terminal use: dstack snapshot")
-    from dstack.cli.inputs import load_files
     from dstack.tui import run
     from dstack.tui.source import Files, OpenedRecording, Source
 
     opened: list[OpenedRecording] = []
     if files:
-        snapshots, recordings = load_files(files)
-        opened = [OpenedRecording(name, recording) for name, recording in recordings]
-        source: Source = Files(", ".join(map(os.path.basename, files)), snapshots)
+        from dstack.cli.saved_files import open_files
+
+        found = open_files(files)
+        opened = [OpenedRecording(name, recording) for name, recording in found.recordings]
+        names = (os.path.basename(os.path.normpath(file)) for file in files)
+        source: Source = Files(", ".join(names), found.snapshots, [error.message for error in found.skipped])
     else:
         from dstack.collector import Collector
 
@@ -50,6 +55,7 @@ def tui(files: tuple[str, ...], address: str | None, timeout_s: float) -> None:
 @click.option(
     "--keep", type=click.IntRange(min=1), default=50, show_default=True, help="Maximum number of snapshots to keep."
 )
+@click.option("--html", is_flag=True, help="Save an HTML page beside each snapshot, under its name. Needs Bokeh.")
 @seconds_option("--every", default=30.0, help="Pause between polls, which read no stacks.")
 @seconds_option(
     "--stuck-after", default=60.0, help="Take a snapshot when something has made no progress for this long."

@@ -76,7 +76,7 @@ def record(
     suffix = format_of(output)
     require_new(output, force=force)
     if suffix == ".html":
-        from dstack.report.exporters.flame_page import require_bokeh
+        from dstack.report.page import require_bokeh
 
         require_bokeh()
     from dstack.recorder import Recorder
@@ -128,7 +128,7 @@ def exported(recording: Recording, suffix: str) -> bytes:
 
     stacks = recorded_stacks(recording)
     if suffix == ".html":
-        from dstack.report.exporters.flame_page import flame_page
+        from dstack.report.page.flame_page import flame_page
         from dstack.report.recording_summary import summary
 
         return flame_page(stacks, f"Flame graph of {recording.address}", summary(recording))

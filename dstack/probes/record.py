@@ -79,6 +79,11 @@ class Record:
         """The time from the start of the snapshot to a ``time.monotonic()``."""
         return round(at - self.began, 4)
 
+    def _of_applications(self, history: TaskHistory, liveness: Liveness) -> TaskHistory:
+        """The history without the tasks of dstack's own probes."""
+        attempts = tuple(one for one in history.attempts if not liveness.is_own_job(one.job_id))
+        return replace(history, attempts=attempts, object_bytes=self.object_bytes)
+
     def snapshot(
         self, cluster: Cluster, inventory: Inventory, liveness: Liveness, *, with_history: bool = True
     ) -> Snapshot:
@@ -105,7 +110,7 @@ class Record:
             failed_tasks=tuple(self.not_retried(ended.failed)),
             repeated_calls=ended.repeated,
             task_event_window=ended.window,
-            history=replace(history, object_bytes=self.object_bytes) if history else None,
+            history=self._of_applications(history, liveness) if history else None,
             environment_setups=tuple(self.setups.values()),
             task_times=self.task_times.result() if self.task_times else {},
             failures=liveness.concern([*self.failures, *history_failures], inventory.workers),

@@ -117,7 +117,12 @@ class Watch:
         if not confirmed or self._over.is_set():
             return False
         self._item.config.stash[SETTINGS].reported.update(key for one in confirmed for key in one.members)
-        self._item.stash[PHASE].fail(f"The test is in a deadlock or hang.\n\n{inspection.report}")
+        text = f"The test is in a deadlock or hang.\n\n{inspection.report}{self._inspector.page_note(inspection)}"
+        phase = self._item.stash[PHASE]
+        if self._over.is_set():  # while the page was made: there is nothing to interrupt any more
+            phase.failure = phase.failure or text
+        else:
+            phase.fail(text)
         return True
 
 

@@ -7,6 +7,7 @@ import os
 import re
 import threading
 from dataclasses import dataclass, replace
+from importlib.util import find_spec
 from pathlib import Path
 
 import msgspec
@@ -18,8 +19,10 @@ from dstack.analysis.naming.names import user_frame
 from dstack.analysis.views.analysed_snapshot import AnalysedSnapshot
 from dstack.collector import SAVED_HISTORY, Collector
 from dstack.diagnosis import Finding
-from dstack.errors import ClusterError, SnapshotFileError
+from dstack.errors import ClusterError, DstackError, SnapshotFileError
+from dstack.file_output import write_file
 from dstack.model import Coroutine, Snapshot
+from dstack.page_maker import PageMaker
 from dstack.probes.connection.own_cluster import begun_cluster, connected_cluster, own_worker, require_no_client
 from dstack.pytest_plugin.settings import Settings
 from dstack.report.text import report_text
@@ -33,10 +36,11 @@ TIMEOUT_S = 30.0
 
 @dataclass(frozen=True)
 class Inspection:
-    """An analysed snapshot; ``report`` also names the saved file."""
+    """An analysed snapshot; ``report`` also names the saved file, which is ``file``."""
 
     analysed: AnalysedSnapshot
     report: str
+    file: Path | None = None
 
     @property
     def stuck(self) -> list[Finding]:
@@ -69,6 +73,7 @@ class Inspector:
         self._settings = settings
         self._file_name = _file_name(item.nodeid)
         self._collector = Collector(self._address, TIMEOUT_S, history=SAVED_HISTORY if settings.directory else 0)
+        self._pages = PageMaker()
 
     def inspect(self, *, keep: bool = False) -> Inspection:
         """Takes a snapshot, and saves it if ``keep`` is set. Raises :class:`dstack.DstackError`."""
@@ -78,11 +83,26 @@ class Inspector:
         shown = _without_reported(whole, self._settings.reported)
         left_out = len(whole.diagnosis.findings) - len(shown.diagnosis.findings)
         note = f"Not shown: {plural(left_out, 'finding')} that failed earlier tests.\n" if left_out else ""
-        return Inspection(shown, report_text(shown) + note + _saved(snapshot, path))
+        is_saved, saved = _saved(snapshot, path)
+        return Inspection(shown, report_text(shown) + note + saved, path if is_saved else None)
+
+    def page_note(self, inspection: Inspection) -> str:
+        """Makes the page of a saved snapshot, and says where it is; an empty text without a saved snapshot."""
+        if inspection.file is None:
+            return ""
+        if find_spec("bokeh") is None:
+            return "For a page to open in a browser: pip install bokeh\n"
+        path = inspection.file.with_name(inspection.file.name.removesuffix(".json.gz") + ".html")
+        try:
+            write_file(path, self._pages.page_of(inspection.file, job=inspection.analysed.diagnosis.job), force=True)
+        except DstackError as error:
+            return "" if self.is_cancelled else f"The page was not saved. {error}\n"
+        return f"Open it in a browser: {visible(str(path))}\n"
 
     def cancel(self) -> None:
-        """Ends a running snapshot at once, and prevents later ones."""
+        """Ends a running snapshot or page at once, and prevents later ones."""
         self._collector.cancel()
+        self._pages.cancel()
 
     @property
     def is_cancelled(self) -> bool:
@@ -142,11 +162,12 @@ def _save_if_possible(snapshot: Snapshot, path: Path | None) -> None:
             save(snapshot, path, force=True)
 
 
-def _saved(snapshot: Snapshot, path: Path | None) -> str:
+def _saved(snapshot: Snapshot, path: Path | None) -> tuple[bool, str]:
+    """Saves a snapshot; whether that succeeded, and what to tell."""
     if path is None:
-        return ""
+        return False, ""
     try:
         save(snapshot, path, force=True)
     except SnapshotFileError as error:
-        return f"The snapshot was not saved. {error}\n"
-    return f"Saved. Show it again with: dstack show {visible(str(path))}\n"
+        return False, f"The snapshot was not saved. {error}\n"
+    return True, f"Saved. Show it again with: dstack show {visible(str(path))}\n"

@@ -8,6 +8,7 @@ import sysconfig
 import threading
 import time
 import traceback
+from collections.abc import Sequence
 from types import FrameType
 from typing import TYPE_CHECKING
 
@@ -18,6 +19,7 @@ from dstack.pytest_plugin.settings import Settings
 from dstack.visible import visible_lines
 
 if TYPE_CHECKING:
+    from dstack.diagnosis import Finding
     from dstack.pytest_plugin.inspection import Inspector
 
 MAX_INTERRUPTIONS = 2
@@ -95,23 +97,31 @@ class Phase:
         self._inspector = Inspector(self._item, self._settings)
         if self._over.is_set():
             return True
-        stuck, verdict = [], ""
+        stuck: Sequence[Finding] = ()
+        verdict = ""
         try:
             inspection = self._inspector.inspect(keep=True)
             stuck, report = inspection.stuck, f"{inspection.coroutine_lines()}\n{inspection.report}"
             verdict = f", {inspection.analysed.diagnosis.verdict}" if inspection.analysed.diagnosis.is_stuck else ""
+            if not (may_continue := self._may_continue(stuck)):
+                report += self._inspector.page_note(inspection)
         except DstackError as error:
             report = f"dstack could not take a snapshot. {error}\n"
+            may_continue = self._may_continue(stuck)
         text = f"Timeout of {self._timeout_s:g} s{verdict}: the {self._when} of this test was at\n{stack}{report}"
         if self._over.is_set():
             if not self._inspector.is_cancelled:
                 self.sections.append(text)
             return True
-        if self._settings.fail_on == "stuck" and not any(one.confirmed or one.assumed for one in stuck):
+        if may_continue:
             return False
         self._settings.reported.update(key for one in stuck for key in one.members)
         self._interrupt(text)
         return True
+
+    def _may_continue(self, stuck: Sequence[Finding]) -> bool:
+        """Whether only a deadlock or hang fails the test, and there is none."""
+        return self._settings.fail_on == "stuck" and not any(one.confirmed or one.assumed for one in stuck)
 
     def _interrupt(self, text: str) -> None:
         """Interrupts the test. If it makes progress it gets its timeout again; if it makes none the session ends."""

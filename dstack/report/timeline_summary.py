@@ -9,22 +9,23 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from dstack.analysis.history.pipelines import Pipeline
+from dstack.analysis.history.pipelines import Pipeline, Step
 from dstack.analysis.views.analysed_snapshot import AnalysedSnapshot
 from dstack.analysis.views.timeline import NOT_STARTED, Timeline
 from dstack.report.safe_text import SafeText
 from dstack.words import capitalised, duration, listed, plural, short_duration
 
 SHOWN_PIPELINES = 3
+STEP_COLUMNS = ("step", "calls", "mean", "max", "mean wait", "max wait", "at once", "in use")
 
 
 def print_timeline_summary(console: Console, timeline: Timeline, analysed: AnalysedSnapshot) -> None:
     """Print the summary, with a table of the steps of each pipeline."""
-    console.print(SafeText(_counts(timeline), "bold"), soft_wrap=True)
-    pipelines = _shown(timeline)
+    console.print(SafeText(counts_in_words(timeline), "bold"), soft_wrap=True)
+    pipelines = shown_pipelines(timeline)
     for pipeline in pipelines[:SHOWN_PIPELINES]:
         console.print()
-        console.print(SafeText(_pipeline_title(pipeline)), soft_wrap=True)
+        console.print(SafeText(pipeline_title(pipeline)), soft_wrap=True)
         console.print(_steps(pipeline))
         console.print(SafeText(limiting_in_words(pipeline)), soft_wrap=True)
     if len(pipelines) > SHOWN_PIPELINES:
@@ -37,18 +38,19 @@ def print_timeline_summary(console: Console, timeline: Timeline, analysed: Analy
 
 def summary_lines(timeline: Timeline, analysed: AnalysedSnapshot) -> Iterator[str]:
     """The same in short, as lines without a table."""
-    yield f"{_counts(timeline)}."
-    for pipeline in _shown(timeline)[:SHOWN_PIPELINES]:
-        yield f"{_pipeline_title(pipeline)}: {limiting_in_words(pipeline)}"
+    yield f"{counts_in_words(timeline)}."
+    for pipeline in shown_pipelines(timeline)[:SHOWN_PIPELINES]:
+        yield f"{pipeline_title(pipeline)}: {limiting_in_words(pipeline)}"
     yield from (f"{remark}." for remark in (*remarks_on(timeline), *map(capitalised, analysed.starving)))
 
 
-def _shown(timeline: Timeline) -> list[Pipeline]:
+def shown_pipelines(timeline: Timeline) -> list[Pipeline]:
     """The pipelines with several chains: a single one says nothing about throughput."""
     return [pipeline for pipeline in timeline.pipelines if len(pipeline.chains) > 1]
 
 
-def _counts(timeline: Timeline) -> str:
+def counts_in_words(timeline: Timeline) -> str:
+    """``11 attempts of tasks in 10 s, in 3 processes on 1 node: 10 finished, 0 failed, 0 running, 1 pending``."""
     tracks = [track for track in timeline.tracks if track.group != NOT_STARTED]
     nodes = len({track.group for track in tracks})
     attempts = [attempt for attempt in timeline.attempts if attempt.task.kind != "DRIVER_TASK"]
@@ -59,7 +61,8 @@ def _counts(timeline: Timeline) -> str:
     return f"{plural(len(attempts), 'attempt')} of tasks in {span}, in {where}: {counts}"
 
 
-def _pipeline_title(pipeline: Pipeline) -> str:
+def pipeline_title(pipeline: Pipeline) -> str:
+    """``5 chains through load → train, and 2 through a part of it``."""
     steps = " → ".join(step.name for step in pipeline.steps)
     parts = f", and {len(pipeline.parts):,} through a part of it" if pipeline.parts else ""
     return f"{plural(len(pipeline.chains), 'chain')} through {steps}{parts}"
@@ -77,17 +80,17 @@ def limiting_in_words(pipeline: Pipeline) -> str:
 
 def _steps(pipeline: Pipeline) -> Table:
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
-    for title in ("step", "calls", "mean", "max", "mean wait", "max wait", "at once", "in use"):
+    for title in STEP_COLUMNS:
         table.add_column(Text(title, "dim"), justify="left" if title == "step" else "right", no_wrap=True)
     for step in pipeline.steps:
-        table.add_row(
-            SafeText(step.name),
-            f"{step.attempts:,}",
-            *map(short_duration, (step.mean_s, step.longest_s, step.mean_wait_s, step.longest_wait_s)),
-            f"{step.at_once}",
-            f"{step.utilisation:.0%}",
-        )
+        table.add_row(*map(SafeText, step_cells(step)))
     return table
+
+
+def step_cells(step: Step) -> tuple[str, ...]:
+    """The cells of a step, one for each of :data:`STEP_COLUMNS`."""
+    times = map(short_duration, (step.mean_s, step.longest_s, step.mean_wait_s, step.longest_wait_s))
+    return (step.name, f"{step.attempts:,}", *times, f"{step.at_once}", f"{step.utilisation:.0%}")
 
 
 def remarks_on(timeline: Timeline) -> Iterator[str]:

@@ -2,24 +2,23 @@
 
 from __future__ import annotations
 
-import os
-import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any, ClassVar
 
-from textual import work
-from textual.app import App, SystemCommand
+from textual.app import SystemCommand
 from textual.binding import Binding, BindingType
 from textual.screen import Screen
 
-from dstack.errors import DstackError, UsageError
-from dstack.snapshot_file import save
-from dstack.tui.editor import open_in_editor
+from dstack.errors import DstackError
 from dstack.tui.host import Status
 from dstack.tui.key_help import help_keys, palette_commands
+from dstack.tui.numbered_snapshot import NumberedSnapshot
+from dstack.tui.output_app import OutputApp
+from dstack.tui.replay import RATES, REPLAY_KEYS, Replay, SnapshotRead, SnapshotSummarised
 from dstack.tui.snapshot_taker import SnapshotEnded, SnapshotFailed, SnapshotProgress, SnapshotTaken, SnapshotTaker
-from dstack.tui.source import NO_SNAPSHOT, Files, NumberedSnapshot, OpenedRecording, Source
+from dstack.tui.source import NO_SNAPSHOT, Files, OpenedRecording, Source
 from dstack.tui.views.base import View
 from dstack.tui.views.calls.view import CallsView
 from dstack.tui.views.cluster.view import ClusterView
@@ -29,10 +28,9 @@ from dstack.tui.views.stacks.view import StacksView
 from dstack.tui.views.timeline.view import TimelineView
 from dstack.tui.views.verdict.view import VerdictView
 from dstack.tui.views.waits.view import WaitsView
-from dstack.tui.widgets.dialogs import AskPath, Help
+from dstack.tui.widgets.dialogs import Help
 from dstack.vertex_keys import Key
 from dstack.visible import visible_lines
-from dstack.words import plural
 
 VIEWS: dict[str, type[View]] = {
     "verdict": VerdictView,
@@ -50,12 +48,11 @@ VIEWS: dict[str, type[View]] = {
 PERIODS_S: tuple[int | None, ...] = (None, 5, 15, 60)
 """The periods of automatic snapshots, in the order in which ``a`` selects them."""
 KEPT_SNAPSHOTS = 50
+"""So many snapshots of a running cluster are kept; of files all."""
 TICK_S = 1.0
-PALETTE_CLOSES_S = 0.1
-"""After so long, the command palette is no longer on the screen."""
 
 
-class DstackApp(App[int]):
+class DstackApp(OutputApp):
     """Shows the snapshots of a source in its views."""
 
     TITLE = "dstack"
@@ -79,6 +76,7 @@ class DstackApp(App[int]):
         Binding(
             "space", "freeze", "Freeze", id="app.freeze", tooltip="Keep the snapshot shown; new ones are still taken"
         ),
+        *REPLAY_KEYS,
         Binding("o", "open_location", "Open", id="app.open", tooltip="Open the line of code in $EDITOR", show=False),
         Binding("y", "copy_this", "Copy", id="app.copy", tooltip="Copy what the selected line is about", show=False),
         Binding("s", "save", "Save", id="app.save", tooltip="Save the snapshot to a file", show=False),
@@ -90,26 +88,34 @@ class DstackApp(App[int]):
     def __init__(self, source: Source, recordings: Sequence[OpenedRecording] = ()) -> None:
         super().__init__()
         self.source = source
-        self.snapshots: list[NumberedSnapshot] = []
-        self.recordings = tuple(recordings)
-        self.shown: NumberedSnapshot | None = None
+        self.snapshots: list[NumberedSnapshot] = source.saved.numbered if isinstance(source, Files) else []
+        self.recordings: Sequence[OpenedRecording] = tuple(recordings)
+        self.skipped: Sequence[str] = source.skipped if isinstance(source, Files) else ()
         self.status = Status(source=source.name)
-        self._taker = SnapshotTaker(source, self)
+        self._taker = None if isinstance(source, Files) else SnapshotTaker(source, self)
+        self._replay = Replay(self, self, source.saved.is_prepared if isinstance(source, Files) else _is_in_memory)
+        self._reported: set[int] = set()
 
     # Snapshots
 
     def on_mount(self) -> None:
-        """Take the first snapshot, and start the clock."""
+        """Take or read the first snapshot, and start the clock."""
         self.set_interval(TICK_S, self._tick)
-        if self.recordings and isinstance(self.source, Files) and not self.source.snapshots:
+        if not isinstance(self.source, Files):
+            self.action_take_snapshot()
+            return
+        if self.skipped:
+            self.notify("\n".join(self.skipped), title="Skipped", severity="warning", timeout=15)
+        if self.snapshots:
+            self._replay.go_to_end(1)
+            self._update()
+        elif self.recordings:
             self._update(trouble=NO_SNAPSHOT)
             self.call_later(self.switch_mode, "flame")
-        else:
-            self.action_take_snapshot()
 
     def action_take_snapshot(self) -> None:
         """Take another snapshot, after the one in progress if there is one."""
-        if self._taker.start(self.snapshots[-1].number if self.snapshots else 0):
+        if self._taker is not None and self._taker.start(self.snapshots[-1] if self.snapshots else None):
             self._update(doing="connecting")
 
     def on_snapshot_progress(self, message: SnapshotProgress) -> None:
@@ -123,11 +129,12 @@ class DstackApp(App[int]):
             self.snapshots.pop()
         self.snapshots = [*self.snapshots, snapshot][-KEPT_SNAPSHOTS:]
         if self.status.is_frozen and self.shown is not None:
-            self._update(newer=snapshot.number - self.shown.number, trouble="")
+            self._update(newer=snapshot.number - self.shown.number, last=snapshot.number, trouble="")
             return
         self.shown = snapshot
         self._update(trouble="")
-        self._view.offer(snapshot)
+        self.view.offer(snapshot)
+        self._update()
 
     def on_snapshot_failed(self, message: SnapshotFailed) -> None:
         """Show the error and its remedy; the last snapshot stays on the screen."""
@@ -138,6 +145,7 @@ class DstackApp(App[int]):
 
     def on_snapshot_ended(self, _: SnapshotEnded) -> None:
         """Start the snapshot that was requested meanwhile, or schedule the next automatic one."""
+        assert self._taker is not None
         is_wanted = self._taker.end()
         self._update(doing="")
         if is_wanted:
@@ -146,31 +154,56 @@ class DstackApp(App[int]):
             self._taker.schedule(self.status.every_s)
 
     def _tick(self) -> None:
-        if self._taker.is_due():
+        if self._taker is not None and self._taker.is_due():
             self.action_take_snapshot()
         self._update()
 
     def _update(self, **changes: Any) -> None:
         """Change the status, and show it with the current age of the snapshot."""
-        self.status = replace(self.status, **changes)
-        if self.screen_stack and self._view.is_mounted:  # a tick may come after the last screen was removed
-            self._view.refresh_top()
+        if not self.is_live:
+            changes.setdefault("doing", "reading a file" if self._replay.is_waiting else "")
+        self.status = replace(self.status, **{"is_playing": self._replay.is_playing, **changes})
+        if self.screen_stack and self.view.is_mounted:  # a tick may come after the last screen was removed
+            self.view.refresh_top()
+
+    def show_status(self) -> None:
+        """Show what the application is doing."""
+        self._update()
 
     def show_snapshot(self, snapshot: NumberedSnapshot) -> None:
-        """Show one of the snapshots in all views, and freeze them unless it is the newest."""
+        """Show one of the snapshots in all views; those of a cluster are frozen unless it is the newest."""
+        try:
+            snapshot.hold()
+        except DstackError as error:
+            self.notify(error.message, severity="error")
+            return
+        if self.shown is not None and self.shown is not snapshot:
+            self.shown.release()
+        is_first = self.shown is None
+        newest = self.snapshots[-1].number
+        is_frozen = self.is_live and snapshot.number < newest
         self.shown = snapshot
-        self._update(is_frozen=snapshot is not self.snapshots[-1], newer=self.snapshots[-1].number - snapshot.number)
-        self._view.offer(snapshot)
+        self._update(
+            is_frozen=is_frozen,
+            newer=newest - snapshot.number,
+            last=newest if is_frozen or (not self.is_live and newest > 1) else 0,
+            trouble=self.status.trouble if self.is_live else "",
+        )
+        self.view.offer(snapshot)
+        self._update()
+        if is_first and not self.is_live:
+            self._replay.summarise_all()
 
     def request_history(self) -> bool:
         """Take a snapshot with the history of tasks, and all later ones too; false if the source cannot."""
-        if not self.source.request_history():
+        if isinstance(self.source, Files) or not self.source.request_history():
             return False
         self.action_take_snapshot()
         return True
 
     def action_every(self) -> None:
         """Select the next period of automatic snapshots."""
+        assert self._taker is not None
         every_s = PERIODS_S[(PERIODS_S.index(self.status.every_s) + 1) % len(PERIODS_S)]
         self._taker.schedule(every_s)
         self._update(every_s=every_s)
@@ -178,25 +211,75 @@ class DstackApp(App[int]):
 
     def action_freeze(self) -> None:
         """Keep the shown snapshot, or show the newest again; new ones are taken in both cases."""
-        self._update(is_frozen=not self.status.is_frozen, newer=0)
-        if not self.status.is_frozen and self.snapshots:
-            self.shown = self.snapshots[-1]
-            self._view.offer(self.shown)
-            self._update()
+        self._replay.pause()
+        if self.status.is_frozen and self.snapshots:
+            self.show_snapshot(self.snapshots[-1])
+        else:
+            self._update(is_frozen=not self.status.is_frozen, newer=0, last=0)
 
-    # Views
+    # Replay
 
     @property
-    def _view(self) -> View:
-        """The view on the screen, perhaps behind a dialog."""
-        view = self.screen_stack[0]
-        assert isinstance(view, View)
-        return view
+    def is_live(self) -> bool:
+        """Whether the snapshots are those of a running cluster."""
+        return self._taker is not None
+
+    def read_and_show(self, snapshot: NumberedSnapshot) -> None:
+        """Show one of the snapshots as soon as it has been read."""
+        self._replay.pause()
+        self._replay.go(snapshot)
+        self._update()
+
+    def action_step(self, direction: int) -> None:
+        """Show the snapshot before or after the shown one."""
+        self._replay.pause()
+        self._replay.step(direction)
+        self._update()
+
+    def action_go_to_end(self, direction: int) -> None:
+        """Show the first or the last snapshot."""
+        self._replay.pause()
+        self._replay.go_to_end(direction)
+        self._update()
+
+    def action_play(self) -> None:
+        """Show one snapshot after the other, or pause."""
+        if self._replay.is_playing:
+            self._replay.pause()
+        else:
+            self._replay.play()
+        self._update()
+
+    def on_snapshot_read(self, message: SnapshotRead) -> None:
+        """Show the snapshot if it is still wanted."""
+        self._replay.accept(message.snapshot)
+        self._report_trouble(message.snapshot)
+
+    def on_snapshot_summarised(self, message: SnapshotSummarised) -> None:
+        """Have the view show the summary."""
+        self._report_trouble(message.snapshot)
+        self._update()
+
+    def _report_trouble(self, snapshot: NumberedSnapshot) -> None:
+        """Say once that a snapshot cannot be read."""
+        if snapshot.trouble and snapshot.number not in self._reported:
+            self._reported.add(snapshot.number)
+            self.notify(snapshot.trouble, title="Skipped", severity="warning", timeout=15)
+            if self.shown is None and all(one.trouble for one in self.snapshots):
+                self._update(trouble=snapshot.trouble)
+
+    def _play_at(self, rate: float) -> None:
+        self._replay.play_at(rate)
+        self._update()
+
+    # Views
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
         """Disable actions that do not apply."""
         if action in ("take_snapshot", "every", "freeze"):
-            return self.source.is_live
+            return self.is_live
+        if action in ("play", "step", "go_to_end"):
+            return len(self.snapshots) > 1
         if action == "switch_mode":
             return isinstance(self.screen, View)
         return True
@@ -209,11 +292,11 @@ class DstackApp(App[int]):
     async def _go_to(self, mode: str, vertex: Key) -> None:
         """Select the vertex after the view is on the screen and shows the same snapshot as the others."""
         await self.switch_mode(mode)
-        self._view.offer(self.shown)
+        self.view.offer(self.shown)
         self.call_later(self._reveal, vertex)
 
     def _reveal(self, vertex: Key) -> None:
-        if not self._view.reveal(vertex):
+        if not self.view.reveal(vertex):
             self.notify("This view does not contain it.", severity="warning")
 
     def notify(self, message: str, **options: Any) -> None:
@@ -229,83 +312,21 @@ class DstackApp(App[int]):
         """Textual's commands, one for each key, and the choices of the view."""
         for command in super().get_system_commands(screen):
             is_picture = command.title == "Screenshot"
-            yield command._replace(callback=self._draw_picture) if is_picture else command
+            yield command._replace(callback=self.draw_picture) if is_picture else command
         yield from palette_commands(self, screen)
+        if len(self.snapshots) > 1:
+            for rate in RATES:
+                title = f"Play {rate:g} snapshots per second"
+                yield SystemCommand(title, "Show one snapshot after the other", partial(self._play_at, rate))
         yield from screen.choices() if isinstance(screen, View) else ()
-
-    # Copies and files
-
-    def action_copy_this(self) -> None:
-        """Copy what the cursor is on."""
-        text = self._view.to_copy()
-        if text is None:
-            self.notify("Nothing to copy here.", severity="warning")
-            return
-        text = visible_lines(text)
-        self.copy_to_clipboard(text)
-        first, *others = text.splitlines() or [""]
-        self.notify(f"Copied: {first}" + (f" and {plural(len(others), 'more line')}" if others else ""))
-
-    def action_open_location(self) -> None:
-        """Open the line under the cursor in the editor."""
-        location = self._view.to_open()
-        if location is None:
-            self.notify("No line of code here.", severity="warning")
-        else:
-            open_in_editor(self, *location)
-
-    @work
-    async def action_save(self) -> None:
-        """Save the shown snapshot."""
-        if self.shown is None:
-            self.notify("No snapshot yet.", severity="warning")
-            return
-        snapshot = self.shown.analysed.snapshot
-        at = time.strftime("%Y%m%d-%H%M%S", time.localtime(snapshot.taken_at))
-        await self._write("Save the snapshot to", f"dstack-{at}.json.gz", lambda path: save(snapshot, path))
-
-    @work
-    async def action_export(self) -> None:
-        """Write what the view shows to a text file."""
-        text = self._view.to_export()
-        if text is None:
-            self.notify("Nothing to export here.", severity="warning")
-            return
-        name = f"dstack-{self.current_mode}.txt"
-        await self._write("Write this view to", name, lambda path: _write_text(path, text))
-
-    def _draw_picture(self) -> None:
-        self.set_timer(PALETTE_CLOSES_S, self.action_picture)
-
-    @work
-    async def action_picture(self) -> None:
-        """Write a picture of the screen to a file."""
-        picture, name = self.export_screenshot(), f"dstack-{self.current_mode}.svg"
-        await self._write("Save a picture of the screen to", name, lambda path: _write_text(path, picture))
-
-    async def _write(self, question: str, name: str, write: Callable[[str], object]) -> None:
-        path = await self.push_screen_wait(AskPath(question, name))
-        if not path:
-            return
-        try:
-            write(path)
-        except DstackError as error:
-            self.notify(str(error), severity="error")
-        else:
-            self.notify(f"Wrote {path}")
 
     async def action_quit(self) -> None:
         """Exit at once, also during a snapshot."""
-        self.source.cancel()
+        if not isinstance(self.source, Files):
+            self.source.cancel()
         self.exit()
 
 
-def _write_text(path: str, text: str) -> None:
-    """Write a new file that only its owner can read. Raises :class:`UsageError` if the file exists or on failure."""
-    try:
-        with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w", encoding="utf-8") as file:
-            file.write(text + "\n")
-    except FileExistsError as error:
-        raise UsageError(f"{path} exists.", "Give another name.") from error
-    except OSError as error:
-        raise UsageError(f"Cannot write {path}: {error.strerror}.") from error
+def _is_in_memory(snapshot: NumberedSnapshot) -> bool:
+    """True: snapshots of a running cluster stay in memory."""
+    return True

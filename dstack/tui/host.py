@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
-from dstack.tui.source import NumberedSnapshot, OpenedRecording
+from dstack.tui.numbered_snapshot import NumberedSnapshot
+from dstack.tui.source import OpenedRecording
 from dstack.vertex_keys import Key
 
 
@@ -16,7 +17,7 @@ class Status:
 
     ``doing`` names the current step, empty if there is none. ``every_s`` is the period of automatic snapshots, None for
     none. ``newer`` counts the snapshots received since the views were frozen. ``trouble`` is why the last attempt
-    failed.
+    failed. ``last`` is the number of the newest snapshot if the shown one is one of several, as in a replay, else 0.
     """
 
     source: str = ""
@@ -25,15 +26,21 @@ class Status:
     newer: int = 0
     every_s: int | None = None
     trouble: str = ""
+    last: int = 0
+    is_playing: bool = False
 
 
 @runtime_checkable
 class Host(Protocol):
-    """The application, as views know it: its snapshots, its status, and the ways to another view or snapshot."""
+    """The application, as views know it: its snapshots, its status, and the ways to another view or snapshot.
+
+    ``skipped`` says which files were not opened, and why.
+    """
 
     snapshots: list[NumberedSnapshot]
     shown: NumberedSnapshot | None
     recordings: Sequence[OpenedRecording]
+    skipped: Sequence[str]
     status: Status
 
     def go_to(self, mode: str, vertex: Key) -> None:
@@ -45,5 +52,13 @@ class Host(Protocol):
         ...
 
     def show_snapshot(self, snapshot: NumberedSnapshot) -> None:
-        """Show one of the snapshots in all views, and freeze them."""
+        """Show one of the snapshots in all views, and freeze those of a running cluster."""
+        ...
+
+    def read_and_show(self, snapshot: NumberedSnapshot) -> None:
+        """Show one of the snapshots as soon as it has been read."""
+        ...
+
+    def show_status(self) -> None:
+        """Show what the application is doing."""
         ...

@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from dataclasses import dataclass
 from functools import partial
-from itertools import count
 from typing import Any
 
 from textual.app import App
@@ -13,7 +12,8 @@ from textual.message import Message
 
 from dstack.errors import DstackError, as_dstack_error
 from dstack.model import Snapshot
-from dstack.tui.source import NumberedSnapshot, Source
+from dstack.tui.numbered_snapshot import NumberedSnapshot
+from dstack.tui.source import LiveSource
 
 
 @dataclass
@@ -45,23 +45,23 @@ class SnapshotEnded(Message):
 class SnapshotTaker:
     """Takes snapshots in a thread, one at a time, and posts the results to the application."""
 
-    def __init__(self, source: Source, app: App[Any]) -> None:
+    def __init__(self, source: LiveSource, app: App[Any]) -> None:
         self._source = source
         self._app = app
         self._is_busy = False
         self._is_wanted = False
         self._due_at: float | None = None
 
-    def start(self, last: int) -> bool:
-        """Take the snapshot after number ``last``; false if one is in progress or the source has no further one.
+    def start(self, before: NumberedSnapshot | None) -> bool:
+        """Take the snapshot after this one; false if one is in progress.
 
         A request during a snapshot is remembered: :meth:`end` reports it.
         """
         self._is_wanted = self._is_busy
-        if self._is_busy or (last and not self._source.is_live):
+        if self._is_busy:
             return False
         self._is_busy = True
-        self._app.run_worker(partial(self._take, last), thread=True, exit_on_error=False)
+        self._app.run_worker(partial(self._take, before), thread=True, exit_on_error=False)
         return True
 
     def end(self) -> bool:
@@ -80,25 +80,20 @@ class SnapshotTaker:
         self._due_at = None
         return True
 
-    def _take(self, last: int) -> None:
+    def _take(self, before: NumberedSnapshot | None) -> None:
         """Take and analyse a snapshot. Runs in a thread, so it touches no widget."""
-        numbers = count(last + 1)
+        number = before.number + 1 if before else 1
+        known = before.analysed if before else None
         post = self._app.post_message
 
         def progress(step: str) -> None:
             post(SnapshotProgress(step))
 
         def early(snapshot: Snapshot) -> None:
-            is_live = self._source.is_live
-            post(
-                SnapshotTaken(
-                    NumberedSnapshot.of(last + 1 if is_live else next(numbers), snapshot, is_final=not is_live)
-                )
-            )
+            post(SnapshotTaken(NumberedSnapshot.of(number, snapshot, known, is_final=False)))
 
         try:
-            snapshot = self._source.take(progress, early)
-            post(SnapshotTaken(NumberedSnapshot.of(next(numbers), snapshot)))
+            post(SnapshotTaken(NumberedSnapshot.of(number, self._source.take(progress, early), known)))
         except Exception as error:
             post(SnapshotFailed(as_dstack_error(error)))
         finally:

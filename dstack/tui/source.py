@@ -2,34 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, TypeAlias
 
-from dstack.analysis.views.analysed_snapshot import AnalysedSnapshot
 from dstack.model import Snapshot
 from dstack.recording import Recording
+from dstack.tui.numbered_snapshot import SavedSnapshot, SavedSnapshots
 
 NO_SNAPSHOT = "No snapshot: only recordings were opened."
-
-
-@dataclass(frozen=True, slots=True)
-class NumberedSnapshot:
-    """An analysed snapshot; ``number`` counts the snapshots of this run from 1.
-
-    ``is_final`` is false while the second sample is in progress.
-    """
-
-    number: int
-    analysed: AnalysedSnapshot
-    is_final: bool = True
-
-    @classmethod
-    def of(cls, number: int, snapshot: Snapshot, *, is_final: bool = True) -> NumberedSnapshot:
-        """Analyse a snapshot and prepare its stacks for merging, which takes a while for large clusters."""
-        analysed = AnalysedSnapshot.of(snapshot)
-        analysed.stacks.outliers()
-        return cls(number, analysed, is_final)
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,11 +21,10 @@ class OpenedRecording:
     recording: Recording
 
 
-class Source(Protocol):
-    """Takes snapshots. ``take`` is called from one thread, ``cancel`` from any other."""
+class LiveSource(Protocol):
+    """Takes snapshots of a running cluster. ``take`` is called from one thread, ``cancel`` from any other."""
 
     name: str
-    is_live: bool
 
     def take(self, progress: Callable[[str], None], early: Callable[[Snapshot], None]) -> Snapshot:
         """Take a new snapshot.
@@ -63,24 +43,31 @@ class Source(Protocol):
         ...
 
 
+@dataclass(frozen=True, slots=True)
+class LoadedSnapshot:
+    """A snapshot that has been read already."""
+
+    snapshot: Snapshot
+    name: str = ""
+
+    @property
+    def taken_at(self) -> float:
+        """When it was taken, in Unix seconds."""
+        return self.snapshot.taken_at
+
+    def load(self) -> Snapshot:
+        """The snapshot."""
+        return self.snapshot
+
+
 class Files:
-    """Saved snapshots, all returned by one ``take``."""
+    """Saved snapshots in the order of their time; ``skipped`` says which files could not be read, and why."""
 
-    is_live = False
-
-    def __init__(self, name: str, snapshots: list[Snapshot]) -> None:
+    def __init__(self, name: str, snapshots: Sequence[Snapshot | SavedSnapshot], skipped: Sequence[str] = ()) -> None:
         self.name = name
-        self.snapshots = snapshots
+        self.saved = SavedSnapshots([LoadedSnapshot(one) if isinstance(one, Snapshot) else one for one in snapshots])
+        self.skipped = tuple(skipped)
 
-    def take(self, progress: Callable[[str], None], early: Callable[[Snapshot], None]) -> Snapshot:
-        """The last snapshot; those before it are early."""
-        for snapshot in self.snapshots[:-1]:
-            early(snapshot)
-        return self.snapshots[-1]
 
-    def request_history(self) -> bool:
-        """False: a saved snapshot has its history, or none."""
-        return False
-
-    def cancel(self) -> None:
-        """Do nothing: no ``take`` is ever in progress."""
+Source: TypeAlias = LiveSource | Files
+"""Where snapshots come from."""

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import json
-import threading
+import shlex
 import time
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -14,8 +14,8 @@ from dstack.analysis.views.analysed_snapshot import AnalysedSnapshot
 from dstack.collector import SAVED_HISTORY, Collector
 from dstack.diagnosis import Finding, FindingKind, Ratio
 from dstack.document_file import to_json
-from dstack.errors import DstackError, SnapshotFileError
-from dstack.model import Snapshot
+from dstack.errors import DstackError
+from dstack.page_maker import PageMaker
 from dstack.probes.connection.connect import Cluster, connect
 from dstack.probes.ray_state.polling import poll_cluster
 from dstack.report.check_json import check_json
@@ -25,6 +25,7 @@ from dstack.watch.events import Events
 from dstack.watch.figures import Figures, spent_s, waits_of
 from dstack.watch.settings import Settings
 from dstack.watch.snapshot_directory import SnapshotDirectory
+from dstack.watch.snapshot_saver import SavedFiles, SnapshotSaver
 from dstack.watch.trigger import Item, ProgressTracker, SnapshotTrigger
 from dstack.words import duration, plural
 
@@ -32,11 +33,9 @@ SCHEMA = "dstack.watch/1"
 RPC_TIMEOUT_S = 3.0
 MAX_PAUSE_S = 60.0
 """Connecting to an unreachable cluster is retried after 1, 2, 4 ... seconds, up to this many."""
-MAX_UNSAVED = 3
-"""The most snapshots that are kept in memory because they could not be written."""
-SAVE_S = 0.5
-"""How long the end of the watch waits for a file that is being written."""
 LAST_EVENT_S = 0.2
+PAGE_S = 120.0
+"""The time limit of a page; the cluster is not polled meanwhile."""
 
 
 class Watch:
@@ -45,7 +44,8 @@ class Watch:
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
         self._events = Events(as_json=settings.as_json)
-        self._files = SnapshotDirectory(settings.directory, settings.keep)
+        directory = SnapshotDirectory(settings.directory, settings.keep)
+        self._saver = SnapshotSaver(directory, self._events, _page_maker() if settings.html else None)
         self._command = Command(settings.command, self._events) if settings.command else None
         self._progress = ProgressTracker()
         self._trigger = SnapshotTrigger(settings.stuck_after_s, settings.share)
@@ -54,13 +54,11 @@ class Watch:
             lambda: self._cluster.address if self._cluster else None, settings.timeout_s, history=SAVED_HISTORY
         )
         self._found: Counter[FindingKind] = Counter()
-        self._unsaved: deque[Snapshot] = deque(maxlen=MAX_UNSAVED)
         self._cluster: Cluster | None = None
         self._lost_at: float | None = None
         self._pause_s = 1.0
         self._figures = Figures()
         self._began: float | None = None
-        self._saving = threading.Lock()
 
     def run(self) -> None:
         """Watches until the process ends. Raises :class:`dstack.DstackError` if it cannot connect at first."""
@@ -74,7 +72,7 @@ class Watch:
         self._collector.cancel()
         if self._command is not None:
             self._command.stop()
-        self._saving.acquire(timeout=SAVE_S)
+        self._saver.stop()
         if self._began is not None:
             counts = (
                 (self._figures.polls, "poll"),
@@ -82,8 +80,9 @@ class Watch:
                 (self._found.total(), "finding"),
             )
             done = ", ".join(plural(count, what) for count, what in counts)
-            lost = f"; {plural(len(self._unsaved), 'snapshot')} not saved" if self._unsaved else ""
-            text = f"after {duration(time.monotonic() - self._began)}: {done}{lost}"
+            lost = f"; {plural(self._saver.unsaved, 'snapshot')} not saved" if self._saver.unsaved else ""
+            replay = f"; to replay: dstack tui {shlex.quote(self._settings.directory)}" if self._found else ""
+            text = f"after {duration(time.monotonic() - self._began)}: {done}{lost}{replay}"
             self._events.emit("stopped", text, within_s=LAST_EVENT_S)
 
     def _start(self, cluster: Cluster) -> None:
@@ -101,7 +100,8 @@ class Watch:
 
     def _round(self) -> bool:
         """Polls once, and takes a snapshot if it is due; false if the cluster was unreachable."""
-        self._retry_saving()
+        if self._saver.unsaved:
+            self._retry_saving()
         try:
             cluster = self._cluster or connect(self._settings.address)
             self._poll(cluster)
@@ -164,10 +164,8 @@ class Watch:
             self._compare(AnalysedSnapshot.of(snapshot))
         except Exception as error:
             why = f"{type(error).__name__}: {error}"
-            file = self._save(snapshot)
-            self._events.emit(
-                "failed", f"internal error in the analysis of {file or 'a snapshot'}: {why}. Please report it"
-            )
+            file = self._saver.save(snapshot, with_page=False).snapshot or "a snapshot"
+            self._events.emit("failed", f"internal error in the analysis of {file}: {why}. Please report it")
         has_unproven = bool(self._findings.unproven)
         self._trigger.note_snapshot(unchanged, time.monotonic(), spent_s() - before, has_unproven=has_unproven)
 
@@ -200,7 +198,7 @@ class Watch:
             age = duration(now - oldest.began_s)
             self._events.emit("lasting", f"{oldest.kind} for {age}: {oldest.summary}{more}")
         if changes.new:
-            self._report_new(analysed, changes.new, self._save(analysed.snapshot))
+            self._report_new(analysed, changes.new, self._saver.save(analysed.snapshot))
         diagnosis = analysed.diagnosis
         seen = diagnosis.coverage.workers
         if changes == Changes():
@@ -210,7 +208,7 @@ class Watch:
                 "seen", f"nothing is stuck; read {seen.observed} of {seen.total} workers and drivers{chains}"
             )
 
-    def _report_new(self, analysed: AnalysedSnapshot, new: Sequence[int], file: str | None) -> None:
+    def _report_new(self, analysed: AnalysedSnapshot, new: Sequence[int], files: SavedFiles) -> None:
         documents = json.loads(check_json(analysed))["findings"]
         for index in new:
             finding = analysed.diagnosis.findings[index]
@@ -219,35 +217,25 @@ class Watch:
                 **documents[index],
                 "address": analysed.snapshot.address,
                 "taken_at": analysed.snapshot.taken_at,
-                "file": file,
+                "file": files.snapshot,
+                "page": files.page,
             }
-            self._events.emit("finding", f"{_headline(finding)}; {file or 'not saved'}", finding=document)
+            self._events.emit("finding", f"{_headline(finding)}; {files}", finding=document)
             if self._command is not None:
                 self._command.queue(to_json(document) + b"\n")
 
-    def _save(self, snapshot: Snapshot) -> str | None:
-        """Saves a snapshot and returns the file's name, or keeps it in memory and returns None."""
-        try:
-            with self._saving:
-                return str(self._files.save(snapshot))
-        except SnapshotFileError as error:
-            dropped = " The oldest unsaved snapshot is dropped." if len(self._unsaved) == MAX_UNSAVED else ""
-            self._unsaved.append(snapshot)
-            self._events.emit(
-                "unsaved", f"{error.message} The snapshot stays in memory until it can be saved.{dropped}"
-            )
-            return None
-
     def _retry_saving(self) -> None:
-        """Retries to write the snapshots that could not be written."""
-        while self._unsaved:
-            try:
-                with self._saving:
-                    path = self._files.save(self._unsaved[0])
-            except SnapshotFileError:
-                return
-            self._unsaved.popleft()
-            self._events.emit("saved", f"after a retry: {path}")
+        """Retries to write snapshots; their pages count towards the CPU time of snapshots."""
+        before = spent_s()
+        self._saver.retry()
+        self._trigger.note_cost(time.monotonic(), spent_s() - before)
+
+
+def _page_maker() -> PageMaker:
+    from dstack.report.page import require_bokeh
+
+    require_bokeh()
+    return PageMaker(PAGE_S)
 
 
 def _headline(finding: Finding) -> str:

@@ -7,7 +7,10 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Settings:
-    """The options of ``dstack watch``; times in seconds. ``share`` is the average part of one core for snapshots."""
+    """The options of ``dstack watch``; times in seconds. ``share`` is the average part of one core for snapshots.
+
+    ``html`` saves a page beside each snapshot.
+    """
 
     address: str | None
     directory: str
@@ -19,3 +22,4 @@ class Settings:
     command: str | None = None
     metrics: str | None = None
     as_json: bool = False
+    html: bool = False

@@ -104,6 +104,10 @@ class SnapshotTrigger:
         self._not_before_s = now_s + cost_s / self._share
         self._again_at_s = now_s + (self._stuck_after_s if has_unproven else self._gap_s)
 
+    def note_cost(self, now_s: float, cost_s: float) -> None:
+        """Notes CPU time that was used beside a snapshot; it delays the next one."""
+        self._not_before_s = max(self._not_before_s, now_s) + cost_s / self._share
+
     def note_failure(self, now_s: float) -> None:
         """Notes a failed snapshot; the pause before the next one doubles each time."""
         self._not_before_s = now_s + min(self._stuck_after_s * 2**self._failures, max(self._stuck_after_s, MAX_GAP_S))

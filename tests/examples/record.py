@@ -23,6 +23,7 @@ from dstack.snapshot_file import load, save
 from tests.clusters.dstack_command import CHECK_PAUSE_S, dstack
 from tests.clusters.ray_clusters import RayCluster
 from tests.clusters.shared_cluster import SETTLED_S, SharedCluster, shared_cluster
+from tests.clusters.two_sites import TWO_SITES
 from tests.examples.expected import Expected, expected_of
 from tests.examples.recorded import NAMES, document_with_report, recorded
 from tests.paths import EXAMPLES, ROOT
@@ -30,6 +31,7 @@ from tests.paths import EXAMPLES, ROOT
 SHAPES = {
     None: {"nodes": 1, "num_cpus": 2, "num_gpus": 1, "resources": {"licence": 1}},
     "two nodes": {"nodes": 2, "num_cpus": 1},
+    "two sites": TWO_SITES,
 }
 """The clusters by the ``Needs`` of a program. Each program of a folder ``libraries`` has its own cluster."""
 PLACES = {f"{sys.prefix}/": "/venv/", f"{sys.base_prefix}/": "/usr/", f"{ROOT}/": ""}

@@ -14,7 +14,7 @@ from hypothesis import settings
 EFFORT = os.environ.get("EFFORT", "quick")
 IS_SEARCH = EFFORT == "search"
 
-_SHARE = {"quick": 0.2, "thorough": 1.0, "search": 50.0}[EFFORT]
+_SHARE = {"quick": 0.1, "thorough": 1.0, "search": 50.0}[EFFORT]
 
 
 def tries(thorough: int) -> int:

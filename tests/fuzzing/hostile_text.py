@@ -8,6 +8,7 @@ import msgspec
 from msgspec.structs import replace
 
 from dstack.model import Snapshot
+from dstack.recording import Recording
 
 ATTACKS = {
     "CSI": "\x1b[2J\x1b[31m",
@@ -24,14 +25,29 @@ ATTACKS = {
 }
 MARKUP = "[bold red]x[/] [@click=app.quit]y[/] [link=http://evil/]z[/] [/nothing] :smile: [on red]"
 HOSTILE = MARKUP + "".join(ATTACKS.values())
-GROUP = {
-    "library": "torch.distributed",
-    "world": HOSTILE,
-    "name": HOSTILE,
-    "rank": 0,
-    "ranks": [0, 1],
-    "description": HOSTILE,
+ATTACKED = "hacked"
+"""What an attack on a page leaves: a member of ``window``, the name of an element, or part of an attribute's name."""
+PAGE_ATTACKS = {
+    "script": "</script><script>window.hacked = 1</script>",
+    "comment": "<!--<script>window.hacked = 1</script>--!>-->",
+    "image": "<img src=x onerror='window.hacked = 1' hacked>",
+    "vector": "<svg onload='window.hacked = 1' hacked><script>window.hacked = 1</script></svg>",
+    "element": "<hacked></hacked></p></div></details></section></main></template></title></style></textarea>",
+    "attribute": '" hacked onmouseover="window.hacked = 1" autofocus onfocus="window.hacked = 1" x="',
+    "quote": "' hacked onclick='window.hacked = 1' x='",
+    "TeX": "$$\\href{javascript:window.hacked=1}{x} \\require{html} \\class{hacked}{x}$$ \\(x\\) \\[x\\]",
+    "template": "{{7*7}} {% raw %} ${window.hacked = 1} @{text}{safe} @$name #{7*7}",
+    "style": "}*{background:url(http://hacked.example/)} </style><style>*{background:url(//hacked.example/)}",
+    "link": "javascript:window.hacked=1//<a href='javascript:window.hacked=1' hacked>x</a>",
+    "frame": "<iframe src='http://hacked.example/' srcdoc='<script>parent.hacked = 1</script>' hacked></iframe>",
+    "base": "<base href='//hacked.example/' hacked><meta http-equiv=refresh content='0;url=//hacked.example' hacked>",
+    "string": "';window.hacked=1;//\\';window.hacked=1;//\";window.hacked=1;//`;window.hacked=1;//",
+    "entity": "&lt;script&gt;window.hacked = 1&lt;/script&gt; &#60;hacked&#62;",
+    "lines": "\u2028window.hacked = 1\u2029\r\n",
+    "surrogate": "\ud800",
+    "member": "__proto__",
 }
+HOSTILE_TO_PAGES = "".join(PAGE_ATTACKS.values())
 TEXTS = {
     *(
         "address",
@@ -48,35 +64,49 @@ TEXTS = {
     ),
     *("hostname", "inferred", "ip", "name", "namespace", "ray_version", "reason", "remedy", "scheduling_state"),
     *("function", "strategy", "submission_id", "unread", "what"),
+    *("app", "assumed", "command", "death_reason", "deployment", "driver_ip", "last_error", "method", "node"),
+    *("operation", "output", "source", "thread_name", "transfer"),
 }
 """Fields with free text."""
 
 
-def hostile(snapshot: Snapshot) -> Snapshot:
-    """The same snapshot with hostile texts; different texts remain different."""
-    plain = _hostile(msgspec.to_builtins(snapshot))
+def hostile(snapshot: Snapshot, text: str = HOSTILE) -> Snapshot:
+    """The same snapshot with a hostile text in all others; different texts remain different."""
+    plain = _hostile(msgspec.to_builtins(snapshot), text)
     lines = {frame["line"] for frame in plain["frames"]}
-    plain["sources"] = {frame["file"]: {str(line): HOSTILE for line in lines} for frame in plain["frames"]}
-    plain["notes"] = [HOSTILE]
-    plain["failures"] = [{"stage": "stacks", "reason": HOSTILE, "remedy": HOSTILE}]
+    plain["sources"] = {frame["file"]: {str(line): text for line in lines} for frame in plain["frames"]}
+    plain["notes"] = [text]
+    plain["failures"] = [{"stage": "stacks", "reason": text, "remedy": text}]
     for sample in plain["samples"]:
         for worker in sample.get("workers", ()):
             process = worker.get("process") or {}
-            process |= {"rank": 0, "labels": {HOSTILE: HOSTILE, "stage": HOSTILE}, "process_groups": [GROUP]}
+            process |= {"rank": 0, "labels": {text: text, "stage": text}, "process_groups": [_group(text)]}
             for thread in process.get("threads", ()):
-                thread["locals"] = {"0": {HOSTILE: HOSTILE}, "1": {"x": HOSTILE}}
+                thread["locals"] = {"0": {text: text}, "1": {"x": text}}
     return msgspec.convert(plain, Snapshot, strict=False)
 
 
-def _hostile(value: Any) -> Any:
+def hostile_recording(recording: Recording, text: str) -> Recording:
+    """The same recording with a hostile text in all others."""
+    plain = _hostile(msgspec.to_builtins(recording), text)
+    plain["failures"] = [{"stage": "stacks", "reason": text, "remedy": text}]
+    return msgspec.convert(plain, Recording, strict=False)
+
+
+def _group(text: str) -> dict[str, Any]:
+    members = {"world": text, "name": text, "description": text}
+    return {"library": "torch.distributed", "rank": 0, "ranks": [0, 1], **members}
+
+
+def _hostile(value: Any, text: str) -> Any:
     match value:
         case dict():
             return {
-                key: item + HOSTILE if key in TEXTS and isinstance(item, str) else _hostile(item)
+                key: item + text if key in TEXTS and isinstance(item, str) else _hostile(item, text)
                 for key, item in value.items()
             }
         case list() | tuple():
-            return [_hostile(item) for item in value]
+            return [_hostile(item, text) for item in value]
         case _:
             return value
 

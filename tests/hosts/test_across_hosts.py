@@ -13,7 +13,7 @@ import pytest
 
 from tests.clusters.dstack_command import Json
 from tests.hosts import Hosts
-from tests.hosts.command import PYTHONPATH, check, dstack_processes, files, running
+from tests.hosts.command import PYTHONPATH, check, dstack, dstack_processes, files, running
 from tests.hosts.rings import members_of, ring
 from tests.paths import ROOT
 from tests.processes import wait_until
@@ -82,6 +82,16 @@ def test_a_deadlock_is_found_from_any_host(deadlock: Hosts, on: int, address: st
 
     assert_found_completely(deadlock, document)
     assert len(document["timing"]["sample_s"]) == 2
+
+
+def test_the_history_has_no_tasks_of_probes(deadlock: Hosts) -> None:
+    check(deadlock)
+    result = dstack(deadlock, 1, "graph", "--format", "json")
+
+    assert result.returncode == 0, result.stderr
+    nodes = json.loads(result.stdout)["nodes"]
+    assert nodes
+    assert [node["name"] for node in nodes if "Probe" in node["name"]] == []
 
 
 def test_nodes_need_no_installation(deadlock: Hosts) -> None:

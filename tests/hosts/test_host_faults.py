@@ -143,6 +143,7 @@ def test_a_link_cut_during_a_check_is_reported(deadlock: Hosts) -> None:
     assert_recovers(deadlock)
 
 
+@pytest.mark.exhaustive
 def test_a_gcs_stopped_during_a_check_is_reported(deadlock: Hosts) -> None:
     server = gcs(deadlock)
     try:

@@ -40,20 +40,41 @@ VARIANTS = (
     "hangs/graph_awaited_output_kept",
     "hangs/graph_execute_without_room",
     "hangs/graph_input_kept_by_stage",
+    "hangs/lock_and_callback",
+    "hangs/locks_of_two_actors",
+    "hangs/main_awaits_polling_thread",
+    "hangs/nested_pool",
     "hangs/pool_asks_own_loop",
+    "hangs/removed_group_of_actor",
+    "hangs/restart_without_room",
+    "hangs/second_placement_group",
+    "hangs/spread_behind_actors",
+    "hangs/strict_spread",
+    "hangs/waits_for_infeasible_group",
+    "look_alikes/consumer_without_work",
+    "look_alikes/coroutine_on_other_loop",
+    "look_alikes/event_set_by_sleeping_task",
+    "look_alikes/first_of_two_awaited",
+    "look_alikes/future_still_computing",
     "look_alikes/graph_after_teardown",
     "look_alikes/graph_awaited_output_copied",
     "look_alikes/graph_executed_ahead",
     "look_alikes/graph_goes_on",
     "look_alikes/graph_output_copied",
     "look_alikes/graph_stage_calls_free_home",
+    "look_alikes/nested_pool_without_cpus",
+    "look_alikes/pool_of_slow_gets",
+    "look_alikes/queue_without_work",
+    "look_alikes/sleeping_coroutines",
+    "look_alikes/tasks_in_one_bundle",
 )
 """Variants of other programs, for `make test-all`."""
 
 TIMES = 10
 """Number of checks of a look-alike after it got its expected verdict."""
 
-PROGRAMS = [name for name in NAMES if "libraries" not in name.split("/")]
+PROGRAMS = [name for name in NAMES if not {"libraries", "case_studies"} & set(name.split("/"))]
+"""Libraries and case studies have tests of their own."""
 
 
 def needs(name: str) -> str | None:

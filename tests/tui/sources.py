@@ -23,7 +23,6 @@ class Scripted:
     """A live source that follows a script: each call returns a snapshot, raises or hangs; the last step repeats."""
 
     name = "scripted"
-    is_live = True
 
     def __init__(self, *script: Snapshot | DstackError | Sequence[Snapshot] | None) -> None:
         self._script = list(script)

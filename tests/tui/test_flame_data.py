@@ -12,7 +12,7 @@ from msgspec.structs import replace
 from textual.pilot import Pilot
 
 from dstack import recording_file, snapshot_file
-from dstack.cli.inputs import load_files
+from dstack.cli.saved_files import open_files
 from dstack.model import Snapshot
 from dstack.tui.app import DstackApp
 from dstack.tui.source import NO_SNAPSHOT, Files, OpenedRecording, Source
@@ -121,10 +121,10 @@ def test_the_interval_has_a_length_and_moves() -> None:
         await press(pilot, "p")
         await drawn(pilot, view, "last 20 s")
         half = view.icicle.weight
-        await press(pilot, "left_square_bracket")
+        await press(pilot, "less_than_sign")
         await drawn(pilot, view, "20 s, ended 20 s before the snapshot")
         assert half + view.icicle.weight == whole
-        await press(pilot, "left_square_bracket", "right_square_bracket", "p")
+        await press(pilot, "less_than_sign", "greater_than_sign", "p")
         await drawn(pilot, view, "last 10 s")
         await press(pilot, "p")
         await drawn(pilot, view, "last 1.0 s")
@@ -195,7 +195,7 @@ def test_without_a_history_the_view_says_so() -> None:
         await drawn(pilot, view, NO_HISTORY)
         assert NO_HISTORY in screen_text(app)
         assert READING not in screen_text(app)
-        await press(pilot, "p", "left_square_bracket", "v", "b", "x", "j", "enter", "backspace", "y", "n")
+        await press(pilot, "p", "less_than_sign", "v", "b", "x", "j", "enter", "backspace", "y", "n")
 
     in_flame(body, Files("bare.json", [replace(pipeline(), history=None)]))
 
@@ -238,7 +238,7 @@ def test_recordings_alone_open_in_the_flame_view_compared() -> None:
         await press(pilot, "b")
         await drawn(pilot, view, "by rank")
         assert sorted(labels(view)[1]) == ["rank 0", "rank 1"]
-        await press(pilot, "left_square_bracket")
+        await press(pilot, "less_than_sign")
         await drawn(pilot, view, "Recording before.json.gz")
 
     in_flame(body, Files("two", []), [BEFORE, AFTER])
@@ -279,10 +279,10 @@ def test_the_schema_of_a_file_says_what_it_is(tmp_path: Path) -> None:
     recording_file.save(BEFORE.recording, paths[1])
     snapshot_file.save(pipeline(), paths[2])
 
-    snapshots, recordings = load_files(paths)
+    found = open_files(paths)
 
-    assert snapshots == [pipeline()]
-    assert recordings == [("before.json.gz", BEFORE.recording), ("after.json", AFTER.recording)]
+    assert [one.load() for one in found.snapshots] == [pipeline()]
+    assert found.recordings == [("before.json.gz", BEFORE.recording), ("after.json", AFTER.recording)]
 
 
 def test_hostile_names_of_tasks_and_frames_are_harmless() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Awaitable, Callable
 from typing import Any
 
@@ -66,6 +67,7 @@ def shown(view: HistoryView) -> list[str]:
 
 async def go_to_line(view: HistoryView, pilot: Pilot[Any], key: str) -> None:
     found = [line.key for _, line in view.query_one(Outline).visible_lines if line.key.startswith(key)]
+    view.query_one(Outline).focus()
     view.query_one(Outline).reveal([found[0]])
     await pilot.pause()
 
@@ -131,8 +133,8 @@ def test_v_shows_a_snapshot_in_all_views() -> None:
     async def body(app: DstackApp, pilot: Pilot[Any], view: HistoryView) -> None:
         await go_to_line(view, pilot, "snapshot/1")
         await pilot.press("v")
+        await until(pilot, lambda: app.shown is app.snapshots[0])
 
-        assert app.shown is app.snapshots[0]
         assert shown(view)[1].endswith("shown in the views")
         assert not shown(view)[3].endswith("shown in the views")
 
@@ -179,7 +181,8 @@ def test_the_filter_the_copy_and_the_export_use_the_shown_lines() -> None:
     async def body(app: DstackApp, pilot: Pilot[Any], view: HistoryView) -> None:
         await search(pilot, "gone")
         assert all("gone" in line or line.split()[0] in ("Waits", "Executions", "Findings") for line in shown(view)[:1])
-        await pilot.press("escape", "g", "j", "y")
+        view.query_one(Outline).focus()
+        await pilot.press("escape", "tab", "g", "j", "y")
 
         assert "#1" in app.clipboard
         assert "From #2 to #3" in (view.to_export() or "")
@@ -193,5 +196,10 @@ def test_the_screen_matches_its_picture(size: tuple[int, int], monkeypatch: pyte
     async def body(app: DstackApp, pilot: Pilot[Any], view: HistoryView) -> None:
         await require_pinned(app, pilot, f"history-{size[0]}x{size[1]}")
 
-    monkeypatch.setattr("dstack.tui.views.history.lines.clock", lambda snapshot: "2026-01-02 03:04:05")
-    in_history(three()[1], body, size)
+    monkeypatch.setenv("TZ", "UTC")
+    time.tzset()
+    try:
+        in_history(three()[1], body, size)
+    finally:
+        monkeypatch.undo()
+        time.tzset()

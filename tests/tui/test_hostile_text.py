@@ -50,7 +50,7 @@ async def require_harmless_everywhere(app: DstackApp, pilot: Pilot[Any]) -> None
         await pilot.press("f")
     await pilot.press("y")
     require_harmless(app)
-    for text in (app.clipboard, app._view.to_export() or ""):
+    for text in (app.clipboard, app.view.to_export() or ""):
         assert not UNSEEN.search(text.replace("\n", ""))
 
 
@@ -111,7 +111,7 @@ def test_an_editor_receives_the_name_of_a_source_file_and_nothing_else(
     async def body() -> None:
         async with running(Scripted(ATTACKED[0])) as (app, pilot):
             monkeypatch.setattr(app, "suspend", contextlib.nullcontext)
-            monkeypatch.setattr(app._view, "to_open", lambda: (file, line))
+            monkeypatch.setattr(app.view, "to_open", lambda: (file, line))
             await pilot.press("o")
             await pilot.pause()
             require_harmless(app)
@@ -125,7 +125,7 @@ def test_without_a_terminal_no_editor_is_started(tmp_path: Path, monkeypatch: py
 
     async def body() -> None:
         async with running(Scripted(ATTACKED[0])) as (app, pilot):
-            monkeypatch.setattr(app._view, "to_open", lambda: (str(tmp_path / "good.py"), 1))
+            monkeypatch.setattr(app.view, "to_open", lambda: (str(tmp_path / "good.py"), 1))
             await pilot.press("o")
             await until(pilot, lambda: app._notifications)
             assert [one.message for one in app._notifications] == ["No terminal for an editor."]

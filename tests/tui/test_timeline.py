@@ -183,9 +183,9 @@ def test_keys_zoom_and_pan_around_the_cursor() -> None:
         zoomed = gantt.window
         assert zoomed.cell_s < whole.cell_s / 2
         assert zoomed.began_at <= gantt.at <= zoomed.ended_at
-        await pilot.press("left_square_bracket")
+        await pilot.press("less_than_sign")
         assert gantt.window.began_at < zoomed.began_at
-        await pilot.press("right_square_bracket", "minus")
+        await pilot.press("greater_than_sign", "minus")
         assert gantt.window.cell_s > zoomed.cell_s
         await pilot.press("0")
         assert gantt.window == whole
@@ -358,7 +358,7 @@ def test_a_history_that_could_not_be_read_is_not_requested_for_ever() -> None:
 def test_an_empty_history() -> None:
     async def body(app: DstackApp, pilot: Pilot[Any], view: TimelineView) -> None:
         assert "Ray keeps no attempts of tasks" in screen_text(app)
-        await pilot.press("j", "l", "plus", "minus", "0", "f", "z", "enter", "y", "b", "c", "right_square_bracket")
+        await pilot.press("j", "l", "plus", "minus", "0", "f", "z", "enter", "y", "b", "c", "greater_than_sign")
         assert view.analysed
 
     in_timeline(replace(Workshop().snapshot(), history=TaskHistory(asked_at=TAKEN_AT)), body)

@@ -79,7 +79,12 @@ def find_all(reduced: ReducedGraph) -> Iterator[Finding]:
 
 def verdict_of(finding: Finding) -> Verdict:
     """The verdict of a snapshot in which this is the worst finding."""
-    return KIND_OF[finding.kind].VERDICT
+    return verdict_of_kind(finding.kind)
+
+
+def verdict_of_kind(kind: FindingKind) -> Verdict:
+    """The verdict that findings of a kind lead to."""
+    return KIND_OF[kind].VERDICT
 
 
 def is_stuck(finding: Finding) -> bool:

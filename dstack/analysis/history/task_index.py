@@ -33,10 +33,15 @@ class Attempt(Struct, frozen=True, gc=False):
     ended_at: float | None = None
 
     @property
+    def times(self) -> list[float]:
+        """Its times that are known, in the order of its states; those of Ray always have one."""
+        times = (self.submitted_at, self.ready_at, self.sent_at, self.arrived_at, self.started_at, self.ended_at)
+        return [time for time in times if time is not None]
+
+    @property
     def began_at(self) -> float:
         """The first of its times."""
-        times = (self.submitted_at, self.ready_at, self.sent_at, self.arrived_at, self.started_at, self.ended_at)
-        return next(time for time in times if time is not None)
+        return self.times[0]
 
 
 class HistoryIndex:
@@ -53,8 +58,8 @@ class HistoryIndex:
 
     @cached_property
     def attempts(self) -> Sequence[Attempt]:
-        """All attempts, oldest first."""
-        return sorted(map(self._attempt, self.history.attempts), key=_began_at)
+        """All attempts, oldest first; those without a time, as in a malformed file, are left out."""
+        return sorted((one for one in map(self._attempt, self.history.attempts) if one.times), key=_began_at)
 
     @cached_property
     def latest(self) -> Mapping[str, Attempt]:

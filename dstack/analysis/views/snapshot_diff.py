@@ -93,11 +93,12 @@ def compare(one: AnalysedSnapshot, other: AnalysedSnapshot) -> SnapshotDiff:
     Raises :class:`dstack.UsageError` if they have no node, worker or actor in common.
     """
     earlier, later = sorted((one, other), key=lambda analysed: analysed.snapshot.taken_at)
-    _require_same_cluster(earlier.snapshot, later.snapshot)
+    require_same_cluster(earlier.snapshot, later.snapshot)
     return _DiffBuilder(ComparedSnapshot(earlier), ComparedSnapshot(later)).result()
 
 
-def _require_same_cluster(earlier: Snapshot, later: Snapshot) -> None:
+def require_same_cluster(earlier: Snapshot, later: Snapshot) -> None:
+    """Raise :class:`dstack.UsageError` if two snapshots have no node, worker or actor in common."""
     if _ids(earlier).isdisjoint(_ids(later)) and _ids(earlier) != _ids(later):
         raise UsageError(
             f"These are snapshots of different clusters ({earlier.address} and {later.address}): they have no node, "

@@ -16,12 +16,11 @@ from dstack import words
 from dstack.analysis.evidence.wait_durations import of_any
 from dstack.analysis.index.sample_index import SampleIndex
 from dstack.analysis.naming import names
-from dstack.analysis.naming.vertex_details import execution_of
 from dstack.analysis.solve.digraph import Digraph, strong_components, unique
 from dstack.analysis.solve.reduction import shortest_cycle
 from dstack.analysis.solve.requirements import targets_of
+from dstack.analysis.views.similar_vertices import similarity_key
 from dstack.diagnosis import Diagnosis, Finding, Since, Vertex
-from dstack.model import Frame
 from dstack.vertex_keys import Key
 
 Certainty = Literal["exact", "inferred", "assumed"]
@@ -312,15 +311,7 @@ class WaitTree:
         )
 
     def _similarity_key(self, key: Key) -> object:
-        """Equal for similar vertices, apart from their targets: by name, line and call."""
-        vertex = self._vertices[key]
-        wait = vertex.wait
-        how = wait and (wait.kind, wait.what, wait.resources, wait.needed, wait.total, wait.timeout_s, wait.evidence)
-        return (vertex.kind, vertex.label, vertex.never, vertex.waker_of, vertex.is_confirmed, self._line(vertex), how)
-
-    def _line(self, vertex: Vertex) -> Frame | None:
-        execution = execution_of(self._index, vertex)
-        return names.user_frame(self._index.snapshot.frames_of(execution)) if execution else None
+        return similarity_key(self._index, self._vertices[key])
 
 
 def _waiters(vertices: Iterable[Vertex]) -> dict[Key, list[Key]]:

@@ -72,7 +72,11 @@ class Liveness:
     def is_own(self, worker: Worker) -> bool:
         """Whether the worker is known to be dstack's own."""
         is_own_driver = worker.is_driver and (worker.ip, worker.pid) in self._own_drivers
-        return is_own_driver or self._job_of.get(worker.worker_id) in self._own_jobs
+        return is_own_driver or self.is_own_job(self._job_of.get(worker.worker_id))
+
+    def is_own_job(self, job_id: str | None) -> bool:
+        """Whether a job is known to be one of dstack's own."""
+        return job_id in self._own_jobs
 
     def to_ask(self, workers: Iterable[Worker]) -> list[Worker]:
         """The workers to ask for tasks and refs."""

@@ -11,9 +11,10 @@ from graphviz.quoting import NoHtml
 from dstack.analysis.history.call_nodes import NodeKind
 from dstack.analysis.history.node_waits import NodeWait
 from dstack.analysis.views.call_graph import CallEdge, CallGraph, CallNode, is_frequent
-from dstack.report.call_columns import longest, node_title, rate, remarks, summary, wait_kinds, wait_outcome
+from dstack.report.call_columns import node_title, remarks, summary
+from dstack.report.call_labels import edge_lines, wait_lines
 from dstack.visible import visible
-from dstack.words import plural, short_duration, size
+from dstack.words import size
 
 SHAPES: Mapping[NodeKind, Mapping[str, str]] = {
     "driver": {"shape": "box", "style": "filled", "fillcolor": "#e6eef7"},
@@ -21,8 +22,6 @@ SHAPES: Mapping[NodeKind, Mapping[str, str]] = {
     "function": {"shape": "ellipse"},
     "unknown": {"shape": "ellipse", "style": "dotted"},
 }
-SHOWN_METHODS = 3
-"""The most frequent methods that the label of an edge names."""
 LONGEST_LINE, LONGEST_TITLE = 60, 200
 WAIT_COLOUR, DEADLOCK_COLOUR, FAILED_COLOUR, FREQUENT_COLOUR = "#d9534f", "#c00000", "#b35900", "#7a4fb5"
 
@@ -63,18 +62,7 @@ def _node(graph: CallGraph, node: CallNode, *, is_stuck: bool) -> dict[str, str]
 
 def _edge(edge: CallEdge) -> dict[str, str]:
     figures = edge.figures
-    frequency = f", {rate(figures).rstrip('!')}/s" if rate(figures) else ""
-    states = {"failed": figures.failed, "running": figures.running, "pending": figures.pending}
-    mean = f"mean {short_duration(figures.mean_s)}" if figures.mean_s is not None else ""
-    maximum = f"max {longest(figures)}" if figures.max_s is not None else ""
-    lines = [
-        f"{plural(figures.attempts, 'call')}{frequency}",
-        _methods(edge),
-        ", ".join(f"{count:,} {state}" for state, count in states.items() if count),
-        ", ".join(part for part in (mean, maximum) if part),
-        f"{size(figures.live_bytes)} alive" if figures.live_bytes else "",
-    ]
-    attributes = {"label": _label(lines), "penwidth": f"{1 + log10(max(1, figures.attempts)):.1f}"}
+    attributes = {"label": _label(edge_lines(edge)), "penwidth": f"{1 + log10(max(1, figures.attempts)):.1f}"}
     if figures.failed:
         attributes |= {"color": FAILED_COLOUR, "fontcolor": FAILED_COLOUR}
     elif is_frequent(figures):
@@ -82,22 +70,12 @@ def _edge(edge: CallEdge) -> dict[str, str]:
     return attributes
 
 
-def _methods(edge: CallEdge) -> str:
-    """``size, __init__ and 2 more``; empty for a function, whose node has the name."""
-    if edge.target.kind != "actor":
-        return ""
-    shown = [one.method for one in edge.methods[:SHOWN_METHODS]]
-    rest = len(edge.methods) - len(shown)
-    return ", ".join(shown) + (f" and {rest:,} more" if rest else "")
-
-
 def _wait(wait: NodeWait, *, constrains: bool) -> dict[str, str]:
     """The attributes of a wait; it ``constrains`` the order of the nodes if there are calls of the same direction."""
-    lines = [f"waits: {wait_kinds(wait)}", wait_outcome(wait)]
     is_deadlock = wait.deadlocked > 0
     colour = DEADLOCK_COLOUR if is_deadlock else WAIT_COLOUR
     return {
-        "label": _label(lines),
+        "label": _label(wait_lines(wait)),
         "style": "dashed,bold" if is_deadlock else "dashed",
         "penwidth": "3" if is_deadlock else "1.5",
         "color": colour,

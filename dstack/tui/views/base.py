@@ -14,8 +14,9 @@ from textual.widgets import Footer, Input
 
 from dstack.analysis.stacks.stack_tree import GROUPINGS, Grouping, grouping_in_words
 from dstack.analysis.views.analysed_snapshot import AnalysedSnapshot
+from dstack.analysis.views.snapshot_changes import SnapshotChanges
 from dstack.tui.host import Host
-from dstack.tui.source import NumberedSnapshot
+from dstack.tui.numbered_snapshot import NumberedSnapshot
 from dstack.tui.views.top_bar import TopBar
 from dstack.tui.widgets.detail import Detail
 from dstack.tui.widgets.outline import Outline
@@ -49,6 +50,7 @@ class View(Screen[None]):
         super().__init__()
         self.shown: NumberedSnapshot | None = None
         self.analysed: AnalysedSnapshot | None = None
+        self.changes: SnapshotChanges | None = None
 
     @property
     def host(self) -> Host:
@@ -73,7 +75,7 @@ class View(Screen[None]):
     def offer(self, snapshot: NumberedSnapshot | None) -> None:
         """Show the snapshot unless the view shows it already."""
         if snapshot is not None and snapshot is not self.shown:
-            self.shown, self.analysed = snapshot, snapshot.analysed
+            self.shown, self.analysed, self.changes = snapshot, snapshot.analysed, snapshot.changes
             self.show(snapshot.analysed)
 
     def refresh_top(self) -> None:

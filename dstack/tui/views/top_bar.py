@@ -14,7 +14,8 @@ from dstack.diagnosis import Verdict
 from dstack.report.headline import headline
 from dstack.report.safe_text import SafeText
 from dstack.tui.host import Status
-from dstack.tui.source import NumberedSnapshot
+from dstack.tui.numbered_snapshot import NumberedSnapshot
+from dstack.tui.widgets.time_axis import clock
 from dstack.words import duration
 
 MARKS: dict[Verdict, str] = {"deadlock": "✖", "hang": "✖", "stalled": "■", "blocked": "●", "clear": "✔"}
@@ -52,7 +53,7 @@ class TopBar(Vertical):
 
 def now_for(shown: NumberedSnapshot) -> float:
     """The time at which a snapshot's age is measured, in Unix seconds."""
-    return max(time.time(), shown.analysed.snapshot.taken_at)
+    return max(time.time(), shown.taken_at)
 
 
 def views_line(views: Sequence[str], current: str) -> Text:
@@ -82,11 +83,15 @@ def coverage_line(shown: NumberedSnapshot | None, status: Status, now: float) ->
     if shown is not None:
         if status.trouble:
             parts.append(f"! {status.trouble}")
+        if status.last:
+            parts += _place(shown, status)
         coverage = shown.analysed.diagnosis.coverage
         incomplete = ", INCOMPLETE" if shown.analysed.diagnosis.incomplete else ""
         parts.append(f"observed {coverage.workers.observed}/{coverage.workers.total} workers, ")
         parts[-1] += f"{coverage.nodes.observed}/{coverage.nodes.total} nodes{incomplete}"
-        parts.append(f"#{shown.number}, {duration(max(0.0, now - shown.analysed.snapshot.taken_at))} old")
+        if not status.last:
+            parts.append(f"#{shown.number}, {duration(max(0.0, now - shown.taken_at))} old")
+            parts += _changes(shown)
         if not shown.is_final:
             parts.append("second sample in progress")
         elif status.doing:
@@ -95,3 +100,13 @@ def coverage_line(shown: NumberedSnapshot | None, status: Status, now: float) ->
         parts.append(f"every {status.every_s} s")
     parts.append(status.source)
     return SafeText("  ".join(part for part in parts if part))
+
+
+def _place(shown: NumberedSnapshot, status: Status) -> list[str]:
+    """``snapshot 3 of 7, 03:12:10, playing``, and what is new since the snapshot before."""
+    playing = ", playing" if status.is_playing else ""
+    return [f"snapshot {shown.number} of {status.last}, {clock(shown.taken_at)}{playing}", *_changes(shown)]
+
+
+def _changes(shown: NumberedSnapshot) -> list[str]:
+    return [shown.summary.changes] if shown.summary else []

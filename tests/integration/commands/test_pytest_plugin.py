@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from importlib.metadata import entry_points
 from pathlib import Path
@@ -79,6 +80,8 @@ def test_a_hanging_test_fails_with_its_wait_and_other_tests_pass(
         assert f"DEADLOCK  {first}" in text, text
         assert "Confirmed by 2 samples" in text
         assert "Saved. Show it again with: dstack show" in text
+        (page,) = re.findall(r"Open it in a browser: (.+\.html)", text)
+        assert first in Path(page).read_text()
     for phase in ("setup", "teardown"):
         assert found[f"test_{phase}"].text.startswith(f"Timeout of 2 s, deadlock: the {phase} of this test was at\n")
         assert f"in hanging_{phase}\n    ray.get(deadlock())" in found[f"test_{phase}"].text
@@ -89,7 +92,7 @@ def test_a_hanging_test_fails_with_its_wait_and_other_tests_pass(
         "Timeout of 5 s, deadlock: the call of this test was at\n"
     )
     assert found["test_a_transfer_is_watched"].text.startswith("The test is in a deadlock or hang.")
-    assert len({dstack.load(path).address for path in (pytester.path / "hangs").iterdir()}) == 2
+    assert len({dstack.load(path).address for path in (pytester.path / "hangs").glob("*.json.gz")}) == 2
 
 
 @pytest.mark.ray
@@ -218,8 +221,9 @@ def test_a_cluster_that_does_not_answer_is_reported(pytester: pytest.Pytester) -
 
 
 def test_a_report_is_printed_if_its_snapshot_cannot_be_saved(tmp_path: Path) -> None:
-    text = _saved(recorded("queue-ray-2.46"), tmp_path / "absent" / "x.json")
+    is_saved, text = _saved(recorded("queue-ray-2.46"), tmp_path / "absent" / "x.json")
 
+    assert not is_saved
     assert text.startswith("The snapshot was not saved. Cannot write")
 
 

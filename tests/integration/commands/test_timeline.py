@@ -11,8 +11,9 @@ from pathlib import Path
 
 import pytest
 
+from dstack.analysis.history.slices import NOTICED_LATE_S, overlap_s, running_slice
 from dstack.analysis.views.analysed_snapshot import AnalysedSnapshot
-from dstack.analysis.views.timeline import Timeline
+from dstack.analysis.views.timeline import Timeline, Track
 from dstack.snapshot_file import load
 from tests.clusters.dstack_command import dstack
 from tests.clusters.ray_clusters import ray_cluster
@@ -84,13 +85,20 @@ def _is_next_step(step_of: dict[str, tuple[int, int]], maker: str, user: str) ->
     return step_of[user] == (number, step + 1)
 
 
+def is_noticed_late(track: Track) -> bool:
+    """Whether callers on a busy host noticed ends so late that the calls of an actor seem to overlap."""
+    runs = (running_slice(attempt, track.asked_at) for attempt in track.attempts)
+    return overlap_s(sorted((one for one in runs if one), key=lambda one: one.began_at)) > NOTICED_LATE_S
+
+
 def test_the_step_that_limits_a_pipeline(observed: Observed) -> None:
     pipelines = {tuple(step.name for step in one.steps): one for one in observed.timeline.pipelines}
 
     assert set(pipelines) == {tuple(STEPS), tuple(CALLS)}
     calls = pipelines[tuple(CALLS)]
     assert calls.limiting is not None
-    assert (calls.limiting.name, calls.limiting.attempts, calls.limiting.at_once) == ("Model.step", ITEMS, 1)
+    assert (calls.limiting.name, calls.limiting.attempts) == ("Model.step", ITEMS)
+    assert calls.limiting.at_once == 1 or any(map(is_noticed_late, observed.timeline.tracks))
     assert len(calls.chains) + len(calls.parts) >= 0.7 * ITEMS
 
 
@@ -99,7 +107,8 @@ def test_tracks_of_both_nodes(observed: Observed) -> None:
 
     assert tracks["Reader"].node_id != tracks["Model"].node_id == tracks["Writer"].node_id
     assert len(tracks["Model"].slices) == ITEMS + 1  # and its constructor
-    assert {len(track.lanes) for track in observed.timeline.tracks if track.slices} == {1}
+    ran = [track for track in observed.timeline.tracks if track.slices]
+    assert {len(track.lanes) for track in ran if not track.actor_id or not is_noticed_late(track)} == {1}
     assert [one.group for one in observed.timeline.tracks if one.title == "use_slot"] == ["not started"]
     assert any("waits in ray.get" in mark.text for mark in observed.timeline.marks)
 

@@ -18,6 +18,7 @@ from pathlib import Path
 import psutil
 import pytest
 
+from dstack.cli.saved_files import open_files
 from tests.clusters.dstack_command import DSTACK, Json, dstack
 from tests.clusters.ray_clusters import RayCluster, ray_cluster
 from tests.clusters.shared_cluster import SharedCluster
@@ -88,7 +89,7 @@ def watching(cluster: RayCluster, directory: Path, *options: str) -> Iterator[Wa
 
 def test_a_hang_beside_progressing_tasks_is_reported_once_and_at_its_end(cluster: RayCluster, tmp_path: Path) -> None:
     documents = tmp_path / "documents"
-    options = ("--metrics", "0", "--on-finding", f"cat >> {documents}; echo no; exit 3")
+    options = ("--html", "--metrics", "0", "--on-finding", f"cat >> {documents}; echo no; exit 3")
     with cluster.run_example(PROGRAMS / "drivers/progressing.py"), watching(cluster, tmp_path, *options) as watch:
         watch.wait_for("seen")  # the slow call is stable, so the watch took a snapshot
         assert not watch.events("finding")
@@ -104,10 +105,12 @@ def test_a_hang_beside_progressing_tasks_is_reported_once_and_at_its_end(cluster
             assert watch.metric("dstack_glance_workers_answering") >= 4
         (over,) = watch.wait_for("over")
 
-        (file,) = watch.files.iterdir()
+        page, file = sorted(watch.files.iterdir())
         (document,) = map(json.loads, documents.read_text().splitlines())
         assert document == finding["finding"]
         assert (document["kind"], document["confirmed"], document["file"]) == ("deadlock", True, str(file))
+        assert (document["page"], page.suffix) == (str(page), ".html")
+        assert "Cashier.order and Kitchen.cook wait for each other" in page.read_text()
         assert stat.S_IMODE(file.stat().st_mode) == 0o600
         assert dstack("check", str(file)).returncode == 1
         assert "Cashier.order and Kitchen.cook wait for each other" in over["text"]
@@ -115,6 +118,9 @@ def test_a_hang_beside_progressing_tasks_is_reported_once_and_at_its_end(cluster
         assert watch.metric('dstack_findings{kind="deadlock"}') == 0
         assert watch.metric('dstack_findings_reported_total{kind="deadlock"}') == 1
         assert watch.ends_by(signal.SIGTERM) == 0
+        (stopped,) = watch.events("stopped")
+        assert stopped["text"].endswith(f"to replay: dstack tui {watch.files}")
+        assert [one.path for one in open_files([str(watch.files)]).snapshots] == [file]
 
 
 def test_sigterm_ends_a_watch_with_a_hanging_command(cluster: RayCluster, tmp_path: Path) -> None:

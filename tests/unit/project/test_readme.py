@@ -15,11 +15,12 @@ from dstack.pytest_plugin.settings import _OPTIONS
 from tests.paths import ROOT
 
 DOCS = ROOT / "docs"
-DOCUMENTS = [README, ROOT / "SECURITY.md", *sorted(DOCS.glob("*.md"))]
+DOCUMENTS = [README, ROOT / "SECURITY.md", *sorted(DOCS.rglob("*.md"))]
 FLAG = re.compile(r"(?<![\w-])--?[a-z][a-z-]*")
 COMMAND = re.compile(rf"\bdstack ({'|'.join(main.commands)})\b")
 OTHERS = {"--cap-add", "--pid", "--junitxml", "--upgrade", "--no-deps", "--wheel-dir", "--with", "--force"}
-"""Options of Docker, pytest, pip, uv and pipx."""
+OTHERS |= {"--head", "--num-gpus", "--num-cpus", "--resources"}
+"""Options of Docker, pytest, pip, uv, pipx and ray start."""
 
 
 def options_of(command: click.Command, *, is_hidden: bool = False) -> set[str]:

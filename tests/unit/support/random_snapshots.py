@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import types
+from collections.abc import Sequence
 from functools import cache
 from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
@@ -93,3 +94,8 @@ def _with_valid_indices(snapshot: Snapshot) -> Snapshot:
         stacks=stacks,
         samples=tuple(map(sample, snapshot.samples)),
     )
+
+
+def attacking_snapshots(texts: Sequence[str]) -> st.SearchStrategy[Snapshot]:
+    """Snapshots whose texts are some of these, or few ids and words so that parts refer to each other."""
+    return values_of(Snapshot, st.one_of(_RELATED_TEXT, st.sampled_from(texts))).map(_with_valid_indices)

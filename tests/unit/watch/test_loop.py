@@ -6,6 +6,7 @@ import errno
 import json
 import os
 import re
+import sys
 import urllib.request
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
@@ -21,7 +22,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from dstack.analysis.views.analysed_snapshot import AnalysedSnapshot
 from dstack.diagnosis import Ratio
-from dstack.errors import SnapshotFileError, UsageError
+from dstack.errors import DstackError, SnapshotFileError, UsageError
 from dstack.model import Snapshot
 from dstack.snapshot_file import load
 from dstack.visible import UNSEEN
@@ -29,10 +30,11 @@ from dstack.watch.alerts import Changes
 from dstack.watch.command import MAX_OUTPUT, MAX_QUEUED, Command
 from dstack.watch.events import Events
 from dstack.watch.figures import Figures
-from dstack.watch.loop import MAX_UNSAVED, Watch
+from dstack.watch.loop import Watch
 from dstack.watch.metrics import serve
 from dstack.watch.settings import Settings
 from dstack.watch.snapshot_directory import SnapshotDirectory
+from dstack.watch.snapshot_saver import MAX_UNSAVED
 from tests.fuzzing.hostile_text import HOSTILE
 from tests.processes import wait_until
 from tests.unit.scenes import Scene
@@ -118,6 +120,31 @@ def test_two_files_of_one_second_have_two_names(tmp_path: Path) -> None:
     ]
 
 
+def test_a_page_is_named_like_its_snapshot_and_removed_with_it(tmp_path: Path) -> None:
+    (tmp_path / "mine.html").touch()
+    (tmp_path / "dstack-20231114-221321.html").touch()  # of a snapshot that a user has removed
+    ring = SnapshotDirectory(tmp_path, 2)
+
+    pages = []
+    for second in range(3):
+        path = ring.save(snapshot(second))
+        pages.append(ring.save_page(path, b"page"))
+
+    assert [page.name for page in pages] == [f"dstack-20231114-22132{second}.html" for second in (0, 2, 3)]
+    assert pages[-1].read_bytes() == b"page"
+    assert pages[-1].stat().st_mode & 0o777 == 0o600
+    kept = {path.name for path in tmp_path.iterdir() if path.suffix == ".html"}
+    assert kept == {"mine.html", "dstack-20231114-221321.html", pages[1].name, pages[2].name}
+
+
+def test_earlier_snapshots_are_the_last_ones_before(tmp_path: Path) -> None:
+    ring = SnapshotDirectory(tmp_path, 9)
+    paths = [ring.save(snapshot(second)) for second in range(4)]
+
+    assert ring.earlier(paths[3], 2) == paths[1:3]
+    assert ring.earlier(paths[0], 2) == []
+
+
 def test_a_file_in_place_of_the_directory_is_an_error(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
 
@@ -158,11 +185,45 @@ def test_an_unwritten_snapshot_is_reported_and_written_later(tmp_path: Path, cap
     assert any(f"saved     after a retry: {path}" in line for line in lines)
 
 
+def test_the_finding_names_the_page_beside_its_snapshot(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    one = watch(tmp_path, html=True, as_json=True)
+
+    one._report(AnalysedSnapshot.of(deadlock()), Changes(new=(0,)), 0.0)
+
+    printed = capfd.readouterr()
+    document = json.loads(printed.out)["finding"]
+    snapshot_file, page = Path(document["file"]), Path(document["page"])
+    assert {path.name for path in tmp_path.iterdir()} == {snapshot_file.name, page.name}
+    assert page.name == snapshot_file.name.replace(".json.gz", ".html")
+    assert printed.err.rstrip().endswith(f"; {snapshot_file}, {page}")
+    assert "wait for each other" in page.read_text()
+
+
+def test_a_page_that_cannot_be_made_is_reported_and_the_finding_too(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    one = watch(tmp_path, html=True)
+    with patch("dstack.page_maker.PageMaker.page_of", side_effect=DstackError("No page.")):
+        one._report(AnalysedSnapshot.of(deadlock()), Changes(new=(0,)), 0.0)
+
+    lines = capfd.readouterr().err.splitlines()
+    (path,) = tmp_path.iterdir()
+    assert any(line.endswith(f"no page of {path}: No page.") for line in lines)
+    assert any("deadlock: " in line and line.endswith(f"; {path}") for line in lines)
+
+
+def test_pages_need_bokeh(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "bokeh", None)
+
+    with pytest.raises(UsageError, match="An HTML page needs Bokeh"):
+        watch(tmp_path, html=True)
+
+
 def test_snapshots_in_memory_are_bounded(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     one = watch(tmp_path)
     with full_disk():
         for second in range(MAX_UNSAVED + 2):
-            one._save(snapshot(second))
+            one._saver.save(snapshot(second))
     one._retry_saving()
 
     assert len(list(tmp_path.iterdir())) == MAX_UNSAVED

@@ -167,6 +167,15 @@ def test_a_failed_snapshot_is_retried_less_and_less_often() -> None:
     assert trigger.reason(frozenset({("w", "b")}), now_s + STUCK_AFTER_S)
 
 
+def test_other_costs_delay_the_next_snapshot() -> None:
+    trigger, unchanged = SnapshotTrigger(STUCK_AFTER_S, 0.1), frozenset({("w", "a")})
+    trigger.note_snapshot(frozenset(), 0.0, 1.0)
+    trigger.note_cost(0.0, 2.0)
+
+    assert trigger.reason(unchanged, 29.0) is None
+    assert trigger.reason(unchanged, 31.0)
+
+
 def test_the_reason_is_a_phrase() -> None:
     trigger = SnapshotTrigger(STUCK_AFTER_S, SHARE)
     one = {("driver", (1,))}

@@ -10,6 +10,7 @@ from rich.text import Text
 
 from dstack.analysis.views.worker_figures import Figure, Total, WorkerFigures
 from dstack.analysis.views.worker_groups import Column, Order
+from dstack.report.figure_cells import UNKNOWN, total_cell, worker_cell
 
 TITLES: dict[Figure, str] = {
     "cpu": "CPU%",
@@ -35,9 +36,6 @@ WIDTHS: dict[Figure, int] = {"cpu": 7, "memory": 7, "gpu memory": 9, "gpu": 6, "
 """Each with a space before it, and room for the mark of the sorted column."""
 MIN_TEXT = 54
 """So many cells stay for the text of a line before a column is left out."""
-UNKNOWN = "-"
-BYTES = ((2**40, "T"), (2**30, "G"), (2**20, "M"), (2**10, "K"))
-AGES = ((86_400, "d"), (3_600, "h"), (60, "m"), (1, "s"))
 STYLES: dict[Figure, str] = {"cpu": "green", "memory": "cyan", "gpu memory": "cyan", "gpu": "green"}
 
 
@@ -108,37 +106,3 @@ def beside(text: Text, cells: Text) -> Callable[[int, Console], Sequence[Text]]:
 def mark_of(order: Order) -> str:
     """``▼`` if the largest or last comes first, else ``▲``."""
     return "▼" if order.is_descending else "▲"
-
-
-def worker_cell(figure: Figure, figures: WorkerFigures) -> str:
-    """A figure in a few cells; ``~`` marks an average since the start of the process."""
-    value = figures.value(figure)
-    if value is None:
-        return UNKNOWN
-    return ("~" if figure == "cpu" and figures.is_cpu_average else "") + _short(figure, value)
-
-
-def total_cell(figure: Figure, total: Total) -> str:
-    """A total in a few cells; ``≥`` marks a sum without some unknown figures."""
-    if total.value is None:
-        return UNKNOWN
-    return ("≥" if total.is_least else "") + _short(figure, total.value)
-
-
-def _short(figure: Figure, value: float) -> str:
-    if figure in ("memory", "gpu memory"):
-        return short_bytes(value)
-    if figure == "age":
-        return next((f"{int(value // size)}{unit}" for size, unit in AGES if value >= size), "0s")
-    if figure in ("cpu", "gpu"):
-        return f"{value:.1f}" if value < 99.95 else f"{value:.0f}"
-    return f"{value:.0f}"
-
-
-def short_bytes(value: float) -> str:
-    """``1.2G``, ``340M``, ``12K``."""
-    for size, unit in BYTES:
-        if value >= size:
-            amount = value / size
-            return f"{amount:.1f}{unit}" if amount < 99.95 and size >= 2**30 else f"{amount:.0f}{unit}"
-    return f"{value:.0f}"

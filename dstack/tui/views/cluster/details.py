@@ -15,10 +15,8 @@ from dstack.analysis.views.node_resources import GroupOnNode
 from dstack.analysis.views.worker_activity import ExecutionGroup
 from dstack.analysis.views.worker_groups import BundlePlace, WorkerGroup
 from dstack.model import Actor, Gpu, Node
-from dstack.report.paths import short_path
-from dstack.report.safe_text import SafeText
-from dstack.tui.views.base import SourceLocation
-from dstack.tui.views.cluster.figure_texts import (
+from dstack.report.cluster_words import bundle_in_words, queued_calls, resident_in_words
+from dstack.report.figure_texts import (
     disk_figures,
     disk_paths,
     gpu_figures,
@@ -26,6 +24,9 @@ from dstack.tui.views.cluster.figure_texts import (
     process_figures,
     use_in_words,
 )
+from dstack.report.paths import short_path
+from dstack.report.safe_text import SafeText
+from dstack.tui.views.base import SourceLocation
 from dstack.vertex_keys import Key
 
 
@@ -126,23 +127,3 @@ def _group_texts(group: WorkerGroup) -> Iterator[Text]:
         yield SafeText(f"{placed.state}, {placed.strategy}, {names.bundles(placed)}")
         if placed.scheduling_state and placed.state != "CREATED":
             yield SafeText(f"Ray's reason: {placed.scheduling_state}")
-
-
-def queued_calls(inventory: Inventory, occupant: WorkerSummary) -> str:
-    """The number of queued calls; a lower bound unless all submitters were read."""
-    least = "" if inventory.is_queue_known else "at least "
-    return f"{least}{words.plural(occupant.queued, 'queued call')}"
-
-
-def resident_in_words(resident: GroupOnNode) -> str:
-    """``placement group trainers: bundles 0 and 1  CPU 2 of 2 used, 0 free``."""
-    group, numbers = resident.group, [str(number) for number in resident.bundles]
-    state = "" if group.state == "CREATED" else f" ({group.state})"
-    bundles = f"{words.word(len(numbers), 'bundle')} {words.listed(numbers)} of {len(group.bundles)}"
-    return f"{names.placement_group(group)}{state}: {bundles}  {' · '.join(one.words for one in resident.amounts)}"
-
-
-def bundle_in_words(bundle: BundlePlace) -> str:
-    """``bundle 0 on node 10.0.0.1  CPU 1 of 1 used, 0 free``."""
-    place = f"on {names.node(bundle.node)}" if bundle.node else "not placed"
-    return f"bundle {bundle.number} {place}  {' · '.join(one.words for one in bundle.amounts)}"

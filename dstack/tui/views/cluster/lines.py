@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import cached_property, partial
@@ -14,14 +15,16 @@ from dstack.analysis.stacks.activity import ACTIVITIES, Activity
 from dstack.analysis.views.analysed_snapshot import AnalysedSnapshot
 from dstack.analysis.views.inventory import Inventory, PendingItem, WorkerSummary, group_similar_workers
 from dstack.analysis.views.node_resources import GroupOnNode
+from dstack.analysis.views.snapshot_changes import SnapshotChanges
 from dstack.analysis.views.worker_activity import ExecutionGroup
 from dstack.analysis.views.worker_groups import BundlePlace, Order, WorkerGroup, WorkerGrouping, WorkerGroups
 from dstack.model import Actor, Node, Worker
+from dstack.report.cluster_words import MARKS, bundle_in_words, queued_calls, resident_in_words
+from dstack.report.figure_texts import disk_figures, gpu_figures, host_figures
 from dstack.report.paths import location
 from dstack.report.safe_text import SafeText
 from dstack.tui.views.cluster.columns import Columns, beside
-from dstack.tui.views.cluster.details import bundle_in_words, queued_calls, resident_in_words
-from dstack.tui.views.cluster.figure_texts import disk_figures, gpu_figures, host_figures
+from dstack.tui.views.marks import marked
 from dstack.tui.widgets.outline_tree import Line
 from dstack.vertex_keys import Key
 
@@ -31,15 +34,6 @@ SHOWN_WORKERS = 200
 """Of a larger group, the first ones have lines; the others are in folded parts of :data:`PART`."""
 PART = 1_000
 PENDING = "pending"
-MARKS: dict[Activity, tuple[str, str]] = {
-    "stuck": ("✖ stuck", "bold red"),
-    "waiting": ("… waits", "yellow"),
-    "running": ("▶ runs", "green"),
-    "idle": ("○ idle", "dim"),
-    "unreadable": ("? unreadable", "magenta"),
-    "not read": ("? not read", "magenta"),
-}
-"""The words say the same as the colours."""
 
 
 class ClusterLines:
@@ -53,6 +47,7 @@ class ClusterLines:
         grouping: WorkerGrouping,
         order: Order,
         columns: Columns,
+        changes: SnapshotChanges | None = None,
     ) -> None:
         self.analysed = analysed
         self.inventory = inventory
@@ -60,6 +55,7 @@ class ClusterLines:
         self._grouping = grouping
         self._order = order
         self._columns = columns
+        self._changes = changes
 
     def roots(self) -> list[Line]:
         """The groups, then the pending work."""
@@ -70,7 +66,7 @@ class ClusterLines:
             text = SafeText().append(count, "bold").append("  tasks, actors, placement groups and calls")
             is_open = len(pending) <= OPENED_PENDING
             lines.append(Line(PENDING, text, lambda: list(map(_pending, pending)), is_open=is_open, data="pending"))
-        return lines
+        return [*lines, *_gone(self._changes)]
 
     @cached_property
     def _shown_groups(self) -> tuple[WorkerGroup, ...]:
@@ -242,7 +238,18 @@ class ClusterLines:
         """The worker's name, its ranks and its pid, and its node unless that is the group."""
         ranks = f"  {found}" if (found := one.ranks.in_words) else ""
         node = "" if self._grouping.kind == "node" else f"  node {one.worker.ip}"
-        return SafeText().append(one.name, "bold").append(f"{ranks}  pid {one.worker.pid}{node}", "dim")
+        text = SafeText().append(one.name, "bold").append(f"{ranks}  pid {one.worker.pid}{node}", "dim")
+        is_new = self._changes is not None and one.worker.worker_id in self._changes.new_workers
+        return marked("new" if is_new else None, text)
+
+
+def _gone(changes: SnapshotChanges | None) -> Iterator[Line]:
+    """One line for all workers that are gone, with their names below."""
+    if changes and changes.gone_workers:
+        text = marked("gone", SafeText(words.plural(len(changes.gone_workers), "worker")), in_words=True)
+        names_of_gone = Counter(changes.gone_workers).most_common()
+        below = [Line(f"gone/{name}", SafeText(f"{n:,} × " * (n > 1) + name)) for name, n in names_of_gone]
+        yield Line("gone", text, below)
 
 
 def _bundle_key(group: WorkerGroup, bundle: BundlePlace) -> str:

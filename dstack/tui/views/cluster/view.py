@@ -37,7 +37,8 @@ class ClusterView(OutlineView):
     Workers are grouped by node, class, placement group or label (b), and sorted by any column (< and >); sorted by a
     figure, each worker has its own line. In the columns, - is unknown, ~ an average since the start of the process,
     and ≥ a sum of which some parts are unknown. Below are pending tasks, actors and placement groups, with what they
-    lack. Enter unfolds a line, or goes to Waits.
+    lack. A worker with + is new since the snapshot before; those that are gone are listed last. Enter unfolds a line,
+    or goes to Waits.
     """
 
     CSS = """
@@ -105,7 +106,7 @@ class ClusterView(OutlineView):
             return
         self._columns = self._columns_that_fit()
         self._lines = ClusterLines(
-            self.analysed, self._texts.inventory, self._groups, self.grouping, self.order, self._columns
+            self.analysed, self._texts.inventory, self._groups, self.grouping, self.order, self._columns, self.changes
         )
         self._outline.show(self._lines.roots())
         self._show_header()

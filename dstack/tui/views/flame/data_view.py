@@ -15,7 +15,8 @@ from dstack.analysis.stacks.icicle import Measure
 from dstack.analysis.stacks.stack_tree import Grouping
 from dstack.analysis.views.analysed_snapshot import AnalysedSnapshot
 from dstack.errors import as_dstack_error
-from dstack.tui.source import NO_SNAPSHOT, NumberedSnapshot
+from dstack.tui.numbered_snapshot import NumberedSnapshot
+from dstack.tui.source import NO_SNAPSHOT
 from dstack.tui.views.base import GroupedView
 from dstack.tui.views.flame.drawing import Drawing, NoDrawing
 from dstack.tui.views.flame.flame_data import (
@@ -56,19 +57,19 @@ class FlameDataView(GroupedView):
             tooltip="The time of tasks in all of the history, a half, or the last 600, 60, 10 or 1 s",
         ),
         Binding(
-            "left_square_bracket",
+            "less_than_sign",
             "move(1)",
             "Earlier",
-            key_display="[",
+            key_display="<",
             show=False,
             id="own.earlier",
             tooltip="The interval before, or the previous recording",
         ),
         Binding(
-            "right_square_bracket",
+            "greater_than_sign",
             "move(-1)",
             "Later",
-            key_display="]",
+            key_display=">",
             show=False,
             id="own.later",
             tooltip="The interval after, or the next recording",
@@ -129,7 +130,7 @@ class FlameDataView(GroupedView):
     def _snapshot_before(self) -> NumberedSnapshot | None:
         """The snapshot of this run before the one that is shown."""
         shown = self.shown
-        earlier = [one for one in self.host.snapshots if shown is not None and one.number < shown.number]
+        earlier = [one for one in self.host.snapshots if shown and one.number < shown.number and not one.trouble]
         return earlier[-1] if earlier else None
 
     def _draw_anew(self) -> None:

@@ -13,7 +13,8 @@ from dstack.analysis.stacks.weighted_stacks import WeightedStacks, stacks_of
 from dstack.analysis.stacks.weighted_tree import WeightedTree
 from dstack.analysis.views.analysed_snapshot import AnalysedSnapshot
 from dstack.recording import Recording
-from dstack.tui.source import NO_SNAPSHOT, NumberedSnapshot, OpenedRecording
+from dstack.tui.numbered_snapshot import NumberedSnapshot
+from dstack.tui.source import NO_SNAPSHOT, OpenedRecording
 from dstack.tui.views.flame.drawing import Drawing, NoDrawing, share
 from dstack.tui.views.flame.weighted_drawing import WeightedDrawing
 from dstack.words import duration, plural
@@ -158,7 +159,7 @@ def _task_time(selection: Selection, analysed: AnalysedSnapshot) -> Drawing:
     tree = WeightedTree(stacks[0], stacks[1] if selection.is_compared else None, by_baseline=selection.by_baseline)
     head += _left_out(selection, time, interval, analysed)
     return WeightedDrawing(
-        tree, tuple(head), "No task ran in this interval. p and [ ] select another.", runs[0], runs[-1]
+        tree, tuple(head), "No task ran in this interval. p, < and > select another.", runs[0], runs[-1]
     )
 
 

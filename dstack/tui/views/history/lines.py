@@ -13,13 +13,14 @@ from rich.text import Text
 from dstack import words
 from dstack.analysis.index.ranks import NO_RANKS
 from dstack.analysis.naming import names
+from dstack.analysis.views.analysed_snapshot import AnalysedSnapshot
 from dstack.analysis.views.snapshot_diff import Change, ExecutionChange, FindingChange, SnapshotDiff, WaitChange
 from dstack.diagnosis import Vertex
 from dstack.model import Frame
 from dstack.report.paths import location
 from dstack.report.safe_text import SafeText
-from dstack.tui.source import NumberedSnapshot
-from dstack.tui.views.top_bar import MARKS
+from dstack.tui.numbered_snapshot import NumberedSnapshot
+from dstack.tui.views.history.verdict_rows import verdict_text
 from dstack.tui.widgets.outline_tree import Line
 
 T = TypeVar("T", ExecutionChange, WaitChange)
@@ -46,38 +47,43 @@ def snapshot_lines(
     for snapshot in snapshots:
         place = dict(zip(picked, ("before", "after"), strict=False))
         text = SafeText().append(f"{place.get(snapshot.number, ''):<7}", "bold")
-        text.append(f"#{snapshot.number}  {clock(snapshot)}  ")
-        verdict = snapshot.analysed.diagnosis.verdict
-        text.append(f"{MARKS[verdict]} {verdict.upper()}", "bold").append(f"  {_coverage(snapshot)}")
+        text.append(f"#{snapshot.number}  {clock(snapshot)}  ").append_text(verdict_text(snapshot))
         text.append("  shown in the views" if snapshot is shown else "", "italic")
         lines.append(Line(f"snapshot/{snapshot.number}", text, data=snapshot, hanging_indent=7))
     return lines
 
 
+def skipped_lines(reasons: Sequence[str]) -> list[Line]:
+    """One line for all files that were not opened, with the reasons below it; none without such files."""
+    below = [Line(f"skipped/{at}", SafeText(reason), hanging_indent=HANG) for at, reason in enumerate(reasons)]
+    return [Line("skipped", SafeText(f"Skipped: {words.plural(len(below), 'file')}", "yellow"), below)] if below else []
+
+
 def clock(snapshot: NumberedSnapshot) -> str:
     """The time of the snapshot, in this machine's time zone."""
-    return strftime("%Y-%m-%d %H:%M:%S", localtime(snapshot.analysed.snapshot.taken_at))
+    return strftime("%Y-%m-%d %H:%M:%S", localtime(snapshot.taken_at))
 
 
-def _coverage(snapshot: NumberedSnapshot) -> str:
-    diagnosis = snapshot.analysed.diagnosis
-    count, workers = len(diagnosis.findings), diagnosis.coverage.workers
-    incomplete = ", incomplete" if diagnosis.incomplete else ""
-    return f"{words.plural(count, 'finding')}, {workers.observed}/{workers.total} workers{incomplete}"
+@dataclass(frozen=True, slots=True)
+class ComparedSide:
+    """One of two compared snapshots, in memory."""
+
+    snapshot: NumberedSnapshot
+    analysed: AnalysedSnapshot
 
 
 @dataclass(frozen=True, slots=True)
 class ComparisonLines:
     """The lines of one comparison."""
 
-    before: NumberedSnapshot
-    after: NumberedSnapshot
+    before: ComparedSide
+    after: ComparedSide
     comparison: SnapshotDiff
 
     def lines(self) -> Iterator[Line]:
         """The time between the two, then the findings, waits and executions by change."""
         between = words.duration(self.comparison.between_s)
-        title = SafeText().append(f"From #{self.before.number} to #{self.after.number}", "bold")
+        title = SafeText().append(f"From #{self.before.snapshot.number} to #{self.after.snapshot.number}", "bold")
         yield Line("between", title.append(f", {between} later"))
         yield self._findings()
         yield self._section("waits", "Waits", self.comparison.waits, self._wait)
@@ -91,9 +97,9 @@ class ComparisonLines:
         return Line("findings", text, lines, is_open=True)
 
     def _finding(self, found: FindingChange) -> Line:
-        snapshot, number = (self.before, found.before) if found.after is None else (self.after, found.after)
+        side, number = (self.before, found.before) if found.after is None else (self.after, found.after)
         assert number is not None
-        finding = snapshot.analysed.diagnosis.findings[number]
+        finding = side.analysed.diagnosis.findings[number]
         text = _mark(found.change).append(f"{finding.kind}: ", "bold").append(finding.summary)
         return Line(f"finding/{found.before}/{found.after}", text, data=found, hanging_indent=12)
 
@@ -161,7 +167,7 @@ class ComparisonLines:
                     text = _mark("new" if change == "new" else "gone").append(count, "bold")
                     yield Line(f"{kind}/{change}", text, [Line(f"{kind}/{key}", SafeText(key)) for key in keys])
 
-    def snapshot_of(self, item: ExecutionChange | WaitChange) -> NumberedSnapshot:
+    def snapshot_of(self, item: ExecutionChange | WaitChange) -> ComparedSide:
         """The snapshot that contains a wait or an execution."""
         return self.before if item.change == "gone" else self.after
 

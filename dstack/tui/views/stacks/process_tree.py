@@ -13,9 +13,11 @@ from dstack.analysis.views.process_threads import (
     child_threads,
     worker_name,
 )
+from dstack.analysis.views.snapshot_changes import SnapshotChanges
 from dstack.analysis.views.thread_pages import Stacks
 from dstack.model import Node, Worker
 from dstack.report.safe_text import SafeText
+from dstack.tui.views.marks import marked
 from dstack.tui.views.stacks.line_parts import WORDS, About, activities_in_words, activity_word, mark_of, ranks_part
 from dstack.tui.widgets.outline_tree import Line
 from dstack.vertex_keys import ChildThreadKey, Key
@@ -32,6 +34,7 @@ class ProcessTree:
     stacks: Stacks
     marked: set[str]
     found: Mapping[str, set[Key]] | None = None
+    changes: SnapshotChanges | None = None
 
     def title(self) -> str:
         """``By process``, with the number of marked workers."""
@@ -73,7 +76,7 @@ class ProcessTree:
             text.append(f"  {self.stacks.process_threads(worker).trouble}", "dim")
         return Line(
             f"worker/{worker.worker_id}",
-            text,
+            marked("new" if self.changes and worker.worker_id in self.changes.new_workers else None, text),
             lambda: self._strands(self.stacks.process_threads(worker)),
             is_open=bool(counts) or bool(child_threads(self.stacks.index, worker.worker_id)),
             data=About(workers=(worker.worker_id,)),
@@ -82,7 +85,8 @@ class ProcessTree:
     def _strands(self, process_threads: ProcessThreads) -> list[Line]:
         worker_id = process_threads.worker.worker_id
         keys = self.found.get(worker_id) if self.found else None
-        lines = [_strand(strand) for strand in process_threads.threads if not keys or strand.key in keys]
+        threads = [strand for strand in process_threads.threads if not keys or strand.key in keys]
+        lines = [_strand(strand, self.changes) for strand in threads]
         if process_threads.others and not keys:
             text = SafeText(f"{plural(len(process_threads.others), 'thread')} of Ray and its libraries", "dim italic")
             others = process_threads.others
@@ -114,8 +118,9 @@ def stack_keys(stacks: Stacks, vertex: Key) -> list[str]:
     return [f"node/{node_id}", f"worker/{worker_id}", *below, str(vertex)]
 
 
-def _strand(strand: ThreadSummary) -> Line:
+def _strand(strand: ThreadSummary, changes: SnapshotChanges | None = None) -> Line:
     text = activity_word(strand.activity).append(strand.name)
     text.append(f"  {strand.words}", "dim")
     text.append("  stack may be inconsistent" if strand.is_torn else "", "yellow")
-    return Line(str(strand.key), text, data=About(vertex=strand.key, workers=(strand.worker_id,)))
+    mark = changes.executions.get(strand.key) if changes else None
+    return Line(str(strand.key), marked(mark, text), data=About(vertex=strand.key, workers=(strand.worker_id,)))

@@ -31,7 +31,8 @@ class StacksView(GroupedView):
     """All stacks: by node, process and thread, or merged into one tree.
 
     Beside the tree is the selected stack, with its source. Enter on a wait goes to the stack that it depends on, on
-    any node; Backspace goes back.
+    any node; Backspace goes back. Since the snapshot before, a worker or stack with + is new, and one with ~ is at
+    another place in its code.
     """
 
     CSS_PATH = "stacks.tcss"
@@ -109,7 +110,7 @@ class StacksView(GroupedView):
             self._tree.show(self.merged.lines())
         else:
             found = stacks.found(self._words) if self._words else None
-            tree = ProcessTree(stacks, self.marked, found)
+            tree = ProcessTree(stacks, self.marked, found, self.changes)
             self.merged, self._found = None, len(found or ())
             pane.border_title = tree.title()
             self._tree.show(tree.lines())

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
 from rich.console import Console
@@ -13,6 +13,7 @@ from textual.app import ComposeResult
 from dstack.analysis.findings.wording.failures import step as step_of_failure
 from dstack.analysis.naming.vertex_details import details_of
 from dstack.analysis.views.analysed_snapshot import AnalysedSnapshot
+from dstack.analysis.views.snapshot_changes import SnapshotChanges
 from dstack.diagnosis import Finding, Step
 from dstack.report.failures import failures_in_words
 from dstack.report.finding import assumption_rows, fix_row, picture, remark_rows, status_sentence
@@ -20,6 +21,7 @@ from dstack.report.headline import STYLES, headline
 from dstack.report.rows import Row
 from dstack.report.safe_text import SafeText
 from dstack.tui.views.base import OutlineView, SourceLocation
+from dstack.tui.views.marks import marked
 from dstack.tui.widgets.outline import Outline
 from dstack.tui.widgets.outline_tree import Line
 from dstack.vertex_keys import Key
@@ -50,7 +52,8 @@ class About:
 class VerdictView(OutlineView):
     """The findings, worst first. Each has a diagram of its waits, a fix, and details that unfold.
 
-    Enter on an entry goes to it in the Waits view; o opens its line of code.
+    Enter on an entry goes to it in the Waits view; o opens its line of code. Findings are marked as new or changed
+    since the snapshot before; those that are gone are listed last.
     """
 
     def compose_body(self) -> ComposeResult:
@@ -59,7 +62,7 @@ class VerdictView(OutlineView):
 
     def show(self, analysed: AnalysedSnapshot) -> None:
         """Show the findings of the snapshot."""
-        self._outline.show(list(finding_lines(analysed)))
+        self._outline.show(list(finding_lines(analysed, self.changes)))
 
     def on_outline_chosen(self, event: Outline.Chosen) -> None:
         """Go to the vertex of the line; fold or unfold a line without one."""
@@ -81,14 +84,19 @@ class VerdictView(OutlineView):
         return self._data if isinstance(self._data, About) else About()
 
 
-def finding_lines(analysed: AnalysedSnapshot) -> Iterator[Line]:
-    """The findings; without any, the calls that failed; then what could not be read."""
+def finding_lines(analysed: AnalysedSnapshot, changes: SnapshotChanges | None = None) -> Iterator[Line]:
+    """The findings, and those that are gone; without any, the calls that failed; then what could not be read."""
     diagnosis = analysed.diagnosis
     if not diagnosis.findings:
         yield Line("none", SafeText(f"No findings: {headline(diagnosis)}."), hanging_indent=0)
         yield from _lines(analysed, "failed", None, _remarks(map(step_of_failure, diagnosis.failed_before)))
     for number, finding in enumerate(diagnosis.findings, 1):
-        yield _finding(analysed, number, finding)
+        line = _finding(analysed, number, finding)
+        mark = changes.findings.get(number - 1) if changes else None
+        yield replace(line, text=marked(mark, line.text, in_words=True))
+    for number, finding in enumerate(changes.gone_findings if changes else ()):
+        text = SafeText(f"{finding.kind}: {finding.summary}", "dim")
+        yield Line(f"gone/{number}", marked("gone", text, in_words=True), hanging_indent=HANG)
     failures = failures_in_words(analysed.snapshot, diagnosis.coverage.failures)
     if failures:
         title = SafeText(f"Not observed: {plural(len(failures), 'failure')}", "bold yellow")

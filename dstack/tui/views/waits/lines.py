@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -11,12 +12,15 @@ from rich.text import Text
 from dstack.analysis.naming import sentences
 from dstack.analysis.naming.vertex_details import VertexDetails, details_of
 from dstack.analysis.views.analysed_snapshot import AnalysedSnapshot
+from dstack.analysis.views.snapshot_changes import SnapshotChanges, mark_of
+from dstack.analysis.views.snapshot_diff import WaitChange
 from dstack.analysis.views.wait_tree import Edge, WaitBranch, WaitTree
 from dstack.diagnosis import Step, Vertex
 from dstack.report.finding import BETWEEN, FIRST, LAST, OUTSIDE, titled
 from dstack.report.paths import location, short_path
 from dstack.report.safe_text import SafeText
 from dstack.tui.views.base import SourceLocation
+from dstack.tui.views.marks import marked
 from dstack.tui.widgets.outline_tree import NO_RAIL, Line
 from dstack.vertex_keys import Key
 from dstack.words import plural
@@ -112,6 +116,7 @@ OPENED_BELOW = 20
 """The first roots are unfolded, and all entries below them if there are not more than this."""
 SHOWN_IN_CYCLE = 4
 OTHERS = "others"
+GONE = "gone"
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,6 +126,15 @@ class WaitLines:
     analysed: AnalysedSnapshot
     tree: WaitTree
     details: WaitDetails
+    changes: SnapshotChanges | None = None
+
+    def lines(self) -> list[Line]:
+        """The roots of the tree, then one line with all waits that are gone below it."""
+        gone = self.changes.gone_waits if self.changes else ()
+        if not gone:
+            return self.roots()
+        text = marked("gone", SafeText(plural(len(gone), "wait")), in_words=True)
+        return [*self.roots(), Line(GONE, text, partial(_gone_lines, gone))]
 
     def roots(self) -> list[Line]:
         """The roots that belong to findings, then one line with all others below it."""
@@ -146,7 +160,7 @@ class WaitLines:
         is_single = len(branch.vertices) == 1
         return Line(
             key=branch.key,
-            text=self._text(branch),
+            text=marked(mark_of(branch.vertices, self.changes.waits) if self.changes else None, self._text(branch)),
             children=partial(self._below, branch, opens) if branch.expands else (),
             is_open=(opens and (branch.below > 0 or branch.role == "end")) or (is_open and branch.role == "cycle"),
             data=branch,
@@ -244,6 +258,18 @@ class WaitLines:
             found = self.analysed.stacks.rank_sets.rank_set_of(map(self.details.vertex, branch.vertices))
             place = f"{found.words}, first: {place}" if found else f"first: {place}" if place else ""
         return f"  {place}" if place else ""
+
+
+def _gone_lines(gone: Sequence[WaitChange]) -> list[Line]:
+    """One line for each kind of wait that is gone, with their number."""
+    counts = Counter((wait.label, wait.kind) for wait in gone)
+    return [
+        Line(
+            f"{GONE}/{label}/{kind}",
+            marked("gone", SafeText(f"{count:,} × " if count > 1 else "").append(f"{label}  ").append(kind, "magenta")),
+        )
+        for (label, kind), count in counts.most_common()
+    ]
 
 
 def _doing(vertex: Vertex, found: VertexDetails) -> str:

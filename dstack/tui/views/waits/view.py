@@ -24,6 +24,8 @@ class WaitsView(OutlineView):
     The bracket beside a cycle leads from its last entry back to its first. Waiters that are alike share one line. Each
     waiter has one entry of its own; where it is only named, Enter goes to that entry. Each wait shows its call, ref,
     duration and evidence. Exact: read from the process. Inferred: follows from what was read. Assumed: not proven.
+    Since the snapshot before, a wait with + is new, and one with ~ was for something else or in another call; of
+    several in one line some are. Those that are gone are listed last.
     """
 
     CSS = "WaitsView Outline { scrollbar-size-horizontal: 0; }"
@@ -52,8 +54,9 @@ class WaitsView(OutlineView):
 
     def show(self, analysed: AnalysedSnapshot) -> None:
         """Show the tree; cursor and folds stay."""
-        self._lines = WaitLines(analysed, WaitTree(analysed.merged_index, analysed.diagnosis), WaitDetails(analysed))
-        self._outline.show(self._lines.roots())
+        tree = WaitTree(analysed.merged_index, analysed.diagnosis)
+        self._lines = WaitLines(analysed, tree, WaitDetails(analysed), self.changes)
+        self._outline.show(self._lines.lines())
         self._show_details()
 
     def on_outline_chosen(self, event: Outline.Chosen) -> None:

@@ -16,7 +16,7 @@ from dstack.model import Failure, Snapshot
 from dstack.report.check_json import check_json
 from dstack.report.text import report_text
 from dstack.tui.host import Status
-from dstack.tui.source import NumberedSnapshot
+from dstack.tui.numbered_snapshot import NumberedSnapshot
 from dstack.tui.views.stacks.branch_page import branch_page
 from dstack.tui.views.stacks.merged_tree import MergedTree
 from dstack.tui.views.top_bar import coverage_line

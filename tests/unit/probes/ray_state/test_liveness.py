@@ -42,6 +42,7 @@ def test_workers_of_own_jobs_and_own_drivers_are_not_present() -> None:
 
     assert liveness.present([probe, driver, theirs]) == [theirs]
     assert liveness.with_ids(theirs).job_id == THEIRS
+    assert [job for job in (OWN, THEIRS, None) if liveness.is_own_job(job)] == [OWN]
 
 
 def test_only_unlisted_jobs_are_requested() -> None:

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import shutil
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -12,24 +9,14 @@ import pytest
 
 from dstack.analysis.stacks.app_threads import PathStep
 from dstack.analysis.stacks.weighted_stacks import WeightedStack, WeightedStacks
-from dstack.report.exporters.flame_page import flame_page
+from dstack.report.page.charts.flame_chart import Flame, flame_section
+from dstack.report.page.document import document
+from dstack.report.page.flame_page import flame_page
+from dstack.report.page.section import render
+from tests.browsers import errors, open_page, requests
 from tests.processes import wait_until
 
-pytestmark = pytest.mark.skipif(
-    not shutil.which("chromium") or not shutil.which("chromedriver"), reason="there is no Chromium with chromedriver"
-)
-
 READY_S = 60.0
-FLAGS = (
-    "--headless=new",
-    "--no-sandbox",
-    "--disable-gpu",
-    "--no-first-run",
-    "--disable-background-networking",
-    "--disable-component-update",
-    "--disable-sync",
-    "--window-size=1200,700",
-)
 HOSTILE = "<img src=x onerror='window.hacked = 1'></script><script>window.hacked = 1</script>"
 STEP, LOAD = PathStep("step", "train.py", 7, "step"), PathStep("load", "data.py", 3, "load")
 MAIN = PathStep("main", "train.py", 20, "main")
@@ -42,24 +29,9 @@ STACKS = WeightedStacks(
         WeightedStack(("node 10.0.0.2", HOSTILE), (MAIN, LOAD), 20),
     ),
 )
-PLOT = "const plot = Bokeh.documents[0].get_model_by_name('flame'); const d = plot.renderers[0].data_source.data; "
-
-
-@pytest.fixture(scope="module")
-def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
-    from selenium import webdriver
-    from selenium.webdriver.chrome.service import Service
-
-    options = webdriver.ChromeOptions()
-    options.binary_location = str(shutil.which("chromium"))
-    for flag in (*FLAGS, f"--user-data-dir={tmp_path_factory.mktemp('profile')}"):
-        options.add_argument(flag)
-    options.set_capability("goog:loggingPrefs", {"browser": "ALL", "performance": "ALL"})
-    driver = webdriver.Chrome(options, Service(shutil.which("chromedriver")))
-    try:
-        yield driver
-    finally:
-        driver.quit()
+PLOT = (
+    "const plot = Bokeh.documents[0].get_model_by_name('flame-chart-0'); const d = plot.renderers[0].data_source.data; "
+)
 
 
 @pytest.fixture
@@ -67,15 +39,7 @@ def page(browser: Any, tmp_path: Path) -> Any:
     """The page, once it is drawn."""
     path = tmp_path / "flame.html"
     path.write_bytes(flame_page(STACKS, f"Recording {HOSTILE}", "100 samples"))
-    browser.get(path.as_uri())
-    wait_until(
-        lambda: browser.execute_script(
-            "return !!window.Bokeh && Bokeh.documents.length > 0 && "
-            f"(() => {{ {PLOT} return d.label.includes('node 10.0.0.1'); }})()"
-        ),
-        deadline_s=READY_S,
-        what=lambda: f"labels: {browser.get_log('browser')}",
-    )
+    open_page(browser, path)
     return browser
 
 
@@ -84,11 +48,8 @@ def values(page: Any, script: str) -> Any:
 
 
 def test_the_page_is_drawn_without_requests_errors_or_foreign_scripts(page: Any) -> None:
-    messages = [json.loads(entry["message"])["message"] for entry in page.get_log("performance")]
-    requests = [one["params"]["request"]["url"] for one in messages if one["method"] == "Network.requestWillBeSent"]
-
-    assert [url for url in requests if url.startswith(("http", "ws"))] == []
-    assert [one for one in page.get_log("browser") if one["level"] == "SEVERE"] == []
+    assert requests(page) == []
+    assert errors(page) == []
     assert page.execute_script("return window.hacked === undefined")
     assert page.execute_script("return document.querySelector('h1').innerText") == f"Recording {HOSTILE}"
     assert values(page, "return plot.inner_width") > 500
@@ -110,7 +71,7 @@ const x = view.frame.x_scale.compute((d.left[i] + d.right[i]) / 2), y = view.fra
 return [box.left + x, box.top + y];
 """
 RESET_AT = """
-const box = Bokeh.index.find_one(Bokeh.documents[0].get_model_by_name("reset")).el.getBoundingClientRect();
+const box = document.querySelector(".flame .reset").getBoundingClientRect();
 return [box.left + box.width / 2, box.top + box.height / 2];
 """
 
@@ -129,13 +90,40 @@ def click(page: Any, place: str) -> None:
 
 
 def test_a_search_marks_matches_and_sums_them_once(page: Any) -> None:
-    values(page, "Bokeh.documents[0].get_model_by_name('search').value_input = 'TRAIN'")
+    page.find_element("css selector", ".flame input").send_keys("TRAIN")
 
-    text = wait_until(
-        lambda: values(page, "return Bokeh.documents[0].get_model_by_name('matches').text"),
-        deadline_s=READY_S,
-        what=lambda: "matches",
-    )
+    text = page.find_element("css selector", ".flame [role=status]").text
     assert text == "4 boxes match, 100.0 % of all"
     names, alphas = values(page, "return [d.name, d.alpha]")
     assert {name for name, alpha in zip(names, alphas, strict=True) if alpha == 1} == {"actor Trainer", "main", "step"}
+
+
+def test_a_level_up_is_the_next_wider_box(page: Any) -> None:
+    click(page, STEP_AT)
+    wait_until(lambda: shown_range(page) == [20, 80], deadline_s=READY_S, what=lambda: f"zoom: {shown_range(page)}")
+    assert (
+        page.find_element("css selector", ".flame .zoomed").text == "step, train.py:7 (application), 60 samples, 60.0 %"
+    )
+
+    up = page.find_element("css selector", ".flame .up")
+    up.click()
+    assert shown_range(page) == [0, 80]
+    up.click()
+    assert (shown_range(page), up.is_enabled()) == ([0, 100], False)
+
+
+def test_another_flame_graph_is_drawn_when_it_is_chosen(browser: Any, tmp_path: Path) -> None:
+    section = flame_section("flames", "Two", [Flame("first", STACKS), Flame("second", STACKS)])
+    path = tmp_path / "flames.html"
+    path.write_bytes(document("Two", render("flame_heading.html", title="Two", subtitle=""), [section]))
+    open_page(browser, path)
+
+    browser.find_element("css selector", ".flames [type=radio][value='1']").click()
+
+    assert [one.is_displayed() for one in browser.find_elements("css selector", ".flame")] == [False, True]
+    script = (
+        "const one = charts['flames-chart-1']; return one.inner_width > 500 && one.renderers[0].data_source.data.label"
+    )
+    wait_until(lambda: bool(browser.execute_script(script)), deadline_s=READY_S, what=lambda: "the width of the second")
+    assert {"main", "step", "load"} <= set(browser.execute_script(script))
+    assert errors(browser) == []

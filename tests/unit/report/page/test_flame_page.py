@@ -9,8 +9,10 @@ from hypothesis import given
 from dstack.analysis.stacks.app_threads import PathStep
 from dstack.analysis.stacks.weighted_stacks import WeightedStack, WeightedStacks
 from dstack.errors import UsageError
-from dstack.report.exporters import flame_page as module
-from dstack.report.exporters.flame_page import boxes_of, colour_of, flame_page
+from dstack.report.page import require_bokeh
+from dstack.report.page.charts.flame_boxes import boxes_of
+from dstack.report.page.charts.flame_chart import colour_of
+from dstack.report.page.flame_page import flame_page
 from tests.unit.report.exporters.stacks import GET, STACKS, TRAIN, TWO_RANKS
 
 
@@ -42,9 +44,8 @@ def test_boxes_are_within_those_above_them_and_beside_each_other(stacks: Weighte
     assert found.total == stacks.weight
 
 
-def test_the_narrowest_boxes_are_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "MAX_BOXES", 4)
-    found = boxes_of(TWO_RANKS)
+def test_the_narrowest_boxes_are_left_out() -> None:
+    found = boxes_of(TWO_RANKS, 4)
 
     assert [(box.step.name, box.parent, box.weight) for box in found.boxes] == [
         ("actor Trainer", -1, 8),
@@ -85,4 +86,11 @@ def test_without_bokeh_the_error_says_what_to_install(monkeypatch: pytest.Monkey
     monkeypatch.setitem(sys.modules, "bokeh", None)
 
     with pytest.raises(UsageError, match=r"pip install"):
-        flame_page(TWO_RANKS, "title")
+        require_bokeh()
+
+
+def test_an_old_bokeh_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("bokeh.__version__", "3.5.2")
+
+    with pytest.raises(UsageError, match=r"Bokeh 3\.6 or later"):
+        require_bokeh()

@@ -1,0 +1,100 @@
+"""Pages of made-up clusters of 100, 1,000 and 10,000 workers with a history of 20,000 attempts: no Ray, no browser.
+
+``dstack report FILE`` beside ``dstack show FILE``, and beside writing the snapshot file once more, in turns and in
+separate processes. Peak memory is that of the process.
+
+    python -m benchmarks.bench_report [ROUNDS]
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections import defaultdict
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import median
+
+from benchmarks import bench_analysis, bench_merging
+from benchmarks.tables import Results
+from dstack.model import Snapshot
+from dstack.snapshot_file import save
+from tests.unit.support.large_histories import with_history
+
+SIZES = (100, 1_000, 10_000)
+ATTEMPTS = 20_000
+SHAPES: dict[str, Callable[[int], Snapshot]] = {
+    "400 different stacks": bench_merging.snapshot_of,
+    "all wait, one deadlock": bench_analysis.snapshot_of,
+}
+SAVE = "import sys; from dstack.snapshot_file import load, save; save(load(sys.argv[1]), sys.argv[2], force=True)"
+REPORT, SHOW, WRITE = "`dstack report`", "`dstack show`", "reading and writing the file"
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """One process: its time on the clock, its CPU time and its peak memory."""
+
+    wall_s: float
+    cpu_s: float
+    peak_mib: float
+
+
+def run(*arguments: str) -> Run:
+    """Run Python with these arguments to its end."""
+    began = time.perf_counter()
+    process = subprocess.Popen([sys.executable, *arguments], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    _, status, used = os.wait4(process.pid, 0)
+    process.returncode = os.waitstatus_to_exitcode(status)
+    assert process.returncode == 0, arguments
+    return Run(time.perf_counter() - began, used.ru_utime + used.ru_stime, used.ru_maxrss / 1024)
+
+
+def measure(rounds: int) -> Results:
+    """A table with all sizes and shapes; each way in turn."""
+    columns = ("", "median s", "min-max s", "CPU s", "CPU of `show` times", "peak MiB", "MB written")
+    results = Results(f"HTML reports of workers with {ATTEMPTS:,} attempts, n = {rounds}", columns)
+    for workers in SIZES:
+        for shape, snapshot_of in SHAPES.items():
+            with tempfile.TemporaryDirectory() as folder:
+                _measure(results, f"{workers:,} workers, {shape}", snapshot_of(workers), Path(folder), rounds)
+    return results
+
+
+def _measure(results: Results, title: str, snapshot: Snapshot, folder: Path, rounds: int) -> None:
+    file, page, copy = folder / "snapshot.json.gz", folder / "page.html", folder / "copy.json.gz"
+    save(with_history(snapshot, ATTEMPTS), file)
+    ways = {
+        REPORT: ("-m", "dstack", "report", str(file), "-o", str(page), "--force"),
+        SHOW: ("-m", "dstack", "show", str(file)),
+        WRITE: ("-c", SAVE, str(file), str(copy)),
+    }
+    runs: dict[str, list[Run]] = defaultdict(list)
+    for _ in range(rounds):
+        for way, arguments in ways.items():
+            runs[way].append(run(*arguments))
+    written = {REPORT: f"{page.stat().st_size / 1e6:.1f}", SHOW: "", WRITE: f"{copy.stat().st_size / 1e6:.1f}"}
+    shown_s = median(one.cpu_s for one in runs[SHOW])
+    for way, done in runs.items():
+        times, cpu_s = [one.wall_s for one in done], median(one.cpu_s for one in done)
+        results.add(
+            f"{title}: {way}",
+            f"{median(times):.2f}",
+            f"{min(times):.2f}-{max(times):.2f}",
+            f"{cpu_s:.2f}",
+            f"{cpu_s / shown_s:.1f}",
+            f"{max(one.peak_mib for one in done):.0f}",
+            written[way],
+        )
+
+
+def main() -> None:
+    measure(int(sys.argv[1]) if len(sys.argv) > 1 else 5).show()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,123 @@
+"""What has changed since the snapshot before, looked up by what a view draws: findings, waits, executions, workers."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+from dstack.analysis.views.analysed_snapshot import AnalysedSnapshot
+from dstack.analysis.views.process_threads import worker_name
+from dstack.analysis.views.snapshot_diff import SnapshotDiff, WaitChange, compare
+from dstack.diagnosis import Finding
+from dstack.errors import UsageError
+from dstack.vertex_keys import Key
+from dstack.words import word
+
+Mark = Literal["new", "changed", "gone"]
+SIGNS: dict[Mark, str] = {"new": "+", "gone": "-", "changed": "~"}
+
+
+@dataclass(frozen=True, slots=True)
+class SnapshotChanges:
+    """The difference from the snapshot before, by what each mark is drawn on.
+
+    ``waits`` are vertices that wait now: new ones, and those that wait for something else or in another call than
+    before. ``executions`` are threads and coroutines that are new or at another place in their code. ``findings`` are
+    numbers of findings. What is gone has no place of its own any more, so it is listed.
+    """
+
+    diff: SnapshotDiff
+    findings: Mapping[int, Mark]
+    gone_findings: tuple[Finding, ...]
+    waits: Mapping[Key, Mark]
+    gone_waits: tuple[WaitChange, ...]
+    executions: Mapping[Key, Mark]
+    new_workers: frozenset[str]
+    gone_workers: tuple[str, ...]
+
+    @classmethod
+    def between(cls, before: AnalysedSnapshot | None, after: AnalysedSnapshot) -> SnapshotChanges | None:
+        """Compare a snapshot with the one before; None without one, or of another cluster or a later time."""
+        if before is None or before.snapshot.taken_at > after.snapshot.taken_at:
+            return None
+        try:
+            diff = compare(before, after)
+        except UsageError:
+            return None
+        waits, gone_waits = _waits(diff)
+        workers = {worker.worker_id: worker for worker in before.snapshot.workers}
+        was = before.diagnosis.findings
+        gone = (one.before for one in diff.findings if one.change == "gone")
+        return cls(
+            diff=diff,
+            findings=dict(_findings(diff, was, after.diagnosis.findings)),
+            gone_findings=tuple(was[number] for number in gone if number is not None),
+            waits=waits,
+            gone_waits=gone_waits,
+            executions=dict(_executions(diff)),
+            new_workers=frozenset(diff.new_workers),
+            gone_workers=tuple(worker_name(before.first_index, workers[one]) for one in diff.gone_workers),
+        )
+
+    @property
+    def continued(self) -> tuple[int | None, ...]:
+        """For each finding its number in the snapshot before, None if it was not there."""
+        found = [(one.after, one.before) for one in self.diff.findings if one.after is not None]
+        return tuple(before for _, before in sorted(found, key=lambda pair: pair[0]))
+
+    @property
+    def in_words(self) -> str:
+        """``+1 finding, +2 -1 waits``; ``no changes`` if nothing is new, gone or changed."""
+        counts = (
+            ("finding", (*self.findings.values(), *["gone"] * len(self.gone_findings))),
+            ("wait", (*self.waits.values(), *["gone"] * len(self.gone_waits))),
+            ("worker", (*["new"] * len(self.new_workers), *["gone"] * len(self.gone_workers))),
+        )
+        return ", ".join(filter(None, (_counted(noun, marks) for noun, marks in counts))) or "no changes"
+
+
+def mark_of(keys: Collection[Key], marks: Mapping[Key, Mark]) -> Mark | None:
+    """The mark of several vertices that share a line: of all if they have the same, else changed if any has one."""
+    found = {marks.get(key) for key in keys}
+    if len(found) == 1:
+        return found.pop()
+    return "changed" if found else None
+
+
+def _counted(noun: str, marks: Collection[str]) -> str:
+    counts = [(sign, count) for mark, sign in SIGNS.items() if (count := sum(one == mark for one in marks))]
+    signed = " ".join(f"{sign}{count:,}" for sign, count in counts)
+    return f"{signed} {word(sum(count for _, count in counts), noun)}" if counts else ""
+
+
+def _findings(diff: SnapshotDiff, was: tuple[Finding, ...], now: tuple[Finding, ...]) -> Iterable[tuple[int, Mark]]:
+    for one in diff.findings:
+        if one.after is None:
+            continue
+        if one.change == "new":
+            yield one.after, "new"
+        elif one.before is not None and _involved(was[one.before]) != _involved(now[one.after]):
+            yield one.after, "changed"
+
+
+def _involved(finding: Finding) -> object:
+    """The vertices that a finding names, in no order: others make it a changed finding."""
+    blockers = (blocker.vertex for blocker in finding.final_blockers)
+    return frozenset((*finding.members, *blockers)), frozenset(finding.blocked_behind)
+
+
+def _waits(diff: SnapshotDiff) -> tuple[dict[Key, Mark], tuple[WaitChange, ...]]:
+    """A vertex whose wait is both new and gone waits for something else."""
+    gone = {one.vertex: one for one in diff.waits if one.change == "gone"}
+    new = [one.vertex for one in diff.waits if one.change == "new"]
+    marks: dict[Key, Mark] = {key: "changed" if key in gone else "new" for key in new}
+    return marks, tuple(one for key, one in gone.items() if key not in marks)
+
+
+def _executions(diff: SnapshotDiff) -> Iterable[tuple[Key, Mark]]:
+    for one in diff.executions:
+        if one.change == "new":
+            yield one.vertex, "new"
+        elif one.change == "moved":
+            yield one.vertex, "changed"

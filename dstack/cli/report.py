@@ -1,0 +1,98 @@
+"""The command ``report``: what a snapshot shows, as one HTML page to share."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import click
+
+from dstack.cli.inputs import take_snapshot
+from dstack.cli.options import address_option, timeout_option
+from dstack.cli.output import show_progress
+from dstack.errors import UsageError
+from dstack.file_output import STDOUT, require_new, write_file
+from dstack.signals import CleanUp
+from dstack.visible import visible
+from dstack.words import plural
+
+if TYPE_CHECKING:
+    from dstack.cli.saved_files import SavedFiles
+    from dstack.model import Snapshot
+
+SUFFIXES = (".html", ".htm")
+MAX_EARLIER = 100
+"""The most earlier snapshots that are read."""
+
+
+@click.command()
+@click.argument("files", nargs=-1, type=click.Path(), metavar="[FILE|DIR]...")
+@address_option
+@click.option(
+    "-o", "--output", required=True, metavar="FILE.html", help="Write the page to this file; - is standard output."
+)
+@click.option("--force", is_flag=True, help="Overwrite the output file.")
+@click.option("--job", metavar="ID", help="Show only one job: its id, submission id or script.")
+@timeout_option
+def report(
+    files: tuple[str, ...], address: str | None, output: str, force: bool, job: str | None, timeout_s: float
+) -> None:
+    """Write a page to share: of a running cluster, or of saved snapshots and recordings.
+
+    The page is one file that works in any browser without a network. Of several snapshots of one cluster, as in a DIR
+    of dstack watch, the newest is shown whole, and the earlier ones as its past. Recordings are shown as flame graphs.
+    Needs Bokeh.
+    """
+    from dstack.report.page import require_bokeh
+
+    require_bokeh()
+    if files and address:
+        raise UsageError("FILE cannot be combined with --address.", "Leave out one of them.")
+    if output != STDOUT and not output.lower().endswith(SUFFIXES):
+        raise UsageError(f"{output} does not end in .html.", "Use this suffix, or - for standard output.")
+    require_new(output, force=force)
+    with CleanUp():
+        data = _page_of_files(files, job) if files else _page_of_cluster(address, timeout_s, job)
+        write_file(output, data, force=force)
+    if output != STDOUT:
+        megabytes = f"{len(data) / 1e6:.1f} MB"
+        click.echo(f"Saved {visible(output)} ({megabytes}). Open it in a browser.", err=True)
+
+
+def _page_of_cluster(address: str | None, timeout_s: float, job: str | None) -> bytes:
+    from dstack.cli.saved_files import SavedFiles
+    from dstack.collector import WHOLE_HISTORY
+
+    snapshot = take_snapshot(address, timeout_s, history=WHOLE_HISTORY)
+    if snapshot.history is None:
+        click.echo("Note: the history of tasks is missing, so the page has no timeline.", err=True)
+    return _page(snapshot, SavedFiles(), job)
+
+
+def _page_of_files(files: tuple[str, ...], job: str | None) -> bytes:
+    """The page of the newest snapshot. Raises :class:`UsageError` if there is none."""
+    from dstack.cli.saved_files import open_files
+
+    found = open_files(files)
+    if not found.snapshots:
+        raise UsageError("A report needs a snapshot.", "Make a page of a recording with: dstack record -o FILE.html")
+    return _page(found.snapshots.pop().load(), found, job)
+
+
+def _page(newest: Snapshot, others: SavedFiles, job: str | None) -> bytes:
+    from dstack.gc_pause import GcPause
+
+    with show_progress() as progress, GcPause():
+        progress("drawing the page")
+        from dstack.analysis.naming.job_selection import find_job
+        from dstack.analysis.views.analysed_snapshot import AnalysedSnapshot
+        from dstack.analysis.views.earlier_snapshots import EarlierSnapshots
+        from dstack.report.page.report_page import report_page
+
+        job_id = find_job(newest, job) if job is not None else None
+        before = EarlierSnapshots(others.snapshots[-MAX_EARLIER:], job_id)
+        page = report_page(AnalysedSnapshot.of(newest, job=job_id), before, others.recordings)
+    for error in (*others.skipped, *before.skipped):
+        click.echo(f"Note: left out: {error.message}", err=True)
+    if (left_out := len(others.snapshots) - MAX_EARLIER) > 0:
+        click.echo(f"Note: left out: {plural(left_out, 'older snapshot')}.", err=True)
+    return page

@@ -1,0 +1,132 @@
+"""Files and directories named on a command line: snapshots and recordings, and which files were skipped."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from dstack.errors import DstackError, SnapshotFileError
+
+if TYPE_CHECKING:
+    from dstack.model import Snapshot
+    from dstack.recording import Recording
+
+SUFFIXES = (".json", ".json.gz")
+
+
+class _Header(msgspec.Struct):
+    """What places a file in the order of time, without its content."""
+
+    schema: str = ""
+    taken_at: float = 0.0
+
+
+@dataclass(slots=True)
+class SavedFile:
+    """A snapshot file; ``taken_at`` is in Unix seconds."""
+
+    path: Path
+    taken_at: float
+    _checked: Snapshot | None = field(default=None, repr=False, compare=False)
+
+    @property
+    def name(self) -> str:
+        """The name of the file, without its directory."""
+        return self.path.name
+
+    def load(self) -> Snapshot:
+        """Read it, unless :meth:`check` has just done so. Raises :class:`dstack.DstackError`."""
+        from dstack.snapshot_file import load
+
+        checked, self._checked = self._checked, None
+        return checked or load(self.path)
+
+    def check(self) -> None:
+        """Read it for the next :meth:`load`. Raises :class:`dstack.DstackError`."""
+        self._checked = self.load()
+
+
+@dataclass(slots=True)
+class SavedFiles:
+    """Snapshots that are not loaded yet, and recordings, both in the order of their time.
+
+    ``skipped`` are the errors of files that could not be read.
+    """
+
+    snapshots: list[SavedFile] = field(default_factory=list)
+    recordings: list[tuple[str, Recording]] = field(default_factory=list)
+    skipped: list[DstackError] = field(default_factory=list)
+
+
+def open_files(names: Sequence[str]) -> SavedFiles:
+    """Find the snapshots and recordings in files and directories; a directory's files of other kinds are left out.
+
+    Raises the first error if nothing can be read, and :class:`SnapshotFileError` for a directory that has no such
+    files.
+    """
+    files = SavedFiles()
+    for path in _paths(names):
+        try:
+            _open(path, files)
+        except DstackError as error:
+            files.skipped.append(error)
+    files.snapshots.sort(key=lambda one: (one.taken_at, one.path))
+    files.recordings.sort(key=lambda one: one[1].began_at)
+    _require_newest(files)
+    if not files.snapshots and not files.recordings:
+        raise files.skipped[0] if files.skipped else _no_files(names)
+    return files
+
+
+def _paths(names: Iterable[str]) -> Iterator[Path]:
+    """The files, each once."""
+    found = (path for name in names for path in (_in_directory(name) if os.path.isdir(name) else [Path(name)]))
+    return iter({os.path.realpath(path): path for path in found}.values())
+
+
+def _in_directory(name: str) -> list[Path]:
+    try:
+        return [path for path in sorted(Path(name).iterdir()) if path.name.endswith(SUFFIXES) and path.is_file()]
+    except OSError as error:
+        raise SnapshotFileError(f"Cannot read the directory {name}: {error.strerror}.") from error
+
+
+def _open(path: Path, files: SavedFiles) -> None:
+    """Add a file by its schema, which for a snapshot is all that is read."""
+    from dstack import recording_file, snapshot_file
+
+    data = snapshot_file.FORMAT.read(path)
+    if recording_file.FORMAT.is_schema_of(data):
+        files.recordings.append((path.name, recording_file.loads(data, name=str(path))))
+        return
+    try:
+        header = msgspec.json.decode(data, type=_Header)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        header = _Header()
+    if header.schema != snapshot_file.FORMAT.schema:
+        snapshot_file.FORMAT.decode(data, str(path))  # raises the error that says why
+    files.snapshots.append(SavedFile(path, header.taken_at))
+
+
+def _require_newest(files: SavedFiles) -> None:
+    """Leave out the newest snapshots up to the first one that can be loaded, which is shown first."""
+    while files.snapshots:
+        try:
+            files.snapshots[-1].check()
+        except DstackError as error:
+            files.skipped.append(error)
+            files.snapshots.pop()
+        else:
+            return
+
+
+def _no_files(names: Sequence[str]) -> SnapshotFileError:
+    return SnapshotFileError(
+        f"There are no snapshots or recordings in {', '.join(names)}.",
+        "dstack watch --dir DIR and dstack snapshot -o FILE save some.",
+    )

@@ -1,0 +1,116 @@
+"""Makes pages of saved snapshots in a child process, which can be killed, and whose memory is freed at its end.
+
+The arguments of the process are JOB FILE..., the newest snapshot last; JOB may be empty. It ends with the thread that
+has started it, and sends one message (see :mod:`dstack.child`): ``page`` with the page, or ``error`` with its sentence.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import subprocess
+import threading
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import IO, TYPE_CHECKING
+
+from dstack.child import Messages, send, start_child
+from dstack.errors import DstackError, as_dstack_error
+
+if TYPE_CHECKING:  # the child is started before the rest is loaded
+    from dstack.model import Snapshot
+
+TIMEOUT_S = 30.0
+"""A page of a thousand workers takes a few seconds."""
+REAP_S = 1.0
+"""The longest wait for a killed process; the kernel may keep it longer."""
+
+
+class PageMaker:
+    """Makes one page at a time, of at most ``timeout_s`` each; another thread can cancel it."""
+
+    def __init__(self, timeout_s: float = TIMEOUT_S) -> None:
+        self._timeout_s = timeout_s
+        self._lock = threading.Lock()
+        self._child: subprocess.Popen[bytes] | None = None
+        self.is_cancelled = False
+
+    def page_of(self, snapshot: Path, before: Sequence[Path] = (), job: str | None = None) -> bytes:
+        """The page of a snapshot file; its past are the files of ``before`` that are readable and of the same cluster.
+
+        Raises :class:`dstack.DstackError`.
+        """
+        deadline = time.monotonic() + self._timeout_s
+        with self._lock:
+            if self.is_cancelled:
+                raise DstackError("The page was cancelled.")
+            files = (str(path) for path in (*before, snapshot))
+            try:
+                self._child = child = start_child("dstack.page_maker", job or "", *files)
+            except OSError as error:
+                raise as_dstack_error(error) from error
+        assert child.stdout is not None
+        try:
+            message = Messages(child.stdout).receive(deadline)
+        except TimeoutError:
+            raise DstackError(f"The page was not made within {self._timeout_s:g} s.") from None
+        except EOFError:
+            raise DstackError("The process that makes the page ended.") from None
+        finally:
+            child.kill()
+            child.stdout.close()
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                child.wait(REAP_S)
+        if message.kind != "page":
+            raise DstackError(message.payload.decode(errors="replace"))
+        return message.payload
+
+    def cancel(self) -> None:
+        """End a running :meth:`page_of` at once, and make later ones fail."""
+        with self._lock:
+            self.is_cancelled = True
+            if self._child is not None:
+                with contextlib.suppress(OSError):
+                    self._child.kill()
+
+
+def main(messages: IO[bytes], arguments: list[str]) -> None:
+    """Makes a page and sends it, as the module's docstring describes."""
+    job, *files = arguments
+    with contextlib.suppress(BrokenPipeError):  # the parent has ended
+        try:
+            send(messages, "page", _page(job or None, files))
+        except BrokenPipeError:
+            raise
+        except Exception as error:
+            send(messages, "error", str(as_dstack_error(error)).encode(errors="backslashreplace"))
+
+
+def _page(job: str | None, files: Sequence[str]) -> bytes:
+    from dstack.gc_pause import GcPause
+
+    with GcPause():
+        from dstack.report.page import require_bokeh
+
+        require_bokeh()
+        from dstack.analysis.views.analysed_snapshot import AnalysedSnapshot
+        from dstack.report.page.report_page import report_page
+        from dstack.snapshot_file import load
+
+        *before, file = files
+        newest = load(file)
+        past = [AnalysedSnapshot.of(one, job=job) for path in before if (one := _earlier(path, newest))]
+        return report_page(AnalysedSnapshot.of(newest, job=job), past)
+
+
+def _earlier(path: str, newest: Snapshot) -> Snapshot | None:
+    """An earlier snapshot, unless it is unreadable or of another cluster."""
+    from dstack.analysis.views.snapshot_diff import require_same_cluster
+    from dstack.snapshot_file import load
+
+    try:
+        earlier = load(path)
+        require_same_cluster(earlier, newest)
+    except DstackError:
+        return None
+    return earlier

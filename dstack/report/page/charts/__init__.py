@@ -1,0 +1,1 @@
+"""The charts of pages: Bokeh draws them; their modules lay out boxes, bars and edges."""

@@ -1,0 +1,142 @@
+"""The bars of a Gantt chart, in a bounded number: short ones that follow each other are merged into busy bars."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import groupby
+
+from dstack.analysis.history.task_index import Attempt
+from dstack.analysis.views.timeline_bars import NOTHING, RUNNING, Bars, Levels
+from dstack.report.page.charts.gantt_rows import GanttRow
+
+MOST_BARS = 10_000
+MOST_STEPS, FEWEST_STEPS = 120, 8
+"""How many steps of time a row has that counts tasks."""
+WIDEST_CELLS = 8
+"""A busy bar is at most so many times as wide as the bars that are merged, so that it shows when a worker was busy."""
+LATEST = 5
+"""So many bars at the end of each lane are never merged."""
+HALVINGS, STEPS_OF_A_HALVING = 22, 4
+"""Bars are merged that are shorter than a 4,000,000th part of the time, or than a larger one: see :func:`bars_of`."""
+
+
+@dataclass(frozen=True, slots=True)
+class GanttBar:
+    """One bar on a row, in Unix seconds: of one attempt, of several, or of a count.
+
+    ``busy`` is the part of a merged bar that its attempts fill. ``level`` is None for attempts; else it is the height
+    of the bar, 1 for the most of its row, and ``mean`` the number of attempts.
+    """
+
+    row: int
+    began_at: float
+    ended_at: float
+    kind: int
+    attempts: Sequence[Attempt] = ()
+    is_wait: bool = False
+    busy: float = 1.0
+    level: float | None = None
+    mean: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class GanttBars:
+    """The bars of all rows; bars shorter than ``merged_below_s`` are merged, and such waits left out."""
+
+    bars: Sequence[GanttBar]
+    merged_below_s: float
+    waits_left_out: int
+
+
+def bars_of(rows: Sequence[GanttRow], began_at: float, ended_at: float, most: int = MOST_BARS) -> GanttBars:
+    """At most so many bars, unless all of them are needed for what runs or ended last.
+
+    Nothing is merged if that is enough; else as little as possible.
+    """
+    counted = list(_counted(rows, began_at, ended_at, most // 4))
+    free = most - len(counted)
+    steps = reversed(range(HALVINGS * STEPS_OF_A_HALVING))
+    cells = [0.0, *((ended_at - began_at) / 2 ** (step / STEPS_OF_A_HALVING) for step in steps)]
+    first, last = 0, len(cells) - 1
+    while first < last:
+        middle = (first + last) // 2
+        if _number(rows, cells[middle]) <= free:
+            last = middle
+        else:
+            first = middle + 1
+    bars: list[GanttBar] = []
+    waits = 0
+    for number, row in enumerate(rows):
+        if row.lane is not None:
+            bars += _waits(number, row.lane.gaps, cells[first])
+            waits += len(row.lane.gaps)
+            bars += _runs(number, row.lane.bars, cells[first])
+    return GanttBars([*bars, *counted], cells[first], waits - sum(bar.is_wait for bar in bars))
+
+
+def _number(rows: Sequence[GanttRow], cell_s: float) -> int:
+    """How many bars lanes have."""
+    lanes = [row.lane for row in rows if row.lane is not None]
+    return sum(sum(1 for _ in _groups(lane.bars, cell_s)) + sum(_long(lane.gaps, cell_s)) for lane in lanes)
+
+
+def _long(bars: Bars, cell_s: float) -> Iterator[bool]:
+    return (end - begin >= cell_s for begin, end in zip(bars.begins, bars.ends, strict=True))
+
+
+def _groups(bars: Bars, cell_s: float) -> Iterator[list[int]]:
+    """The numbers of the bars that are drawn as one; what failed is merged apart from what finished."""
+    open_: dict[int, list[int]] = {}
+    latest = len(bars) - LATEST
+    begins, ends, kinds = bars.begins, bars.ends, bars.kinds
+    for number in range(len(bars)):
+        begin, kind = begins[number], kinds[number]
+        known = open_.get(kind)
+        if number >= latest or kind == RUNNING or ends[number] - begin >= cell_s:
+            yield [number]
+        elif known and begin - ends[known[-1]] < cell_s and ends[number] - begins[known[0]] <= WIDEST_CELLS * cell_s:
+            known.append(number)
+        else:
+            if known:
+                yield known
+            open_[kind] = [number]
+    yield from open_.values()
+
+
+def _runs(row: int, bars: Bars, cell_s: float) -> Iterator[GanttBar]:
+    """The bars of attempts that ran, failed ones above the others."""
+    groups = sorted(_groups(bars, cell_s), key=lambda group: (bars.kinds[group[0]], group[0]))
+    for group in groups:
+        began, ended = bars.begins[group[0]], bars.ends[group[-1]]
+        filled = sum(bars.ends[number] - bars.begins[number] for number in group)
+        busy = filled / (ended - began) if ended > began else 1.0
+        yield GanttBar(row, began, ended, bars.kinds[group[0]], [bars.attempts[n] for n in group], busy=busy)
+
+
+def _waits(row: int, gaps: Bars, cell_s: float) -> Iterator[GanttBar]:
+    """What attempts of a lane waited for, without the short waits."""
+    for number, is_long in enumerate(_long(gaps, cell_s)):
+        if is_long:
+            attempts = [gaps.attempts[number]]
+            yield GanttBar(row, gaps.begins[number], gaps.ends[number], gaps.kinds[number], attempts, is_wait=True)
+
+
+def _counted(rows: Sequence[GanttRow], began_at: float, ended_at: float, most: int) -> Iterator[GanttBar]:
+    """The bars of rows that count, in steps of time; the more such rows, the fewer steps."""
+    counting = [(number, row.levels) for number, row in enumerate(rows) if row.levels is not None]
+    steps = min(MOST_STEPS, max(FEWEST_STEPS, most // max(1, len(counting))))
+    edges = [began_at + (ended_at - began_at) * step / steps for step in range(steps + 1)]
+    for number, levels in counting:
+        if ended_at > began_at:
+            yield from _levels(number, levels, edges)
+
+
+def _levels(row: int, levels: Levels, edges: Sequence[float]) -> Iterator[GanttBar]:
+    """Steps with equal numbers are one bar."""
+    means = enumerate((kind, round(mean, 2)) for kind, mean, _ in levels.means(edges))
+    for (kind, mean), some in groupby(means, key=lambda one: one[1]):
+        places = [place for place, _ in some]
+        if kind != NOTHING:
+            began, ended = edges[places[0]], edges[places[-1] + 1]
+            yield GanttBar(row, began, ended, kind, level=mean / levels.peak, mean=mean)

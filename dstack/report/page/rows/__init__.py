@@ -1,0 +1,1 @@
+"""The rows of the tables and trees of a report page, for its templates."""

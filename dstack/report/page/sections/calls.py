@@ -1,0 +1,200 @@
+"""The call graph, drawn from left to right with the waits over it, and its table of calls."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from math import log10
+
+from dstack.analysis.history.call_nodes import NodeKey, NodeKind
+from dstack.analysis.history.node_waits import NodeWait
+from dstack.analysis.views.call_graph import CallEdge, CallGraph, CallNode, is_frequent
+from dstack.report.call_columns import node_title, own_wait, remarks, summary, wait_in_words, wait_mark, wait_outcome
+from dstack.report.call_labels import edge_lines, wait_lines
+from dstack.report.page.charts.graph_chart import BoxStyle, GraphBox, GraphLink, LinkStyle, graph_chart
+from dstack.report.page.charts.graph_legend import Legend, legend_of
+from dstack.report.page.report_data import ReportData
+from dstack.report.page.rows.call_rows import call_rows
+from dstack.report.page.section import Section, render
+from dstack.vertex_keys import Key
+from dstack.words import plural, size
+
+KEY = "calls"
+MAX_NODES, MAX_EDGES, MAX_WAITS = 80, 120, 40
+SHOWN_METHODS = 12
+SHOWN_WAITS = 20
+RED, ORANGE, PURPLE, GREY = "#d23347", "#b8640f", "#8a63c4", "#7a8089"
+NODES: Mapping[NodeKind, tuple[str, BoxStyle]] = {
+    "driver": ("driver", BoxStyle("#cfe3ff", "#0b57b0")),
+    "actor": ("actors of a class", BoxStyle("#eceef1", "#4a4f57")),
+    "function": ("function", BoxStyle("#d6f0dc", "#1a7237")),
+    "unknown": ("unknown caller", BoxStyle("#ffffff", GREY, 1.0, "dotted")),
+}
+DEADLOCKED = BoxStyle("#ffd4d8", RED, 2.5)
+LABEL = BoxStyle("#f4f2ea", "#ffffff00", 0.0)
+LINKS: Mapping[str, LinkStyle] = {
+    "calls": LinkStyle(GREY),
+    "calls, some failed": LinkStyle(ORANGE),
+    "calls at a high rate": LinkStyle(PURPLE),
+    "waits": LinkStyle(RED, 1.4, "dashed"),
+    "waits in a deadlock": LinkStyle(RED, 3.2, "dashed"),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class WaitLine:
+    """A wait between two nodes, in words."""
+
+    mark: str
+    text: str
+    outcome: str
+
+
+@dataclass(slots=True)
+class _Drawing:
+    """Boxes and links as they are added; a label is a box between two links."""
+
+    boxes: list[GraphBox] = field(default_factory=list)
+    links: list[GraphLink] = field(default_factory=list)
+
+    def connect(self, source: int, target: int, label: GraphBox, style: LinkStyle) -> None:
+        number = len(self.boxes)
+        self.boxes.append(label)
+        self.links += [
+            GraphLink(source, number, style, label.tip, has_head=False),
+            GraphLink(number, target, style, label.tip),
+        ]
+
+
+def section(data: ReportData) -> Section | None:
+    """The graph by class; None without a history and without calls."""
+    graph = CallGraph.of(data.analysed, job=data.analysed.diagnosis.job)
+    if not graph.edges and not data.analysed.snapshot.history:
+        return None
+    table = call_rows(graph)
+    drawing, left_out = _drawing(graph, table.anchors, data.stack_ids)
+    body = render(
+        "calls.html",
+        key=KEY,
+        summary=summary(graph),
+        has_chart=bool(drawing.boxes),
+        legend=_legend(graph, drawing),
+        notes=left_out,
+        waits=[WaitLine(wait_mark(wait)[0], wait_in_words(graph, wait), wait_outcome(wait))
+               for wait in graph.waits[:SHOWN_WAITS]],
+        more_waits=len(graph.waits) - SHOWN_WAITS,
+        table=table,
+        remarks=list(_remarks(graph)),
+    )  # fmt: skip
+    charts = {f"{KEY}-chart": graph_chart(f"{KEY}-chart", drawing.boxes, drawing.links)} if drawing.boxes else {}
+    return Section(KEY, "Calls", body, charts, "graph.js")
+
+
+def _drawing(graph: CallGraph, anchors: Mapping[NodeKey, str], stacks: Mapping[Key, str]) -> tuple[_Drawing, list[str]]:
+    """The drawing, and a sentence if it does not have everything."""
+    waits = [wait for wait in graph.waits if wait.source != wait.target][:MAX_WAITS]
+    edges = sorted(graph.edges, key=lambda edge: -edge.figures.attempts)
+    chosen: dict[NodeKey, None] = dict.fromkeys(key for wait in waits for key in (wait.source, wait.target))
+    shown: list[CallEdge] = []
+    for edge in edges:
+        ends = {edge.source, edge.target}
+        if len(shown) < MAX_EDGES and len(chosen.keys() | ends) <= MAX_NODES:
+            chosen |= dict.fromkeys(ends)
+            shown += [edge] if len(ends) > 1 else []
+    nodes = [node for node in graph.nodes if node.key in chosen]
+    order = {node.key: number for number, node in enumerate(nodes)}
+    found = _Drawing([_node(graph, node, anchors.get(node.key)) for node in nodes])
+    for edge in sorted(shown, key=lambda edge: (order[edge.source], order[edge.target])):
+        label = _edge_label(graph, edge, anchors.get(edge.source))
+        found.connect(order[edge.source], order[edge.target], label, _edge_style(edge))
+    for wait in waits:
+        found.connect(order[wait.source], order[wait.target], _wait_label(graph, wait, stacks), _wait_style(wait))
+    return found, list(_left_out(graph, len(nodes), len(shown), len(waits)))
+
+
+def _left_out(graph: CallGraph, nodes: int, edges: int, waits: int) -> Iterator[str]:
+    between = sum(edge.source != edge.target for edge in graph.edges) - edges
+    waiting = sum(wait.source != wait.target for wait in graph.waits) - waits
+    parts = [
+        f"{plural(count, word)}"
+        for count, word in ((len(graph.nodes) - nodes, "box"), (between, "arrow"), (waiting, "wait"))
+        if count > 0
+    ]
+    if parts:
+        yield f"Not drawn: {', '.join(parts).replace('boxs', 'boxes')}. The most frequent calls are drawn."
+
+
+def _node(graph: CallGraph, node: CallNode, anchor: str | None) -> GraphBox:
+    own_calls = [edge for edge in graph.edges_of.get(node.key, ()) if edge.target == node.key]
+    own_waits = [wait for wait in graph.waits_of.get(node.key, ()) if wait.target == node.key]
+    is_stuck = any(wait.deadlocked and node.key in (wait.source, wait.target) for wait in graph.waits)
+    lines = [f"{size(node.put_bytes)} alive by ray.put"] if node.put_bytes else []
+    lines += [f"calls itself: {', '.join(edge_lines(edge)[:1])}" for edge in own_calls]
+    lines += [f"waits for itself: {wait_outcome(wait) or plural(wait.count, 'wait')}" for wait in own_waits]
+    title = node_title(graph, node.key)
+    made = graph.made.get(node.key)
+    tip = [title, f"makes {plural(made.attempts, 'call')}" if made else "makes no calls"]
+    tip += lines[:1] if node.put_bytes else []
+    tip += [f"calls itself: {', '.join(edge_lines(edge))}" for edge in own_calls]
+    tip += [own_wait(graph, wait) for wait in own_waits]
+    tip += ["Click: its calls in the table"] if anchor else []
+    mark = "✖ " if is_stuck else ""
+    return GraphBox(
+        f"{mark}{title}", tuple(lines), "\n".join(tip), DEADLOCKED if is_stuck else NODES[node.key.kind][1], anchor
+    )
+
+
+def _edge_label(graph: CallGraph, edge: CallEdge, anchor: str | None) -> GraphBox:
+    first, *rest = edge_lines(edge)
+    tip = [f"{node_title(graph, edge.source)} calls {node_title(graph, edge.target)}", first, *rest[1:]]
+    for one in edge.methods[:SHOWN_METHODS]:
+        states = {"failed": one.figures.failed, "running": one.figures.running, "pending": one.figures.pending}
+        parts = [
+            plural(one.figures.attempts, "call"),
+            *(f"{count:,} {name}" for name, count in states.items() if count),
+        ]
+        tip.append(f"  {one.method}: {', '.join(parts)}")
+    if more := edge.methods[SHOWN_METHODS:]:
+        tip.append(f"  and {plural(len(more), 'more method')}")
+    return GraphBox(first, tuple(rest), "\n".join(tip), LABEL, anchor)
+
+
+def _edge_style(edge: CallEdge) -> LinkStyle:
+    style = LINKS["calls, some failed" if edge.figures.failed else
+                  "calls at a high rate" if is_frequent(edge.figures) else "calls"]  # fmt: skip
+    return LinkStyle(style.colour, 1.0 + 0.6 * log10(max(1, edge.figures.attempts)))
+
+
+def _wait_label(graph: CallGraph, wait: NodeWait, stacks: Mapping[Key, str]) -> GraphBox:
+    first, *rest = wait_lines(wait)
+    mark, _ = wait_mark(wait)
+    stack = next((stacks[key] for key in wait.waiters if key in stacks), None)
+    tip = [wait_in_words(graph, wait), *rest, "Click: the stack of a waiter" if stack else "No stack"]
+    return GraphBox(f"{mark} {first}", tuple(rest), "\n".join(tip), LABEL, stack)
+
+
+def _wait_style(wait: NodeWait) -> LinkStyle:
+    return LINKS["waits in a deadlock" if wait.deadlocked else "waits"]
+
+
+def _legend(graph: CallGraph, drawing: _Drawing) -> Legend:
+    kinds = {node.key.kind for node in graph.nodes}
+    boxes = {box.style for box in drawing.boxes}
+    colours = {(link.style.colour, link.style.dash) for link in drawing.links}
+    widths = {link.style.width for link in drawing.links if link.style.dash == "dashed"}
+    nodes = [(text, style) for kind, (text, style) in NODES.items() if kind in kinds and style in boxes]
+    nodes += [("✖ in a deadlock", DEADLOCKED)] if DEADLOCKED in boxes else []
+    links = [
+        (text, style)
+        for text, style in LINKS.items()
+        if (style.colour, style.dash) in colours and (style.dash == "solid" or style.width in widths)
+    ]
+    return legend_of(nodes, links)
+
+
+def _remarks(graph: CallGraph) -> Iterator[str]:
+    if any(is_frequent(edge.figures) for edge in graph.edges):
+        yield "!: a high rate of calls, as of a loop that polls."
+    if any(edge.figures.is_max_open for edge in graph.edges):
+        yield "≥: this call still runs."
+    yield from remarks(graph)

@@ -1,0 +1,164 @@
+"""What was not observed, and whether it could change the verdict; how long the readings took."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+from dstack.analysis.evidence.coverage import CoverageGap, coverage_gaps
+from dstack.analysis.views.analysed_snapshot import AnalysedSnapshot
+from dstack.diagnosis import Coverage
+from dstack.model import Access, Node, Process, Snapshot, TaskHistory
+from dstack.report.check_json import pauses_ms
+from dstack.report.failures import failures_in_words
+from dstack.report.page.report_data import ReportData
+from dstack.report.page.section import Section, render
+from dstack.report.recording_summary import shortfalls
+from dstack.words import duration, listed, plural, shortly, word
+
+SHOWN_FAILURES = 100
+SHOWN_GAPS = 20
+SHOWN_NODES = 5
+ACCESS_WORDS: Mapping[Access, str] = {
+    "memory": "read from memory, with what their threads wait for",
+    "py-spy": "read by py-spy: stacks, but not what they wait for",
+    "setuid py-spy": "read by a setuid py-spy: stacks, but not what they wait for",
+    "py-spy via sudo": "read by py-spy through sudo: stacks, but not what they wait for",
+    "text stack": "read by Ray's agents: stacks as text, but not what they wait for",
+    "state only": "without stacks",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Conclusion:
+    """What the coverage means for the verdict; ``is_whole`` if nothing is missing."""
+
+    text: str
+    is_whole: bool
+
+
+def section(data: ReportData) -> Section:
+    """The section; there always is one, as a reader has to know that all was observed."""
+    analysed = data.analysed
+    snapshot, coverage = analysed.snapshot, analysed.diagnosis.coverage
+    gaps = Counter(coverage_gaps(snapshot, analysed.diagnosis.vertices)).most_common()
+    failures = failures_in_words(snapshot, coverage.failures)
+    body = render(
+        "coverage.html",
+        conclusion=_conclusion(analysed, bool(gaps), bool(failures)),
+        coverage=coverage,
+        access=[
+            f"{plural(count, 'process', 'processes')} {ACCESS_WORDS[way]}" for way, count in coverage.access.items()
+        ],
+        gaps=[gap_in_words(gap, count) for gap, count in gaps[:SHOWN_GAPS]],
+        more_gaps=len(gaps) - SHOWN_GAPS,
+        failures=failures[:SHOWN_FAILURES],
+        more_failures=len(failures) - SHOWN_FAILURES,
+        remarks=list(_remarks(data)),
+        timing=list(_timing(snapshot)),
+    )
+    return Section("coverage", "What was not observed", body)
+
+
+def _access(coverage: Coverage) -> Iterator[str]:
+    for way, count in coverage.access.items():
+        yield f"{plural(count, 'process', 'processes')} {ACCESS_WORDS[way]}"
+
+
+def _conclusion(analysed: AnalysedSnapshot, has_gaps: bool, has_failures: bool) -> Conclusion:
+    diagnosis = analysed.diagnosis
+    if diagnosis.incomplete:
+        return Conclusion("Incomplete: something that was not observed could change the verdict.", False)
+    if has_gaps:
+        return Conclusion("Not everything was observed, but that cannot change the verdict: it is a deadlock.", False)
+    if has_failures:
+        return Conclusion("Not everything was observed, but nothing of it could change the verdict.", False)
+    return Conclusion("All workers, drivers and nodes were observed.", True)
+
+
+def gap_in_words(gap: CoverageGap, count: int) -> str:
+    """What was not observed, as a sentence without its end."""
+    match gap.kind:
+        case "worker":
+            how = "read only in part" if gap.detail == "partly seen" else "not read"
+            return f"{plural(count, 'worker or driver', 'workers and drivers')} {word(count, 'was', 'were')} {how}"
+        case "access":
+            processes = plural(count, "process", "processes")
+            if gap.detail == "state only":
+                return f"{processes} {word(count, 'has', 'have')} no stacks"
+            return f"{processes} {word(count, 'was', 'were')} read by {gap.detail}, without what the threads wait for"
+        case "failure":
+            return f"{plural(count, 'failure')} may hide a wait: {gap.detail}"
+    return f"{plural(count, 'dependency', 'dependencies')} of waits {word(count, 'is', 'are')} not known: {gap.detail}"
+
+
+def _remarks(data: ReportData) -> Iterator[str]:
+    """What else is missing or not exact."""
+    snapshot = data.analysed.snapshot
+    yield from _samples(data.analysed)
+    yield from _history(snapshot.history)
+    yield from _clocks(snapshot)
+    for name, recording in data.recordings:
+        yield from (f"Recording {name}: {text}" for text in shortfalls(recording))
+
+
+def _samples(analysed: AnalysedSnapshot) -> Iterator[str]:
+    snapshot = analysed.snapshot
+    if len(snapshot.samples) < 2:
+        count = "No sample was" if not snapshot.samples else "Only one sample was"
+        yield f"{count} taken: no wait is confirmed."
+    found = (worker.process for worker in analysed.merged_index.sample.workers)
+    processes = [process for one in found if one for process in (one, *one.children)]
+    if torn := sum(thread.torn for process in processes for thread in process.threads):
+        yield f"{plural(torn, 'thread')} ran during every reading of the stack: its frames may not belong together."
+    if left_out := sum(process.children_left_out for process in processes):
+        yield f"{plural(left_out, 'child process', 'child processes')} not read: without Python, or over the limit."
+
+
+def _history(history: TaskHistory | None) -> Iterator[str]:
+    if history is None:
+        yield (
+            "The history of tasks is missing, so there is no timeline. dstack snapshot -o FILE includes it, unless the "
+            "GCS does not answer."
+        )
+        return
+    lost = [f"{history.dropped:,} that Ray had no room for"] if history.dropped else []
+    lost += [f"{history.left_out:,} older ones, which were not requested"] if history.left_out else []
+    if lost:
+        yield f"Attempts of tasks that are missing in the history: {listed(lost)}."
+
+
+def _clocks(snapshot: Snapshot) -> Iterator[str]:
+    differing = [node for node in snapshot.nodes if node.has_another_time]
+    if differing:
+        clocks = shortly(list(map(_clock, differing)), SHOWN_NODES)
+        yield f"Clocks differ, so times and durations across hosts may be off: {clocks}."
+    unknown = [f"node {node.ip}" for node in snapshot.nodes if node.alive and node.clock_ahead_s is None]
+    if unknown and len(snapshot.nodes) > 1:
+        yield f"It is not known whether these clocks agree with dstack's: {shortly(unknown, SHOWN_NODES)}."
+
+
+def _clock(node: Node) -> str:
+    ahead_s = node.clock_ahead_s or 0.0
+    return f"node {node.ip} at least {duration(abs(ahead_s))} {'ahead' if ahead_s > 0 else 'behind'}"
+
+
+def _timing(snapshot: Snapshot) -> Iterator[str]:
+    """How long it took, and whether processes were paused."""
+    yield f"The snapshot took {duration(snapshot.total_s)}."
+    for number, sample in enumerate(snapshot.samples, 1):
+        read = sum(_is_read(worker.process) for worker in sample.workers)
+        took = f"{sample.ended_s - sample.began_s:.2f} s"
+        yield f"Sample {number} took {took} and read {plural(read, 'process', 'processes')}."
+    if snapshot.readings:
+        yield f"{plural(len(snapshot.readings), 'reading')} in between, of processes that may poll."
+    paused = [pause for pause in pauses_ms(snapshot) if pause]
+    if paused:
+        yield f"dstack made {plural(len(paused), 'pause')} of at most {max(paused):.0f} ms in the processes it read."
+    else:
+        yield "No process was paused."
+
+
+def _is_read(process: Process | None) -> bool:
+    return process is not None and bool(process.threads)

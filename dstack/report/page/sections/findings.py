@@ -1,0 +1,80 @@
+"""The findings: for each its diagram, what is blocked behind it, and the fix."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+from dstack.analysis.findings import is_stuck
+from dstack.analysis.findings.wording.failures import step as step_of_failure
+from dstack.diagnosis import Entry, Finding, Step
+from dstack.report.finding import status_sentence
+from dstack.report.page.report_data import ReportData
+from dstack.report.page.section import Section, render
+from dstack.report.paths import short_path
+from dstack.vertex_keys import Key
+
+SHOWN = 20
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """One row of a diagram, or a remark; ``stack`` is the id of the element with its stack."""
+
+    row: Entry | Step
+    location: str
+    stack: str | None
+
+    @property
+    def number(self) -> int | None:
+        """The number of an entry, None for a remark."""
+        return self.row.number if isinstance(self.row, Entry) else None
+
+
+@dataclass(frozen=True, slots=True)
+class Drawn:
+    """A finding with its diagram in lines."""
+
+    finding: Finding
+    status: str
+    lines: tuple[Line, ...]
+    behind: tuple[Line, ...]
+    remarks: tuple[Line, ...]
+    assumed: tuple[str, ...]
+
+
+def section(data: ReportData) -> Section | None:
+    """The findings, or the failures beside waits that are in none; None if there are neither."""
+    diagnosis = data.analysed.diagnosis
+    if not diagnosis.findings and not diagnosis.failed_before and not data.analysed.starving:
+        return None
+    drawn = [_drawn(finding, data.stack_ids) for finding in diagnosis.findings[:SHOWN]]
+    body = render(
+        "findings.html",
+        drawn=drawn,
+        left_out=len(diagnosis.findings) - len(drawn),
+        failures=list(_lines((step_of_failure(one) for one in diagnosis.failed_before), data.stack_ids)),
+        starving=data.analysed.starving,
+    )
+    return Section("findings", "Findings", body)
+
+
+def _drawn(finding: Finding, stacks: Mapping[Key, str]) -> Drawn:
+    diagram = finding.diagram
+    is_assumed = is_stuck(finding) and not finding.confirmed
+    return Drawn(
+        finding,
+        status_sentence(finding),
+        tuple(_lines(diagram.rows, stacks)),
+        tuple(_lines(diagram.behind, stacks)),
+        tuple(_lines(diagram.remarks, stacks)),
+        finding.assumed if is_assumed else (),
+    )
+
+
+def _lines(
+    rows: Iterator[Step] | tuple[Entry | Step, ...] | tuple[Step, ...], stacks: Mapping[Key, str]
+) -> Iterator[Line]:
+    for row in rows:
+        location = f"{short_path(row.file)}:{row.line}" if row.file is not None and row.line is not None else ""
+        yield Line(row, location, stacks.get(row.vertex) if row.vertex is not None else None)

@@ -1,0 +1,205 @@
+"""The wait-for graph, drawn: waiters at the left, what they wait for at the right, and cycles as ellipses."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from dstack import words
+from dstack.analysis.naming import names, sentences
+from dstack.analysis.naming.vertex_details import VertexDetails, details_of
+from dstack.analysis.views.analysed_snapshot import AnalysedSnapshot
+from dstack.analysis.views.wait_boxes import Outcome, WaitBox, WaitBoxes, WaitLink
+from dstack.diagnosis import Step, Vertex, Wait
+from dstack.report.finding import titled
+from dstack.report.page.charts.graph_chart import WIDEST_LINE, BoxStyle, GraphBox, GraphLink, LinkStyle, graph_chart
+from dstack.report.page.charts.graph_legend import Legend, legend_of
+from dstack.report.page.report_data import ReportData
+from dstack.report.page.section import Section, render
+from dstack.report.paths import short_path, shortened_left
+from dstack.vertex_keys import Key
+from dstack.words import plural
+
+KEY = "waits"
+SHOWN_PLACES = 3
+RED, AMBER, GREY = "#d23347", "#b26a00", "#7a8089"
+BOXES: Mapping[Outcome, tuple[str, BoxStyle, str]] = {
+    "deadlock": ("✖ ", BoxStyle("#ffd4d8", RED, 2.5), "✖ deadlocked"),
+    "never": ("✖ ", BoxStyle("#ffe3d1", RED, 1.5), "✖ never proceeds"),
+    "behind": ("■ ", BoxStyle("#ffeecb", AMBER), "■ blocked behind these"),
+    "blocker": ("◎ ", BoxStyle("#cfe3ff", "#0b57b0", 2.0), "◎ final blocker"),
+    "waits": ("", BoxStyle("#eceef1", GREY), "waits"),
+    "runs": ("▸ ", BoxStyle("#d6f0dc", "#1a7237"), "▸ runs"),
+    "helper": ("", BoxStyle("#ffffff", GREY, 1.0, "dotted"), "state of Ray, or unknown"),
+}
+"""The mark, the appearance and the name of the boxes of each outcome."""
+CERTAIN = "certain"
+DASHES = {CERTAIN: "solid", "inferred or suspected": "dashed", "ends by a timeout": "dotted"}
+COLOURS = {
+    "cycle": LinkStyle(RED, 3.2),
+    "other wait in the deadlock": LinkStyle(RED, 1.0),
+    "never proceeds": LinkStyle(AMBER, 1.4),
+    "wait": LinkStyle(GREY, 1.4),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class _Facts:
+    """What is known of the first vertex of a box."""
+
+    box: WaitBox
+    vertex: Vertex
+    details: VertexDetails
+
+
+def section(data: ReportData) -> Section | None:
+    """The graph; None if nothing waits."""
+    analysed = data.analysed
+    found = WaitBoxes.of(analysed.merged_index, analysed.diagnosis)
+    if not found.boxes:
+        return None
+    writer = _Writer(analysed, data.stack_ids)
+    facts = [writer.facts(box) for box in found.boxes]
+    boxes = [writer.box(one) for one in facts]
+    links = [writer.link(link, facts) for link in found.links]
+    chart = graph_chart(f"{KEY}-chart", boxes, links, has_ellipses=True, is_from_targets=True)
+    body = render("waits.html", key=KEY, legend=_legend(found, links), notes=list(_notes(found)))
+    return Section(KEY, "Wait-for graph", body, {f"{KEY}-chart": chart}, "graph.js")
+
+
+def _legend(found: WaitBoxes, links: Sequence[GraphLink]) -> Legend:
+    outcomes = {box.outcome for box in found.boxes}
+    styles = {link.style for link in links}
+    named = {_link_style(kind, sure): ", ".join((kind, sure) if sure != CERTAIN else (kind,))
+             for kind in COLOURS for sure in DASHES}  # fmt: skip
+    return legend_of(
+        [(text, style) for outcome, (_, style, text) in BOXES.items() if outcome in outcomes],
+        [(text, style) for style, text in named.items() if style in styles],
+    )
+
+
+def _notes(found: WaitBoxes) -> Iterator[str]:
+    if found.left_out:
+        yield f"{plural(found.left_out, 'more waiter or dependency', 'more waiters and dependencies')} left out."
+    if found.left_out_links:
+        yield f"{plural(found.left_out_links, 'more arrow')} left out."
+
+
+def _link_style(kind: str, sure: str) -> LinkStyle:
+    style = COLOURS[kind]
+    return LinkStyle(style.colour, style.width, DASHES[sure])
+
+
+def _certainty(wait: Wait) -> str:
+    if wait.is_timed:
+        return "ends by a timeout"
+    return "inferred or suspected" if wait.inferred or wait.is_suspected else CERTAIN
+
+
+def _location(file: str, line: int | None) -> str:
+    """The location, cut at its beginning if it is too long for a line of a box."""
+    text = shortened_left(f"{short_path(file)}:{line}", WIDEST_LINE)
+    return text if len(text) <= WIDEST_LINE else f"…{text[1 - WIDEST_LINE :]}"
+
+
+class _Writer:
+    """The texts of boxes and links."""
+
+    def __init__(self, analysed: AnalysedSnapshot, stacks: Mapping[Key, str]) -> None:
+        self._analysed = analysed
+        self._index = analysed.merged_index
+        self._diagnosis = analysed.diagnosis
+        self._stacks = stacks
+
+    def facts(self, box: WaitBox) -> _Facts:
+        vertex = self._diagnosis.vertices[box.first]
+        return _Facts(box, vertex, details_of(self._index, vertex))
+
+    def link(self, link: WaitLink, facts: Sequence[_Facts]) -> GraphLink:
+        source, target = facts[link.source], facts[link.target]
+        wait = source.vertex.wait
+        assert wait is not None, "a link begins at a wait"
+        is_stuck = source.box.outcome in ("deadlock", "never", "behind")
+        kind = "never proceeds" if is_stuck else "wait"
+        if link.is_deadlocked:
+            kind = "cycle" if link.is_in_cycle else "other wait in the deadlock"
+        tip = f"{self._title(source)} waits for {self._title(target)}\n{self._wait(source)}"
+        return GraphLink(link.source, link.target, _link_style(kind, _certainty(wait)), tip)
+
+    def box(self, facts: _Facts) -> GraphBox:
+        mark, style, _ = BOXES[facts.box.outcome]
+        details = facts.details
+        place = _location(details.file, details.line) if details.file is not None else ""
+        stack = next((self._stacks[key] for key in facts.box.vertices if key in self._stacks), None)
+        lines = (place, self._brief_wait(facts), self._own(facts.box))
+        return GraphBox(f"{mark}{self._title(facts)}", lines, "\n".join(self._tip(facts, stack)), style, stack)
+
+    def _title(self, facts: _Facts) -> str:
+        """``64 x Worker.step (ranks 0-63)``."""
+        label, vertices = facts.vertex.label, facts.box.vertices
+        is_pending = facts.vertex.is_counted and facts.vertex.kind == "task" and facts.vertex.worker_id is None
+        name = f"{label} (pending)" if is_pending else label
+        if len(vertices) == 1:
+            rank = facts.details.ranks.in_words
+            return f"{name} ({rank})" if rank else name
+        ranks = self._analysed.stacks.rank_sets.rank_set_of(map(self._diagnosis.vertices.__getitem__, vertices))
+        return f"{len(vertices):,} × {name}{f' ({ranks.words})' if ranks else ''}"
+
+    def _brief_wait(self, facts: _Facts) -> str:
+        """``ray.get, any 1 of 3``; what it does if it does not wait."""
+        wait = facts.vertex.wait
+        if facts.vertex.never is not None:
+            return facts.vertex.never
+        if wait is None:
+            return sentences.activity(facts.vertex, facts.details) if facts.vertex.kind == "execution" else ""
+        any_of = facts.box.any_of
+        parts = (
+            wait.call,
+            words.listed(wait.resources),
+            f"any {any_of[0]:,} of {any_of[1]:,}" if any_of else "",
+            f"timeout {wait.timeout_s:g} s" if wait.timeout_s is not None else "",
+        )
+        return ", ".join(part for part in parts if part)
+
+    def _own(self, box: WaitBox) -> str:
+        if not box.own:
+            return ""
+        return "waits for itself" if len(box.vertices) == 1 else "some wait for others of these"
+
+    def _tip(self, facts: _Facts, stack: str | None) -> Iterator[str]:
+        """All that is known, in lines."""
+        box, vertex = facts.box, facts.vertex
+        if box.finding is not None:
+            yield f"{BOXES[box.outcome][2]}: {titled(self._diagnosis.findings[box.finding])}"
+        step = self._sentence(vertex)
+        yield f"{len(box.vertices):,} alike, the first: {step.text}" if len(box.vertices) > 1 else step.text
+        if step.file is not None:
+            yield f"{short_path(step.file)}:{step.line}  {step.source or ''}".rstrip()
+        if vertex.wait is not None:
+            yield self._wait(facts)
+            if because := words.listed(vertex.wait.assumed) or vertex.wait.inferred:
+                yield f"{'Assumed' if vertex.wait.assumed else 'Inferred'}: {because}"
+        if own := self._own(box):
+            yield own
+        for key in box.vertices[1 : 1 + SHOWN_PLACES]:
+            yield f"Also: {details_of(self._index, self._diagnosis.vertices[key]).place}"
+        rest = len(box.vertices) - 1 - SHOWN_PLACES
+        if rest > 0:
+            yield f"and {rest:,} more"
+        yield "Click: the stack" if stack else "No stack"
+
+    def _wait(self, facts: _Facts) -> str:
+        """``Wait: ray.get, any 1 of 3, for 3 min, exact, in both samples``."""
+        wait = facts.vertex.wait
+        assert wait is not None
+        evidence = "suspected" if wait.is_suspected else wait.evidence
+        samples = "in both samples" if facts.vertex.is_confirmed else "in one sample"
+        parts = (self._brief_wait(facts), names.bounds(facts.vertex.since), evidence, samples)
+        return f"Wait: {', '.join(part for part in parts if part)}"
+
+    def _sentence(self, vertex: Vertex) -> Step:
+        if vertex.waker_of is not None:
+            return Step(text=f"dstack read every process, but found no thread that would end {vertex.waker_of}.")
+        if vertex.kind == "unknown":
+            return Step(text=f"The {vertex.label}.", vertex=vertex.key)
+        return sentences.sentence(self._index, self._diagnosis.vertices, vertex)

@@ -1,0 +1,161 @@
+"""The snapshots of a run: those of a cluster stay in memory, those of files are read again when they are needed."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from threading import RLock
+from typing import Protocol, TypeVar
+
+from dstack.analysis.views.analysed_snapshot import AnalysedSnapshot
+from dstack.analysis.views.earlier_snapshots import LoadableSnapshot
+from dstack.analysis.views.snapshot_changes import SnapshotChanges
+from dstack.analysis.views.verdict_history import SnapshotSummary
+from dstack.errors import DstackError, as_dstack_error
+from dstack.model import Snapshot
+
+_T = TypeVar("_T")
+IN_MEMORY = 8
+"""So many snapshots of files stay in memory, the last ones used; one of 1,000 workers takes about 5 MiB or more."""
+
+
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """All that views draw of a snapshot; ``changes`` are those since the one before, None without one."""
+
+    analysed: AnalysedSnapshot
+    changes: SnapshotChanges | None = None
+
+    @classmethod
+    def of(cls, snapshot: Snapshot, before: AnalysedSnapshot | None = None) -> Prepared:
+        """Analyse a snapshot and prepare its stacks for merging, which takes a while for large clusters."""
+        analysed = AnalysedSnapshot.of(snapshot)
+        analysed.stacks.outliers()
+        return cls(analysed, SnapshotChanges.between(before, analysed))
+
+
+class NumberedSnapshot:
+    """A snapshot of this run; ``number`` counts from 1, ``taken_at`` is in Unix seconds.
+
+    ``is_final`` is false while the second sample is in progress. ``summary`` is known once the snapshot was prepared,
+    and ``trouble`` says why that failed.
+    """
+
+    def __init__(
+        self, number: int, taken_at: float, prepare: Callable[[], Prepared], name: str = "", *, is_final: bool = True
+    ) -> None:
+        self.number = number
+        self.taken_at = taken_at
+        self.name = name
+        self.is_final = is_final
+        self.summary: SnapshotSummary | None = None
+        self.trouble = ""
+        self._prepare = prepare
+        self._held: Prepared | None = None
+
+    @classmethod
+    def of(
+        cls, number: int, snapshot: Snapshot, before: AnalysedSnapshot | None = None, *, is_final: bool = True
+    ) -> NumberedSnapshot:
+        """A snapshot that stays in memory, compared with the one before."""
+        prepared = Prepared.of(snapshot, before)
+        made = cls(number, snapshot.taken_at, lambda: prepared, is_final=is_final)
+        made.prepare()
+        return made
+
+    def prepare(self) -> Prepared:
+        """Read and analyse the snapshot unless it is in memory. Raises :class:`dstack.DstackError`."""
+        if self._held is not None:
+            return self._held
+        try:
+            prepared = self._prepare()
+        except Exception as error:
+            known = as_dstack_error(error)
+            self.trouble = known.message
+            raise known from error
+        if self.summary is None:
+            self.summary = SnapshotSummary.of(prepared.analysed, prepared.changes)
+        return prepared
+
+    def hold(self) -> None:
+        """Keep the snapshot in memory while it is shown; see :meth:`prepare`."""
+        self._held = self.prepare()
+
+    def release(self) -> None:
+        """Undo :meth:`hold`."""
+        self._held = None
+
+    @property
+    def analysed(self) -> AnalysedSnapshot:
+        """The snapshot with its diagnosis; see :meth:`prepare`."""
+        return self.prepare().analysed
+
+    @property
+    def changes(self) -> SnapshotChanges | None:
+        """What has changed since the snapshot before; see :meth:`prepare`."""
+        return self.prepare().changes
+
+
+class SavedSnapshot(LoadableSnapshot, Protocol):
+    """A snapshot with a name for messages; ``taken_at`` is in Unix seconds."""
+
+    @property
+    def name(self) -> str:
+        """Its name in messages."""
+        ...
+
+    @property
+    def taken_at(self) -> float:
+        """When it was taken."""
+        ...
+
+
+class SavedSnapshots:
+    """Snapshots of files in the order of their time, of which the last ones used stay in memory; for any thread."""
+
+    def __init__(self, files: Sequence[SavedSnapshot]) -> None:
+        self._files = files
+        self._lock = RLock()
+        self._analysed: OrderedDict[int, AnalysedSnapshot] = OrderedDict()
+        self._prepared: OrderedDict[int, Prepared] = OrderedDict()
+        self.numbered = [
+            NumberedSnapshot(at + 1, file.taken_at, partial(self._prepare, at), file.name)
+            for at, file in enumerate(files)
+        ]
+
+    def is_prepared(self, snapshot: NumberedSnapshot) -> bool:
+        """Whether it is in memory."""
+        return snapshot.number - 1 in self._prepared
+
+    def _prepare(self, at: int) -> Prepared:
+        with self._lock:
+            if at not in self._prepared:
+                analysed = self._analyse(at)
+                analysed.stacks.outliers()
+                self._keep(self._prepared, at, Prepared(analysed, SnapshotChanges.between(self._before(at), analysed)))
+            self._prepared.move_to_end(at)
+            return self._prepared[at]
+
+    def _analyse(self, at: int) -> AnalysedSnapshot:
+        if at not in self._analysed:
+            self._keep(self._analysed, at, AnalysedSnapshot.of(self._files[at].load()))
+        self._analysed.move_to_end(at)
+        return self._analysed[at]
+
+    def _before(self, at: int) -> AnalysedSnapshot | None:
+        """The last earlier snapshot that can be read."""
+        for earlier in reversed(self.numbered[:at]):
+            if not earlier.trouble:
+                try:
+                    return self._analyse(earlier.number - 1)
+                except DstackError as error:
+                    earlier.trouble = error.message
+        return None
+
+    @staticmethod
+    def _keep(kept: OrderedDict[int, _T], at: int, value: _T) -> None:
+        kept[at] = value
+        while len(kept) > IN_MEMORY:
+            kept.popitem(last=False)

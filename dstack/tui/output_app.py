@@ -1,0 +1,106 @@
+"""The part of the application that copies what is shown, opens it in an editor, or writes it to a file."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable
+
+from textual import work
+from textual.app import App
+
+from dstack.errors import DstackError, UsageError
+from dstack.snapshot_file import save
+from dstack.tui.editor import open_in_editor
+from dstack.tui.numbered_snapshot import NumberedSnapshot
+from dstack.tui.views.base import View
+from dstack.tui.widgets.dialogs import AskPath
+from dstack.visible import visible_lines
+from dstack.words import plural
+
+PALETTE_CLOSES_S = 0.1
+"""After so long, the command palette is no longer on the screen."""
+
+
+class OutputApp(App[int]):
+    """Copies and writes what the view on the screen shows."""
+
+    shown: NumberedSnapshot | None = None
+
+    @property
+    def view(self) -> View:
+        """The view on the screen, perhaps behind a dialog."""
+        view = self.screen_stack[0]
+        assert isinstance(view, View)
+        return view
+
+    def action_copy_this(self) -> None:
+        """Copy what the cursor is on."""
+        text = self.view.to_copy()
+        if text is None:
+            self.notify("Nothing to copy here.", severity="warning")
+            return
+        text = visible_lines(text)
+        self.copy_to_clipboard(text)
+        first, *others = text.splitlines() or [""]
+        self.notify(f"Copied: {first}" + (f" and {plural(len(others), 'more line')}" if others else ""))
+
+    def action_open_location(self) -> None:
+        """Open the line under the cursor in the editor."""
+        location = self.view.to_open()
+        if location is None:
+            self.notify("No line of code here.", severity="warning")
+        else:
+            open_in_editor(self, *location)
+
+    @work
+    async def action_save(self) -> None:
+        """Save the shown snapshot."""
+        if self.shown is None:
+            self.notify("No snapshot yet.", severity="warning")
+            return
+        snapshot = self.shown.analysed.snapshot
+        at = time.strftime("%Y%m%d-%H%M%S", time.localtime(snapshot.taken_at))
+        await self._write("Save the snapshot to", f"dstack-{at}.json.gz", lambda path: save(snapshot, path))
+
+    @work
+    async def action_export(self) -> None:
+        """Write what the view shows to a text file."""
+        text = self.view.to_export()
+        if text is None:
+            self.notify("Nothing to export here.", severity="warning")
+            return
+        name = f"dstack-{self.current_mode}.txt"
+        await self._write("Write this view to", name, lambda path: _write_text(path, text))
+
+    def draw_picture(self) -> None:
+        """Ask for a file, and write a picture of the screen to it, without the command palette."""
+        self.set_timer(PALETTE_CLOSES_S, self.action_picture)
+
+    @work
+    async def action_picture(self) -> None:
+        """Write a picture of the screen to a file."""
+        picture, name = self.export_screenshot(), f"dstack-{self.current_mode}.svg"
+        await self._write("Save a picture of the screen to", name, lambda path: _write_text(path, picture))
+
+    async def _write(self, question: str, name: str, write: Callable[[str], object]) -> None:
+        path = await self.push_screen_wait(AskPath(question, name))
+        if not path:
+            return
+        try:
+            write(path)
+        except DstackError as error:
+            self.notify(str(error), severity="error")
+        else:
+            self.notify(f"Wrote {path}")
+
+
+def _write_text(path: str, text: str) -> None:
+    """Write a new file that only its owner can read. Raises :class:`UsageError` if the file exists or on failure."""
+    try:
+        with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w", encoding="utf-8") as file:
+            file.write(text + "\n")
+    except FileExistsError as error:
+        raise UsageError(f"{path} exists.", "Give another name.") from error
+    except OSError as error:
+        raise UsageError(f"Cannot write {path}: {error.strerror}.") from error

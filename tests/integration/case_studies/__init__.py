@@ -1,0 +1,1 @@
+"""The case studies on real Ray: the commands of each page show what the page says."""

@@ -1,0 +1,27 @@
+"""A page of a thousand workers in a real browser."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from benchmarks.bench_merging import snapshot_of
+from dstack.analysis.views.analysed_snapshot import AnalysedSnapshot
+from dstack.report.page.report_page import report_page
+from tests.browsers import errors, open_page
+from tests.unit.support.large_histories import with_history
+
+ATTEMPTS = 2_000
+
+
+@pytest.mark.exhaustive
+def test_the_page_of_a_thousand_workers_is_drawn(browser: Any, tmp_path: Path) -> None:
+    path = tmp_path / "large.html"
+    path.write_bytes(report_page(AnalysedSnapshot.of(with_history(snapshot_of(1_000), ATTEMPTS))))
+
+    open_page(browser, path)
+
+    assert errors(browser) == []
+    assert len(browser.execute_script("return Object.keys(charts)")) >= 3

@@ -1,0 +1,68 @@
+from __future__ import annotations
+
+from collections import Counter
+
+import pytest
+
+from dstack.analysis.views.analysed_snapshot import AnalysedSnapshot
+from dstack.analysis.views.timeline import Timeline
+from dstack.analysis.views.timeline_bars import FAILED, FINISHED, RESOURCES, RUNNING
+from dstack.analysis.views.timeline_rows import TimelineRows
+from dstack.model import TaskAttempt
+from dstack.report.page.charts.gantt_bars import LATEST, GanttBars, bars_of
+from dstack.report.page.charts.gantt_rows import rows_of
+from tests.unit.support.histories import NOW, attempt, index
+from tests.unit.support.large_histories import history_snapshot
+
+
+def bars_in(timeline: Timeline, most: int) -> GanttBars:
+    rows = rows_of(TimelineRows(timeline, "worker").tracks).rows
+    return bars_of(rows, timeline.began_at, timeline.ended_at, most)
+
+
+def series(count: int) -> list[TaskAttempt]:
+    """Tasks of 0.9 s, one each second, on one worker; the last one still runs."""
+    return [
+        attempt(n, f"f{n % 2}", submitted=n, started=n, ended=n + 0.9, worker=1, failed=n == 3) for n in range(1, count)
+    ] + [attempt(count, "last", submitted=count, started=count, worker=1)]
+
+
+def test_nothing_is_merged_if_all_fits() -> None:
+    found = bars_in(Timeline.of(index(*series(20))), 1_000)
+
+    assert (found.merged_below_s, found.waits_left_out) == (0.0, 0)
+    assert Counter(bar.kind for bar in found.bars) == {FINISHED: 18, FAILED: 1, RUNNING: 1}
+
+
+def test_short_tasks_are_merged_but_not_the_latest_and_failed_ones_apart() -> None:
+    found = bars_in(Timeline.of(index(*series(60))), 20)
+
+    assert len(found.bars) <= 20
+    assert found.merged_below_s > 0.9
+    assert sum(len(bar.attempts) for bar in found.bars) == 60
+    assert [len(bar.attempts) for bar in found.bars if bar.kind != FINISHED] == [1, 1]
+    latest = sorted(found.bars, key=lambda bar: bar.began_at)[-LATEST:]
+    assert [len(bar.attempts) for bar in latest] == [1] * LATEST
+    merged = [bar for bar in found.bars if len(bar.attempts) > 1]
+    assert all(0.8 < bar.busy < 1 for bar in merged)
+
+
+def test_what_waits_is_counted_in_steps() -> None:
+    pending = [attempt(n, "f", submitted=10.0 * n, ready=10.0 * n) for n in range(1, 4)]
+    found = bars_in(Timeline.of(index(*pending)), 1_000)
+
+    assert {bar.kind for bar in found.bars} == {RESOURCES}
+    last = found.bars[-1]
+    assert (last.mean, last.level, last.ended_at) == (3.0, 1.0, NOW + 100)
+    assert len(found.bars) <= 5
+
+
+@pytest.mark.parametrize(("attempts", "workers"), [(2_000, 4), (2_000, 100)])
+def test_large_histories_are_bounded(attempts: int, workers: int) -> None:
+    timeline = AnalysedSnapshot.of(history_snapshot(attempts, workers)).timeline
+    assert timeline is not None
+    found = bars_in(timeline, 1_000)
+
+    assert 500 < len(found.bars) <= 1_000
+    assert sum(bar.kind == RUNNING for bar in found.bars) == workers
+    assert sum(len(bar.attempts) for bar in found.bars if not bar.is_wait) == attempts

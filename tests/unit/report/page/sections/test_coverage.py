@@ -1,0 +1,145 @@
+from __future__ import annotations
+
+import pytest
+from hypothesis import HealthCheck, given
+from msgspec.structs import replace
+
+from dstack.analysis.evidence.coverage import CoverageGap
+from dstack.analysis.views.analysed_snapshot import AnalysedSnapshot
+from dstack.model import ACCESSES, Failure, Snapshot, TaskHistory
+from dstack.report.page.report_data import ReportData
+from dstack.report.page.sections import coverage as module
+from dstack.report.page.sections.coverage import gap_in_words, section
+from dstack.snapshot_file import load
+from tests.fuzzing.effort import examples
+from tests.paths import RECORDED_CLUSTERS
+from tests.unit.analysis.test_recorded_snapshots import ALL
+from tests.unit.scenes import Scene
+from tests.unit.support.html_elements import ATTACK, elements_of
+from tests.unit.support.random_snapshots import related_snapshots
+
+
+def text_of(snapshot: Snapshot) -> str:
+    return elements_of(section(ReportData(AnalysedSnapshot.of(snapshot))).body).text
+
+
+def whole() -> Scene:
+    scene = Scene()
+    driver = scene.driver()
+    call, _ = scene.run("work", by=driver)
+    driver.gets(call)
+    return scene.sample().sample()
+
+
+def test_it_says_if_all_was_observed() -> None:
+    text = text_of(replace(whole().snapshot(), history=TaskHistory(asked_at=1.0), total_s=0.5))
+
+    assert text.startswith(
+        "All workers, drivers and nodes were observed. 2 of 2 workers and drivers, and 1 of 1 nodes were observed. "
+        "2 processes read from memory, with what their threads wait for Timing The snapshot took 0.5 s. Sample 1 took"
+    )
+    assert text.endswith("No process was paused.")
+
+
+def test_an_unread_worker_makes_the_verdict_incomplete_and_says_why() -> None:
+    scene = whole()
+    silent = scene.worker()
+    silent.is_unreachable = silent.is_unreadable = True
+    scene.failures.append(Failure(stage="process", reason="no such process", pid=silent.worker.pid, remedy="Be root."))
+    text = text_of(scene.snapshot())
+
+    assert text.startswith("Incomplete: something that was not observed could change the verdict.")
+    assert "1 process without stacks" in text
+    assert "1 worker or driver was not read" in text
+    assert f"Failures process, pid {silent.worker.pid}: no such process. Be root." in text
+
+
+def test_failures_that_hide_no_wait_are_listed_too() -> None:
+    failure = Failure(stage="stacks", reason="py-spy is missing", cause="missing")
+    text = text_of(replace(whole().snapshot(), failures=(failure,)))
+
+    assert text.startswith("Not everything was observed, but nothing of it could change the verdict.")
+    assert "py-spy is missing" in text
+
+
+def test_history_samples_and_clocks_that_are_missing_are_named() -> None:
+    scene = Scene()
+    scene.driver(scene.node())
+    scene.node()
+    snapshot = scene.snapshot()
+    first, second = snapshot.nodes
+    nodes = (replace(first, clock_ahead_s=-5.0), replace(second, clock_ahead_s=None))
+    text = text_of(replace(snapshot, nodes=nodes))
+
+    assert "Only one sample was taken: no wait is confirmed." in text
+    assert "The history of tasks is missing" in text
+    assert f"Clocks differ, so times and durations across hosts may be off: node {first.ip} at least 5.0 s" in text
+    assert f"It is not known whether these clocks agree with dstack's: node {second.ip}." in text
+
+
+def test_attempts_that_the_history_lacks_are_counted() -> None:
+    history = TaskHistory(asked_at=1.0, dropped=3, left_out=2_000)
+    text = text_of(replace(whole().snapshot(), history=history))
+
+    assert "missing in the history: 3 that Ray had no room for and 2,000 older ones, which were not requested." in text
+
+
+def test_pauses_and_torn_stacks_have_a_remark() -> None:
+    scene = Scene()
+    scene.driver()
+    snapshot = scene.snapshot()
+    sample = snapshot.samples[0]
+    workers = []
+    for worker in sample.workers:
+        assert worker.process is not None
+        threads = tuple(replace(thread, torn=True) for thread in worker.process.threads)
+        workers.append(replace(worker, process=replace(worker.process, threads=threads, paused_ms=7.0)))
+    text = text_of(replace(snapshot, samples=(replace(sample, workers=tuple(workers)),)))
+
+    assert "1 thread ran during every reading of the stack" in text
+    assert "dstack made 1 pause of at most 7 ms" in text
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_every_recorded_cluster_has_the_section(name: str) -> None:
+    assert "observed" in text_of(load(RECORDED_CLUSTERS / name))
+
+
+@pytest.mark.parametrize(
+    ("gap", "count", "words"),
+    [
+        (CoverageGap("worker", "partly seen"), 1, "1 worker or driver was read only in part"),
+        (CoverageGap("worker", "not seen"), 2, "2 workers and drivers were not read"),
+        (CoverageGap("access", "state only"), 1, "1 process has no stacks"),
+        (
+            CoverageGap("access", "py-spy"),
+            2,
+            "2 processes were read by py-spy, without what the threads wait for",
+        ),
+        (CoverageGap("failure", "control plane, timeout"), 1, "1 failure may hide a wait: control plane, timeout"),
+        (CoverageGap("dependency", "ray.get of stack"), 1, "1 dependency of waits is not known: ray.get of stack"),
+    ],
+)
+def test_a_gap_is_a_sentence(gap: CoverageGap, count: int, words: str) -> None:
+    assert gap_in_words(gap, count) == words
+
+
+def test_many_failures_are_cut_and_their_text_is_no_markup(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "SHOWN_FAILURES", 1)
+    failures = (Failure(stage="stacks", reason=ATTACK), Failure(stage="stacks", reason="other"))
+    snapshot = replace(whole().snapshot(), failures=failures)
+    page = elements_of(section(ReportData(AnalysedSnapshot.of(snapshot))).body)
+
+    assert "and 1 more" in page.text
+    assert not list(page.all("img"))
+    assert "<img src=x" in page.text
+
+
+@examples(30, suppress_health_check=[HealthCheck.too_slow])
+@given(related_snapshots())
+def test_random_snapshots_have_a_coverage_section(snapshot: Snapshot) -> None:
+    assert "observed" in text_of(snapshot)
+
+
+def test_each_way_of_reading_has_words() -> None:
+    assert tuple(module.ACCESS_WORDS) == ACCESSES

@@ -1,0 +1,85 @@
+from __future__ import annotations
+
+import json
+
+import pytest
+from msgspec.structs import replace
+
+from dstack.analysis.views.analysed_snapshot import AnalysedSnapshot
+from dstack.model import Snapshot, TaskHistory
+from dstack.report.page.report_data import ReportData
+from dstack.report.page.section import Section
+from dstack.report.page.sections.timeline import section
+from dstack.snapshot_file import load
+from tests.fuzzing.hostile_text import hostile
+from tests.paths import RECORDED_CALLS
+from tests.unit.scenes import Scene
+from tests.unit.support.html_elements import ATTACK, Element, elements_of
+from tests.unit.support.large_histories import history_snapshot
+
+PIPELINE = load(RECORDED_CALLS)
+
+
+def section_of(snapshot: Snapshot, job: str | None = None) -> Section | None:
+    return section(ReportData(AnalysedSnapshot.of(snapshot, job=job)))
+
+
+def page_of(snapshot: Snapshot) -> Element:
+    found = section_of(snapshot)
+    assert found is not None
+    return elements_of(found.body)
+
+
+def test_the_chart_has_the_rows_of_the_workers_and_the_waits_of_the_snapshot() -> None:
+    page = page_of(PIPELINE)
+    rows = [row.text for row in page.all(class_="gantt-row")]
+    (data,) = page.all("script")
+    marks = json.loads(data.text)["marks"]
+
+    assert rows[:3] == ["Node 192.0.2.2", "actor Rollout c2f0c4ae, pid 15741", "lane 2"]
+    assert page.text.startswith("121 attempts of tasks in 14 s, in 14 processes on 1 node: 116 finished, 1 failed")
+    assert len(marks) == 3
+    assert any("waits in ray.get for Rollout.pause" in text for mark in marks for text in mark["texts"])
+    links = {one.attributes["href"].removeprefix("#") for one in page.all("a")}
+    assert (
+        links == {mark["stack"] for mark in marks} == set(ReportData(AnalysedSnapshot.of(PIPELINE)).stack_ids.values())
+    )
+
+
+def test_the_steps_of_pipelines_are_tables() -> None:
+    page = page_of(PIPELINE)
+
+    assert next(page.all("h3")).text == "5 chains through Trainer.step → Store.size"
+    assert [cell.text for cell in next(page.all("table")).all("td")][:3] == ["Trainer.step", "5", "85 ms"]
+
+
+def test_a_job_has_its_attempts_only() -> None:
+    jobs = {one.job_id for one in PIPELINE.jobs}
+    (job,) = jobs
+    found = section_of(PIPELINE, job)
+
+    assert found is not None
+    assert "121 attempts" in found.body
+
+
+@pytest.mark.parametrize("history", [None, TaskHistory(asked_at=1.7e9, attempts=())])
+def test_without_attempts_there_is_no_section(history: TaskHistory | None) -> None:
+    assert section_of(replace(Scene().snapshot(), history=history)) is None
+
+
+def test_hostile_names_remain_text() -> None:
+    page = page_of(hostile(PIPELINE, ATTACK))
+
+    assert {one.tag for one in page.all()}.isdisjoint({"img", "svg", "iframe"})
+    assert len(list(page.all("script"))) == 1
+    assert all(not name.startswith("on") for one in page.all() for name in one.attributes)
+
+
+def test_a_large_history_makes_a_bounded_section() -> None:
+    found = section_of(history_snapshot(3_000, 600, nodes=10))
+    assert found is not None
+    page = elements_of(found.body)
+
+    assert len(list(page.all(class_="gantt-row"))) <= 300
+    assert len(found.body) < 1_000_000
+    assert "workers and functions left out" in page.text

@@ -1,0 +1,114 @@
+"""Pages of random and of large snapshots: made without errors, bounded, and without any element from hostile text."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from html.parser import HTMLParser
+from unittest.mock import patch
+
+import pytest
+from hypothesis import HealthCheck, given
+from hypothesis import strategies as st
+from msgspec.structs import replace
+
+from benchmarks.bench_report import ATTEMPTS, SHAPES
+from dstack.analysis.views.analysed_snapshot import AnalysedSnapshot
+from dstack.model import Snapshot
+from dstack.report.page.report_page import report_page
+from tests.fuzzing.effort import examples
+from tests.fuzzing.hostile_text import ATTACKED, HOSTILE_TO_PAGES, PAGE_ATTACKS, hostile
+from tests.tui.sources import recorded
+from tests.unit.support.large_histories import with_history
+from tests.unit.support.random_snapshots import attacking_snapshots, related_snapshots
+
+MAX_BYTES = 5_000_000
+WITHOUT_CONTENT = ("meta", "input", "br", "hr", "wbr", "col")
+
+
+class Elements(HTMLParser):
+    """Fails at the first element, attribute or declaration that cannot be the page's own."""
+
+    def __init__(self) -> None:
+        super().__init__(convert_charrefs=True)
+        self.open: list[str] = []
+        self.data: list[str] = []
+        self._is_data = False
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        assert tag not in ("img", "iframe", "base", "object", "embed", "link", "form"), tag
+        assert ATTACKED not in tag
+        for name, value in attrs:
+            assert ATTACKED not in name
+            assert not name.startswith("on"), name
+            assert name not in ("src", "srcdoc", "action", "formaction"), name
+            assert name != "href" or (value or "").startswith("#"), value
+            assert name != "style" or ATTACKED not in (value or ""), value
+        if tag not in WITHOUT_CONTENT:
+            self.open.append(tag)
+        self._is_data = ("type", "application/json") in attrs
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
+        self._is_data = False
+
+    def handle_data(self, data: str) -> None:
+        if self._is_data:
+            self.data.append(data)
+
+    def handle_comment(self, data: str) -> None:
+        raise AssertionError(f"a comment: {data}")
+
+
+@pytest.fixture(autouse=True, scope="module")
+def without_bokeh() -> Iterator[None]:
+    """The program of Bokeh is always the same, and takes long to parse."""
+    with patch("dstack.report.page.document._bokeh", lambda: "Bokeh"):
+        yield
+
+
+def page_of(snapshot: Snapshot, *before: Snapshot) -> str:
+    return report_page(AnalysedSnapshot.of(snapshot), [AnalysedSnapshot.of(one) for one in before]).decode()
+
+
+def require_own_elements(page: str) -> None:
+    """Every element is the page's own, all are closed, and the data of the charts is JSON."""
+    found = Elements()
+    found.feed(page)
+    found.close()
+    assert found.open == []
+    for data in found.data:
+        json.loads(data)
+        assert "<" not in data
+
+
+@given(snapshot=st.one_of(related_snapshots(), attacking_snapshots(sorted(PAGE_ATTACKS.values()))))
+@examples(100, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
+def test_pages_of_random_snapshots_have_only_their_own_elements(snapshot: Snapshot) -> None:
+    require_own_elements(page_of(snapshot, snapshot))
+
+
+@pytest.mark.parametrize("name", ["queue-ray-2.60", "serve-deadlock"])
+def test_attacks_in_every_text_make_no_element(name: str) -> None:
+    snapshot = hostile(with_history(recorded(name)), HOSTILE_TO_PAGES)
+
+    require_own_elements(page_of(snapshot, replace(snapshot, samples=())))
+
+
+def test_the_test_would_notice_an_element() -> None:
+    page = page_of(recorded("queue-ray-2.60"))
+
+    for attack in ("script", "image", "vector", "element", "frame", "base"):
+        with pytest.raises(AssertionError):
+            require_own_elements(page.replace("<main>", f"<main>{PAGE_ATTACKS[attack]}"))
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_the_page_of_a_thousand_workers_is_bounded(shape: str) -> None:
+    snapshot = with_history(SHAPES[shape](1_000), ATTEMPTS)
+
+    assert len(page_of(snapshot)) + BOKEH_BYTES < MAX_BYTES
+
+
+BOKEH_BYTES = 1_400_000
+"""At least the size of the part that the test leaves out."""
