@@ -55,6 +55,7 @@ class ProcessReader:
         except PermissionError:
             return self._through_pyspy(request, _not_read(str(why_denied(process.pid)), "permission"))
         except (OSError, Unreadable) as error:
+            self._known.pop(process.pid, None)
             self._require_alive(process)
             return self._through_pyspy(request, _not_read(str(error), "unreadable"))
         self._require_alive(process)
