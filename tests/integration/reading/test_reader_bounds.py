@@ -18,6 +18,7 @@ import psutil
 import pytest
 
 from dstack.probes.node.probe import NodeProbe
+from dstack.probes.node.procfs import proc
 from dstack.probes.node.stacks.table import ENDS
 from dstack.probes.node_access.foreign_pythons import foreign_python
 from tests.fuzzing.effort import tries
@@ -137,6 +138,20 @@ def test_processes_that_end_or_exec_during_a_reading_are_no_error(tmp_path: Path
     assert whole > tries(100)
     assert {one["cause"] for one in failures} <= CAUSES, failures
     assert {one["stage"] for one in failures} <= {"process", "stacks", "memory"}, failures
+
+
+def test_a_process_whose_libraries_were_not_mapped_yet_is_read_from_memory_afterwards(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with program("print('ready', flush=True)\nimport time\ntime.sleep(100_000)", tmp_path) as child:
+        probe = NodeProbe()
+        with monkeypatch.context() as patched:
+            patched.setattr(proc, "mapped_files", lambda pid: {})
+            early = sample(target(child.pid), probe=probe)
+        answer = sample(target(child.pid), probe=probe)
+
+    assert [one["stage"] for one in early["failures"]] == ["memory"]
+    assert answer["failures"] == []
 
 
 STARTS_THREADS = """
