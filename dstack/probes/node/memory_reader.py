@@ -83,6 +83,7 @@ class MemoryReader:
     def __init__(self, request: Request, known: KnownProcess, origins: Origins) -> None:
         self._request = request
         self._known = known
+        self._learned = known.python
         self._origins = origins
         self._unreadable: dict[int, str] = {}
         self._has_tasks = False
@@ -101,6 +102,7 @@ class MemoryReader:
 
     def _read(self) -> ProcessReading:
         before = marks_off_cpu(self._request.pid, self._known.python.os_thread_ids)
+        self._learned = self._known.python.copy()
         groups: dict[str, str] | None = None
         with self._process(before) as process:
             calls = self._calls(process)
@@ -113,6 +115,7 @@ class MemoryReader:
                 groups = self._read_groups(process)
                 stable_with_loops = stable & self._read_loops(process, calls, before, stable)
             self._reached = self._search(process, calls, states)
+            self._keep_learned(process.threads, before)
             self._known.python.os_thread_ids = [one.os_thread_id for one in process.threads if one.os_thread_id]
             self._keep_pages(process)
             known_states = process.frames.threads
@@ -139,8 +142,17 @@ class MemoryReader:
     def _process(self, marks: Mapping[int, str], states: Mapping[int, int] | None = None) -> Iterator[PythonProcess]:
         """The process in a new reading of its memory; ``states`` are the addresses of its thread states, if known."""
         with open_memory(self._request.pid, keeps_pages=True) as memory:
-            known = self._known.python if states is None else replace(self._known.python, pages=())
-            yield PythonProcess(memory, self._known.interpreter, known, marks, states)
+            learned = replace(self._learned, pages=self._known.python.pages if states is None else ())
+            yield PythonProcess(memory, self._known.interpreter, learned, marks, states)
+
+    def _keep_learned(self, threads: Sequence[MemoryThread], before: Mapping[int, str]) -> None:
+        """Keep what this reading has learned for the next ones; it is certain if no thread ran Python meanwhile."""
+        known, learned = self._known.python, self._learned
+        if learned == known:
+            return
+        stable = unchanged(before, marks_of(self._request.pid, before))
+        all_stable = bool(threads) and stable.issuperset(thread.os_thread_id for thread in threads)
+        known.keep(learned, is_certain=all_stable)
 
     def _keep_pages(self, process: PythonProcess) -> None:
         """Have the next reading begin with the pages of this one."""

@@ -17,6 +17,7 @@ from pathlib import Path
 import psutil
 import pytest
 
+from dstack.probes.node.cpython.code_objects import CodeObjects
 from dstack.probes.node.probe import NodeProbe
 from dstack.probes.node.procfs import proc
 from dstack.probes.node.stacks.table import ENDS
@@ -152,6 +153,33 @@ def test_a_process_whose_libraries_were_not_mapped_yet_is_read_from_memory_after
 
     assert [one["stage"] for one in early["failures"]] == ["memory"]
     assert answer["failures"] == []
+
+
+SPINS = """
+import threading, time
+def spin():
+    while True: pass
+threading.Thread(target=spin, name="spins", daemon=True).start()
+print("ready", flush=True)
+time.sleep(100_000)
+"""
+
+
+def test_a_name_that_was_read_wrong_while_a_thread_ran_is_not_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with program(SPINS, tmp_path) as child:
+        probe = NodeProbe()
+        with monkeypatch.context() as patched:
+            patched.setattr(CodeObjects, "_text", lambda self, address: "wrong")
+            wrong = sample(target(child.pid), probe=probe)
+        right = [sample(target(child.pid), probe=probe) for _ in range(3)]
+
+    def names(answer: Plain) -> set[str]:
+        return {name for one in threads_of(answer) for name in functions(answer, one)}
+
+    assert names(wrong) == {"wrong"}
+    assert [names(one) for one in right] == [{"spin", "run", "_bootstrap_inner", "_bootstrap", "<module>"}] * 3
 
 
 STARTS_THREADS = """

@@ -28,20 +28,23 @@ NO_LINE, LONG, COLUMN, ONE_LINE = 15, 14, 13, 10
 """Kinds of entries in a line table of CPython 3.11 to 3.14; those below give columns on the same line."""
 
 
-@dataclass(slots=True, eq=False)
+@dataclass(slots=True)
 class Code:
-    """One code object as it was read; ``mark`` differs if another object takes its address."""
+    """One code object as it was read; ``mark`` differs if another object takes its address.
+
+    What is decoded on demand, from ``names`` on, is not compared.
+    """
 
     address: int
     mark: tuple[int, ...]
     file: str = ""
     function: str = ""
     qualified: str = ""
-    names: tuple[str, ...] | None = None
-    exceptions: list[tuple[int, int, int]] | None = None
-    positions: dict[tuple[int, str | None], Position] = field(default_factory=dict)
     table: bytes = b""
-    lines: tuple[array[int], array[int]] | None = None
+    names: tuple[str, ...] | None = field(default=None, compare=False)
+    exceptions: list[tuple[int, int, int]] | None = field(default=None, compare=False)
+    positions: dict[tuple[int, str | None], Position] = field(default_factory=dict, compare=False)
+    lines: tuple[array[int], array[int]] | None = field(default=None, compare=False)
 
 
 class CodeObjects:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import TypeVar
 
 from dstack.probes.node.cached_property import cached_property
 from dstack.probes.node.cpython.code_objects import Code
@@ -21,6 +22,8 @@ PTHREAD_TID = 720
 """Where glibc's struct pthread keeps the OS thread id; seen with glibc 2.31 to 2.41 on x86-64."""
 
 MemoryThread = PythonThread[Frame]
+K = TypeVar("K")
+V = TypeVar("V")
 
 
 @dataclass
@@ -29,14 +32,39 @@ class Known:
 
     ``ranks`` are those of process groups, by what identifies the dict that has them.
     ``pages`` are the addresses that the last one has read: the next one reads them first, in few system calls.
-    ``os_thread_ids`` are the threads that ran Python.
+    ``os_thread_ids`` are the threads that ran Python. ``uncertain`` is what only one reading has learned, while the
+    process ran: its pages were read one after another, so what was made in between may seem to have the content of
+    whatever was at its address before.
     """
 
     codes: dict[int, Code] = field(default_factory=dict)
     places: dict[tuple[int, str], int] = field(default_factory=dict)
     ranks: dict[tuple[int, ...], list[int]] = field(default_factory=dict)
-    pages: Collection[int] = ()
-    os_thread_ids: Collection[int] = ()
+    pages: Collection[int] = field(default=(), compare=False)
+    os_thread_ids: Collection[int] = field(default=(), compare=False)
+    uncertain: Known | None = field(default=None, compare=False)
+
+    def copy(self) -> Known:
+        """A copy, into which one reading writes what it learns."""
+        return replace(self, codes=dict(self.codes), places=dict(self.places), ranks=dict(self.ranks), uncertain=None)
+
+    def keep(self, learned: Known, *, is_certain: bool) -> None:
+        """Keep what a reading has learned; unless it is certain, only what an uncertain one before has learned too."""
+        uncertain = self.uncertain = self.uncertain or Known()
+        _keep(learned.codes, self.codes, uncertain.codes, is_certain)
+        _keep(learned.places, self.places, uncertain.places, is_certain)
+        _keep(learned.ranks, self.ranks, uncertain.ranks, is_certain)
+
+
+def _keep(learned: Mapping[K, V], kept: dict[K, V], uncertain: dict[K, V], is_certain: bool) -> None:
+    for key, value in learned.items():
+        if kept.get(key) is value:
+            continue
+        if is_certain or uncertain.get(key) == value:
+            kept[key] = value
+            uncertain.pop(key, None)
+        else:
+            uncertain[key] = value
 
 
 class PythonProcess:

@@ -149,7 +149,8 @@ class ProcessSampler:
         now = time.monotonic()
         with open_memory(self.pid, keeps_pages=True) as memory:
             os_thread_ids = proc.threads(self.pid)
-            process = PythonProcess(memory, self.known.interpreter, self.known.python, os_thread_ids)
+            learned = self.known.python.copy()
+            process = PythonProcess(memory, self.known.interpreter, learned, os_thread_ids)
             states, layout = process.frames.threads, process.layout
             for thread_id in self._threads.keys() - states.keys():
                 self._drop(thread_id)
@@ -165,6 +166,7 @@ class ProcessSampler:
             if self.rank is None and now - self._ranked_at > RANK_EVERY_S:
                 self._ranked_at = now
                 self.rank = ProcessGroups(process).memberships().rank
+            self.known.python.keep(learned, is_certain=False)
         self._listed_at = now
 
     def _drop(self, thread_id: int) -> None:
@@ -175,13 +177,16 @@ class _CodePositions:
     """The positions of instructions, from one reading of a process's code objects."""
 
     def __init__(self, pid: int, known: KnownProcess) -> None:
+        self._known = known.python
+        self._learned = replace(known.python.copy(), pages=())
         self._memory = ProcessMemory(pid, keeps_pages=True)
-        self._process = PythonProcess(self._memory, known.interpreter, replace(known.python, pages=()))
+        self._process = PythonProcess(self._memory, known.interpreter, self._learned)
         self._stacks: dict[tuple[tuple[int, int], ...], Stack] = {}
 
     def close(self) -> None:
-        """Close the process's memory."""
+        """Close the process's memory, and keep what was learned of its code."""
         self._memory.close()
+        self._known.keep(self._learned, is_certain=False)
 
     def stack(self, key: tuple[tuple[int, int], ...]) -> Stack | None:
         """The positions of these code objects and instructions; None if one of them is no code object."""

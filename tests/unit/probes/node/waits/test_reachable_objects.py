@@ -69,9 +69,11 @@ def in_main(lines: str) -> str:
 def calls_of(pid: int, *waiting: str) -> dict[str, Plain]:
     """The calls of the threads and coroutines with these names, once they wait."""
     probe = NodeProbe()
+    answer: Plain = {}
 
     def found() -> dict[str, Plain] | None:
-        process = sample(target(pid), probe=probe)["processes"]["w"]
+        answer.update(sample(target(pid), probe=probe))
+        process = answer["processes"]["w"]
         names = {one["os_thread_id"]: one["name"] for one in process["threads"]}
         names.update({one["coroutine_id"]: one["name"] for one in process["coroutines"]})
         calls = {
@@ -81,7 +83,7 @@ def calls_of(pid: int, *waiting: str) -> dict[str, Plain]:
         }
         return calls if calls.keys() >= set(waiting) else None
 
-    return wait_until(found, deadline_s=60, what=lambda: f"calls of {waiting}")
+    return wait_until(found, deadline_s=60, what=lambda: f"calls of {waiting} in {answer}")
 
 
 def reached(call: Plain, names: dict[object, str]) -> set[str]:
