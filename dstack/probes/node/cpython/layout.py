@@ -7,6 +7,7 @@ is no pointer must not crash the reader.
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import os
 import queue
@@ -28,8 +29,11 @@ RUNTIME_BYTES = 1 << 16
 INTERPRETER_BYTES = 1 << 17
 THREAD_BYTES = 512
 FRAME_BYTES, FRAME_OBJECT_BYTES, BETWEEN_BYTES = 80, 40, 32
-KEYS_BYTES, TYPE_BYTES = 256, 1024
+TYPE_BYTES, HEAP_TYPE_BYTES = 400, 1024
+"""A type that a program makes has further fields after those of every type."""
 NO_ARGUMENT = ("PyThreadState_Get", "PyInterpreterState_Head")
+THROUGH_STRUCT = ((3, 11), (3, 12))
+"""Versions whose thread states lead to a frame through another struct, ``_PyCFrame``."""
 START_S = 5.0
 ATTEMPTS = 10
 LOCK_SEMAPHORE = 16
@@ -210,9 +214,13 @@ class Calibration(Search):
         raise LookupError("a frame object does not lead to its frame")
 
     def _way(self, state: int, leaf: int) -> tuple[int, ...]:
-        """The offsets from a thread state to its leaf frame: one, or two through a struct (3.11 and 3.12)."""
+        """The offsets from a thread state to its leaf frame: one, or two through a struct (3.11 and 3.12).
+
+        The search may go beyond the end of the thread state, where anything can be, also the address of this frame.
+        The right place comes before that.
+        """
         words = self._memory.mapped_words(state, THREAD_BYTES)
-        if leaf in words:
+        if self._version not in THROUGH_STRUCT:
             return (8 * words.index(leaf),)
         for index, pointer in enumerate(words):
             between = self._memory.mapped_words(pointer, BETWEEN_BYTES)
@@ -257,13 +265,16 @@ class Calibration(Search):
         return self._number_in({value: self._code.replace(co_stacksize=value) for value in (12345, 23456)})
 
     def _cached_keys(self) -> int:
+        """The offset in a type by which the attributes of an instance are found, with their names."""
         kept = Attributed()
-        name = next(key for key in kept.__dict__ if key == "first_of_its_names")
-        words = self._memory.mapped_words(id(Attributed), TYPE_BYTES)
-        for index, pointer in enumerate(words[50:], 50):
-            if pointer and id(name) in self._memory.mapped_words(pointer, KEYS_BYTES):
-                return 8 * index
+        for offset in range(TYPE_BYTES, HEAP_TYPE_BYTES, 8):
+            with contextlib.suppress(Unreadable):
+                if self._with_keys_at(offset).attributes(id(kept)) == {"first_of_its_names": id(True)}:
+                    return offset
         raise LookupError("the names of attributes")
+
+    def _with_keys_at(self, offset: int) -> Objects:
+        return Objects(self._memory, lambda: offset)
 
     def _rlock_owner(self) -> int:
         lock = threading.RLock()
