@@ -21,6 +21,7 @@ FLAGS = (
     "--disable-background-networking",
     "--disable-component-update",
     "--disable-sync",
+    "--disable-features=LogOnDeviceMetricsOnStartup,OptimizationGuideOnDeviceModel",  # begin after 3 minutes
     "--window-size=1200,900",
 )
 

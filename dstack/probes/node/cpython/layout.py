@@ -267,14 +267,17 @@ class Calibration(Search):
     def _cached_keys(self) -> int:
         """The offset in a type by which the attributes of an instance are found, with their names."""
         kept = Attributed()
+        if self._finds_attributes(kept, keys_at=0):
+            raise LookupError("attributes that are not in a dict of their own")
         for offset in range(TYPE_BYTES, HEAP_TYPE_BYTES, 8):
-            with contextlib.suppress(Unreadable):
-                if self._with_keys_at(offset).attributes(id(kept)) == {"first_of_its_names": id(True)}:
-                    return offset
+            if self._finds_attributes(kept, keys_at=offset):
+                return offset
         raise LookupError("the names of attributes")
 
-    def _with_keys_at(self, offset: int) -> Objects:
-        return Objects(self._memory, lambda: offset)
+    def _finds_attributes(self, kept: Attributed, *, keys_at: int) -> bool:
+        with contextlib.suppress(Unreadable):
+            return Objects(self._memory, lambda: keys_at).attributes(id(kept)) == {"first_of_its_names": id(True)}
+        return False
 
     def _rlock_owner(self) -> int:
         lock = threading.RLock()
