@@ -55,7 +55,7 @@ class ProcessReader:
         except PermissionError:
             return self._through_pyspy(request, _not_read(str(why_denied(process.pid)), "permission"))
         except (OSError, Unreadable) as error:
-            self._known.pop(process.pid, None)
+            self._known.pop(process.pid, None)  # it may just have begun, and not have mapped all of its files
             self._require_alive(process)
             return self._through_pyspy(request, _not_read(str(error), "unreadable"))
         self._require_alive(process)

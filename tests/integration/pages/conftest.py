@@ -1,11 +1,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.browsers import HAS_CHROMIUM, chromium
+from dstack.analysis.views.analysed_snapshot import AnalysedSnapshot
+from dstack.report.page.report_page import report_page
+from dstack.snapshot_file import load
+from tests.browsers import HAS_CHROMIUM, chromium, open_page
+from tests.paths import RECORDED_CALLS
 
 
 @pytest.fixture(scope="package")
@@ -15,3 +20,18 @@ def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
         pytest.skip("there is no Chromium with chromedriver")
     with chromium(tmp_path_factory.mktemp("profile")) as driver:
         yield driver
+
+
+@pytest.fixture(scope="package")
+def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A page with graphs and a timeline."""
+    file = tmp_path_factory.mktemp("page") / "report.html"
+    file.write_bytes(report_page(AnalysedSnapshot.of(load(RECORDED_CALLS))))
+    return file
+
+
+@pytest.fixture
+def page(browser: Any, path: Path) -> Any:
+    """The page, once it is drawn."""
+    open_page(browser, path)
+    return browser

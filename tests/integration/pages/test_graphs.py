@@ -2,16 +2,11 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-from dstack.analysis.views.analysed_snapshot import AnalysedSnapshot
-from dstack.report.page.report_page import report_page
-from dstack.snapshot_file import load
-from tests.browsers import errors, open_page
-from tests.paths import RECORDED_CALLS
+from tests.browsers import errors
 from tests.processes import wait_until
 
 READY_S = 60.0
@@ -23,21 +18,6 @@ PLACE = """
 const view = Bokeh.index.find_one(chart), box = view.el.getBoundingClientRect(), i = d.title.indexOf(arguments[1]);
 return [box.left + view.frame.x_scale.compute(d.x[i]), box.top + view.frame.y_scale.compute(d.y[i])];
 """
-
-
-@pytest.fixture(scope="module")
-def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A page with both graphs."""
-    file = tmp_path_factory.mktemp("page") / "report.html"
-    file.write_bytes(report_page(AnalysedSnapshot.of(load(RECORDED_CALLS))))
-    return file
-
-
-@pytest.fixture
-def page(browser: Any, path: Path) -> Any:
-    """The page, once it is drawn."""
-    open_page(browser, path)
-    return browser
 
 
 def run(page: Any, graph: str, script: str, *values: str) -> Any:

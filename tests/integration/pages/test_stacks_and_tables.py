@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from dstack.analysis.views.analysed_snapshot import AnalysedSnapshot
 from dstack.report.page.report_page import report_page
-from tests.browsers import errors, open_page, requests
+from tests.browsers import errors, requests
 from tests.processes import wait_until
 from tests.unit.scenes.ranks import training
 from tests.unit.support.html_elements import ATTACK
@@ -31,13 +31,6 @@ def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
     found = tmp_path_factory.mktemp("report") / "report.html"
     found.write_bytes(report_page(AnalysedSnapshot.of(replace(snapshot, actors=actors))))
     return found
-
-
-@pytest.fixture
-def page(browser: Any, path: Path) -> Any:
-    """The report, once it is drawn."""
-    open_page(browser, path)
-    return browser
 
 
 def type_into(page: Any, field: str, text: str) -> str:

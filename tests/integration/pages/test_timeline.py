@@ -8,11 +8,7 @@ from typing import Any
 
 import pytest
 
-from dstack.analysis.views.analysed_snapshot import AnalysedSnapshot
-from dstack.report.page.report_page import report_page
-from dstack.snapshot_file import load
 from tests.browsers import errors, open_page, use_dark_theme
-from tests.paths import RECORDED_CALLS
 from tests.processes import wait_until
 
 READY_S = 60.0
@@ -28,19 +24,6 @@ const box = element.getBoundingClientRect();
 return [box.left + 0.9 * box.width, box.top + 18 * row + 9];
 """
 )
-
-
-@pytest.fixture(scope="module")
-def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    path = tmp_path_factory.mktemp("timeline") / "page.html"
-    path.write_bytes(report_page(AnalysedSnapshot.of(load(RECORDED_CALLS))))
-    return path
-
-
-@pytest.fixture
-def page(browser: Any, path: Path) -> Any:
-    open_page(browser, path)
-    return browser
 
 
 def value(page: Any, script: str) -> Any:

@@ -1,29 +1,21 @@
 from __future__ import annotations
 
-from typing import Any
+from functools import partial
 
 import pytest
 
 from dstack.analysis.views.analysed_snapshot import AnalysedSnapshot
-from dstack.model import Snapshot
 from dstack.report.page.report_data import ReportData
 from dstack.report.page.rows import call_rows
-from dstack.report.page.section import Section
 from dstack.report.page.sections import calls as module
 from dstack.report.page.sections.calls import section
 from dstack.snapshot_file import load
 from tests.paths import RECORDED_CALLS
 from tests.unit.scenes import Scene
+from tests.unit.support.graph_sections import graph_section
 from tests.unit.support.html_elements import elements_of
 
-
-def section_of(snapshot: Snapshot) -> tuple[Section, dict[str, Any], dict[str, Any]]:
-    """The section, its boxes and its lines."""
-    found = section(ReportData(AnalysedSnapshot.of(snapshot)))
-    assert found is not None
-    chart: Any = found.charts["calls-chart"]
-    sources = {one.name: one.data_source.data for one in chart.renderers}
-    return found, sources["boxes"], sources["links"]
+section_of = partial(graph_section, section, "calls-chart")
 
 
 def test_nothing_is_called() -> None:

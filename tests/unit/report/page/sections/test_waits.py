@@ -1,25 +1,17 @@
 from __future__ import annotations
 
-from typing import Any
+from functools import partial
 
 from dstack.analysis.views.analysed_snapshot import AnalysedSnapshot
-from dstack.model import Snapshot
 from dstack.report.page.report_data import ReportData
-from dstack.report.page.section import Section
 from dstack.report.page.sections.waits import section
 from dstack.snapshot_file import load
 from tests.examples.recorded import recorded
 from tests.unit.scenes import Scene
+from tests.unit.support.graph_sections import graph_section
 from tests.unit.support.html_elements import elements_of
 
-
-def section_of(snapshot: Snapshot) -> tuple[Section, dict[str, Any], dict[str, Any]]:
-    """The section, its boxes and its lines."""
-    found = section(ReportData(AnalysedSnapshot.of(snapshot)))
-    assert found is not None
-    chart: Any = found.charts["waits-chart"]
-    sources = {one.name: one.data_source.data for one in chart.renderers}
-    return found, sources["boxes"], sources["links"]
+section_of = partial(graph_section, section, "waits-chart")
 
 
 def test_nothing_waits() -> None:
