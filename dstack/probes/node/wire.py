@@ -69,6 +69,38 @@ class Options(_Options, total=False):
     reach: bool
 
 
+class CoreWorker(TypedDict):
+    """The address of a core worker on the probe's node, which a node probe asks for its tasks and refs."""
+
+    worker_id: str
+    ip: str
+    port: int
+    pid: int
+
+
+class Questions(TypedDict):
+    """How to ask core workers: at most ``limit`` tasks and refs of each, ``timeout_s`` for each reply.
+
+    ``metadata`` is that of every gRPC call to the cluster. Without ``details``, a task is only its id and its state, as
+    a poll needs it. ``with_refs`` adds the refs that the worker knows.
+    """
+
+    metadata: list[tuple[str, str]]
+    timeout_s: float
+    limit: int
+    details: bool
+    with_refs: bool
+
+
+class NodeRequest(TypedDict):
+    """One sample of a node: the core workers to ask, and the processes to read meanwhile."""
+
+    workers: list[CoreWorker]
+    questions: Questions
+    targets: list[Target]
+    options: Options
+
+
 class RecordOptions(TypedDict):
     """How to record for ``seconds``, which :class:`dstack.recording.RecordingOptions` describes.
 
@@ -353,6 +385,60 @@ class SetupData(TypedDict):
     output: str
 
 
+class _TaskData(TypedDict):
+    task_id: str
+    state: str
+
+
+class TaskData(_TaskData, total=False):
+    """A :class:`dstack.model.Task` without its owner, which is the worker that lists it; defaults are left out."""
+
+    name: str
+    kind: str
+    job_id: str
+    actor_id: str | None
+    parent_task_id: str | None
+    node_id: str | None
+    attempt: int
+    required_resources: dict[str, float]
+    placement_group_id: str | None
+    label_selector: dict[str, str]
+    environment: list[str]
+    items: int
+
+
+class _RefData(TypedDict):
+    ref: str
+
+
+class RefData(_RefData, total=False):
+    """A :class:`dstack.model.Ref` without its holder, which is the worker that lists it; defaults are left out."""
+
+    state: str | None
+    size_bytes: int
+    argument_uses: int
+    local_uses: int
+    is_contained: bool
+    attempt: int
+
+
+class CoreWorkerData(TypedDict):
+    """The reply of a core worker; tasks that ended are left out.
+
+    ``counters`` change whenever the worker does something; ``is_cut`` if it has more tasks than it listed.
+    """
+
+    job_id: str | None
+    actor_id: str | None
+    running_task_ids: list[str]
+    held: dict[str, float]
+    executed_tasks: int
+    is_cut: bool
+    counters: list[int]
+    tasks: list[TaskData]
+    refs: list[RefData]
+
+
 class _Answer(TypedDict):
     frames: list[FrameData]
     stacks: list[list[int]]
@@ -367,10 +453,13 @@ class Answer(_Answer, total=False):
     """One sample of one node. ``stacks`` are indices of ``frames``, leaf first; ``sources`` are lines by file, number.
 
     ``processes`` are by worker id, ``clock`` is the node's Unix time when the probe began and ended. ``setups`` are
-    only there where they were asked for.
+    only there where they were asked for. ``core_workers`` are the replies by worker id; ``cannot_ask`` is the reason
+    if the probe can ask no core worker, as without grpc: then the caller asks.
     """
 
     setups: list[SetupData]
+    core_workers: dict[str, CoreWorkerData]
+    cannot_ask: str
 
 
 class SampledThreadData(TypedDict):
