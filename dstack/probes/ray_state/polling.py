@@ -1,56 +1,71 @@
 """Polls a cluster: the GCS's list of workers, and the counters, running tasks and submitted tasks of each worker.
 
-It starts nothing on the nodes, and reads and pauses no process. Seen on Ray 2.46 and 2.60.
+The probes of a session ask the workers of their nodes; they read and pause no process. Seen on Ray 2.46 and 2.60.
 """
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Sequence
 
 from dstack.cluster_poll import ClusterPoll, WorkerPoll
 from dstack.model import Worker
+from dstack.probes.budget import Budget
 from dstack.probes.connection.connect import Cluster
-from dstack.probes.connection.ray_stubs import common_pb2
-from dstack.probes.connection.rpc import CallFailure, call_all
-from dstack.probes.ray_state.control_plane import take_roll
-from dstack.probes.ray_state.core_workers import ENDED, is_from, stats_call
+from dstack.probes.node import wire
+from dstack.probes.node_access.node_readers import Extras, NodeReaders, Options, Wanted
+from dstack.probes.ray_state.control_plane import Inventory, take_roll
+from dstack.probes.ray_state.core_workers import ask_core_workers, questions
+from dstack.probes.ray_state.liveness import Liveness
+from dstack.probes.session import ProbeSession
 
 LIMIT = 5000
 """The most tasks that one worker lists. Ray cuts to an arbitrary subset, so above it only the counters are used."""
 
 
-def poll_cluster(cluster: Cluster, timeout_s: float) -> ClusterPoll:
+def poll_cluster(session: ProbeSession, address: str | None, timeout_s: float) -> ClusterPoll:
     """Polls all workers. Raises :class:`dstack.ClusterError` if the GCS does not list them."""
-    roll = take_roll(cluster, timeout_s)
+    cluster, had_probes = session.connect(address), session.has_probes
+    budget = Budget.of(1, timeout_s)
+    roll = take_roll(cluster, budget.rpc_timeout_s())
     workers = [one for one in roll.workers if not (one.is_driver and (one.ip, one.pid) in roll.own_drivers)]
-    calls = [stats_call(worker, timeout_s, with_refs=False, limit=LIMIT) for worker in workers]
-    replies = list(zip(workers, call_all(calls, cluster.metadata), strict=True))
-    answered = [(worker, reply) for worker, reply in replies if is_from(worker, reply)]
+    replies, ended = _replies(session, cluster, roll, workers, budget)
+    if session.has_probes and not had_probes:
+        roll = take_roll(cluster, budget.rpc_timeout_s())  # the job of the new probes is dstack's own
     return ClusterPoll(
-        workers=tuple(_worker(*one) for one in answered if one[1].core_worker_stats.job_id.hex() not in roll.own_jobs),
-        silent=tuple(worker.worker_id for worker, reply in replies if isinstance(reply, CallFailure)),
+        workers=tuple(
+            _worker(one, replies[one.worker_id])
+            for one in workers
+            if one.worker_id in replies and replies[one.worker_id]["job_id"] not in roll.own_jobs
+        ),
+        silent=tuple(one.worker_id for one in workers if one.worker_id not in replies.keys() | ended),
         nodes=len(roll.nodes),
     )
 
 
-def _worker(worker: Worker, reply: Any) -> WorkerPoll:
-    entries, stats = reply.owned_task_info_entries, reply.core_worker_stats
-    states = {entry.task_id.hex(): common_pb2.TaskStatus.Name(entry.scheduling_state) for entry in entries}
-    pending = {task_id: state for task_id, state in states.items() if state not in ENDED}
+def _replies(
+    session: ProbeSession, cluster: Cluster, roll: Inventory, workers: Sequence[Worker], budget: Budget
+) -> tuple[dict[str, wire.CoreWorkerData], set[str]]:
+    """The replies by worker id, and the workers that have ended; those that no probe can ask are asked from here."""
+    liveness = Liveness()
+    how = questions(cluster.metadata, budget.rpc_timeout_s(), limit=LIMIT, details=False, with_refs=False)
+    readers = NodeReaders(session, Options(), liveness, lambda _: None)
+    answers = [one.answer for one in readers.read(Wanted(workers), how, roll, budget, Extras()).answers]
+    replies = {worker_id: data for answer in answers for worker_id, data in answer.get("core_workers", {}).items()}
+    causes = {one["worker_id"]: one["cause"] for answer in answers for one in answer["failures"] if "worker_id" in one}
+    unasked = [one for one in workers if one.worker_id not in replies.keys() | causes.keys()]
+    if others := [one for one in unasked if one.node_id not in liveness.unreachable]:
+        how["timeout_s"] = budget.rpc_timeout_s()
+        found, failures = ask_core_workers(others, how)
+        replies |= found
+        causes |= {one.worker_id or "": one.cause for one in failures}
+    return replies, {worker_id for worker_id, cause in causes.items() if cause == "ended"}
+
+
+def _worker(worker: Worker, data: wire.CoreWorkerData) -> WorkerPoll:
     return WorkerPoll(
         worker_id=worker.worker_id,
         is_driver=worker.is_driver,
-        running=tuple(task_id.hex() for task_id in reply.running_task_ids),
-        pending=pending if len(entries) >= reply.tasks_total else None,
-        counters=(
-            reply.tasks_total,
-            stats.num_pending_tasks,
-            stats.num_executed_tasks,
-            stats.num_running_tasks,
-            stats.task_queue_length,
-            stats.num_owned_objects,
-            stats.num_owned_actors,
-            stats.num_object_refs_in_scope,
-            stats.num_local_objects,
-        ),
+        running=tuple(data["running_task_ids"]),
+        pending=None if data["is_cut"] else {task["task_id"]: task["state"] for task in data["tasks"]},
+        counters=tuple(data["counters"]),
     )
