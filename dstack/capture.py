@@ -10,7 +10,7 @@ from dstack.errors import UsageError
 from dstack.model import Snapshot
 from dstack.probes.cluster import ClusterProbe
 from dstack.probes.node_access.node_readers import Options
-from dstack.probes.session import ProbeSession
+from dstack.probes.node_access.session import ProbeSession
 
 FIRST_SHARE = 0.65
 """The part of the time budget that the first sample may use up."""

@@ -30,7 +30,7 @@ from dstack.gc_pause import GcPause
 if TYPE_CHECKING:  # the child is started before the rest is loaded
     from dstack.cluster_poll import ClusterPoll
     from dstack.model import Snapshot
-    from dstack.probes.session import ProbeSession
+    from dstack.probes.node_access.session import ProbeSession
 
 LATE_S = 5.0
 """The time beyond the timeout in which the child process starts and hands over the snapshot."""
@@ -358,7 +358,7 @@ class _Server:
         if self._session is None:
             with GcPause():
                 from dstack import capture  # noqa: F401  # loaded for later
-                from dstack.probes.session import ProbeSession
+                from dstack.probes.node_access.session import ProbeSession
 
                 self._session = ProbeSession(self._driver)
             gc.freeze()  # loaded modules stay: the garbage collector need not scan them again
@@ -388,6 +388,6 @@ class _Server:
     def _polled(self, request: Request) -> tuple[str, bytes]:
         session = self._opened()
         from dstack.document_file import to_json
-        from dstack.probes.ray_state.polling import poll_cluster
+        from dstack.probes.polling import poll_cluster
 
         return "poll", to_json(poll_cluster(session, request["address"], request["timeout_s"]))

@@ -27,6 +27,7 @@ from dstack.probes.node_access.node_readers import (
     Wanted,
     node_failure,
 )
+from dstack.probes.node_access.session import ProbeSession
 from dstack.probes.ray_state.control_plane import CHECK_GCS, Inventory, take_inventory, take_roll
 from dstack.probes.ray_state.core_workers import CoreWorkerStats, ask_core_workers, questions, relevant_refs, stats_of
 from dstack.probes.ray_state.ended_tasks import EndedTasks, ask_ended_tasks
@@ -35,7 +36,6 @@ from dstack.probes.ray_state.task_events import ask_arrived_calls
 from dstack.probes.ray_state.task_history import ask_history
 from dstack.probes.ray_state.task_times import ask_task_times
 from dstack.probes.record import Record, awaited_refs, waiting_children
-from dstack.probes.session import ProbeSession
 from dstack.words import plural
 
 Progress = Callable[[str], None]

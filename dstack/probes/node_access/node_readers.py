@@ -15,11 +15,11 @@ from dstack.probes.connection.clocks import ahead_s
 from dstack.probes.node import wire
 from dstack.probes.node_access.answers import MALFORMED, MalformedAnswer, NodeFailure, validated
 from dstack.probes.node_access.raylet_symbols import thread_context_layout
+from dstack.probes.node_access.session import ProbeSession
 from dstack.probes.node_access.targets import own_addresses, targets, with_environment
 from dstack.probes.ray_state.control_plane import Inventory
 from dstack.probes.ray_state.core_workers import core_workers
 from dstack.probes.ray_state.liveness import Liveness
-from dstack.probes.session import ProbeSession
 from dstack.words import plural
 
 Progress = Callable[[str], None]

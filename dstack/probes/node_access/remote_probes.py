@@ -1,7 +1,7 @@
 """Probes on other nodes, through a child process that is the only Ray driver that dstack starts.
 
-The probes and the child are kept between samples. A node that takes far longer than most is given up, so that it delays
-nobody (:class:`Patience`).
+The probes and the child are kept between samples. A node that takes far longer than most is given up, so that the
+others are not delayed (:class:`Patience`).
 
 The child can be killed at any time, so every call to Ray has a deadline; Ray then ends the probe actors. It ends by
 itself when its standard input closes, and while it joins the cluster the kernel kills it with dstack, so nothing

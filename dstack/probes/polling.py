@@ -13,10 +13,10 @@ from dstack.probes.budget import Budget
 from dstack.probes.connection.connect import Cluster
 from dstack.probes.node import wire
 from dstack.probes.node_access.node_readers import Extras, NodeReaders, Options, Wanted
+from dstack.probes.node_access.session import ProbeSession
 from dstack.probes.ray_state.control_plane import Inventory, take_roll
 from dstack.probes.ray_state.core_workers import ask_core_workers, questions
 from dstack.probes.ray_state.liveness import Liveness
-from dstack.probes.session import ProbeSession
 
 LIMIT = 5000
 """The most tasks that one worker lists. Ray cuts to an arbitrary subset, so above it only the counters are used."""
