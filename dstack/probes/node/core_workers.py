@@ -15,7 +15,6 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
-from functools import lru_cache
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -56,12 +55,14 @@ class CoreWorkers:
     def __init__(self, stubs: Callable[[], Any] | None = None) -> None:
         self._load = stubs or _rays_stubs
         self._channels: dict[str, Any] = {}
+        self._environments: dict[str, list[str]] = {}
         self._stubs: Any = None
         self._grpc: Any = None
 
     def ask(self, workers: Sequence[wire.CoreWorker], questions: wire.Questions) -> Replies:
         """The replies of all these workers. Raises :class:`CannotAsk`."""
         self._prepare()
+        self._environments.clear()
         self._keep({_address(worker) for worker in workers[:MAX_AT_ONCE]})
         replies = Replies({}, [])
         if not workers:
@@ -192,10 +193,15 @@ class CoreWorkers:
             "required_resources": dict(row.required_resources),
             "placement_group_id": row.placement_group_id.hex() or group_asked_for(row.required_resources),
             "label_selector": dict(getattr(row, "label_selector", {})),
-            "environment": list(environment_parts(row.runtime_env_info.serialized_runtime_env)),
+            "environment": self._environment(row.runtime_env_info.serialized_runtime_env),
             "items": items.get(task_id, 0),
         }
         return task
+
+    def _environment(self, serialized: str) -> list[str]:
+        if serialized not in self._environments:
+            self._environments[serialized] = list(environment_parts(serialized))
+        return self._environments[serialized]
 
 
 def tls_pems() -> tuple[bytes, bytes, bytes] | None:
@@ -209,7 +215,6 @@ def tls_pems() -> tuple[bytes, bytes, bytes] | None:
     return authority, key, certificate
 
 
-@lru_cache(maxsize=128)
 def environment_parts(serialized: str) -> tuple[str, ...]:
     """The names of the parts of a runtime environment, as Ray serialises it to JSON; none if it is malformed."""
     with suppress(ValueError, RecursionError):
