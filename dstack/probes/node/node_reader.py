@@ -27,6 +27,8 @@ class NodeReader:
 
     def sample(self, request: wire.NodeRequest) -> wire.Answer:
         """One sample of this node; without anything to read, only of its core workers."""
+        if request["is_first"]:
+            self.probe.begin_snapshot()
         with ThreadPoolExecutor(1) as pool:
             asking = pool.submit(self._ask, request["workers"], request["questions"])
             answer = self._read(request["targets"], request["options"])

@@ -18,7 +18,7 @@ options = {"native": False, "locals": False, "pause": False, "children": False}
 options |= {"deadline_s": 20.0, "thread_context": None}
 worker = {"worker_id": "ab" * 28, "ip": "127.0.0.1", "port": 1, "pid": 1}
 questions = {"metadata": [], "timeout_s": 20.0, "limit": 1, "details": True, "with_refs": True}
-request = {"workers": [worker], "questions": questions, "targets": [target], "options": options}
+request = {"is_first": True, "workers": [worker], "questions": questions, "targets": [target], "options": options}
 answer = json.loads(zlib.decompress(probe.sample(request)))
 assert [one["reason"][:29] for one in answer["failures"]] == ["nothing answers at 127.0.0.1:"], answer["failures"]
 assert {"memory_total_bytes", "cpu_percent", "disks"} <= answer["host"].keys()
