@@ -7,16 +7,20 @@ from pathlib import Path
 import ray.cloudpickle
 
 import dstack.probes.node
-from dstack.probes.node.probe import NodeProbe
+from dstack.probes.node.probe_actor import ProbeActor
 
 ELSEWHERE = """
-import os, pickle, sys
+import json, os, pickle, sys, zlib
 sys.modules["dstack"] = None  # an import fails now
-probe = pickle.load(sys.stdin.buffer)(is_guest=False)
+probe = pickle.load(sys.stdin.buffer)()
 target = {"worker_id": "w", "pid": os.getppid(), "port": 0, "is_driver": True}
 options = {"native": False, "locals": False, "pause": False, "children": False}
 options |= {"deadline_s": 20.0, "thread_context": None}
-answer = probe.sample([target], options)
+worker = {"worker_id": "ab" * 28, "ip": "127.0.0.1", "port": 1, "pid": 1}
+questions = {"metadata": [], "timeout_s": 20.0, "limit": 1, "details": True, "with_refs": True}
+request = {"workers": [worker], "questions": questions, "targets": [target], "options": options}
+answer = json.loads(zlib.decompress(probe.sample(request)))
+assert [one["reason"][:29] for one in answer["failures"]] == ["nothing answers at 127.0.0.1:"], answer["failures"]
 assert {"memory_total_bytes", "cpu_percent", "disks"} <= answer["host"].keys()
 print(len(answer["processes"]["w"]["threads"]))
 """
@@ -25,7 +29,7 @@ print(len(answer["processes"]["w"]["threads"]))
 def test_a_probe_runs_by_value_without_an_installation(tmp_path: Path) -> None:
     ray.cloudpickle.register_pickle_by_value(dstack.probes.node)
     try:
-        probe = ray.cloudpickle.dumps(NodeProbe)
+        probe = ray.cloudpickle.dumps(ProbeActor)
     finally:
         ray.cloudpickle.unregister_pickle_by_value(dstack.probes.node)
 

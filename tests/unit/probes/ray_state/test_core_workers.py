@@ -8,7 +8,8 @@ import pytest
 from ray.core.generated import core_worker_pb2, core_worker_pb2_grpc
 
 from dstack.model import Worker
-from dstack.probes.ray_state.core_workers import ask_core_workers, group_asked_for
+from dstack.probes.node.core_workers import group_asked_for
+from dstack.probes.ray_state.core_workers import ask_core_workers, questions
 
 GROUP = "30135c36f073ea1c1d0e6658967d01000000"
 
@@ -38,7 +39,7 @@ def test_a_worker_on_ipv6_answers() -> None:
     worker = Worker(worker_id="ab" * 28, node_id="n", ip="::1", port=server.add_insecure_port("[::1]:0"), pid=1)
     server.start()
     try:
-        answers, failures = ask_core_workers([worker], (), timeout_s=30.0)
+        answers, failures = ask_core_workers([worker], questions((), timeout_s=30.0))
     finally:
         server.stop(0).wait()
 
