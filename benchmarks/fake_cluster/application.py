@@ -16,7 +16,6 @@ from ray.actor import ActorHandle
 WORKERS = 10
 
 
-@ray.remote(num_cpus=0)
 class ParameterServer:
     """What most actors wait for, one after the other."""
 
@@ -25,7 +24,6 @@ class ParameterServer:
             time.sleep(0.5)
 
 
-@ray.remote(num_cpus=0)
 class Trainer:
     """Waits for the parameters."""
 
@@ -36,7 +34,6 @@ class Trainer:
         ray.get(self.server.pull.remote())
 
 
-@ray.remote(num_cpus=0)
 class Stage:
     """Waits for the next stage, on another node."""
 
@@ -47,7 +44,6 @@ class Stage:
         ray.get(self.following.train.remote())
 
 
-@ray.remote(num_cpus=0)
 class Account:
     """A member of the deadlock."""
 
@@ -61,7 +57,6 @@ class Account:
         pass
 
 
-@ray.remote(num_cpus=0)
 class Loader:
     """Is between two tasks."""
 
@@ -69,21 +64,24 @@ class Loader:
         return 1
 
 
+def on(node: str, kind: type, *arguments: object) -> Any:
+    """Starts an actor on a node."""
+    return ray.remote(num_cpus=0, resources={node: 1})(kind).remote(*arguments)
+
+
 def main() -> None:
     ray.init(sys.argv[1], log_to_driver=False)
-    server = ParameterServer.options(resources={"H": 1}).remote()
-    accounts = [Account.options(resources={node: 1}).remote() for node in "RS"]
+    server = on("H", ParameterServer)
+    accounts = [on(node, Account) for node in "RS"]
     ray.get([one.connect.remote(other) for one, other in zip(accounts, accounts[::-1], strict=True)])
-    trainers = {node: [Trainer.options(resources={node: 1}).remote(server) for _ in range(5)] for node in "RSPQ"}
+    trainers = {node: [on(node, Trainer, server) for _ in range(5)] for node in "RSPQ"}
     stages = [
-        Stage.options(resources={node: 1}).remote(trainers[following][0])
+        on(node, Stage, trainers[following][0])
         for node, following in zip("PQRS", "QPSR", strict=True)
         for _ in range(2)
     ]
     used = {"H": 2, "R": 8, "S": 8, "P": 7, "Q": 7}
-    loaders = [
-        Loader.options(resources={node: 1}).remote() for node, number in used.items() for _ in range(WORKERS - number)
-    ]
+    loaders = [on(node, Loader) for node, number in used.items() for _ in range(WORKERS - number)]
     ray.get([loader.load.remote() for loader in loaders])
     running = [server.pull.remote()]
     running += [one.train.remote() for several in trainers.values() for one in several]

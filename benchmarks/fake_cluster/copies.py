@@ -6,7 +6,7 @@ import base64
 import gzip
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -114,7 +114,7 @@ class Copies:
         if len(id) < 48 or self._letter_of_task(id[:48]) not in REPEATED:
             return id
         own = _changed(id, 0, number)
-        return _changed(own, 16, number) if self._letters.get(id[16:48]) in REPEATED else own
+        return _changed(own, 16, number) if self._letters.get(id[16:48], "-") in REPEATED else own
 
     def copied_text(self, text: str, number: int) -> str:
         """A text with all ids of a copy."""
@@ -173,10 +173,10 @@ class Copies:
             if field.type == field.TYPE_MESSAGE:
                 if field.message_type.GetOptions().map_entry:
                     continue
-                for one in value if field.label == field.LABEL_REPEATED else (value,):
+                for one in _all_of(value):
                     self._copy_into(one, number, ip)
             elif field.type == field.TYPE_BYTES:
-                if field.label == field.LABEL_REPEATED:
+                if not isinstance(value, bytes):
                     value[:] = [bytes.fromhex(self.copied(one.hex(), number)) for one in value]
                 else:
                     setattr(message, field.name, bytes.fromhex(self.copied(value.hex(), number)))
@@ -196,13 +196,18 @@ def _changed(id: str, at: int, number: int) -> str:
     return id if part == _NIL else f"{id[:at]}{int(part, 16) ^ number:08x}{id[at + 8 :]}"
 
 
+def _all_of(value: Any) -> Iterable[Any]:
+    """The values of a field, repeated or not."""
+    return (value,) if isinstance(value, (bytes, Message)) else value
+
+
 def _ids(message: Any) -> Iterator[str]:
     """All ids in a message."""
     for field, value in message.ListFields():
         if field.type == field.TYPE_MESSAGE:
             if not field.message_type.GetOptions().map_entry:
-                for one in value if field.label == field.LABEL_REPEATED else (value,):
+                for one in _all_of(value):
                     yield from _ids(one)
         elif field.type == field.TYPE_BYTES:
-            for one in value if field.label == field.LABEL_REPEATED else (value,):
+            for one in _all_of(value):
                 yield one.hex()

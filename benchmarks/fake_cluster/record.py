@@ -118,7 +118,7 @@ def answers_of(node_id: str, inventory: Inventory) -> list[tuple[wire.Answer, fl
 def asked(address: str, service: str, method: str) -> bytes:
     """The reply to an empty request."""
     with grpc.insecure_channel(address, options=CHANNEL_OPTIONS) as channel:
-        call = channel.unary_unary(f"/ray.rpc.{service}/{method}")
+        call: Any = channel.unary_unary(f"/ray.rpc.{service}/{method}")
         return bytes(call(b"", timeout=10.0))
 
 
@@ -131,7 +131,7 @@ def stats_of(worker: Any) -> bytes:
         limit=10**6,
     )
     with grpc.insecure_channel(f"{worker.ip}:{worker.port}", options=CHANNEL_OPTIONS) as channel:
-        call = channel.unary_unary("/ray.rpc.CoreWorkerService/GetCoreWorkerStats")
+        call: Any = channel.unary_unary("/ray.rpc.CoreWorkerService/GetCoreWorkerStats")
         return bytes(call(request.SerializeToString(), timeout=10.0))
 
 

@@ -12,6 +12,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -25,6 +26,8 @@ KEPT = sorted({sys.prefix, sys.base_prefix, str(ROOT)})
 """This machine's directories that every host has, even if they are below ``/tmp``."""
 
 MOST_HOSTS = 99
+CLOSED_S = 5.0
+"""How long the kernel may take to close the connections of a killed host."""
 
 _ISOLATED = ["unshare", "--net", "--pid", "--fork", "--kill-child", "--mount", "--mount-proc", "--ipc", "--uts"]
 _TOOLS = ("ip", "mount", "nsenter", "sleep", "unshare")
@@ -120,19 +123,16 @@ def set_link(switch_pid: int, host: Host, state: str) -> None:
 def kill(switch_pid: int, host: Host, *, is_cut: bool = False) -> None:
     """Kill all processes of the host, and wait until the kernel has removed its link.
 
-    Where the link is down, the kernel would keep it for minutes, for connections that cannot be closed.
+    The kernel keeps a link for minutes where connections cannot be closed: if the link is down, or a peer's is.
     """
     os.kill(host.init, signal.SIGKILL)
     host.holder.process.wait(timeout=10)
-    if is_cut:
-        _links(switch_pid, f"link delete {host.name}")
-        return
     show = ["nsenter", f"--target={switch_pid}", "--net", "ip", "link", "show", "dev", host.name]
-    wait_until(
-        lambda: subprocess.run(show, capture_output=True, timeout=20).returncode != 0,
-        deadline_s=60,
-        what=lambda: f"end of the link to {host.name}",
-    )
+    end = time.monotonic() + (0.0 if is_cut else CLOSED_S)
+    while subprocess.run(show, capture_output=True, timeout=60, check=False).returncode == 0:
+        if time.monotonic() > end:
+            subprocess.run([*show[:4], "link", "delete", host.name], capture_output=True, timeout=60, check=False)
+        time.sleep(0.05)
 
 
 def _plug_in(host: Host, switch_pid: int) -> None:

@@ -14,23 +14,29 @@ MAX_AT_ONCE = 256
 """The most connections at the same time."""
 
 
-def unreachable(raylets: Mapping[str, Address], timeout_s: float = CONNECT_TIMEOUT_S) -> dict[str, str]:
+def unreachable(
+    raylets: Mapping[str, Address], timeout_s: float = CONNECT_TIMEOUT_S, reached: set[str] | None = None
+) -> dict[str, str]:
     """The reason, by node id, for each node whose raylet accepts no TCP connection.
 
     The kernel accepts connections also for a stopped process, so a timeout means that the host or network is down.
+    A node is added to ``reached`` as soon as it has accepted one.
     """
-    reasons = begin(lambda: asyncio.run(_try_all(raylets, timeout_s))).result()
+    reasons = begin(lambda: asyncio.run(_try_all(raylets, timeout_s, set() if reached is None else reached))).result()
     return {node_id: reason for node_id, reason in zip(raylets, reasons, strict=True) if reason}
 
 
-async def _try_all(raylets: Mapping[str, Address], timeout_s: float) -> list[str | None]:
+async def _try_all(raylets: Mapping[str, Address], timeout_s: float, reached: set[str]) -> list[str | None]:
     gate = asyncio.Semaphore(MAX_AT_ONCE)
 
-    async def try_one(host: str, port: int) -> str | None:
+    async def try_one(node_id: str) -> str | None:
         async with gate:
-            return await _objection(host, port, timeout_s)
+            objection = await _objection(*raylets[node_id], timeout_s)
+        if objection is None:
+            reached.add(node_id)
+        return objection
 
-    return await asyncio.gather(*(try_one(host, port) for host, port in raylets.values()))
+    return await asyncio.gather(*map(try_one, raylets))
 
 
 async def _objection(host: str, port: int, timeout_s: float) -> str | None:

@@ -38,6 +38,7 @@ SOON_S = 0.3
 """How long an answer is awaited before it is checked whether a connection leads to the node at all."""
 MOST = 0.9
 FEW_NODES, FEW_SHARE = 20, 30
+WAIT_LONGER = "Use a longer timeout to wait longer for slow nodes."
 END_S = 1.0
 """How long the child may take to end in order; longer than its own limit."""
 
@@ -64,12 +65,15 @@ class Patience:
             self.usual_s = now - self._began
             self.until = min(self.until, now + max(self.usual_s, self._share_s))
 
-    def why_late(self) -> NodeFailure:
-        """Why a node without an answer is given up now."""
+    def why_late(self, *, is_reached: bool) -> NodeFailure:
+        """Why a node without an answer is given up now; ``is_reached`` if it has accepted a connection."""
         assert self.usual_s is not None
         waited_s = time.monotonic() - self._began
+        if not is_reached:
+            reason = f"no connection within {waited_s:.1f} s; most nodes answered within {self.usual_s:.1f} s"
+            return NodeFailure(reason, "unreachable", WAIT_LONGER)
         reason = f"its probe did not answer within {waited_s:.1f} s; most nodes did within {self.usual_s:.1f} s"
-        return NodeFailure(reason, "timeout", "Use a longer timeout to wait longer for slow nodes.")
+        return NodeFailure(reason, "timeout", WAIT_LONGER)
 
 
 class RemoteProbes:
@@ -120,9 +124,9 @@ class RemoteProbes:
             "options": options,
             "deadline": max(time.monotonic(), deadline - LAST_WORD_S),
         }
-        missing, patience = set(nodes), Patience(len(nodes), deadline)
+        missing, reached, patience = set(nodes), nodes.keys() - raylets.keys(), Patience(len(nodes), deadline)
         begin(lambda: self._ask("sample", request))
-        begin(lambda: self._give_up_unreachable(number, raylets, missing))
+        begin(lambda: self._give_up_unreachable(number, raylets, missing, reached))
         while missing and self._ended is None:
             try:
                 received = self._results.get(timeout=max(0.0, patience.until - time.monotonic()))
@@ -137,7 +141,7 @@ class RemoteProbes:
                 yield node_id, result
         is_given_up = time.monotonic() < deadline and self._ended is None
         for node_id in sorted(missing):
-            yield node_id, patience.why_late() if is_given_up else self.why_silent()
+            yield node_id, patience.why_late(is_reached=node_id in reached) if is_given_up else self.why_silent()
 
     def close(self) -> None:
         """Ends the child, by a signal if it has not ended by itself within a second; Ray then ends its actors.
@@ -210,11 +214,13 @@ class RemoteProbes:
         """Note that no reply follows."""
         self._results.put(None)
 
-    def _give_up_unreachable(self, number: int, raylets: Mapping[str, Address], missing: set[str]) -> None:
+    def _give_up_unreachable(
+        self, number: int, raylets: Mapping[str, Address], missing: set[str], reached: set[str]
+    ) -> None:
         """Gives up the nodes that do not answer soon and that no connection leads to."""
         time.sleep(SOON_S)
         silent = {node_id: raylets[node_id] for node_id in sorted(missing) if node_id in raylets}
-        for node_id, reason in unreachable(silent).items():
+        for node_id, reason in unreachable(silent, reached=reached).items():
             self._results.put((number, node_id, NodeFailure(reason, "unreachable")))
 
 
