@@ -102,7 +102,7 @@ def _without_clock(answer: str) -> tuple[bytes, Any]:
 
 def _with_clock(begun: bytes, packing: Any) -> bytes:
     last, now = packing.copy(), time.time()
-    return begun + last.compress(f',"clock":[{now},{now}]}}'.encode()) + last.flush()
+    return begun + bytes(last.compress(f',"clock":[{now},{now}]}}'.encode()) + last.flush())
 
 
 def _constant(data: bytes) -> Handler:

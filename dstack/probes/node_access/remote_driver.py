@@ -15,11 +15,11 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
 
 import ray
+from ray.exceptions import RayActorError
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 import dstack.probes.node
@@ -44,15 +44,6 @@ FORGOTTEN_S = IDLE_S - 5.0
 """How long an unused probe certainly lives."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Step:
-    """What a node is doing: its probe starts, or reads. A probe from an earlier request may have ended."""
-
-    node_id: str
-    is_start: bool
-    is_old: bool = False
-
-
 class Probes:
     """One probe actor for each requested node, kept between requests."""
 
@@ -62,33 +53,12 @@ class Probes:
         self._used_at: dict[str, float] = {}
         self._binary: Any = None
 
-    def sample(self, request: Request, is_over: Callable[[], bool]) -> Iterator[tuple[str, bytes | NodeFailure]]:
-        """The answers as they arrive, then the failures of nodes without one by ``deadline``; ends if cancelled."""
-        self._forget()
-        deadline = request["deadline"]
-        pending = {
-            self._ask(node, request): _Step(node, False, True) for node in request["nodes"] if node in self.actors
-        }
-        waiting = deque(node for node in request["nodes"] if node not in self.actors)
-        while (pending or waiting) and time.monotonic() < deadline:
-            if is_over():
-                return
-            starting = sum(step.is_start for step in pending.values())
-            for _ in range(min(len(waiting), MAX_STARTS - starting)):
-                node_id = waiting.popleft()
-                pending[self.begin(node_id)] = _Step(node_id, True)
-            for ref in _ready(list(pending), min(TURN_S, max(0.0, deadline - time.monotonic()))):
-                step = pending.pop(ref)
-                result = self._continue(step, ref, request)
-                if isinstance(result, _Next):
-                    pending[result.ref] = result.step
-                else:
-                    yield step.node_id, result
-        for step in pending.values():
-            reason = "the start of its probe timed out" if step.is_start else "its probe timed out"
-            yield step.node_id, NodeFailure(reason, "timeout")
-        for node_id in waiting:
-            yield node_id, NodeFailure("the start of its probe timed out", "timeout")
+    def kept(self) -> set[str]:
+        """The nodes whose probe has been used so recently that it lives, if nothing has killed it; forgets others."""
+        now = time.monotonic()
+        for node_id in [node for node, used_at in self._used_at.items() if now - used_at > FORGOTTEN_S]:
+            self.drop(node_id)
+        return set(self._used_at)
 
     def begin(self, node_id: str) -> Any:
         """Starts the node's probe and asks whether the node has a py-spy.
@@ -96,19 +66,18 @@ class Probes:
         It requires one byte of memory, so that the GCS sends the request through this host's raylet. Another raylet may
         be unreachable (seen on Ray 2.46).
         """
-        place = NodeAffinitySchedulingStrategy(node_id, soft=False)
-        actor = ray.remote(ProbeActor).options(num_cpus=0, memory=1, scheduling_strategy=place, max_restarts=0)
-        self.actors[node_id] = actor.remote()
+        if node_id not in self.actors:
+            place = NodeAffinitySchedulingStrategy(node_id, soft=False)
+            actor = ray.remote(ProbeActor).options(num_cpus=0, memory=1, scheduling_strategy=place, max_restarts=0)
+            self.actors[node_id] = actor.remote()
         return self.actors[node_id].has_pyspy.remote()
 
-    def _forget(self) -> None:
-        """Drops the probes that have ended by themselves, or are about to."""
-        now = time.monotonic()
-        for node_id in [node for node, used_at in self._used_at.items() if now - used_at > FORGOTTEN_S]:
-            self._used_at.pop(node_id)
-            self.actors.pop(node_id, None)
+    def equip(self, node_id: str, *, has_pyspy: bool) -> None:
+        """Send this host's py-spy to a node without one."""
+        if not has_pyspy and (binary := self._pyspy_binary()):
+            self.actors[node_id].equip.remote(binary)
 
-    def _ask(self, node_id: str, request: Request) -> Any:
+    def ask(self, node_id: str, request: Request) -> Any:
         """Requests the node's sample."""
         parts, left_s = request["nodes"][node_id], request["deadline"] - ANSWER_S - time.monotonic()
         self._used_at[node_id] = time.monotonic()
@@ -121,24 +90,10 @@ class Probes:
         }
         return self.actors[node_id].sample.remote(wanted)
 
-    def _continue(self, step: _Step, ref: Any, request: Request) -> bytes | NodeFailure | _Next:
-        """The node's answer or failure if it is done, else its next step."""
-        try:
-            value = ray.get(ref, timeout=max(0.1, request["deadline"] - time.monotonic()))
-            if not step.is_start:
-                return value if isinstance(value, bytes) else MALFORMED
-            self.equip(step.node_id, has_pyspy=bool(value))
-            return _Next(self._ask(step.node_id, request), _Step(step.node_id, False))
-        except Exception as error:  # whatever a remote probe raises is that node's failure
-            self.actors.pop(step.node_id, None)
-            if step.is_old:
-                return _Next(self.begin(step.node_id), _Step(step.node_id, True))
-            return NodeFailure(f"its probe failed: {first_line(error)}")
-
-    def equip(self, node_id: str, *, has_pyspy: bool) -> None:
-        """Send this host's py-spy to a node without one."""
-        if not has_pyspy and (binary := self._pyspy_binary()):
-            self.actors[node_id].equip.remote(binary)
+    def drop(self, node_id: str) -> None:
+        """Ends the node's probe, if it has not ended."""
+        self.actors.pop(node_id, None)
+        self._used_at.pop(node_id, None)
 
     def _pyspy_binary(self) -> Any:
         path = find_pyspy()
@@ -147,12 +102,51 @@ class Probes:
         return self._binary
 
 
-@dataclass(frozen=True, slots=True)
-class _Next:
-    """The step that a node takes now, and the ref of its result."""
+class Sample:
+    """One request to all its nodes. A kept probe that turns out to have ended is started again, once."""
 
-    ref: Any
-    step: _Step
+    def __init__(self, probes: Probes, request: Request) -> None:
+        self._probes = probes
+        self._request = request
+        self._kept = probes.kept() & request["nodes"].keys()
+        self._waiting = deque(node_id for node_id in request["nodes"] if node_id not in self._kept)
+        self._starting: dict[Any, str] = {}
+        self._reading = {probes.ask(node_id, request): node_id for node_id in self._kept}
+
+    def answers(self, is_over: Callable[[], bool]) -> Iterator[tuple[str, bytes | NodeFailure]]:
+        """The answers as they arrive, then the failures of nodes without one by the deadline; ends if cancelled."""
+        deadline = self._request["deadline"]
+        while (self._waiting or self._starting or self._reading) and (now := time.monotonic()) < deadline:
+            if is_over():
+                return
+            while self._waiting and len(self._starting) < MAX_STARTS:
+                node_id = self._waiting.popleft()
+                self._starting[self._probes.begin(node_id)] = node_id
+            for ref in _ready([*self._starting, *self._reading], min(TURN_S, deadline - now)):
+                yield from self._proceed(ref)
+        for node_id in (*self._waiting, *self._starting.values()):
+            yield node_id, NodeFailure("the start of its probe timed out", "timeout")
+        for node_id in self._reading.values():
+            yield node_id, NodeFailure("its probe timed out", "timeout")
+
+    def _proceed(self, ref: Any) -> Iterator[tuple[str, bytes | NodeFailure]]:
+        """The node's answer or failure if it is done; else its next step begins."""
+        is_start = ref in self._starting
+        node_id = (self._starting if is_start else self._reading).pop(ref)
+        try:
+            value = ray.get(ref)
+            if is_start:
+                self._probes.equip(node_id, has_pyspy=bool(value))
+                self._reading[self._probes.ask(node_id, self._request)] = node_id
+                return
+            yield node_id, value if isinstance(value, bytes) else MALFORMED
+        except Exception as error:  # whatever a remote probe raises is that node's failure
+            self._probes.drop(node_id)
+            if node_id in self._kept and isinstance(error, RayActorError):
+                self._kept.discard(node_id)
+                self._waiting.append(node_id)
+                return
+            yield node_id, NodeFailure(f"its probe failed: {first_line(error)}")
 
 
 def _ready(refs: list[Any], timeout_s: float) -> list[Any]:
@@ -171,7 +165,7 @@ def main(answers: IO[bytes], arguments: list[str]) -> None:
         return
     probes = Probes()
     while (request := requests.get()) is not None:
-        for node_id, result in probes.sample(request, is_over=lambda: not requests.empty()):
+        for node_id, result in Sample(probes, request).answers(is_over=lambda: not requests.empty()):
             send(answers, "reply", reply(request["number"], node_id, result))
     ray.shutdown()
 
