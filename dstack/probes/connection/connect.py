@@ -16,6 +16,7 @@ from dstack.probes.connection import addresses
 from dstack.probes.connection.credentials import WHERE_TOKENS_ARE, load_token, tls_credentials
 from dstack.probes.connection.ray_stubs import gcs_service_pb2, gcs_service_pb2_grpc
 from dstack.probes.connection.running_clusters import gcs_addresses, latest_address
+from dstack.probes.node.core_workers.channels import CHANNEL_OPTIONS
 
 SUPPORTED = ((2, 46), (2, 60))
 """First and last Ray minor version with which this code was tested."""
@@ -72,7 +73,7 @@ def open_aio_channel(address: str) -> grpc.aio.Channel:
 
 
 def _open(module: Any, address: str) -> Any:
-    options = [("grpc.max_receive_message_length", 512 << 20), ("grpc.enable_http_proxy", 0)]
+    options = list(CHANNEL_OPTIONS)
     credentials = tls_credentials()
     if credentials is None:
         return module.insecure_channel(address, options=options)

@@ -8,11 +8,11 @@ from pathlib import Path
 import grpc
 
 from dstack.errors import ClusterError
+from dstack.probes.node.core_workers.tls import tls_files
 
 WHERE_TOKENS_ARE = "Set RAY_AUTH_TOKEN or RAY_AUTH_TOKEN_PATH, or put the cluster's token into ~/.ray/auth_token."
 K8S = "RAY_ENABLE_K8S_TOKEN_AUTH"
 """If this is set, the token may be that of a Kubernetes service account."""
-CERTIFICATES = ("RAY_TLS_CA_CERT", "RAY_TLS_SERVER_KEY", "RAY_TLS_SERVER_CERT")
 WITHOUT_CERTIFICATES = (
     "RAY_USE_TLS is on, but not all of RAY_TLS_SERVER_CERT, RAY_TLS_SERVER_KEY and RAY_TLS_CA_CERT are set"
 )
@@ -57,14 +57,12 @@ def _rays_own_token() -> str | None:
 
 def tls_credentials() -> grpc.ChannelCredentials | None:
     """The files of Ray's TLS variables; None without TLS. Raises :class:`ClusterError`. As in Ray 2.46 and 2.60."""
-    if os.environ.get("RAY_USE_TLS", "0").lower() not in ("1", "true"):
-        return None
     try:
-        authority, key, certificate = (Path(os.environ[name]).read_bytes() for name in CERTIFICATES)
+        files = tls_files()
     except (OSError, LookupError) as error:
         reason = WITHOUT_CERTIFICATES if isinstance(error, LookupError) else error
         raise ClusterError(
             f"TLS is on but its certificates cannot be read: {reason}.",
             "Check RAY_TLS_SERVER_CERT, RAY_TLS_SERVER_KEY and RAY_TLS_CA_CERT.",
         ) from error
-    return grpc.ssl_channel_credentials(authority, key, certificate)
+    return grpc.ssl_channel_credentials(*files) if files else None

@@ -14,6 +14,7 @@ import pytest
 from dstack.errors import ClusterError
 from dstack.probes.connection import credentials
 from dstack.probes.connection.credentials import load_token, tls_credentials
+from dstack.probes.node.core_workers.tls import CERTIFICATES
 
 KNOWS_TOKENS = importlib.util.find_spec("ray._private.authentication") is not None
 RAYS_OWN = """
@@ -98,7 +99,7 @@ def test_a_token_file_without_a_token_is_an_error(
 
 @pytest.mark.parametrize(("value", "is_on"), [(None, False), ("0", False), ("1", True), ("True", True)])
 def test_tls_follows_rays_setting(monkeypatch: pytest.MonkeyPatch, value: str | None, is_on: bool) -> None:
-    for name in ("RAY_USE_TLS", *credentials.CERTIFICATES):
+    for name in ("RAY_USE_TLS", *CERTIFICATES):
         monkeypatch.delenv(name, raising=False)
     if value is not None:
         monkeypatch.setenv("RAY_USE_TLS", value)
@@ -108,7 +109,7 @@ def test_tls_follows_rays_setting(monkeypatch: pytest.MonkeyPatch, value: str | 
         return
     with pytest.raises(ClusterError, match="not all of RAY_TLS_SERVER_CERT"):
         tls_credentials()
-    for name in credentials.CERTIFICATES:
+    for name in CERTIFICATES:
         monkeypatch.setenv(name, os.devnull)
     assert tls_credentials() is not None
     monkeypatch.setenv("RAY_TLS_SERVER_KEY", "/nowhere")
