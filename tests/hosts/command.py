@@ -15,7 +15,7 @@ from tests.hosts.namespaces import KEPT
 from tests.paths import ROOT
 from tests.processes import Child, carrying, command_line, wait_until
 
-DSTACK_PROCESS = re.compile(r"ray::NodeProbe|dstack\.(?:probes|collector|recorder)|-m dstack|py-spy|dump --json")
+DSTACK_PROCESS = re.compile(r"ray::ProbeActor|dstack\.(?:probes|collector|recorder)|-m dstack|py-spy|dump --json")
 PYTHONPATH = str(ROOT)
 
 

@@ -128,9 +128,9 @@ def pyspys(hosts: Hosts, host: int) -> list[str]:
     ("stage", "number"),
     [
         ("dstack.probes.node_access.remote_driver", SIGINT),
-        ("ray::NodeProbe", SIGKILL),
+        ("ray::ProbeActor", SIGKILL),
         pytest.param("dstack.probes.node_access.remote_driver", SIGKILL, marks=pytest.mark.exhaustive),
-        pytest.param("ray::NodeProbe", SIGINT, marks=pytest.mark.exhaustive),
+        pytest.param("ray::ProbeActor", SIGINT, marks=pytest.mark.exhaustive),
     ],
 )
 def test_an_interrupted_command_leaves_no_actors_or_processes(deadlock: Hosts, number: Signals, stage: str) -> None:

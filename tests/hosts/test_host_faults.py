@@ -97,7 +97,7 @@ def check_with_fault(hosts: Hosts, act: Callable[[], object]) -> Json:
 
 def has_probes(hosts: Hosts, child: Child) -> bool:
     assert child.process.poll() is None, child
-    return any("ray::NodeProbe" in line for line in dstack_processes(hosts))
+    return any("ray::ProbeActor" in line for line in dstack_processes(hosts))
 
 
 def reasons(document: Json, stage: str) -> set[str]:

@@ -59,7 +59,8 @@ class NodeProbe:
         self._core_workers = CoreWorkers(stubs)
 
     def close(self) -> None:
-        """Closes the connections to core workers."""
+        """Ends what still records, and closes the connections to core workers."""
+        self._sampler.close()
         self._core_workers.close()
 
     def has_pyspy(self) -> bool:
@@ -74,13 +75,14 @@ class NodeProbe:
         """One sample: the replies of the core workers, and the target processes."""
         began_at, deadline = time.time(), time.monotonic() + request["options"]["deadline_s"]
         asking = AskingThread(self._core_workers, request, deadline)
-        answer = self._read_processes(request["targets"], request["options"], deadline)
+        answer = self.read(request["targets"], request["options"])
         asking.finish(answer)
         answer["clock"] = (began_at, time.time())
         return answer
 
-    def _read_processes(self, targets: Sequence[Target], options: Options, deadline: float) -> Answer:
-        began_at = time.time()
+    def read(self, targets: Sequence[Target], options: Options) -> Answer:
+        """The part of a sample that reads the target processes and asks no core worker."""
+        began_at, deadline = time.time(), time.monotonic() + options["deadline_s"]
         self._figures.begin()
         targets = [target for target in targets if target["pid"] != self._own_pid]
         families = Families([target["pid"] for target in targets])

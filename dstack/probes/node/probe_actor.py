@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
 from dstack.probes.node.packing import packed
@@ -14,6 +14,8 @@ from dstack.probes.node.wire import NodeRequest, RecordedRound, RecordOptions, T
 
 IDLE_S = 60.0
 """How long a probe stays in the cluster without a call."""
+CLOSE_S = 2.0
+"""How long its orderly end may take."""
 
 
 class ProbeActor:
@@ -24,7 +26,7 @@ class ProbeActor:
 
     def __init__(self, idle_s: float = IDLE_S) -> None:
         self._probe = NodeProbe(is_guest=True)
-        self._watchdog = Watchdog(idle_s)
+        self._watchdog = Watchdog(idle_s, self._probe.close)
 
     def has_pyspy(self) -> bool:
         """Whether this node has a py-spy of its own."""
@@ -48,10 +50,11 @@ class ProbeActor:
 
 
 class Watchdog:
-    """Ends this process when no call has run for ``idle_s`` seconds."""
+    """Ends this process when no call has run for ``idle_s`` seconds; before, it runs ``close``."""
 
-    def __init__(self, idle_s: float) -> None:
+    def __init__(self, idle_s: float, close: Callable[[], None]) -> None:
         self._idle_s = idle_s
+        self._close = close
         self._running = 0
         self._idle_since = time.monotonic()
         self._lock = threading.Lock()
@@ -74,7 +77,13 @@ class Watchdog:
             time.sleep(self._remaining_s())
             with self._lock:  # a call that comes now waits, and fails with the process
                 if self._remaining_s() <= 0:
-                    os._exit(0)
+                    self._end()
+
+    def _end(self) -> None:
+        closing = threading.Thread(target=self._close, name="dstack-close", daemon=True)
+        closing.start()
+        closing.join(CLOSE_S)
+        os._exit(0)  # an orderly exit of a Ray worker may wait for its raylet
 
     def _remaining_s(self) -> float:
         """The time until the process may end; at least a full period while a call runs."""

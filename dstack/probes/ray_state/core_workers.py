@@ -1,33 +1,27 @@
-"""Asks all workers and drivers for their running tasks, submitted tasks and refs. Seen on Ray 2.46 and 2.60.
+"""The replies of core workers, asked by the probes of their nodes or, where those cannot, from here.
 
-``GetCoreWorkerStats`` is served by C++ threads: it answers while Python is blocked or holds the GIL.
+Seen on Ray 2.46 and 2.60.
 """
 
 from __future__ import annotations
 
-import re
-from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import lru_cache
 from itertools import islice
-from typing import Any
 
 import msgspec
 
+from dstack.errors import ClusterError
 from dstack.model import ACTOR_HANDLE, Failure, Ref, Task, Worker, is_at_hand
-from dstack.probes.connection import addresses
+from dstack.probes.connection import ray_stubs
 from dstack.probes.connection.connect import Metadata
-from dstack.probes.connection.ray_stubs import common_pb2, core_worker_pb2, core_worker_pb2_grpc
-from dstack.probes.connection.rpc import Call, CallFailure, call_all
+from dstack.probes.node import wire
+from dstack.probes.node.core_workers.asking import CoreWorkers
+from dstack.probes.node.core_workers.grpc_modules import CannotAsk
+from dstack.probes.node.core_workers.replies import ENDED
 
 LIMIT = 2_000_000
 """The most tasks and refs that one worker lists. Ray cuts to an arbitrary subset, so a cut is always reported."""
-
-MAX_PARTS = 20
-ENDED = ("FINISHED", "FAILED")
-
-_IN_GROUP = re.compile(r".+_group_(?:\d+_)?([0-9a-f]{36})")
 
 
 @dataclass
@@ -48,31 +42,80 @@ class CoreWorkerStats:
     refs: list[Ref] = field(default_factory=list)
 
 
+def questions(
+    metadata: Metadata, timeout_s: float, *, with_refs: bool = True, details: bool = True, limit: int = LIMIT
+) -> wire.Questions:
+    """How core workers are asked; by default for everything that a sample needs."""
+    return {
+        "metadata": list(metadata),
+        "timeout_s": timeout_s,
+        "limit": limit,
+        "details": details,
+        "with_refs": with_refs,
+    }
+
+
+def address_of(worker: Worker) -> wire.CoreWorker:
+    """Where a node's probe asks the worker."""
+    return {"worker_id": worker.worker_id, "ip": worker.ip, "port": worker.port, "pid": worker.pid}
+
+
+def stats_of(worker_id: str, data: wire.CoreWorkerData) -> CoreWorkerStats:
+    """The reply of this worker, asked for details. Raises :class:`msgspec.ValidationError`, as for unknown kinds."""
+    tasks = [{**task, "owner_id": worker_id} for task in data["tasks"]]
+    refs = [{**ref, "holder_id": worker_id} for ref in data["refs"]]
+    return CoreWorkerStats(
+        worker_id=worker_id,
+        job_id=data["job_id"],
+        actor_id=data["actor_id"],
+        running_task_ids=tuple(data["running_task_ids"]),
+        held=data["held"],
+        executed_tasks=data["executed_tasks"],
+        tasks=msgspec.convert(tasks, list[Task]),
+        refs=msgspec.convert(refs, list[Ref]),
+    )
+
+
 def ask_core_workers(
-    workers: Sequence[Worker], metadata: Metadata, timeout_s: float, sample: int = 1, *, with_refs: bool = True
+    workers: Sequence[Worker],
+    metadata: Metadata,
+    timeout_s: float,
+    sample: int = 1,
+    *,
+    with_refs: bool = True,
+    deadline: float | None = None,
 ) -> tuple[dict[str, CoreWorkerStats], list[Failure]]:
-    """The answers by worker id, and a failure for each missing or incomplete answer."""
-    replies = call_all([stats_call(worker, timeout_s, with_refs=with_refs) for worker in workers], metadata)
-    answers: dict[str, CoreWorkerStats] = {}
-    failures: list[Failure] = []
-    for worker, reply in zip(workers, replies, strict=True):
-        problem = _objection(worker, reply)
-        if problem:
-            failures.append(
-                Failure(
-                    stage="core worker",
-                    reason=problem.reason,
-                    cause=problem.cause,
-                    node_id=worker.node_id,
-                    worker_id=worker.worker_id,
-                    pid=worker.pid,
-                    elapsed_s=round(timeout_s, 2) if problem.cause == "timeout" else 0.0,
-                    sample=sample,
-                )
-            )
-        if is_from(worker, reply):
-            answers[worker.worker_id] = _stats(worker.worker_id, reply)
-    return answers, failures
+    """The answers by worker id, and a failure for each missing or incomplete answer.
+
+    Asks from here, for workers on nodes whose probe cannot. At most 64 are asked at the same time, each for
+    ``timeout_s``, and none after ``deadline``, a ``time.monotonic()``.
+    """
+    found, failures = ask_directly(workers, questions(metadata, timeout_s, with_refs=with_refs), deadline)
+    node_of = {worker.worker_id: worker.node_id for worker in workers}
+    stats = {worker_id: stats_of(worker_id, data) for worker_id, data in found.items()}
+    return stats, [failure_of(one, node_of, sample) for one in failures]
+
+
+def ask_directly(
+    workers: Sequence[Worker], questions: wire.Questions, deadline: float | None = None
+) -> tuple[dict[str, wire.CoreWorkerData], list[wire.FailureData]]:
+    """The replies by worker id, as of a node's probe, and the failures. Keeps no connection.
+
+    Raises :class:`dstack.errors.ClusterError` if Ray's gRPC modules or its TLS certificates cannot be loaded.
+    """
+    try:
+        replies = CoreWorkers(ray_stubs, kept=0).ask(
+            [address_of(worker) for worker in workers], questions, float("inf") if deadline is None else deadline
+        )
+    except CannotAsk as error:
+        raise ClusterError(f"dstack cannot ask core workers: {error}.", "Install ray[default].") from error
+    return replies.found, replies.failures
+
+
+def failure_of(data: wire.FailureData, node_of: Mapping[str, str], sample: int) -> Failure:
+    """A failure of a core worker, with the node on which it runs."""
+    node_id = node_of.get(data.get("worker_id", ""))
+    return msgspec.convert({**data, "node_id": node_id, "sample": sample}, Failure)
 
 
 def relevant_refs(answers: Iterable[CoreWorkerStats], awaited: set[str], unread: Collection[str] = ()) -> list[Ref]:
@@ -108,111 +151,3 @@ def _held_by(answers: Sequence[CoreWorkerStats], unread: Collection[str]) -> set
 def _may_be_a_missing_argument(ref: Ref) -> bool:
     """Whether a submitted task takes the ref and its value is unknown here; borrowers know neither it nor its state."""
     return bool(ref.argument_uses) and ref.size_bytes < 0 and ref.state not in ENDED
-
-
-def stats_call(worker: Worker, timeout_s: float, *, with_refs: bool = True, limit: int = LIMIT) -> Call:
-    """The request to one worker for its running tasks, submitted tasks and refs."""
-    request = core_worker_pb2.GetCoreWorkerStatsRequest(
-        intended_worker_id=bytes.fromhex(worker.worker_id),
-        include_memory_info=with_refs,
-        include_task_info=True,
-        limit=limit,
-    )
-    stub = core_worker_pb2_grpc.CoreWorkerServiceStub
-    return Call(addresses.join(worker.ip, worker.port), stub, "GetCoreWorkerStats", request, timeout_s)
-
-
-def is_from(worker: Worker, reply: Any) -> bool:
-    """Whether this worker replied: Ray does not enforce ``intended_worker_id``, and ports are used again."""
-    return not isinstance(reply, CallFailure) and reply.core_worker_stats.worker_id.hex() == worker.worker_id
-
-
-def _objection(worker: Worker, reply: Any) -> CallFailure | None:
-    if isinstance(reply, CallFailure):
-        return reply
-    if not is_from(worker, reply):
-        return CallFailure("it has ended: another worker uses its port", "ended")
-    listed, total = len(reply.owned_task_info_entries), reply.tasks_total
-    if listed < total:
-        return CallFailure(f"it returned only {listed} of its {total} tasks", "truncated")
-    refs, refs_total = len(reply.core_worker_stats.object_refs), reply.core_worker_stats.objects_total
-    return CallFailure(f"it returned only {refs} of its {refs_total} refs", "truncated") if refs < refs_total else None
-
-
-def _stats(worker_id: str, reply: Any) -> CoreWorkerStats:
-    stats = reply.core_worker_stats
-    refs = [_ref(worker_id, row) for row in stats.object_refs]
-    attempts = {ref.ref[:48]: ref.attempt for ref in refs if ref.attempt}
-    items = Counter(ref.ref[:48] for ref in refs if _is_item(ref))
-    tasks = [_task(worker_id, row, attempts, items) for row in reply.owned_task_info_entries]
-    job_id, actor_id = stats.job_id.hex(), stats.actor_id.hex()
-    return CoreWorkerStats(
-        worker_id=worker_id,
-        job_id=None if not job_id.strip("f") else job_id,
-        actor_id=None if not actor_id.strip("f") else actor_id,
-        running_task_ids=tuple(task_id.hex() for task_id in reply.running_task_ids),
-        held={name: sum(s.allocation for s in held.resource_slots) for name, held in stats.used_resources.items()},
-        executed_tasks=stats.num_executed_tasks,
-        tasks=[task for task in tasks if task.state not in ENDED],
-        refs=refs,
-    )
-
-
-def _ref(worker_id: str, row: Any) -> Ref:
-    state = common_pb2.TaskStatus.Name(row.task_status)
-    return Ref(
-        ref=row.object_id.hex(),
-        holder_id=worker_id,
-        state=None if state == "NIL" else state,
-        size_bytes=row.object_size,
-        argument_uses=row.submitted_task_ref_count,
-        local_uses=row.local_ref_count,
-        is_contained=bool(row.contained_in_owned) or row.pinned_in_memory,
-        attempt=row.attempt_number,
-    )
-
-
-def _is_item(ref: Ref) -> bool:
-    """Whether it is a generator's value: a ref of an unfinished task of this worker other than its first."""
-    is_unfinished = ref.state not in (None, *ENDED)
-    return is_unfinished and ref.size_bytes >= 0 and int.from_bytes(bytes.fromhex(ref.ref[48:56]), "little") > 1
-
-
-def _task(worker_id: str, row: Any, attempts: dict[str, int], items: Mapping[str, int]) -> Task:
-    task_id = row.task_id.hex()
-    return Task(
-        task_id=task_id,
-        owner_id=worker_id,
-        name=row.name or row.func_or_class_name,
-        kind=common_pb2.TaskType.Name(row.type),
-        state=common_pb2.TaskStatus.Name(row.scheduling_state),
-        job_id=row.job_id.hex(),
-        actor_id=row.actor_id.hex() or None,
-        parent_task_id=row.parent_task_id.hex() or None,
-        node_id=row.node_id.hex() or None,
-        attempt=attempts.get(task_id, 0),
-        required_resources=dict(row.required_resources),
-        placement_group_id=row.placement_group_id.hex() or group_asked_for(row.required_resources),
-        label_selector=dict(getattr(row, "label_selector", {})),
-        environment=environment_parts(row.runtime_env_info.serialized_runtime_env),
-        items=items.get(task_id, 0),
-    )
-
-
-@lru_cache(maxsize=128)
-def environment_parts(serialized: str) -> tuple[str, ...]:
-    """The names of the parts of a runtime environment, as Ray serialises it to JSON; none if it is malformed."""
-    try:
-        parts = msgspec.json.decode(serialized or "{}", type=dict[str, msgspec.Raw])
-    except msgspec.DecodeError:
-        return ()
-    return tuple(sorted(name for name in parts if not name.startswith("_")))[:MAX_PARTS]
-
-
-def group_asked_for(resources: Iterable[str]) -> str | None:
-    """The placement group that a task asks for by the names of its resources, as ``CPU_group_0_ID``.
-
-    Its owner fills in no id of the group, on Ray 2.46 to 2.60.
-    """
-    found = (_IN_GROUP.fullmatch(name) for name in resources)
-    return next((match[1] for match in found if match), None)

@@ -74,6 +74,6 @@ def assert_driver_is_unread(failures: list[Json]) -> None:
 
 def is_of_dstack(process: psutil.Process) -> bool:
     try:
-        return "dstack" in " ".join(process.cmdline()) or process.name().startswith("ray::NodeProbe")
+        return "dstack" in " ".join(process.cmdline()) or process.name().startswith("ray::ProbeActor")
     except psutil.Error:
         return False

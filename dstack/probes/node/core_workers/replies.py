@@ -124,7 +124,7 @@ def _task(row: Any, state: str, kind: str, attempts: Mapping[str, int], items: M
         "required_resources": dict(row.required_resources),
         "placement_group_id": row.placement_group_id.hex() or group_asked_for(row.required_resources),
         "label_selector": dict(getattr(row, "label_selector", {})),
-        "environment": environment_parts(row.runtime_env_info.serialized_runtime_env),
+        "environment": list(environment_parts(row.runtime_env_info.serialized_runtime_env)),
         "items": items.get(task_id, 0),
     }
     for name, value in optional.items():
@@ -134,18 +134,14 @@ def _task(row: Any, state: str, kind: str, attempts: Mapping[str, int], items: M
 
 
 @lru_cache(maxsize=128)
-def _parts(serialized: str) -> tuple[str, ...]:
+def environment_parts(serialized: str) -> tuple[str, ...]:
+    """The names of the parts of a runtime environment, as Ray serialises it to JSON; none if it is malformed."""
     try:
         parts = json.loads(serialized or "{}")
     except (ValueError, RecursionError):
         return ()
     names = parts if isinstance(parts, dict) else ()
     return tuple(sorted(name for name in names if not name.startswith("_")))[:MAX_PARTS]
-
-
-def environment_parts(serialized: str) -> list[str]:
-    """The names of the parts of a runtime environment, as Ray serialises it to JSON; none if it is malformed."""
-    return list(_parts(serialized))
 
 
 def group_asked_for(resources: Iterable[str]) -> str | None:

@@ -37,7 +37,7 @@ def answer() -> bytes:
     over = threading.Event()
     threading.Thread(target=over.wait, daemon=True).start()
     target: wire.Target = {"worker_id": "w", "pid": os.getpid(), "port": 0, "is_driver": True}
-    result = NodeProbe().sample([target], WITH_LOCALS)
+    result = NodeProbe().read([target], WITH_LOCALS)
     over.set()
     threads = result["processes"]["w"]["threads"]
     threads.sort(key=lambda one: not result["stacks"][one["stack"]])  # the reading thread may have no frames

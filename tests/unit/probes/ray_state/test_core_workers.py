@@ -8,7 +8,8 @@ import pytest
 from ray.core.generated import core_worker_pb2, core_worker_pb2_grpc
 
 from dstack.model import Worker
-from dstack.probes.ray_state.core_workers import ask_core_workers, group_asked_for
+from dstack.probes.node.core_workers.replies import group_asked_for
+from dstack.probes.ray_state.core_workers import ask_core_workers
 
 GROUP = "30135c36f073ea1c1d0e6658967d01000000"
 
