@@ -6,7 +6,6 @@ import json
 import re
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from functools import lru_cache
 from typing import Any
 
 from dstack.probes.node.core_workers.grpc_modules import GrpcModules
@@ -133,11 +132,12 @@ def _task(row: Any, state: str, kind: str, attempts: Mapping[str, int], items: M
     return task
 
 
-@lru_cache(maxsize=128)
 def environment_parts(serialized: str) -> tuple[str, ...]:
     """The names of the parts of a runtime environment, as Ray serialises it to JSON; none if it is malformed."""
+    if serialized in ("", "{}"):
+        return ()
     try:
-        parts = json.loads(serialized or "{}")
+        parts = json.loads(serialized)
     except (ValueError, RecursionError):
         return ()
     names = parts if isinstance(parts, dict) else ()

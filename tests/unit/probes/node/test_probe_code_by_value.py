@@ -7,25 +7,28 @@ from pathlib import Path
 import ray.cloudpickle
 
 import dstack.probes.node
-from dstack.probes.node.probe import NodeProbe
+from dstack.probes.node.probe_actor import ProbeActor
 
 ELSEWHERE = """
-import os, pickle, sys
+import json, os, pickle, sys, zlib
 sys.modules["dstack"] = None  # an import fails now
-probe = pickle.load(sys.stdin.buffer)(is_guest=False)
+probe = pickle.load(sys.stdin.buffer)()
 target = {"worker_id": "w", "pid": os.getppid(), "port": 0, "is_driver": True}
 options = {"native": False, "locals": False, "pause": False, "children": False}
 options |= {"deadline_s": 20.0, "thread_context": None}
-answer = probe.sample([target], options)
+questions = {"metadata": [], "timeout_s": 20.0, "limit": 10, "details": True, "with_refs": True}
+workers = [{"worker_id": "ab" * 28, "ip": "127.0.0.1", "port": 1, "pid": 1}]
+request = {"workers": workers, "questions": questions, "targets": [target], "options": options}
+answer = json.loads(zlib.decompress(probe.sample(request)))
 assert {"memory_total_bytes", "cpu_percent", "disks"} <= answer["host"].keys()
-print(len(answer["processes"]["w"]["threads"]))
+print(len(answer["processes"]["w"]["threads"]), *[failure["cause"] for failure in answer["failures"]])
 """
 
 
 def test_a_probe_runs_by_value_without_an_installation(tmp_path: Path) -> None:
     ray.cloudpickle.register_pickle_by_value(dstack.probes.node)
     try:
-        probe = ray.cloudpickle.dumps(NodeProbe)
+        probe = ray.cloudpickle.dumps(ProbeActor)
     finally:
         ray.cloudpickle.unregister_pickle_by_value(dstack.probes.node)
 
@@ -34,4 +37,6 @@ def test_a_probe_runs_by_value_without_an_installation(tmp_path: Path) -> None:
     )
 
     assert there.returncode == 0, there.stderr.decode()
-    assert int(there.stdout) >= 1
+    threads, cause = there.stdout.decode().split()
+    assert int(threads) >= 1
+    assert cause == "unreachable"  # it has asked the core worker

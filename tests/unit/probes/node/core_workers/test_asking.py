@@ -86,12 +86,12 @@ def test_no_request_outlasts_the_deadline() -> None:
 def test_the_number_of_requests_and_connections_at_the_same_time_is_bounded() -> None:
     own = psutil.Process()
     core_workers = CoreWorkers(ray_stubs, kept=5)
-    with serving(CoreWorkerServer(delay_s=0.02), threads=3 * MAX_AT_ONCE) as server:
+    with serving(CoreWorkerServer(delay_s=0.3), threads=3 * MAX_AT_ONCE) as server:
         workers = [server.worker(number) for number in range(3 * MAX_AT_ONCE)]
         before = own.num_fds()
         replies = core_workers.ask(workers, QUESTIONS)
         assert len(replies.found) == len(workers)
-        assert MAX_AT_ONCE / 2 < server.most_at_once <= MAX_AT_ONCE
+        assert 10 < server.most_at_once <= MAX_AT_ONCE
         left = 2 * 5  # both ends are in this process
         wait_until(lambda: own.num_fds() <= before + left, deadline_s=60, what=lambda: f"{own.num_fds()} {before}")
         core_workers.close()
