@@ -92,7 +92,7 @@ def test_failures_of_core_workers_are_in_the_answer() -> None:
 def test_a_core_worker_that_hangs_does_not_delay_the_answer_past_its_deadline() -> None:
     began = time.monotonic()
     with silent_port() as port:
-        worker: CoreWorker = {**CoreWorkerServer().worker(), "port": port}  # type: ignore[typeddict-item]
+        worker: CoreWorker = {**CoreWorkerServer().worker(), "port": port}
         answer = NodeProbe(stubs=ray_stubs).sample(request(worker, deadline_s=1.0))
 
     assert time.monotonic() - began < 20  # QUESTIONS allow 60 s
