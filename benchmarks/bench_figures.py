@@ -46,8 +46,8 @@ def sample_of(pids: list[int]) -> Action:
     """A whole warm sample."""
     targets: list[Target] = [{"worker_id": str(pid), "pid": pid, "port": 0, "is_driver": True} for pid in pids]
     probe = NodeProbe()
-    probe.read(targets, OPTIONS)
-    return lambda: probe.read(targets, OPTIONS)
+    probe.sample(targets, OPTIONS)
+    return lambda: probe.sample(targets, OPTIONS)
 
 
 def measure(rounds: int) -> Results:

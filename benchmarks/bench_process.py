@@ -119,7 +119,7 @@ def process_of(shape: Shape) -> Iterator[Process]:
 
 def sample(probe: NodeProbe, pid: int) -> Answer:
     target: Target = {"worker_id": "w", "pid": pid, "port": 0, "is_driver": True}
-    answer = probe.read([target], OPTIONS)
+    answer = probe.sample([target], OPTIONS)
     assert not answer["failures"], answer["failures"]
     return answer
 

@@ -141,7 +141,7 @@ class Ring:
         return ways
 
     def read(self) -> Answer:
-        answer = self._probe.read(self._targets, self._options)
+        answer = self._probe.sample(self._targets, self._options)
         self.failures.update(one["reason"] for one in answer["failures"])
         return answer
 

@@ -11,7 +11,7 @@ TYPE_CHECKING = False  # typing would take longer to load than all the rest
 if TYPE_CHECKING:
     from typing import Any
 
-    from dstack.api import DeadlockFound, assert_no_deadlock, check, snapshot, to_networkx
+    from dstack.api import DeadlockFound, Session, assert_no_deadlock, check, session, snapshot, to_networkx
     from dstack.diagnosis import Diagnosis
     from dstack.errors import ClusterError, DstackError, SnapshotFileError, UsageError
     from dstack.guarding import Hang, guard
@@ -25,6 +25,7 @@ __all__ = [
     "Diagnosis",
     "DstackError",
     "Hang",
+    "Session",
     "Snapshot",
     "SnapshotFileError",
     "UsageError",
@@ -34,6 +35,7 @@ __all__ = [
     "guard",
     "label",
     "load",
+    "session",
     "snapshot",
     "to_networkx",
 ]
@@ -44,6 +46,7 @@ _HOMES = {
     "Diagnosis": "diagnosis",
     "DstackError": "errors",
     "Hang": "guarding",
+    "Session": "api",
     "Snapshot": "model",
     "SnapshotFileError": "errors",
     "UsageError": "errors",
@@ -52,6 +55,7 @@ _HOMES = {
     "guard": "guarding",
     "label": "labels",
     "load": "snapshot_file",
+    "session": "api",
     "snapshot": "api",
     "to_networkx": "api",
 }

@@ -11,14 +11,14 @@ from collections.abc import Callable
 
 from dstack.analysis.views.analysed_snapshot import AnalysedSnapshot
 from dstack.analysis.views.networkx_graph import to_networkx
-from dstack.collector import WHOLE_HISTORY, Collector
+from dstack.collector import WHOLE_HISTORY, Collector, Terms
 from dstack.diagnosis import Diagnosis
 from dstack.errors import ClusterError, UsageError
 from dstack.model import Snapshot
 from dstack.probes.connection.own_cluster import connected_cluster, require_no_client
 from dstack.report.text import report_text
 
-__all__ = ["DeadlockFound", "assert_no_deadlock", "check", "snapshot", "to_networkx"]
+__all__ = ["DeadlockFound", "Session", "assert_no_deadlock", "check", "session", "snapshot", "to_networkx"]
 
 
 class DeadlockFound(AssertionError):
@@ -34,6 +34,87 @@ class DeadlockFound(AssertionError):
 
     def __str__(self) -> str:
         return self.report
+
+
+class Session:
+    """A session with one cluster, see :func:`session`."""
+
+    __module__ = "dstack"
+
+    def __init__(self, address: str | None) -> None:
+        self._collector = Collector(lambda: resolved(address))
+
+    def __enter__(self) -> Session:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def snapshot(
+        self,
+        *,
+        timeout_s: float = 30.0,
+        native: bool = False,
+        locals: bool = False,
+        pause: bool = False,
+        watch_s: float | None = None,
+        history: bool = False,
+        progress: Callable[[str], None] | None = None,
+    ) -> Snapshot:
+        """Take a snapshot; arguments and errors are those of :func:`dstack.snapshot`."""
+        if not timeout_s > 0:
+            raise UsageError(
+                f"The timeout is {timeout_s:g} s; it must be positive.", "Give a positive number of seconds."
+            )
+        options = {"native": native, "locals": locals, "pause": pause}
+        on = [name for name, is_on in options.items() if is_on]
+        return self._collector.take(progress, terms=Terms(timeout_s, on, watch_s, WHOLE_HISTORY if history else 0))
+
+    def check(
+        self,
+        *,
+        job: str | None = None,
+        timeout_s: float = 30.0,
+        pause: bool = False,
+        watch_s: float | None = None,
+        progress: Callable[[str], None] | None = None,
+    ) -> Diagnosis:
+        """Take a snapshot and return its diagnosis; arguments and errors are those of :func:`dstack.check`."""
+        taken = self.snapshot(timeout_s=timeout_s, pause=pause, watch_s=watch_s, progress=progress)
+        return AnalysedSnapshot.of(taken, job=job).diagnosis
+
+    def assert_no_deadlock(
+        self, *, job: str | None = None, timeout_s: float = 30.0, complete: bool = False
+    ) -> Diagnosis:
+        """Raise :class:`DeadlockFound` for a deadlock or a hang; as :func:`dstack.assert_no_deadlock`."""
+        analysed = AnalysedSnapshot.of(self.snapshot(timeout_s=timeout_s), job=job)
+        diagnosis = analysed.diagnosis
+        if diagnosis.is_stuck:
+            raise DeadlockFound(report_text(analysed), analysed.snapshot, diagnosis)
+        if complete and diagnosis.incomplete:
+            reasons = " ".join(f"{failure.stage}: {failure.reason}." for failure in diagnosis.coverage.failures[:3])
+            raise ClusterError(f"Too much was unreadable to exclude a deadlock. {reasons}".rstrip())
+        return diagnosis
+
+    def close(self) -> None:
+        """End the session and its probes; the next snapshot would begin them again."""
+        self._collector.close()
+
+
+def session(address: str | None = "auto") -> Session:
+    """Open a session for several snapshots of one cluster; a context manager.
+
+        with dstack.session() as session:
+            while training:
+                session.assert_no_deadlock()
+
+    It keeps the connection to the cluster, and one probe process on each other node, so that only the first snapshot
+    has to start them. The probes end with the session, however it ends, and by themselves when they are not used for a
+    minute; the next snapshot then starts them again. ``address`` is that of :func:`snapshot`. A session survives the
+    loss of nodes and a restart of the GCS, and includes new nodes. Its methods :meth:`Session.snapshot`,
+    :meth:`Session.check` and :meth:`Session.assert_no_deadlock` are for one thread at a time.
+    """
+    return Session(address)
 
 
 def snapshot(
@@ -63,12 +144,16 @@ def snapshot(
     Raises :class:`dstack.ClusterError` if the cluster is unreachable or nothing was read 5 s after the timeout, and
     :class:`dstack.UsageError` for invalid arguments.
     """
-    if not timeout_s > 0:
-        raise UsageError(f"The timeout is {timeout_s:g} s; it must be positive.", "Give a positive number of seconds.")
-    options = {"native": native, "locals": locals, "pause": pause}
-    on = [name for name, is_on in options.items() if is_on]
-    collector = Collector(resolved(address), timeout_s, on, watch_s, WHOLE_HISTORY if history else 0)
-    return collector.take(progress)
+    with session(address) as one:
+        return one.snapshot(
+            timeout_s=timeout_s,
+            native=native,
+            locals=locals,
+            pause=pause,
+            watch_s=watch_s,
+            history=history,
+            progress=progress,
+        )
 
 
 def check(
@@ -85,8 +170,8 @@ def check(
     With ``job``, the diagnosis has only the findings that involve this job. A job is named by its id, the beginning of
     its id, its submission id, or the script of its driver.
     """
-    taken = snapshot(address, timeout_s=timeout_s, pause=pause, watch_s=watch_s, progress=progress)
-    return AnalysedSnapshot.of(taken, job=job).diagnosis
+    with session(address) as one:
+        return one.check(job=job, timeout_s=timeout_s, pause=pause, watch_s=watch_s, progress=progress)
 
 
 def assert_no_deadlock(
@@ -98,14 +183,8 @@ def assert_no_deadlock(
     ``complete=True``, a diagnosis that is ``incomplete`` raises :class:`dstack.ClusterError`: too much was unreadable
     to exclude a deadlock.
     """
-    analysed = AnalysedSnapshot.of(snapshot(address, timeout_s=timeout_s), job=job)
-    diagnosis = analysed.diagnosis
-    if diagnosis.is_stuck:
-        raise DeadlockFound(report_text(analysed), analysed.snapshot, diagnosis)
-    if complete and diagnosis.incomplete:
-        reasons = " ".join(f"{failure.stage}: {failure.reason}." for failure in diagnosis.coverage.failures[:3])
-        raise ClusterError(f"Too much was unreadable to exclude a deadlock. {reasons}".rstrip())
-    return diagnosis
+    with session(address) as one:
+        return one.assert_no_deadlock(job=job, timeout_s=timeout_s, complete=complete)
 
 
 def resolved(address: str | None) -> str | None:

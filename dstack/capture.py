@@ -10,6 +10,7 @@ from dstack.errors import UsageError
 from dstack.model import Snapshot
 from dstack.probes.cluster import ClusterProbe
 from dstack.probes.node_access.node_readers import Options
+from dstack.probes.node_access.session import ProbeSession
 
 FIRST_SHARE = 0.65
 """The part of the time budget that the first sample may use up."""
@@ -24,6 +25,18 @@ MAX_READINGS = 40
 
 
 def snapshot(
+    address: str | None = None,
+    *,
+    progress: Callable[[str], None] | None = None,
+    early: Callable[[Snapshot], None] | None = None,
+) -> Snapshot:
+    """Takes one snapshot in a session of its own; the arguments are those of :func:`take`."""
+    with ProbeSession() as session:
+        return take(session, address, progress=progress, early=early)
+
+
+def take(
+    session: ProbeSession,
     address: str | None = None,
     *,
     timeout_s: float = 30.0,
@@ -48,22 +61,22 @@ def snapshot(
     deadline = time.monotonic() + timeout_s
     options = Options(native=native, locals=locals, pause=pause)
     note = progress or (lambda _: None)
-    with ClusterProbe(address, options, note) as probe:
-        if history:
-            probe.ask_history(history, deadline - time.monotonic())
-        probe.take_first_sample((deadline - time.monotonic()) * FIRST_SHARE)
-        probe.ask_ended_tasks(deadline - time.monotonic())
-        first = probe.snapshot(with_history=False)
-        interest = plan_readings(first)
-        if early and (interest.workers or interest.has_waits):
-            early(first)
-        left = deadline - time.monotonic()
-        probe.ask_times(interest.tasks, left)
-        deadline += _watch(probe, interest, left, watch_s, note)
-        left = deadline - time.monotonic()
-        if (interest.has_waits or interest.workers or watch_s is not None) and left > 0:
-            probe.take_second_sample(interest.workers, left, with_setups=interest.waits_to_start)
-        return probe.snapshot()
+    probe = ClusterProbe(session, address, options, note)
+    if history:
+        probe.ask_history(history, deadline - time.monotonic())
+    probe.take_first_sample((deadline - time.monotonic()) * FIRST_SHARE)
+    probe.ask_ended_tasks(deadline - time.monotonic())
+    first = probe.snapshot(with_history=False)
+    interest = plan_readings(first)
+    if early and (interest.workers or interest.has_waits):
+        early(first)
+    left = deadline - time.monotonic()
+    probe.ask_times(interest.tasks, left)
+    deadline += _watch(probe, interest, left, watch_s, note)
+    left = deadline - time.monotonic()
+    if (interest.has_waits or interest.workers or watch_s is not None) and left > 0:
+        probe.take_second_sample(interest.workers, left, with_setups=interest.waits_to_start)
+    return probe.snapshot()
 
 
 def _watch(

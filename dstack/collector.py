@@ -1,9 +1,10 @@
 """Takes snapshots in a child process, which can be killed at any time, even while it is blocked.
 
-The arguments of the process are ADDRESS TIMEOUT_S DEADLINE WATCH_S HISTORY [native] [locals] [pause]. It ends with the
-thread that has started it, and sends messages (see :mod:`dstack.child`): ``progress`` with the current step; ``early``
-and ``snapshot`` with a snapshot file; or ``error`` with JSON: class, message, remedy and traceback. DEADLINE is the
-``time.monotonic()`` by which it must end; that clock is the same in all processes of a host.
+The child holds a session: it keeps its connection to the cluster, and the probes there, between requests. Its argument
+is the module of dstack's driver, empty for the usual one. It receives ``take`` and ``poll`` messages (see
+:mod:`dstack.child`) with :class:`Request` as JSON. It replies to ``take`` with ``progress``, the current step, then
+``early`` and ``snapshot``, a snapshot file each; to ``poll`` with ``poll``, a :class:`dstack.cluster_poll.ClusterPoll`;
+or to both with ``error``: class, message, remedy and traceback. It ends with its standard input, and with its parent.
 """
 
 from __future__ import annotations
@@ -13,18 +14,23 @@ import gc
 import json
 import os
 import subprocess
+import sys
 import threading
 import time
-from collections.abc import Callable, Collection
-from typing import IO, TYPE_CHECKING, Any
+from collections.abc import Callable, Collection, Iterator
+from concurrent.futures import Future
+from contextlib import contextmanager
+from typing import IO, TYPE_CHECKING, Any, NamedTuple, TypedDict
 
 from dstack import errors
-from dstack.child import Messages, send, start_child
+from dstack.child import Message, Messages, send, start_child
 from dstack.errors import ClusterError, as_dstack_error
 from dstack.gc_pause import GcPause
 
 if TYPE_CHECKING:  # the child is started before the rest is loaded
+    from dstack.cluster_poll import ClusterPoll
     from dstack.model import Snapshot
+    from dstack.probes.node_access.session import ProbeSession
 
 LATE_S = 5.0
 """The time beyond the timeout in which the child process starts and hands over the snapshot."""
@@ -39,13 +45,44 @@ REAP_S = 1.0
 LONGER = "Use a longer timeout, or run dstack on a host with more free CPU time."
 
 
-class Collector:
-    """A live source of snapshots of one cluster; a new child process takes each of them.
+class Terms(NamedTuple):
+    """How to take a snapshot.
 
-    ``address`` may be a function, which is called for each snapshot. ``options`` are the names of the options of
-    :func:`dstack.snapshot` that are on; ``watch_s`` is its argument. ``history`` is the maximum number of attempts of
-    tasks in the snapshot's history; it may be set between two snapshots. Another thread can cancel it, even before it
-    is used: it ends a running snapshot and takes no more.
+    ``options`` are the names of the options of :func:`dstack.snapshot` that are on; ``watch_s`` is its argument.
+    ``history`` is the maximum number of attempts of tasks in the snapshot's history.
+    """
+
+    timeout_s: float = 30.0
+    options: Collection[str] = ()
+    watch_s: float | None = None
+    history: int = 0
+
+    @property
+    def limit_s(self) -> float:
+        """The longest time until the snapshot is there."""
+        return self.timeout_s + (self.watch_s or 0.0) + LATE_S
+
+
+class Request(TypedDict):
+    """A request to the child process, which it must end by ``deadline``, a ``time.monotonic()``.
+
+    That clock is the same in all processes of a host.
+    """
+
+    address: str | None
+    timeout_s: float
+    deadline: float
+    watch_s: float | None
+    history: int
+    options: list[str]
+
+
+class Collector:
+    """A live source of snapshots of one cluster: a session, which a child process holds from the first snapshot on.
+
+    ``address`` may be a function, which is called for each snapshot. The other arguments are those of :class:`Terms`.
+    ``history`` may be set between two snapshots. Another thread can cancel it, even before it is used: it ends the
+    child, even during a snapshot, and takes no more. A context manager, which ends the child and all its probes.
     """
 
     def __init__(
@@ -55,20 +92,30 @@ class Collector:
         options: Collection[str] = (),
         watch_s: float | None = None,
         history: int = 0,
+        *,
+        driver: str = "",
     ) -> None:
         fixed = None if callable(address) else address
         self.name = fixed or os.environ.get("RAY_ADDRESS") or "auto"
         self.is_cancelled = False
-        self._address = address if callable(address) else lambda: fixed
-        self._timeout_s = timeout_s
-        self._options = options
-        self._watch_s = watch_s
         self.history = history
+        self._address = address if callable(address) else lambda: fixed
+        self._terms = Terms(timeout_s, options, watch_s)
+        self._driver = driver
         self._lock = threading.Lock()
         self._child: subprocess.Popen[bytes] | None = None
 
+    def __enter__(self) -> Collector:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
     def take(
-        self, progress: Callable[[str], None] | None = None, early: Callable[[Snapshot], None] | None = None
+        self,
+        progress: Callable[[str], None] | None = None,
+        early: Callable[[Snapshot], None] | None = None,
+        terms: Terms | None = None,
     ) -> Snapshot:
         """Takes a snapshot, at most :data:`LATE_S` after its timeout.
 
@@ -76,64 +123,22 @@ class Collector:
         is called with the first sample, if there will be a second one. If the second one times out, the result is the
         first one with a failure. Raises :class:`dstack.DstackError`, also if it was cancelled.
         """
-        address = self._address() or ""
-        deadline = time.monotonic() + self._limit_s
-        with self._lock:
-            if self.is_cancelled:
-                raise ClusterError("Cancelled.")
-            times = (str(self._timeout_s), str(deadline - HANDOVER_S), str(self._watch_s or ""))
-            terms = (*times, str(self.history), *self._options)
-            self._child = child = start_child("dstack.collector", address, *terms)
-        assert child.stdout is not None
-        try:
-            return self._receive(Messages(child.stdout), deadline, progress or (lambda _: None), early)
-        except EOFError:
-            raise ClusterError("Cancelled.") if self.is_cancelled else _why_ended(child) from None
-        finally:
-            child.kill()
-            child.stdout.close()
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                child.wait(REAP_S)
+        terms = terms or self._terms._replace(history=self.history)
+        with self._replies("take", terms) as replies:
+            return _received(replies, terms, progress or (lambda _: None), early)
 
-    def _receive(
-        self,
-        messages: Messages,
-        deadline: float,
-        progress: Callable[[str], None],
-        early: Callable[[Snapshot], None] | None,
-    ) -> Snapshot:
-        first: bytes | None = None
-        step = "starting"
-        progress(step)
-        from dstack.snapshot_file import loads
+    def poll(self, timeout_s: float) -> ClusterPoll:
+        """Polls the cluster, which reads no stacks. Raises as :meth:`take`."""
+        import msgspec
 
-        while True:
+        from dstack.cluster_poll import ClusterPoll
+
+        terms = Terms(timeout_s)
+        with self._replies("poll", terms) as replies:
             try:
-                message = messages.receive(deadline)
+                return msgspec.json.decode(replies.receive().payload, type=ClusterPoll)
             except TimeoutError:
-                limit_s = self._limit_s
-                if first is None:
-                    raise ClusterError(
-                        f"The snapshot timed out after {limit_s:g} s; the last step was: {step}.", LONGER
-                    ) from None
-                return _without_second_sample(loads(first), limit_s)
-            match message.kind:
-                case "progress":
-                    step = message.payload.decode("utf-8", "replace")
-                    progress(step)
-                case "early":
-                    first = message.payload
-                    if early is not None:
-                        early(loads(message.payload))
-                case "snapshot":
-                    return loads(message.payload)
-                case "error":
-                    name, message, remedy, where = json.loads(message.payload)
-                    raise getattr(errors, name)(message, remedy) from _InChild(where)
-
-    @property
-    def _limit_s(self) -> float:
-        return self._timeout_s + (self._watch_s or 0.0) + LATE_S
+                raise ClusterError(f"The poll timed out after {terms.limit_s:g} s.", LONGER) from None
 
     def request_history(self) -> bool:
         """Have further snapshots include the whole history of tasks."""
@@ -147,6 +152,136 @@ class Collector:
             if self._child is not None:
                 with contextlib.suppress(OSError):
                     self._child.kill()
+
+    def close(self) -> None:
+        """Ends the child and its probes; a later :meth:`take` starts new ones."""
+        with self._lock:
+            child, self._child = self._child, None
+        if child is not None:
+            _end(child)
+
+    @contextmanager
+    def _replies(self, kind: str, terms: Terms) -> Iterator[_Replies]:
+        """Sends a request to the child, which is ended if it does not complete its reply."""
+        address = self._address()
+        deadline = time.monotonic() + terms.limit_s
+        request: Request = {
+            "address": address or None,
+            "timeout_s": terms.timeout_s,
+            "deadline": deadline - HANDOVER_S,
+            "watch_s": terms.watch_s,
+            "history": terms.history,
+            "options": list(terms.options),
+        }
+        child = self._started()
+        replies = _Replies(child, deadline)
+        try:
+            replies.request(kind, request)
+            yield replies
+        except (EOFError, BrokenPipeError):
+            raise ClusterError("Cancelled.") if self.is_cancelled else _why_ended(child) from None
+        finally:
+            if not replies.is_complete:
+                self.close()
+
+    def _started(self) -> subprocess.Popen[bytes]:
+        """The child; a new one if there is none or it has ended."""
+        with self._lock:
+            if self.is_cancelled:
+                raise ClusterError("Cancelled.")
+            if self._child is not None and self._child.poll() is not None:
+                _end(self._child)
+                self._child = None
+            if self._child is None:
+                self._child = _start(self._driver)
+            return self._child
+
+
+class _Replies:
+    """The replies to one request; ``is_complete`` when no more follow."""
+
+    def __init__(self, child: subprocess.Popen[bytes], deadline: float) -> None:
+        assert child.stdin is not None
+        assert child.stdout is not None
+        self._requests, self._messages = child.stdin, Messages(child.stdout)
+        self._deadline = deadline
+        self.is_complete = False
+
+    def request(self, kind: str, request: Request) -> None:
+        """Sends the request. Raises :class:`BrokenPipeError`."""
+        send(self._requests, kind, json.dumps(request).encode())
+
+    def receive(self) -> Message:
+        """The next reply.
+
+        Raises what the child has raised, :class:`EOFError` if it has ended, :class:`TimeoutError` past the deadline.
+        """
+        message = self._messages.receive(self._deadline)
+        self.is_complete = message.kind in ("snapshot", "poll", "error")
+        if message.kind == "error":
+            name, text, remedy, where = json.loads(message.payload)
+            raise getattr(errors, name)(text, remedy) from _InChild(where)
+        return message
+
+
+def _start(driver: str) -> subprocess.Popen[bytes]:
+    """Starts the child from a thread that lives as long: a child ends with the thread that has started it."""
+    started: Future[subprocess.Popen[bytes]] = Future()
+
+    def run() -> None:
+        try:
+            child = start_child("dstack.collector", driver, stdin=subprocess.PIPE)
+        except BaseException as error:
+            started.set_exception(error)
+            return
+        started.set_result(child)
+        child.wait()
+
+    threading.Thread(target=run, name="dstack-collector", daemon=True).start()
+    return started.result()
+
+
+def _end(child: subprocess.Popen[bytes]) -> None:
+    child.kill()
+    for stream in (child.stdin, child.stdout):
+        with contextlib.suppress(OSError):
+            if stream is not None:
+                stream.close()
+    with contextlib.suppress(subprocess.TimeoutExpired):
+        child.wait(REAP_S)
+
+
+def _received(
+    replies: _Replies,
+    terms: Terms,
+    progress: Callable[[str], None],
+    early: Callable[[Snapshot], None] | None,
+) -> Snapshot:
+    """The snapshot that the child sends."""
+    first: bytes | None = None
+    step = "starting"
+    progress(step)
+    from dstack.snapshot_file import loads
+
+    while True:
+        try:
+            message = replies.receive()
+        except TimeoutError:
+            if first is None:
+                raise ClusterError(
+                    f"The snapshot timed out after {terms.limit_s:g} s; the last step was: {step}.", LONGER
+                ) from None
+            return _without_second_sample(loads(first), terms.limit_s)
+        match message.kind:
+            case "progress":
+                step = message.payload.decode("utf-8", "replace")
+                progress(step)
+            case "early":
+                first = message.payload
+                if early is not None:
+                    early(loads(message.payload))
+            case "snapshot":
+                return loads(message.payload)
 
 
 class _InChild(Exception):
@@ -184,13 +319,27 @@ def _why_ended(child: subprocess.Popen[bytes]) -> ClusterError:
     )
 
 
-def main(messages: IO[bytes], arguments: list[str]) -> None:
-    """Takes one snapshot and sends it, as the module's docstring describes."""
-    address, timeout_s, deadline, watch_s, history, *options = arguments
+def main(replies: IO[bytes], arguments: list[str]) -> None:
+    """Serves requests until standard input ends, as the module's docstring describes."""
     with contextlib.suppress(BrokenPipeError):  # the parent has ended
+        server = _Server(replies, arguments[0] or None)
+        for message in Messages(sys.stdin.buffer):
+            server.serve(message.kind, json.loads(message.payload))
+        server.close()
+
+
+class _Server:
+    """The child's side of a session."""
+
+    def __init__(self, replies: IO[bytes], driver: str | None) -> None:
+        self._replies = replies
+        self._driver = driver
+        self._session: ProbeSession | None = None
+
+    def serve(self, kind: str, request: Request) -> None:
+        """Answers one request. Raises :class:`BrokenPipeError`."""
         try:
-            times = (float(timeout_s), float(deadline), float(watch_s) if watch_s else None)
-            _take(messages, address or None, times, int(history), options)
+            send(self._replies, *(self._taken(request) if kind == "take" else self._polled(request)))
         except BrokenPipeError:
             raise
         except Exception as error:
@@ -198,32 +347,47 @@ def main(messages: IO[bytes], arguments: list[str]) -> None:
 
             known = as_dstack_error(error)
             said = [type(known).__name__, known.message, known.remedy, traceback.format_exc()]
-            send(messages, "error", json.dumps(said).encode())
+            send(self._replies, "error", json.dumps(said).encode())
 
+    def close(self) -> None:
+        """Ends the session."""
+        if self._session is not None:
+            self._session.close()
 
-def _take(
-    messages: IO[bytes],
-    address: str | None,
-    times: tuple[float, float, float | None],
-    history: int,
-    options: Collection[str],
-) -> None:
-    timeout_s, deadline, watch_s = times
-    with GcPause():
+    def _opened(self) -> ProbeSession:
+        if self._session is None:
+            with GcPause():
+                from dstack import capture  # noqa: F401  # loaded for later
+                from dstack.probes.node_access.session import ProbeSession
+
+                self._session = ProbeSession(self._driver)
+            gc.freeze()  # loaded modules stay: the garbage collector need not scan them again
+        return self._session
+
+    def _taken(self, request: Request) -> tuple[str, bytes]:
+        session = self._opened()
         from dstack import capture
         from dstack.snapshot_file import dumps
 
-    gc.freeze()  # loaded modules stay: the garbage collector need not scan them again
-    left_s = min(timeout_s, deadline - (watch_s or 0.0) - time.monotonic())
-    if left_s <= 0:
-        raise ClusterError("The start of dstack took longer than the timeout.", LONGER)
-    given = {"watch_s": watch_s, "history": history}
-    terms: dict[str, Any] = {**dict.fromkeys(options, True), **{name: value for name, value in given.items() if value}}
-    taken = capture.snapshot(
-        address,
-        timeout_s=left_s,
-        progress=lambda text: send(messages, "progress", text.encode("utf-8", "replace")),
-        early=lambda one: send(messages, "early", dumps(one)),
-        **terms,
-    )
-    send(messages, "snapshot", dumps(taken))
+        left_s = min(request["timeout_s"], request["deadline"] - (request["watch_s"] or 0.0) - time.monotonic())
+        if left_s <= 0:
+            raise ClusterError("The start of dstack took longer than the timeout.", LONGER)
+        given = {"watch_s": request["watch_s"], "history": request["history"]}
+        terms: dict[str, Any] = {name: value for name, value in given.items() if value}
+        taken = capture.take(
+            session,
+            request["address"],
+            timeout_s=left_s,
+            progress=lambda text: send(self._replies, "progress", text.encode("utf-8", "replace")),
+            early=lambda one: send(self._replies, "early", dumps(one)),
+            **dict.fromkeys(request["options"], True),
+            **terms,
+        )
+        return "snapshot", dumps(taken)
+
+    def _polled(self, request: Request) -> tuple[str, bytes]:
+        session = self._opened()
+        from dstack.document_file import to_json
+        from dstack.probes.polling import poll_cluster
+
+        return "poll", to_json(poll_cluster(session, request["address"], request["timeout_s"]))

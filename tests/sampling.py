@@ -44,7 +44,7 @@ def target(
 def sample(*targets: Target, probe: NodeProbe | None = None, **options: Any) -> Plain:
     """The answer of ``probe``, or of a new one, with some options changed."""
     changed = cast(Options, {**OPTIONS, **options})
-    return cast(Plain, (probe or NodeProbe()).read(targets, changed))
+    return cast(Plain, (probe or NodeProbe()).sample(targets, changed))
 
 
 def functions(answer: Plain, thread: Plain) -> list[str]:

@@ -29,7 +29,8 @@ def take_snapshot(
             progress(step)
             _load_explanation()
 
-        return Collector(address, timeout_s, options, watch_s, history).take(note)
+        with Collector(address, timeout_s, options, watch_s, history) as collector:
+            return collector.take(note)
 
 
 def load_snapshot(file: str) -> Snapshot:

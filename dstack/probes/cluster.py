@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from itertools import islice
 
+from msgspec import ValidationError
 from msgspec.structs import replace
 
 from dstack.errors import ClusterError
@@ -15,11 +16,20 @@ from dstack.probes.agents.ray_agents import Agents
 from dstack.probes.agents.unread_workers import completed, unknown_waits, unread_workers, with_pause_as_remedy
 from dstack.probes.budget import Budget
 from dstack.probes.connection.background import begin
-from dstack.probes.connection.connect import Cluster, connect
+from dstack.probes.connection.connect import Cluster
 from dstack.probes.node_access.answers import MALFORMED, MalformedAnswer
-from dstack.probes.node_access.node_readers import Extras, NodeReaders, Options, Reading, node_failure
+from dstack.probes.node_access.node_readers import (
+    Extras,
+    NodeReaders,
+    Options,
+    Reading,
+    Readings,
+    Wanted,
+    node_failure,
+)
+from dstack.probes.node_access.session import ProbeSession
 from dstack.probes.ray_state.control_plane import CHECK_GCS, Inventory, take_inventory, take_roll
-from dstack.probes.ray_state.core_workers import CoreWorkerStats, ask_core_workers, relevant_refs
+from dstack.probes.ray_state.core_workers import CoreWorkerStats, ask_core_workers, questions, relevant_refs, stats_of
 from dstack.probes.ray_state.ended_tasks import EndedTasks, ask_ended_tasks
 from dstack.probes.ray_state.liveness import Liveness
 from dstack.probes.ray_state.task_events import ask_arrived_calls
@@ -41,27 +51,21 @@ RESTARTED = "the GCS restarted and lost the state of the cluster"
 
 
 class ClusterProbe:
-    """Takes samples of one cluster; a context manager, which removes its probes from the cluster.
+    """Takes the samples of one snapshot, with the probes of a session.
 
     Raises :class:`dstack.errors.ClusterError` on construction when the cluster cannot be reached.
     """
 
-    def __init__(self, address: str | None, options: Options, progress: Progress) -> None:
+    def __init__(self, session: ProbeSession, address: str | None, options: Options, progress: Progress) -> None:
         self._record = Record()
         self._pauses = options.pauses
         self._progress = progress
         progress("connecting")
-        self.cluster: Cluster = connect(address)
+        self.cluster: Cluster = session.connect(address)
         self._inventory = Inventory()
         self._liveness = Liveness()
-        self._readers = NodeReaders(self.cluster, options, self._liveness, progress)
+        self._readers = NodeReaders(session, options, self._liveness, progress)
         self._agents = Agents(self.cluster)
-
-    def __enter__(self) -> ClusterProbe:
-        return self
-
-    def __exit__(self, *exc: object) -> None:
-        self._readers.close()
 
     def take_first_sample(self, deadline_s: float) -> None:
         """Sample 1: everything, within ``deadline_s``."""
@@ -106,10 +110,10 @@ class ClusterProbe:
         budget = Budget.of(2, deadline_s)
         wanted = {*worker_ids}
         workers = [w for w in self._liveness.present(self._inventory.workers) if w.worker_id in wanted]
-        timeout_s = budget.rpc_timeout_s()
-        asking = begin(lambda: ask_core_workers(workers, self.cluster.metadata, timeout_s, with_refs=False))
-        readings = self._readers.read(workers, self._inventory, budget, Extras(reach=True))
-        answers, _ = asking.result()
+        wanted_there = Wanted(to_ask=self._liveness.to_ask(workers), to_read=workers)
+        how = questions(self.cluster.metadata, budget.rpc_timeout_s(), with_refs=False)
+        readings = self._readers.read(wanted_there, how, self._inventory, budget, Extras(reach=True))
+        answers = self._replies(readings, workers, budget)
         self._note(readings.failures)
         processes = self._placed(readings.answers, workers)
         self._record.readings.append(
@@ -186,12 +190,13 @@ class ClusterProbe:
         """Asks all core workers of the inventory, and reads the wanted processes meanwhile."""
         self._liveness.note_listed(inventory)
         workers = self._liveness.to_ask(inventory.workers)
-        asking = begin(lambda: self._ask(workers, budget))
         to_read = [worker for worker in self._liveness.present(workers) if worker.worker_id in wanted]
-        readings = self._readers.read(to_read, self._inventory, budget, extras)
-        answers, failures = asking.result()
-        self._note([*readings.failures, *failures])
-        self._note_jobs(inventory, answers, failures, budget)
+        how = questions(self.cluster.metadata, budget.rpc_timeout_s())
+        readings = self._readers.read(Wanted(workers, to_read), how, self._inventory, budget, extras)
+        answers = self._replies(readings, workers, budget)
+        self._note(readings.failures)
+        answers |= self._ask_others(readings, workers, answers, budget)
+        self._note_jobs(inventory, answers, budget)
         processes = self._assemble(readings.answers, self._liveness.present(workers), budget)
         self._note_ended(budget)
         workers = self._liveness.present(workers)
@@ -201,18 +206,39 @@ class ClusterProbe:
         samples = tuple(_worker_sample(worker.worker_id, here, processes) for worker in workers)
         self._add(inventory, samples, here, wanted, budget)
 
-    def _ask(self, workers: Sequence[Worker], budget: Budget) -> tuple[dict[str, CoreWorkerStats], list[Failure]]:
-        return ask_core_workers(workers, self.cluster.metadata, budget.rpc_timeout_s(), budget.sample)
+    def _replies(self, readings: Readings, workers: Iterable[Worker], budget: Budget) -> dict[str, CoreWorkerStats]:
+        """What the probes' core workers have replied; an answer with a malformed reply becomes a failure."""
+        node_of = {worker.worker_id: worker.node_id for worker in workers}
+        answers: dict[str, CoreWorkerStats] = {}
+        for reading in list(readings.answers):
+            replies = reading.answer.get("core_workers", {})
+            own = {worker_id: data for worker_id, data in replies.items() if node_of.get(worker_id) in reading.nodes}
+            try:
+                answers |= {worker_id: stats_of(worker_id, data) for worker_id, data in own.items()}
+            except ValidationError:
+                readings.answers.remove(reading)
+                readings.failures += [node_failure(node, MALFORMED, budget.sample) for node in reading.nodes]
+        return answers
 
-    def _note_jobs(self, inventory: Inventory, answers: Answers, failures: Sequence[Failure], budget: Budget) -> None:
-        """Notes which job each worker runs for, and asks the GCS whether jobs that began meanwhile are dstack's own.
-
-        A worker that was idle when it was asked may run for another job by now, even for dstack's probe.
-        """
-        idle = [w for w in inventory.workers if w.worker_id in answers and answers[w.worker_id].job_id is None]
-        again = self._ask(idle, budget)[0] if idle else {}
+    def _ask_others(
+        self, readings: Readings, workers: Iterable[Worker], answers: Answers, budget: Budget
+    ) -> dict[str, CoreWorkerStats]:
+        """The replies to this host of core workers that no probe has asked, except on unreachable nodes."""
+        asked = {node for one in readings.answers if "cannot_ask" not in one.answer for node in one.nodes}
+        others = [
+            w for w in workers if w.node_id not in asked | self._liveness.unreachable and w.worker_id not in answers
+        ]
+        if not others:
+            return {}
+        how = questions(self.cluster.metadata, budget.rpc_timeout_s())
+        replies, failures = ask_core_workers(others, how, budget.sample)
+        self._note(failures)
         self._liveness.note_silent(failures)
-        self._liveness.note_answers({**answers, **again})
+        return {worker_id: stats_of(worker_id, data) for worker_id, data in replies.items()}
+
+    def _note_jobs(self, inventory: Inventory, answers: Answers, budget: Budget) -> None:
+        """Notes which job each worker runs for, and asks the GCS whether jobs that began meanwhile are dstack's own."""
+        self._liveness.note_answers(answers)
         if self._liveness.unlisted_jobs(inventory):
             with contextlib.suppress(ClusterError):
                 self._liveness.note_listed(take_roll(self.cluster, budget.rpc_timeout_s()))
@@ -230,6 +256,7 @@ class ClusterProbe:
                 continue
             processes.update(found)
             of_these = [failure for failure in failures if node_of.get(failure.worker_id or "") in reading.nodes]
+            self._liveness.note_silent(of_these)
             self._note(replace(failure, node_id=node_of[failure.worker_id or ""]) for failure in of_these)
         return processes
 

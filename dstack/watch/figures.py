@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-import os
+import contextlib
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+
+import psutil
 
 from dstack.diagnosis import Diagnosis, FindingKind, Ratio
 
@@ -42,6 +44,11 @@ def waits_of(diagnosis: Diagnosis) -> tuple[dict[str, int], float]:
 
 
 def spent_s() -> float:
-    """The CPU time of this process and of its ended children so far, in s."""
-    times = os.times()
-    return times.user + times.system + times.children_user + times.children_system
+    """The CPU time of this process and of its children so far, in s, also of those that still run."""
+    own = psutil.Process()
+    spent = 0.0
+    for process in (own, *own.children(recursive=True)):
+        with contextlib.suppress(psutil.NoSuchProcess):
+            times = process.cpu_times()
+            spent += times.user + times.system + times.children_user + times.children_system
+    return spent

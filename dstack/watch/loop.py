@@ -17,7 +17,6 @@ from dstack.document_file import to_json
 from dstack.errors import DstackError
 from dstack.page_maker import PageMaker
 from dstack.probes.connection.connect import Cluster, connect
-from dstack.probes.ray_state.polling import poll_cluster
 from dstack.report.check_json import check_json
 from dstack.watch.alerts import Changes, FindingTracker
 from dstack.watch.command import Command
@@ -30,7 +29,8 @@ from dstack.watch.trigger import Item, ProgressTracker, SnapshotTrigger
 from dstack.words import duration, plural
 
 SCHEMA = "dstack.watch/1"
-RPC_TIMEOUT_S = 3.0
+POLL_S = 15.0
+"""The time limit of a poll; the first one starts the probes."""
 MAX_PAUSE_S = 60.0
 """Connecting to an unreachable cluster is retried after 1, 2, 4 ... seconds, up to this many."""
 LAST_EVENT_S = 0.2
@@ -103,8 +103,8 @@ class Watch:
         if self._saver.unsaved:
             self._retry_saving()
         try:
-            cluster = self._cluster or connect(self._settings.address)
-            self._poll(cluster)
+            self._cluster = cluster = self._cluster or connect(self._settings.address)
+            self._poll()
         except DstackError as error:
             self._lose(error)
             return False
@@ -118,8 +118,8 @@ class Watch:
             self._figures = replace(self._figures, waits={}, oldest_wait_s=0.0)
         return True
 
-    def _poll(self, cluster: Cluster) -> None:
-        poll = poll_cluster(cluster, RPC_TIMEOUT_S)
+    def _poll(self) -> None:
+        poll = self._collector.poll(POLL_S)
         now = time.monotonic()
         self._progress.update(poll, now)
         answered = len(poll.workers)

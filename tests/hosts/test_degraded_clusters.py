@@ -130,9 +130,8 @@ def assert_unreachable(hosts: Hosts, host: int, document: Json) -> None:
     assert coverage["workers"]["seen"] < coverage["workers"]["total"]
     failures = failures_on(hosts, host, document)
     assert failures == coverage["failures"]
-    assert {failure["stage"] for failure in failures} == {"node probe", "core worker"}
-    assert {"no connection: the host or its network is down"} <= {one["reason"] for one in failures}
-    assert all(failure["pid"] for failure in failures if failure["stage"] == "core worker")
+    found = [(failure["stage"], failure["reason"]) for failure in failures]
+    assert set(found) == {("node probe", "no connection: the host or its network is down")}
 
 
 def complete_check(hosts: Hosts) -> Json:

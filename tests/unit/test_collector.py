@@ -30,12 +30,12 @@ import ctypes, os, signal, sys, time, types
 from dstack.errors import ClusterError, UsageError
 from dstack.snapshot_file import load
 
-def snapshot(address, *, timeout_s, progress, early, **options):
+def take(session, address, *, timeout_s, progress, early, **options):
     example = load({file!r})
 {body}
     return example
 
-sys.modules["dstack.capture"] = types.SimpleNamespace(snapshot=snapshot)
+sys.modules["dstack.capture"] = types.SimpleNamespace(take=take)
 """
 """Replaces dstack.capture in the child process, so that Ray is not loaded."""
 QUIET_S = 60.0
@@ -66,7 +66,8 @@ def does(tmp_path: Path, example: Snapshot, monkeypatch: pytest.MonkeyPatch) -> 
 
 def take(timeout_s: float = QUIET_S, steps: list[str] | None = None, early: list[Snapshot] | None = None) -> Snapshot:
     noted, received = steps if steps is not None else [], early if early is not None else []
-    return Collector("127.0.0.1:1", timeout_s).take(noted.append, received.append)
+    with Collector("127.0.0.1:1", timeout_s) as one:
+        return one.take(noted.append, received.append)
 
 
 def test_output_of_c_code_is_not_in_a_snapshot(does: Callable[[str], None], example: Snapshot) -> None:

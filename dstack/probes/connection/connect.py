@@ -73,7 +73,7 @@ def open_aio_channel(address: str) -> grpc.aio.Channel:
 
 
 def _open(module: Any, address: str) -> Any:
-    options = list(CHANNEL_OPTIONS)
+    options = CHANNEL_OPTIONS
     credentials = tls_credentials()
     if credentials is None:
         return module.insecure_channel(address, options=options)

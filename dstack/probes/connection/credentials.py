@@ -8,7 +8,7 @@ from pathlib import Path
 import grpc
 
 from dstack.errors import ClusterError
-from dstack.probes.node.core_workers.tls import tls_files
+from dstack.probes.node.core_workers.tls import tls_pems
 
 WHERE_TOKENS_ARE = "Set RAY_AUTH_TOKEN or RAY_AUTH_TOKEN_PATH, or put the cluster's token into ~/.ray/auth_token."
 K8S = "RAY_ENABLE_K8S_TOKEN_AUTH"
@@ -58,11 +58,11 @@ def _rays_own_token() -> str | None:
 def tls_credentials() -> grpc.ChannelCredentials | None:
     """The files of Ray's TLS variables; None without TLS. Raises :class:`ClusterError`. As in Ray 2.46 and 2.60."""
     try:
-        files = tls_files()
+        pems = tls_pems()
     except (OSError, LookupError) as error:
         reason = WITHOUT_CERTIFICATES if isinstance(error, LookupError) else error
         raise ClusterError(
             f"TLS is on but its certificates cannot be read: {reason}.",
             "Check RAY_TLS_SERVER_CERT, RAY_TLS_SERVER_KEY and RAY_TLS_CA_CERT.",
         ) from error
-    return grpc.ssl_channel_credentials(*files) if files else None
+    return grpc.ssl_channel_credentials(*pems) if pems else None

@@ -10,6 +10,8 @@ from dstack.probes.connection.background import begin
 Address = tuple[str, int]
 CONNECT_TIMEOUT_S = 2.0
 """Enough for a lost first packet, which Linux sends again after 1 s."""
+MAX_AT_ONCE = 256
+"""The most connections at the same time."""
 
 
 def unreachable(raylets: Mapping[str, Address], timeout_s: float = CONNECT_TIMEOUT_S) -> dict[str, str]:
@@ -22,7 +24,13 @@ def unreachable(raylets: Mapping[str, Address], timeout_s: float = CONNECT_TIMEO
 
 
 async def _try_all(raylets: Mapping[str, Address], timeout_s: float) -> list[str | None]:
-    return await asyncio.gather(*(_objection(host, port, timeout_s) for host, port in raylets.values()))
+    gate = asyncio.Semaphore(MAX_AT_ONCE)
+
+    async def try_one(host: str, port: int) -> str | None:
+        async with gate:
+            return await _objection(host, port, timeout_s)
+
+    return await asyncio.gather(*(try_one(host, port) for host, port in raylets.values()))
 
 
 async def _objection(host: str, port: int, timeout_s: float) -> str | None:

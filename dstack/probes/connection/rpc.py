@@ -98,5 +98,5 @@ async def _call(channel: grpc.aio.Channel, call: Call, metadata: Metadata) -> An
 
 
 def _explained(error: grpc.RpcError, call: Call) -> CallFailure:
-    reason, cause = explained(grpc.StatusCode, error, call.address, call.timeout_s)
-    return CallFailure(reason, cast(Cause, cause))
+    problem = explained(grpc.StatusCode, error, call.address, call.timeout_s)
+    return CallFailure(problem.reason, cast(Cause, problem.cause))

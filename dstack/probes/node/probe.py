@@ -1,4 +1,4 @@
-"""Samples the worker and driver processes of its node, and asks their core workers."""
+"""Samples the worker and driver processes of its node."""
 
 from __future__ import annotations
 
@@ -6,10 +6,7 @@ import os
 import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
 
-from dstack.probes.node.core_workers.asking import CoreWorkers
-from dstack.probes.node.core_workers.asking_thread import AskingThread
 from dstack.probes.node.figures.node_figures import NodeFigures
 from dstack.probes.node.process import Process
 from dstack.probes.node.process_reader import ProcessReader
@@ -25,7 +22,6 @@ from dstack.probes.node.stacks.table import StackTable
 from dstack.probes.node.wire import (
     Answer,
     FailureData,
-    NodeRequest,
     Options,
     ProcessData,
     RecordedRound,
@@ -44,11 +40,10 @@ CHILDREN_SHARE = 0.5
 class NodeProbe:
     """Samples processes of this node, and keeps what it has learned of them for the next sample.
 
-    ``is_guest`` says that it runs in a worker of the cluster, which it then leaves out. ``stubs`` has Ray's generated
-    gRPC modules as attributes; by default they are those of the Ray that runs here.
+    ``is_guest`` says that it runs in a worker of the cluster, which it then leaves out.
     """
 
-    def __init__(self, *, is_guest: bool = False, stubs: Any = None) -> None:
+    def __init__(self, *, is_guest: bool = False) -> None:
         self._own_pid = os.getpid() if is_guest else None
         path = find_pyspy()
         self._reader = ProcessReader(PySpy(path) if path else None)
@@ -56,12 +51,10 @@ class NodeProbe:
         self._loops = Loops()
         self._sampler = Sampler(self._reader)
         self._figures = NodeFigures()
-        self._core_workers = CoreWorkers(stubs)
 
     def close(self) -> None:
-        """Ends what still records, and closes the connections to core workers."""
+        """Ends what still records."""
         self._sampler.close()
-        self._core_workers.close()
 
     def has_pyspy(self) -> bool:
         """Whether this node has a py-spy of its own."""
@@ -71,17 +64,8 @@ class NodeProbe:
         """Provide a py-spy, as the bytes of its executable, to a node without one."""
         self._reader.tool = PySpy.from_bytes(binary)
 
-    def sample(self, request: NodeRequest) -> Answer:
-        """One sample: the replies of the core workers, and the target processes."""
-        began_at, deadline = time.time(), time.monotonic() + request["options"]["deadline_s"]
-        asking = AskingThread(self._core_workers, request, deadline)
-        answer = self.read(request["targets"], request["options"])
-        asking.finish(answer)
-        answer["clock"] = (began_at, time.time())
-        return answer
-
-    def read(self, targets: Sequence[Target], options: Options) -> Answer:
-        """The part of a sample that reads the target processes and asks no core worker."""
+    def sample(self, targets: Sequence[Target], options: Options) -> Answer:
+        """One sample of the target processes."""
         began_at, deadline = time.time(), time.monotonic() + options["deadline_s"]
         self._figures.begin()
         targets = [target for target in targets if target["pid"] != self._own_pid]

@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
+import zlib
+from typing import TypeVar
+
 import msgspec
 
 from dstack.model import Cause, Model
 from dstack.probes.node import wire
+
+MAX_ANSWER_BYTES = 512 * 2**20
+"""The most that an answer may unpack to: that of a driver with 2,000,000 tasks and refs."""
+_T = TypeVar("_T")
 
 
 class MalformedAnswer(Exception):
@@ -26,11 +33,24 @@ _ROUND = msgspec.json.Decoder(wire.RecordedRound)
 _ANSWER = msgspec.json.Decoder(wire.Answer)
 
 
-def decoded(data: bytes | msgspec.Raw) -> wire.Answer:
-    """Validates an answer in JSON, in which keys are strings. Raises :class:`MalformedAnswer`."""
+def unpacked(data: bytes) -> wire.Answer:
+    """Validates an answer that was packed on its node. Raises :class:`MalformedAnswer`."""
+    return _unpacked(data, _ANSWER)
+
+
+def unpacked_round(data: bytes) -> wire.RecordedRound:
+    """Validates a round of a recording that was packed on its node. Raises :class:`MalformedAnswer`."""
+    return _unpacked(data, _ROUND)
+
+
+def _unpacked(data: bytes, decoder: msgspec.json.Decoder[_T]) -> _T:
+    unpacker = zlib.decompressobj()
     try:
-        return _ANSWER.decode(data)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        text = unpacker.decompress(data, MAX_ANSWER_BYTES)
+        if not unpacker.eof:
+            raise MalformedAnswer
+        return decoder.decode(text)
+    except (zlib.error, msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise MalformedAnswer from error
 
 
@@ -39,14 +59,6 @@ def validated(answer: object) -> wire.Answer:
     try:
         return msgspec.convert(answer, wire.Answer)
     except (msgspec.ValidationError, RecursionError) as error:
-        raise MalformedAnswer from error
-
-
-def decoded_round(data: bytes | msgspec.Raw) -> wire.RecordedRound:
-    """Validates a round of a recording in JSON. Raises :class:`MalformedAnswer`."""
-    try:
-        return _ROUND.decode(data)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise MalformedAnswer from error
 
 

@@ -63,7 +63,8 @@ class Assembly:
             failures = [msgspec.convert({**failure, "sample": sample}, Failure) for failure in answer["failures"]]
         except (msgspec.ValidationError, LookupError, ValueError) as error:
             raise MalformedAnswer from error
-        self._hosts.update(dict.fromkeys(node_ids, host))
+        if answer["host"]:
+            self._hosts.update(dict.fromkeys(node_ids, host))
         return processes, failures
 
 

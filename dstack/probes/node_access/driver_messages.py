@@ -1,4 +1,4 @@
-"""Requests to dstack's driver on the cluster and its replies, both as JSON (:mod:`dstack.child`)."""
+"""Requests to dstack's driver on the cluster, as JSON, and its replies, as MessagePack (:mod:`dstack.child`)."""
 
 from __future__ import annotations
 
@@ -8,24 +8,32 @@ import msgspec
 
 from dstack.model import Model
 from dstack.probes.node import wire
-from dstack.probes.node_access.answers import MALFORMED, MalformedAnswer, NodeFailure, decoded, decoded_round
+from dstack.probes.node_access.answers import MALFORMED, MalformedAnswer, NodeFailure, unpacked, unpacked_round
+
+
+class NodeParts(TypedDict):
+    """What a request has of its own for each node: see :class:`dstack.probes.node.wire.NodeRequest`."""
+
+    workers: list[wire.CoreWorker]
+    targets: list[wire.Target]
 
 
 class Request(TypedDict):
-    """Requests a sample of the ``targets``, by node id, until ``deadline``, a ``time.monotonic()``."""
+    """Requests a sample of these ``nodes``, by node id, until ``deadline``, a ``time.monotonic()``."""
 
     number: int
-    targets: dict[str, list[wire.Target]]
+    nodes: dict[str, NodeParts]
+    questions: wire.Questions
     options: wire.Options
     deadline: float
 
 
 class Reply(Model, frozen=True):
-    """One node's answer to the request with that number, as JSON of its probe, or the failure."""
+    """One node's answer to the request with that number, as its probe has packed it, or the failure."""
 
     number: int
     node_id: str
-    answer: msgspec.Raw = msgspec.Raw()
+    answer: bytes = b""
     failure: NodeFailure | None = None
 
     def result(self) -> wire.Answer | NodeFailure:
@@ -33,7 +41,7 @@ class Reply(Model, frozen=True):
         if self.failure is not None:
             return self.failure
         try:
-            return decoded(self.answer)
+            return unpacked(self.answer)
         except MalformedAnswer:
             return MALFORMED
 
@@ -57,15 +65,30 @@ class RoundReply(Model, frozen=True):
     """
 
     node_id: str
-    round: msgspec.Raw = msgspec.Raw()
+    round: bytes = b""
     failure: NodeFailure | None = None
     is_last: bool = False
 
     def result(self) -> wire.RecordedRound | NodeFailure | None:
         """The validated round, the failure, or None when the probe has started."""
-        if self.failure is not None or not bytes(self.round):
+        if self.failure is not None or not self.round:
             return self.failure
         try:
-            return decoded_round(self.round)
+            return unpacked_round(self.round)
         except MalformedAnswer:
             return MALFORMED
+
+
+def encoded(reply: Reply | RoundReply) -> bytes:
+    """A reply as it is sent."""
+    return msgspec.msgpack.encode(reply)
+
+
+def decoded(payload: bytes) -> Reply:
+    """A received :class:`Reply`."""
+    return msgspec.msgpack.decode(payload, type=Reply)
+
+
+def decoded_round(payload: bytes) -> RoundReply:
+    """A received :class:`RoundReply`."""
+    return msgspec.msgpack.decode(payload, type=RoundReply)

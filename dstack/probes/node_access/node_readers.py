@@ -1,4 +1,4 @@
-"""Reads the processes of all nodes: those of this host directly, others through probes on their nodes."""
+"""Reads all nodes: those of this host directly, others through probes on their nodes."""
 
 from __future__ import annotations
 
@@ -6,19 +6,19 @@ import time
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import chain
 
 from dstack.model import Failure, Worker
 from dstack.probes.budget import Budget
 from dstack.probes.connection.background import begin, within
 from dstack.probes.connection.clocks import ahead_s
-from dstack.probes.connection.connect import Cluster
 from dstack.probes.node import wire
-from dstack.probes.node.probe import NodeProbe
 from dstack.probes.node_access.answers import MALFORMED, MalformedAnswer, NodeFailure, validated
 from dstack.probes.node_access.raylet_symbols import thread_context_layout
-from dstack.probes.node_access.remote_probes import RemoteProbes
+from dstack.probes.node_access.session import ProbeSession
 from dstack.probes.node_access.targets import own_addresses, targets, with_environment
 from dstack.probes.ray_state.control_plane import Inventory
+from dstack.probes.ray_state.core_workers import core_workers
 from dstack.probes.ray_state.liveness import Liveness
 from dstack.words import plural
 
@@ -61,6 +61,27 @@ class Extras:
 
 
 @dataclass(frozen=True, slots=True)
+class Wanted:
+    """The workers to ask for their tasks, and those whose processes to read."""
+
+    to_ask: Sequence[Worker] = ()
+    to_read: Sequence[Worker] = ()
+
+    def by_node(self, others: Iterable[str] = ()) -> dict[str, Wanted]:
+        """What is wanted of each node, also of ``others``."""
+        asked, read = _by_node(self.to_ask), _by_node(self.to_read)
+        nodes = dict.fromkeys((*asked, *read, *others))
+        return {node: Wanted(asked.get(node, ()), read.get(node, ())) for node in nodes}
+
+    @staticmethod
+    def sum(parts: Iterable[Wanted]) -> Wanted:
+        """All of these together."""
+        parts = list(parts)
+        asked, read = ([*chain.from_iterable(one)] for one in zip(*((p.to_ask, p.to_read) for p in parts), strict=True))
+        return Wanted(asked, read)
+
+
+@dataclass(frozen=True, slots=True)
 class Reading:
     """A probe's answer about some nodes, and by how much their clock is ahead of ours."""
 
@@ -83,87 +104,96 @@ class Readings:
 
 
 class NodeReaders:
-    """The probes of one cluster, one on this host and one on each other node, started when they are needed.
+    """Reads the nodes of one snapshot, with the probes of a session. The liveness has the nodes that are not asked."""
 
-    They are slow to start, so they are kept between samples. The liveness has the nodes that are not asked.
-    """
-
-    def __init__(self, cluster: Cluster, options: Options, liveness: Liveness, progress: Progress) -> None:
-        self._cluster = cluster
+    def __init__(self, session: ProbeSession, options: Options, liveness: Liveness, progress: Progress) -> None:
+        self._session = session
         self._options = options
         self._liveness = liveness
         self._progress = progress
         self._thread_context = begin(thread_context_layout)
-        self._local = NodeProbe()
-        self._remote: RemoteProbes | None = None
 
-    def close(self) -> None:
-        """Ends the probes on other nodes."""
-        if self._remote is not None:
-            self._remote.close()
-
-    def read(self, workers: Iterable[Worker], inventory: Inventory, budget: Budget, extras: Extras) -> Readings:
-        """Reads the workers' processes; those of nodes that were given up are left out."""
-        by_node: dict[str, list[Worker]] = defaultdict(list)
-        for worker in workers:
-            if worker.node_id not in self._liveness.given_up:
-                by_node[worker.node_id].append(worker)
-        for node_id in extras.setups_of:
-            if node_id not in self._liveness.given_up:
-                by_node[node_id] += []
+    def read(
+        self, wanted: Wanted, how: wire.Questions, inventory: Inventory, budget: Budget, extras: Extras
+    ) -> Readings:
+        """Asks core workers and reads processes; those of nodes that were given up are left out."""
+        by_node = {node: its for node, its in wanted.by_node(extras.setups_of).items() if self._is_asked(node)}
         here = self._nodes_here(by_node, inventory)
-        local_workers = {node: by_node.pop(node) for node in here}
-        remote = begin(lambda: self._read_remote(by_node, inventory, budget, extras))
-        local = self._read_local(local_workers, budget, extras)
+        local_nodes = {node: by_node.pop(node) for node in here}
+        remote = begin(lambda: self._read_remote(by_node, how, inventory, budget, extras))
+        local = self._read_local(local_nodes, how, budget, extras)
         failures = [failure for one in local.answers for failure in one.answer["failures"]]
-        elsewhere = {node: its for node, its in local_workers.items() if is_elsewhere(its, failures)}
+        elsewhere = {node: its for node, its in local_nodes.items() if is_elsewhere(its.to_read, failures)}
         self._liveness.elsewhere.update(elsewhere)
         local.answers = [
             replace(one, nodes=[node for node in one.nodes if node not in elsewhere]) for one in local.answers
         ]
         local.add(remote.result())
-        local.add(self._read_remote(elsewhere, inventory, budget, extras))
+        local.add(self._read_remote(elsewhere, how, inventory, budget, extras))
         return local
+
+    def _is_asked(self, node_id: str) -> bool:
+        return node_id not in self._liveness.given_up
 
     def _nodes_here(self, node_ids: Iterable[str], inventory: Inventory) -> list[str]:
         """The nodes whose processes are probably this host's."""
         here = nodes_here(inventory) - self._liveness.elsewhere
         return [node_id for node_id in node_ids if node_id in here]
 
-    def _read_local(self, by_node: dict[str, list[Worker]], budget: Budget, extras: Extras) -> Readings:
-        workers = [worker for node in by_node for worker in by_node[node]]
+    def _read_local(self, by_node: dict[str, Wanted], how: wire.Questions, budget: Budget, extras: Extras) -> Readings:
         if not by_node:
             return Readings()
-        self._progress(f"reading {plural(len(workers), 'process', 'processes')} on this host")
+        all_here = Wanted.sum(by_node.values())
+        self._progress(f"reading {plural(len(all_here.to_read), 'process', 'processes')} on this host")
         began = time.monotonic()
-        result = self._local_answer(workers, budget, extras)
+        result = self._local_answer(all_here, how, budget, extras)
         if isinstance(result, NodeFailure):
             elapsed_s = time.monotonic() - began
             return Readings(failures=[self._give_up(node, result, elapsed_s, budget) for node in by_node])
         return Readings([Reading(list(by_node), result)])
 
-    def _local_answer(self, workers: Iterable[Worker], budget: Budget, extras: Extras) -> wire.Answer | NodeFailure:
-        options = self._wire_options(budget, extras)
-        wanted = [with_environment(target) for target in targets(workers)]
-        reading = begin(lambda: self._local.sample(wanted, options))
+    def _local_answer(
+        self, wanted: Wanted, how: wire.Questions, budget: Budget, extras: Extras
+    ) -> wire.Answer | NodeFailure:
+        request: wire.NodeRequest = {
+            "workers": core_workers(wanted.to_ask),
+            "questions": how,
+            "targets": [with_environment(target) for target in targets(wanted.to_read)],
+            "options": self._wire_options(budget, extras),
+        }
+        reader = self._session.local
+        reading = begin(lambda: reader.sample(request))
         answer = within(reading, budget.processes_until + OVERRUN_S - time.monotonic())
+        if answer is None:
+            self._session.replace_local()
+            return TOO_LONG
         try:
-            return TOO_LONG if answer is None else validated(answer)
+            return validated(answer)
         except MalformedAnswer:
             return MALFORMED
 
     def _read_remote(
-        self, by_node: dict[str, list[Worker]], inventory: Inventory, budget: Budget, extras: Extras
+        self,
+        by_node: dict[str, Wanted],
+        how: wire.Questions,
+        inventory: Inventory,
+        budget: Budget,
+        extras: Extras,
     ) -> Readings:
         readings = Readings()
         if not by_node:
             return readings
-        if self._remote is None:
-            self._remote = RemoteProbes(self._cluster)
         began, asked_at = time.monotonic(), time.time()
-        wanted = {node: targets(workers) for node, workers in by_node.items()}
-        raylets = {node: address for node, address in inventory.raylets.items() if node in wanted}
-        results = self._remote.sample(wanted, self._wire_options(budget, extras), raylets, budget.processes_until)
+        results = self._session.remote(inventory).sample(
+            {
+                node: {"workers": core_workers(its.to_ask), "targets": targets(its.to_read)}
+                for node, its in by_node.items()
+            },
+            how,
+            self._wire_options(budget, extras),
+            {node: address for node, address in inventory.raylets.items() if node in by_node},
+            budget.processes_until,
+        )
         for done, (node, result) in enumerate(results, 1):
             self._progress(f"{done} of {len(by_node)} other nodes answered")
             if isinstance(result, NodeFailure):
@@ -175,6 +205,8 @@ class NodeReaders:
 
     def _give_up(self, node_id: str, why: NodeFailure, elapsed_s: float, budget: Budget) -> Failure:
         self._liveness.given_up.add(node_id)
+        if why.cause == "unreachable":
+            self._liveness.unreachable.add(node_id)
         return node_failure(node_id, why, budget.sample, elapsed_s)
 
     def _wire_options(self, budget: Budget, extras: Extras) -> wire.Options:
@@ -207,6 +239,13 @@ def node_failure(node_id: str, why: NodeFailure, sample: int, elapsed_s: float =
         elapsed_s=round(elapsed_s, 2),
         sample=sample,
     )
+
+
+def _by_node(workers: Iterable[Worker]) -> dict[str, list[Worker]]:
+    found: dict[str, list[Worker]] = defaultdict(list)
+    for worker in workers:
+        found[worker.node_id].append(worker)
+    return found
 
 
 def is_elsewhere(workers: Iterable[Worker], failures: Iterable[wire.FailureData]) -> bool:

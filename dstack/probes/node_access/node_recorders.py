@@ -8,8 +8,6 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-import msgspec
-
 from dstack.model import Worker
 from dstack.probes.connection.background import begin
 from dstack.probes.connection.connect import Cluster
@@ -17,7 +15,7 @@ from dstack.probes.connection.reach import Address, unreachable
 from dstack.probes.node import wire
 from dstack.probes.node.probe import NodeProbe
 from dstack.probes.node_access.answers import MALFORMED, MalformedAnswer, NodeFailure, validated_round
-from dstack.probes.node_access.driver_messages import RecordRequest, RoundReply
+from dstack.probes.node_access.driver_messages import RecordRequest, decoded_round
 from dstack.probes.node_access.remote_probes import RemoteProbes
 from dstack.probes.node_access.targets import targets, with_environment
 
@@ -122,7 +120,7 @@ class RemoteRecorder(RemoteProbes):
             self._note(node_id, NodeFailure(reason, "unreachable"), is_last=True)
 
     def _receive(self, payload: bytes) -> None:
-        reply = msgspec.json.decode(payload, type=RoundReply)
+        reply = decoded_round(payload)
         self._note(reply.node_id, reply.result(), is_last=reply.is_last)
 
     def _finish(self) -> None:

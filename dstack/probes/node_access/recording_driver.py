@@ -15,10 +15,9 @@ from typing import IO, Any
 import ray
 
 from dstack.child import send
-from dstack.document_file import to_json
 from dstack.probes.node import wire
 from dstack.probes.node_access.answers import MALFORMED, NodeFailure
-from dstack.probes.node_access.driver_messages import RecordRequest
+from dstack.probes.node_access.driver_messages import RecordRequest, RoundReply, encoded
 from dstack.probes.node_access.remote_driver import TURN_S, Probes, first_line, joins
 
 START_S = 20.0
@@ -116,13 +115,8 @@ def main(answers: IO[bytes], arguments: list[str]) -> None:
 
 
 def _reply(node_id: str, result: object, *, is_last: bool) -> bytes:
-    """The JSON of a :class:`RoundReply`."""
-    of = {"node_id": node_id, "is_last": is_last}
-    if result is None:
-        return to_json(of)
-    if isinstance(result, NodeFailure):
-        return to_json({**of, "failure": result})
-    try:
-        return to_json({**of, "round": result})
-    except (TypeError, ValueError, RecursionError):
-        return to_json({**of, "failure": MALFORMED})
+    """A :class:`RoundReply` as it is sent."""
+    if isinstance(result, bytes):
+        return encoded(RoundReply(node_id=node_id, round=result, is_last=is_last))
+    failure = result if isinstance(result, NodeFailure) or result is None else MALFORMED
+    return encoded(RoundReply(node_id=node_id, failure=failure, is_last=is_last))

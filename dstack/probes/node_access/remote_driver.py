@@ -1,7 +1,7 @@
 """The child process that holds dstack's Ray connection; its argument is the address of the GCS.
 
-Receives ``sample`` messages by standard input and answers with messages whose payload is JSON (:mod:`dstack.child`):
-``joined`` when it has joined the cluster, ``ended`` with the reason when it cannot, and ``reply`` for each node; see
+Receives ``sample`` messages by standard input and answers with messages (:mod:`dstack.child`): ``joined`` when it has
+joined the cluster, ``ended`` with the reason when it cannot, and ``reply`` for each node; see
 :mod:`dstack.probes.node_access.driver_messages`. It ends with its parent, and its actors end with it.
 """
 
@@ -13,7 +13,9 @@ import queue
 import sys
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
 
@@ -24,10 +26,10 @@ import dstack.probes.node
 from dstack.child import Messages, outlive_parent, send
 from dstack.document_file import to_json
 from dstack.probes.node import wire
-from dstack.probes.node.probe import NodeProbe
+from dstack.probes.node.probe_actor import IDLE_S, ProbeActor
 from dstack.probes.node.pyspy.runner import find_pyspy
 from dstack.probes.node_access.answers import MALFORMED, NodeFailure
-from dstack.probes.node_access.driver_messages import Request
+from dstack.probes.node_access.driver_messages import Reply, Request, encoded
 from dstack.probes.ray_state.control_plane import PROBE_NAMESPACE
 
 END_GRACE_S = 0.8
@@ -36,6 +38,19 @@ ANSWER_S = 0.3
 """How long before the deadline a probe must stop, so that its answer arrives in time."""
 TURN_S = 0.05
 """How often a wait for nodes checks whether it was cancelled."""
+MAX_STARTS = 256
+"""The most probes that start at the same time."""
+FORGOTTEN_S = IDLE_S - 5.0
+"""How long an unused probe certainly lives."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Step:
+    """What a node is doing: its probe starts, or reads. A probe from an earlier request may have ended."""
+
+    node_id: str
+    is_start: bool
+    is_old: bool = False
 
 
 class Probes:
@@ -44,27 +59,36 @@ class Probes:
     def __init__(self) -> None:
         ray.cloudpickle.register_pickle_by_value(dstack.probes.node)
         self.actors: dict[str, Any] = {}
+        self._used_at: dict[str, float] = {}
         self._binary: Any = None
 
-    def sample(self, request: Request, is_over: Callable[[], bool]) -> Iterator[tuple[str, object]]:
+    def sample(self, request: Request, is_over: Callable[[], bool]) -> Iterator[tuple[str, bytes | NodeFailure]]:
         """The answers as they arrive, then the failures of nodes without one by ``deadline``; ends if cancelled."""
-        targets, deadline = request["targets"], request["deadline"]
-        pending = {self.begin(node_id): (node_id, True) for node_id in targets}
-        while pending and time.monotonic() < deadline:
+        self._forget()
+        deadline = request["deadline"]
+        pending = {
+            self._ask(node, request): _Step(node, False, True) for node in request["nodes"] if node in self.actors
+        }
+        waiting = deque(node for node in request["nodes"] if node not in self.actors)
+        while (pending or waiting) and time.monotonic() < deadline:
             if is_over():
                 return
-            done, _ = ray.wait(list(pending), timeout=min(TURN_S, max(0.0, deadline - time.monotonic())))
-            for ref in done:
-                node_id, is_start = pending.pop(ref)
-                left: wire.Options = {**request["options"], "deadline_s": deadline - ANSWER_S - time.monotonic()}
-                is_over_there, result = self._continue(node_id, is_start, ref, targets[node_id], left)
-                if is_over_there:
-                    yield node_id, result
+            starting = sum(step.is_start for step in pending.values())
+            for _ in range(min(len(waiting), MAX_STARTS - starting)):
+                node_id = waiting.popleft()
+                pending[self.begin(node_id)] = _Step(node_id, True)
+            for ref in _ready(list(pending), min(TURN_S, max(0.0, deadline - time.monotonic()))):
+                step = pending.pop(ref)
+                result = self._continue(step, ref, request)
+                if isinstance(result, _Next):
+                    pending[result.ref] = result.step
                 else:
-                    pending[result] = (node_id, False)
-        for node_id, is_start in pending.values():
-            reason = "the start of its probe timed out" if is_start else "its probe timed out"
-            yield node_id, NodeFailure(reason, "timeout")
+                    yield step.node_id, result
+        for step in pending.values():
+            reason = "the start of its probe timed out" if step.is_start else "its probe timed out"
+            yield step.node_id, NodeFailure(reason, "timeout")
+        for node_id in waiting:
+            yield node_id, NodeFailure("the start of its probe timed out", "timeout")
 
     def begin(self, node_id: str) -> Any:
         """Starts the node's probe and asks whether the node has a py-spy.
@@ -72,25 +96,43 @@ class Probes:
         It requires one byte of memory, so that the GCS sends the request through this host's raylet. Another raylet may
         be unreachable (seen on Ray 2.46).
         """
-        if node_id not in self.actors:
-            place = NodeAffinitySchedulingStrategy(node_id, soft=False)
-            actor = ray.remote(NodeProbe).options(num_cpus=0, memory=1, scheduling_strategy=place, max_restarts=0)
-            self.actors[node_id] = actor.remote(is_guest=True)
+        place = NodeAffinitySchedulingStrategy(node_id, soft=False)
+        actor = ray.remote(ProbeActor).options(num_cpus=0, memory=1, scheduling_strategy=place, max_restarts=0)
+        self.actors[node_id] = actor.remote()
         return self.actors[node_id].has_pyspy.remote()
 
-    def _continue(
-        self, node_id: str, is_start: bool, ref: Any, targets: list[wire.Target], options: wire.Options
-    ) -> tuple[bool, Any]:
-        """The node's answer or failure if it is done, else the ref of its next step."""
-        try:
-            value = ray.get(ref, timeout=max(0.1, options["deadline_s"]))
-            if not is_start:
-                return True, value
-            self.equip(node_id, has_pyspy=bool(value))
-            return False, self.actors[node_id].sample.remote(targets, options)
-        except Exception as error:  # whatever a remote probe raises is that node's failure
+    def _forget(self) -> None:
+        """Drops the probes that have ended by themselves, or are about to."""
+        now = time.monotonic()
+        for node_id in [node for node, used_at in self._used_at.items() if now - used_at > FORGOTTEN_S]:
+            self._used_at.pop(node_id)
             self.actors.pop(node_id, None)
-            return True, NodeFailure(f"its probe failed: {first_line(error)}")
+
+    def _ask(self, node_id: str, request: Request) -> Any:
+        """Requests the node's sample."""
+        parts, left_s = request["nodes"][node_id], request["deadline"] - ANSWER_S - time.monotonic()
+        self._used_at[node_id] = time.monotonic()
+        wanted: wire.NodeRequest = {
+            "workers": parts["workers"],
+            "questions": request["questions"],
+            "targets": parts["targets"],
+            "options": {**request["options"], "deadline_s": max(0.1, left_s)},
+        }
+        return self.actors[node_id].sample.remote(wanted)
+
+    def _continue(self, step: _Step, ref: Any, request: Request) -> bytes | NodeFailure | _Next:
+        """The node's answer or failure if it is done, else its next step."""
+        try:
+            value = ray.get(ref, timeout=max(0.1, request["deadline"] - time.monotonic()))
+            if not step.is_start:
+                return value if isinstance(value, bytes) else MALFORMED
+            self.equip(step.node_id, has_pyspy=bool(value))
+            return _Next(self._ask(step.node_id, request), _Step(step.node_id, False))
+        except Exception as error:  # whatever a remote probe raises is that node's failure
+            self.actors.pop(step.node_id, None)
+            if step.is_old:
+                return _Next(self.begin(step.node_id), _Step(step.node_id, True))
+            return NodeFailure(f"its probe failed: {first_line(error)}")
 
     def equip(self, node_id: str, *, has_pyspy: bool) -> None:
         """Send this host's py-spy to a node without one."""
@@ -102,6 +144,20 @@ class Probes:
         if self._binary is None and path is not None:
             self._binary = ray.put(Path(path).read_bytes())
         return self._binary
+
+
+@dataclass(frozen=True, slots=True)
+class _Next:
+    """The step that a node takes now, and the ref of its result."""
+
+    ref: Any
+    step: _Step
+
+
+def _ready(refs: list[Any], timeout_s: float) -> list[Any]:
+    """All refs that are ready as soon as one is."""
+    done, _ = ray.wait(refs, timeout=timeout_s)
+    return list(ray.wait(refs, num_returns=len(refs), timeout=0)[0]) if done else []
 
 
 def main(answers: IO[bytes], arguments: list[str]) -> None:
@@ -145,15 +201,11 @@ def _read_requests(requests: queue.Queue[Any]) -> None:
     os._exit(1)
 
 
-def reply(number: int, node_id: str, result: object) -> bytes:
-    """The JSON of a :class:`Reply`; an answer that JSON cannot carry is malformed."""
-    of = {"number": number, "node_id": node_id}
+def reply(number: int, node_id: str, result: bytes | NodeFailure) -> bytes:
+    """A :class:`Reply` as it is sent."""
     if isinstance(result, NodeFailure):
-        return to_json({**of, "failure": result})
-    try:
-        return to_json({**of, "answer": result})
-    except (TypeError, ValueError, RecursionError):
-        return to_json({**of, "failure": MALFORMED})
+        return encoded(Reply(number=number, node_id=node_id, failure=result))
+    return encoded(Reply(number=number, node_id=node_id, answer=result))
 
 
 def first_line(error: BaseException) -> str:

@@ -1,5 +1,8 @@
 """Probes on other nodes, through a child process that is the only Ray driver that dstack starts.
 
+The probes and the child are kept between samples. A node that takes far longer than most is given up, so that the
+others are not delayed (:class:`Patience`).
+
 The child can be killed at any time, so every call to Ray has a deadline; Ray then ends the probe actors. It ends by
 itself when its standard input closes, and while it joins the cluster the kernel kills it with dstack, so nothing
 stays if dstack is killed.
@@ -8,6 +11,7 @@ stays if dstack is killed.
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import queue
 import subprocess
@@ -24,23 +28,60 @@ from dstack.probes.connection.connect import Cluster
 from dstack.probes.connection.reach import Address, unreachable
 from dstack.probes.node import wire
 from dstack.probes.node_access.answers import NodeFailure
-from dstack.probes.node_access.driver_messages import Reply, Request
+from dstack.probes.node_access.driver_messages import NodeParts, Request, decoded
 
 Result = wire.Answer | NodeFailure
 LAST_WORD_S = 0.15
 """How long before the deadline the child stops waiting, to report the nodes that did not answer."""
 RUN_ON_A_NODE = "Run dstack on a node of the cluster, with the cluster's own Ray and Python versions."
+SOON_S = 0.3
+"""How long an answer is awaited before it is checked whether a connection leads to the node at all."""
+MOST = 0.9
+FEW_NODES, FEW_SHARE = 20, 30
 END_S = 1.0
 """How long the child may take to end in order; longer than its own limit."""
 
 
+class Patience:
+    """How long the nodes of a request are awaited, by ``time.monotonic()``: most of them until ``deadline``.
+
+    Most are 90 %, of fewer than ten nodes all but one. Once they have answered, the others get as long again as those
+    have taken; where a share of the timeout is longer, they get that: the whole timeout for one node, a thirtieth of it
+    from 20 nodes on.
+    """
+
+    def __init__(self, nodes: int, deadline: float) -> None:
+        self._began = time.monotonic()
+        self._most = max(1, min(nodes - 1, math.ceil(MOST * nodes)))
+        self._share_s = (deadline - self._began) * min(1.0, max(1.0, FEW_NODES / max(1, nodes)) / FEW_SHARE)
+        self.until = deadline
+        self.usual_s: float | None = None
+
+    def note_answers(self, number: int) -> None:
+        """Notes that so many nodes have answered or failed."""
+        if self.usual_s is None and number >= self._most:
+            now = time.monotonic()
+            self.usual_s = now - self._began
+            self.until = min(self.until, now + max(self.usual_s, self._share_s))
+
+    def why_late(self) -> NodeFailure:
+        """Why a node without an answer is given up now."""
+        assert self.usual_s is not None
+        waited_s = time.monotonic() - self._began
+        reason = f"its probe did not answer within {waited_s:.1f} s; most nodes did within {self.usual_s:.1f} s"
+        return NodeFailure(reason, "timeout", "Use a longer timeout to wait longer for slow nodes.")
+
+
 class RemoteProbes:
-    """Probe actors on the other nodes of a cluster; starting is immediate, the first sample waits for the start."""
+    """Probe actors on the other nodes of a cluster; starting is immediate, the first sample waits for the start.
+
+    ``driver`` is the module that the child runs.
+    """
 
     DRIVER = "dstack.probes.node_access.remote_driver"
-    """The module that the child runs."""
 
-    def __init__(self, cluster: Cluster) -> None:
+    def __init__(self, cluster: Cluster, driver: str | None = None) -> None:
+        self._driver = driver or self.DRIVER
         self._results: queue.Queue[tuple[int, str, Result] | None] = queue.Queue()
         self._requests = 0
         self._joined = False
@@ -49,28 +90,39 @@ class RemoteProbes:
         begin(lambda: self._serve(cluster, started))
         self._process = started.result()
 
+    @property
+    def has_ended(self) -> bool:
+        """Whether the child has ended, or cannot join the cluster."""
+        return self._ended is not None
+
     def sample(
         self,
-        targets: dict[str, list[wire.Target]],
+        nodes: dict[str, NodeParts],
+        questions: wire.Questions,
         options: wire.Options,
         raylets: Mapping[str, Address],
         deadline: float,
     ) -> Iterator[tuple[str, Result]]:
         """The validated answers of the nodes as they arrive, or their failures.
 
-        ``targets`` and the addresses of their ``raylets`` are by node id. Every node yields once: unreachable ones
-        soon, the others by ``deadline``, a ``time.monotonic()``.
+        ``nodes`` and the addresses of their ``raylets`` are by node id. Every node yields once: unreachable ones
+        soon, slow ones when most have answered for as long again, the others by ``deadline``, a ``time.monotonic()``.
         """
         self._requests += 1
         number = self._requests
-        last_word = max(time.monotonic(), deadline - LAST_WORD_S)
-        request: Request = {"number": number, "targets": targets, "options": options, "deadline": last_word}
+        request: Request = {
+            "number": number,
+            "nodes": nodes,
+            "questions": questions,
+            "options": options,
+            "deadline": max(time.monotonic(), deadline - LAST_WORD_S),
+        }
+        missing, patience = set(nodes), Patience(len(nodes), deadline)
         begin(lambda: self._ask("sample", request))
-        begin(lambda: self._give_up_unreachable(number, raylets))
-        missing = set(targets)
+        begin(lambda: self._give_up_unreachable(number, raylets, missing))
         while missing and self._ended is None:
             try:
-                received = self._results.get(timeout=max(0.0, deadline - time.monotonic()))
+                received = self._results.get(timeout=max(0.0, patience.until - time.monotonic()))
             except queue.Empty:
                 break
             if received is None:
@@ -78,9 +130,11 @@ class RemoteProbes:
             of_request, node_id, result = received
             if of_request == number and node_id in missing:
                 missing.discard(node_id)
+                patience.note_answers(len(nodes) - len(missing))
                 yield node_id, result
+        is_given_up = time.monotonic() < deadline and self._ended is None
         for node_id in sorted(missing):
-            yield node_id, self.why_silent()
+            yield node_id, patience.why_late() if is_given_up else self.why_silent()
 
     def close(self) -> None:
         """Ends the child, by a signal if it has not ended by itself within a second; Ray then ends its actors.
@@ -121,7 +175,7 @@ class RemoteProbes:
         """Starts the child and receives its messages; it ends with this thread."""
         try:
             process = start_child(
-                self.DRIVER,
+                self._driver,
                 cluster.address,
                 stdin=subprocess.PIPE,
                 environment=_environment(cluster),
@@ -146,15 +200,18 @@ class RemoteProbes:
 
     def _receive(self, payload: bytes) -> None:
         """Take the reply of a node."""
-        reply = msgspec.json.decode(payload, type=Reply)
+        reply = decoded(payload)
         self._results.put((reply.number, reply.node_id, reply.result()))
 
     def _finish(self) -> None:
         """Note that no reply follows."""
         self._results.put(None)
 
-    def _give_up_unreachable(self, number: int, raylets: Mapping[str, Address]) -> None:
-        for node_id, reason in unreachable(raylets).items():
+    def _give_up_unreachable(self, number: int, raylets: Mapping[str, Address], missing: set[str]) -> None:
+        """Gives up the nodes that do not answer soon and that no connection leads to."""
+        time.sleep(SOON_S)
+        silent = {node_id: raylets[node_id] for node_id in sorted(missing) if node_id in raylets}
+        for node_id, reason in unreachable(silent).items():
             self._results.put((number, node_id, NodeFailure(reason, "unreachable")))
 
 

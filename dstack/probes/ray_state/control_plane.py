@@ -73,10 +73,7 @@ def take_inventory(cluster: Cluster, timeout_s: float, sample: int = 1) -> Inven
     gone = {worker.worker_id: worker for worker in listed if worker}
     return Inventory(
         nodes=nodes,
-        raylets={
-            row.node_id.hex(): (canonical(row.node_manager_address), row.node_manager_port)
-            for row in answers["nodes"].node_info_list
-        },
+        raylets=_raylets(answers["nodes"].node_info_list),
         jobs=tuple(job for job in jobs if job.job_id not in own),
         own_jobs=own,
         own_drivers=frozenset((job.driver_ip, job.driver_pid) for job in own_jobs),
@@ -105,6 +102,10 @@ def take_inventory(cluster: Cluster, timeout_s: float, sample: int = 1) -> Inven
             if isinstance(reply, CallFailure)
         ),
     )
+
+
+def _raylets(rows: Iterable[Any]) -> dict[str, tuple[str, int]]:
+    return {row.node_id.hex(): (canonical(row.node_manager_address), row.node_manager_port) for row in rows}
 
 
 def client_notes(jobs: Iterable[Job]) -> tuple[str, ...]:
@@ -141,6 +142,7 @@ def take_roll(cluster: Cluster, timeout_s: float) -> Inventory:
     listed = (_worker(row) for row in workers.worker_table_data if row.is_alive)
     return Inventory(
         nodes=alive,
+        raylets=_raylets(nodes.node_info_list),
         workers=tuple(worker for worker in listed if worker.node_id in ids),
         own_jobs=frozenset(row.job_id.hex() for row in own),
         own_drivers=frozenset((canonical(row.driver_ip_address), row.driver_pid) for row in own),

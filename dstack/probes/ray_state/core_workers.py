@@ -1,23 +1,22 @@
-"""The replies of core workers, asked by the probes of their nodes or, where those cannot, from here.
+"""What core workers reply: their running tasks, submitted tasks and refs. Seen on Ray 2.46 and 2.60.
 
-Seen on Ray 2.46 and 2.60.
+The probe of each node asks them (:mod:`dstack.probes.node.core_workers`). This host asks only those of nodes whose
+probe cannot.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
 
 import msgspec
 
-from dstack.errors import ClusterError
 from dstack.model import ACTOR_HANDLE, Failure, Ref, Task, Worker, is_at_hand
 from dstack.probes.connection import ray_stubs
 from dstack.probes.connection.connect import Metadata
 from dstack.probes.node import wire
 from dstack.probes.node.core_workers.asking import CoreWorkers
-from dstack.probes.node.core_workers.grpc_modules import CannotAsk
 from dstack.probes.node.core_workers.replies import ENDED
 
 LIMIT = 2_000_000
@@ -29,7 +28,8 @@ class CoreWorkerStats:
     """One worker's answer. Tasks that ended are left out; ``refs`` are all it knows.
 
     ``held`` is what came with its last lease: in a placement group it names the bundle, which its task's entry does
-    only where the task asked for one. A CPU that is lent back while the task waits is still in it.
+    only where the task asked for one. A CPU that is lent back while the task waits is still in it. ``counters`` change
+    whenever the worker does something; ``is_cut`` if it has more tasks than it listed.
     """
 
     worker_id: str
@@ -42,10 +42,15 @@ class CoreWorkerStats:
     refs: list[Ref] = field(default_factory=list)
 
 
+def core_workers(workers: Iterable[Worker]) -> list[wire.CoreWorker]:
+    """The workers as a probe asks them."""
+    return [{"worker_id": one.worker_id, "ip": one.ip, "port": one.port, "pid": one.pid} for one in workers]
+
+
 def questions(
-    metadata: Metadata, timeout_s: float, *, with_refs: bool = True, details: bool = True, limit: int = LIMIT
+    metadata: Metadata, timeout_s: float, *, limit: int = LIMIT, details: bool = True, with_refs: bool = True
 ) -> wire.Questions:
-    """How core workers are asked; by default for everything that a sample needs."""
+    """How core workers are asked."""
     return {
         "metadata": list(metadata),
         "timeout_s": timeout_s,
@@ -55,15 +60,20 @@ def questions(
     }
 
 
-def address_of(worker: Worker) -> wire.CoreWorker:
-    """Where a node's probe asks the worker."""
-    return {"worker_id": worker.worker_id, "ip": worker.ip, "port": worker.port, "pid": worker.pid}
+def ask_core_workers(
+    workers: Sequence[Worker], how: wire.Questions, sample: int = 1
+) -> tuple[dict[str, wire.CoreWorkerData], list[Failure]]:
+    """The replies by worker id to questions from this host, and a failure for each missing or incomplete one."""
+    asking = CoreWorkers(lambda: ray_stubs, kept=0)
+    replies = asking.ask(core_workers(workers), how)
+    asking.close()
+    node_of = {worker.worker_id: worker.node_id for worker in workers}
+    extras = ({**one, "node_id": node_of[one["worker_id"]], "sample": sample} for one in replies.failures)
+    return replies.found, msgspec.convert(list(extras), list[Failure])
 
 
 def stats_of(worker_id: str, data: wire.CoreWorkerData) -> CoreWorkerStats:
-    """The reply of this worker, asked for details. Raises :class:`msgspec.ValidationError`, as for unknown kinds."""
-    tasks = [{**task, "owner_id": worker_id} for task in data["tasks"]]
-    refs = [{**ref, "holder_id": worker_id} for ref in data["refs"]]
+    """A worker's validated reply. Raises ``ValidationError``."""
     return CoreWorkerStats(
         worker_id=worker_id,
         job_id=data["job_id"],
@@ -71,51 +81,9 @@ def stats_of(worker_id: str, data: wire.CoreWorkerData) -> CoreWorkerStats:
         running_task_ids=tuple(data["running_task_ids"]),
         held=data["held"],
         executed_tasks=data["executed_tasks"],
-        tasks=msgspec.convert(tasks, list[Task]),
-        refs=msgspec.convert(refs, list[Ref]),
+        tasks=msgspec.convert([{**task, "owner_id": worker_id} for task in data["tasks"]], list[Task]),
+        refs=msgspec.convert([{**ref, "holder_id": worker_id} for ref in data["refs"]], list[Ref]),
     )
-
-
-def ask_core_workers(
-    workers: Sequence[Worker],
-    metadata: Metadata,
-    timeout_s: float,
-    sample: int = 1,
-    *,
-    with_refs: bool = True,
-    deadline: float | None = None,
-) -> tuple[dict[str, CoreWorkerStats], list[Failure]]:
-    """The answers by worker id, and a failure for each missing or incomplete answer.
-
-    Asks from here, for workers on nodes whose probe cannot. At most 64 are asked at the same time, each for
-    ``timeout_s``, and none after ``deadline``, a ``time.monotonic()``.
-    """
-    found, failures = ask_directly(workers, questions(metadata, timeout_s, with_refs=with_refs), deadline)
-    node_of = {worker.worker_id: worker.node_id for worker in workers}
-    stats = {worker_id: stats_of(worker_id, data) for worker_id, data in found.items()}
-    return stats, [failure_of(one, node_of, sample) for one in failures]
-
-
-def ask_directly(
-    workers: Sequence[Worker], questions: wire.Questions, deadline: float | None = None
-) -> tuple[dict[str, wire.CoreWorkerData], list[wire.FailureData]]:
-    """The replies by worker id, as of a node's probe, and the failures. Keeps no connection.
-
-    Raises :class:`dstack.errors.ClusterError` if Ray's gRPC modules or its TLS certificates cannot be loaded.
-    """
-    try:
-        replies = CoreWorkers(ray_stubs, kept=0).ask(
-            [address_of(worker) for worker in workers], questions, float("inf") if deadline is None else deadline
-        )
-    except CannotAsk as error:
-        raise ClusterError(f"dstack cannot ask core workers: {error}.", "Install ray[default].") from error
-    return replies.found, replies.failures
-
-
-def failure_of(data: wire.FailureData, node_of: Mapping[str, str], sample: int) -> Failure:
-    """A failure of a core worker, with the node on which it runs."""
-    node_id = node_of.get(data.get("worker_id", ""))
-    return msgspec.convert({**data, "node_id": node_id, "sample": sample}, Failure)
 
 
 def relevant_refs(answers: Iterable[CoreWorkerStats], awaited: set[str], unread: Collection[str] = ()) -> list[Ref]:

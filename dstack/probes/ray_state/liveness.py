@@ -17,12 +17,14 @@ OF_LIVE_PROCESSES: frozenset[Cause] = frozenset({"permission", "missing", "trunc
 class Liveness:
     """The state of workers, jobs and nodes in one snapshot, by the GCS and by their replies.
 
-    ``given_up`` are the ids of nodes whose probe failed: its failure is known, and may have taken long. ``elsewhere``
-    are those whose processes are not this host's, though the address is, as in a container.
+    ``given_up`` are the ids of nodes whose probe failed: its failure is known, and may have taken long. To the
+    ``unreachable`` ones among them no connection could be made. ``elsewhere`` are those whose processes are not this
+    host's, though the address is, as in a container.
     """
 
     def __init__(self) -> None:
         self.given_up: set[str] = set()
+        self.unreachable: set[str] = set()
         self.elsewhere: set[str] = set()
         self._own_jobs: set[str] = set()
         self._own_drivers: set[tuple[str, int]] = set()
@@ -47,7 +49,8 @@ class Liveness:
 
     def note_silent(self, failures: Iterable[Failure]) -> None:
         """Notes the workers whose RPC timed out; the second sample does not ask them again."""
-        self._silent |= {failure.worker_id for failure in failures if failure.cause == "timeout"}
+        found = (one for one in failures if one.stage == "core worker" and one.cause == "timeout")
+        self._silent |= {failure.worker_id for failure in found}
 
     def note_ended(self, failures: Iterable[Failure]) -> None:
         """Notes the workers whose process has ended: they are absent, not unread."""

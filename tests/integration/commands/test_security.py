@@ -24,13 +24,14 @@ REMOTE = """
 import sys, time
 from dstack.probes.connection.connect import connect
 from dstack.probes.ray_state.control_plane import take_inventory
+from dstack.probes.ray_state.core_workers import questions
 from dstack.probes.node_access.remote_probes import RemoteProbes
 cluster = connect(sys.argv[1])
-nodes = {node.node_id: [] for node in take_inventory(cluster, 10).nodes}
+nodes = {node.node_id: {"workers": [], "targets": []} for node in take_inventory(cluster, 10).nodes}
 options = {"native": False, "locals": False, "pause": False, "children": False}
 options |= {"deadline_s": 60.0, "thread_context": None}
 probes = RemoteProbes(cluster)
-for node, result in probes.sample(nodes, options, {}, time.monotonic() + 60):
+for node, result in probes.sample(nodes, questions((), 10.0), options, {}, time.monotonic() + 60):
     print("answer", sorted(result) if isinstance(result, dict) else result.reason, flush=True)
 time.sleep(1000)
 """

@@ -18,13 +18,15 @@ from dstack.probes.agents.ray_agents import Agents
 from dstack.probes.cluster import ClusterProbe
 from dstack.probes.connection.connect import Cluster
 from dstack.probes.node import wire
-from dstack.probes.node_access import node_readers
+from dstack.probes.node.core_workers.asking import CoreWorkers, Replies
+from dstack.probes.node_access import node_readers, session
 from dstack.probes.node_access.answers import MALFORMED, NodeFailure, validated
+from dstack.probes.node_access.driver_messages import NodeParts
 from dstack.probes.node_access.node_readers import Options
 from dstack.probes.node_access.remote_probes import Result
 from dstack.probes.ray_state.control_plane import Inventory
-from dstack.probes.ray_state.core_workers import CoreWorkerStats
 from dstack.snapshot_file import dumps, loads
+from tests.unit.probes.replies import replied
 
 DEADLINE_S = 60.0
 NODE, OTHER = "aa" * 28, "ab" * 28
@@ -40,6 +42,7 @@ class Simulated:
         self.workers: list[Worker] = []
         self.causes: dict[str, Cause] = {}
         self.asked: list[set[str]] = []
+        self.asked_from_here: list[set[str]] = []
         self.remote: list[set[str]] = []
         self.rolls = 0
         self.unlisted: set[str] = set()
@@ -62,17 +65,22 @@ class Simulated:
         self.asked_agents.append({worker.worker_id for worker in workers})
         return validated(EMPTY), []
 
-    def ask(
-        self, workers: Sequence[Worker], metadata: Any, timeout_s: float, sample: int = 1
-    ) -> tuple[dict[str, CoreWorkerStats], list[Failure]]:
-        self.asked.append({worker.worker_id for worker in workers})
-        failures = [
-            Failure(stage="core worker", reason="any", cause=self.causes[w.worker_id], worker_id=w.worker_id)
-            for w in workers
-            if w.worker_id in self.causes
+    def ask(self, workers: Sequence[wire.CoreWorker]) -> Replies:
+        """The replies to a node's probe."""
+        ids = [worker["worker_id"] for worker in workers]
+        self.asked.append(set(ids))
+        failures: list[wire.FailureData] = [
+            {"stage": "core worker", "reason": "any", "cause": self.causes[one], "worker_id": one}
+            for one in ids
+            if one in self.causes
         ]
-        answered = [worker.worker_id for worker in workers if worker.worker_id not in self.causes]
-        return {worker_id: CoreWorkerStats(worker_id, "01000000", None, ()) for worker_id in answered}, failures
+        return Replies({one: replied("01000000") for one in ids if one not in self.causes}, failures)
+
+    def ask_from_here(
+        self, workers: Sequence[Worker], how: wire.Questions, sample: int = 1
+    ) -> tuple[dict[str, wire.CoreWorkerData], list[Failure]]:
+        self.asked_from_here.append({worker.worker_id for worker in workers})
+        return {worker.worker_id: replied("01000000") for worker in workers}, []
 
     def worker(self, pid: int, port: int, node_id: str = NODE) -> str:
         """Add a worker and return its id."""
@@ -86,27 +94,32 @@ def simulated(monkeypatch: pytest.MonkeyPatch) -> Simulated:
     simulated = Simulated()
 
     class Remote:
-        def __init__(self, _: Cluster) -> None:
+        has_ended = False
+
+        def __init__(self, *_: Any) -> None:
             pass
 
-        def sample(self, targets: dict[str, list[wire.Target]], *_: Any) -> Iterator[tuple[str, Result]]:
-            simulated.remote.append(set(targets))
-            for node_id, wanted in targets.items():
-                found = [simulated.remote_failures.get(target["worker_id"]) for target in wanted]
-                answer = {**EMPTY, "failures": [one for one in found if one], "clock": simulated.remote_clock}
-                yield node_id, simulated.remote_failure or validated(answer)
+        def sample(self, nodes: dict[str, NodeParts], *_: Any) -> Iterator[tuple[str, Result]]:
+            simulated.remote.append(set(nodes))
+            for node_id, parts in nodes.items():
+                found = [simulated.remote_failures.get(target["worker_id"]) for target in parts["targets"]]
+                replies = simulated.ask(parts["workers"])
+                failures = [*(one for one in found if one), *replies.failures]
+                answer = {**EMPTY, "failures": failures, "clock": simulated.remote_clock, "host": {"cpu_count": 1}}
+                yield node_id, simulated.remote_failure or validated({**answer, "core_workers": replies.found})
 
         def close(self) -> None:
             pass
 
-    monkeypatch.setattr(probes, "connect", lambda address: Cluster("127.0.0.1:1", "2.60.0"))
+    monkeypatch.setattr(session, "connect", lambda address: Cluster("127.0.0.1:1", "2.60.0"))
     monkeypatch.setattr(probes, "take_inventory", simulated.inventory)
     monkeypatch.setattr(probes, "take_roll", simulated.roll)
-    monkeypatch.setattr(probes, "ask_core_workers", simulated.ask)
+    monkeypatch.setattr(probes, "ask_core_workers", simulated.ask_from_here)
+    monkeypatch.setattr(CoreWorkers, "ask", lambda _, workers, how, deadline=0.0: simulated.ask(workers))
     monkeypatch.setattr(node_readers, "thread_context_layout", lambda: None)
     monkeypatch.setattr(Agents, "stacks_of", simulated.stacks)
     monkeypatch.setattr(Agents, "present_on", lambda _, nodes, timeout_s: nodes & simulated.agents)
-    monkeypatch.setattr(node_readers, "RemoteProbes", Remote)
+    monkeypatch.setattr(session, "RemoteProbes", Remote)
     return simulated
 
 
@@ -124,11 +137,11 @@ EMPTY: Plain = {
 def began_at(
     again: Callable[[Simulated], set[str]] | None = None, *, of: Simulated, options: Options = DEFAULT
 ) -> Snapshot:
-    with ClusterProbe(None, options, lambda text: None) as probe:
-        probe.take_first_sample(DEADLINE_S)
-        if again:
-            probe.take_second_sample(again(of), DEADLINE_S)
-        return probe.snapshot()
+    probe = ClusterProbe(session.ProbeSession(), None, options, lambda text: None)
+    probe.take_first_sample(DEADLINE_S)
+    if again:
+        probe.take_second_sample(again(of), DEADLINE_S)
+    return probe.snapshot()
 
 
 @pytest.fixture
@@ -207,6 +220,8 @@ def test_a_node_without_an_answer_is_a_failure_with_its_cause(simulated: Simulat
 
     snapshot = began_at(of=simulated)
 
+    worker_id = simulated.workers[0].worker_id
+    assert simulated.asked_from_here == ([] if why.cause == "unreachable" else [{worker_id}])
     found = [(one.stage, one.reason, one.cause, one.remedy, one.node_id) for one in snapshot.failures]
     assert found == [("node probe", why.reason, why.cause, why.remedy, OTHER)]
     assert loads(dumps(snapshot)) == snapshot

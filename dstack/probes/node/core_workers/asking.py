@@ -9,14 +9,15 @@ import queue
 import threading
 import time
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from dstack.probes.node.core_workers.call_errors import explained, explained_timeout
+from dstack.probes.node.core_workers.call_errors import STAGE, explained, timed_out
 from dstack.probes.node.core_workers.channels import Channels, address_of
 from dstack.probes.node.core_workers.grpc_modules import GrpcModules, load_modules
 from dstack.probes.node.core_workers.replies import as_plain, is_from, omission
+from dstack.probes.node.reading import Problem
 from dstack.probes.node.wire import CoreWorker, CoreWorkerData, FailureData, Questions
 
 MAX_AT_ONCE = 64
@@ -46,11 +47,11 @@ class _Call:
 class CoreWorkers:
     """Asks core workers, and keeps the connections to at most ``kept`` of them.
 
-    ``stubs`` has Ray's generated modules as attributes; by default they are those of the Ray that runs here.
+    ``stubs`` returns an object with Ray's generated modules; by default they are those of the Ray that runs here.
     """
 
-    def __init__(self, stubs: Any = None, *, kept: int = MAX_AT_ONCE) -> None:
-        self._given_stubs = stubs
+    def __init__(self, stubs: Callable[[], Any] | None = None, *, kept: int = MAX_AT_ONCE) -> None:
+        self._stubs = stubs
         self._limit = kept
         self._lock = threading.Lock()
         self._modules: GrpcModules | None = None
@@ -60,7 +61,7 @@ class CoreWorkers:
         """The replies of all these workers, until ``deadline``, a ``time.monotonic()``. Raises :class:`CannotAsk`."""
         with self._lock:
             if self._modules is None or self._channels is None:
-                self._modules = load_modules(self._given_stubs)
+                self._modules = load_modules(self._stubs)
                 self._channels = Channels(self._modules.grpc, self._limit)
             self._channels.prepare()
             return _Round(self._modules, self._channels, questions, deadline).ask(workers)
@@ -97,7 +98,7 @@ class _Round:
         now = time.monotonic()
         timeout_s = min(self._questions["timeout_s"], self._deadline - now)
         if timeout_s <= 0:
-            self._fail(worker, "it was not asked: the time for its node was over", "timeout")
+            self._fail(worker, Problem(STAGE, "it was not asked, because others did not answer in time", "timeout"))
             return
         request = self._modules.core_worker.GetCoreWorkerStatsRequest(
             intended_worker_id=bytes.fromhex(worker["worker_id"]),
@@ -121,7 +122,7 @@ class _Round:
             for late in [one for one in self._running if one.until <= time.monotonic()]:
                 late.future.cancel()
                 self._end(late, is_good=False)
-                self._fail(late.worker, *explained_timeout(late.timeout_s), late.timeout_s)
+                self._fail(late.worker, timed_out(late.timeout_s), late.timeout_s)
             return
         if call in self._running:
             self._note(call)
@@ -138,30 +139,31 @@ class _Round:
         if call.is_kept and error.code() == codes.UNAVAILABLE:
             self._begin(call.worker)
             return
-        reason, cause = explained(codes, error, address_of(call.worker), call.timeout_s)
-        self._fail(call.worker, reason, cause, call.timeout_s if cause == "timeout" else 0.0)
+        problem = explained(codes, error, address_of(call.worker), call.timeout_s)
+        self._fail(call.worker, problem, call.timeout_s if problem.cause == "timeout" else 0.0)
 
     def _note_reply(self, worker: CoreWorker, reply: Any) -> None:
         if not is_from(worker, reply):
-            self._fail(worker, "it has ended: another worker uses its port", "ended")
+            self._fail(worker, Problem(STAGE, "it has ended: another worker uses its port", "ended"))
             return
         if left_out := omission(reply):
-            self._fail(worker, left_out, "truncated")
+            self._fail(worker, left_out)
         try:
             self._replies.found[worker["worker_id"]] = as_plain(reply, self._modules, self._questions)
         except (AttributeError, ValueError) as error:
-            self._fail(worker, f"its reply has another form than those of Ray 2.46 to 2.60: {error}", "malformed")
+            reason = f"its reply has another form than those of Ray 2.46 to 2.60: {error}"
+            self._fail(worker, Problem(STAGE, reason, "malformed"))
 
     def _end(self, call: _Call, *, is_good: bool) -> None:
         self._running.discard(call)
         self._channels.give_back(call.worker, call.channel, is_good=is_good)
 
-    def _fail(self, worker: CoreWorker, reason: str, cause: str, elapsed_s: float = 0.0) -> None:
+    def _fail(self, worker: CoreWorker, problem: Problem, elapsed_s: float = 0.0) -> None:
         self._replies.failures.append(
             {
-                "stage": "core worker",
-                "reason": reason,
-                "cause": cause,
+                "stage": problem.stage,
+                "reason": problem.reason,
+                "cause": problem.cause,
                 "pid": worker["pid"],
                 "worker_id": worker["worker_id"],
                 "elapsed_s": round(elapsed_s, 2),

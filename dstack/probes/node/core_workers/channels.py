@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from dstack.probes.node.core_workers.grpc_modules import CannotAsk
-from dstack.probes.node.core_workers.tls import tls_files
+from dstack.probes.node.core_workers.tls import tls_pems
 from dstack.probes.node.wire import CoreWorker
 
 KEPT_S = 60.0
@@ -36,7 +36,7 @@ class Channels:
     def prepare(self) -> None:
         """Reads Ray's TLS settings, and closes channels that were not used for long. Raises :class:`CannotAsk`."""
         try:
-            self._pems = tls_files()
+            self._pems = tls_pems()
         except (OSError, LookupError) as error:
             raise CannotAsk(f"TLS is on but its certificates cannot be read there: {error}") from error
         until = time.monotonic() - KEPT_S

@@ -8,7 +8,9 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from dstack.probes.node.core_workers.call_errors import STAGE
 from dstack.probes.node.core_workers.grpc_modules import GrpcModules
+from dstack.probes.node.reading import Problem
 from dstack.probes.node.wire import CoreWorker, CoreWorkerData, Questions, RefData, TaskData
 
 MAX_PARTS = 20
@@ -22,13 +24,15 @@ def is_from(worker: CoreWorker, reply: Any) -> bool:
     return bool(reply.core_worker_stats.worker_id.hex() == worker["worker_id"])
 
 
-def omission(reply: Any) -> str | None:
+def omission(reply: Any) -> Problem | None:
     """What the reply leaves out, because it is cut to the limit of the request."""
     listed, total = len(reply.owned_task_info_entries), reply.tasks_total
     if listed < total:
-        return f"it returned only {listed} of its {total} tasks"
+        return Problem(STAGE, f"it returned only {listed} of its {total} tasks", "truncated")
     refs, refs_total = len(reply.core_worker_stats.object_refs), reply.core_worker_stats.objects_total
-    return f"it returned only {refs} of its {refs_total} refs" if refs < refs_total else None
+    if refs < refs_total:
+        return Problem(STAGE, f"it returned only {refs} of its {refs_total} refs", "truncated")
+    return None
 
 
 def as_plain(reply: Any, modules: GrpcModules, questions: Questions) -> CoreWorkerData:

@@ -8,7 +8,7 @@ from pathlib import Path
 CERTIFICATES = ("RAY_TLS_CA_CERT", "RAY_TLS_SERVER_KEY", "RAY_TLS_SERVER_CERT")
 
 
-def tls_files() -> tuple[bytes, bytes, bytes] | None:
+def tls_pems() -> tuple[bytes, bytes, bytes] | None:
     """The authority, key and certificate of Ray's TLS variables in PEM; None without TLS.
 
     Raises :class:`OSError` if a file cannot be read, and :class:`LookupError` if a variable is not set.

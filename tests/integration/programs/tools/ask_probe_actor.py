@@ -10,7 +10,6 @@ from __future__ import annotations
 import json
 import sys
 import time
-import zlib
 from typing import Any
 
 import psutil
@@ -20,10 +19,11 @@ import dstack.probes.node
 from dstack.probes.connection.connect import connect
 from dstack.probes.node.probe_actor import ProbeActor
 from dstack.probes.node.wire import NodeRequest
+from dstack.probes.node_access.answers import unpacked
 from dstack.probes.node_access.raylet_symbols import thread_context_layout
 from dstack.probes.node_access.targets import targets
 from dstack.probes.ray_state.control_plane import PROBE_NAMESPACE, take_inventory
-from dstack.probes.ray_state.core_workers import address_of, ask_directly, questions
+from dstack.probes.ray_state.core_workers import ask_core_workers, core_workers, questions
 
 TIMEOUT_S = 60.0
 
@@ -34,7 +34,7 @@ def main() -> None:
     workers = take_inventory(cluster, TIMEOUT_S).workers
     asked = questions(cluster.metadata, TIMEOUT_S)
     request: NodeRequest = {
-        "workers": [address_of(worker) for worker in workers],
+        "workers": core_workers(workers),
         "questions": asked,
         "targets": targets(workers),
         "options": {
@@ -54,7 +54,7 @@ def main() -> None:
     actor: Any = ray.remote(ProbeActor).options(num_cpus=0).remote(idle_s=idle_s)
     data: bytes = ray.get(actor.sample.remote(request))
     (pid,) = actor_pids() - before
-    answer, direct = json.loads(zlib.decompress(data)), ask_directly(workers, asked)[0]
+    answer, direct = unpacked(data), ask_core_workers(workers, asked)[0]
     found = {"packed_bytes": len(data), "answer": answer, "direct": direct, "actor_pid": pid}
     print("answered", json.dumps(found), flush=True)
     while psutil.pid_exists(pid):

@@ -21,7 +21,7 @@ def main() -> None:
     probe = NodeProbe()
     probe._reader.tool = PySpy(sys.argv[2])
     target: Target = {"worker_id": "w", "pid": int(sys.argv[1]), "port": 0, "is_driver": False}
-    print(json.dumps(probe.read([target], OPTIONS)))
+    print(json.dumps(probe.sample([target], OPTIONS)))
 
 
 if __name__ == "__main__":

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
+import zlib
 
 import pytest
 
 from dstack.model import Process
-from dstack.probes.node_access.answers import decoded
+from dstack.probes.node_access.answers import unpacked
 from dstack.probes.node_access.assemble import Assembly
 from tests.unit.analysis.graph.coroutine_scenes import async_call, labels
 from tests.unit.scenes import SELECT, Scene, SceneCoroutine, SceneProcess, groups_of
@@ -451,7 +452,7 @@ def test_reports_of_nodes_on_coroutines_are_assembled() -> None:
         "failures": [],
         "clock": [1.0, 2.0],
     }
-    assembled, _ = assembly.add(["n"], decoded(json.dumps(result).encode()), sample=1)
+    assembled, _ = assembly.add(["n"], unpacked(zlib.compress(json.dumps(result).encode())), sample=1)
 
     found: Process = assembled["w"]
     (one,) = found.coroutines

@@ -14,10 +14,11 @@ from dstack.probes import cluster
 from dstack.probes.cluster import ClusterProbe
 from dstack.probes.connection.background import begin, within
 from dstack.probes.connection.connect import Cluster
-from dstack.probes.node_access import node_readers
+from dstack.probes.node_access import node_readers, session
 from dstack.probes.node_access.node_readers import Options
+from dstack.probes.node_access.session import ProbeSession
 from dstack.probes.ray_state.control_plane import Inventory
-from dstack.probes.ray_state.core_workers import CoreWorkerStats
+from tests.unit.probes.replies import replied
 
 LONG_S = 60.0
 NODE, WORKER = "aa" * 28, "bb" * 28
@@ -53,26 +54,29 @@ def test_a_blocked_reading_fails_only_its_node(released: threading.Event, monkey
     inventory = Inventory(
         nodes=(Node(node_id=NODE, ip="127.0.0.1"),), jobs=(Job(job_id="01000000"),), workers=(worker,)
     )
-    stats = CoreWorkerStats(WORKER, "01000000", None, ("11" * 24,))
+    reply = replied("01000000", running="11" * 24)
     asked: list[int] = []
 
     class Blocked:
+        def __init__(self, _: Any) -> None:
+            pass
+
         def sample(self, *_: Any) -> None:
             asked.append(1)
             released.wait()
 
-    monkeypatch.setattr(cluster, "connect", lambda address: Cluster("127.0.0.1:1", "2.60.0"))
+    monkeypatch.setattr(session, "connect", lambda address: Cluster("127.0.0.1:1", "2.60.0"))
     monkeypatch.setattr(cluster, "take_inventory", lambda *_, **__: inventory)
     monkeypatch.setattr(cluster, "take_roll", lambda *_: inventory)
-    monkeypatch.setattr(cluster, "ask_core_workers", lambda *_: ({WORKER: stats}, []))
+    monkeypatch.setattr(cluster, "ask_core_workers", lambda *_: ({WORKER: reply}, []))
     monkeypatch.setattr(node_readers, "thread_context_layout", released.wait)
-    monkeypatch.setattr(node_readers, "NodeProbe", Blocked)
+    monkeypatch.setattr(session, "NodeReader", Blocked)
     monkeypatch.setattr(node_readers, "OVERRUN_S", 0.1)
 
-    with ClusterProbe(None, Options(), lambda _: None) as probe:
-        probe.take_first_sample(0.2)
-        probe.take_second_sample([WORKER], 0.2)
-        snapshot = probe.snapshot()
+    probe = ClusterProbe(ProbeSession(), None, Options(), lambda _: None)
+    probe.take_first_sample(0.2)
+    probe.take_second_sample([WORKER], 0.2)
+    snapshot = probe.snapshot()
 
     assert [(one.stage, one.reason, one.node_id) for one in snapshot.failures] == [
         ("node probe", "its probe timed out", NODE)

@@ -145,7 +145,7 @@ def sample(pid: int, *, with_locals: bool) -> Answer:
         "deadline_s": 20.0,
         "thread_context": None,
     }
-    return NodeProbe().read([target], options)
+    return NodeProbe().sample([target], options)
 
 
 def test_no_secret_of_a_process_leaves_its_node(tmp_path: Path) -> None:

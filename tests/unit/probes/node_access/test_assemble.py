@@ -7,6 +7,7 @@ import os
 import random
 import re
 import threading
+import zlib
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, get_args
@@ -20,7 +21,7 @@ from dstack.probes import node
 from dstack.probes.node import wire
 from dstack.probes.node.probe import NodeProbe
 from dstack.probes.node_access import assemble
-from dstack.probes.node_access.answers import MalformedAnswer, decoded, validated
+from dstack.probes.node_access.answers import MalformedAnswer, unpacked, validated
 from dstack.probes.node_access.assemble import Assembly
 from dstack.report.text import report_text
 from dstack.snapshot_file import dumps, loads
@@ -37,7 +38,7 @@ def answer() -> bytes:
     over = threading.Event()
     threading.Thread(target=over.wait, daemon=True).start()
     target: wire.Target = {"worker_id": "w", "pid": os.getpid(), "port": 0, "is_driver": True}
-    result = NodeProbe().read([target], WITH_LOCALS)
+    result = NodeProbe().sample([target], WITH_LOCALS)
     over.set()
     threads = result["processes"]["w"]["threads"]
     threads.sort(key=lambda one: not result["stacks"][one["stack"]])  # the reading thread may have no frames
@@ -69,7 +70,7 @@ def test_a_mutated_answer_is_accepted_whole_or_rejected() -> None:
 
     for _ in range(MUTATIONS):
         try:
-            snapshot = snapshot_of(decoded(values.one(chance)))
+            snapshot = snapshot_of(unpacked(zlib.compress(values.one(chance))))
         except MalformedAnswer:
             continue
         good += 1
@@ -118,7 +119,7 @@ def test_the_host_figures_of_a_node_change_nothing_else() -> None:
     result["host"] = {**figures, "node_id": "other", "alive": False, "is_head": True, "clock_ahead_s": 99.0}
 
     assembly = Assembly()
-    assembly.add(["n"], decoded(json.dumps(result).encode()), 1, clock_ahead_s=-7.5)
+    assembly.add(["n"], unpacked(zlib.compress(json.dumps(result).encode())), 1, clock_ahead_s=-7.5)
 
     expected = msgspec.convert({"node_id": "n", "ip": "10.0.0.1", **figures, "clock_ahead_s": -7.5}, Node)
     assert assembly.with_host(Node(node_id="n", ip="10.0.0.1")) == expected
@@ -164,12 +165,12 @@ def test_the_host_figures_of_a_node_change_nothing_else() -> None:
 )
 def test_an_answer_that_no_probe_gives_is_malformed(change: Callable[[Any], object]) -> None:
     result = json.loads(answer())
-    assert snapshot_of(decoded(json.dumps(result).encode()))
+    assert snapshot_of(unpacked(zlib.compress(json.dumps(result).encode())))
 
     change(result)
 
     with pytest.raises(MalformedAnswer):
-        snapshot_of(decoded(json.dumps(result).encode()))
+        snapshot_of(unpacked(zlib.compress(json.dumps(result).encode())))
     with pytest.raises(MalformedAnswer):
         snapshot_of(validated(result))
 
@@ -179,7 +180,7 @@ def test_disks_and_gpus_of_a_node_are_typed_values() -> None:
     disk = {"use": "session", "path": "/tmp/ray", "total_bytes": 4, "free_bytes": 1}
     result["host"] = {"disks": [disk], "gpus": [{"index": 1, "utilisation_percent": 3}]}
     assembly = Assembly()
-    assembly.add(["n"], decoded(json.dumps(result).encode()), 1)
+    assembly.add(["n"], unpacked(zlib.compress(json.dumps(result).encode())), 1)
     node = assembly.with_host(Node(node_id="n", ip="10.0.0.1"))
 
     assert node.disks == (Disk(use="session", path="/tmp/ray", total_bytes=4, free_bytes=1),)

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Any
+import zlib
+from typing import Any, cast
 
-import msgspec
 import pytest
 
+from dstack.probes.node import wire
+from dstack.probes.node.packing import packed
+from dstack.probes.node_access import answers
 from dstack.probes.node_access.answers import MALFORMED, NodeFailure
-from dstack.probes.node_access.driver_messages import Reply
+from dstack.probes.node_access.driver_messages import Reply, decoded
 from dstack.probes.node_access.remote_driver import reply
 
 ANSWER: dict[str, Any] = {
@@ -23,8 +26,9 @@ ANSWER: dict[str, Any] = {
 
 
 def received(result: object) -> Any:
-    """The received message of a node's result."""
-    message = msgspec.json.decode(reply(7, "n", result), type=Reply)
+    """The received message of what a node's probe has packed, or of its failure."""
+    packed_there = result if isinstance(result, NodeFailure) else packed(cast(wire.Answer, result))
+    message = decoded(reply(7, "n", packed_there))
     assert (message.number, message.node_id) == (7, "n")
     return message.result()
 
@@ -45,25 +49,25 @@ def test_a_name_that_is_not_unicode_arrives_with_escaped_bytes() -> None:
     assert received({**ANSWER, "frames": [frame]})["frames"][0]["file"] == "caf\\udce9.py"
 
 
-def nested() -> list[Any]:
-    inner: list[Any] = []
-    inner.append(inner)
-    return inner
-
-
 @pytest.mark.parametrize(
-    "result",
+    "text",
     [
-        None,
-        object(),
-        [],
-        {**ANSWER, "frames": object()},
-        {**ANSWER, "clock": None},
-        {"a": 2**70},
-        {(1, 2): 3},
-        nested(),
+        b"",
+        b"null",
+        b"[]",
+        b'{"frames": 1}',
+        packed(cast(wire.Answer, {**ANSWER, "clock": None})),
+        zlib.compress(b"[" * 100_000),
+        packed(cast(wire.Answer, ANSWER))[:-9],
     ],
-    ids=["none", "object", "list", "no JSON", "clock", "large", "key", "nested"],
+    ids=["empty", "none", "list", "no answer", "clock", "nested", "cut off"],
 )
-def test_other_messages_are_malformed(result: object) -> None:
-    assert received(result) == MALFORMED
+def test_other_messages_are_malformed(text: bytes) -> None:
+    for data in (text, zlib.compress(text)):
+        assert Reply(number=7, node_id="n", answer=data).result() == MALFORMED
+
+
+def test_a_bomb_is_malformed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(answers, "MAX_ANSWER_BYTES", 1000)
+
+    assert Reply(number=7, node_id="n", answer=zlib.compress(b" " * 1001)).result() == MALFORMED

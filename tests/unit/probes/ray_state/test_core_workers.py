@@ -1,4 +1,4 @@
-"""Core workers that are asked from here, and what their replies are needed for."""
+"""Core workers that are asked from this host."""
 
 from concurrent import futures
 
@@ -6,7 +6,7 @@ import grpc
 from ray.core.generated import core_worker_pb2_grpc
 
 from dstack.model import Worker
-from dstack.probes.ray_state.core_workers import ask_core_workers
+from dstack.probes.ray_state.core_workers import ask_core_workers, questions
 from tests.unit.support.core_worker_servers import CoreWorkerServer
 
 
@@ -17,7 +17,7 @@ def test_a_worker_on_ipv6_answers() -> None:
     gone = Worker(worker_id="cd" * 28, node_id="m", ip="::1", port=1, pid=2)
     server.start()
     try:
-        answers, failures = ask_core_workers([worker, gone], (), timeout_s=30.0, sample=2)
+        answers, failures = ask_core_workers([worker, gone], questions((), timeout_s=30.0), sample=2)
     finally:
         server.stop(0).wait()
 

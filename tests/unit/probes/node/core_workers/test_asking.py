@@ -19,7 +19,7 @@ def test_all_core_workers_answer_and_get_the_token() -> None:
     questions: Questions = {**QUESTIONS, "metadata": [("authorization", "Bearer t")], "limit": 7}
     with serving(CoreWorkerServer()) as server:
         workers = [server.worker(number) for number in range(3)]
-        replies = CoreWorkers(ray_stubs).ask(workers, questions)
+        replies = CoreWorkers(lambda: ray_stubs).ask(workers, questions)
 
     assert replies.failures == []
     assert [replies.found[worker["worker_id"]]["job_id"] for worker in workers] == [JOB] * 3
@@ -29,7 +29,7 @@ def test_all_core_workers_answer_and_get_the_token() -> None:
 
 
 def test_connections_are_kept_between_requests() -> None:
-    core_workers = CoreWorkers(ray_stubs)
+    core_workers = CoreWorkers(lambda: ray_stubs)
     with serving(CoreWorkerServer()) as server:
         workers = [server.worker(number) for number in range(3)]
         for _ in range(2):
@@ -41,7 +41,7 @@ def test_connections_are_kept_between_requests() -> None:
 
 def test_a_worker_is_asked_again_at_once_when_it_is_back() -> None:
     """A channel that has failed pauses before it connects again, so it is replaced."""
-    core_workers = CoreWorkers(ray_stubs)
+    core_workers = CoreWorkers(lambda: ray_stubs)
     with serving(CoreWorkerServer()) as server:
         worker = server.worker()
         assert core_workers.ask([worker], QUESTIONS).failures == []
@@ -61,7 +61,7 @@ def test_a_worker_that_does_not_answer_delays_no_other_one() -> None:
     began = time.monotonic()
     with serving(CoreWorkerServer()) as server, silent_port() as port:
         silent = {**server.worker(9), "port": port}
-        replies = CoreWorkers(ray_stubs, kept=0).ask([silent, server.worker(1)], questions)  # type: ignore[list-item]
+        replies = CoreWorkers(lambda: ray_stubs, kept=0).ask([silent, server.worker(1)], questions)  # type: ignore[list-item]
 
     assert time.monotonic() - began < 10
     assert list(replies.found) == [server.worker(1)["worker_id"]]
@@ -74,7 +74,7 @@ def test_no_request_outlasts_the_deadline() -> None:
     began = time.monotonic()
     with silent_port() as port:
         workers = [{**CoreWorkerServer().worker(number), "port": port} for number in range(MAX_AT_ONCE + 6)]
-        replies = CoreWorkers(ray_stubs, kept=0).ask(workers, QUESTIONS, deadline=began + 1.0)  # type: ignore[arg-type]
+        replies = CoreWorkers(lambda: ray_stubs, kept=0).ask(workers, QUESTIONS, deadline=began + 1.0)  # type: ignore[arg-type]
 
     assert time.monotonic() - began < 10
     assert replies.found == {}
@@ -85,7 +85,7 @@ def test_no_request_outlasts_the_deadline() -> None:
 
 def test_the_number_of_requests_and_connections_at_the_same_time_is_bounded() -> None:
     own = psutil.Process()
-    core_workers = CoreWorkers(ray_stubs, kept=5)
+    core_workers = CoreWorkers(lambda: ray_stubs, kept=5)
     with serving(CoreWorkerServer(delay_s=0.3), threads=3 * MAX_AT_ONCE) as server:
         workers = [server.worker(number) for number in range(3 * MAX_AT_ONCE)]
         before = own.num_fds()
@@ -130,7 +130,7 @@ def rejected(request: Any, reply: Any) -> None:
 )
 def test_each_failure_has_its_cause(fill: Any, cause: str, reason: str, *, is_used: bool) -> None:
     with serving(CoreWorkerServer(fill)) as server:
-        replies = CoreWorkers(ray_stubs, kept=0).ask([server.worker()], QUESTIONS)
+        replies = CoreWorkers(lambda: ray_stubs, kept=0).ask([server.worker()], QUESTIONS)
 
     (failure,) = replies.failures
     assert failure["cause"] == cause

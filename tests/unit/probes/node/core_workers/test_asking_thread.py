@@ -10,7 +10,7 @@ import time
 from typing import Any
 
 from dstack.probes.connection import ray_stubs
-from dstack.probes.node.probe import NodeProbe
+from dstack.probes.node.node_reader import NodeReader
 from dstack.probes.node.wire import CoreWorker, NodeRequest
 from tests.sampling import OPTIONS, target
 from tests.unit.support.core_worker_servers import (
@@ -49,7 +49,7 @@ class Idle:
 
 def test_an_answer_has_processes_and_core_workers() -> None:
     with serving(CoreWorkerServer()) as server:
-        answer = NodeProbe(stubs=ray_stubs).sample(request(server.worker(1), server.worker(2)))
+        answer = NodeReader(lambda: ray_stubs).sample(request(server.worker(1), server.worker(2)))
 
     assert answer["processes"]["w"]["threads"]
     assert sorted(answer["core_workers"]) == sorted(server.worker(number)["worker_id"] for number in (1, 2))
@@ -59,7 +59,7 @@ def test_an_answer_has_processes_and_core_workers() -> None:
 
 def test_a_worker_that_was_idle_is_asked_for_its_job_again() -> None:
     with serving(CoreWorkerServer(Idle())) as server:
-        answer = NodeProbe(stubs=ray_stubs).sample(request(server.worker()))
+        answer = NodeReader(lambda: ray_stubs).sample(request(server.worker()))
 
     (data,) = answer["core_workers"].values()
     assert (data["job_id"], data["actor_id"], data["executed_tasks"]) == (JOB, ACTOR, 3)
@@ -68,7 +68,7 @@ def test_a_worker_that_was_idle_is_asked_for_its_job_again() -> None:
 
 def test_a_poll_asks_an_idle_worker_once() -> None:
     with serving(CoreWorkerServer(Idle())) as server:
-        answer = NodeProbe(stubs=ray_stubs).sample(request(server.worker(), reads=False))
+        answer = NodeReader(lambda: ray_stubs).sample(request(server.worker(), reads=False))
 
     (data,) = answer["core_workers"].values()
     assert data["job_id"] is None
@@ -78,7 +78,7 @@ def test_a_poll_asks_an_idle_worker_once() -> None:
 def test_failures_of_core_workers_are_in_the_answer() -> None:
     with serving(CoreWorkerServer()) as server:
         worker = server.worker()
-    answer = NodeProbe(stubs=ray_stubs).sample(request(worker))
+    answer = NodeReader(lambda: ray_stubs).sample(request(worker))
 
     (failure,) = answer["failures"]
     assert (failure["stage"], failure["cause"], failure["worker_id"]) == (
@@ -93,7 +93,7 @@ def test_a_core_worker_that_hangs_does_not_delay_the_answer_past_its_deadline() 
     began = time.monotonic()
     with silent_port() as port:
         worker: CoreWorker = {**CoreWorkerServer().worker(), "port": port}
-        answer = NodeProbe(stubs=ray_stubs).sample(request(worker, deadline_s=1.0))
+        answer = NodeReader(lambda: ray_stubs).sample(request(worker, deadline_s=1.0))
 
     assert time.monotonic() - began < 20  # QUESTIONS allow 60 s
     assert [failure["cause"] for failure in answer["failures"]] == ["timeout"]
@@ -103,8 +103,8 @@ def test_a_core_worker_that_hangs_does_not_delay_the_answer_past_its_deadline() 
 WITHOUT_GRPC = """
 import json, sys
 sys.modules["grpc"] = None  # an import fails, as after `pip install ray`
-from dstack.probes.node.probe import NodeProbe
-print(json.dumps(NodeProbe().sample(json.loads(sys.stdin.read()))))
+from dstack.probes.node.node_reader import NodeReader
+print(json.dumps(NodeReader().sample(json.loads(sys.stdin.read()))))
 """
 
 
@@ -129,13 +129,13 @@ class Rejected:
 
 
 def test_modules_that_cannot_be_imported_are_a_reason() -> None:
-    answer = NodeProbe(stubs=Rejected()).sample(request(CoreWorkerServer().worker()))
+    answer = NodeReader(Rejected).sample(request(CoreWorkerServer().worker()))
 
     assert "TypeError: Descriptors cannot be created directly" in answer["cannot_ask"]
 
 
 def test_without_core_workers_to_ask_nothing_is_imported() -> None:
-    answer = NodeProbe(stubs=Rejected()).sample(request())
+    answer = NodeReader(Rejected).sample(request())
 
     assert answer["core_workers"] == {}
     assert "cannot_ask" not in answer

@@ -63,7 +63,7 @@ def busy_reply() -> Any:
 
 
 def test_a_reply_has_its_unfinished_tasks_and_its_refs() -> None:
-    data = as_plain(busy_reply(), load_modules(ray_stubs), QUESTIONS)
+    data = as_plain(busy_reply(), load_modules(lambda: ray_stubs), QUESTIONS)
     stats = stats_of(WORKER, msgspec.json.decode(msgspec.json.encode(data), type=wire.CoreWorkerData))
 
     assert (stats.worker_id, stats.job_id, stats.actor_id) == (WORKER, JOB, None)
@@ -91,7 +91,7 @@ def test_a_reply_has_its_unfinished_tasks_and_its_refs() -> None:
 
 
 def test_a_poll_gets_only_the_ids_and_states_of_tasks() -> None:
-    data = as_plain(busy_reply(), load_modules(ray_stubs), {**QUESTIONS, "details": False})
+    data = as_plain(busy_reply(), load_modules(lambda: ray_stubs), {**QUESTIONS, "details": False})
 
     assert data["tasks"] == [{"task_id": TASK.hex(), "state": "SUBMITTED_TO_WORKER"}]
     assert data["counters"][:3] == [2, 1, 7]
@@ -101,6 +101,6 @@ def test_a_poll_gets_only_the_ids_and_states_of_tasks() -> None:
 def test_a_worker_without_a_job_has_none() -> None:
     reply = core_worker_pb2.GetCoreWorkerStatsReply(tasks_total=1)
     reply.core_worker_stats.job_id = NIL_JOB
-    data = as_plain(reply, load_modules(ray_stubs), QUESTIONS)
+    data = as_plain(reply, load_modules(lambda: ray_stubs), QUESTIONS)
 
     assert (data["job_id"], data["is_cut"]) == (None, True)

@@ -1,0 +1,71 @@
+"""Polls a cluster: the GCS's list of workers, and the counters, running tasks and submitted tasks of each worker.
+
+The probes of a session ask the workers of their nodes; they read and pause no process. Seen on Ray 2.46 and 2.60.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from dstack.cluster_poll import ClusterPoll, WorkerPoll
+from dstack.model import Worker
+from dstack.probes.budget import Budget
+from dstack.probes.connection.connect import Cluster
+from dstack.probes.node import wire
+from dstack.probes.node_access.node_readers import Extras, NodeReaders, Options, Wanted
+from dstack.probes.node_access.session import ProbeSession
+from dstack.probes.ray_state.control_plane import Inventory, take_roll
+from dstack.probes.ray_state.core_workers import ask_core_workers, questions
+from dstack.probes.ray_state.liveness import Liveness
+
+LIMIT = 5000
+"""The most tasks that one worker lists. Ray cuts to an arbitrary subset, so above it only the counters are used."""
+
+
+def poll_cluster(session: ProbeSession, address: str | None, timeout_s: float) -> ClusterPoll:
+    """Polls all workers. Raises :class:`dstack.ClusterError` if the GCS does not list them."""
+    cluster, had_probes = session.connect(address), session.has_probes
+    budget = Budget.of(1, timeout_s)
+    roll = take_roll(cluster, budget.rpc_timeout_s())
+    workers = [one for one in roll.workers if not (one.is_driver and (one.ip, one.pid) in roll.own_drivers)]
+    replies, ended = _replies(session, cluster, roll, workers, budget)
+    if session.has_probes and not had_probes:
+        roll = take_roll(cluster, budget.rpc_timeout_s())  # the job of the new probes is dstack's own
+    return ClusterPoll(
+        workers=tuple(
+            _worker(one, replies[one.worker_id])
+            for one in workers
+            if one.worker_id in replies and replies[one.worker_id]["job_id"] not in roll.own_jobs
+        ),
+        silent=tuple(one.worker_id for one in workers if one.worker_id not in replies.keys() | ended),
+        nodes=len(roll.nodes),
+    )
+
+
+def _replies(
+    session: ProbeSession, cluster: Cluster, roll: Inventory, workers: Sequence[Worker], budget: Budget
+) -> tuple[dict[str, wire.CoreWorkerData], set[str]]:
+    """The replies by worker id, and the workers that have ended; those that no probe can ask are asked from here."""
+    liveness = Liveness()
+    how = questions(cluster.metadata, budget.rpc_timeout_s(), limit=LIMIT, details=False, with_refs=False)
+    readers = NodeReaders(session, Options(), liveness, lambda _: None)
+    answers = [one.answer for one in readers.read(Wanted(workers), how, roll, budget, Extras()).answers]
+    replies = {worker_id: data for answer in answers for worker_id, data in answer.get("core_workers", {}).items()}
+    causes = {one["worker_id"]: one["cause"] for answer in answers for one in answer["failures"] if "worker_id" in one}
+    unasked = [one for one in workers if one.worker_id not in replies.keys() | causes.keys()]
+    if others := [one for one in unasked if one.node_id not in liveness.unreachable]:
+        how["timeout_s"] = budget.rpc_timeout_s()
+        found, failures = ask_core_workers(others, how)
+        replies |= found
+        causes |= {one.worker_id or "": one.cause for one in failures}
+    return replies, {worker_id for worker_id, cause in causes.items() if cause == "ended"}
+
+
+def _worker(worker: Worker, data: wire.CoreWorkerData) -> WorkerPoll:
+    return WorkerPoll(
+        worker_id=worker.worker_id,
+        is_driver=worker.is_driver,
+        running=tuple(data["running_task_ids"]),
+        pending=None if data["is_cut"] else {task["task_id"]: task["state"] for task in data["tasks"]},
+        counters=tuple(data["counters"]),
+    )
