@@ -22,7 +22,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import median
 
-from benchmarks.soak import require_alive
 from benchmarks.tables import Results
 from dstack import api
 from dstack.analysis.evidence.coverage import coverage_gaps
@@ -30,7 +29,8 @@ from dstack.analysis.views.analysed_snapshot import AnalysedSnapshot
 from dstack.diagnosis import Diagnosis
 from dstack.errors import ClusterError
 from dstack.snapshot_file import save
-from tests.clusters.ray_clusters import ray_cluster
+from tests.clusters.ray_clusters import Example, ray_cluster
+from tests.paths import ROOT
 
 WORKLOAD = Path(__file__).with_name("workloads") / "churn.py"
 HOG = "while True: pass"
@@ -90,6 +90,7 @@ def hogs(count: int) -> Iterator[None]:
 def measure(tally: Tally, checks: int, hog_count: int, keep: Path | None) -> None:
     """Run consecutive checks of one application."""
     with ExitStack() as stack:
+        os.environ["PYTHONPATH"] = str(ROOT)  # of the workload's own imports
         cluster = stack.enter_context(ray_cluster(1, num_cpus=2, auth="off"))
         os.environ.update(cluster.environment)
         workload = stack.enter_context(cluster.run_example(WORKLOAD))
@@ -98,6 +99,14 @@ def measure(tally: Tally, checks: int, hog_count: int, keep: Path | None) -> Non
             code = check(cluster.address, tally, keep / f"churn-{number + 1}.json.gz" if keep else None)
             print(f"{number + 1}/{checks}: exit code {code}", file=sys.stderr, flush=True)
             require_alive(workload)
+
+
+def require_alive(workload: Example) -> None:
+    """End the benchmark if the workload has stopped."""
+    try:
+        os.kill(workload.pid, 0)
+    except ProcessLookupError:
+        sys.exit(f"workload {workload.name} has stopped:\n{workload.output()}")
 
 
 def check(address: str, tally: Tally, kept: Path | None) -> int:

@@ -6,8 +6,10 @@ from typing import Any
 
 import ray
 
+from benchmarks.soak.rounds import play_for_ever
 
-@ray.remote(num_cpus=0, max_concurrency=20)
+
+@ray.remote(num_cpus=0, max_concurrency=20, max_restarts=-1, max_task_retries=-1)
 class Player:
     def __init__(self) -> None:
         self.turn = asyncio.Lock()
@@ -31,17 +33,23 @@ class Player:
         return sum(await asyncio.gather(*(other.play.remote(other, 2) for other in others)))
 
 
-def main() -> None:
-    ray.init()
+def gather() -> list[Any]:
     players = [Player.remote() for _ in range(3)]
     ray.get([player.ring.remote() for player in players])
-    print("ready", flush=True)
-    while True:
-        sleepers = [player.wait_for_bell.remote() for player in players]
-        ray.get([player.all_of.remote(players) for player in players])
-        while sleepers:
-            ray.get([player.ring.remote() for player in players])
-            sleepers = ray.wait(sleepers, num_returns=len(sleepers), timeout=0.05)[1]
+    return players
+
+
+def play_and_ring(players: list[Any]) -> None:
+    sleepers = [player.wait_for_bell.remote() for player in players]
+    ray.get([player.all_of.remote(players) for player in players])
+    while sleepers:
+        ray.get([player.ring.remote() for player in players])
+        sleepers = ray.wait(sleepers, num_returns=len(sleepers), timeout=0.05)[1]
+
+
+def main() -> None:
+    ray.init()
+    play_for_ever(gather, play_and_ring)
 
 
 if __name__ == "__main__":

@@ -1,16 +1,20 @@
 """Twelve actors in three layers that call each other continuously, for a driver with six threads.
 
 Each layer has actors of every kind: one call at a time, several threads, coroutines. Nothing sleeps, so every wait is
-over within milliseconds, and no two readings of the cluster see the same waits.
+over within milliseconds, and no two readings of the cluster see the same waits. A round is a second of this.
 """
 
 import random
-import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import ray
 
+from benchmarks.soak.rounds import play_for_ever
+
 THREADS = 6
+ROUND_S = 1.0
 PER_LAYER = 4
 STEPS = 20_000
 """Additions at the end of each chain of calls: about a millisecond of CPU time."""
@@ -66,32 +70,33 @@ class AsyncCaller:
 
 def layer(plain: type, asynchronous: type, *below: list[Any]) -> list[Any]:
     """Two actors that run one call at a time, one with four threads, one with an event loop."""
-    sync: Any = ray.remote(num_cpus=0)(plain)
-    loop: Any = ray.remote(num_cpus=0)(asynchronous)
+    sync: Any = ray.remote(num_cpus=0, max_restarts=-1, max_task_retries=-1)(plain)
+    loop: Any = ray.remote(num_cpus=0, max_restarts=-1, max_task_retries=-1)(asynchronous)
     threaded = sync.options(max_concurrency=PER_LAYER).remote(*below)
     return [*(sync.remote(*below) for _ in range(PER_LAYER - 2)), threaded, loop.remote(*below)]
 
 
-def call_for_ever(front: list[Any], order: random.Random) -> None:
-    while True:
+def call_for_a_while(front: list[Any], seed: float) -> None:
+    order, end = random.Random(seed), time.monotonic() + ROUND_S
+    while time.monotonic() < end:
         ray.get([actor.pass_on.remote() for actor in order.sample(front, 2)])
 
 
-def main() -> None:
-    ray.init()
+def layers() -> list[Any]:
     back = layer(Back, AsyncBack)
     middle = layer(Caller, AsyncCaller, back)
     front = layer(Caller, AsyncCaller, middle)
     ray.get([actor.pass_on.remote() for actor in front])
-    threads = [
-        threading.Thread(target=call_for_ever, args=(front, random.Random(number)), name=f"caller {number}")
-        for number in range(THREADS)
-    ]
-    for thread in threads:
-        thread.start()
-    print("ready", flush=True)
-    for thread in threads:
-        thread.join()
+    return front
+
+
+def main() -> None:
+    ray.init()
+    with ThreadPoolExecutor(THREADS, thread_name_prefix="caller") as pool:
+        play_for_ever(
+            layers,
+            lambda front: list(pool.map(lambda seed: call_for_a_while(front, seed), [random.random()] * THREADS)),
+        )
 
 
 if __name__ == "__main__":

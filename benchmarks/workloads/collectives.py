@@ -3,10 +3,16 @@
 import os
 import random
 import time
+from datetime import timedelta
+from typing import Any
 
 import ray
 
+from benchmarks.soak.rounds import play_for_ever
+
 RANKS = 3
+TIMEOUT_S = 60
+"""How long a rank waits for one on a lost host."""
 
 
 @ray.remote(num_cpus=0)
@@ -23,18 +29,18 @@ class Rank:
         self.reward = reward
 
     @ray.method(concurrency_group="state")
-    def port(self) -> int:
+    def address(self) -> tuple[str, int]:
         from torch.distributed import TCPStore
 
-        self.store = TCPStore("127.0.0.1", 0, RANKS, is_master=True, wait_for_workers=False)
-        return int(self.store.port)
+        self.store = TCPStore("0.0.0.0", 0, RANKS, is_master=True, wait_for_workers=False)
+        return ray.util.get_node_ip_address(), int(self.store.port)
 
-    def join(self, port: int) -> None:
+    def join(self, ip: str, port: int) -> None:
         import torch.distributed as dist
 
-        os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port), RANK=str(self.rank), WORLD_SIZE=str(RANKS))
+        os.environ.update(MASTER_ADDR=ip, MASTER_PORT=str(port), RANK=str(self.rank), WORLD_SIZE=str(RANKS))
         os.environ["TORCHELASTIC_USE_AGENT_STORE"] = "True"  # the store is there already
-        dist.init_process_group("gloo")
+        dist.init_process_group("gloo", timeout=timedelta(seconds=TIMEOUT_S))
         self.pair = dist.new_group([0, 1], group_desc="mesh_tp")
 
     def update(self, steps: int) -> float:
@@ -59,16 +65,22 @@ class Rank:
         return float(loss)
 
 
-def main() -> None:
-    ray.init(log_to_driver=False)
+def gather() -> list[Any]:
     reward = Reward.remote()
     ranks = [Rank.remote(rank, reward) for rank in range(RANKS)]
-    port = ray.get(ranks[0].port.remote())
-    ray.get([rank.join.remote(port) for rank in ranks])
-    print("ready", flush=True)
-    while True:
-        steps = random.randrange(1, 40)
-        ray.get([rank.update.remote(steps) for rank in ranks])
+    ip, port = ray.get(ranks[0].address.remote())
+    ray.get([rank.join.remote(ip, port) for rank in ranks])
+    return ranks
+
+
+def update(ranks: list[Any]) -> None:
+    steps = random.randrange(1, 40)
+    ray.get([rank.update.remote(steps) for rank in ranks])
+
+
+def main() -> None:
+    ray.init(log_to_driver=False)
+    play_for_ever(gather, update)
 
 
 if __name__ == "__main__":

@@ -8,6 +8,8 @@ import time
 import ray
 from ray.exceptions import RayError
 
+from benchmarks.soak.rounds import play_for_ever
+
 
 @ray.remote(num_cpus=0, max_restarts=-1, max_task_retries=-1)
 class Phoenix:
@@ -61,15 +63,17 @@ def cancel() -> None:
             ray.get(call)
 
 
+def come_and_go(_: None) -> None:
+    burn_and_rise()
+    kill_one_that_is_waited_for()
+    cancel()
+    with contextlib.suppress(RayError):
+        ray.get([stumble.remote(0.3) for _ in range(4)])
+
+
 def main() -> None:
     ray.init(log_to_driver=False)
-    print("ready", flush=True)
-    while True:
-        burn_and_rise()
-        kill_one_that_is_waited_for()
-        cancel()
-        with contextlib.suppress(RayError):
-            ray.get([stumble.remote(0.3) for _ in range(4)])
+    play_for_ever(lambda: None, come_and_go)
 
 
 if __name__ == "__main__":

@@ -6,15 +6,17 @@ from typing import Any
 
 import ray
 
+from benchmarks.soak.rounds import play_for_ever
 
-@ray.remote(num_cpus=0)
+
+@ray.remote(num_cpus=0, max_restarts=-1, max_task_retries=-1)
 class Shelf:
     def fetch(self, book: int) -> int:
         time.sleep(random.uniform(0, 0.1))
         return book
 
 
-@ray.remote(num_cpus=0)
+@ray.remote(num_cpus=0, max_restarts=-1, max_task_retries=-1)
 class Librarian:
     def __init__(self, shelves: list[Any]) -> None:
         self.shelves = shelves
@@ -27,7 +29,7 @@ class Librarian:
         return len(books)
 
 
-@ray.remote(num_cpus=0)
+@ray.remote(num_cpus=0, max_restarts=-1, max_task_retries=-1)
 class Reader:
     def __init__(self, librarians: list[Any]) -> None:
         self.librarians = librarians
@@ -38,15 +40,21 @@ class Reader:
         return sum(ray.get(parcels))
 
 
-def main() -> None:
-    ray.init()
+def library() -> list[Any]:
     shelves = [Shelf.remote() for _ in range(2)]
     librarians = [Librarian.remote(shelves) for _ in range(2)]
     readers = [Reader.remote(librarians) for _ in range(2)]
     ray.get([reader.read.remote(1) for reader in readers])
-    print("ready", flush=True)
-    while True:
-        assert ray.get([reader.read.remote(6) for reader in readers]) == [12, 12]
+    return readers
+
+
+def read(readers: list[Any]) -> None:
+    assert ray.get([reader.read.remote(6) for reader in readers]) == [12, 12]
+
+
+def main() -> None:
+    ray.init()
+    play_for_ever(library, read)
 
 
 if __name__ == "__main__":

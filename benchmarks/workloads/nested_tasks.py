@@ -5,6 +5,8 @@ import time
 
 import ray
 
+from benchmarks.soak.rounds import play_for_ever
+
 
 @ray.remote
 def count_leaves(depth: int) -> int:
@@ -26,12 +28,14 @@ def add(*numbers: int) -> int:
     return sum(numbers)
 
 
+def count(_: None) -> None:
+    total = add.remote(count_leaves.remote(3), count_leaves.remote(2), add.remote(count_leaves.remote(1), 1))
+    assert ray.get(total) == 8 + 4 + 2 + 1
+
+
 def main() -> None:
     ray.init()
-    print("ready", flush=True)
-    while True:
-        total = add.remote(count_leaves.remote(3), count_leaves.remote(2), add.remote(count_leaves.remote(1), 1))
-        assert ray.get(total) == 8 + 4 + 2 + 1
+    play_for_ever(lambda: None, count)
 
 
 if __name__ == "__main__":

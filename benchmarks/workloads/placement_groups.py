@@ -8,6 +8,8 @@ import ray
 from ray.util.placement_group import PlacementGroup, placement_group, remove_placement_group
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
+from benchmarks.soak.rounds import play_for_ever
+
 
 @ray.remote(num_cpus=0.5)
 def step() -> int:
@@ -33,14 +35,20 @@ def train_in(group: PlacementGroup) -> None:
     ray.kill(trainer)
 
 
+def train_in_groups(_: None) -> None:
+    groups = [placement_group([{"CPU": 0.5}, {"CPU": 1}], strategy="PACK") for _ in range(4)]
+    try:
+        while groups:
+            train_in(groups[-1])
+            remove_placement_group(groups.pop())
+    finally:
+        for group in groups:
+            remove_placement_group(group)
+
+
 def main() -> None:
     ray.init()
-    print("ready", flush=True)
-    while True:
-        groups = [placement_group([{"CPU": 0.5}, {"CPU": 1}], strategy="PACK") for _ in range(4)]
-        for group in groups:
-            train_in(group)
-            remove_placement_group(group)
+    play_for_ever(lambda: None, train_in_groups)
 
 
 if __name__ == "__main__":

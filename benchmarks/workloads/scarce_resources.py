@@ -6,6 +6,8 @@ from typing import Any
 
 import ray
 
+from benchmarks.soak.rounds import play_for_ever
+
 
 @ray.remote(num_cpus=1)
 def grind(seconds: float) -> float:
@@ -30,12 +32,14 @@ def run_mill() -> Any:
     return mill.grind.remote(1)  # the end of this call releases the mill
 
 
+def grind_all(_: None) -> None:
+    assert sum(ray.get([order.remote(3) for _ in range(4)])) == 12
+    assert sum(ray.get([run_mill() for _ in range(4)])) == 4
+
+
 def main() -> None:
     ray.init()
-    print("ready", flush=True)
-    while True:
-        assert sum(ray.get([order.remote(3) for _ in range(4)])) == 12
-        assert sum(ray.get([run_mill() for _ in range(4)])) == 4
+    play_for_ever(lambda: None, grind_all)
 
 
 if __name__ == "__main__":

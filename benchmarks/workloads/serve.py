@@ -8,6 +8,8 @@ import ray
 from ray import serve
 from ray.serve.handle import DeploymentHandle
 
+from benchmarks.soak.rounds import play_for_ever
+
 
 @serve.deployment(num_replicas=2, ray_actor_options={"num_cpus": 0})
 class Model:
@@ -25,17 +27,16 @@ class Front:
         return float(await self.model.remote(seconds))
 
 
+def request_all(shop: DeploymentHandle[float]) -> None:
+    with ThreadPoolExecutor(4) as pool:
+        for _ in range(5):
+            list(pool.map(lambda seconds: shop.remote(seconds).result(), [random.uniform(0, 0.2) for _ in range(8)]))
+    time.sleep(1)
+
+
 def main() -> None:
     ray.init(log_to_driver=False)
-    shop = serve.run(Front.bind(Model.bind()), name="shop")
-    print("ready", flush=True)
-    with ThreadPoolExecutor(4) as pool:
-        while True:
-            for _ in range(5):
-                list(
-                    pool.map(lambda seconds: shop.remote(seconds).result(), [random.uniform(0, 0.2) for _ in range(8)])
-                )
-            time.sleep(1)
+    play_for_ever(lambda: serve.run(Front.bind(Model.bind()), name="shop"), request_all)
 
 
 if __name__ == "__main__":

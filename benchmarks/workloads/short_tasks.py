@@ -4,6 +4,8 @@ import time
 
 import ray
 
+from benchmarks.soak.rounds import play_for_ever
+
 WINDOW = 16
 
 
@@ -13,15 +15,19 @@ def square(number: int) -> int:
     return number * number
 
 
-def main() -> None:
-    ray.init()
-    pending = [square.remote(number) for number in range(WINDOW)]
-    print("ready", flush=True)
-    while True:
-        done, pending = ray.wait(pending, num_returns=WINDOW // 4)
+def collect(_: None) -> None:
+    pending, left = [square.remote(number) for number in range(WINDOW)], 40 * WINDOW
+    while pending:
+        done, pending = ray.wait(pending, num_returns=min(WINDOW // 4, len(pending)))
         ray.get(done)
         time.sleep(0.02)
-        pending += [square.remote(number) for number in range(len(done))]
+        left -= len(done)
+        pending += [square.remote(number) for number in range(min(len(done), max(0, left)))]
+
+
+def main() -> None:
+    ray.init()
+    play_for_ever(lambda: None, collect)
 
 
 if __name__ == "__main__":

@@ -1,5 +1,6 @@
 """Thread pools, locks, conditions, queues and joins in a driver and in actors, with ray.get among them."""
 
+import contextlib
 import queue
 import random
 import threading
@@ -8,9 +9,12 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import ray
+from ray.exceptions import RayError
+
+from benchmarks.soak.rounds import play_for_ever
 
 
-@ray.remote(num_cpus=0)
+@ray.remote(num_cpus=0, max_restarts=-1, max_task_retries=-1)
 class Counter:
     def __init__(self) -> None:
         self.count = 0
@@ -33,7 +37,7 @@ class Counter:
 
 def fill(counter: Any, work: "queue.Queue[int | None]", lock: threading.Lock) -> None:
     while (number := work.get()) is not None:
-        with lock:
+        with lock, contextlib.suppress(RayError):
             ray.get(counter.add.remote(number))
         time.sleep(random.uniform(0, 0.1))
 
@@ -60,20 +64,21 @@ def announce(condition: threading.Condition, rounds: list[int]) -> None:
             condition.notify_all()
 
 
+def count(counters: list[Any], pool: ThreadPoolExecutor, condition: threading.Condition) -> None:
+    for counter in counters:
+        join_fillers(counter)
+    totals = [pool.submit(ray.get, counter.add_all.remote([1, 2, 3])) for counter in counters]
+    assert all(total.result() for total in totals)
+    with condition:
+        condition.wait()
+
+
 def main() -> None:
     ray.init()
-    counters = [Counter.remote() for _ in range(2)]
     condition, rounds = threading.Condition(), [0]
     threading.Thread(target=announce, args=(condition, rounds), daemon=True).start()
-    print("ready", flush=True)
     with ThreadPoolExecutor(4) as pool:
-        while True:
-            for counter in counters:
-                join_fillers(counter)
-            totals = [pool.submit(ray.get, counter.add_all.remote([1, 2, 3])) for counter in counters]
-            assert all(total.result() for total in totals)
-            with condition:
-                condition.wait()
+        play_for_ever(lambda: [Counter.remote() for _ in range(2)], lambda counters: count(counters, pool, condition))
 
 
 if __name__ == "__main__":

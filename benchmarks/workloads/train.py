@@ -8,6 +8,8 @@ import ray
 from ray import train
 from ray.train.v2.api.data_parallel_trainer import DataParallelTrainer
 
+from benchmarks.soak.rounds import play_for_ever
+
 
 def learn(config: dict[str, Any]) -> None:
     for step in range(20):
@@ -15,17 +17,19 @@ def learn(config: dict[str, Any]) -> None:
         train.report({"step": step})
 
 
+def fit(_: None) -> None:
+    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as directory:
+        trainer = DataParallelTrainer(
+            learn,
+            scaling_config=train.ScalingConfig(num_workers=2, resources_per_worker={"CPU": 0.5}),
+            run_config=train.RunConfig(storage_path=directory, failure_config=train.FailureConfig(max_failures=-1)),
+        )
+        assert trainer.fit().error is None
+
+
 def main() -> None:
     ray.init(log_to_driver=False)
-    print("ready", flush=True)
-    while True:
-        with tempfile.TemporaryDirectory() as directory:
-            trainer = DataParallelTrainer(
-                learn,
-                scaling_config=train.ScalingConfig(num_workers=2, resources_per_worker={"CPU": 0.5}),
-                run_config=train.RunConfig(storage_path=directory),
-            )
-            assert trainer.fit().error is None
+    play_for_ever(lambda: None, fit)
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
-"""Wait until a cluster is complete: await_nodes.py ADDRESS NUMBER
+"""Wait until a cluster is complete: await_nodes.py ADDRESS IP...
 
-Prints `nodes` and a JSON object, node id by IP address, once NUMBER nodes are alive.
+Prints `nodes` and a JSON object, node id by IP address, once nodes with these addresses are alive.
 """
 
 import json
@@ -13,8 +13,8 @@ from ray.exceptions import RaySystemError, RpcError
 
 
 def main() -> None:
-    address, number = sys.argv[1], int(sys.argv[2])
-    while len(nodes := alive_nodes(address)) < number:
+    address, *awaited = sys.argv[1:]
+    while not (nodes := alive_nodes(address)).keys() >= {*awaited}:
         time.sleep(0.2)
     print("nodes", json.dumps(nodes), flush=True)
 

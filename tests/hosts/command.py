@@ -19,9 +19,9 @@ DSTACK_PROCESS = re.compile(r"ray::ProbeActor|dstack\.(?:probes|collector|record
 PYTHONPATH = str(ROOT)
 
 
-def dstack(hosts: Hosts, on: int, *arguments: str) -> Result:
+def dstack(hosts: Hosts, on: int, *arguments: str, timeout_s: float = 120.0) -> Result:
     """Run the command on a host to its end."""
-    return hosts.exec(on, [*DSTACK, *arguments], PYTHONPATH=PYTHONPATH)
+    return hosts.exec(on, [*DSTACK, *arguments], timeout_s=timeout_s, PYTHONPATH=PYTHONPATH)
 
 
 def check(hosts: Hosts, on: int = 1, *, address: str | None = None, options: Sequence[str] = ()) -> Json:
@@ -53,7 +53,7 @@ def files(hosts: Hosts) -> dict[int, set[str]]:
 
     pip's are left out, because it continues to install after the job with the runtime environment has ended.
     """
-    own = [word for path in KEPT for word in ("-not", "-path", f"{path}/*")]
+    own = [word for path in [*KEPT, hosts.shared] for word in ("-not", "-path", f"{path}/*")]
     wanted = ["(", "-not", "-path", "/tmp/ray/*", "-o", "-name", "*dstack*", "-o", "-name", "*py-spy*", ")"]
     find = ["find", "/tmp", "/dev/shm", *own, "-not", "-path", "/tmp/pip-*", *wanted]
     return {host: set(hosts.exec(host, find).stdout.split()) for host in hosts.nodes}

@@ -4,31 +4,39 @@
         hosts.exec(1, ["dstack", "check", "--address", hosts.address])
         hosts.cut(3)
 
-Hosts count from 1; Ray's head is on the first. Token authentication is on, with the same token in every home.
+Hosts count from 1; Ray's head is on the first. Token authentication is on, with the same token in every home. With
+``redis=True`` the GCS keeps its state in a Redis server on the first host, so that it may be killed and restarted.
 """
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import secrets
+import shutil
 import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
+
+import psutil
 
 from tests.clusters.ray_clusters import no_worker_left
 from tests.hosts import namespaces
 from tests.hosts.init import HOME
 from tests.hosts.namespaces import Host
 from tests.paths import EXAMPLES
-from tests.processes import Child, Tag, kill_group, running, wait_until
+from tests.processes import Child, Tag, carrying, command_line, kill_group, running, wait_until
 
 AWAIT_NODES = Path(__file__).with_name("await_nodes.py")
 GCS_PORT = 6379
+REDIS = ["redis-server", "--port", "6380", "--save", "", "--protected-mode", "no"]
+REDIS_ADDRESS = "127.0.0.1:6380"
 OBJECT_STORE_BYTES = 100_000_000
 
 
@@ -37,7 +45,7 @@ class Hosts:
 
     ``nodes`` maps a host's number to its Ray node id in hex. ``environment`` is the default environment of programs on
     a host, and of Ray; like a user's shell it has no variables of authentication. The argument ``environment`` is added
-    to it. Every process on the hosts has ``tag`` in its environment.
+    to it. Every process on the hosts has ``tag`` in its environment. All hosts see the directory ``shared``.
     """
 
     def __init__(
@@ -48,8 +56,9 @@ class Hosts:
         gpus: float = 0,
         deadline_s: float = 120.0,
         environment: Mapping[str, str] | None = None,
+        redis: bool = False,
     ) -> None:
-        assert 1 <= number <= 99, number
+        assert 1 <= number <= namespaces.MOST_HOSTS, number
         self.number = number
         self.address = f"{namespaces.ip_of(1)}:{GCS_PORT}"
         self.nodes: dict[int, str] = {}
@@ -57,6 +66,15 @@ class Hosts:
         self._deadline_s = deadline_s
         self._more_environment = environment or {}
         self._hosts: dict[int, Host] = {}
+        self._cut: set[int] = set()
+        self._redis = redis
+        self._token = secrets.token_hex(32)
+        self._next = itertools.cycle([*range(number + 1, namespaces.MOST_HOSTS + 1), *range(2, number + 1)])
+
+    @staticmethod
+    def has_redis() -> bool:
+        """Whether ``redis=True`` is possible here."""
+        return shutil.which(REDIS[0]) is not None
 
     @staticmethod
     def unavailable() -> str | None:
@@ -67,9 +85,13 @@ class Hosts:
         with ExitStack() as stack:
             self._directory = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="dsk-hosts-")))
             self.tag = ("DSTACK_HOSTS", str(self._directory))
+            self.shared = self._directory / "shared"
             self.environment = {**_environment(self.tag), **self._more_environment}
             self._switch = stack.enter_context(namespaces.switch(self.environment, self._directory))
-            self._make_hosts(stack)
+            for number in range(1, self.number + 1):
+                self._make_host(stack, number)
+            if self._redis:
+                self._start_redis(stack)
             self._start_ray(stack)
             self._stack = stack.pop_all()
         return self
@@ -124,43 +146,100 @@ class Hosts:
 
     def kill(self, host: int) -> None:
         """Kill a host. Its peers get closed connections; cut it first to simulate a power failure."""
-        namespaces.kill(self._switch, self._hosts.pop(host))
+        namespaces.kill(self._switch, self._hosts.pop(host), is_cut=host in self._cut)
+        self._cut.discard(host)
 
     def cut(self, host: int) -> None:
         """Disconnect a host from the network silently; it continues to run."""
         namespaces.set_link(self._switch, self._hosts[host], "down")
+        self._cut.add(host)
 
     def mend(self, host: int) -> None:
         """Undo :meth:`cut`."""
         namespaces.set_link(self._switch, self._hosts[host], "up")
+        self._cut.discard(host)
 
-    def _make_hosts(self, stack: ExitStack) -> None:
-        token = secrets.token_hex(32)
-        for number in range(1, self.number + 1):
-            context = namespaces.host(number, self._switch, self.environment, self._directory)
-            self._hosts[number] = host = stack.enter_context(context)
-            path = host.file(f"{HOME}/.ray/auth_token")
-            path.write_text(token)
-            path.chmod(0o600)
+    def add(self) -> Joining:
+        """Start one more host, whose Ray node joins the cluster in a while."""
+        number = next(number for number in self._next if number not in self._hosts)
+        self._make_host(self._stack, number)
+        host = self._hosts[number]
+        ray = self._stack.enter_context(self._ray_start(host))
+        waiter = self._stack.enter_context(self._await_nodes(host.ip))
+        return Joining(self, number, host.ip, ray, waiter)
+
+    def gcs(self) -> psutil.Process:
+        """The process of the GCS."""
+        (found,) = [one for one in carrying(self.tag) if "".join(command_line(one)[:1]).endswith("/gcs_server")]
+        return found
+
+    def start_gcs(self, command: Sequence[str], environment: Mapping[str, str]) -> Child:
+        """Start a GCS again, with the command line and the environment of a killed one."""
+        return self._stack.enter_context(self.start(1, command, **environment))
+
+    def _make_host(self, stack: ExitStack, number: int) -> None:
+        context = namespaces.host(number, self._switch, self.environment, self._directory)
+        self._hosts[number] = host = stack.enter_context(context)
+        path = host.file(f"{HOME}/.ray/auth_token")
+        path.write_text(self._token)
+        path.chmod(0o600)
+
+    def _start_redis(self, stack: ExitStack) -> None:
+        child = stack.enter_context(self.start(1, REDIS))
+        wait_until(
+            lambda: "Ready to accept connections" in child.log.read_text(),
+            deadline_s=self._deadline_s,
+            what=lambda: f"a Redis server: {child}",
+        )
 
     def _start_ray(self, stack: ExitStack) -> None:
         rays = [stack.enter_context(self._ray_start(host)) for host in self._hosts.values()]
-        waiting = [sys.executable, str(AWAIT_NODES), self.address, str(self.number)]
-        with self.start(1, waiting, RAY_AUTH_MODE="token") as waiter:
+        may_end = rays[:1] if self._redis else []
+        with self._await_nodes(*(host.ip for host in self._hosts.values())) as waiter:
             line = wait_until(
-                lambda: _first_line("nodes ", waiter, rays),
+                lambda: _first_line("nodes ", waiter, [ray for ray in rays if ray not in may_end]),
                 deadline_s=self._deadline_s,
                 what=lambda: f"{self.number} nodes: " + "\n".join(map(str, [waiter, *rays])),
             )
-        ids: dict[str, str] = json.loads(line.removeprefix("nodes "))
+        ids = _node_ids(line)
         self.nodes = {number: ids[host.ip] for number, host in self._hosts.items()}
 
+    def _await_nodes(self, *ips: str) -> AbstractContextManager[Child]:
+        return self.start(1, [sys.executable, str(AWAIT_NODES), self.address, *ips], RAY_AUTH_MODE="token")
+
     def _ray_start(self, host: Host) -> AbstractContextManager[Child]:
+        """Start a host's Ray; `--block` would end the head with its GCS, so with Redis the head runs without it."""
         ray = str(Path(sys.executable).with_name("ray"))
         head = ["--head", f"--port={GCS_PORT}", "--include-dashboard=false"]
-        role = head if host.number == 1 else [f"--address={self.address}"]
-        common = ["--block", f"--node-ip-address={host.ip}", f"--object-store-memory={OBJECT_STORE_BYTES}"]
-        return self.start(host.number, [ray, "start", *role, *common, *self._resources], RAY_AUTH_MODE="token")
+        is_head = host.number == 1
+        role = head if is_head else [f"--address={self.address}"]
+        blocks = [] if is_head and self._redis else ["--block"]
+        common = [*blocks, f"--node-ip-address={host.ip}", f"--object-store-memory={OBJECT_STORE_BYTES}"]
+        environment = {"RAY_AUTH_MODE": "token"} | ({"RAY_REDIS_ADDRESS": REDIS_ADDRESS} if not blocks else {})
+        return self.start(host.number, [ray, "start", *role, *common, *self._resources], **environment)
+
+
+@dataclass(frozen=True)
+class Joining:
+    """A host that was added; its Ray node is about to join the cluster."""
+
+    hosts: Hosts
+    number: int
+    ip: str
+    ray: Child
+    waiter: Child
+
+    def is_complete(self) -> bool:
+        """Whether its node is alive and in ``hosts.nodes``; raises :class:`AssertionError` if its Ray has ended."""
+        line = _first_line("nodes ", self.waiter, [self.ray])
+        if line is not None:
+            self.hosts.nodes[self.number] = _node_ids(line)[self.ip]
+        return line is not None
+
+
+def _node_ids(line: str) -> dict[str, str]:
+    ids: dict[str, str] = json.loads(line.removeprefix("nodes "))
+    return ids
 
 
 def _first_line(prefix: str, child: Child, alive: list[Child]) -> str | None:

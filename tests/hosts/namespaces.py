@@ -24,6 +24,8 @@ INIT = Path(__file__).with_name("init.py")
 KEPT = sorted({sys.prefix, sys.base_prefix, str(ROOT)})
 """This machine's directories that every host has, even if they are below ``/tmp``."""
 
+MOST_HOSTS = 99
+
 _ISOLATED = ["unshare", "--net", "--pid", "--fork", "--kill-child", "--mount", "--mount-proc", "--ipc", "--uts"]
 _TOOLS = ("ip", "mount", "nsenter", "sleep", "unshare")
 _SUBNET = "10.77.0"
@@ -74,10 +76,11 @@ def ip_of(number: int) -> str:
 def switch(environment: Mapping[str, str], directory: Path) -> Iterator[int]:
     """A bridge without links; yields the pid of the process that holds its network namespace.
 
-    Also writes the hosts' ``/etc/hosts``.
+    Also writes the hosts' ``/etc/hosts``, and makes the directory that they share.
     """
-    names = "".join(f"{ip_of(number)} host{number}\n" for number in range(1, 100))
+    names = "".join(f"{ip_of(number)} host{number}\n" for number in range(1, MOST_HOSTS + 1))
     (directory / "hosts").write_text("127.0.0.1 localhost\n" + names)
+    (directory / "shared").mkdir()
     own = os.stat("/proc/self/ns/net").st_ino
     with running(["unshare", "--net", "sleep", "infinity"], environment, directory / "switch.log") as child:
         wait_until(
@@ -99,9 +102,9 @@ def switch(environment: Mapping[str, str], directory: Path) -> Iterator[int]:
 
 @contextmanager
 def host(number: int, switch_pid: int, environment: Mapping[str, str], directory: Path) -> Iterator[Host]:
-    """A host that is linked to the switch, without programs."""
+    """A host that is linked to the switch, without programs; it has the directory ``shared`` at the same path."""
     name = f"host{number}"
-    argv = [*_ISOLATED, sys.executable, str(INIT), name, str(directory / "hosts"), *KEPT]
+    argv = [*_ISOLATED, sys.executable, str(INIT), name, str(directory / "hosts"), *KEPT, str(directory / "shared")]
     with running(argv, environment, directory / f"{name}.log") as child:
         child.wait_for_line("up", deadline_s=20)
         made = Host(number, name, ip_of(number), _only_child(child), child)
@@ -114,14 +117,20 @@ def set_link(switch_pid: int, host: Host, state: str) -> None:
     _links(switch_pid, f"link set {host.name} {state}")
 
 
-def kill(switch_pid: int, host: Host) -> None:
-    """Kill all processes of the host, and wait until the kernel has removed its link."""
+def kill(switch_pid: int, host: Host, *, is_cut: bool = False) -> None:
+    """Kill all processes of the host, and wait until the kernel has removed its link.
+
+    Where the link is down, the kernel would keep it for minutes, for connections that cannot be closed.
+    """
     os.kill(host.init, signal.SIGKILL)
     host.holder.process.wait(timeout=10)
+    if is_cut:
+        _links(switch_pid, f"link delete {host.name}")
+        return
     show = ["nsenter", f"--target={switch_pid}", "--net", "ip", "link", "show", "dev", host.name]
     wait_until(
         lambda: subprocess.run(show, capture_output=True, timeout=20).returncode != 0,
-        deadline_s=20,
+        deadline_s=60,
         what=lambda: f"end of the link to {host.name}",
     )
 

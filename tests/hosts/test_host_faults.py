@@ -70,10 +70,6 @@ def only(hosts: Hosts, is_wanted: Callable[[list[str]], bool]) -> psutil.Process
     return found
 
 
-def gcs(hosts: Hosts) -> psutil.Process:
-    return only(hosts, lambda line: line[:1] != [] and line[0].endswith("/gcs_server"))
-
-
 def raylet(hosts: Hosts, host: int) -> psutil.Process:
     return only(hosts, lambda line: f"--node_id={hosts.nodes[host]}" in line)
 
@@ -145,7 +141,7 @@ def test_a_link_cut_during_a_check_is_reported(deadlock: Hosts) -> None:
 
 @pytest.mark.exhaustive
 def test_a_gcs_stopped_during_a_check_is_reported(deadlock: Hosts) -> None:
-    server = gcs(deadlock)
+    server = deadlock.gcs()
     try:
         document = check_with_fault(deadlock, server.suspend)
     finally:
@@ -159,7 +155,7 @@ def test_a_gcs_stopped_during_a_check_is_reported(deadlock: Hosts) -> None:
 
 @pytest.mark.exhaustive
 def test_a_gcs_stopped_before_a_check_is_reported(deadlock: Hosts) -> None:
-    with stopped(gcs(deadlock), may_end=True):
+    with stopped(deadlock.gcs(), may_end=True):
         began = time.monotonic()
         done = dstack(deadlock, 1, "check", "--address", deadlock.address)
         took_s = time.monotonic() - began
@@ -286,7 +282,7 @@ def test_a_host_that_dies_during_a_check_is_reported(doomed: Hosts) -> None:
 def test_a_gcs_killed_during_a_check_is_reported_and_its_successor_knows_no_cluster(doomed: Hosts) -> None:
     """The cluster has ended afterwards."""
     with ring(doomed, [2, 2]):
-        server = gcs(doomed)
+        server = doomed.gcs()
         command = server.cmdline()
         document = check_with_fault(doomed, server.kill)
     without_gcs = dstack(doomed, 1, "check", "--address", doomed.address)

@@ -24,6 +24,8 @@ class NodeReader:
 
     def sample(self, request: wire.NodeRequest) -> wire.Answer:
         """One sample of this node; without anything to read, only of its core workers."""
+        if request["is_first"]:
+            self.probe.begin_snapshot()
         deadline = time.monotonic() + request["options"]["deadline_s"]
         asking = AskingThread(self._core_workers, request, deadline)
         answer = self._read(request["targets"], request["options"])

@@ -7,6 +7,8 @@ import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 
+import psutil
+
 from dstack.probes.node.figures.node_figures import NodeFigures
 from dstack.probes.node.process import Process
 from dstack.probes.node.process_reader import ProcessReader
@@ -63,6 +65,13 @@ class NodeProbe:
     def equip(self, binary: bytes) -> None:
         """Provide a py-spy, as the bytes of its executable, to a node without one."""
         self._reader.tool = PySpy.from_bytes(binary)
+
+    def begin_snapshot(self) -> None:
+        """Forgets what holds for one snapshot only, and the processes that have ended."""
+        self._figures.begin_snapshot()
+        self._loops = Loops()
+        self._reader.forget_ended()
+        self._verified = {pid: known for pid, known in self._verified.items() if psutil.pid_exists(pid)}
 
     def sample(self, targets: Sequence[Target], options: Options) -> Answer:
         """One sample of the target processes."""

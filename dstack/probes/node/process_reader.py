@@ -20,6 +20,7 @@ from dstack.probes.node.reading import Problem, ProcessReading, Request
 from dstack.probes.node.stacks.origins import Origins
 
 MAX_KNOWN = 2_000
+MAX_CODES = 20_000
 """The most processes of which the probe keeps what it has learned."""
 
 
@@ -72,6 +73,13 @@ class ProcessReader:
             if len(self._known) < MAX_KNOWN:
                 self._known[process.pid] = known
         return known
+
+    def forget_ended(self) -> None:
+        """Forgets the processes that have ended, and the code of those that have made very much of it."""
+        self._known = {pid: known for pid, known in self._known.items() if psutil.pid_exists(pid)}
+        for known in self._known.values():
+            if len(known.python.codes) > MAX_CODES:
+                known.python = Known()
 
     def _require_alive(self, process: Process) -> None:
         """Raise unless it is still the same process and runs the same program."""

@@ -93,8 +93,12 @@ class Questions(TypedDict):
 
 
 class NodeRequest(TypedDict):
-    """One sample of a node: the core workers to ask, and the processes to read meanwhile."""
+    """One sample of a node: the core workers to ask, and the processes to read meanwhile.
 
+    ``is_first`` says that a snapshot begins with it: figures are measured from here on.
+    """
+
+    is_first: bool
     workers: list[CoreWorker]
     questions: Questions
     targets: list[Target]

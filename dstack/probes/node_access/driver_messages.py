@@ -22,6 +22,7 @@ class Request(TypedDict):
     """Requests a sample of these ``nodes``, by node id, until ``deadline``, a ``time.monotonic()``."""
 
     number: int
+    is_first: bool
     nodes: dict[str, NodeParts]
     questions: wire.Questions
     options: wire.Options

@@ -156,6 +156,7 @@ class NodeReaders:
         self, wanted: Wanted, how: wire.Questions, budget: Budget, extras: Extras
     ) -> wire.Answer | NodeFailure:
         request: wire.NodeRequest = {
+            "is_first": budget.sample == 1,
             "workers": core_workers(wanted.to_ask),
             "questions": how,
             "targets": [with_environment(target) for target in targets(wanted.to_read)],
@@ -193,6 +194,7 @@ class NodeReaders:
             self._wire_options(budget, extras),
             {node: address for node, address in inventory.raylets.items() if node in by_node},
             budget.processes_until,
+            is_first=budget.sample == 1,
         )
         for done, (node, result) in enumerate(results, 1):
             self._progress(f"{done} of {len(by_node)} other nodes answered")

@@ -113,6 +113,7 @@ class Probes:
         parts, left_s = request["nodes"][node_id], request["deadline"] - ANSWER_S - time.monotonic()
         self._used_at[node_id] = time.monotonic()
         wanted: wire.NodeRequest = {
+            "is_first": request["is_first"],
             "workers": parts["workers"],
             "questions": request["questions"],
             "targets": parts["targets"],

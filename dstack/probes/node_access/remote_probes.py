@@ -102,8 +102,10 @@ class RemoteProbes:
         options: wire.Options,
         raylets: Mapping[str, Address],
         deadline: float,
+        *,
+        is_first: bool = True,
     ) -> Iterator[tuple[str, Result]]:
-        """The validated answers of the nodes as they arrive, or their failures.
+        """The validated answers of the nodes as they arrive, or their failures; ``is_first`` as in a node's request.
 
         ``nodes`` and the addresses of their ``raylets`` are by node id. Every node yields once: unreachable ones
         soon, slow ones when most have answered for as long again, the others by ``deadline``, a ``time.monotonic()``.
@@ -112,6 +114,7 @@ class RemoteProbes:
         number = self._requests
         request: Request = {
             "number": number,
+            "is_first": is_first,
             "nodes": nodes,
             "questions": questions,
             "options": options,

@@ -99,7 +99,7 @@ def simulated(monkeypatch: pytest.MonkeyPatch) -> Simulated:
         def __init__(self, *_: Any) -> None:
             pass
 
-        def sample(self, nodes: dict[str, NodeParts], *_: Any) -> Iterator[tuple[str, Result]]:
+        def sample(self, nodes: dict[str, NodeParts], *_: Any, **__: Any) -> Iterator[tuple[str, Result]]:
             simulated.remote.append(set(nodes))
             for node_id, parts in nodes.items():
                 found = [simulated.remote_failures.get(target["worker_id"]) for target in parts["targets"]]

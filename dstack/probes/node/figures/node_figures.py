@@ -31,6 +31,10 @@ class NodeFigures:
         self._raylets: set[int] = set()
         self._gpus: GpuReading | None = None
 
+    def begin_snapshot(self) -> None:
+        """Measure the use of CPUs from the next sample on."""
+        self._cpu = CpuMeter()
+
     def begin(self) -> None:
         """Begin a sample."""
         self._raylets.clear()

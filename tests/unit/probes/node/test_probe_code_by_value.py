@@ -16,9 +16,9 @@ probe = pickle.load(sys.stdin.buffer)()
 target = {"worker_id": "w", "pid": os.getppid(), "port": 0, "is_driver": True}
 options = {"native": False, "locals": False, "pause": False, "children": False}
 options |= {"deadline_s": 20.0, "thread_context": None}
-questions = {"metadata": [], "timeout_s": 20.0, "limit": 10, "details": True, "with_refs": True}
-workers = [{"worker_id": "ab" * 28, "ip": "127.0.0.1", "port": 1, "pid": 1}]
-request = {"workers": workers, "questions": questions, "targets": [target], "options": options}
+worker = {"worker_id": "ab" * 28, "ip": "127.0.0.1", "port": 1, "pid": 1}
+questions = {"metadata": [], "timeout_s": 20.0, "limit": 1, "details": True, "with_refs": True}
+request = {"is_first": True, "workers": [worker], "questions": questions, "targets": [target], "options": options}
 answer = json.loads(zlib.decompress(probe.sample(request)))
 assert {"memory_total_bytes", "cpu_percent", "disks"} <= answer["host"].keys()
 print(len(answer["processes"]["w"]["threads"]), *[failure["cause"] for failure in answer["failures"]])

@@ -28,6 +28,7 @@ def request(*workers: CoreWorker, reads: bool = True, **options: Any) -> NodeReq
     """A request that also reads this process, unless ``reads`` is false."""
     targets = [target(os.getpid())] if reads else []
     return {
+        "is_first": True,
         "workers": [*workers],
         "questions": QUESTIONS,
         "targets": targets,
