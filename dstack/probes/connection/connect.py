@@ -16,7 +16,7 @@ from dstack.probes.connection import addresses
 from dstack.probes.connection.credentials import WHERE_TOKENS_ARE, load_token, tls_credentials
 from dstack.probes.connection.ray_stubs import gcs_service_pb2, gcs_service_pb2_grpc
 from dstack.probes.connection.running_clusters import gcs_addresses, latest_address
-from dstack.probes.node.core_workers import CHANNEL_OPTIONS
+from dstack.probes.node.core_workers.channels import CHANNEL_OPTIONS
 
 SUPPORTED = ((2, 46), (2, 60))
 """First and last Ray minor version with which this code was tested."""

@@ -8,7 +8,7 @@ from pathlib import Path
 import grpc
 
 from dstack.errors import ClusterError
-from dstack.probes.node.core_workers import tls_pems
+from dstack.probes.node.core_workers.tls import tls_pems
 
 WHERE_TOKENS_ARE = "Set RAY_AUTH_TOKEN or RAY_AUTH_TOKEN_PATH, or put the cluster's token into ~/.ray/auth_token."
 K8S = "RAY_ENABLE_K8S_TOKEN_AUTH"

@@ -8,13 +8,14 @@ from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache
-from typing import Any
+from typing import Any, cast
 
 import grpc
 
 from dstack.model import Cause
 from dstack.probes.connection.background import begin
 from dstack.probes.connection.connect import Metadata, open_aio_channel
+from dstack.probes.node.core_workers.call_errors import explained
 
 MAX_CONCURRENT = 256
 Request = tuple[Callable[[Any], Any], str, Any]
@@ -97,13 +98,5 @@ async def _call(channel: grpc.aio.Channel, call: Call, metadata: Metadata) -> An
 
 
 def _explained(error: grpc.RpcError, call: Call) -> CallFailure:
-    code = error.code()
-    if code == grpc.StatusCode.DEADLINE_EXCEEDED:
-        reason = f"no answer within {call.timeout_s:.1f} s: stopped, overloaded, or its network is down"
-        return CallFailure(reason, "timeout")
-    if code == grpc.StatusCode.UNAVAILABLE:
-        reason = f"nothing answers at {call.address}: the process has ended, or its network is down"
-        return CallFailure(reason, "unreachable")
-    if code == grpc.StatusCode.UNAUTHENTICATED:
-        return CallFailure("it rejects the token", "permission")
-    return CallFailure(f"it returned the error {code.name.lower()}: {str(error.details())[:120]}")
+    problem = explained(grpc.StatusCode, error, call.address, call.timeout_s)
+    return CallFailure(problem.reason, cast(Cause, problem.cause))

@@ -54,6 +54,10 @@ class NodeProbe:
         self._sampler = Sampler(self._reader)
         self._figures = NodeFigures()
 
+    def close(self) -> None:
+        """Ends what still records."""
+        self._sampler.close()
+
     def has_pyspy(self) -> bool:
         """Whether this node has a py-spy of its own."""
         return self._reader.tool is not None

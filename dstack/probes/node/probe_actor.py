@@ -1,60 +1,92 @@
-"""What runs as a Ray actor on another node, and ends by itself when it is not used."""
+"""The Ray actor that samples a node for dstack on another host."""
 
 from __future__ import annotations
 
 import os
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
-from dstack.probes.node import wire
 from dstack.probes.node.node_reader import NodeReader
 from dstack.probes.node.packing import packed
+from dstack.probes.node.wire import NodeRequest, RecordOptions, Target
 
 IDLE_S = 60.0
-"""How long a probe stays without a request: a session that is used keeps it, one that is forgotten does not."""
+"""How long a probe stays in the cluster without a call."""
+CLOSE_S = 2.0
+"""How long its orderly end may take."""
 
 
 class ProbeActor:
-    """The probe of a node. Its process ends ``idle_s`` after the end of its last request."""
+    """Samples its node, and ends its process after ``idle_s`` seconds without a call.
+
+    So it does not outlive a session whose driver is gone without Ray noticing. Its caller starts another one.
+    """
 
     def __init__(self, idle_s: float = IDLE_S) -> None:
         self._reader = NodeReader(is_guest=True)
-        self._idle_s = idle_s
-        self._lock = threading.Lock()
-        self._used_at = time.monotonic()
-        threading.Thread(target=self._end_when_idle, name="dstack-idle", daemon=True).start()
+        self._watchdog = Watchdog(idle_s, self._reader.close)
 
     def has_pyspy(self) -> bool:
         """Whether this node has a py-spy of its own."""
-        return self._reader.probe.has_pyspy()
+        with self._watchdog.call():
+            return self._reader.probe.has_pyspy()
 
     def equip(self, binary: bytes) -> None:
         """Provide a py-spy, as the bytes of its executable, to a node without one."""
-        self._reader.probe.equip(binary)
+        with self._watchdog.call():
+            self._reader.probe.equip(binary)
 
-    def sample(self, request: wire.NodeRequest) -> bytes:
-        """One sample of this node, packed."""
-        with self._in_use():
+    def sample(self, request: NodeRequest) -> bytes:
+        """One sample as a packed :class:`~dstack.probes.node.wire.Answer`, see :func:`packed`."""
+        with self._watchdog.call():
             return packed(self._reader.sample(request))
 
-    def record(self, targets: Sequence[wire.Target], options: wire.RecordOptions) -> bytes:
-        """One round of a recording of this node, packed."""
-        with self._in_use():
+    def record(self, targets: Sequence[Target], options: RecordOptions) -> bytes:
+        """One round of a recording of the target processes, as a packed :class:`RecordedRound`."""
+        with self._watchdog.call():
             return packed(self._reader.probe.record(targets, options))
 
-    @contextmanager
-    def _in_use(self) -> Iterator[None]:
-        with self._lock:
-            try:
-                yield
-            finally:
-                self._used_at = time.monotonic()
 
-    def _end_when_idle(self) -> None:
-        while True:
-            time.sleep(max(0.0, self._used_at + self._idle_s - time.monotonic()))
+class Watchdog:
+    """Ends this process when no call has run for ``idle_s`` seconds; before, it runs ``close``."""
+
+    def __init__(self, idle_s: float, close: Callable[[], None]) -> None:
+        self._idle_s = idle_s
+        self._close = close
+        self._running = 0
+        self._idle_since = time.monotonic()
+        self._lock = threading.Lock()
+        threading.Thread(target=self._watch, name="dstack-watchdog", daemon=True).start()
+
+    @contextmanager
+    def call(self) -> Iterator[None]:
+        """A call: while it runs, the process does not end."""
+        with self._lock:
+            self._running += 1
+        try:
+            yield
+        finally:
             with self._lock:
-                if time.monotonic() >= self._used_at + self._idle_s:
-                    os._exit(0)
+                self._running -= 1
+                self._idle_since = time.monotonic()
+
+    def _watch(self) -> None:
+        while True:
+            time.sleep(self._remaining_s())
+            with self._lock:  # a call that comes now waits, and fails with the process
+                if self._remaining_s() <= 0:
+                    self._end()
+
+    def _end(self) -> None:
+        closing = threading.Thread(target=self._close, name="dstack-close", daemon=True)
+        closing.start()
+        closing.join(CLOSE_S)
+        os._exit(0)  # an orderly exit of a Ray worker may wait for its raylet
+
+    def _remaining_s(self) -> float:
+        """The time until the process may end; at least a full period while a call runs."""
+        if self._running:
+            return self._idle_s
+        return max(0.0, self._idle_since + self._idle_s - time.monotonic())

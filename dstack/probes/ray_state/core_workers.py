@@ -16,7 +16,8 @@ from dstack.model import ACTOR_HANDLE, Failure, Ref, Task, Worker, is_at_hand
 from dstack.probes.connection import ray_stubs
 from dstack.probes.connection.connect import Metadata
 from dstack.probes.node import wire
-from dstack.probes.node.core_workers import ENDED, CoreWorkers
+from dstack.probes.node.core_workers.asking import CoreWorkers
+from dstack.probes.node.core_workers.replies import ENDED
 
 LIMIT = 2_000_000
 """The most tasks and refs that one worker lists. Ray cuts to an arbitrary subset, so a cut is always reported."""
@@ -63,7 +64,7 @@ def ask_core_workers(
     workers: Sequence[Worker], how: wire.Questions, sample: int = 1
 ) -> tuple[dict[str, wire.CoreWorkerData], list[Failure]]:
     """The replies by worker id to questions from this host, and a failure for each missing or incomplete one."""
-    asking = CoreWorkers(lambda: ray_stubs)
+    asking = CoreWorkers(lambda: ray_stubs, kept=0)
     replies = asking.ask(core_workers(workers), how)
     asking.close()
     node_of = {worker.worker_id: worker.node_id for worker in workers}

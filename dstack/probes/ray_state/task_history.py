@@ -18,7 +18,7 @@ from dstack.model import ACTOR_HANDLE, Failure, Ref, TaskAttempt, TaskHistory, T
 from dstack.probes.connection.connect import Cluster
 from dstack.probes.connection.ray_stubs import common_pb2, gcs_service_pb2, gcs_service_pb2_grpc
 from dstack.probes.connection.rpc import Call, CallFailure, call_all
-from dstack.probes.node.core_workers import group_asked_for
+from dstack.probes.node.core_workers.replies import group_asked_for
 from dstack.probes.ray_state.failed_tasks import error_of
 from dstack.probes.ray_state.task_times import states_of
 

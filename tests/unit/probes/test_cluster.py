@@ -18,7 +18,7 @@ from dstack.probes.agents.ray_agents import Agents
 from dstack.probes.cluster import ClusterProbe
 from dstack.probes.connection.connect import Cluster
 from dstack.probes.node import wire
-from dstack.probes.node.core_workers import CoreWorkers, Replies
+from dstack.probes.node.core_workers.asking import CoreWorkers, Replies
 from dstack.probes.node_access import node_readers, session
 from dstack.probes.node_access.answers import MALFORMED, NodeFailure, validated
 from dstack.probes.node_access.driver_messages import NodeParts
@@ -115,7 +115,7 @@ def simulated(monkeypatch: pytest.MonkeyPatch) -> Simulated:
     monkeypatch.setattr(probes, "take_inventory", simulated.inventory)
     monkeypatch.setattr(probes, "take_roll", simulated.roll)
     monkeypatch.setattr(probes, "ask_core_workers", simulated.ask_from_here)
-    monkeypatch.setattr(CoreWorkers, "ask", lambda _, workers, how: simulated.ask(workers))
+    monkeypatch.setattr(CoreWorkers, "ask", lambda _, workers, how, deadline=0.0: simulated.ask(workers))
     monkeypatch.setattr(node_readers, "thread_context_layout", lambda: None)
     monkeypatch.setattr(Agents, "stacks_of", simulated.stacks)
     monkeypatch.setattr(Agents, "present_on", lambda _, nodes, timeout_s: nodes & simulated.agents)

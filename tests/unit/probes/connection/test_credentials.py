@@ -14,7 +14,7 @@ import pytest
 from dstack.errors import ClusterError
 from dstack.probes.connection import credentials
 from dstack.probes.connection.credentials import load_token, tls_credentials
-from dstack.probes.node.core_workers import CERTIFICATES
+from dstack.probes.node.core_workers.tls import CERTIFICATES
 
 KNOWS_TOKENS = importlib.util.find_spec("ray._private.authentication") is not None
 RAYS_OWN = """

@@ -20,9 +20,8 @@ worker = {"worker_id": "ab" * 28, "ip": "127.0.0.1", "port": 1, "pid": 1}
 questions = {"metadata": [], "timeout_s": 20.0, "limit": 1, "details": True, "with_refs": True}
 request = {"is_first": True, "workers": [worker], "questions": questions, "targets": [target], "options": options}
 answer = json.loads(zlib.decompress(probe.sample(request)))
-assert [one["reason"][:29] for one in answer["failures"]] == ["nothing answers at 127.0.0.1:"], answer["failures"]
 assert {"memory_total_bytes", "cpu_percent", "disks"} <= answer["host"].keys()
-print(len(answer["processes"]["w"]["threads"]))
+print(len(answer["processes"]["w"]["threads"]), *[failure["cause"] for failure in answer["failures"]])
 """
 
 
@@ -38,4 +37,6 @@ def test_a_probe_runs_by_value_without_an_installation(tmp_path: Path) -> None:
     )
 
     assert there.returncode == 0, there.stderr.decode()
-    assert int(there.stdout) >= 1
+    threads, cause = there.stdout.decode().split()
+    assert int(threads) >= 1
+    assert cause == "unreachable"  # it has asked the core worker

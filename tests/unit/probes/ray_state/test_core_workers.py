@@ -1,47 +1,27 @@
-"""Derived values of a core worker's answer."""
+"""Core workers that are asked from this host."""
 
 from concurrent import futures
-from typing import Any
 
 import grpc
-import pytest
-from ray.core.generated import core_worker_pb2, core_worker_pb2_grpc
+from ray.core.generated import core_worker_pb2_grpc
 
 from dstack.model import Worker
-from dstack.probes.node.core_workers import group_asked_for
 from dstack.probes.ray_state.core_workers import ask_core_workers, questions
-
-GROUP = "30135c36f073ea1c1d0e6658967d01000000"
-
-
-@pytest.mark.parametrize("resources", [[f"CPU_group_{GROUP}"], ["GPU", f"bundle_group_12_{GROUP}"]])
-def test_a_tasks_placement_group_is_in_its_resources(resources: list[str]) -> None:
-    assert group_asked_for(resources) == GROUP
-
-
-@pytest.mark.parametrize("resources", [[], ["CPU", "memory"], ["my_group_1"], ["CPU_group_30135c36"]])
-def test_other_resources_name_no_placement_group(resources: list[str]) -> None:
-    assert group_asked_for(resources) is None
-
-
-class CoreWorker(core_worker_pb2_grpc.CoreWorkerServiceServicer):  # type: ignore[misc]
-    """The part of a core worker that identifies the worker."""
-
-    def GetCoreWorkerStats(self, request: Any, context: Any) -> Any:
-        reply = core_worker_pb2.GetCoreWorkerStatsReply()
-        reply.core_worker_stats.worker_id = request.intended_worker_id
-        return reply
+from tests.unit.support.core_worker_servers import CoreWorkerServer
 
 
 def test_a_worker_on_ipv6_answers() -> None:
     server = grpc.server(futures.ThreadPoolExecutor(1))
-    core_worker_pb2_grpc.add_CoreWorkerServiceServicer_to_server(CoreWorker(), server)
+    core_worker_pb2_grpc.add_CoreWorkerServiceServicer_to_server(CoreWorkerServer(), server)
     worker = Worker(worker_id="ab" * 28, node_id="n", ip="::1", port=server.add_insecure_port("[::1]:0"), pid=1)
+    gone = Worker(worker_id="cd" * 28, node_id="m", ip="::1", port=1, pid=2)
     server.start()
     try:
-        answers, failures = ask_core_workers([worker], questions((), timeout_s=30.0))
+        answers, failures = ask_core_workers([worker, gone], questions((), timeout_s=30.0), sample=2)
     finally:
         server.stop(0).wait()
 
     assert list(answers) == [worker.worker_id]
-    assert failures == []
+    (failure,) = failures
+    assert (failure.node_id, failure.worker_id, failure.sample) == ("m", gone.worker_id, 2)
+    assert failure.cause == "unreachable"

@@ -1,0 +1,62 @@
+"""Asks the core workers of a request in a thread, while the processes of the node are read."""
+
+from __future__ import annotations
+
+import threading
+import time
+
+from dstack.probes.node.core_workers.asking import GRACE_S, CoreWorkers, Replies
+from dstack.probes.node.core_workers.grpc_modules import CannotAsk
+from dstack.probes.node.wire import Answer, NodeRequest, Questions
+
+TOO_LATE = "its requests to core workers did not end in time"
+
+
+class AskingThread:
+    """A thread that asks core workers until ``deadline``, a ``time.monotonic()``."""
+
+    def __init__(self, core_workers: CoreWorkers, request: NodeRequest, deadline: float) -> None:
+        self._core_workers = core_workers
+        self._request = request
+        self._deadline = deadline
+        self._replies = Replies()
+        self._error: Exception | None = None
+        self._thread = threading.Thread(target=self._run, name="dstack-ask", daemon=True)
+        if request["workers"]:
+            self._thread.start()
+
+    def finish(self, answer: Answer) -> None:
+        """Awaits the replies and adds them and the failures to the answer, or why no core worker can be asked.
+
+        If processes were read meanwhile, workers that had no job are asked for it again: by now, a worker may run for
+        another job, even for dstack's own.
+        """
+        if self._request["workers"]:
+            self._thread.join(max(0.0, self._deadline - time.monotonic()) + 2 * GRACE_S)
+        if self._thread.is_alive():
+            answer["cannot_ask"] = TOO_LATE
+        elif isinstance(self._error, CannotAsk):
+            answer["cannot_ask"] = str(self._error)
+        elif self._error is not None:
+            raise self._error
+        else:
+            if self._request["targets"]:
+                self._ask_idle_again()
+            answer["core_workers"] = self._replies.found
+            answer["failures"] += self._replies.failures
+
+    def _run(self) -> None:
+        try:
+            self._replies = self._core_workers.ask(self._request["workers"], self._request["questions"], self._deadline)
+        except Exception as error:  # raised where the replies are awaited
+            self._error = error
+
+    def _ask_idle_again(self) -> None:
+        found = self._replies.found
+        idle_ids = {worker_id for worker_id, data in found.items() if data["job_id"] is None}
+        idle = [worker for worker in self._request["workers"] if worker["worker_id"] in idle_ids]
+        questions: Questions = {**self._request["questions"], "with_refs": False, "details": False, "limit": 1}
+        if not idle:
+            return
+        for worker_id, data in self._core_workers.ask(idle, questions, self._deadline).found.items():
+            found[worker_id]["job_id"], found[worker_id]["actor_id"] = data["job_id"], data["actor_id"]
