@@ -235,7 +235,8 @@ def _start(driver: str) -> subprocess.Popen[bytes]:
             started.set_exception(error)
             return
         started.set_result(child)
-        child.wait()
+        with contextlib.suppress(ChildProcessError):  # another thread has waited for it
+            os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)
 
     threading.Thread(target=run, name="dstack-collector", daemon=True).start()
     return started.result()

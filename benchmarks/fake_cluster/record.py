@@ -20,7 +20,7 @@ from ray.cluster_utils import Cluster as RayCluster
 from dstack.probes.connection import ray_stubs
 from dstack.probes.connection.connect import Cluster, connect
 from dstack.probes.node import wire
-from dstack.probes.node.core_workers import CHANNEL_OPTIONS
+from dstack.probes.node.core_workers.channels import CHANNEL_OPTIONS
 from dstack.probes.node.node_reader import NodeReader
 from dstack.probes.node_access.raylet_symbols import thread_context_layout
 from dstack.probes.node_access.targets import targets

@@ -2,7 +2,7 @@
 
 - worker: SIGKILL to a worker that runs a task or holds an actor, dstack's own probes included. Ray starts another.
 - host: all its processes end at once, and its connections are closed. A new host joins in its place.
-- power: a host is cut off from the network, and killed later; its peers are told nothing. A new host joins.
+- power: a host is cut off from the network, and killed later; its peers learn nothing of it. A new host joins.
 - GCS: SIGKILL. It is started again up to ten seconds later, with its state in Redis.
 
 The head's host with the drivers stays.
@@ -85,7 +85,7 @@ class Faults:
             if at_once or now >= kill_at:
                 del self._cut_off[number]
                 self._hosts.kill(number)
-        self._look_after_joining(now)
+        self._mind_joining(now)
         while len(self._hosts.nodes) + len(self._joining) < self._wanted:
             self._joining[self._hosts.add()] = now + JOIN_S
 
@@ -161,7 +161,7 @@ class Faults:
             self._hosts.kill(number)
             self._note("host", f"host {number} (node {node[:8]})")
 
-    def _look_after_joining(self, now: float) -> None:
+    def _mind_joining(self, now: float) -> None:
         for joining, deadline in list(self._joining.items()):
             try:
                 is_complete = joining.is_complete()

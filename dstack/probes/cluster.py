@@ -231,7 +231,7 @@ class ClusterProbe:
         if not others:
             return {}
         how = questions(self.cluster.metadata, budget.rpc_timeout_s())
-        replies, failures = ask_core_workers(others, how, budget.sample)
+        replies, failures = ask_core_workers(others, how, budget.deadline, budget.sample)
         self._note(failures)
         self._liveness.note_silent(failures)
         return {worker_id: stats_of(worker_id, data) for worker_id, data in replies.items()}

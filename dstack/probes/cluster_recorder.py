@@ -27,6 +27,8 @@ Chooses = Callable[[Snapshot], str | None]
 LISTED_EVERY_S = 3.0
 """How often the cluster's workers are listed."""
 RPC_TIMEOUT_S = 3.0
+LISTED_WITHIN_S = 10.0
+"""How long all workers whose jobs are unknown may take to reply."""
 START_S = 15.0
 """How long the start of the probes on other nodes is awaited before the recording begins."""
 GRACE_S, NATIVE_GRACE_S = 3.0, 8.0
@@ -167,7 +169,7 @@ class ClusterRecorder:
         ids = {worker.worker_id: self._liveness.with_ids(worker) for worker in inventory.workers}
         unknown = [one for one in inventory.workers if ids[one.worker_id].job_id is None]
         how = questions(self.cluster.metadata, RPC_TIMEOUT_S, limit=1, with_refs=False)
-        replies, failures = ask_core_workers(self._liveness.to_ask(unknown), how)
+        replies, failures = ask_core_workers(self._liveness.to_ask(unknown), how, time.monotonic() + LISTED_WITHIN_S)
         self._liveness.note_answers({worker_id: stats_of(worker_id, data) for worker_id, data in replies.items()})
         self._liveness.note_silent(failures)
         self._inventory = inventory

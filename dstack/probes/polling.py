@@ -55,7 +55,7 @@ def _replies(
     unasked = [one for one in workers if one.worker_id not in replies.keys() | causes.keys()]
     if others := [one for one in unasked if one.node_id not in liveness.unreachable]:
         how["timeout_s"] = budget.rpc_timeout_s()
-        found, failures = ask_core_workers(others, how)
+        found, failures = ask_core_workers(others, how, budget.deadline)
         replies |= found
         causes |= {one.worker_id or "": one.cause for one in failures}
     return replies, {worker_id for worker_id, cause in causes.items() if cause == "ended"}

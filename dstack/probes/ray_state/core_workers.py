@@ -61,11 +61,14 @@ def questions(
 
 
 def ask_core_workers(
-    workers: Sequence[Worker], how: wire.Questions, sample: int = 1
+    workers: Sequence[Worker], how: wire.Questions, deadline: float, sample: int = 1
 ) -> tuple[dict[str, wire.CoreWorkerData], list[Failure]]:
-    """The replies by worker id to questions from this host, and a failure for each missing or incomplete one."""
+    """The replies by worker id to questions from this host, and a failure for each missing or incomplete one.
+
+    Workers that were not reached by ``deadline``, a ``time.monotonic()``, are among the failures.
+    """
     asking = CoreWorkers(lambda: ray_stubs, kept=0)
-    replies = asking.ask(core_workers(workers), how)
+    replies = asking.ask(core_workers(workers), how, deadline)
     asking.close()
     node_of = {worker.worker_id: worker.node_id for worker in workers}
     extras = ({**one, "node_id": node_of[one["worker_id"]], "sample": sample} for one in replies.failures)

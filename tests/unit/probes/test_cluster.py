@@ -77,7 +77,7 @@ class Simulated:
         return Replies({one: replied("01000000") for one in ids if one not in self.causes}, failures)
 
     def ask_from_here(
-        self, workers: Sequence[Worker], how: wire.Questions, sample: int = 1
+        self, workers: Sequence[Worker], how: wire.Questions, deadline: float, sample: int = 1
     ) -> tuple[dict[str, wire.CoreWorkerData], list[Failure]]:
         self.asked_from_here.append({worker.worker_id for worker in workers})
         return {worker.worker_id: replied("01000000") for worker in workers}, []

@@ -55,7 +55,7 @@ def main() -> None:
     actor: Any = ray.remote(ProbeActor).options(num_cpus=0).remote(idle_s=idle_s)
     data: bytes = ray.get(actor.sample.remote(request))
     (pid,) = actor_pids() - before
-    answer, direct = unpacked(data), ask_core_workers(workers, asked)[0]
+    answer, direct = unpacked(data), ask_core_workers(workers, asked, time.monotonic() + 30.0)[0]
     found = {"packed_bytes": len(data), "answer": answer, "direct": direct, "actor_pid": pid}
     print("answered", json.dumps(found), flush=True)
     while psutil.pid_exists(pid):

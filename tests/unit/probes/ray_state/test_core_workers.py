@@ -1,5 +1,6 @@
 """Core workers that are asked from this host."""
 
+import time
 from concurrent import futures
 
 import grpc
@@ -17,7 +18,9 @@ def test_a_worker_on_ipv6_answers() -> None:
     gone = Worker(worker_id="cd" * 28, node_id="m", ip="::1", port=1, pid=2)
     server.start()
     try:
-        answers, failures = ask_core_workers([worker, gone], questions((), timeout_s=30.0), sample=2)
+        answers, failures = ask_core_workers(
+            [worker, gone], questions((), timeout_s=30.0), time.monotonic() + 30.0, sample=2
+        )
     finally:
         server.stop(0).wait()
 
