@@ -75,8 +75,11 @@ cannot be parsed; only a part was given; memory that cannot be interpreted; anyt
 """
 
 
-class Model(Struct, frozen=True, kw_only=True, omit_defaults=True, repr_omit_defaults=True):
-    """Base of every observed value: immutable, hashable by content where its fields are."""
+class Model(Struct, frozen=True, kw_only=True, omit_defaults=True, repr_omit_defaults=True, gc=False):
+    """Base of every observed value: immutable, hashable by content where its fields are.
+
+    No value refers to one that contains it, so the garbage collector need not follow them.
+    """
 
 
 class Frame(Model, frozen=True):

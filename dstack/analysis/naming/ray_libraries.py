@@ -132,16 +132,20 @@ class Part:
         return self.recogniser.is_machinery or re.fullmatch(self.recogniser.upkeep, method) is not None
 
 
-@lru_cache(maxsize=10_000)
 def part(class_name: str, actor_name: str, actor_id: str) -> Part | None:
     """The part of a Ray library that an actor is, None for other actors."""
-    for known in RECOGNISERS:
-        by_class = re.fullmatch(known.class_name, class_name)
-        by_name = re.fullmatch(known.actor_name, actor_name)
-        if by_class and by_name:
-            words = {"id": actor_id[:SHORT], **by_class.groupdict(), **by_name.groupdict()}
+    for known, of_class in _with_class(class_name):
+        if by_name := re.fullmatch(known.actor_name, actor_name):
+            words = {"id": actor_id[:SHORT], **of_class, **by_name.groupdict()}
             return Part(known.name.format(**words), known.which.format(**words), known)
     return None
+
+
+@lru_cache(maxsize=10_000)
+def _with_class(class_name: str) -> tuple[tuple[Recogniser, dict[str, str]], ...]:
+    """What may recognise an actor of this class, with the groups of the pattern."""
+    matches = ((known, re.fullmatch(known.class_name, class_name)) for known in RECOGNISERS)
+    return tuple((known, match.groupdict()) for known, match in matches if match)
 
 
 def thread_name(name: str) -> str:

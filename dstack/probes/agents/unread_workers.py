@@ -17,7 +17,8 @@ def unread_workers(
     """The workers without stacks, except those whose process is absent or another one, by a failure."""
     wrong = {failure.worker_id for failure in failures if failure.stage == "process"}
     with_threads = {worker_id for worker_id, process in processes.items() if process.threads}
-    return [worker for worker in workers if worker.worker_id not in wrong | with_threads]
+    done = wrong | with_threads
+    return [worker for worker in workers if worker.worker_id not in done]
 
 
 def completed(processes: Mapping[str, Process], stacks: Mapping[str, Process]) -> dict[str, Process]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ipaddress
 import re
+from functools import lru_cache
 
 _ADDRESS = re.compile(r"(?:\[([^\[\]/]+)\]|([^\[\]:/]+)):(\d{1,5})")
 
@@ -21,6 +22,7 @@ def split(address: str) -> tuple[str, int]:
     return match[1] or match[2], int(match[3])
 
 
+@lru_cache(16_384)
 def canonical(host: str) -> str:
     """The one spelling of an IP address by which hosts are compared; a host name unchanged."""
     try:
