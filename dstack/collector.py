@@ -340,7 +340,8 @@ class _Server:
     def serve(self, kind: str, request: Request) -> None:
         """Answers one request. Raises :class:`BrokenPipeError`."""
         try:
-            send(self._replies, *(self._taken(request) if kind == "take" else self._polled(request)))
+            with GcPause():
+                send(self._replies, *(self._taken(request) if kind == "take" else self._polled(request)))
         except BrokenPipeError:
             raise
         except Exception as error:
@@ -357,11 +358,10 @@ class _Server:
 
     def _opened(self) -> ProbeSession:
         if self._session is None:
-            with GcPause():
-                from dstack import capture  # noqa: F401  # loaded for later
-                from dstack.probes.node_access.session import ProbeSession
+            from dstack import capture  # noqa: F401  # loaded for later
+            from dstack.probes.node_access.session import ProbeSession
 
-                self._session = ProbeSession(self._driver)
+            self._session = ProbeSession(self._driver)
             gc.freeze()  # loaded modules stay: the garbage collector need not scan them again
         return self._session
 

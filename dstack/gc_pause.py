@@ -1,4 +1,4 @@
-"""Pauses the garbage collector during imports, where it finds no garbage."""
+"""Pauses the garbage collector where much is created and little of it is garbage."""
 
 from __future__ import annotations
 
@@ -6,7 +6,10 @@ import gc
 
 
 class GcPause:
-    """A block that imports modules without garbage collection, which saves about a tenth of the time."""
+    """A block that imports modules, or takes or explains a snapshot, without garbage collection.
+
+    It saves about a tenth of the time of imports, and a third with a thousand nodes.
+    """
 
     def __enter__(self) -> None:
         self._was_enabled = gc.isenabled()

@@ -6,13 +6,13 @@ See :mod:`dstack.probes.node_access.remote_driver`. A node that cannot be reache
 from __future__ import annotations
 
 import asyncio
-import json
 import sys
 import threading
 import time
 from typing import IO, Any
 
 import grpc
+import msgspec
 
 from benchmarks.fake_cluster.servers import SAMPLE
 from dstack.child import Messages, outlive_parent, send
@@ -50,7 +50,7 @@ class Driver:
         }
         try:
             answer = await self._call(node_id)(
-                json.dumps(wanted).encode(), timeout=max(0.1, left_s), metadata=(("node-id", node_id),)
+                msgspec.json.encode(wanted), timeout=max(0.1, left_s), metadata=(("node-id", node_id),)
             )
         except grpc.RpcError:
             return
@@ -75,7 +75,7 @@ async def _serve(answers: IO[bytes], address: str) -> None:
 
     def read() -> None:
         for message in Messages(sys.stdin.buffer):
-            loop.call_soon_threadsafe(driver.sample, json.loads(message.payload))
+            loop.call_soon_threadsafe(driver.sample, msgspec.json.decode(message.payload))
         loop.call_soon_threadsafe(is_over.set)
 
     threading.Thread(target=read, daemon=True).start()

@@ -75,8 +75,8 @@ def recorded_of(cluster: Cluster) -> dict[str, Any]:
             for method in methods
         },
         "core_workers": {worker.worker_id: encoded(stats_of(worker)) for worker in inventory.workers},
-        "answers": {letter: [answer for answer, _ in both] for letter, both in answers.items()},
-        "took_s": {letter: [round(took_s, 3) for _, took_s in both] for letter, both in answers.items()},
+        "answers": {letter: [answer for answer, _ in its[-2:]] for letter, its in answers.items()},
+        "took_s": {letter: [round(took_s, 3) for _, took_s in its] for letter, its in answers.items()},
     }
 
 
@@ -89,7 +89,10 @@ def letters(inventory: Inventory, letter_of: dict[str, str]) -> dict[str, str]:
 
 
 def answers_of(node_id: str, inventory: Inventory) -> list[tuple[wire.Answer, float]]:
-    """The answers of a node's probe to the requests of both samples, and how long each took; the second one is warm."""
+    """What a node's new probe answers to the first request of all, then to those of both samples, and how long each took.
+
+    One node is asked at a time: in a real cluster, each has CPUs of its own.
+    """
     reader = NodeReader(lambda: ray_stubs)
     workers = [worker for worker in inventory.workers if worker.node_id == node_id]
     request: wire.NodeRequest = {
@@ -108,8 +111,8 @@ def answers_of(node_id: str, inventory: Inventory) -> list[tuple[wire.Answer, fl
         },
     }
     found = []
-    for reach in (False, True):
-        request["options"]["reach"], request["is_first"] = reach, not reach
+    for is_first in (True, True, False):
+        request["options"]["reach"], request["is_first"] = not is_first, is_first
         began = time.perf_counter()
         found.append((reader.sample(request), time.perf_counter() - began))
     return found

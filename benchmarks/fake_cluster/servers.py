@@ -70,6 +70,7 @@ class Nodes:
     def __init__(self, copies: Copies, node_ids: list[str], slow: set[str]) -> None:
         self._slow = slow
         self._took_s = {node_id: copies.took_s[copies.nodes[node_id][0]] for node_id in node_ids}
+        self._asked: set[str] = set()
         self._answers = {
             node_id: [_without_clock(copies.answer(node_id, sample)) for sample in (0, 1)] for node_id in node_ids
         }
@@ -82,7 +83,10 @@ class Nodes:
     async def _sample(self, request: bytes, context: Any) -> bytes:
         node_id = dict(context.invocation_metadata())["node-id"]
         sample = 0 if json.loads(request)["is_first"] else 1
-        await _delay(SLOW_S if node_id in self._slow else self._took_s[node_id][sample])
+        cold_s, *warm_s = self._took_s[node_id]
+        took_s = warm_s[sample] if node_id in self._asked else cold_s
+        self._asked.add(node_id)
+        await _delay(SLOW_S if node_id in self._slow else took_s)
         return _with_clock(*self._answers[node_id][sample])
 
     async def _stats_of(self, data: bytes, _: Any) -> bytes:

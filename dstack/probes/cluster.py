@@ -224,10 +224,9 @@ class ClusterProbe:
         self, readings: Readings, workers: Iterable[Worker], answers: Answers, budget: Budget
     ) -> dict[str, CoreWorkerStats]:
         """The replies to this host of core workers that no probe has asked, except on unreachable nodes."""
-        asked = {node for one in readings.answers if "cannot_ask" not in one.answer for node in one.nodes}
-        others = [
-            w for w in workers if w.node_id not in asked | self._liveness.unreachable and w.worker_id not in answers
-        ]
+        done = {node for one in readings.answers if "cannot_ask" not in one.answer for node in one.nodes}
+        done |= self._liveness.unreachable
+        others = [w for w in workers if w.node_id not in done and w.worker_id not in answers]
         if not others:
             return {}
         how = questions(self.cluster.metadata, budget.rpc_timeout_s())

@@ -15,6 +15,7 @@ from dstack.analysis.views.starving_nodes import confirmed, starving_in_words, s
 from dstack.analysis.views.thread_pages import Stacks
 from dstack.analysis.views.timeline import Timeline
 from dstack.diagnosis import Diagnosis
+from dstack.gc_pause import GcPause
 from dstack.model import Sample, Snapshot
 
 EMPTY = Sample(began_s=0.0, ended_s=0.0)
@@ -31,8 +32,9 @@ class AnalysedSnapshot:
     @classmethod
     def of(cls, snapshot: Snapshot, *, job: str | None = None) -> AnalysedSnapshot:
         """Diagnose a snapshot; ``job`` is that of :func:`dstack.analysis.diagnose.diagnose`."""
-        first = SampleIndex(snapshot, snapshot.samples[0] if snapshot.samples else EMPTY)
-        return cls(snapshot, diagnose(snapshot, job=job, first=first), first)
+        with GcPause():
+            first = SampleIndex(snapshot, snapshot.samples[0] if snapshot.samples else EMPTY)
+            return cls(snapshot, diagnose(snapshot, job=job, first=first), first)
 
     @cached_property
     def last_index(self) -> SampleIndex:
