@@ -89,7 +89,7 @@ def letters(inventory: Inventory, letter_of: dict[str, str]) -> dict[str, str]:
 
 
 def answers_of(node_id: str, inventory: Inventory) -> list[tuple[wire.Answer, float]]:
-    """What a node's new probe answers to the first request of all, then to those of both samples, and how long each took.
+    """What a node's new probe answers to its first request, then to those of both samples, and how long each took.
 
     One node is asked at a time: in a real cluster, each has CPUs of its own.
     """

@@ -7,7 +7,6 @@ import time
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from itertools import islice
 
-from msgspec import ValidationError
 from msgspec.structs import replace
 
 from dstack.errors import ClusterError
@@ -113,7 +112,7 @@ class ClusterProbe:
         wanted_there = Wanted(to_ask=self._liveness.to_ask(workers), to_read=workers)
         how = questions(self.cluster.metadata, budget.rpc_timeout_s(), with_refs=False)
         readings = self._readers.read(wanted_there, how, self._inventory, budget, Extras(reach=True))
-        answers = self._replies(readings, workers, budget)
+        answers = readings.stats
         self._note(readings.failures)
         processes = self._placed(readings.answers, workers)
         self._record.readings.append(
@@ -193,7 +192,7 @@ class ClusterProbe:
         to_read = [worker for worker in self._liveness.present(workers) if worker.worker_id in wanted]
         how = questions(self.cluster.metadata, budget.rpc_timeout_s())
         readings = self._readers.read(Wanted(workers, to_read), how, self._inventory, budget, extras)
-        answers = self._replies(readings, workers, budget)
+        answers = readings.stats
         self._note(readings.failures)
         answers |= self._ask_others(readings, workers, answers, budget)
         self._note_jobs(inventory, answers, budget)
@@ -205,20 +204,6 @@ class ClusterProbe:
         here = {worker.worker_id: answers[worker.worker_id] for worker in workers if worker.worker_id in answers}
         samples = tuple(_worker_sample(worker.worker_id, here, processes) for worker in workers)
         self._add(inventory, samples, here, wanted, budget)
-
-    def _replies(self, readings: Readings, workers: Iterable[Worker], budget: Budget) -> dict[str, CoreWorkerStats]:
-        """What the probes' core workers have replied; an answer with a malformed reply becomes a failure."""
-        node_of = {worker.worker_id: worker.node_id for worker in workers}
-        answers: dict[str, CoreWorkerStats] = {}
-        for reading in list(readings.answers):
-            replies = reading.answer.get("core_workers", {})
-            own = {worker_id: data for worker_id, data in replies.items() if node_of.get(worker_id) in reading.nodes}
-            try:
-                answers |= {worker_id: stats_of(worker_id, data) for worker_id, data in own.items()}
-            except ValidationError:
-                readings.answers.remove(reading)
-                readings.failures += [node_failure(node, MALFORMED, budget.sample) for node in reading.nodes]
-        return answers
 
     def _ask_others(
         self, readings: Readings, workers: Iterable[Worker], answers: Answers, budget: Budget

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import chain
+
+from msgspec import ValidationError
 
 from dstack.model import Failure, Worker
 from dstack.probes.budget import Budget
@@ -18,7 +20,7 @@ from dstack.probes.node_access.raylet_symbols import thread_context_layout
 from dstack.probes.node_access.session import ProbeSession
 from dstack.probes.node_access.targets import own_addresses, targets, with_environment
 from dstack.probes.ray_state.control_plane import Inventory
-from dstack.probes.ray_state.core_workers import core_workers
+from dstack.probes.ray_state.core_workers import CoreWorkerStats, core_workers, stats_of
 from dstack.probes.ray_state.liveness import Liveness
 from dstack.words import plural
 
@@ -83,10 +85,14 @@ class Wanted:
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """A probe's answer about some nodes, and by how much their clock is ahead of ours."""
+    """A probe's answer about some nodes, and by how much their clock is ahead of ours.
+
+    ``stats`` are the replies of core workers in it, by worker id.
+    """
 
     nodes: Sequence[str]
     answer: wire.Answer
+    stats: Mapping[str, CoreWorkerStats]
     clock_ahead_s: float | None = None
 
 
@@ -96,6 +102,11 @@ class Readings:
 
     answers: list[Reading] = field(default_factory=list)
     failures: list[Failure] = field(default_factory=list)
+
+    @property
+    def stats(self) -> dict[str, CoreWorkerStats]:
+        """The replies of all core workers, by worker id."""
+        return dict(chain.from_iterable(one.stats.items() for one in self.answers))
 
     def add(self, other: Readings) -> None:
         """Adds other readings."""
@@ -147,10 +158,7 @@ class NodeReaders:
         self._progress(f"reading {plural(len(all_here.to_read), 'process', 'processes')} on this host")
         began = time.monotonic()
         result = self._local_answer(all_here, how, budget, extras)
-        if isinstance(result, NodeFailure):
-            elapsed_s = time.monotonic() - began
-            return Readings(failures=[self._give_up(node, result, elapsed_s, budget) for node in by_node])
-        return Readings([Reading(list(by_node), result)])
+        return self._readings(by_node, result, time.monotonic() - began, budget)
 
     def _local_answer(
         self, wanted: Wanted, how: wire.Questions, budget: Budget, extras: Extras
@@ -198,12 +206,28 @@ class NodeReaders:
         )
         for done, (node, result) in enumerate(results, 1):
             self._progress(f"{done} of {len(by_node)} other nodes answered")
-            if isinstance(result, NodeFailure):
-                readings.failures.append(self._give_up(node, result, time.monotonic() - began, budget))
-            else:
-                ahead = ahead_s(result["clock"], asked_at, time.time())
-                readings.answers.append(Reading([node], result, ahead))
+            elapsed_s, now = time.monotonic() - began, time.time()
+            readings.add(self._readings({node: by_node[node]}, result, elapsed_s, budget, (asked_at, now)))
         return readings
+
+    def _readings(
+        self,
+        wanted: Mapping[str, Wanted],
+        result: wire.Answer | NodeFailure,
+        elapsed_s: float,
+        budget: Budget,
+        between: tuple[float, float] | None = None,
+    ) -> Readings:
+        """The answer of these nodes' probe, or their failures; another host answered ``between`` two times of ours."""
+        if not isinstance(result, NodeFailure):
+            asked = {worker.worker_id for its in wanted.values() for worker in its.to_ask}
+            try:
+                stats = {key: stats_of(key, data) for key, data in result["core_workers"].items() if key in asked}
+                ahead = ahead_s(result["clock"], *between) if between else None
+                return Readings([Reading(list(wanted), result, stats, ahead)])
+            except ValidationError:
+                result = MALFORMED
+        return Readings(failures=[self._give_up(node, result, elapsed_s, budget) for node in wanted])
 
     def _give_up(self, node_id: str, why: NodeFailure, elapsed_s: float, budget: Budget) -> Failure:
         self._liveness.given_up.add(node_id)
