@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import islice
-
-from msgspec.structs import replace
 
 from dstack.errors import ClusterError
 from dstack.model import Failure, Process, Sample, Snapshot, Worker, WorkerSample
@@ -16,16 +14,8 @@ from dstack.probes.agents.unread_workers import completed, unknown_waits, unread
 from dstack.probes.budget import Budget
 from dstack.probes.connection.background import begin
 from dstack.probes.connection.connect import Cluster
-from dstack.probes.node_access.answers import MALFORMED, MalformedAnswer
-from dstack.probes.node_access.node_readers import (
-    Extras,
-    NodeReaders,
-    Options,
-    Reading,
-    Readings,
-    Wanted,
-    node_failure,
-)
+from dstack.probes.merged_answers import MergedAnswers
+from dstack.probes.node_access.node_readers import Extras, NodeReaders, Options, Wanted
 from dstack.probes.node_access.session import ProbeSession
 from dstack.probes.ray_state.control_plane import CHECK_GCS, Inventory, take_inventory, take_roll
 from dstack.probes.ray_state.core_workers import CoreWorkerStats, ask_core_workers, questions, relevant_refs, stats_of
@@ -111,33 +101,16 @@ class ClusterProbe:
         workers = [w for w in self._liveness.present(self._inventory.workers) if w.worker_id in wanted]
         wanted_there = Wanted(to_ask=self._liveness.to_ask(workers), to_read=workers)
         how = questions(self.cluster.metadata, budget.rpc_timeout_s(), with_refs=False)
-        readings = self._readers.read(wanted_there, how, self._inventory, budget, Extras(reach=True))
-        answers = readings.stats
-        self._note(readings.failures)
-        processes = self._placed(readings.answers, workers)
+        found = MergedAnswers(self._record, workers, budget.sample)
+        self._note(self._readers.read(wanted_there, how, self._inventory, budget, Extras(reach=True), found.add))
         self._record.readings.append(
             Sample(
                 began_s=self._record.since_began_s(budget.began),
                 ended_s=self._record.since_began_s(time.monotonic()),
-                workers=tuple(_worker_sample(one.worker_id, answers, processes) for one in workers),
-                tasks=tuple(task for answer in answers.values() for task in answer.tasks),
+                workers=tuple(_worker_sample(one.worker_id, found.stats, found.processes) for one in workers),
+                tasks=tuple(task for answer in found.stats.values() for task in answer.tasks),
             )
         )
-
-    def _placed(self, readings: Iterable[Reading], workers: Iterable[Worker]) -> dict[str, Process]:
-        """The processes of a partial sample by worker id, without those of malformed answers."""
-        node_of = {worker.worker_id: worker.node_id for worker in workers}
-        processes: dict[str, Process] = {}
-        for reading in readings:
-            with contextlib.suppress(MalformedAnswer):
-                processes.update(self._assembled(reading, 2, node_of)[0])
-        return processes
-
-    def _assembled(
-        self, reading: Reading, sample: int, among: Collection[str]
-    ) -> tuple[dict[str, Process], list[Failure]]:
-        """The processes of a reading and what failed. Raises :class:`MalformedAnswer`."""
-        return self._record.assembly.add(reading.nodes, reading.answer, sample, among, reading.clock_ahead_s)
 
     def ask_times(self, task_ids: Sequence[str], deadline_s: float) -> None:
         """Requests since when these tasks are in their states; :meth:`snapshot` adds the reply."""
@@ -191,12 +164,12 @@ class ClusterProbe:
         workers = self._liveness.to_ask(inventory.workers)
         to_read = [worker for worker in self._liveness.present(workers) if worker.worker_id in wanted]
         how = questions(self.cluster.metadata, budget.rpc_timeout_s())
-        readings = self._readers.read(Wanted(workers, to_read), how, self._inventory, budget, extras)
-        answers = readings.stats
-        self._note(readings.failures)
-        answers |= self._ask_others(readings, workers, answers, budget)
+        found = MergedAnswers(self._record, workers, budget.sample)
+        self._note(self._readers.read(Wanted(workers, to_read), how, self._inventory, budget, extras, found.add))
+        answers = found.stats
+        answers |= self._ask_others(found, workers, budget)
         self._note_jobs(inventory, answers, budget)
-        processes = self._assemble(readings.answers, self._liveness.present(workers), budget)
+        processes = self._processes(found, self._liveness.present(workers))
         self._note_ended(budget)
         workers = self._liveness.present(workers)
         read = [worker for worker in workers if worker.worker_id in wanted]
@@ -206,12 +179,11 @@ class ClusterProbe:
         self._add(inventory, samples, here, wanted, budget)
 
     def _ask_others(
-        self, readings: Readings, workers: Iterable[Worker], answers: Answers, budget: Budget
+        self, found: MergedAnswers, workers: Iterable[Worker], budget: Budget
     ) -> dict[str, CoreWorkerStats]:
         """The replies to this host of core workers that no probe has asked, except on unreachable nodes."""
-        done = {node for one in readings.answers if "cannot_ask" not in one.answer for node in one.nodes}
-        done |= self._liveness.unreachable
-        others = [w for w in workers if w.node_id not in done and w.worker_id not in answers]
+        done = found.asked | self._liveness.unreachable
+        others = [w for w in workers if w.node_id not in done and w.worker_id not in found.stats]
         if not others:
             return {}
         how = questions(self.cluster.metadata, budget.rpc_timeout_s())
@@ -227,22 +199,13 @@ class ClusterProbe:
             with contextlib.suppress(ClusterError):
                 self._liveness.note_listed(take_roll(self.cluster, budget.rpc_timeout_s()))
 
-    def _assemble(self, readings: Iterable[Reading], workers: Iterable[Worker], budget: Budget) -> dict[str, Process]:
+    def _processes(self, found: MergedAnswers, workers: Iterable[Worker]) -> dict[str, Process]:
         """The processes of these workers by worker id; also notes what failed with them."""
-        node_of = {worker.worker_id: worker.node_id for worker in workers}
-        processes: dict[str, Process] = {}
-        for reading in readings:
-            try:
-                found, failures = self._assembled(reading, budget.sample, node_of)
-                self._record.add_setups(reading.answer)
-            except MalformedAnswer:
-                self._note(node_failure(node, MALFORMED, budget.sample) for node in reading.nodes)
-                continue
-            processes.update(found)
-            of_these = [failure for failure in failures if node_of.get(failure.worker_id or "") in reading.nodes]
-            self._liveness.note_silent(of_these)
-            self._note(replace(failure, node_id=node_of[failure.worker_id or ""]) for failure in of_these)
-        return processes
+        ids = {worker.worker_id for worker in workers}
+        failures = found.failures_of(ids)
+        self._liveness.note_silent(failures)
+        self._note(failures)
+        return {worker_id: process for worker_id, process in found.processes.items() if worker_id in ids}
 
     def _note_ended(self, budget: Budget) -> None:
         """Notes the workers that ended while they were read."""

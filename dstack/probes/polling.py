@@ -49,7 +49,8 @@ def _replies(
     liveness = Liveness()
     how = questions(cluster.metadata, budget.rpc_timeout_s(), limit=LIMIT, details=False, with_refs=False)
     readers = NodeReaders(session, Options(), liveness, lambda _: None)
-    answers = [one.answer for one in readers.read(Wanted(workers), how, roll, budget, Extras()).answers]
+    answers: list[wire.Answer] = []
+    readers.read(Wanted(workers), how, roll, budget, Extras(), lambda reading: answers.append(reading.answer))
     replies = {worker_id: data for answer in answers for worker_id, data in answer.get("core_workers", {}).items()}
     causes = {one["worker_id"]: one["cause"] for answer in answers for one in answer["failures"] if "worker_id" in one}
     unasked = [one for one in workers if one.worker_id not in replies.keys() | causes.keys()]

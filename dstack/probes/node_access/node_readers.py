@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from itertools import chain
-
-from msgspec import ValidationError
 
 from dstack.model import Failure, Worker
 from dstack.probes.budget import Budget
@@ -20,7 +19,7 @@ from dstack.probes.node_access.raylet_symbols import thread_context_layout
 from dstack.probes.node_access.session import ProbeSession
 from dstack.probes.node_access.targets import own_addresses, targets, with_environment
 from dstack.probes.ray_state.control_plane import Inventory
-from dstack.probes.ray_state.core_workers import CoreWorkerStats, core_workers, stats_of
+from dstack.probes.ray_state.core_workers import core_workers
 from dstack.probes.ray_state.liveness import Liveness
 from dstack.words import plural
 
@@ -85,33 +84,15 @@ class Wanted:
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """A probe's answer about some nodes, and by how much their clock is ahead of ours.
-
-    ``stats`` are the replies of core workers in it, by worker id.
-    """
+    """A probe's answer about some nodes, and by how much their clock is ahead of ours."""
 
     nodes: Sequence[str]
     answer: wire.Answer
-    stats: Mapping[str, CoreWorkerStats]
     clock_ahead_s: float | None = None
 
 
-@dataclass
-class Readings:
-    """The answers of nodes, and the failures of other nodes."""
-
-    answers: list[Reading] = field(default_factory=list)
-    failures: list[Failure] = field(default_factory=list)
-
-    @property
-    def stats(self) -> dict[str, CoreWorkerStats]:
-        """The replies of all core workers, by worker id."""
-        return dict(chain.from_iterable(one.stats.items() for one in self.answers))
-
-    def add(self, other: Readings) -> None:
-        """Adds other readings."""
-        self.answers += other.answers
-        self.failures += other.failures
+Receive = Callable[[Reading], None]
+"""Takes an answer when it arrives. Raises :class:`MalformedAnswer`."""
 
 
 class NodeReaders:
@@ -122,26 +103,30 @@ class NodeReaders:
         self._options = options
         self._liveness = liveness
         self._progress = progress
+        self._receiving = threading.Lock()
         self._thread_context = begin(thread_context_layout)
 
     def read(
-        self, wanted: Wanted, how: wire.Questions, inventory: Inventory, budget: Budget, extras: Extras
-    ) -> Readings:
-        """Asks core workers and reads processes; those of nodes that were given up are left out."""
+        self,
+        wanted: Wanted,
+        how: wire.Questions,
+        inventory: Inventory,
+        budget: Budget,
+        extras: Extras,
+        receive: Receive,
+    ) -> list[Failure]:
+        """Asks core workers and reads processes; the failures are those of nodes without a valid answer.
+
+        Nodes that were given up are left out. ``receive`` is called from several threads, but from one at a time.
+        """
         by_node = {node: its for node, its in wanted.by_node(extras.setups_of).items() if self._is_asked(node)}
         here = self._nodes_here(by_node, inventory)
         local_nodes = {node: by_node.pop(node) for node in here}
-        remote = begin(lambda: self._read_remote(by_node, how, inventory, budget, extras))
-        local = self._read_local(local_nodes, how, budget, extras)
-        failures = [failure for one in local.answers for failure in one.answer["failures"]]
-        elsewhere = {node: its for node, its in local_nodes.items() if is_elsewhere(its.to_read, failures)}
+        remote = begin(lambda: self._read_remote(by_node, how, inventory, budget, extras, receive))
+        elsewhere, failures = self._read_local(local_nodes, how, budget, extras, receive)
         self._liveness.elsewhere.update(elsewhere)
-        local.answers = [
-            replace(one, nodes=[node for node in one.nodes if node not in elsewhere]) for one in local.answers
-        ]
-        local.add(remote.result())
-        local.add(self._read_remote(elsewhere, how, inventory, budget, extras))
-        return local
+        failures += remote.result()
+        return failures + self._read_remote(elsewhere, how, inventory, budget, extras, receive)
 
     def _is_asked(self, node_id: str) -> bool:
         return node_id not in self._liveness.given_up
@@ -151,14 +136,20 @@ class NodeReaders:
         here = nodes_here(inventory) - self._liveness.elsewhere
         return [node_id for node_id in node_ids if node_id in here]
 
-    def _read_local(self, by_node: dict[str, Wanted], how: wire.Questions, budget: Budget, extras: Extras) -> Readings:
+    def _read_local(
+        self, by_node: dict[str, Wanted], how: wire.Questions, budget: Budget, extras: Extras, receive: Receive
+    ) -> tuple[dict[str, Wanted], list[Failure]]:
+        """Reads the nodes of this host; returns those that are elsewhere after all, and the failures of the others."""
         if not by_node:
-            return Readings()
+            return {}, []
         all_here = Wanted.sum(by_node.values())
         self._progress(f"reading {plural(len(all_here.to_read), 'process', 'processes')} on this host")
         began = time.monotonic()
         result = self._local_answer(all_here, how, budget, extras)
-        return self._readings(by_node, result, time.monotonic() - began, budget)
+        failed = [] if isinstance(result, NodeFailure) else result["failures"]
+        elsewhere = {node: its for node, its in by_node.items() if is_elsewhere(its.to_read, failed)}
+        here = [node for node in by_node if node not in elsewhere]
+        return elsewhere, self._received(here, result, began, budget, receive)
 
     def _local_answer(
         self, wanted: Wanted, how: wire.Questions, budget: Budget, extras: Extras
@@ -188,10 +179,11 @@ class NodeReaders:
         inventory: Inventory,
         budget: Budget,
         extras: Extras,
-    ) -> Readings:
-        readings = Readings()
+        receive: Receive,
+    ) -> list[Failure]:
+        failures: list[Failure] = []
         if not by_node:
-            return readings
+            return failures
         began, asked_at = time.monotonic(), time.time()
         results = self._session.remote(inventory).sample(
             {
@@ -206,28 +198,29 @@ class NodeReaders:
         )
         for done, (node, result) in enumerate(results, 1):
             self._progress(f"{done} of {len(by_node)} other nodes answered")
-            elapsed_s, now = time.monotonic() - began, time.time()
-            readings.add(self._readings({node: by_node[node]}, result, elapsed_s, budget, (asked_at, now)))
-        return readings
+            ahead = None if isinstance(result, NodeFailure) else ahead_s(result["clock"], asked_at, time.time())
+            failures += self._received([node], result, began, budget, receive, ahead)
+        return failures
 
-    def _readings(
+    def _received(
         self,
-        wanted: Mapping[str, Wanted],
+        nodes: list[str],
         result: wire.Answer | NodeFailure,
-        elapsed_s: float,
+        began: float,
         budget: Budget,
-        between: tuple[float, float] | None = None,
-    ) -> Readings:
-        """The answer of these nodes' probe, or their failures; another host answered ``between`` two times of ours."""
+        receive: Receive,
+        clock_ahead_s: float | None = None,
+    ) -> list[Failure]:
+        """Hands over the answer of these nodes' probe; gives them up if there is none, or a malformed one."""
+        elapsed_s = time.monotonic() - began
         if not isinstance(result, NodeFailure):
-            asked = {worker.worker_id for its in wanted.values() for worker in its.to_ask}
             try:
-                stats = {key: stats_of(key, data) for key, data in result["core_workers"].items() if key in asked}
-                ahead = ahead_s(result["clock"], *between) if between else None
-                return Readings([Reading(list(wanted), result, stats, ahead)])
-            except ValidationError:
+                with self._receiving:
+                    receive(Reading(nodes, result, clock_ahead_s))
+                return []
+            except MalformedAnswer:
                 result = MALFORMED
-        return Readings(failures=[self._give_up(node, result, elapsed_s, budget) for node in wanted])
+        return [self._give_up(node, result, elapsed_s, budget) for node in nodes]
 
     def _give_up(self, node_id: str, why: NodeFailure, elapsed_s: float, budget: Budget) -> Failure:
         self._liveness.given_up.add(node_id)

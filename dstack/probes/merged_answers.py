@@ -1,0 +1,53 @@
+"""Merges the answers of nodes to the requests of one sample, each as it arrives, while others are awaited."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable
+
+from msgspec import ValidationError
+from msgspec.structs import replace
+
+from dstack.model import Failure, Process, Worker
+from dstack.probes.node_access.answers import MalformedAnswer
+from dstack.probes.node_access.node_readers import Reading
+from dstack.probes.ray_state.core_workers import CoreWorkerStats, stats_of
+from dstack.probes.record import Record
+
+
+class MergedAnswers:
+    """What the nodes have answered about these workers; frames, stacks, hosts and installations go to the record.
+
+    ``stats`` and ``processes`` are by worker id. ``asked`` are the nodes that have asked their core workers.
+    """
+
+    def __init__(self, record: Record, workers: Iterable[Worker], sample: int) -> None:
+        self.stats: dict[str, CoreWorkerStats] = {}
+        self.processes: dict[str, Process] = {}
+        self.asked: set[str] = set()
+        self._failures: list[Failure] = []
+        self._node_of = {worker.worker_id: worker.node_id for worker in workers}
+        self._record = record
+        self._sample = sample
+
+    def add(self, reading: Reading) -> None:
+        """Adds the answer of a probe. Raises :class:`MalformedAnswer`; then no worker of these nodes has an answer."""
+        replies = reading.answer.get("core_workers", {})
+        own = {worker_id: data for worker_id, data in replies.items() if self._node_of.get(worker_id) in reading.nodes}
+        try:
+            stats = {worker_id: stats_of(worker_id, data) for worker_id, data in own.items()}
+        except ValidationError as error:
+            raise MalformedAnswer from error
+        processes, failures = self._record.assembly.add(
+            reading.nodes, reading.answer, self._sample, self._node_of, reading.clock_ahead_s
+        )
+        self._record.add_setups(reading.answer)
+        self.stats.update(stats)
+        self.processes.update(processes)
+        self._failures += (one for one in failures if self._node_of.get(one.worker_id or "") in reading.nodes)
+        if "cannot_ask" not in reading.answer:
+            self.asked.update(reading.nodes)
+
+    def failures_of(self, worker_ids: Collection[str]) -> list[Failure]:
+        """What failed with these workers."""
+        of_these = (one for one in self._failures if one.worker_id in worker_ids)
+        return [replace(one, node_id=self._node_of[one.worker_id or ""]) for one in of_these]
