@@ -27,7 +27,7 @@ _CHILD = "import sys; sys.path[:] = filter(None, sys.path); from dstack.child im
 """Nothing is imported from the working directory, where a job may have a ``queue.py`` of its own."""
 _HEADER = re.compile(rb"([a-z]+) (\d+)\n")
 _LONGEST_HEADER = 64
-_CHUNK = 1 << 20
+_CHUNK = 1 << 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +35,7 @@ class Message:
     """A message: its kind, a lower-case word, and a payload of any length."""
 
     kind: str
-    payload: bytes
+    payload: bytearray
 
 
 class Messages:
@@ -62,31 +62,39 @@ class Messages:
             if len(self._received) > _LONGEST_HEADER:
                 raise EOFError
             self._fill(deadline)
-        header = _HEADER.fullmatch(bytes(self._received[:end]))
+        header = _HEADER.fullmatch(self._received[:end])
         if header is None:
             raise EOFError
-        whole = end + int(header[2])
-        while len(self._received) < whole:
-            self._fill(deadline)
-        payload = bytes(self._received[end:whole])
-        del self._received[:whole]
+        payload = bytearray(int(header[2]))
+        begun = self._received[end : end + len(payload)]
+        payload[: len(begun)] = begun
+        del self._received[: end + len(payload)]
+        with memoryview(payload) as view:
+            at = len(begun)
+            while at < len(payload):
+                at += self._read(view[at:], deadline)
         return Message(header[1].decode(), payload)
 
     def _fill(self, deadline: float | None) -> None:
+        data = bytearray(_CHUNK)
+        self._received += data[: self._read(memoryview(data), deadline)]
+
+    def _read(self, into: memoryview, deadline: float | None) -> int:
         if deadline is not None:
             poll = select.poll()
             poll.register(self._stream, select.POLLIN)
             if not poll.poll(max(0.0, deadline - time.monotonic()) * 1000):
                 raise TimeoutError
-        data = os.read(self._stream.fileno(), _CHUNK)
-        if not data:
+        count = os.readv(self._stream.fileno(), [into])
+        if not count:
             raise EOFError
-        self._received += data
+        return count
 
 
 def send(stream: IO[bytes], kind: str, payload: bytes = b"") -> None:
     """Writes a message; several threads must take turns."""
-    stream.write(f"{kind} {len(payload)}\n".encode() + payload)
+    stream.write(f"{kind} {len(payload)}\n".encode())
+    stream.write(payload)
     stream.flush()
 
 

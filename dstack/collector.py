@@ -259,7 +259,7 @@ def _received(
     early: Callable[[Snapshot], None] | None,
 ) -> Snapshot:
     """The snapshot that the child sends."""
-    first: bytes | None = None
+    first: bytearray | None = None
     step = "starting"
     progress(step)
     from dstack.snapshot_file import loads

@@ -63,7 +63,7 @@ class PageMaker:
                 child.wait(REAP_S)
         if message.kind != "page":
             raise DstackError(message.payload.decode(errors="replace"))
-        return message.payload
+        return bytes(message.payload)
 
     def cancel(self) -> None:
         """End a running :meth:`page_of` at once, and make later ones fail."""

@@ -34,7 +34,7 @@ def test_files_in_the_working_directory_are_not_imported(tmp_path: Path, monkeyp
 
     program = "import json, queue\nfrom dstack.child import send\ndef main(messages, arguments): send(messages, 'done')"
 
-    assert messages_of(tmp_path, program) == [Message("done", b"")]
+    assert messages_of(tmp_path, program) == [Message("done", bytearray(b""))]
 
 
 ECHO = """
@@ -76,7 +76,7 @@ def main(messages, arguments):
 
 
 def test_printed_output_is_in_no_message(tmp_path: Path) -> None:
-    assert messages_of(tmp_path, NOISY) == [Message("payload", b"payload 5\n" * 2)] * 3
+    assert messages_of(tmp_path, NOISY) == [Message("payload", bytearray(b"payload 5\n" * 2))] * 3
 
 
 @pytest.mark.parametrize("size", [0, 1, 100_000, 3 << 20])
@@ -107,7 +107,7 @@ def test_an_incomplete_message_ends_the_stream(data: bytes, pipe: tuple[IO[bytes
     writer.close()
     messages = Messages(reader)
 
-    assert list(messages) == [Message("first", b"1")]
+    assert list(messages) == [Message("first", bytearray(b"1"))]
     with pytest.raises(EOFError):
         messages.receive()
 
@@ -125,7 +125,7 @@ def test_an_available_message_is_received_after_the_deadline(pipe: tuple[IO[byte
     reader, writer = pipe
     send(writer, "late", b"but there")
 
-    assert Messages(reader).receive(time.monotonic() - 1) == Message("late", b"but there")
+    assert Messages(reader).receive(time.monotonic() - 1) == Message("late", bytearray(b"but there"))
 
 
 MORTAL = (

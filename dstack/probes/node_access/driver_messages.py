@@ -85,11 +85,11 @@ def encoded(reply: Reply | RoundReply) -> bytes:
     return msgspec.msgpack.encode(reply)
 
 
-def decoded(payload: bytes) -> Reply:
+def decoded(payload: bytes | bytearray) -> Reply:
     """A received :class:`Reply`."""
     return msgspec.msgpack.decode(payload, type=Reply)
 
 
-def decoded_round(payload: bytes) -> RoundReply:
+def decoded_round(payload: bytes | bytearray) -> RoundReply:
     """A received :class:`RoundReply`."""
     return msgspec.msgpack.decode(payload, type=RoundReply)

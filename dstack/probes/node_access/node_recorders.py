@@ -119,7 +119,7 @@ class RemoteRecorder(RemoteProbes):
         for node_id, reason in unreachable(raylets).items():
             self._note(node_id, NodeFailure(reason, "unreachable"), is_last=True)
 
-    def _receive(self, payload: bytes) -> None:
+    def _receive(self, payload: bytearray) -> None:
         reply = decoded_round(payload)
         self._note(reply.node_id, reply.result(), is_last=reply.is_last)
 

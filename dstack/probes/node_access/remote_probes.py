@@ -205,7 +205,7 @@ class RemoteProbes:
         self._ended = self._ended or NodeFailure("dstack's driver on the cluster ended", "ended")
         self._finish()
 
-    def _receive(self, payload: bytes) -> None:
+    def _receive(self, payload: bytearray) -> None:
         """Take the reply of a node."""
         reply = decoded(payload)
         self._results.put((reply.number, reply.node_id, reply.result()))
