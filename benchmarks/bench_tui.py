@@ -38,7 +38,7 @@ PAINT = "paint"
 async def painted(app: DstackApp, pilot: Pilot[Any]) -> None:
     """Wait until the first snapshot is on the screen."""
     while app.shown is None:
-        await pilot.pause(0.001)
+        await pilot.pause(0.01)
     await pilot.pause()
 
 
