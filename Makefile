@@ -1,6 +1,7 @@
 # Needs only Python and make; everything else goes into .venv.
 
 PYTHON ?= python3
+HOURS ?= 1
 BIN := .venv/bin
 READY := .venv/.ready
 LIBRARIES := .venv-libraries
@@ -49,9 +50,9 @@ performance: $(READY)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[dev,performance]'
 	$(BIN)/python -m benchmarks.performance
 
-soak: $(READY)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[dev,soak]'
-	$(BIN)/python -m benchmarks.soak 5
+# Ray's libraries under load on several hosts, with processes killed at random: every alarm is false. Needs root.
+soak: $(LIBRARIES)/.ready
+	$(LIBRARIES)/bin/python -m benchmarks.soak $(HOURS)
 
 # Records a snapshot of every example on real Ray, which the tests and the documentation use; about 25 minutes.
 record: $(READY) $(LIBRARIES)/.ready

@@ -9,7 +9,7 @@ The exit code is 1 if there was a false alarm (`alarms.py` says which are), a ch
 check failed without a reason in the faults, the session's memory, descriptors or threads have grown, or dstack left a
 process, a file, an actor or a job behind. `stalled` is counted, but allowed, because it claims no proof.
 
-    python -m benchmarks.soak [MINUTES | --hours HOURS] [--workloads NAME,...] [--together N] [--hosts N]
+    python -m benchmarks.soak [HOURS] [--workloads NAME,...] [--together N] [--hosts N]
                               [--faults KIND,... | none] [--keep DIRECTORY]
 """
 
@@ -210,7 +210,7 @@ def main() -> None:
         session = stack.enter_context(SessionReader(hosts, SESSION_TIMEOUT_S, SESSION_PAUSE_S, options.keep))
         soak = Soak(hosts, drivers, faults, session, options.keep)
         try:
-            soak.run(60 * options.minutes)
+            soak.run(3600 * options.hours)
         except Exception as error:  # what was found before is printed all the same
             traceback.print_exc()
             soak.outcome.broken.append(f"the soak itself failed: {type(error).__name__}")
@@ -230,8 +230,7 @@ def await_ready(drivers: Drivers) -> None:
 
 def parsed() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("minutes", type=float, nargs="?", default=5.0, metavar="MINUTES", help="duration (5)")
-    parser.add_argument("--hours", type=float, help="duration in hours instead")
+    parser.add_argument("hours", type=float, nargs="?", default=1.0, metavar="HOURS", help="duration (1)")
     parser.add_argument("--workloads", default="", metavar="NAME,...", help="only these")
     parser.add_argument("--together", type=int, default=4, metavar="N", help="number of workloads at a time (4)")
     parser.add_argument("--hosts", type=int, default=4, metavar="N", help="number of hosts (4)")
@@ -241,8 +240,6 @@ def parsed() -> argparse.Namespace:
     )
     parser.add_argument("--keep", type=Path, default=Path("soak-alarms"), metavar="DIRECTORY", help="for alarms")
     options = parser.parse_args()
-    if options.hours is not None:
-        options.minutes = 60 * options.hours
     options.faults = [] if options.faults == "none" else options.faults.split(",")
     if unknown := {*options.faults} - {*EVERY_S}:
         parser.error(f"there is no fault {', '.join(sorted(unknown))}; there are {', '.join(EVERY_S)}")
