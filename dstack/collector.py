@@ -104,6 +104,7 @@ class Collector:
         self._driver = driver
         self._lock = threading.Lock()
         self._child: subprocess.Popen[bytes] | None = None
+        self._is_busy = False
 
     def __enter__(self) -> Collector:
         return self
@@ -149,9 +150,11 @@ class Collector:
         """Ends a running :meth:`take` at once, and makes later ones fail."""
         with self._lock:
             self.is_cancelled = True
-            if self._child is not None:
+            if self._child is not None and self._is_busy:
                 with contextlib.suppress(OSError):
                     self._child.kill()
+                return  # what waits for its reply closes it
+        self.close()
 
     def close(self) -> None:
         """Ends the child and its probes; a later :meth:`take` starts new ones."""
@@ -181,7 +184,9 @@ class Collector:
         except (EOFError, BrokenPipeError):
             raise ClusterError("Cancelled.") if self.is_cancelled else _why_ended(child) from None
         finally:
-            if not replies.is_complete:
+            with self._lock:
+                self._is_busy = False
+            if not replies.is_complete or self.is_cancelled:
                 self.close()
 
     def _started(self) -> subprocess.Popen[bytes]:
@@ -194,6 +199,7 @@ class Collector:
                 self._child = None
             if self._child is None:
                 self._child = _start(self._driver)
+            self._is_busy = True
             return self._child
 
 

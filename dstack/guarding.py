@@ -201,7 +201,8 @@ class _Watch:
                 self._interrupt()
 
     def _inspect(self) -> Hang:
-        analysed = AnalysedSnapshot.of(self._collector.take())
+        with self._collector as collector:
+            analysed = AnalysedSnapshot.of(collector.take())
         left_alone = self._why_left_alone(analysed) if self._settings.break_deadlock else None
         report = report_text(analysed)
         return Hang(self._settings.timeout_s, analysed.snapshot, analysed.diagnosis, report, left_alone)

@@ -78,7 +78,8 @@ class Inspector:
     def inspect(self, *, keep: bool = False) -> Inspection:
         """Takes a snapshot, and saves it if ``keep`` is set. Raises :class:`dstack.DstackError`."""
         path = self._settings.directory / self._file_name if keep and self._settings.directory else None
-        snapshot = self._collector.take(early=lambda early: _save_if_possible(early, path))
+        with self._collector as collector:
+            snapshot = collector.take(early=lambda early: _save_if_possible(early, path))
         whole = AnalysedSnapshot.of(snapshot, job=_own_job(snapshot))
         shown = _without_reported(whole, self._settings.reported)
         left_out = len(whole.diagnosis.findings) - len(shown.diagnosis.findings)

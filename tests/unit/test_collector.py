@@ -23,6 +23,7 @@ from dstack.errors import ClusterError, DstackError, UsageError
 from dstack.model import Snapshot
 from dstack.snapshot_file import load, save
 from tests.paths import ROOT
+from tests.processes import wait_until
 from tests.unit.scenes import Scene
 
 CAPTURE = """
@@ -134,6 +135,53 @@ def test_a_cancelled_collector_raises_cancelled(does: Callable[[str], None]) -> 
         one.take(lambda _: one.cancel(), lambda _: None)
     with pytest.raises(ClusterError, match=r"^Cancelled\.$"):
         one.take(lambda _: None, lambda _: None)
+
+
+@pytest.mark.usefixtures("no_child_left")
+def test_one_child_takes_all_snapshots(does: Callable[[str], None], example: Snapshot) -> None:
+    does("print(os.getpid())")
+    with Collector("127.0.0.1:1", QUIET_S) as one:
+        pids = set()
+        for _ in range(3):
+            assert one.take() == example
+            pids |= {child.pid for child in psutil.Process().children()}
+
+    assert len(pids) == 1
+
+
+@pytest.mark.usefixtures("no_child_left")
+def test_a_child_that_has_ended_is_replaced(does: Callable[[str], None], example: Snapshot) -> None:
+    does("pass")
+    with Collector("127.0.0.1:1", QUIET_S) as one:
+        one.take()
+        (first,) = psutil.Process().children()
+        first.kill()
+        wait_until(lambda: first.status() == psutil.STATUS_ZOMBIE, deadline_s=QUIET_S, what=lambda: f"end of {first}")
+
+        assert one.take() == example
+        assert [child.pid for child in psutil.Process().children()] != [first.pid]
+
+
+@pytest.mark.usefixtures("no_child_left")
+def test_a_collector_that_is_cancelled_between_two_snapshots_ends_its_child(does: Callable[[str], None]) -> None:
+    does("pass")
+    one = Collector("127.0.0.1:1", QUIET_S)
+    one.take()
+
+    one.cancel()
+
+
+@pytest.mark.usefixtures("no_child_left")
+def test_an_error_of_a_snapshot_keeps_the_child(does: Callable[[str], None]) -> None:
+    does("raise ClusterError('No cluster.')")
+    with Collector("127.0.0.1:1", QUIET_S) as one:
+        children = set()
+        for _ in range(2):
+            with pytest.raises(ClusterError, match="No cluster"):
+                one.take()
+            children |= {child.pid for child in psutil.Process().children()}
+
+    assert len(children) == 1
 
 
 @pytest.fixture

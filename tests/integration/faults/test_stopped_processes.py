@@ -59,7 +59,8 @@ def test_a_gcs_stopped_between_two_samples_is_reported(deadlock: RayCluster, mon
         gcs.suspend()
 
     try:
-        snapshot = Collector(deadlock.address, ENDS_S).take(lambda _: None, stop)
+        with Collector(deadlock.address, ENDS_S) as collector:
+            snapshot = collector.take(lambda _: None, stop)
     finally:
         gcs.resume()
 
