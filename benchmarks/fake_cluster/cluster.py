@@ -43,7 +43,6 @@ class FakeCluster:
         servers = [self._stack.enter_context(_Server(json.dumps(layout))) for layout in layouts]
         for server in servers:
             server.await_ready()
-        self.pids = {server.pid for server in servers}
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -70,10 +69,6 @@ class _Server:
     def __exit__(self, *_: object) -> None:
         self._process.kill()
         self._process.communicate()
-
-    @property
-    def pid(self) -> int:
-        return self._process.pid
 
     def await_ready(self) -> None:
         assert self._process.stdout is not None

@@ -105,3 +105,30 @@ def test_a_session_follows_hosts_that_join_and_die() -> None:
             )
             assert len(probes(hosts)) == 1
         assert_nothing_left(hosts)
+
+
+@pytest.mark.exhaustive
+@pytest.mark.skipif(not Hosts.has_redis(), reason="needs redis-server, which keeps the state of a killed GCS")
+def test_a_session_survives_a_restart_of_the_gcs() -> None:
+    with Hosts(2, redis=True) as hosts, ring(hosts, [1, 2]):
+        with session(hosts) as child:
+            child.wait_for_line("1 deadlock 2 []", deadline_s=SNAPSHOT_S)
+            first = probes(hosts)
+
+            gcs = hosts.gcs()
+            command, environment = gcs.cmdline(), gcs.environ()
+            gcs.kill()
+            gcs.wait(10)
+            wait_until(
+                lambda: results(child)[-1].startswith("error "),
+                deadline_s=SNAPSHOT_S,
+                what=lambda: f"an error without a GCS: {child}",
+            )
+            hosts.start_gcs(command, environment)
+            wait_until(
+                lambda: results(child)[-1].strip() == "deadlock 2 []",
+                deadline_s=120,
+                what=lambda: f"a snapshot with the new GCS: {child}",
+            )
+            assert probes(hosts) == first
+        assert_nothing_left(hosts)

@@ -137,32 +137,35 @@ def test_a_cancelled_collector_raises_cancelled(does: Callable[[str], None]) -> 
         one.take(lambda _: None, lambda _: None)
 
 
-@pytest.mark.usefixtures("no_child_left")
-def test_one_child_takes_all_snapshots(does: Callable[[str], None], example: Snapshot) -> None:
+def test_one_child_takes_all_snapshots(
+    does: Callable[[str], None], example: Snapshot, children: Callable[[], list[psutil.Process]]
+) -> None:
     does("print(os.getpid())")
     with Collector("127.0.0.1:1", QUIET_S) as one:
-        pids = set()
+        seen = set()
         for _ in range(3):
             assert one.take() == example
-            pids |= {child.pid for child in psutil.Process().children()}
+            seen.update(children())
 
-    assert len(pids) == 1
+    assert len(seen) == 1
 
 
-@pytest.mark.usefixtures("no_child_left")
-def test_a_child_that_has_ended_is_replaced(does: Callable[[str], None], example: Snapshot) -> None:
+def test_a_child_that_has_ended_is_replaced(
+    does: Callable[[str], None], example: Snapshot, children: Callable[[], list[psutil.Process]]
+) -> None:
     does("pass")
     with Collector("127.0.0.1:1", QUIET_S) as one:
         one.take()
-        (first,) = psutil.Process().children()
+        (first,) = children()
         first.kill()
         wait_until(lambda: first.status() == psutil.STATUS_ZOMBIE, deadline_s=QUIET_S, what=lambda: f"end of {first}")
 
         assert one.take() == example
-        assert [child.pid for child in psutil.Process().children()] != [first.pid]
+        (second,) = children()
+        assert second != first
 
 
-@pytest.mark.usefixtures("no_child_left")
+@pytest.mark.usefixtures("children")
 def test_a_collector_that_is_cancelled_between_two_snapshots_ends_its_child(does: Callable[[str], None]) -> None:
     does("pass")
     one = Collector("127.0.0.1:1", QUIET_S)
@@ -171,17 +174,18 @@ def test_a_collector_that_is_cancelled_between_two_snapshots_ends_its_child(does
     one.cancel()
 
 
-@pytest.mark.usefixtures("no_child_left")
-def test_an_error_of_a_snapshot_keeps_the_child(does: Callable[[str], None]) -> None:
+def test_an_error_of_a_snapshot_keeps_the_child(
+    does: Callable[[str], None], children: Callable[[], list[psutil.Process]]
+) -> None:
     does("raise ClusterError('No cluster.')")
     with Collector("127.0.0.1:1", QUIET_S) as one:
-        children = set()
+        seen = set()
         for _ in range(2):
             with pytest.raises(ClusterError, match="No cluster"):
                 one.take()
-            children |= {child.pid for child in psutil.Process().children()}
+            seen.update(children())
 
-    assert len(children) == 1
+    assert len(seen) == 1
 
 
 @pytest.fixture
@@ -203,13 +207,18 @@ def late_after(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
 
 
 @pytest.fixture
-def no_child_left() -> Iterator[None]:
+def children() -> Iterator[Callable[[], list[psutil.Process]]]:
+    """Returns the child processes that this test has started; none may be left at its end."""
     before = psutil.Process().children()
-    yield
-    assert [child for child in psutil.Process().children() if child not in before] == []
+
+    def started() -> list[psutil.Process]:
+        return [child for child in psutil.Process().children() if child not in before]
+
+    yield started
+    assert started() == []
 
 
-@pytest.mark.usefixtures("no_child_left")
+@pytest.mark.usefixtures("children")
 def test_a_child_that_hangs_before_its_first_sample_is_killed_with_its_last_step_named(
     does: Callable[[str], None], late_after: Callable[[str], None]
 ) -> None:
@@ -222,7 +231,7 @@ def test_a_child_that_hangs_before_its_first_sample_is_killed_with_its_last_step
         take(60.0)
 
 
-@pytest.mark.usefixtures("no_child_left")
+@pytest.mark.usefixtures("children")
 def test_a_child_that_hangs_after_its_first_sample_is_killed_and_the_sample_kept(
     does: Callable[[str], None], late_after: Callable[[str], None], example: Snapshot, tmp_path: Path
 ) -> None:

@@ -192,6 +192,12 @@ class Collector:
     def __init__(self, *arguments):
         pass
 
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *exc):
+        pass
+
     def take(self):
         return snapshot
 

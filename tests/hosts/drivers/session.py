@@ -1,6 +1,6 @@
 """Takes snapshots of a cluster in one session, one after another until it is killed: session.py ADDRESS
 
-Prints a line for each: `NUMBER VERDICT NODES FAILURES`.
+Prints a line for each: `NUMBER VERDICT NODES FAILURES`, or `NUMBER error MESSAGE`.
 """
 
 import sys
@@ -15,10 +15,13 @@ def main() -> None:
     number = 0
     with dstack.session(sys.argv[1]) as session:
         while True:
-            found = session.check()
             number += 1
-            failures = [one.reason for one in found.coverage.failures]
-            print(number, found.verdict, found.coverage.nodes.total, failures, flush=True)
+            try:
+                found = session.check()
+                failures = [one.reason for one in found.coverage.failures]
+                print(number, found.verdict, found.coverage.nodes.total, failures, flush=True)
+            except dstack.ClusterError as error:
+                print(number, "error", error.message, flush=True)
             time.sleep(PAUSE_S)
 
 
