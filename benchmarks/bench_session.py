@@ -1,6 +1,6 @@
 """A session on four hosts: a refresh of the terminal UI, beside a snapshot that starts its own probes.
 
-The hosts are network namespaces on this machine, with a deadlock of one actor on each. In turns, on the head's host:
+The hosts are network namespaces on this machine, with a deadlock of twenty actors, five on each. In turns, on the head's host:
 `dstack check`, which starts its probes and ends them, and the key `r` of a running terminal UI, until the diagnosis of
 a new snapshot is on the screen. Needs root.
 
@@ -26,6 +26,7 @@ from tests.hosts.rings import ring
 from tests.processes import Child
 
 HOSTS = 4
+ACTORS_ON_HOST = 5
 REFRESH = "refresh"
 GO, END = "go", "end"
 DEADLINE_S = 60.0
@@ -45,7 +46,7 @@ async def run(app: TimedApp, turns: Path) -> None:
         await painted(app, pilot)
         while app.status.doing:
             await pilot.pause(0.01)
-        print("ready", app.painted_at - began, flush=True)
+        say("ready", app.painted_at - began)
         number = 0
         while (turn := turns.read_text()) != END:
             if turn != f"{GO} {number}":
@@ -58,15 +59,21 @@ async def run(app: TimedApp, turns: Path) -> None:
                 await pilot.pause(0.01)
             await pilot.pause()
             assert app.shown is not None
-            assert app.shown.snapshot is app.snapshots[-1].snapshot
-            kinds = [finding.kind for finding in app.shown.diagnosis.findings]
-            print(f"turn{number}", app.painted_at - began, *kinds, flush=True)
+            assert app.shown.number == number + 1
+            kinds = [finding.kind for finding in app.shown.analysed.diagnosis.findings]
+            say(f"turn{number}", app.painted_at - began, *kinds)
+
+
+def say(*words: object) -> None:
+    """Prints a line, which a running terminal UI would take for itself."""
+    print(*words, file=sys.__stdout__, flush=True)
 
 
 def measure(rounds: int) -> tuple[float, list[float], list[float]]:
     """Seconds until the terminal UI shows its first snapshot, of its refreshes, and of the checks."""
     refreshes, checks = [], []
-    with Hosts(HOSTS) as hosts, ring(hosts, range(1, HOSTS + 1)):
+    members = [*range(1, HOSTS + 1)] * ACTORS_ON_HOST
+    with Hosts(HOSTS, cpus=ACTORS_ON_HOST) as hosts, ring(hosts, members):
         turns = hosts.shared / "turn"
         turns.write_text("")
         argv = [sys.executable, "-m", "benchmarks.bench_session", REFRESH, hosts.address, str(turns)]
@@ -98,7 +105,7 @@ def main() -> None:
     if reason := Hosts.unavailable():
         sys.exit(f"This needs hosts in network namespaces, which cannot be made here: {reason}.")
     first, refreshes, checks = measure(rounds)
-    results = Results(f"{HOSTS} hosts, n = {rounds}", ("", "median s", "min-max s", "times as long"))
+    results = Results(f"{HOSTS} hosts with {ACTORS_ON_HOST} waiting actors each, n = {rounds}", ("", "median s", "min-max s", "times as long"))
     for name, times in (("refresh of the terminal UI", refreshes), ("`dstack check`, cold", checks)):
         ratio = median(times) / median(refreshes)
         results.add(name, f"{median(times):.2f}", f"{min(times):.2f}-{max(times):.2f}", f"{ratio:.1f}")
