@@ -1,8 +1,8 @@
 """A session on four hosts: a refresh of the terminal UI, beside a snapshot that starts its own probes.
 
-The hosts are network namespaces on this machine, with a deadlock of twenty actors, five on each. In turns, on the head's host:
-`dstack check`, which starts its probes and ends them, and the key `r` of a running terminal UI, until the diagnosis of
-a new snapshot is on the screen. Needs root.
+The hosts are network namespaces on this machine, with a deadlock of twenty actors, five on each. In turns, on the
+head's host: `dstack check`, which starts its probes and ends them, and the key `r` of a running terminal UI, until the
+diagnosis of a new snapshot is on the screen. Needs root.
 
     python -m benchmarks.bench_session [ROUNDS]
 """
@@ -105,7 +105,10 @@ def main() -> None:
     if reason := Hosts.unavailable():
         sys.exit(f"This needs hosts in network namespaces, which cannot be made here: {reason}.")
     first, refreshes, checks = measure(rounds)
-    results = Results(f"{HOSTS} hosts with {ACTORS_ON_HOST} waiting actors each, n = {rounds}", ("", "median s", "min-max s", "times as long"))
+    results = Results(
+        f"{HOSTS} hosts with {ACTORS_ON_HOST} waiting actors each, n = {rounds}",
+        ("", "median s", "min-max s", "times as long"),
+    )
     for name, times in (("refresh of the terminal UI", refreshes), ("`dstack check`, cold", checks)):
         ratio = median(times) / median(refreshes)
         results.add(name, f"{median(times):.2f}", f"{min(times):.2f}-{max(times):.2f}", f"{ratio:.1f}")
