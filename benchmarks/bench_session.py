@@ -58,9 +58,9 @@ async def run(app: TimedApp, turns: Path) -> None:
             while app.status.doing:
                 await pilot.pause(0.01)
             await pilot.pause()
-            assert app.shown is not None
-            assert app.shown.number == number + 1
-            kinds = [finding.kind for finding in app.shown.analysed.diagnosis.findings]
+            shown = app.snapshots[-1]
+            assert (shown.number, shown.is_final) == (number + 1, True)
+            kinds = [finding.kind for finding in shown.analysed.diagnosis.findings]
             say(f"turn{number}", app.painted_at - began, *kinds)
 
 

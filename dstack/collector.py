@@ -332,6 +332,7 @@ def main(replies: IO[bytes], arguments: list[str]) -> None:
         server = _Server(replies, arguments[0] or None)
         for message in Messages(sys.stdin.buffer):
             server.serve(message.kind, json.loads(message.payload))
+            gc.collect()  # parts of an analysis refer to each other, and may hold a whole sample
         server.close()
 
 

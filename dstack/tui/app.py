@@ -47,9 +47,11 @@ VIEWS: dict[str, type[View]] = {
 
 PERIODS_S: tuple[int | None, ...] = (None, 5, 15, 60)
 """The periods of automatic snapshots, in the order in which ``a`` selects them."""
-KEPT_SNAPSHOTS = 50
-"""So many snapshots of a running cluster are kept; of files all."""
+KEPT_SNAPSHOTS, KEPT_WORKERS = 50, 50_000
+"""So many snapshots of a running cluster are kept, with so many workers together, but at least two; of files all."""
 TICK_S = 1.0
+MASK_S = 0.02
+"""How long a switch between views is hidden at most; Textual's own 0.05 s are half of the time of such a key."""
 
 
 class DstackApp(OutputApp):
@@ -113,6 +115,10 @@ class DstackApp(OutputApp):
             self._update(trouble=NO_SNAPSHOT)
             self.call_later(self.switch_mode, "flame")
 
+    def delay_update(self, delay: float = MASK_S) -> None:
+        """Delay painting, which hides a transition."""
+        super().delay_update(min(delay, MASK_S))
+
     def action_take_snapshot(self) -> None:
         """Take another snapshot, after the one in progress if there is one."""
         if self._taker is not None and self._taker.start(self.snapshots[-1] if self.snapshots else None):
@@ -127,7 +133,8 @@ class DstackApp(OutputApp):
         snapshot = message.snapshot
         if self.snapshots and self.snapshots[-1].number == snapshot.number:
             self.snapshots.pop()
-        self.snapshots = [*self.snapshots, snapshot][-KEPT_SNAPSHOTS:]
+        kept = KEPT_WORKERS // max(1, len(snapshot.analysed.snapshot.workers))
+        self.snapshots = [*self.snapshots, snapshot][-min(KEPT_SNAPSHOTS, max(2, kept)) :]
         if self.status.is_frozen and self.shown is not None:
             self._update(newer=snapshot.number - self.shown.number, last=snapshot.number, trouble="")
             return

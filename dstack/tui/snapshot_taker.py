@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import time
 from dataclasses import dataclass
 from functools import partial
@@ -98,3 +99,4 @@ class SnapshotTaker:
             post(SnapshotFailed(as_dstack_error(error)))
         finally:
             post(SnapshotEnded())
+            gc.collect()  # parts of an analysis refer to each other, and may hold a former snapshot

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import shlex
 import time
@@ -166,6 +167,7 @@ class Watch:
             why = f"{type(error).__name__}: {error}"
             file = self._saver.save(snapshot, with_page=False).snapshot or "a snapshot"
             self._events.emit("failed", f"internal error in the analysis of {file}: {why}. Please report it")
+        gc.collect()  # parts of an analysis refer to each other, and may hold the snapshot
         has_unproven = bool(self._findings.unproven)
         self._trigger.note_snapshot(unchanged, time.monotonic(), spent_s() - before, has_unproven=has_unproven)
 

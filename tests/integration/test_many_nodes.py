@@ -1,4 +1,4 @@
-"""Snapshots of a made-up cluster of real servers: lost nodes delay no snapshot, and the caller keeps few descriptors."""
+"""Snapshots of a made-up cluster of real servers: lost nodes delay none, and the caller keeps few descriptors."""
 
 from __future__ import annotations
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import gzip
 from collections.abc import Awaitable, Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from textual.pilot import Pilot
 from dstack.cli.saved_files import open_files
 from dstack.model import Snapshot
 from dstack.snapshot_file import save
+from dstack.tui import app as app_module
 from dstack.tui import numbered_snapshot
 from dstack.tui.app import KEPT_SNAPSHOTS, VIEWS, DstackApp
 from dstack.tui.numbered_snapshot import NumberedSnapshot
@@ -58,6 +60,10 @@ def numbered(app: DstackApp, number: int) -> Callable[[], bool]:
 
 def lines(app: DstackApp) -> list[str]:
     return [line.text.plain for _, line in app.screen.query_one(Outline).visible_lines]
+
+
+def _is_newest(app: DstackApp, number: int) -> bool:
+    return app.snapshots[-1].number == number
 
 
 def _is_of_replay(binding: Binding) -> bool:
@@ -161,6 +167,19 @@ def test_a_running_cluster_is_frozen_at_an_earlier_snapshot_until_the_newest() -
         await until(pilot, lambda: "FROZEN" not in screen_text(app) and "#3, " in screen_text(app))
 
     replaying(Scripted(*three()[1]), body)
+
+
+def test_of_a_large_running_cluster_few_snapshots_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    snapshots = three()[1]
+    monkeypatch.setattr(app_module, "KEPT_WORKERS", 2 * len(snapshots[0].workers))
+
+    async def body(app: DstackApp, pilot: Pilot[Any]) -> None:
+        for number in (2, 3):
+            await pilot.press("r")
+            await until(pilot, partial(_is_newest, app, number))
+        assert [one.number for one in app.snapshots] == [2, 3]
+
+    replaying(Scripted(*snapshots), body)
 
 
 def test_a_damaged_snapshot_is_reported_and_passed(tmp_path: Path) -> None:

@@ -111,6 +111,7 @@ class WaitTree:
         self._under: dict[Key, Key] = {}
         self._order: list[Key] = []
         self._number_of: dict[Key, int] = {}
+        self._children: dict[str, tuple[WaitBranch, ...]] = {}
         tops: list[WaitBranch] = []
         for number, finding in enumerate(diagnosis.findings):
             for key in (*finding.members, *finding.helpers, *(one.vertex for one in finding.final_blockers)):
@@ -122,6 +123,11 @@ class WaitTree:
 
     def children(self, branch: WaitBranch) -> tuple[WaitBranch, ...]:
         """The branches directly below: similar waiters as one, the largest first."""
+        if branch.key not in self._children:
+            self._children[branch.key] = self._children_of(branch)
+        return self._children[branch.key]
+
+    def _children_of(self, branch: WaitBranch) -> tuple[WaitBranch, ...]:
         if branch.place != "here" or branch.role == "one":
             return ()
         if branch.role == "cycle":

@@ -71,6 +71,26 @@ def test_later_answers_change_nothing(clock: Clock) -> None:
     assert (patience.until, patience.usual_s) == (106.0, 3.0)
 
 
+@pytest.mark.parametrize(("nodes", "until"), [(1000, 105.0), (20, 105.0), (19, 108.0)])
+def test_nodes_that_were_late_before_are_hardly_awaited_among_many(clock: Clock, nodes: int, until: float) -> None:
+    patience = Patience(nodes, deadline=130.0)
+    clock.now = 104.0
+
+    patience.note_answers(nodes - 1, are_others_late=True)
+
+    assert patience.until == until
+
+
+def test_nodes_that_were_late_before_are_awaited_while_others_are_missing(clock: Clock) -> None:
+    patience = Patience(100, deadline=130.0)
+    clock.now = 104.0
+
+    patience.note_answers(89, are_others_late=True)
+    assert patience.until == 130.0
+    patience.note_answers(95)
+    assert patience.until == 108.0
+
+
 def test_the_only_node_has_the_whole_timeout(clock: Clock) -> None:
     assert Patience(1, deadline=130.0).until == 130.0
 
