@@ -15,6 +15,9 @@ import sys
 import time
 from pathlib import Path
 from statistics import median
+from typing import Any
+
+from textual.pilot import Pilot
 
 from benchmarks.bench_scale import TimedApp
 from benchmarks.bench_tui import SIZE, painted
@@ -44,8 +47,7 @@ async def run(app: TimedApp, turns: Path) -> None:
     async with app.run_test(size=SIZE) as pilot:
         began = time.perf_counter()
         await painted(app, pilot)
-        while app.status.doing:
-            await pilot.pause(0.01)
+        await taken(app, pilot)
         say("ready", app.painted_at - began)
         number = 0
         while (turn := turns.read_text()) != END:
@@ -55,13 +57,18 @@ async def run(app: TimedApp, turns: Path) -> None:
             number += 1
             began = time.perf_counter()
             await pilot.press("r")
-            while app.status.doing:
-                await pilot.pause(0.01)
-            await pilot.pause()
+            await taken(app, pilot)
             shown = app.snapshots[-1]
             assert (shown.number, shown.is_final) == (number + 1, True)
             kinds = [finding.kind for finding in shown.analysed.diagnosis.findings]
             say(f"turn{number}", app.painted_at - began, *kinds)
+
+
+async def taken(app: TimedApp, pilot: Pilot[Any]) -> None:
+    """Waits until the snapshot in progress is on the screen."""
+    while app.status.doing:
+        await pilot.pause(0.01)
+    await pilot.pause()
 
 
 def say(*words: object) -> None:
