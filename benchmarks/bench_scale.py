@@ -22,6 +22,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from multiprocessing import get_context
 from pathlib import Path
 from statistics import median, quantiles
 from typing import Any
@@ -35,6 +36,7 @@ from benchmarks.fake_cluster.cluster import DRIVER, FakeCluster
 from benchmarks.tables import Results
 from dstack.analysis.views.analysed_snapshot import AnalysedSnapshot
 from dstack.collector import SAVED_HISTORY, Collector
+from dstack.gc_pause import collect_old_rarely
 from dstack.model import Snapshot
 from dstack.report.text import report_text
 from dstack.snapshot_file import load, save
@@ -179,6 +181,7 @@ class TimedApp(DstackApp):
 
 async def keys(snapshot: Snapshot) -> list[float]:
     """Seconds from each key to the last painting that it causes, after every view was shown once."""
+    collect_old_rarely()  # as the command does
     timed, found = TimedApp(Files("benchmark", [snapshot])), []
     async with timed.run_test(size=SIZE) as pilot:
         await painted(timed, pilot)
@@ -208,7 +211,8 @@ def main() -> None:
     )
     with tempfile.TemporaryDirectory() as folder:
         for nodes in options.nodes:
-            one = measure(nodes, options.rounds, Path(folder))
+            with get_context("spawn").Pool(1) as process:  # so that no size costs what others have left
+                one = process.apply(measure, (nodes, options.rounds, Path(folder)))
             results.add(
                 f"{one.nodes:,}",
                 f"{one.workers:,}",

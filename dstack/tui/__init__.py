@@ -14,8 +14,10 @@ def run(source: Source, recordings: Sequence[OpenedRecording] = ()) -> int | Non
 
     The terminal is restored before the return. A second signal ends the process immediately.
     """
+    from dstack.gc_pause import collect_old_rarely
     from dstack.tui.app import DstackApp
 
+    collect_old_rarely()
     app = DstackApp(source, recordings)
 
     def leave(number: int) -> None:
