@@ -1,10 +1,11 @@
-"""A session on four hosts: a refresh of the terminal UI, beside a snapshot that starts its own probes.
+"""A session on several hosts: a refresh of the terminal UI, beside a snapshot that starts its own probes.
 
-The hosts are network namespaces on this machine, with a deadlock of twenty actors, five on each. In turns, on the
+The hosts are network namespaces on this machine, with a deadlock of all actors, five on each host. In turns, on the
 head's host: `dstack check`, which starts its probes and ends them, and the key `r` of a running terminal UI, until the
-diagnosis of a new snapshot is on the screen. Needs root.
+diagnosis of a new snapshot is on the screen. The CPU time of the GCS and of dstack's driver until the first snapshot is
+given for each probe that they start. Needs root.
 
-    python -m benchmarks.bench_session [ROUNDS]
+    python -m benchmarks.bench_session [ROUNDS [HOSTS...]]
 """
 
 from __future__ import annotations
@@ -13,27 +14,35 @@ import argparse
 import asyncio
 import sys
 import time
+from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import median
 from typing import Any
 
+import psutil
 from textual.pilot import Pilot
 
 from benchmarks.bench_scale import TimedApp
 from benchmarks.bench_tui import SIZE, painted
 from benchmarks.tables import Results
 from dstack.collector import Collector
+from dstack.probes.node_access.remote_probes import RemoteProbes
 from tests.hosts import Hosts
 from tests.hosts.command import PYTHONPATH, dstack
 from tests.hosts.rings import ring
-from tests.processes import Child
+from tests.processes import Child, carrying, command_line
 
-HOSTS = 4
+HOSTS = (4, 16)
 ACTORS_ON_HOST = 5
 REFRESH = "refresh"
 GO, END = "go", "end"
 DEADLINE_S = 60.0
-BUDGET = "Budget: a refresh in 0.5 s. All hosts share the CPUs of this machine."
+START_S = 300.0
+BUDGET = "Budget: a refresh with 4 hosts in 0.5 s. All hosts share the CPUs of this machine."
+COLUMNS = (
+    *("hosts", "refresh: median s", "min-max s", "check: median s", "min-max s", "times as long"),
+    *("first snapshot (n = 1) s", "GCS: CPU ms a probe", "driver: CPU ms a probe"),
+)
 
 
 async def refresh(address: str, turns: Path) -> None:
@@ -76,28 +85,51 @@ def say(*words: object) -> None:
     print(*words, file=sys.__stdout__, flush=True)
 
 
-def measure(rounds: int) -> tuple[float, list[float], list[float]]:
-    """Seconds until the terminal UI shows its first snapshot, of its refreshes, and of the checks."""
-    refreshes, checks = [], []
-    members = [*range(1, HOSTS + 1)] * ACTORS_ON_HOST
-    with Hosts(HOSTS, cpus=ACTORS_ON_HOST) as hosts, ring(hosts, members):
+@dataclass
+class Figures:
+    """What was measured: seconds, and the CPU time in ms for the start of each probe."""
+
+    hosts: int
+    first_s: float = 0.0
+    gcs_ms: float = 0.0
+    driver_ms: float = 0.0
+    refreshes_s: list[float] = field(default_factory=list)
+    checks_s: list[float] = field(default_factory=list)
+
+
+def measure(number: int, rounds: int) -> Figures:
+    """Measures a cluster of so many hosts."""
+    figures = Figures(number)
+    members = [*range(1, number + 1)] * ACTORS_ON_HOST
+    with Hosts(number, cpus=ACTORS_ON_HOST, deadline_s=START_S) as hosts, ring(hosts, members):
         turns = hosts.shared / "turn"
         turns.write_text("")
+        gcs = hosts.gcs()
+        before = spent_ms(gcs)
         argv = [sys.executable, "-m", "benchmarks.bench_session", REFRESH, hosts.address, str(turns)]
         with hosts.start(1, argv, PYTHONPATH=PYTHONPATH) as ui:
-            (first,) = printed(ui, "ready")
-            for number in range(rounds):
+            figures.first_s = float(printed(ui, "ready")[0])
+            figures.gcs_ms = (spent_ms(gcs) - before) / (number - 1)
+            (driver,) = [one for one in carrying(hosts.tag) if RemoteProbes.DRIVER in " ".join(command_line(one))]
+            figures.driver_ms = spent_ms(driver) / (number - 1)
+            for turn in range(rounds):
                 began = time.perf_counter()
                 done = dstack(hosts, 1, "check", "--address", hosts.address)
-                checks.append(time.perf_counter() - began)
+                figures.checks_s.append(time.perf_counter() - began)
                 assert done.returncode == 1, done
-                turns.write_text(f"{GO} {number}")
-                took, *kinds = printed(ui, f"turn{number + 1}")
+                turns.write_text(f"{GO} {turn}")
+                took, *kinds = printed(ui, f"turn{turn + 1}")
                 assert kinds == ["deadlock"], kinds
-                refreshes.append(float(took))
+                figures.refreshes_s.append(float(took))
             turns.write_text(END)
             ui.process.wait(DEADLINE_S)
-    return float(first), refreshes, checks
+    return figures
+
+
+def spent_ms(process: psutil.Process) -> float:
+    """Its CPU time so far."""
+    times = process.cpu_times()
+    return 1000 * float(times.user + times.system)
 
 
 def printed(child: Child, word: str) -> list[str]:
@@ -108,18 +140,25 @@ def printed(child: Child, word: str) -> list[str]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("rounds", type=int, nargs="?", default=20)
-    rounds = parser.parse_args().rounds
+    parser.add_argument("hosts", type=int, nargs="*", default=list(HOSTS))
+    options = parser.parse_args()
     if reason := Hosts.unavailable():
         sys.exit(f"This needs hosts in network namespaces, which cannot be made here: {reason}.")
-    first, refreshes, checks = measure(rounds)
-    results = Results(
-        f"{HOSTS} hosts with {ACTORS_ON_HOST} waiting actors each, n = {rounds}",
-        ("", "median s", "min-max s", "times as long"),
-    )
-    for name, times in (("refresh of the terminal UI", refreshes), ("`dstack check`, cold", checks)):
-        ratio = median(times) / median(refreshes)
-        results.add(name, f"{median(times):.2f}", f"{min(times):.2f}-{max(times):.2f}", f"{ratio:.1f}")
-    results.add("first snapshot of the terminal UI (n = 1)", f"{first:.2f}", "", f"{first / median(refreshes):.1f}")
+    results = Results(f"A session on hosts with {ACTORS_ON_HOST} waiting actors each, n = {options.rounds}", COLUMNS)
+    for number in options.hosts:
+        one = measure(number, options.rounds)
+        refresh_s = median(one.refreshes_s)
+        results.add(
+            str(number),
+            f"{refresh_s:.2f}",
+            f"{min(one.refreshes_s):.2f}-{max(one.refreshes_s):.2f}",
+            f"{median(one.checks_s):.2f}",
+            f"{min(one.checks_s):.2f}-{max(one.checks_s):.2f}",
+            f"{median(one.checks_s) / refresh_s:.1f}",
+            f"{one.first_s:.2f}",
+            f"{one.gcs_ms:.0f}",
+            f"{one.driver_ms:.0f}",
+        )
     results.notes.append(BUDGET)
     results.show()
 
