@@ -3,8 +3,9 @@
 The child holds a session: it keeps its connection to the cluster, and the probes there, between requests. Its argument
 is the module of dstack's driver, empty for the usual one. It receives ``take`` and ``poll`` messages (see
 :mod:`dstack.child`) with :class:`Request` as JSON. It replies to ``take`` with ``progress``, the current step, then
-``early`` and ``snapshot``, a snapshot file each; to ``poll`` with ``poll``, a :class:`dstack.cluster_poll.ClusterPoll`;
-or to both with ``error``: class, message, remedy and traceback. It ends with its standard input, and with its parent.
+``early``, a snapshot with the first sample, if a second one follows, and ``snapshot``, one without the samples that it
+has sent; to ``poll`` with ``poll``, a :class:`dstack.cluster_poll.ClusterPoll`; or to both with ``error``: class,
+message, remedy and traceback. It ends with its standard input, and with its parent.
 """
 
 from __future__ import annotations
@@ -265,9 +266,11 @@ def _received(
     early: Callable[[Snapshot], None] | None,
 ) -> Snapshot:
     """The snapshot that the child sends."""
-    first: bytearray | None = None
+    first: Snapshot | None = None
     step = "starting"
     progress(step)
+    from msgspec.structs import replace
+
     from dstack.snapshot_file import loads
 
     while True:
@@ -278,17 +281,18 @@ def _received(
                 raise ClusterError(
                     f"The snapshot timed out after {terms.limit_s:g} s; the last step was: {step}.", LONGER
                 ) from None
-            return _without_second_sample(loads(first), terms.limit_s)
+            return _without_second_sample(first, terms.limit_s)
         match message.kind:
             case "progress":
                 step = message.payload.decode("utf-8", "replace")
                 progress(step)
             case "early":
-                first = message.payload
+                first = loads(message.payload)
                 if early is not None:
-                    early(loads(message.payload))
+                    early(first)
             case "snapshot":
-                return loads(message.payload)
+                taken = loads(message.payload)
+                return replace(taken, samples=(*first.samples, *taken.samples)) if first else taken
 
 
 class _InChild(Exception):
@@ -374,8 +378,17 @@ class _Server:
 
     def _taken(self, request: Request) -> tuple[str, bytes]:
         session = self._opened()
+        from msgspec.structs import replace
+
         from dstack import capture
         from dstack.snapshot_file import dumps
+
+        sent = 0
+
+        def early(snapshot: Snapshot) -> None:
+            nonlocal sent
+            sent = len(snapshot.samples)
+            send(self._replies, "early", dumps(snapshot))
 
         left_s = min(request["timeout_s"], request["deadline"] - (request["watch_s"] or 0.0) - time.monotonic())
         if left_s <= 0:
@@ -387,11 +400,11 @@ class _Server:
             request["address"],
             timeout_s=left_s,
             progress=lambda text: send(self._replies, "progress", text.encode("utf-8", "replace")),
-            early=lambda one: send(self._replies, "early", dumps(one)),
+            early=early,
             **dict.fromkeys(request["options"], True),
             **terms,
         )
-        return "snapshot", dumps(taken)
+        return "snapshot", dumps(replace(taken, samples=taken.samples[sent:]))
 
     def _polled(self, request: Request) -> tuple[str, bytes]:
         session = self._opened()

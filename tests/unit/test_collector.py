@@ -21,7 +21,7 @@ from dstack.cli import main
 from dstack.collector import Collector
 from dstack.errors import ClusterError, DstackError, UsageError
 from dstack.model import Snapshot
-from dstack.snapshot_file import load, save
+from dstack.snapshot_file import load, loads, save
 from tests.paths import ROOT
 from tests.processes import wait_until
 from tests.unit.scenes import Scene
@@ -88,6 +88,30 @@ def test_output_of_c_code_is_not_in_a_snapshot(does: Callable[[str], None], exam
 
     assert take(steps=steps, early=early) == example
     assert (steps, early) == (["starting", "reading"], [example])
+
+
+def test_the_first_sample_is_sent_once_and_is_part_of_the_snapshot(
+    does: Callable[[str], None], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    scene = Scene()
+    call, _ = scene.run("work", by=scene.driver())
+    scene.procs[0].gets(call)
+    both = scene.sample().second_sample().snapshot()
+    does("from msgspec.structs import replace\nearly(replace(example, samples=example.samples[:1]))")
+    save(both, tmp_path / "snapshot.json", force=True)
+    received: list[Snapshot] = []
+    receive = Messages.receive
+
+    def noted(messages: Messages, deadline: float | None = None) -> Message:
+        message = receive(messages, deadline)
+        if message.kind in ("early", "snapshot"):
+            received.append(loads(message.payload))
+        return message
+
+    monkeypatch.setattr(Messages, "receive", noted)
+
+    assert take() == both
+    assert [one.samples for one in received] == [both.samples[:1], both.samples[1:]]
 
 
 @pytest.mark.parametrize(
