@@ -1,37 +1,29 @@
 """Takes snapshots in a child process, which can be killed at any time, even while it is blocked.
 
-The child holds a session: it keeps its connection to the cluster, and the probes there, between requests. Its argument
-is the module of dstack's driver, empty for the usual one. It receives ``take`` and ``poll`` messages (see
-:mod:`dstack.child`) with :class:`Request` as JSON. It replies to ``take`` with ``progress``, the current step, then
-``early``, a snapshot with the first sample, if a second one follows, and ``snapshot``, one without the samples that it
-has sent; to ``poll`` with ``poll``, a :class:`dstack.cluster_poll.ClusterPoll`; or to both with ``error``: class,
-message, remedy and traceback. It ends with its standard input, and with its parent.
+The child, :mod:`dstack.collector_process`, holds a session: it keeps its connection to the cluster, and the probes
+there, between requests.
 """
 
 from __future__ import annotations
 
 import contextlib
-import gc
 import json
 import os
 import subprocess
-import sys
 import threading
 import time
 from collections.abc import Callable, Collection, Iterator
 from concurrent.futures import Future
 from contextlib import contextmanager
-from typing import IO, TYPE_CHECKING, Any, NamedTuple, TypedDict
+from typing import TYPE_CHECKING, NamedTuple, TypedDict
 
 from dstack import errors
 from dstack.child import Message, Messages, send, start_child
-from dstack.errors import ClusterError, as_dstack_error
-from dstack.gc_pause import GcPause
+from dstack.errors import ClusterError
 
 if TYPE_CHECKING:  # the child is started before the rest is loaded
     from dstack.cluster_poll import ClusterPoll
     from dstack.model import Snapshot
-    from dstack.probes.node_access.session import ProbeSession
 
 LATE_S = 5.0
 """The time beyond the timeout in which the child process starts and hands over the snapshot."""
@@ -237,7 +229,7 @@ def _start(driver: str) -> subprocess.Popen[bytes]:
 
     def run() -> None:
         try:
-            child = start_child("dstack.collector", driver, stdin=subprocess.PIPE)
+            child = start_child("dstack.collector_process", driver, stdin=subprocess.PIPE)
         except BaseException as error:
             started.set_exception(error)
             return
@@ -328,87 +320,3 @@ def _why_ended(child: subprocess.Popen[bytes]) -> ClusterError:
         f"The process that takes snapshots {how}.",
         "Try again. If it happens again, check whether this host is out of memory.",
     )
-
-
-def main(replies: IO[bytes], arguments: list[str]) -> None:
-    """Serves requests until standard input ends, as the module's docstring describes."""
-    with contextlib.suppress(BrokenPipeError):  # the parent has ended
-        server = _Server(replies, arguments[0] or None)
-        for message in Messages(sys.stdin.buffer):
-            server.serve(message.kind, json.loads(message.payload))
-            gc.collect()  # parts of an analysis refer to each other, and may hold a whole sample
-        server.close()
-
-
-class _Server:
-    """The child's side of a session."""
-
-    def __init__(self, replies: IO[bytes], driver: str | None) -> None:
-        self._replies = replies
-        self._driver = driver
-        self._session: ProbeSession | None = None
-
-    def serve(self, kind: str, request: Request) -> None:
-        """Answers one request. Raises :class:`BrokenPipeError`."""
-        try:
-            with GcPause():
-                send(self._replies, *(self._taken(request) if kind == "take" else self._polled(request)))
-        except BrokenPipeError:
-            raise
-        except Exception as error:
-            import traceback
-
-            known = as_dstack_error(error)
-            said = [type(known).__name__, known.message, known.remedy, traceback.format_exc()]
-            send(self._replies, "error", json.dumps(said).encode())
-
-    def close(self) -> None:
-        """Ends the session."""
-        if self._session is not None:
-            self._session.close()
-
-    def _opened(self) -> ProbeSession:
-        if self._session is None:
-            from dstack import capture  # noqa: F401  # loaded for later
-            from dstack.probes.node_access.session import ProbeSession
-
-            self._session = ProbeSession(self._driver)
-            gc.freeze()  # loaded modules stay: the garbage collector need not scan them again
-        return self._session
-
-    def _taken(self, request: Request) -> tuple[str, bytes]:
-        session = self._opened()
-        from msgspec.structs import replace
-
-        from dstack import capture
-        from dstack.snapshot_file import dumps
-
-        sent = 0
-
-        def early(snapshot: Snapshot) -> None:
-            nonlocal sent
-            sent = len(snapshot.samples)
-            send(self._replies, "early", dumps(snapshot))
-
-        left_s = min(request["timeout_s"], request["deadline"] - (request["watch_s"] or 0.0) - time.monotonic())
-        if left_s <= 0:
-            raise ClusterError("The start of dstack took longer than the timeout.", LONGER)
-        given = {"watch_s": request["watch_s"], "history": request["history"]}
-        terms: dict[str, Any] = {name: value for name, value in given.items() if value}
-        taken = capture.take(
-            session,
-            request["address"],
-            timeout_s=left_s,
-            progress=lambda text: send(self._replies, "progress", text.encode("utf-8", "replace")),
-            early=early,
-            **dict.fromkeys(request["options"], True),
-            **terms,
-        )
-        return "snapshot", dumps(replace(taken, samples=taken.samples[sent:]))
-
-    def _polled(self, request: Request) -> tuple[str, bytes]:
-        session = self._opened()
-        from dstack.document_file import to_json
-        from dstack.probes.polling import poll_cluster
-
-        return "poll", to_json(poll_cluster(session, request["address"], request["timeout_s"]))
