@@ -132,11 +132,11 @@ class Faults:
             return
         process = self._hosts.gcs()
         command, environment = process.cmdline(), process.environ()
+        self._gcs_away.append((time.monotonic(), float("inf")))
         process.kill()
         process.wait(10)
         away_s = random.uniform(*GCS_AWAY_S)
         self._gcs = _GcsAway(command, environment, time.monotonic() + away_s)
-        self._gcs_away.append((time.monotonic(), float("inf")))
         self._note("gcs", f"GCS, for {away_s:.1f} s")
 
     def _start_gcs(self, away: _GcsAway) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dstack.analysis.graph.builder import MANY, GraphBuilder, waits_for
 from dstack.analysis.graph.pending.actor_queues import ActorQueues
 from dstack.analysis.graph.pending.runtime_environments import wait_for_setup
-from dstack.analysis.graph.refs.dead_producers import cause_of, why_never_runs
+from dstack.analysis.graph.refs.dead_producers import cause_of, dead_actor_of, why_never_runs
 from dstack.analysis.graph.refs.placement_group_refs import PENDING
 from dstack.analysis.graph.refs.producers import producer_of
 from dstack.analysis.graph.resources.placement_groups import wait_of_group
@@ -68,6 +68,8 @@ class Pending:
             return waits_for("scheduler", state), None
         if task.kind == "ACTOR_TASK":
             return self._wait_for_actor(task)
+        if (dead := dead_actor_of(self._index, task)) is not None:
+            return self._wait_for_error(dead), None
         wait, never = self._resources.wait_of_task(task)
         return wait_for_setup(self._graph, task, wait), never
 
@@ -108,12 +110,14 @@ class Pending:
             unlisted = self._graph.unknown("actor", task.actor_id, label=label, unobserved=True)
             return waits_for("actor creation", unlisted), None
         if actor.state == "DEAD":
-            label = f"error for its caller, because {names.actor(actor)} has just died: {cause_of(actor)}"
-            error = self._graph.unknown("error", actor.actor_id, label=label)
-            return waits_for("actor creation", error), None
+            return self._wait_for_error(actor), None
         if actor.state != "ALIVE":
             return self._wait_for_creation(actor), None
         return self._wait_for_order(task, actor), None
+
+    def _wait_for_error(self, actor: Actor) -> Wait:
+        label = f"error for its caller, because {names.actor(actor)} has just died: {cause_of(actor)}"
+        return waits_for("actor creation", self._graph.unknown("error", actor.actor_id, label=label))
 
     def _wait_for_order(self, task: Task, actor: Actor) -> Wait:
         earlier = self._index.calls_without_arguments.get((task.owner_id, actor.actor_id), ())

@@ -28,9 +28,19 @@ def why_never_runs(index: SampleIndex, task: Task) -> str | None:
             else None
         )
     group = index.placement_groups.get(task.placement_group_id or "")
-    if group and group.state == "REMOVED" and task.state == "PENDING_NODE_ASSIGNMENT":
+    is_removed = group is not None and group.state == "REMOVED" and task.state == "PENDING_NODE_ASSIGNMENT"
+    if group is not None and is_removed and dead_actor_of(index, task) is None:
         return f"{names.placement_group(group)}, which it must run in, was removed"
     return None
+
+
+def dead_actor_of(index: SampleIndex, task: Task) -> Actor | None:
+    """The actor that a task would create, if it is dead.
+
+    Its calls fail, but its owner may list the creation as pending for another 45 s (seen on Ray 2.60 under load).
+    """
+    actor = index.actors.get(task.actor_id or "") if task.kind == "ACTOR_CREATION_TASK" else None
+    return actor if actor is not None and actor.state == "DEAD" else None
 
 
 def dead_owner(index: SampleIndex, ref: str) -> GoneWorker | None:

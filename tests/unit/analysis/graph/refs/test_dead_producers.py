@@ -252,6 +252,22 @@ def test_a_call_of_an_actor_in_a_removed_placement_group_is_behind_its_creation(
     assert {driver.key, call.key} == set(finding.blocked_behind)
 
 
+@pytest.mark.parametrize("in_group", [True, False])
+def test_the_creation_of_a_dead_actor_that_is_still_listed_is_no_hang(in_group: bool) -> None:
+    scene = Scene()
+    driver = scene.driver()
+    group = scene.group("REMOVED")
+    actor, creation = scene.pending_actor("Trainer", by=driver, special=1.0)
+    creation.becomes(state="PENDING_NODE_ASSIGNMENT", placement_group_id=group.placement_group_id if in_group else None)
+    call = scene.call(actor, "train", by=driver, state="PENDING_NODE_ASSIGNMENT")
+    driver.gets(call)
+    assert only_finding(scene).kind == ("orphaned" if in_group else "infeasible")
+
+    scene.becomes(actor, state="DEAD", death_cause="its node has died")
+
+    assert {finding.kind for finding in scene.diagnose().findings} == {"blocked"}
+
+
 # Lost values
 
 
