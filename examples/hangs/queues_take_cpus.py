@@ -21,6 +21,7 @@ from ray.util.queue import Queue
 class Broker:
     def open(self, count: int) -> None:
         self.channels = [Queue(actor_options={"num_cpus": 1}) for _ in range(count)]
+        assert all(channel.empty() for channel in self.channels)  # each answers, so it has its CPU
 
     def serve(self, seconds: float) -> None:
         time.sleep(seconds)

@@ -24,7 +24,7 @@ class Rope:
         return self.attempts
 
 
-@ray.remote(max_retries=2)
+@ray.remote(max_retries=5)
 def climb(rope: Any, seconds: float) -> str:
     if ray.get(rope.tie.remote()) < 3:
         os._exit(1)  # a fall
