@@ -75,11 +75,11 @@ class Pending:
 
     def _wait_for_arguments(self, task: Task) -> Wait:
         """The wait for one of the pending argument refs of its owner: Ray does not say for which."""
+        if task.attempt > 0:
+            return self._wait_for_attempt(task)
         refs = self._index.refs.pending_arguments_of(task.owner_id)
         if len(refs) <= MANY:
             refs = [ref for ref in refs if producer_task_id(ref) != task.task_id]
-        if not refs and task.attempt > 0:
-            return self._wait_for_attempt(task)
         if not refs:
             argument = self._graph.unknown(
                 "argument", task.owner_id, label="argument, which was not observed", unobserved=True
@@ -93,7 +93,10 @@ class Pending:
         )
 
     def _wait_for_attempt(self, task: Task) -> Wait:
-        """The wait for the next attempt of a failed task: it has this state on Ray 2.60. Its actor restarts first."""
+        """The wait for the next attempt of a failed task: it has this state on Ray 2.60. Its actor restarts first.
+
+        Its arguments were there for an attempt before; whether one was lost since then is unknown.
+        """
         actor = self._index.actors.get(task.actor_id or "")
         if actor is not None and actor.state == "RESTARTING":
             return self._wait_for_creation(actor)

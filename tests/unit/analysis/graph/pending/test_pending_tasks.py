@@ -39,6 +39,17 @@ def test_any_of_several_unavailable_arguments_may_be_missing() -> None:
     assert wait.inferred == "any of the 3 pending refs that its owner passed as arguments"
 
 
+def test_retried_calls_do_not_wait_for_other_arguments_of_their_owner() -> None:
+    scene = Scene()
+    driver, actor = scene.driver(), scene.actor("Librarian")
+    retried = [scene.call(actor, "find", by=driver, state="PENDING_ARGS_AVAIL", attempt=1) for _ in range(2)]
+    driver.passes(*retried)
+    driver.gets(scene.call(actor, "pack", by=driver, state="PENDING_ARGS_AVAIL"))
+
+    assert [scene.wait_of(call).kind for call in retried] == ["retry", "retry"]
+    assert [finding.kind for finding in scene.diagnose().findings] == ["blocked"]
+
+
 def test_possible_waiters_share_many_arguments() -> None:
     scene = Scene()
     driver = scene.driver()
