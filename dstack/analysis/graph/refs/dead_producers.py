@@ -27,9 +27,10 @@ def why_never_runs(index: SampleIndex, task: Task) -> str | None:
             if actor and _is_unreachable(index, actor, task)
             else None
         )
+    if dead_actor_of(index, task) is not None:
+        return None
     group = index.placement_groups.get(task.placement_group_id or "")
-    is_removed = group is not None and group.state == "REMOVED" and task.state == "PENDING_NODE_ASSIGNMENT"
-    if group is not None and is_removed and dead_actor_of(index, task) is None:
+    if group and group.state == "REMOVED" and task.state == "PENDING_NODE_ASSIGNMENT":
         return f"{names.placement_group(group)}, which it must run in, was removed"
     return None
 
