@@ -128,7 +128,7 @@ def _ask_alive(address: str) -> tuple[str | None, str]:
         return None, _check_alive(address, ())
     except grpc.RpcError as error:
         if error.code() != grpc.StatusCode.UNAUTHENTICATED:
-            raise _not_a_gcs(address, error) from error
+            raise _no_answer_of_gcs(address, error) from error
     token = load_token()
     if token is None:
         raise ClusterError(f"The cluster at {address} requires a token, and none was found.", WHERE_TOKENS_ARE)
@@ -137,7 +137,7 @@ def _ask_alive(address: str) -> tuple[str | None, str]:
     except grpc.RpcError as error:
         if error.code() == grpc.StatusCode.UNAUTHENTICATED:
             raise ClusterError(f"The cluster at {address} rejects the token.", WHERE_TOKENS_ARE) from error
-        raise _not_a_gcs(address, error) from error
+        raise _no_answer_of_gcs(address, error) from error
 
 
 def _check_alive(address: str, metadata: Metadata) -> str:
@@ -147,16 +147,17 @@ def _check_alive(address: str, metadata: Metadata) -> str:
         return str(reply.ray_version)
 
 
-def _not_a_gcs(address: str, error: grpc.RpcError) -> ClusterError:
+def _no_answer_of_gcs(address: str, error: grpc.RpcError) -> ClusterError:
     if error.code() == grpc.StatusCode.DEADLINE_EXCEEDED:
         return ClusterError(
             f"{address} accepts connections but its GCS did not answer within {CONNECT_TIMEOUT_S:.0f} s.",
             "It may be stopped, overloaded, or not Ray: check the gcs_server process there.",
         )
     return ClusterError(
-        f"The service at {address} is not a Ray GCS ({error.code().name.lower()}).",
-        "Give the GCS's port, 6379 unless set otherwise, not that of the dashboard or of Ray Client;"
-        " if the cluster uses TLS, set RAY_USE_TLS and Ray's certificate variables as on its nodes.",
+        f"The service at {address} does not answer as a Ray GCS ({error.code().name.lower()}).",
+        "If the GCS has just ended or restarts, try again. Otherwise give the GCS's port, 6379 unless set otherwise,"
+        " not that of the dashboard or of Ray Client; if the cluster uses TLS, set RAY_USE_TLS and Ray's certificate"
+        " variables as on its nodes.",
     )
 
 

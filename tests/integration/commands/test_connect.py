@@ -94,7 +94,7 @@ def test_an_address_without_a_listener_is_reported() -> None:
 
 def test_a_port_of_another_program_is_reported() -> None:
     with listener(b"HTTP/1.1 400 Bad Request\r\n\r\n") as address:
-        assert "is not a Ray GCS" in error_of("--address", address)
+        assert "does not answer as a Ray GCS" in error_of("--address", address)
 
 
 def test_a_port_that_accepts_and_never_answers_is_reported() -> None:
