@@ -170,7 +170,6 @@ TRAINING = "TrainingThread("
 def execution(index: SampleIndex, worker_id: str, thread: Thread, task_id: str | None) -> str:
     """The name of what runs on a thread: the task, the driver, or the name of the thread."""
     owner = index.workers.get(worker_id)
-    place = worker(index, owner) if owner else "process"
     if at_stage := stage(index, worker_id, thread.os_thread_id):
         return at_stage
     if thread.call and thread.call.of_group and (transfer := thread.call.of_group.transfer):
@@ -178,6 +177,7 @@ def execution(index: SampleIndex, worker_id: str, thread: Thread, task_id: str |
     if task_id is not None:
         outermost = user_frame(index.snapshot.frames_of(thread), outermost=True)
         return outermost.function if task_id not in index.tasks and outermost else task(index, task_id)
+    place = worker(index, owner) if owner else "process"
     if owner and owner.pid == thread.os_thread_id:
         return place
     if thread.role == "loop":

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 
 from dstack.analysis.solve import reduction
 from dstack.diagnosis import Vertex
@@ -26,9 +26,9 @@ def waits_of(vertices: Iterable[Vertex], *, proven_only: bool = False, with_time
     return waits
 
 
-def targets_of(vertex: Vertex) -> Iterator[Key]:
+def targets_of(vertex: Vertex) -> list[Key]:
     """All dependencies of a vertex."""
-    return (target.vertex for target in vertex.wait.targets) if vertex.wait else iter(())
+    return [target.vertex for group in vertex.wait.groups for target in group.targets] if vertex.wait else []
 
 
 def relevant_unobserved(vertices: Mapping[Key, Vertex]) -> set[Key]:
