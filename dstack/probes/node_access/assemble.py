@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Sequence
 from itertools import chain
-from typing import TypeVar
+from typing import Generic, TypeVar
 
 import msgspec
 
@@ -17,24 +17,39 @@ HOST_FIELDS = frozenset(wire.HostData.__annotations__)
 _T = TypeVar("_T")
 
 
+class Table(Generic[_T]):
+    """Distinct ``items``, each with an index."""
+
+    def __init__(self) -> None:
+        self.items: list[_T] = []
+        self._indices: dict[_T, int] = {}
+
+    def enter(self, item: _T) -> int:
+        """The index of an item, which is added if it is new."""
+        index = self._indices.setdefault(item, len(self.items))
+        if index == len(self.items):
+            self.items.append(item)
+        return index
+
+
 class Assembly:
     """The tables of one snapshot, over all nodes and samples."""
 
     def __init__(self) -> None:
-        self._frames: dict[Frame, int] = {}
-        self._stacks: dict[tuple[int, ...], int] = {}
+        self._frames: Table[Frame] = Table()
+        self._stacks: Table[tuple[int, ...]] = Table()
         self.sources: dict[str, dict[int, str]] = {}
         self._hosts: dict[str, Node] = {}
 
     @property
     def frames(self) -> tuple[Frame, ...]:
         """Every distinct frame, in the order of their indices."""
-        return tuple(self._frames)
+        return tuple(self._frames.items)
 
     @property
     def stacks(self) -> tuple[tuple[int, ...], ...]:
         """Every distinct stack as indices of frames, in the order of their indices."""
-        return tuple(self._stacks)
+        return tuple(self._stacks.items)
 
     def with_host(self, node: Node) -> Node:
         """The node with the figures of its host, if its probe has answered."""
@@ -59,7 +74,7 @@ class Assembly:
             host = _host({**answer["host"], "clock_ahead_s": clock_ahead_s})
             placed = _Placing(answer, self._frames, self._stacks, self.sources)
             processes = {worker_id: placed.process(process) for worker_id, process in shown.items()}
-            _require_bounded(processes.values(), self.stacks)
+            _require_bounded(processes.values(), self._stacks.items)
             failures = [msgspec.convert({**failure, "sample": sample}, Failure) for failure in answer["failures"]]
         except (msgspec.ValidationError, LookupError, ValueError) as error:
             raise MalformedAnswer from error
@@ -74,8 +89,8 @@ class _Placing:
     def __init__(
         self,
         answer: wire.Answer,
-        frames: dict[Frame, int],
-        stacks: dict[tuple[int, ...], int],
+        frames: Table[Frame],
+        stacks: Table[tuple[int, ...]],
         sources: dict[str, dict[int, str]],
     ) -> None:
         self._answer = answer
@@ -105,14 +120,13 @@ class _Placing:
 
     def _stack(self, index: int) -> int:
         if index not in self._placed:
-            frames = tuple(map(self._frame, _item(self._answer["stacks"], index)))
-            self._placed[index] = self._stacks.setdefault(frames, len(self._stacks))
+            self._placed[index] = self._stacks.enter(tuple(map(self._frame, _item(self._answer["stacks"], index))))
         return self._placed[index]
 
     def _frame(self, index: int) -> int:
         if index not in self._placed_frames:
             frame = _item(self._answered_frames, index)
-            self._placed_frames[index] = self._frames.setdefault(frame, len(self._frames))
+            self._placed_frames[index] = self._frames.enter(frame)
             if lines := self._answered_sources.pop(frame.file, None):
                 self._sources.setdefault(frame.file, {}).update(lines)
         return self._placed_frames[index]
