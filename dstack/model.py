@@ -406,7 +406,8 @@ class Task(Model, frozen=True):
     ``state`` is Ray's TaskStatus by name. It does not distinguish running from queued: only the executing worker does
     (``WorkerSample.running_task_ids``). ``items`` counts the values that a streaming generator has returned and its
     owner still has; other tasks return their values when they end. ``environment`` names the parts of its runtime
-    environment, such as ``pip``.
+    environment, such as ``pip``. ``is_unreferenced`` if its owner knows of no ref to its result, in any process: then
+    nothing can wait for it.
     """
 
     task_id: str
@@ -424,6 +425,7 @@ class Task(Model, frozen=True):
     label_selector: dict[str, str] = {}
     environment: tuple[str, ...] = ()
     items: Natural = 0
+    is_unreferenced: bool = False
 
     @property
     def method(self) -> str:

@@ -32,6 +32,7 @@ Unknown = Literal[
     "other side",
     "placement group",
     "process",
+    "removed group",
     "retry",
     "room",
     "scheduler",

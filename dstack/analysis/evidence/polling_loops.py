@@ -220,9 +220,9 @@ class _Finder:
 
     def _is_between_polls(self, one: Thread | Coroutine) -> bool:
         """Whether it is in a call, asleep, or in Ray's code that makes the calls."""
-        leaf = self._snapshot.frames_of(one)[0]
-        is_asleep = one.sleeps if isinstance(one, Thread) else _is_sleep(leaf)
-        return one.call is not None or is_asleep or leaf.origin == "ray"
+        frames = self._snapshot.frames_of(one)  # none of a thread that is ending
+        is_asleep = one.sleeps if isinstance(one, Thread) else bool(frames) and _is_sleep(frames[0])
+        return one.call is not None or is_asleep or (bool(frames) and frames[0].origin == "ray")
 
     def _rates(self, repeated: Sequence[RepeatedCall]) -> str:
         """``Buffer.size (2.0 calls per second for 3 min)`` for each method, summed over actors."""

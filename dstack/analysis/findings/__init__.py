@@ -19,6 +19,7 @@ from dstack.analysis.findings.wording.narration import Narrator
 from dstack.analysis.naming import names
 from dstack.analysis.solve.open_chains import OpenChain
 from dstack.diagnosis import VERDICTS, Finding, FindingKind, Step, Verdict
+from dstack.vertex_keys import UnknownKey
 
 
 class Kind(Protocol):
@@ -100,9 +101,12 @@ def _open(reduced: ReducedGraph) -> Iterator[Draft]:
 
 
 def _is_vague(draft: Draft) -> bool:
-    """Whether the first final blocker is not known, so that other findings are more useful to a reader."""
+    """Whether the first final blocker is unknown or concerns nothing, so that others are more useful."""
     first = draft.reduced.vertices[draft.ends[0]] if draft.ends else None
-    return first is not None and bool(first.waker_of or (first.kind == "lifetime" and first.holder is None))
+    if first is None:
+        return False
+    is_unneeded = isinstance(first.key, UnknownKey) and first.key.what == "removed group"
+    return bool(first.waker_of) or is_unneeded or (first.kind == "lifetime" and first.holder is None)
 
 
 def _finding(draft: Draft, narrator: Narrator) -> Finding:

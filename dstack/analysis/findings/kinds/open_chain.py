@@ -42,6 +42,10 @@ TO_INSPECT: dict[Unknown, str] = {
         "transfer"
     ),
     "executor": "Find out why the worker that received the call does not run it, and take another snapshot",
+    "removed group": (
+        "Cancel the tasks of a placement group (ray.cancel) before it is removed: Ray keeps them pending until their "
+        "owner ends, though nothing can wait for their results"
+    ),
     "retry": "Find out why the call fails: Ray is about to run it again",
 }
 """What to inspect where a chain ends in an unknown dependency."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dstack.analysis.graph.builder import MANY, GraphBuilder, waits_for
 from dstack.analysis.graph.pending.actor_queues import ActorQueues
 from dstack.analysis.graph.pending.runtime_environments import wait_for_setup
-from dstack.analysis.graph.refs.dead_producers import cause_of, dead_actor_of, why_never_runs
+from dstack.analysis.graph.refs.dead_producers import cause_of, dead_actor_of, removed_group_of, why_never_runs
 from dstack.analysis.graph.refs.placement_group_refs import PENDING
 from dstack.analysis.graph.refs.producers import producer_of
 from dstack.analysis.graph.resources.placement_groups import wait_of_group
@@ -70,8 +70,16 @@ class Pending:
             return self._wait_for_actor(task)
         if (dead := dead_actor_of(self._index, task)) is not None:
             return self._wait_for_error(dead), None
+        if (removed := removed_group_of(self._index, task)) is not None:
+            return self._wait_for_removed(removed), None
         wait, never = self._resources.wait_of_task(task)
         return wait_for_setup(self._graph, task, wait), never
+
+    def _wait_for_removed(self, group: PlacementGroup) -> Wait:
+        """The wait of a task whose result nothing can ask for."""
+        label = f"removed {names.placement_group(group)} (no process has a ref to the results)"
+        target = self._graph.unknown("removed group", group.placement_group_id, label=label)
+        return waits_for("placement group", target)
 
     def _wait_for_arguments(self, task: Task) -> Wait:
         """The wait for one of the pending argument refs of its owner: Ray does not say for which."""

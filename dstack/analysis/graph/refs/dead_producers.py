@@ -3,14 +3,15 @@
 Ray raises an error in each wait for something dead, mostly within a second and under load within a few (seen on Ray
 2.46 and 2.60, for dead actors, owners and nodes). So a death only counts after a longer time: until then the error may
 arrive. The removal of a placement group has no time. A task that had room in it fails at once, but a task whose group
-was never placed, or that was submitted after the removal, waits for ever (seen on Ray 2.60).
+was never placed, or that was submitted after the removal, waits for ever (seen on Ray 2.60). That is no hang if no
+process has a ref to its result: a program that removes a group and drops its refs goes on.
 """
 
 from __future__ import annotations
 
 from dstack.analysis.index.sample_index import SampleIndex
 from dstack.analysis.naming import names
-from dstack.model import Actor, GoneWorker, Task
+from dstack.model import Actor, GoneWorker, PlacementGroup, Task
 
 RELEASED = ("OUT_OF_SCOPE", "REF_DELETED", "OWNER_DIED")
 """Reasons for which an actor ends that are no failure of its own (Ray 2.46 to 2.60)."""
@@ -19,7 +20,7 @@ ERROR_WITHIN_S = 30.0
 
 
 def why_never_runs(index: SampleIndex, task: Task) -> str | None:
-    """Why a pending task can never run: its actor is dead, or its placement group was removed."""
+    """Why a pending task can never run, though its result may be needed: its actor or its placement group is gone."""
     if task.kind == "ACTOR_TASK":
         actor = index.actors.get(task.actor_id or "")
         return (
@@ -29,10 +30,16 @@ def why_never_runs(index: SampleIndex, task: Task) -> str | None:
         )
     if dead_actor_of(index, task) is not None:
         return None
-    group = index.placement_groups.get(task.placement_group_id or "")
-    if group and group.state == "REMOVED" and task.state == "PENDING_NODE_ASSIGNMENT":
+    group = removed_group_of(index, task)
+    if group is not None and not task.is_unreferenced:
         return f"{names.placement_group(group)}, which it must run in, was removed"
     return None
+
+
+def removed_group_of(index: SampleIndex, task: Task) -> PlacementGroup | None:
+    """The placement group that a task must run in, if it was removed."""
+    group = index.placement_groups.get(task.placement_group_id or "")
+    return group if group and group.state == "REMOVED" and task.state == "PENDING_NODE_ASSIGNMENT" else None
 
 
 def dead_actor_of(index: SampleIndex, task: Task) -> Actor | None:

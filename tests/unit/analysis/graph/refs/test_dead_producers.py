@@ -237,6 +237,26 @@ def test_a_task_in_a_removed_placement_group_is_orphaned() -> None:
     assert "placement group trainers, which it must run in, was removed" in finding.summary
 
 
+def test_tasks_in_a_removed_placement_group_are_no_hang_if_nothing_can_wait_for_them() -> None:
+    scene = Scene()
+    driver = scene.driver()
+    group = scene.group("REMOVED", name="trainers")
+    for _ in range(2):
+        left = scene.task("train", by=driver, state="PENDING_NODE_ASSIGNMENT")
+        left.becomes(placement_group_id=group.placement_group_id, is_unreferenced=True)
+    working, _ = scene.run("work", by=driver)
+    driver.gets(working)
+    scene.sample().second_sample()
+
+    diagnosis = scene.diagnose()
+
+    assert diagnosis.verdict == "blocked"
+    first, second = diagnosis.findings
+    assert first.members == (driver.key,)
+    assert "removed placement group trainers (no process has a ref to the results)" in second.summary
+    assert "ray.cancel" in second.advice
+
+
 def test_a_call_of_an_actor_in_a_removed_placement_group_is_behind_its_creation() -> None:
     scene = Scene()
     driver = scene.driver()
