@@ -65,11 +65,12 @@ def related_snapshots() -> st.SearchStrategy[Snapshot]:
 
 def _with_valid_indices(snapshot: Snapshot) -> Snapshot:
     frames = snapshot.frames or (Frame("f", "f.py", 1),)
-    stacks = tuple(tuple(i % len(frames) for i in stack) or (0,) for stack in snapshot.stacks) or ((0,),)
+    stacks = tuple(tuple(i % len(frames) for i in stack) for stack in snapshot.stacks) or ((0,),)
 
     def execution(it: Execution) -> Execution:
         stack = it.stack % len(stacks)
-        call = it.call and msgspec.structs.replace(it.call, frame=it.call.frame % len(stacks[stack]))
+        depth = len(stacks[stack])
+        call = msgspec.structs.replace(it.call, frame=it.call.frame % depth) if it.call and depth else None
         return msgspec.structs.replace(it, stack=stack, call=call)
 
     def process(it: Process) -> Process:

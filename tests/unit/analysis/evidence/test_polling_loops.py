@@ -7,11 +7,11 @@ from collections.abc import Callable
 import pytest
 from msgspec.structs import replace
 
-from dstack.analysis.diagnose import plan_readings
+from dstack.analysis.diagnose import diagnose, plan_readings
 from dstack.analysis.evidence.polling_loops import ENTRIES, find_polling_loops, with_polls_shown
 from dstack.model import Frame
 from tests.unit.analysis.evidence.polling_scenes import ONLY_POLLS, Poller, is_suspected, nothing, only_finding, poller
-from tests.unit.scenes import APP, JOB, RAY_WORKER, Scene
+from tests.unit.scenes import APP, JOB, RAY_WORKER, Scene, SceneProcess
 
 # A loop that only polls
 
@@ -387,7 +387,8 @@ def test_a_loop_is_shown_at_its_poll_in_both_samples() -> None:
     assert RAY_WORKER in {frame.file for frame in shown.frames}
 
 
-def test_a_heartbeat_loop_that_is_the_only_user_of_the_actor_waits_for_an_outside_event() -> None:
+def heartbeat_loop() -> tuple[Scene, SceneProcess]:
+    """An actor that asks another one for its status again and again."""
     scene = Scene()
     driver, monitor = scene.driver(), scene.actor("Monitor")
     runner = scene.actor("Runner", owner_id=driver.worker_id).works_for().idles()
@@ -400,5 +401,26 @@ def test_a_heartbeat_loop_that_is_the_only_user_of_the_actor_waits_for_an_outsid
     scene.sample()
     for _ in range(4):
         scene.read([monitor])
+    return scene.sample(), monitor
 
-    assert not is_suspected(scene.sample().diagnose())
+
+def test_a_heartbeat_loop_that_is_the_only_user_of_the_actor_waits_for_an_outside_event() -> None:
+    scene, _ = heartbeat_loop()
+
+    assert not is_suspected(scene.diagnose())
+
+
+def test_a_thread_that_shows_no_frames_once_is_no_heartbeat_loop() -> None:
+    scene, monitor = heartbeat_loop()
+    snapshot = scene.snapshot()
+    assert monitor.key in find_polling_loops(snapshot)
+
+    *others, last = snapshot.readings
+    (worker,) = last.workers
+    assert worker.process is not None
+    threads = tuple(replace(one, stack=len(snapshot.stacks), sleeps=False) for one in worker.process.threads)
+    ending = replace(last, workers=(replace(worker, process=replace(worker.process, threads=threads)),))
+    snapshot = replace(snapshot, stacks=(*snapshot.stacks, ()), readings=(*others, ending))
+
+    assert monitor.key not in find_polling_loops(snapshot)
+    assert not is_suspected(diagnose(snapshot))
