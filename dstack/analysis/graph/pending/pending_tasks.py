@@ -71,14 +71,18 @@ class Pending:
         if (dead := dead_actor_of(self._index, task)) is not None:
             return self._wait_for_error(dead), None
         if (removed := removed_group_of(self._index, task)) is not None:
-            return self._wait_for_removed(removed), None
+            return self._wait_for_removed(task, removed), None
         wait, never = self._resources.wait_of_task(task)
         return wait_for_setup(self._graph, task, wait), never
 
-    def _wait_for_removed(self, group: PlacementGroup) -> Wait:
-        """The wait of a task whose result nothing can ask for."""
-        label = f"removed {names.placement_group(group)} (no process has a ref to the results)"
-        target = self._graph.unknown("removed group", group.placement_group_id, label=label)
+    def _wait_for_removed(self, task: Task, group: PlacementGroup) -> Wait:
+        """The wait of a task that may yet fail, or whose result nothing can ask for."""
+        if task.is_unreferenced:
+            label = f"removed {names.placement_group(group)} (no process has a ref to the results)"
+            target = self._graph.unknown("removed group", group.placement_group_id, label=label)
+        else:
+            label = f"error for its caller, because {names.placement_group(group)} was removed"
+            target = self._graph.unknown("error", group.placement_group_id, label=label)
         return waits_for("placement group", target)
 
     def _wait_for_arguments(self, task: Task) -> Wait:

@@ -4,7 +4,9 @@ Ray raises an error in each wait for something dead, mostly within a second and 
 2.46 and 2.60, for dead actors, owners and nodes). So a death only counts after a longer time: until then the error may
 arrive. The removal of a placement group has no time. A task that had room in it fails at once, but a task whose group
 was never placed, or that was submitted after the removal, waits for ever (seen on Ray 2.60). That is no hang if no
-process has a ref to its result: a program that removes a group and drops its refs goes on.
+process has a ref to its result: a program that removes a group and drops its refs goes on. A retried task had room
+before: it may yet fail (seen pending for 20 s under load on Ray 2.60), or wait for ever if it was retried after the
+removal. So it only counts after a longer time.
 """
 
 from __future__ import annotations
@@ -31,7 +33,7 @@ def why_never_runs(index: SampleIndex, task: Task) -> str | None:
     if dead_actor_of(index, task) is not None:
         return None
     group = removed_group_of(index, task)
-    if group is not None and not task.is_unreferenced:
+    if group is not None and not task.is_unreferenced and not _may_yet_fail(index, task):
         return f"{names.placement_group(group)}, which it must run in, was removed"
     return None
 
@@ -40,6 +42,13 @@ def removed_group_of(index: SampleIndex, task: Task) -> PlacementGroup | None:
     """The placement group that a task must run in, if it was removed."""
     group = index.placement_groups.get(task.placement_group_id or "")
     return group if group and group.state == "REMOVED" and task.state == "PENDING_NODE_ASSIGNMENT" else None
+
+
+def _may_yet_fail(index: SampleIndex, task: Task) -> bool:
+    """Whether a retried task in a removed group is pending for so short that Ray may yet raise an error for it."""
+    times = index.snapshot.task_times.get(task.task_id)
+    since = times.states.get(task.state) if times and times.attempt == task.attempt else None
+    return task.attempt > 0 and not is_long_ago(index, since)
 
 
 def dead_actor_of(index: SampleIndex, task: Task) -> Actor | None:

@@ -7,8 +7,9 @@ from typing import Any
 import msgspec
 import pytest
 
+from dstack.analysis.diagnose import diagnose
 from dstack.diagnosis import Finding
-from dstack.model import Actor, Task
+from dstack.model import Actor, Task, TaskTimes
 from tests.unit.scenes import JOB, Call, Scene, SceneProcess, groups_of
 
 
@@ -255,6 +256,24 @@ def test_tasks_in_a_removed_placement_group_are_no_hang_if_nothing_can_wait_for_
     assert first.members == (driver.key,)
     assert "removed placement group trainers (no process has a ref to the results)" in second.summary
     assert "ray.cancel" in second.advice
+
+
+@pytest.mark.parametrize(("attempt", "ago_s", "kind"), [(0, 1, "orphaned"), (1, 1, "blocked"), (1, 60, "orphaned")])
+def test_a_retried_task_in_a_removed_placement_group_may_yet_fail(attempt: int, ago_s: float, kind: str) -> None:
+    scene = Scene()
+    driver = scene.driver()
+    group = scene.group("REMOVED", name="trainers")
+    task = scene.task("train", by=driver, state="PENDING_NODE_ASSIGNMENT", attempt=attempt)
+    task.becomes(placement_group_id=group.placement_group_id)
+    driver.gets(task)
+    snapshot = scene.sample().second_sample().snapshot()
+    times = TaskTimes(attempt=attempt, states={"PENDING_NODE_ASSIGNMENT": snapshot.taken_at - ago_s})
+
+    diagnosis = diagnose(msgspec.structs.replace(snapshot, task_times={task.task.task_id: times}))
+
+    (finding,) = diagnosis.findings
+    assert finding.kind == kind
+    assert "was removed" in finding.summary
 
 
 def test_a_call_of_an_actor_in_a_removed_placement_group_is_behind_its_creation() -> None:
