@@ -1,6 +1,6 @@
 """Tasks whose placement group was removed, and whose results the program has given up.
 
-The group never fits. The program removes it, drops the refs, and goes on without the tasks. Ray
+The group never fits. The program removes it, drops the refs, and continues without the tasks. Ray
 keeps them pending until the driver ends, but nothing can wait for them.
 
 Expected: blocked

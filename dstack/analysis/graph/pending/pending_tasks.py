@@ -81,8 +81,7 @@ class Pending:
             label = f"removed {names.placement_group(group)} (no process has a ref to the results)"
             target = self._graph.unknown("removed group", group.placement_group_id, label=label)
         else:
-            label = f"error for its caller, because {names.placement_group(group)} was removed"
-            target = self._graph.unknown("error", group.placement_group_id, label=label)
+            target = self._error(group.placement_group_id, f"{names.placement_group(group)} was removed")
         return waits_for("placement group", target)
 
     def _wait_for_arguments(self, task: Task) -> Wait:
@@ -131,8 +130,12 @@ class Pending:
         return self._wait_for_order(task, actor), None
 
     def _wait_for_error(self, actor: Actor) -> Wait:
-        label = f"error for its caller, because {names.actor(actor)} has just died: {cause_of(actor)}"
-        return waits_for("actor creation", self._graph.unknown("error", actor.actor_id, label=label))
+        error = self._error(actor.actor_id, f"{names.actor(actor)} has just died: {cause_of(actor)}")
+        return waits_for("actor creation", error)
+
+    def _error(self, id: str, why: str) -> Target:
+        """The error that Ray may yet raise in the caller."""
+        return self._graph.unknown("error", id, label=f"error for its caller, because {why}")
 
     def _wait_for_order(self, task: Task, actor: Actor) -> Wait:
         earlier = self._index.calls_without_arguments.get((task.owner_id, actor.actor_id), ())

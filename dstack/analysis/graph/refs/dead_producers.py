@@ -4,7 +4,7 @@ Ray raises an error in each wait for something dead, mostly within a second and 
 2.46 and 2.60, for dead actors, owners and nodes). So a death only counts after a longer time: until then the error may
 arrive. The removal of a placement group has no time. A task that had room in it fails at once, but a task whose group
 was never placed, or that was submitted after the removal, waits for ever (seen on Ray 2.60). That is no hang if no
-process has a ref to its result: a program that removes a group and drops its refs goes on. A retried task had room
+process has a ref to its result: a program that removes a group and drops its refs continues. A retried task had room
 before: it may yet fail (seen pending for 20 s under load on Ray 2.60), or wait for ever if it was retried after the
 removal. So it only counts after a longer time.
 """

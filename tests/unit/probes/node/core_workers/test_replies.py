@@ -107,16 +107,13 @@ def test_a_worker_without_a_job_has_none() -> None:
     assert (data["job_id"], data["is_cut"]) == (None, True)
 
 
-def owner_of(*tasks: Task, refs: list[Ref]) -> CoreWorkerStats:
-    return CoreWorkerStats(WORKER, None, None, (), tasks=list(tasks), refs=refs)
-
-
 def test_a_task_is_unreferenced_if_its_owner_lists_no_ref_to_its_result(monkeypatch: pytest.MonkeyPatch) -> None:
     ids = {name: f"{number:048x}" for number, name in enumerate(("held", "dropped", "creation"))}
     task = Task(task_id=ids["held"], owner_id=WORKER, name="", kind="NORMAL_TASK", state="PENDING", job_id=JOB)
     dropped = replace(task, task_id=ids["dropped"])
     creation = replace(task, task_id=ids["creation"], kind="ACTOR_CREATION_TASK")
-    owner = owner_of(task, dropped, creation, refs=[Ref(ref=ids["held"] + "01000000", holder_id=WORKER)])
+    refs = [Ref(ref=ids["held"] + "01000000", holder_id=WORKER)]
+    owner = CoreWorkerStats(WORKER, None, None, (), tasks=[task, dropped, creation], refs=refs)
 
     assert list(tasks_of([owner])) == [task, replace(dropped, is_unreferenced=True), creation]
 
