@@ -16,7 +16,7 @@ from msgspec import Meta, Struct
 from msgspec.structs import replace
 
 SCHEMA = "dstack.snapshot"
-VERSION = (1, 7)
+VERSION = (1, 6)
 """Major and minor version of the file format. A reader takes any minor of its own major."""
 
 ACTOR_HANDLE = "f" * 16
@@ -406,8 +406,7 @@ class Task(Model, frozen=True):
     ``state`` is Ray's TaskStatus by name. It does not distinguish running from queued: only the executing worker does
     (``WorkerSample.running_task_ids``). ``items`` counts the values that a streaming generator has returned and its
     owner still has; other tasks return their values when they end. ``environment`` names the parts of its runtime
-    environment, such as ``pip``. ``is_unreferenced`` if its owner knows of no ref to its result, in any process: then
-    nothing can wait for it.
+    environment, such as ``pip``.
     """
 
     task_id: str
@@ -425,7 +424,6 @@ class Task(Model, frozen=True):
     label_selector: dict[str, str] = {}
     environment: tuple[str, ...] = ()
     items: Natural = 0
-    is_unreferenced: bool = False
 
     @property
     def method(self) -> str:

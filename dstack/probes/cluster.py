@@ -18,14 +18,7 @@ from dstack.probes.merged_answers import MergedAnswers
 from dstack.probes.node_access.node_readers import Extras, NodeReaders, Options, Wanted
 from dstack.probes.node_access.session import ProbeSession
 from dstack.probes.ray_state.control_plane import CHECK_GCS, Inventory, take_inventory, take_roll
-from dstack.probes.ray_state.core_workers import (
-    CoreWorkerStats,
-    ask_core_workers,
-    questions,
-    relevant_refs,
-    stats_of,
-    tasks_of,
-)
+from dstack.probes.ray_state.core_workers import CoreWorkerStats, ask_core_workers, questions, relevant_refs, stats_of
 from dstack.probes.ray_state.ended_tasks import EndedTasks, ask_ended_tasks
 from dstack.probes.ray_state.liveness import Liveness
 from dstack.probes.ray_state.task_events import ask_arrived_calls
@@ -261,7 +254,7 @@ class ClusterProbe:
                 began_s=self._record.since_began_s(budget.began),
                 ended_s=self._record.since_began_s(time.monotonic()),
                 workers=workers,
-                tasks=tuple(tasks_of(answers.values())),
+                tasks=tuple(task for answer in answers.values() for task in answer.tasks),
                 refs=tuple(relevant_refs(answers.values(), awaited, unknown)),
                 placement_groups=inventory.placement_groups,
                 total=inventory.total,

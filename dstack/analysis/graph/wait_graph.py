@@ -6,6 +6,7 @@ from dstack.analysis.graph.builder import GraphBuilder
 from dstack.analysis.graph.channels import add_channel_waits
 from dstack.analysis.graph.executions import add_executions
 from dstack.analysis.graph.in_process_links import add_links
+from dstack.analysis.graph.pending.given_up import release_given_up
 from dstack.analysis.graph.pending.pending_tasks import Pending
 from dstack.analysis.graph.process_groups.waits import add_group_waits
 from dstack.analysis.graph.users import Users
@@ -30,4 +31,5 @@ def wait_for_graph(index: SampleIndex) -> dict[Key, Vertex]:
     add_group_waits(graph, users)
     add_channel_waits(graph, users)
     add_links(graph, users)
+    release_given_up(graph)
     return without_idle_machinery(index, graph.vertices)

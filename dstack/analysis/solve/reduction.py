@@ -8,7 +8,7 @@ twice. A vertex without a wait is released from the start; any other one when al
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Hashable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from itertools import islice
 from typing import TypeVar
 
@@ -100,12 +100,22 @@ def dead_ends(graph: Digraph[V]) -> list[V]:
 
 def behind(graph: Digraph[V], vertices: Iterable[V]) -> set[V]:
     """All vertices that wait for these, directly or through others, without these."""
-    begin = level = set(vertices)
-    reached = set(begin)
+    begin = set(vertices)
+    return _closure(begin, graph.predecessors) - begin
+
+
+def ahead(graph: Digraph[V], vertices: Iterable[V]) -> set[V]:
+    """All vertices that these wait for, directly or through others, and these."""
+    return _closure(set(vertices), graph.successors)
+
+
+def _closure(begin: set[V], following: Callable[[V], Iterable[V]]) -> set[V]:
+    """All that can be reached from these, and these."""
+    reached, level = set(begin), begin
     while level:
-        level = {waiter for vertex in level for waiter in graph.predecessors(vertex)} - reached
+        level = {one for vertex in level for one in following(vertex)} - reached
         reached |= level
-    return reached - begin
+    return reached
 
 
 def shortest_cycle(graph: Digraph[V], through: Iterable[V] = ()) -> list[V]:

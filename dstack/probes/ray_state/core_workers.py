@@ -6,14 +6,13 @@ probe cannot.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
 
 import msgspec
-from msgspec.structs import replace
 
-from dstack.model import ACTOR_HANDLE, Failure, Ref, Task, Worker, is_at_hand, producer_task_id
+from dstack.model import ACTOR_HANDLE, Failure, Ref, Task, Worker, is_at_hand
 from dstack.probes.connection import ray_stubs
 from dstack.probes.connection.connect import Metadata
 from dstack.probes.node import wire
@@ -88,19 +87,6 @@ def stats_of(worker_id: str, data: wire.CoreWorkerData) -> CoreWorkerStats:
         tasks=msgspec.convert([{**task, "owner_id": worker_id} for task in data["tasks"]], list[Task]),
         refs=msgspec.convert([{**ref, "holder_id": worker_id} for ref in data["refs"]], list[Ref]),
     )
-
-
-def tasks_of(answers: Iterable[CoreWorkerStats]) -> Iterator[Task]:
-    """The tasks of all workers, with which of them are unreferenced, by answers that list refs.
-
-    An owner lists a ref as long as any process has it, or a pending task takes it (seen on Ray 2.60).
-    """
-    for answer in answers:
-        known = {producer_task_id(ref.ref) for ref in answer.refs}
-        is_complete = len(answer.refs) < LIMIT
-        for task in answer.tasks:
-            is_known = task.task_id in known or task.kind == "ACTOR_CREATION_TASK" or not is_complete
-            yield task if is_known else replace(task, is_unreferenced=True)
 
 
 def relevant_refs(answers: Iterable[CoreWorkerStats], awaited: set[str], unread: Collection[str] = ()) -> list[Ref]:

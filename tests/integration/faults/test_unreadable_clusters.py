@@ -25,8 +25,9 @@ WITHOUT_PTRACE = ("setpriv", "--bounding-set=-sys_ptrace")
 SETTLED_S = 40.0
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture
 def cluster() -> Iterator[RayCluster]:
+    """A cluster for one test: the GCS keeps the address of an agent that has ended."""
     with ray_cluster(1, num_cpus=2) as cluster:
         yield cluster
 
@@ -59,13 +60,19 @@ def check(cluster: RayCluster, *options: str) -> Json:
 
 
 def settled(cluster: RayCluster, verdict: str, access: str, *options: str) -> Json:
-    """The first check with this verdict in which all processes were read with this ``access``."""
+    """The first check with this verdict in which all processes were read with this ``access``.
+
+    A deadlock is one that both samples show: Ray wakes a waiting thread now and then, and py-spy may see it running.
+    """
     last: list[Json] = []
 
     def is_right() -> Json | None:
         last[:] = [check(cluster, *options)]
         checked = last[0]
-        return checked if checked["verdict"] == verdict and set(checked["coverage"]["access"]) == {access} else None
+        if checked["verdict"] != verdict or set(checked["coverage"]["access"]) != {access}:
+            return None
+        deadlocks = [one for one in checked["findings"] if one["kind"] == "deadlock"]
+        return checked if all(one["confirmed"] or one["assumed"] for one in deadlocks) else None
 
     return wait_until(is_right, deadline_s=SETTLED_S, what=lambda: json.dumps(last, indent=1)[-6000:])
 

@@ -71,18 +71,10 @@ class Pending:
         if (dead := dead_actor_of(self._index, task)) is not None:
             return self._wait_for_error(dead), None
         if (removed := removed_group_of(self._index, task)) is not None:
-            return self._wait_for_removed(task, removed), None
+            why = f"{names.placement_group(removed)} was removed"
+            return waits_for("placement group", self._error(removed.placement_group_id, why)), None
         wait, never = self._resources.wait_of_task(task)
         return wait_for_setup(self._graph, task, wait), never
-
-    def _wait_for_removed(self, task: Task, group: PlacementGroup) -> Wait:
-        """The wait of a task that may yet fail, or whose result nothing can ask for."""
-        if task.is_unreferenced:
-            label = f"removed {names.placement_group(group)} (no process has a ref to the results)"
-            target = self._graph.unknown("removed group", group.placement_group_id, label=label)
-        else:
-            target = self._error(group.placement_group_id, f"{names.placement_group(group)} was removed")
-        return waits_for("placement group", target)
 
     def _wait_for_arguments(self, task: Task) -> Wait:
         """The wait for one of the pending argument refs of its owner: Ray does not say for which."""

@@ -3,8 +3,7 @@
 Ray raises an error in each wait for something dead, mostly within a second and under load within a few (seen on Ray
 2.46 and 2.60, for dead actors, owners and nodes). So a death only counts after a longer time: until then the error may
 arrive. The removal of a placement group has no time. A task that had room in it fails at once, but a task whose group
-was never placed, or that was submitted after the removal, waits for ever (seen on Ray 2.60). That is no hang if no
-process has a ref to its result: a program that removes a group and drops its refs continues. A retried task had room
+was never placed, or that was submitted after the removal, waits for ever (seen on Ray 2.60). A retried task had room
 before: it may yet fail (seen pending for 20 s under load on Ray 2.60), or wait for ever if it was retried after the
 removal. So it only counts after a longer time.
 """
@@ -33,7 +32,7 @@ def why_never_runs(index: SampleIndex, task: Task) -> str | None:
     if dead_actor_of(index, task) is not None:
         return None
     group = removed_group_of(index, task)
-    if group is not None and not task.is_unreferenced and not _may_yet_fail(index, task):
+    if group is not None and not _may_yet_fail(index, task):
         return f"{names.placement_group(group)}, which it must run in, was removed"
     return None
 

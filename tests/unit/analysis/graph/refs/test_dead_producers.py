@@ -238,13 +238,13 @@ def test_a_task_in_a_removed_placement_group_is_orphaned() -> None:
     assert "placement group trainers, which it must run in, was removed" in finding.summary
 
 
-def test_tasks_in_a_removed_placement_group_are_no_hang_if_nothing_can_wait_for_them() -> None:
+def test_tasks_in_a_removed_placement_group_are_no_hang_if_nothing_waits_for_them() -> None:
     scene = Scene()
     driver = scene.driver()
     group = scene.group("REMOVED", name="trainers")
     for _ in range(2):
         left = scene.task("train", by=driver, state="PENDING_NODE_ASSIGNMENT")
-        left.becomes(placement_group_id=group.placement_group_id, is_unreferenced=True)
+        left.becomes(placement_group_id=group.placement_group_id)
     working, _ = scene.run("work", by=driver)
     driver.gets(working)
     scene.sample().second_sample()
@@ -254,8 +254,41 @@ def test_tasks_in_a_removed_placement_group_are_no_hang_if_nothing_can_wait_for_
     assert diagnosis.verdict == "blocked"
     first, second = diagnosis.findings
     assert first.members == (driver.key,)
-    assert "removed placement group trainers (no process has a ref to the results)" in second.summary
+    assert "removed placement group trainers (nothing waits for the results)" in second.summary
     assert "ray.cancel" in second.advice
+
+
+def test_a_given_up_task_beside_one_that_code_waits_for_is_no_hang() -> None:
+    scene = Scene()
+    driver = scene.driver()
+    group = scene.group("REMOVED", name="trainers")
+    left, awaited, takes_it = (scene.task(name, by=driver, state="PENDING_NODE_ASSIGNMENT") for name in "abc")
+    for task in (left, awaited):
+        task.becomes(placement_group_id=group.placement_group_id)
+    takes_it.becomes(state="PENDING_ARGS_AVAIL")
+    driver.passes(awaited)
+    driver.gets(takes_it)
+    scene.sample().second_sample()
+
+    diagnosis = scene.diagnose()
+
+    assert diagnosis.verdict == "hang"
+    first, second = diagnosis.findings
+    assert (first.kind, first.members) == ("orphaned", (awaited.key,))
+    assert second.members == (left.key,)
+
+
+def test_a_task_that_one_of_several_tasks_may_replace_is_no_hang() -> None:
+    scene = Scene()
+    driver = scene.driver()
+    group = scene.group("REMOVED", name="trainers")
+    left = scene.task("train", by=driver, state="PENDING_NODE_ASSIGNMENT")
+    left.becomes(placement_group_id=group.placement_group_id)
+    working, _ = scene.run("work", by=driver)
+    driver.waits(left, working)
+    scene.sample().second_sample()
+
+    assert scene.diagnose().verdict == "blocked"
 
 
 @pytest.mark.parametrize(("attempt", "ago_s", "kind"), [(0, 1, "orphaned"), (1, 1, "blocked"), (1, 60, "orphaned")])

@@ -6,7 +6,6 @@ from typing import Any
 
 import msgspec
 import pytest
-from msgspec.structs import replace
 from ray.core.generated import common_pb2, core_worker_pb2
 
 from dstack.model import Ref, Task
@@ -14,7 +13,7 @@ from dstack.probes.connection import ray_stubs
 from dstack.probes.node import wire
 from dstack.probes.node.core_workers.grpc_modules import load_modules
 from dstack.probes.node.core_workers.replies import as_plain, group_asked_for
-from dstack.probes.ray_state.core_workers import CoreWorkerStats, stats_of, tasks_of
+from dstack.probes.ray_state.core_workers import stats_of
 from tests.unit.support.core_worker_servers import JOB, NIL_JOB, QUESTIONS
 
 GROUP = "30135c36f073ea1c1d0e6658967d01000000"
@@ -105,17 +104,3 @@ def test_a_worker_without_a_job_has_none() -> None:
     data = as_plain(reply, load_modules(lambda: ray_stubs), QUESTIONS)
 
     assert (data["job_id"], data["is_cut"]) == (None, True)
-
-
-def test_a_task_is_unreferenced_if_its_owner_lists_no_ref_to_its_result(monkeypatch: pytest.MonkeyPatch) -> None:
-    ids = {name: f"{number:048x}" for number, name in enumerate(("held", "dropped", "creation"))}
-    task = Task(task_id=ids["held"], owner_id=WORKER, name="", kind="NORMAL_TASK", state="PENDING", job_id=JOB)
-    dropped = replace(task, task_id=ids["dropped"])
-    creation = replace(task, task_id=ids["creation"], kind="ACTOR_CREATION_TASK")
-    refs = [Ref(ref=ids["held"] + "01000000", holder_id=WORKER)]
-    owner = CoreWorkerStats(WORKER, None, None, (), tasks=[task, dropped, creation], refs=refs)
-
-    assert list(tasks_of([owner])) == [task, replace(dropped, is_unreferenced=True), creation]
-
-    monkeypatch.setattr("dstack.probes.ray_state.core_workers.LIMIT", 1)  # it may have left some out
-    assert list(tasks_of([owner])) == [task, dropped, creation]

@@ -1,0 +1,49 @@
+"""Tasks in removed placement groups that nothing waits for.
+
+Ray keeps such a task pending until its owner ends, also if the program has given it up and goes on (ray#18572). It is
+no hang as long as no running code is stuck because of it. A ref to its result may still exist, as in a variable or in
+the traceback of an error.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from msgspec.structs import replace
+
+from dstack.analysis.graph.builder import GraphBuilder, waits_for
+from dstack.analysis.graph.refs.dead_producers import removed_group_of
+from dstack.analysis.index.sample_index import SampleIndex
+from dstack.analysis.naming import names
+from dstack.analysis.solve import reduction
+from dstack.analysis.solve.requirements import waits_of
+from dstack.diagnosis import Vertex
+from dstack.model import PlacementGroup
+from dstack.vertex_keys import Key
+
+
+def release_given_up(graph: GraphBuilder) -> None:
+    """Replace what no running code needs of the tasks in removed groups: it waits for something unknown."""
+    lost = {key: group for key, vertex in graph.vertices.items() if (group := _removed_group(graph.index, vertex))}
+    for key in lost.keys() - _needed(graph.vertices) if lost else ():
+        label = f"removed {names.placement_group(lost[key])} (nothing waits for the results)"
+        target = graph.unknown("removed group", lost[key].placement_group_id, label=label)
+        wait = waits_for("placement group", target)
+        graph.vertices[key] = replace(graph.vertices[key], wait=wait, never=None)
+
+
+def _removed_group(index: SampleIndex, vertex: Vertex) -> PlacementGroup | None:
+    """The removed group that a task would need to run."""
+    task = index.tasks.get(vertex.task_id or "") if vertex.never else None
+    return removed_group_of(index, task) if task else None
+
+
+def _needed(vertices: Mapping[Key, Vertex]) -> set[Key]:
+    """What running code is stuck because of."""
+    waits = waits_of(vertices.values())
+    stuck = reduction.stuck_graph(waits, reduction.residue(waits))
+    return reduction.ahead(stuck, (key for key in stuck if _runs(vertices[key])))
+
+
+def _runs(vertex: Vertex) -> bool:
+    return vertex.is_counted and vertex.worker_id is not None
