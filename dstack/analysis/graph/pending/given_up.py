@@ -23,7 +23,7 @@ from dstack.vertex_keys import Key
 
 
 def release_given_up(graph: GraphBuilder) -> None:
-    """Replace what no running code needs of the tasks in removed groups: it waits for something unknown."""
+    """Let tasks in removed groups wait for something unknown, unless running code is stuck because of them."""
     lost = {key: group for key, vertex in graph.vertices.items() if (group := _removed_group(graph.index, vertex))}
     for key in lost.keys() - _needed(graph.vertices) if lost else ():
         label = f"removed {names.placement_group(lost[key])} (nothing waits for the results)"
@@ -39,7 +39,7 @@ def _removed_group(index: SampleIndex, vertex: Vertex) -> PlacementGroup | None:
 
 
 def _needed(vertices: Mapping[Key, Vertex]) -> set[Key]:
-    """What running code is stuck because of."""
+    """All that stuck running code waits for, directly or through others."""
     waits = waits_of(vertices.values())
     stuck = reduction.stuck_graph(waits, reduction.residue(waits))
     return reduction.ahead(stuck, (key for key in stuck if _runs(vertices[key])))
