@@ -1,7 +1,7 @@
 """Tasks whose placement group was removed, and whose results the program has given up.
 
 The group never fits. The program removes it, drops the refs, and continues without the tasks. Ray
-keeps them pending until the driver ends, but nothing waits for them.
+keeps them pending until the driver ends, but nothing needs them.
 
 Expected: blocked
 Members: driver left_in_removed_group.py

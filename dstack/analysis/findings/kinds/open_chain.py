@@ -44,7 +44,7 @@ TO_INSPECT: dict[Unknown, str] = {
     "executor": "Find out why the worker that received the call does not run it, and take another snapshot",
     "removed group": (
         "Cancel the tasks of a placement group (ray.cancel) before it is removed: Ray keeps them pending until their "
-        "owner ends, though nothing waits for their results"
+        "owner ends"
     ),
     "retry": "Find out why the call fails: Ray is about to run it again",
 }

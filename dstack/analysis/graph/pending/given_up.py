@@ -1,8 +1,8 @@
-"""Tasks in removed placement groups that nothing waits for.
+"""Tasks in removed placement groups whose results no running code needs.
 
 Ray keeps such a task pending until its owner ends, also if the program has given it up and goes on (ray#18572). It is
-no hang as long as no running code is stuck because of it. A ref to its result may still exist, as in a variable or in
-the traceback of an error.
+no hang as long as no running code needs its result. A ref to it may still exist, as in a variable or in the traceback
+of an error. A wait with a timeout counts, as it may be one of many polls.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ from dstack.vertex_keys import Key
 
 
 def release_given_up(graph: GraphBuilder) -> None:
-    """Let tasks in removed groups wait for something unknown, unless running code is stuck because of them."""
+    """Let tasks in removed groups wait for something unknown, unless running code needs their results."""
     lost = {key: group for key, vertex in graph.vertices.items() if (group := _removed_group(graph.index, vertex))}
     for key in lost.keys() - _needed(graph.vertices) if lost else ():
-        label = f"removed {names.placement_group(lost[key])} (nothing waits for the results)"
+        label = f"removed {names.placement_group(lost[key])} (no code was seen to need the results)"
         target = graph.unknown("removed group", lost[key].placement_group_id, label=label)
         wait = waits_for("placement group", target)
         graph.vertices[key] = replace(graph.vertices[key], wait=wait, never=None)
@@ -39,8 +39,8 @@ def _removed_group(index: SampleIndex, vertex: Vertex) -> PlacementGroup | None:
 
 
 def _needed(vertices: Mapping[Key, Vertex]) -> set[Key]:
-    """All that stuck running code waits for, directly or through others."""
-    waits = waits_of(vertices.values())
+    """All without which running code cannot proceed, directly or through others."""
+    waits = waits_of(vertices.values(), with_timed=True)
     stuck = reduction.stuck_graph(waits, reduction.residue(waits))
     return reduction.ahead(stuck, (key for key in stuck if _runs(vertices[key])))
 

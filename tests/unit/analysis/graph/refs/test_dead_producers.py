@@ -238,7 +238,7 @@ def test_a_task_in_a_removed_placement_group_is_orphaned() -> None:
     assert "placement group trainers, which it must run in, was removed" in finding.summary
 
 
-def test_tasks_in_a_removed_placement_group_are_no_hang_if_nothing_waits_for_them() -> None:
+def test_tasks_in_a_removed_placement_group_are_no_hang_if_no_code_needs_them() -> None:
     scene = Scene()
     driver = scene.driver()
     group = scene.group("REMOVED", name="trainers")
@@ -254,7 +254,7 @@ def test_tasks_in_a_removed_placement_group_are_no_hang_if_nothing_waits_for_the
     assert diagnosis.verdict == "blocked"
     first, second = diagnosis.findings
     assert first.members == (driver.key,)
-    assert "removed placement group trainers (nothing waits for the results)" in second.summary
+    assert "removed placement group trainers (no code was seen to need the results)" in second.summary
     assert "ray.cancel" in second.advice
 
 
@@ -276,6 +276,19 @@ def test_a_given_up_task_beside_one_that_code_waits_for_is_no_hang() -> None:
     first, second = diagnosis.findings
     assert (first.kind, first.members) == ("orphaned", (awaited.key,))
     assert second.members == (left.key,)
+
+
+def test_a_task_in_a_removed_placement_group_is_orphaned_if_code_polls_for_it() -> None:
+    scene = Scene()
+    driver = scene.driver()
+    group = scene.group("REMOVED", name="trainers")
+    task = scene.task("train", by=driver, state="PENDING_NODE_ASSIGNMENT", placement_group_id=group.placement_group_id)
+    driver.waits(task, timeout_s=1.0)
+    scene.sample().watch().second_sample()
+
+    finding = scene.diagnose().findings[0]
+
+    assert (finding.kind, finding.members) == ("orphaned", (task.key,))
 
 
 def test_a_task_that_one_of_several_tasks_may_replace_is_no_hang() -> None:
