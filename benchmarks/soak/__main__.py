@@ -214,7 +214,7 @@ def main() -> None:
         except Exception as error:  # what was found before is printed all the same
             traceback.print_exc()
             soak.outcome.broken.append(f"the soak itself failed: {type(error).__name__}")
-        failures = soak.outcome.failures(session.resources)
+        failures = soak.outcome.failures(session.resources, faults.counts["gcs"])
         print(f"\n{clock.minutes:.1f} minutes", *soak.outcome.lines(drivers, faults, session.resources), sep="\n")
         print(f"\nFAILED: {'; '.join(failures)}" if failures else "\npassed", flush=True)
     sys.exit(1 if failures else 0)

@@ -27,6 +27,8 @@ WARM_UP = 0.1
 GROWTH = 0.15
 """How much larger the last quarter may be than the first, or by as much as this: MiB, descriptors, threads."""
 SLACK = {"rss": 20.0, "fds": 8.0, "threads": 6.0}
+DESCRIPTORS_PER_GCS_RESTART = 1.0
+"""A Ray driver keeps about one closed socket for each restart of the GCS, any driver, not only dstack's (Ray 2.60)."""
 UNITS = {"rss": "MiB", "fds": "descriptors", "threads": "threads"}
 
 
@@ -95,14 +97,15 @@ class Resources:
         span = points[-1].at - points[0].at
         return span > JUDGED_FROM_S and span / len(self.pids[role]) > LONG_LIVED_S
 
-    def growing(self, role: str) -> list[str]:
+    def growing(self, role: str, gcs_restarts: int) -> list[str]:
         """What has grown too much, of those that are judged."""
         found: list[str] = []
         if not self.is_judged(role):
             return found
+        of_ray = {"fds": gcs_restarts * DESCRIPTORS_PER_GCS_RESTART} if role == "driver" else {}
         for what, slack in SLACK.items():
             first, last = self.quarters(role, what)
-            if last > first + max(slack, GROWTH * first):
+            if last > first + max(slack, GROWTH * first) + of_ray.get(what, 0.0):
                 found.append(f"{role}: from {first:.0f} to {last:.0f} {UNITS[what]}")
         return found
 

@@ -78,10 +78,10 @@ class Outcome:
         if check.is_late:
             self.late.append(check)
 
-    def failures(self, resources: Resources) -> list[str]:
+    def failures(self, resources: Resources, gcs_restarts: int) -> list[str]:
         """Why the soak has failed."""
         false = sum(alarm.is_false for alarm in self.alarms)
-        growing = [line for role in resources.points for line in resources.growing(role)]
+        growing = [line for role in resources.points for line in resources.growing(role, gcs_restarts)]
         unexplained = self.session.counts["unexplained"] + self.checks.counts["unexplained"]
         checks = {
             f"{false} false alarms": false,
