@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import time
+
+BEGAN = time.monotonic()
+"""When the command began: its time limits count from here."""
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import NoReturn
@@ -20,7 +24,7 @@ def main() -> None:
         from dstack.cli import main as command
 
     try:
-        command(prog_name="dstack")
+        command(prog_name="dstack", obj=BEGAN)
     except SystemExit as ended:
         _end_at_once(ended)
 

@@ -28,7 +28,7 @@ if TYPE_CHECKING:  # the child is started before the rest is loaded
 LATE_S = 5.0
 """The time beyond the timeout in which the child process starts and hands over the snapshot."""
 HANDOVER_S = 1.0
-"""The child process stops reading this long before it would be killed."""
+"""The child process stops reading this long before it would be killed, on a slow host longer."""
 WHOLE_HISTORY = 100_000
 """The maximum number of attempts of tasks in a history: as many as the GCS keeps by default."""
 SAVED_HISTORY = 20_000
@@ -110,15 +110,18 @@ class Collector:
         progress: Callable[[str], None] | None = None,
         early: Callable[[Snapshot], None] | None = None,
         terms: Terms | None = None,
+        *,
+        began: float | None = None,
     ) -> Snapshot:
         """Takes a snapshot, at most :data:`LATE_S` after its timeout.
 
-        ``progress`` is called with a short description of each step, first when the child has been started. ``early``
-        is called with the first sample, if there will be a second one. If the second one times out, the result is the
-        first one with a failure. Raises :class:`dstack.DstackError`, also if it was cancelled.
+        The limit counts from ``began``, a ``time.monotonic()`` in the past, by default from now. ``progress`` is called
+        with a short description of each step, first when the child has been started. ``early`` is called with the first
+        sample, if there will be a second one. If the second one times out, the result is the first one with a failure.
+        Raises :class:`dstack.DstackError`, also if it was cancelled.
         """
         terms = terms or self._terms._replace(history=self.history)
-        with self._replies("take", terms) as replies:
+        with self._replies("take", terms, began) as replies:
             return _received(replies, terms, progress or (lambda _: None), early)
 
     def poll(self, timeout_s: float) -> ClusterPoll:
@@ -157,14 +160,18 @@ class Collector:
             _end(child)
 
     @contextmanager
-    def _replies(self, kind: str, terms: Terms) -> Iterator[_Replies]:
-        """Sends a request to the child, which is ended if it does not complete its reply."""
+    def _replies(self, kind: str, terms: Terms, began: float | None = None) -> Iterator[_Replies]:
+        """Sends a request to the child, which is ended if it does not complete its reply.
+
+        A command that was slow to begin runs on a slow host, where handing over takes longer.
+        """
         address = self._address()
-        deadline = time.monotonic() + terms.limit_s
+        slow_s = time.monotonic() - began if began is not None else 0.0
+        deadline = time.monotonic() - slow_s + terms.limit_s
         request: Request = {
             "address": address or None,
             "timeout_s": terms.timeout_s,
-            "deadline": deadline - HANDOVER_S,
+            "deadline": deadline - HANDOVER_S - slow_s,
             "watch_s": terms.watch_s,
             "history": terms.history,
             "options": list(terms.options),

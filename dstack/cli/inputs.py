@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Collection
 from typing import TYPE_CHECKING
 
+import click
+
 from dstack.cli.output import show_progress
 from dstack.errors import UsageError
 
@@ -29,8 +31,9 @@ def take_snapshot(
             progress(step)
             _load_explanation()
 
+        began: float | None = click.get_current_context().find_root().obj
         with Collector(address, timeout_s, options, watch_s, history) as collector:
-            return collector.take(note)
+            return collector.take(note, began=began)
 
 
 def load_snapshot(file: str) -> Snapshot:

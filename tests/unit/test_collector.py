@@ -293,6 +293,20 @@ def test_reading_has_its_own_timeout_within_the_deadline(
     assert float(caught.value.message) == 50.0
 
 
+def test_a_command_that_was_slow_to_begin_reads_for_less_and_reserves_as_long_for_its_end(
+    does: Callable[[str], None],
+) -> None:
+    does("raise UsageError(f'Left: {timeout_s}')")
+    limit_s = 60.0 + collector.LATE_S
+
+    done = CliRunner().invoke(
+        main, ["check", "--address", "127.0.0.1:1", "--timeout", "60"], obj=time.monotonic() - 20.0
+    )
+
+    left_s = float(done.output.removeprefix("Error: Left: "))
+    assert 0.0 < left_s <= limit_s - collector.HANDOVER_S - 2 * 20.0
+
+
 SLOW = """
 import sys
 import threading
