@@ -197,10 +197,10 @@ class SampleIndex(ProcessIndex):
 
     @cached_property
     def calls_without_arguments(self) -> dict[tuple[str, str], list[Task]]:
-        """By caller and actor: the calls that wait for an argument."""
+        """By caller and actor: the calls that wait for an argument, without those that a worker runs meanwhile."""
         calls: dict[tuple[str, str], list[Task]] = defaultdict(list)
         for task in self.sample.tasks:
-            if task.actor_id and task.state == "PENDING_ARGS_AVAIL":
+            if task.actor_id and task.state == "PENDING_ARGS_AVAIL" and task.task_id not in self.worker_of_task:
                 calls[task.owner_id, task.actor_id].append(task)
         return calls
 

@@ -154,6 +154,18 @@ def test_a_call_is_not_behind_calls_of_other_callers_or_actors() -> None:
     assert unknown_labels(scene, scene.wait_of(later)) == ["caller, which has not sent it yet"]
 
 
+def test_a_call_is_not_behind_one_that_runs_since_its_owner_answered() -> None:
+    scene = Scene()
+    driver, actor = scene.driver(), scene.actor()
+    earlier = scene.call(actor, "first", by=driver, state="PENDING_ARGS_AVAIL")
+    actor.runs(earlier)
+    later = scene.call(actor, "second", by=driver, state="PENDING_NODE_ASSIGNMENT")
+    driver.gets(later)
+
+    assert unknown_labels(scene, scene.wait_of(later)) == ["caller, which has not sent it yet"]
+    assert scene.diagnose().verdict == "blocked"
+
+
 def test_many_calls_behind_many_that_lack_arguments_keep_the_graph_small() -> None:
     scene = Scene()
     driver, actor = scene.driver(), scene.actor()
