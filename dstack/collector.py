@@ -166,12 +166,13 @@ class Collector:
         A command that was slow to begin runs on a slow host, where handing over takes longer.
         """
         address = self._address()
-        slow_s = time.monotonic() - began if began is not None else 0.0
-        deadline = time.monotonic() - slow_s + terms.limit_s
+        now = time.monotonic()
+        began = now if began is None else began
+        deadline = began + terms.limit_s
         request: Request = {
             "address": address or None,
             "timeout_s": terms.timeout_s,
-            "deadline": deadline - HANDOVER_S - slow_s,
+            "deadline": deadline - HANDOVER_S - (now - began),
             "watch_s": terms.watch_s,
             "history": terms.history,
             "options": list(terms.options),

@@ -102,10 +102,10 @@ class Resources:
         found: list[str] = []
         if not self.is_judged(role):
             return found
-        of_ray = {"fds": gcs_restarts * DESCRIPTORS_PER_GCS_RESTART} if role == "driver" else {}
         for what, slack in SLACK.items():
             first, last = self.quarters(role, what)
-            if last > first + max(slack, GROWTH * first) + of_ray.get(what, 0.0):
+            kept = gcs_restarts * DESCRIPTORS_PER_GCS_RESTART if (role, what) == ("driver", "fds") else 0.0
+            if last > first + max(slack, GROWTH * first) + kept:
                 found.append(f"{role}: from {first:.0f} to {last:.0f} {UNITS[what]}")
         return found
 
