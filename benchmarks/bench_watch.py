@@ -86,8 +86,8 @@ def rss_mib(process: psutil.Process) -> float:
     return float(process.memory_info().rss / 2**20)
 
 
-def glances(address: str) -> tuple[float, float, float]:
-    """The share of one core that glances take, and the memory in MiB after the first glances and at the end."""
+def polls(address: str) -> tuple[float, float, float]:
+    """The share of one core that polls take, and the memory in MiB after the first polls and at the end."""
     options = ("--every", str(EVERY_S / FASTER), "--stuck-after", str(NEVER_S))
     with watch(address, *options) as (process, wait_for_event):
         wait_for_event("started")
@@ -98,7 +98,7 @@ def glances(address: str) -> tuple[float, float, float]:
 
 
 def snapshot_cpu_s(address: str) -> float:
-    """The CPU time in s of the first snapshot, with the glances before it."""
+    """The CPU time in s of the first snapshot, with the polls before it."""
     with watch(address, "--every", "1", "--stuck-after", "2") as (process, wait_for_event):
         wait_for_event("started")
         before = spent_s(process)
@@ -110,17 +110,17 @@ def main() -> None:
     context = ray.init(num_cpus=2, include_dashboard=False, log_to_driver=False)
     address = context.address_info["gcs_address"]
     calls = start_workers()
-    share, memory, memory_later = glances(address)
+    share, memory, memory_later = polls(address)
     snapshot_s = snapshot_cpu_s(address)
     assert not ray.wait(calls, timeout=0)[0]
     table = Table(title=f"dstack watch, {WORKERS} busy workers on one node, for {SECONDS} s")
     table.add_column("")
     table.add_column("", justify="right")
-    table.add_row(f"glances every {EVERY_S:g} s, of one core", f"{share:.2%}")
-    table.add_row("one glance, CPU", f"{share * EVERY_S * 1000:.0f} ms")
+    table.add_row(f"polls every {EVERY_S:g} s, of one core", f"{share:.2%}")
+    table.add_row("one poll, CPU", f"{share * EVERY_S * 1000:.0f} ms")
     table.add_row("one snapshot, CPU, by default at most 1 % of one core on average", f"{snapshot_s:.1f} s")
     table.add_row(
-        f"memory at first, and {SECONDS / EVERY_S * FASTER:.0f} glances later",
+        f"memory at first, and {SECONDS / EVERY_S * FASTER:.0f} polls later",
         f"{memory:.0f}, {memory_later:.0f} MiB",
     )
     Console(width=100).print(table)

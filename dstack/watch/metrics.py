@@ -49,45 +49,49 @@ class _Figures(Collector):
         return ()
 
     def collect(self) -> Iterator[Metric]:
-        now = self._figures()
-        yield GaugeMetricFamily("dstack_up", "1 if the cluster answered the last poll, else 0.", now.is_up)
-        findings = {kind: now.findings.get(kind, 0) for kind in REPORTED_KINDS}
-        yield _by_kind(GaugeMetricFamily("dstack_findings", "Current findings, by kind.", labels=["kind"]), findings)
-        reported = CounterMetricFamily(
-            "dstack_findings_reported", "Findings reported since the start, by kind.", labels=["kind"]
-        )
-        yield _by_kind(reported, {kind: now.found.get(kind, 0) for kind in REPORTED_KINDS})
-        waits = GaugeMetricFamily(
-            "dstack_waits",
-            "Waits in the last snapshot, by kind; none while everything makes progress.",
-            labels=["kind"],
-        )
-        yield _by_kind(waits, now.waits)
-        yield GaugeMetricFamily(
-            "dstack_oldest_wait_seconds",
-            "Age of the oldest of these waits, at least.",
-            now.oldest_wait_s,
-            unit="seconds",
-        )
-        yield GaugeMetricFamily(
-            "dstack_longest_unmoved_seconds",
-            "Longest time that a call, driver or worker has made no progress.",
-            now.longest_unmoved_s,
-            unit="seconds",
-        )
-        yield from _of_all("dstack_glance_workers", "answering", "Workers and drivers in the last poll", now.answered)
-        yield from _of_all(
-            "dstack_snapshot_workers", "observed", "Workers and drivers in the last snapshot", now.workers_seen
-        )
-        yield from _of_all("dstack_snapshot_nodes", "observed", "Nodes in the last snapshot", now.nodes_seen)
-        yield CounterMetricFamily("dstack_glances", "Polls of the counters, without stacks.", now.polls)
-        yield CounterMetricFamily("dstack_snapshots", "Snapshots, with stacks.", now.snapshots)
-        yield CounterMetricFamily(
-            "dstack_cpu_seconds",
-            "CPU time of dstack on this host, with its child processes.",
-            spent_s(),
-            unit="seconds",
-        )
+        return families(self._figures())
+
+
+def families(now: Figures) -> Iterator[Metric]:
+    """The metrics of these figures."""
+    yield GaugeMetricFamily("dstack_up", "1 if the cluster answered the last poll, else 0.", now.is_up)
+    findings = {kind: now.findings.get(kind, 0) for kind in REPORTED_KINDS}
+    yield _by_kind(GaugeMetricFamily("dstack_findings", "Current findings, by kind.", labels=["kind"]), findings)
+    reported = CounterMetricFamily(
+        "dstack_findings_reported", "Findings reported since the start, by kind.", labels=["kind"]
+    )
+    yield _by_kind(reported, {kind: now.found.get(kind, 0) for kind in REPORTED_KINDS})
+    waits = GaugeMetricFamily(
+        "dstack_waits",
+        "Waits in the last snapshot, by kind; none while everything makes progress.",
+        labels=["kind"],
+    )
+    yield _by_kind(waits, now.waits)
+    yield GaugeMetricFamily(
+        "dstack_oldest_wait_seconds",
+        "Age of the oldest of these waits, at least.",
+        now.oldest_wait_s,
+        unit="seconds",
+    )
+    yield GaugeMetricFamily(
+        "dstack_longest_unmoved_seconds",
+        "Longest time that a call, driver or worker has made no progress.",
+        now.longest_unmoved_s,
+        unit="seconds",
+    )
+    yield from _of_all("dstack_poll_workers", "answering", "Workers and drivers in the last poll", now.answered)
+    yield from _of_all(
+        "dstack_snapshot_workers", "observed", "Workers and drivers in the last snapshot", now.workers_seen
+    )
+    yield from _of_all("dstack_snapshot_nodes", "observed", "Nodes in the last snapshot", now.nodes_seen)
+    yield CounterMetricFamily("dstack_polls", "Polls of the counters, without stacks.", now.polls)
+    yield CounterMetricFamily("dstack_snapshots", "Snapshots, with stacks.", now.snapshots)
+    yield CounterMetricFamily(
+        "dstack_cpu_seconds",
+        "CPU time of dstack on this host, with its child processes.",
+        spent_s(),
+        unit="seconds",
+    )
 
 
 def _of_all(name: str, which: str, text: str, ratio: Ratio) -> Iterator[Metric]:

@@ -102,7 +102,7 @@ def test_a_hang_beside_progressing_tasks_is_reported_once_and_at_its_end(cluster
             watch.wait_for("command")
             assert watch.metric('dstack_findings{kind="deadlock"}') == 1
             assert watch.metric('dstack_waits{kind="ray.get"}') >= 2
-            assert watch.metric("dstack_glance_workers_answering") >= 4
+            assert watch.metric("dstack_poll_workers_answering") >= 4
         (over,) = watch.wait_for("over")
 
         page, file = sorted(watch.files.iterdir())
@@ -152,11 +152,11 @@ def test_a_watch_survives_a_lost_node_a_restarted_gcs_and_the_end_of_its_cluster
     with ray_cluster(2, num_cpus=1) as cluster:
         with watching(cluster, tmp_path, "--metrics", "0") as watch:
             _other_raylet(cluster).kill()
-            glances = watch.metric("dstack_glances_total")
+            polls = watch.metric("dstack_polls_total")
             wait_until(
-                lambda: watch.metric("dstack_glances_total") > glances + 5,
+                lambda: watch.metric("dstack_polls_total") > polls + 5,
                 deadline_s=SOON_S,
-                what=lambda: f"glances of {watch}",
+                what=lambda: f"polls of {watch}",
             )
             assert not watch.events("lost")
 
