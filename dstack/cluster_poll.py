@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dstack.model import Model
+from dstack.model import Job, Model
 
 
 class WorkerPoll(Model, frozen=True):
@@ -20,8 +20,9 @@ class WorkerPoll(Model, frozen=True):
 
 
 class ClusterPoll(Model, frozen=True):
-    """One poll of a cluster. ``silent`` are the workers that exist and did not answer."""
+    """One poll of a cluster. ``silent`` are the workers that exist and did not answer. ``jobs`` may have ended."""
 
     workers: tuple[WorkerPoll, ...] = ()
     silent: tuple[str, ...] = ()
+    jobs: tuple[Job, ...] = ()
     nodes: int = 0

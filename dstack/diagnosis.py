@@ -6,7 +6,7 @@ stable text.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Literal
 
 from dstack.model import Access, CallKind, Failure, GroupCall, Model
@@ -18,6 +18,12 @@ NeverKind = Literal["orphaned", "infeasible"]
 FailOn = Literal["deadlock", "stalled", "starved"]
 """The findings that make ``check`` fail; each includes those before it. Suspected deadlocks and hangs count, too."""
 FindingKind = Literal["deadlock", "orphaned", "infeasible", "starved", "blocked", "polling", "stalled", "failed"]
+FAILING: Mapping[FailOn, frozenset[FindingKind]] = {
+    "deadlock": frozenset({"deadlock", "orphaned", "infeasible"}),
+    "stalled": frozenset({"deadlock", "orphaned", "infeasible", "stalled"}),
+    "starved": frozenset({"deadlock", "orphaned", "infeasible", "stalled", "starved"}),
+}
+"""The kinds of findings that make ``check`` fail."""
 Verdict = Literal["deadlock", "hang", "stalled", "blocked", "clear"]
 WaitKind = Literal[
     CallKind,  # the calls that dstack recognises; "other" for all others, which Wait.what names
@@ -404,7 +410,4 @@ class Diagnosis(Model, frozen=True):
 
     def fails(self, on: FailOn = "deadlock") -> bool:
         """Whether ``check --fail-on`` exits with 1."""
-        if self.is_stuck or on == "deadlock":
-            return self.is_stuck
-        kinds = ("stalled",) if on == "stalled" else ("stalled", "starved")
-        return any(finding.kind in kinds for finding in self.findings)
+        return any(finding.kind in FAILING[on] for finding in self.findings)

@@ -16,9 +16,10 @@ from dstack.cli.options import (
     json_option,
     native_option,
     pause_option,
+    seconds_option,
     timeout_option,
 )
-from dstack.cli.output import Form, print_snapshot, show_progress
+from dstack.cli.output import Form, print_snapshot, print_text, rendered, show_progress
 from dstack.errors import UsageError
 from dstack.signals import CleanUp
 from dstack.visible import visible
@@ -104,6 +105,11 @@ def snapshot(
     show_default=True,
     help="Exit with 1 on this or worse: deadlock (includes hang and suspected deadlock), stalled, starved.",
 )
+@click.option("--wait", is_flag=True, help="Follow the job of --job until it has ended or is stuck.")
+@seconds_option("--every", default=10.0, help="With --wait: pause between polls, which read no stacks.")
+@seconds_option(
+    "--stuck-after", default=60.0, help="With --wait: inspect the job when something made no progress for this long."
+)
 @timeout_option
 def check(
     file: str | None,
@@ -114,6 +120,9 @@ def check(
     pause: bool,
     watch_s: float | None,
     fail_on: FailOn,
+    wait: bool,
+    every: float,
+    stuck_after: float,
     timeout_s: float,
 ) -> None:
     """Exit with 1 on a deadlock or hang. Inspects a running cluster, or FILE.
@@ -126,6 +135,11 @@ def check(
         raise UsageError(
             "FILE cannot be combined with --address, --pause or --for.", "Leave out FILE or these options."
         )
+    if wait:
+        if file or not job or pause or watch_s is not None:
+            raise UsageError("--wait needs --job, and cannot be combined with FILE, --pause or --for.", "Add --job ID.")
+        _follow(address, job, fail_on, form, timeout_s, every_s=every, stuck_after_s=stuck_after)
+        return
     if file:
         diagnosis = print_snapshot(load_snapshot(file), form, job)
     else:
@@ -171,6 +185,29 @@ def demo(name: str, list_them: bool) -> None:
         with running_example(path) as address:
             taken = capture.settled_snapshot(address, progress=progress)
     print_snapshot(taken)
+
+
+def _follow(
+    address: str | None,
+    job: str,
+    fail_on: FailOn,
+    form: Form,
+    timeout_s: float,
+    *,
+    every_s: float,
+    stuck_after_s: float,
+) -> None:
+    """Returns when the job has ended; exits with 1 and a report when it is stuck."""
+    from dstack.collector import Collector
+    from dstack.watch.job_follower import JobFollower
+
+    with show_progress() as progress, Collector(address, timeout_s) as collector:
+        follower = JobFollower(collector, job, fail_on, every_s=every_s, stuck_after_s=stuck_after_s, say=progress)
+        stuck = follower.run()
+    if stuck is not None:
+        print_text(rendered(stuck, form))
+        sys.exit(STUCK)
+    click.echo(f"The job {visible(job)} has ended.", err=True)
 
 
 def _history(is_wanted: bool | None, *, is_saved: bool) -> int:

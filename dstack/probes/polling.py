@@ -38,6 +38,7 @@ def poll_cluster(session: ProbeSession, address: str | None, timeout_s: float) -
             if one.worker_id in replies and replies[one.worker_id]["job_id"] not in roll.own_jobs
         ),
         silent=tuple(one.worker_id for one in workers if one.worker_id not in replies.keys() | ended),
+        jobs=roll.jobs,
         nodes=len(roll.nodes),
     )
 

@@ -19,11 +19,10 @@ from collections.abc import Iterable, Iterator, Mapping, Set
 from dataclasses import dataclass, replace
 
 from dstack.analysis.evidence.coverage import read_workers
-from dstack.analysis.findings import verdict_of
 from dstack.analysis.index.sample_index import SampleIndex
 from dstack.analysis.naming.vertex_details import details_of
 from dstack.analysis.views.analysed_snapshot import AnalysedSnapshot
-from dstack.diagnosis import Diagnosis, Finding, FindingKind, Vertex
+from dstack.diagnosis import FAILING, Diagnosis, Finding, FindingKind, Vertex
 from dstack.model import Snapshot, actor_of_task
 
 MAX_MEMBERS = 1000
@@ -59,13 +58,14 @@ class Changes:
 
 
 class FindingTracker:
-    """The findings that last.
+    """The findings of some kinds that last.
 
     ``unproven`` are not reported yet: one snapshot does not prove them, and they have not lasted ``stuck_after_s``.
     """
 
-    def __init__(self, stuck_after_s: float) -> None:
+    def __init__(self, stuck_after_s: float, kinds: Set[FindingKind] = FAILING["stalled"]) -> None:
         self._stuck_after_s = stuck_after_s
+        self._kinds = kinds
         self.lasting: tuple[KnownFinding, ...] = ()
         self.unproven: tuple[KnownFinding, ...] = ()
         self._tracked: frozenset[str] = frozenset()
@@ -78,7 +78,7 @@ class FindingTracker:
         found = {
             index: _known_finding(analysed, finding, now_s)
             for index, finding in enumerate(analysed.diagnosis.findings)
-            if verdict_of(finding) != "blocked"
+            if finding.kind in self._kinds
         }
         before = dict(enumerate(self.lasting))
         successors = _paired(before, found)
@@ -184,7 +184,7 @@ def _is_unmoved(old: KnownFinding, one: KnownFinding) -> bool:
 
 def _is_certain(finding: Finding) -> bool:
     """Whether one snapshot proves it: both samples agree, and nothing is assumed."""
-    return finding.confirmed and finding.kind != "stalled"
+    return finding.confirmed and finding.kind in FAILING["deadlock"]
 
 
 def _were_read(workers: Set[str], snapshot: Snapshot) -> bool:

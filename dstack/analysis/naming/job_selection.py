@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from dstack.analysis.naming.names import script
 from dstack.errors import UsageError
 from dstack.model import Job, Snapshot
@@ -14,14 +16,18 @@ def find_job(snapshot: Snapshot, wanted: str) -> str:
 
     If several jobs match, only running ones count. Raises :class:`UsageError`, which names the known jobs.
     """
+    found = jobs_called(snapshot.jobs, wanted)
+    if len(found) > 1:
+        raise UsageError(f"{len(found)} jobs are called {wanted}.", _known(found))
+    return found[0].job_id
+
+
+def jobs_called(jobs: Sequence[Job], wanted: str) -> list[Job]:
+    """The jobs that match, at least one: running ones, else all. Raises :class:`UsageError`."""
     for matches in (_has_id, _begins_with, _is_script):
-        found = [job for job in snapshot.jobs if wanted and matches(job, wanted)]
-        found = [job for job in found if not job.is_dead] or found
-        if len(found) == 1:
-            return found[0].job_id
-        if found:
-            raise UsageError(f"{len(found)} jobs are called {wanted}.", _known(found))
-    raise UsageError(f"No job is called {wanted}.", _known([job for job in snapshot.jobs if not job.is_dead]))
+        if found := [job for job in jobs if wanted and matches(job, wanted)]:
+            return [job for job in found if not job.is_dead] or found
+    raise UsageError(f"No job is called {wanted}.", _known([job for job in jobs if not job.is_dead]))
 
 
 def _has_id(job: Job, wanted: str) -> bool:

@@ -406,7 +406,7 @@ def test_metrics_have_the_current_figures() -> None:
             "dstack_oldest_wait_seconds": "90.5",
             "dstack_snapshot_workers": "10.0",
             "dstack_snapshot_workers_observed": "9.0",
-            "dstack_glances_total": "12.0",
+            "dstack_polls_total": "12.0",
         }.items()
     )
     assert float(metrics["dstack_cpu_seconds_total"]) > 0
