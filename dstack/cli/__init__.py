@@ -9,6 +9,9 @@ from typing import Any
 
 import click
 
+from dstack.cli.assistant import mcp
+from dstack.cli.completion import completion
+from dstack.cli.doctor import doctor
 from dstack.cli.graph import graph
 from dstack.cli.history import timeline
 from dstack.cli.monitoring import tui, watch
@@ -76,5 +79,20 @@ def main(verbose: bool) -> None:
         os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # otherwise it writes to stderr about each peer that has ended
 
 
-for command in (check, demo, graph, record, report, show, snapshot, stacks, timeline, tui, watch):
+for command in (
+    check,
+    completion,
+    demo,
+    doctor,
+    graph,
+    mcp,
+    record,
+    report,
+    show,
+    snapshot,
+    stacks,
+    timeline,
+    tui,
+    watch,
+):
     main.add_command(command)

@@ -1,0 +1,97 @@
+"""What this machine, user and environment allow, before any cluster is asked.
+
+The sources are ``/proc`` and this interpreter.
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+import pwd
+import subprocess
+from contextlib import suppress
+
+import ray
+
+from dstack.checks import Check
+from dstack.probes.connection.connect import SUPPORTED
+from dstack.probes.node.procfs import proc
+from dstack.probes.node.procfs.permissions import ALLOW_ATTACHING, CAP_SYS_PTRACE
+from dstack.probes.node.pyspy.runner import PySpy, find_pyspy
+from dstack.version import __version__
+
+PYTHONS = ((3, 10), (3, 14))
+"""The first and the last supported version."""
+PYSPY_S = 5.0
+"""The time limit of ``py-spy --version``."""
+
+
+def host_checks() -> list[Check]:
+    """Check the platform, the versions, the permission to read processes, and py-spy."""
+    return [_platform(), _python(), _ray(), _permission(), _pyspy()]
+
+
+def _platform() -> Check:
+    system, machine, libc = platform.system(), platform.machine(), " ".join(platform.libc_ver())
+    text = f"{system} {platform.release()}, {machine}, {libc or 'no glibc'}"
+    if (system, machine) == ("Linux", "x86_64") and libc.startswith("glibc"):
+        return Check("ok", text)
+    return Check("failure", f"{text}: not supported", "Run dstack on Linux x86-64 with glibc.")
+
+
+def _python() -> Check:
+    first, last = PYTHONS
+    text = f"dstack {__version__} on Python {platform.python_version()}"
+    if first <= tuple(map(int, platform.python_version_tuple()[:2])) <= last:
+        return Check("ok", text)
+    return Check("failure", f"{text}: not tested", f"Use Python {_range(PYTHONS)}, that of the cluster.")
+
+
+def _ray() -> Check:
+    first, last = SUPPORTED
+    if first <= tuple(int(part) for part in ray.__version__.split(".")[:2]) <= last:
+        return Check("ok", f"Ray {ray.__version__}")
+    return Check("failure", f"Ray {ray.__version__}: not tested", f"Use Ray {_range(SUPPORTED)}, that of the cluster.")
+
+
+def _permission() -> Check:
+    """What this process may read. A worker may forbid more, which only reading it shows."""
+    scope, is_root = proc.ptrace_scope(), os.geteuid() == 0
+    may_ptrace = bool(int(proc.status("self").get("CapEff", "0"), 16) & CAP_SYS_PTRACE)
+    user = f"user {_user_name()}, {'with' if may_ptrace else 'without'} the capability SYS_PTRACE"
+    yama = f"kernel.yama.ptrace_scope {scope}" if scope else "no restriction by Yama"
+    if scope == 3:
+        return Check("failure", f"{yama} forbids to read any process", "Reboot the host with another value.")
+    if may_ptrace:
+        return Check("ok", f"{user}; {yama}: may read all processes here")
+    if scope or is_root:
+        return Check("limit", f"{user}; {yama}: may not read Ray's processes here", ALLOW_ATTACHING)
+    return Check("ok", f"{user}; {yama}: may read the processes of this user here")
+
+
+def _pyspy() -> Check:
+    path = find_pyspy()
+    if path is None:
+        return Check("limit", "no py-spy, so no --native, --pause or --gil", "Install it: pip install py-spy.")
+    version = _version_of(path)
+    if version is None:
+        return Check("limit", f"{path} cannot be started", "Install it again: pip install --force-reinstall py-spy.")
+    setuid = ", setuid" if PySpy(path).is_setuid else ""
+    return Check("ok", f"py-spy {version}{setuid} at {path}; dstack sends it to nodes without one")
+
+
+def _range(versions: tuple[tuple[int, int], tuple[int, int]]) -> str:
+    return " to ".join(f"{major}.{minor}" for major, minor in versions)
+
+
+def _user_name() -> str:
+    with suppress(KeyError):
+        return pwd.getpwuid(os.geteuid()).pw_name
+    return f"uid {os.geteuid()}"
+
+
+def _version_of(path: str) -> str | None:
+    with suppress(OSError, subprocess.SubprocessError):
+        done = subprocess.run([path, "--version"], capture_output=True, text=True, timeout=PYSPY_S, check=True)
+        return done.stdout.strip().removeprefix("py-spy ")
+    return None

@@ -1,0 +1,61 @@
+"""What `dstack doctor` says about a cluster and its nodes."""
+
+from __future__ import annotations
+
+from msgspec.structs import replace
+
+from dstack.analysis.views.analysed_snapshot import AnalysedSnapshot
+from dstack.analysis.views.capabilities import cluster_checks, node_checks
+from dstack.checks import Check
+from dstack.model import Failure, Snapshot
+from tests.unit.scenes import Scene
+
+NO_PERMISSION = Failure(stage="memory", reason="no permission", remedy="Run dstack as root.")
+
+
+def of_nodes(snapshot: Snapshot) -> dict[str, list[Check]]:
+    return {node.node_id: checks for node, checks in node_checks(AnalysedSnapshot.of(snapshot))}
+
+
+def test_a_node_that_is_read_wholly_has_no_limit() -> None:
+    scene = Scene()
+    scene.driver()
+    snapshot = scene.sample().snapshot()
+
+    ((check,),) = of_nodes(snapshot).values()
+    assert check == Check("ok", "1 of 1 process read: 1 by memory")
+
+
+def test_alike_failures_of_processes_are_one_line_with_their_remedy() -> None:
+    scene = Scene()
+    first, second = scene.driver(), scene.worker()
+    snapshot = scene.sample(only=[]).snapshot()
+    node = snapshot.nodes[0].node_id
+    failures = tuple(
+        replace(NO_PERMISSION, node_id=node, worker_id=one.worker.worker_id, pid=one.worker.pid)
+        for one in (first, second)
+    )
+
+    (checks,) = of_nodes(replace(snapshot, failures=failures)).values()
+    assert checks[0].level == "limit"
+    assert checks[1] == Check("failure", "no permission (2 processes)", "Run dstack as root.")
+
+
+def test_a_dead_node_is_left_out_and_one_without_workers_is_fine() -> None:
+    scene = Scene()
+    dead, empty = scene.node(alive=False), scene.node()
+    scene.driver()
+    found = of_nodes(scene.sample().snapshot())
+
+    assert dead.node_id not in found
+    assert found[empty.node_id] == [Check("ok", "no worker or driver runs here")]
+
+
+def test_a_failure_without_a_node_concerns_the_cluster() -> None:
+    scene = Scene()
+    scene.driver()
+    snapshot = replace(scene.sample().snapshot(), failures=(Failure(stage="control plane", reason="no actors"),))
+
+    checks = cluster_checks(AnalysedSnapshot.of(snapshot))
+    assert [check.level for check in checks] == ["ok", "failure"]
+    assert checks[1].text == "no actors"

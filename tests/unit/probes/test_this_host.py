@@ -1,0 +1,70 @@
+"""What `dstack doctor` says about this machine; what it reads is replaced."""
+
+from __future__ import annotations
+
+import os
+import platform
+
+import pytest
+import ray
+
+from dstack.checks import Level
+from dstack.probes import this_host
+from dstack.probes.node.procfs import proc
+from dstack.probes.this_host import host_checks
+
+PTRACE = "0000000000080000"
+NONE = "0000000000000000"
+
+
+def check(number: int) -> tuple[Level, str, str | None]:
+    one = host_checks()[number]
+    return one.level, one.text, one.remedy
+
+
+@pytest.mark.parametrize(
+    ("effective", "scope", "uid", "level", "says"),
+    [
+        (PTRACE, 0, 0, "ok", "may read all processes here"),
+        (PTRACE, 2, 0, "ok", "may read all processes here"),
+        (NONE, 0, 1000, "ok", "may read the processes of this user here"),
+        (NONE, 1, 1000, "limit", "kernel.yama.ptrace_scope 1: may not read Ray's processes here"),
+        (NONE, 0, 0, "limit", "may not read Ray's processes here"),
+        (PTRACE, 3, 0, "failure", "kernel.yama.ptrace_scope 3 forbids to read any process"),
+    ],
+)
+def test_the_permission_follows_from_the_capability_the_user_and_yama(
+    monkeypatch: pytest.MonkeyPatch, effective: str, scope: int, uid: int, level: str, says: str
+) -> None:
+    monkeypatch.setattr(proc, "status", lambda pid: {"CapEff": effective})
+    monkeypatch.setattr(proc, "ptrace_scope", lambda: scope)
+    monkeypatch.setattr(os, "geteuid", lambda: uid)
+
+    found, text, remedy = check(3)
+    assert (found, says in text) == (level, True), text
+    assert (remedy is None) == (level == "ok")
+
+
+def test_a_missing_pyspy_is_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(this_host, "find_pyspy", lambda: None)
+
+    assert check(4) == ("limit", "no py-spy, so no --native, --pause or --gil", "Install it: pip install py-spy.")
+
+
+@pytest.mark.parametrize("version", ["2.45.1", "2.61.0"])
+def test_an_unsupported_ray_is_a_failure(monkeypatch: pytest.MonkeyPatch, version: str) -> None:
+    monkeypatch.setattr(ray, "__version__", version)
+
+    assert check(2)[:2] == ("failure", f"Ray {version}: not tested")
+
+
+def test_another_platform_is_a_failure(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(platform, "machine", lambda: "aarch64")
+
+    assert check(0)[0] == "failure"
+
+
+def test_another_python_is_a_failure(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(platform, "python_version_tuple", lambda: ("3", "9", "1"))
+
+    assert check(1)[0] == "failure"
