@@ -8,7 +8,8 @@ LIBRARIES := .venv-libraries
 VERL := verl==0.9.1 tensordict==0.10.0 # without the packages for GPUs that it requires
 PYTEST := $(BIN)/python -m pytest -n 2 --no-loadscope-reorder
 
-.PHONY: demo test check suite test-all unit libraries smoke compatibility search bench performance soak record docs clean
+.PHONY: demo test check suite test-all unit libraries smoke compatibility search bench performance soak record docs
+.PHONY: package clean
 
 demo: $(READY)
 	$(BIN)/dstack demo
@@ -18,7 +19,7 @@ test: check suite
 suite: $(READY)
 	$(PYTEST) -m "not exhaustive and not libraries"
 
-test-all: check
+test-all: check package
 	EFFORT=thorough $(PYTEST) -m "not libraries"
 
 unit: $(READY)
@@ -64,9 +65,23 @@ docs: $(READY)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[dev,docs]'
 	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict
 
+# The distribution in dist/, checked and installed by itself, with the list of what it requires (SBOM), and the known
+# vulnerabilities of these packages. The last needs pypi.org itself: a mirror may know no vulnerabilities.
+package:
+	rm -rf dist .venv-package .venv-release
+	$(PYTHON) -m venv .venv-release
+	.venv-release/bin/python -m pip install --quiet --disable-pip-version-check build twine cyclonedx-bom pip-audit
+	.venv-release/bin/python -m build --outdir dist .
+	.venv-release/bin/python -m twine check --strict dist/*
+	$(PYTHON) -m venv .venv-package
+	.venv-package/bin/python -m pip install --quiet --disable-pip-version-check dist/*.whl
+	.venv-package/bin/dstack --version
+	.venv-release/bin/cyclonedx-py environment .venv-package --pyproject pyproject.toml --output-file dist/sbom.json
+	.venv-release/bin/pip-audit --path .venv-package/lib/python3*/site-packages --progress-spinner off
+
 # Nothing is mounted in the Debian tree of .venv-compatibility when no test runs in it; and mounts are never entered.
 clean:
-	rm -rf --one-file-system .venv .venv-compatibility $(LIBRARIES) build dist site .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache
+	rm -rf --one-file-system .venv .venv-compatibility .venv-package .venv-release $(LIBRARIES) build dist site .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 $(READY): pyproject.toml

@@ -19,8 +19,9 @@ DOCUMENTS = [README, ROOT / "SECURITY.md", *sorted(DOCS.rglob("*.md"))]
 FLAG = re.compile(r"(?<![\w-])--?[a-z][a-z-]*")
 COMMAND = re.compile(rf"\bdstack ({'|'.join(main.commands)})\b")
 OTHERS = {"--cap-add", "--pid", "--junitxml", "--upgrade", "--no-deps", "--wheel-dir", "--with", "--force"}
-OTHERS |= {"--head", "--num-gpus", "--num-cpus", "--resources"}
-"""Options of Docker, pytest, pip, uv, pipx and ray start."""
+OTHERS |= {"--head", "--num-gpus", "--num-cpus", "--resources", "--no-wait", "--submission-id"}
+OTHERS |= {"--build-arg", "--custom", "--image", "--target"}
+"""Options of Docker, pytest, pip, uv, pipx, ray start, ray job and kubectl."""
 
 
 def options_of(command: click.Command, *, is_hidden: bool = False) -> set[str]:
