@@ -19,17 +19,21 @@ from pathlib import Path
 from typing import IO, Any
 
 import ray
-from ray.exceptions import RayActorError
+from ray._raylet import GcsClient
+from ray.core.generated.gcs_pb2 import GcsNodeInfo
+from ray.exceptions import RayActorError, RaySystemError, RpcError
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 import dstack.probes.node
 from dstack.child import Messages, outlive_parent, send
 from dstack.document_file import to_json
+from dstack.probes.connection.addresses import canonical
 from dstack.probes.node import wire
 from dstack.probes.node.probe_actor import IDLE_S, ProbeActor
 from dstack.probes.node.pyspy.runner import find_pyspy
 from dstack.probes.node_access.answers import MALFORMED, NodeFailure
 from dstack.probes.node_access.driver_messages import Reply, Request, encoded
+from dstack.probes.node_access.targets import own_addresses
 from dstack.probes.ray_state.control_plane import PROBE_NAMESPACE
 
 END_GRACE_S = 0.8
@@ -42,6 +46,12 @@ MAX_STARTS = 256
 """The most probes that start at the same time."""
 FORGOTTEN_S = IDLE_S - 5.0
 """How long an unused probe certainly lives."""
+LIST_S = 2.0
+"""The timeout of listing the nodes."""
+LINK_SOCKETS = (
+    "Run dstack in the container of Ray. In another one that shares its processes, first link Ray's files, with the pid"
+    " of the raylet: ln -sT /proc/PID/root/tmp/ray /tmp/ray"
+)
 
 
 class Probes:
@@ -176,6 +186,10 @@ def joins(answers: IO[bytes], address: str, requests: queue.Queue[Any]) -> bool:
     Sends a message about it to the parent.
     """
     threading.Thread(target=_read_requests, args=(requests,), name="dstack-requests", daemon=True).start()
+    if (path := hidden_socket(address)) is not None:
+        reason = f"dstack could not join the cluster as a driver: no access to the socket of this host's raylet, {path}"
+        send(answers, "ended", to_json(NodeFailure(reason, "ended", LINK_SOCKETS)))
+        return False
     try:
         ray.init(address=address, namespace=PROBE_NAMESPACE, log_to_driver=False, logging_level="ERROR")
     except Exception as error:  # every reason not to connect is one answer to the parent
@@ -185,6 +199,21 @@ def joins(answers: IO[bytes], address: str, requests: queue.Queue[Any]) -> bool:
     outlive_parent()
     send(answers, "joined")
     return True
+
+
+def hidden_socket(address: str) -> str | None:
+    """The socket of this host's raylet if it is not accessible here, as in another container of the raylet's pod.
+
+    Ray would retry for 10 s, end this process, and leave a directory at the path (seen on Ray 2.60).
+    """
+    try:
+        nodes = GcsClient(address=address).get_all_node_info(timeout=LIST_S).values()
+    except (RaySystemError, RpcError):
+        return None  # joining fails, too, and says why
+    own = own_addresses()
+    here = [one for one in nodes if one.state == GcsNodeInfo.ALIVE and canonical(one.node_manager_address) in own]
+    sockets = [one.raylet_socket_name for one in here if one.raylet_socket_name]
+    return None if any(map(os.path.exists, sockets)) else next(iter(sockets), None)
 
 
 def _read_requests(requests: queue.Queue[Any]) -> None:

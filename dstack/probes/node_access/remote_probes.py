@@ -175,7 +175,7 @@ class RemoteProbes:
         """Why a node without a reply did not reply."""
         remedy = None if self._joined else RUN_ON_A_NODE
         if self._ended:
-            return msgspec.structs.replace(self._ended, remedy=remedy)
+            return msgspec.structs.replace(self._ended, remedy=self._ended.remedy or remedy)
         reason = "dstack's driver timed out when it joined the cluster: this host is slow, or its raylet is stopped"
         if self._joined:
             reason = "dstack's driver on the cluster timed out"
