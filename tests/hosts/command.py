@@ -11,7 +11,7 @@ import psutil
 
 from tests.clusters.dstack_command import DSTACK, Json, Result, elapsed_s
 from tests.hosts.hosts import Hosts
-from tests.hosts.namespaces import KEPT
+from tests.hosts.namespaces import KEPT, Host
 from tests.paths import ROOT
 from tests.processes import Child, carrying, command_line, wait_until
 
@@ -19,12 +19,12 @@ DSTACK_PROCESS = re.compile(r"ray::ProbeActor|dstack\.(?:probes|collector|record
 PYTHONPATH = str(ROOT)
 
 
-def dstack(hosts: Hosts, on: int, *arguments: str, timeout_s: float = 120.0) -> Result:
+def dstack(hosts: Hosts, on: int | Host, *arguments: str, timeout_s: float = 120.0) -> Result:
     """Run the command on a host to its end."""
     return hosts.exec(on, [*DSTACK, *arguments], timeout_s=timeout_s, PYTHONPATH=PYTHONPATH)
 
 
-def check(hosts: Hosts, on: int = 1, *, address: str | None = None, options: Sequence[str] = ()) -> Json:
+def check(hosts: Hosts, on: int | Host = 1, *, address: str | None = None, options: Sequence[str] = ()) -> Json:
     """The document of ``dstack check --json`` on a host, with its ``exit_code`` and its duration ``took_s``."""
     arguments = ["check", "--address", address or hosts.address, "--json", *options]
     done, took_s = elapsed_s(lambda: dstack(hosts, on, *arguments))

@@ -6,6 +6,7 @@
 
 Hosts count from 1; Ray's head is on the first. Token authentication is on, with the same token in every home. With
 ``redis=True`` the GCS keeps its state in a Redis server on the first host, so that it may be killed and restarted.
+``users`` are the numbers of the users that run all programs on the hosts, Ray included, by host; root is the default.
 """
 
 from __future__ import annotations
@@ -57,6 +58,7 @@ class Hosts:
         deadline_s: float = 120.0,
         environment: Mapping[str, str] | None = None,
         redis: bool = False,
+        users: Mapping[int, int] | None = None,
     ) -> None:
         assert 1 <= number <= namespaces.MOST_HOSTS, number
         self.number = number
@@ -68,6 +70,7 @@ class Hosts:
         self._hosts: dict[int, Host] = {}
         self._cut: set[int] = set()
         self._redis = redis
+        self._users = users or {}
         self._token = secrets.token_hex(32)
         self._next = itertools.cycle([*range(number + 1, namespaces.MOST_HOSTS + 1), *range(2, number + 1)])
 
@@ -102,14 +105,14 @@ class Hosts:
         self._stack.close()
 
     def exec(
-        self, host: int, argv: Sequence[str], *, timeout_s: float = 120.0, **environment: str
+        self, host: int | Host, argv: Sequence[str], *, timeout_s: float = 120.0, **environment: str
     ) -> subprocess.CompletedProcess[str]:
         """Run ``argv`` on a host, with ``environment`` added to the default one, and wait for its end.
 
         At ``timeout_s`` it is killed with its children, and :class:`subprocess.TimeoutExpired` is raised.
         """
         with subprocess.Popen(
-            self._hosts[host].command(argv),
+            (self._hosts[host] if isinstance(host, int) else host).command(argv),
             env=self.environment | environment,
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
@@ -143,6 +146,17 @@ class Hosts:
         ):
             child.wait_for_line("ready", deadline_s=deadline_s)
             yield child
+
+    @contextmanager
+    def container(self, host: int, *, user: int = 0, capabilities: Sequence[str] = ()) -> Iterator[Host]:
+        """Another container in the pod that is this host, for :meth:`exec`, with at most these capabilities.
+
+        It has the same network and processes, and files of its own: an empty ``/tmp`` with the home of its user.
+        """
+        made = namespaces.container(self._hosts[host], self.environment, self._directory, user, capabilities)
+        with made as container:
+            self._write_token(container, user)
+            yield container
 
     def kill(self, host: int) -> None:
         """Kill a host. Its peers get closed connections; cut it first to simulate a power failure."""
@@ -178,11 +192,16 @@ class Hosts:
         return self._stack.enter_context(self.start(1, command, **environment))
 
     def _make_host(self, stack: ExitStack, number: int) -> None:
-        context = namespaces.host(number, self._switch, self.environment, self._directory)
+        user = self._users.get(number, 0)
+        context = namespaces.host(number, self._switch, self.environment, self._directory, user)
         self._hosts[number] = host = stack.enter_context(context)
+        self._write_token(host, user)
+
+    def _write_token(self, host: Host, user: int) -> None:
         path = host.file(f"{HOME}/.ray/auth_token")
         path.write_text(self._token)
         path.chmod(0o600)
+        os.chown(path, user, -1)
 
     def _start_redis(self, stack: ExitStack) -> None:
         child = stack.enter_context(self.start(1, REDIS))

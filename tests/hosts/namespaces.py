@@ -25,12 +25,15 @@ INIT = Path(__file__).with_name("init.py")
 KEPT = sorted({sys.prefix, sys.base_prefix, str(ROOT)})
 """This machine's directories that every host has, even if they are below ``/tmp``."""
 
+USERS = 100
+"""The group of a host's user, as in Ray's images."""
+
 MOST_HOSTS = 99
 CLOSED_S = 5.0
 """How long the kernel may take to close the connections of a killed host."""
 
 _ISOLATED = ["unshare", "--net", "--pid", "--fork", "--kill-child", "--mount", "--mount-proc", "--ipc", "--uts"]
-_TOOLS = ("ip", "mount", "nsenter", "sleep", "unshare")
+_TOOLS = ("ip", "mount", "nsenter", "setpriv", "sleep", "unshare")
 _SUBNET = "10.77.0"
 _BRIDGE_ADDRESS = f"{_SUBNET}.254"
 
@@ -53,6 +56,7 @@ class Host:
     """One emulated host.
 
     ``init`` is the pid of its first process in the test's namespace, and ``holder`` the child that waits for it.
+    ``rights`` is a command that runs another one with the rights of the host's user; empty for root.
     """
 
     number: int
@@ -60,11 +64,12 @@ class Host:
     ip: str
     init: int
     holder: Child
+    rights: Sequence[str] = ()
 
     def command(self, argv: Sequence[str]) -> list[str]:
         """The command that runs ``argv`` on the host."""
         inside = ["--mount", "--net", "--pid", "--ipc", "--uts", "--wd"]
-        return ["nsenter", f"--target={self.init}", *inside, "--", *argv]
+        return ["nsenter", f"--target={self.init}", *inside, "--", *self.rights, *argv]
 
     def file(self, path: str) -> Path:
         """The path of the host's ``path`` on this machine."""
@@ -104,15 +109,47 @@ def switch(environment: Mapping[str, str], directory: Path) -> Iterator[int]:
 
 
 @contextmanager
-def host(number: int, switch_pid: int, environment: Mapping[str, str], directory: Path) -> Iterator[Host]:
-    """A host that is linked to the switch, without programs; it has the directory ``shared`` at the same path."""
+def host(
+    number: int, switch_pid: int, environment: Mapping[str, str], directory: Path, user: int = 0
+) -> Iterator[Host]:
+    """A host that is linked to the switch, without programs; it has the directory ``shared`` at the same path.
+
+    Its programs run as ``user``, in the group of users, and without any capability unless that is root.
+    """
     name = f"host{number}"
-    argv = [*_ISOLATED, sys.executable, str(INIT), name, str(directory / "hosts"), *KEPT, str(directory / "shared")]
-    with running(argv, environment, directory / f"{name}.log") as child:
+    with running([*_ISOLATED, *_init(name, directory, user)], environment, directory / f"{name}.log") as child:
         child.wait_for_line("up", deadline_s=20)
-        made = Host(number, name, ip_of(number), _only_child(child), child)
+        made = Host(number, name, ip_of(number), _only_child(child), child, _rights(user) if user else ())
         _plug_in(made, switch_pid)
         yield made
+
+
+@contextmanager
+def container(
+    host: Host, environment: Mapping[str, str], directory: Path, user: int, capabilities: Sequence[str]
+) -> Iterator[Host]:
+    """Another container in the host's pod, as `kubectl debug --target` makes it.
+
+    It shares the host's network, processes and System V IPC, but none of its files.
+    """
+    shared = ["nsenter", f"--target={host.init}", "--net", "--pid", "--ipc", "--"]
+    own = ["unshare", "--mount", "--mount-proc", "--uts"]
+    log = directory / f"{host.name}-container.log"
+    with running([*shared, *own, *_init(host.name, directory, user)], environment, log) as child:
+        child.wait_for_line("up", deadline_s=20)
+        yield Host(host.number, host.name, host.ip, _only_child(child), child, _rights(user, capabilities))
+
+
+def _init(name: str, directory: Path, user: int) -> list[str]:
+    kept = [*KEPT, str(directory / "shared")]
+    return [sys.executable, str(INIT), name, str(directory / "hosts"), str(user), *kept]
+
+
+def _rights(user: int, capabilities: Sequence[str] = ()) -> list[str]:
+    """The command before all others in a container; only root has these capabilities, others may get them by sudo."""
+    bounding = ",".join(["-all", *(f"+{one}" for one in capabilities)])
+    identity = [f"--reuid={user}", f"--regid={USERS}", "--clear-groups"] if user else []
+    return ["setpriv", *identity, "--inh-caps=-all", "--ambient-caps=-all", f"--bounding-set={bounding}"]
 
 
 def set_link(switch_pid: int, host: Host, state: str) -> None:
