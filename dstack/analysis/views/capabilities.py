@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 
+from dstack.analysis.evidence.coverage import access_of
 from dstack.analysis.views.analysed_snapshot import AnalysedSnapshot
 from dstack.checks import Check
 from dstack.model import ACCESSES, Failure, Node, Snapshot
@@ -34,14 +35,14 @@ def cluster_checks(analysed: AnalysedSnapshot) -> list[Check]:
 
 
 def _reading_of(snapshot: Snapshot, node: Node) -> Iterator[Check]:
-    workers = {worker.worker_id for worker in snapshot.workers if worker.node_id == node.node_id}
-    sample = snapshot.samples[0]
-    read = Counter(one.process.access for one in sample.workers if one.process and one.worker_id in workers)
+    of_worker = access_of(snapshot)
+    workers = [worker.worker_id for worker in snapshot.workers if worker.node_id == node.node_id]
+    read = Counter(of_worker[worker] for worker in workers if of_worker[worker] != "state only")
     if not workers:
         yield Check("ok", "no worker or driver runs here")
         return
     how = ", ".join(f"{read[access]} by {access}" for access in ACCESSES if access in read)
-    text = f"{read.total() - read['state only']} of {plural(len(workers), 'process', 'processes')} read"
+    text = f"{read.total()} of {plural(len(workers), 'process', 'processes')} read"
     is_whole = read.keys() == {"memory"} and read.total() == len(workers)
     yield Check("ok" if is_whole else "limit", f"{text}: {how}" if how else text)
 

@@ -41,6 +41,24 @@ def test_alike_failures_of_processes_are_one_line_with_their_remedy() -> None:
     assert checks[1] == Check("failure", "no permission (2 processes)", "Run dstack as root.")
 
 
+def test_a_refused_process_is_not_counted_as_read() -> None:
+    scene = Scene()
+    scene.driver()
+    refused = scene.worker()
+    snapshot = scene.sample().snapshot()
+    (sample,) = snapshot.samples
+    without_threads = tuple(
+        replace(one, process=replace(one.process, threads=()))
+        if one.process and one.worker_id == refused.worker.worker_id
+        else one
+        for one in sample.workers
+    )
+    snapshot = replace(snapshot, samples=(replace(sample, workers=without_threads),))
+
+    ((check,),) = of_nodes(snapshot).values()
+    assert check == Check("limit", "1 of 2 processes read: 1 by memory")
+
+
 def test_a_dead_node_is_left_out_and_one_without_workers_is_fine() -> None:
     scene = Scene()
     dead, empty = scene.node(alive=False), scene.node()
