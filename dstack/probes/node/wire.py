@@ -430,10 +430,12 @@ class CoreWorkerData(TypedDict):
     """The reply of a core worker; tasks that ended are left out.
 
     ``counters`` change whenever the worker does something; ``is_cut`` if it has more tasks than it listed.
+    ``language`` is None for Python.
     """
 
     job_id: str | None
     actor_id: str | None
+    language: str | None
     running_task_ids: list[str]
     held: dict[str, float]
     executed_tasks: int

@@ -29,13 +29,14 @@ class CoreWorkerStats:
 
     ``held`` is what came with its last lease: in a placement group it names the bundle, which its task's entry does
     only where the task asked for one. A CPU that is lent back while the task waits is still in it. ``counters`` change
-    whenever the worker does something; ``is_cut`` if it has more tasks than it listed.
+    whenever the worker does something; ``is_cut`` if it has more tasks than it listed. ``language`` is None for Python.
     """
 
     worker_id: str
     job_id: str | None
     actor_id: str | None
     running_task_ids: tuple[str, ...]
+    language: str | None = None
     held: dict[str, float] = field(default_factory=dict)
     executed_tasks: int = 0
     tasks: list[Task] = field(default_factory=list)
@@ -82,6 +83,7 @@ def stats_of(worker_id: str, data: wire.CoreWorkerData) -> CoreWorkerStats:
         job_id=data["job_id"],
         actor_id=data["actor_id"],
         running_task_ids=tuple(data["running_task_ids"]),
+        language=data["language"],
         held=data["held"],
         executed_tasks=data["executed_tasks"],
         tasks=msgspec.convert([{**task, "owner_id": worker_id} for task in data["tasks"]], list[Task]),

@@ -18,6 +18,9 @@ ENDED = ("FINISHED", "FAILED")
 
 _IN_GROUP = re.compile(r".+_group_(?:\d+_)?([0-9a-f]{36})")
 
+OTHER_LANGUAGES = {1: "Java", 2: "C++"}
+"""Those of Ray's workers besides Python, by their number in `Language` (Ray 2.46 to 2.60)."""
+
 
 def is_from(worker: CoreWorker, reply: Any) -> bool:
     """Whether this worker replied: Ray does not enforce ``intended_worker_id``, and ports are used again."""
@@ -51,6 +54,7 @@ def as_plain(reply: Any, modules: GrpcModules, questions: Questions) -> CoreWork
     return {
         "job_id": _id(stats.job_id),
         "actor_id": _id(stats.actor_id),
+        "language": OTHER_LANGUAGES.get(stats.language),
         "running_task_ids": [task_id.hex() for task_id in reply.running_task_ids],
         "held": {name: sum(s.allocation for s in held.resource_slots) for name, held in stats.used_resources.items()},
         "executed_tasks": stats.num_executed_tasks,

@@ -104,3 +104,14 @@ def test_a_worker_without_a_job_has_none() -> None:
     data = as_plain(reply, load_modules(lambda: ray_stubs), QUESTIONS)
 
     assert (data["job_id"], data["is_cut"]) == (None, True)
+
+
+@pytest.mark.parametrize(
+    ("number", "language"), [(common_pb2.PYTHON, None), (common_pb2.JAVA, "Java"), (common_pb2.CPP, "C++")]
+)
+def test_a_worker_names_its_language_if_that_is_not_python(number: Any, language: str | None) -> None:
+    reply = core_worker_pb2.GetCoreWorkerStatsReply()
+    reply.core_worker_stats.language = number
+    data = as_plain(reply, load_modules(lambda: ray_stubs), QUESTIONS)
+
+    assert stats_of(WORKER, data).language == language
