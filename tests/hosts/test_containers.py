@@ -61,8 +61,8 @@ def assert_found_by_memory(hosts: Hosts, document: Json) -> None:
 
 
 def test_dstack_in_the_container_of_ray_reads_all_pods_as_their_users(pods: Hosts) -> None:
-    who = pods.exec(1, ["grep", "-E", "^(Uid|CapPrm|CapBnd):", "/proc/self/status"]).stdout.split()
-    assert who == ["Uid:", *[str(RAY)] * 4, "CapPrm:", "0" * 16, "CapBnd:", "0" * 16]
+    status = pods.exec(1, ["grep", "-E", "^(Uid|CapPrm|CapBnd):", "/proc/self/status"]).stdout.split()
+    assert status == ["Uid:", *[str(RAY)] * 4, "CapPrm:", "0" * 16, "CapBnd:", "0" * 16]
 
     assert_found_by_memory(pods, check(pods, 1))
 
