@@ -426,16 +426,9 @@ class RefData(_RefData, total=False):
     attempt: int
 
 
-class CoreWorkerData(TypedDict):
-    """The reply of a core worker; tasks that ended are left out.
-
-    ``counters`` change whenever the worker does something; ``is_cut`` if it has more tasks than it listed.
-    ``language`` is None for Python.
-    """
-
+class _CoreWorkerData(TypedDict):
     job_id: str | None
     actor_id: str | None
-    language: str | None
     running_task_ids: list[str]
     held: dict[str, float]
     executed_tasks: int
@@ -443,6 +436,16 @@ class CoreWorkerData(TypedDict):
     counters: list[int]
     tasks: list[TaskData]
     refs: list[RefData]
+
+
+class CoreWorkerData(_CoreWorkerData, total=False):
+    """The reply of a core worker; tasks that ended are left out.
+
+    ``counters`` change whenever the worker does something; ``is_cut`` if it has more tasks than it listed. ``language``
+    is only there if it is not Python.
+    """
+
+    language: str
 
 
 class _Answer(TypedDict):

@@ -83,7 +83,7 @@ def stats_of(worker_id: str, data: wire.CoreWorkerData) -> CoreWorkerStats:
         job_id=data["job_id"],
         actor_id=data["actor_id"],
         running_task_ids=tuple(data["running_task_ids"]),
-        language=data["language"],
+        language=data.get("language"),
         held=data["held"],
         executed_tasks=data["executed_tasks"],
         tasks=msgspec.convert([{**task, "owner_id": worker_id} for task in data["tasks"]], list[Task]),

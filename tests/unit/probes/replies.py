@@ -10,7 +10,6 @@ def replied(job_id: str | None, *, running: str | None = None) -> wire.CoreWorke
     return {
         "job_id": job_id,
         "actor_id": None,
-        "language": None,
         "running_task_ids": [running] if running else [],
         "held": {},
         "executed_tasks": 0,

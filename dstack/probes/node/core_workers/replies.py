@@ -51,10 +51,9 @@ def as_plain(reply: Any, modules: GrpcModules, questions: Questions) -> CoreWork
         tasks = [_task(row, state, kinds(row.type), attempts, items) for row, state in pending]
     else:
         tasks = [{"task_id": row.task_id.hex(), "state": state} for row, state in pending]
-    return {
+    data: CoreWorkerData = {
         "job_id": _id(stats.job_id),
         "actor_id": _id(stats.actor_id),
-        "language": OTHER_LANGUAGES.get(stats.language),
         "running_task_ids": [task_id.hex() for task_id in reply.running_task_ids],
         "held": {name: sum(s.allocation for s in held.resource_slots) for name, held in stats.used_resources.items()},
         "executed_tasks": stats.num_executed_tasks,
@@ -63,6 +62,9 @@ def as_plain(reply: Any, modules: GrpcModules, questions: Questions) -> CoreWork
         "tasks": tasks,
         "refs": refs,
     }
+    if stats.language in OTHER_LANGUAGES:
+        data["language"] = OTHER_LANGUAGES[stats.language]
+    return data
 
 
 def _id(value: bytes) -> str | None:
