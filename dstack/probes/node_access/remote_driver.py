@@ -21,7 +21,7 @@ from typing import IO, Any
 import ray
 from ray._raylet import GcsClient
 from ray.core.generated.gcs_pb2 import GcsNodeInfo
-from ray.exceptions import RayActorError, RaySystemError, RpcError
+from ray.exceptions import RayActorError
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 import dstack.probes.node
@@ -208,8 +208,8 @@ def hidden_socket(address: str) -> str | None:
     """
     try:
         nodes = GcsClient(address=address).get_all_node_info(timeout=LIST_S).values()
-    except (RaySystemError, RpcError):
-        return None  # joining fails, too, and says why
+    except Exception:  # joining fails, too, and says why
+        return None
     own = own_addresses()
     here = [one for one in nodes if one.state == GcsNodeInfo.ALIVE and canonical(one.node_manager_address) in own]
     sockets = [one.raylet_socket_name for one in here if one.raylet_socket_name]
