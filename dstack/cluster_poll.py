@@ -20,7 +20,10 @@ class WorkerPoll(Model, frozen=True):
 
 
 class ClusterPoll(Model, frozen=True):
-    """One poll of a cluster. ``silent`` are the workers that exist and did not answer. ``jobs`` may have ended."""
+    """One poll of a cluster.
+
+    ``silent`` are the workers that exist and did not answer. ``jobs`` may have ended; they are only there if asked for.
+    """
 
     workers: tuple[WorkerPoll, ...] = ()
     silent: tuple[str, ...] = ()

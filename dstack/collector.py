@@ -124,13 +124,13 @@ class Collector:
         with self._replies("take", terms, began) as replies:
             return _received(replies, terms, progress or (lambda _: None), early)
 
-    def poll(self, timeout_s: float) -> ClusterPoll:
-        """Polls the cluster, which reads no stacks. Raises as :meth:`take`."""
+    def poll(self, timeout_s: float, *, with_jobs: bool = False) -> ClusterPoll:
+        """Polls the cluster, which reads no stacks; lists all jobs ``with_jobs``. Raises as :meth:`take`."""
         import msgspec
 
         from dstack.cluster_poll import ClusterPoll
 
-        terms = Terms(timeout_s)
+        terms = Terms(timeout_s, ("with_jobs",) if with_jobs else ())
         with self._replies("poll", terms) as replies:
             try:
                 return msgspec.json.decode(replies.receive().payload, type=ClusterPoll)

@@ -107,4 +107,7 @@ class _Server:
         from dstack.document_file import to_json
         from dstack.probes.polling import poll_cluster
 
-        return "poll", to_json(poll_cluster(session, request["address"], request["timeout_s"]))
+        polled = poll_cluster(
+            session, request["address"], request["timeout_s"], **dict.fromkeys(request["options"], True)
+        )
+        return "poll", to_json(polled)

@@ -22,12 +22,15 @@ LIMIT = 5000
 """The most tasks that one worker lists. Ray cuts to an arbitrary subset, so above it only the counters are used."""
 
 
-def poll_cluster(session: ProbeSession, address: str | None, timeout_s: float) -> ClusterPoll:
-    """Polls all workers. Raises :class:`dstack.ClusterError` if the GCS does not list them."""
+def poll_cluster(
+    session: ProbeSession, address: str | None, timeout_s: float, *, with_jobs: bool = False
+) -> ClusterPoll:
+    """Polls all workers, and lists jobs ``with_jobs``. Raises :class:`dstack.ClusterError` if the GCS lists none."""
     cluster, had_probes = session.connect(address), session.has_probes
     budget = Budget.of(1, timeout_s)
-    roll = take_roll(cluster, budget.rpc_timeout_s())
+    roll = take_roll(cluster, budget.rpc_timeout_s(), with_jobs=with_jobs)
     workers = [one for one in roll.workers if not (one.is_driver and (one.ip, one.pid) in roll.own_drivers)]
+    jobs = roll.jobs
     replies, ended = _replies(session, cluster, roll, workers, budget)
     if session.has_probes and not had_probes:
         roll = take_roll(cluster, budget.rpc_timeout_s())  # the job of the new probes is dstack's own
@@ -38,7 +41,7 @@ def poll_cluster(session: ProbeSession, address: str | None, timeout_s: float) -
             if one.worker_id in replies and replies[one.worker_id]["job_id"] not in roll.own_jobs
         ),
         silent=tuple(one.worker_id for one in workers if one.worker_id not in replies.keys() | ended),
-        jobs=roll.jobs,
+        jobs=jobs,
         nodes=len(roll.nodes),
     )
 

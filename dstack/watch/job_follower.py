@@ -63,7 +63,7 @@ class JobFollower:
         began = answered_at = time.monotonic()
         while True:
             try:
-                poll = self._collector.poll(POLL_S)
+                poll = self._collector.poll(POLL_S, with_jobs=True)
                 answered_at = time.monotonic()
                 jobs = jobs_called(poll.jobs, self._job)
             except ClusterError as error:

@@ -129,8 +129,8 @@ _LISTS = {
 }
 
 
-def take_roll(cluster: Cluster, timeout_s: float) -> Inventory:
-    """Reads only live nodes, workers and jobs. Raises as :func:`take_inventory`."""
+def take_roll(cluster: Cluster, timeout_s: float, *, with_jobs: bool = False) -> Inventory:
+    """Reads only live nodes, workers and dstack's jobs, or all ``with_jobs``. Raises as :func:`take_inventory`."""
     calls = [Call(cluster.address, *request, timeout_s) for request in _roll_requests().values()]
     nodes, workers, jobs = call_all(calls, cluster.metadata)
     for name, reply in (("nodes", nodes), ("workers", workers), ("jobs", jobs)):
@@ -138,16 +138,16 @@ def take_roll(cluster: Cluster, timeout_s: float) -> Inventory:
             raise ClusterError(f"The GCS did not return its {name}: {reply.reason}.", CHECK_GCS)
     alive = tuple(node for node in map(_node, nodes.node_info_list) if node.alive)
     ids = {node.node_id for node in alive}
-    listed_jobs = [_job(row) for row in jobs.job_info_list]
-    own = [job for job in listed_jobs if job.namespace == PROBE_NAMESPACE]
+    own = [row for row in jobs.job_info_list if row.config.ray_namespace == PROBE_NAMESPACE]
+    others = (row for row in jobs.job_info_list if row.config.ray_namespace != PROBE_NAMESPACE)
     listed = (_worker(row) for row in workers.worker_table_data if row.is_alive)
     return Inventory(
         nodes=alive,
         raylets=_raylets(nodes.node_info_list),
         workers=tuple(worker for worker in listed if worker.node_id in ids),
-        jobs=tuple(job for job in listed_jobs if job not in own),
-        own_jobs=frozenset(job.job_id for job in own),
-        own_drivers=frozenset((job.driver_ip, job.driver_pid) for job in own),
+        jobs=tuple(map(_job, others)) if with_jobs else (),
+        own_jobs=frozenset(row.job_id.hex() for row in own),
+        own_drivers=frozenset((canonical(row.driver_ip_address), row.driver_pid) for row in own),
     )
 
 

@@ -32,7 +32,8 @@ class FakeCluster:
         self.now_s, self.taken = 1000.0, 0
         self._answers, self._snapshot = answers, snapshot
 
-    def poll(self, timeout_s: float) -> ClusterPoll:
+    def poll(self, timeout_s: float, *, with_jobs: bool) -> ClusterPoll:
+        assert with_jobs
         self.now_s += 1
         answer = self._answers(self.now_s - 1000.0)
         if isinstance(answer, ClusterError):
