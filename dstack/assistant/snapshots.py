@@ -6,7 +6,7 @@ import threading
 from collections.abc import Sequence
 
 from dstack.analysis.views.analysed_snapshot import AnalysedSnapshot
-from dstack.collector import SAVED_HISTORY, Collector
+from dstack.collector import Collector
 from dstack.errors import UsageError
 from dstack.model import Snapshot
 
@@ -45,7 +45,8 @@ class Snapshots:
             analysed = AnalysedSnapshot.of(self._collector.take())
             self._last += 1
             self._kept[self._last] = analysed
-            self._kept.pop(self._last - MAX_KEPT if self._last - MAX_KEPT > self._saved else 0, None)
+            if (oldest := self._last - MAX_KEPT) > self._saved:
+                del self._kept[oldest]
             return self._last
 
     def last(self) -> int:
@@ -59,8 +60,3 @@ class Snapshots:
         except KeyError:
             known = ", ".join(map(str, self._kept)) or "none"
             raise UsageError(f"There is no snapshot {number}.", f"These are kept: {known}.") from None
-
-
-def collector_of(address: str | None, timeout_s: float) -> Collector:
-    """A session with a running cluster, whose snapshots have a history of tasks."""
-    return Collector(address, timeout_s, history=SAVED_HISTORY)

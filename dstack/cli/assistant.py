@@ -26,9 +26,11 @@ def mcp(files: tuple[str, ...], address: str | None, timeout_s: float) -> None:
             "dstack mcp needs the package mcp, version 2.", "Install it: pip install 'mcp>=2.3,<3'"
         ) from error
     from dstack.assistant.server import serve
-    from dstack.assistant.snapshots import Snapshots, collector_of
+    from dstack.assistant.snapshots import Snapshots
     from dstack.cli.inputs import load_snapshot
+    from dstack.collector import SAVED_HISTORY, Collector
 
     saved = [load_snapshot(file) for file in files]
-    with Snapshots(None if files else collector_of(address, timeout_s), saved) as snapshots:
+    collector = None if files else Collector(address, timeout_s, history=SAVED_HISTORY)
+    with Snapshots(collector, saved) as snapshots:
         serve(snapshots)

@@ -14,9 +14,9 @@ from contextlib import suppress
 import ray
 
 from dstack.checks import Check
-from dstack.probes.connection.connect import SUPPORTED
+from dstack.probes.connection.connect import SUPPORTED, is_supported
 from dstack.probes.node.procfs import proc
-from dstack.probes.node.procfs.permissions import ALLOW_ATTACHING, CAP_SYS_PTRACE
+from dstack.probes.node.procfs.permissions import ALLOW_ATTACHING, CAP_SYS_PTRACE, capabilities
 from dstack.probes.node.pyspy.runner import PySpy, find_pyspy
 from dstack.version import __version__
 
@@ -48,8 +48,7 @@ def _python() -> Check:
 
 
 def _ray() -> Check:
-    first, last = SUPPORTED
-    if first <= tuple(int(part) for part in ray.__version__.split(".")[:2]) <= last:
+    if is_supported(ray.__version__):
         return Check("ok", f"Ray {ray.__version__}")
     return Check("failure", f"Ray {ray.__version__}: not tested", f"Use Ray {_range(SUPPORTED)}, that of the cluster.")
 
@@ -57,7 +56,7 @@ def _ray() -> Check:
 def _permission() -> Check:
     """What this process may read. A worker may forbid more, which only reading it shows."""
     scope, is_root = proc.ptrace_scope(), os.geteuid() == 0
-    may_ptrace = bool(int(proc.status("self").get("CapEff", "0"), 16) & CAP_SYS_PTRACE)
+    may_ptrace = bool(capabilities(proc.status("self"), "CapEff") & CAP_SYS_PTRACE)
     user = f"user {_user_name()}, {'with' if may_ptrace else 'without'} the capability SYS_PTRACE"
     yama = f"kernel.yama.ptrace_scope {scope}" if scope else "no restriction by Yama"
     if scope == 3:

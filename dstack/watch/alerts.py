@@ -19,6 +19,7 @@ from collections.abc import Iterable, Iterator, Mapping, Set
 from dataclasses import dataclass, replace
 
 from dstack.analysis.evidence.coverage import read_workers
+from dstack.analysis.findings import is_stuck
 from dstack.analysis.index.sample_index import SampleIndex
 from dstack.analysis.naming.vertex_details import details_of
 from dstack.analysis.views.analysed_snapshot import AnalysedSnapshot
@@ -184,7 +185,7 @@ def _is_unmoved(old: KnownFinding, one: KnownFinding) -> bool:
 
 def _is_certain(finding: Finding) -> bool:
     """Whether one snapshot proves it: both samples agree, and nothing is assumed."""
-    return finding.confirmed and finding.kind in FAILING["deadlock"]
+    return finding.confirmed and is_stuck(finding)
 
 
 def _were_read(workers: Set[str], snapshot: Snapshot) -> bool:

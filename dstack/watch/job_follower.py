@@ -19,10 +19,8 @@ from dstack.errors import ClusterError, UsageError
 from dstack.model import Job
 from dstack.watch.alerts import FindingTracker
 from dstack.watch.figures import spent_s
-from dstack.watch.trigger import ProgressTracker, SnapshotTrigger
+from dstack.watch.trigger import POLL_S, ProgressTracker, SnapshotTrigger
 
-POLL_S = 15.0
-"""The time limit of a poll; the first one starts the probes."""
 SHARE = 0.05
 """The part of one core that snapshots may use on average."""
 LOST_S = 120.0

@@ -26,12 +26,10 @@ from dstack.watch.figures import Figures, spent_s, waits_of
 from dstack.watch.settings import Settings
 from dstack.watch.snapshot_directory import SnapshotDirectory
 from dstack.watch.snapshot_saver import SavedFiles, SnapshotSaver
-from dstack.watch.trigger import Item, ProgressTracker, SnapshotTrigger
+from dstack.watch.trigger import POLL_S, Item, ProgressTracker, SnapshotTrigger
 from dstack.words import duration, plural
 
 SCHEMA = "dstack.watch/1"
-POLL_S = 15.0
-"""The time limit of a poll; the first one starts the probes."""
 MAX_PAUSE_S = 60.0
 """Connecting to an unreachable cluster is retried after 1, 2, 4 ... seconds, up to this many."""
 LAST_EVENT_S = 0.2

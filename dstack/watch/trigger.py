@@ -14,6 +14,8 @@ from dstack.cluster_poll import ClusterPoll, WorkerPoll
 Item = tuple[object, ...]
 """Something that may make no progress, by the id of its worker and its state: progress makes it another item."""
 
+POLL_S = 15.0
+"""The time limit of a poll; the first one starts the probes."""
 FIRST_REPEAT = 5.0
 """Unchanged items get another snapshot after this multiple of ``stuck_after_s``, then after twice the time before."""
 MAX_GAP_S = 1800.0

@@ -28,7 +28,7 @@ class Terminal:
 
     def press(self, *keys: str) -> None:
         """Type keys, by their names in tmux."""
-        self._tmux("send-keys", "-t", "0", *keys)
+        self._tmux("send-keys", "-t", "0", "--", *keys)
 
     def resize(self, width: int, height: int) -> None:
         """Resize the terminal."""

@@ -7,7 +7,8 @@ from typing import get_args
 
 import pytest
 
-from dstack.diagnosis import Diagnosis, FailOn
+from dstack.analysis.findings import verdict_of_kind
+from dstack.diagnosis import FAILING, Diagnosis, FailOn, FindingKind
 from tests.unit.analysis.evidence.polling_scenes import poller
 from tests.unit.scenes import Scene
 
@@ -94,3 +95,10 @@ def test_the_exit_code_of_a_check(
     assert next((finding.kind for finding in diagnosis.findings), None) == kind
     assert tuple(on for on in get_args(FailOn) if diagnosis.fails(on)) == fails_on
     assert diagnosis.fails() is ("deadlock" in fails_on)
+
+
+def test_the_kinds_that_fail_agree_with_the_verdicts_that_they_lead_to() -> None:
+    kinds = get_args(FindingKind)
+
+    assert FAILING["deadlock"] == {kind for kind in kinds if verdict_of_kind(kind) in ("deadlock", "hang")}
+    assert FAILING["stalled"] == {kind for kind in kinds if verdict_of_kind(kind) != "blocked"}

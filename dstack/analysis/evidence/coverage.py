@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Literal
 
@@ -26,7 +26,7 @@ def coverage_of(snapshot: Snapshot) -> Coverage:
     return Coverage(
         nodes=Ratio(observed=len(alive - hidden), total=len(alive)),
         workers=Ratio(observed=Counter(found.values())["seen"], total=len(found)),
-        access=_counted(access_of(snapshot)),
+        access=count_access(access_of(snapshot).values()),
         failures=snapshot.failures,
     )
 
@@ -42,9 +42,9 @@ def access_of(snapshot: Snapshot) -> dict[str, Access]:
     return best
 
 
-def _counted(access: Mapping[str, Access]) -> dict[Access, int]:
-    """The best first."""
-    counts = Counter(access.values())
+def count_access(read: Iterable[Access]) -> dict[Access, int]:
+    """How many workers were read in which way, the best first."""
+    counts = Counter(read)
     return {one: counts[one] for one in ACCESSES if counts[one]}
 
 

@@ -2,25 +2,28 @@
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Iterator, Sequence
 
-from dstack.analysis.evidence.coverage import access_of
+from dstack.analysis.evidence.coverage import access_of, count_access
 from dstack.analysis.views.analysed_snapshot import AnalysedSnapshot
 from dstack.checks import Check
-from dstack.model import ACCESSES, Failure, Node, Snapshot
+from dstack.model import Access, Failure, Node
 from dstack.words import plural
 
 
 def node_checks(analysed: AnalysedSnapshot) -> Iterator[tuple[Node, list[Check]]]:
     """What was read of each live node, the head first."""
-    snapshot, failures = analysed.snapshot, analysed.diagnosis.coverage.failures
-    of_node: defaultdict[str | None, list[Failure]] = defaultdict(list)
-    for failure in failures:
-        of_node[failure.node_id].append(failure)
+    snapshot = analysed.snapshot
+    failures: defaultdict[str | None, list[Failure]] = defaultdict(list)
+    for failure in analysed.diagnosis.coverage.failures:
+        failures[failure.node_id].append(failure)
+    access, of_node = access_of(snapshot), defaultdict[str, list[Access]](list)
+    for worker in snapshot.workers:
+        of_node[worker.node_id].append(access[worker.worker_id])
     for node in sorted(snapshot.nodes, key=lambda node: not node.is_head):
         if node.alive:
-            yield node, [*_reading_of(snapshot, node), *_limits(of_node[node.node_id])]
+            yield node, [_reading_of(of_node[node.node_id]), *_limits(failures[node.node_id])]
 
 
 def cluster_checks(analysed: AnalysedSnapshot) -> list[Check]:
@@ -34,17 +37,15 @@ def cluster_checks(analysed: AnalysedSnapshot) -> list[Check]:
     ]
 
 
-def _reading_of(snapshot: Snapshot, node: Node) -> Iterator[Check]:
-    of_worker = access_of(snapshot)
-    workers = [worker.worker_id for worker in snapshot.workers if worker.node_id == node.node_id]
-    read = Counter(of_worker[worker] for worker in workers if of_worker[worker] != "state only")
+def _reading_of(workers: Sequence[Access]) -> Check:
+    """How the workers of a node were read."""
     if not workers:
-        yield Check("ok", "no worker or driver runs here")
-        return
-    how = ", ".join(f"{read[access]} by {access}" for access in ACCESSES if access in read)
-    text = f"{read.total()} of {plural(len(workers), 'process', 'processes')} read"
-    is_whole = read.keys() == {"memory"} and read.total() == len(workers)
-    yield Check("ok" if is_whole else "limit", f"{text}: {how}" if how else text)
+        return Check("ok", "no worker or driver runs here")
+    read = count_access(one for one in workers if one != "state only")
+    how = ", ".join(f"{number} by {access}" for access, number in read.items())
+    text = f"{sum(read.values())} of {plural(len(workers), 'process', 'processes')} read"
+    is_whole = read == {"memory": len(workers)}
+    return Check("ok" if is_whole else "limit", f"{text}: {how}" if how else text)
 
 
 def _limits(failures: Sequence[Failure]) -> Iterator[Check]:

@@ -161,9 +161,14 @@ def _no_answer_of_gcs(address: str, error: grpc.RpcError) -> ClusterError:
     )
 
 
-def _require_supported(version: str) -> None:
+def is_supported(version: str) -> bool:
+    """Whether this code was tested with this version of Ray."""
     match = re.match(r"(\d+)\.(\d+)", version)
-    if match and SUPPORTED[0] <= (int(match[1]), int(match[2])) <= SUPPORTED[1]:
+    return match is not None and SUPPORTED[0] <= (int(match[1]), int(match[2])) <= SUPPORTED[1]
+
+
+def _require_supported(version: str) -> None:
+    if is_supported(version):
         return
     (low, high) = (".".join(map(str, bound)) for bound in SUPPORTED)
     raise ClusterError(

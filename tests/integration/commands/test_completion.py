@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shutil
-import subprocess
 import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -11,10 +10,8 @@ from pathlib import Path
 import pytest
 
 from tests.clusters.dstack_command import dstack
-from tests.processes import wait_until
+from tests.tui.terminals import Terminal, terminal
 
-SHELL_S = 30.0
-"""Deadline for what a shell prints."""
 START: Mapping[str, list[str]] = {
     "bash": ["bash", "--norc", "--noprofile", "-i"],
     "zsh": ["zsh", "-f", "-i"],
@@ -27,52 +24,24 @@ SET_UP: Mapping[str, str] = {
 }
 
 
-class Terminal:
-    """A shell in a terminal of its own."""
-
-    def __init__(self, shell: str, folder: Path) -> None:
-        self._socket = ["tmux", "-L", f"dstack-{folder.name}-{shell}"]
-        path = f"PATH={Path(sys.executable).parent}:/usr/local/bin:/usr/bin:/bin"
-        size = ["-x", "120", "-y", "40"]
-        home = f"HOME={folder}"
-        self._run("-f", "/dev/null", "new-session", "-d", *size, "env", path, home, *START[shell])
-
-    def type(self, *keys: str) -> None:
-        self._run("send-keys", "--", *keys)
-
-    def wait_for(self, text: str) -> None:
-        wait_until(lambda: text in self.screen(), deadline_s=SHELL_S, what=lambda: f"{text!r} on:\n{self.screen()}")
-
-    def screen(self) -> str:
-        return self._run("capture-pane", "-p")
-
-    def close(self) -> None:
-        self._run("kill-server")
-
-    def _run(self, *arguments: str) -> str:
-        command = [*self._socket, *arguments]
-        return subprocess.run(command, check=True, capture_output=True, text=True, timeout=20).stdout
-
-
 @pytest.fixture(params=START)
-def terminal(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Terminal]:
-    shell: str = request.param
-    if shutil.which(shell) is None:
-        pytest.skip(f"needs {shell}")
-    terminal = Terminal(shell, tmp_path)
-    try:
-        terminal.type(f"{SET_UP[shell]}; echo is-{shell}-ready", "Enter")
-        terminal.wait_for(f"\nis-{shell}-ready")
-        yield terminal
-    finally:
-        terminal.close()
+def shell(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Terminal]:
+    """A shell that completes dstack's commands."""
+    name: str = request.param
+    if shutil.which(name) is None:
+        pytest.skip(f"needs {name}")
+    path = f"{Path(sys.executable).parent}:/usr/local/bin:/usr/bin:/bin"
+    with terminal(START[name], {"PATH": path, "HOME": str(tmp_path)}) as made:
+        made.press(f"{SET_UP[name]}; echo is-{name}-ready", "Enter")
+        made.wait_for(f"\nis-{name}-ready")
+        yield made
 
 
-def test_tab_completes_commands_and_options(terminal: Terminal) -> None:
-    terminal.type("dstack time", "Tab")
-    terminal.wait_for("dstack timeline")  # and a space, which tmux does not show
-    terminal.type("--addr", "Tab")
-    terminal.wait_for("timeline --address")
+def test_tab_completes_commands_and_options(shell: Terminal) -> None:
+    shell.press("dstack time", "Tab")
+    shell.wait_for("dstack timeline")  # and a space, which tmux does not show
+    shell.press("--addr", "Tab")
+    shell.wait_for("timeline --address")
 
 
 def test_an_unknown_shell_is_an_error() -> None:

@@ -74,7 +74,7 @@ def why_denied(pid: int) -> DumpFailed:
         remedy = "Reboot the host with another value of kernel.yama.ptrace_scope."
         reason = "no permission: kernel.yama.ptrace_scope is 3, which forbids it to all users"
         return DumpFailed(reason, remedy, cause="permission")
-    if os.geteuid() == 0 or _capabilities(own, "CapEff") & CAP_SYS_PTRACE:
+    if os.geteuid() == 0 or capabilities(own, "CapEff") & CAP_SYS_PTRACE:
         return _why_root_is_denied(own, its)
     user = its.get("Uid", "").split()[1:2]
     if user != [str(os.geteuid())]:
@@ -83,7 +83,7 @@ def why_denied(pid: int) -> DumpFailed:
     if proc.owner(pid) not in (None, os.geteuid()):
         remedy = "Run dstack as root: the process forbids reading (prctl PR_SET_DUMPABLE) or was started setuid."
         return DumpFailed("no permission: the process is not dumpable", remedy, is_denied=True)
-    if _capabilities(its, "CapPrm") & ~_capabilities(own, "CapPrm"):
+    if capabilities(its, "CapPrm") & ~capabilities(own, "CapPrm"):
         remedy = "Run dstack as root."
         return DumpFailed("no permission: the process has capabilities that dstack lacks", remedy, is_denied=True)
     if scope:
@@ -102,7 +102,7 @@ def last_words(stderr: str) -> str:
 
 
 def _why_root_is_denied(own: dict[str, str], its: dict[str, str]) -> DumpFailed:
-    if not _capabilities(own, "CapEff") & CAP_SYS_PTRACE:
+    if not capabilities(own, "CapEff") & CAP_SYS_PTRACE:
         return DumpFailed(
             "no permission: dstack runs without the capability SYS_PTRACE, as in a container",
             _allow(own, ALLOW_IN_DOCKER),
@@ -120,12 +120,13 @@ def _why_root_is_denied(own: dict[str, str], its: dict[str, str]) -> DumpFailed:
 
 def _allow(own: dict[str, str], otherwise: str) -> str:
     """The remedy for the place where this process runs: a pod, a container, or neither."""
-    if _capabilities(own, "CapBnd") & CAP_SYS_PTRACE:
+    if capabilities(own, "CapBnd") & CAP_SYS_PTRACE:
         return otherwise
     return ALLOW_IN_KUBERNETES if "KUBERNETES_SERVICE_HOST" in os.environ else ALLOW_IN_DOCKER
 
 
-def _capabilities(status: dict[str, str], which: str) -> int:
+def capabilities(status: dict[str, str], which: str) -> int:
+    """The bits of a set of capabilities, such as ``CapEff``, in a ``/proc/PID/status``; none if they are unreadable."""
     try:
         return int(status.get(which, "0"), 16)
     except ValueError:
