@@ -50,7 +50,7 @@ RAY: GroupLibrary = "ray.util.collective"
 TRAIN: GroupLibrary = "ray.train"
 DATA: GroupLibrary = "ray.data"
 """The libraries whose calls on a group of processes end when all members, or one other member, have made them."""
-Access = Literal["memory", "py-spy", "setuid py-spy", "py-spy via sudo", "text stack", "state only"]
+Access = Literal["memory", "py-spy", "setuid py-spy", "py-spy via sudo", "text stack", "jstack", "gdb", "state only"]
 ACCESSES: tuple[Access, ...] = get_args(Access)
 """How a process was read, best first: with waits of its threads, with stacks only, without stacks."""
 Stage = Literal["control plane", "core worker", "node probe", "process", "stacks", "memory"]
@@ -274,15 +274,16 @@ class BlockedCall(Model, frozen=True):
 
 
 class Thread(Model, frozen=True):
-    """One Python thread of a process.
+    """One thread of a process.
 
-    ``stack`` is an index into ``Snapshot.stacks``. ``role`` is the purpose of the thread: ``task`` executes Ray tasks,
-    ``loop`` runs the event loop of an async actor, ``user`` was started by user code (or is the main thread of a
-    driver), ``ray`` belongs to Ray or to a library. ``still`` is true if the thread did not run while its stack and
-    refs were read, as the operating system shows: the reading is exact. ``torn`` is true if the thread ran during every
-    reading of its stack: its frames may not belong together, and its wait is unknown. ``sleeps`` is true if the thread
-    is in ``time.sleep``, as the kernel shows. ``task_id`` is the Ray task that it runs, None for none; it is valid only
-    if ``Process.tasks_read`` is true.
+    ``os_thread_id`` is the pid for the thread that runs the program's main function: that of Java is started by the
+    first thread, which then only waits for it. ``stack`` is an index into ``Snapshot.stacks``. ``role`` is the purpose
+    of the thread: ``task`` executes Ray tasks, ``loop`` runs the event loop of an async actor, ``user`` was started by
+    user code (or is the main thread of a driver), ``ray`` belongs to Ray or to a library. ``still`` is true if the
+    thread did not run while its stack and refs were read, as the operating system shows: the reading is exact. ``torn``
+    is true if the thread ran during every reading of its stack: its frames may not belong together, and its wait is
+    unknown. ``sleeps`` is true if the thread is in ``time.sleep``, as the kernel shows. ``task_id`` is the Ray task
+    that it runs, None for none; it is valid only if ``Process.tasks_read`` is true.
     """
 
     os_thread_id: Int

@@ -32,7 +32,9 @@ pause_option = click.option(
     help="Pause running processes for exact stacks (py-spy); use Ray's agents for unreadable processes.",
 )
 native_option = click.option(
-    "--native", is_flag=True, help="Include C and C++ frames. Pauses each process for 0.1 s or more."
+    "--native",
+    is_flag=True,
+    help="Include C and C++ frames, and stacks of Java and C++. Pauses each process for 0.1 s or more.",
 )
 for_option = click.option(
     "--for",

@@ -96,6 +96,7 @@ def snapshot(
 @json_option
 @details_option
 @job_option
+@native_option
 @pause_option
 @for_option
 @click.option(
@@ -117,6 +118,7 @@ def check(
     as_json: bool,
     details: bool,
     job: str | None,
+    native: bool,
     pause: bool,
     watch_s: float | None,
     fail_on: FailOn,
@@ -131,19 +133,22 @@ def check(
     4 inconclusive: too little could be read.
     """
     form = _form(as_json, details)
-    if file and (address or pause or watch_s is not None):
+    on = [name for name, is_on in (("native", native), ("pause", pause)) if is_on]
+    if file and (address or on or watch_s is not None):
         raise UsageError(
-            "FILE cannot be combined with --address, --pause or --for.", "Leave out FILE or these options."
+            "FILE cannot be combined with --address, --native, --pause or --for.", "Leave out FILE or these options."
         )
     if wait:
-        if file or not job or pause or watch_s is not None:
-            raise UsageError("--wait needs --job, and cannot be combined with FILE, --pause or --for.", "Add --job ID.")
+        if file or not job or on or watch_s is not None:
+            raise UsageError(
+                "--wait needs --job, and cannot be combined with FILE, --native, --pause or --for.", "Add --job ID."
+            )
         _follow(address, job, fail_on, form, timeout_s, every_s=every, stuck_after_s=stuck_after)
         return
     if file:
         diagnosis = print_snapshot(load_snapshot(file), form, job)
     else:
-        taken = take_snapshot(address, timeout_s, ["pause"] if pause else (), watch_s)
+        taken = take_snapshot(address, timeout_s, on, watch_s)
         diagnosis = print_snapshot(taken, form, job, within_s=EXPLAIN_S)
     if diagnosis.fails(fail_on):
         sys.exit(STUCK)

@@ -17,7 +17,6 @@ from dstack.probes.connection.connect import Cluster
 from dstack.probes.merged_answers import MergedAnswers
 from dstack.probes.node_access.node_readers import Extras, NodeReaders, Options, Wanted
 from dstack.probes.node_access.session import ProbeSession
-from dstack.probes.other_languages import with_languages
 from dstack.probes.ray_state.control_plane import CHECK_GCS, Inventory, take_inventory, take_roll
 from dstack.probes.ray_state.core_workers import CoreWorkerStats, ask_core_workers, questions, relevant_refs, stats_of
 from dstack.probes.ray_state.ended_tasks import EndedTasks, ask_ended_tasks
@@ -170,12 +169,12 @@ class ClusterProbe:
         answers = found.stats
         answers |= self._ask_others(found, workers, budget)
         self._note_jobs(inventory, answers, budget)
-        languages = {worker_id: one.language for worker_id, one in answers.items() if one.language}
-        processes = self._processes(found, self._liveness.present(workers), languages)
+        processes = self._processes(found, self._liveness.present(workers))
         self._note_ended(budget)
         workers = self._liveness.present(workers)
-        read = [worker for worker in workers if worker.worker_id in wanted]
-        processes = self._complete([one for one in read if one.worker_id not in languages], processes, budget)
+        others = {worker_id for worker_id, one in answers.items() if one.language}
+        in_python = [worker for worker in workers if worker.worker_id in wanted - others]
+        processes = self._complete(in_python, processes, budget)
         here = {worker.worker_id: answers[worker.worker_id] for worker in workers if worker.worker_id in answers}
         samples = tuple(_worker_sample(worker.worker_id, here, processes) for worker in workers)
         self._add(inventory, samples, here, wanted, budget)
@@ -201,12 +200,10 @@ class ClusterProbe:
             with contextlib.suppress(ClusterError):
                 self._liveness.note_listed(take_roll(self.cluster, budget.rpc_timeout_s()))
 
-    def _processes(
-        self, found: MergedAnswers, workers: Iterable[Worker], languages: Mapping[str, str]
-    ) -> dict[str, Process]:
+    def _processes(self, found: MergedAnswers, workers: Iterable[Worker]) -> dict[str, Process]:
         """The processes of these workers by worker id; also notes what failed with them."""
         ids = {worker.worker_id for worker in workers}
-        failures = list(with_languages(found.failures_of(ids), languages))
+        failures = found.failures_of(ids)
         self._liveness.note_silent(failures)
         self._note(failures)
         return {worker_id: process for worker_id, process in found.processes.items() if worker_id in ids}

@@ -11,7 +11,7 @@ from dataclasses import replace
 from dstack.analysis.findings import is_stuck
 from dstack.analysis.naming import names
 from dstack.diagnosis import Diagram, Entry, Finding, Step
-from dstack.report.paths import short_path
+from dstack.report.paths import place_of
 from dstack.report.rows import Row
 from dstack.report.safe_text import SafeText
 from dstack.words import capitalised, listed, word
@@ -143,4 +143,4 @@ def _place(row: Entry | Step) -> tuple[str, int] | None:
 
 
 def _location(place: tuple[str, int]) -> str:
-    return f"{short_path(place[0])}:{place[1]}"
+    return place_of(*place)

@@ -32,6 +32,11 @@ def shortened_left(location: str, longest: int) -> str:
     return "/".join(("…", *folders))
 
 
+def place_of(file: str, line: int | None) -> str:
+    """``app/train.py:12``; without the line where that is unknown, as in a library of C."""
+    return f"{short_path(file)}:{line}" if line else short_path(file)
+
+
 def location(file: str, line: int | None) -> str:
-    """``app/train.py:12``, or ``…/app/train.py:12`` where that would take too much of a line."""
-    return shortened_left(f"{short_path(file)}:{line}", LONGEST_LOCATION)
+    """As :func:`place_of`, or ``…/app/train.py:12`` where that would take too much of a line."""
+    return shortened_left(place_of(file, line), LONGEST_LOCATION)

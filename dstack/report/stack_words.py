@@ -10,7 +10,7 @@ from dstack.analysis.stacks.activity import Activity
 from dstack.analysis.stacks.app_threads import PathStep
 from dstack.analysis.stacks.outliers import Outlier
 from dstack.model import Origin, Snapshot
-from dstack.report.paths import location, short_path
+from dstack.report.paths import location, place_of
 from dstack.report.safe_text import SafeText
 from dstack.words import plural
 
@@ -40,7 +40,7 @@ def activity_word(activity: Activity) -> SafeText:
 
 def frame_location(frame: PathStep) -> str:
     """``train.py:12``."""
-    return f"{short_path(frame.file)}:{frame.line}"
+    return place_of(frame.file, frame.line)
 
 
 def activities_in_words(counts: Mapping[Activity, int]) -> str:

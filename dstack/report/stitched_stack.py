@@ -8,7 +8,7 @@ from dstack.analysis.naming import names
 from dstack.analysis.naming.sentences import TORN_STACK
 from dstack.analysis.views.distributed_stack import StackNode
 from dstack.model import Frame, Snapshot
-from dstack.report.paths import short_path, shortened_left
+from dstack.report.paths import place_of, shortened_left
 from dstack.report.safe_text import SafeText
 from dstack.vertex_keys import Key
 from dstack.words import plural, shortly
@@ -71,7 +71,7 @@ class StitchedStack:
 def frame_text(frame: Frame, snapshot: Snapshot, text: SafeText) -> SafeText:
     """The text with ``run  app/train.py:12  loss.backward()`` after it."""
     text.append(f"{frame.function}  ")
-    text.append(shortened_left(f"{short_path(frame.file)}:{frame.line}", LONGEST_LOCATION), "cyan")
+    text.append(shortened_left(place_of(frame.file, frame.line), LONGEST_LOCATION), "cyan")
     return text.append(f"  {snapshot.source_line(frame.file, frame.line) or ''}".rstrip(), "dim")
 
 

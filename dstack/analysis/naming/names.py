@@ -47,7 +47,8 @@ def actor_in_words(class_name: str, name: str, actor_id: str) -> str:
     """The name of an actor from its parts."""
     if part := ray_libraries.part(class_name, name, actor_id):
         return f"{part.name}{part.which}"
-    return f'actor {class_name} "{name}"' if name else f"actor {class_name} {short(actor_id)}"
+    kind = f"actor {class_name}".rstrip()  # Ray knows no class of actors in C++
+    return f'{kind} "{name}"' if name else f"{kind} {short(actor_id)}"
 
 
 def short_actor(class_name: str, name: str, actor_id: str) -> str:

@@ -1,4 +1,7 @@
-"""Reads each process from memory, else through py-spy; exact and native stacks come from both."""
+"""Reads each process from memory, else through py-spy; exact and native stacks come from both.
+
+Processes in other languages than Python are read by the tools of these.
+"""
 
 from __future__ import annotations
 
@@ -11,6 +14,8 @@ from dstack.probes.node.cpython.interpreter import Interpreter, OwnPython
 from dstack.probes.node.cpython.memory import Unreadable
 from dstack.probes.node.cpython.process import Known
 from dstack.probes.node.memory_reader import KnownProcess, MemoryReader
+from dstack.probes.node.other_languages import reader as other_languages
+from dstack.probes.node.other_languages.tools import language_of
 from dstack.probes.node.process import Process
 from dstack.probes.node.procfs import proc
 from dstack.probes.node.procfs.permissions import INSTALL_PYSPY, DumpFailed, why_denied
@@ -38,6 +43,8 @@ class ProcessReader:
         """The reading of an identified process. Raises :class:`DumpFailed`, or ``psutil.NoSuchProcess`` if it ended."""
         if time.monotonic() > request.deadline:
             raise DumpFailed("no time was left to read it", cause="timeout")
+        if language := language_of(self.known_process(process).files):
+            return other_languages.read(language, request)
         reading = self._read_memory(process, request)
         options = request.options
         is_exact = all(one.is_stable or one.role == "ray" for one in reading.threads)

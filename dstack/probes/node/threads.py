@@ -15,7 +15,7 @@ class Position:
     """A line of a function. Compared by identity: a reader uses one object for each position, so it can be a key.
 
     ``qualified`` is the function's qualified name where that is known. ``module`` is the shared library of a frame of
-    C, which has no line of Python.
+    C, which has no line of Python. ``origin`` is given where the file does not show it, as in Java.
     """
 
     file: str
@@ -23,6 +23,7 @@ class Position:
     qualified: str
     line: int
     module: str | None = None
+    origin: str | None = None
 
 
 class Frame(Protocol):

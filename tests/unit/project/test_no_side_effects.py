@@ -17,7 +17,7 @@ from tests.unit.scenes import Scene
 
 PACKAGE = Path(dstack.__file__).parent
 SIGNALS = {
-    ("probes/node/pyspy/runner.py", "os.kill(pid, signal.SIGCONT)"),
+    ("probes/node/commands.py", "os.kill(pid, signal.SIGCONT)"),
     ("watch/command.py", "os.killpg(process.pid, signal.SIGKILL)"),
     ("interruption.py", "signal.pthread_kill(main, signal.SIGINT)"),
 }

@@ -17,9 +17,10 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
+from dstack.probes.node.commands import RAY_WORKER_NICENESS
 from dstack.probes.node.procfs import proc
 from dstack.probes.node.procfs.permissions import DumpFailed, why_dump_failed, why_not_started
-from dstack.probes.node.pyspy.runner import RAY_WORKER_NICENESS, PySpy
+from dstack.probes.node.pyspy.runner import PySpy
 from dstack.probes.node.threads import Position
 from dstack.probes.node.wire import RecordOptions
 

@@ -4,26 +4,17 @@ from __future__ import annotations
 
 import contextlib
 import os
-import selectors
 import shutil
-import signal
 import stat
 import subprocess
 import sys
-import threading
-import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from dstack.probes.node.procfs import proc
+from dstack.probes.node.commands import is_stopped, resume, run
 from dstack.probes.node.procfs.permissions import DumpFailed, last_words, why_dump_failed, why_not_started
 from dstack.probes.node.pyspy.parser import threads_of
 from dstack.probes.node.threads import PythonThread, ShownFrame
-
-MAX_BYTES = 128 << 20
-"""The most output of a dump: a frame with its locals takes some hundred bytes."""
-RAY_WORKER_NICENESS = 15
-"""The default niceness of Ray's workers, see ``RAY_worker_niceness``; seen on Ray 2.46 and 2.60."""
 
 SUDO_TIMEOUT_S = 3.0
 """The timeout of ``sudo``, which may ask a directory on the network before it refuses."""
@@ -76,13 +67,13 @@ class PySpy:
         arguments = [*self._prefix, self.path, "dump", "--json", "--locals", "--pid", str(pid)]
         arguments += [] if blocking else ["--nonblocking"]
         arguments += ["--native"] if native else []
-        was_stopped = _is_stopped(pid)
+        was_stopped = is_stopped(pid)
         timeout_s = min(timeout_s, SUDO_TIMEOUT_S) if self._prefix else timeout_s
         try:
-            done = _run(arguments, timeout_s, is_polite=not blocking, is_apart=bool(self._prefix))
+            done = run(arguments, timeout_s, is_polite=not blocking, is_apart=bool(self._prefix))
         except (subprocess.TimeoutExpired, DumpFailed) as error:
             if blocking and not was_stopped:
-                _resume(pid)
+                resume(pid)
             if isinstance(error, DumpFailed):
                 raise
             if self._prefix:
@@ -105,79 +96,3 @@ class PySpy:
 
 class SudoFailed(DumpFailed):
     """dstack's user may not run py-spy as root without a password."""
-
-
-def _run(
-    arguments: list[str], timeout_s: float, *, is_polite: bool, is_apart: bool
-) -> subprocess.CompletedProcess[bytes]:
-    """Run a command to its end, or kill it. ``is_polite`` gives it the niceness of a Ray worker.
-
-    With ``is_apart`` it has no terminal on which it could ask for a password.
-    """
-    process = subprocess.Popen(
-        arguments,
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        start_new_session=is_apart,
-    )
-    try:
-        if is_polite:
-            with contextlib.suppress(OSError):
-                os.setpriority(os.PRIO_PROCESS, process.pid, RAY_WORKER_NICENESS)
-        stdout, stderr = _said(process, timeout_s)
-    except BaseException:
-        _end(process)
-        raise
-    return subprocess.CompletedProcess(arguments, process.returncode, stdout, stderr)
-
-
-def _said(process: subprocess.Popen[bytes], timeout_s: float) -> tuple[bytes, bytes]:
-    """Its output until it ends, as from ``communicate``, but of bounded size."""
-    assert process.stdout
-    assert process.stderr
-    deadline = time.monotonic() + timeout_s
-    written = {process.stdout: bytearray(), process.stderr: bytearray()}
-    with selectors.DefaultSelector() as ready:
-        for stream in written:
-            ready.register(stream, selectors.EVENT_READ)
-        while ready.get_map():
-            found = ready.select(max(0.0, deadline - time.monotonic()))
-            if not found:
-                raise subprocess.TimeoutExpired(process.args, timeout_s)
-            for stream in (stream for stream in written if any(key.fileobj is stream for key, _ in found)):
-                data = os.read(stream.fileno(), 1 << 16)
-                written[stream] += data
-                if not data:
-                    ready.unregister(stream)
-            if sum(map(len, written.values())) > MAX_BYTES:
-                raise DumpFailed(f"the output of py-spy has more than {MAX_BYTES >> 20} MiB", cause="malformed")
-    process.wait(max(0.0, deadline - time.monotonic()))
-    for stream in written:
-        stream.close()
-    return bytes(written[process.stdout]), bytes(written[process.stderr])
-
-
-def _end(process: subprocess.Popen[bytes]) -> None:
-    """Kill it. One that runs as root cannot be killed: it ends at a write without a reader, and a thread reaps it."""
-    for stream in (process.stdout, process.stderr):
-        if stream:
-            stream.close()
-    try:
-        process.kill()
-    except PermissionError:
-        threading.Thread(target=process.wait, name="dstack", daemon=True).start()
-    else:
-        process.wait()
-
-
-def _is_stopped(pid: int) -> bool:
-    return proc.state(pid) == "T"
-
-
-def _resume(pid: int) -> None:
-    """Resume a target that a killed py-spy has left stopped."""
-    time.sleep(0.01)
-    if _is_stopped(pid):
-        with contextlib.suppress(OSError):
-            os.kill(pid, signal.SIGCONT)

@@ -17,6 +17,7 @@ from typing import Protocol
 import psutil
 
 from dstack.probes.node.cpython.memory import Unreadable
+from dstack.probes.node.other_languages.tools import language_of
 from dstack.probes.node.process import Process
 from dstack.probes.node.process_reader import ProcessReader
 from dstack.probes.node.procfs import proc
@@ -129,6 +130,7 @@ class Sampler:
         """Sample identified processes for some time. What failed is in the ``problems`` of each."""
         began, cpu = time.monotonic(), time.thread_time()
         self._forget({process.pid for process in processes})
+        processes = [process for process in processes if self._is_in_python(process)]
         by_memory = [one for one in processes if self._is_readable(one, options)]
         by_pyspy = [one for one in processes if one not in by_memory]
         self._begin_pyspy(by_pyspy, options)
@@ -149,6 +151,14 @@ class Sampler:
     def close(self) -> None:
         """End everything that runs."""
         self._forget(set())
+
+    def _is_in_python(self, process: Process) -> bool:
+        """Whether it runs Python; notes which other language it runs."""
+        language = language_of(self._reader.known_process(process).files)
+        if language:
+            reason = f"it runs {language.name}, of which dstack records no stacks"
+            process.problems.append(Problem("stacks", reason, "unreadable"))
+        return language is None
 
     # Memory
 

@@ -34,6 +34,8 @@ class Origins:
 
     def of_position(self, position: Position) -> str:
         """``user``, ``library``, ``ray`` or ``stdlib``."""
+        if position.origin:
+            return position.origin
         if position.module:
             return "library"
         origin = self._of_files.get(position.file)

@@ -11,7 +11,7 @@ from dstack.analysis.views.inventory import Inventory, WorkerSummary, group_simi
 from dstack.analysis.views.worker_figures import FIGURES, Figure, total
 from dstack.report.cluster_words import queued_calls
 from dstack.report.figure_cells import total_cell, worker_cell
-from dstack.report.paths import short_path
+from dstack.report.paths import place_of
 from dstack.vertex_keys import Key
 from dstack.words import listed
 
@@ -117,7 +117,7 @@ class _RowMaker:
         words = first.words if first.is_whole_process else first.text
         if sum(one.counts.values()) > 1:
             words = f"{listed([f'{count:,} {activity}' for activity, count in one.counts.items()])}; {words}"
-        place = f"{short_path(first.file)}:{first.line}" if first.file else ""
+        place = place_of(first.file, first.line) if first.file else ""
         return words, place, self.ids.get(first.vertex)
 
     def _notes(self, one: WorkerSummary) -> list[str]:

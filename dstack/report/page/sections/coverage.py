@@ -26,6 +26,8 @@ ACCESS_WORDS: Mapping[Access, str] = {
     "setuid py-spy": "read by a setuid py-spy: stacks, but not what they wait for",
     "py-spy via sudo": "read by py-spy through sudo: stacks, but not what they wait for",
     "text stack": "read by Ray's agents: stacks as text, but not what they wait for",
+    "jstack": "read by jstack: stacks of Java, but not what they wait for",
+    "gdb": "read by gdb: stacks of C++, but not what they wait for",
     "state only": "without stacks",
 }
 

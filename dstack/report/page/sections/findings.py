@@ -11,7 +11,7 @@ from dstack.diagnosis import Entry, Finding, Step
 from dstack.report.finding import status_sentence
 from dstack.report.page.report_data import ReportData
 from dstack.report.page.section import Section, render
-from dstack.report.paths import short_path
+from dstack.report.paths import place_of
 from dstack.vertex_keys import Key
 
 SHOWN = 20
@@ -76,5 +76,5 @@ def _lines(
     rows: Iterator[Step] | tuple[Entry | Step, ...] | tuple[Step, ...], stacks: Mapping[Key, str]
 ) -> Iterator[Line]:
     for row in rows:
-        location = f"{short_path(row.file)}:{row.line}" if row.file is not None and row.line is not None else ""
+        location = place_of(row.file, row.line) if row.file is not None and row.line is not None else ""
         yield Line(row, location, stacks.get(row.vertex) if row.vertex is not None else None)

@@ -11,7 +11,7 @@ from dstack.diagnosis import Diagnosis
 from dstack.report.page.report_data import ReportData
 from dstack.report.page.rows.merged_stacks import MergedStacks, ShownGroup
 from dstack.report.page.section import Section, render
-from dstack.report.paths import short_path
+from dstack.report.paths import place_of
 from dstack.report.stack_words import activities_in_words, short
 from dstack.vertex_keys import Key
 from dstack.words import plural
@@ -88,7 +88,7 @@ def _blocks(groups: Sequence[ShownGroup]) -> Iterator[GroupBlock]:
     for shown, lines in zip(groups, accumulate(group.frames for group in groups), strict=True):
         found = shown.group.positions
         first = tuple(
-            (count, short(one.name), f"{short_path(one.file)}:{one.line}" if one.file else "")
+            (count, short(one.name), place_of(one.file, one.line) if one.file else "")
             for one, count in found[:SHOWN_POSITIONS]
         )
         elsewhere = sum(count for _, count in found[SHOWN_POSITIONS:])

@@ -16,7 +16,7 @@ from dstack.report.page.charts.graph_chart import WIDEST_LINE, BoxStyle, GraphBo
 from dstack.report.page.charts.graph_legend import Legend, legend_of
 from dstack.report.page.report_data import ReportData
 from dstack.report.page.section import Section, render
-from dstack.report.paths import short_path, shortened_left
+from dstack.report.paths import place_of, shortened_left
 from dstack.vertex_keys import Key
 from dstack.words import plural
 
@@ -98,7 +98,7 @@ def _certainty(wait: Wait) -> str:
 
 def _location(file: str, line: int | None) -> str:
     """The location, cut at its beginning if it is too long for a line of a box."""
-    text = shortened_left(f"{short_path(file)}:{line}", WIDEST_LINE)
+    text = shortened_left(place_of(file, line), WIDEST_LINE)
     return text if len(text) <= WIDEST_LINE else f"…{text[1 - WIDEST_LINE :]}"
 
 
@@ -174,7 +174,7 @@ class _Writer:
         step = self._sentence(vertex)
         yield f"{len(box.vertices):,} alike, the first: {step.text}" if len(box.vertices) > 1 else step.text
         if step.file is not None:
-            yield f"{short_path(step.file)}:{step.line}  {step.source or ''}".rstrip()
+            yield f"{place_of(step.file, step.line)}  {step.source or ''}".rstrip()
         if vertex.wait is not None:
             yield self._wait(facts)
             if because := words.listed(vertex.wait.assumed) or vertex.wait.inferred:

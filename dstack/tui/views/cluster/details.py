@@ -24,7 +24,7 @@ from dstack.report.figure_texts import (
     process_figures,
     use_in_words,
 )
-from dstack.report.paths import short_path
+from dstack.report.paths import place_of
 from dstack.report.safe_text import SafeText
 from dstack.tui.views.base import SourceLocation
 from dstack.vertex_keys import Key
@@ -118,7 +118,7 @@ def _execution_texts(activity: ExecutionGroup) -> Iterator[Text]:
     yield SafeText().append(f"{activity.count:,} × " if activity.count > 1 else "", "dim").append(activity.text)
     if activity.file is not None:
         source = f"  {activity.source}" if activity.source else ""
-        yield SafeText().append(f"{short_path(activity.file)}:{activity.line}", "cyan").append(source)
+        yield SafeText().append(place_of(activity.file, activity.line), "cyan").append(source)
 
 
 def _group_texts(group: WorkerGroup) -> Iterator[Text]:

@@ -17,7 +17,7 @@ from dstack.analysis.views.snapshot_diff import WaitChange
 from dstack.analysis.views.wait_tree import Edge, WaitBranch, WaitTree
 from dstack.diagnosis import Step, Vertex
 from dstack.report.finding import BETWEEN, FIRST, LAST, OUTSIDE, titled
-from dstack.report.paths import location, short_path
+from dstack.report.paths import location, place_of
 from dstack.report.safe_text import SafeText
 from dstack.tui.views.base import SourceLocation
 from dstack.tui.views.marks import marked
@@ -57,7 +57,7 @@ class WaitDetails:
         yield SafeText().append(first, "dim").append(step.text)
         if step.file is not None:
             source = f"  {step.source}" if step.source else ""
-            yield SafeText().append(f"{short_path(step.file)}:{step.line}", "cyan").append(source)
+            yield SafeText().append(place_of(step.file, step.line), "cyan").append(source)
         if branch.edge is not None:
             yield from self._wait(branch.edge, branch)
 

@@ -211,7 +211,7 @@ def test_hostile_names_are_passed_on_up_to_the_bound(
 
     for data in [data for data in mutated(dump, 5 * READ_BY_PROBE) if is_dump(data)][:READ_BY_PROBE]:
         done = subprocess.CompletedProcess([], 0, data, b"")
-        monkeypatch.setattr(runner, "_run", lambda *_, done=done, **__: done)
+        monkeypatch.setattr(runner, "run", lambda *_, done=done, **__: done)
         processes, (failure,) = Assembly().add(["n"], validated(probe.sample([target], WITH_LOCALS)), 1)
         assert len(processes["w"].threads) == len(threads_of(data))
         assert processes["w"].access == "py-spy"

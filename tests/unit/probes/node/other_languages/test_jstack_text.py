@@ -1,0 +1,107 @@
+"""The output of jstack: threads, frames and calls of Ray."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dstack.probes.node.other_languages.jstack_text import parse_jstack
+from dstack.probes.node.other_languages.stacks import MAX_NAME, RayCall
+
+GET = "\tat io.ray.runtime.AbstractRayRuntime.get(AbstractRayRuntime.java:{})\n"
+IN_NATIVE_GET = """\
+"main" #1 prio=5 os_prio=0 cpu=773.10ms elapsed=12.03s tid=0x00007f5a10018d70 nid=0xc47 runnable  [0x00007f5a15919000]
+   java.lang.Thread.State: RUNNABLE
+\tat io.ray.runtime.object.NativeObjectStore.nativeGet(Native Method)
+\tat io.ray.runtime.object.NativeObjectStore.getRaw(NativeObjectStore.java:43)
+\tat io.ray.runtime.object.ObjectStore.get(ObjectStore.java:104)
+"""
+BELOW_GET = """\
+\tat io.ray.api.Ray.get(Ray.java:83)
+\tat io.ray.runtime.object.ObjectRefImpl.get(ObjectRefImpl.java:77)
+\t- locked <0x000000069e8bf468> (a io.ray.runtime.object.ObjectRefImpl)
+\tat Restaurant$Waiter.order(Restaurant.java:15)
+\tat jdk.internal.reflect.NativeMethodAccessorImpl.invoke0(java.base@17.0.15/Native Method)
+\tat java.lang.reflect.Method.invoke(java.base@17.0.15/Method.java:569)
+\tat io.ray.runtime.task.TaskExecutor.execute(TaskExecutor.java:140)
+\tat io.ray.runtime.runner.worker.DefaultWorker.main(DefaultWorker.java:15)
+
+   Locked ownable synchronizers:
+\t- None
+
+"""
+OTHERS = """\
+"Finalizer" #3 daemon prio=8 os_prio=0 cpu=0.15ms elapsed=12.01s tid=0x00007f5a100fa640 nid=0xc54 in Object.wait()
+   java.lang.Thread.State: WAITING (on object monitor)
+\tat java.lang.Object.wait(java.base@17.0.15/Native Method)
+\t- waiting on <0x0000000687400788> (a java.lang.ref.ReferenceQueue$Lock)
+
+"VM Thread" os_prio=0 cpu=1.00ms elapsed=12.00s tid=0x00007f5a100f5000 nid=0xc52 runnable
+"""
+HEADER = """\
+2026-11-25 23:40:08
+Full thread dump OpenJDK 64-Bit Server VM (17.0.15+6-Debian-1deb12u1 mixed mode, sharing):
+
+"""
+
+
+def in_get(*lines: int) -> str:
+    return HEADER + IN_NATIVE_GET + "".join(map(GET.format, lines)) + BELOW_GET + OTHERS
+
+
+def test_the_frames_of_a_task_are_read_with_their_files_lines_and_origins() -> None:
+    main, _ = parse_jstack(in_get(128, 109, 104))
+
+    assert (main.os_thread_id, main.name, main.runs_task, main.is_main, main.is_service) == (
+        0xC47, "main", True, True, False
+    )  # fmt: skip
+    waiter = main.positions[8]
+    assert (waiter.qualified, waiter.function, waiter.file, waiter.line, waiter.origin) == (
+        "Restaurant$Waiter.order", "order", "Restaurant.java", 15, "user"
+    )  # fmt: skip
+    assert [one.origin for one in main.positions] == [*["ray"] * 8, "user", "stdlib", "stdlib", "ray", "ray"]
+    native = main.positions[0]
+    assert (native.file, native.line) == ("NativeObjectStore.java", 0)
+
+
+def test_threads_of_the_virtual_machine_are_left_out_and_its_daemons_are_service_threads() -> None:
+    _, finalizer = parse_jstack(in_get(128, 109, 104))
+
+    assert (finalizer.name, finalizer.is_service, finalizer.is_main) == ("Finalizer", True, False)
+
+
+def test_only_the_get_without_a_timeout_calls_itself_twice() -> None:
+    calls = [parse_jstack(in_get(*lines))[0].call for lines in ((128, 109, 104), (128, 109), (128, 113), (128,))]
+
+    assert calls[0] == RayCall("ray.get", frame=7, is_endless=True)
+    assert calls[1:] == [RayCall("ray.get", frame, is_endless=False) for frame in (6, 6, 5)]
+
+
+def test_a_wait_has_a_timeout_that_is_unknown() -> None:
+    text = in_get().replace("nativeGet", "nativeWait")
+
+    assert parse_jstack(text)[0].call == RayCall("ray.wait", frame=4, is_endless=False)
+
+
+def test_code_of_the_user_below_which_ray_waits_is_no_call() -> None:
+    text = in_get(128, 109, 104).replace("\tat io.ray", "\tat Callback.run(Callback.java:3)\n\tat io.ray", 1)
+
+    assert parse_jstack(text)[0].call is None
+
+
+def test_thread_ids_may_be_decimal_as_in_jdk_21() -> None:
+    text = in_get().replace('"main" #1 prio', '"main" #1 [3143] prio').replace("nid=0xc47", "nid=3143")
+
+    assert parse_jstack(text)[0].os_thread_id == 3143
+
+
+@given(
+    st.lists(st.one_of(st.text(), st.sampled_from(in_get(128, 109).splitlines()), st.text().map('"{}" nid=1'.format)))
+)
+def test_any_text_is_parsed_within_bounds(lines: list[str]) -> None:
+    for thread in parse_jstack("\n".join(lines)):
+        assert 0 <= thread.os_thread_id < 2**31
+        assert thread.positions
+        for one in thread.positions:
+            assert max(map(len, (one.file, one.function, one.qualified))) <= MAX_NAME + 5
+            assert 0 <= one.line < 10**9

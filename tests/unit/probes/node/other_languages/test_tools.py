@@ -1,0 +1,152 @@
+"""The language of a process, and the tools that print its stacks: real gdb, and scripts in place of the tools."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from dstack.probes.node.other_languages.tools import CPP, JAVA, language_of, threads_of
+from dstack.probes.node.procfs import proc
+from dstack.probes.node.procfs.permissions import DumpFailed
+from dstack.probes.node.procfs.proc import Mapping
+from tests.processes import wait_until
+
+SLEEP = shutil.which("sleep") or "/bin/sleep"
+DUMP = '"main" #1 prio=5 nid=0x7 runnable\n\tat Main.main(Main.java:3)\n'
+
+
+def mapped(*paths: str) -> list[Mapping]:
+    return [Mapping(0, 1, 0, ("fd:00", str(index)), path) for index, path in enumerate(paths)]
+
+
+@pytest.fixture
+def sleeper() -> Iterator[int]:
+    """A process that sleeps and handles no SIGQUIT."""
+    with subprocess.Popen([SLEEP, "100"]) as process:
+        try:
+            wait_until(lambda: is_asleep(process.pid), deadline_s=30, what=lambda: f"sleep: {proc.state(process.pid)}")
+            yield process.pid
+        finally:
+            process.kill()
+
+
+def is_asleep(pid: int) -> bool:
+    """Whether it has become the program, and sleeps."""
+    return os.path.basename(proc.program(pid)) in ("sleep", "busybox", "coreutils") and proc.state(pid) == "S"
+
+
+@pytest.fixture
+def tools(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The only directory on the PATH, besides those of the system for scripts."""
+    monkeypatch.setenv("PATH", str(tmp_path))
+    return tmp_path
+
+
+def script(path: Path, text: str) -> None:
+    path.write_text(f"#!{sys.executable}\nimport os, sys, time\n{text}\n")
+    path.chmod(0o755)
+
+
+def is_unharmed(pid: int) -> bool:
+    """Whether the process was neither ended nor left stopped or traced."""
+    return proc.state(pid) in ("R", "S") and proc.tracer(pid) == 0
+
+
+def failure(language: object, pid: int, timeout_s: float = 30.0) -> DumpFailed:
+    assert language in (JAVA, CPP)
+    with pytest.raises(DumpFailed) as caught:
+        threads_of(JAVA if language is JAVA else CPP, pid, timeout_s)
+    return caught.value
+
+
+@pytest.mark.parametrize(
+    ("paths", "language"),
+    [
+        (("/usr/bin/java", "/tmp/ray/1795649995344/libcore_worker_library_java.so"), JAVA),
+        (("/tmp/ray/1/libcore_worker_library_java.so (deleted)",), JAVA),
+        (("/app/restaurant", "/site-packages/ray/cpp/lib/libray_api.so"), CPP),
+        (("/usr/bin/python3", "/usr/lib/jvm/lib/server/libjvm.so"), None),
+        ((), None),
+    ],
+)
+def test_a_language_is_that_of_rays_library(paths: tuple[str, ...], language: object) -> None:
+    assert language_of(mapped(*paths)) is language
+
+
+def test_this_python_is_no_other_language() -> None:
+    assert language_of(proc.mapped_files(os.getpid()).values()) is None
+
+
+def test_a_missing_tool_is_named_with_the_remedy(tools: Path, sleeper: int) -> None:
+    java, cpp = failure(JAVA, sleeper), failure(CPP, sleeper)
+
+    assert java.reason == "it runs Java, and jstack was not found on its node"
+    assert (java.remedy or "").startswith("Install the JDK")
+    assert (cpp.reason, cpp.cause) == ("it runs C++, and gdb was not found on its node", "missing")
+
+
+def test_jstack_is_not_run_where_its_signal_would_end_the_process(tools: Path, sleeper: int) -> None:
+    script(tools / "jstack", f"os.kill(int(sys.argv[1]), {int(signal.SIGQUIT)})")
+
+    assert "handles no SIGQUIT" in failure(JAVA, sleeper).reason
+    assert is_unharmed(sleeper)
+
+
+def test_threads_are_those_that_the_tool_prints(tools: Path) -> None:
+    script(tools / "jstack", f"print({DUMP!r})")
+    handles = (
+        "import signal, time; signal.signal(signal.SIGQUIT, lambda *_: None); print(1, flush=True); time.sleep(99)"
+    )
+    with subprocess.Popen([sys.executable, "-c", handles], stdout=subprocess.PIPE) as process:
+        assert process.stdout
+        process.stdout.readline()
+        (thread,) = threads_of(JAVA, process.pid, 30)
+        process.kill()
+
+    assert (thread.os_thread_id, thread.positions[0].qualified) == (7, "Main.main")
+
+
+def test_a_tool_that_hangs_is_killed_and_leaves_the_process_running(tools: Path, sleeper: int) -> None:
+    script(tools / "gdb", f"os.kill({sleeper}, {int(signal.SIGSTOP)}); time.sleep(100)")
+
+    found = failure(CPP, sleeper, timeout_s=3.0)
+
+    assert (found.reason, found.cause) == ("gdb timed out after 3.0 s", "timeout")
+    assert is_unharmed(sleeper)
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("pass", "the output of gdb has no threads"),
+        ("sys.stderr.write('warning: x\\nno such process\\n')", "gdb: no such process"),
+        ("sys.stderr.write('ptrace: Operation not permitted.')", "no permission"),
+    ],
+)
+def test_output_without_threads_has_a_reason(tools: Path, sleeper: int, text: str, reason: str) -> None:
+    script(tools / "gdb", text)
+
+    assert failure(CPP, sleeper).reason.startswith(reason)
+
+
+def test_a_tool_that_does_not_start_is_named(tools: Path, sleeper: int) -> None:
+    (tools / "gdb").write_bytes(b"\x7fELF")
+    (tools / "gdb").chmod(0o755)
+
+    assert failure(CPP, sleeper).reason.startswith("gdb could not be started: ")
+
+
+@pytest.mark.skipif(shutil.which("gdb") is None, reason="needs gdb")
+def test_gdb_reads_a_process_and_leaves_it_running(sleeper: int) -> None:
+    (thread,) = threads_of(CPP, sleeper, 60)
+
+    assert thread.os_thread_id == sleeper
+    assert any("nanosleep" in one.qualified for one in thread.positions)
+    assert is_unharmed(sleeper)
