@@ -16,7 +16,7 @@ from dstack.probes.node.other_languages.gdb_text import parse_gdb
 from dstack.probes.node.other_languages.jstack_text import parse_jstack
 from dstack.probes.node.other_languages.stacks import NativeThread
 from dstack.probes.node.procfs import proc
-from dstack.probes.node.procfs.permissions import DumpFailed, why_denied, why_dump_failed
+from dstack.probes.node.procfs.permissions import DumpFailed, last_words, why_denied, why_refused
 from dstack.probes.node.procfs.proc import Mapping
 
 SIGQUIT = 1 << 2
@@ -103,7 +103,7 @@ def _why_failed(language: Language, pid: int, stderr: str) -> DumpFailed:
     """The reason from ``/proc`` or the tool's own words; jstack does not say that it was not permitted."""
     if proc.owner(pid) not in (None, os.geteuid()) and os.geteuid() != 0:
         return why_denied(pid)
-    said = [line for line in stderr.splitlines() if line.strip() and not line.lower().startswith("warning")]
-    if not said:
+    said = "\n".join(line for line in stderr.splitlines() if not line.lower().startswith("warning"))
+    if not said.strip():
         return DumpFailed(f"the output of {language.tool} has no threads", cause="malformed")
-    return why_dump_failed(pid, "\n".join(said), language.tool)
+    return why_refused(pid, said) or DumpFailed(f"{language.tool} failed: {last_words(said)}")

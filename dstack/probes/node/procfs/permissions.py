@@ -34,23 +34,27 @@ class DumpFailed(Exception):
         self.is_denied = is_denied
 
 
-def why_dump_failed(pid: int, stderr: str, tool: str = "py-spy") -> DumpFailed:
-    """The cause of the failure of py-spy or another tool, from its last words and from ``/proc``."""
-    if proc.state(pid) == "Z":
-        return DumpFailed("the process is a zombie: it has ended and waits for its parent", cause="ended")
-    if re.search("permission denied|operation not permitted", stderr, re.IGNORECASE):
-        tracer = proc.tracer(pid)
-        if tracer:
-            remedy = "Wait until that program has ended, or end it."
-            return DumpFailed(
-                f"another program is tracing it: {proc.name(tracer)} (pid {tracer})", remedy, cause="permission"
-            )
-        return why_denied(pid)
+def why_dump_failed(pid: int, stderr: str) -> DumpFailed:
+    """The cause of py-spy's failure, from its last words and from ``/proc``."""
+    if refused := why_refused(pid, stderr):
+        return refused
     if re.search("find python version|not a python|find python interpreter|python version", stderr, re.IGNORECASE):
         return DumpFailed(f"py-spy does not recognise it as a Python process: {last_words(stderr)}", cause="unreadable")
     if re.search("stack trace|bad address", stderr, re.IGNORECASE):
-        return DumpFailed(f"{tool}: {last_words(stderr)}", cause="unreadable")
-    return DumpFailed(f"{tool}: {last_words(stderr)}")
+        return DumpFailed(f"py-spy: {last_words(stderr)}", cause="unreadable")
+    return DumpFailed(f"py-spy: {last_words(stderr)}")
+
+
+def why_refused(pid: int, stderr: str) -> DumpFailed | None:
+    """Why no tool can read the process now, if that is so: it has ended, is traced, or permission is denied."""
+    if proc.state(pid) == "Z":
+        return DumpFailed("the process is a zombie: it has ended and waits for its parent", cause="ended")
+    if not re.search("permission denied|operation not permitted", stderr, re.IGNORECASE):
+        return None
+    if not (tracer := proc.tracer(pid)):
+        return why_denied(pid)
+    remedy = "Wait until that program has ended, or end it."
+    return DumpFailed(f"another program is tracing it: {proc.name(tracer)} (pid {tracer})", remedy, cause="permission")
 
 
 def why_not_started(path: str, error: OSError) -> DumpFailed:

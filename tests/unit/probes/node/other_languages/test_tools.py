@@ -126,7 +126,7 @@ def test_a_tool_that_hangs_is_killed_and_leaves_the_process_running(tools: Path,
     ("text", "reason"),
     [
         ("pass", "the output of gdb has no threads"),
-        ("sys.stderr.write('warning: x\\nno such process\\n')", "gdb: no such process"),
+        ("sys.stderr.write('warning: x\\nno such process\\n')", "gdb failed: no such process"),
         ("sys.stderr.write('ptrace: Operation not permitted.')", "no permission"),
     ],
 )
