@@ -14,6 +14,10 @@ from dstack.probes.node.procfs import proc
 CAP_SYS_PTRACE = 1 << 19  # linux/capability.h
 ALLOW_IN_DOCKER = "Start the container with: docker run --cap-add=SYS_PTRACE."
 ALLOW_IN_KUBERNETES = 'In the pods\' containers set: securityContext: {capabilities: {add: ["SYS_PTRACE"]}}.'
+AS_ROOT_IN_KUBERNETES = (
+    "In the pods' containers set: securityContext: {runAsUser: 0}, or on their machines:"
+    " sysctl kernel.yama.ptrace_scope=0."
+)
 ALLOW_ATTACHING = "Run dstack as root, or: sysctl kernel.yama.ptrace_scope=0."
 INSTALL_PYSPY = "Install it there: pip install py-spy."
 
@@ -123,10 +127,14 @@ def _why_root_is_denied(own: dict[str, str], its: dict[str, str]) -> DumpFailed:
 
 
 def _allow(own: dict[str, str], otherwise: str) -> str:
-    """The remedy for the place where this process runs: a pod, a container, or neither."""
-    if capabilities(own, "CapBnd") & CAP_SYS_PTRACE:
-        return otherwise
-    return ALLOW_IN_KUBERNETES if "KUBERNETES_SERVICE_HOST" in os.environ else ALLOW_IN_DOCKER
+    """The remedy for the place where this process runs: a pod, a container, or neither.
+
+    In a pod with the capability, a user other than root has it only through ``sudo``, which was tried before.
+    """
+    is_pod = "KUBERNETES_SERVICE_HOST" in os.environ
+    if not capabilities(own, "CapBnd") & CAP_SYS_PTRACE:
+        return ALLOW_IN_KUBERNETES if is_pod else ALLOW_IN_DOCKER
+    return AS_ROOT_IN_KUBERNETES if is_pod and os.geteuid() != 0 else otherwise
 
 
 def capabilities(status: dict[str, str], which: str) -> int:

@@ -70,6 +70,15 @@ def test_the_remedy_for_yama_in_a_container_is_the_capability(shows: Shows, monk
     assert "securityContext" in str(why_denied(PID).remedy)
 
 
+def test_the_remedy_in_a_pod_with_the_capability_is_the_user_root(
+    shows: Shows, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("KUBERNETES_SERVICE_HOST", "10.0.0.1")
+    shows(uid=1000, own=user(), its_uid=1000, ptrace=1)
+
+    assert "runAsUser: 0" in str(why_denied(PID).remedy)
+
+
 def test_reasons_for_root_are_specific(shows: Shows) -> None:
     shows(uid=0, own=root(WITHOUT), its_uid=0)
     assert "without the capability SYS_PTRACE" in why_denied(PID).reason
