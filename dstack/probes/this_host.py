@@ -15,10 +15,14 @@ import ray
 
 from dstack.checks import Check
 from dstack.probes.connection.connect import SUPPORTED, is_supported
+from dstack.probes.node.cpython.layout import calibrate
+from dstack.probes.node.cpython.memory import Unreadable
+from dstack.probes.node.cpython.saved_layouts import TABLES
 from dstack.probes.node.procfs import proc
 from dstack.probes.node.procfs.permissions import ALLOW_ATTACHING, CAP_SYS_PTRACE, capabilities
 from dstack.probes.node.pyspy.runner import PySpy, find_pyspy
 from dstack.version import __version__
+from dstack.words import listed
 
 PYTHONS = ((3, 10), (3, 14))
 """The first and the last supported version."""
@@ -27,8 +31,8 @@ PYSPY_S = 5.0
 
 
 def host_checks() -> list[Check]:
-    """Check the platform, the versions, the permission to read processes, and py-spy."""
-    return [_platform(), _python(), _ray(), _permission(), _pyspy()]
+    """Check the platform, the versions, the permission to read processes, py-spy, and the known memory layouts."""
+    return [_platform(), _python(), _ray(), _permission(), _pyspy(), _layouts()]
 
 
 def _platform() -> Check:
@@ -77,6 +81,17 @@ def _pyspy() -> Check:
         return Check("limit", f"{path} cannot be started", "Install it again: pip install --force-reinstall py-spy.")
     setuid = ", setuid" if PySpy(path).is_setuid else ""
     return Check("ok", f"py-spy {version}{setuid} at {path}; dstack sends it to nodes without one")
+
+
+def _layouts() -> Check:
+    """Of which builds of CPython this process can interpret the memory."""
+    saved = listed([f"{major}.{minor}" for major, minor in TABLES])
+    try:
+        version = ".".join(map(str, calibrate().version))
+    except Unreadable as error:
+        remedy = "Use a release build of CPython with the GIL; else dstack has stacks from py-spy, without waits."
+        return Check("limit", f"memory layouts: saved for CPython {saved}; {error}", remedy)
+    return Check("ok", f"memory layouts: CPython {version} as it is here, and saved for {saved}")
 
 
 def _range(versions: tuple[tuple[int, int], tuple[int, int]]) -> str:

@@ -9,6 +9,8 @@ import signal
 import subprocess
 import threading
 import time
+from collections.abc import Mapping
+from types import MappingProxyType
 
 from dstack.probes.node.procfs import proc
 from dstack.probes.node.procfs.permissions import DumpFailed
@@ -20,11 +22,17 @@ RAY_WORKER_NICENESS = 15
 
 
 def run(
-    arguments: list[str], timeout_s: float, *, is_polite: bool, is_apart: bool
+    arguments: list[str],
+    timeout_s: float,
+    *,
+    is_polite: bool,
+    is_apart: bool,
+    variables: Mapping[str, str] = MappingProxyType({}),
 ) -> subprocess.CompletedProcess[bytes]:
     """Run a command to its end, or kill it. ``is_polite`` gives it the niceness of a Ray worker.
 
-    With ``is_apart`` it has no terminal on which it could ask for a password. Raises ``subprocess.TimeoutExpired``,
+    With ``is_apart`` it has no terminal on which it could ask for a password. The ``variables`` are added to its
+    environment. Raises ``subprocess.TimeoutExpired``,
     ``OSError``, and :class:`DumpFailed` for too much output.
     """
     process = subprocess.Popen(
@@ -33,6 +41,7 @@ def run(
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         start_new_session=is_apart,
+        env={**os.environ, **variables},
     )
     try:
         if is_polite:

@@ -20,6 +20,7 @@ from dstack.probes.node.cpython.interpreter import Interpreter
 from dstack.probes.node.cpython.memory import ProcessMemory, Unreadable, open_memory
 from dstack.probes.node.cpython.process import Known, MemoryThread, PythonProcess
 from dstack.probes.node.cpython.values import shown_locals
+from dstack.probes.node.other_languages.tools import Language
 from dstack.probes.node.procfs import proc
 from dstack.probes.node.program_labels import program_labels
 from dstack.probes.node.ray.compiled_graphs import stages_of
@@ -47,12 +48,16 @@ MAX_KNOWN_PAGES = 1 << 14
 
 @dataclass
 class KnownProcess:
-    """What earlier samples have learned of a process: its interpreter, the files it has mapped, its code objects."""
+    """What earlier samples have learned of a process: its interpreter, the files it has mapped, its code objects.
+
+    ``language`` is another language than Python, which is then not read from memory.
+    """
 
     birth: proc.Birth
     files: Sequence[proc.Mapping]
     interpreter: Interpreter
     python: Known
+    language: Language | None = None
 
 
 @dataclass(frozen=True)

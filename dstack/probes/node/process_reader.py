@@ -14,7 +14,7 @@ from dstack.probes.node.cpython.interpreter import Interpreter, OwnPython
 from dstack.probes.node.cpython.memory import Unreadable
 from dstack.probes.node.cpython.process import Known
 from dstack.probes.node.memory_reader import KnownProcess, MemoryReader
-from dstack.probes.node.other_languages import reader as other_languages
+from dstack.probes.node.other_languages.reader import read_with_tool
 from dstack.probes.node.other_languages.tools import language_of
 from dstack.probes.node.process import Process
 from dstack.probes.node.procfs import proc
@@ -43,8 +43,8 @@ class ProcessReader:
         """The reading of an identified process. Raises :class:`DumpFailed`, or ``psutil.NoSuchProcess`` if it ended."""
         if time.monotonic() > request.deadline:
             raise DumpFailed("no time was left to read it", cause="timeout")
-        if language := language_of(self.known_process(process).files):
-            return other_languages.read(language, request)
+        if language := self.known_process(process).language:
+            return read_with_tool(language, request)
         reading = self._read_memory(process, request)
         options = request.options
         is_exact = all(one.is_stable or one.role == "ray" for one in reading.threads)
@@ -76,7 +76,8 @@ class ProcessReader:
         if known is None or known.birth != process.figures.birth:
             files = proc.mapped_files(process.pid)
             interpreter = Interpreter(process.target.get("python"), self._own, files)
-            known = KnownProcess(process.figures.birth, list(files.values()), interpreter, Known())
+            language = language_of(files.values())
+            known = KnownProcess(process.figures.birth, list(files.values()), interpreter, Known(), language)
             if len(self._known) < MAX_KNOWN:
                 self._known[process.pid] = known
         return known

@@ -10,6 +10,7 @@ import ray
 
 from dstack.checks import Level
 from dstack.probes import this_host
+from dstack.probes.node.cpython.memory import Unreadable
 from dstack.probes.node.procfs import proc
 from dstack.probes.this_host import host_checks
 
@@ -49,6 +50,25 @@ def test_a_missing_pyspy_is_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(this_host, "find_pyspy", lambda: None)
 
     assert check(4) == ("limit", "no py-spy, so no --native, --pause or --gil", "Install it: pip install py-spy.")
+
+
+def test_the_known_layouts_are_that_of_this_python_and_the_saved_ones() -> None:
+    level, text, _ = check(5)
+
+    version = ".".join(platform.python_version_tuple()[:2])
+    assert (level, text.split(", and ")[0]) == ("ok", f"memory layouts: CPython {version} as it is here")
+    assert "saved for 3.10, 3.11, 3.12, 3.13 and 3.14" in text
+
+
+def test_a_build_that_cannot_be_calibrated_is_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse() -> None:
+        raise Unreadable("it runs a free-threaded build of Python 3.13, which dstack cannot read")
+
+    monkeypatch.setattr(this_host, "calibrate", refuse)
+
+    level, text, remedy = check(5)
+    assert (level, "free-threaded" in text) == ("limit", True)
+    assert "py-spy" in str(remedy)
 
 
 @pytest.mark.parametrize("version", ["2.45.1", "2.61.0"])

@@ -6,7 +6,7 @@ import os
 import re
 from collections.abc import Iterator
 
-from dstack.probes.node.other_languages.stacks import MAX_NAME, NativeThread, ray_call
+from dstack.probes.node.other_languages.stacks import MAX_NAME, NativeThread, of_call, ray_call
 from dstack.probes.node.stacks.origins import PACKAGES
 from dstack.probes.node.threads import Position
 
@@ -49,7 +49,8 @@ def _threads(text: str) -> Iterator[NativeThread]:
 def _thread(header: re.Match[str], frames: list[str]) -> NativeThread:
     positions = [_position(frame) for frame in frames]
     functions = [one.qualified for one in positions]
-    gets = (frame for frame, function in zip(frames, functions, strict=True) if function in GETS)
+    calls = list(zip(frames, functions, strict=True))[: of_call(positions)]
+    gets = (frame for frame, function in calls if function in GETS)
     return NativeThread(
         os_thread_id=int(header["id"]),
         name=(header["name"] or "")[:MAX_NAME],

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from dstack.probes.node.other_languages.stacks import MAX_NAME, NativeThread, ray_call
+from dstack.probes.node.other_languages.stacks import MAX_NAME, NativeThread, of_call, ray_call
 from dstack.probes.node.threads import Position
 
 THREAD = re.compile(r'"(?P<name>.*)" (?P<terms>(?:#\d+ )?.*\bnid=(?P<id>0x[0-9a-f]+|\d+)\b.*)')
@@ -48,11 +48,12 @@ def _threads(text: str) -> Iterator[NativeThread]:
 
 def _thread(header: re.Match[str], positions: list[Position]) -> NativeThread:
     functions = [one.qualified for one in positions]
+    gets = functions[: of_call(positions)].count(GET)
     return NativeThread(
         os_thread_id=int(header["id"], 0) & 0x7FFFFFFF,
         name=header["name"][:MAX_NAME],
         positions=positions,
-        call=ray_call(positions, CALLS, is_endless=functions.count(GET) == ENDLESS_GETS),
+        call=ray_call(positions, CALLS, is_endless=gets == ENDLESS_GETS),
         runs_task=RUNS_TASK in functions,
         is_main=header["name"] == "main",
         is_service=" daemon " in header["terms"],

@@ -17,7 +17,7 @@ TIMEOUT_S = 10.0
 UNREAD = "its timeout could not be read"
 
 
-def read(language: Language, request: Request) -> ProcessReading:
+def read_with_tool(language: Language, request: Request) -> ProcessReading:
     """The reading, with a problem that tells what is missing. Raises :class:`DumpFailed`."""
     if not request.options["native"]:
         reason = f"it runs {language.name}, whose stacks are read only with --native"

@@ -37,8 +37,13 @@ class NativeThread:
     is_service: bool = False
 
 
+def of_call(positions: Sequence[Position]) -> int:
+    """How many of the innermost frames belong to the call that the user's code has made; 0 without code of the user."""
+    return next((index for index, one in enumerate(positions) if one.origin == "user"), 0)
+
+
 def ray_call(positions: Sequence[Position], kinds: Mapping[str, str], *, is_endless: bool) -> RayCall | None:
-    """The call of a thread that is in one of these functions, which user code has called; ``kinds`` by function."""
-    inner = next((index for index, one in enumerate(positions) if one.origin == "user"), len(positions))
-    found = next((one.qualified for one in positions[:inner] if one.qualified in kinds), None)
-    return RayCall(kinds[found], inner - 1, is_endless) if found else None
+    """The call that the user's code has made, if it is in one of these functions; ``kinds`` by function."""
+    count = of_call(positions)
+    found = next((one.qualified for one in positions[:count] if one.qualified in kinds), None)
+    return RayCall(kinds[found], count - 1, is_endless) if found else None

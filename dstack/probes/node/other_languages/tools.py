@@ -77,7 +77,8 @@ def threads_of(language: Language, pid: int, timeout_s: float) -> list[NativeThr
         _require_attachable(pid)
     was_stopped = is_stopped(pid)
     try:
-        done = run([path, *language.options, str(pid)], timeout_s, is_polite=False, is_apart=True)
+        arguments = [path, *language.options, str(pid)]
+        done = run(arguments, timeout_s, is_polite=False, is_apart=True, variables={"LC_ALL": "C"})
     except subprocess.TimeoutExpired as error:
         if not was_stopped:
             resume(pid)
@@ -103,7 +104,7 @@ def _why_failed(language: Language, pid: int, stderr: str) -> DumpFailed:
     """The reason from ``/proc`` or the tool's own words; jstack does not say that it was not permitted."""
     if proc.owner(pid) not in (None, os.geteuid()) and os.geteuid() != 0:
         return why_denied(pid)
-    said = "\n".join(line for line in stderr.splitlines() if not line.lower().startswith("warning"))
+    said = "\n".join(line for line in stderr.splitlines() if not line.lower().startswith(("warning", "picked up ")))
     if not said.strip():
         return DumpFailed(f"the output of {language.tool} has no threads", cause="malformed")
     return why_refused(pid, said) or DumpFailed(f"{language.tool} failed: {last_words(said)}")

@@ -17,7 +17,6 @@ from typing import Protocol
 import psutil
 
 from dstack.probes.node.cpython.memory import Unreadable
-from dstack.probes.node.other_languages.tools import language_of
 from dstack.probes.node.process import Process
 from dstack.probes.node.process_reader import ProcessReader
 from dstack.probes.node.procfs import proc
@@ -154,7 +153,7 @@ class Sampler:
 
     def _is_in_python(self, process: Process) -> bool:
         """Whether it runs Python; notes which other language it runs."""
-        language = language_of(self._reader.known_process(process).files)
+        language = self._reader.known_process(process).language
         if language:
             reason = f"it runs {language.name}, of which dstack records no stacks"
             process.problems.append(Problem("stacks", reason, "unreadable"))

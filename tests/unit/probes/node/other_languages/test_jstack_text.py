@@ -89,6 +89,15 @@ def test_code_of_the_user_below_which_ray_waits_is_no_call() -> None:
     assert parse_jstack(text)[0].call is None
 
 
+def test_calls_of_ray_by_itself_and_further_out_do_not_count() -> None:
+    by_ray = in_get(128, 109, 104).replace("Restaurant$Waiter", "io.ray.runtime.Waiter")
+    outer = GET.format(109) + "\tat Main.main(Main.java:3)\n"
+    nested = in_get(128, 109).replace("\tat jdk", outer + "\tat jdk", 1)
+
+    assert parse_jstack(by_ray)[0].call is None
+    assert parse_jstack(nested)[0].call == RayCall("ray.get", frame=6, is_endless=False)
+
+
 def test_thread_ids_may_be_decimal_as_in_jdk_21() -> None:
     text = in_get().replace('"main" #1 prio', '"main" #1 [3143] prio').replace("nid=0xc47", "nid=3143")
 

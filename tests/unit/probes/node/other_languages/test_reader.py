@@ -38,13 +38,13 @@ def reading(
     monkeypatch: pytest.MonkeyPatch, *threads: NativeThread, language: Language = JAVA, is_driver: bool = False
 ) -> ProcessReading:
     monkeypatch.setattr(reader, "threads_of", lambda *_: [*threads])
-    return reader.read(language, request(is_driver=is_driver))
+    return reader.read_with_tool(language, request(is_driver=is_driver))
 
 
 @pytest.mark.parametrize(("language", "tool"), [(JAVA, "jstack"), (CPP, "gdb")])
 def test_without_native_only_the_language_is_named_with_the_option(language: Language, tool: str) -> None:
     with pytest.raises(DumpFailed) as caught:
-        reader.read(language, request(native=False))
+        reader.read_with_tool(language, request(native=False))
 
     assert caught.value.reason == f"it runs {language.name}, whose stacks are read only with --native"
     assert caught.value.remedy == (

@@ -127,6 +127,8 @@ def test_a_tool_that_hangs_is_killed_and_leaves_the_process_running(tools: Path,
     [
         ("pass", "the output of gdb has no threads"),
         ("sys.stderr.write('warning: x\\nno such process\\n')", "gdb failed: no such process"),
+        ("sys.stderr.write('Picked up JAVA_TOOL_OPTIONS: -X')", "the output of gdb has no threads"),
+        ("sys.stderr.write(os.environ['LC_ALL'])", "gdb failed: C"),
         ("sys.stderr.write('ptrace: Operation not permitted.')", "no permission"),
     ],
 )
