@@ -5,6 +5,7 @@ Reads the GCS's tables without dstack, because it judges dstack.
 
 import json
 import sys
+from typing import Any
 
 from ray._private.state import GlobalState
 from ray._raylet import GcsClientOptions
@@ -17,9 +18,7 @@ def main() -> None:
     state = GlobalState()
     options = GcsClientOptions.create(sys.argv[1], None, allow_cluster_id_nil=True, fetch_cluster_id_if_nil=False)
     state._initialize_global_state(options)
-    rows = state._connect_and_get_accessor().get_job_table(
-        skip_submission_job_info_field=True, skip_is_running_tasks_field=True
-    )
+    rows = accessor_of(state).get_job_table(skip_submission_job_info_field=True, skip_is_running_tasks_field=True)
     jobs = [job for job in map(gcs_pb2.JobTableData.FromString, rows) if job.config.ray_namespace == NAMESPACE]
     ids = {job.job_id.hex() for job in jobs}
     live = [f"job {job.job_id.hex()} of dstack runs: {job.entrypoint}" for job in jobs if not job.is_dead]
@@ -30,6 +29,14 @@ def main() -> None:
     ]
     print(len(jobs), "jobs of dstack so far")
     print(json.dumps(live))
+
+
+def accessor_of(state: GlobalState) -> Any:
+    """The connection to the GCS; Ray 2.46 has no function that returns it."""
+    if hasattr(state, "_connect_and_get_accessor"):
+        return state._connect_and_get_accessor()
+    state._check_connected()
+    return state.global_state_accessor
 
 
 if __name__ == "__main__":
