@@ -30,6 +30,8 @@ from tests.versions.interpreters import python_or_skip
 
 SEEDS, SEEDS_OF_OTHERS = tries(20), tries(5)
 THREADS = 200
+WAITING_THREADS = 8
+"""The threads of the driver that wait in Ray, without those that wake periodically."""
 OTHERS = [f"{major}.{minor}" for major, minor in TABLES if (major, minor) != OWN_VERSION]
 VERSIONS = ["own", *(pytest.param(version, marks=pytest.mark.exhaustive) for version in OTHERS)]
 Stacks = dict[str, list[tuple[str, str, int]]]
@@ -191,12 +193,15 @@ def test_stacks_of_rays_workers_and_driver_equal_those_of_pyspy(shared: SharedCl
         done = dstack("snapshot", "--address", program.address, "-o", str(file), environment=program.environment)
         assert done.returncode == 0, done.stderr
         processes = [one.process for one in load(file).samples[0].workers if one.process]
-        compared = {process.pid: compared_threads(process.pid) for process in processes}
+        compared = {process.pid: some_compared(process.pid) for process in processes}
 
-    assert program.pid in compared
     assert len(compared) >= 4
-    assert all(count >= 1 for count in compared.values()), compared
-    assert sum(compared.values()) >= 10 + len(compared), compared
+    assert compared[program.pid] >= WAITING_THREADS, compared
+
+
+def some_compared(pid: int) -> int:
+    """As :func:`compared_threads`, repeated until a thread was stable: on a busy host none may be, for a while."""
+    return wait_until(lambda: compared_threads(pid), deadline_s=30, what=lambda: f"a stable thread of {pid}")
 
 
 def compared_threads(pid: int) -> int:
