@@ -26,6 +26,8 @@ RAY_CPP = RAY / "cpp"
 OPENED = [f"--add-opens=java.base/{package}=ALL-UNNAMED" for package in ("java.lang", "java.nio")]
 START_S = 120.0
 
+pytestmark = pytest.mark.ray
+
 Command = Sequence[str | Path]
 
 
