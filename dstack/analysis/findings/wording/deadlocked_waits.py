@@ -9,6 +9,7 @@ from functools import cached_property
 from dstack import words
 from dstack.analysis.index.sample_index import SampleIndex
 from dstack.diagnosis import Vertex, WaitKind
+from dstack.model import OTHER_LANGUAGES
 
 SHOWN_HOLDERS = 3
 
@@ -40,6 +41,12 @@ class DeadlockedWaits:
     def resources(self) -> list[str]:
         """The resources that members wait for."""
         return sorted({name for vertex in self.members if vertex.wait for name in vertex.wait.resources})
+
+    @property
+    def is_in_python(self) -> bool:
+        """Whether all executions are in Python: other languages have no async methods."""
+        processes = (self.index.process(vertex.worker_id or "") for vertex in self.callers)
+        return not any(process and process.access in OTHER_LANGUAGES for process in processes)
 
     @property
     def is_loop_blocked(self) -> bool:

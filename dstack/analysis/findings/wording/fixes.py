@@ -178,7 +178,8 @@ def _queued_calls(waits: DeadlockedWaits) -> str | None:
     labels = any_of(waits.pending)
     async_actors = {_actor_of(vertex) for vertex in waits.callers if vertex.coroutine_id}
     is_async = all(_actor_of(vertex) in async_actors for vertex in waits.pending)
-    ways = ["raise max_concurrency", "give it its own concurrency group", *["make both methods async"] * (not is_async)]
+    ways = ["raise max_concurrency", "give it its own concurrency group"]
+    ways += ["make both methods async"] if waits.is_in_python and not is_async else []
     if "backpressure" in waits.kinds:
         streams = labels_of(one for one in waits.callers if one.wait and one.wait.kind == "backpressure")
         return (
