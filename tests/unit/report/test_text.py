@@ -578,6 +578,8 @@ def test_show_prints_the_report_and_json_the_json(tmp_path: Path) -> None:
         (["snapshot", "--native", "--nonblocking"], 2, "--nonblocking forbids"),
         (["snapshot", "--pause", "--nonblocking"], 2, "--nonblocking forbids"),
         (["check", "snapshot.json", "--pause"], 2, "cannot be combined"),
+        (["check", "snapshot.json", "--native"], 2, "cannot be combined"),
+        (["check", "--wait", "--job", "01000000", "--native"], 2, "cannot be combined"),
         (["show", "snapshot.json", "--json", "--details"], 2, "cannot be combined"),
         (["snapshot", "-o", "snapshot.txt"], 2, ".json"),
         (["demo", "nothing"], 2, "two_actors"),
