@@ -101,7 +101,7 @@ class ClusterProbe:
         workers = [w for w in self._liveness.present(self._inventory.workers) if w.worker_id in wanted]
         wanted_there = Wanted(to_ask=self._liveness.to_ask(workers), to_read=workers)
         how = questions(self.cluster.metadata, budget.rpc_timeout_s(), with_refs=False)
-        found = MergedAnswers(self._record, workers, budget.sample)
+        found = MergedAnswers(self._record, workers, budget.sample, lambda _: ())
         self._note(self._readers.read(wanted_there, how, self._inventory, budget, Extras(reach=True), found.add))
         self._record.readings.append(
             Sample(
@@ -164,11 +164,11 @@ class ClusterProbe:
         workers = self._liveness.to_ask(inventory.workers)
         to_read = [worker for worker in self._liveness.present(workers) if worker.worker_id in wanted]
         how = questions(self.cluster.metadata, budget.rpc_timeout_s())
-        found = MergedAnswers(self._record, workers, budget.sample)
+        found = MergedAnswers(self._record, workers, budget.sample, lambda some: self._own_of(some, budget))
         self._note(self._readers.read(Wanted(workers, to_read), how, self._inventory, budget, extras, found.add))
         answers = found.stats
         answers |= self._ask_others(found, workers, budget)
-        self._note_jobs(inventory, answers, budget)
+        self._note_jobs(answers, budget)
         processes = self._processes(found, self._liveness.present(workers))
         self._note_ended(budget)
         workers = self._liveness.present(workers)
@@ -193,12 +193,18 @@ class ClusterProbe:
         self._liveness.note_silent(failures)
         return {worker_id: stats_of(worker_id, data) for worker_id, data in replies.items()}
 
-    def _note_jobs(self, inventory: Inventory, answers: Answers, budget: Budget) -> None:
+    def _note_jobs(self, answers: Answers, budget: Budget) -> None:
         """Notes which job each worker runs for, and asks the GCS whether jobs that began meanwhile are dstack's own."""
         self._liveness.note_answers(answers)
-        if self._liveness.unlisted_jobs(inventory):
+        if unlisted := self._liveness.unlisted_jobs(answers):
+            self._liveness.looked_up |= unlisted
             with contextlib.suppress(ClusterError):
                 self._liveness.note_listed(take_roll(self.cluster, budget.rpc_timeout_s()))
+
+    def _own_of(self, answers: Answers, budget: Budget) -> list[str]:
+        """The workers that run for dstack itself, among those with these answers."""
+        self._note_jobs(answers, budget)
+        return [worker_id for worker_id, one in answers.items() if self._liveness.is_own_job(one.job_id)]
 
     def _processes(self, found: MergedAnswers, workers: Iterable[Worker]) -> dict[str, Process]:
         """The processes of these workers by worker id; also notes what failed with them."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Mapping
 
 from msgspec import ValidationError
 from msgspec.structs import replace
@@ -17,10 +17,17 @@ from dstack.probes.record import Record
 class MergedAnswers:
     """What the nodes have answered about these workers; frames, stacks, hosts and installations go to the record.
 
-    ``stats`` and ``processes`` are by worker id. ``asked`` are the nodes that have asked their core workers.
+    ``stats`` and ``processes`` are by worker id. ``asked`` are the nodes that have asked their core workers. ``own_of``
+    returns those workers, of some with their answers, that run for dstack: nothing of their processes is kept.
     """
 
-    def __init__(self, record: Record, workers: Iterable[Worker], sample: int) -> None:
+    def __init__(
+        self,
+        record: Record,
+        workers: Iterable[Worker],
+        sample: int,
+        own_of: Callable[[Mapping[str, CoreWorkerStats]], Collection[str]],
+    ) -> None:
         self.stats: dict[str, CoreWorkerStats] = {}
         self.processes: dict[str, Process] = {}
         self.asked: set[str] = set()
@@ -28,6 +35,7 @@ class MergedAnswers:
         self._node_of = {worker.worker_id: worker.node_id for worker in workers}
         self._record = record
         self._sample = sample
+        self._own_of = own_of
 
     def add(self, reading: Reading) -> None:
         """Adds the answer of a probe. Raises :class:`MalformedAnswer`; then no worker of these nodes has an answer."""
@@ -37,8 +45,9 @@ class MergedAnswers:
             stats = {worker_id: stats_of(worker_id, data) for worker_id, data in own.items()}
         except ValidationError as error:
             raise MalformedAnswer from error
+        kept = self._node_of.keys() - self._own_of(stats)
         processes, failures = self._record.assembly.add(
-            reading.nodes, reading.answer, self._sample, self._node_of, reading.clock_ahead_s
+            reading.nodes, reading.answer, self._sample, kept, reading.clock_ahead_s
         )
         self._record.add_setups(reading.answer)
         self.stats.update(stats)

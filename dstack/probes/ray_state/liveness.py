@@ -19,13 +19,16 @@ class Liveness:
 
     ``given_up`` are the ids of nodes whose probe failed: its failure is known, and may have taken long. To the
     ``unreachable`` ones among them no connection could be made. ``elsewhere`` are those whose processes are not this
-    host's, though the address is, as in a container.
+    host's, though the address is, as in a container. ``looked_up`` are jobs that began after an inventory and that the
+    GCS was asked about.
     """
 
     def __init__(self) -> None:
         self.given_up: set[str] = set()
         self.unreachable: set[str] = set()
         self.elsewhere: set[str] = set()
+        self.looked_up: set[str] = set()
+        self._listed_jobs: set[str] = set()
         self._own_jobs: set[str] = set()
         self._own_drivers: set[tuple[str, int]] = set()
         self._job_of: dict[str, str | None] = {}
@@ -37,7 +40,8 @@ class Liveness:
     # What is noted
 
     def note_listed(self, inventory: Inventory) -> None:
-        """Notes which jobs and drivers are dstack's own, and which workers are dead, by an inventory or a roll."""
+        """Notes the jobs, those jobs and drivers that are dstack's own, and dead workers, by an inventory or a roll."""
+        self._listed_jobs.update(job.job_id for job in inventory.jobs)
         self._own_jobs |= inventory.own_jobs
         self._own_drivers |= inventory.own_drivers
         self._gone.update(inventory.gone_workers)
@@ -62,10 +66,10 @@ class Liveness:
 
     # What follows
 
-    def unlisted_jobs(self, inventory: Inventory) -> set[str]:
-        """The jobs that workers run for and that began after the inventory was taken."""
-        listed = {job.job_id for job in inventory.jobs} | inventory.own_jobs | self._own_jobs
-        return {job_id for job_id in self._job_of.values() if job_id} - listed
+    def unlisted_jobs(self, answers: Mapping[str, CoreWorkerStats]) -> set[str]:
+        """The jobs of these workers that began after the inventory was taken, except those that were looked up."""
+        jobs = {answer.job_id for answer in answers.values() if answer.job_id}
+        return jobs - self._listed_jobs - self._own_jobs - self.looked_up
 
     def may_have_ended(self, failures: Iterable[Failure]) -> bool:
         """Whether one of the failures may be that a worker has ended, which only the GCS can tell."""

@@ -45,17 +45,18 @@ def test_workers_of_own_jobs_and_own_drivers_are_not_present() -> None:
     assert [job for job in (OWN, THEIRS, None) if liveness.is_own_job(job)] == [OWN]
 
 
-def test_only_unlisted_jobs_are_requested() -> None:
+def test_only_unlisted_jobs_are_requested_and_only_once() -> None:
     liveness = Liveness()
-    listed = inventory()
-    liveness.note_answers({**runs("a", OWN), **runs("b", THEIRS), **runs("c", None)})
+    liveness.note_listed(inventory())
+    listed, new = {**runs("a", OWN), **runs("b", THEIRS), **runs("c", None)}, runs("d", NEW)
     assert liveness.unlisted_jobs(listed) == set()
+    assert liveness.unlisted_jobs({**listed, **new}) == {NEW}
 
-    liveness.note_answers(runs("d", NEW))
-    assert liveness.unlisted_jobs(listed) == {NEW}
+    liveness.looked_up.add(NEW)
+    assert liveness.unlisted_jobs({**listed, **new}) == set()
 
+    liveness.note_answers(new)
     liveness.note_listed(Inventory(own_jobs=frozenset({NEW})))
-    assert liveness.unlisted_jobs(listed) == set()
     assert liveness.present([worker("d")]) == []
 
 
