@@ -197,7 +197,7 @@ class ClusterProbe:
         """Notes which job each worker runs for, and asks the GCS whether jobs that began meanwhile are dstack's own."""
         self._liveness.note_answers(answers)
         if unlisted := self._liveness.unlisted_jobs(answers):
-            self._liveness.looked_up |= unlisted
+            self._liveness.requested_jobs |= unlisted
             with contextlib.suppress(ClusterError):
                 self._liveness.note_listed(take_roll(self.cluster, budget.rpc_timeout_s()))
 

@@ -19,15 +19,15 @@ class Liveness:
 
     ``given_up`` are the ids of nodes whose probe failed: its failure is known, and may have taken long. To the
     ``unreachable`` ones among them no connection could be made. ``elsewhere`` are those whose processes are not this
-    host's, though the address is, as in a container. ``looked_up`` are jobs that began after an inventory and that the
-    GCS was asked about.
+    host's, though the address is, as in a container. ``requested_jobs`` began after an inventory,
+    and were requested from the GCS.
     """
 
     def __init__(self) -> None:
         self.given_up: set[str] = set()
         self.unreachable: set[str] = set()
         self.elsewhere: set[str] = set()
-        self.looked_up: set[str] = set()
+        self.requested_jobs: set[str] = set()
         self._listed_jobs: set[str] = set()
         self._own_jobs: set[str] = set()
         self._own_drivers: set[tuple[str, int]] = set()
@@ -67,9 +67,9 @@ class Liveness:
     # What follows
 
     def unlisted_jobs(self, answers: Mapping[str, CoreWorkerStats]) -> set[str]:
-        """The jobs of these workers that began after the inventory was taken, except those that were looked up."""
+        """The jobs of these workers that began after the inventory was taken, except those that were requested."""
         jobs = {answer.job_id for answer in answers.values() if answer.job_id}
-        return jobs - self._listed_jobs - self._own_jobs - self.looked_up
+        return jobs - self._listed_jobs - self._own_jobs - self.requested_jobs
 
     def may_have_ended(self, failures: Iterable[Failure]) -> bool:
         """Whether one of the failures may be that a worker has ended, which only the GCS can tell."""

@@ -52,7 +52,7 @@ def test_only_unlisted_jobs_are_requested_and_only_once() -> None:
     assert liveness.unlisted_jobs(listed) == set()
     assert liveness.unlisted_jobs({**listed, **new}) == {NEW}
 
-    liveness.looked_up.add(NEW)
+    liveness.requested_jobs.add(NEW)
     assert liveness.unlisted_jobs({**listed, **new}) == set()
 
     liveness.note_answers(new)
