@@ -108,7 +108,7 @@ def test_a_deadlock_is_suspected_from_native_stacks_and_else_the_language_is_nam
 
     with ray_cluster(num_cpus=4, auth="off") as cluster, restaurant(case, cluster, tmp_path):
         plain = settled_check(cluster.address, cluster.environment, has_both_calls)
-        native = check(cluster.address, cluster.environment, "--native")
+        native = check(cluster.address, cluster.environment, "--native", "--timeout", "100")
         pids = [one["pid"] for one in plain["coverage"]["failures"]]
         left = {(proc.state(pid), proc.tracer(pid)) for pid in pids}
 

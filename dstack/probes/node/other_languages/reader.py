@@ -12,7 +12,7 @@ from dstack.probes.node.reading import Problem, ProcessReading, Request, ThreadR
 from dstack.probes.node.threads import PythonThread, ShownFrame
 from dstack.probes.node.wire import CallData
 
-TIMEOUT_S = 10.0
+TIMEOUT_S = 20.0
 """gdb reads the symbols of all libraries: 1.4 s for Ray's own, which have 89,000."""
 UNREAD = "its timeout could not be read"
 
