@@ -151,15 +151,16 @@ def outcome(pair: Pair, workers: int) -> str:
 def passes(pair: Pair, workers: int, python: str, tree: DebianTree | None) -> bool:
     """Run the pair's tests in its environment; make that and its Debian tree if they are missing."""
     variables = {CLUSTER: sys.executable}
+    venv = DIRECTORY / f"python{pair.python}-ray{pair.ray}"
+    own = str(venv / "bin/python")
 
     def command(*words: str) -> list[str]:
-        in_tree = {**variables, "EFFORT": os.environ.get("EFFORT", "quick")}
+        path = f"{venv / 'bin'}:/usr/sbin:/usr/bin:/sbin:/bin"  # Ray runs the pip on the PATH
+        in_tree = {**variables, "PATH": path, "EFFORT": os.environ.get("EFFORT", "quick")}
         return tree.command(*words, directory=ROOT, environment=in_tree) if tree else list(words)
 
     if tree:
         tree.make()
-    venv = DIRECTORY / f"python{pair.python}-ray{pair.ray}"
-    own = str(venv / "bin/python")
     if not (venv / "ready").exists():
         run(*command(python, "-m", "venv", "--clear", str(venv)))
         packages = ("-e", f"{ROOT}[dev]", f"ray=={pair.ray}", *pair.packages)
