@@ -53,7 +53,7 @@ DATA: GroupLibrary = "ray.data"
 Access = Literal["memory", "py-spy", "setuid py-spy", "py-spy via sudo", "text stack", "jstack", "gdb", "state only"]
 ACCESSES: tuple[Access, ...] = get_args(Access)
 """How a process was read, best first: with waits of its threads, with stacks only, without stacks."""
-OTHER_LANGUAGES: tuple[Access, ...] = ("jstack", "gdb")
+OTHER_LANGUAGE_ACCESSES: tuple[Access, ...] = ("jstack", "gdb")
 """How processes in other languages than Python are read."""
 Stage = Literal["control plane", "core worker", "node probe", "process", "stacks", "memory"]
 Cause = Literal[

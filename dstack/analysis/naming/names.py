@@ -47,8 +47,13 @@ def actor_in_words(class_name: str, name: str, actor_id: str) -> str:
     """The name of an actor from its parts."""
     if part := ray_libraries.part(class_name, name, actor_id):
         return f"{part.name}{part.which}"
-    kind = f"actor {class_name}".rstrip()  # Ray knows no class of actors in C++
+    kind = actor_class(class_name)
     return f'{kind} "{name}"' if name else f"{kind} {short(actor_id)}"
+
+
+def actor_class(class_name: str) -> str:
+    """``actor Trainer``; ``actor`` alone in C++, where Ray knows no class."""
+    return f"actor {class_name}".rstrip()
 
 
 def short_actor(class_name: str, name: str, actor_id: str) -> str:

@@ -112,7 +112,7 @@ def kind_of(index: SampleIndex, worker: Worker, task_id: str | None) -> str:
 def kind_of_actor(actor: Actor) -> str:
     """``actor Trainer``; that of one of Ray's libraries by what it is there."""
     part = ray_libraries.part(actor.class_name, actor.name, actor.actor_id)
-    return part.name if part else f"actor {actor.class_name}".rstrip()
+    return part.name if part else names.actor_class(actor.class_name)
 
 
 def job_in_words(index: SampleIndex, job_id: str | None) -> str:

@@ -27,14 +27,17 @@ def run(
     *,
     is_polite: bool,
     is_apart: bool,
+    stops: int | None = None,
     variables: Mapping[str, str] = MappingProxyType({}),
 ) -> subprocess.CompletedProcess[bytes]:
     """Run a command to its end, or kill it. ``is_polite`` gives it the niceness of a Ray worker.
 
-    With ``is_apart`` it has no terminal on which it could ask for a password. The ``variables`` are added to its
+    With ``is_apart`` it has no terminal on which it could ask for a password. If it is killed, the process ``stops``,
+    which it stops meanwhile, is resumed, unless that was stopped before. The ``variables`` are added to its
     environment. Raises ``subprocess.TimeoutExpired``,
     ``OSError``, and :class:`DumpFailed` for too much output.
     """
+    to_resume = stops if stops is not None and not _is_stopped(stops) else None
     process = subprocess.Popen(
         arguments,
         stdin=subprocess.DEVNULL,
@@ -50,6 +53,8 @@ def run(
         stdout, stderr = _said(process, os.path.basename(arguments[0]), timeout_s)
     except BaseException:
         _end(process)
+        if to_resume is not None:
+            _resume(to_resume)
         raise
     return subprocess.CompletedProcess(arguments, process.returncode, stdout, stderr)
 
@@ -93,14 +98,13 @@ def _end(process: subprocess.Popen[bytes]) -> None:
         process.wait()
 
 
-def is_stopped(pid: int) -> bool:
-    """Whether a signal has stopped the process."""
+def _is_stopped(pid: int) -> bool:
     return proc.state(pid) == "T"
 
 
-def resume(pid: int) -> None:
+def _resume(pid: int) -> None:
     """Resume a target that a killed tool has left stopped."""
     time.sleep(0.01)
-    if is_stopped(pid):
+    if _is_stopped(pid):
         with contextlib.suppress(OSError):
             os.kill(pid, signal.SIGCONT)

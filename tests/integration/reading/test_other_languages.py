@@ -46,8 +46,9 @@ def java(folder: Path, address: str) -> Command:
     """Compiles the program; returns the command that runs it as a driver."""
     run("javac", "-cp", RAY_JAR, "-d", folder, PROGRAMS / "java" / "Restaurant.java")
     run("jar", "cf", folder / "restaurant.jar", "-C", folder, ".")
-    settings = [f"-Dray.address={address}", f"-Dray.job.code-search-path={folder}"]
-    return ["java", *OPENED, "-cp", f"{RAY_JAR}:{folder}/*", *settings, "Restaurant"]
+    log = f"-XX:ErrorFile={folder}/crash.log"  # Ray may crash a JVM when it ends its actor; seen on Ray 2.60
+    settings = [f"-Dray.address={address}", f"-Dray.job.code-search-path={folder}", f"-Dray.job.jvm-options.0={log}"]
+    return ["java", log, *OPENED, "-cp", f"{RAY_JAR}:{folder}/*", *settings, "Restaurant"]
 
 
 def cpp(folder: Path, address: str) -> Command:

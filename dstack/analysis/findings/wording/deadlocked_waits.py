@@ -9,7 +9,7 @@ from functools import cached_property
 from dstack import words
 from dstack.analysis.index.sample_index import SampleIndex
 from dstack.diagnosis import Vertex, WaitKind
-from dstack.model import OTHER_LANGUAGES
+from dstack.model import OTHER_LANGUAGE_ACCESSES
 
 SHOWN_HOLDERS = 3
 
@@ -46,7 +46,7 @@ class DeadlockedWaits:
     def is_in_python(self) -> bool:
         """Whether all executions are in Python: other languages have no async methods."""
         processes = (self.index.process(vertex.worker_id or "") for vertex in self.callers)
-        return not any(process and process.access in OTHER_LANGUAGES for process in processes)
+        return not any(process and process.access in OTHER_LANGUAGE_ACCESSES for process in processes)
 
     @property
     def is_loop_blocked(self) -> bool:

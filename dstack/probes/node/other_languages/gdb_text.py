@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator
 
-from dstack.probes.node.other_languages.stacks import MAX_NAME, NativeThread, of_call, ray_call
+from dstack.probes.node.other_languages.stacks import MAX_NAME, NativeThread, of_call, ray_call, sections
 from dstack.probes.node.stacks.origins import PACKAGES
 from dstack.probes.node.threads import Position
 
@@ -24,26 +23,11 @@ RAY_LIBRARY = "libray_api.so"
 RAY_FILES = "/ray/cpp/include/ray/"
 SYSTEM = re.compile(r"(?:/usr)?/lib(?:32|64)?/|/usr/include/|\.\.?/(?:csu|io|misc|nptl|posix|socket|sysdeps|time)/")
 """System libraries and headers, and the source files of glibc, which are relative paths."""
-MAX_THREADS, MAX_FRAMES = 10_000, 10_000
 
 
 def parse_gdb(text: str) -> list[NativeThread]:
     """The threads that have frames."""
-    return [thread for thread in _threads(text) if thread.positions][:MAX_THREADS]
-
-
-def _threads(text: str) -> Iterator[NativeThread]:
-    header: re.Match[str] | None = None
-    frames: list[str] = []
-    for line in text.splitlines():
-        if found := THREAD.fullmatch(line):
-            if header:
-                yield _thread(header, frames)
-            header, frames = found, []
-        elif header and (frame := FRAME.fullmatch(line)) and len(frames) < MAX_FRAMES:
-            frames.append(frame["what"])
-    if header:
-        yield _thread(header, frames)
+    return [_thread(header, [frame["what"] for frame in frames]) for header, frames in sections(text, THREAD, FRAME)]
 
 
 def _thread(header: re.Match[str], frames: list[str]) -> NativeThread:

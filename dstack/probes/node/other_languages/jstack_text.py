@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
 
-from dstack.probes.node.other_languages.stacks import MAX_NAME, NativeThread, of_call, ray_call
+from dstack.probes.node.other_languages.stacks import MAX_NAME, NativeThread, of_call, ray_call, sections
 from dstack.probes.node.threads import Position
 
-THREAD = re.compile(r'"(?P<name>.*)" (?P<terms>(?:#\d+ )?.*\bnid=(?P<id>0x[0-9a-f]+|\d+)\b.*)')
+THREAD = re.compile(r'"(?P<name>.*)" (?P<terms>(?:#\d+ )?.*\bnid=(?P<id>0x[0-9a-f]{1,8}|\d{1,10})\b.*)')
 FRAME = re.compile(r"\tat (?P<method>[^()\s]+)\((?P<place>.*)\)")
 PLACE = re.compile(r"(?:.*/)?(?P<file>[^/:]+):(?P<line>\d{1,9})")
 
@@ -24,33 +23,19 @@ No other call of ``get`` has as many. Seen in the bytecode of Ray 2.46 and 2.60.
 """
 RUNS_TASK = "io.ray.runtime.task.TaskExecutor.execute"
 ORIGINS = {"io.ray.": "ray", **dict.fromkeys(("java.", "javax.", "jdk.", "sun.", "com.sun."), "stdlib")}
-MAX_THREADS, MAX_FRAMES = 10_000, 10_000
 
 
 def parse_jstack(text: str) -> list[NativeThread]:
     """The threads that have frames of Java, without those of the virtual machine itself."""
-    return [thread for thread in _threads(text) if thread.positions][:MAX_THREADS]
+    return [_thread(*section) for section in sections(text, THREAD, FRAME)]
 
 
-def _threads(text: str) -> Iterator[NativeThread]:
-    header: re.Match[str] | None = None
-    positions: list[Position] = []
-    for line in text.splitlines():
-        if found := THREAD.fullmatch(line):
-            if header:
-                yield _thread(header, positions)
-            header, positions = found, []
-        elif (frame := FRAME.fullmatch(line)) and len(positions) < MAX_FRAMES:
-            positions.append(_position(frame["method"], frame["place"]))
-    if header:
-        yield _thread(header, positions)
-
-
-def _thread(header: re.Match[str], positions: list[Position]) -> NativeThread:
+def _thread(header: re.Match[str], frames: list[re.Match[str]]) -> NativeThread:
+    positions = [_position(frame["method"], frame["place"]) for frame in frames]
     functions = [one.qualified for one in positions]
     gets = functions[: of_call(positions)].count(GET)
     return NativeThread(
-        os_thread_id=int(header["id"], 0) & 0x7FFFFFFF,
+        os_thread_id=int(header["id"], 16 if header["id"].startswith("0x") else 10) & 0x7FFFFFFF,
         name=header["name"][:MAX_NAME],
         positions=positions,
         call=ray_call(positions, CALLS, is_endless=gets == ENDLESS_GETS),

@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import itertools
+import re
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from dstack.probes.node.threads import Position
 
+Section = tuple[re.Match[str], list[re.Match[str]]]
 MAX_NAME = 300
 """The longest name of a function, thread or file that is kept."""
+
+
+MAX_THREADS, MAX_FRAMES = 10_000, 10_000
 
 
 @dataclass(frozen=True)
@@ -35,6 +41,17 @@ class NativeThread:
     runs_task: bool = False
     is_main: bool = False
     is_service: bool = False
+
+
+def sections(text: str, thread: re.Pattern[str], frame: re.Pattern[str]) -> Iterator[Section]:
+    """The lines that begin threads, each with the lines of its frames; at most so many of both."""
+    found: list[Section] = []
+    for line in text.splitlines():
+        if begin := thread.fullmatch(line):
+            found.append((begin, []))
+        elif found and len(found[-1][1]) < MAX_FRAMES and (match := frame.fullmatch(line)):
+            found[-1][1].append(match)
+    return itertools.islice((one for one in found if one[1]), MAX_THREADS)
 
 
 def of_call(positions: Sequence[Position]) -> int:

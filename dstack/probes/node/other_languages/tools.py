@@ -11,7 +11,7 @@ import subprocess
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
-from dstack.probes.node.commands import is_stopped, resume, run
+from dstack.probes.node.commands import run
 from dstack.probes.node.other_languages.gdb_text import parse_gdb
 from dstack.probes.node.other_languages.jstack_text import parse_jstack
 from dstack.probes.node.other_languages.stacks import NativeThread
@@ -75,13 +75,10 @@ def threads_of(language: Language, pid: int, timeout_s: float) -> list[NativeThr
         )
     if language is JAVA:
         _require_attachable(pid)
-    was_stopped = is_stopped(pid)
     try:
         arguments = [path, *language.options, str(pid)]
-        done = run(arguments, timeout_s, is_polite=False, is_apart=True, variables={"LC_ALL": "C"})
+        done = run(arguments, timeout_s, is_polite=False, is_apart=True, stops=pid, variables={"LC_ALL": "C"})
     except subprocess.TimeoutExpired as error:
-        if not was_stopped:
-            resume(pid)
         raise DumpFailed(f"{tool} timed out after {timeout_s:.1f} s", cause="timeout") from error
     except OSError as error:
         raise DumpFailed(f"{tool} could not be started: {error.strerror}", language.remedy) from error

@@ -11,7 +11,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from dstack.probes.node.commands import is_stopped, resume, run
+from dstack.probes.node.commands import run
 from dstack.probes.node.procfs.permissions import DumpFailed, last_words, why_dump_failed, why_not_started
 from dstack.probes.node.pyspy.parser import threads_of
 from dstack.probes.node.threads import PythonThread, ShownFrame
@@ -67,15 +67,11 @@ class PySpy:
         arguments = [*self._prefix, self.path, "dump", "--json", "--locals", "--pid", str(pid)]
         arguments += [] if blocking else ["--nonblocking"]
         arguments += ["--native"] if native else []
-        was_stopped = is_stopped(pid)
         timeout_s = min(timeout_s, SUDO_TIMEOUT_S) if self._prefix else timeout_s
         try:
-            done = run(arguments, timeout_s, is_polite=not blocking, is_apart=bool(self._prefix))
-        except (subprocess.TimeoutExpired, DumpFailed) as error:
-            if blocking and not was_stopped:
-                resume(pid)
-            if isinstance(error, DumpFailed):
-                raise
+            stops = pid if blocking else None
+            done = run(arguments, timeout_s, is_polite=not blocking, is_apart=bool(self._prefix), stops=stops)
+        except subprocess.TimeoutExpired as error:
             if self._prefix:
                 raise SudoFailed(f"sudo timed out after {timeout_s:.1f} s", cause="timeout") from error
             raise DumpFailed(f"py-spy timed out after {timeout_s:.1f} s", cause="timeout") from error

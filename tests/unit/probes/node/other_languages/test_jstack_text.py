@@ -104,6 +104,11 @@ def test_thread_ids_may_be_decimal_as_in_jdk_21() -> None:
     assert parse_jstack(text)[0].os_thread_id == 3143
 
 
+def test_thread_ids_of_any_other_form_begin_no_thread() -> None:
+    assert parse_jstack(in_get().replace("nid=0xc47", "nid=007"))[0].os_thread_id == 7
+    assert [one.name for one in parse_jstack(in_get().replace("nid=0xc47", "nid=" + "9" * 5_000))] == ["Finalizer"]
+
+
 @given(
     st.lists(st.one_of(st.text(), st.sampled_from(in_get(128, 109).splitlines()), st.text().map('"{}" nid=1'.format)))
 )
