@@ -34,8 +34,7 @@ def run(
 
     With ``is_apart`` it has no terminal on which it could ask for a password. If it is killed, the process ``stops``,
     which it stops meanwhile, is resumed, unless that was stopped before. The ``variables`` are added to its
-    environment. Raises ``subprocess.TimeoutExpired``,
-    ``OSError``, and :class:`DumpFailed` for too much output.
+    environment. Raises ``subprocess.TimeoutExpired``, ``OSError``, and :class:`DumpFailed` for too much output.
     """
     to_resume = stops if stops is not None and not _is_stopped(stops) else None
     process = subprocess.Popen(
