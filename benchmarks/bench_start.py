@@ -63,7 +63,7 @@ def early(one):
 
 taken = capture.snapshot(sys.argv[1], progress=progress, early=early)
 marks.append(("choose targets of sample 2, again", *spent()))
-from dstack.analysis.diagnose import plan_readings
+from dstack.analysis.second_sample import plan_readings
 plan_readings(taken)
 marks.append(("serialize", *spent()))
 data = dumps(taken)

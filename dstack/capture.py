@@ -5,7 +5,8 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
-from dstack.analysis.diagnose import ReadingPlan, diagnose, plan_readings
+from dstack.analysis.diagnose import diagnose
+from dstack.analysis.second_sample import ReadingPlan, plan_readings
 from dstack.errors import UsageError
 from dstack.model import Snapshot
 from dstack.probes.cluster import ClusterProbe

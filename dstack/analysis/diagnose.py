@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
-
 from dstack.analysis.evidence.confirmation import confirmed_graph
 from dstack.analysis.evidence.coverage import coverage_of, has_coverage_gaps
 from dstack.analysis.evidence.polling_loops import find_polling_loops, with_polls_shown
@@ -14,21 +10,11 @@ from dstack.analysis.evidence.wait_durations import with_bounds
 from dstack.analysis.findings import find_all, verdict_of
 from dstack.analysis.findings.outside_waits import outside_waits
 from dstack.analysis.findings.reduced_graph import ReducedGraph
-from dstack.analysis.findings.second_sample import possible_polls, waits_outside
-from dstack.analysis.findings.stall_evidence import may_be_stalled
 from dstack.analysis.findings.wording.failures import Failures
-from dstack.analysis.graph.pending.runtime_environments import pending_setups
-from dstack.analysis.graph.process_groups.calls import BY_CALLS
-from dstack.analysis.graph.wait_graph import wait_for_graph
 from dstack.analysis.index.sample_index import SampleIndex
 from dstack.analysis.naming.job_selection import find_job
-from dstack.analysis.solve.requirements import relevant_unobserved, targets_of
-from dstack.diagnosis import Diagnosis, Vertex
-from dstack.model import Cause, Snapshot, actor_of_task
-from dstack.vertex_keys import Key, UnknownKey
-
-LASTING: tuple[Cause, ...] = ("unreachable", "permission", "ended", "namespace", "identity", "missing")
-"""Causes of failures that a second attempt a moment later does not change."""
+from dstack.diagnosis import Diagnosis
+from dstack.model import Snapshot
 
 
 def diagnose(snapshot: Snapshot, *, job: str | None = None, first: SampleIndex | None = None) -> Diagnosis:
@@ -63,148 +49,8 @@ def diagnose(snapshot: Snapshot, *, job: str | None = None, first: SampleIndex |
     )
 
 
-@dataclass(frozen=True, slots=True)
-class ReadingPlan:
-    """What to read again: ``workers`` in a second sample, ``pollers`` several times before it.
-
-    ``tasks`` are those of which it matters since when they are in their states. ``timeouts_s`` are those of the
-    pollers' waits. ``waits_to_start`` says that something may wait for the installation of its runtime environment,
-    ``has_waits`` that anything waits at all.
-    """
-
-    workers: set[str]
-    tasks: list[str]
-    may_be_stalled: bool = False
-    pollers: frozenset[str] = frozenset()
-    timeouts_s: tuple[float, ...] = ()
-    waits_to_start: bool = False
-    has_waits: bool = False
-
-
-def plan_readings(snapshot: Snapshot) -> ReadingPlan:
-    """The workers to read again, and the tasks that findings will be about, the most important first.
-
-    Workers are read again if they take part in waits that seem stuck in the first sample, may be stalled, or have a
-    timeout; if they wait for something unobserved that a moment later may be observed, as a task that is being sent, or
-    for a scheduler that may be placing it; and if their stacks were unreadable.
-    """
-    if not snapshot.samples:
-        return ReadingPlan(set(), [])
-    first = SampleIndex(snapshot, snapshot.samples[0])
-    reduced = ReducedGraph(first, wait_for_graph(first))
-    stalled = {key for chain in reduced.chains if may_be_stalled(reduced, chain) for key in chain.waiters}
-    unresolved = _unresolved(reduced.vertices)
-    workers = set(_unread(snapshot))
-    for vertex in reduced.vertices.values():
-        is_stuck = vertex.key in reduced.stuck or vertex.key in stalled
-        if is_stuck or vertex.key in unresolved or (vertex.wait and vertex.wait.is_timed):
-            workers |= _workers_of(vertex, first)
-    repeating = _repeating(snapshot)
-    pollers, suspected = possible_polls(reduced, repeating)
-    polling = frozenset(vertex.worker_id for vertex in pollers if vertex.worker_id) | repeating
-    for vertex in suspected:
-        workers |= _workers_of(vertex, first)
-    in_groups = [vertex for vertex in reduced.vertices.values() if _may_be_stuck_in_group(reduced, vertex)]
-    polling |= {vertex.worker_id for vertex in in_groups if vertex.worker_id and vertex.wait and vertex.wait.assumed}
-    workers |= {vertex.worker_id for vertex in in_groups if vertex.worker_id}
-    timeouts = tuple(vertex.wait.timeout_s or 0.0 for vertex in pollers if vertex.wait)
-    workers |= {vertex.worker_id for vertex in waits_outside(reduced) if vertex.worker_id}
-    starting = {task.owner_id for task in pending_setups(first)}
-    return ReadingPlan(
-        workers=workers | polling | starting,
-        tasks=_tasks_of_interest(reduced),
-        may_be_stalled=bool(stalled or in_groups),
-        pollers=polling,
-        timeouts_s=timeouts,
-        waits_to_start=bool(starting),
-        has_waits=bool(reduced.stuck or reduced.chains),
-    )
-
-
-def _may_be_stuck_in_group(reduced: ReducedGraph, vertex: Vertex) -> bool:
-    """Whether it is stuck in a call on a process group, or may be by what the second sample shows of its members.
-
-    What a member's own threads wait on is searched for in the second sample only. Train's workers and Data's readers
-    often wait for such threads.
-    """
-    of_group = vertex.wait.of_group if vertex.wait else None
-    if of_group is None:
-        return False
-    return vertex.key in reduced.stuck or (bool(of_group.missing) and of_group.call.group.library in BY_CALLS)
-
-
-def _repeating(snapshot: Snapshot) -> frozenset[str]:
-    """The workers in which the tasks run that call an actor again and again."""
-    parents = {call.parent_task_id for call in snapshot.repeated_calls}
-    jobs = {call.job_id for call in snapshot.repeated_calls if actor_of_task(call.parent_task_id) is None}
-    drivers = {worker.worker_id for worker in snapshot.workers if worker.is_driver and worker.job_id in jobs}
-    running = {w.worker_id for w in snapshot.samples[0].workers if parents.intersection(w.running_task_ids or ())}
-    return frozenset(drivers | running)
-
-
-def _tasks_of_interest(reduced: ReducedGraph) -> list[str]:
-    """The tasks of stuck vertices, then of open chains; in each, running ones and their dependencies first."""
-    chains = (reduced.vertices[key] for chain in reduced.chains for key in chain.waiters)
-    stuck = (vertex for vertex in reduced.vertices.values() if vertex.key in reduced.stuck)
-    tasks: dict[str, None] = {}
-    for waiters in (list(stuck), list(chains)):
-        running = [vertex for vertex in waiters if vertex.worker_id is not None]
-        targets = (reduced.vertices[key] for vertex in running for key in targets_of(vertex))
-        for vertex in (*running, *targets, *waiters):
-            if vertex.task_id is not None:
-                tasks[vertex.task_id] = None
-    return list(tasks)
-
-
 def _watched_s(snapshot: Snapshot) -> float | None:
     """How long all confirmed waits were observed at least."""
     if len(snapshot.samples) == 1:
         return None
     return round(max(0.0, snapshot.samples[1].began_s - snapshot.samples[0].ended_s), 3)
-
-
-def _unread(snapshot: Snapshot) -> Iterator[str]:
-    """The workers whose stacks the first sample did not read, though a second attempt may."""
-    lasting = {failure.worker_id for failure in snapshot.failures if failure.cause in LASTING}
-    for worker in snapshot.samples[0].workers:
-        is_read = worker.process is not None and bool(worker.process.threads)
-        if not is_read and worker.running_task_ids is not None and worker.worker_id not in lasting:
-            yield worker.worker_id
-
-
-def _unresolved(vertices: Mapping[Key, Vertex]) -> set[Key]:
-    """What waits for something that was not observed, or for a scheduler that may be placing it, also by helpers."""
-    schedulers = {key for key in vertices if isinstance(key, UnknownKey) and key.is_scheduler}
-    unknown = relevant_unobserved(vertices) | schedulers
-    waiters: dict[Key, list[Key]] = defaultdict(list)
-    for vertex in vertices.values() if unknown else ():
-        for target in targets_of(vertex):
-            waiters[target].append(vertex.key)
-    found: set[Key] = set()
-    ahead = list(unknown)
-    while ahead:
-        new = set(waiters.get(ahead.pop(), ())) - found
-        found |= new
-        ahead += (key for key in new if not vertices[key].is_counted)
-    return found
-
-
-def _workers_of(vertex: Vertex, index: SampleIndex) -> set[str]:
-    """The workers that know of a vertex: its own, the task's owner, its actor's, and the group's creators."""
-    workers = {vertex.worker_id, *_makers_of_group(vertex, index)}
-    if vertex.task_id:
-        task = index.tasks.get(vertex.task_id)
-        actor = index.actors.get(actor_of_task(vertex.task_id) or "")
-        workers |= {task.owner_id if task else None, actor.worker_id if actor else None}
-    return {worker for worker in workers if worker is not None}
-
-
-def _makers_of_group(vertex: Vertex, index: SampleIndex) -> set[str | None]:
-    """The driver, and the actor if there is one, in whose name a placement group was made."""
-    group = index.placement_groups.get(vertex.placement_group_id or "")
-    if group is None:
-        return set()
-    creator = index.actors.get(group.creator_actor_id or "")
-    workers = index.snapshot.workers
-    drivers = {worker.worker_id for worker in workers if worker.is_driver and worker.job_id == group.job_id}
-    return {*drivers, creator.worker_id if creator else None}

@@ -26,7 +26,6 @@ from dstack.analysis.graph.builder import waits_for
 from dstack.analysis.graph.process_groups.waits import with_proven_calls
 from dstack.analysis.graph.wait_graph import wait_for_graph
 from dstack.analysis.index.sample_index import SampleIndex
-from dstack.analysis.naming.vertex_details import execution_of
 from dstack.diagnosis import Target, Vertex, Wait
 from dstack.model import Sample, Snapshot, Task, WorkerSample
 from dstack.vertex_keys import AnyKey, Key, TaskKey, UnknownKey
@@ -133,7 +132,7 @@ class _Confirmation:
         """A wait that the second sample could not show, for its dependencies that are still pending then."""
         if vertex.kind != "execution" or again is None or again.wait is None:
             return vertex
-        execution = execution_of(self._first, vertex)
+        execution = self._first.execution_of(vertex)
         if execution is not None and execution.call is not None and not is_known(execution.call):
             return vertex  # its dependencies are not known, nor whether they arrived
         return _proceeding(vertex) if _is_over(again.wait) else msgspec.structs.replace(again, label=vertex.label)
@@ -152,7 +151,7 @@ class _Confirmation:
     def _is_read_at_last(self, vertex: Vertex, again: Vertex) -> bool:
         """Whether only the second sample shows its dependencies."""
         if vertex.kind == "execution":
-            before, after = execution_of(self._first, vertex), execution_of(self._second, vertex)
+            before, after = self._first.execution_of(vertex), self._second.execution_of(vertex)
             if before is None or after is None or self._changes.has_left(vertex):
                 return False
             was_unread = not before.still if before.call is None else not is_known(before.call)
@@ -188,7 +187,7 @@ class _Confirmation:
         return before is None or after is None or _progress(before) == _progress(after)
 
     def _is_same_call(self, vertex: Vertex) -> bool:
-        was, now = execution_of(self._first, vertex), execution_of(self._second, vertex)
+        was, now = self._first.execution_of(vertex), self._second.execution_of(vertex)
         return (
             was is not None and now is not None and not self._changes.has_left(vertex) and are_equal(was.call, now.call)
         )
@@ -270,7 +269,7 @@ def _running_as(task: Vertex, execution: Key) -> Vertex:
 
 def _is_for_held(index: SampleIndex, vertex: Vertex) -> bool:
     """Whether the refs of its call are known only from the workers' states, not from the call."""
-    execution = execution_of(index, vertex)
+    execution = index.execution_of(vertex)
     return execution is not None and execution.call is not None and execution.call.held
 
 

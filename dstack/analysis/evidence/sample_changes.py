@@ -16,7 +16,6 @@ from msgspec.structs import replace
 
 from dstack.analysis.graph.refs.placement_group_refs import is_returned
 from dstack.analysis.index.sample_index import SampleIndex
-from dstack.analysis.naming.vertex_details import execution_of
 from dstack.diagnosis import Target, Vertex
 from dstack.model import (
     BlockedCall,
@@ -78,7 +77,7 @@ class SampleChanges:
         """The task that the execution runs, also if its worker did not list the task."""
         if vertex.task_id is not None:
             return vertex.task_id
-        execution = execution_of(self._first, vertex)
+        execution = self._first.execution_of(vertex)
         if isinstance(execution, Coroutine):
             return execution.task_id if execution.is_task else None
         is_read = self._is_for_tasks(vertex) and self._first.has_read_tasks(vertex.worker_id or "")
@@ -114,7 +113,7 @@ class SampleChanges:
 
     def is_new_wait(self, vertex: Vertex) -> bool:
         """Whether a wait of the second sample began later: its owner did not list the awaited task in the first."""
-        execution = execution_of(self._second, vertex)
+        execution = self._second.execution_of(vertex)
         owners = dict(_owned(execution.call, vertex.worker_id or "")) if execution else {}
         groups = vertex.wait.groups if vertex.wait else ()
         return any(all(self._is_new(target, owners) for target in group.targets) for group in groups if group.targets)
@@ -130,14 +129,14 @@ class SampleChanges:
 
     def has_left(self, vertex: Vertex) -> bool:
         """Whether a thread or coroutine is in other code, or is missing in a sample that lists all."""
-        before, after = execution_of(self._first, vertex), execution_of(self._second, vertex)
+        before, after = self._first.execution_of(vertex), self._second.execution_of(vertex)
         if after is None:
             return self._reads(vertex)
         return before is not None and _differ(before, after)
 
     def is_readable_again(self, vertex: Vertex) -> bool:
         """Whether the second sample has a readable thread or coroutine."""
-        execution = execution_of(self._second, vertex)
+        execution = self._second.execution_of(vertex)
         return execution is not None and is_readable(execution)
 
     def _reads(self, vertex: Vertex) -> bool:

@@ -9,7 +9,6 @@ from dstack.analysis.evidence.coverage import read_workers
 from dstack.analysis.findings.vertex_roles import VertexRoles
 from dstack.analysis.index.task_assignment import is_user_code
 from dstack.analysis.naming.ray_libraries import machinery
-from dstack.analysis.naming.vertex_details import execution_of
 from dstack.diagnosis import Vertex
 from dstack.model import Thread
 
@@ -59,6 +58,6 @@ class Activity:
             return False
         if vertex.task_id is not None or vertex.wait is not None or self._roles.is_driver(vertex):
             return True
-        execution = execution_of(self._roles.index, vertex)
+        execution = self._roles.index.execution_of(vertex)
         is_on_cpu = isinstance(execution, Thread) and execution.on_cpu
         return is_on_cpu or (execution is not None and is_user_code(self._roles.index, execution))

@@ -11,7 +11,6 @@ from collections.abc import Collection, Iterator, Sequence
 from functools import cached_property
 
 from dstack.analysis.findings.reduced_graph import ReducedGraph
-from dstack.analysis.naming.vertex_details import execution_of
 from dstack.diagnosis import Vertex
 from dstack.model import REF_CALLS, FailedTask, Process, producer_task_id
 from dstack.vertex_keys import Key
@@ -126,7 +125,7 @@ class UnfetchedFailures:
         """Whether an execution of the application waits for something that is certainly not the result."""
         if vertex.wait is None or vertex.wait.kind == "perhaps ray.get" or self._reduced.is_library_code(vertex.key):
             return False
-        execution = execution_of(self._reduced.index, vertex)
+        execution = self._reduced.index.execution_of(vertex)
         call = execution.call if execution else None
         return call is None or call.kind not in REF_CALLS or bool(call.refs and not call.held and call.unread is None)
 

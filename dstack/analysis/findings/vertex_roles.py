@@ -6,7 +6,6 @@ from collections.abc import Iterable, Mapping
 
 from dstack.analysis.index.sample_index import SampleIndex
 from dstack.analysis.index.task_assignment import is_user_code
-from dstack.analysis.naming.vertex_details import execution_of
 from dstack.diagnosis import Vertex
 from dstack.model import job_of_task
 from dstack.vertex_keys import AnyKey, Key
@@ -44,7 +43,7 @@ class VertexRoles:
 
     def is_in_users_code(self, key: Key) -> bool:
         """Whether it is an execution with a frame of the user's own code."""
-        execution = execution_of(self.index, self.vertices[key])
+        execution = self.index.execution_of(self.vertices[key])
         return self.vertices[key].kind == "execution" and execution is not None and is_user_code(self.index, execution)
 
     def is_library_code(self, key: Key) -> bool:

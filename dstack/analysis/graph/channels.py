@@ -18,7 +18,6 @@ from dstack.analysis.graph.builder import GraphBuilder
 from dstack.analysis.graph.users import Users
 from dstack.analysis.index.task_assignment import is_graph_loop
 from dstack.analysis.naming import names
-from dstack.analysis.naming.vertex_details import execution_of
 from dstack.diagnosis import Group, Target, Vertex, Wait
 from dstack.model import BlockedCall, ChannelCall, GraphChannel, GraphStage
 from dstack.vertex_keys import TaskKey, ThreadKey
@@ -38,7 +37,7 @@ def add_channel_waits(graph: GraphBuilder, users: Users) -> None:
     """Complete the waits of executions that are in a channel."""
     channels = _Channels(graph, users)
     for vertex in list(graph.vertices.values()):
-        execution = execution_of(graph.index, vertex) if vertex.kind == "execution" else None
+        execution = graph.index.execution_of(vertex) if vertex.kind == "execution" else None
         call = execution.call if execution else None
         if call is not None and call.channel is not None and (wait := channels.wait(vertex, call, call.channel)):
             graph.add(replace(vertex, wait=wait))

@@ -17,7 +17,6 @@ from dstack.analysis.graph.idle_services import idle_links
 from dstack.analysis.graph.users import Users
 from dstack.analysis.index.sample_index import Poll
 from dstack.analysis.naming.ray_libraries import polled_actors
-from dstack.analysis.naming.vertex_details import execution_of
 from dstack.analysis.solve.requirements import targets_of
 from dstack.diagnosis import Group, Target, Vertex, Wait
 from dstack.model import BlockedCall
@@ -45,7 +44,7 @@ def _known_wakers(
     """By waiter: what can reach the object of its wait; only for waits that were linked."""
     found: dict[Key, tuple[Key, ...]] = {}
     for vertex in executions:
-        execution = execution_of(graph.index, vertex) if linked[vertex.key] is not vertex.wait else None
+        execution = graph.index.execution_of(vertex) if linked[vertex.key] is not vertex.wait else None
         if execution is not None and execution.call is not None and has_wakers(execution.call):
             enders = _wakers(graph, users, vertex, execution.call)
             found[vertex.key] = tuple(dict.fromkeys(target.vertex for target in enders))
@@ -66,7 +65,7 @@ def _linked(graph: GraphBuilder, users: Users, vertex: Vertex) -> Wait:
     assert vertex.wait is not None, "only executions that wait are linked"
     if vertex.wait.kind == "backpressure":
         return _for_consumer(graph, users, vertex.wait)
-    wait, execution = vertex.wait, execution_of(graph.index, vertex)
+    wait, execution = vertex.wait, graph.index.execution_of(vertex)
     call = execution.call if execution else None
     is_open = [group.has_unknown("other side") or _is_unlisted_coroutine(graph, vertex, group) for group in wait.groups]
     if call is None or wait.of_group is not None or not any(is_open):

@@ -9,16 +9,19 @@ from functools import cached_property
 
 from dstack.analysis.index.processes import ProcessIndex
 from dstack.analysis.index.refs import RefIndex
+from dstack.diagnosis import Vertex
 from dstack.model import (
     ACTOR_HANDLE,
     Actor,
     BlockedCall,
+    Coroutine,
     Frame,
     GoneWorker,
     Sample,
     ServeRequest,
     Snapshot,
     Task,
+    Thread,
     Worker,
 )
 from dstack.vertex_keys import Key
@@ -69,6 +72,14 @@ class SampleIndex(ProcessIndex):
     def began_at(self) -> float:
         """When this sample began, in Unix seconds."""
         return self.snapshot.taken_at + self.sample.began_s
+
+    def execution_of(self, vertex: Vertex) -> Thread | Coroutine | None:
+        """The thread or coroutine of an execution, or the thread of a child process, if it was read."""
+        if vertex.child_pid is not None:
+            return self.child_thread(vertex.worker_id, vertex.child_pid, vertex.os_thread_id or vertex.child_pid)
+        if vertex.coroutine_id is not None:
+            return self.coroutine(vertex.worker_id, vertex.coroutine_id)
+        return self.thread(vertex.worker_id, vertex.os_thread_id)
 
     # Workers
 

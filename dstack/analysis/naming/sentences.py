@@ -16,7 +16,7 @@ from dstack.analysis.index.sample_index import SampleIndex
 from dstack.analysis.index.task_assignment import IDLE_LOOP
 from dstack.analysis.naming import names
 from dstack.analysis.naming.python_calls import ended_by, is_of_compiled_graph, lock_in_words
-from dstack.analysis.naming.vertex_details import VertexDetails, details_of, execution_of
+from dstack.analysis.naming.vertex_details import VertexDetails, details_of
 from dstack.diagnosis import GroupWait, Step, Vertex, Wait, WaitKind
 from dstack.model import Coroutine, GroupCall
 from dstack.vertex_keys import Key, UnknownKey
@@ -45,7 +45,7 @@ def cancellation(index: SampleIndex, vertex: Vertex) -> str:
 
 def is_cancelled(index: SampleIndex, vertex: Vertex) -> bool:
     """Whether it is a task that was cancelled, by ``ray.cancel`` or by a library in it, but has not ended."""
-    execution = execution_of(index, vertex) if vertex.task_id else None
+    execution = index.execution_of(vertex) if vertex.task_id else None
     return isinstance(execution, Coroutine) and execution.cancel_requests > 0
 
 

@@ -74,7 +74,7 @@ def details_of(index: SampleIndex, vertex: Vertex) -> VertexDetails:
     actor = index.actors.get(actor_id or "")
     host = worker or index.workers.get((actor.worker_id if actor else None) or "")
     node = index.nodes.get(host.node_id) if host else None
-    execution = execution_of(index, vertex)
+    execution = index.execution_of(vertex)
     frames = index.snapshot.frames_of(execution) if execution else ()
     thread = index.thread(vertex.worker_id, execution.os_thread_id) if execution else None
     is_coroutine = isinstance(execution, Coroutine)
@@ -118,12 +118,3 @@ def _sleeps(execution: Thread | Coroutine | None, frames: tuple[Frame, ...]) -> 
 def is_torn(execution: Thread | Coroutine | None) -> bool:
     """Whether it is a thread that ran during every reading of its stack."""
     return isinstance(execution, Thread) and execution.torn
-
-
-def execution_of(index: SampleIndex, vertex: Vertex) -> Thread | Coroutine | None:
-    """The thread or coroutine of an execution, or the thread of a child process, if it was read."""
-    if vertex.child_pid is not None:
-        return index.child_thread(vertex.worker_id, vertex.child_pid, vertex.os_thread_id or vertex.child_pid)
-    if vertex.coroutine_id is not None:
-        return index.coroutine(vertex.worker_id, vertex.coroutine_id)
-    return index.thread(vertex.worker_id, vertex.os_thread_id)

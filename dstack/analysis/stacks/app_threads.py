@@ -12,7 +12,6 @@ from dstack.analysis.index.ranks import NO_RANKS, Ranks
 from dstack.analysis.index.sample_index import SampleIndex
 from dstack.analysis.index.task_assignment import is_user_code
 from dstack.analysis.naming import names, ray_libraries
-from dstack.analysis.naming.vertex_details import execution_of
 from dstack.analysis.stacks.activity import Activity, activity_of
 from dstack.diagnosis import Vertex
 from dstack.model import Actor, BlockedCall, Coroutine, Frame, Origin, Thread, Worker, job_of_task
@@ -135,7 +134,7 @@ class _Reader:
 
     def execution(self, vertex: Vertex) -> Execution | None:
         """The execution of a vertex, None if its stack or its worker is unknown."""
-        thread = execution_of(self._index, vertex)
+        thread = self._index.execution_of(vertex)
         worker = self._index.workers.get(vertex.worker_id or "")
         if thread is None or worker is None:
             return None

@@ -7,7 +7,6 @@ from typing import Literal
 
 from dstack.analysis.index import task_assignment
 from dstack.analysis.index.sample_index import SampleIndex
-from dstack.analysis.naming.vertex_details import execution_of
 from dstack.analysis.views.analysed_snapshot import AnalysedSnapshot
 from dstack.diagnosis import Vertex
 from dstack.model import Coroutine, Frame, Thread
@@ -43,7 +42,7 @@ class ComparedSnapshot:
 
     def execution(self, vertex: Vertex) -> Thread | Coroutine | None:
         """A thread or coroutine in the last sample that has it."""
-        return execution_of(self.latest(vertex.worker_id or ""), vertex)
+        return self.latest(vertex.worker_id or "").execution_of(vertex)
 
     def frames(self, vertex: Vertex) -> tuple[Frame, ...] | None:
         """Its stack, leaf first."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dstack.analysis.index.sample_index import SampleIndex
 from dstack.analysis.naming import names
-from dstack.analysis.naming.vertex_details import execution_of
 from dstack.diagnosis import Vertex
 from dstack.model import Frame
 
@@ -18,5 +17,5 @@ def similarity_key(index: SampleIndex, vertex: Vertex) -> object:
 
 
 def _line(index: SampleIndex, vertex: Vertex) -> Frame | None:
-    execution = execution_of(index, vertex)
+    execution = index.execution_of(vertex)
     return names.user_frame(index.snapshot.frames_of(execution)) if execution else None

@@ -8,7 +8,7 @@ from itertools import groupby
 
 from dstack.analysis.index.sample_index import SampleIndex
 from dstack.analysis.naming import sentences
-from dstack.analysis.naming.vertex_details import details_of, execution_of, is_torn
+from dstack.analysis.naming.vertex_details import details_of, is_torn
 from dstack.analysis.solve.requirements import targets_of
 from dstack.analysis.stacks.app_threads import call_in_words
 from dstack.analysis.views.distributed_stack import group_similar
@@ -105,7 +105,7 @@ class StackPages:
 
     def _execution(self, key: Key) -> Thread | Coroutine | None:
         if vertex := self._vertices.get(key):
-            return execution_of(self._index, vertex)
+            return self._index.execution_of(vertex)
         match key:
             case ChildThreadKey(worker_id, pid, os_thread_id):
                 return self._index.child_thread(worker_id, pid, os_thread_id)

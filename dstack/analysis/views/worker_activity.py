@@ -10,7 +10,7 @@ from dstack.analysis.index.sample_index import SampleIndex
 from dstack.analysis.index.task_assignment import is_user_code
 from dstack.analysis.naming import names
 from dstack.analysis.naming.sentences import predicate
-from dstack.analysis.naming.vertex_details import VertexDetails, details_of, execution_of
+from dstack.analysis.naming.vertex_details import VertexDetails, details_of
 from dstack.analysis.solve.requirements import targets_of
 from dstack.analysis.stacks.activity import ACTIVITIES, Activity
 from dstack.diagnosis import Diagnosis, Vertex
@@ -93,7 +93,7 @@ class WorkerActivity:
         sample = self._index.worker_samples.get(vertex.worker_id)
         if (worker and worker.is_driver) or sample is None or sample.running_task_ids != ():
             return True
-        execution = execution_of(self._index, vertex)
+        execution = self._index.execution_of(vertex)
         return execution is not None and is_user_code(self._index, execution)
 
     def _activity(self, vertex: Vertex) -> Activity:
@@ -144,7 +144,7 @@ class WorkerActivity:
     def _shape(self, vertex: Vertex) -> object:
         """Equal for similar executions: by name, line, and the names of the dependencies."""
         wait = vertex.wait
-        execution = execution_of(self._index, vertex)
+        execution = self._index.execution_of(vertex)
         targets = frozenset(self._vertices[key].label for key in targets_of(vertex))
         return (
             self._common_name(vertex, execution),

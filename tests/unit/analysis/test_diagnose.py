@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, given
 
-from dstack.analysis.diagnose import diagnose, plan_readings
+from dstack.analysis.diagnose import diagnose
 from dstack.analysis.solve.open_chains import MAX_RANKED
 from dstack.diagnosis import Ratio
-from dstack.model import Bundle, Failure, Snapshot
+from dstack.model import Failure, Snapshot
 from dstack.snapshot_file import save
 from tests.fuzzing.effort import examples
 from tests.paths import ROOT
@@ -30,7 +30,6 @@ def test_a_snapshot_without_a_sample_is_incomplete() -> None:
     diagnosis = diagnose(snapshot)
 
     assert (diagnosis.verdict, diagnosis.incomplete, diagnosis.findings) == ("clear", True, ())
-    assert plan_readings(snapshot).workers == set()
 
 
 def test_an_empty_cluster_is_clear() -> None:
@@ -155,48 +154,6 @@ def test_a_dead_node_is_no_gap() -> None:
 
     assert not diagnosis.incomplete
     assert diagnosis.coverage.nodes == Ratio(observed=1, total=1)
-
-
-# Workers of interest
-
-
-def test_workers_of_interest_seem_stuck() -> None:
-    scene = Scene()
-    left, right = ring(scene, "Left", "Right")
-    owner, behind, bystander = scene.procs[0], scene.driver(), scene.driver()
-    behind.gets(left.running[0])
-    call, _ = scene.run("work", by=bystander)
-    bystander.gets(call)
-
-    found = plan_readings(scene.snapshot()).workers
-
-    assert found == {proc.worker_id for proc in (left, right, owner, behind)}
-
-
-def test_the_creator_of_an_infeasible_group_is_of_interest() -> None:
-    scene = Scene()
-    owner, maker, _ = scene.driver(), scene.actor(), scene.actor()
-    scene.group(
-        "PENDING",
-        Bundle(resources={"GPU": 99}),
-        scheduling_state="INFEASIBLE",
-        job_id=owner.worker.job_id,
-        creator_actor_id=maker.actor_id,
-    )
-
-    (finding,) = scene.second_sample().diagnose().findings
-
-    assert finding.confirmed
-    assert plan_readings(scene.snapshot()).workers == {owner.worker_id, maker.worker_id}
-
-
-def test_waiters_of_unobserved_vertices_are_of_interest() -> None:
-    scene = Scene()
-    driver = scene.driver()
-    driver.gets(scene.task("on its way", by=driver))
-    scene.driver()
-
-    assert plan_readings(scene.snapshot()).workers == {driver.worker_id}
 
 
 def test_calls_whose_stacks_were_not_read_are_no_finding_of_their_own() -> None:

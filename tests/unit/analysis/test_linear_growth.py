@@ -13,7 +13,7 @@ import msgspec
 import pytest
 from rich.console import Console
 
-from dstack.analysis.diagnose import plan_readings
+from dstack.analysis.second_sample import plan_readings
 from dstack.analysis.solve.reduction import cores, residue, stuck_graph
 from dstack.analysis.views.analysed_snapshot import AnalysedSnapshot
 from dstack.model import Snapshot

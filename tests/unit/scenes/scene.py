@@ -24,9 +24,10 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from dstack.analysis.diagnose import diagnose, plan_readings
+from dstack.analysis.diagnose import diagnose
 from dstack.analysis.graph.wait_graph import wait_for_graph
 from dstack.analysis.index.sample_index import SampleIndex
+from dstack.analysis.second_sample import plan_readings
 from dstack.diagnosis import Diagnosis, Vertex, Wait
 from dstack.model import (
     Actor,

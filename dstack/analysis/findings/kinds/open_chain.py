@@ -18,7 +18,6 @@ from dstack.analysis.findings.wording.restarts import restart_steps
 from dstack.analysis.findings.wording.shared_calls import SharedCall, shared_call_steps, shared_calls
 from dstack.analysis.naming import names
 from dstack.analysis.naming.sentences import activity, cancellation, step_at, subject
-from dstack.analysis.naming.vertex_details import execution_of
 from dstack.analysis.solve.open_chains import OpenChain
 from dstack.analysis.solve.requirements import targets_of
 from dstack.analysis.stacks.app_threads import call_in_words
@@ -246,7 +245,7 @@ def _blocker_step(blocker: FinalBlocker, narrator: Narrator) -> Step:
 
 def _wait_of_child(narrator: Narrator, vertex: Vertex) -> str:
     """``, which waits in multiprocessing.Queue.get``, of a child process in such a call."""
-    thread = execution_of(narrator.index, vertex) if vertex.child_pid is not None else None
+    thread = narrator.index.execution_of(vertex) if vertex.child_pid is not None else None
     call = call_in_words(thread.call) if thread else ""
     return f", which waits in {call}" if call else ""
 

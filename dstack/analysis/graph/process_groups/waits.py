@@ -26,7 +26,6 @@ from dstack.analysis.graph.process_groups.calls import (
 from dstack.analysis.graph.process_groups.members import Members
 from dstack.analysis.graph.users import Users
 from dstack.analysis.naming import names
-from dstack.analysis.naming.vertex_details import execution_of
 from dstack.analysis.solve import reduction
 from dstack.analysis.solve.requirements import waits_of
 from dstack.diagnosis import Group, GroupWait, Target, Vertex, Wait
@@ -175,7 +174,7 @@ class _SharedCalls:
         A call without a mark polls. A task that is a coroutine makes one call, and so does a task of Train or Data
         that a rank has called.
         """
-        execution = execution_of(self._index, vertex)
+        execution = self._index.execution_of(vertex)
         is_task = isinstance(execution, Coroutine) and execution.is_task
         if call.mark or call.operation in FORMING or is_task or (call.group.library in BY_CALLS and vertex.task_id):
             return ()

@@ -7,8 +7,9 @@ from collections.abc import Callable
 import pytest
 from msgspec.structs import replace
 
-from dstack.analysis.diagnose import diagnose, plan_readings
+from dstack.analysis.diagnose import diagnose
 from dstack.analysis.evidence.polling_loops import ENTRIES, find_polling_loops, with_polls_shown
+from dstack.analysis.second_sample import plan_readings
 from dstack.model import Frame
 from tests.unit.analysis.evidence.polling_scenes import ONLY_POLLS, Poller, is_suspected, nothing, only_finding, poller
 from tests.unit.scenes import APP, JOB, RAY_WORKER, Scene, SceneProcess

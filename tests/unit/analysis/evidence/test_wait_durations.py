@@ -7,8 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from dstack.analysis.diagnose import diagnose, plan_readings
+from dstack.analysis.diagnose import diagnose
 from dstack.analysis.naming.names import bounds, lasting
+from dstack.analysis.second_sample import plan_readings
 from dstack.diagnosis import Since, Vertex
 from dstack.model import Snapshot, TaskTimes
 from dstack.vertex_keys import GroupKey

@@ -10,7 +10,7 @@ from hypothesis import event, given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from dstack.analysis.diagnose import plan_readings
+from dstack.analysis.second_sample import plan_readings
 from dstack.diagnosis import Diagnosis, Finding
 from tests.fuzzing.effort import examples
 from tests.unit.scenes import JOB, Call, Scene, SceneProcess

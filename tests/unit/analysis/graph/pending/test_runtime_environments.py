@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
-from dstack.analysis.diagnose import diagnose, plan_readings
+from dstack.analysis.diagnose import diagnose
+from dstack.analysis.second_sample import plan_readings
 from dstack.diagnosis import Diagnosis
 from dstack.model import EnvironmentSetup
 from dstack.probes.node.core_workers.replies import environment_parts

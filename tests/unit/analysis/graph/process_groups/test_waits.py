@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from msgspec.structs import replace
 
-from dstack.analysis.diagnose import plan_readings
+from dstack.analysis.second_sample import plan_readings
 from tests.unit.analysis.graph.process_groups.rank_scenes import gang, only_finding, with_reward
 from tests.unit.scenes import Scene, group_of, groups_of
 

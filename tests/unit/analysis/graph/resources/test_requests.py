@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from dstack.analysis.diagnose import plan_readings
 from dstack.analysis.graph.builder import MANY
+from dstack.analysis.second_sample import plan_readings
 from tests.unit.analysis.graph.resources.resource_requests import NOTHING, holders, labels, never, pending
 from tests.unit.scenes import Scene, groups_of
 
