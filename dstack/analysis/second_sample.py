@@ -6,9 +6,8 @@ from collections import defaultdict
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 
+from dstack.analysis.findings.outside_waits import may_be_stalled, waits_outside
 from dstack.analysis.findings.reduced_graph import ReducedGraph
-from dstack.analysis.findings.stall_evidence import may_be_stalled
-from dstack.analysis.findings.vertex_roles import is_outside
 from dstack.analysis.graph.pending.runtime_environments import pending_setups
 from dstack.analysis.graph.process_groups.calls import BY_CALLS
 from dstack.analysis.graph.wait_graph import wait_for_graph
@@ -68,7 +67,7 @@ def plan_readings(snapshot: Snapshot) -> ReadingPlan:
     polling |= {vertex.worker_id for vertex in in_groups if vertex.worker_id and vertex.wait and vertex.wait.assumed}
     workers |= {vertex.worker_id for vertex in in_groups if vertex.worker_id}
     timeouts = tuple(vertex.wait.timeout_s or 0.0 for vertex in pollers if vertex.wait)
-    workers |= {vertex.worker_id for vertex in _waits_outside(reduced) if vertex.worker_id}
+    workers |= {vertex.worker_id for vertex in waits_outside(reduced) if vertex.worker_id}
     starting = {task.owner_id for task in pending_setups(first)}
     return ReadingPlan(
         workers=workers | polling | starting,
@@ -166,17 +165,6 @@ def _makers_of_group(vertex: Vertex, index: SampleIndex) -> set[str | None]:
 # Waits that more readings may explain
 
 
-def _waits_outside(reduced: ReducedGraph) -> list[Vertex]:
-    """The tasks, drivers and awaited executions that wait only for what is outside of Ray."""
-    found = [
-        vertex
-        for vertex in reduced.vertices.values()
-        if vertex.wait and vertex.kind == "execution" and _ends_outside(reduced, vertex)
-    ]
-    awaited = {target for vertex in reduced.vertices.values() for target in targets_of(vertex)} if found else set()
-    return [vertex for vertex in found if vertex.task_id or vertex.key in awaited or reduced.is_driver(vertex)]
-
-
 def _possible_polls(reduced: ReducedGraph, repeating: Collection[str] = ()) -> tuple[list[Vertex], list[Vertex]]:
     """The loops that may only poll, and all that could never proceed if they did.
 
@@ -200,11 +188,6 @@ def _possible_polls(reduced: ReducedGraph, repeating: Collection[str] = ()) -> t
     if more <= sleeping.keys() and not repeating:
         return [], []
     return [reduced.vertices[key] for key in more & candidates], [reduced.vertices[key] for key in at_worst]
-
-
-def _ends_outside(reduced: ReducedGraph, vertex: Vertex) -> bool:
-    targets = [reduced.vertices[target] for target in targets_of(vertex)]
-    return bool(targets) and all(map(is_outside, targets))
 
 
 def _may_sleep(reduced: ReducedGraph, vertex: Vertex) -> bool:

@@ -11,8 +11,8 @@ from typing import Protocol
 from dstack.analysis.findings.diagrams.diagram import diagram
 from dstack.analysis.findings.draft import Draft
 from dstack.analysis.findings.kinds import blocked, deadlock, failed, infeasible, orphaned, polling, stalled, starved
+from dstack.analysis.findings.outside_waits import is_idle
 from dstack.analysis.findings.reduced_graph import ReducedGraph
-from dstack.analysis.findings.stall_evidence import is_idle
 from dstack.analysis.findings.wording.failures import step as step_of_failure
 from dstack.analysis.findings.wording.group_ranks import ranks_in
 from dstack.analysis.findings.wording.narration import Narrator

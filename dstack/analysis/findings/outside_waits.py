@@ -1,18 +1,29 @@
-"""Waits that are in no finding because they do not depend on Ray: for an event, a queue, a child."""
+"""Waits for what is outside of Ray: an event, a queue, a collective, a child process.
+
+Those in no finding are listed. An open chain that ends in them may be stalled: the waker is often not known. If both
+samples show all waits of a chain, and no other execution of its jobs runs or is unread, it is likely that nothing will
+end them. That is no proof: a message may come from outside of Ray.
+"""
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Literal
 
 from msgspec.structs import replace
 
 from dstack.analysis.evidence.wait_durations import of_any
 from dstack.analysis.findings.reduced_graph import ReducedGraph
+from dstack.analysis.findings.vertex_roles import is_outside
+from dstack.analysis.graph.child_processes import may_run_code
+from dstack.analysis.index.sample_index import SampleIndex
 from dstack.analysis.naming import names
 from dstack.analysis.naming.vertex_details import details_of
-from dstack.diagnosis import Finding, OutsideWait, Since, Vertex
+from dstack.analysis.solve.open_chains import OpenChain
+from dstack.analysis.solve.requirements import targets_of
+from dstack.diagnosis import FinalBlocker, Finding, OutsideWait, Since, Vertex
+from dstack.vertex_keys import Key
 
 
 def outside_waits(
@@ -42,4 +53,114 @@ def _outside_wait(reduced: ReducedGraph, vertex: Vertex) -> OutsideWait:
         count=1,
         file=frame.file if frame else None,
         line=frame.line if frame else None,
+    )
+
+
+def waits_outside(reduced: ReducedGraph) -> list[Vertex]:
+    """The tasks, drivers and awaited executions that wait only for what is outside of Ray."""
+    found = [
+        vertex
+        for vertex in reduced.vertices.values()
+        if vertex.wait and vertex.kind == "execution" and _ends_outside(reduced, vertex)
+    ]
+    awaited = {target for vertex in reduced.vertices.values() for target in targets_of(vertex)} if found else set()
+    return [vertex for vertex in found if vertex.task_id or vertex.key in awaited or reduced.is_driver(vertex)]
+
+
+def _ends_outside(reduced: ReducedGraph, vertex: Vertex) -> bool:
+    targets = [reduced.vertices[target] for target in targets_of(vertex)]
+    return bool(targets) and all(map(is_outside, targets))
+
+
+# Stalled chains
+
+
+def is_idle(reduced: ReducedGraph, chain: OpenChain) -> bool:
+    """Whether nothing in a chain waits through Ray, as a consumer at its queue."""
+    ends = _ends(reduced, chain)
+    return bool(ends) and all(map(is_outside, ends)) and not _is_through_ray(reduced, chain)
+
+
+def may_be_stalled(reduced: ReducedGraph, chain: OpenChain) -> bool:
+    """Whether a chain has the shape of a stall, by one sample."""
+    ends = _ends(reduced, chain)
+    if not ends or not all(end.waker_of for end in ends) or not _is_through_ray(reduced, chain):
+        return False
+    waits = (reduced.vertices[key].wait for key in _waiters(reduced, chain) - _polling(reduced, chain))
+    return not any(wait.timeout_s is not None for wait in waits if wait)
+
+
+def is_stalled(reduced: ReducedGraph, chain: OpenChain) -> bool:
+    """Whether a chain has the shape of a stall, made no progress, and has no possible waker."""
+    if not may_be_stalled(reduced, chain):
+        return False
+    if not all(reduced.vertices[key].is_confirmed for key in _waiters(reduced, chain)):
+        return False
+    jobs = reduced.jobs_of(chain.waiters)
+    if not reduced.activity.unread_jobs.isdisjoint((*jobs, None)) or _has_busy_children(reduced.index, jobs):
+        return False
+    return not any(possible_wakers(reduced, jobs))
+
+
+def possible_wakers(reduced: ReducedGraph, jobs: Iterable[str]) -> Iterator[Vertex]:
+    """The executions of these jobs, or of unknown ones, that run or may run."""
+    for job in (*jobs, None):
+        yield from reduced.activity.runners.get(job, ())
+
+
+def _has_busy_children(index: SampleIndex, jobs: Iterable[str]) -> bool:
+    """Whether a child process of a worker of these jobs runs, or may run, and so may be the waker."""
+    of_jobs = {*jobs, None}
+    processes = (index.process(worker.worker_id) for worker in index.snapshot.workers if worker.job_id in of_jobs)
+    return any(may_run_code(index, process) for process in processes if process)
+
+
+def _ends(reduced: ReducedGraph, chain: OpenChain) -> list[Vertex]:
+    """The vertices that a chain ends in, without stuck ones."""
+    waiters = _waiters(reduced, chain)
+    targets = {target for key in waiters for target in targets_of(reduced.vertices[key])} - waiters
+    found = (reduced.vertices[target] for target in targets if target not in reduced.stuck)
+    return [vertex for vertex in found if vertex.kind != "lifetime" or not _polling(reduced, chain)]
+
+
+def with_users_of_polled(reduced: ReducedGraph, chain: OpenChain) -> OpenChain:
+    """The chain; if a loop polls an actor by calls, with the users of that actor and their ends."""
+    if not _polling(reduced, chain):
+        return chain
+    waiters = sorted(_waiters(reduced, chain), key=str)
+    ends = sorted((vertex.key for vertex in _ends(reduced, chain)), key=str)
+    direct = {end: sum(end in targets_of(reduced.vertices[key]) for key in waiters) for end in ends}
+    blockers = [FinalBlocker(vertex=end, waiters_direct=direct[end], waiters_total=len(waiters)) for end in ends]
+    return OpenChain(waiters, blockers)
+
+
+def _waiters(reduced: ReducedGraph, chain: OpenChain) -> set[Key]:
+    """The waits of a chain; if a loop polls an actor by calls, also those of the users of that actor."""
+    found = set(chain.waiters)
+    if not _polling(reduced, chain):
+        return found
+    pending = list(found)
+    while pending:
+        for target in targets_of(reduced.vertices[pending.pop()]):
+            vertex = reduced.vertices[target]
+            if target in found or target in reduced.stuck or vertex.wait is None:
+                continue
+            pending.append(target)
+            found.add(target)
+    return {key for key in found if reduced.vertices[key].kind != "lifetime"}
+
+
+def _polling(reduced: ReducedGraph, chain: OpenChain) -> set[Key]:
+    """The loops of a chain that poll by calls; they wait for the users of the polled actors."""
+    polls = reduced.index.polls
+    return {key for key in chain.waiters if key in polls and polls[key].actors}
+
+
+def _is_through_ray(reduced: ReducedGraph, chain: OpenChain) -> bool:
+    """Whether a wait of the chain is for something in another process."""
+    return any(
+        vertex.worker_id is None or reduced.vertices[target].worker_id != vertex.worker_id
+        for vertex in (reduced.vertices[key] for key in chain.waiters)
+        for target in targets_of(vertex)
+        if not is_outside(reduced.vertices[target])
     )

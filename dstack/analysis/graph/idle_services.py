@@ -1,4 +1,4 @@
-"""Waits within one process that may be those of an idle service, which waits for input from outside.
+"""What may be idle until input from outside comes: services that wait within one process, and code of libraries.
 
 A consumer in ``queue.get`` and a main thread in ``stop.wait`` can each reach the other's object, so each may end the
 other's wait: by the observations, a cycle. But all idle services have such waits. A request, a signal, or a socket of
@@ -9,13 +9,17 @@ call that does not begin, in the wait for a lock, or in the wait for an event lo
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 
+from dstack.analysis.index.sample_index import SampleIndex
 from dstack.analysis.naming import python_calls
 from dstack.analysis.solve.requirements import targets_of
 from dstack.diagnosis import Vertex, Wait
-from dstack.model import REF_CALLS
+from dstack.model import REF_CALLS, Coroutine, Frame, Thread
 from dstack.vertex_keys import AnyKey, ChildThreadKey, CoroutineKey, Key, ThreadKey, UnknownKey
+
+GRPC_POLLER = "(_poll_wrapper)"
+"""Names of the threads in which grpc.aio waits for its own events, in native code, end so (grpcio 1.85)."""
 
 
 def idle_links(
@@ -78,3 +82,22 @@ def _reaching(ahead: Mapping[Key, Iterable[Key]], keys: Iterable[Key]) -> set[Ke
         level = [key for one in level for key in behind[one] if key not in found]
         found.update(level)
     return found
+
+
+# Libraries
+
+
+def is_idle_library(index: SampleIndex, worker_id: str, execution: Thread | Coroutine) -> bool:
+    """Whether library code was off the CPU in every sample and reading, and waits for nothing outside."""
+    frames = index.snapshot.frames_of(execution)
+    is_library = bool(frames) and not any(frame.origin == "user" for frame in frames)
+    has_run = isinstance(execution, Thread) and (worker_id, execution.os_thread_id) in index.threads_that_ran
+    return is_library and not has_run and _waits_inside(execution, frames)
+
+
+def _waits_inside(execution: Thread | Coroutine, frames: Sequence[Frame]) -> bool:
+    """Whether library code is Ray's own, or waits in its process: neither for a socket nor as a timer."""
+    if any(frame.origin == "ray" for frame in frames) or execution.name.endswith(GRPC_POLLER):
+        return True
+    is_stdlib = all(frame.origin == "stdlib" for frame in frames)  # as threading.Timer
+    return execution.call is not None and not (is_stdlib and execution.call.timeout_s is not None)

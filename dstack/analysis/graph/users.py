@@ -17,8 +17,8 @@ from collections.abc import Iterable, Iterator
 from dstack.analysis.graph.alternatives import Alternatives
 from dstack.analysis.graph.builder import GraphBuilder
 from dstack.analysis.graph.child_processes import may_act
+from dstack.analysis.graph.idle_services import is_idle_library
 from dstack.analysis.index import task_assignment
-from dstack.analysis.index.idle_libraries import is_idle_library
 from dstack.analysis.naming import names
 from dstack.analysis.naming.ray_libraries import is_machinery_actor, part
 from dstack.diagnosis import Target

@@ -10,8 +10,8 @@ from msgspec.structs import replace
 
 from dstack import words
 from dstack.analysis.findings.draft import Draft
+from dstack.analysis.findings.outside_waits import possible_wakers
 from dstack.analysis.findings.reduced_graph import ReducedGraph
-from dstack.analysis.findings.stall_evidence import possible_wakers
 from dstack.analysis.findings.wording import collectives
 from dstack.analysis.findings.wording.narration import Narrator, group_by_step, more
 from dstack.analysis.findings.wording.restarts import restart_steps

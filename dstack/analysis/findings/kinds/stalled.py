@@ -6,8 +6,8 @@ from collections.abc import Iterator
 
 from dstack.analysis.findings.draft import Draft
 from dstack.analysis.findings.kinds.open_chain import Waiter, draft_of, to_inspect, waiter_of
+from dstack.analysis.findings.outside_waits import is_stalled, with_users_of_polled
 from dstack.analysis.findings.reduced_graph import ReducedGraph
-from dstack.analysis.findings.stall_evidence import is_stalled, with_users_of_polled
 from dstack.analysis.findings.wording import failures
 from dstack.analysis.findings.wording.fixes import let_queued_run
 from dstack.analysis.findings.wording.narration import SHOWN_NAMES, Narrator
