@@ -126,7 +126,6 @@ def snapshot(
     pause: bool = False,
     watch_s: float | None = None,
     history: bool = False,
-    nonblocking: bool = False,
     progress: Callable[[str], None] | None = None,
 ) -> Snapshot:
     """Take a snapshot of all workers and drivers of a cluster, including this process and all its threads.
@@ -136,10 +135,10 @@ def snapshot(
     failures are in ``Snapshot.failures``. ``locals`` adds the values of local variables. ``pause`` lets py-spy pause
     running processes for exact stacks of running threads, and asks Ray's agents for the stacks of processes that dstack
     cannot read. ``native`` adds C frames, for which py-spy pauses every process. Without these options no process is
-    paused, traced or signalled; ``nonblocking`` is the default and has no effect. ``watch_s`` is how many seconds to
-    observe the cluster for progress between the two samples, in addition to ``timeout_s``; by default about one second,
-    and only if needed. ``history`` adds the attempts of tasks that the GCS keeps, at most 100,000. ``progress`` is
-    called with a short description of each step.
+    paused, traced or signalled. ``watch_s`` is how many seconds to observe the cluster for progress between the two
+    samples, in addition to ``timeout_s``; by default about one second, and only if needed. ``history`` adds the
+    attempts of tasks that the GCS keeps, at most 100,000. ``progress`` is called with a short description of each
+    step.
 
     Raises :class:`dstack.ClusterError` if the cluster is unreachable or nothing was read 5 s after the timeout, and
     :class:`dstack.UsageError` for invalid arguments.

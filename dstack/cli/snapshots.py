@@ -49,7 +49,6 @@ EXPLAIN_S = 30.0
     default=None,
     help="Include the history of tasks that Ray keeps, for timeline and graph. [default: with -o, of 20,000 tasks]",
 )
-@click.option("--nonblocking", is_flag=True, hidden=True, help="No effect: this is the default.")
 @timeout_option
 def snapshot(
     address: str | None,
@@ -63,13 +62,10 @@ def snapshot(
     pause: bool,
     watch_s: float | None,
     history: bool | None,
-    nonblocking: bool,
     timeout_s: float,
 ) -> None:
     """Take a snapshot of a running cluster and explain it."""
     form = _form(as_json, details)
-    if nonblocking:
-        _note_nonblocking(native=native, pause=pause)
     if output:
         from dstack.snapshot_file import require_writable
 
@@ -222,15 +218,6 @@ def _history(is_wanted: bool | None, *, is_saved: bool) -> int:
     if is_wanted:
         return WHOLE_HISTORY
     return SAVED_HISTORY if is_saved and is_wanted is None else 0
-
-
-def _note_nonblocking(*, native: bool, pause: bool) -> None:
-    """Notes that ``--nonblocking`` is obsolete. Raises :class:`UsageError` if another option contradicts it."""
-    if native:
-        raise UsageError("--native pauses processes, which --nonblocking forbids.", "Leave out one of them.")
-    if pause:
-        raise UsageError("--pause pauses processes, which --nonblocking forbids.", "Leave out one of them.")
-    click.echo("note: --nonblocking is the default and has no effect", err=True)
 
 
 def _form(as_json: bool, details: bool) -> Form:

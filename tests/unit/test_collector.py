@@ -382,13 +382,3 @@ def test_a_saved_snapshot_has_a_history(options: list[str], history: int, does: 
     assert arrived == ({"history": history} if history else {})
     with pytest.raises(UsageError, match=r'^{"history": 100000}$'):
         api.snapshot("host:1", history=True)
-
-
-def test_nonblocking_is_accepted_without_an_effect(does: Callable[[str], None]) -> None:
-    does("import json\nraise UsageError(json.dumps(options))")
-
-    done = CliRunner().invoke(main, ["snapshot", "--address", "host:1", "--nonblocking"])
-
-    assert done.output.splitlines()[:2] == ["note: --nonblocking is the default and has no effect", "Error: {}"]
-    with pytest.raises(UsageError, match=r"^{}$"):
-        api.snapshot("host:1", nonblocking=True)

@@ -575,8 +575,6 @@ def test_show_prints_the_report_and_json_the_json(tmp_path: Path) -> None:
         (["check", "nowhere.json"], 3, "nowhere.json"),
         (["check", "nowhere.json", "--address", "h:1"], 2, "cannot be combined"),
         (["check", "--timeout", "0"], 2, "timeout"),
-        (["snapshot", "--native", "--nonblocking"], 2, "--nonblocking forbids"),
-        (["snapshot", "--pause", "--nonblocking"], 2, "--nonblocking forbids"),
         (["check", "snapshot.json", "--pause"], 2, "cannot be combined"),
         (["check", "snapshot.json", "--native"], 2, "cannot be combined"),
         (["check", "--wait", "--job", "01000000", "--native"], 2, "cannot be combined"),
