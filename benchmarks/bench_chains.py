@@ -16,7 +16,7 @@ from pathlib import Path
 from msgspec.structs import replace
 
 from benchmarks.tables import Results
-from dstack.analysis.history.links import find_links
+from dstack.analysis.history.chains import find_links
 from dstack.analysis.history.task_index import HistoryIndex
 from dstack.analysis.index.sample_index import SampleIndex
 from dstack.analysis.views.analysed_snapshot import EMPTY

@@ -6,8 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from dstack.analysis.history.call_figures import Figures
-from dstack.analysis.history.call_nodes import NodeKey
-from dstack.analysis.history.node_waits import NodeWait
+from dstack.analysis.history.call_nodes import NodeKey, NodeWait
 from dstack.analysis.views.call_graph import CallEdge, CallGraph, is_frequent
 from dstack.words import duration, listed, plural, short_duration, size, times, word
 

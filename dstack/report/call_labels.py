@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dstack.analysis.history.node_waits import NodeWait
+from dstack.analysis.history.call_nodes import NodeWait
 from dstack.analysis.views.call_graph import CallEdge
 from dstack.report.call_columns import longest, rate, wait_kinds, wait_outcome
 from dstack.words import plural, short_duration, size

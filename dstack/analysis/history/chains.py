@@ -2,13 +2,214 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from bisect import bisect_left, bisect_right
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Literal
 
-from dstack.analysis.history.links import Link, Links, find_links
 from dstack.analysis.history.task_index import Attempt, HistoryIndex
+from dstack.model import TaskKind, actor_of_task, producer_task_id
+
+Basis = Literal["retry", "reference", "time", "parent"]
+"""Why two attempts are linked; ``retry`` is the next attempt of the same task, only ``time`` is inferred."""
+
+WINDOW_S = 0.002
+"""A task is a candidate if it ended at most so long before the last argument of another one was available."""
+WAITED_S = 0.002
+"""Arguments that were available within this time were not waited for; usual without any is 0.02 ms."""
+NO_STEPS: tuple[TaskKind, ...] = ("DRIVER_TASK", "ACTOR_CREATION_TASK")
+"""Attempts of these kinds call others, but are no step of their items."""
+CLEAR_CASES = 3
+"""The fewest clear cases from which the function is learnt that makes the argument of another."""
+USUAL, RARE = 0.9, 0.2
+"""The least part of the clear cases of a function in which another one makes its argument, to decide between several
+candidates; and the least part in which it does so, to believe in a single candidate."""
+EXPLAINED = 0.8
+"""The least part of the waits of a function for arguments that must have a candidate; else its arguments come from
+elsewhere, and what ended at the same time is a coincidence."""
+
+
+@dataclass(frozen=True, slots=True)
+class Link:
+    """``user`` waited for the result of ``maker``, or was submitted by it, or is its next attempt."""
+
+    maker: Attempt
+    user: Attempt
+    basis: Basis
+
+
+@dataclass(frozen=True, slots=True)
+class Links:
+    """The links of some attempts, at most one to each user.
+
+    ``unclear`` counts the waits for arguments with several possible makers, ``unexplained`` those without any, of the
+    functions whose other waits have one.
+    """
+
+    links: Sequence[Link]
+    unclear: int = 0
+    unexplained: int = 0
+
+
+def find_links(history: HistoryIndex, attempts: Sequence[Attempt]) -> Links:
+    """All links between these attempts."""
+    by_time = _ByTime(history, attempts)
+    found: dict[int, Link] = {}
+    for link in (
+        *_by_parent(history, attempts),
+        *by_time.links(),
+        *_by_reference(history, attempts),
+        *_retries(attempts),
+    ):
+        found[id(link.user)] = link
+    return Links(_of_one_item(found.values()), by_time.unclear, by_time.unexplained)
+
+
+def _of_one_item(links: Iterable[Link]) -> list[Link]:
+    """Without those of a maker whose result several calls of one function use: each of these begins an item."""
+    users = Counter((id(link.maker), link.user.task.name) for link in links)
+    return [link for link in links if users[id(link.maker), link.user.task.name] == 1]
+
+
+def _retries(attempts: Iterable[Attempt]) -> Iterator[Link]:
+    by_number = {(one.task.task_id, one.task.attempt): one for one in attempts if one.task.attempt or one.ended_at}
+    for (task_id, number), attempt in by_number.items():
+        if number and (before := by_number.get((task_id, number - 1))):
+            yield Link(before, attempt, "retry")
+
+
+def _by_parent(history: HistoryIndex, attempts: Iterable[Attempt]) -> Iterator[Link]:
+    for attempt in attempts:
+        caller = history.caller(attempt)
+        if caller is not None and caller is not attempt and caller.task.kind not in NO_STEPS:
+            yield Link(caller, attempt, "parent")
+
+
+def _by_reference(history: HistoryIndex, attempts: Iterable[Attempt]) -> Iterator[Link]:
+    """Tasks that wait for arguments now: their makers, if only one can be."""
+    index = history.index
+    for attempt in attempts:
+        task = index.tasks.get(attempt.task.task_id)
+        if attempt.state != "pending" or attempt.ready_at is not None or task is None:
+            continue
+        producers = {producer_task_id(ref) for ref in index.refs.pending_arguments_of(task.owner_id)}
+        makers = [history.latest[one] for one in producers - {task.task_id} if one in history.latest]
+        possible = [maker for maker in makers if _can_precede(maker, attempt)]
+        if len(possible) == 1 and len(makers) == len(producers - {task.task_id}):
+            yield Link(possible[0], attempt, "reference")
+
+
+def _can_precede(maker: Attempt, user: Attempt) -> bool:
+    """Whether the maker was submitted first: a ref exists only then."""
+    return maker is not user and (maker.submitted_at or 0.0) <= (user.submitted_at or 0.0)
+
+
+class _ByTime:
+    """The inference by time, for all processes that own tasks."""
+
+    def __init__(self, history: HistoryIndex, attempts: Sequence[Attempt]) -> None:
+        self._history = history
+        self.unclear = 0
+        self.unexplained = 0
+        self._ended: dict[str, list[Attempt]] = defaultdict(list)
+        self._waited: list[tuple[str, Attempt]] = []
+        for attempt in attempts:
+            self._add(attempt)
+        for ended in self._ended.values():
+            ended.sort(key=_ended)
+        self._times = {owner: [_ended(one) for one in ended] for owner, ended in self._ended.items()}
+
+    def _add(self, attempt: Attempt) -> None:
+        states, kind = attempt.task.states, attempt.task.kind
+        if kind == "DRIVER_TASK":
+            return
+        owner = self._owner(attempt)
+        if "FINISHED" in states and kind != "ACTOR_CREATION_TASK":
+            self._ended[owner].append(attempt)
+        submitted, ready = states.get("PENDING_ARGS_AVAIL"), states.get("PENDING_NODE_ASSIGNMENT")
+        if submitted is not None and ready is not None and ready - submitted >= WAITED_S:
+            self._waited.append((owner, attempt))
+
+    def _owner(self, attempt: Attempt) -> str:
+        """The process that submitted it: its actor, its worker, the driver of its job; if unknown, its parent task.
+
+        Calls of an async actor have the actor's creation as their parent (Ray 2.60).
+        """
+        if actor_id := actor_of_task(attempt.task.parent_task_id or ""):
+            return f"actor {actor_id}"
+        parent = self._history.caller(attempt)
+        if parent is not None and parent.task.worker_id:
+            return parent.task.worker_id
+        if parent is None or parent.task.kind != "DRIVER_TASK":
+            return f"task {attempt.task.parent_task_id}"
+        return f"driver {attempt.task.job_id}"
+
+    def links(self) -> Iterator[Link]:
+        """The links; counts what stays unknown."""
+        cases = [(user, self._candidates(owner, user)) for owner, user in self._waited]
+        clear, explained = _ClearCases(cases), _explained(cases)
+        for user, candidates in cases:
+            maker = clear.maker(user, candidates) if explained[user.task.name] >= EXPLAINED else None
+            if maker is not None:
+                yield Link(maker, user, "time")
+            elif explained[user.task.name] >= EXPLAINED:
+                self.unclear += bool(candidates)
+                self.unexplained += not candidates
+
+    def _candidates(self, owner: str, user: Attempt) -> list[Attempt]:
+        """What ended right before the last argument was available."""
+        times = self._times.get(owner, [])
+        ready = user.task.states["PENDING_NODE_ASSIGNMENT"]
+        near = self._ended[owner][bisect_left(times, ready - WINDOW_S) : bisect_right(times, ready)]
+        return [maker for maker in near if _can_precede(maker, user)]
+
+
+Cases = Sequence[tuple[Attempt, Sequence[Attempt]]]
+
+
+class _ClearCases:
+    """What the waits with one candidate show, for those with several."""
+
+    def __init__(self, cases: Cases) -> None:
+        makers: dict[str, list[Attempt]] = defaultdict(list)
+        for user, candidates in cases:
+            if len(candidates) == 1:
+                makers[user.task.name].append(candidates[0])
+        self._functions = {user: Counter(one.task.name for one in known) for user, known in makers.items()}
+        self._taken = {user: {id(maker) for maker in known} for user, known in makers.items()}
+        self._in_turn = {user for user, known in makers.items() if len(self._taken[user]) == len(known)}
+
+    def maker(self, user: Attempt, candidates: Sequence[Attempt]) -> Attempt | None:
+        """The candidate, or of several the only one that fits: of the usual function, and not linked otherwise."""
+        function = user.task.name
+        if len(candidates) == 1:
+            return candidates[0] if self._share(function, candidates[0]) >= RARE else None
+        is_known = self._functions.get(function, Counter()).total() >= CLEAR_CASES
+        fitting = [one for one in candidates if is_known and self._share(function, one) >= USUAL]
+        if len(fitting) > 1 and function in self._in_turn:
+            fitting = [one for one in fitting if id(one) not in self._taken[function]]
+        if len(fitting) != 1:
+            return None
+        self._taken[function].add(id(fitting[0]))
+        return fitting[0]
+
+    def _share(self, function: str, maker: Attempt) -> float:
+        """The part of the clear cases of a function in which the function of this maker made its argument."""
+        known = self._functions.get(function, Counter())
+        return known[maker.task.name] / known.total() if known else 0.0
+
+
+def _explained(cases: Cases) -> Mapping[str, float]:
+    """By function: the part of its waits for arguments that have a candidate."""
+    all_of: Counter[str] = Counter(user.task.name for user, _ in cases)
+    with_candidate: Counter[str] = Counter(user.task.name for user, candidates in cases if candidates)
+    return {name: with_candidate[name] / count for name, count in all_of.items()}
+
+
+def _ended(attempt: Attempt) -> float:
+    return attempt.task.states["FINISHED"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,11 +222,6 @@ class Chain:
     number: int
     attempts: tuple[Attempt, ...]
     links: tuple[Link, ...]
-
-    @property
-    def is_inferred(self) -> bool:
-        """Whether one of the links is inferred by time."""
-        return any(link.basis == "time" for link in self.links)
 
 
 class Chains:

@@ -1,16 +1,21 @@
-"""The attempts of tasks of one snapshot, with times by one clock, and their callers."""
+"""The attempts of tasks of one snapshot, with times by one clock, and their callers.
+
+Most are known from the history; others only from the samples, without times.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
 from itertools import chain
 from typing import Literal
 
 from msgspec import Struct
+from msgspec.structs import replace
 
+from dstack.analysis.history.call_nodes import DRIVER
 from dstack.analysis.index.sample_index import SampleIndex
-from dstack.model import Node, TaskAttempt, TaskHistory
+from dstack.model import ACTOR_HANDLE, Task, TaskAttempt, TaskHistory
 
 State = Literal["pending", "running", "finished", "failed"]
 
@@ -69,14 +74,6 @@ class HistoryIndex:
             known = found.get(attempt.task.task_id)
             if known is None or known.task.attempt <= attempt.task.attempt:
                 found[attempt.task.task_id] = attempt
-        return found
-
-    @cached_property
-    def called_by(self) -> Mapping[str, Sequence[Attempt]]:
-        """The attempts that a task has submitted, by its id; a driver's main thread is a task too."""
-        found: dict[str, list[Attempt]] = {}
-        for attempt in self.attempts:
-            found.setdefault(attempt.task.parent_task_id or "", []).append(attempt)
         return found
 
     def caller(self, attempt: Attempt) -> Attempt | None:
@@ -142,11 +139,6 @@ class HistoryIndex:
         ends = (attempt.ended_at or attempt.began_at for attempt in self.attempts)
         return max(chain(ends, (self.asked_at,)))
 
-    @cached_property
-    def nodes(self) -> Mapping[str, Node]:
-        """The nodes by id."""
-        return {node.node_id: node for node in self.index.snapshot.nodes}
-
 
 def _began_at(attempt: Attempt) -> float:
     return attempt.began_at
@@ -162,3 +154,55 @@ def _state(states: Mapping[str, float]) -> State:
     if "FINISHED" in states:
         return "finished"
     return "running" if "RUNNING" in states else "pending"
+
+
+def known_attempts(index: SampleIndex, history: HistoryIndex | None) -> Sequence[Attempt]:
+    """Each attempt once, those of the history first; the others have no times. Drivers are no attempts."""
+    missing = dict(index.tasks)
+    attempts = history.attempts if history else ()
+    found = list(_updated(attempts, index, missing))
+    return [*found, *(_attempt(index, task) for task in missing.values())]
+
+
+def _updated(attempts: Sequence[Attempt], index: SampleIndex, missing: dict[str, Task]) -> Iterator[Attempt]:
+    """The attempts of the history, whose tasks are removed from ``missing``; some run that the GCS shows as pending."""
+    for attempt in attempts:
+        task = attempt.task
+        if task.kind == "DRIVER_TASK":
+            continue
+        own = missing.get(task.task_id)
+        if own is not None and own.attempt <= task.attempt:
+            del missing[task.task_id]
+        is_latest = own is not None and own.attempt == task.attempt
+        if is_latest and attempt.state == "pending" and task.task_id in index.worker_of_task:
+            yield replace(attempt, state="running")
+        else:
+            yield attempt
+
+
+def _attempt(index: SampleIndex, task: Task) -> Attempt:
+    """An attempt that only its owner knows."""
+    return Attempt(
+        task=TaskAttempt(
+            task_id=task.task_id,
+            name=task.name,
+            kind=task.kind,
+            job_id=task.job_id,
+            attempt=task.attempt,
+            actor_id=task.actor_id,
+            parent_task_id=task.parent_task_id or _task_of_owner(index, task.owner_id),
+            worker_id=index.worker_of_task.get(task.task_id),
+            node_id=task.node_id,
+        ),
+        state="running" if task.task_id in index.worker_of_task else "pending",
+    )
+
+
+def _task_of_owner(index: SampleIndex, owner_id: str) -> str | None:
+    """The task that represents a process as a caller, if it is a driver or an actor."""
+    owner = index.workers.get(owner_id)
+    if owner is None:
+        return None
+    if owner.actor_id:
+        return ACTOR_HANDLE + owner.actor_id
+    return DRIVER + owner.job_id if owner.is_driver and owner.job_id else None

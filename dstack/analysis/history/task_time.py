@@ -13,6 +13,7 @@ history was requested. Of a retried task each attempt counts, with the subtasks 
 
 from __future__ import annotations
 
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -20,12 +21,16 @@ from itertools import zip_longest
 from threading import Lock
 
 from dstack.analysis.history.task_index import Attempt, HistoryIndex
-from dstack.analysis.history.task_names import TaskNames
-from dstack.analysis.history.time_spans import Span, Spans
-from dstack.analysis.stacks.app_threads import PathStep
+from dstack.analysis.naming import names, ray_libraries
+from dstack.analysis.stacks.app_threads import PathStep, job_in_words
 from dstack.analysis.stacks.stack_tree import Grouping
 from dstack.analysis.stacks.weighted_stacks import WeightedStacks
+from dstack.model import TaskAttempt
 
+Span = tuple[int, int]
+"""Begin and end."""
+FEW = 16
+"""Spans are inserted one by one into a union that has so many times more of them; else all are sorted."""
 Path = tuple[PathStep, ...]
 MAX_DEPTH = 100
 """Calls that are deeper are one step of the flame."""
@@ -33,6 +38,132 @@ DEEPER = PathStep("deeper calls")
 NO_CALLER = PathStep("caller not kept by the GCS")
 UNKNOWN_CALLER: Path = (NO_CALLER,)
 GROUPINGS: tuple[Grouping | None, ...] = (None, "kind", "node", "job")
+
+
+class Spans:
+    """Disjoint spans in order.
+
+    They are kept from the last to the first with their signs changed: callers begin before what they call, so a span
+    that is added usually comes last, and moves no others.
+    """
+
+    def __init__(self) -> None:
+        self._begins: list[int] = []
+        self._ends: list[int] = []
+
+    def __len__(self) -> int:
+        return len(self._begins)
+
+    def __iter__(self) -> Iterator[Span]:
+        """The spans, the first one first."""
+        return ((-end, -begin) for begin, end in zip(reversed(self._begins), reversed(self._ends), strict=True))
+
+    @classmethod
+    def union(cls, parts: Iterable[Spans], single: Iterable[Span] = ()) -> Spans:
+        """The union of several and of single spans.
+
+        It is built into the largest of them, so that merging up a deep tree stays cheap.
+        """
+        ordered = list(parts)
+        if singles := sorted((-end, -begin) for begin, end in single):
+            ordered.append(cls._joined(singles))
+        if len(ordered) < 2:
+            return ordered[0] if ordered else cls()
+        ordered.sort(key=len)
+        largest = ordered.pop()
+        added = sum(map(len, ordered))
+        if added * FEW >= len(largest):
+            pairs = (pair for part in (*ordered, largest) for pair in zip(part._begins, part._ends, strict=True))
+            return cls._joined(sorted(pairs)) if added else largest
+        for part in ordered:
+            for span in part:
+                largest.add(span)
+        return largest
+
+    @classmethod
+    def _joined(cls, ordered: Iterable[Span]) -> Spans:
+        """Spans with changed signs, in order; those that overlap or touch become one."""
+        made = cls()
+        begins, ends = made._begins, made._ends
+        for begin, end in ordered:
+            if ends and begin <= ends[-1]:
+                ends[-1] = max(ends[-1], end)
+            else:
+                begins.append(begin)
+                ends.append(end)
+        return made
+
+    def add(self, span: Span) -> None:
+        """Add one; those that it overlaps or touches become one with it."""
+        begin, end = -span[1], -span[0]
+        first, behind = bisect_left(self._ends, begin), bisect_right(self._begins, end)
+        if first < behind:
+            begin, end = min(begin, self._begins[first]), max(end, self._ends[behind - 1])
+        self._begins[first:behind] = [begin]
+        self._ends[first:behind] = [end]
+
+    def gaps_in(self, span: Span) -> tuple[Span, ...]:
+        """The parts of a span that are in none of these; empty parts are left out."""
+        begin, end = -span[1], -span[0]
+        first, behind = bisect_right(self._ends, begin), bisect_left(self._begins, end)
+        if first >= behind:
+            return (span,) if begin < end else ()
+        edges = [begin]
+        for at in range(first, behind):
+            edges += (self._begins[at], self._ends[at])
+        edges.append(end)
+        pairs = zip(edges[::2], edges[1::2], strict=True)
+        return tuple((-right, -left) for left, right in pairs if left < right)
+
+
+class TaskNames:
+    """The steps and groups of attempts; those of the same name are the same."""
+
+    def __init__(self, history: HistoryIndex) -> None:
+        self._index = history.index
+        self._attempts = history.history.attempts
+        self._steps: dict[tuple[str, str, str | None], PathStep] = {}
+
+    def groups(self, task: TaskAttempt, by: Grouping | None) -> tuple[str, ...]:
+        """The group of an attempt, if it is to be in one: ``node 10.0.0.1``, ``job 01000000 train.py``, a class."""
+        if by is None:
+            return ()
+        if by == "node":
+            return (self._nodes.get(task.node_id or "", "node unknown"),)
+        return (self._jobs[task.job_id] if by == "job" else _kind(task),)
+
+    def step(self, task: TaskAttempt) -> PathStep:
+        """The step of a call: of a task or method by its name, of a driver by its script."""
+        key = task.name, task.kind, task.job_id if task.kind == "DRIVER_TASK" else task.actor_id
+        if key not in self._steps:
+            self._steps[key] = self._new_step(task)
+        return self._steps[key]
+
+    def _new_step(self, task: TaskAttempt) -> PathStep:
+        if task.kind == "DRIVER_TASK":
+            job = self._index.jobs.get(task.job_id)
+            name = f"driver {names.script(job.entrypoint)}" if job and job.entrypoint else "driver"
+            return PathStep(name, function=name)
+        actor = self._index.actors.get(task.actor_id or "")
+        part = ray_libraries.part(actor.class_name, actor.name, actor.actor_id) if actor else None
+        library = part.call(task.name) if part else ray_libraries.data_operator(task.name)
+        name = library or task.name or "unnamed task"
+        return PathStep(name, function=name, origin="ray" if library else "user")
+
+    @cached_property
+    def _nodes(self) -> Mapping[str, str]:
+        return {node.node_id: names.node(node) for node in self._index.snapshot.nodes}
+
+    @cached_property
+    def _jobs(self) -> Mapping[str, str]:
+        return {job_id: job_in_words(self._index, job_id) for job_id in {task.job_id for task in self._attempts}}
+
+
+def _kind(task: TaskAttempt) -> str:
+    """``actor Trainer``, ``tasks`` or ``drivers``."""
+    if task.kind in ("ACTOR_TASK", "ACTOR_CREATION_TASK"):
+        return f"actor {task.name.rpartition('.')[0] or 'unknown'}"
+    return "drivers" if task.kind == "DRIVER_TASK" else "tasks"
 
 
 @dataclass(frozen=True, slots=True)

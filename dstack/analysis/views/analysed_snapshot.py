@@ -64,7 +64,7 @@ class AnalysedSnapshot:
     @cached_property
     def timeline(self) -> Timeline | None:
         """The timeline of its tasks, None if it has no history."""
-        return Timeline.of(self.history, self.diagnosis.vertices) if self.history else None
+        return Timeline(self.history, self.diagnosis.vertices) if self.history else None
 
     @cached_property
     def starving(self) -> Sequence[str]:

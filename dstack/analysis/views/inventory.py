@@ -87,10 +87,6 @@ class Inventory:
         """All nodes: the head first, dead nodes last."""
         return tuple(sorted(self._index.snapshot.nodes, key=lambda node: (not node.alive, not node.is_head)))
 
-    def workers_of(self, node: Node) -> tuple[WorkerSummary, ...]:
-        """The workers and drivers of a node, stuck ones first."""
-        return self.summaries(self.on_node(node))
-
     def on_node(self, node: Node) -> tuple[Worker, ...]:
         """The workers and drivers of a node."""
         return tuple(self._workers_on.get(node.node_id, ()))

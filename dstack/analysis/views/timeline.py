@@ -99,13 +99,6 @@ class Timeline:
         self._vertices = vertices or {}
         self._index = history.index
 
-    @classmethod
-    def of(
-        cls, history: HistoryIndex, vertices: Mapping[Key, Vertex] | None = None, *, job: str | None = None
-    ) -> Timeline:
-        """The timeline of a history."""
-        return cls(history, vertices, job=job)
-
     @cached_property
     def attempts(self) -> Sequence[Attempt]:
         """All attempts, oldest first."""

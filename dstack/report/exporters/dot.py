@@ -8,8 +8,7 @@ from math import log10
 from graphviz import Digraph
 from graphviz.quoting import NoHtml
 
-from dstack.analysis.history.call_nodes import NodeKind
-from dstack.analysis.history.node_waits import NodeWait
+from dstack.analysis.history.call_nodes import NodeKind, NodeWait
 from dstack.analysis.views.call_graph import CallEdge, CallGraph, CallNode, is_frequent
 from dstack.report.call_columns import node_title, remarks, summary
 from dstack.report.call_labels import edge_lines, wait_lines

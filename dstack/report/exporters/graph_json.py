@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from dstack.analysis.history.call_figures import Figures
-from dstack.analysis.history.node_waits import NodeWait
+from dstack.analysis.history.call_nodes import NodeWait
 from dstack.analysis.views.call_graph import CallEdge, CallGraph, CallNode
 from dstack.document_file import to_json
 from dstack.report.graph_schema import (

@@ -58,6 +58,11 @@ def of(history: HistoryIndex, name: str) -> list[Attempt]:
     return [one for one in history.attempts if one.task.name == name and one.task.job_id == job]
 
 
+def calls_of(history: HistoryIndex, attempt: Attempt) -> list[Attempt]:
+    """The attempts that a task has submitted, by their first time."""
+    return [one for one in history.attempts if one.task.parent_task_id == attempt.task.task_id]
+
+
 def test_an_ended_task_has_all_its_times_in_order(history: HistoryIndex) -> None:
     for name in ("load", "outer"):
         for one in of(history, name):
@@ -65,13 +70,13 @@ def test_an_ended_task_has_all_its_times_in_order(history: HistoryIndex) -> None
             assert None not in times, one
             assert times == sorted(times, key=lambda time: time or 0.0), one
             assert one.task.pid
-            assert one.task.node_id in history.nodes
+            assert one.task.node_id in history.index.nodes
 
 
 def test_a_task_has_its_caller(history: HistoryIndex) -> None:
     (outer,) = of(history, "outer")
 
-    assert [one.task.name for one in history.called_by[outer.task.task_id]] == ["load"]
+    assert [one.task.name for one in calls_of(history, outer)] == ["load"]
     driver = history.caller(outer)
     assert driver is not None
     assert driver.task.kind == "DRIVER_TASK"
@@ -103,7 +108,7 @@ def test_task_time_is_the_call_tree_by_run_time(history: HistoryIndex) -> None:
     (driver,) = {path[:1] for path in stacks if path[-1] == "Worker.hang"}
 
     (outer,) = of(history, "outer")
-    load = next(one for one in history.called_by[outer.task.task_id] if one.started_at and one.ended_at)
+    load = next(one for one in calls_of(history, outer) if one.started_at and one.ended_at)
     assert load.started_at
     assert load.ended_at
     here, inner = (*driver, "outer"), (*driver, "outer", "load")

@@ -18,7 +18,7 @@ UNCLEAR = pipeline([*RUNS, [(1, 9.0), (10, 10.1)], [(1, 9.0), (11, 11.1)]])
 
 def shown(history: HistoryIndex) -> tuple[Timeline, AnalysedSnapshot]:
     snapshot = history.index.snapshot
-    return Timeline.of(history), AnalysedSnapshot(snapshot, diagnose(snapshot), history.index)
+    return Timeline(history), AnalysedSnapshot(snapshot, diagnose(snapshot), history.index)
 
 
 def text_of(history: HistoryIndex) -> str:

@@ -6,8 +6,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from math import log10
 
-from dstack.analysis.history.call_nodes import NodeKey, NodeKind
-from dstack.analysis.history.node_waits import NodeWait
+from dstack.analysis.history.call_nodes import NodeKey, NodeKind, NodeWait
 from dstack.analysis.views.call_graph import CallEdge, CallGraph, CallNode, is_frequent
 from dstack.report.call_columns import node_title, own_wait, remarks, summary, wait_in_words, wait_mark, wait_outcome
 from dstack.report.call_labels import edge_lines, wait_lines

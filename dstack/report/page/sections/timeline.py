@@ -70,7 +70,7 @@ def _timeline(data: ReportData) -> Timeline | None:
     analysed = data.analysed
     if analysed.history is None or data.stacks.job_id is None:
         return analysed.timeline
-    return Timeline.of(analysed.history, analysed.diagnosis.vertices, job=data.stacks.job_id)
+    return Timeline(analysed.history, analysed.diagnosis.vertices, job=data.stacks.job_id)
 
 
 def _ended_at(timeline: Timeline) -> float:

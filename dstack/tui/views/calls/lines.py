@@ -10,8 +10,7 @@ from rich.console import Console
 from rich.text import Text
 
 from dstack.analysis.history.call_figures import Figures
-from dstack.analysis.history.call_nodes import NodeKey
-from dstack.analysis.history.node_waits import NodeWait
+from dstack.analysis.history.call_nodes import NodeKey, NodeWait
 from dstack.analysis.views.call_graph import CallEdge, CallGraph, MethodCalls, is_frequent
 from dstack.report.call_columns import (
     COLUMNS,

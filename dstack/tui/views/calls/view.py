@@ -17,8 +17,7 @@ from textual.widgets import Static
 
 from dstack.analysis.history.call_nodes import By
 from dstack.analysis.views.analysed_snapshot import AnalysedSnapshot
-from dstack.analysis.views.call_executions import CallExecutions
-from dstack.analysis.views.call_graph import CallGraph
+from dstack.analysis.views.call_graph import CallExecutions, CallGraph
 from dstack.errors import as_dstack_error
 from dstack.report.call_columns import COLUMNS, Column, remarks, summary
 from dstack.report.safe_text import SafeText

@@ -169,7 +169,7 @@ def test_all_counts_agree(make: Callable[[], Snapshot], observed: int, total: in
     counts = sum((Counter(inventory.counts(inventory.on_node(node))) for node in inventory.nodes), Counter())
     assert sum(counts.values()) == total
     assert counts["not read"] + sum(map(inventory.partly_read, inventory.nodes)) == total - observed
-    workers = [one for node in inventory.nodes for one in inventory.workers_of(node)]
+    workers = [one for node in inventory.nodes for one in inventory.summaries(inventory.on_node(node))]
     assert Counter(one.activity for one in workers) == counts
     assert all(one.trouble for one in workers if one.worker.worker_id not in read_workers(snapshot))
 

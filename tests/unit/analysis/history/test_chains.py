@@ -8,8 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from dstack.analysis.history.chains import Chains
-from dstack.analysis.history.links import WINDOW_S
+from dstack.analysis.history.chains import WINDOW_S, Chains
 from dstack.analysis.history.task_index import HistoryIndex
 from dstack.model import Ref, Task, TaskAttempt
 from tests.unit.support.histories import (
@@ -42,7 +41,6 @@ def test_items_of_a_pipeline() -> None:
 
     assert [named(chain.attempts) for chain in found.chains] == [["step_0", "step_1", "step_2"]] * 5
     assert {link.basis for chain in found.chains for link in chain.links} == {"time"}
-    assert all(chain.is_inferred for chain in found.chains)
     assert [chain.number for chain in found.chains] == [1, 2, 3, 4, 5]
     for chain in found.chains:
         assert len({int(one.task.task_id[:16], 16) // 3 for one in chain.attempts[:2]}) == 1

@@ -22,7 +22,7 @@ def of_steps(lasting: tuple[float, ...], items: int = 10) -> Pipeline:
             at = free[step] = began + lasts
             steps.append((began, at))
         runs.append(steps)
-    (found,) = Timeline.of(index(driver_attempt(), *pipeline(runs))).pipelines
+    (found,) = Timeline(index(driver_attempt(), *pipeline(runs))).pipelines
     return found
 
 
@@ -51,7 +51,7 @@ def test_the_figures_of_a_step() -> None:
 
 def test_a_pipeline_that_is_hardly_in_use_is_limited_by_no_step() -> None:
     runs = [[(item * 10, item * 10 + 1), (item * 10 + 2, item * 10 + 2.2)] for item in range(5)]
-    (found,) = Timeline.of(index(driver_attempt(), *pipeline(runs))).pipelines
+    (found,) = Timeline(index(driver_attempt(), *pipeline(runs))).pipelines
 
     assert found.limiting is None
 
@@ -82,7 +82,7 @@ RUNS = [[(item, item + 0.4), (item + 0.5, item + 1.1), (item + 1.2, item + 1.3)]
 
 
 def test_pipelines_are_the_paths_of_items() -> None:
-    found = Timeline.of(index(driver_attempt(), *pipeline(RUNS), *other_pipeline(4), asked=200.0)).pipelines
+    found = Timeline(index(driver_attempt(), *pipeline(RUNS), *other_pipeline(4), asked=200.0)).pipelines
 
     assert [([step.name for step in one.steps], len(one.chains), len(one.parts)) for one in found] == [
         (["step_0", "step_1", "step_2"], 5, 0),
@@ -92,7 +92,7 @@ def test_pipelines_are_the_paths_of_items() -> None:
 
 def test_an_item_that_has_not_passed_all_steps_is_a_part() -> None:
     last = pipeline(RUNS)[-1]
-    found = Timeline.of(index(driver_attempt(), *pipeline(RUNS)[:-1])).pipelines
+    found = Timeline(index(driver_attempt(), *pipeline(RUNS)[:-1])).pipelines
 
     assert last.name == "step_2"
     assert [(len(one.chains), len(one.parts)) for one in found] == [(4, 1)]

@@ -22,7 +22,9 @@ def inventory_of(snapshot: Snapshot) -> Inventory:
 
 def summaries_of(scene: Scene) -> dict[str, WorkerSummary]:
     inventory = inventory_of(scene.snapshot())
-    return {one.worker.worker_id: one for node in inventory.nodes for one in inventory.workers_of(node)}
+    return {
+        one.worker.worker_id: one for node in inventory.nodes for one in inventory.summaries(inventory.on_node(node))
+    }
 
 
 def texts(inventory: Inventory, worker_id: str) -> list[str]:
@@ -33,11 +35,11 @@ def check_invariants(snapshot: Snapshot) -> None:
     """Checks the invariants of an inventory."""
     inventory = inventory_of(snapshot)
     known = {node.node_id for node in snapshot.nodes}
-    found = [one for node in inventory.nodes for one in inventory.workers_of(node)]
+    found = [one for node in inventory.nodes for one in inventory.summaries(inventory.on_node(node))]
     if len(known) == len(snapshot.nodes):
         assert len(found) == sum(worker.node_id in known for worker in snapshot.workers)
     for node in inventory.nodes:
-        workers = inventory.workers_of(node)
+        workers = inventory.summaries(inventory.on_node(node))
         assert sum(inventory.counts(inventory.on_node(node)).values()) == len(workers)
         assert sum(map(len, group_similar_workers(workers))) == len(workers)
         inventory.resources.amounts(node), inventory.resources.placement_groups_on(node), inventory.dead_actors(node)
@@ -170,7 +172,7 @@ def test_similar_workers_are_one_row() -> None:
         worker.gets(busy)
     inventory = inventory_of(scene.snapshot())
 
-    groups = group_similar_workers(inventory.workers_of(inventory.nodes[0]))
+    groups = group_similar_workers(inventory.summaries(inventory.on_node(inventory.nodes[0])))
 
     assert sorted(len(group) for group in groups) == [1, 1, 1, 4]
 

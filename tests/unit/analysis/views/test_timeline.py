@@ -32,7 +32,7 @@ TRAINER_WORKER = Worker(
 
 def timeline(*attempts: TaskAttempt, **known: object) -> Timeline:
     workers = (DRIVER_WORKER, TRAINER_WORKER)
-    return Timeline.of(index(driver_attempt(), *attempts, actors=(TRAINER,), workers=workers), **known)  # type: ignore[arg-type]
+    return Timeline(index(driver_attempt(), *attempts, actors=(TRAINER,), workers=workers), **known)  # type: ignore[arg-type]
 
 
 def call(number: int, **known: object) -> TaskAttempt:
@@ -97,11 +97,11 @@ def test_calls_at_the_same_time_have_lanes() -> None:
 
 def test_bounds_and_the_attempts_of_one_job() -> None:
     found = timeline(attempt(1, "a", submitted=-5, started=1, ended=120, worker=7))
-    none = Timeline.of(found.history, job="02000000")
+    none = Timeline(found.history, job="02000000")
 
     assert (found.began_at, found.ended_at) == (NOW - 5, NOW + 120)
     assert (list(none.tracks), none.began_at, none.ended_at) == ([], NOW + 100, NOW + 100)
-    assert Timeline.of(found.history, job=JOB).attempts == found.attempts
+    assert Timeline(found.history, job=JOB).attempts == found.attempts
 
 
 def test_marks_are_the_waits_of_the_snapshot_on_their_tracks() -> None:
@@ -137,7 +137,7 @@ def test_marks_are_the_waits_of_the_snapshot_on_their_tracks() -> None:
 
 @pytest.mark.parametrize("count", [0, 1])
 def test_a_timeline_of_almost_nothing(count: int) -> None:
-    found = Timeline.of(index(*[driver_attempt()] * count))
+    found = Timeline(index(*[driver_attempt()] * count))
 
     assert len(found.tracks) == count
     assert (list(found.chains), list(found.pipelines), list(found.marks)) == ([], [], [])

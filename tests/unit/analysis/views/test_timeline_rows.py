@@ -13,7 +13,7 @@ from tests.unit.support.histories import ACTOR, NOW, OTHER, attempt, driver_atte
 
 
 def rows(*attempts: TaskAttempt) -> TimelineRows:
-    return TimelineRows(Timeline.of(index(*attempts)), "worker")
+    return TimelineRows(Timeline(index(*attempts)), "worker")
 
 
 def shown(found: list[TimelineRow]) -> list[str]:
@@ -111,7 +111,7 @@ def test_attempts_without_a_start() -> None:
 
 
 def test_groups_by_function_and_by_chain() -> None:
-    timeline = Timeline.of(index(*pipeline([[(1, 2), (3, 4)], [(2, 3), (4, 6)]])))
+    timeline = Timeline(index(*pipeline([[(1, 2), (3, 4)], [(2, 3), (4, 6)]])))
 
     by_function = TimelineRows(timeline, "function")
     assert [(track.title, len(track.attempts)) for track in by_function.tracks] == [("step_0", 2), ("step_1", 2)]
@@ -123,7 +123,7 @@ def test_groups_by_function_and_by_chain() -> None:
 
 
 def test_what_is_in_no_chain_is_in_a_track_of_its_own() -> None:
-    found = TimelineRows(Timeline.of(index(driver_attempt(), *ONE_AFTER_ANOTHER[:1])), "chain")
+    found = TimelineRows(Timeline(index(driver_attempt(), *ONE_AFTER_ANOTHER[:1])), "chain")
     assert sum(len(track.attempts) for track in found.tracks) == 2
 
 

@@ -109,7 +109,7 @@ def test_a_small_program() -> None:
     )
     history = index(driver_attempt(), outer, inner, never, asked=20.0)
 
-    events = events_of(Timeline.of(history, {waits.key: waits}))
+    events = events_of(Timeline(history, {waits.key: waits}))
 
     assert_well_formed(events)
     assert names(events, "process_name") == ["node 10.0.0.1", "not started"]
@@ -153,7 +153,7 @@ def test_a_small_program() -> None:
 def test_the_steps_of_an_item_have_its_chain_and_arrows() -> None:
     runs = [[(item, item + 0.4), (item + 0.5, item + 1.1)] for item in range(1, 6)]
 
-    events = events_of(Timeline.of(index(driver_attempt(), *pipeline(runs))))
+    events = events_of(Timeline(index(driver_attempt(), *pipeline(runs))))
 
     assert_well_formed(events)
     steps = [event for event in of(events, "X") if event["name"] != "driver"]
@@ -163,7 +163,7 @@ def test_the_steps_of_an_item_have_its_chain_and_arrows() -> None:
 
 
 def test_what_is_missing_is_in_the_trace() -> None:
-    document = msgspec.json.decode(chrome_trace(Timeline.of(index(dropped=7))))
+    document = msgspec.json.decode(chrome_trace(Timeline(index(dropped=7))))
 
     assert document["traceEvents"] == []
     assert document["otherData"]["attempts_dropped_by_ray"] == 7
@@ -171,7 +171,7 @@ def test_what_is_missing_is_in_the_trace() -> None:
 
 
 def test_names_drive_no_terminal() -> None:
-    (running,) = of(events_of(Timeline.of(index(attempt(1, "\x1b[31mred", started=1, worker=1)))), "X")
+    (running,) = of(events_of(Timeline(index(attempt(1, "\x1b[31mred", started=1, worker=1)))), "X")
 
     assert "\x1b" not in running["name"]
 
@@ -208,7 +208,7 @@ def histories(draw: st.DrawFn) -> HistoryIndex:
 
 @given(histories())
 def test_any_history_gives_a_well_formed_trace(history: HistoryIndex) -> None:
-    assert_well_formed(events_of(Timeline.of(history)))
+    assert_well_formed(events_of(Timeline(history)))
 
 
 def test_perfetto_reads_it() -> None:
@@ -217,7 +217,7 @@ def test_perfetto_reads_it() -> None:
     never = attempt(3, "never", submitted=2, ready=2)
 
     with trace_processor() as processor:
-        processor.load(chrome_trace(Timeline.of(index(driver_attempt(), outer, inner, never, asked=20.0))))
+        processor.load(chrome_trace(Timeline(index(driver_attempt(), outer, inner, never, asked=20.0))))
 
         wrong = "select name, value from stats where severity in ('error', 'data_loss') and value > 0"
         assert processor.query(wrong) == []

@@ -28,14 +28,14 @@ def series(count: int) -> list[TaskAttempt]:
 
 
 def test_nothing_is_merged_if_all_fits() -> None:
-    found = bars_in(Timeline.of(index(*series(20))), 1_000)
+    found = bars_in(Timeline(index(*series(20))), 1_000)
 
     assert (found.merged_below_s, found.waits_left_out) == (0.0, 0)
     assert Counter(bar.kind for bar in found.bars) == {FINISHED: 18, FAILED: 1, RUNNING: 1}
 
 
 def test_short_tasks_are_merged_but_not_the_latest_and_failed_ones_apart() -> None:
-    found = bars_in(Timeline.of(index(*series(60))), 20)
+    found = bars_in(Timeline(index(*series(60))), 20)
 
     assert len(found.bars) <= 20
     assert found.merged_below_s > 0.9
@@ -49,7 +49,7 @@ def test_short_tasks_are_merged_but_not_the_latest_and_failed_ones_apart() -> No
 
 def test_what_waits_is_counted_in_steps() -> None:
     pending = [attempt(n, "f", submitted=10.0 * n, ready=10.0 * n) for n in range(1, 4)]
-    found = bars_in(Timeline.of(index(*pending)), 1_000)
+    found = bars_in(Timeline(index(*pending)), 1_000)
 
     assert {bar.kind for bar in found.bars} == {RESOURCES}
     last = found.bars[-1]

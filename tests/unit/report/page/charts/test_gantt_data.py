@@ -15,7 +15,7 @@ from tests.unit.support.histories import attempt, driver_attempt, index, task_id
 
 
 def data_of(*attempts: TaskAttempt, most: int = 1_000, stacks: Mapping[str, str] = MappingProxyType({})) -> GanttData:
-    timeline = Timeline.of(index(*attempts))
+    timeline = Timeline(index(*attempts))
     rows = rows_of(TimelineRows(timeline, "worker").tracks).rows
     bars = bars_of(rows, timeline.began_at, timeline.ended_at, most)
     return gantt_data(bars.bars, rows, timeline.began_at, stacks, {})

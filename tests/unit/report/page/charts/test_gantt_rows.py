@@ -8,7 +8,7 @@ from tests.unit.support.histories import ACTOR, OTHER, attempt, driver_attempt, 
 
 
 def shown(*attempts: TaskAttempt, most: int = 300) -> GanttRows:
-    return rows_of(TimelineRows(Timeline.of(index(*attempts)), "worker").tracks, most)
+    return rows_of(TimelineRows(Timeline(index(*attempts)), "worker").tracks, most)
 
 
 def test_workers_are_below_their_nodes_and_what_has_not_started_is_the_last() -> None:
