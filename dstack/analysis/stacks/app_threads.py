@@ -1,21 +1,37 @@
 """The threads and coroutines of the application in one sample, each with its stack as a path."""
 
 from __future__ import annotations
-
+from typing import Literal
+from dstack.diagnosis import Vertex
+from dstack.model import Coroutine, Thread
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
-
 from msgspec import Struct
-
 from dstack.analysis.index.ranks import NO_RANKS, Ranks
 from dstack.analysis.index.sample_index import SampleIndex
 from dstack.analysis.index.task_assignment import is_user_code
 from dstack.analysis.naming import names, ray_libraries
-from dstack.analysis.stacks.activity import Activity, activity_of
-from dstack.diagnosis import Vertex
 from dstack.model import Actor, BlockedCall, Coroutine, Frame, Origin, Thread, Worker, job_of_task
 from dstack.vertex_keys import Key
+
+
+
+Activity = Literal["stuck", "waiting", "running", "off CPU", "idle", "unreadable", "not read"]
+"""``off CPU`` is a thread that neither waits nor runs: it sleeps, is in I/O, or in a call outside of Python.
+
+``unreadable`` is a call of which no stack was read, ``not read`` a worker that does not count as read.
+"""
+ACTIVITIES: tuple[Activity, ...] = ("stuck", "waiting", "running", "off CPU", "idle", "unreadable", "not read")
+"""Worst first."""
+
+
+def activity_of(vertex: Vertex | None, execution: Thread | Coroutine) -> Activity:
+    """The activity of a thread or coroutine; ``vertex`` is its vertex in the graph, if it has one."""
+    if vertex is not None and (vertex.wait is not None or vertex.never is not None):
+        return "waiting"
+    return "running" if isinstance(execution, Thread) and execution.on_cpu else "off CPU"
+
 
 ENTRIES = ("ray/_private/workers/default_worker.py", "ray/_private/worker.py")
 

@@ -1,14 +1,21 @@
 """Stacks with weights: what flame graphs, comparisons and exporters of stacks work on, whatever was counted."""
 
 from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Literal
-
 from dstack.analysis.stacks.app_threads import Execution, PathStep
 from dstack.analysis.stacks.stack_tree import Grouping, group_of
+from collections.abc import Sequence
+from dstack.analysis.stacks.app_threads import PathStep
+from dstack.model import Frame
+from dstack.recording import RecordedThread, Recording
+from collections.abc import Iterable
+from dstack.analysis.stacks.icicle import Weights
+from dstack.analysis.stacks.path_tree import PathBranch
+
+
 
 Unit = Literal["executions", "samples", "microseconds"]
 
@@ -51,3 +58,175 @@ def stacks_of(name: str, executions: Iterable[Execution], by: Sequence[Grouping]
     """The stacks of executions, each counted once, below one group for each of ``by``."""
     counted = ((tuple(group_of(one, each) for each in by), one.path, 1) for one in executions)
     return WeightedStacks.summed(name, "executions", counted)
+
+
+RecordedGrouping = Literal["node", "kind", "rank", "job", "process", "thread"]
+LEVELS: tuple[RecordedGrouping, ...] = ("node", "kind", "rank")
+"""The groups of a merged recording, outermost first."""
+
+
+def recorded_stacks(
+    recording: Recording,
+    by: Sequence[RecordedGrouping] = LEVELS,
+    *,
+    only_running: bool = False,
+    whole: bool = True,
+) -> WeightedStacks:
+    """The samples as stacks, below one group for each of ``by``.
+
+    ``only_running`` are the samples of threads that ran. Unless ``whole``, stacks begin at the first frame of the
+    application, if they have one.
+    """
+    frames = tuple(map(_step, recording.frames))
+    paths = [tuple(frames[index] for index in reversed(stack)) for stack in recording.stacks]
+    paths = paths if whole else [path[_first_own(path) :] for path in paths]
+    groups = [_groups(thread, by) for thread in recording.threads]
+    counted = (one for one in recording.counts if one.is_running or not only_running)
+    stacks = ((groups[one.thread], paths[one.stack], one.samples) for one in counted)
+    return WeightedStacks.summed("recording", "samples", stacks)
+
+
+def by_function(*recordings: WeightedStacks) -> tuple[WeightedStacks, ...]:
+    """The same stacks with functions instead of lines: each function has its first line in any of them.
+
+    Two recordings of one program are rarely at the same lines of a loop, and never after its source was edited.
+    """
+    steps = {step for one in recordings for stack in one.stacks for step in stack.frames}
+    first = {_without_line(step): step for step in sorted(steps, key=lambda step: -step.line)}
+    return tuple(
+        WeightedStacks.summed(one.name, one.unit, (_by_first_lines(stack, first) for stack in one.stacks))
+        for one in recordings
+    )
+
+
+def _by_first_lines(
+    stack: WeightedStack, first: dict[tuple[str, ...], PathStep]
+) -> tuple[tuple[str, ...], tuple[PathStep, ...], int]:
+    return stack.groups, tuple(first[_without_line(step)] for step in stack.frames), stack.weight
+
+
+def _without_line(step: PathStep) -> tuple[str, ...]:
+    return step.name, step.file, step.function, step.origin
+
+
+def _step(frame: Frame) -> PathStep:
+    return PathStep(frame.function, frame.file, frame.line, frame.function, frame.origin)
+
+
+def _first_own(path: Sequence[PathStep]) -> int:
+    """The index of the first frame of the application; 0 if there is none."""
+    return next((index for index, step in enumerate(path) if step.origin == "user"), 0)
+
+
+def _groups(thread: RecordedThread, by: Sequence[RecordedGrouping]) -> tuple[str, ...]:
+    """Its groups; only a thread that would have none at all is in a group for those."""
+    found = tuple(group for one in by if (group := _group(thread, one)))
+    return found or tuple(f"no {one}" for one in by[:1])
+
+
+def _group(thread: RecordedThread, by: RecordedGrouping) -> str:
+    """The name of a group: ``node 10.0.0.1``, ``actor Trainer``, ``rank 3``; empty for threads without a rank."""
+    if by == "rank":
+        return "" if thread.rank is None else f"rank {thread.rank}"
+    if by == "process":
+        return f"{thread.kind} {thread.name}".rstrip() + f" (pid {thread.pid}, {thread.node})"
+    if by == "thread":
+        return f'thread "{thread.thread_name}"' if thread.thread_name else f"thread {thread.os_thread_id}"
+    return {"node": thread.node, "kind": thread.kind, "job": f"job {thread.job_id}" if thread.job_id else "no job"}[by]
+
+
+Change = Literal["more", "less", "same"]
+NOTICEABLE = 1.0
+"""A share that changed by less, in percentage points, counts as the same."""
+
+
+@dataclass(frozen=True, slots=True)
+class WeightedPath:
+    """A stack with its groups as one path, its weight, and the weight of the same stack before."""
+
+    path: tuple[PathStep, ...]
+    weight: int
+    before: int
+
+
+WeightedBranch = PathBranch[WeightedPath]
+
+
+@dataclass(frozen=True, slots=True)
+class Shares:
+    """The weights of a branch now and before, and its shares of its group or of all, in percent; 0 of nothing."""
+
+    weight: int
+    total: int
+    before: int
+    total_before: int
+
+    @property
+    def now(self) -> float:
+        """The share now."""
+        return 100 * self.weight / self.total if self.total else 0.0
+
+    @property
+    def then(self) -> float:
+        """The share before."""
+        return 100 * self.before / self.total_before if self.total_before else 0.0
+
+    @property
+    def points(self) -> float:
+        """The difference in percentage points."""
+        return self.now - self.then
+
+    @property
+    def change(self) -> Change:
+        """Whether the share has changed noticeably."""
+        return "more" if self.points >= NOTICEABLE else "less" if self.points <= -NOTICEABLE else "same"
+
+
+class WeightedTree:
+    """A tree of weighted stacks; ``baseline`` are those that it is compared with, if any.
+
+    The widths are those of ``stacks``, or of the baseline if ``by_baseline``, which shows what has disappeared.
+    """
+
+    def __init__(
+        self, stacks: WeightedStacks, baseline: WeightedStacks | None = None, *, by_baseline: bool = False
+    ) -> None:
+        self.unit = stacks.unit
+        self.baseline = baseline
+        self.root = _tree(stacks, baseline)
+        sides = (stacks, baseline) if baseline else (stacks,)
+        self._groups = {stack.groups[0] for side in sides for stack in side.stacks if stack.groups}
+        self._now = Weights(self.root, lambda entry: entry.weight)
+        self._before = Weights(self.root, lambda entry: entry.before)
+        self.weights = self._before if by_baseline and baseline is not None else self._now
+
+    def shares(self, branches: Iterable[WeightedBranch]) -> Shares:
+        """The weights and shares of branches of one group; those of a group itself are of all."""
+        found = tuple(branches)
+        whole = self._group(found[0]) if found else self.root
+        return Shares(
+            sum(map(self._now.of, found)),
+            self._now.of(whole),
+            sum(map(self._before.of, found)),
+            self._before.of(whole),
+        )
+
+    def _group(self, branch: WeightedBranch) -> WeightedBranch:
+        """The outermost group that a branch is in, else the root."""
+        path = branch.path
+        return self.root.find(path[:1]) if len(path) > 1 and path[0].name in self._groups else self.root
+
+
+def _tree(stacks: WeightedStacks, baseline: WeightedStacks | None) -> WeightedBranch:
+    weights: dict[tuple[PathStep, ...], list[int]] = {}
+    groups: dict[str, PathStep] = {}
+    for at, side in enumerate((stacks, baseline)):
+        for stack in side.stacks if side else ():
+            above = tuple(groups.setdefault(name, PathStep(name)) for name in stack.groups)
+            weights.setdefault((*above, *stack.frames), [0, 0])[at] += stack.weight
+    entries = sorted((WeightedPath(path, now, before) for path, (now, before) in weights.items()), key=_path)
+    return WeightedBranch(entries, 0, len(entries), 0)
+
+
+def _path(entry: WeightedPath) -> tuple[PathStep, ...]:
+    return entry.path

@@ -1,11 +1,9 @@
 """What has changed since the snapshot before, looked up by what a view draws: findings, waits, executions, workers."""
 
 from __future__ import annotations
-
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Literal
-
 from dstack.analysis.views.analysed_snapshot import AnalysedSnapshot
 from dstack.analysis.views.process_threads import worker_name
 from dstack.analysis.views.snapshot_diff import SnapshotDiff, WaitChange, compare
@@ -13,6 +11,14 @@ from dstack.diagnosis import Finding
 from dstack.errors import UsageError
 from dstack.vertex_keys import Key
 from dstack.words import word
+from collections.abc import Iterator, Sequence
+from dstack.diagnosis import Diagnosis, FindingKind, Verdict
+from dstack.words import plural
+from typing import Protocol
+from dstack.errors import DstackError
+from dstack.model import Snapshot
+
+
 
 Mark = Literal["new", "changed", "gone"]
 SIGNS: dict[Mark, str] = {"new": "+", "gone": "-", "changed": "~"}
@@ -121,3 +127,107 @@ def _executions(diff: SnapshotDiff) -> Iterable[tuple[Key, Mark]]:
             yield one.vertex, "new"
         elif one.change == "moved":
             yield one.vertex, "changed"
+
+
+@dataclass(frozen=True, slots=True)
+class FindingSummary:
+    """A finding in a few words; ``before`` is its number in the snapshot before, None if it was not there."""
+
+    kind: FindingKind
+    summary: str
+    before: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class SnapshotSummary:
+    """What is kept of a snapshot that need not stay in memory; ``coverage`` and ``changes`` are words."""
+
+    verdict: Verdict
+    coverage: str
+    findings: tuple[FindingSummary, ...] = ()
+    changes: str = ""
+
+    @classmethod
+    def of(cls, analysed: AnalysedSnapshot, changes: SnapshotChanges | None) -> SnapshotSummary:
+        """Summarise a snapshot and its changes since the one before."""
+        diagnosis = analysed.diagnosis
+        found = diagnosis.findings
+        before = changes.continued if changes else (None,) * len(found)
+        findings = (FindingSummary(one.kind, one.summary, at) for one, at in zip(found, before, strict=True))
+        return cls(diagnosis.verdict, _coverage(diagnosis), tuple(findings), changes.in_words if changes else "")
+
+
+@dataclass(frozen=True, slots=True)
+class FindingSpan:
+    """A finding that stands in all snapshots from ``first`` to ``last``, which are indices; words are the latest."""
+
+    kind: FindingKind
+    summary: str
+    first: int
+    last: int
+
+
+def finding_spans(summaries: Sequence[SnapshotSummary | None]) -> list[FindingSpan]:
+    """All findings of a series, by their first snapshot; None stands for a snapshot that is not known."""
+    spans: list[FindingSpan] = []
+    standing: dict[int, int] = {}
+    for at, summary in enumerate(summaries):
+        if summary is None:
+            standing = {}
+            continue
+        following: dict[int, int] = {}
+        for number, finding in enumerate(summary.findings):
+            place = standing.get(finding.before) if finding.before is not None else None
+            if place is None:
+                place = len(spans)
+                spans.append(FindingSpan(finding.kind, finding.summary, at, at))
+            else:
+                spans[place] = FindingSpan(finding.kind, finding.summary, spans[place].first, at)
+            following[number] = place
+        standing = following
+    return spans
+
+
+def _coverage(diagnosis: Diagnosis) -> str:
+    """``2 findings, 9/10 workers, incomplete``."""
+    return ", ".join(_coverage_parts(diagnosis))
+
+
+def _coverage_parts(diagnosis: Diagnosis) -> Iterator[str]:
+    workers = diagnosis.coverage.workers
+    yield plural(len(diagnosis.findings), "finding")
+    yield f"{workers.observed}/{workers.total} workers"
+    if diagnosis.incomplete:
+        yield "incomplete"
+
+
+class LoadableSnapshot(Protocol):
+    """A snapshot that can be read at any time, from any thread."""
+
+    def load(self) -> Snapshot:
+        """Read it. Raises :class:`dstack.DstackError`."""
+        ...
+
+
+class EarlierSnapshots:
+    """Saved snapshots in the order of their time, which each pass reads and diagnoses again.
+
+    With a ``job``, the id of one, only those in which it is known. ``skipped`` are the errors of those that the last
+    pass could not read.
+    """
+
+    def __init__(self, files: Sequence[LoadableSnapshot], job: str | None = None) -> None:
+        self._files = files
+        self._job = job
+        self.skipped: list[DstackError] = []
+
+    def __iter__(self) -> Iterator[AnalysedSnapshot]:
+        self.skipped = []
+        for file in self._files:
+            try:
+                snapshot = file.load()
+            except DstackError as error:
+                self.skipped.append(error)
+                continue
+            if self._job is None or any(job.job_id == self._job for job in snapshot.jobs):
+                yield AnalysedSnapshot.of(snapshot, job=self._job)

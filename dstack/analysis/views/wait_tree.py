@@ -6,22 +6,36 @@ graph, however many paths that has. Branches are computed on demand.
 """
 
 from __future__ import annotations
-
+from dstack.analysis.index.sample_index import SampleIndex
+from dstack.analysis.naming import names
+from dstack.diagnosis import Vertex
+from dstack.model import Frame
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
-
 from dstack import words
 from dstack.analysis.evidence.wait_durations import of_any
-from dstack.analysis.index.sample_index import SampleIndex
-from dstack.analysis.naming import names
 from dstack.analysis.solve.digraph import Digraph, strong_components, unique
 from dstack.analysis.solve.reduction import shortest_cycle
 from dstack.analysis.solve.requirements import targets_of
-from dstack.analysis.views.similar_vertices import similarity_key
 from dstack.diagnosis import Diagnosis, Finding, Since, Vertex
 from dstack.vertex_keys import Key
+
+
+
+def similarity_key(index: SampleIndex, vertex: Vertex) -> object:
+    """Equal for similar vertices, apart from their targets: by name, line and call."""
+    wait = vertex.wait
+    how = wait and (wait.kind, wait.what, wait.resources, wait.needed, wait.total, wait.timeout_s, wait.evidence)
+    line = _line(index, vertex)
+    return (vertex.kind, vertex.label, vertex.never, vertex.waker_of, vertex.is_confirmed, line, how)
+
+
+def _line(index: SampleIndex, vertex: Vertex) -> Frame | None:
+    execution = index.execution_of(vertex)
+    return names.user_frame(index.snapshot.frames_of(execution)) if execution else None
+
 
 Certainty = Literal["exact", "inferred", "assumed"]
 Role = Literal["cycle", "end", "ring", "waiter", "each", "one"]

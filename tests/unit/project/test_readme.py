@@ -20,8 +20,8 @@ FLAG = re.compile(r"(?<![\w-])--?[a-z][a-z-]*")
 COMMAND = re.compile(rf"\bdstack ({'|'.join(main.commands)})\b")
 OTHERS = {"--cap-add", "--pid", "--junitxml", "--upgrade", "--no-deps", "--wheel-dir", "--with", "--force"}
 OTHERS |= {"--head", "--num-gpus", "--num-cpus", "--resources", "--no-wait", "--submission-id"}
-OTHERS |= {"--build-arg", "--custom", "--image", "--target"}
-"""Options of Docker, pytest, pip, uv, pipx, ray start, ray job and kubectl."""
+OTHERS |= {"--build-arg", "--custom", "--image", "--target", "--nonblocking"}
+"""Options of py-spy, Docker, pytest, pip, uv, pipx, ray start, ray job and kubectl."""
 
 
 def options_of(command: click.Command, *, is_hidden: bool = False) -> set[str]:

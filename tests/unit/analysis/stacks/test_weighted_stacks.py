@@ -1,15 +1,18 @@
 """Stacks with weights: equal ones are one, nothing is lost, and executions count once each."""
 
 from __future__ import annotations
-
 from collections import Counter
-
 from hypothesis import given
 from hypothesis import strategies as st
-
 from dstack.analysis.stacks.app_threads import Execution, PathStep
 from dstack.analysis.stacks.weighted_stacks import WeightedStacks, stacks_of
 from tests.unit.analysis.stacks.test_stack_tree import execution, executions
+from dstack.analysis.stacks.recorded_stacks import by_function, recorded_stacks
+from dstack.analysis.stacks.weighted_stacks import WeightedStacks
+from tests.unit.analysis.stacks.recordings import frame, recording, thread
+from dstack.analysis.stacks.icicle import icicle
+from dstack.analysis.stacks.weighted_tree import Shares, WeightedBranch, WeightedTree
+
 
 
 def step(name: str) -> PathStep:
@@ -41,3 +44,148 @@ def test_without_groups_only_stacks_distinguish() -> None:
     stacks = stacks_of("now", [execution(1, "ab"), execution(2, "ab"), execution(3, "a")], by=())
 
     assert [(stack.groups, len(stack.frames), stack.weight) for stack in stacks.stacks] == [((), 1, 1), ((), 2, 2)]
+
+
+LOOP = (frame("ray_main_loop"), frame("train", 5), frame("step", 10))
+FETCH = (frame("ray_main_loop"), frame("train", 6), frame("fetch", 20), frame("ray_get"))
+IDLE = (frame("ray_main_loop"), frame("ray_wait"))
+
+
+def rows(stacks: WeightedStacks) -> dict[tuple[str, ...], int]:
+    return {(*one.groups, *(f"{step.name}:{step.line}" for step in one.frames)): one.weight for one in stacks.stacks}
+
+
+def test_samples_are_below_node_class_and_rank() -> None:
+    stacks = recorded_stacks(
+        recording({(thread(0), LOOP): 30, (thread(1), FETCH): 70, (thread(None, "driver x"), LOOP): 5})
+    )
+
+    assert stacks.unit == "samples"
+    assert rows(stacks) == {
+        ("node 10.0.0.1", "actor Trainer", "rank 0", "ray_main_loop:1", "train:5", "step:10"): 30,
+        ("node 10.0.0.1", "actor Trainer", "rank 1", "ray_main_loop:1", "train:6", "fetch:20", "ray_get:1"): 70,
+        ("node 10.0.0.1", "driver x", "ray_main_loop:1", "train:5", "step:10"): 5,
+    }
+
+
+def test_stacks_begin_at_the_first_frame_of_the_application() -> None:
+    one = recording({(thread(0), FETCH): 7, (thread(1), IDLE): 2})
+
+    assert rows(recorded_stacks(one, (), whole=False)) == {
+        ("train:6", "fetch:20", "ray_get:1"): 7,
+        ("ray_main_loop:1", "ray_wait:1"): 2,
+    }
+
+
+def test_only_samples_that_ran() -> None:
+    one = recording({(thread(0), LOOP): 7, (thread(0), FETCH): -2})
+
+    assert recorded_stacks(one).weight == 9
+    assert recorded_stacks(one, only_running=True).weight == 7
+
+
+def test_threads_without_a_rank_are_a_group_of_their_own() -> None:
+    one = recording({(thread(0), LOOP): 1, (thread(None, "driver x"), LOOP): 2})
+
+    assert Counter({stack.groups: stack.weight for stack in recorded_stacks(one, ("rank",)).stacks}) == {
+        ("rank 0",): 1,
+        ("no rank",): 2,
+    }
+    names = {recorded_stacks(one, (by,)).stacks[0].groups[0] for by in ("process", "thread", "job")}
+    assert names == {"actor Trainer (pid 100, node 10.0.0.1)", 'thread "MainThread"', "no job"}
+
+
+def test_two_recordings_are_compared_by_functions() -> None:
+    moved = (frame("ray_main_loop"), frame("train", 8), frame("step", 11))
+    now, before = (
+        recorded_stacks(recording({(thread(0), LOOP): 3, (thread(0), moved): 4}), ()),
+        recorded_stacks(recording({(thread(0), moved): 5}), ()),
+    )
+
+    assert [rows(one) for one in by_function(now, before)] == [
+        {("ray_main_loop:1", "train:5", "step:10"): 7},
+        {("ray_main_loop:1", "train:5", "step:10"): 5},
+    ]
+
+
+@given(
+    st.dictionaries(
+        st.tuples(st.integers(0, 3), st.sampled_from([LOOP, FETCH, IDLE])), st.integers(1, 50), min_size=1, max_size=8
+    ),
+    st.booleans(),
+)
+def test_no_sample_is_lost(drawn: dict[tuple[int, tuple[object, ...]], int], whole: bool) -> None:
+    one = recording({(thread(rank), stack): count for (rank, stack), count in drawn.items()})  # type: ignore[misc]
+
+    stacks = recorded_stacks(one, whole=whole)
+
+    assert stacks.weight == sum(drawn.values())
+    assert by_function(stacks)[0].weight == stacks.weight
+
+
+Drawn = list[tuple[str, str, int]]
+drawn = st.lists(st.tuples(st.sampled_from("xy"), st.text("fg", max_size=4), st.integers(0, 9)), max_size=20)
+
+
+def stacks_of(rows: Drawn) -> WeightedStacks:
+    return WeightedStacks.summed(
+        "drawn", "samples", (((group,), tuple(map(step, frames)), weight) for group, frames, weight in rows)
+    )
+
+
+def branches(root: WeightedBranch) -> list[WeightedBranch]:
+    found = [root]
+    for branch in found:
+        found += branch.children
+    return found
+
+
+@given(drawn, drawn)
+def test_shares_are_of_the_group_and_weights_by_brute_force(now: Drawn, before: Drawn) -> None:
+    tree = WeightedTree(stacks_of(now), stacks_of(before))
+
+    for branch in branches(tree.root):
+        names = [one.name for one in branch.path]
+        in_group = names[:1] if len(names) > 1 else []
+        found = tree.shares([branch])
+        assert found == Shares(
+            weight_of(now, names), weight_of(now, in_group), weight_of(before, names), weight_of(before, in_group)
+        )
+        assert found.weight == tree.weights.own(branch) + sum(map(tree.weights.of, branch.children))
+
+
+def weight_of(rows: Drawn, names: list[str]) -> int:
+    return sum(weight for group, frames, weight in rows if [group, *frames][: len(names)] == names)
+
+
+@given(drawn, drawn, st.booleans())
+def test_widths_are_of_one_side(now: Drawn, before: Drawn, by_baseline: bool) -> None:
+    tree = WeightedTree(stacks_of(now), stacks_of(before), by_baseline=by_baseline)
+
+    picture = icicle([tree.root], tree.weights, 80)
+
+    assert picture.weight == sum(weight for _, _, weight in (before if by_baseline else now))
+
+
+def test_the_same_shares_of_twice_the_samples_are_no_change() -> None:
+    once, twice = [("x", "f", 30), ("x", "g", 70)], [("x", "f", 60), ("x", "g", 140)]
+    tree = WeightedTree(stacks_of(twice), stacks_of(once))
+
+    assert {tree.shares([branch]).change for branch in branches(tree.root)} == {"same"}
+
+
+def test_changes_in_percentage_points() -> None:
+    tree = WeightedTree(stacks_of([("x", "f", 90), ("x", "g", 10)]), stacks_of([("x", "f", 1), ("x", "g", 1)]))
+    (group,) = tree.root.children
+
+    changes = {branch.path[-1].name: tree.shares([branch]) for branch in group.children}
+
+    assert (changes["f"].now, changes["f"].then, changes["f"].change) == (90.0, 50.0, "more")
+    assert (changes["g"].points, changes["g"].change) == (-40.0, "less")
+
+
+def test_nothing() -> None:
+    tree = WeightedTree(stacks_of([]))
+
+    assert tree.shares([tree.root]) == Shares(0, 0, 0, 0)
+    assert tree.shares([tree.root]).change == "same"
