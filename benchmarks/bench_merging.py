@@ -18,10 +18,9 @@ from rich.table import Table
 
 from dstack.analysis.diagnose import diagnose
 from dstack.analysis.index.sample_index import SampleIndex
-from dstack.analysis.stacks.absent_workers import absent_workers
 from dstack.analysis.stacks.app_threads import running
 from dstack.analysis.stacks.icicle import Weights, icicle, weigh_by
-from dstack.analysis.stacks.outliers import outliers
+from dstack.analysis.stacks.peers import absent_workers, outliers
 from dstack.analysis.stacks.stack_tree import StackBranch, merge
 from dstack.model import Actor, BlockedCall, Frame, Job, Node, Process, Sample, Snapshot, Thread, Worker, WorkerSample
 

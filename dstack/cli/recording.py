@@ -124,7 +124,7 @@ def exported(recording: Recording, suffix: str) -> bytes:
 
         text = dumps(recording)
         return gzip.compress(text, compresslevel=6, mtime=0) if suffix == ".json.gz" else text
-    from dstack.analysis.stacks.recorded_stacks import recorded_stacks
+    from dstack.analysis.stacks.weighted_stacks import recorded_stacks
 
     stacks = recorded_stacks(recording)
     if suffix == ".html":

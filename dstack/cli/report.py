@@ -85,7 +85,7 @@ def _page(newest: Snapshot, others: SavedFiles, job: str | None) -> bytes:
         progress("drawing the page")
         from dstack.analysis.naming.job_selection import find_job
         from dstack.analysis.views.analysed_snapshot import AnalysedSnapshot
-        from dstack.analysis.views.earlier_snapshots import EarlierSnapshots
+        from dstack.analysis.views.snapshot_changes import EarlierSnapshots
         from dstack.report.page.report_page import report_page
 
         job_id = find_job(newest, job) if job is not None else None

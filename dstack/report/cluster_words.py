@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dstack import words
 from dstack.analysis.naming import names
-from dstack.analysis.stacks.activity import Activity
+from dstack.analysis.stacks.app_threads import Activity
 from dstack.analysis.views.inventory import Inventory, WorkerSummary
 from dstack.analysis.views.node_resources import GroupOnNode
 from dstack.analysis.views.worker_groups import BundlePlace

@@ -11,11 +11,10 @@ from rich.tree import Tree
 from dstack.analysis.findings import is_stuck
 from dstack.analysis.naming import names
 from dstack.analysis.naming.sentences import TORN_STACK
-from dstack.analysis.stacks.activity import Activity
+from dstack.analysis.stacks.app_threads import Activity
 from dstack.analysis.views.analysed_snapshot import AnalysedSnapshot
 from dstack.analysis.views.distributed_stack import group_similar, roots, stitch, vertices_in
-from dstack.analysis.views.process_threads import ThreadSummary, child_threads, worker_name
-from dstack.analysis.views.stack_pages import StackPages
+from dstack.analysis.views.stack_pages import StackPages, ThreadSummary, child_threads, worker_name
 from dstack.diagnosis import Diagnosis, Finding
 from dstack.model import Frame, Snapshot
 from dstack.report.finding import remark_rows

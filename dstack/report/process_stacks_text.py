@@ -9,8 +9,8 @@ from rich.tree import Tree
 
 from dstack.analysis.naming.sentences import TORN_STACK
 from dstack.analysis.stacks.app_threads import PathStep
-from dstack.analysis.views.process_threads import ProcessThreads, ThreadSummary
 from dstack.analysis.views.stack_groups import ChosenStacks
+from dstack.analysis.views.stack_pages import ProcessThreads, ThreadSummary
 from dstack.model import Frame, Node, Worker
 from dstack.report.safe_text import SafeText
 from dstack.report.stack_words import activity_word, frame_line

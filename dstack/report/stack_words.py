@@ -6,9 +6,8 @@ from collections.abc import Mapping, Sequence
 
 from rich.text import Text
 
-from dstack.analysis.stacks.activity import Activity
-from dstack.analysis.stacks.app_threads import PathStep
-from dstack.analysis.stacks.outliers import Outlier
+from dstack.analysis.stacks.app_threads import Activity, PathStep
+from dstack.analysis.stacks.peers import Outlier
 from dstack.model import Origin, Snapshot
 from dstack.report.paths import location, place_of
 from dstack.report.safe_text import SafeText

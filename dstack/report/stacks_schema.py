@@ -10,8 +10,8 @@ from typing import Annotated, Literal, TypedDict
 import msgspec
 from msgspec import Meta
 
-from dstack.analysis.stacks.absent_workers import Why
-from dstack.analysis.stacks.activity import Activity
+from dstack.analysis.stacks.app_threads import Activity
+from dstack.analysis.stacks.peers import Why
 from dstack.analysis.views.stack_groups import By
 from dstack.model import Origin
 from dstack.report.check_schema import Json, Ranked

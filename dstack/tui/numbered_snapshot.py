@@ -10,9 +10,7 @@ from threading import RLock
 from typing import Protocol, TypeVar
 
 from dstack.analysis.views.analysed_snapshot import AnalysedSnapshot
-from dstack.analysis.views.earlier_snapshots import LoadableSnapshot
-from dstack.analysis.views.snapshot_changes import SnapshotChanges
-from dstack.analysis.views.verdict_history import SnapshotSummary
+from dstack.analysis.views.snapshot_changes import LoadableSnapshot, SnapshotChanges, SnapshotSummary
 from dstack.errors import DstackError, as_dstack_error
 from dstack.model import Snapshot
 

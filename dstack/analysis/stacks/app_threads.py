@@ -1,21 +1,21 @@
 """The threads and coroutines of the application in one sample, each with its stack as a path."""
 
 from __future__ import annotations
-from typing import Literal
-from dstack.diagnosis import Vertex
-from dstack.model import Coroutine, Thread
+
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Literal
+
 from msgspec import Struct
+
 from dstack.analysis.index.ranks import NO_RANKS, Ranks
 from dstack.analysis.index.sample_index import SampleIndex
 from dstack.analysis.index.task_assignment import is_user_code
 from dstack.analysis.naming import names, ray_libraries
+from dstack.diagnosis import Vertex
 from dstack.model import Actor, BlockedCall, Coroutine, Frame, Origin, Thread, Worker, job_of_task
 from dstack.vertex_keys import Key
-
-
 
 Activity = Literal["stuck", "waiting", "running", "off CPU", "idle", "unreadable", "not read"]
 """``off CPU`` is a thread that neither waits nor runs: it sleeps, is in I/O, or in a call outside of Python.

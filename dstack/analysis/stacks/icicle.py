@@ -14,7 +14,7 @@ from itertools import accumulate
 from typing import Any, Generic, Literal, TypeVar
 
 from dstack.analysis.stacks.app_threads import Execution, PathStep
-from dstack.analysis.stacks.path_tree import Entry, PathBranch
+from dstack.analysis.stacks.stack_tree import Entry, PathBranch
 
 Branch = TypeVar("Branch", bound=PathBranch[Any])
 Weigh = Callable[[Execution], int]

@@ -1,25 +1,21 @@
 """Executions beside their peers: those that are in other code than most, and similar workers that are in none."""
 
 from __future__ import annotations
+
 from bisect import bisect_left
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from dstack.analysis.stacks.app_threads import Execution, PeerGroup
-from dstack.analysis.stacks.path_tree import PathBranch
-from dstack.analysis.stacks.rank_sets import RankSet, RankSets
-from dstack.analysis.stacks.stack_tree import StackBranch, merge
-from dstack.vertex_keys import Key
-from collections.abc import Iterable, Iterator, Mapping
 from typing import Literal
+
 from dstack.analysis.evidence.coverage import read_states
 from dstack.analysis.index.sample_index import SampleIndex
 from dstack.analysis.naming import names
-from dstack.analysis.stacks.app_threads import Execution, kind_of, kind_of_actor
-from dstack.analysis.stacks.stack_tree import StackBranch
+from dstack.analysis.stacks.app_threads import Execution, PeerGroup, kind_of, kind_of_actor
+from dstack.analysis.stacks.rank_sets import RankSet, RankSets
+from dstack.analysis.stacks.stack_tree import PathBranch, StackBranch, merge
 from dstack.diagnosis import Vertex
 from dstack.model import Actor, Worker
-
-
+from dstack.vertex_keys import Key
 
 FEW = 4
 """A part is few if it is one execution, or at most one to this number of others."""
@@ -54,8 +50,8 @@ class Outlier:
 def outliers(executions: Iterable[Execution], rank_sets: RankSets | None = None) -> dict[Key, Outlier]:
     """The outliers by key, at the frame where they diverge from similar executions. Paths are without groups.
 
-    With ``teams`` a larger part is few as well where it is all of a dimension or label, as the second of three pipeline
-    stages.
+    With ``rank_sets`` a larger part is few as well where it is all of a dimension or label, as the second of three
+    pipeline stages.
     """
     groups: dict[PeerGroup, list[Execution]] = {}
     for execution in executions:

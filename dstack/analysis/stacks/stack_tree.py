@@ -1,19 +1,16 @@
-"""The stacks of many executions as one prefix tree, and the ways of grouping them."""
+"""Prefix trees of paths; the stacks of many executions as one such tree, and the ways of grouping them."""
 
 from __future__ import annotations
-from collections.abc import Sequence
-from functools import cached_property
-from itertools import groupby
-from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
-from dstack.analysis.stacks.app_threads import PathStep
+
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
-from itertools import islice
-from typing import Literal
+from functools import cached_property
+from itertools import groupby, islice
+from typing import TYPE_CHECKING, Generic, Literal, Protocol, TypeVar
+
 from dstack.analysis.index.ranks import names_in
-from dstack.analysis.stacks.activity import Activity
-from dstack.analysis.stacks.app_threads import Execution, PathStep
+from dstack.analysis.stacks.app_threads import Activity, Execution, PathStep
 
 if TYPE_CHECKING:
     from typing_extensions import Self

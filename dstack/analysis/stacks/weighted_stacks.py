@@ -1,21 +1,21 @@
-"""Stacks with weights: what flame graphs, comparisons and exporters of stacks work on, whatever was counted."""
+"""Stacks with weights: what flame graphs, comparisons and exporters of stacks work on, whatever was counted.
+
+As one prefix tree they are shown alone or compared with others. What is compared are shares, in percent of all or of
+the first group, as two recordings are seldom of the same length, and two snapshots seldom of as many processes.
+"""
 
 from __future__ import annotations
+
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Literal
+
 from dstack.analysis.stacks.app_threads import Execution, PathStep
-from dstack.analysis.stacks.stack_tree import Grouping, group_of
-from collections.abc import Sequence
-from dstack.analysis.stacks.app_threads import PathStep
+from dstack.analysis.stacks.icicle import Weights
+from dstack.analysis.stacks.stack_tree import Grouping, PathBranch, group_of
 from dstack.model import Frame
 from dstack.recording import RecordedThread, Recording
-from collections.abc import Iterable
-from dstack.analysis.stacks.icicle import Weights
-from dstack.analysis.stacks.path_tree import PathBranch
-
-
 
 Unit = Literal["executions", "samples", "microseconds"]
 

@@ -11,7 +11,7 @@ from dstack.analysis.evidence.confirmation import merged
 from dstack.analysis.history.task_index import HistoryIndex
 from dstack.analysis.history.task_time import TaskTime
 from dstack.analysis.index.sample_index import SampleIndex
-from dstack.analysis.views.starving_nodes import confirmed, starving_in_words, starving_nodes
+from dstack.analysis.views.node_resources import confirmed, starving_in_words, starving_nodes
 from dstack.analysis.views.thread_pages import Stacks
 from dstack.analysis.views.timeline import Timeline
 from dstack.diagnosis import Diagnosis

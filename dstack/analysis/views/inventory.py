@@ -19,8 +19,7 @@ from dstack.analysis.index.refs import ENDED
 from dstack.analysis.index.sample_index import SampleIndex
 from dstack.analysis.naming import names
 from dstack.analysis.naming.sentences import sentence
-from dstack.analysis.stacks.activity import ACTIVITIES, Activity
-from dstack.analysis.stacks.app_threads import kind_of
+from dstack.analysis.stacks.app_threads import ACTIVITIES, Activity, kind_of
 from dstack.analysis.views.distributed_stack import similarity_key
 from dstack.analysis.views.node_resources import NodeResources
 from dstack.analysis.views.worker_activity import ExecutionGroup, WorkerActivity

@@ -1,21 +1,18 @@
-"""The resources of each node, and of the placement groups that have bundles there."""
+"""The resources of each node and its placement groups, and nodes where some are free that pinned tasks wait for."""
 
 from __future__ import annotations
+
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from dstack.analysis.graph.resources.amounts import in_group, summed
+
+from dstack import words
+from dstack.analysis.graph.resources.amounts import EPSILON, fits, in_group, summed, wanted
+from dstack.analysis.graph.resources.label_selectors import match
 from dstack.analysis.index.sample_index import SampleIndex
 from dstack.analysis.naming import names
-from dstack.model import Node, PlacementGroup
-from collections.abc import Iterator, Mapping, Sequence
-from dstack import words
-from dstack.analysis.graph.resources.amounts import EPSILON, fits, in_group, wanted
-from dstack.analysis.graph.resources.label_selectors import match
-from dstack.model import Node, Task
-
-
+from dstack.model import Node, PlacementGroup, Task
 
 TITLES = {"object_store_memory": "object store"}
 FIRST = ("CPU", "GPU", "object_store_memory", "memory")
@@ -119,7 +116,11 @@ class StarvingNode:
 
 
 def starving_nodes(index: SampleIndex) -> list[StarvingNode]:
-    """What one sample shows. Requests in placement groups are left out."""
+    """The nodes of one sample with a free GPU or custom resource for which tasks wait that are pinned to other nodes.
+
+    Pinned are tasks that ask for ``node:IP``, a custom resource or a label of those nodes. Requests in placement groups
+    are left out.
+    """
     waiting: dict[tuple[str, str], list[tuple[Task, _Pinned]]] = defaultdict(list)
     for task, pinned in _pinned_tasks(index):
         for node, resource in pinned.free_elsewhere:

@@ -1,24 +1,19 @@
-"""What has changed since the snapshot before, looked up by what a view draws: findings, waits, executions, workers."""
+"""A snapshot beside earlier ones: what has changed since the one before, and verdicts and findings over a series."""
 
 from __future__ import annotations
-from collections.abc import Collection, Iterable, Mapping
+
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, Protocol
+
 from dstack.analysis.views.analysed_snapshot import AnalysedSnapshot
-from dstack.analysis.views.process_threads import worker_name
 from dstack.analysis.views.snapshot_diff import SnapshotDiff, WaitChange, compare
-from dstack.diagnosis import Finding
-from dstack.errors import UsageError
-from dstack.vertex_keys import Key
-from dstack.words import word
-from collections.abc import Iterator, Sequence
-from dstack.diagnosis import Diagnosis, FindingKind, Verdict
-from dstack.words import plural
-from typing import Protocol
-from dstack.errors import DstackError
+from dstack.analysis.views.stack_pages import worker_name
+from dstack.diagnosis import Diagnosis, Finding, FindingKind, Verdict
+from dstack.errors import DstackError, UsageError
 from dstack.model import Snapshot
-
-
+from dstack.vertex_keys import Key
+from dstack.words import plural, word
 
 Mark = Literal["new", "changed", "gone"]
 SIGNS: dict[Mark, str] = {"new": "+", "gone": "-", "changed": "~"}

@@ -5,23 +5,21 @@ of the snapshots is neither new nor gone, but unknown.
 """
 
 from __future__ import annotations
-from functools import cached_property
-from typing import Literal
-from dstack.analysis.index import task_assignment
-from dstack.analysis.index.sample_index import SampleIndex
-from dstack.analysis.views.analysed_snapshot import AnalysedSnapshot
-from dstack.diagnosis import Vertex
-from dstack.model import Coroutine, Frame, Thread
+
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import cached_property
+from typing import Literal
+
+from dstack.analysis.index import task_assignment
+from dstack.analysis.index.sample_index import SampleIndex
 from dstack.analysis.naming import names
+from dstack.analysis.views.analysed_snapshot import AnalysedSnapshot
 from dstack.diagnosis import Finding, Since, Vertex
 from dstack.errors import UsageError
 from dstack.model import Coroutine, Frame, Snapshot, Thread
 from dstack.vertex_keys import Key
-
-
 
 Presence = Literal["there", "gone", "not known"]
 

@@ -11,14 +11,12 @@ from typing import Literal
 from dstack.analysis.index.ranks import RANK
 from dstack.analysis.naming import names
 from dstack.analysis.naming.job_selection import find_job
-from dstack.analysis.stacks.absent_workers import AbsentWorker
-from dstack.analysis.stacks.activity import Activity
-from dstack.analysis.stacks.app_threads import Execution, PathStep
-from dstack.analysis.stacks.outliers import Outlier, outliers
+from dstack.analysis.stacks.app_threads import Activity, Execution, PathStep
+from dstack.analysis.stacks.peers import AbsentWorker, Outlier, outliers
 from dstack.analysis.stacks.stack_tree import StackBranch, merge
 from dstack.analysis.stacks.weighted_stacks import WeightedStacks
 from dstack.analysis.views.analysed_snapshot import AnalysedSnapshot
-from dstack.analysis.views.process_threads import worker_name
+from dstack.analysis.views.stack_pages import worker_name
 from dstack.model import Node, Worker
 from dstack.vertex_keys import Key
 from dstack.words import shortly

@@ -1,23 +1,20 @@
-"""The page of one stack: its frames, and links to the dependencies of its wait."""
+"""The threads and coroutines of each process, and the page of one of them: its frames, and what its wait needs."""
 
 from __future__ import annotations
+
 from collections.abc import Mapping
 from dataclasses import dataclass
+from itertools import groupby
+
 from dstack.analysis.index.sample_index import SampleIndex
 from dstack.analysis.naming import names, sentences
-from dstack.analysis.naming.vertex_details import is_torn
-from dstack.analysis.solve.requirements import targets_of
-from dstack.analysis.stacks.activity import Activity, activity_of
-from dstack.analysis.stacks.app_threads import call_in_words
-from dstack.diagnosis import Vertex
-from dstack.model import Coroutine, Process, Thread, Worker
-from dstack.vertex_keys import ChildThreadKey, CoroutineKey, Key, ThreadKey
-from itertools import groupby
-from dstack.analysis.naming import sentences
 from dstack.analysis.naming.vertex_details import details_of, is_torn
+from dstack.analysis.solve.requirements import targets_of
+from dstack.analysis.stacks.app_threads import Activity, activity_of, call_in_words
 from dstack.analysis.views.distributed_stack import group_similar
-from dstack.model import Coroutine, Frame, Thread
-
+from dstack.diagnosis import Vertex
+from dstack.model import Coroutine, Frame, Process, Thread, Worker
+from dstack.vertex_keys import ChildThreadKey, CoroutineKey, Key, ThreadKey
 
 
 @dataclass(frozen=True, slots=True)

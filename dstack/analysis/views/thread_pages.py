@@ -7,14 +7,11 @@ from collections.abc import Iterable, Iterator, Mapping
 from functools import cached_property
 
 from dstack.analysis.index.sample_index import SampleIndex
-from dstack.analysis.stacks.absent_workers import AbsenceReasons, AbsentWorker, absent_workers
-from dstack.analysis.stacks.activity import Activity
-from dstack.analysis.stacks.app_threads import AppExecutions, Execution, kind_of, running
-from dstack.analysis.stacks.outliers import Outlier, outliers
+from dstack.analysis.stacks.app_threads import Activity, AppExecutions, Execution, kind_of, running
+from dstack.analysis.stacks.peers import AbsenceReasons, AbsentWorker, Outlier, absent_workers, outliers
 from dstack.analysis.stacks.rank_sets import RankSets
 from dstack.analysis.stacks.stack_tree import Grouping, TextFilter, groupings
-from dstack.analysis.views.process_threads import ProcessThreads, child_threads, thread_summaries, worker_name
-from dstack.analysis.views.stack_pages import StackPages
+from dstack.analysis.views.stack_pages import ProcessThreads, StackPages, child_threads, thread_summaries, worker_name
 from dstack.diagnosis import Vertex
 from dstack.model import Node, Process, Worker
 from dstack.vertex_keys import Key

@@ -4,12 +4,14 @@ All rows of 100,000 attempts take a few seconds to arrange, so that each of them
 """
 
 from __future__ import annotations
+
 import sys
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Literal, NamedTuple, Protocol
+
 from dstack.analysis.history.slices import Phase, Slice, in_lanes, slices_of
 from dstack.analysis.history.task_index import Attempt
 from dstack.analysis.views.timeline import Mark, Timeline
@@ -26,10 +28,6 @@ from dstack.analysis.views.timeline_bars import (
     Levels,
 )
 from dstack.words import plural
-from collections.abc import Callable, Sequence
-from dstack.analysis.views.timeline_bars import Bars
-
-
 
 Grouping = Literal["worker", "function", "chain"]
 GROUPINGS: tuple[Grouping, ...] = ("worker", "function", "chain")
@@ -155,7 +153,7 @@ class RowTrack:
 
 
 class RowSearch(Protocol):
-    """What finds attempts: see :class:`dstack.analysis.views.timeline_search.Search`."""
+    """What finds attempts: see :class:`dstack.analysis.views.timeline_rows.Search`."""
 
     def count(self, track: RowTrack) -> int:
         """The number of attempts of a track that match."""

@@ -15,7 +15,7 @@ from dstack.analysis.findings import is_stuck
 from dstack.analysis.index.sample_index import SampleIndex
 from dstack.analysis.solve.digraph import unique
 from dstack.analysis.solve.requirements import targets_of
-from dstack.analysis.views.similar_vertices import similarity_key
+from dstack.analysis.views.wait_tree import similarity_key
 from dstack.diagnosis import Diagnosis, Vertex
 from dstack.vertex_keys import Key, UnknownKey
 

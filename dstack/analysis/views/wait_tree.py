@@ -6,22 +6,22 @@ graph, however many paths that has. Branches are computed on demand.
 """
 
 from __future__ import annotations
-from dstack.analysis.index.sample_index import SampleIndex
-from dstack.analysis.naming import names
-from dstack.diagnosis import Vertex
-from dstack.model import Frame
+
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
+
 from dstack import words
 from dstack.analysis.evidence.wait_durations import of_any
+from dstack.analysis.index.sample_index import SampleIndex
+from dstack.analysis.naming import names
 from dstack.analysis.solve.digraph import Digraph, strong_components, unique
 from dstack.analysis.solve.reduction import shortest_cycle
 from dstack.analysis.solve.requirements import targets_of
 from dstack.diagnosis import Diagnosis, Finding, Since, Vertex
+from dstack.model import Frame
 from dstack.vertex_keys import Key
-
 
 
 def similarity_key(index: SampleIndex, vertex: Vertex) -> object:

@@ -12,7 +12,7 @@ from dstack.analysis.naming import names
 from dstack.analysis.naming.sentences import predicate
 from dstack.analysis.naming.vertex_details import VertexDetails, details_of
 from dstack.analysis.solve.requirements import targets_of
-from dstack.analysis.stacks.activity import ACTIVITIES, Activity
+from dstack.analysis.stacks.app_threads import ACTIVITIES, Activity
 from dstack.diagnosis import Diagnosis, Vertex
 from dstack.model import Coroutine, Frame, Thread
 from dstack.vertex_keys import Key

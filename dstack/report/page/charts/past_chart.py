@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from bokeh.models import ColumnDataSource, DatetimeAxis, HoverTool, Plot, Range1d, TapTool
 
 from dstack.analysis.findings import verdict_of_kind
-from dstack.analysis.views.verdict_history import FindingSpan
+from dstack.analysis.views.snapshot_changes import FindingSpan
 from dstack.diagnosis import Verdict
 from dstack.report.page.charts.chart import new_chart, theme_colour
 from dstack.visible import visible

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from dstack.analysis.naming.names import BYTES
-from dstack.analysis.stacks.activity import Activity
+from dstack.analysis.stacks.app_threads import Activity
 from dstack.analysis.views.inventory import Inventory
 from dstack.analysis.views.node_resources import TITLES, Amount
 from dstack.model import Node

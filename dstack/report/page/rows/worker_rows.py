@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from dstack.analysis.stacks.activity import Activity
+from dstack.analysis.stacks.app_threads import Activity
 from dstack.analysis.stacks.rank_sets import RankSets
 from dstack.analysis.views.inventory import Inventory, WorkerSummary, group_similar_workers
 from dstack.analysis.views.worker_figures import FIGURES, Figure, total

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from dstack.analysis.index.sample_index import SampleIndex
 from dstack.analysis.naming import names
-from dstack.analysis.stacks.activity import ACTIVITIES
+from dstack.analysis.stacks.app_threads import ACTIVITIES
 from dstack.analysis.views.inventory import Inventory
 from dstack.analysis.views.worker_figures import Figure
 from dstack.model import PlacementGroup

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from dstack.analysis.history.task_time import TaskTime
-from dstack.analysis.stacks.recorded_stacks import recorded_stacks
+from dstack.analysis.stacks.weighted_stacks import recorded_stacks
 from dstack.analysis.views.stack_groups import ChosenStacks
 from dstack.recording import Recording
 from dstack.report.page.charts.flame_chart import Flame, flame_section

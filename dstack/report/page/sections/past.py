@@ -9,9 +9,8 @@ from itertools import chain
 from time import localtime, strftime
 
 from dstack.analysis.views.analysed_snapshot import AnalysedSnapshot
-from dstack.analysis.views.snapshot_changes import SIGNS, Mark, SnapshotChanges
+from dstack.analysis.views.snapshot_changes import SIGNS, Mark, SnapshotChanges, SnapshotSummary, finding_spans
 from dstack.analysis.views.snapshot_diff import require_same_cluster
-from dstack.analysis.views.verdict_history import SnapshotSummary, finding_spans
 from dstack.diagnosis import Verdict
 from dstack.model import Frame
 from dstack.report.headline import headline

@@ -11,7 +11,7 @@ from rich.text import Text
 
 from dstack import words
 from dstack.analysis.naming import names
-from dstack.analysis.stacks.activity import ACTIVITIES, Activity
+from dstack.analysis.stacks.app_threads import ACTIVITIES, Activity
 from dstack.analysis.views.analysed_snapshot import AnalysedSnapshot
 from dstack.analysis.views.inventory import Inventory, PendingItem, WorkerSummary, group_similar_workers
 from dstack.analysis.views.node_resources import GroupOnNode

@@ -11,7 +11,7 @@ from rich.text import Text
 
 from dstack.analysis.stacks.app_threads import PathStep
 from dstack.analysis.stacks.icicle import Cell, Weights
-from dstack.analysis.stacks.path_tree import PathBranch
+from dstack.analysis.stacks.stack_tree import PathBranch
 from dstack.report.safe_text import SafeText
 from dstack.tui.views.stacks.line_parts import ORIGINS, frame_location, short
 from dstack.visible import visible

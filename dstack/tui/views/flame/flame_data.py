@@ -7,10 +7,15 @@ from dataclasses import dataclass
 from typing import Literal
 
 from dstack.analysis.history.task_time import Interval, TaskTime
-from dstack.analysis.stacks.recorded_stacks import RecordedGrouping, by_function, recorded_stacks
 from dstack.analysis.stacks.stack_tree import ByRanks, Grouping, grouping_in_words
-from dstack.analysis.stacks.weighted_stacks import WeightedStacks, stacks_of
-from dstack.analysis.stacks.weighted_tree import WeightedTree
+from dstack.analysis.stacks.weighted_stacks import (
+    RecordedGrouping,
+    WeightedStacks,
+    WeightedTree,
+    by_function,
+    recorded_stacks,
+    stacks_of,
+)
 from dstack.analysis.views.analysed_snapshot import AnalysedSnapshot
 from dstack.recording import Recording
 from dstack.tui.numbered_snapshot import NumberedSnapshot

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from dstack.analysis.stacks.app_threads import Execution, PathStep
-from dstack.analysis.stacks.outliers import OutlierIndex
-from dstack.analysis.stacks.path_tree import PathBranch
-from dstack.analysis.stacks.stack_tree import StackBranch
+from dstack.analysis.stacks.peers import OutlierIndex
+from dstack.analysis.stacks.stack_tree import PathBranch, StackBranch
 
 
 class FrameFilter:

@@ -12,8 +12,7 @@ from rich.text import Text
 
 from dstack.analysis.stacks.app_threads import Execution
 from dstack.analysis.stacks.icicle import Cell, Measure, Weights, weigh_by
-from dstack.analysis.stacks.path_tree import PathBranch
-from dstack.analysis.stacks.stack_tree import Grouping, StackBranch, grouping_in_words, merge
+from dstack.analysis.stacks.stack_tree import Grouping, PathBranch, StackBranch, grouping_in_words, merge
 from dstack.analysis.views.thread_pages import Stacks
 from dstack.report.safe_text import SafeText
 from dstack.tui.views.flame.drawing import SHOWN_KINDS, folded_name, frame_name, longer, share

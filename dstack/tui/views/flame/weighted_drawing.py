@@ -9,8 +9,7 @@ from rich.text import Text
 
 from dstack.analysis.history.task_time import Path, Runs, runs_of
 from dstack.analysis.stacks.icicle import Cell, Weights
-from dstack.analysis.stacks.weighted_stacks import Unit
-from dstack.analysis.stacks.weighted_tree import Change, Shares, WeightedBranch, WeightedPath, WeightedTree
+from dstack.analysis.stacks.weighted_stacks import Change, Shares, Unit, WeightedBranch, WeightedPath, WeightedTree
 from dstack.report.safe_text import SafeText
 from dstack.tui.views.flame.drawing import folded_name, frame_name, longer, percent, share
 from dstack.tui.views.flame.frame_filter import has_all

@@ -6,7 +6,7 @@ from typing import Any
 
 from dstack.analysis.stacks.app_threads import PathStep
 from dstack.analysis.stacks.icicle import Cell, Weights
-from dstack.analysis.stacks.path_tree import PathBranch
+from dstack.analysis.stacks.stack_tree import PathBranch
 
 Paths = tuple[tuple[PathStep, ...], ...]
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from rich.text import Text
 
-from dstack.analysis.views.verdict_history import FindingSpan, finding_spans
+from dstack.analysis.views.snapshot_changes import FindingSpan, finding_spans
 from dstack.diagnosis import VERDICTS, FindingKind, Verdict
 from dstack.report.safe_text import SafeText
 from dstack.tui.numbered_snapshot import NumberedSnapshot

@@ -7,9 +7,8 @@ from functools import partial
 
 from dstack import words
 from dstack.analysis.naming.vertex_details import details_of
-from dstack.analysis.stacks.absent_workers import AbsentWorker, BranchPeers, branch_peers
 from dstack.analysis.stacks.app_threads import Execution, PathStep
-from dstack.analysis.stacks.outliers import Outlier
+from dstack.analysis.stacks.peers import AbsentWorker, BranchPeers, Outlier, branch_peers
 from dstack.analysis.stacks.stack_tree import StackBranch
 from dstack.analysis.views.thread_pages import Stacks
 from dstack.report.safe_text import SafeText

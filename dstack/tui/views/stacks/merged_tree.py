@@ -6,7 +6,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from dstack.analysis.stacks.app_threads import AppExecutions, Execution, PathStep
-from dstack.analysis.stacks.outliers import Outlier, OutlierIndex
+from dstack.analysis.stacks.peers import Outlier, OutlierIndex
 from dstack.analysis.stacks.stack_tree import Grouping, StackBranch, TextFilter, grouping_in_words, merge
 from dstack.analysis.views.thread_pages import Stacks
 from dstack.report.paths import location

@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from dstack.analysis.stacks.activity import Activity
-from dstack.analysis.views.process_threads import (
+from dstack.analysis.stacks.app_threads import Activity
+from dstack.analysis.views.snapshot_changes import SnapshotChanges
+from dstack.analysis.views.stack_pages import (
     ChildThreads,
     ProcessThreads,
     ThreadSummary,
     child_threads,
     worker_name,
 )
-from dstack.analysis.views.snapshot_changes import SnapshotChanges
 from dstack.analysis.views.thread_pages import Stacks
 from dstack.model import Node, Worker
 from dstack.report.safe_text import SafeText

@@ -18,8 +18,7 @@ from dstack.analysis.history.task_index import Attempt
 from dstack.analysis.index.task_assignment import key_of_task
 from dstack.analysis.views.analysed_snapshot import AnalysedSnapshot
 from dstack.analysis.views.timeline_bars import Bars
-from dstack.analysis.views.timeline_rows import GROUPINGS, Grouping, TimelineRow, TimelineRows, link
-from dstack.analysis.views.timeline_search import Search
+from dstack.analysis.views.timeline_rows import GROUPINGS, Grouping, Search, TimelineRow, TimelineRows, link
 from dstack.errors import as_dstack_error
 from dstack.tui.views.base import SourceLocation, View
 from dstack.tui.views.timeline.texts import TimelineTexts, attempt_of, legend, mark_of, short_name

@@ -10,10 +10,8 @@ from hypothesis import strategies as st
 
 from dstack.analysis.diagnose import diagnose
 from dstack.analysis.index.sample_index import SampleIndex
-from dstack.analysis.stacks.absent_workers import AbsentWorker, absent_workers, branch_peers
-from dstack.analysis.stacks.activity import Activity
-from dstack.analysis.stacks.app_threads import AppExecutions, Execution, PathStep, PeerGroup, running
-from dstack.analysis.stacks.outliers import Outlier, OutlierIndex, outliers
+from dstack.analysis.stacks.app_threads import Activity, AppExecutions, Execution, PathStep, PeerGroup, running
+from dstack.analysis.stacks.peers import AbsentWorker, Outlier, OutlierIndex, absent_workers, branch_peers, outliers
 from dstack.analysis.stacks.stack_tree import Grouping, StackBranch, merge
 from dstack.model import Failure, Frame, Snapshot
 from dstack.snapshot_file import load

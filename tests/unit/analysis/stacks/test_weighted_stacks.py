@@ -1,18 +1,25 @@
 """Stacks with weights: equal ones are one, nothing is lost, and executions count once each."""
 
 from __future__ import annotations
+
 from collections import Counter
+
 from hypothesis import given
 from hypothesis import strategies as st
-from dstack.analysis.stacks.app_threads import Execution, PathStep
-from dstack.analysis.stacks.weighted_stacks import WeightedStacks, stacks_of
-from tests.unit.analysis.stacks.test_stack_tree import execution, executions
-from dstack.analysis.stacks.recorded_stacks import by_function, recorded_stacks
-from dstack.analysis.stacks.weighted_stacks import WeightedStacks
-from tests.unit.analysis.stacks.recordings import frame, recording, thread
-from dstack.analysis.stacks.icicle import icicle
-from dstack.analysis.stacks.weighted_tree import Shares, WeightedBranch, WeightedTree
 
+from dstack.analysis.stacks.app_threads import Execution, PathStep
+from dstack.analysis.stacks.icicle import icicle
+from dstack.analysis.stacks.weighted_stacks import (
+    Shares,
+    WeightedBranch,
+    WeightedStacks,
+    WeightedTree,
+    by_function,
+    recorded_stacks,
+    stacks_of,
+)
+from tests.unit.analysis.stacks.recordings import frame, recording, thread
+from tests.unit.analysis.stacks.test_stack_tree import execution, executions
 
 
 def step(name: str) -> PathStep:
@@ -127,7 +134,7 @@ Drawn = list[tuple[str, str, int]]
 drawn = st.lists(st.tuples(st.sampled_from("xy"), st.text("fg", max_size=4), st.integers(0, 9)), max_size=20)
 
 
-def stacks_of(rows: Drawn) -> WeightedStacks:
+def drawn_stacks(rows: Drawn) -> WeightedStacks:
     return WeightedStacks.summed(
         "drawn", "samples", (((group,), tuple(map(step, frames)), weight) for group, frames, weight in rows)
     )
@@ -142,7 +149,7 @@ def branches(root: WeightedBranch) -> list[WeightedBranch]:
 
 @given(drawn, drawn)
 def test_shares_are_of_the_group_and_weights_by_brute_force(now: Drawn, before: Drawn) -> None:
-    tree = WeightedTree(stacks_of(now), stacks_of(before))
+    tree = WeightedTree(drawn_stacks(now), drawn_stacks(before))
 
     for branch in branches(tree.root):
         names = [one.name for one in branch.path]
@@ -160,7 +167,7 @@ def weight_of(rows: Drawn, names: list[str]) -> int:
 
 @given(drawn, drawn, st.booleans())
 def test_widths_are_of_one_side(now: Drawn, before: Drawn, by_baseline: bool) -> None:
-    tree = WeightedTree(stacks_of(now), stacks_of(before), by_baseline=by_baseline)
+    tree = WeightedTree(drawn_stacks(now), drawn_stacks(before), by_baseline=by_baseline)
 
     picture = icicle([tree.root], tree.weights, 80)
 
@@ -169,13 +176,13 @@ def test_widths_are_of_one_side(now: Drawn, before: Drawn, by_baseline: bool) ->
 
 def test_the_same_shares_of_twice_the_samples_are_no_change() -> None:
     once, twice = [("x", "f", 30), ("x", "g", 70)], [("x", "f", 60), ("x", "g", 140)]
-    tree = WeightedTree(stacks_of(twice), stacks_of(once))
+    tree = WeightedTree(drawn_stacks(twice), drawn_stacks(once))
 
     assert {tree.shares([branch]).change for branch in branches(tree.root)} == {"same"}
 
 
 def test_changes_in_percentage_points() -> None:
-    tree = WeightedTree(stacks_of([("x", "f", 90), ("x", "g", 10)]), stacks_of([("x", "f", 1), ("x", "g", 1)]))
+    tree = WeightedTree(drawn_stacks([("x", "f", 90), ("x", "g", 10)]), drawn_stacks([("x", "f", 1), ("x", "g", 1)]))
     (group,) = tree.root.children
 
     changes = {branch.path[-1].name: tree.shares([branch]) for branch in group.children}
@@ -185,7 +192,7 @@ def test_changes_in_percentage_points() -> None:
 
 
 def test_nothing() -> None:
-    tree = WeightedTree(stacks_of([]))
+    tree = WeightedTree(drawn_stacks([]))
 
     assert tree.shares([tree.root]) == Shares(0, 0, 0, 0)
     assert tree.shares([tree.root]).change == "same"

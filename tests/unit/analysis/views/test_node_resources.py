@@ -1,12 +1,13 @@
 """Nodes with free resources for which tasks wait that are pinned to other nodes."""
 
 from __future__ import annotations
+
 import pytest
 from msgspec.structs import replace
+
 from dstack.analysis.views.analysed_snapshot import AnalysedSnapshot
 from dstack.report.text import report_text
 from tests.unit.scenes import Scene
-
 
 
 def two_nodes(**asked: float) -> Scene:

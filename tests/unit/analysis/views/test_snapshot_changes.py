@@ -1,15 +1,20 @@
 """What has changed since the snapshot before: marks of findings, waits, executions and workers, and their numbers."""
 
 from __future__ import annotations
+
 from msgspec.structs import replace
-from dstack.analysis.views.snapshot_changes import SnapshotChanges, mark_of
+
+from dstack.analysis.views.snapshot_changes import (
+    FindingSpan,
+    FindingSummary,
+    SnapshotChanges,
+    SnapshotSummary,
+    finding_spans,
+    mark_of,
+)
 from dstack.model import Snapshot
 from tests.tui.test_history import three
 from tests.unit.analysis.views.test_snapshot_diff import Pair, again, analysed
-from dstack.analysis.views.snapshot_changes import SnapshotChanges
-from dstack.analysis.views.verdict_history import FindingSpan, FindingSummary, SnapshotSummary, finding_spans
-from tests.unit.analysis.views.test_snapshot_diff import analysed
-
 
 
 def between(before: Snapshot, after: Snapshot) -> SnapshotChanges:

@@ -6,8 +6,7 @@ import pytest
 
 from dstack.analysis.views.timeline import NOT_STARTED, Timeline
 from dstack.analysis.views.timeline_bars import ARGUMENTS, FAILED, FINISHED, QUEUE, RESOURCES, RUNNING, SENT
-from dstack.analysis.views.timeline_rows import MOST_LANES, TimelineRow, TimelineRows
-from dstack.analysis.views.timeline_search import Search
+from dstack.analysis.views.timeline_rows import MOST_LANES, Search, TimelineRow, TimelineRows
 from dstack.model import TaskAttempt
 from tests.unit.support.histories import ACTOR, NOW, OTHER, attempt, driver_attempt, index, pipeline
 

@@ -8,7 +8,7 @@ import pytest
 from msgspec.structs import replace
 
 from dstack.analysis.views.analysed_snapshot import AnalysedSnapshot
-from dstack.analysis.views.earlier_snapshots import EarlierSnapshots
+from dstack.analysis.views.snapshot_changes import EarlierSnapshots
 from dstack.errors import SnapshotFileError, UsageError
 from dstack.model import Snapshot
 from dstack.report.page.report_data import ReportData
