@@ -19,20 +19,9 @@ from statistics import median
 from benchmarks.tables import Results
 from dstack.analysis.diagnose import diagnose
 from dstack.analysis.solve import reduction
-from dstack.model import (
-    Actor,
-    BlockedCall,
-    Frame,
-    Job,
-    Node,
-    Process,
-    Sample,
-    Snapshot,
-    Task,
-    Thread,
-    Worker,
-    WorkerSample,
-)
+from dstack.model import Actor, Job, Node, Sample, Snapshot, Worker, WorkerSample
+from dstack.observed import BlockedCall, Frame, Process, Thread
+from dstack.observed_node import Task
 
 WAITS = ((10_000, 80_000), (100_000, 1_000_000), (1_000_000, 8_000_000))
 WORKERS = (100, 1_000, 10_000)

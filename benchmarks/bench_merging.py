@@ -22,7 +22,8 @@ from dstack.analysis.stacks.app_threads import running
 from dstack.analysis.stacks.icicle import Weights, icicle, weigh_by
 from dstack.analysis.stacks.peers import absent_workers, outliers
 from dstack.analysis.stacks.stack_tree import StackBranch, merge
-from dstack.model import Actor, BlockedCall, Frame, Job, Node, Process, Sample, Snapshot, Thread, Worker, WorkerSample
+from dstack.model import Actor, Job, Node, Sample, Snapshot, Worker, WorkerSample
+from dstack.observed import BlockedCall, Frame, Process, Thread
 
 JOB = "01000000"
 CLASSES = 8

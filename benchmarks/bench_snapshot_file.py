@@ -13,19 +13,9 @@ import time
 from pathlib import Path
 
 from benchmarks.tables import Results
-from dstack.model import (
-    Actor,
-    BlockedCall,
-    Frame,
-    Process,
-    Ref,
-    Sample,
-    Snapshot,
-    Task,
-    Thread,
-    Worker,
-    WorkerSample,
-)
+from dstack.model import Actor, Sample, Snapshot, Worker, WorkerSample
+from dstack.observed import BlockedCall, Frame, Process, Thread
+from dstack.observed_node import Ref, Task
 from dstack.snapshot_file import load, save
 
 THREADS = 8
@@ -49,8 +39,8 @@ def snapshot_of(workers: int) -> Snapshot:
                     id_of(i, 56),
                     (id_of(i, 48),),
                     Process(
-                        1000 + i,
-                        1.7e9 + i / 7,
+                        pid=1000 + i,
+                        started_at=1.7e9 + i / 7,
                         cpu_s=i / 3,
                         rss_bytes=10**8 + 4096 * i,
                         num_threads=25,
@@ -58,12 +48,12 @@ def snapshot_of(workers: int) -> Snapshot:
                         paused_ms=3 + i / 999,
                         threads=tuple(
                             Thread(
-                                1000 + i + t,
-                                "MainThread" if t == 0 else f"ray-{t}",
-                                t,
-                                "ray" if t else "task",
+                                os_thread_id=1000 + i + t,
+                                name="MainThread" if t == 0 else f"ray-{t}",
+                                stack=t,
+                                role="ray" if t else "task",
                                 still=True,
-                                call=None if t else BlockedCall("ray.get", 2, (id_of(i + 1, 56),)),
+                                call=None if t else BlockedCall(kind="ray.get", frame=2, refs=(id_of(i + 1, 56),)),
                             )
                             for t in range(THREADS)
                         ),
@@ -73,17 +63,17 @@ def snapshot_of(workers: int) -> Snapshot:
             ),
             tasks=tuple(
                 Task(
-                    id_of(i, 48),
-                    id_of(i - 1, 56),
-                    "Player.ping",
-                    "ACTOR_TASK",
-                    "SUBMITTED_TO_WORKER",
-                    "01000000",
+                    task_id=id_of(i, 48),
+                    owner_id=id_of(i - 1, 56),
+                    name="Player.ping",
+                    kind="ACTOR_TASK",
+                    state="SUBMITTED_TO_WORKER",
+                    job_id="01000000",
                     actor_id=id_of(i, 32),
                 )
                 for i in numbers
             ),
-            refs=tuple(Ref(id_of(i + 1, 56), id_of(i, 56), "SUBMITTED_TO_WORKER") for i in numbers),
+            refs=tuple(Ref(ref=id_of(i + 1, 56), holder_id=id_of(i, 56), state="SUBMITTED_TO_WORKER") for i in numbers),
         )
         for began_s in (0.1, 1.1)
     )
@@ -96,7 +86,7 @@ def snapshot_of(workers: int) -> Snapshot:
             Actor(id_of(i, 32), "01000000", "Player", "ALIVE", worker_id=id_of(i, 56), pid=1000 + i) for i in numbers
         ),
         workers=tuple(Worker(id_of(i, 56), id_of(i // 25, 56), "10.0.0.1", 10_000 + i, 1000 + i) for i in numbers),
-        frames=tuple(Frame(f"step_{i}", f"/app/part_{i % 9}.py", i) for i in range(THREADS * DEPTH)),
+        frames=tuple(Frame(function=f"step_{i}", file=f"/app/part_{i % 9}.py", line=i) for i in range(THREADS * DEPTH)),
         stacks=tuple(tuple(range(t * DEPTH, (t + 1) * DEPTH)) for t in range(THREADS)),
         samples=samples,
     )

@@ -305,7 +305,7 @@ class _InChild(Exception):
 def _without_second_sample(first: Snapshot, limit_s: float) -> Snapshot:
     from msgspec.structs import replace
 
-    from dstack.model import Failure
+    from dstack.observed_node import Failure
 
     late = Failure(
         stage="node probe",

@@ -9,7 +9,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Literal
 
-from dstack.model import Access, CallKind, Failure, GroupCall, Model
+from dstack.model import Model
+from dstack.observed import Access, CallKind, GroupCall
+from dstack.observed_node import Failure
 from dstack.vertex_keys import AnyKey, Key, Unknown, UnknownKey
 
 Evidence = Literal["exact", "inferred"]

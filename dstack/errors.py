@@ -6,7 +6,7 @@
     `-- SnapshotFileError       exit 3: the file cannot be read or written
 
 A failure that affects one node, process or thread raises nothing: it is recorded as a
-:class:`dstack.model.Failure` in the snapshot.
+:class:`dstack.observed_node.Failure` in the snapshot.
 """
 
 from __future__ import annotations

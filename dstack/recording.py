@@ -1,11 +1,13 @@
 """A recording: the stacks of a cluster's threads, sampled for some time, each with the number of its samples.
 
-Times that end in ``_at`` are Unix seconds. Identifiers are those of :mod:`dstack.model`.
+Times that end in ``_at`` are Unix seconds. Identifiers are those of :mod:`dstack.observed`.
 """
 
 from __future__ import annotations
 
-from dstack.model import Failure, Frame, Int, Model, Natural, UnixTime
+from dstack.model import Model
+from dstack.observed import Frame, Int, Natural, UnixTime
+from dstack.observed_node import Failure
 
 SCHEMA = "dstack.recording"
 VERSION = (1, 0)

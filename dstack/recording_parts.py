@@ -7,7 +7,9 @@ from collections.abc import Iterable
 
 from msgspec.structs import replace
 
-from dstack.model import Failure, Frame, Model
+from dstack.model import Model
+from dstack.observed import Frame
+from dstack.observed_node import Failure
 from dstack.recording import Count, Coverage, RecordedThread, Recording
 
 MAX_SIZE = 10_000_000

@@ -11,7 +11,9 @@ from dstack.analysis.index.sample_index import SampleIndex
 from dstack.analysis.naming import names
 from dstack.analysis.naming.job_selection import find_job
 from dstack.analysis.stacks.app_threads import ENTRIES, kind_of
-from dstack.model import Failure, Frame, Sample, Snapshot, Worker
+from dstack.model import Sample, Snapshot, Worker
+from dstack.observed import Frame
+from dstack.observed_node import Failure
 from dstack.probes.cluster_recorder import ClusterRecorder
 from dstack.probes.node import wire
 from dstack.probes.node_access.answers import MALFORMED, NodeFailure

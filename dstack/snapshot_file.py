@@ -14,7 +14,8 @@ import msgspec
 
 from dstack.document_file import DocumentFormat, to_json
 from dstack.errors import SnapshotFileError
-from dstack.model import SCHEMA, VERSION, Coroutine, Snapshot, Thread
+from dstack.model import SCHEMA, VERSION, Snapshot
+from dstack.observed import Coroutine, Thread
 
 MAX_FRAMES = 100_000_000
 """Maximum number of frames shown by its threads, coroutines and child processes: many may share one long stack."""

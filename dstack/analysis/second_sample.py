@@ -15,7 +15,9 @@ from dstack.analysis.index.sample_index import SampleIndex
 from dstack.analysis.solve import reduction
 from dstack.analysis.solve.requirements import Waits, relevant_unobserved, targets_of, waits_of
 from dstack.diagnosis import Vertex
-from dstack.model import Cause, Snapshot, Thread, actor_of_task
+from dstack.model import Snapshot, actor_of_task
+from dstack.observed import Thread
+from dstack.observed_node import Cause
 from dstack.vertex_keys import Key, UnknownKey
 
 LASTING: tuple[Cause, ...] = ("unreachable", "permission", "ended", "namespace", "identity", "missing")

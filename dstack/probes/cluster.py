@@ -8,7 +8,9 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import islice
 
 from dstack.errors import ClusterError
-from dstack.model import Failure, Process, Sample, Snapshot, Worker, WorkerSample
+from dstack.model import Sample, Snapshot, Worker, WorkerSample
+from dstack.observed import Process
+from dstack.observed_node import Failure
 from dstack.probes.agents.ray_agents import Agents
 from dstack.probes.agents.unread_workers import completed, unknown_waits, unread_workers, with_pause_as_remedy
 from dstack.probes.budget import Budget

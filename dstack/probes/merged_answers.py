@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import replace
 
 from msgspec import ValidationError
-from msgspec.structs import replace
 
-from dstack.model import Failure, Process, Worker
+from dstack.model import Worker
+from dstack.observed import Process
+from dstack.observed_node import Failure
 from dstack.probes.node_access.answers import MalformedAnswer
 from dstack.probes.node_access.node_readers import Reading
 from dstack.probes.ray_state.core_workers import CoreWorkerStats, stats_of

@@ -10,20 +10,9 @@ from dataclasses import dataclass, field
 import msgspec
 from msgspec.structs import replace
 
-from dstack.model import (
-    ACTOR_HANDLE,
-    BlockedCall,
-    EnvironmentSetup,
-    FailedTask,
-    Failure,
-    Process,
-    Ref,
-    Sample,
-    Snapshot,
-    TaskHistory,
-    TaskTimes,
-    producer_task_id,
-)
+from dstack.model import ACTOR_HANDLE, FailedTask, Sample, Snapshot, TaskHistory, TaskTimes, producer_task_id
+from dstack.observed import BlockedCall, Process
+from dstack.observed_node import EnvironmentSetup, Failure, Ref
 from dstack.probes.connection.clocks import clock_notes
 from dstack.probes.connection.connect import Cluster
 from dstack.probes.node import wire

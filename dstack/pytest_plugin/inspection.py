@@ -21,7 +21,8 @@ from dstack.collector import SAVED_HISTORY, Collector
 from dstack.diagnosis import Finding
 from dstack.errors import ClusterError, DstackError, SnapshotFileError
 from dstack.file_output import write_file
-from dstack.model import Coroutine, Snapshot
+from dstack.model import Snapshot
+from dstack.observed import Coroutine
 from dstack.page_maker import PageMaker
 from dstack.probes.connection.own_cluster import begun_cluster, connected_cluster, own_worker, require_no_client
 from dstack.pytest_plugin.settings import Settings

@@ -16,7 +16,8 @@ from dstack.analysis.views.analysed_snapshot import AnalysedSnapshot
 from dstack.analysis.views.distributed_stack import group_similar, roots, stitch, vertices_in
 from dstack.analysis.views.stack_pages import StackPages, ThreadSummary, child_threads, worker_name
 from dstack.diagnosis import Diagnosis, Finding
-from dstack.model import Frame, Snapshot
+from dstack.model import Snapshot
+from dstack.observed import Frame
 from dstack.report.finding import remark_rows
 from dstack.report.rows import print_lines, print_rows
 from dstack.report.safe_text import SafeText

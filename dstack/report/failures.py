@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from dstack.model import Failure, Snapshot
+from dstack.model import Snapshot
+from dstack.observed_node import Failure
 
 
 def failures_in_words(snapshot: Snapshot, failures: Sequence[Failure]) -> list[str]:

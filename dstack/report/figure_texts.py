@@ -9,7 +9,9 @@ from rich.text import Text
 
 from dstack import words
 from dstack.analysis.views.worker_figures import WorkerFigures
-from dstack.model import DiskUse, Gpu, GpuUse, Node, Process
+from dstack.model import Node
+from dstack.observed import GpuUse, Process
+from dstack.observed_node import DiskUse, Gpu
 from dstack.report.safe_text import SafeText
 
 GIB = 2**30

@@ -11,7 +11,8 @@ from dstack.analysis.naming.sentences import TORN_STACK
 from dstack.analysis.stacks.app_threads import PathStep
 from dstack.analysis.views.stack_groups import ChosenStacks
 from dstack.analysis.views.stack_pages import ProcessThreads, ThreadSummary
-from dstack.model import Frame, Node, Worker
+from dstack.model import Node, Worker
+from dstack.observed import Frame
 from dstack.report.safe_text import SafeText
 from dstack.report.stack_words import activity_word, frame_line
 from dstack.words import plural, shortly

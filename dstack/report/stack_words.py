@@ -8,7 +8,8 @@ from rich.text import Text
 
 from dstack.analysis.stacks.app_threads import Activity, PathStep
 from dstack.analysis.stacks.peers import Outlier
-from dstack.model import Origin, Snapshot
+from dstack.model import Snapshot
+from dstack.observed import Origin
 from dstack.report.paths import location, place_of
 from dstack.report.safe_text import SafeText
 from dstack.words import plural

@@ -13,7 +13,7 @@ from msgspec import Meta
 from dstack.analysis.stacks.app_threads import Activity
 from dstack.analysis.stacks.peers import Why
 from dstack.analysis.views.stack_groups import By
-from dstack.model import Origin
+from dstack.observed import Origin
 from dstack.report.check_schema import Json, Ranked
 
 

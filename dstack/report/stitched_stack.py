@@ -7,7 +7,8 @@ from collections.abc import Iterator, Sequence
 from dstack.analysis.naming import names
 from dstack.analysis.naming.sentences import TORN_STACK
 from dstack.analysis.views.distributed_stack import StackNode
-from dstack.model import Frame, Snapshot
+from dstack.model import Snapshot
+from dstack.observed import Frame
 from dstack.report.paths import place_of, shortened_left
 from dstack.report.safe_text import SafeText
 from dstack.vertex_keys import Key

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any
 
 import msgspec
@@ -113,5 +114,7 @@ def _hostile(value: Any, text: str) -> Any:
 
 def naming(snapshot: Snapshot, files: list[str]) -> Snapshot:
     """The same snapshot, whose frames are in these files."""
-    frames = [replace(frame, file=files[number % len(files)]) for number, frame in enumerate(snapshot.frames)]
+    frames = [
+        dataclasses.replace(frame, file=files[number % len(files)]) for number, frame in enumerate(snapshot.frames)
+    ]
     return replace(snapshot, frames=tuple(frames), sources={file: {1: "x"} for file in files})

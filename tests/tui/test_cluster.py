@@ -10,7 +10,9 @@ import pytest
 from msgspec.structs import replace
 from textual.pilot import Pilot
 
-from dstack.model import Bundle, Disk, Failure, Gpu, GpuUse, Snapshot
+from dstack.model import Bundle, Snapshot
+from dstack.observed import GpuUse
+from dstack.observed_node import Disk, Failure, Gpu
 from dstack.tui.app import DstackApp
 from dstack.tui.source import Files, Source
 from dstack.tui.views.cluster.view import ClusterView

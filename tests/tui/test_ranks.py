@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 from textual.pilot import Pilot
 
-from dstack.model import Process, Snapshot
+from dstack.model import Snapshot
+from dstack.observed import Process
 from dstack.tui.app import VIEWS, DstackApp
 from dstack.tui.source import Files
 from dstack.tui.views.base import View

@@ -200,7 +200,7 @@ def test_a_damaged_snapshot_is_reported_and_passed(tmp_path: Path) -> None:
     saved(tmp_path, three()[1])
     (tmp_path / "dstack-03.json").write_text("{")
     with gzip.open(tmp_path / "dstack-01.json.gz", "wb") as file:
-        file.write(b'{"schema": "dstack.snapshot", "version": [1, 0], "taken_at": 1700000060.0}')
+        file.write(b'{"schema": "dstack.snapshot", "version": [2, 0], "taken_at": 1700000060.0}')
     replaying(saved(tmp_path, []), body)
 
 

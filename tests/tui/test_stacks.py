@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 from collections.abc import Awaitable, Callable
 from typing import Any
 
@@ -194,8 +195,8 @@ def test_locals_are_below_their_frame_and_hold_no_escape_codes() -> None:
     sample = snapshot.samples[0]
     worker = sample.workers[0]
     assert worker.process
-    thread = replace(worker.process.threads[0], locals={"1": {"ref": "\x1b[31mred [bold]"}})
-    process = replace(worker.process, threads=(thread,))
+    thread = dataclasses.replace(worker.process.threads[0], locals={"1": {"ref": "\x1b[31mred [bold]"}})
+    process = dataclasses.replace(worker.process, threads=(thread,))
     workers = (replace(worker, process=process), *sample.workers[1:])
     snapshot = replace(snapshot, samples=(replace(sample, workers=workers),))
 

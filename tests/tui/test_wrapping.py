@@ -16,7 +16,8 @@ from textual.pilot import Pilot
 from textual.widget import Widget
 
 from dstack.analysis.views.analysed_snapshot import AnalysedSnapshot
-from dstack.model import Failure, Snapshot
+from dstack.model import Snapshot
+from dstack.observed_node import Failure
 from dstack.snapshot_file import load
 from dstack.tui.app import VIEWS, DstackApp
 from dstack.tui.source import Files

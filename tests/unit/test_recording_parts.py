@@ -4,7 +4,8 @@ import pytest
 from msgspec.structs import replace
 
 from dstack import recording_parts
-from dstack.model import Failure, Frame
+from dstack.observed import Frame
+from dstack.observed_node import Failure
 from dstack.recording import Count, Coverage, RecordedThread, Recording
 from dstack.recording_file import dumps, loads
 from dstack.recording_parts import JoinedRecording, RecordingPart

@@ -5,7 +5,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from dstack.model import Actor, Frame, Job, Node, Snapshot, Worker
+from dstack.model import Actor, Job, Node, Snapshot, Worker
+from dstack.observed import Frame
 from dstack.probes.node import wire
 from dstack.recording import Recording
 from dstack.recording_session import Attribution, converted, task_function

@@ -27,7 +27,8 @@ from dstack.analysis.graph.process_groups.waits import with_proven_calls
 from dstack.analysis.graph.wait_graph import wait_for_graph
 from dstack.analysis.index.sample_index import SampleIndex
 from dstack.diagnosis import Target, Vertex, Wait
-from dstack.model import Sample, Snapshot, Task, WorkerSample
+from dstack.model import Sample, Snapshot, WorkerSample
+from dstack.observed_node import Task
 from dstack.vertex_keys import AnyKey, Key, TaskKey, UnknownKey
 
 Vertices = Mapping[Key, Vertex]

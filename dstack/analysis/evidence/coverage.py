@@ -10,7 +10,9 @@ from typing import Literal
 from dstack.analysis.evidence.sample_changes import ended_workers, new_workers
 from dstack.analysis.solve.requirements import relevant_unobserved, targets_of
 from dstack.diagnosis import Coverage, Ratio, Vertex
-from dstack.model import ACCESSES, Access, Failure, Snapshot
+from dstack.model import Snapshot
+from dstack.observed import ACCESSES, Access
+from dstack.observed_node import Failure
 from dstack.vertex_keys import Key, UnknownKey
 
 ReadState = Literal["seen", "partly seen", "not seen"]

@@ -24,19 +24,15 @@ from dstack.analysis.evidence.progress import RoutineCalls, progress_of
 from dstack.analysis.index.sample_index import Poll, Polls
 from dstack.model import (
     ACTOR_HANDLE,
-    BlockedCall,
-    Coroutine,
-    Frame,
-    Process,
     RepeatedCall,
     Sample,
     Snapshot,
-    Thread,
     Worker,
     WorkerSample,
     actor_of_task,
     producer_task_id,
 )
+from dstack.observed import BlockedCall, Coroutine, Frame, Process, Thread
 from dstack.vertex_keys import CoroutineKey, Key, ThreadKey
 
 MIN_READINGS = 4
@@ -358,15 +354,15 @@ def _shown(worker: WorkerSample, polls: Polls) -> WorkerSample:
     if process is None or not any(getattr(key, "worker_id", "") == worker.worker_id for key in polls):
         return worker
     threads = tuple(
-        replace(one, stack=poll.stack, call=poll.call, still=True, on_cpu=False, torn=False)
+        dataclasses.replace(one, stack=poll.stack, call=poll.call, still=True, on_cpu=False, torn=False)
         if (poll := polls.get(ThreadKey(worker.worker_id, one.os_thread_id)))
         else one
         for one in process.threads
     )
     coroutines = tuple(
-        replace(one, stack=poll.stack, call=poll.call, still=True)
+        dataclasses.replace(one, stack=poll.stack, call=poll.call, still=True)
         if (poll := polls.get(CoroutineKey(worker.worker_id, one.coroutine_id)))
         else one
         for one in process.coroutines
     )
-    return replace(worker, process=replace(process, threads=threads, coroutines=coroutines))
+    return replace(worker, process=dataclasses.replace(process, threads=threads, coroutines=coroutines))

@@ -7,6 +7,7 @@ what the second sample could not read, the first sample still holds.
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterable, Iterator, Mapping
 from functools import cached_property
 from itertools import zip_longest
@@ -17,17 +18,8 @@ from msgspec.structs import replace
 from dstack.analysis.graph.refs.placement_group_refs import is_returned
 from dstack.analysis.index.sample_index import SampleIndex
 from dstack.diagnosis import Target, Vertex
-from dstack.model import (
-    BlockedCall,
-    Coroutine,
-    Process,
-    Sample,
-    Snapshot,
-    Thread,
-    WorkerSample,
-    actor_of_task,
-    producer_task_id,
-)
+from dstack.model import Sample, Snapshot, WorkerSample, actor_of_task, producer_task_id
+from dstack.observed import BlockedCall, Coroutine, Process, Thread
 from dstack.vertex_keys import TaskKey
 
 Execution = TypeVar("Execution", Thread, Coroutine)
@@ -232,7 +224,7 @@ def _reached(before: Process, after: Process) -> Process:
         return before
     threads = {thread.os_thread_id: thread.call for thread in after.threads}
     coroutines = {coroutine.coroutine_id: coroutine.call for coroutine in after.coroutines}
-    return replace(
+    return dataclasses.replace(
         before,
         threads=tuple(_with_reach_of(one, threads.get(one.os_thread_id)) for one in before.threads),
         coroutines=tuple(_with_reach_of(one, coroutines.get(one.coroutine_id)) for one in before.coroutines),
@@ -242,7 +234,7 @@ def _reached(before: Process, after: Process) -> Process:
 def _with_reach_of(before: Execution, later: BlockedCall | None) -> Execution:
     if before.call is None or later is None or not before.call.is_same_as(later):
         return before
-    return replace(before, call=later)
+    return dataclasses.replace(before, call=later)
 
 
 def _shows_less(process: Process | None, before: Process | None) -> bool:
@@ -262,7 +254,7 @@ def _with_calls(worker: WorkerSample, before: Process | None) -> WorkerSample:
         return worker
     threads = {thread.os_thread_id: thread for thread in before.threads}
     coroutines = {coroutine.coroutine_id: coroutine for coroutine in before.coroutines}
-    process = replace(
+    process = dataclasses.replace(
         process,
         threads=tuple(_with_call(thread, threads.get(thread.os_thread_id)) for thread in process.threads),
         coroutines=tuple(_with_call(one, coroutines.get(one.coroutine_id)) for one in process.coroutines),
@@ -275,7 +267,7 @@ def _with_call(after: Execution, before: Execution | None) -> Execution:
         return after
     if is_known(after.call) or not is_known(before.call):
         return after
-    return replace(after, call=before.call, still=before.still)
+    return dataclasses.replace(after, call=before.call, still=before.still)
 
 
 def _differ(before: Thread | Coroutine, after: Thread | Coroutine) -> bool:

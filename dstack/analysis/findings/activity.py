@@ -10,7 +10,7 @@ from dstack.analysis.findings.vertex_roles import VertexRoles
 from dstack.analysis.index.task_assignment import is_user_code
 from dstack.analysis.naming.ray_libraries import machinery
 from dstack.diagnosis import Vertex
-from dstack.model import Thread
+from dstack.observed import Thread
 
 
 class Activity:

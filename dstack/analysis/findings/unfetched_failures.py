@@ -12,7 +12,8 @@ from functools import cached_property
 
 from dstack.analysis.findings.reduced_graph import ReducedGraph
 from dstack.diagnosis import Vertex
-from dstack.model import REF_CALLS, FailedTask, Process, producer_task_id
+from dstack.model import FailedTask, producer_task_id
+from dstack.observed import REF_CALLS, Process
 from dstack.vertex_keys import Key
 
 DRIVER_TASK = "f" * 40

@@ -13,7 +13,8 @@ from dstack.analysis.graph.coroutines import relevant_coroutines
 from dstack.analysis.index import task_assignment
 from dstack.analysis.naming import names
 from dstack.diagnosis import Group, Target, Wait
-from dstack.model import Coroutine, Task, Thread
+from dstack.observed import Coroutine, Thread
+from dstack.observed_node import Task
 from dstack.vertex_keys import CoroutineKey, Key, ThreadKey
 
 ASYNC_EVENT, ASYNC_FILE = "asyncio.Event.wait", "/asyncio/locks.py"

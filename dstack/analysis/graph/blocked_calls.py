@@ -15,7 +15,7 @@ from dstack.analysis.graph.serve_requests import wait_for_slot
 from dstack.analysis.naming import names
 from dstack.analysis.naming.python_calls import lock_in_words, with_statement
 from dstack.diagnosis import Group, GroupWait, Target, Vertex, Wait, WaitKind
-from dstack.model import BlockedCall, GroupCall
+from dstack.observed import BlockedCall, GroupCall
 from dstack.vertex_keys import AnyKey, ChildThreadKey, CoroutineKey, GroupKey, ThreadKey
 
 Waiter = ThreadKey | CoroutineKey | ChildThreadKey

@@ -16,7 +16,7 @@ from dstack.analysis.index.sample_index import SampleIndex
 from dstack.analysis.index.task_assignment import is_blocked_loop
 from dstack.analysis.naming import names
 from dstack.diagnosis import Group, Target, Vertex, Wait, WaitKind
-from dstack.model import Thread
+from dstack.observed import Thread
 from dstack.vertex_keys import AnyKey, ChildThreadKey, Id, Key, Unknown, UnknownKey
 
 FEW = 8

@@ -19,7 +19,7 @@ from dstack.analysis.graph.users import Users
 from dstack.analysis.index.task_assignment import is_graph_loop
 from dstack.analysis.naming import names
 from dstack.diagnosis import Group, Target, Vertex, Wait
-from dstack.model import BlockedCall, ChannelCall, GraphChannel, GraphStage
+from dstack.observed import BlockedCall, ChannelCall, GraphChannel, GraphStage
 from dstack.vertex_keys import TaskKey, ThreadKey
 
 DROPPED = "only code of its process drops a value that was read from a graph's channel and not copied"

@@ -14,7 +14,8 @@ from dstack.analysis.index.sample_index import SampleIndex
 from dstack.analysis.index.task_assignment import is_user_code
 from dstack.analysis.naming import names
 from dstack.diagnosis import Vertex, Wait
-from dstack.model import REF_CALLS, BlockedCall, Process, Thread, is_at_hand
+from dstack.model import is_at_hand
+from dstack.observed import REF_CALLS, BlockedCall, Process, Thread
 from dstack.vertex_keys import ChildThreadKey
 
 TRACKER = "/multiprocessing/resource_tracker.py"

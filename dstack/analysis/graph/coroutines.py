@@ -11,7 +11,7 @@ from dstack.analysis.index import task_assignment
 from dstack.analysis.index.sample_index import OTHER_LOOP, SampleIndex
 from dstack.analysis.naming import names
 from dstack.diagnosis import Group, Target, Vertex, Wait
-from dstack.model import BlockedCall, Coroutine
+from dstack.observed import BlockedCall, Coroutine
 from dstack.vertex_keys import CoroutineKey, ThreadKey
 
 

@@ -16,7 +16,8 @@ from dstack.analysis.graph.refs.unread_refs import add_unread_driver, wait_of_un
 from dstack.analysis.index import task_assignment
 from dstack.analysis.naming import names
 from dstack.diagnosis import Target, Vertex, Wait
-from dstack.model import Coroutine, Process, Thread, WorkerSample
+from dstack.model import WorkerSample
+from dstack.observed import Coroutine, Process, Thread
 from dstack.vertex_keys import TaskKey, ThreadKey
 
 LOOP_THREAD, DEFAULT_GROUP = "AsyncIO Thread: ", "default"

@@ -15,7 +15,7 @@ from dstack.analysis.index.sample_index import SampleIndex
 from dstack.analysis.naming import python_calls
 from dstack.analysis.solve.requirements import targets_of
 from dstack.diagnosis import Vertex, Wait
-from dstack.model import REF_CALLS, Coroutine, Frame, Thread
+from dstack.observed import REF_CALLS, Coroutine, Frame, Thread
 from dstack.vertex_keys import AnyKey, ChildThreadKey, CoroutineKey, Key, ThreadKey, UnknownKey
 
 GRPC_POLLER = "(_poll_wrapper)"

@@ -19,7 +19,7 @@ from dstack.analysis.index.sample_index import Poll
 from dstack.analysis.naming.ray_libraries import polled_actors
 from dstack.analysis.solve.requirements import targets_of
 from dstack.diagnosis import Group, Target, Vertex, Wait
-from dstack.model import BlockedCall
+from dstack.observed import BlockedCall
 from dstack.vertex_keys import AnyKey, CoroutineKey, Key, ThreadKey, UnknownKey
 
 BARRIER = "threading.Barrier.wait"

@@ -16,7 +16,8 @@ from dstack.analysis.graph.builder import GraphBuilder, waits_for
 from dstack.analysis.index import task_assignment
 from dstack.analysis.index.sample_index import SampleIndex
 from dstack.diagnosis import Target, Wait
-from dstack.model import Actor, Coroutine, QueuedRequest, ServeRequest
+from dstack.model import Actor
+from dstack.observed import Coroutine, QueuedRequest, ServeRequest
 from dstack.vertex_keys import AnyKey
 
 NAME = re.compile(r"SERVE_REPLICA::.*#(?P<replica>[^#]+)")

@@ -22,7 +22,9 @@ from dstack.analysis.index import task_assignment
 from dstack.analysis.naming import names
 from dstack.analysis.naming.ray_libraries import is_machinery_actor, part
 from dstack.diagnosis import Target
-from dstack.model import Actor, Coroutine, Ref, Task, Thread, Worker
+from dstack.model import Actor, Worker
+from dstack.observed import Coroutine, Thread
+from dstack.observed_node import Ref, Task
 from dstack.vertex_keys import CoroutineKey, Key, ThreadKey, UnknownKey
 
 EXECUTOR = ("concurrent/futures/thread.py", "multiprocessing/pool.py")

@@ -10,7 +10,8 @@ from functools import cached_property
 from typing import Literal
 
 from dstack.analysis.history.task_index import Attempt, HistoryIndex
-from dstack.model import TaskKind, actor_of_task, producer_task_id
+from dstack.model import actor_of_task, producer_task_id
+from dstack.observed_node import TaskKind
 
 Basis = Literal["retry", "reference", "time", "parent"]
 """Why two attempts are linked; ``retry`` is the next attempt of the same task, only ``time`` is inferred."""

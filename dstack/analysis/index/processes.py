@@ -7,7 +7,8 @@ from collections.abc import Iterator
 from functools import cached_property
 
 from dstack.analysis.index.ranks import Ranks, ranks_of
-from dstack.model import Access, Coroutine, Process, Role, Sample, Thread, WorkerSample
+from dstack.model import Sample, WorkerSample
+from dstack.observed import Access, Coroutine, Process, Role, Thread
 
 
 class ProcessIndex:

@@ -9,7 +9,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
-from dstack.model import DATA, RAY, TRAIN, Process, ProcessGroup
+from dstack.observed import DATA, RAY, TRAIN, Process, ProcessGroup
 
 RANK, LOCAL_RANK = "rank", "local_rank"
 WORLDS = ("default_pg", "default", "world")
@@ -37,8 +37,8 @@ LONGEST = 40
 class Ranks:
     """The ranks and labels of one worker or child process; empty if it has none or they were not read.
 
-    ``world`` identifies the run to which ``rank`` belongs, as in :class:`dstack.model.ProcessGroup`. ``dimensions`` are
-    its ranks within named groups, and ``labels`` those that the program set, both as pairs of name and value.
+    ``world`` identifies the run to which ``rank`` belongs, as in :class:`dstack.observed.ProcessGroup`. ``dimensions``
+    are its ranks within named groups, and ``labels`` those that the program set, both as pairs of name and value.
     """
 
     rank: int | None = None

@@ -6,7 +6,9 @@ from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator
 from functools import cached_property
 
-from dstack.model import ACTOR_HANDLE, BlockedCall, Ref, Sample, WorkerSample, actor_of_task, producer_task_id
+from dstack.model import ACTOR_HANDLE, Sample, WorkerSample, actor_of_task, producer_task_id
+from dstack.observed import BlockedCall
+from dstack.observed_node import Ref
 
 ENDED = ("FINISHED", "FAILED")
 

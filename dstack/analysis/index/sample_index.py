@@ -10,20 +10,9 @@ from functools import cached_property
 from dstack.analysis.index.processes import ProcessIndex
 from dstack.analysis.index.refs import RefIndex
 from dstack.diagnosis import Vertex
-from dstack.model import (
-    ACTOR_HANDLE,
-    Actor,
-    BlockedCall,
-    Coroutine,
-    Frame,
-    GoneWorker,
-    Sample,
-    ServeRequest,
-    Snapshot,
-    Task,
-    Thread,
-    Worker,
-)
+from dstack.model import ACTOR_HANDLE, Actor, GoneWorker, Sample, Snapshot, Worker
+from dstack.observed import BlockedCall, Coroutine, Frame, ServeRequest, Thread
+from dstack.observed_node import Task
 from dstack.vertex_keys import Key
 
 OTHER_LOOP = "start on another event loop"

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from dstack.analysis.index.sample_index import SampleIndex
-from dstack.model import Coroutine, Task, Thread
+from dstack.observed import Coroutine, Thread
+from dstack.observed_node import Task
 from dstack.vertex_keys import CoroutineKey, TaskKey, ThreadKey
 
 IDLE_LOOP = "asyncio event loop"

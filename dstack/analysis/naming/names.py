@@ -7,21 +7,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dstack.analysis.index.sample_index import SampleIndex
 from dstack.analysis.naming import ray_libraries
 from dstack.diagnosis import Progress, Since
-from dstack.model import (
-    DATA,
-    RAY_CLIENT_SERVER,
-    TRAIN,
-    Actor,
-    Coroutine,
-    Frame,
-    GoneWorker,
-    Node,
-    PlacementGroup,
-    ProcessGroup,
-    Thread,
-    Worker,
-    actor_of_task,
-)
+from dstack.model import RAY_CLIENT_SERVER, Actor, GoneWorker, Node, PlacementGroup, Worker, actor_of_task
+from dstack.observed import DATA, TRAIN, Coroutine, Frame, ProcessGroup, Thread
 from dstack.words import duration, listed, plural, word
 
 SHORT = 8

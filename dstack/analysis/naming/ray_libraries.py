@@ -16,7 +16,8 @@ import msgspec
 from dstack.analysis.index.sample_index import SampleIndex
 from dstack.analysis.index.task_assignment import is_user_code
 from dstack.diagnosis import Vertex
-from dstack.model import Actor, Coroutine, actor_of_task, producer_task_id
+from dstack.model import Actor, actor_of_task, producer_task_id
+from dstack.observed import Coroutine
 from dstack.vertex_keys import AnyKey, Key
 
 SHORT = 8

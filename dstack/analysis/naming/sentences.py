@@ -18,7 +18,7 @@ from dstack.analysis.naming import names
 from dstack.analysis.naming.python_calls import ended_by, is_of_compiled_graph, lock_in_words
 from dstack.analysis.naming.vertex_details import VertexDetails, details_of
 from dstack.diagnosis import GroupWait, Step, Vertex, Wait, WaitKind
-from dstack.model import Coroutine, GroupCall
+from dstack.observed import Coroutine, GroupCall
 from dstack.vertex_keys import Key, UnknownKey
 
 SHOWN_TARGETS = 3

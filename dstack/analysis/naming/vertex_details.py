@@ -8,7 +8,8 @@ from dstack.analysis.index.ranks import NO_RANKS, Ranks
 from dstack.analysis.index.sample_index import SampleIndex
 from dstack.analysis.naming import names
 from dstack.diagnosis import Vertex
-from dstack.model import Access, Coroutine, Frame, Thread, actor_of_task
+from dstack.model import actor_of_task
+from dstack.observed import Access, Coroutine, Frame, Thread
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,8 +18,8 @@ class VertexDetails:
 
     ``line`` is that of the innermost frame of user code, else of a library's; ``frames`` are leaf first. For a
     ``coroutine`` they are those of its await chain, and ``thread`` is the one that runs its event loop. ``torn`` is
-    :attr:`dstack.model.Thread.torn`; ``sleeps`` is true in ``time.sleep`` or ``asyncio.sleep``. ``ranks`` are those of
-    the process.
+    :attr:`dstack.observed.Thread.torn`; ``sleeps`` is true in ``time.sleep`` or ``asyncio.sleep``. ``ranks`` are those
+    of the process.
     """
 
     execution: str

@@ -14,7 +14,8 @@ from dstack.analysis.index.sample_index import SampleIndex
 from dstack.analysis.index.task_assignment import is_user_code
 from dstack.analysis.naming import names, ray_libraries
 from dstack.diagnosis import Vertex
-from dstack.model import Actor, BlockedCall, Coroutine, Frame, Origin, Thread, Worker, job_of_task
+from dstack.model import Actor, Worker, job_of_task
+from dstack.observed import BlockedCall, Coroutine, Frame, Origin, Thread
 from dstack.vertex_keys import Key
 
 Activity = Literal["stuck", "waiting", "running", "off CPU", "idle", "unreadable", "not read"]

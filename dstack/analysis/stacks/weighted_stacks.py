@@ -14,7 +14,7 @@ from typing import Literal
 from dstack.analysis.stacks.app_threads import Execution, PathStep
 from dstack.analysis.stacks.icicle import Weights
 from dstack.analysis.stacks.stack_tree import Grouping, PathBranch, group_of
-from dstack.model import Frame
+from dstack.observed import Frame
 from dstack.recording import RecordedThread, Recording
 
 Unit = Literal["executions", "samples", "microseconds"]

@@ -8,7 +8,9 @@ from collections.abc import Iterator, Sequence
 from dstack.analysis.evidence.coverage import access_of, count_access
 from dstack.analysis.views.analysed_snapshot import AnalysedSnapshot
 from dstack.checks import Check
-from dstack.model import Access, Failure, Node
+from dstack.model import Node
+from dstack.observed import Access
+from dstack.observed_node import Failure
 from dstack.words import plural
 
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from dstack.analysis.index.sample_index import SampleIndex
 from dstack.analysis.naming.vertex_details import VertexDetails, details_of
 from dstack.diagnosis import Vertex
-from dstack.model import Frame
+from dstack.observed import Frame
 from dstack.vertex_keys import Key
 
 MAX_NODES = 2000

@@ -25,7 +25,8 @@ from dstack.analysis.views.node_resources import NodeResources
 from dstack.analysis.views.worker_activity import ExecutionGroup, WorkerActivity
 from dstack.analysis.views.worker_figures import FigureReader, WorkerFigures
 from dstack.diagnosis import Diagnosis, Vertex, WaitKind
-from dstack.model import Actor, Failure, Node, Task, Worker
+from dstack.model import Actor, Node, Worker
+from dstack.observed_node import Failure, Task
 from dstack.vertex_keys import Key
 
 QUEUED: tuple[WaitKind, ...] = ("actor slot", "order")

@@ -12,7 +12,8 @@ from dstack.analysis.graph.resources.amounts import EPSILON, fits, in_group, sum
 from dstack.analysis.graph.resources.label_selectors import match
 from dstack.analysis.index.sample_index import SampleIndex
 from dstack.analysis.naming import names
-from dstack.model import Node, PlacementGroup, Task
+from dstack.model import Node, PlacementGroup
+from dstack.observed_node import Task
 
 TITLES = {"object_store_memory": "object store"}
 FIRST = ("CPU", "GPU", "object_store_memory", "memory")

@@ -18,7 +18,8 @@ from dstack.analysis.naming import names
 from dstack.analysis.views.analysed_snapshot import AnalysedSnapshot
 from dstack.diagnosis import Finding, Since, Vertex
 from dstack.errors import UsageError
-from dstack.model import Coroutine, Frame, Snapshot, Thread
+from dstack.model import Snapshot
+from dstack.observed import Coroutine, Frame, Thread
 from dstack.vertex_keys import Key
 
 Presence = Literal["there", "gone", "not known"]

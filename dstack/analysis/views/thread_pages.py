@@ -13,7 +13,8 @@ from dstack.analysis.stacks.rank_sets import RankSets
 from dstack.analysis.stacks.stack_tree import Grouping, TextFilter, groupings
 from dstack.analysis.views.stack_pages import ProcessThreads, StackPages, child_threads, thread_summaries, worker_name
 from dstack.diagnosis import Vertex
-from dstack.model import Node, Process, Worker
+from dstack.model import Node, Worker
+from dstack.observed import Process
 from dstack.vertex_keys import Key
 
 

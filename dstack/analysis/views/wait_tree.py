@@ -20,7 +20,7 @@ from dstack.analysis.solve.digraph import Digraph, strong_components, unique
 from dstack.analysis.solve.reduction import shortest_cycle
 from dstack.analysis.solve.requirements import targets_of
 from dstack.diagnosis import Diagnosis, Finding, Since, Vertex
-from dstack.model import Frame
+from dstack.observed import Frame
 from dstack.vertex_keys import Key
 
 

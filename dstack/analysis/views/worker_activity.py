@@ -14,7 +14,7 @@ from dstack.analysis.naming.vertex_details import VertexDetails, details_of
 from dstack.analysis.solve.requirements import targets_of
 from dstack.analysis.stacks.app_threads import ACTIVITIES, Activity
 from dstack.diagnosis import Diagnosis, Vertex
-from dstack.model import Coroutine, Frame, Thread
+from dstack.observed import Coroutine, Frame, Thread
 from dstack.vertex_keys import Key
 
 PERMANENT = ("deadlock", "orphaned", "infeasible")

@@ -7,7 +7,9 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Literal
 
-from dstack.model import Gpu, GpuUse, Process, Snapshot, Worker
+from dstack.model import Snapshot, Worker
+from dstack.observed import GpuUse, Process
+from dstack.observed_node import Gpu
 
 Figure = Literal["cpu", "memory", "gpu memory", "gpu", "queued", "age", "threads"]
 FIGURES: tuple[Figure, ...] = ("cpu", "memory", "gpu memory", "gpu", "queued", "age", "threads")

@@ -19,7 +19,8 @@ from functools import cache
 from itertools import zip_longest
 from typing import Any
 
-from dstack.model import Failure, Job, Worker
+from dstack.model import Job, Worker
+from dstack.observed_node import Failure
 from dstack.probes.agents.pyspy_text import TextStacks, parse
 from dstack.probes.agents.source_terms import Sources
 from dstack.probes.connection import addresses

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 
-from msgspec.structs import replace
-
-from dstack.model import Failure, Process, Worker, WorkerSample
+from dstack.model import Worker, WorkerSample
+from dstack.observed import Process
+from dstack.observed_node import Failure
 
 PAUSED_BY_AGENT = "Ray's agent can read the stacks while it pauses the process for some ms."
 

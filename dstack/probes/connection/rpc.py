@@ -12,7 +12,7 @@ from typing import Any, cast
 
 import grpc
 
-from dstack.model import Cause
+from dstack.observed_node import Cause
 from dstack.probes.connection.background import begin
 from dstack.probes.connection.connect import Metadata, open_aio_channel
 from dstack.probes.node.core_workers.call_errors import explained

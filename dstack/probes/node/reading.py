@@ -31,7 +31,7 @@ class Request:
 
 @dataclass(frozen=True)
 class Problem:
-    """What could not be read of a process, why, and the remedy; ``cause`` is one of :data:`dstack.model.Cause`."""
+    """What could not be read of a process and why; ``cause`` is one of :data:`dstack.observed_node.Cause`."""
 
     stage: str
     reason: str
@@ -60,7 +60,7 @@ class ThreadReading:
 
 @dataclass(frozen=True)
 class ProcessReading:
-    """The threads and coroutines of a process; ``access`` is how they were read, see :class:`dstack.model.Process`.
+    """The threads and coroutines of a process; ``access`` is how they were read, see :class:`dstack.observed.Process`.
 
     ``has_tasks``: the tasks of its threads could be read. ``loops`` and ``groups``, the concurrency
     groups of an actor's methods, are None where they were not read. ``graph_stages`` are those of compiled graphs.

@@ -1,6 +1,6 @@
 """Everything that crosses between a node's probe and its caller: plain data, checked by mypy on both sides.
 
-The fields have the names and meanings of those in :mod:`dstack.model`. The caller validates an answer against these
+The fields have the names and meanings of those in :mod:`dstack.observed`. The caller validates an answer against these
 types. They are TypedDicts, since a probe has only the standard library.
 """
 
@@ -130,7 +130,7 @@ class _FrameData(TypedDict):
 
 
 class FrameData(_FrameData, total=False):
-    """A :class:`dstack.model.Frame`."""
+    """A :class:`dstack.observed.Frame`."""
 
     loop: str
 
@@ -144,7 +144,7 @@ class _GroupData(TypedDict):
 
 
 class GroupData(_GroupData, total=False):
-    """A :class:`dstack.model.ProcessGroup`."""
+    """A :class:`dstack.observed.ProcessGroup`."""
 
     description: str
     has_left: bool
@@ -156,7 +156,7 @@ class _GroupCallData(TypedDict):
 
 
 class GroupCallData(_GroupCallData, total=False):
-    """A :class:`dstack.model.GroupCall`."""
+    """A :class:`dstack.observed.GroupCall`."""
 
     peer: int | None
     transfer: str
@@ -165,7 +165,7 @@ class GroupCallData(_GroupCallData, total=False):
 
 
 class RequestData(TypedDict):
-    """A :class:`dstack.model.ServeRequest`."""
+    """A :class:`dstack.observed.ServeRequest`."""
 
     app: str
     deployment: str
@@ -173,7 +173,7 @@ class RequestData(TypedDict):
 
 
 class QueuedData(TypedDict):
-    """A :class:`dstack.model.QueuedRequest`."""
+    """A :class:`dstack.observed.QueuedRequest`."""
 
     request: RequestData
     made_at: float
@@ -183,7 +183,7 @@ class QueuedData(TypedDict):
 
 
 class ChannelData(TypedDict):
-    """A :class:`dstack.model.GraphChannel`."""
+    """A :class:`dstack.observed.GraphChannel`."""
 
     writer: str
     readers: list[str]
@@ -192,7 +192,7 @@ class ChannelData(TypedDict):
 
 
 class StageData(TypedDict):
-    """A :class:`dstack.model.GraphStage`."""
+    """A :class:`dstack.observed.GraphStage`."""
 
     method: str
     os_thread_id: int
@@ -206,7 +206,7 @@ class StageData(TypedDict):
 
 
 class ChannelCallData(TypedDict):
-    """A :class:`dstack.model.ChannelCall`."""
+    """A :class:`dstack.observed.ChannelCall`."""
 
     end: str
     is_write: bool
@@ -221,7 +221,7 @@ class _CallData(TypedDict):
 
 
 class Dependencies(TypedDict, total=False):
-    """All of a :class:`dstack.model.BlockedCall` but its kind and its frame."""
+    """All of a :class:`dstack.observed.BlockedCall` but its kind and its frame."""
 
     refs: list[str]
     owners: list[str]
@@ -247,7 +247,7 @@ class Dependencies(TypedDict, total=False):
 
 
 class CallData(_CallData, Dependencies):
-    """A :class:`dstack.model.BlockedCall`."""
+    """A :class:`dstack.observed.BlockedCall`."""
 
 
 class _ThreadData(TypedDict):
@@ -258,7 +258,7 @@ class _ThreadData(TypedDict):
 
 
 class ThreadData(_ThreadData, total=False):
-    """A :class:`dstack.model.Thread`; ``stack`` is an index into the answer's ``stacks``."""
+    """A :class:`dstack.observed.Thread`; ``stack`` is an index into the answer's ``stacks``."""
 
     on_cpu: bool
     still: bool
@@ -276,7 +276,7 @@ class _CoroutineData(TypedDict):
 
 
 class CoroutineData(_CoroutineData, total=False):
-    """A :class:`dstack.model.Coroutine`; ``stack`` is an index into the answer's ``stacks``."""
+    """A :class:`dstack.observed.Coroutine`; ``stack`` is an index into the answer's ``stacks``."""
 
     os_thread_id: int | None
     task_id: str | None
@@ -288,7 +288,7 @@ class CoroutineData(_CoroutineData, total=False):
 
 
 class GpuUseData(TypedDict):
-    """A :class:`dstack.model.GpuUse`."""
+    """A :class:`dstack.observed.GpuUse`."""
 
     index: int
     memory_bytes: int | None
@@ -301,7 +301,7 @@ class _ProcessData(TypedDict):
 
 
 class ProcessData(_ProcessData, total=False):
-    """A :class:`dstack.model.Process`; ``children`` are processes below it."""
+    """A :class:`dstack.observed.Process`; ``children`` are processes below it."""
 
     parent_pid: int | None
     name: str
@@ -336,7 +336,7 @@ class _FailureData(TypedDict):
 
 
 class FailureData(_FailureData, total=False):
-    """A :class:`dstack.model.Failure`."""
+    """A :class:`dstack.observed_node.Failure`."""
 
     remedy: str | None
     pid: int
@@ -345,7 +345,7 @@ class FailureData(_FailureData, total=False):
 
 
 class DiskData(TypedDict):
-    """A :class:`dstack.model.Disk`."""
+    """A :class:`dstack.observed_node.Disk`."""
 
     use: str
     path: str
@@ -358,7 +358,7 @@ class _GpuData(TypedDict):
 
 
 class GpuData(_GpuData, total=False):
-    """A :class:`dstack.model.Gpu`."""
+    """A :class:`dstack.observed_node.Gpu`."""
 
     name: str
     memory_total_bytes: int
@@ -380,7 +380,7 @@ class HostData(TypedDict, total=False):
 
 
 class SetupData(TypedDict):
-    """A :class:`dstack.model.EnvironmentSetup`."""
+    """A :class:`dstack.observed_node.EnvironmentSetup`."""
 
     node_id: str
     pid: int
@@ -395,7 +395,7 @@ class _TaskData(TypedDict):
 
 
 class TaskData(_TaskData, total=False):
-    """A :class:`dstack.model.Task` without its owner, which is the worker that lists it; defaults are left out."""
+    """A :class:`dstack.observed_node.Task` without its owner, the worker that lists it; defaults are left out."""
 
     name: str
     kind: str
@@ -416,7 +416,7 @@ class _RefData(TypedDict):
 
 
 class RefData(_RefData, total=False):
-    """A :class:`dstack.model.Ref` without its holder, which is the worker that lists it; defaults are left out."""
+    """A :class:`dstack.observed_node.Ref` without its holder, the worker that lists it; defaults are left out."""
 
     state: str | None
     size_bytes: int

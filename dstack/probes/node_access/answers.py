@@ -7,7 +7,8 @@ from typing import TypeVar
 
 import msgspec
 
-from dstack.model import Cause, Model
+from dstack.model import Model
+from dstack.observed_node import Cause
 from dstack.probes.node import wire
 
 MAX_ANSWER_BYTES = 512 * 2**20
@@ -20,7 +21,7 @@ class MalformedAnswer(Exception):
 
 
 class NodeFailure(Model, frozen=True):
-    """Why a node has no answer; its fields are those of :class:`dstack.model.Failure`."""
+    """Why a node has no answer; its fields are those of :class:`dstack.observed_node.Failure`."""
 
     reason: str
     cause: Cause = "other"

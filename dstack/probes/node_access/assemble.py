@@ -8,7 +8,9 @@ from typing import Generic, TypeVar
 
 import msgspec
 
-from dstack.model import Failure, Frame, Node, Process
+from dstack.model import Node
+from dstack.observed import Frame, Process
+from dstack.observed_node import Failure
 from dstack.probes.node import wire
 from dstack.probes.node_access.answers import MalformedAnswer
 from dstack.snapshot_file import MAX_FRAMES

@@ -9,7 +9,8 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import chain
 
-from dstack.model import Failure, Worker
+from dstack.model import Worker
+from dstack.observed_node import Failure
 from dstack.probes.budget import Budget
 from dstack.probes.connection.background import begin, within
 from dstack.probes.connection.clocks import ahead_s

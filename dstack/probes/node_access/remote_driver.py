@@ -24,6 +24,8 @@ from ray.core.generated.gcs_pb2 import GcsNodeInfo
 from ray.exceptions import RayActorError
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
+import dstack.observed
+import dstack.observed_node
 import dstack.probes.node
 from dstack.child import Messages, outlive_parent, send
 from dstack.document_file import to_json
@@ -42,6 +44,8 @@ ANSWER_S = 0.3
 """How long before the deadline a probe must stop, so that its answer arrives in time."""
 TURN_S = 0.05
 """How often a wait for nodes checks whether it was cancelled."""
+TRAVELLING = (dstack.probes.node, dstack.observed, dstack.observed_node)
+"""What is sent to the nodes with the probe, because dstack is not installed there."""
 MAX_STARTS = 256
 """The most probes that start at the same time."""
 FORGOTTEN_S = IDLE_S - 5.0
@@ -58,7 +62,8 @@ class Probes:
     """One probe actor for each requested node, kept between requests."""
 
     def __init__(self) -> None:
-        ray.cloudpickle.register_pickle_by_value(dstack.probes.node)
+        for module in TRAVELLING:
+            ray.cloudpickle.register_pickle_by_value(module)
         self.actors: dict[str, Any] = {}
         self._used_at: dict[str, float] = {}
         self._binary: Any = None

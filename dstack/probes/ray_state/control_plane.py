@@ -12,7 +12,8 @@ from typing import Any
 from msgspec.structs import replace
 
 from dstack.errors import ClusterError
-from dstack.model import RAY_CLIENT_SERVER, Actor, Bundle, Failure, GoneWorker, Job, Node, PlacementGroup, Worker
+from dstack.model import RAY_CLIENT_SERVER, Actor, Bundle, GoneWorker, Job, Node, PlacementGroup, Worker
+from dstack.observed_node import Failure
 from dstack.probes.connection.addresses import canonical
 from dstack.probes.connection.connect import Cluster
 from dstack.probes.connection.ray_stubs import common_pb2, gcs_pb2, gcs_service_pb2, gcs_service_pb2_grpc

@@ -12,7 +12,8 @@ from itertools import islice
 
 import msgspec
 
-from dstack.model import ACTOR_HANDLE, Failure, Ref, Task, Worker, is_at_hand
+from dstack.model import ACTOR_HANDLE, Worker, is_at_hand
+from dstack.observed_node import Failure, Ref, Task
 from dstack.probes.connection import ray_stubs
 from dstack.probes.connection.connect import Metadata
 from dstack.probes.node import wire

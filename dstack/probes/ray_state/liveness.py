@@ -6,7 +6,8 @@ from collections.abc import Iterable, Mapping
 
 from msgspec.structs import replace
 
-from dstack.model import Cause, Failure, GoneWorker, Worker
+from dstack.model import GoneWorker, Worker
+from dstack.observed_node import Cause, Failure
 from dstack.probes.ray_state.control_plane import Inventory
 from dstack.probes.ray_state.core_workers import CoreWorkerStats
 

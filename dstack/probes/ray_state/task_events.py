@@ -7,7 +7,7 @@ on Ray 2.46 and 2.60; 5 ms with few tasks.
 
 from __future__ import annotations
 
-from dstack.model import Failure
+from dstack.observed_node import Failure
 from dstack.probes.connection.connect import Cluster
 from dstack.probes.connection.ray_stubs import gcs_service_pb2, gcs_service_pb2_grpc
 from dstack.probes.connection.rpc import Call, CallFailure, call_all

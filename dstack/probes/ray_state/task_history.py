@@ -14,7 +14,8 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
-from dstack.model import ACTOR_HANDLE, Failure, Ref, TaskAttempt, TaskHistory, TaskKind, producer_task_id
+from dstack.model import ACTOR_HANDLE, TaskAttempt, TaskHistory, producer_task_id
+from dstack.observed_node import Failure, Ref, TaskKind
 from dstack.probes.connection.connect import Cluster
 from dstack.probes.connection.ray_stubs import common_pb2, gcs_service_pb2, gcs_service_pb2_grpc
 from dstack.probes.connection.rpc import Call, CallFailure, call_all

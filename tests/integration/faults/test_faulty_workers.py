@@ -13,7 +13,8 @@ from pathlib import Path
 import psutil
 import pytest
 
-from dstack.model import Process, Snapshot, Thread
+from dstack.model import Snapshot
+from dstack.observed import Process, Thread
 from dstack.snapshot_file import load
 from tests.clusters.dstack_command import DSTACK, Json, check, dstack, settled_check
 from tests.clusters.ray_clusters import Example, run_example

@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from dstack.model import BlockedCall, Coroutine, Frame, Process, Snapshot
+from dstack.model import Snapshot
+from dstack.observed import BlockedCall, Coroutine, Frame, Process
 from dstack.snapshot_file import load
 from tests.clusters.dstack_command import dstack
 from tests.clusters.shared_cluster import SharedCluster

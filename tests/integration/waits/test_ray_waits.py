@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 import ray
 
-from dstack.model import Snapshot, Thread, producer_task_id
+from dstack.model import Snapshot, producer_task_id
+from dstack.observed import Thread
 from dstack.probes.node_access.raylet_symbols import thread_context_layout
 from dstack.snapshot_file import load
 from tests.clusters.dstack_command import check, dstack, settled_check

@@ -13,7 +13,8 @@ from hypothesis import HealthCheck, given
 from dstack.analysis.diagnose import diagnose
 from dstack.analysis.solve.open_chains import MAX_RANKED
 from dstack.diagnosis import Ratio
-from dstack.model import Failure, Snapshot
+from dstack.model import Snapshot
+from dstack.observed_node import Failure
 from dstack.snapshot_file import save
 from tests.fuzzing.effort import examples
 from tests.paths import ROOT

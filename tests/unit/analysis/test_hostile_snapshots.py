@@ -12,7 +12,7 @@ import pytest
 
 from dstack.analysis.views.analysed_snapshot import AnalysedSnapshot
 from dstack.errors import SnapshotFileError
-from dstack.model import Snapshot
+from dstack.model import VERSION, Snapshot
 from dstack.report.check_json import check_json
 from dstack.report.text import report_text
 from dstack.snapshot_file import dumps, load, loads
@@ -79,7 +79,7 @@ def document(threads: list[Json], coroutines: list[Json] | None = None, *, depth
     worker = {"worker_id": "0" * 56, "running_task_ids": [], "process": process}
     return {
         "schema": "dstack.snapshot",
-        "version": [1, 0],
+        "version": list(VERSION),
         "dstack_version": "0",
         "taken_at": 1.7e9,
         "address": "a:1",

@@ -47,7 +47,7 @@ def test_damaged_and_foreign_files_are_skipped_with_their_reason(tmp_path: Path)
     (tmp_path / "foreign.json").write_text('{"name": "x"}')
     (tmp_path / "other.json").write_text('{"schema": "other/1", "version": [1, 0]}')
     with gzip.open(tmp_path / "newest.json.gz", "wb") as file:
-        file.write(b'{"schema": "dstack.snapshot", "version": [1, 0], "taken_at": 99.0}')
+        file.write(b'{"schema": "dstack.snapshot", "version": [2, 0], "taken_at": 99.0}')
 
     found = open_files([str(tmp_path)])
 

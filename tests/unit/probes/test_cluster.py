@@ -12,7 +12,8 @@ from typing import Any
 
 import pytest
 
-from dstack.model import Cause, Failure, Job, Node, Snapshot, Worker
+from dstack.model import Job, Node, Snapshot, Worker
+from dstack.observed_node import Cause, Failure
 from dstack.probes import cluster as probes
 from dstack.probes.agents.ray_agents import Agents
 from dstack.probes.cluster import ClusterProbe

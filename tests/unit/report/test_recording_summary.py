@@ -2,7 +2,7 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
-from dstack.model import Failure
+from dstack.observed_node import Failure
 from dstack.recording import Count, Coverage, RecordedThread, Recording
 from dstack.report.recording_summary import shortfalls, summary
 

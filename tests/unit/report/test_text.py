@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import io
 import os
 import re
@@ -21,7 +22,8 @@ from dstack.analysis.diagnose import diagnose
 from dstack.analysis.naming.sentences import TORN_STACK
 from dstack.analysis.views.analysed_snapshot import AnalysedSnapshot
 from dstack.cli import main
-from dstack.model import Failure, Snapshot
+from dstack.model import Snapshot
+from dstack.observed_node import Failure
 from dstack.report.check_json import MANY, check_json
 from dstack.report.failures import failures_in_words
 from dstack.report.headline import headline
@@ -217,7 +219,7 @@ def test_the_file_and_line_survive_long_paths_and_names() -> None:
     scene = confirmed(deadlocked())
     snapshot = scene.snapshot()
     long = {frame.file: f"/a/{'very/' * 40}long/{frame.file.rpartition('/')[2]}" for frame in snapshot.frames}
-    frames = tuple(msgspec.structs.replace(frame, file=long[frame.file]) for frame in snapshot.frames)
+    frames = tuple(dataclasses.replace(frame, file=long[frame.file]) for frame in snapshot.frames)
     sources = {long.get(file, file): lines for file, lines in snapshot.sources.items()}
 
     text = text_of(msgspec.structs.replace(snapshot, frames=frames, sources=sources))

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
-from msgspec.structs import replace
-
-from dstack.model import BlockedCall, CallKind, Frame, GroupCall, ProcessGroup, Task
+from dstack.observed import BlockedCall, CallKind, Frame, GroupCall, ProcessGroup
+from dstack.observed_node import Task
 from dstack.vertex_keys import Key, TaskKey
 
 JOB = "01000000"

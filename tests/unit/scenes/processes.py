@@ -5,27 +5,26 @@ Methods in the third person describe the present state, for example ``driver.get
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
 from msgspec.structs import replace
 
-from dstack.model import (
-    ACTOR_HANDLE,
+from dstack.model import ACTOR_HANDLE, Actor, Worker
+from dstack.observed import (
     Access,
-    Actor,
     BlockedCall,
     CallKind,
     Frame,
     GraphStage,
     ProcessGroup,
     QueuedRequest,
-    Ref,
     Role,
     ServeRequest,
-    Worker,
 )
+from dstack.observed_node import Ref
 from dstack.vertex_keys import CoroutineKey, Key, ThreadKey
 from tests.unit.scenes.calls import (
     APP,
@@ -111,7 +110,7 @@ class SceneThread:
         tids = tuple(holder.tid for holder in holders if isinstance(holder, SceneThread))
         ids = tuple(holder.coroutine_id for holder in holders if isinstance(holder, SceneCoroutine))
         call = BlockedCall(kind="lock", frame=0, what="threading.Lock.acquire", object_id=lock, threads=tids, **known)
-        return self._is_in(replace(call, coroutines=ids, timeout_s=timeout_s))
+        return self._is_in(dataclasses.replace(call, coroutines=ids, timeout_s=timeout_s))
 
     def awaits_future(
         self, *runners: SceneThread, timeout_s: float | None = None, inferred: str | None = None
@@ -119,7 +118,7 @@ class SceneThread:
         """Is blocked in ``Future.result`` of a future that one of these threads runs or will run."""
         tids = tuple(runner.tid for runner in runners)
         call = BlockedCall(kind="future", frame=0, what="Future.result", threads=tids)
-        return self._is_in(replace(call, timeout_s=timeout_s, inferred=inferred))
+        return self._is_in(dataclasses.replace(call, timeout_s=timeout_s, inferred=inferred))
 
     def awaits_all(self, *futures: tuple[SceneThread, ...]) -> SceneThread:
         """Is blocked in ``concurrent.futures.wait``; each tuple holds the threads that can complete one future."""
@@ -236,7 +235,7 @@ class SceneCoroutine:
 
     def collects(self, operation: str, group: ProcessGroup, **known: Any) -> SceneCoroutine:
         """Awaits the other members of a process group, as the member of this rank."""
-        return self._is_in(replace(call_on(operation, group, **known), kind="await", others=1))
+        return self._is_in(dataclasses.replace(call_on(operation, group, **known), kind="await", others=1))
 
     def waits_unreadably(self, why: str) -> SceneCoroutine:
         """Awaits an object that could not be read for this reason."""
@@ -399,7 +398,9 @@ class SceneProcess:
     def holds_refs_of(self, call: BlockedCall) -> SceneProcess:
         """Has the refs of a blocked call in variables, as any process that is blocked on them does."""
         for ref in call.refs:
-            self.refs[ref] = replace(self.refs.get(ref, Ref(ref=ref, holder_id=self.worker_id)), local_uses=1)
+            self.refs[ref] = dataclasses.replace(
+                self.refs.get(ref, Ref(ref=ref, holder_id=self.worker_id)), local_uses=1
+            )
         return self
 
     def passes(self, *refs: Call | str) -> SceneProcess:
@@ -464,7 +465,7 @@ def await_for(*things: Call | str | SceneCoroutine | tuple[SceneThread, ...], **
 
 
 def _reached(call: BlockedCall, others: Iterable[SceneThread | SceneCoroutine], actor: bool) -> BlockedCall:
-    return replace(
+    return dataclasses.replace(
         call,
         reached_by=tuple(one.tid for one in others if isinstance(one, SceneThread)),
         reached_by_coroutines=tuple(one.coroutine_id for one in others if isinstance(one, SceneCoroutine)),

@@ -33,20 +33,18 @@ from dstack.model import (
     Actor,
     Bundle,
     FailedTask,
-    Failure,
     GoneWorker,
     Job,
     Node,
     PlacementGroup,
     RepeatedCall,
-    Role,
     Sample,
     Snapshot,
-    Task,
-    TaskKind,
     Worker,
     job_of_task,
 )
+from dstack.observed import Role
+from dstack.observed_node import Failure, Task, TaskKind
 from dstack.vertex_keys import GroupKey, Key
 from tests.unit.scenes.calls import APP, JOB, Call
 from tests.unit.scenes.processes import SceneCoroutine, SceneProcess, SceneThread

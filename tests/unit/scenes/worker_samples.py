@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from msgspec.structs import replace
+from dataclasses import replace
 
-from dstack.model import Coroutine, Frame, Process, Thread, WorkerSample
+from dstack.model import WorkerSample
+from dstack.observed import Coroutine, Frame, Process, Thread
 from tests.unit.scenes.processes import SceneCoroutine, SceneProcess, SceneThread
 
 

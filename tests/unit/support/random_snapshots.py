@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import types
 from collections.abc import Sequence
 from functools import cache
@@ -10,7 +11,8 @@ from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_
 import msgspec
 from hypothesis import strategies as st
 
-from dstack.model import SCHEMA, VERSION, Coroutine, Frame, Process, Sample, Snapshot, Thread, WorkerSample
+from dstack.model import SCHEMA, VERSION, Sample, Snapshot, WorkerSample
+from dstack.observed import Coroutine, Frame, Process, Thread
 
 _PLAIN: dict[Any, st.SearchStrategy[Any]] = {
     int: st.integers(0, 2**63 - 1),
@@ -64,17 +66,17 @@ def related_snapshots() -> st.SearchStrategy[Snapshot]:
 
 
 def _with_valid_indices(snapshot: Snapshot) -> Snapshot:
-    frames = snapshot.frames or (Frame("f", "f.py", 1),)
+    frames = snapshot.frames or (Frame(function="f", file="f.py", line=1),)
     stacks = tuple(tuple(i % len(frames) for i in stack) for stack in snapshot.stacks) or ((0,),)
 
     def execution(it: Execution) -> Execution:
         stack = it.stack % len(stacks)
         depth = len(stacks[stack])
-        call = msgspec.structs.replace(it.call, frame=it.call.frame % depth) if it.call and depth else None
-        return msgspec.structs.replace(it, stack=stack, call=call)
+        call = dataclasses.replace(it.call, frame=it.call.frame % depth) if it.call and depth else None
+        return dataclasses.replace(it, stack=stack, call=call)
 
     def process(it: Process) -> Process:
-        return msgspec.structs.replace(
+        return dataclasses.replace(
             it,
             threads=tuple(map(execution, it.threads)),
             coroutines=tuple(map(execution, it.coroutines)),

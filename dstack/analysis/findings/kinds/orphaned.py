@@ -15,7 +15,8 @@ from dstack.analysis.index.sample_index import SampleIndex
 from dstack.analysis.solve import reduction
 from dstack.analysis.solve.requirements import targets_of
 from dstack.diagnosis import FindingKind, Step, Verdict, Vertex
-from dstack.model import Actor, Task
+from dstack.model import Actor
+from dstack.observed_node import Task
 
 KIND: FindingKind = "orphaned"
 VERDICT: Verdict = "hang"

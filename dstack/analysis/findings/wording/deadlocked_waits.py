@@ -9,7 +9,7 @@ from functools import cached_property
 from dstack import words
 from dstack.analysis.index.sample_index import SampleIndex
 from dstack.diagnosis import Vertex, WaitKind
-from dstack.model import OTHER_LANGUAGE_ACCESSES
+from dstack.observed import OTHER_LANGUAGE_ACCESSES
 
 SHOWN_HOLDERS = 3
 

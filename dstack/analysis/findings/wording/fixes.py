@@ -17,7 +17,8 @@ from dstack.analysis.graph.in_process_links import BARRIER
 from dstack.analysis.graph.pending.actor_queues import is_queued
 from dstack.analysis.solve.requirements import targets_of
 from dstack.diagnosis import Vertex
-from dstack.model import REF_CALLS, actor_of_task
+from dstack.model import actor_of_task
+from dstack.observed import REF_CALLS
 from dstack.vertex_keys import Key
 
 Rule = Callable[[DeadlockedWaits], "str | None"]

@@ -14,7 +14,8 @@ from dstack.analysis.graph.process_groups.calls import BY_CALLS, SENDS, GroupId,
 from dstack.analysis.index.task_assignment import is_user_code
 from dstack.analysis.solve.requirements import targets_of
 from dstack.diagnosis import GroupWait, Vertex
-from dstack.model import FailedTask, GroupCall
+from dstack.model import FailedTask
+from dstack.observed import GroupCall
 from dstack.vertex_keys import Key
 
 MAX_STEPS = 6

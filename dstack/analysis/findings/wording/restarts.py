@@ -8,7 +8,8 @@ from dstack.analysis.findings.draft import Draft
 from dstack.analysis.findings.wording.narration import MAX_COMPARED, Narrator
 from dstack.analysis.naming import names
 from dstack.diagnosis import Step, Vertex
-from dstack.model import Actor, Task, actor_of_task
+from dstack.model import Actor, actor_of_task
+from dstack.observed_node import Task
 from dstack.vertex_keys import UnknownKey
 from dstack.words import times
 

@@ -16,7 +16,8 @@ from dstack.analysis.graph.builder import GraphBuilder, waits_for
 from dstack.analysis.index import task_assignment
 from dstack.analysis.naming import names
 from dstack.diagnosis import Target, Vertex, Wait
-from dstack.model import Actor, Task
+from dstack.model import Actor
+from dstack.observed_node import Task
 
 
 def is_queued(vertex: Vertex) -> bool:

@@ -14,7 +14,8 @@ from dstack.analysis.graph.users import Users
 from dstack.analysis.index import task_assignment
 from dstack.analysis.naming import names
 from dstack.diagnosis import Target, Vertex, Wait
-from dstack.model import Actor, PlacementGroup, Task, producer_task_id
+from dstack.model import Actor, PlacementGroup, producer_task_id
+from dstack.observed_node import Task
 from dstack.vertex_keys import GroupKey, TaskKey
 
 

@@ -9,7 +9,7 @@ from dstack.analysis.graph.builder import GraphBuilder, waits_for
 from dstack.analysis.index.sample_index import SampleIndex
 from dstack.analysis.naming import names
 from dstack.diagnosis import Target, Wait
-from dstack.model import EnvironmentSetup, Task
+from dstack.observed_node import EnvironmentSetup, Task
 from dstack.vertex_keys import Unknown
 
 UNINSTALLED = ("env_vars", "config", "worker_process_setup_hook", "nsight", "py_executable")

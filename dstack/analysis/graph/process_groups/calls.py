@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
-
-from msgspec.structs import replace
+from dataclasses import dataclass, replace
 
 from dstack.diagnosis import Vertex
-from dstack.model import DATA, TORCH, TRAIN, Coroutine, GroupCall, Process, ProcessGroup, Sample, Thread, WorkerSample
+from dstack.model import Sample, WorkerSample
+from dstack.observed import DATA, TORCH, TRAIN, Coroutine, GroupCall, Process, ProcessGroup, Thread
 from dstack.vertex_keys import CoroutineKey, Key, ThreadKey
 
 BY_CALLS = (TRAIN, DATA)

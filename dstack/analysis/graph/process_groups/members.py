@@ -14,7 +14,8 @@ from dstack.analysis.index import task_assignment
 from dstack.analysis.naming import names
 from dstack.analysis.naming.ray_libraries import part
 from dstack.diagnosis import AbsentRank, Target, Vertex
-from dstack.model import DATA, Actor, GroupCall, ProcessGroup, Thread, Worker, WorkerSample
+from dstack.model import Actor, Worker, WorkerSample
+from dstack.observed import DATA, GroupCall, ProcessGroup, Thread
 from dstack.vertex_keys import AnyKey, CoroutineKey, ThreadKey
 
 

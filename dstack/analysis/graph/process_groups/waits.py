@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -29,7 +30,7 @@ from dstack.analysis.naming import names
 from dstack.analysis.solve import reduction
 from dstack.analysis.solve.requirements import waits_of
 from dstack.diagnosis import Group, GroupWait, Target, Vertex, Wait
-from dstack.model import Coroutine, GroupCall
+from dstack.observed import Coroutine, GroupCall
 from dstack.vertex_keys import AnyKey, Key, UnknownKey
 
 DIRECT = ("scatter", "scatter_object_list", "gather", "gather_object")
@@ -180,7 +181,8 @@ class _SharedCalls:
             return ()
         samples = (*self._index.snapshot.samples[:2], *self._index.snapshot.readings)
         if any(
-            shown is None or replace(shown, fails_at=call.fails_at) != call for shown in calls_shown(samples, vertex)
+            shown is None or dataclasses.replace(shown, fails_at=call.fails_at) != call
+            for shown in calls_shown(samples, vertex)
         ):
             return None
         return (f"rank {call.group.rank} was in the same {call.operation} in all samples",)

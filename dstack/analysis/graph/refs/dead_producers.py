@@ -12,7 +12,8 @@ from __future__ import annotations
 
 from dstack.analysis.index.sample_index import SampleIndex
 from dstack.analysis.naming import names
-from dstack.model import Actor, GoneWorker, PlacementGroup, Task
+from dstack.model import Actor, GoneWorker, PlacementGroup
+from dstack.observed_node import Task
 
 RELEASED = ("OUT_OF_SCOPE", "REF_DELETED", "OWNER_DIED")
 """Reasons for which an actor ends that are no failure of its own (Ray 2.46 to 2.60)."""

@@ -13,7 +13,8 @@ from dstack.analysis.graph.builder import GraphBuilder, waits_for
 from dstack.analysis.graph.refs.producers import producer_of
 from dstack.analysis.naming import names
 from dstack.diagnosis import Group, Target, Vertex, Wait
-from dstack.model import BlockedCall, is_at_hand
+from dstack.model import is_at_hand
+from dstack.observed import BlockedCall
 from dstack.vertex_keys import AnyKey, CoroutineKey, DriverKey, ThreadKey
 
 AMONG_HELD = "the refs that it waits for are among those that its process holds"

@@ -31,7 +31,8 @@ from dstack.analysis.graph.users import Users
 from dstack.analysis.index import task_assignment
 from dstack.analysis.naming import names
 from dstack.diagnosis import Target
-from dstack.model import Actor, Node, PlacementGroup, Task
+from dstack.model import Actor, Node, PlacementGroup
+from dstack.observed_node import Task
 
 Holder = Task | Actor | PlacementGroup
 LENDING = ("ray.get", "ray.wait", "generator")

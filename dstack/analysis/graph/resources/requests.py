@@ -27,7 +27,8 @@ from dstack.analysis.graph.resources.holders import Holders
 from dstack.analysis.graph.users import Users
 from dstack.analysis.naming import names
 from dstack.diagnosis import Group, Target, Vertex, Wait
-from dstack.model import Node, Task
+from dstack.model import Node
+from dstack.observed_node import Task
 from dstack.vertex_keys import AnyKey, GroupKey, Id
 
 AWAITED_GROUP = ("PENDING", "PREPARED")

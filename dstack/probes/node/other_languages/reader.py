@@ -57,7 +57,7 @@ def _reading(thread: NativeThread, request: Request, running: set[int]) -> Threa
 
 
 def _role(thread: NativeThread, request: Request) -> str:
-    """The role in the words of :class:`dstack.model.Thread`."""
+    """The role in the words of :class:`dstack.observed.Thread`."""
     if thread.runs_task:
         return "task"
     if thread.is_main or thread.os_thread_id == request.pid:

@@ -17,7 +17,7 @@ from dstack.probes.node.wire import GroupData
 
 @dataclass(frozen=True)
 class Memberships:
-    """Groups and ranks, as :class:`dstack.model.Process` has them."""
+    """Groups and ranks, as :class:`dstack.observed.Process` has them."""
 
     groups: Sequence[GroupData] = ()
     rank: int | None = None

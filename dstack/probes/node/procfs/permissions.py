@@ -25,7 +25,7 @@ INSTALL_PYSPY = "Install it there: pip install py-spy."
 class DumpFailed(Exception):
     """py-spy could not read the process: one sentence and, where known, the remedy.
 
-    ``cause`` is one of :data:`dstack.model.Cause`; ``is_denied`` says that a user with more rights could.
+    ``cause`` is one of :data:`dstack.observed_node.Cause`; ``is_denied`` says that a user with more rights could.
     """
 
     def __init__(

@@ -12,7 +12,7 @@ from dstack.probes.node.procfs import proc
 
 
 class NotThisWorker(Exception):
-    """The pid belongs to another process; ``cause`` is one of :data:`dstack.model.Cause`.
+    """The pid belongs to another process; ``cause`` is one of :data:`dstack.observed_node.Cause`.
 
     It is ``namespace`` where the worker has another pid here, ``identity`` where it may have ended.
     """

@@ -43,7 +43,7 @@ class PySpy:
 
     @property
     def access(self) -> str:
-        """The access of its stacks, in the words of :class:`dstack.model.Process`."""
+        """The access of its stacks, in the words of :class:`dstack.observed.Process`."""
         return "py-spy via sudo" if self._prefix else "setuid py-spy" if self.is_setuid else "py-spy"
 
     def through_sudo(self) -> PySpy | None:

@@ -9,7 +9,7 @@ RAY_WORKER_FILE = "ray/_private/worker.py"
 
 
 def role_of(thread: AnyThread, task_id: str | None, *, pid: int, is_driver: bool, origins: Origins) -> str:
-    """The role of a thread that runs this Ray task or none, in the words of :class:`dstack.model.Thread`.
+    """The role of a thread that runs this Ray task or none, in the words of :class:`dstack.observed.Thread`.
 
     A thread of Ray's that has a task without frames of it is fetching arguments, storing results, or yielding an item.
     """
@@ -19,7 +19,7 @@ def role_of(thread: AnyThread, task_id: str | None, *, pid: int, is_driver: bool
 
 
 def shown_role(thread: AnyThread, *, pid: int, is_driver: bool, origins: Origins) -> str:
-    """The role of a thread by its frames, in the words of :class:`dstack.model.Thread`.
+    """The role of a thread by its frames, in the words of :class:`dstack.observed.Thread`.
 
     A worker's main thread is in ``main_loop`` and runs sync tasks above it; threaded actors run theirs on threads
     that C++ made, so without Python's bootstrap frames. Seen on Ray 2.46 and 2.60.

@@ -14,7 +14,7 @@ from dstack.analysis.naming.vertex_details import details_of
 from dstack.analysis.stacks.app_threads import Execution, PathStep
 from dstack.analysis.stacks.stack_tree import StackBranch
 from dstack.analysis.views.stack_groups import ChosenStacks, StackGroup
-from dstack.model import Frame
+from dstack.observed import Frame
 from dstack.report.stack_words import WORDS, frame_location, short
 from dstack.vertex_keys import ChildThreadKey, Key
 from dstack.visible import visible

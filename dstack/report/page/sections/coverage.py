@@ -9,7 +9,8 @@ from dataclasses import dataclass
 from dstack.analysis.evidence.coverage import CoverageGap, coverage_gaps
 from dstack.analysis.views.analysed_snapshot import AnalysedSnapshot
 from dstack.diagnosis import Coverage
-from dstack.model import Access, Node, Process, Snapshot, TaskHistory
+from dstack.model import Node, Snapshot, TaskHistory
+from dstack.observed import Access, Process
 from dstack.report.check_json import pauses_ms
 from dstack.report.failures import failures_in_words
 from dstack.report.page.report_data import ReportData

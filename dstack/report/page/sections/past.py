@@ -12,7 +12,7 @@ from dstack.analysis.views.analysed_snapshot import AnalysedSnapshot
 from dstack.analysis.views.snapshot_changes import SIGNS, Mark, SnapshotChanges, SnapshotSummary, finding_spans
 from dstack.analysis.views.snapshot_diff import require_same_cluster
 from dstack.diagnosis import Verdict
-from dstack.model import Frame
+from dstack.observed import Frame
 from dstack.report.headline import headline
 from dstack.report.page.charts.past_chart import past_chart
 from dstack.report.page.report_data import ReportData

@@ -14,7 +14,8 @@ from dstack.analysis.views.inventory import Inventory, PendingItem, WorkerSummar
 from dstack.analysis.views.node_resources import GroupOnNode
 from dstack.analysis.views.worker_activity import ExecutionGroup
 from dstack.analysis.views.worker_groups import BundlePlace, WorkerGroup
-from dstack.model import Actor, Gpu, Node
+from dstack.model import Actor, Node
+from dstack.observed_node import Gpu
 from dstack.report.cluster_words import bundle_in_words, queued_calls, resident_in_words
 from dstack.report.figure_texts import (
     disk_figures,

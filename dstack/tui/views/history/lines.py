@@ -16,7 +16,7 @@ from dstack.analysis.naming import names
 from dstack.analysis.views.analysed_snapshot import AnalysedSnapshot
 from dstack.analysis.views.snapshot_diff import Change, ExecutionChange, FindingChange, SnapshotDiff, WaitChange
 from dstack.diagnosis import Vertex
-from dstack.model import Frame
+from dstack.observed import Frame
 from dstack.report.paths import location
 from dstack.report.safe_text import SafeText
 from dstack.tui.numbered_snapshot import NumberedSnapshot

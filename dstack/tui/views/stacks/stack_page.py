@@ -6,7 +6,7 @@ from dstack import words
 from dstack.analysis.naming.sentences import TORN_STACK
 from dstack.analysis.views.stack_pages import DependencyLink, FrameRun, StackPage
 from dstack.analysis.views.thread_pages import Stacks
-from dstack.model import Frame
+from dstack.observed import Frame
 from dstack.report.paths import location
 from dstack.report.safe_text import SafeText
 from dstack.tui.views.stacks.line_parts import ACTIVITY_STYLES, ORIGINS, About, sentence_lines, short, source_lines

@@ -15,12 +15,12 @@ from typing import Any
 import psutil
 import ray
 
-import dstack.probes.node
 from dstack.probes.connection.connect import connect
 from dstack.probes.node.probe_actor import ProbeActor
 from dstack.probes.node.wire import NodeRequest
 from dstack.probes.node_access.answers import unpacked
 from dstack.probes.node_access.raylet_symbols import thread_context_layout
+from dstack.probes.node_access.remote_driver import TRAVELLING
 from dstack.probes.node_access.targets import targets
 from dstack.probes.ray_state.control_plane import PROBE_NAMESPACE, take_inventory
 from dstack.probes.ray_state.core_workers import ask_core_workers, core_workers, questions
@@ -50,7 +50,8 @@ def main() -> None:
         },
     }
     ray.init(address, namespace=PROBE_NAMESPACE, log_to_driver=False, logging_level="ERROR")
-    ray.cloudpickle.register_pickle_by_value(dstack.probes.node)
+    for module in TRAVELLING:
+        ray.cloudpickle.register_pickle_by_value(module)
     before = actor_pids()
     actor: Any = ray.remote(ProbeActor).options(num_cpus=0).remote(idle_s=idle_s)
     data: bytes = ray.get(actor.sample.remote(request))

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from dstack.diagnosis import Diagnosis, Finding
-from dstack.model import Frame
+from dstack.observed import Frame
 from tests.unit.scenes import Call, Scene, SceneProcess
 
 ONLY_POLLS = "the loop at app.py:30 only polls"

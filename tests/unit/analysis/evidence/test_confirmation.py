@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from dstack.diagnosis import Diagnosis
-from dstack.model import Failure
+from dstack.observed_node import Failure
 from tests.unit.scenes import Scene, SceneProcess
 
 

@@ -12,7 +12,8 @@ from msgspec.structs import replace
 from dstack.analysis.evidence.coverage import coverage_gaps, coverage_of, has_coverage_gaps, read_workers
 from dstack.analysis.views.inventory import Inventory
 from dstack.diagnosis import Ratio
-from dstack.model import Failure, Snapshot
+from dstack.model import Snapshot
+from dstack.observed_node import Failure
 from dstack.report.check_json import check_json
 from dstack.report.text import report_text
 from dstack.tui.host import Status

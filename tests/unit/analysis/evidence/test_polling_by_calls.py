@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import pytest
-from msgspec.structs import replace
 
 from dstack.analysis.evidence.polling_loops import find_polling_loops
 from dstack.diagnosis import Diagnosis
-from dstack.model import Frame
+from dstack.observed import Frame
 from tests.unit.analysis.evidence.polling_scenes import TRAIN_CONTROLLER, is_suspected, nothing, only_finding
 from tests.unit.scenes import APP, Call, Scene, SceneCoroutine, SceneProcess
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable
 
 import pytest
@@ -10,7 +11,7 @@ from msgspec.structs import replace
 from dstack.analysis.diagnose import diagnose
 from dstack.analysis.evidence.polling_loops import ENTRIES, find_polling_loops, with_polls_shown
 from dstack.analysis.second_sample import plan_readings
-from dstack.model import Frame
+from dstack.observed import Frame
 from tests.unit.analysis.evidence.polling_scenes import ONLY_POLLS, Poller, is_suspected, nothing, only_finding, poller
 from tests.unit.scenes import APP, JOB, RAY_WORKER, Scene, SceneProcess
 
@@ -419,8 +420,10 @@ def test_a_thread_that_shows_no_frames_once_is_no_heartbeat_loop() -> None:
     *others, last = snapshot.readings
     (worker,) = last.workers
     assert worker.process is not None
-    threads = tuple(replace(one, stack=len(snapshot.stacks), sleeps=False) for one in worker.process.threads)
-    ending = replace(last, workers=(replace(worker, process=replace(worker.process, threads=threads)),))
+    threads = tuple(
+        dataclasses.replace(one, stack=len(snapshot.stacks), sleeps=False) for one in worker.process.threads
+    )
+    ending = replace(last, workers=(replace(worker, process=dataclasses.replace(worker.process, threads=threads)),))
     snapshot = replace(snapshot, stacks=(*snapshot.stacks, ()), readings=(*others, ending))
 
     assert monitor.key not in find_polling_loops(snapshot)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable
 
 import pytest
 from msgspec.structs import replace
 
-from dstack.model import Bundle, Failure
+from dstack.model import Bundle
+from dstack.observed_node import Failure
 from tests.unit.analysis.evidence.sample_change_outcomes import NOTHING, UNDECIDED, Busy, of, unread
 from tests.unit.scenes import Scene, SceneProcess
 
@@ -138,7 +140,7 @@ def test_a_value_whose_owner_listed_only_some_of_its_tasks_may_still_be_missing(
 
     unstable(driver)
     truncated = Failure(stage="core worker", reason="1 of 2 tasks", cause="truncated", worker_id=driver.worker_id)
-    scene.failures.append(replace(truncated, sample=2))
+    scene.failures.append(dataclasses.replace(truncated, sample=2))
     scene.sample()
 
     assert of(scene) == UNDECIDED

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from dstack.diagnosis import Wait
-from dstack.model import Frame
+from dstack.observed import Frame
 from tests.unit.scenes import Call, Scene, SceneCoroutine, SceneProcess, groups_of
 
 

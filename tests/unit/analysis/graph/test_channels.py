@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-
-from msgspec.structs import replace
+from dataclasses import dataclass, replace
 
 from dstack.analysis.graph.builder import GraphBuilder as WaitGraph
 from dstack.analysis.graph.channels import DROPPED, add_channel_waits
@@ -13,7 +11,7 @@ from dstack.analysis.graph.executions import add_executions
 from dstack.analysis.graph.users import Users
 from dstack.analysis.index.sample_index import SampleIndex
 from dstack.diagnosis import Diagnosis, Wait
-from dstack.model import BlockedCall, ChannelCall, Frame, GraphChannel, GraphStage
+from dstack.observed import BlockedCall, ChannelCall, Frame, GraphChannel, GraphStage
 from dstack.vertex_keys import UnknownKey
 from tests.unit.scenes import Call, Scene, SceneProcess, groups_of
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import json
+import dataclasses
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
@@ -17,7 +17,9 @@ from dstack.analysis.views.stack_pages import child_threads
 from dstack.analysis.views.thread_pages import Stacks
 from dstack.diagnosis import Diagnosis
 from dstack.errors import SnapshotFileError
-from dstack.model import BlockedCall, Coroutine, Frame, Process, Ref, Snapshot, Thread
+from dstack.model import Snapshot
+from dstack.observed import BlockedCall, Coroutine, Frame, Process, Thread
+from dstack.observed_node import Ref
 from dstack.report.check_json import check_json
 from dstack.report.text import report_text
 from dstack.snapshot_file import dumps, loads
@@ -77,7 +79,7 @@ def with_children(
         replace(
             sample,
             workers=tuple(
-                replace(worker, process=replace(worker.process, children=found, children_left_out=left_out))
+                replace(worker, process=dataclasses.replace(worker.process, children=found, children_left_out=left_out))
                 if worker.worker_id == parent.worker_id and worker.process
                 else worker
                 for worker in sample.workers
@@ -193,7 +195,12 @@ def with_changed_child(snapshot: Snapshot, parent: SceneProcess, **fields: Any) 
     """The snapshot, with other fields of its child process."""
     first, *others = snapshot.samples
     workers = tuple(
-        replace(one, process=replace(one.process, children=(replace(one.process.children[0], **fields),)))
+        replace(
+            one,
+            process=dataclasses.replace(
+                one.process, children=(dataclasses.replace(one.process.children[0], **fields),)
+            ),
+        )
         if one.worker_id == parent.worker_id and one.process
         else one
         for one in first.workers
@@ -211,28 +218,6 @@ def test_a_file_with_invalid_child_processes_is_rejected() -> None:
         loads(dumps(deeper))
     with pytest.raises(SnapshotFileError, match=r"\.children\[0\]\.coroutines"):
         loads(dumps(misplaced))
-
-
-@pytest.mark.parametrize("minor", [0, 1, 2])
-def test_a_child_process_in_a_file_of_an_older_format_is_a_process_with_a_parent(minor: int) -> None:
-    scene, loader = waiting()
-    document = json.loads(dumps(with_child(twice(scene), loader)))
-    document["version"] = [1, minor]
-    (process,) = [one["process"] for one in document["samples"][0]["workers"] if one["process"].get("children")]
-    thread = {"os_thread_id": PID, "name": "MainThread", "stack": 0, "role": "user"}
-    old = {"pid": PID, "parent_pid": 5, "started_at": 1.7e9, "name": "python", "num_threads": 1, "state": "sleeping"}
-    process["children"] = [{**old, "paused_ms": 3.5, "threads": [thread]}]
-
-    (child,) = [
-        child
-        for worker in loads(json.dumps(document).encode()).samples[0].workers
-        if worker.process
-        for child in worker.process.children
-    ]
-
-    assert (child.pid, child.parent_pid, child.name, child.paused_ms) == (PID, 5, "python", 3.5)
-    assert child.main_thread is not None
-    assert not child.main_thread.torn
 
 
 # Forks that wait for Ray
@@ -288,9 +273,9 @@ def test_a_fork_in_ray_get_without_a_waiter_is_reported() -> None:
     [
         fork(is_cut_off=False),
         Child({PID: {"call": GET, "still": False}}, fields={"is_cut_off": True}),
-        fork(replace(GET, timeout_s=60.0)),
-        fork(replace(GET, unread="its memory could not be read")),
-        fork(replace(GET, refs=(), held=True)),
+        fork(dataclasses.replace(GET, timeout_s=60.0)),
+        fork(dataclasses.replace(GET, unread="its memory could not be read")),
+        fork(dataclasses.replace(GET, refs=(), held=True)),
     ],
     ids=["spawned or connected by itself", "not known to be stable", "timeout", "unread", "refs unknown"],
 )

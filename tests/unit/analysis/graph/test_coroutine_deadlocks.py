@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable
 
 import pytest
@@ -327,5 +328,5 @@ def test_a_cancelled_call_that_continues_is_named_as_cancelled() -> None:
 def _cancelled(worker: WorkerSample) -> WorkerSample:
     process = worker.process
     assert process is not None
-    coroutines = tuple(replace(one, cancel_requests=1) for one in process.coroutines)
-    return replace(worker, process=replace(process, coroutines=coroutines))
+    coroutines = tuple(dataclasses.replace(one, cancel_requests=1) for one in process.coroutines)
+    return replace(worker, process=dataclasses.replace(process, coroutines=coroutines))

@@ -7,7 +7,7 @@ import zlib
 
 import pytest
 
-from dstack.model import Process
+from dstack.observed import Process
 from dstack.probes.node_access.answers import unpacked
 from dstack.probes.node_access.assemble import Assembly
 from tests.unit.analysis.graph.coroutine_scenes import async_call, labels

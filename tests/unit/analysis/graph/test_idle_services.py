@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import pytest
 from msgspec.structs import replace
 
 from dstack.analysis.graph.idle_services import is_idle_library
 from dstack.analysis.index.sample_index import SampleIndex
 from dstack.diagnosis import Diagnosis
-from dstack.model import BlockedCall, Frame, Snapshot, Thread
+from dstack.model import Snapshot
+from dstack.observed import BlockedCall, Frame, Thread
 from tests.unit.scenes import Scene, SceneProcess, SceneThread
 
 IDLE_LIBRARY = Frame(function="run", file="/usr/lib/python3/site-packages/ray/data/executor.py", line=4, origin="ray")
@@ -135,7 +138,10 @@ def _with(snapshot: Snapshot, frames: tuple[Frame, ...], thread: Thread) -> Snap
         replace(
             sample,
             workers=tuple(
-                replace(worker, process=worker.process and replace(worker.process, threads=(thread,), coroutines=()))
+                replace(
+                    worker,
+                    process=worker.process and dataclasses.replace(worker.process, threads=(thread,), coroutines=()),
+                )
                 for worker in sample.workers
             ),
         )

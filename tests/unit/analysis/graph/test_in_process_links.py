@@ -10,7 +10,7 @@ import pytest
 from dstack.analysis.graph.alternatives import IDLE
 from dstack.analysis.graph.in_process_links import NO_OTHERS
 from dstack.diagnosis import Diagnosis, Finding
-from dstack.model import Frame
+from dstack.observed import Frame
 from tests.unit.scenes import Call, Scene, SceneCoroutine, SceneProcess, SceneThread
 
 CONDITION = "threading.Condition.wait"

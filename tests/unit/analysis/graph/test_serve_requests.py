@@ -8,7 +8,8 @@ import pytest
 
 from dstack.analysis.index.sample_index import OTHER_LOOP
 from dstack.diagnosis import Diagnosis
-from dstack.model import Actor, Frame, QueuedRequest, ServeRequest
+from dstack.model import Actor
+from dstack.observed import Frame, QueuedRequest, ServeRequest
 from dstack.vertex_keys import CoroutineKey, UnknownKey
 from tests.unit.scenes import Call, Scene, SceneCoroutine, SceneProcess
 

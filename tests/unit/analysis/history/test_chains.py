@@ -10,7 +10,8 @@ from msgspec.structs import replace
 
 from dstack.analysis.history.chains import WINDOW_S, Chains
 from dstack.analysis.history.task_index import HistoryIndex
-from dstack.model import Ref, Task, TaskAttempt
+from dstack.model import TaskAttempt
+from dstack.observed_node import Ref, Task
 from tests.unit.support.histories import (
     ACTOR,
     DRIVER,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Sequence
 
 import msgspec
@@ -14,7 +15,7 @@ from dstack.analysis.stacks.app_threads import Execution
 from dstack.analysis.stacks.stack_tree import ByRanks, TextFilter, grouping_in_words, groupings, merge
 from dstack.analysis.views.analysed_snapshot import AnalysedSnapshot
 from dstack.analysis.views.thread_pages import Stacks
-from dstack.model import Process, ProcessGroup
+from dstack.observed import Process, ProcessGroup
 from dstack.report.check_json import check_json
 from dstack.report.text import report_text
 from tests.unit.scenes import Scene, SceneProcess
@@ -61,7 +62,7 @@ def test_megatron_groups_have_the_usual_dimension_names() -> None:
 
 def test_groups_of_ray_util_collective_are_dimensions_by_their_names() -> None:
     weights = ProcessGroup(library="ray.util.collective", world="", name="weights", rank=2, ranks=(0, 1, 2))
-    default = msgspec.structs.replace(weights, name="default")
+    default = dataclasses.replace(weights, name="default")
 
     assert ranks_of(process(weights, default)) == Ranks(rank=2, world_size=3, dimensions=(("weights", 2),))
 

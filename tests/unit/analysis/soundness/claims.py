@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import copy
+import dataclasses
 import random
 from collections.abc import Callable
 
-import msgspec
 from hypothesis import strategies as st
 
 from dstack.diagnosis import Diagnosis
@@ -147,12 +147,12 @@ def claimed_keys(diagnosis: Diagnosis) -> set[Key]:
 
 def other_refs(thread: SceneThread) -> None:
     assert thread.call is not None
-    thread.call = msgspec.structs.replace(thread.call, refs=("ab" * 24 + "01000000",), owners=("",))
+    thread.call = dataclasses.replace(thread.call, refs=("ab" * 24 + "01000000",), owners=("",))
 
 
 def no_timeout(thread: SceneThread) -> None:
     assert thread.call is not None
-    thread.call = msgspec.structs.replace(thread.call, timeout_s=None)
+    thread.call = dataclasses.replace(thread.call, timeout_s=None)
 
 
 def other_work(thread: SceneThread) -> None:

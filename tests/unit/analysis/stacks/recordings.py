@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from dstack.model import Frame
+from dstack.observed import Frame
 from dstack.recording import Count, RecordedThread, Recording
 
 

@@ -13,7 +13,9 @@ from dstack.analysis.index.sample_index import SampleIndex
 from dstack.analysis.stacks.app_threads import Activity, AppExecutions, Execution, PathStep, PeerGroup, running
 from dstack.analysis.stacks.peers import AbsentWorker, Outlier, OutlierIndex, absent_workers, branch_peers, outliers
 from dstack.analysis.stacks.stack_tree import Grouping, StackBranch, merge
-from dstack.model import Failure, Frame, Snapshot
+from dstack.model import Snapshot
+from dstack.observed import Frame
+from dstack.observed_node import Failure
 from dstack.snapshot_file import load
 from dstack.vertex_keys import ThreadKey
 from tests.paths import RECORDED_CLUSTERS

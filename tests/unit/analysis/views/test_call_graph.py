@@ -12,7 +12,8 @@ from msgspec.structs import replace
 
 from dstack.analysis.history.call_nodes import UNKNOWN, NodeKey
 from dstack.analysis.views.call_graph import CallGraph, is_frequent
-from dstack.model import Job, TaskAttempt, TaskKind
+from dstack.model import Job, TaskAttempt
+from dstack.observed_node import TaskKind
 from dstack.snapshot_file import load
 from tests.fuzzing.effort import examples
 from tests.paths import RECORDED_CLUSTERS

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 from msgspec.structs import replace
 
 from dstack.analysis.views.analysed_snapshot import AnalysedSnapshot
 from dstack.analysis.views.capabilities import cluster_checks, node_checks
 from dstack.checks import Check
-from dstack.model import Failure, Snapshot
+from dstack.model import Snapshot
+from dstack.observed_node import Failure
 from tests.unit.scenes import Scene
 
 NO_PERMISSION = Failure(stage="memory", reason="no permission", remedy="Run dstack as root.")
@@ -32,7 +35,7 @@ def test_alike_failures_of_processes_are_one_line_with_their_remedy() -> None:
     snapshot = scene.sample(only=[]).snapshot()
     node = snapshot.nodes[0].node_id
     failures = tuple(
-        replace(NO_PERMISSION, node_id=node, worker_id=one.worker.worker_id, pid=one.worker.pid)
+        dataclasses.replace(NO_PERMISSION, node_id=node, worker_id=one.worker.worker_id, pid=one.worker.pid)
         for one in (first, second)
     )
 
@@ -48,7 +51,7 @@ def test_a_refused_process_is_not_counted_as_read() -> None:
     snapshot = scene.sample().snapshot()
     (sample,) = snapshot.samples
     without_threads = tuple(
-        replace(one, process=replace(one.process, threads=()))
+        replace(one, process=dataclasses.replace(one.process, threads=()))
         if one.process and one.worker_id == refused.worker.worker_id
         else one
         for one in sample.workers

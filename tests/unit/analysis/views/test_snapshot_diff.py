@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import random
 from collections.abc import Callable
 
@@ -14,7 +15,8 @@ from dstack.analysis.views.analysed_snapshot import AnalysedSnapshot
 from dstack.analysis.views.snapshot_diff import SnapshotDiff, compare
 from dstack.diagnosis import Since
 from dstack.errors import UsageError
-from dstack.model import Failure, Snapshot
+from dstack.model import Snapshot
+from dstack.observed_node import Failure
 from dstack.snapshot_file import load
 from dstack.vertex_keys import Key, ThreadKey
 from tests.paths import RECORDED_CLUSTERS
@@ -260,7 +262,9 @@ def test_another_coroutine_at_the_same_address_is_another_execution() -> None:
         workers = tuple(
             replace(
                 one,
-                process=replace(one.process, coroutines=tuple(replace(c, name="x") for c in one.process.coroutines)),
+                process=dataclasses.replace(
+                    one.process, coroutines=tuple(dataclasses.replace(c, name="x") for c in one.process.coroutines)
+                ),
             )
             if one.process
             else one

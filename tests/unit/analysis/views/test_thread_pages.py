@@ -9,7 +9,8 @@ from dstack.analysis.index.sample_index import SampleIndex
 from dstack.analysis.stacks.stack_tree import TextFilter
 from dstack.analysis.views.stack_pages import MAX_DEPENDENCIES, StackPage
 from dstack.analysis.views.thread_pages import Stacks
-from dstack.model import Failure, Snapshot
+from dstack.model import Snapshot
+from dstack.observed_node import Failure
 from dstack.snapshot_file import load
 from dstack.vertex_keys import Key, ThreadKey, UnknownKey
 from tests.paths import RECORDED_CLUSTERS

@@ -6,12 +6,12 @@ from pathlib import Path
 
 import ray.cloudpickle
 
-import dstack.probes.node
 from dstack.probes.node.probe_actor import ProbeActor
+from dstack.probes.node_access.remote_driver import TRAVELLING
 
 ELSEWHERE = """
 import json, os, pickle, sys, zlib
-sys.modules["dstack"] = None  # an import fails now
+sys.modules["dstack"] = sys.modules["msgspec"] = None  # an import fails now
 probe = pickle.load(sys.stdin.buffer)()
 target = {"worker_id": "w", "pid": os.getppid(), "port": 0, "is_driver": True}
 options = {"native": False, "locals": False, "pause": False, "children": False}
@@ -26,11 +26,13 @@ print(len(answer["processes"]["w"]["threads"]), *[failure["cause"] for failure i
 
 
 def test_a_probe_runs_by_value_without_an_installation(tmp_path: Path) -> None:
-    ray.cloudpickle.register_pickle_by_value(dstack.probes.node)
+    for module in TRAVELLING:
+        ray.cloudpickle.register_pickle_by_value(module)
     try:
         probe = ray.cloudpickle.dumps(ProbeActor)
     finally:
-        ray.cloudpickle.unregister_pickle_by_value(dstack.probes.node)
+        for module in TRAVELLING:
+            ray.cloudpickle.unregister_pickle_by_value(module)
 
     there = subprocess.run(
         [sys.executable, "-c", ELSEWHERE], input=probe, cwd=tmp_path, capture_output=True, check=False

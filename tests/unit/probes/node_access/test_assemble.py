@@ -16,7 +16,8 @@ import msgspec
 import pytest
 
 from dstack.analysis.views.analysed_snapshot import AnalysedSnapshot
-from dstack.model import Cause, Disk, Gpu, Node, Sample, Snapshot, WorkerSample
+from dstack.model import Node, Sample, Snapshot, WorkerSample
+from dstack.observed_node import Cause, Disk, Gpu
 from dstack.probes import node
 from dstack.probes.node import wire
 from dstack.probes.node.probe import NodeProbe

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from dstack.model import Cause, Failure, GoneWorker, Job, Node, Stage, Worker
+from dstack.model import GoneWorker, Job, Node, Worker
+from dstack.observed_node import Cause, Failure, Stage
 from dstack.probes.ray_state.control_plane import Inventory
 from dstack.probes.ray_state.core_workers import CoreWorkerStats
 from dstack.probes.ray_state.liveness import Liveness

@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from dstack.model import Ref, TaskHistory
+from dstack.model import TaskHistory
+from dstack.observed_node import Ref
 from dstack.probes.connection.connect import Cluster
 from dstack.probes.connection.ray_stubs import common_pb2, gcs_pb2, gcs_service_pb2
 from dstack.probes.connection.rpc import Call, CallFailure

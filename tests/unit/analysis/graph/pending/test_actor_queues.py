@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 from msgspec.structs import replace
 
 from dstack.analysis.graph.builder import MANY
@@ -49,7 +51,7 @@ def test_an_arrival_counts_for_its_own_attempt_only() -> None:
     call = scene.call(actor, "queued", by=driver).arrives()
     scene.sample()
     (sample,) = scene.samples
-    scene.samples = [replace(sample, tasks=tuple(replace(task, attempt=1) for task in sample.tasks))]
+    scene.samples = [replace(sample, tasks=tuple(dataclasses.replace(task, attempt=1) for task in sample.tasks))]
 
     assert unobserved_targets(scene, scene.wait_of(call))
 

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from dstack.diagnosis import Diagnosis, Finding
-from dstack.model import FailedTask, ProcessGroup
+from dstack.model import FailedTask
+from dstack.observed import ProcessGroup
 from tests.unit.scenes import JOB, Call, Scene, SceneProcess, group_of
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 
 from msgspec.structs import replace
@@ -265,8 +266,8 @@ def test_a_forked_child_has_the_ranks_of_its_parent() -> None:
     it.scene.sample()
     for at, worker in enumerate(it.scene.samples[0].workers):
         if worker.worker_id == it.ranks[1].worker_id and worker.process is not None:
-            child = replace(worker.process, pid=77, parent_pid=worker.process.pid, threads=(), children=())
-            changed = replace(worker, process=replace(worker.process, children=(child,)))
+            child = dataclasses.replace(worker.process, pid=77, parent_pid=worker.process.pid, threads=(), children=())
+            changed = replace(worker, process=dataclasses.replace(worker.process, children=(child,)))
             workers = it.scene.samples[0].workers
             it.scene.samples[0] = replace(it.scene.samples[0], workers=(*workers[:at], changed, *workers[at + 1 :]))
 

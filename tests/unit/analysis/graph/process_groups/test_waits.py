@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
-from msgspec.structs import replace
 
 from dstack.analysis.second_sample import plan_readings
 from tests.unit.analysis.graph.process_groups.rank_scenes import gang, only_finding, with_reward

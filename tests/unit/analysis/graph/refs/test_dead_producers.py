@@ -9,7 +9,8 @@ import pytest
 
 from dstack.analysis.diagnose import diagnose
 from dstack.diagnosis import Finding
-from dstack.model import Actor, Task, TaskTimes
+from dstack.model import Actor, TaskTimes
+from dstack.observed_node import Task
 from tests.unit.scenes import JOB, Call, Scene, SceneProcess, groups_of
 
 

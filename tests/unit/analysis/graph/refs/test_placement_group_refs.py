@@ -1,6 +1,6 @@
 """A wait for a ref of `PlacementGroup.ready()` is a wait for a pending group."""
 
-from msgspec.structs import replace
+from dataclasses import replace
 
 from dstack.model import Bundle
 from dstack.vertex_keys import UnknownKey

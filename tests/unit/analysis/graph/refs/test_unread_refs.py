@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from dstack.analysis.diagnose import diagnose
-from dstack.model import Failure
+from dstack.observed_node import Failure
 from tests.unit.scenes import Scene, SceneProcess
 
 

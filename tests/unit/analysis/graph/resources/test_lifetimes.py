@@ -11,7 +11,8 @@ from msgspec.structs import replace
 
 from dstack.analysis.views.analysed_snapshot import AnalysedSnapshot
 from dstack.diagnosis import Vertex
-from dstack.model import Bundle, Frame, Job, Node
+from dstack.model import Bundle, Job, Node
+from dstack.observed import Frame
 from dstack.report.check_json import check_json
 from dstack.vertex_keys import AnyKey, Key
 from dstack.watch.figures import waits_of

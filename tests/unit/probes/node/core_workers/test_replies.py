@@ -8,7 +8,7 @@ import msgspec
 import pytest
 from ray.core.generated import common_pb2, core_worker_pb2
 
-from dstack.model import Ref, Task
+from dstack.observed_node import Ref, Task
 from dstack.probes.connection import ray_stubs
 from dstack.probes.node import wire
 from dstack.probes.node.core_workers.grpc_modules import load_modules

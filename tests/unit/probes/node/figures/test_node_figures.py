@@ -9,7 +9,8 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from dstack.model import Node, Process
+from dstack.model import Node
+from dstack.observed import Process
 from dstack.probes.node.figures import node_figures
 from dstack.probes.node.figures.node_figures import NodeFigures
 from dstack.probes.node.probe import NodeProbe

@@ -10,7 +10,7 @@ from typing import Any
 
 from dstack.analysis.index.sample_index import SampleIndex
 from dstack.analysis.naming.names import execution
-from dstack.model import BlockedCall, GroupCall, ProcessGroup
+from dstack.observed import BlockedCall, GroupCall, ProcessGroup
 from dstack.probes.node.cpython.memory import open_memory
 from dstack.probes.node.cpython.process import MemoryThread, PythonProcess
 from dstack.probes.node.ray.tensor_transfers import STORE_FILE, transferred, wait_for_tensors

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import dataclasses
 from collections import Counter
 from collections.abc import Iterator
 
@@ -119,14 +120,14 @@ def test_a_recursion_in_which_executions_are_at_every_depth_has_a_row_for_each()
 
 def _at_stack(worker: WorkerSample, stack: int) -> WorkerSample:
     assert worker.process is not None
-    threads = tuple(replace(thread, stack=stack, call=None) for thread in worker.process.threads)
-    return replace(worker, process=replace(worker.process, threads=threads))
+    threads = tuple(dataclasses.replace(thread, stack=stack, call=None) for thread in worker.process.threads)
+    return replace(worker, process=dataclasses.replace(worker.process, threads=threads))
 
 
 def test_only_members_of_findings_have_whole_stacks_and_a_bounded_number_of_them(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    frames = tuple(replace(frame, origin="library" if frame.line % 2 else "user") for frame in MANY.frames)
+    frames = tuple(dataclasses.replace(frame, origin="library" if frame.line % 2 else "user") for frame in MANY.frames)
     data = ReportData(AnalysedSnapshot.of(replace(MANY, frames=frames)))
     members = tuple(data.stack_ids)
     monkeypatch.setattr(module, "MAX_WHOLE", 3)

@@ -5,7 +5,8 @@ from msgspec.structs import replace
 
 from dstack.analysis.views.analysed_snapshot import AnalysedSnapshot
 from dstack.analysis.views.inventory import Inventory
-from dstack.model import Bundle, Disk, Gpu
+from dstack.model import Bundle
+from dstack.observed_node import Disk, Gpu
 from dstack.report.page.rows import node_rows as module
 from dstack.report.page.rows.node_rows import NodeTable, node_table
 from tests.unit.scenes import Scene

@@ -1,12 +1,16 @@
 from __future__ import annotations
 
+import dataclasses
+
 import pytest
 from hypothesis import HealthCheck, given
 from msgspec.structs import replace
 
 from dstack.analysis.evidence.coverage import CoverageGap
 from dstack.analysis.views.analysed_snapshot import AnalysedSnapshot
-from dstack.model import ACCESSES, Failure, Snapshot, TaskHistory
+from dstack.model import Snapshot, TaskHistory
+from dstack.observed import ACCESSES
+from dstack.observed_node import Failure
 from dstack.report.page.report_data import ReportData
 from dstack.report.page.sections import coverage as module
 from dstack.report.page.sections.coverage import gap_in_words, section
@@ -92,8 +96,8 @@ def test_pauses_and_torn_stacks_have_a_remark() -> None:
     workers = []
     for worker in sample.workers:
         assert worker.process is not None
-        threads = tuple(replace(thread, torn=True) for thread in worker.process.threads)
-        workers.append(replace(worker, process=replace(worker.process, threads=threads, paused_ms=7.0)))
+        threads = tuple(dataclasses.replace(thread, torn=True) for thread in worker.process.threads)
+        workers.append(replace(worker, process=dataclasses.replace(worker.process, threads=threads, paused_ms=7.0)))
     text = text_of(replace(snapshot, samples=(replace(sample, workers=tuple(workers)),)))
 
     assert "1 thread ran during every reading of the stack" in text

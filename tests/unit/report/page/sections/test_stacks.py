@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import dataclasses
+
 import pytest
 from hypothesis import HealthCheck, given
 from msgspec.structs import replace
@@ -86,7 +88,7 @@ def test_without_stacks_there_is_no_section() -> None:
 @pytest.mark.parametrize("text", [ATTACK, "\ud800\u202e\x1b[2J"])
 def test_names_and_sources_are_text_and_nothing_else(text: str) -> None:
     actors = tuple(replace(actor, class_name=text, name=text) for actor in MESH.actors)
-    frames = tuple(replace(frame, function=text, file=text) for frame in MESH.frames)
+    frames = tuple(dataclasses.replace(frame, function=text, file=text) for frame in MESH.frames)
     sources = {text: dict.fromkeys(range(100), text)}
     page = page_of(data_of(replace(MESH, actors=actors, frames=frames, sources=sources)))
 
