@@ -45,7 +45,7 @@ marks.append(("import dstack.capture", *spent()))
 from dstack import capture
 from dstack.snapshot_file import dumps
 marks.append(("find the clusters on this machine", *spent()))
-from dstack.probes.connection.running_clusters import gcs_addresses
+from dstack.probes.connection.connect import gcs_addresses
 gcs_addresses()
 marks.append(("connect", *spent()))
 has_first = False

@@ -34,7 +34,7 @@ Worker().get_objects([object()], -1)
 def target(
     pid: int, worker_id: str = "w", *, port: int = 0, python: ForeignPython | UnreadablePython | None = None
 ) -> Target:
-    """A driver; ``python`` is the result of :func:`dstack.probes.node_access.foreign_pythons.foreign_python` for it."""
+    """A driver; ``python`` is the result of :func:`dstack.probes.node_access.targets.foreign_python` for it."""
     found: Target = {"worker_id": worker_id, "pid": pid, "port": port, "is_driver": True}
     if python is not None:
         found["python"] = python

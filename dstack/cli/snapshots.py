@@ -178,7 +178,7 @@ def demo(name: str, list_them: bool) -> None:
         return
     path = examples.find(name)
     from dstack import capture
-    from dstack.probes.connection.local_cluster import running_example
+    from dstack.probes.connection.own_cluster import running_example
 
     click.echo(f"Running {path}", err=True)
     with show_progress() as progress:

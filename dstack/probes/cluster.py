@@ -11,21 +11,22 @@ from dstack.errors import ClusterError
 from dstack.model import Sample, Snapshot, Worker, WorkerSample
 from dstack.observed import Process
 from dstack.observed_node import Failure
-from dstack.probes.agents.ray_agents import Agents
-from dstack.probes.agents.unread_workers import completed, unknown_waits, unread_workers, with_pause_as_remedy
-from dstack.probes.budget import Budget
 from dstack.probes.connection.background import begin
 from dstack.probes.connection.connect import Cluster
 from dstack.probes.merged_answers import MergedAnswers
 from dstack.probes.node_access.node_readers import Extras, NodeReaders, Options, Wanted
-from dstack.probes.node_access.session import ProbeSession
+from dstack.probes.node_access.ray_agents import Agents, completed, unknown_waits, unread_workers, with_pause_as_remedy
+from dstack.probes.node_access.session import Budget, ProbeSession
 from dstack.probes.ray_state.control_plane import CHECK_GCS, Inventory, take_inventory, take_roll
 from dstack.probes.ray_state.core_workers import CoreWorkerStats, ask_core_workers, questions, relevant_refs, stats_of
-from dstack.probes.ray_state.ended_tasks import EndedTasks, ask_ended_tasks
 from dstack.probes.ray_state.liveness import Liveness
-from dstack.probes.ray_state.task_events import ask_arrived_calls
-from dstack.probes.ray_state.task_history import ask_history
-from dstack.probes.ray_state.task_times import ask_task_times
+from dstack.probes.ray_state.task_events import (
+    EndedTasks,
+    ask_arrived_calls,
+    ask_ended_tasks,
+    ask_history,
+    ask_task_times,
+)
 from dstack.probes.record import Record, awaited_refs, waiting_children
 from dstack.words import plural
 

@@ -9,11 +9,10 @@ from collections.abc import Sequence
 
 from dstack.cluster_poll import ClusterPoll, WorkerPoll
 from dstack.model import Worker
-from dstack.probes.budget import Budget
 from dstack.probes.connection.connect import Cluster
 from dstack.probes.node import wire
 from dstack.probes.node_access.node_readers import Extras, NodeReaders, Options, Wanted
-from dstack.probes.node_access.session import ProbeSession
+from dstack.probes.node_access.session import Budget, ProbeSession
 from dstack.probes.ray_state.control_plane import Inventory, take_roll
 from dstack.probes.ray_state.core_workers import ask_core_workers, questions
 from dstack.probes.ray_state.liveness import Liveness

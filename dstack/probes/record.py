@@ -13,15 +13,14 @@ from msgspec.structs import replace
 from dstack.model import ACTOR_HANDLE, FailedTask, Sample, Snapshot, TaskHistory, TaskTimes, producer_task_id
 from dstack.observed import BlockedCall, Process
 from dstack.observed_node import EnvironmentSetup, Failure, Ref
-from dstack.probes.connection.clocks import clock_notes
 from dstack.probes.connection.connect import Cluster
+from dstack.probes.connection.hosts import clock_notes
 from dstack.probes.node import wire
 from dstack.probes.node_access.answers import MalformedAnswer
 from dstack.probes.node_access.assemble import Assembly
 from dstack.probes.ray_state.control_plane import Inventory, client_notes
-from dstack.probes.ray_state.ended_tasks import EndedTasks
 from dstack.probes.ray_state.liveness import Liveness
-from dstack.probes.ray_state.task_history import object_bytes
+from dstack.probes.ray_state.task_events import EndedTasks, object_bytes
 from dstack.version import __version__
 
 

@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import socket
+from collections.abc import Iterator
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, cast
 
 import grpc
 import grpc.aio
 
 from dstack.errors import ClusterError, UsageError
-from dstack.probes.connection import addresses
-from dstack.probes.connection.credentials import WHERE_TOKENS_ARE, load_token, tls_credentials
+from dstack.probes.connection.hosts import join_address, split_address
 from dstack.probes.connection.ray_stubs import gcs_service_pb2, gcs_service_pb2_grpc
-from dstack.probes.connection.running_clusters import gcs_addresses, latest_address
 from dstack.probes.node.core_workers.channels import CHANNEL_OPTIONS
+from dstack.probes.node.core_workers.tls import tls_pems
 
 SUPPORTED = ((2, 46), (2, 60))
 """First and last Ray minor version with which this code was tested."""
@@ -56,7 +58,7 @@ def connect(address: str | None = None) -> Cluster:
     resolved, notes = (named, ()) if named and named != "auto" else _find_running()
     host, port = _split(resolved)
     _require_listener(host, port)
-    gcs = addresses.join(host, port)
+    gcs = join_address(host, port)
     token, version = _ask_alive(gcs)
     _require_supported(version)
     return Cluster(gcs, version, token, notes)
@@ -99,7 +101,7 @@ def _split(address: str) -> tuple[str, int]:
         remedy = "Give the address of the GCS, HOST:PORT (default port 6379)."
         raise UsageError(f"{address} is a Ray Client address, which gives no access to the GCS.", remedy)
     try:
-        return addresses.split(address)
+        return split_address(address)
     except ValueError:
         remedy = "Give HOST:PORT ([HOST]:PORT for IPv6), or auto for the cluster on this host."
         raise UsageError(f"{address!r} is not a valid address.", remedy) from None
@@ -112,12 +114,12 @@ def _require_listener(host: str, port: int) -> None:
         raise ClusterError(f"The host name {host} cannot be resolved.", "Check --address.") from error
     except ConnectionRefusedError as error:
         raise ClusterError(
-            f"Nothing listens on {addresses.join(host, port)}: the connection was refused.",
+            f"Nothing listens on {join_address(host, port)}: the connection was refused.",
             "Check that the cluster runs, and that this is the port of its GCS (`ray start` prints it).",
         ) from error
     except OSError as error:
         raise ClusterError(
-            f"{addresses.join(host, port)} did not answer within {CONNECT_TIMEOUT_S:.0f} s.",
+            f"{join_address(host, port)} did not answer within {CONNECT_TIMEOUT_S:.0f} s.",
             "Check the address, the network and the firewalls.",
         ) from error
 
@@ -175,3 +177,88 @@ def _require_supported(version: str) -> None:
         f"The cluster runs Ray {version or 'of an unknown version'}; this dstack supports {low} to {high}.",
         "Install a dstack that supports it: pip install --upgrade ray-dstack.",
     )
+
+
+WHERE_TOKENS_ARE = "Set RAY_AUTH_TOKEN or RAY_AUTH_TOKEN_PATH, or put the cluster's token into ~/.ray/auth_token."
+K8S = "RAY_ENABLE_K8S_TOKEN_AUTH"
+"""If this is set, the token may be that of a Kubernetes service account."""
+WITHOUT_CERTIFICATES = (
+    "RAY_USE_TLS is on, but not all of RAY_TLS_SERVER_CERT, RAY_TLS_SERVER_KEY and RAY_TLS_CA_CERT are set"
+)
+
+
+def load_token() -> str | None:
+    """The token Ray itself would use, whatever RAY_AUTH_MODE says; from the environment or a file.
+
+    Raises :class:`ClusterError` where RAY_AUTH_TOKEN_PATH names no file with a token. Sources and their order as in Ray
+    2.60; before token authentication there were none.
+    """
+    if token := os.environ.get("RAY_AUTH_TOKEN"):
+        return token.strip() or None
+    if path := os.environ.get("RAY_AUTH_TOKEN_PATH"):
+        if token := _first_line(path):
+            return token
+        raise ClusterError(
+            f"RAY_AUTH_TOKEN_PATH is set but its file cannot be opened or is empty: {path}.", WHERE_TOKENS_ARE
+        )
+    return _rays_own_token() if os.environ.get(K8S) else _first_line(os.path.expanduser("~/.ray/auth_token"))
+
+
+def _first_line(path: str) -> str | None:
+    try:
+        return Path(path).read_bytes().partition(b"\n")[0].decode(errors="replace").strip() or None
+    except OSError:
+        return None
+
+
+def _rays_own_token() -> str | None:
+    try:
+        from ray._raylet import AuthenticationTokenLoader
+    except ImportError:  # Ray before token authentication
+        return None
+    loader = AuthenticationTokenLoader.instance()
+    if not loader.has_token(ignore_auth_mode=True):
+        return None
+    header = loader.get_token_for_http_header(ignore_auth_mode=True)
+    value = next((text for key, text in header.items() if key.lower() == "authorization"), "")
+    return str(value).removeprefix("Bearer ") or None
+
+
+def tls_credentials() -> grpc.ChannelCredentials | None:
+    """The files of Ray's TLS variables; None without TLS. Raises :class:`ClusterError`. As in Ray 2.46 and 2.60."""
+    try:
+        pems = tls_pems()
+    except (OSError, LookupError) as error:
+        reason = WITHOUT_CERTIFICATES if isinstance(error, LookupError) else error
+        raise ClusterError(
+            f"TLS is on but its certificates cannot be read: {reason}.",
+            "Check RAY_TLS_SERVER_CERT, RAY_TLS_SERVER_KEY and RAY_TLS_CA_CERT.",
+        ) from error
+    return grpc.ssl_channel_credentials(*pems) if pems else None
+
+
+_FLAG = "--gcs-address="
+
+
+def gcs_addresses() -> set[str]:
+    """The GCS addresses in the command lines of all raylets here."""
+    raylets = (line for line in _command_lines() if "raylet" in os.path.basename(line[0]))
+    words = (word for line in raylets for part in line for word in part.split(" "))
+    found = {word.removeprefix(_FLAG).partition("=")[0] for word in words if word.startswith(_FLAG)}
+    return found - {"", "None"}
+
+
+def latest_address() -> str | None:
+    """The GCS address that ``ray start`` noted last, also of a cluster that has ended since."""
+    folder = os.environ.get("RAY_TMPDIR") or os.environ.get("TMPDIR") or "/tmp"
+    with contextlib.suppress(OSError):
+        return Path(folder, "ray", "ray_current_cluster").read_text().strip() or None
+    return None
+
+
+def _command_lines() -> Iterator[list[str]]:
+    """Of all processes; one that sets its own title may have written words with spaces between them."""
+    for pid in filter(str.isdecimal, os.listdir("/proc")):
+        with contextlib.suppress(OSError):
+            line = Path("/proc", pid, "cmdline").read_bytes().decode(errors="replace")
+            yield line.removesuffix("\0").split("\0" if line.endswith("\0") else " ")

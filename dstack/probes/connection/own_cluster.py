@@ -1,4 +1,4 @@
-"""The cluster that this process belongs to, found without importing or calling Ray.
+"""The cluster that this process belongs to or has begun, found without importing or calling Ray.
 
 It reads attributes of ``ray._private.worker``, which is loaded if the program uses Ray; seen on Ray 2.46 and 2.60.
 Ray's own functions ask the core worker, which aborts the process while it is being shut down.
@@ -8,14 +8,21 @@ from __future__ import annotations
 
 import contextlib
 import os
+import subprocess
 import sys
+import tempfile
+import time
+from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import chain
+from pathlib import Path
+from typing import IO
 
 import psutil
 
 from dstack.errors import ClusterError, UsageError
 from dstack.model import Snapshot, Worker
-from dstack.probes.connection import addresses
+from dstack.probes.connection.hosts import canonical
 
 _FLAG = "--gcs-address="
 
@@ -38,7 +45,7 @@ def connected_cluster() -> OwnCluster | None:
     worker, node = getattr(module, "global_worker", None), getattr(module, "_global_node", None)
     if worker is None or node is None or not worker.connected:
         return None
-    return OwnCluster(str(node.gcs_address), addresses.canonical(str(node.node_ip_address)), bool(node.head))
+    return OwnCluster(str(node.gcs_address), canonical(str(node.node_ip_address)), bool(node.head))
 
 
 def begun_cluster() -> str | None:
@@ -76,3 +83,63 @@ def own_worker(snapshot: Snapshot) -> Worker | None:
     own = connected_cluster()
     found = [worker for worker in snapshot.workers if own and (worker.ip, worker.pid) == (own.ip, os.getpid())]
     return found[0] if len(found) == 1 else None
+
+
+START_S = 60.0
+END_S = 5.0
+
+
+@contextlib.contextmanager
+def running_example(path: Path) -> Iterator[str]:
+    """The GCS address of the cluster the program has started, once it prints ``ready``.
+
+    Raises :class:`ClusterError` with the end of its output if it is not ready within a minute.
+    """
+    environment = {key: value for key, value in os.environ.items() if key != "RAY_ADDRESS"}
+    with tempfile.TemporaryFile("w+") as output:
+        program = psutil.Popen(
+            [sys.executable, str(path)], stdin=subprocess.DEVNULL, stdout=output, stderr=output, env=environment
+        )
+        family: set[psutil.Process] = {program}
+        try:
+            _wait_until_ready(program, output)
+            family.update(program.children(recursive=True))
+            yield _gcs_address(family)
+        finally:
+            _end(family)
+
+
+def _wait_until_ready(program: psutil.Popen, output: IO[str]) -> None:
+    deadline = time.monotonic() + START_S
+    while "ready" not in _lines(output):
+        if program.poll() is not None or time.monotonic() > deadline:
+            what = "ended early" if program.poll() is not None else f"did not start within {START_S:.0f} s"
+            raise ClusterError(f"The example {what}: {' '.join(_lines(output)[-3:]) or 'no output'}")
+        time.sleep(0.05)
+
+
+def _lines(output: IO[str]) -> list[str]:
+    output.seek(0)
+    return output.read().splitlines()
+
+
+def _gcs_address(family: set[psutil.Process]) -> str:
+    for address in chain.from_iterable(map(_gcs_addresses, family)):
+        return address
+    raise ClusterError("The Ray cluster of the example was not found.")
+
+
+def _end(family: set[psutil.Process]) -> None:
+    """Ends the driver, which ends its cluster; what is left after a while is killed, by its pid."""
+    for process in tuple(family):
+        with contextlib.suppress(psutil.Error):
+            family.update(process.children(recursive=True))
+    drivers = [process for process in family if isinstance(process, psutil.Popen)]
+    for process in drivers:
+        with contextlib.suppress(psutil.Error):
+            process.terminate()
+    _, alive = psutil.wait_procs(family, timeout=END_S)
+    for process in alive:
+        with contextlib.suppress(psutil.Error):
+            process.kill()
+    psutil.wait_procs(alive, timeout=END_S)

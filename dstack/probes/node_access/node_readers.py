@@ -11,13 +11,12 @@ from itertools import chain
 
 from dstack.model import Worker
 from dstack.observed_node import Failure
-from dstack.probes.budget import Budget
 from dstack.probes.connection.background import begin, within
-from dstack.probes.connection.clocks import ahead_s
+from dstack.probes.connection.hosts import ahead_s
 from dstack.probes.node import wire
 from dstack.probes.node_access.answers import MALFORMED, MalformedAnswer, NodeFailure, validated
 from dstack.probes.node_access.raylet_symbols import thread_context_layout
-from dstack.probes.node_access.session import ProbeSession
+from dstack.probes.node_access.session import Budget, ProbeSession
 from dstack.probes.node_access.targets import own_addresses, targets, with_environment
 from dstack.probes.ray_state.control_plane import Inventory
 from dstack.probes.ray_state.core_workers import core_workers

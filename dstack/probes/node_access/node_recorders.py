@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from dstack.model import Worker
 from dstack.probes.connection.background import begin
 from dstack.probes.connection.connect import Cluster
-from dstack.probes.connection.reach import Address, unreachable
+from dstack.probes.connection.hosts import RayletAddress, unreachable
 from dstack.probes.node import wire
 from dstack.probes.node.probe import NodeProbe
 from dstack.probes.node_access.answers import MALFORMED, MalformedAnswer, NodeFailure, validated_round
@@ -94,7 +94,7 @@ class RemoteRecorder(RemoteProbes):
         super().__init__(cluster)
         begin(self._send)
 
-    def record(self, by_node: Mapping[str, Sequence[Worker]], raylets: Mapping[str, Address]) -> None:
+    def record(self, by_node: Mapping[str, Sequence[Worker]], raylets: Mapping[str, RayletAddress]) -> None:
         """Record these workers from the next round on, by node; new nodes that are unreachable fail soon."""
         new = {node: address for node, address in raylets.items() if node in by_node and node not in self._wanted}
         self._wanted = {node: targets(workers) for node, workers in by_node.items()}
@@ -115,7 +115,7 @@ class RemoteRecorder(RemoteProbes):
         while True:
             self._ask("record", self._messages.get())
 
-    def _give_up(self, raylets: Mapping[str, Address]) -> None:
+    def _give_up(self, raylets: Mapping[str, RayletAddress]) -> None:
         for node_id, reason in unreachable(raylets).items():
             self._note(node_id, NodeFailure(reason, "unreachable"), is_last=True)
 

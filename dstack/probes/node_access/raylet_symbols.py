@@ -9,14 +9,28 @@ from __future__ import annotations
 
 import importlib.util
 import struct
+from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 from dstack.probes.node import wire
-from dstack.probes.node.procfs.proc import mapped_files
+from dstack.probes.node.procfs.proc import Mapping, mapped_files
 from dstack.probes.node.ray.thread_tasks import library_of
-from dstack.probes.node_access.mapped_file import MappedFile
+
+
+@dataclass(frozen=True)
+class MappedFile:
+    """A file by its device and inode, and a path to open it, also for a process in a container."""
+
+    key: tuple[str, str] | None
+    path: str = field(compare=False)
+
+    @classmethod
+    def of(cls, mapping: Mapping, pid: int) -> MappedFile:
+        """The file of a mapping of a process."""
+        return cls(mapping.file, f"/proc/{pid}/root{mapping.path}")
+
 
 THREAD_CONTEXT = b"_ZN3ray4core13WorkerContext15thread_context_E"
 R_X86_64_DTPMOD64 = 16

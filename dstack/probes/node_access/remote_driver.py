@@ -29,7 +29,7 @@ import dstack.observed_node
 import dstack.probes.node
 from dstack.child import Messages, outlive_parent, send
 from dstack.document_file import to_json
-from dstack.probes.connection.addresses import canonical
+from dstack.probes.connection.hosts import canonical
 from dstack.probes.node import wire
 from dstack.probes.node.probe_actor import IDLE_S, ProbeActor
 from dstack.probes.node.pyspy.runner import find_pyspy

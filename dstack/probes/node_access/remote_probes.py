@@ -25,7 +25,7 @@ import msgspec
 from dstack.child import Messages, send, start_child
 from dstack.probes.connection.background import begin
 from dstack.probes.connection.connect import Cluster
-from dstack.probes.connection.reach import Address, unreachable
+from dstack.probes.connection.hosts import RayletAddress, unreachable
 from dstack.probes.node import wire
 from dstack.probes.node_access.answers import NodeFailure
 from dstack.probes.node_access.driver_messages import NodeParts, Request, decoded
@@ -110,7 +110,7 @@ class RemoteProbes:
         nodes: dict[str, NodeParts],
         questions: wire.Questions,
         options: wire.Options,
-        raylets: Mapping[str, Address],
+        raylets: Mapping[str, RayletAddress],
         deadline: float,
         *,
         is_first: bool = True,
@@ -223,7 +223,7 @@ class RemoteProbes:
         self._results.put(None)
 
     def _give_up_unreachable(
-        self, number: int, raylets: Mapping[str, Address], missing: set[str], reached: set[str]
+        self, number: int, raylets: Mapping[str, RayletAddress], missing: set[str], reached: set[str]
     ) -> None:
         """Gives up the nodes that do not answer soon and that no connection leads to."""
         time.sleep(SOON_S)

@@ -5,6 +5,7 @@ Asked by gRPC, so neither the dashboard nor a driver is needed.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -14,12 +15,18 @@ from msgspec.structs import replace
 from dstack.errors import ClusterError
 from dstack.model import RAY_CLIENT_SERVER, Actor, Bundle, GoneWorker, Job, Node, PlacementGroup, Worker
 from dstack.observed_node import Failure
-from dstack.probes.connection.addresses import canonical
 from dstack.probes.connection.connect import Cluster
-from dstack.probes.connection.ray_stubs import common_pb2, gcs_pb2, gcs_service_pb2, gcs_service_pb2_grpc
+from dstack.probes.connection.hosts import canonical
+from dstack.probes.connection.ray_stubs import (
+    autoscaler_pb2,
+    autoscaler_pb2_grpc,
+    common_pb2,
+    gcs_pb2,
+    gcs_service_pb2,
+    gcs_service_pb2_grpc,
+)
 from dstack.probes.connection.rpc import Call, CallFailure, Request, call_all
 from dstack.probes.node.redaction import masked_command
-from dstack.probes.ray_state import autoscaler
 
 PROBE_NAMESPACE = "_dstack"
 """Ray namespace of dstack's own drivers and probes; snapshots leave out everything in it."""
@@ -91,7 +98,7 @@ def take_inventory(cluster: Cluster, timeout_s: float, sample: int = 1) -> Inven
             row.node_id.hex(): dict(row.resources_available)
             for row in _rows(answers["available resources"], "resources_list")
         },
-        autoscaler=autoscaler.active(answers["autoscaler's report"], answers["autoscaler's state"]),
+        autoscaler=active_autoscaler(answers["autoscaler's report"], answers["autoscaler's state"]),
         failures=tuple(
             Failure(
                 stage="control plane",
@@ -164,7 +171,7 @@ def _roll_requests() -> dict[str, Request]:
 
 def _requests() -> dict[str, Request]:
     """The requests to the GCS by the name of their table: stub, method and message."""
-    return {**{name: _request(*request) for name, request in _LISTS.items()}, **autoscaler.REQUESTS}
+    return {**{name: _request(*request) for name, request in _LISTS.items()}, **AUTOSCALER_REQUESTS}
 
 
 def _request(service: str, method: str) -> Request:
@@ -321,3 +328,52 @@ def _placement_group(row: Any) -> PlacementGroup:
         scheduling_state=gcs_pb2.PlacementGroupStats.SchedulingState.Name(row.stats.scheduling_state),
         requested_at=max(0.0, row.stats.creation_request_received_ns / 1e9) or None,
     )
+
+
+AUTOSCALER_REQUESTS: dict[str, Request] = {
+    "autoscaler's report": (
+        gcs_service_pb2_grpc.InternalKVGcsServiceStub,
+        "InternalKVGet",
+        gcs_service_pb2.InternalKVGetRequest(key=b"__autoscaling_status"),
+    ),
+    "autoscaler's state": (
+        autoscaler_pb2_grpc.AutoscalerStateServiceStub,
+        "GetClusterStatus",
+        autoscaler_pb2.GetClusterStatusRequest(),
+    ),
+}
+"""What shows whether an autoscaler may add nodes to the cluster.
+
+- The autoscaler of `ray start --autoscaling-config` writes its report as JSON under a key of the GCS about once in 5 s.
+  It names the configured type of every node. So does the monitor that any `ray start --head` runs, which can add
+  nothing; but it makes up the types, as ``node_`` and the node's id. `ray.init` without a cluster runs none.
+- The second version reports its state to the GCS. Where it can add nothing, no node has a type.
+
+What types of nodes there are, and whether one more of them may be added, is in neither.
+"""
+
+
+def active_autoscaler(v1: Any, v2: Any) -> str | None:
+    """The autoscaler by the replies to these requests, or None."""
+    if isinstance(v1, CallFailure) or isinstance(v2, CallFailure):
+        return "autoscaler, if there is one (the GCS did not say)"
+    if _may_add_v1(v1.value) or _may_add_v2(v2):
+        return "autoscaler"
+    return None
+
+
+def _may_add_v1(status: bytes) -> bool:
+    if not status:
+        return False
+    try:
+        types = json.loads(status)["autoscaler_report"]["node_type_mapping"]
+        return any(node_type != f"node_{node}" for node, node_type in types.items())
+    except (ValueError, KeyError, TypeError, AttributeError):
+        return True
+
+
+def _may_add_v2(status: Any) -> bool:
+    state = status.autoscaling_state
+    is_adding = state.pending_instance_requests or state.pending_instances or state.failed_instance_requests
+    has_types = any(node.ray_node_type_name for node in status.cluster_resource_state.node_states)
+    return bool(state.autoscaler_state_version and (is_adding or has_types))

@@ -17,7 +17,7 @@ from typing import Any
 
 from dstack.model import RepeatedCall
 from dstack.probes.connection.ray_stubs import common_pb2
-from dstack.probes.ray_state.task_times import event_time
+from dstack.probes.ray_state.task_rows import event_time
 
 WINDOW_S = 10.0
 """How far back from the newest event of a caller its calls are counted."""

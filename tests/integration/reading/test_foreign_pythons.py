@@ -20,8 +20,8 @@ from dstack.probes.node.cpython.debug_offsets import FIELDS, HEADER_SIZE, read_d
 from dstack.probes.node.cpython.memory import open_memory
 from dstack.probes.node.cpython.saved_layouts import TABLES
 from dstack.probes.node.procfs.proc import Mapping
-from dstack.probes.node_access import foreign_pythons
-from dstack.probes.node_access.foreign_pythons import Image, foreign_python
+from dstack.probes.node_access import targets
+from dstack.probes.node_access.targets import Image, foreign_python
 from tests.processes import Child, running
 from tests.sampling import IN_RAY_GET, Plain, sample, target
 from tests.versions.compatibility import find
@@ -144,7 +144,7 @@ def test_two_pythons_in_one_process_are_rejected(tmp_path: Path, monkeypatch: py
     for file, version in zip(files, ("3.10", "3.12"), strict=True):
         file.symlink_to(binary(version))
     mapped = [Mapping(0, 1, 0, ("fe:00", file.name), str(file)) for file in files]
-    monkeypatch.setattr(foreign_pythons, "mappings", lambda pid: mapped)
+    monkeypatch.setattr(targets, "mappings", lambda pid: mapped)
     with subprocess.Popen(["sleep", "1000"]) as process:
         found = foreign_python(process.pid)
         process.kill()

@@ -17,7 +17,7 @@ from dstack.probes.node.cpython.process import PTHREAD_TID
 from dstack.probes.node.cpython.saved_layouts import TABLES
 from dstack.probes.node.pyspy.runner import find_pyspy
 from dstack.probes.node.stability import marks_of, unchanged
-from dstack.probes.node_access.foreign_pythons import foreign_python
+from dstack.probes.node_access.targets import foreign_python
 from dstack.snapshot_file import load
 from tests.clusters.dstack_command import dstack
 from tests.clusters.shared_cluster import SharedCluster

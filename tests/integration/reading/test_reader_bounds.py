@@ -21,7 +21,7 @@ from dstack.probes.node.cpython.code_objects import CodeObjects
 from dstack.probes.node.probe import NodeProbe
 from dstack.probes.node.procfs import proc
 from dstack.probes.node.stacks.table import ENDS
-from dstack.probes.node_access.foreign_pythons import foreign_python
+from dstack.probes.node_access.targets import foreign_python
 from tests.fuzzing.effort import tries
 from tests.processes import Child, running, wait_until
 from tests.sampling import Plain, frames_of, functions, sample, target

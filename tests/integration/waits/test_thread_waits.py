@@ -15,7 +15,7 @@ from dstack.probes.node.cpython.memory import Unreadable
 from dstack.probes.node.cpython.objects import OWN_VERSION
 from dstack.probes.node.cpython.saved_layouts import TABLES
 from dstack.probes.node.wire import ForeignPython, UnreadablePython
-from dstack.probes.node_access.foreign_pythons import foreign_python
+from dstack.probes.node_access.targets import foreign_python
 from tests.paths import PROGRAMS
 from tests.processes import Child, running, wait_until
 from tests.sampling import Plain, functions, sample, target

@@ -15,7 +15,6 @@ import pytest
 from dstack.model import Job, Node, Snapshot, Worker
 from dstack.observed_node import Cause, Failure
 from dstack.probes import cluster as probes
-from dstack.probes.agents.ray_agents import Agents
 from dstack.probes.cluster import ClusterProbe
 from dstack.probes.connection.connect import Cluster
 from dstack.probes.node import wire
@@ -24,6 +23,7 @@ from dstack.probes.node_access import node_readers, session
 from dstack.probes.node_access.answers import MALFORMED, NodeFailure, validated
 from dstack.probes.node_access.driver_messages import NodeParts
 from dstack.probes.node_access.node_readers import Options
+from dstack.probes.node_access.ray_agents import Agents
 from dstack.probes.node_access.remote_probes import Result
 from dstack.probes.ray_state.control_plane import Inventory
 from dstack.snapshot_file import dumps, loads

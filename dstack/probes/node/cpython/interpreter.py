@@ -39,7 +39,7 @@ class OwnPython:
 class Interpreter:
     """The Python of a process, as far as it must be known to read the process's memory.
 
-    ``foreign`` is what :mod:`dstack.probes.node_access.foreign_pythons` found, None where it is the reader's own build;
+    ``foreign`` is what :mod:`dstack.probes.node_access.targets` found, None where it is the reader's own build;
     ``files`` are the files that the process has mapped. From CPython 3.13 on, the offsets that the target states itself
     replace those that were calibrated or saved. Methods raise :class:`Unreadable`, all of them with the same reason
     where dstack cannot read this Python.

@@ -13,18 +13,17 @@ import os
 import sysconfig
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import cache
 from itertools import zip_longest
 from typing import Any
 
-from dstack.model import Job, Worker
+from dstack.model import Job, Worker, WorkerSample
+from dstack.observed import Process
 from dstack.observed_node import Failure
-from dstack.probes.agents.pyspy_text import TextStacks, parse
-from dstack.probes.agents.source_terms import Sources
-from dstack.probes.connection import addresses
 from dstack.probes.connection.connect import Cluster
+from dstack.probes.connection.hosts import join_address
 from dstack.probes.connection.ray_stubs import gcs_service_pb2, gcs_service_pb2_grpc, reporter_pb2, reporter_pb2_grpc
 from dstack.probes.connection.rpc import Call, CallFailure, call_all
 from dstack.probes.node import wire
@@ -33,6 +32,7 @@ from dstack.probes.node.stacks.origins import Origins
 from dstack.probes.node.stacks.roles import shown_role
 from dstack.probes.node.stacks.table import StackTable
 from dstack.probes.node.threads import PythonThread, ShownFrame
+from dstack.probes.node_access.agent_texts import Sources, TextStacks, parse
 from dstack.probes.node_access.answers import validated
 
 KEY = "DASHBOARD_AGENT_ADDR_NODE_ID_PREFIX:"
@@ -40,6 +40,7 @@ NAMESPACE = b"dashboard"
 FIND_TIMEOUT_S = 1.0
 MAX_TIMEOUT_S = 3.0
 AT_ONCE = 4
+PAUSED_BY_AGENT = "Ray's agent can read the stacks while it pauses the process for some ms."
 
 
 class Agents:
@@ -203,7 +204,7 @@ def _address(value: bytes) -> str | None:
         return None
     if not isinstance(ip, str) or not isinstance(port, int) or not 0 < port < 65536:
         return None
-    return addresses.join(ip, port)
+    return join_address(ip, port)
 
 
 @cache
@@ -236,3 +237,56 @@ def _no_agent(node_id: str, sample: int) -> Failure:
         node_id=node_id,
         sample=sample,
     )
+
+
+def unread_workers(
+    workers: Sequence[Worker], processes: Mapping[str, Process], failures: Iterable[Failure]
+) -> list[Worker]:
+    """The workers without stacks, except those whose process is absent or another one, by a failure."""
+    wrong = {failure.worker_id for failure in failures if failure.stage == "process"}
+    with_threads = {worker_id for worker_id, process in processes.items() if process.threads}
+    done = wrong | with_threads
+    return [worker for worker in workers if worker.worker_id not in done]
+
+
+def completed(processes: Mapping[str, Process], stacks: Mapping[str, Process]) -> dict[str, Process]:
+    """The processes, some with the threads that Ray's agents have read."""
+    return {**processes, **{id: _with_threads(processes.get(id, read), read) for id, read in stacks.items()}}
+
+
+def unknown_waits(workers: Iterable[WorkerSample]) -> set[str]:
+    """The workers whose waits could be read and were not."""
+    return {worker.worker_id for worker in workers if not _is_whole(worker.process)}
+
+
+def with_pause_as_remedy(
+    failures: Iterable[Failure], unread: Sequence[Worker], nodes: set[str], sample: int
+) -> list[Failure]:
+    """The failures, with ``--pause`` as the remedy for unread workers on nodes with an agent."""
+    workers = {worker.worker_id for worker in unread if worker.node_id in nodes}
+
+    def is_meant(failure: Failure) -> bool:
+        return failure.sample == sample and _may_be_read_by_agent(failure, workers, nodes)
+
+    return [replace(one, remedy=_remedy(one)) if is_meant(one) else one for one in failures]
+
+
+def _may_be_read_by_agent(failure: Failure, workers: set[str], nodes: set[str]) -> bool:
+    """Whether the process was not read, and its node's agent may be able to read it."""
+    if failure.stage == "stacks":
+        return failure.worker_id in workers and failure.cause in ("permission", "missing")
+    return failure.stage == "node probe" and failure.node_id in nodes and failure.cause in ("timeout", "ended", "other")
+
+
+def _remedy(failure: Failure) -> str:
+    return (
+        f"{failure.remedy} Or use --pause: {PAUSED_BY_AGENT}" if failure.remedy else f"Use --pause: {PAUSED_BY_AGENT}"
+    )
+
+
+def _with_threads(process: Process, read: Process) -> Process:
+    return replace(process, threads=read.threads, access=read.access, paused_ms=read.paused_ms)
+
+
+def _is_whole(process: Process | None) -> bool:
+    return process is not None and bool(process.threads) and process.access == "memory"

@@ -7,7 +7,7 @@ import pytest
 from dstack.model import Worker, WorkerSample
 from dstack.observed import Process, Thread
 from dstack.observed_node import Cause, Failure, Stage
-from dstack.probes.agents.unread_workers import completed, unknown_waits, unread_workers, with_pause_as_remedy
+from dstack.probes.node_access.ray_agents import completed, unknown_waits, unread_workers, with_pause_as_remedy
 
 THREAD = Thread(os_thread_id=1, name="t", stack=0, role="user")
 READ = Process(pid=1, started_at=1.0, cpu_s=2.0, threads=(THREAD,))

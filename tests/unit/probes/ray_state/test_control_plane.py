@@ -9,7 +9,7 @@ import pytest
 from ray.core.generated import autoscaler_pb2
 
 from dstack.probes.connection.rpc import CallFailure
-from dstack.probes.ray_state.autoscaler import active
+from dstack.probes.ray_state.control_plane import active_autoscaler
 
 NODE = "fe7512b43181b5aa2bf352d9b8466d9d0015beb05e2700aec7c9858a"
 NOTHING = autoscaler_pb2.GetClusterStatusReply()
@@ -40,7 +40,7 @@ def v2(*types: str, version: int = 2) -> autoscaler_pb2.GetClusterStatusReply:
     ],
 )
 def test_a_monitor_that_cannot_add_nodes_is_no_autoscaler(first: SimpleNamespace, second: object) -> None:
-    assert active(first, second) is None
+    assert active_autoscaler(first, second) is None
 
 
 @pytest.mark.parametrize(
@@ -52,15 +52,15 @@ def test_a_monitor_that_cannot_add_nodes_is_no_autoscaler(first: SimpleNamespace
     ],
 )
 def test_configured_types_of_nodes_mean_an_autoscaler(first: SimpleNamespace, second: object) -> None:
-    assert active(first, second) == "autoscaler"
+    assert active_autoscaler(first, second) == "autoscaler"
 
 
 def test_pending_instances_mean_an_autoscaler() -> None:
     reply = v2("")
     reply.autoscaling_state.pending_instance_requests.add(ray_node_type_name="workers", count=1)
 
-    assert active(SimpleNamespace(value=b""), reply) == "autoscaler"
+    assert active_autoscaler(SimpleNamespace(value=b""), reply) == "autoscaler"
 
 
 def test_a_cluster_that_does_not_answer_may_have_an_autoscaler() -> None:
-    assert "if there is one" in (active(CallFailure("no answer within 3.0 s"), NOTHING) or "")
+    assert "if there is one" in (active_autoscaler(CallFailure("no answer within 3.0 s"), NOTHING) or "")

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from dstack.probes.connection.ray_stubs import common_pb2, gcs_pb2
-from dstack.probes.ray_state.failed_tasks import (
+from dstack.probes.ray_state.task_rows import (
     MAX_ERROR,
     MAX_TASKS,
     Place,

@@ -9,9 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dstack.probes.agents import pyspy_text
-from dstack.probes.agents.pyspy_text import parse
-from dstack.probes.agents.source_terms import has_no_timeout
+from dstack.probes.node_access import agent_texts
+from dstack.probes.node_access.agent_texts import has_no_timeout, parse
 from tests.fuzzing.effort import tries
 from tests.fuzzing.mutations import by_bytes
 
@@ -50,8 +49,8 @@ def test_other_texts_are_rejected(text: str) -> None:
 
 
 def test_long_texts_are_cut(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pyspy_text, "MAX_THREADS", 3)
-    monkeypatch.setattr(pyspy_text, "MAX_FRAMES", 2)
+    monkeypatch.setattr(agent_texts, "MAX_THREADS", 3)
+    monkeypatch.setattr(agent_texts, "MAX_FRAMES", 2)
     many = "Process 1: x\n" + 'Thread 1 (idle): "t"\n' + "    f (x.py:1)\n" * 9 + 'Thread 2 (idle): "t"\n' * 9
 
     stacks = parse(many)
@@ -65,7 +64,7 @@ def test_malformed_texts_raise_no_error(lines: list[str]) -> None:
     stacks = parse("\n".join(["Process 1: x", *lines]))
 
     assert stacks is not None
-    assert all(len(f.position.qualified) <= pyspy_text.MAX_NAME for t in stacks.threads for f in t.frames)
+    assert all(len(f.position.qualified) <= agent_texts.MAX_NAME for t in stacks.threads for f in t.frames)
 
 
 @pytest.mark.parametrize(
@@ -110,10 +109,10 @@ def test_mutations_are_threads_of_the_right_types() -> None:
         stacks = parse(by_bytes(TEXT.encode(), chance).decode(errors="replace"))
         for thread in stacks.threads if stacks else ():
             assert (type(thread.os_thread_id), type(thread.name), type(thread.is_running)) == (int, str, bool)
-            assert 0 <= thread.os_thread_id <= pyspy_text.MAX_NUMBER
+            assert 0 <= thread.os_thread_id <= agent_texts.MAX_NUMBER
             for position in (frame.position for frame in thread.frames):
                 assert (type(position.qualified), type(position.file), type(position.line)) == (str, str, int)
-                assert 0 <= position.line <= pyspy_text.MAX_NUMBER
+                assert 0 <= position.line <= agent_texts.MAX_NUMBER
 
     assert time.process_time() - began < 20
 

@@ -1,4 +1,4 @@
-"""Tasks whose last attempt failed, with error and place, from the rows of the GCS's task events.
+"""The rows of the GCS's task events: when a task entered its states, and with which error and where it failed.
 
 ``error_info.error_message`` has the last 500 characters of an exception's traceback (Ray 2.60), and the event
 ``task:execute`` of the executor has type, value and traceback as JSON. What cannot be parsed is left out. Seen on Ray
@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 import msgspec
@@ -18,8 +19,9 @@ from dstack.model import FailedTask
 from dstack.probes.connection.ray_stubs import common_pb2
 from dstack.probes.node.stacks.origins import PACKAGES, STANDARD
 from dstack.probes.ray_state.control_plane import GUESSES
-from dstack.probes.ray_state.task_times import event_time
 
+LATEST = 253_370_764_799.0
+"""The end of the calendar; later times are invalid."""
 MAX_TASKS = 200
 MAX_ERROR = 300
 """The most characters of a message."""
@@ -166,3 +168,21 @@ def _error_type(number: int) -> str:
     """Ray's name of an error type; empty for an unknown number."""
     named: Iterator[tuple[str, int]] = iter(common_pb2.ErrorType.items())
     return next((name for name, value in named if value == number), "")
+
+
+@cache
+def _state_names() -> dict[int, str]:
+    return dict(zip(common_pb2.TaskStatus.values(), common_pb2.TaskStatus.keys(), strict=True))
+
+
+def states_of(ts_ns: Any) -> dict[str, float]:
+    """Unix seconds by state, without invalid states and times."""
+    known = _state_names()
+    times = ((state, event_time(ns)) for state, ns in ts_ns.items() if state in known)
+    return {known[state]: seconds for state, seconds in times if seconds is not None}
+
+
+def event_time(ns: int | None) -> float | None:
+    """Unix seconds of a time in task events; None if it is absent or invalid."""
+    seconds = (ns or 0) / 1e9
+    return seconds if 0 < seconds < LATEST else None

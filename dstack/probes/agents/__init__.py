@@ -1,1 +1,0 @@
-"""Stacks from Ray's own agents, for processes that dstack cannot read."""
