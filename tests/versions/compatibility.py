@@ -31,7 +31,7 @@ READING = (
     "tests/unit/probes/node/cpython/test_code_objects.py",
     "tests/unit/probes/node/cpython/test_frames.py",
     "tests/unit/probes/node/cpython/test_saved_layouts.py",
-    "tests/unit/probes/node/cpython/test_modules.py",
+    "tests/unit/probes/node/cpython/test_process.py",
     "tests/unit/probes/node/cpython/test_values.py",
     "tests/unit/probes/node/waits/test_executors.py",
     "tests/unit/probes/node/waits/test_waits_in_hostile_memory.py",

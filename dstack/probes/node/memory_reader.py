@@ -20,7 +20,7 @@ from dstack.probes.node.cpython.interpreter import Interpreter
 from dstack.probes.node.cpython.memory import ProcessMemory, Unreadable, open_memory
 from dstack.probes.node.cpython.process import Known, MemoryThread, PythonProcess
 from dstack.probes.node.cpython.values import shown_locals
-from dstack.probes.node.other_languages.tools import Language
+from dstack.probes.node.other_languages import Language
 from dstack.probes.node.procfs import proc
 from dstack.probes.node.program_labels import program_labels
 from dstack.probes.node.ray.compiled_graphs import stages_of
@@ -29,8 +29,7 @@ from dstack.probes.node.ray.ids import actor_of_task
 from dstack.probes.node.ray.thread_tasks import read_tasks
 from dstack.probes.node.reading import Problem, ProcessReading, Request, ThreadReading
 from dstack.probes.node.stability import marks_of, marks_off_cpu, read_off_cpu, unchanged
-from dstack.probes.node.stacks.origins import Origins
-from dstack.probes.node.stacks.roles import role_of
+from dstack.probes.node.stacks.origins import Origins, role_of
 from dstack.probes.node.threads import is_event_loop
 from dstack.probes.node.waits.reachable_objects import what_reaches
 from dstack.probes.node.waits.reached import COROUTINE, THREAD, Reached

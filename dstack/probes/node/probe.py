@@ -9,7 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import psutil
 
-from dstack.probes.node.figures.node_figures import NodeFigures
+from dstack.probes.node.figures import NodeFigures
 from dstack.probes.node.process import Process
 from dstack.probes.node.process_reader import ProcessReader
 from dstack.probes.node.procfs.children import Families

@@ -14,8 +14,7 @@ from dstack.probes.node.cpython.interpreter import Interpreter, OwnPython
 from dstack.probes.node.cpython.memory import Unreadable
 from dstack.probes.node.cpython.process import Known
 from dstack.probes.node.memory_reader import KnownProcess, MemoryReader
-from dstack.probes.node.other_languages.reader import read_with_tool
-from dstack.probes.node.other_languages.tools import language_of
+from dstack.probes.node.other_languages import language_of, read_with_tool
 from dstack.probes.node.process import Process
 from dstack.probes.node.procfs import proc
 from dstack.probes.node.procfs.permissions import INSTALL_PYSPY, DumpFailed, why_denied

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from dstack.probes.node.figures.node_figures import NodeFigures
+from dstack.probes.node.figures import NodeFigures
 from dstack.probes.node.process import Process
 from dstack.probes.node.procfs import proc
 from dstack.probes.node.procfs.children import is_cut_off

@@ -28,8 +28,7 @@ from dstack.probes.connection.ray_stubs import gcs_service_pb2, gcs_service_pb2_
 from dstack.probes.connection.rpc import Call, CallFailure, call_all
 from dstack.probes.node import wire
 from dstack.probes.node.blocked_calls.frames_only import shallow_call
-from dstack.probes.node.stacks.origins import Origins
-from dstack.probes.node.stacks.roles import shown_role
+from dstack.probes.node.stacks.origins import Origins, shown_role
 from dstack.probes.node.stacks.table import StackTable
 from dstack.probes.node.threads import PythonThread, ShownFrame
 from dstack.probes.node_access.agent_texts import Sources, TextStacks, parse

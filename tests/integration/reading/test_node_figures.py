@@ -20,7 +20,7 @@ from tests.clusters.dstack_command import dstack
 from tests.clusters.ray_clusters import Example, ray_cluster
 from tests.paths import PROGRAMS
 from tests.processes import wait_until
-from tests.unit.probes.node.figures.fake_nvml import compiled
+from tests.unit.probes.node.fake_nvml import compiled
 
 pytestmark = pytest.mark.ray
 GIB = 2**30

@@ -23,7 +23,7 @@ SIGNALS = {
 }
 """All signals: to a target, to the user's own command, and to a thread of dstack's own process."""
 C = {f"probes/node/cpython/{name}.py" for name in ("layout", "memory", "task_lists")} | {"child.py"}
-C |= {"probes/node/figures/nvml.py"}
+C |= {"probes/node/nvml.py"}
 """Modules that call C: for addresses in own memory, to read other memory, for the own end, and to query GPUs."""
 
 

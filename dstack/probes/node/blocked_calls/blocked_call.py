@@ -22,7 +22,7 @@ from dstack.probes.node.procfs.children import awaited_children
 from dstack.probes.node.procfs.proc import SystemCall, system_call
 from dstack.probes.node.ray.object_refs import GENERATOR, object_refs, owners, refs_of
 from dstack.probes.node.ray.tensor_transfers import wait_for_tensors
-from dstack.probes.node.stacks.roles import RAY_WORKER_FILE
+from dstack.probes.node.stacks.origins import RAY_WORKER_FILE
 from dstack.probes.node.threads import Frame as AnyFrame
 from dstack.probes.node.threads import function_of, is_event_loop, is_in
 from dstack.probes.node.waits.channels import with_channel

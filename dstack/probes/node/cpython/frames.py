@@ -12,12 +12,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from dstack.probes.node.cached_property import cached_property
-from dstack.probes.node.cpython.code_objects import Code, CodeObjects
+from dstack.probes.node.cpython.code_objects import Code, CodeObjects, Record
 from dstack.probes.node.cpython.coroutine_layout import CREATED, SUSPENDED_STATES
 from dstack.probes.node.cpython.layout import BLOCK_BYTES, BLOCK_STACK_BYTES, Layout
 from dstack.probes.node.cpython.memory import IN_PAGE, PAGE, PAGE_START, Unreadable
 from dstack.probes.node.cpython.objects import BOUND_TO, Objects, reference
-from dstack.probes.node.cpython.records import Record
 from dstack.probes.node.threads import Position
 
 MAX_THREADS = 10_000

@@ -15,8 +15,7 @@ from dstack.probes.node.procfs.permissions import DumpFailed
 from dstack.probes.node.pyspy.runner import PySpy, SudoFailed
 from dstack.probes.node.reading import Problem, ProcessReading, Request, ThreadReading
 from dstack.probes.node.stability import marks_of, marks_off_cpu, unchanged
-from dstack.probes.node.stacks.origins import Origins
-from dstack.probes.node.stacks.roles import role_of
+from dstack.probes.node.stacks.origins import Origins, role_of
 from dstack.probes.node.threads import PythonThread, ShownFrame
 from dstack.probes.node.wire import CallData
 

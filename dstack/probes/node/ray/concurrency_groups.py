@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from dstack.probes.node.cpython.modules import Modules
 from dstack.probes.node.cpython.objects import TYPE, Objects
+from dstack.probes.node.cpython.process import Modules
 from dstack.probes.node.threads import AnyThread, function_of
 
 EXECUTOR = "actor_method_executor"

@@ -15,7 +15,7 @@ from dstack.probes.node.cpython.frames import Frame
 from dstack.probes.node.cpython.memory import Unreadable
 from dstack.probes.node.cpython.objects import Objects
 from dstack.probes.node.ray.compiled_graphs import GRAPH_FILE, channels_of, count_of
-from dstack.probes.node.stacks.roles import RAY_WORKER_FILE
+from dstack.probes.node.stacks.origins import RAY_WORKER_FILE
 from dstack.probes.node.threads import function_of, is_in
 from dstack.probes.node.waits.known_waits import CHANNEL
 from dstack.probes.node.wire import CallData, ChannelCallData

@@ -16,7 +16,7 @@ from dstack.probes.node.cpython.memory import Unreadable
 from dstack.probes.node.cpython.process import PythonProcess
 from dstack.probes.node.cpython.references import References
 from dstack.probes.node.ray.concurrency_groups import actor_instance
-from dstack.probes.node.stacks.roles import RAY_WORKER_FILE
+from dstack.probes.node.stacks.origins import RAY_WORKER_FILE
 from dstack.probes.node.threads import Frame as AnyFrame
 from dstack.probes.node.threads import is_in
 from dstack.probes.node.waits.reached import ACTOR, COROUTINE, MAX_DEPTH, THREAD, Reached, Root

@@ -6,8 +6,7 @@ import contextlib
 from collections.abc import Callable, Iterator
 
 from dstack.probes.node.cpython.memory import Unreadable
-from dstack.probes.node.cpython.modules import MODULE_DICT
-from dstack.probes.node.cpython.process import PythonProcess
+from dstack.probes.node.cpython.process import MODULE_DICT, PythonProcess
 from dstack.probes.node.threads import Frame, Position, ShownFrame
 
 MAX_MODULES = 30

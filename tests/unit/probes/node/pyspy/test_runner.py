@@ -13,16 +13,15 @@ from pathlib import Path
 
 import pytest
 
-from dstack.probes.node.figures.node_figures import NodeFigures
+from dstack.probes.node.figures import NodeFigures
 from dstack.probes.node.probe import NodeProbe
 from dstack.probes.node.process import Process
 from dstack.probes.node.procfs import proc
 from dstack.probes.node.procfs.children import Families
 from dstack.probes.node.procfs.permissions import DumpFailed
 from dstack.probes.node.pyspy import runner
-from dstack.probes.node.pyspy.parser import threads_of
 from dstack.probes.node.pyspy.reader import PySpyReader
-from dstack.probes.node.pyspy.runner import PySpy, find_pyspy
+from dstack.probes.node.pyspy.runner import PySpy, find_pyspy, threads_of
 from dstack.probes.node.reading import Problem
 from dstack.probes.node.serialiser import Serialiser
 from dstack.probes.node.stacks.origins import Origins

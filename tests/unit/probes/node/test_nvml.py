@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from dstack.probes.node.figures.nvml import MAX_GPUS, GpuReading, Nvml
+from dstack.probes.node.nvml import MAX_GPUS, GpuReading, Nvml
 from dstack.probes.node.wire import GpuUseData
-from tests.unit.probes.node.figures.fake_nvml import compiled
+from tests.unit.probes.node.fake_nvml import compiled
 
 GIB = 2**30
 USES: dict[int, list[GpuUseData]] = {

@@ -1,1 +1,0 @@
-"""What the node and its processes use: CPU, disks and GPUs."""

@@ -1,1 +1,0 @@
-"""Workers and drivers in Java and C++: which language they run, and their stacks through a tool of that language."""
