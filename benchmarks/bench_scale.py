@@ -42,7 +42,7 @@ from dstack.report.text import report_text
 from dstack.snapshot_file import load, save
 from dstack.tui import app
 from dstack.tui.app import VIEWS, DstackApp
-from dstack.tui.source import Files
+from dstack.tui.snapshots import Files
 
 NODES = (100, 300, 1_000)
 BUDGETS = "Budgets at 1,000 nodes: 5 s p95, 1,024 MiB, 5 MB, opens in 2 s, a key in 100 ms; growth at most linear."

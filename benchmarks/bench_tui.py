@@ -26,8 +26,7 @@ from benchmarks.bench_merging import snapshot_of
 from dstack.model import Snapshot
 from dstack.snapshot_file import load, save
 from dstack.tui.app import VIEWS, DstackApp
-from dstack.tui.numbered_snapshot import NumberedSnapshot
-from dstack.tui.source import Files
+from dstack.tui.snapshots import Files, NumberedSnapshot
 
 ROUNDS = int(sys.argv[1]) if len(sys.argv) == 2 else 5
 EXECUTIONS = (100, 1_000, 10_000)

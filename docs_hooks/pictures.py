@@ -15,8 +15,8 @@ from unittest import mock
 from dstack import recording_file
 from dstack.snapshot_file import load
 from dstack.tui.app import VIEWS
-from dstack.tui.source import Files, OpenedRecording
-from dstack.tui.views import top_bar
+from dstack.tui.snapshots import Files, OpenedRecording
+from dstack.tui.views import base
 from tests.paths import ROOT
 from tests.tui.pilots import running, search
 
@@ -85,7 +85,7 @@ def _stripped(svg: str) -> Iterator[str]:
 def main(names: list[str]) -> None:
     """Draw the pictures with one of these names, or all."""
     PICTURES.mkdir(exist_ok=True)
-    with mock.patch.object(top_bar, "now_for", lambda shown: shown.analysed.snapshot.taken_at + AGE_S):
+    with mock.patch.object(base, "now_for", lambda shown: shown.analysed.snapshot.taken_at + AGE_S):
         for picture in PICTURES_OF:
             if not names or picture.name in names or picture.study in names:
                 asyncio.run(draw(picture))

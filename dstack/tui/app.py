@@ -2,36 +2,36 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any, ClassVar
 
-from textual.app import SystemCommand
+from textual.app import App, SystemCommand
 from textual.binding import Binding, BindingType
 from textual.screen import Screen
 
 from dstack.errors import DstackError
-from dstack.tui.host import Status
-from dstack.tui.key_help import help_keys, palette_commands
-from dstack.tui.numbered_snapshot import NumberedSnapshot
 from dstack.tui.output_app import OutputApp
 from dstack.tui.replay import RATES, REPLAY_KEYS, Replay, SnapshotRead, SnapshotSummarised
 from dstack.tui.snapshot_taker import SnapshotEnded, SnapshotFailed, SnapshotProgress, SnapshotTaken, SnapshotTaker
-from dstack.tui.source import NO_SNAPSHOT, Files, OpenedRecording, Source
-from dstack.tui.views.base import View
-from dstack.tui.views.calls.view import CallsView
-from dstack.tui.views.cluster.view import ClusterView
-from dstack.tui.views.flame.view import FlameView
-from dstack.tui.views.history.view import HistoryView
-from dstack.tui.views.stacks.view import StacksView
-from dstack.tui.views.timeline.view import TimelineView
-from dstack.tui.views.verdict.view import VerdictView
-from dstack.tui.views.waits.view import WaitsView
+from dstack.tui.snapshots import NO_SNAPSHOT, Files, NumberedSnapshot, OpenedRecording, Source
+from dstack.tui.views.base import Status, View
+from dstack.tui.views.calls import CallsView
+from dstack.tui.views.cluster import ClusterView
+from dstack.tui.views.flame import FlameView
+from dstack.tui.views.history import HistoryView
+from dstack.tui.views.stacks import StacksView
+from dstack.tui.views.timeline import TimelineView
+from dstack.tui.views.verdict import VerdictView
+from dstack.tui.views.waits import WaitsView
 from dstack.tui.widgets.dialogs import Help
 from dstack.vertex_keys import Key
 from dstack.visible import visible_lines
 
+HELPED = ("own", "view", "outline", "app")
+"""The groups of keys in the help, by the first part of their ids; the view's own keys come first."""
+IN_PALETTE = ("app.", "view.", "own.")
 VIEWS: dict[str, type[View]] = {
     "verdict": VerdictView,
     "waits": WaitsView,
@@ -43,8 +43,6 @@ VIEWS: dict[str, type[View]] = {
     "calls": CallsView,
 }
 """The views by mode; their keys are 1 to 8."""
-
-
 PERIODS_S: tuple[int | None, ...] = (None, 5, 15, 60)
 """The periods of automatic snapshots, in the order in which ``a`` selects them."""
 KEPT_SNAPSHOTS, KEPT_WORKERS = 50, 50_000
@@ -52,6 +50,30 @@ KEPT_SNAPSHOTS, KEPT_WORKERS = 50, 50_000
 TICK_S = 1.0
 MASK_S = 0.02
 """How long a switch between views is hidden at most; Textual's own 0.05 s are half of the time of such a key."""
+
+
+def help_keys(app: App[Any]) -> list[tuple[str, str, str]]:
+    """Key, label and tooltip of each enabled binding of the screen; one of each label."""
+    ids = {active: (active.binding.id or "").partition(".") for active in app.screen.active_bindings.values()}
+    known = [active for active, (group, _, _) in ids.items() if active.enabled and group in HELPED]
+    keys = {}
+    for active in sorted(known, key=lambda active: (HELPED.index(ids[active][0]), ids[active][2])):
+        binding = active.binding
+        key = binding.key_display or app.get_key_display(binding)
+        keys[binding.description] = (key, binding.description, active.tooltip)
+    return list(keys.values())
+
+
+def palette_commands(app: App[Any], screen: Screen[Any]) -> Iterator[SystemCommand]:
+    """One command for each enabled binding."""
+    for active in screen.active_bindings.values():
+        binding = active.binding
+        if active.enabled and binding.id and binding.id.startswith(IN_PALETTE):
+
+            def run(node: Any = active.node, action: str = binding.action) -> None:
+                app.call_later(app.run_action, action, node)
+
+            yield SystemCommand(binding.description, active.tooltip, run)
 
 
 class DstackApp(OutputApp):

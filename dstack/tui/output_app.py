@@ -1,18 +1,21 @@
-"""The part of the application that copies what is shown, opens it in an editor, or writes it to a file."""
+"""The application's part that brings something out of dstack: to the clipboard, to a file, to the user's editor."""
 
 from __future__ import annotations
 
 import os
+import shlex
+import subprocess
 import time
 from collections.abc import Callable
+from typing import Any
 
 from textual import work
-from textual.app import App
+from textual.app import App, SuspendNotSupported
 
 from dstack.errors import DstackError, UsageError
+from dstack.probes.node.stacks.source_lines import find_source
 from dstack.snapshot_file import save
-from dstack.tui.editor import open_in_editor
-from dstack.tui.numbered_snapshot import NumberedSnapshot
+from dstack.tui.snapshots import NumberedSnapshot
 from dstack.tui.views.base import View
 from dstack.tui.widgets.dialogs import AskPath
 from dstack.visible import visible_lines
@@ -20,6 +23,24 @@ from dstack.words import plural
 
 PALETTE_CLOSES_S = 0.1
 """After so long, the command palette is no longer on the screen."""
+
+
+def open_in_editor(app: App[Any], file: str, line: int) -> None:
+    """Open the line in ``$VISUAL`` or ``$EDITOR``, if this machine has the file; else notify the user."""
+    found = find_source(file)
+    if found is None:
+        app.notify(f"{file} is not a source file on this machine.", severity="warning")
+        return
+    editor = os.environ.get("VISUAL") or os.environ.get("EDITOR") or "vi"
+    command = [*shlex.split(editor), f"+{max(1, line)}", found]
+    try:
+        with app.suspend():
+            subprocess.run(command, check=False)
+    except SuspendNotSupported:
+        app.notify("No terminal for an editor.", severity="warning")
+    except OSError as error:
+        app.notify(f"Cannot start {editor}: {error}. Set $EDITOR.", severity="error")
+    app.refresh()
 
 
 class OutputApp(App[int]):

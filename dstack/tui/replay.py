@@ -16,8 +16,8 @@ from textual.timer import Timer
 from textual.worker import get_current_worker
 
 from dstack.errors import DstackError
-from dstack.tui.host import Host
-from dstack.tui.numbered_snapshot import NumberedSnapshot
+from dstack.tui.snapshots import NumberedSnapshot
+from dstack.tui.views.base import Host
 
 RATES: tuple[float, ...] = (0.5, 1, 2, 4)
 """Snapshots per second, of which the command palette offers each."""

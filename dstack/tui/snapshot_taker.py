@@ -13,8 +13,7 @@ from textual.message import Message
 
 from dstack.errors import DstackError, as_dstack_error
 from dstack.model import Snapshot
-from dstack.tui.numbered_snapshot import NumberedSnapshot
-from dstack.tui.source import LiveSource
+from dstack.tui.snapshots import LiveSource, NumberedSnapshot
 
 
 @dataclass

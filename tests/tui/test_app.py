@@ -14,7 +14,7 @@ from textual.widgets import Input
 from dstack.errors import ClusterError
 from dstack.snapshot_file import load
 from dstack.tui.app import VIEWS, DstackApp
-from dstack.tui.source import Files
+from dstack.tui.snapshots import Files
 from dstack.tui.views.base import View
 from dstack.tui.widgets.dialogs import AskPath, Help
 from dstack.tui.widgets.outline import Outline

@@ -15,8 +15,8 @@ from dstack.model import Snapshot
 from dstack.report.call_columns import COLUMNS
 from dstack.snapshot_file import load
 from dstack.tui.app import DstackApp
-from dstack.tui.source import Files, Source
-from dstack.tui.views.calls.view import CallsView
+from dstack.tui.snapshots import Files, Source
+from dstack.tui.views.calls import CallsView
 from dstack.tui.widgets.detail import Detail
 from dstack.tui.widgets.outline import Outline
 from dstack.vertex_keys import Key
@@ -263,7 +263,7 @@ def test_a_failure_to_build_the_graph_is_shown(pipeline: Snapshot, monkeypatch: 
     def fail(*_: object, **__: object) -> None:
         raise ValueError("no graph today")
 
-    monkeypatch.setattr("dstack.tui.views.calls.view.CallGraph.of", fail)
+    monkeypatch.setattr("dstack.tui.views.calls.CallGraph.of", fail)
     asyncio.run(run())
 
 

@@ -14,8 +14,8 @@ from dstack.model import Bundle, Snapshot
 from dstack.observed import GpuUse
 from dstack.observed_node import Disk, Failure, Gpu
 from dstack.tui.app import DstackApp
-from dstack.tui.source import Files, Source
-from dstack.tui.views.cluster.view import ClusterView
+from dstack.tui.snapshots import Files, Source
+from dstack.tui.views.cluster import ClusterView
 from dstack.tui.widgets.detail import Detail
 from dstack.tui.widgets.outline import Outline
 from dstack.vertex_keys import Key, ThreadKey

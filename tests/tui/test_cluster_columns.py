@@ -12,10 +12,9 @@ from textual.pilot import Pilot
 from dstack.analysis.views.worker_figures import FIGURES
 from dstack.analysis.views.worker_groups import Order
 from dstack.tui.app import DstackApp
-from dstack.tui.source import Files
-from dstack.tui.views.cluster.columns import Columns
-from dstack.tui.views.cluster.lines import SHOWN_WORKERS
-from dstack.tui.views.cluster.view import ClusterView
+from dstack.tui.snapshots import Files
+from dstack.tui.views.cluster import ClusterView
+from dstack.tui.views.cluster_lines import SHOWN_WORKERS, Columns
 from dstack.tui.widgets.outline import Outline
 from tests.tui.pilots import screen_text, search, until
 from tests.tui.pinned import require_pinned

@@ -13,9 +13,9 @@ from benchmarks.bench_merging import snapshot_of
 from dstack.analysis.stacks.icicle import Cell
 from dstack.model import Snapshot
 from dstack.tui.app import DstackApp
-from dstack.tui.source import Files
-from dstack.tui.views.flame.view import FlameView
-from dstack.tui.views.stacks.view import StacksView
+from dstack.tui.snapshots import Files
+from dstack.tui.views.flame import FlameView
+from dstack.tui.views.stacks import StacksView
 from dstack.tui.widgets.chart import Chart
 from dstack.tui.widgets.detail import Detail
 from tests.tui.pilots import running, screen_text, search, until

@@ -15,11 +15,10 @@ from dstack import recording_file, snapshot_file
 from dstack.cli.saved_files import open_files
 from dstack.model import Snapshot
 from dstack.tui.app import DstackApp
-from dstack.tui.source import NO_SNAPSHOT, Files, OpenedRecording, Source
-from dstack.tui.views.flame.flame_data import NO_HISTORY, READING
-from dstack.tui.views.flame.stacks_drawing import StacksDrawing
-from dstack.tui.views.flame.view import FlameView
-from dstack.tui.views.flame.weighted_drawing import WeightedDrawing
+from dstack.tui.snapshots import NO_SNAPSHOT, Files, OpenedRecording, Source
+from dstack.tui.views.flame import FlameView
+from dstack.tui.views.flame_data import NO_HISTORY, READING
+from dstack.tui.views.flame_drawings import StacksDrawing, WeightedDrawing
 from dstack.tui.widgets.chart import Chart
 from dstack.visible import UNSEEN
 from tests.fuzzing.hostile_text import HOSTILE

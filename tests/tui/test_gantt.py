@@ -9,9 +9,8 @@ from hypothesis import strategies as st
 from dstack.analysis.history.task_index import Attempt
 from dstack.analysis.views.timeline_bars import FAILED, FINISHED, QUEUE, RUNNING, Bar, Bars, Levels
 from dstack.analysis.views.timeline_rows import Lane, TimelineRow
-from dstack.tui.widgets.gantt_cells import Window, cells_of, heights_of, runs_of
 from dstack.tui.widgets.gantt_drawing import RowDrawing, title_of
-from dstack.tui.widgets.time_axis import relative, ruler, tick_step
+from dstack.tui.widgets.time_axis import Window, cells_of, heights_of, relative, ruler, runs_of, tick_step
 from tests.unit.support.histories import attempt
 
 ATTEMPT = Attempt(task=attempt(1, "load"), state="finished")

@@ -13,8 +13,8 @@ from textual.pilot import Pilot
 
 from dstack.model import Snapshot
 from dstack.tui.app import DstackApp
-from dstack.tui.source import Files, Source
-from dstack.tui.views.history.view import HistoryView
+from dstack.tui.snapshots import Files, Source
+from dstack.tui.views.history import HistoryView
 from dstack.tui.widgets.outline import Outline
 from dstack.vertex_keys import Key
 from tests.tui.pilots import running, search, until

@@ -8,8 +8,7 @@ from collections.abc import Callable
 from rich.text import Text
 from textual.app import App, ComposeResult
 
-from dstack.tui.widgets.outline import Outline
-from dstack.tui.widgets.outline_tree import MAX_INDENTED, Line
+from dstack.tui.widgets.outline import MAX_INDENTED, Line, Outline
 
 
 class OutlineApp(App[None]):

@@ -12,14 +12,14 @@ from textual.pilot import Pilot
 from dstack.model import Snapshot
 from dstack.observed import Process
 from dstack.tui.app import VIEWS, DstackApp
-from dstack.tui.source import Files
+from dstack.tui.snapshots import Files
 from dstack.tui.views.base import View
-from dstack.tui.views.cluster.view import ClusterView
-from dstack.tui.views.flame.view import FlameView
-from dstack.tui.views.history.view import HistoryView
-from dstack.tui.views.stacks.view import StacksView
-from dstack.tui.views.verdict.view import VerdictView
-from dstack.tui.views.waits.view import WaitsView
+from dstack.tui.views.cluster import ClusterView
+from dstack.tui.views.flame import FlameView
+from dstack.tui.views.history import HistoryView
+from dstack.tui.views.stacks import StacksView
+from dstack.tui.views.verdict import VerdictView
+from dstack.tui.views.waits import WaitsView
 from dstack.tui.widgets.outline import Outline
 from tests.tui.pilots import running, search, until
 from tests.tui.pinned import require_pinned

@@ -18,11 +18,10 @@ from dstack.cli.saved_files import open_files
 from dstack.model import Snapshot
 from dstack.snapshot_file import save
 from dstack.tui import app as app_module
-from dstack.tui import numbered_snapshot
+from dstack.tui import snapshots
 from dstack.tui.app import KEPT_SNAPSHOTS, VIEWS, DstackApp
-from dstack.tui.numbered_snapshot import NumberedSnapshot
-from dstack.tui.source import Files, Source
-from dstack.tui.views.history.view import HistoryView
+from dstack.tui.snapshots import Files, NumberedSnapshot, Source
+from dstack.tui.views.history import HistoryView
 from dstack.tui.widgets.outline import Outline
 from dstack.tui.widgets.span_chart import SpanChart
 from tests.tui.pilots import running, screen_text, until
@@ -212,7 +211,7 @@ def series(count: int) -> Iterator[Snapshot]:
 
 
 def test_all_files_are_kept_and_few_of_them_are_in_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(numbered_snapshot, "IN_MEMORY", 3)
+    monkeypatch.setattr(snapshots, "IN_MEMORY", 3)
     count = KEPT_SNAPSHOTS + 5
 
     async def body(app: DstackApp, pilot: Pilot[Any]) -> None:

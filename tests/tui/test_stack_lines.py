@@ -11,12 +11,9 @@ from dstack.analysis.naming.sentences import TORN_STACK
 from dstack.analysis.views.thread_pages import Stacks
 from dstack.model import Snapshot
 from dstack.snapshot_file import load
-from dstack.tui.views.stacks.branch_page import branch_page
-from dstack.tui.views.stacks.line_parts import source_lines
-from dstack.tui.views.stacks.merged_tree import MergedTree
-from dstack.tui.views.stacks.process_tree import ProcessTree
-from dstack.tui.views.stacks.stack_page import stack_in_words, stack_page
-from dstack.tui.widgets.outline_tree import Line
+from dstack.tui.views.stacks_pages import branch_page, stack_in_words, stack_page
+from dstack.tui.views.stacks_trees import MergedTree, ProcessTree, source_lines
+from dstack.tui.widgets.outline import Line
 from dstack.visible import UNSEEN
 from tests.tui.sources import RECORDED
 from tests.unit.scenes import Scene

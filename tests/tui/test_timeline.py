@@ -13,9 +13,9 @@ from textual.pilot import Pilot
 
 from dstack.model import Snapshot, TaskAttempt, TaskHistory
 from dstack.tui.app import DstackApp
-from dstack.tui.source import Files, Source
-from dstack.tui.views.timeline.texts import attempt_of
-from dstack.tui.views.timeline.view import TimelineView
+from dstack.tui.snapshots import Files, Source
+from dstack.tui.views.timeline import TimelineView
+from dstack.tui.views.timeline_texts import attempt_of
 from dstack.tui.widgets.detail import Detail
 from dstack.tui.widgets.gantt import Gantt
 from dstack.vertex_keys import Key, ThreadKey

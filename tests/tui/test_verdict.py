@@ -9,8 +9,8 @@ import pytest
 from dstack.diagnosis import Entry
 from dstack.report.finding import picture
 from dstack.tui.app import DstackApp
-from dstack.tui.source import Files
-from dstack.tui.views.verdict.view import About, VerdictView
+from dstack.tui.snapshots import Files
+from dstack.tui.views.verdict import About, VerdictView
 from dstack.tui.widgets.outline import Outline
 from dstack.vertex_keys import Key
 from tests.tui.pilots import running, screen_text

@@ -20,14 +20,13 @@ from dstack.model import Snapshot
 from dstack.observed_node import Failure
 from dstack.snapshot_file import load
 from dstack.tui.app import VIEWS, DstackApp
-from dstack.tui.source import Files
+from dstack.tui.snapshots import Files
 from dstack.tui.views.base import View
-from dstack.tui.views.stacks.view import StacksView
-from dstack.tui.views.verdict.view import VerdictView, finding_lines
+from dstack.tui.views.stacks import StacksView
+from dstack.tui.views.verdict import VerdictView, finding_lines
 from dstack.tui.widgets.detail import Detail
 from dstack.tui.widgets.dialogs import Help
-from dstack.tui.widgets.outline import Outline
-from dstack.tui.widgets.outline_tree import Line
+from dstack.tui.widgets.outline import Line, Outline
 from tests.tui.pilots import DEADLINE_S, running, until
 from tests.tui.sources import RECORDED
 from tests.tui.test_outline import OutlineApp

@@ -17,8 +17,8 @@ from textual.strip import Strip
 
 from dstack.analysis.views.timeline_bars import Bars
 from dstack.analysis.views.timeline_rows import TimelineRow
-from dstack.tui.widgets.gantt_cells import Window
 from dstack.tui.widgets.gantt_drawing import STYLES, RowDrawing, title_of
+from dstack.tui.widgets.time_axis import Window
 
 ZOOM = 1.6
 PAN = 0.25

@@ -22,7 +22,7 @@ from dstack.analysis.views.timeline_bars import (
     Bars,
 )
 from dstack.analysis.views.timeline_rows import TimelineRow
-from dstack.tui.widgets.gantt_cells import EIGHTHS, NEARLY_FULL, Cell, Window, cells_of, heights_of, runs_of
+from dstack.tui.widgets.time_axis import EIGHTHS, NEARLY_FULL, Cell, Window, cells_of, heights_of, runs_of
 from dstack.visible import visible
 
 CHAIN_COLOURS = 6

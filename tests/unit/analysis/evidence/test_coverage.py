@@ -16,11 +16,10 @@ from dstack.model import Snapshot
 from dstack.observed_node import Failure
 from dstack.report.check_json import check_json
 from dstack.report.text import report_text
-from dstack.tui.host import Status
-from dstack.tui.numbered_snapshot import NumberedSnapshot
-from dstack.tui.views.stacks.branch_page import branch_page
-from dstack.tui.views.stacks.merged_tree import MergedTree
-from dstack.tui.views.top_bar import coverage_line
+from dstack.tui.snapshots import NumberedSnapshot
+from dstack.tui.views.base import Status, coverage_line
+from dstack.tui.views.stacks_pages import branch_page
+from dstack.tui.views.stacks_trees import MergedTree
 from tests.unit.scenes import Scene, SceneProcess
 
 

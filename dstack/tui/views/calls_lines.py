@@ -26,7 +26,7 @@ from dstack.report.call_columns import (
     wait_outcome,
 )
 from dstack.report.safe_text import SafeText
-from dstack.tui.widgets.outline_tree import INDENT, Line
+from dstack.tui.widgets.outline import INDENT, Line
 from dstack.words import plural, short_duration, size
 
 COLUMNS_WIDTH = sum(column.width for column in COLUMNS)

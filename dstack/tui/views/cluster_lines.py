@@ -1,12 +1,13 @@
-"""The nodes, groups, workers and pending work of a cluster as lines of an outline, with columns of figures."""
+"""The lines of the Cluster view, and the columns of figures beside them, right-aligned at the edge of the screen."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property, partial
 
+from rich.console import Console
 from rich.text import Text
 
 from dstack import words
@@ -17,23 +18,118 @@ from dstack.analysis.views.inventory import Inventory, PendingItem, WorkerSummar
 from dstack.analysis.views.node_resources import GroupOnNode
 from dstack.analysis.views.snapshot_changes import SnapshotChanges
 from dstack.analysis.views.worker_activity import ExecutionGroup
-from dstack.analysis.views.worker_groups import BundlePlace, Order, WorkerGroup, WorkerGrouping, WorkerGroups
+from dstack.analysis.views.worker_figures import Figure, Total, WorkerFigures
+from dstack.analysis.views.worker_groups import BundlePlace, Column, Order, WorkerGroup, WorkerGrouping, WorkerGroups
 from dstack.model import Actor, Node, Worker
 from dstack.report.cluster_words import MARKS, bundle_in_words, queued_calls, resident_in_words
+from dstack.report.figure_cells import UNKNOWN, total_cell, worker_cell
 from dstack.report.figure_texts import disk_figures, gpu_figures, host_figures
 from dstack.report.paths import location
 from dstack.report.safe_text import SafeText
-from dstack.tui.views.cluster.columns import Columns, beside
-from dstack.tui.views.marks import marked
-from dstack.tui.widgets.outline_tree import Line
+from dstack.tui.views.base import marked
+from dstack.tui.widgets.outline import Line
 from dstack.vertex_keys import Key
 
+TITLES: dict[Figure, str] = {
+    "cpu": "CPU%",
+    "memory": "RSS",
+    "gpu memory": "GPU MEM",
+    "gpu": "GPU%",
+    "queued": "QUEUED",
+    "age": "AGE",
+    "threads": "THREADS",
+}
+WORDS: dict[Column, str] = {
+    "activity": "activity",
+    "name": "name",
+    "cpu": "CPU",
+    "memory": "memory",
+    "gpu memory": "GPU memory",
+    "gpu": "GPU utilisation",
+    "queued": "queued calls",
+    "age": "age",
+    "threads": "threads",
+}
+WIDTHS: dict[Figure, int] = {"cpu": 7, "memory": 7, "gpu memory": 9, "gpu": 6, "queued": 8, "age": 5, "threads": 9}
+"""Each with a space before it, and room for the mark of the sorted column."""
+MIN_TEXT = 54
+"""So many cells stay for the text of a line before a column is left out."""
+STYLES: dict[Figure, str] = {"cpu": "green", "memory": "cyan", "gpu memory": "cyan", "gpu": "green"}
 OPENED_GROUPS = 8
 OPENED_PENDING = 20
 SHOWN_WORKERS = 200
 """Of a larger group, the first ones have lines; the others are in folded parts of :data:`PART`."""
 PART = 1_000
 PENDING = "pending"
+
+
+@dataclass(frozen=True, slots=True)
+class Columns:
+    """The columns that fit on the screen, in their order."""
+
+    figures: tuple[Figure, ...] = ()
+
+    @classmethod
+    def that_fit(cls, known: Sequence[Figure], width: int, order: Order) -> Columns:
+        """The most important of the ``known`` figures that leave enough cells for text; always the sorted one."""
+        left = width - MIN_TEXT - (WIDTHS[order.figure] if order.figure else 0)
+        found: set[Figure] = {order.figure} if order.figure else set()
+        for figure in known:
+            if figure not in found:
+                left -= WIDTHS[figure]
+                if left < 0:
+                    break
+                found.add(figure)
+        return cls(tuple(figure for figure in WIDTHS if figure in found))
+
+    @property
+    def width(self) -> int:
+        """The width of all columns."""
+        return sum(WIDTHS[figure] for figure in self.figures)
+
+    def header(self, left: str, width: int, order: Order) -> Text:
+        """The line of titles, with a mark at the sorted column."""
+        cells = {figure: TITLES[figure] + (mark_of(order) if figure == order.figure else "") for figure in self.figures}
+        text = Text(left, "dim", no_wrap=True, end="")
+        text.truncate(max(1, width - self.width), overflow="ellipsis", pad=True)
+        for figure in self.figures:
+            text.append(cells[figure].rjust(WIDTHS[figure]), "bold" if figure == order.figure else "dim")
+        return text
+
+    def of_worker(self, figures: WorkerFigures) -> Text:
+        """The cells of one worker."""
+        return self._cells({figure: worker_cell(figure, figures) for figure in self.figures})
+
+    def of_total(self, totals: Mapping[Figure, Total]) -> Text:
+        """The cells of a group."""
+        return self._cells({figure: total_cell(figure, totals[figure]) for figure in self.figures})
+
+    def _cells(self, cells: Mapping[Figure, str]) -> Text:
+        text = Text(end="")
+        for figure in self.figures:
+            cell = cells[figure]
+            text.append(cell.rjust(WIDTHS[figure]), "dim" if cell == UNKNOWN else STYLES.get(figure, ""))
+        return text
+
+
+def beside(text: Text, cells: Text) -> Callable[[int, Console], Sequence[Text]]:
+    """The layout of a line: its text, cut off where the cells begin; made once for each width."""
+    made: dict[int, list[Text]] = {}
+
+    def rows(width: int, _: Console) -> Sequence[Text]:
+        if width not in made:
+            row = text.copy()
+            row.truncate(max(1, width - cells.cell_len), overflow="ellipsis", pad=True)
+            made.clear()
+            made[width] = [row.append_text(cells)]
+        return made[width]
+
+    return rows
+
+
+def mark_of(order: Order) -> str:
+    """``▼`` if the largest or last comes first, else ``▲``."""
+    return "▼" if order.is_descending else "▲"
 
 
 class ClusterLines:

@@ -1,4 +1,4 @@
-"""The Flame view: an icicle of merged stacks, of the time of tasks, or of recordings."""
+"""The Flame view: merged stacks as an icicle, with a zoom into its branches."""
 
 from __future__ import annotations
 
@@ -11,21 +11,61 @@ from textual.binding import Binding, BindingType
 from textual.widgets import Static
 
 from dstack.analysis.stacks.app_threads import PathStep
-from dstack.analysis.stacks.icicle import Cell, Icicle, icicle
+from dstack.analysis.stacks.icicle import Cell, Icicle, Weights, icicle
+from dstack.analysis.stacks.stack_tree import PathBranch
 from dstack.report.safe_text import SafeText
+from dstack.report.stack_words import frame_location, short
 from dstack.tui.views.base import GROUP, WHOLE, SourceLocation
-from dstack.tui.views.flame.data_view import FlameDataView
-from dstack.tui.views.flame.drawing import SHOWN_KINDS, Drawing, row_as_text
-from dstack.tui.views.flame.zoom import Zoom
-from dstack.tui.views.stacks.line_parts import frame_location, short
-from dstack.tui.views.stacks.view import StacksView
+from dstack.tui.views.flame_data import FlameDataView
+from dstack.tui.views.flame_drawings import SHOWN_KINDS, Drawing, row_as_text
+from dstack.tui.views.stacks import StacksView
 from dstack.tui.widgets.chart import NOTHING, Chart
 from dstack.tui.widgets.detail import Detail
 from dstack.visible import visible
 from dstack.words import plural
 
+Paths = tuple[tuple[PathStep, ...], ...]
 TEXT_WIDTH = 200
 """Width of an exported icicle, in characters."""
+
+
+class Zoom:
+    """A stack of zooms; each is one branch, or several narrow ones, by path, so that it survives another snapshot."""
+
+    def __init__(self) -> None:
+        self._zooms: list[Paths] = []
+
+    @property
+    def paths(self) -> Paths | None:
+        """The paths of the current zoom; None without any."""
+        return self._zooms[-1] if self._zooms else None
+
+    def into(self, cell: Cell[Any]) -> None:
+        """Zoom into a cell; zoom out of the cell on top."""
+        paths = tuple(branch.path for branch in cell.branches)
+        if cell.depth == 0 and not cell.is_folded:
+            self.out()
+        elif paths != self.paths:
+            self._zooms.append(paths)
+
+    def out(self) -> None:
+        """Return to the previous zoom."""
+        if self._zooms:
+            self._zooms.pop()
+
+    def reset(self) -> None:
+        """Show all."""
+        self._zooms.clear()
+
+    def branches(self, root: PathBranch[Any], weights: Weights[Any]) -> tuple[PathBranch[Any], ...]:
+        """The branches of the innermost zoom that exists in this tree; the root without any."""
+        while self._zooms:
+            found = [(path, root.find(path)) for path in self._zooms[-1]]
+            existing = tuple(branch for path, branch in found if branch.path == path)
+            if any(weights.of(branch) for branch in existing):
+                return existing
+            self._zooms.pop()
+        return (root,)
 
 
 class FlameView(FlameDataView):

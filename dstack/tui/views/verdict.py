@@ -20,10 +20,8 @@ from dstack.report.finding import assumption_rows, fix_row, picture, remark_rows
 from dstack.report.headline import STYLES, headline
 from dstack.report.rows import Row
 from dstack.report.safe_text import SafeText
-from dstack.tui.views.base import OutlineView, SourceLocation
-from dstack.tui.views.marks import marked
-from dstack.tui.widgets.outline import Outline
-from dstack.tui.widgets.outline_tree import Line
+from dstack.tui.views.base import OutlineView, SourceLocation, marked
+from dstack.tui.widgets.outline import Line, Outline
 from dstack.vertex_keys import Key
 from dstack.words import plural
 

@@ -22,7 +22,7 @@ from dstack.errors import as_dstack_error
 from dstack.report.call_columns import COLUMNS, Column, remarks, summary
 from dstack.report.safe_text import SafeText
 from dstack.tui.views.base import OutlineView
-from dstack.tui.views.calls.lines import CallLines, CallRow, header
+from dstack.tui.views.calls_lines import CallLines, CallRow, header
 from dstack.tui.widgets.detail import Detail
 from dstack.tui.widgets.outline import Outline
 from dstack.vertex_keys import Key

@@ -17,13 +17,11 @@ from dstack.analysis.views.analysed_snapshot import AnalysedSnapshot
 from dstack.analysis.views.snapshot_diff import ExecutionChange, WaitChange, compare
 from dstack.errors import as_dstack_error
 from dstack.report.safe_text import SafeText
-from dstack.tui.numbered_snapshot import NumberedSnapshot
+from dstack.tui.snapshots import NumberedSnapshot
 from dstack.tui.views.base import OutlineView
-from dstack.tui.views.history.lines import ComparedSide, ComparisonLines, skipped_lines, snapshot_lines
-from dstack.tui.views.history.verdict_rows import VerdictRows
+from dstack.tui.views.history_lines import ComparedSide, ComparisonLines, VerdictRows, skipped_lines, snapshot_lines
 from dstack.tui.widgets.gantt import ZOOM
-from dstack.tui.widgets.outline import Outline
-from dstack.tui.widgets.outline_tree import Line
+from dstack.tui.widgets.outline import Line, Outline
 from dstack.tui.widgets.span_chart import SpanChart
 from dstack.tui.widgets.time_axis import TimeAxis
 

@@ -1,1 +1,0 @@
-"""The view of nodes, workers and actors."""

@@ -1,1 +1,0 @@
-"""The view of merged stacks as a flame graph."""

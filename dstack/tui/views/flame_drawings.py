@@ -1,0 +1,371 @@
+"""What the Flame view draws, whatever was counted: a tree, the weights of its branches, and the texts of its cells."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any, Protocol
+
+from rich.cells import cell_len
+from rich.text import Text
+
+from dstack.analysis.history.task_time import Path, Runs, runs_of
+from dstack.analysis.stacks.app_threads import Execution, PathStep
+from dstack.analysis.stacks.icicle import Cell, Measure, Weights, weigh_by
+from dstack.analysis.stacks.peers import OutlierIndex
+from dstack.analysis.stacks.stack_tree import Grouping, PathBranch, StackBranch, grouping_in_words, merge
+from dstack.analysis.stacks.weighted_stacks import Change, Shares, Unit, WeightedBranch, WeightedPath, WeightedTree
+from dstack.analysis.views.thread_pages import Stacks
+from dstack.report.safe_text import SafeText
+from dstack.report.stack_words import ORIGINS, activities_in_words, frame_location, short
+from dstack.visible import visible
+from dstack.words import plural, short_duration, word
+
+SHOWN_KINDS = 3
+MEASURES: dict[Measure, str] = {
+    "executions": "all threads and coroutines",
+    "waiting": "waiting ones",
+    "running": "running ones",
+}
+MARKS: Mapping[Change, str] = {"more": "+", "less": "-", "same": "="}
+"""The marks say the same as the colours."""
+
+
+class Drawing(Protocol):
+    """A tree to draw; each kind of data has one."""
+
+    @property
+    def root(self) -> PathBranch[Any]:
+        """The tree."""
+        ...
+
+    @property
+    def weights(self) -> Weights[Any]:
+        """The widths of its branches."""
+        ...
+
+    @property
+    def head(self) -> Sequence[str]:
+        """What is drawn, and what is left out, for the line above the chart."""
+        ...
+
+    @property
+    def empty(self) -> str:
+        """The text of a chart without cells."""
+        ...
+
+    def label(self, cell: Cell[Any]) -> str:
+        """The text in a cell."""
+        ...
+
+    def tone(self, cell: Cell[Any]) -> str:
+        """``more``, ``less`` or ``same`` where it is compared, else empty; the label says the same."""
+        ...
+
+    def figures(self, cell: Cell[Any], shown: int) -> Iterator[Text]:
+        """The lines about a cell; ``shown`` is the weight of all that the zoom shows."""
+        ...
+
+    def matches(self, branch: PathBranch[Any], words: tuple[str, ...]) -> bool:
+        """Whether a branch has all words of the filter."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class NoDrawing:
+    """Nothing, and the reason."""
+
+    empty: str = ""
+    head: Sequence[str] = ()
+
+    @property
+    def root(self) -> PathBranch[Any]:
+        """An empty tree."""
+        return PathBranch[Any]((), 0, 0, 0)
+
+    @property
+    def weights(self) -> Weights[Any]:
+        """No weights."""
+        return Weights(self.root, lambda _: 0)
+
+    def label(self, cell: Cell[Any]) -> str:
+        """No text."""
+        return ""
+
+    def tone(self, cell: Cell[Any]) -> str:
+        """None."""
+        return ""
+
+    def figures(self, cell: Cell[Any], shown: int) -> Iterator[Text]:
+        """No lines."""
+        return iter(())
+
+    def matches(self, branch: PathBranch[Any], words: tuple[str, ...]) -> bool:
+        """False."""
+        return False
+
+
+def folded_name(cell: Cell[Any]) -> Text:
+    """The name of a cell of several narrow branches."""
+    widest = ", ".join(short(branch.place.name) for branch in cell.branches[:SHOWN_KINDS] if branch.place)
+    text = SafeText().append(f"{len(cell.branches):,} narrow branches", "bold")
+    return text.append(f": {widest}, … Enter zooms in")
+
+
+def frame_name(place: PathStep, source: str = "") -> Text:
+    """The name of a frame with its location, its source line and its origin."""
+    text = SafeText().append(place.name, "bold").append(f"  {frame_location(place)}", "cyan")
+    if place.name != place.function:
+        text.append(f"  in {place.function}")
+    text.append(f"  {source}" if source else "", "italic")
+    return text.append(f"  {ORIGINS[place.origin]} code", "dim")
+
+
+def row_as_text(drawing: Drawing, row: tuple[Cell[Any], ...]) -> str:
+    """A row of cells as a line of plain text."""
+    line = ""
+    for cell in row:
+        label = f"|{visible(drawing.label(cell))}"
+        line = line.ljust(cell.start) + label[: cell.width].ljust(cell.width)
+    return line.rstrip()
+
+
+def longer(label: str, words: str, cell: Cell[Any]) -> str:
+    """The label with further words, if there are any and the cell has room for them."""
+    whole = f"{label}  {words}"
+    return whole if words and cell_len(whole) < cell.width - 1 else label
+
+
+def percent(share: float) -> str:
+    """``12 %``, ``0.3 %``."""
+    return f"{share:.0f} %" if share >= 9.5 or share == 0 else f"{share:.1f} %"
+
+
+def share(part: int, total: int) -> str:
+    """A part of a total in percent."""
+    return percent(100 * part / total if total else 0.0)
+
+
+class FrameFilter:
+    """Matches frames by their text, and by the ranks, dimensions and labels of their executions, such as ``rank:3``."""
+
+    def __init__(self, root: StackBranch, words: tuple[str, ...]) -> None:
+        terms = {execution.key: execution.ranks.terms for execution in root.executions if words}
+        known: set[str] = set().union(*terms.values())
+        wanted = known.intersection(words)
+        self._words = tuple(word for word in words if word not in wanted)
+        self._is_by_terms = bool(wanted)
+        self._with_terms = OutlierIndex(root, (key for key, own in terms.items() if own >= wanted))
+
+    def matches(self, branch: PathBranch[Execution]) -> bool:
+        """Whether the branch's frame contains all words, and one of its executions has all terms."""
+        has_words = branch.place is not None and has_all(branch.place, self._words)
+        return has_words and (not self._is_by_terms or bool(self._with_terms.within(branch)))
+
+
+def has_all(place: PathStep, words: tuple[str, ...]) -> bool:
+    """Whether a frame or group contains all words, in its name or its location."""
+    text = f"{place.name} {place.function} {place.file}:{place.line}".casefold()
+    return all(word in text for word in words)
+
+
+@dataclass(frozen=True)
+class StacksDrawing:
+    """The stacks of a snapshot, merged by a grouping; ``whole`` ones, or with only the application's frames."""
+
+    stacks: Stacks
+    grouping: Grouping | None
+    measure: Measure
+    whole: bool
+    empty: str = "No such executions. Press x to count others."
+
+    @cached_property
+    def root(self) -> StackBranch:
+        """The merged stacks."""
+        return merge(self.stacks.running(whole=self.whole).executions, by=self.grouping)
+
+    @cached_property
+    def weights(self) -> Weights[Execution]:
+        """Each execution counts 1, or 0 if it is not of the measure."""
+        return Weights(self.root, weigh_by(self.measure))
+
+    @property
+    def head(self) -> Sequence[str]:
+        """The measure, the grouping, and what is left out."""
+        running = self.stacks.running(whole=self.whole)
+        parts = [f"Width: {MEASURES[self.measure]}", grouping_in_words(self.grouping) or "not grouped"]
+        if running.left_out:
+            parts.append(f"{plural(running.left_out, 'thread')} of Ray left out")
+        if running.folded:
+            parts.append(f"{plural(running.folded, 'library frame')} folded")
+        return parts
+
+    def label(self, cell: Cell[StackBranch]) -> str:
+        """Name and weight; where the cell has room also the ranks, and what the executions do if all are counted."""
+        if cell.is_folded:
+            return cell.label
+        (branch,) = cell.branches
+        label = f"{short(cell.label)} {cell.weight:,}"
+        if branch.count < self.root.count and cell.place is not None and cell.place.is_frame:
+            label = longer(label, self._ranks(cell), cell)
+        return longer(label, activities_in_words(branch.activity), cell) if self.measure == "executions" else label
+
+    def tone(self, cell: Cell[StackBranch]) -> str:
+        """Empty: nothing is compared."""
+        return ""
+
+    def figures(self, cell: Cell[StackBranch], shown: int) -> Iterator[Text]:
+        """Full name, share of all and of the ``shown`` weight, and kinds, ranks and nodes of the executions."""
+        yield self._name(cell)
+        total = self.weights.of(self.root)
+        parts = [f"{cell.weight:,} of {total:,} = {share(cell.weight, total)}"]
+        if cell.weight < shown < total:
+            parts.append(f"{share(cell.weight, shown)} of what is shown")
+        parts.append(activities_in_words(sum((branch.activity for branch in cell.branches), Counter())))
+        if cell.own and cell.own < cell.weight:
+            parts.append(f"{cell.own:,} {word(cell.own, 'ends', 'end')} here")
+        yield SafeText("  ".join(parts))
+        yield SafeText(self._kinds(cell), "dim")
+
+    def matches(self, branch: PathBranch[Any], words: tuple[str, ...]) -> bool:
+        """Whether the frame contains all words, and one of its executions has all terms, such as ``rank:3``."""
+        if words not in self._filters:
+            self._filters[words] = FrameFilter(self.root, words)
+        return self._filters[words].matches(branch)
+
+    @cached_property
+    def _filters(self) -> dict[tuple[str, ...], FrameFilter]:
+        return {}
+
+    def _kinds(self, cell: Cell[StackBranch]) -> str:
+        kinds = Counter(one.kind for branch in cell.branches for one in branch.executions)
+        first = ", ".join(f"{count:,} × {kind}" for kind, count in kinds.most_common(SHOWN_KINDS))
+        nodes = len({one.node for branch in cell.branches for one in branch.executions})
+        more = f" and {plural(len(kinds) - SHOWN_KINDS, 'more kind')}" if len(kinds) > SHOWN_KINDS else ""
+        ranks = f", {found}" if (found := self._ranks(cell)) else ""
+        return f"{first}{more}{ranks}, on {plural(nodes, 'node')}"
+
+    def _ranks(self, cell: Cell[StackBranch]) -> str:
+        """The ranks of the executions, empty where ranks do not distinguish them."""
+        return self.stacks.ranks_in_words([one for branch in cell.branches for one in branch.executions])
+
+    def _name(self, cell: Cell[StackBranch]) -> Text:
+        place = cell.place
+        if cell.is_folded:
+            return folded_name(cell)
+        if place is None or not place.is_frame:
+            return SafeText().append(place.name if place else "All", "bold")
+        return frame_name(place, self.stacks.index.snapshot.source_line(place.file, place.line) or "")
+
+
+@dataclass(frozen=True)
+class WeightedDrawing:
+    """A tree of weighted stacks; ``runs`` are the attempts of tasks now and before, where it is made of those."""
+
+    tree: WeightedTree
+    head: Sequence[str]
+    empty: str
+    runs: Mapping[Path, Runs] = field(default_factory=dict)
+    runs_before: Mapping[Path, Runs] = field(default_factory=dict)
+
+    @property
+    def root(self) -> WeightedBranch:
+        """The tree."""
+        return self.tree.root
+
+    @property
+    def weights(self) -> Weights[WeightedPath]:
+        """The widths."""
+        return self.tree.weights
+
+    @property
+    def is_compared(self) -> bool:
+        """Whether there is a baseline."""
+        return self.tree.baseline is not None
+
+    def tone(self, cell: Cell[WeightedBranch]) -> str:
+        """Whether its share has changed noticeably; empty unless it is compared."""
+        return self.tree.shares(cell.branches).change if self.is_compared else ""
+
+    def label(self, cell: Cell[WeightedBranch]) -> str:
+        """A mark for its change, its name and its weight; where the cell has room also the share or its change."""
+        shares = self.tree.shares(cell.branches)
+        name = cell.label if cell.is_folded else f"{short(cell.label)} {self._amount(cell.weight)}"
+        if not self.is_compared:
+            return longer(name, share(cell.weight, self.weights.of(self.root)), cell)
+        return longer(f"{MARKS[shares.change]} {name}", _points(shares) if shares.points else "", cell)
+
+    def figures(self, cell: Cell[WeightedBranch], shown: int) -> Iterator[Text]:
+        """Full name; share of all, of what is shown and what ends here; the change; the attempts of a task."""
+        yield self._name(cell)
+        total = self.weights.of(self.root)
+        parts = [f"{self._amount(cell.weight)} of {self._amount(total, in_unit=True)} = {share(cell.weight, total)}"]
+        if cell.weight < shown < total:
+            parts.append(f"{share(cell.weight, shown)} of what is shown")
+        if cell.own and cell.own < cell.weight:
+            own = "while no task below it ran" if self.tree.unit == "microseconds" else "end here"
+            parts.append(f"{self._amount(cell.own)} {own}")
+        yield SafeText("  ".join(parts))
+        if self.is_compared:
+            yield self._change(self.tree.shares(cell.branches))
+        if self.runs:
+            yield SafeText(self._attempts(cell), "dim")
+
+    def matches(self, branch: WeightedBranch, words: tuple[str, ...]) -> bool:
+        """Whether the frame or group contains all words."""
+        return branch.place is not None and has_all(branch.place, words)
+
+    def _change(self, shares: Shares) -> Text:
+        """``+ from 12 % (1.2 s) to 20 % (2 s) of its group: +8.0 points``."""
+        before = f"from {percent(shares.then)} ({self._amount(shares.before)} of {self._amount(shares.total_before)})"
+        now = f"to {percent(shares.now)} ({self._amount(shares.weight)} of {self._amount(shares.total)})"
+        return SafeText(f"{MARKS[shares.change]} {before} {now}: {_points(shares)}", "bold")
+
+    def _attempts(self, cell: Cell[WeightedBranch]) -> str:
+        """``28 attempts ran for 41 s, 5 of them failed; before: 14 attempts ran for 12 s``."""
+        paths = [branch.path for branch in cell.branches]
+        whole = all(path == () or not path[-1].is_frame for path in paths)
+        now, before = (_runs_within(paths, runs, whole) for runs in (self.runs, self.runs_before))
+        return runs_in_words(now) + (f"; before: {runs_in_words(before)}" if self.is_compared else "")
+
+    def _name(self, cell: Cell[WeightedBranch]) -> Text:
+        place = cell.place
+        if cell.is_folded:
+            return folded_name(cell)
+        if place is None or not place.file:
+            return SafeText().append(place.name if place else "All", "bold")
+        return frame_name(place)
+
+    def _amount(self, weight: int, *, in_unit: bool = False) -> str:
+        return amount_in_words(weight, self.tree.unit, in_unit=in_unit)
+
+
+def amount_in_words(weight: int, unit: Unit, *, in_unit: bool = False) -> str:
+    """``12 s``, ``340 ms``; a number of samples or executions, with its unit if wanted."""
+    if unit == "microseconds":
+        return short_duration(weight / 1_000_000)
+    return plural(weight, unit.removesuffix("s")) if in_unit else f"{weight:,}"
+
+
+def runs_in_words(runs: Runs) -> str:
+    """``28 attempts ran for 41 s together, 5 failed, 1 not ended``."""
+    together = " together" if runs.attempts > 1 else ""
+    parts = [f"{plural(runs.attempts, 'attempt')} ran for {short_duration(runs.run_us / 1_000_000)}{together}"]
+    if runs.failed:
+        parts.append(f"{runs.failed:,} failed")
+    if runs.running:
+        parts.append(f"{runs.running:,} not ended")
+    return ", ".join(parts)
+
+
+def _runs_within(paths: Sequence[Path], runs: Mapping[Path, Runs], whole: bool) -> Runs:
+    """The attempts of these calls; of a group or all, those of all calls in it."""
+    if not whole:
+        return runs_of(paths, runs)
+    return runs_of((path for path in runs if any(path[: len(above)] == above for above in paths)), runs)
+
+
+def _points(shares: Shares) -> str:
+    return f"{shares.points:+.1f} points"

@@ -1,1 +1,0 @@
-"""The view of all snapshots of this run and their differences."""

@@ -1,1 +1,0 @@
-"""The view of stacks, process by process or merged."""

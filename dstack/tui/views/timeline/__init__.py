@@ -1,1 +1,0 @@
-"""The view of the history of tasks as a Gantt chart."""
