@@ -20,7 +20,7 @@ from dstack.probes.node.cpython.memory import Unreadable
 from dstack.probes.node.cpython.saved_layouts import TABLES
 from dstack.probes.node.procfs import proc
 from dstack.probes.node.procfs.permissions import ALLOW_ATTACHING, CAP_SYS_PTRACE, capabilities
-from dstack.probes.node.pyspy.runner import PySpy, find_pyspy
+from dstack.probes.node.pyspy import PySpy, find_pyspy
 from dstack.version import __version__
 from dstack.words import listed
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
 from itertools import chain
+from operator import attrgetter
 from typing import Literal
 
 from msgspec import Struct
@@ -65,7 +66,9 @@ class HistoryIndex:
     @cached_property
     def attempts(self) -> Sequence[Attempt]:
         """All attempts, oldest first; those without a time, as in a malformed file, are left out."""
-        return sorted((one for one in map(self._attempt, self.history.attempts) if one.times), key=_began_at)
+        return sorted(
+            (one for one in map(self._attempt, self.history.attempts) if one.times), key=attrgetter("began_at")
+        )
 
     @cached_property
     def latest(self) -> Mapping[str, Attempt]:
@@ -139,10 +142,6 @@ class HistoryIndex:
         """The last time in the history."""
         ends = (attempt.ended_at or attempt.began_at for attempt in self.attempts)
         return max(chain(ends, (self.asked_at,)))
-
-
-def _began_at(attempt: Attempt) -> float:
-    return attempt.began_at
 
 
 def _aligned(time: float | None, ahead_s: float) -> float | None:

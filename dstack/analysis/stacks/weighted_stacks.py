@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from operator import attrgetter
 from typing import Literal
 
 from dstack.analysis.stacks.app_threads import Execution, PathStep
@@ -224,9 +225,7 @@ def _tree(stacks: WeightedStacks, baseline: WeightedStacks | None) -> WeightedBr
         for stack in side.stacks if side else ():
             above = tuple(groups.setdefault(name, PathStep(name)) for name in stack.groups)
             weights.setdefault((*above, *stack.frames), [0, 0])[at] += stack.weight
-    entries = sorted((WeightedPath(path, now, before) for path, (now, before) in weights.items()), key=_path)
+    entries = sorted(
+        (WeightedPath(path, now, before) for path, (now, before) in weights.items()), key=attrgetter("path")
+    )
     return WeightedBranch(entries, 0, len(entries), 0)
-
-
-def _path(entry: WeightedPath) -> tuple[PathStep, ...]:
-    return entry.path

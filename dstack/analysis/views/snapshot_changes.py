@@ -185,15 +185,9 @@ def finding_spans(summaries: Sequence[SnapshotSummary | None]) -> list[FindingSp
 
 def _coverage(diagnosis: Diagnosis) -> str:
     """``2 findings, 9/10 workers, incomplete``."""
-    return ", ".join(_coverage_parts(diagnosis))
-
-
-def _coverage_parts(diagnosis: Diagnosis) -> Iterator[str]:
     workers = diagnosis.coverage.workers
-    yield plural(len(diagnosis.findings), "finding")
-    yield f"{workers.observed}/{workers.total} workers"
-    if diagnosis.incomplete:
-        yield "incomplete"
+    found = f"{plural(len(diagnosis.findings), 'finding')}, {workers.observed}/{workers.total} workers"
+    return found + ", incomplete" * diagnosis.incomplete
 
 
 class LoadableSnapshot(Protocol):

@@ -100,12 +100,10 @@ class ChosenStacks:
     @cached_property
     def nodes(self) -> list[tuple[Node, list[Worker]]]:
         """The nodes with their processes; of one job only its processes."""
-        found = [(node, [one for one in self.stacks.workers_on(node) if self._is_of_job(one)]) for node in self._nodes]
+        found = [
+            (node, [one for one in self.stacks.workers_on(node) if self._is_of_job(one)]) for node in self.stacks.nodes
+        ]
         return [(node, workers) for node, workers in found if workers]
-
-    @property
-    def _nodes(self) -> tuple[Node, ...]:
-        return self.stacks.nodes
 
     @property
     def workers(self) -> Iterator[Worker]:
@@ -139,7 +137,7 @@ class ChosenStacks:
         if by == "process":
             worker = self.index.workers[execution.worker_id]
             return (execution.node, f"{worker_name(self.index, worker)}, pid {worker.pid}")
-        return (execution.kind,) if by == "class" else (execution.kind, _rank_words(execution))
+        return (execution.kind,) if by == "class" else (execution.kind, execution.ranks.words(RANK) or f"no {RANK}")
 
 
 def position_of(execution: Execution) -> Position:
@@ -173,7 +171,3 @@ def _by_rank(executions: Iterable[Execution]) -> Iterator[StackGroup]:
         yield StackGroup(f"{names.ranks_in_words(same)} of {kinds}", merge(members))
     if None in ranks:
         yield StackGroup(f"no {RANK}", merge(ranks[None]))
-
-
-def _rank_words(execution: Execution) -> str:
-    return execution.ranks.words(RANK) or f"no {RANK}"

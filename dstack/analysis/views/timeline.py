@@ -6,6 +6,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from operator import attrgetter
 
 from dstack.analysis.history.chains import Chain, Chains
 from dstack.analysis.history.pipelines import Pipeline, pipelines_of
@@ -40,7 +41,7 @@ class Track:
     def slices(self) -> Sequence[Slice]:
         """What ran there, by its beginning; slices of async and threaded actors overlap."""
         runs = (running_slice(attempt, self.asked_at) for attempt in self.attempts)
-        found = sorted((one for one in runs if one), key=_began_at)
+        found = sorted((one for one in runs if one), key=attrgetter("began_at"))
         is_in_turns = self.actor_id is None or overlap_s(found) <= NOTICED_LATE_S
         return trimmed(found) if is_in_turns else found
 
@@ -48,7 +49,7 @@ class Track:
     def queued(self) -> Sequence[Slice]:
         """What attempts waited for that ran there, or wait for that will, by its beginning; many overlap."""
         phases = (one for attempt in self.attempts for one in slices_of(attempt, self.asked_at))
-        return sorted((one for one in phases if one.phase != "running"), key=_began_at)
+        return sorted((one for one in phases if one.phase != "running"), key=attrgetter("began_at"))
 
     @cached_property
     def lanes(self) -> Sequence[Sequence[Slice]]:
@@ -270,7 +271,3 @@ class Timeline:
 
 NOT_STARTED = "not started"
 """The group of tracks of attempts that have no worker."""
-
-
-def _began_at(one: Slice) -> float:
-    return one.began_at

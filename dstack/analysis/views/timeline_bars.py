@@ -7,6 +7,7 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import accumulate, compress
+from operator import attrgetter
 from typing import NamedTuple
 
 from dstack.analysis.history.task_index import Attempt
@@ -81,7 +82,7 @@ class Levels:
     @classmethod
     def of(cls, bars: Iterable[Bar]) -> Levels:
         """Any bars."""
-        return cls(Bars.of(sorted(bars, key=_began_at)))
+        return cls(Bars.of(sorted(bars, key=attrgetter("began_at"))))
 
     def __len__(self) -> int:
         return len(self.bars)
@@ -140,7 +141,3 @@ class _Level:
                 ended += 1
             most = max(most, begun - ended)
         return most
-
-
-def _began_at(bar: Bar) -> float:
-    return bar.began_at

@@ -10,7 +10,7 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Literal, NamedTuple, Protocol
+from typing import Literal, NamedTuple
 
 from dstack.analysis.history.slices import Phase, Slice, in_lanes, slices_of
 from dstack.analysis.history.task_index import Attempt
@@ -152,22 +152,6 @@ class RowTrack:
             yield TimelineRow(f"{self.key}/waiting", "waiting", 2, self.key, queued=self, wanted=wanted)
 
 
-class RowSearch(Protocol):
-    """What finds attempts: see :class:`dstack.analysis.views.timeline_rows.Search`."""
-
-    def count(self, track: RowTrack) -> int:
-        """The number of attempts of a track that match."""
-        ...
-
-    def has(self, attempt: Attempt) -> bool:
-        """Whether an attempt matches."""
-        ...
-
-    def wanted(self, track: RowTrack) -> Callable[[Bars], bytes] | None:
-        """Which bars match; None if all of the track do."""
-        ...
-
-
 class TimelineRows:
     """All tracks of a timeline in one grouping."""
 
@@ -185,7 +169,7 @@ class TimelineRows:
         _ = made.texts, made._track_of, made._failures
         return made
 
-    def rows(self, folds: Mapping[str, bool], search: RowSearch | None = None) -> list[TimelineRow]:
+    def rows(self, folds: Mapping[str, bool], search: Search | None = None) -> list[TimelineRow]:
         """The rows to show; ``folds`` says for headings and tracks whether they are open, if that was chosen."""
         is_few = len(self.tracks) <= OPENED_TRACKS
         found: list[TimelineRow] = []
@@ -210,7 +194,7 @@ class TimelineRows:
             for key, name, state, error_type, error in self._labels
         ]
 
-    def failures(self, search: RowSearch | None = None) -> list[Attempt]:
+    def failures(self, search: Search | None = None) -> list[Attempt]:
         """The failed attempts, by the time of their end; those that match a search."""
         if search is None:
             return self._failures

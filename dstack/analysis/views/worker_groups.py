@@ -180,7 +180,8 @@ class WorkerGroups:
             return self._class(worker)
         if grouping.kind == "label":
             return self._index.ranks(worker.worker_id).words(grouping.name) or f"no {grouping.name}"
-        labels = self._labels_of_nodes.get(worker.node_id, {})
+        node = self._index.nodes.get(worker.node_id)
+        labels = node.labels if node else {}
         return f"{grouping.name}={labels[grouping.name]}" if grouping.name in labels else f"no {grouping.name}"
 
     def _class(self, worker: Worker) -> str:
@@ -208,7 +209,7 @@ class WorkerGroups:
             yield WorkerGroup("group/", "no placement group", tuple(outside))
 
     def _bundle(self, group: PlacementGroup, number: int, workers: Iterable[Worker]) -> BundlePlace:
-        node = self._nodes.get(group.bundles[number].node_id or "")
+        node = self._index.nodes.get(group.bundles[number].node_id or "")
         return BundlePlace(number, node, self._inventory.resources.bundle_amounts(group, number), tuple(workers))
 
     def _place(self, worker: Worker) -> tuple[str | None, int | None]:
@@ -229,14 +230,6 @@ class WorkerGroups:
         tasks = (self._index.tasks.get(task_id) for task_id in running)
         asked = (actor.placement_group_id if actor else None, *(task.placement_group_id for task in tasks if task))
         return next(filter(None, asked), None), None
-
-    @cached_property
-    def _nodes(self) -> dict[str, Node]:
-        return {node.node_id: node for node in self._inventory.nodes}
-
-    @cached_property
-    def _labels_of_nodes(self) -> dict[str, dict[str, str]]:
-        return {node.node_id: node.labels for node in self._inventory.nodes}
 
 
 def _by_name(one: WorkerSummary) -> tuple[str, int, str]:

@@ -16,7 +16,7 @@ from dstack.probes.node.procfs.children import Families
 from dstack.probes.node.procfs.environment_setups import environment_setups
 from dstack.probes.node.procfs.proc import Birth
 from dstack.probes.node.procfs.worker_pid import PortOwners
-from dstack.probes.node.pyspy.runner import PySpy, find_pyspy
+from dstack.probes.node.pyspy import PySpy, find_pyspy
 from dstack.probes.node.sampling.sampler import Sampler
 from dstack.probes.node.serialiser import Serialiser, failures_of
 from dstack.probes.node.stacks.loops import Loops

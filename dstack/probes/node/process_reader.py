@@ -18,8 +18,7 @@ from dstack.probes.node.other_languages import language_of, read_with_tool
 from dstack.probes.node.process import Process
 from dstack.probes.node.procfs import proc
 from dstack.probes.node.procfs.permissions import INSTALL_PYSPY, DumpFailed, why_denied
-from dstack.probes.node.pyspy.reader import PySpyReader
-from dstack.probes.node.pyspy.runner import PySpy, SudoFailed
+from dstack.probes.node.pyspy import PySpy, PySpyReader, SudoFailed
 from dstack.probes.node.reading import Problem, ProcessReading, Request
 from dstack.probes.node.stacks.origins import Origins
 

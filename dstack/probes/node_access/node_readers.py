@@ -119,22 +119,15 @@ class NodeReaders:
 
         Nodes that were given up are left out. ``receive`` is called from several threads, but from one at a time.
         """
-        by_node = {node: its for node, its in wanted.by_node(extras.setups_of).items() if self._is_asked(node)}
-        here = self._nodes_here(by_node, inventory)
-        local_nodes = {node: by_node.pop(node) for node in here}
+        given_up = self._liveness.given_up
+        by_node = {node: its for node, its in wanted.by_node(extras.setups_of).items() if node not in given_up}
+        here = nodes_here(inventory) - self._liveness.elsewhere  # probably
+        local_nodes = {node: by_node.pop(node) for node in list(by_node) if node in here}
         remote = begin(lambda: self._read_remote(by_node, how, inventory, budget, extras, receive))
         elsewhere, failures = self._read_local(local_nodes, how, budget, extras, receive)
         self._liveness.elsewhere.update(elsewhere)
         failures += remote.result()
         return failures + self._read_remote(elsewhere, how, inventory, budget, extras, receive)
-
-    def _is_asked(self, node_id: str) -> bool:
-        return node_id not in self._liveness.given_up
-
-    def _nodes_here(self, node_ids: Iterable[str], inventory: Inventory) -> list[str]:
-        """The nodes whose processes are probably this host's."""
-        here = nodes_here(inventory) - self._liveness.elsewhere
-        return [node_id for node_id in node_ids if node_id in here]
 
     def _read_local(
         self, by_node: dict[str, Wanted], how: wire.Questions, budget: Budget, extras: Extras, receive: Receive

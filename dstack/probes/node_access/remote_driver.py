@@ -32,7 +32,7 @@ from dstack.document_file import to_json
 from dstack.probes.connection.hosts import canonical
 from dstack.probes.node import wire
 from dstack.probes.node.probe_actor import IDLE_S, ProbeActor
-from dstack.probes.node.pyspy.runner import find_pyspy
+from dstack.probes.node.pyspy import find_pyspy
 from dstack.probes.node_access.answers import MALFORMED, NodeFailure
 from dstack.probes.node_access.driver_messages import Reply, Request, encoded
 from dstack.probes.node_access.targets import own_addresses

@@ -168,7 +168,7 @@ class Image:
         """The minor version and the level of the release: ``Py_Version``, or on 3.10 in the name of the file."""
         at = self._symbol("Py_Version")
         if at is not None:
-            number = self._number(at)
+            number = int.from_bytes(self._data(at, 8), "little")
             return (number >> 24 & 0xFF, number >> 16 & 0xFF), number >> 4 & 0xF
         named = NAME.match(self._name)
         version = (int(named[1]), int(named[2])) if named else None
@@ -192,9 +192,6 @@ class Image:
         symbols = self._elf.get_section_by_name(".gnu.hash") or self._elf.get_section_by_name(".hash")
         symbol = symbols and symbols.get_symbol(name)
         return int(symbol["st_value"]) if symbol else None
-
-    def _number(self, address: int) -> int:
-        return int.from_bytes(self._data(address, 8), "little")
 
     def _data(self, address: int, size: int) -> bytes:
         """The bytes of the file at an address in memory."""

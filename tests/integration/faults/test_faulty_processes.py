@@ -20,7 +20,7 @@ import psutil
 import pytest
 
 from dstack.probes.node.probe import NodeProbe
-from dstack.probes.node.pyspy.runner import find_pyspy
+from dstack.probes.node.pyspy import find_pyspy
 from tests.integration.programs.processes import faulty_process as faulty
 from tests.paths import PROGRAMS
 from tests.processes import Child, running, wait_until

@@ -17,7 +17,7 @@ from typing import Any
 import psutil
 import pytest
 
-from dstack.probes.node.pyspy.runner import find_pyspy
+from dstack.probes.node.pyspy import find_pyspy
 from tests.paths import PROGRAMS
 from tests.processes import running, wait_until
 from tests.sampling import IN_RAY_GET

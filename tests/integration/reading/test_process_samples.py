@@ -17,7 +17,7 @@ import pytest
 
 from dstack.probes.node.probe import NodeProbe
 from dstack.probes.node.procfs.permissions import DumpFailed
-from dstack.probes.node.pyspy.runner import PySpy, find_pyspy
+from dstack.probes.node.pyspy import PySpy, find_pyspy
 from dstack.probes.node.stability import mark_off_cpu, marks_of, unchanged
 from tests.processes import command_line, wait_until
 from tests.sampling import Plain, sample, target

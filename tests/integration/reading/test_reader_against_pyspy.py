@@ -15,7 +15,7 @@ from dstack.probes.node.cpython.memory import open_memory
 from dstack.probes.node.cpython.objects import OWN_VERSION
 from dstack.probes.node.cpython.process import PTHREAD_TID
 from dstack.probes.node.cpython.saved_layouts import TABLES
-from dstack.probes.node.pyspy.runner import find_pyspy
+from dstack.probes.node.pyspy import find_pyspy
 from dstack.probes.node.stability import marks_of, unchanged
 from dstack.probes.node_access.targets import foreign_python
 from dstack.snapshot_file import load

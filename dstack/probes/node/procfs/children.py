@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import os
 import re
-from collections import defaultdict
 from collections.abc import Callable, Collection
 
 from dstack.probes.node.cached_property import cached_property
@@ -35,15 +34,8 @@ class Families:
         self._known = {*known, os.getpid()}
 
     @cached_property
-    def _parents(self) -> dict[int, int]:
-        return proc.parents()
-
-    @cached_property
     def _started(self) -> dict[int, list[int]]:
-        started: dict[int, list[int]] = defaultdict(list)
-        for pid, parent in sorted(self._parents.items()):
-            started[parent].append(pid)
-        return started
+        return proc.children()
 
     def below(self, pid: int) -> dict[int, int]:
         """All descendants of a worker or driver: the parent of each by pid, nearest first."""

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import os
 import re
-from collections import defaultdict
 from collections.abc import Collection, Iterator
+from itertools import chain
 
 from dstack.probes.node.procfs import proc
 from dstack.probes.node.redaction import masked_command
@@ -33,12 +33,10 @@ MAX_LOGS = 1_000
 
 def environment_setups(node_ids: Collection[str]) -> list[SetupData]:
     """The installations that run now for these nodes, oldest first, at most :data:`MAX_SETUPS`."""
-    parents = proc.parents()
-    children: dict[int, list[int]] = defaultdict(list)
-    for pid, parent in sorted(parents.items()):
-        children[parent].append(pid)
+    children = proc.children()
+    raylets = [pid for pid in chain.from_iterable(children.values()) if proc.name(pid) == RAYLET]
     found: list[SetupData] = []
-    for raylet in (pid for pid in parents if proc.name(pid) == RAYLET):
+    for raylet in raylets:
         node_id = _first(NODE_ID, proc.arguments(raylet, RAYLET_WORDS))
         if node_id in node_ids:
             for agent in filter(_is_agent, children[raylet]):

@@ -9,6 +9,7 @@ import contextlib
 import os
 import re
 import time
+from collections import defaultdict
 from collections.abc import Collection
 from dataclasses import dataclass
 
@@ -40,10 +41,13 @@ READ, SELECT, NANOSLEEP, WAIT4, FUTEX, CLOCK_NANOSLEEP, PSELECT6 = 0, 23, 35, 61
 # Processes and threads
 
 
-def parents() -> dict[int, int]:
-    """The parent of every process, by pid."""
-    found = {int(name): _stat(name)[1:2] for name in _names("/proc") if name.isdecimal()}
-    return {pid: int(parent[0]) for pid, parent in found.items() if parent}
+def children() -> defaultdict[int, list[int]]:
+    """The children of every process, by the pid of the parent, in the order of their pids."""
+    found: defaultdict[int, list[int]] = defaultdict(list)
+    for pid in sorted(int(name) for name in _names("/proc") if name.isdecimal()):
+        for parent in _stat(pid)[1:2]:
+            found[int(parent)].append(pid)
+    return found
 
 
 def threads(pid: int) -> list[int]:

@@ -12,7 +12,6 @@ import random
 import time
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Protocol
 
 import psutil
 
@@ -21,12 +20,11 @@ from dstack.probes.node.process import Process
 from dstack.probes.node.process_reader import ProcessReader
 from dstack.probes.node.procfs import proc
 from dstack.probes.node.procfs.permissions import INSTALL_PYSPY, DumpFailed, why_denied
-from dstack.probes.node.pyspy.recorder import PySpyRecorder
-from dstack.probes.node.pyspy.runner import PySpy
+from dstack.probes.node.pyspy import PySpy
 from dstack.probes.node.reading import Problem
-from dstack.probes.node.sampling.process_sampler import ProcessSampler
+from dstack.probes.node.sampling.process_sampler import ProcessSampler, Samples
+from dstack.probes.node.sampling.pyspy_recorder import PySpyRecorder
 from dstack.probes.node.stacks.table import StackTable
-from dstack.probes.node.threads import Position
 from dstack.probes.node.wire import RecordedRound, RecordOptions, SampledProcessData
 
 MOST_CPU = 0.01
@@ -62,16 +60,6 @@ def _sleep_until(at: float) -> None:
     time.sleep(max(0.0, at - time.monotonic()))
 
 
-class _Counted(Protocol):
-    """What was counted of one process; see :class:`Samples`."""
-
-    counts: Counter[tuple[int, tuple[Position, ...], bool]]
-    wanted: int
-    taken: int
-    torn: int
-    cut: int
-
-
 class _Answer:
     """Builds the answer of one round."""
 
@@ -90,7 +78,7 @@ class _Answer:
             "seconds": 0.0,
         }
 
-    def add(self, process: Process, samples: _Counted, names: Mapping[int, str], rank: int | None) -> None:
+    def add(self, process: Process, samples: Samples, names: Mapping[int, str], rank: int | None) -> None:
         """Add the counts of a process."""
         cwd = proc.working_directory(process.pid)
         totals: Counter[tuple[int, int, bool]] = Counter()

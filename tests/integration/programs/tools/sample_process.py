@@ -4,7 +4,7 @@ import json
 import sys
 
 from dstack.probes.node.probe import NodeProbe
-from dstack.probes.node.pyspy.runner import PySpy
+from dstack.probes.node.pyspy import PySpy
 from dstack.probes.node.wire import Options, Target
 
 OPTIONS: Options = {

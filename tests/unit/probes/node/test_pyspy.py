@@ -1,4 +1,4 @@
-"""py-spy's JSON is parsed as threads of the right types or rejected, for any output."""
+"""py-spy's JSON is parsed as typed threads or rejected, for any output; and processes are read through py-spy."""
 
 from __future__ import annotations
 
@@ -8,25 +8,25 @@ import random
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
 
+from dstack.probes.node import pyspy
+from dstack.probes.node.blocked_calls.unproven import UNPROVEN
 from dstack.probes.node.figures import NodeFigures
 from dstack.probes.node.probe import NodeProbe
 from dstack.probes.node.process import Process
 from dstack.probes.node.procfs import proc
 from dstack.probes.node.procfs.children import Families
 from dstack.probes.node.procfs.permissions import DumpFailed
-from dstack.probes.node.pyspy import runner
-from dstack.probes.node.pyspy.reader import PySpyReader
-from dstack.probes.node.pyspy.runner import PySpy, find_pyspy, threads_of
-from dstack.probes.node.reading import Problem
+from dstack.probes.node.pyspy import PySpy, PySpyReader, find_pyspy, threads_of
+from dstack.probes.node.reading import Problem, ProcessReading, Request, ThreadReading
 from dstack.probes.node.serialiser import Serialiser
 from dstack.probes.node.stacks.origins import Origins
 from dstack.probes.node.stacks.table import StackTable
-from dstack.probes.node.threads import PythonThread, ShownFrame
+from dstack.probes.node.threads import Position, PythonThread, ShownFrame
 from dstack.probes.node.wire import Answer, Options, Target, UnreadablePython
 from dstack.probes.node_access.answers import validated
 from dstack.probes.node_access.assemble import Assembly
@@ -210,7 +210,7 @@ def test_hostile_names_are_passed_on_up_to_the_bound(
 
     for data in [data for data in mutated(dump, 5 * READ_BY_PROBE) if is_dump(data)][:READ_BY_PROBE]:
         done = subprocess.CompletedProcess([], 0, data, b"")
-        monkeypatch.setattr(runner, "run", lambda *_, done=done, **__: done)
+        monkeypatch.setattr(pyspy, "run", lambda *_, done=done, **__: done)
         processes, (failure,) = Assembly().add(["n"], validated(probe.sample([target], WITH_LOCALS)), 1)
         assert len(processes["w"].threads) == len(threads_of(data))
         assert processes["w"].access == "py-spy"
@@ -222,3 +222,70 @@ def is_dump(data: bytes) -> bool:
         return bool(threads_of(data))
     except ValueError:
         return False
+
+
+PID = TID = 7
+GET = ShownFrame(
+    Position("/x/site-packages/ray/_private/worker.py", "get_objects", "Worker.get_objects", 986), {"timeout": "-1"}
+)
+APP = ShownFrame(Position("/srv/app.py", "work", "work", 3))
+
+
+class Dumps(PySpy):
+    """A py-spy whose dumps show one thread in these frames in turn; the last ones repeat."""
+
+    def __init__(self, *stacks: Sequence[ShownFrame]) -> None:
+        super().__init__("py-spy")
+        self._stacks = list(stacks)
+        self.count = 0
+
+    def dump(self, pid: int, *, blocking: bool, native: bool, timeout_s: float) -> list[PythonThread[ShownFrame]]:
+        frames = self._stacks[min(self.count, len(self._stacks) - 1)]
+        self.count += 1
+        return [PythonThread(1, TID, "MainThread", frames, is_running=True)]
+
+
+def read(tool: PySpy) -> ThreadReading:
+    request = Request(PID, "", True, False, lambda: (), None, OPTIONS, time.monotonic() + 60)
+    reading: ProcessReading = PySpyReader(tool, request, Origins()).read(
+        Problem("memory", "", "permission"), has_calls=True
+    )
+    (thread,) = reading.threads
+    return thread
+
+
+def marks(monkeypatch: pytest.MonkeyPatch, *, moves: bool) -> None:
+    times: Iterator[int] = iter(range(1000))
+    for name in ("marks_off_cpu", "marks_of"):
+        monkeypatch.setattr(pyspy, name, lambda pid: {TID: str(next(times)) if moves else "still"})
+
+
+def test_a_thread_that_did_not_run_has_its_call(monkeypatch: pytest.MonkeyPatch) -> None:
+    marks(monkeypatch, moves=False)
+    tool = Dumps([GET, APP])
+
+    thread = read(tool)
+
+    assert thread.call == {"kind": "ray.get", "frame": 0, "held": True, "timeout_s": None}
+    assert (thread.is_stable, thread.is_torn, thread.thread.is_running) == (True, False, False)
+    assert tool.count == 1
+
+
+def test_a_thread_that_ran_each_time_in_the_same_call_may_be_stuck(monkeypatch: pytest.MonkeyPatch) -> None:
+    marks(monkeypatch, moves=True)
+    tool = Dumps([GET, APP])
+
+    thread = read(tool)
+
+    assert thread.call == {"kind": "ray.get", "frame": 0, "unread": UNPROVEN}
+    assert (thread.is_stable, thread.is_torn) == (False, True)
+    assert tool.count == pyspy.ATTEMPTS
+
+
+@pytest.mark.parametrize("stacks", [([GET, APP], [APP], [GET, APP]), ([GET, APP], [GET, GET, APP])])
+def test_a_thread_with_one_different_call_proceeds(
+    monkeypatch: pytest.MonkeyPatch, stacks: tuple[Sequence[ShownFrame], ...]
+) -> None:
+    marks(monkeypatch, moves=True)
+
+    assert read(Dumps(*stacks)).call is None

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from dstack.probes.node.procfs.permissions import DumpFailed
-from dstack.probes.node.pyspy.recorder import PySpyRecorder, position_of
-from dstack.probes.node.pyspy.runner import PySpy
+from dstack.probes.node.pyspy import PySpy
+from dstack.probes.node.sampling.pyspy_recorder import PySpyRecorder, position_of
 from tests.processes import wait_until
 from tests.sampling import RECORD_OPTIONS
 

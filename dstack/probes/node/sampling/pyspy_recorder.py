@@ -13,14 +13,14 @@ import signal
 import subprocess
 import tempfile
 import time
-from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from dstack.probes.node.commands import RAY_WORKER_NICENESS
 from dstack.probes.node.procfs import proc
 from dstack.probes.node.procfs.permissions import DumpFailed, why_dump_failed, why_not_started
-from dstack.probes.node.pyspy.runner import PySpy
+from dstack.probes.node.pyspy import PySpy
+from dstack.probes.node.sampling.process_sampler import Samples, Stack
 from dstack.probes.node.threads import Position
 from dstack.probes.node.wire import RecordOptions
 
@@ -36,19 +36,12 @@ C_FRAME = re.compile(r"(.*) \((.*?)(?::(\d{1,9}))?\)")
 """A name of C++ has parentheses, the path of a Python file may have some."""
 WROTE = re.compile(r"Samples: (\d+) Errors: (\d+)")
 
-Stack = tuple[Position, ...]
-
 
 @dataclass
-class PySpySamples:
-    """The counts of one segment, as those of the sampler; ``names`` are those of threads by OS id."""
+class PySpySamples(Samples):
+    """The counts of one segment; ``names`` are those of threads by OS id."""
 
-    counts: Counter[tuple[int, Stack, bool]] = field(default_factory=Counter)
     names: dict[int, str] = field(default_factory=dict)
-    wanted: int = 0
-    taken: int = 0
-    torn: int = 0
-    cut: int = 0
 
 
 class PySpyRecorder:

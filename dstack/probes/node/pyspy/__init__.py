@@ -1,1 +1,0 @@
-"""py-spy as a command and its output: for native frames, pauses, and processes that only it may read."""
