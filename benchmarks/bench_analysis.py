@@ -20,7 +20,8 @@ from benchmarks.tables import Results
 from dstack.analysis.diagnose import diagnose
 from dstack.analysis.solve import reduction
 from dstack.model import Actor, Job, Node, Sample, Snapshot, Worker, WorkerSample
-from dstack.observed import BlockedCall, Frame, Process, Thread
+from dstack.observed import Frame, Process, Thread
+from dstack.observed_calls import Call, Refs
 from dstack.observed_node import Task
 
 WAITS = ((10_000, 80_000), (100_000, 1_000_000), (1_000_000, 8_000_000))
@@ -110,7 +111,7 @@ def worker_of(number: int, tasks: list[str]) -> WorkerSample:
     """Members of the cycle wait for the next one, others for the previous one; every hundredth waits for nothing."""
     waits_for = (number + 1) % RING if number < RING else number - 1
     is_end = number >= RING and number % 100 == RING
-    call = None if is_end else BlockedCall(kind="ray.get", frame=0, refs=(f"{tasks[waits_for]}01000000",))
+    call = None if is_end else Call(site="ray.get", frame=0, need=Refs(refs=(f"{tasks[waits_for]}01000000",)))
     thread = Thread(os_thread_id=number + 1, name="MainThread", stack=int(is_end), role="task", still=True, call=call)
     process = Process(pid=number + 1, started_at=1.0, threads=(thread,))
     return WorkerSample(worker_id=f"{number:056x}", running_task_ids=(tasks[number],), process=process)

@@ -23,7 +23,8 @@ from dstack.analysis.stacks.icicle import Weights, icicle, weigh_by
 from dstack.analysis.stacks.peers import absent_workers, outliers
 from dstack.analysis.stacks.stack_tree import StackBranch, merge
 from dstack.model import Actor, Job, Node, Sample, Snapshot, Worker, WorkerSample
-from dstack.observed import BlockedCall, Frame, Process, Thread
+from dstack.observed import Frame, Process, Thread
+from dstack.observed_calls import Call, ProcessObject
 
 JOB = "01000000"
 CLASSES = 8
@@ -67,7 +68,7 @@ def stack_of(chance: random.Random) -> tuple[int, ...]:
 
 
 def worker_of(number: int, actor_id: str, chance: random.Random) -> WorkerSample:
-    call = BlockedCall(kind="other", frame=0, what="threading.Condition.wait") if number % 3 else None
+    call = Call(site="threading.Condition.wait", frame=0, need=ProcessObject()) if number % 3 else None
     task_id = f"{number:016x}{actor_id}"
     stack = min(int(chance.expovariate(0.02)), STACKS - 1)
     thread = Thread(

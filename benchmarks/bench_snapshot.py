@@ -149,8 +149,8 @@ class Ring:
         answer = self.read()
         threads = [thread for process in answer["processes"].values() for thread in process["threads"]]
         assert not answer["failures"], answer["failures"]
-        kinds = [thread["call"]["kind"] for thread in threads if "call" in thread]
-        assert kinds.count("ray.get") == len(self._pids), kinds
+        sites = [thread["call"].site for thread in threads if "call" in thread]
+        assert sites.count("ray.get") == len(self._pids), sites
         return answer
 
     def snapshot(self) -> Snapshot:

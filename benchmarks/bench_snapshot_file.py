@@ -14,7 +14,8 @@ from pathlib import Path
 
 from benchmarks.tables import Results
 from dstack.model import Actor, Sample, Snapshot, Worker, WorkerSample
-from dstack.observed import BlockedCall, Frame, Process, Thread
+from dstack.observed import Frame, Process, Thread
+from dstack.observed_calls import Call, Refs
 from dstack.observed_node import Ref, Task
 from dstack.snapshot_file import load, save
 
@@ -53,7 +54,7 @@ def snapshot_of(workers: int) -> Snapshot:
                                 stack=t,
                                 role="ray" if t else "task",
                                 still=True,
-                                call=None if t else BlockedCall(kind="ray.get", frame=2, refs=(id_of(i + 1, 56),)),
+                                call=None if t else Call(site="ray.get", frame=2, need=Refs(refs=(id_of(i + 1, 56),))),
                             )
                             for t in range(THREADS)
                         ),

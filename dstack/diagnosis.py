@@ -9,8 +9,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Literal
 
+from dstack.call_site import Site
+from dstack.call_sites import kind_of, name_of, named_site, site_of
 from dstack.model import Model
-from dstack.observed import Access, CallKind, GroupCall
+from dstack.observed import Access
+from dstack.observed_calls import Call, CallKind, GroupCall
 from dstack.observed_node import Failure
 from dstack.vertex_keys import AnyKey, Key, Unknown, UnknownKey
 
@@ -28,7 +31,7 @@ FAILING: Mapping[FailOn, frozenset[FindingKind]] = {
 """The kinds of findings that make ``check`` fail."""
 Verdict = Literal["deadlock", "hang", "stalled", "blocked", "clear"]
 WaitKind = Literal[
-    CallKind,  # the calls that dstack recognises; "other" for all others, which Wait.what names
+    CallKind,  # the calls that dstack recognises; "other" for all others, which Wait.called names
     "actor creation",
     "actor slot",
     "arguments",
@@ -104,17 +107,32 @@ class AbsentRank(Model, frozen=True):
     is_dead: bool = False
 
 
+class CallName(Model, frozen=True):
+    """The name of a call for users, with the id of its site for code."""
+
+    site: str
+    text: str
+
+    def __str__(self) -> str:
+        return self.text
+
+    @classmethod
+    def of(cls, call: Call) -> CallName:
+        """The name by which users know a call: that of its kind if nothing is more precise."""
+        return cls(site=named_site(call).id, text=name_of(call) or kind_of(call))
+
+
 class Wait(Model, frozen=True):
     """Why a vertex cannot proceed: it waits until each of the groups has what it needs.
 
     ``needed`` and ``total`` describe the call itself, including refs that have a value already. ``resources`` are the
     names of the requested resources. ``inferred`` is the reason for the groups if they were not read exactly.
-    ``assumed`` are the assumptions that the groups depend on, and ``proven_groups`` the groups without them. ``what``
-    is the name of the call if the kind is not enough. ``loop`` is a target that a coroutine needs besides: the thread
-    that blocks its event loop. ``polls`` is the place of a loop, ``FILE:LINE``, that does nothing but wait again in
-    several readings. ``is_linked`` says that the targets can reach an object of their process that the wait is on.
-    ``of_group`` describes a call on a process group. ``fails_after_s`` is a timeout of a library, not of the program:
-    it ends the wait with an error, so the waiter does not proceed by it.
+    ``assumed`` are the assumptions that the groups depend on, and ``proven_groups`` the groups without them. ``called``
+    is the call if the kind is not enough, ``limit`` what is reached in a Serve deployment. ``loop`` is a target that a
+    coroutine needs besides: the thread that blocks its event loop. ``polls`` is the place of a loop, ``FILE:LINE``,
+    that does nothing but wait again in several readings. ``is_linked`` says that the targets can reach an object of
+    their process that the wait is on. ``of_group`` describes a call on a process group. ``fails_after_s`` is a timeout
+    of a library, not of the program: it ends the wait with an error, so the waiter does not proceed by it.
     """
 
     kind: WaitKind
@@ -126,7 +144,8 @@ class Wait(Model, frozen=True):
     resources: tuple[str, ...] = ()
     assumed: tuple[str, ...] = ()
     proven_groups: tuple[Group, ...] = ()
-    what: str | None = None
+    called: CallName | None = None
+    limit: str | None = None
     loop: Key | None = None
     polls: str | None = None
     is_linked: bool = False
@@ -146,7 +165,12 @@ class Wait(Model, frozen=True):
     @property
     def call(self) -> str:
         """The name of the call, else the kind."""
-        return self.what or self.kind
+        return self.called.text if self.called else self.kind
+
+    @property
+    def site(self) -> Site:
+        """The site of its call; one without further knowledge if it is no call."""
+        return site_of(self.called.site if self.called else self.kind)
 
     @property
     def evidence(self) -> Evidence:
@@ -181,7 +205,7 @@ class Vertex(Model, frozen=True):
     ``never`` is the reason why the vertex can never complete; ``never_kind`` distinguishes a dead producer from a
     request that no node can satisfy. ``is_confirmed`` is true if a second sample showed the same wait. An unknown
     vertex that is ``unobserved`` could not be read, so it may be stuck; ``at_most`` are all its possible dependencies,
-    None if unknown. One with ``waker_of``, the name of a call such as ``queue.Queue.get``, is the unknown waker of that
+    None if unknown. One with ``waker_of``, a call such as ``queue.Queue.get``, is the unknown waker of that
     call: all processes were read, but nothing shows what will end it. ``child_pid`` is set for a child process.
     ``absent`` is the member of a process group that a helper represents. ``is_graph_loop`` marks a task that may be an
     actor's loop in a compiled graph. ``since`` bounds the duration of the wait.
@@ -202,7 +226,7 @@ class Vertex(Model, frozen=True):
     is_confirmed: bool = False
     unobserved: bool = False
     at_most: tuple[Key, ...] | None = None
-    waker_of: str | None = None
+    waker_of: CallName | None = None
     child_pid: int | None = None
     absent: AbsentRank | None = None
     is_graph_loop: bool = False

@@ -20,7 +20,7 @@ import msgspec
 from dstack.errors import SnapshotFileError, UsageError
 from dstack.file_output import STDOUT, require_new, write_file
 from dstack.gc_pause import GcPause
-from dstack.observed import Int
+from dstack.observed_calls import Int
 from dstack.visible import UNSEEN
 
 MAX_BYTES = 256 * 2**20

@@ -9,9 +9,11 @@ from __future__ import annotations
 
 from typing import Annotated
 
+import msgspec
 from msgspec import Meta, Struct
 
-from dstack.observed import MAX_GPUS, Coroutine, Frame, Int, Natural, Percent, Process, Thread, UnixTime
+from dstack.observed import MAX_GPUS, Coroutine, Frame, Percent, Process, Thread
+from dstack.observed_calls import NEEDS, Int, Natural, Need, UnixTime
 from dstack.observed_node import MAX_DISKS, Disk, EnvironmentSetup, Failure, Gpu, Ref, Task, TaskKind
 
 SCHEMA = "dstack.snapshot"
@@ -399,3 +401,12 @@ def actor_of_task(task_id: str) -> str | None:
 def job_of_task(task_id: str) -> str:
     """The job in a task id: its last 4 bytes."""
     return task_id[40:48]
+
+
+def need_of(kind: type, value: object) -> Need:
+    """A need of a call from its decoded fields, for msgspec's ``dec_hook``. Raises ``ValidationError``."""
+    assert kind is Need, "no other type is decoded by a hook"
+    need = NEEDS.get(str(value.get("kind"))) if isinstance(value, dict) else None
+    if need is None:
+        raise msgspec.ValidationError("an unknown kind of need")
+    return msgspec.convert(value, need)

@@ -11,7 +11,8 @@ from typing import Annotated, Literal
 # Travels without msgspec, see dstack.observed.
 from msgspec import Meta
 
-from dstack.observed import Int, Natural, Percent, UnixTime
+from dstack.observed import Percent
+from dstack.observed_calls import Int, Natural, UnixTime
 
 MAX_DISKS = 64
 """The most disks of one node."""

@@ -6,7 +6,8 @@ Times that end in ``_at`` are Unix seconds. Identifiers are those of :mod:`dstac
 from __future__ import annotations
 
 from dstack.model import Model
-from dstack.observed import Frame, Int, Natural, UnixTime
+from dstack.observed import Frame
+from dstack.observed_calls import Int, Natural, UnixTime
 from dstack.observed_node import Failure
 
 SCHEMA = "dstack.recording"

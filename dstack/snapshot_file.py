@@ -14,13 +14,15 @@ import msgspec
 
 from dstack.document_file import DocumentFormat, to_json
 from dstack.errors import SnapshotFileError
-from dstack.model import SCHEMA, VERSION, Snapshot
+from dstack.model import SCHEMA, VERSION, Snapshot, need_of
 from dstack.observed import Coroutine, Thread
 
 MAX_FRAMES = 100_000_000
 """Maximum number of frames shown by its threads, coroutines and child processes: many may share one long stack."""
 
-FORMAT = DocumentFormat("snapshot", SCHEMA, VERSION, msgspec.json.Decoder(Snapshot), "dstack snapshot")
+FORMAT = DocumentFormat(
+    "snapshot", SCHEMA, VERSION, msgspec.json.Decoder(Snapshot, dec_hook=need_of), "dstack snapshot"
+)
 
 
 def load(path: str | os.PathLike[str]) -> Snapshot:

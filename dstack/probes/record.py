@@ -11,7 +11,8 @@ import msgspec
 from msgspec.structs import replace
 
 from dstack.model import ACTOR_HANDLE, FailedTask, Sample, Snapshot, TaskHistory, TaskTimes, producer_task_id
-from dstack.observed import BlockedCall, Process
+from dstack.observed import Process
+from dstack.observed_calls import Call, Children
 from dstack.observed_node import EnvironmentSetup, Failure, Ref
 from dstack.probes.connection.connect import Cluster
 from dstack.probes.connection.hosts import clock_notes
@@ -134,7 +135,7 @@ def waiting_children(samples: Iterable[Sample]) -> bool:
     processes = (worker.process for sample in samples for worker in sample.workers if worker.process)
     children = (child for process in processes for child in process.children)
     return any(
-        call.child_pids or call.threads or call.all_of or (child.is_cut_off and call.refs)
+        isinstance(call.need, Children) or call.threads or (child.is_cut_off and call.refs)
         for child in children
         for call in child.calls()
     )
@@ -146,5 +147,5 @@ def _owners(samples: Iterable[Sample]) -> set[str]:
     return {owner for call in _calls(processes) for owner in call.owners}
 
 
-def _calls(processes: Iterable[Process]) -> Iterable[BlockedCall]:
+def _calls(processes: Iterable[Process]) -> Iterable[Call]:
     return (call for process in processes for call in process.calls())

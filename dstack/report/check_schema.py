@@ -11,7 +11,8 @@ import msgspec
 from msgspec import Meta
 
 from dstack.diagnosis import Evidence, FindingKind, Verdict
-from dstack.observed import Access, GroupLibrary
+from dstack.observed import Access
+from dstack.observed_calls import GroupLibrary
 from dstack.observed_node import Cause, Stage
 
 Json = dict[str, Any]

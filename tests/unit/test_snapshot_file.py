@@ -21,7 +21,8 @@ from hypothesis import HealthCheck, given
 from dstack import document_file
 from dstack.errors import SnapshotFileError, UsageError
 from dstack.model import Actor, Node, Sample, Snapshot, Worker, WorkerSample
-from dstack.observed import BlockedCall, Frame, Process, Thread
+from dstack.observed import Frame, Process, Thread
+from dstack.observed_calls import Call, Refs
 from dstack.observed_node import Failure, Task
 from dstack.snapshot_file import dumps, load, loads, require_writable, save
 from tests.fuzzing.effort import examples
@@ -59,7 +60,7 @@ SNAPSHOT = Snapshot(
                                 name="MainThread",
                                 stack=0,
                                 role="task",
-                                call=BlockedCall(kind="ray.get", frame=1, refs=("ee",)),
+                                call=Call(site="ray.get", frame=1, need=Refs(refs=("ee",))),
                             ),
                             Thread(os_thread_id=43, name="worker", stack=1, role="user", locals={"0": {"x": "1"}}),
                         ),
@@ -470,7 +471,7 @@ def test_an_unwritable_standard_output_is_reported_with_its_reason() -> None:
     program = """if True:
         import os
         from dstack.errors import SnapshotFileError
-        from dstack.model import Snapshot
+        from dstack.model import (Snapshot)
         from dstack.snapshot_file import save
         try:
             save(Snapshot(dstack_version="0", taken_at=0, address="", ray_version=""), "-")

@@ -28,6 +28,7 @@ from dstack.analysis.graph.wait_graph import wait_for_graph
 from dstack.analysis.index.sample_index import SampleIndex
 from dstack.diagnosis import Target, Vertex, Wait
 from dstack.model import Sample, Snapshot, WorkerSample
+from dstack.observed_calls import HeldRefs
 from dstack.observed_node import Task
 from dstack.vertex_keys import AnyKey, Key, TaskKey, UnknownKey
 
@@ -271,7 +272,7 @@ def _running_as(task: Vertex, execution: Key) -> Vertex:
 def _is_for_held(index: SampleIndex, vertex: Vertex) -> bool:
     """Whether the refs of its call are known only from the workers' states, not from the call."""
     execution = index.execution_of(vertex)
-    return execution is not None and execution.call is not None and execution.call.held
+    return execution is not None and execution.call is not None and isinstance(execution.call.need, HeldRefs)
 
 
 def _is_over(wait: Wait) -> bool:

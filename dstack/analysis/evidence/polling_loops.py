@@ -22,6 +22,7 @@ from msgspec.structs import replace
 from dstack import words
 from dstack.analysis.evidence.progress import RoutineCalls, progress_of
 from dstack.analysis.index.sample_index import Poll, Polls
+from dstack.call_sites import kind_of
 from dstack.model import (
     ACTOR_HANDLE,
     RepeatedCall,
@@ -32,7 +33,8 @@ from dstack.model import (
     actor_of_task,
     producer_task_id,
 )
-from dstack.observed import BlockedCall, Coroutine, Frame, Process, Thread
+from dstack.observed import Coroutine, Frame, Process, Thread
+from dstack.observed_calls import Awaitables, Call, Executions, HeldRefs, ProcessObject, Refs, Unreadable
 from dstack.vertex_keys import CoroutineKey, Key, ThreadKey
 
 MIN_READINGS = 4
@@ -161,7 +163,7 @@ class _Finder:
         if len(inside) * 2 < len(several) or any(one.one.call for one in several if one not in inside):
             return None
         calls = [one.one.call for one in inside if one.one.call is not None]
-        if any(call.unread is not None or call.held for call in calls) or len(set(map(_identity, calls))) > 1:
+        if any(isinstance(call.need, (Unreadable, HeldRefs)) for call in calls) or len(set(map(_identity, calls))) > 1:
             return None
         longest_s = max(call.timeout_s or 0.0 for call in calls)
         is_one = inside[-1].began_s - inside[0].ended_s <= longest_s and not self._is_retried(inside[-1].one)
@@ -181,7 +183,7 @@ class _Finder:
         """Whether a call's frame is that of the loop: one that calls into C, or a function of Ray's that sleeps."""
         frames = self._snapshot.frames_of(shown)
         at = shown.call.frame if shown.call else 0
-        is_of_rays = shown.call is not None and shown.call.kind == "other" and at == 0 and frames[0].origin == "ray"
+        is_of_rays = shown.call is not None and kind_of(shown.call) == "other" and at == 0 and frames[0].origin == "ray"
         return is_of_rays or (at < len(frames) and frames[at].origin == "user")
 
     def _does_more(self, several: Sequence[_Observation], inside: Sequence[_Observation]) -> bool:
@@ -209,7 +211,7 @@ class _Finder:
             return None
         if _is_one_wait(several) or not all(self._is_between_polls(one.one) for one in several):
             return None
-        call = BlockedCall(kind="other", frame=0, what=f"polls {self._rates(repeated)}", timeout_s=0.0)
+        call = _invented(f"polls {self._rates(repeated)}")
         shown = several[-1].one
         poll = self._poll(several, shown, call, len(self._snapshot.stacks[shown.stack]) - 1)
         return dataclasses.replace(poll, actors=tuple(sorted(actors))) if poll else None
@@ -256,12 +258,12 @@ class _Finder:
         is_asleep = _is_sleep(frames[0]) or all(isinstance(one.one, Thread) and one.one.sleeps for one in several)
         if not is_asleep or any(one.one.call or not one.one.still for one in several):
             return None
-        call = BlockedCall(kind="other", frame=0, what="polls its own tasks", timeout_s=0.0)
+        call = _invented("polls its own tasks")
         poll = self._poll(several, shown, call, len(frames) - 1)
         return dataclasses.replace(poll, own_tasks=True) if poll else None
 
     def _poll(
-        self, several: Sequence[_Observation], shown: Thread | Coroutine, call: BlockedCall, innermost: int
+        self, several: Sequence[_Observation], shown: Thread | Coroutine, call: Call, innermost: int
     ) -> Poll | None:
         """The poll with the frame of its loop, at most ``innermost`` frames below the outermost one."""
         stacks = [self._snapshot.stacks[one.one.stack] for one in several]
@@ -302,7 +304,7 @@ def _is_sleep(leaf: Frame) -> bool:
     return leaf.function == "sleep" and leaf.file.endswith("/asyncio/tasks.py")
 
 
-def _runs_out(calls: Sequence[BlockedCall]) -> bool:
+def _runs_out(calls: Sequence[Call]) -> bool:
     """Whether the timeouts become shorter, as in a loop with a deadline of its own."""
     timeouts = [call.timeout_s or 0.0 for call in calls]
     return timeouts[-1] < timeouts[0] and timeouts == sorted(timeouts, reverse=True)
@@ -322,9 +324,20 @@ def _is_of_driver(task_id: str) -> bool:
     return not task_id[:40].strip("f")
 
 
-def _identity(call: BlockedCall) -> tuple[object, ...]:
+def _identity(call: Call) -> tuple[object, ...]:
     """The dependencies of a call."""
-    return (call.kind, frozenset(call.refs), call.num_returns, call.object_id, call.threads, call.coroutines, call.what)
+    object_id = call.need.object_id if isinstance(call.need, (ProcessObject, Executions)) else None
+    count = call.need.count if isinstance(call.need, (Refs, Awaitables)) else None
+    return (*_named(call), frozenset(call.refs), count, object_id, call.threads, call.coroutines)
+
+
+def _named(call: Call) -> tuple[object, ...]:
+    return call.site, call.within, call.name
+
+
+def _invented(name: str) -> Call:
+    """A poll that consists of many calls, as if it were one."""
+    return Call(site="poll", name=name, frame=0, need=ProcessObject(), timeout_s=0.0)
 
 
 def _depth_of_loop(stacks: Sequence[tuple[int, ...]], frames: Sequence[Frame]) -> int:
@@ -338,7 +351,7 @@ def _depth_of_loop(stacks: Sequence[tuple[int, ...]], frames: Sequence[Frame]) -
     return depth if is_same else depth - 1
 
 
-def _is_weak(frames: Sequence[Frame], call: BlockedCall) -> bool:
+def _is_weak(frames: Sequence[Frame], call: Call) -> bool:
     """Whether the innermost loop of these frames is user code that does more than poll.
 
     It may end by itself. Or, between polls that are not for refs, it makes other calls, as to search for work outside.

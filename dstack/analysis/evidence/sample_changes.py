@@ -17,9 +17,11 @@ from msgspec.structs import replace
 
 from dstack.analysis.graph.refs.placement_group_refs import is_returned
 from dstack.analysis.index.sample_index import SampleIndex
+from dstack.call_sites import kind_of
 from dstack.diagnosis import Target, Vertex
 from dstack.model import Sample, Snapshot, WorkerSample, actor_of_task, producer_task_id
-from dstack.observed import BlockedCall, Coroutine, Process, Thread
+from dstack.observed import Coroutine, Process, Thread
+from dstack.observed_calls import Call, GroupCall, HeldRefs, Unreadable
 from dstack.vertex_keys import TaskKey
 
 Execution = TypeVar("Execution", Thread, Coroutine)
@@ -179,9 +181,9 @@ def is_readable(execution: Thread | Coroutine) -> bool:
     return execution.still and (execution.call is None or is_known(execution.call))
 
 
-def is_known(call: BlockedCall | None) -> bool:
+def is_known(call: Call | None) -> bool:
     """Whether the dependencies of a call were read."""
-    return call is not None and call.unread is None and not call.held
+    return call is not None and not isinstance(call.need, (Unreadable, HeldRefs))
 
 
 def usable(first: Sample, second: Sample) -> Sample:
@@ -231,7 +233,7 @@ def _reached(before: Process, after: Process) -> Process:
     )
 
 
-def _with_reach_of(before: Execution, later: BlockedCall | None) -> Execution:
+def _with_reach_of(before: Execution, later: Call | None) -> Execution:
     if before.call is None or later is None or not before.call.is_same_as(later):
         return before
     return dataclasses.replace(before, call=later)
@@ -279,9 +281,9 @@ def _differ(before: Thread | Coroutine, after: Thread | Coroutine) -> bool:
     return is_known(before.call) and is_known(after.call) and not are_equal(before.call, after.call)
 
 
-def are_equal(before: BlockedCall | None, after: BlockedCall | None) -> bool:
+def are_equal(before: Call | None, after: Call | None) -> bool:
     """Whether two readings of a call are equal; of a call on a process group, without its remaining time."""
-    if before is None or after is None or before.of_group is None:
+    if before is None or after is None or not isinstance(before.need, GroupCall):
         return before == after
     return before.is_same_as(after)
 
@@ -309,9 +311,9 @@ def _executions(workers: Iterable[WorkerSample]) -> Iterator[tuple[str, Thread |
             yield from ((worker.worker_id, execution) for execution in executions)
 
 
-def _owned(call: BlockedCall | None, worker_id: str) -> Iterator[tuple[str, str]]:
+def _owned(call: Call | None, worker_id: str) -> Iterator[tuple[str, str]]:
     """The refs of a call with their owners, as far as known; only its owner can take from a generator."""
     if call is None:
         return
-    owners = call.owners or (worker_id,) * (call.kind == "generator")
+    owners = call.owners or (worker_id,) * (kind_of(call) == "generator")
     yield from zip_longest(call.refs, owners[: len(call.refs)], fillvalue="")

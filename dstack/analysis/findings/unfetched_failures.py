@@ -11,9 +11,11 @@ from collections.abc import Collection, Iterator, Sequence
 from functools import cached_property
 
 from dstack.analysis.findings.reduced_graph import ReducedGraph
+from dstack.call_sites import kind_of
 from dstack.diagnosis import Vertex
 from dstack.model import FailedTask, producer_task_id
-from dstack.observed import REF_CALLS, Process
+from dstack.observed import Process
+from dstack.observed_calls import REF_CALLS
 from dstack.vertex_keys import Key
 
 DRIVER_TASK = "f" * 40
@@ -128,7 +130,7 @@ class UnfetchedFailures:
             return False
         execution = self._reduced.index.execution_of(vertex)
         call = execution.call if execution else None
-        return call is None or call.kind not in REF_CALLS or bool(call.refs and not call.held and call.unread is None)
+        return call is None or kind_of(call) not in REF_CALLS or bool(call.refs)
 
 
 def _awaited_refs(process: Process) -> Iterator[str]:

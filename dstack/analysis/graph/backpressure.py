@@ -12,13 +12,14 @@ from dstack.analysis.graph.builder import GraphBuilder
 from dstack.analysis.graph.coroutines import relevant_coroutines
 from dstack.analysis.index import task_assignment
 from dstack.analysis.naming import names
+from dstack.call_sites import ASYNC_EVENT
 from dstack.diagnosis import Group, Target, Wait
 from dstack.observed import Coroutine, Thread
 from dstack.observed_node import Task
 from dstack.vertex_keys import CoroutineKey, Key, ThreadKey
 
-ASYNC_EVENT, ASYNC_FILE = "asyncio.Event.wait", "/asyncio/locks.py"
-"""The call that a coroutine under backpressure awaits, and the only file in its stack."""
+ASYNC_FILE = "/asyncio/locks.py"
+"""The only file in the stack of a coroutine under backpressure, which awaits an event."""
 HOUSEKEEPING = ("PythonGCThread", "ray_listen_error_messages", "ray_print_logs", "ray_import_thread")
 """Ray's own threads in every worker and driver; they consume no values (seen on Ray 2.46 and 2.60)."""
 
@@ -42,7 +43,7 @@ def _is_outside(graph: GraphBuilder, execution: Thread | Coroutine) -> bool:
     frames = graph.index.snapshot.frames_of(execution)
     if isinstance(execution, Thread):
         return all(frame.origin == "ray" for frame in frames)
-    is_event = execution.call is not None and execution.call.what == ASYNC_EVENT
+    is_event = execution.call is not None and execution.call.site == ASYNC_EVENT.id
     return is_event and all(frame.file.endswith(ASYNC_FILE) for frame in frames)
 
 

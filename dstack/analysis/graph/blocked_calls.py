@@ -7,20 +7,33 @@ from dataclasses import dataclass
 
 from msgspec.structs import replace
 
-from dstack.analysis.graph.builder import GraphBuilder, waits_for
+from dstack.analysis.graph.builder import GraphBuilder, call_beyond_kind, waits_for
 from dstack.analysis.graph.refs.placement_group_refs import PENDING
 from dstack.analysis.graph.refs.producers import available_value, producer_of
 from dstack.analysis.graph.refs.unread_refs import wait_for_held
 from dstack.analysis.graph.serve_requests import wait_for_slot
 from dstack.analysis.naming import names
-from dstack.analysis.naming.python_calls import lock_in_words, with_statement
-from dstack.diagnosis import Group, GroupWait, Target, Vertex, Wait, WaitKind
-from dstack.observed import BlockedCall, GroupCall
+from dstack.analysis.naming.call_words import INFERENCES, lock_in_words, with_statement
+from dstack.call_sites import GROUP_WAIT, kind_of, name_of, named_site
+from dstack.diagnosis import CallName, Group, GroupWait, Target, Vertex, Wait, WaitKind
+from dstack.observed_calls import (
+    Awaitables,
+    Call,
+    ChannelCall,
+    Children,
+    Executions,
+    Futures,
+    GroupCall,
+    HeldRefs,
+    Inference,
+    ProcessObject,
+    QueuedRequest,
+    Refs,
+    Unreadable,
+)
 from dstack.vertex_keys import AnyKey, ChildThreadKey, CoroutineKey, GroupKey, ThreadKey
 
 Waiter = ThreadKey | CoroutineKey | ChildThreadKey
-
-GROUP_WAIT = "PlacementGroup.wait"
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +42,7 @@ class _BlockedCall:
 
     graph: GraphBuilder
     waiter: Waiter
-    call: BlockedCall
+    call: Call
     loop: Target | None
 
     @property
@@ -38,116 +51,112 @@ class _BlockedCall:
         return self.waiter.worker_id
 
     @property
-    def what(self) -> str:
-        """The call in the user's words."""
-        return self.call.what or self.call.kind
-
-    @property
-    def other_kind(self) -> WaitKind:
+    def kind(self) -> WaitKind:
         """The kind of a wait that ends through something unknown: of no kind of its own if the call has a name."""
-        return "other" if self.call.what else self.call.kind
+        return "other" if name_of(self.call) else kind_of(self.call)
 
 
-def wait_of_call(graph: GraphBuilder, waiter: Waiter, call: BlockedCall, loop: Target | None = None) -> Wait:
+def wait_of_call(graph: GraphBuilder, waiter: Waiter, call: Call, loop: Target | None = None) -> Wait:
     """The wait of a blocked call, from its refs or from the threads and coroutines that it needs.
 
     If a thread blocks a coroutine's event loop, ``loop``, that thread also replaces awaited coroutines that are not
     suspended: they run there, or have ended.
     """
     blocked = _BlockedCall(graph, waiter, call, loop)
-    if call.unread is not None:
-        label = f"target of {call.kind}, which is unreadable: {call.unread}"
-        return waits_for(call.kind, graph.unknown("target", waiter, label=label, unobserved=True))
-    if call.held and not isinstance(waiter, ChildThreadKey):
-        return wait_for_held(graph, waiter, call)
-    if call.of_group is not None:
-        return _wait_for_members(blocked, call.of_group)
-    if call.queued is not None:
-        return replace(wait_for_slot(graph, call.queued), timeout_s=call.timeout_s)
-    match call.kind:
-        case "ray.get" | "ray.wait" | "generator":
-            return _wait_for_refs(blocked)
-        case "await" if call.refs or call.coroutines or call.threads or call.all_of:
-            return _wait_for_awaited(blocked)
-        case "thread.join" | "future" | "lock" if call.threads or call.all_of or call.coroutines:
-            return _wait_for_executions(blocked)
+    match call.need:
+        case Unreadable() as unread:
+            label = f"target of {kind_of(call)}, which is unreadable: {unread.reason}"
+            return waits_for(kind_of(call), graph.unknown("target", waiter, label=label, unobserved=True))
+        case HeldRefs() as held if not isinstance(waiter, ChildThreadKey):
+            return wait_for_held(graph, waiter, call, held)
+        case GroupCall() as of_group:
+            return _wait_for_members(blocked, of_group)
+        case QueuedRequest() as queued:
+            return replace(wait_for_slot(graph, queued), timeout_s=call.timeout_s)
+        case Refs() as refs:
+            return _wait_for_refs(blocked, refs)
+        case Awaitables() as awaited if awaited.refs or awaited.coroutines or awaited.futures:
+            return _wait_for_awaited(blocked, awaited)
+        case Executions() as executions:
+            group = _any_of(blocked, executions.threads, executions.coroutines)
+            count = len(executions.threads) + len(executions.coroutines)
+            wait = _wait(call, (group,), 1, count, executions.inferred)
+            is_lock = kind_of(call) == "lock" and executions.inferred
+            return _assuming_the_holder(blocked, wait, executions) if is_lock else wait
+        case Futures() as futures:
+            groups = tuple(dict.fromkeys(_any_of(blocked, threads) for threads in futures.each))
+            return _wait(call, groups, len(futures.each), len(futures.each), futures.inferred)
+        case Children() as children:
+            targets = (graph.child(blocked.worker_id, pid) for pid in dict.fromkeys(children.pids))
+            return waits_for(blocked.kind, *targets, timeout_s=call.timeout_s, called=call_beyond_kind(call))
         case _:
             return _wait_for_unknown_waker(blocked)
 
 
-def threads_of_call(call: BlockedCall) -> set[int]:
-    """The OS ids of all threads that may end the call."""
-    return {*call.threads, *(thread for threads in call.all_of for thread in threads)}
+def reach_of(call: Call | None) -> ProcessObject:
+    """The object of its process that a call needs, with what is known to reach it; empty for any other call."""
+    return call.need if call is not None and isinstance(call.need, ProcessObject) else ProcessObject()
 
 
-def has_known_dependency(call: BlockedCall) -> bool:
+def has_known_dependency(call: Call) -> bool:
     """Whether a call names its dependencies, even if they could not be read."""
-    is_for_known = bool(call.refs or call.held or call.coroutines or threads_of_call(call))
-    return is_for_known or call.of_group is not None or call.queued is not None or call.unread is not None
+    match call.need:
+        case Awaitables() as awaited:
+            return bool(awaited.refs or awaited.coroutines or awaited.futures)
+        case ProcessObject() | Children() | ChannelCall():
+            return False
+        case _:
+            return True
 
 
-def _wait_for_refs(blocked: _BlockedCall) -> Wait:
+def _wait_for_refs(blocked: _BlockedCall, need: Refs) -> Wait:
     """All of the refs in a get, some of them in a wait; refs that have a value need not be produced."""
     graph, call = blocked.graph, blocked.call
-    targets = tuple(producer_of(graph, ref) for ref in call.refs if not graph.index.refs.has_value(ref))
-    total = len(call.refs)
-    needed = call.num_returns or 1 if call.kind == "ray.wait" else total
+    targets = tuple(producer_of(graph, ref) for ref in need.refs if not graph.index.refs.has_value(ref))
+    total = len(need.refs)
+    is_wait = kind_of(call) == "ray.wait"
+    needed = need.count or 1 if is_wait else total
     remaining = needed - (total - len(targets))
     if remaining <= 0:
         groups: tuple[Group, ...] = (Group(needs=1, targets=(available_value(graph, blocked.waiter),)),)
-    elif call.kind == "ray.wait":
+    elif is_wait:
         groups = (Group(needs=remaining, targets=targets),)
     else:
         groups = _each(targets)
-    return _wait(call, groups, needed, total)
+    return _wait(call, groups, needed, total, need.inferred)
 
 
-def _wait_for_awaited(blocked: _BlockedCall) -> Wait:
+def _wait_for_awaited(blocked: _BlockedCall, need: Awaitables) -> Wait:
     """All or some of refs, coroutines, futures and unknown awaitables; refs that have a value are not needed."""
-    futures = (*blocked.call.all_of, blocked.call.threads) if blocked.call.threads else blocked.call.all_of
-    total = len(blocked.call.refs) + len(blocked.call.coroutines) + len(futures) + blocked.call.others
-    needed = total if blocked.call.num_returns is None else min(blocked.call.num_returns, total)
-    refs = [ref for ref in blocked.call.refs if not blocked.graph.index.refs.has_value(ref)]
-    remaining = needed - (len(blocked.call.refs) - len(refs))
+    call = blocked.call
+    total = len(need.refs) + len(need.coroutines) + len(need.futures) + need.others
+    needed = total if need.count is None else min(need.count, total)
+    refs = [ref for ref in need.refs if not blocked.graph.index.refs.has_value(ref)]
+    remaining = needed - (len(need.refs) - len(refs))
     if remaining <= 0:
         there = available_value(blocked.graph, blocked.waiter)
-        return _wait(blocked.call, (Group(needs=1, targets=(there,)),), needed, total)
+        return _wait(call, (Group(needs=1, targets=(there,)),), needed, total, need.inferred)
     targets = [producer_of(blocked.graph, ref) for ref in refs]
-    targets += [_coroutine(blocked, coroutine) for coroutine in blocked.call.coroutines]
-    targets += [_future(blocked, threads) for threads in futures]
-    targets += [_unknown_waker(blocked)] if blocked.call.others else []
+    targets += [_coroutine(blocked, coroutine) for coroutine in need.coroutines]
+    targets += [_future(blocked, threads, need.inferred) for threads in need.futures]
+    targets += [_unknown_waker(blocked)] if need.others else []
     if needed == total:
-        return _wait(blocked.call, _each(targets), needed, total)
-    given_by_others = max(0, blocked.call.others - 1)  # one target represents all of them, and counts once
+        return _wait(call, _each(targets), needed, total, need.inferred)
+    given_by_others = max(0, need.others - 1)  # one target represents all of them, and counts once
     some = Group(needs=max(1, remaining - given_by_others), targets=tuple(targets))
-    return _wait(blocked.call, (some,), needed, total)
+    return _wait(call, (some,), needed, total, need.inferred)
 
 
-def _wait_for_executions(blocked: _BlockedCall) -> Wait:
-    """One of the threads and coroutines, or one of the threads of each of several futures."""
-    several = blocked.call.all_of or (blocked.call.threads,)
-    coroutines = () if blocked.call.all_of else blocked.call.coroutines
-    groups = tuple(dict.fromkeys(_any_of(blocked, threads, coroutines) for threads in several))
-    count = len(blocked.call.threads) + len(coroutines)
-    wait = _wait(blocked.call, groups, len(blocked.call.all_of) or 1, len(blocked.call.all_of) or count)
-    return _assuming_the_holder(blocked, wait) if blocked.call.kind == "lock" and blocked.call.inferred else wait
-
-
-def _assuming_the_holder(blocked: _BlockedCall, wait: Wait) -> Wait:
+def _assuming_the_holder(blocked: _BlockedCall, wait: Wait, need: Executions) -> Wait:
     """A lock does not name its holder: the execution in a ``with`` block of it may have released it by hand."""
-    unknown = Group(
-        needs=1, targets=(blocked.graph.unknown_waker(blocked.what, blocked.worker_id, blocked.call.object_id),)
-    )
+    waker = blocked.graph.unknown_waker(CallName.of(blocked.call), blocked.worker_id, need.object_id)
+    site = named_site(blocked.call)
+    holder = f"the {'coroutine' if need.coroutines else 'thread'} in {with_statement(site)} block of it"
     return replace(
         wait,
-        assumed=(f"{lock_in_words(blocked.call.what)} is held by {_holder(blocked.call)}",),
-        proven_groups=(unknown,),
+        assumed=(f"{lock_in_words(site)} is held by {holder}",),
+        proven_groups=(Group(needs=1, targets=(waker,)),),
     )
-
-
-def _holder(call: BlockedCall) -> str:
-    holder = "coroutine" if call.coroutines else "thread"
-    return f"the {holder} in {with_statement(call.what)} block of it"
 
 
 def _each(targets: Iterable[Target]) -> tuple[Group, ...]:
@@ -160,16 +169,18 @@ def _any_of(blocked: _BlockedCall, threads: Sequence[int], coroutines: Sequence[
         *(_thread(blocked, thread) for thread in threads),
         *(_coroutine(blocked, coroutine) for coroutine in coroutines),
     )
-    return Group(needs=1, targets=targets or (blocked.graph.unknown_waker(blocked.what, blocked.worker_id),))
+    return Group(
+        needs=1, targets=targets or (blocked.graph.unknown_waker(CallName.of(blocked.call), blocked.worker_id),)
+    )
 
 
-def _future(blocked: _BlockedCall, threads: Sequence[int]) -> Target:
+def _future(blocked: _BlockedCall, threads: Sequence[int], inferred: Inference | None) -> Target:
     """The thread that completes a future; a helper represents any of several."""
     group = _any_of(blocked, threads)
     if len(group.targets) == 1:
         return group.targets[0]
     key = AnyKey("future", (blocked.worker_id, *threads))
-    wait = Wait(kind="future", groups=(group,), inferred=blocked.call.inferred, total=len(group.targets))
+    wait = Wait(kind="future", groups=(group,), inferred=_in_words(inferred), total=len(group.targets))
     blocked.graph.add(Vertex(key=key, kind="task", label=f"any of {len(group.targets)} threads", wait=wait))
     return Target(vertex=key)
 
@@ -207,22 +218,18 @@ def _wait_for_members(blocked: _BlockedCall, of_group: GroupCall) -> Wait:
 
     :mod:`dstack.analysis.graph.process_groups` adds the members that it depends on.
     """
-    wait = waits_for(blocked.other_kind, _unknown_waker(blocked), what=blocked.call.what)
+    wait = waits_for(blocked.kind, _unknown_waker(blocked), called=call_beyond_kind(blocked.call))
     return replace(wait, of_group=GroupWait(call=of_group, inside=(of_group.group.rank,)))
 
 
 def _wait_for_unknown_waker(blocked: _BlockedCall) -> Wait:
-    """A wait for an unknown waker, or for child processes.
-
-    ``PlacementGroup.wait`` waits for one of the pending groups of its job.
-    """
-    if blocked.call.what == GROUP_WAIT and (groups := _pending_groups(blocked)):
+    """A wait for an unknown waker; ``PlacementGroup.wait`` waits for one of the pending groups of its job."""
+    call = blocked.call
+    if named_site(call) is GROUP_WAIT and (groups := _pending_groups(blocked)):
         inferred = "one of the pending placement groups of its job" if len(groups) > 1 else None
         group = Group(needs=1, targets=groups)
-        return Wait(kind="placement group", groups=(group,), timeout_s=blocked.call.timeout_s, inferred=inferred)
-    children = tuple(blocked.graph.child(blocked.worker_id, pid) for pid in dict.fromkeys(blocked.call.child_pids))
-    targets = children or (_unknown_waker(blocked),)
-    return waits_for(blocked.other_kind, *targets, timeout_s=blocked.call.timeout_s, what=blocked.call.what)
+        return Wait(kind="placement group", groups=(group,), timeout_s=call.timeout_s, inferred=inferred)
+    return waits_for(blocked.kind, _unknown_waker(blocked), timeout_s=call.timeout_s, called=call_beyond_kind(call))
 
 
 def _pending_groups(blocked: _BlockedCall) -> tuple[Target, ...]:
@@ -237,20 +244,23 @@ def _unknown_waker(blocked: _BlockedCall) -> Target:
     """The unknown waker of a call: one for each object, or one for actors of the same class in a job."""
     worker = blocked.graph.index.workers.get(blocked.worker_id)
     actor = blocked.graph.index.actors.get((worker.actor_id if worker else None) or "")
-    if blocked.call.object_id:
-        return blocked.graph.unknown_waker(blocked.what, blocked.worker_id, blocked.call.object_id)
-    return blocked.graph.unknown_waker(
-        blocked.what, worker.job_id if worker else None, actor.class_name if actor else None
-    )
+    call, reach = CallName.of(blocked.call), reach_of(blocked.call)
+    if reach.object_id:
+        return blocked.graph.unknown_waker(call, blocked.worker_id, reach.object_id)
+    return blocked.graph.unknown_waker(call, worker.job_id if worker else None, actor.class_name if actor else None)
 
 
-def _wait(call: BlockedCall, groups: tuple[Group, ...], needed: int, total: int) -> Wait:
+def _wait(call: Call, groups: tuple[Group, ...], needed: int, total: int, inferred: Inference | None) -> Wait:
     return Wait(
-        kind=call.kind,
+        kind=kind_of(call),
         groups=groups,
-        inferred=call.inferred,
+        inferred=_in_words(inferred),
         timeout_s=call.timeout_s,
         needed=needed,
         total=total,
-        what=call.what,
+        called=call_beyond_kind(call),
     )
+
+
+def _in_words(inferred: Inference | None) -> str | None:
+    return INFERENCES[inferred] if inferred else None

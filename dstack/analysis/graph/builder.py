@@ -15,8 +15,10 @@ import msgspec
 from dstack.analysis.index.sample_index import SampleIndex
 from dstack.analysis.index.task_assignment import is_blocked_loop
 from dstack.analysis.naming import names
-from dstack.diagnosis import Group, Target, Vertex, Wait, WaitKind
+from dstack.call_sites import name_of
+from dstack.diagnosis import CallName, Group, Target, Vertex, Wait, WaitKind
 from dstack.observed import Thread
+from dstack.observed_calls import Call
 from dstack.vertex_keys import AnyKey, ChildThreadKey, Id, Key, Unknown, UnknownKey
 
 FEW = 8
@@ -74,9 +76,9 @@ class GraphBuilder:
         blocked = [loop for loop in loops if is_blocked_loop(self.index, loop)]
         return self.index.threads_with_role(worker_id, "task") or blocked
 
-    def unknown_waker(self, call: str, *where: Id) -> Target:
+    def unknown_waker(self, call: CallName, *where: Id) -> Target:
         """The unknown waker of a call; ``where`` distinguishes two calls of the same name."""
-        key = UnknownKey("other side", (call, *where))
+        key = UnknownKey("other side", (call.site, call.text, *where))
         if key not in self.vertices:
             self.add(Vertex(key=key, kind="unknown", label="unknown waker", waker_of=call))
         return Target(vertex=key)
@@ -116,8 +118,13 @@ def waits_for(
     *targets: Target,
     inferred: str | None = None,
     timeout_s: float | None = None,
-    what: str | None = None,
+    called: CallName | None = None,
 ) -> Wait:
     """A wait for any of the targets."""
     groups = (Group(needs=1, targets=targets),)
-    return Wait(kind=kind, groups=groups, inferred=inferred, timeout_s=timeout_s, total=len(targets), what=what)
+    return Wait(kind=kind, groups=groups, inferred=inferred, timeout_s=timeout_s, total=len(targets), called=called)
+
+
+def call_beyond_kind(call: Call) -> CallName | None:
+    """The name of a call, None if its kind says as much."""
+    return CallName.of(call) if name_of(call) else None

@@ -14,12 +14,14 @@ from functools import cached_property
 
 from msgspec.structs import replace
 
-from dstack.analysis.graph.builder import GraphBuilder
+from dstack.analysis.graph.builder import GraphBuilder, call_beyond_kind
 from dstack.analysis.graph.users import Users
 from dstack.analysis.index.task_assignment import is_graph_loop
 from dstack.analysis.naming import names
-from dstack.diagnosis import Group, Target, Vertex, Wait
-from dstack.observed import BlockedCall, ChannelCall, GraphChannel, GraphStage
+from dstack.diagnosis import CallName, Group, Target, Vertex, Wait
+from dstack.libraries.compiled_graphs.sites import WRITE
+from dstack.observed import GraphChannel, GraphStage
+from dstack.observed_calls import Call, ChannelCall
 from dstack.vertex_keys import TaskKey, ThreadKey
 
 DROPPED = "only code of its process drops a value that was read from a graph's channel and not copied"
@@ -39,7 +41,7 @@ def add_channel_waits(graph: GraphBuilder, users: Users) -> None:
     for vertex in list(graph.vertices.values()):
         execution = graph.index.execution_of(vertex) if vertex.kind == "execution" else None
         call = execution.call if execution else None
-        if call is not None and call.channel is not None and (wait := channels.wait(vertex, call, call.channel)):
+        if call is not None and isinstance(call.need, ChannelCall) and (wait := channels.wait(vertex, call, call.need)):
             graph.add(replace(vertex, wait=wait))
 
 
@@ -49,7 +51,7 @@ class _Channels:
         self._index = graph.index
         self._users = users
 
-    def wait(self, vertex: Vertex, call: BlockedCall, blocked: ChannelCall) -> Wait | None:
+    def wait(self, vertex: Vertex, call: Call, blocked: ChannelCall) -> Wait | None:
         """The wait of one end of a channel; None if its stage was not read."""
         own = self._own(vertex.worker_id or "", blocked)
         if own is None:
@@ -60,7 +62,7 @@ class _Channels:
             kind="channel read",
             groups=(),
             timeout_s=call.timeout_s,
-            what=call.what,
+            called=call_beyond_kind(call),
             fails_after_s=blocked.fails_after_s,
         )
         if not blocked.is_write:
@@ -118,7 +120,9 @@ class _Channels:
         workers = dict.fromkeys(reader.worker_id for reader in readers)
         users = [user for worker in workers for user in self._users.of_process(worker)]
         several = tuple(dict.fromkeys(self._users.alternatives.without_idle(users))) or tuple(dict.fromkeys(users))
-        unknown = self._graph.unknown_waker(wait.what or "channel write", own.worker_id, own.stage.writer)
+        unknown = self._graph.unknown_waker(
+            wait.called or CallName(site=WRITE.id, text="channel write"), own.worker_id, own.stage.writer
+        )
         return replace(
             wait,
             kind="kept value",

@@ -8,14 +8,16 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
-from dstack.analysis.graph.blocked_calls import threads_of_call, wait_of_call
+from dstack.analysis.graph.blocked_calls import wait_of_call
 from dstack.analysis.graph.builder import GraphBuilder
 from dstack.analysis.index.sample_index import SampleIndex
 from dstack.analysis.index.task_assignment import is_user_code
 from dstack.analysis.naming import names
-from dstack.diagnosis import Vertex, Wait
+from dstack.call_sites import kind_of
+from dstack.diagnosis import CallName, Vertex, Wait
 from dstack.model import is_at_hand
-from dstack.observed import REF_CALLS, BlockedCall, Process, Thread
+from dstack.observed import Process, Thread
+from dstack.observed_calls import REF_CALLS, Call, Children, Refs
 from dstack.vertex_keys import ChildThreadKey
 
 TRACKER = "/multiprocessing/resource_tracker.py"
@@ -25,7 +27,7 @@ def add_children(graph: GraphBuilder, worker_id: str) -> None:
     """Add the threads of a worker's child processes whose waits are known, and the threads that these wait for."""
     process = graph.index.process(worker_id)
     for child in process.children if process else ():
-        awaited = {thread_id for call in child.calls() for thread_id in threads_of_call(call)}
+        awaited = {thread_id for call in child.calls() for thread_id in call.threads}
         for thread in child.threads:
             vertex = _vertex(graph, worker_id, child, thread)
             if vertex.wait or vertex.never or thread.os_thread_id in awaited:
@@ -53,9 +55,9 @@ def _vertex(graph: GraphBuilder, worker_id: str, child: Process, thread: Thread)
 def _wait(graph: GraphBuilder, key: ChildThreadKey, thread: Thread) -> Wait | None:
     """The wait for another process below the worker, or for threads of the same process; None for other calls."""
     call = thread.call
-    if call is None or call.unread is not None or call.kind in (*REF_CALLS, "await"):
+    if call is None or kind_of(call) in (*REF_CALLS, "await"):
         return None
-    if call.coroutines or not (call.child_pids or threads_of_call(call)):
+    if call.coroutines or not (isinstance(call.need, Children) or call.threads):
         return None
     return replace(wait_of_call(graph, key, call), loop=None)
 
@@ -67,15 +69,15 @@ def _never(index: SampleIndex, child: Process, thread: Thread) -> str | None:
         return None  # between fork and exec, a child's memory still shows its parent's threads, which do not run in it
     frame = names.user_frame(index.snapshot.frames_of(thread))
     where = f" at {frame.file.rpartition('/')[2]}:{frame.line}" if frame else ""
-    return f"waits in {call.what or call.kind}{where} in a forked process, where Ray does not work"
+    return f"waits in {CallName.of(call)}{where} in a forked process, where Ray does not work"
 
 
-def _is_for_missing(index: SampleIndex, call: BlockedCall) -> bool:
+def _is_for_missing(index: SampleIndex, call: Call) -> bool:
     """Whether a call needs values that cannot be in shared memory."""
-    if call.kind not in REF_CALLS or call.timeout_s is not None or call.unread is not None or call.held:
+    if not isinstance(call.need, Refs) or call.timeout_s is not None:
         return False
     missing = sum(not index.refs.has_value(ref) or _is_with_its_owner(index, ref) for ref in call.refs)
-    needed = call.num_returns or 1 if call.kind == "ray.wait" else len(call.refs)
+    needed = call.need.count or 1 if kind_of(call) == "ray.wait" else len(call.refs)
     return missing > len(call.refs) - needed
 
 

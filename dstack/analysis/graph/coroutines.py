@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
-from dstack.analysis.graph.blocked_calls import has_known_dependency, wait_of_call
+from dstack.analysis.graph.blocked_calls import has_known_dependency, reach_of, wait_of_call
 from dstack.analysis.graph.builder import GraphBuilder
 from dstack.analysis.graph.serve_requests import as_passed_on
 from dstack.analysis.index import task_assignment
-from dstack.analysis.index.sample_index import OTHER_LOOP, SampleIndex
+from dstack.analysis.index.sample_index import SampleIndex
 from dstack.analysis.naming import names
+from dstack.call_sites import OTHER_LOOP
 from dstack.diagnosis import Group, Target, Vertex, Wait
-from dstack.observed import BlockedCall, Coroutine
+from dstack.observed import Coroutine
+from dstack.observed_calls import Call
 from dstack.vertex_keys import CoroutineKey, ThreadKey
 
 
@@ -20,7 +22,7 @@ def relevant_coroutines(index: SampleIndex, worker_id: str) -> list[Coroutine]:
     process = index.process(worker_id)
     if process is None or not process.coroutines:
         return []
-    awaited = {one for call in process.calls() for one in (*call.coroutines, *call.reached_by_coroutines)}
+    awaited = {one for call in process.calls() for one in (*call.coroutines, *reach_of(call).reached_by_coroutines)}
     return [
         coroutine
         for coroutine in process.coroutines
@@ -31,7 +33,7 @@ def relevant_coroutines(index: SampleIndex, worker_id: str) -> list[Coroutine]:
     ]
 
 
-def call_of(coroutine: Coroutine) -> BlockedCall | None:
+def call_of(coroutine: Coroutine) -> Call | None:
     """The call of a coroutine, None if it ran while it was read."""
     return coroutine.call if coroutine.still else None
 
@@ -75,6 +77,6 @@ def _wait(graph: GraphBuilder, key: CoroutineKey, coroutine: Coroutine, backpres
 
 def _named(graph: GraphBuilder, coroutine: Coroutine, wait: Wait) -> Wait:
     """The wait with the kind of a wait for another event loop, or of code that passes a request on, if it is one."""
-    if coroutine.call is not None and coroutine.call.what == OTHER_LOOP:
-        return replace(wait, kind="event loop", what=None)
+    if coroutine.call is not None and coroutine.call.site == OTHER_LOOP.id:
+        return replace(wait, kind="event loop", called=None)
     return as_passed_on(graph.index, coroutine, wait)

@@ -8,7 +8,7 @@ from msgspec.structs import replace
 
 from dstack.analysis.graph import coroutines
 from dstack.analysis.graph.backpressure import wait_of_producer
-from dstack.analysis.graph.blocked_calls import has_known_dependency, threads_of_call, wait_of_call
+from dstack.analysis.graph.blocked_calls import has_known_dependency, reach_of, wait_of_call
 from dstack.analysis.graph.builder import GraphBuilder, SharedWaitKind, waits_for
 from dstack.analysis.graph.child_processes import add_children
 from dstack.analysis.graph.in_process_links import has_known_wakers
@@ -41,7 +41,7 @@ def add_executions(graph: GraphBuilder, worker: WorkerSample) -> None:
 
 def _add_threads(graph: GraphBuilder, worker_id: str, process: Process, suspended: Sequence[Coroutine]) -> None:
     index = graph.index
-    awaited = {one for call in process.calls() for one in (*threads_of_call(call), *call.reached_by)}
+    awaited = {one for call in process.calls() for one in (*call.threads, *reach_of(call).reached_by)}
     awaited |= {loop.os_thread_id for one in suspended if (loop := task_assignment.blocked_loop(index, worker_id, one))}
     for thread in process.threads:
         is_execution = thread.role in ("task", "user") or task_assignment.task_of(index, worker_id, thread) is not None

@@ -12,10 +12,10 @@ from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from dstack.analysis.index.sample_index import SampleIndex
-from dstack.analysis.naming import python_calls
 from dstack.analysis.solve.requirements import targets_of
 from dstack.diagnosis import Vertex, Wait
-from dstack.observed import REF_CALLS, Coroutine, Frame, Thread
+from dstack.observed import Coroutine, Frame, Thread
+from dstack.observed_calls import REF_CALLS
 from dstack.vertex_keys import AnyKey, ChildThreadKey, CoroutineKey, Key, ThreadKey, UnknownKey
 
 GRPC_POLLER = "(_poll_wrapper)"
@@ -51,7 +51,7 @@ def _is_idle(vertex: Vertex | None, wakers: Mapping[Key, tuple[Key, ...]], servi
     """Whether it waits as idle services do, or for a vertex in such a wait."""
     if vertex is None or vertex.wait is None or not _is_inside(vertex, serving):
         return False
-    return vertex.key not in wakers or python_calls.may_be_idle(vertex.wait.call)
+    return vertex.key not in wakers or vertex.wait.site.may_be_idle
 
 
 def _is_inside(vertex: Vertex, serving: Collection[str]) -> bool:
@@ -67,7 +67,7 @@ def _is_inside(vertex: Vertex, serving: Collection[str]) -> bool:
 
 def may_be_idle(wait: Wait) -> bool:
     """Whether an idle service may be in such a wait, until input from outside ends it."""
-    return wait.is_linked and python_calls.may_be_idle(wait.call)
+    return wait.is_linked and wait.site.may_be_idle
 
 
 def _reaching(ahead: Mapping[Key, Iterable[Key]], keys: Iterable[Key]) -> set[Key]:

@@ -1,7 +1,7 @@
 """Waits on objects of the waiter's own process, and waits of loops that only poll.
 
 A queue, an event or a semaphore does not name what will end a wait on it. Its waker is a thread, coroutine or call that
-can reach the object. If such are known (``BlockedCall.reached_by``, pending calls of the actor), the wait is for any of
+can reach the object. If such are known (``Call.reached_by``, pending calls of the actor), the wait is for any of
 them, and to be safe, for all code that can proceed in the process or call into it. That nothing else can reach the
 object, as a native thread might, is an assumption.
 """
@@ -12,17 +12,18 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from msgspec.structs import replace
 
+from dstack.analysis.graph.blocked_calls import reach_of
 from dstack.analysis.graph.builder import GraphBuilder
 from dstack.analysis.graph.idle_services import idle_links
 from dstack.analysis.graph.users import Users
 from dstack.analysis.index.sample_index import Poll
 from dstack.analysis.naming.ray_libraries import polled_actors
 from dstack.analysis.solve.requirements import targets_of
+from dstack.call_sites import BARRIER, named_site
 from dstack.diagnosis import Group, Target, Vertex, Wait
-from dstack.observed import BlockedCall
+from dstack.observed_calls import Call
 from dstack.vertex_keys import AnyKey, CoroutineKey, Key, ThreadKey, UnknownKey
 
-BARRIER = "threading.Barrier.wait"
 NO_OTHERS = "only code that was observed to hold the object can end the wait on it"
 
 
@@ -51,14 +52,15 @@ def _known_wakers(
     return {key: enders for key, enders in found.items() if enders}
 
 
-def has_known_wakers(call: BlockedCall | None) -> bool:
+def has_known_wakers(call: Call | None) -> bool:
     """Whether threads or coroutines are known that can reach the object of a call."""
-    return call is not None and bool(call.reached_by or call.reached_by_coroutines)
+    reach = reach_of(call)
+    return bool(reach.reached_by or reach.reached_by_coroutines)
 
 
-def has_wakers(call: BlockedCall | None) -> bool:
+def has_wakers(call: Call | None) -> bool:
     """Whether any code is known that can reach the object of a call: an execution, or the actor's methods."""
-    return call is not None and (has_known_wakers(call) or call.reached_by_actor)
+    return has_known_wakers(call) or reach_of(call).reached_by_actor
 
 
 def _linked(graph: GraphBuilder, users: Users, vertex: Vertex) -> Wait:
@@ -70,7 +72,7 @@ def _linked(graph: GraphBuilder, users: Users, vertex: Vertex) -> Wait:
     is_open = [group.has_unknown("other side") or _is_unlisted_coroutine(graph, vertex, group) for group in wait.groups]
     if call is None or wait.of_group is not None or not any(is_open):
         return wait
-    if call.reached_by_actor and _is_called_again_and_again(graph, vertex):
+    if reach_of(call).reached_by_actor and _is_called_again_and_again(graph, vertex):
         return wait  # each of these calls may end it
     several = tuple(_all_wakers(graph, users, vertex, call))
     if not several:
@@ -98,9 +100,9 @@ def _for_consumer(graph: GraphBuilder, users: Users, wait: Wait) -> Wait:
     return replace(wait, groups=(Group(needs=1, targets=targets),), total=len(targets))
 
 
-def _all_wakers(graph: GraphBuilder, users: Users, vertex: Vertex, call: BlockedCall) -> Iterator[Target]:
+def _all_wakers(graph: GraphBuilder, users: Users, vertex: Vertex, call: Call) -> Iterator[Target]:
     """All code that may end a wait, empty if none is known: a part of a library, or code of the process."""
-    actors = polled_actors(graph.index, call.what)
+    actors = polled_actors(graph.index, call)
     for actor in actors:
         yield from users.tasks_of(graph.index.actors[actor].worker_id or "")
         yield from users.of_listed_actor(actor)
@@ -113,9 +115,9 @@ def _all_wakers(graph: GraphBuilder, users: Users, vertex: Vertex, call: Blocked
         yield from users.alternatives.without_idle(users.of_process(vertex.worker_id or ""))
 
 
-def _is_at_barrier(call: BlockedCall) -> bool:
+def _is_at_barrier(call: Call) -> bool:
     """Whether it waits at a barrier of its actor: no idle service does, and only further calls can reach it."""
-    return call.reached_by_actor and call.what == BARRIER
+    return reach_of(call).reached_by_actor and named_site(call) is BARRIER
 
 
 def _is_unlisted_coroutine(graph: GraphBuilder, vertex: Vertex, group: Group) -> bool:
@@ -134,12 +136,12 @@ def _is_called_again_and_again(graph: GraphBuilder, vertex: Vertex) -> bool:
     return worker is not None and worker.actor_id in called
 
 
-def _wakers(graph: GraphBuilder, users: Users, vertex: Vertex, call: BlockedCall) -> Iterator[Target]:
-    worker_id = vertex.worker_id or ""
-    keys: list[Key] = [ThreadKey(worker_id, thread) for thread in call.reached_by]
-    keys += [CoroutineKey(worker_id, coroutine) for coroutine in call.reached_by_coroutines]
+def _wakers(graph: GraphBuilder, users: Users, vertex: Vertex, call: Call) -> Iterator[Target]:
+    worker_id, reach = vertex.worker_id or "", reach_of(call)
+    keys: list[Key] = [ThreadKey(worker_id, thread) for thread in reach.reached_by]
+    keys += [CoroutineKey(worker_id, coroutine) for coroutine in reach.reached_by_coroutines]
     yield from (Target(vertex=key) for key in keys if key in graph.vertices and key != vertex.key)
-    if call.reached_by_actor:
+    if reach.reached_by_actor:
         yield from users.pending_calls_in(worker_id)
 
 

@@ -17,7 +17,8 @@ from dstack.analysis.index import task_assignment
 from dstack.analysis.index.sample_index import SampleIndex
 from dstack.diagnosis import Target, Wait
 from dstack.model import Actor
-from dstack.observed import Coroutine, QueuedRequest, ServeRequest
+from dstack.observed import Coroutine
+from dstack.observed_calls import QueuedRequest, ServeRequest
 from dstack.vertex_keys import AnyKey
 
 NAME = re.compile(r"SERVE_REPLICA::.*#(?P<replica>[^#]+)")
@@ -51,7 +52,7 @@ def _wait_for_any(graph: GraphBuilder, queued: QueuedRequest) -> Wait:
     if not queued.in_replica:
         targets += _further(graph, queued, [one for one in replicas if one not in known])
     several = tuple(dict.fromkeys(targets)) or (_no_replica(graph, queued),)
-    return waits_for("Serve slot", *several, what=_limits(queued))
+    return replace(waits_for("Serve slot", *several), limit=_limits(queued))
 
 
 def _replicas(index: SampleIndex, request: ServeRequest) -> Iterator[_Replica]:

@@ -9,7 +9,8 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
-from dstack.observed import DATA, RAY, TRAIN, Process, ProcessGroup
+from dstack.observed import Process
+from dstack.observed_calls import DATA, RAY, TRAIN, ProcessGroup
 
 RANK, LOCAL_RANK = "rank", "local_rank"
 WORLDS = ("default_pg", "default", "world")

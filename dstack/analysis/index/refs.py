@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterable, Iterator
 from functools import cached_property
 
 from dstack.model import ACTOR_HANDLE, Sample, WorkerSample, actor_of_task, producer_task_id
-from dstack.observed import BlockedCall
+from dstack.observed_calls import Call
 from dstack.observed_node import Ref
 
 ENDED = ("FINISHED", "FAILED")
@@ -105,7 +105,7 @@ def _owners(workers: Iterable[WorkerSample]) -> Iterator[tuple[str, str]]:
     return (pair for call in _calls(workers) for pair in zip(call.refs, call.owners, strict=False))
 
 
-def _calls(workers: Iterable[WorkerSample]) -> Iterator[BlockedCall]:
+def _calls(workers: Iterable[WorkerSample]) -> Iterator[Call]:
     return (call for worker in workers if worker.process for call in worker.process.calls())
 
 

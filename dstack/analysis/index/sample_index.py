@@ -9,14 +9,13 @@ from functools import cached_property
 
 from dstack.analysis.index.processes import ProcessIndex
 from dstack.analysis.index.refs import RefIndex
+from dstack.call_sites import OTHER_LOOP
 from dstack.diagnosis import Vertex
 from dstack.model import ACTOR_HANDLE, Actor, GoneWorker, Sample, Snapshot, Worker
-from dstack.observed import BlockedCall, Coroutine, Frame, ServeRequest, Thread
+from dstack.observed import Coroutine, Frame, Thread
+from dstack.observed_calls import Call, ServeRequest
 from dstack.observed_node import Task
 from dstack.vertex_keys import Key
-
-OTHER_LOOP = "start on another event loop"
-"""The probes' name of a wait for a coroutine that another event loop has not begun yet."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,7 +26,7 @@ class Poll:
     that its process has submitted.
     """
 
-    call: BlockedCall
+    call: Call
     stack: int
     at: Frame
     actors: tuple[str, ...] = ()
@@ -262,9 +261,8 @@ class SampleIndex(ProcessIndex):
         return {
             (worker_id, thread): coroutine.request
             for worker_id, coroutine in self.all_coroutines
-            if coroutine.request and coroutine.call and coroutine.call.what != OTHER_LOOP
-            for threads in coroutine.call.all_of
-            for thread in threads
+            if coroutine.request and coroutine.call and coroutine.call.site != OTHER_LOOP.id
+            for thread in coroutine.call.threads
         }
 
 

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from dstack.analysis.index.sample_index import SampleIndex
+from dstack.call_sites import EVENT_LOOP, kind_of
 from dstack.observed import Coroutine, Thread
 from dstack.observed_node import Task
 from dstack.vertex_keys import CoroutineKey, TaskKey, ThreadKey
 
-IDLE_LOOP = "asyncio event loop"
-"""The probes' name of the wait of an idle event loop, on threads that Ray did not create for one."""
 ANY_CODE = "__ray_call__"
 """The method of each actor in which Ray's libraries run their code, in a concurrency group of the caller's choice."""
 
@@ -59,7 +58,7 @@ def is_blocked_loop(index: SampleIndex, thread: Thread) -> bool:
     For a thread that Ray did not create for a loop only a call shows it: its user code may run the loop.
     """
     if thread.call is not None:
-        return thread.call.kind != "await" and thread.call.what != IDLE_LOOP
+        return kind_of(thread.call) != "await" and thread.call.site != EVENT_LOOP.id
     return thread.role == "loop" and is_user_code(index, thread)
 
 

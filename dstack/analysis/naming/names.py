@@ -8,7 +8,8 @@ from dstack.analysis.index.sample_index import SampleIndex
 from dstack.analysis.naming import ray_libraries
 from dstack.diagnosis import Progress, Since
 from dstack.model import RAY_CLIENT_SERVER, Actor, GoneWorker, Node, PlacementGroup, Worker, actor_of_task
-from dstack.observed import DATA, TRAIN, Coroutine, Frame, ProcessGroup, Thread
+from dstack.observed import Coroutine, Frame, Thread
+from dstack.observed_calls import DATA, TRAIN, GroupCall, ProcessGroup, QueuedRequest
 from dstack.words import duration, listed, plural, word
 
 SHORT = 8
@@ -165,8 +166,8 @@ def execution(index: SampleIndex, worker_id: str, thread: Thread, task_id: str |
     owner = index.workers.get(worker_id)
     if at_stage := stage(index, worker_id, thread.os_thread_id):
         return at_stage
-    if thread.call and thread.call.of_group and (transfer := thread.call.of_group.transfer):
-        return f"{thread.call.of_group.operation} of tensors {short(transfer)}"
+    if thread.call and isinstance(need := thread.call.need, GroupCall) and need.transfer:
+        return f"{need.operation} of tensors {short(need.transfer)}"
     if task_id is not None:
         outermost = user_frame(index.snapshot.frames_of(thread), outermost=True)
         return outermost.function if task_id not in index.tasks and outermost else task(index, task_id)
@@ -199,8 +200,8 @@ def coroutine(index: SampleIndex, worker_id: str, value: Coroutine) -> str:
         return outermost.function if value.task_id not in index.tasks and outermost else task(index, value.task_id)
     if value.request:
         return value.request.name
-    if value.call and value.call.queued:
-        return f"queued request {value.call.queued.request.name}"
+    if value.call and isinstance(value.call.need, QueuedRequest):
+        return f"queued request {value.call.need.request.name}"
     frames = index.snapshot.frames_of(value)
     if ray_libraries.is_client_request(index, worker_id, value):
         return "a client's request in Serve's proxy"

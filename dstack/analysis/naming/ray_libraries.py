@@ -15,9 +15,11 @@ import msgspec
 
 from dstack.analysis.index.sample_index import SampleIndex
 from dstack.analysis.index.task_assignment import is_user_code
+from dstack.call_sites import kind_of, named_site
 from dstack.diagnosis import Vertex
 from dstack.model import Actor, actor_of_task, producer_task_id
 from dstack.observed import Coroutine
+from dstack.observed_calls import Call, ChannelCall, QueuedRequest
 from dstack.vertex_keys import AnyKey, Key
 
 SHORT = 8
@@ -97,8 +99,6 @@ RECOGNISERS = (
 
 EXECUTOR = "StreamingExecutor"
 """The beginning of the names of the threads that execute a dataset; Ray 2.46 and 2.60."""
-POLLED = {"start of a Serve application": "Serve's controller"}
-"""By the name of a call: the part of a library that it polls; Serve's calls are in no task events."""
 
 OPERATORS = r"Read\w*|Write\w*|Map|MapBatches|MapRows|FlatMap|Filter|Project|Limit|Repartition|SplitBlocks"
 DATA_TASK = re.compile(rf"(?=.*(->|\())({OPERATORS})(\(.*?\))?(->({OPERATORS})(\(.*?\))?)*")
@@ -154,9 +154,9 @@ def thread_name(name: str) -> str:
     return EXECUTOR if name.startswith(EXECUTOR) else name
 
 
-def polled_actors(index: SampleIndex, what: str | None) -> tuple[str, ...]:
-    """The ids of the actors that a library polls in a call of this name."""
-    name = POLLED.get(what or "")
+def polled_actors(index: SampleIndex, call: Call) -> tuple[str, ...]:
+    """The ids of the actors that a library polls in a call."""
+    name = named_site(call).polls_actor
     return tuple(actor.actor_id for actor in index.actors.values() if name and _is_part(actor, name))
 
 
@@ -209,7 +209,7 @@ def _is_machinery(index: SampleIndex, actors: Mapping[str, Part], vertex: Vertex
     and the loop of a compiled graph's actor while it waits for input, or until its output is read.
     """
     thread = index.thread(vertex.worker_id, vertex.os_thread_id) if vertex.coroutine_id is None else None
-    is_in_channel = thread is not None and thread.call is not None and thread.call.channel is not None
+    is_in_channel = thread is not None and thread.call is not None and isinstance(thread.call.need, ChannelCall)
     if thread is not None and (is_in_channel or thread.name == GRAPH_MONITOR):
         return not is_user_code(index, thread)
     if vertex.coroutine_id is not None and vertex.task_id is None:
@@ -228,12 +228,14 @@ def _is_machinery(index: SampleIndex, actors: Mapping[str, Part], vertex: Vertex
 
 def is_client_request(index: SampleIndex, worker_id: str | None, coroutine: Coroutine) -> bool:
     """Whether a coroutine of Serve's proxy waits for the execution or the start of a client's request."""
-    if coroutine.call is None or coroutine.call.kind != "await":
+    if coroutine.call is None or kind_of(coroutine.call) != "await":
         return False
     if not any(frame.function.startswith(IN_PROXY) for frame in index.snapshot.frames_of(coroutine)):
         return False
     awaited = (index.coroutine(worker_id, one) for one in coroutine.call.coroutines)
-    is_queued = any(one is not None and one.call is not None and one.call.queued for one in awaited)
+    is_queued = any(
+        one is not None and one.call is not None and isinstance(one.call.need, QueuedRequest) for one in awaited
+    )
     return is_queued or any(producer_task_id(ref) in index.request_of_task for ref in coroutine.call.refs)
 
 

@@ -13,12 +13,14 @@ from msgspec.structs import replace
 
 from dstack import words
 from dstack.analysis.index.sample_index import SampleIndex
-from dstack.analysis.index.task_assignment import IDLE_LOOP
 from dstack.analysis.naming import names
-from dstack.analysis.naming.python_calls import ended_by, is_of_compiled_graph, lock_in_words
+from dstack.analysis.naming.call_words import lock_in_words
 from dstack.analysis.naming.vertex_details import VertexDetails, details_of
+from dstack.call_sites import EVENT_LOOP, UNTIL_COMPLETE, site_of
 from dstack.diagnosis import GroupWait, Step, Vertex, Wait, WaitKind
-from dstack.observed import Coroutine, GroupCall
+from dstack.libraries.compiled_graphs.sites import OF_DRIVER
+from dstack.observed import Coroutine
+from dstack.observed_calls import GroupCall
 from dstack.vertex_keys import Key, UnknownKey
 
 SHOWN_TARGETS = 3
@@ -66,7 +68,7 @@ def predicate(
 def name(index: SampleIndex, vertex: Vertex) -> str:
     """The name of a dependency, with its actor if another actor of the class could be meant."""
     if vertex.waker_of:
-        return ended_by(vertex.waker_of) or f"whatever ends {vertex.waker_of}"
+        return site_of(vertex.waker_of.site).ended_by or f"whatever ends {vertex.waker_of}"
     if vertex.kind == "lifetime" and vertex.holder is None:
         return vertex.label
     if vertex.kind in ("unknown", "lifetime"):
@@ -174,7 +176,7 @@ def _plain(named: _NamedWait) -> str:
 def _await(named: _NamedWait) -> str:
     wait = named.wait
     some = _count(wait) if wait.needed < wait.total else ""
-    is_plain = wait.what is None and wait.timeout_s is None
+    is_plain = wait.called is None and wait.timeout_s is None
     verb = "awaits" if is_plain else f"{_waits_in(wait.call, wait)} for"
     return f"{verb} {some}{named}{_inferred(wait)}"
 
@@ -184,15 +186,15 @@ def _get(named: _NamedWait) -> str:
 
 
 def _future(named: _NamedWait) -> str:
-    return f"{_waits_in(named.wait.what or 'Future.result', named.wait)} for {named}{_inferred(named.wait)}"
+    return f"{_waits_in(named.wait.call, named.wait)} for {named}{_inferred(named.wait)}"
 
 
 def _lock(named: _NamedWait) -> str:
-    return f"waits for {lock_in_words(named.wait.what)}, held by {named}{_inferred(named.wait)}"
+    return f"waits for {lock_in_words(named.wait.site)}, held by {named}{_inferred(named.wait)}"
 
 
 def _serve_slot(named: _NamedWait) -> str:
-    limit = named.wait.what
+    limit = named.wait.limit
     return f"is queued behind {named}: {limit} is reached" if limit else _plain(named)
 
 
@@ -205,7 +207,7 @@ def _queued(named: _NamedWait, rest: str = "") -> str:
 def _in_channel(named: _NamedWait, dependency: str) -> str:
     """A wait in a channel of a compiled graph; a stage makes the call in its loop, so the call is left out."""
     wait = named.wait
-    call = f" in {wait.what}{_timeout(wait)}" if is_of_compiled_graph(wait.what) else ""
+    call = f" in {wait.call}{_timeout(wait)}" if wait.site.id in OF_DRIVER else ""
     failing = f" (fails after {wait.fails_after_s:g} s)" if wait.fails_after_s is not None else ""
     return f"waits{call} {dependency}{failing}"
 
@@ -219,7 +221,7 @@ def _other(named: _NamedWait) -> str:
     if any(vertex.child_pid for vertex in named.targets):
         return f"{_waits_in(wait.call, wait)} for {named}{_inferred(wait)}"
     if any(vertex.waker_of for vertex in named.targets):
-        waker = ended_by(wait.call)
+        waker = wait.site.ended_by
         return f"{_waits_in(wait.call, wait)} for {waker}" if waker else f"waits in {wait.call}{_timeout(wait)}"
     return f"{_waits_in(wait.call, wait)} for {named}" if wait.assumed else _plain(named)
 
@@ -284,7 +286,7 @@ def _frees(loops: Sequence[Vertex]) -> str:
 
 def _waits_in(call: str, wait: Wait) -> str:
     """``waits in ray.get``, with the timeout if there is one."""
-    call = "its event loop" if call == IDLE_LOOP else call
+    call = "its event loop" if wait.site in (EVENT_LOOP, UNTIL_COMPLETE) else call
     return f"waits in {call}" + (f"{_timeout(wait)}," if wait.is_timed else "")
 
 

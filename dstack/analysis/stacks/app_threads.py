@@ -13,9 +13,10 @@ from dstack.analysis.index.ranks import NO_RANKS, Ranks
 from dstack.analysis.index.sample_index import SampleIndex
 from dstack.analysis.index.task_assignment import is_user_code
 from dstack.analysis.naming import names, ray_libraries
-from dstack.diagnosis import Vertex
+from dstack.diagnosis import CallName, Vertex
 from dstack.model import Actor, Worker, job_of_task
-from dstack.observed import BlockedCall, Coroutine, Frame, Origin, Thread
+from dstack.observed import Coroutine, Frame, Origin, Thread
+from dstack.observed_calls import Call
 from dstack.vertex_keys import Key
 
 Activity = Literal["stuck", "waiting", "running", "off CPU", "idle", "unreadable", "not read"]
@@ -190,10 +191,10 @@ class _Reader:
         return path
 
     @cached_property
-    def _calls(self) -> dict[int, BlockedCall]:
+    def _calls(self) -> dict[int, Call]:
         """By stack: the call of an execution that has it, though others with it may have moved."""
         processes = (worker.process for worker in self._index.sample.workers if worker.process)
-        calls: dict[int, BlockedCall] = {}
+        calls: dict[int, Call] = {}
         for process in processes:
             calls.update((thread.stack, thread.call) for thread in process.threads if thread.call)
             calls.update((coroutine.stack, coroutine.call) for coroutine in process.coroutines if coroutine.call)
@@ -209,14 +210,12 @@ def _is_idle(index: SampleIndex, vertex: Vertex) -> bool:
     return not is_user_code(index, thread)
 
 
-def call_in_words(call: BlockedCall | None) -> str:
+def call_in_words(call: Call | None) -> str:
     """``ray.get`` or ``queue.Queue.get``; empty if only the frame has a name."""
-    if call is None or (call.what is None and call.kind == "other"):
-        return ""
-    return call.what or call.kind
+    return CallName.of(call).text if call else ""
 
 
-def _places(frames: tuple[Frame, ...], call: BlockedCall | None, whole: bool) -> Iterator[PathStep]:
+def _places(frames: tuple[Frame, ...], call: Call | None, whole: bool) -> Iterator[PathStep]:
     """The path of a stack that is given leaf first."""
     at_call = call.frame if call else None
     shown = set(range(len(frames)) if whole else _shown(frames, at_call or 0))

@@ -16,10 +16,12 @@ from dstack.analysis.index import task_assignment
 from dstack.analysis.index.sample_index import SampleIndex
 from dstack.analysis.naming import names
 from dstack.analysis.views.analysed_snapshot import AnalysedSnapshot
+from dstack.call_sites import kind_of
 from dstack.diagnosis import Finding, Since, Vertex
 from dstack.errors import UsageError
 from dstack.model import Snapshot
 from dstack.observed import Coroutine, Frame, Thread
+from dstack.observed_calls import Awaitables, Executions, Refs
 from dstack.vertex_keys import Key
 
 Presence = Literal["there", "gone", "not known"]
@@ -408,18 +410,17 @@ class _DiffBuilder:
 def _cannot_begin_again(was: Thread | Coroutine | None, now: Thread | Coroutine | None) -> bool:
     """Whether equal calls in both are one wait: for values that are written once, without a timeout."""
     call = was.call if was else None
-    if (
-        call is None
-        or now is None
-        or now.call is None
-        or not call.is_same_as(now.call)
-        or call.timeout_s is not None
-        or call.unread
-    ):
+    if call is None or now is None or now.call is None or not call.is_same_as(now.call) or call.timeout_s is not None:
         return False
-    return call.kind == "thread.join" or (
-        bool(call.refs) and not (call.threads or call.all_of or call.coroutines or call.others)
-    )
+    match call.need:
+        case Refs():
+            return bool(call.refs)
+        case Awaitables(others=0):
+            return bool(call.refs) and not call.threads and not call.coroutines
+        case Executions():
+            return kind_of(call) == "thread.join"
+        case _:
+            return False
 
 
 def _waiting(vertex: Vertex | None) -> Vertex | None:

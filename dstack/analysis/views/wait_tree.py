@@ -27,7 +27,16 @@ from dstack.vertex_keys import Key
 def similarity_key(index: SampleIndex, vertex: Vertex) -> object:
     """Equal for similar vertices, apart from their targets: by name, line and call."""
     wait = vertex.wait
-    how = wait and (wait.kind, wait.what, wait.resources, wait.needed, wait.total, wait.timeout_s, wait.evidence)
+    how = wait and (
+        wait.kind,
+        wait.called,
+        wait.limit,
+        wait.resources,
+        wait.needed,
+        wait.total,
+        wait.timeout_s,
+        wait.evidence,
+    )
     line = _line(index, vertex)
     return (vertex.kind, vertex.label, vertex.never, vertex.waker_of, vertex.is_confirmed, line, how)
 

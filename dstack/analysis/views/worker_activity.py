@@ -150,7 +150,7 @@ class WorkerActivity:
             self._common_name(vertex, execution),
             self._activity(vertex),
             self._user_frame(execution) if execution else None,
-            wait and (wait.kind, wait.what, wait.timeout_s, targets),
+            wait and (wait.kind, wait.called, wait.timeout_s, targets),
         )
 
     def _user_frame(self, execution: Thread | Coroutine) -> Frame | None:

@@ -23,9 +23,9 @@ MAX_THREADS, MAX_FRAMES = 10_000, 10_000
 
 @dataclass(frozen=True)
 class RayCall:
-    """A call of Ray's: its kind, the index of the frame that user code has called, and whether it has no timeout."""
+    """A call of Ray's: the id of its site, the frame that user code has called, and whether it has no timeout."""
 
-    kind: str
+    site: str
     frame: int
     is_endless: bool
 
@@ -63,11 +63,11 @@ def of_call(positions: Sequence[Position]) -> int:
     return next((index for index, one in enumerate(positions) if one.origin == "user"), 0)
 
 
-def ray_call(positions: Sequence[Position], kinds: Mapping[str, str], *, is_endless: bool) -> RayCall | None:
-    """The call that the user's code has made, if it is in one of these functions; ``kinds`` by function."""
+def ray_call(positions: Sequence[Position], sites: Mapping[str, str], *, is_endless: bool) -> RayCall | None:
+    """The call that the user's code has made, if it is in one of these functions; ``sites`` are ids by function."""
     count = of_call(positions)
-    found = next((one.qualified for one in positions[:count] if one.qualified in kinds), None)
-    return RayCall(kinds[found], count - 1, is_endless) if found else None
+    found = next((one.qualified for one in positions[:count] if one.qualified in sites), None)
+    return RayCall(sites[found], count - 1, is_endless) if found else None
 
 
 JAVA_THREAD = re.compile(r'"(?P<name>.*)" (?P<terms>(?:#\d+ )?.*\bnid=(?P<id>0x[0-9a-f]{1,8}|\d{1,10})\b.*)')

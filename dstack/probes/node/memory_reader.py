@@ -11,10 +11,12 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from dstack.call_sites import kind_of
+from dstack.observed_calls import REF_CALLS, Call, ChannelCall
 from dstack.probes.node.asyncio.coroutine_samples import LoopState, waits_of
 from dstack.probes.node.asyncio.event_loops import has_tasks, may_have_loops
 from dstack.probes.node.blocked_calls.blocked_call import BlockedCalls
-from dstack.probes.node.blocked_calls.unproven import REF_CALLS, unproven_call, unread
+from dstack.probes.node.blocked_calls.unproven import unproven_call, unread
 from dstack.probes.node.cpython.frames import Step
 from dstack.probes.node.cpython.interpreter import Interpreter
 from dstack.probes.node.cpython.memory import ProcessMemory, Unreadable, open_memory
@@ -34,7 +36,6 @@ from dstack.probes.node.threads import is_event_loop
 from dstack.probes.node.waits.reachable_objects import what_reaches
 from dstack.probes.node.waits.reached import COROUTINE, THREAD, Reached
 from dstack.probes.node.waits.shared_objects import NOTHING, WaitsOn
-from dstack.probes.node.wire import CallData
 
 ATTEMPTS = 5
 """The most further readings of a thread that ran."""
@@ -68,7 +69,7 @@ class _ThreadState:
 
     thread: MemoryThread
     steps: Sequence[Step]
-    call: CallData | None = None
+    call: Call | None = None
     task_id: str | None = None
     task_on_loop: str | None = None
     locals: Sequence[Mapping[str, str]] = ()
@@ -322,16 +323,16 @@ class MemoryReader:
 
     def _in_channel(self, found: Sequence[_ThreadState]) -> ThreadReading | None:
         """The wait for a channel, if all readings with one show the same; a single reading proves nothing."""
-        several = [one for one in found if one.call is not None and "channel" in one.call]
+        several = [one for one in found if _is_in_channel(one)]
         if not several or any(one.call != several[0].call for one in several):
             return None
         state, is_proven = several[-1], len(several) > 1
         return self._reading(state if is_proven else replace(state, call=unread(state.call)), is_stable=is_proven)
 
     def _may_wait(self, found: Sequence[_ThreadState]) -> bool:
-        if [one.call is not None and "channel" in one.call for one in found].count(True) == 1:
+        if [_is_in_channel(state) for state in found].count(True) == 1:
             return True
-        return all(state.call is not None and state.call["kind"] in REF_CALLS for state in found)
+        return all(map(_is_in_ref_call, found))
 
     # Results
 
@@ -339,8 +340,8 @@ class MemoryReader:
         request = self._request
         role = role_of(state.thread, state.task_id, pid=request.pid, is_driver=request.is_driver, origins=self._origins)
         call = state.call
-        if call and state.waits_on.objects:
-            call = {**call, **self._reached.of((THREAD, state.thread.os_thread_id), state.waits_on)}
+        if call:
+            call = self._reached.with_reach((THREAD, state.thread.os_thread_id), call, state.waits_on)
         return ThreadReading(
             thread=state.thread,
             role=role,
@@ -364,4 +365,9 @@ class MemoryReader:
 
 def _is_in_ref_call(state: _ThreadState) -> bool:
     """Whether it is in a call of Ray, which is read from memory alone, without the kernel's system call."""
-    return state.call is not None and state.call["kind"] in REF_CALLS
+    return state.call is not None and kind_of(state.call) in REF_CALLS
+
+
+def _is_in_channel(state: _ThreadState) -> bool:
+    """Whether it is at an end of a channel, which counts its reads or writes."""
+    return state.call is not None and isinstance(state.call.need, ChannelCall)

@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
+from dstack.observed_calls import Call, HeldRefs, Unreadable
 from dstack.probes.node.commands import run
 from dstack.probes.node.jstack_and_gdb import NativeThread, parse_gdb, parse_jstack
 from dstack.probes.node.procfs import proc
@@ -19,7 +20,6 @@ from dstack.probes.node.procfs.permissions import DumpFailed, last_words, why_de
 from dstack.probes.node.procfs.proc import Mapping
 from dstack.probes.node.reading import Problem, ProcessReading, Request, ThreadReading
 from dstack.probes.node.threads import PythonThread, ShownFrame
-from dstack.probes.node.wire import CallData
 
 TIMEOUT_S = 20.0
 """gdb reads the symbols of all libraries: 1.4 s for Ray's own, which have 89,000."""
@@ -134,10 +134,10 @@ def read_with_tool(language: Language, request: Request) -> ProcessReading:
 
 def _reading(thread: NativeThread, request: Request, running: set[int]) -> ThreadReading:
     is_running = thread.os_thread_id in running
-    call: CallData | None = None
+    call: Call | None = None
     if thread.call and not is_running:
-        call = {"kind": thread.call.kind, "frame": thread.call.frame}
-        call |= {"held": True, "timeout_s": None} if thread.call.is_endless else {"unread": UNREAD}
+        need = HeldRefs() if thread.call.is_endless else Unreadable(reason=UNREAD)
+        call = Call(site=thread.call.site, frame=thread.call.frame, need=need)
     return ThreadReading(
         thread=PythonThread(
             thread_id=0,

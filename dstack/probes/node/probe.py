@@ -21,15 +21,7 @@ from dstack.probes.node.sampling.sampler import Sampler
 from dstack.probes.node.serialiser import Serialiser, failures_of
 from dstack.probes.node.stacks.loops import Loops
 from dstack.probes.node.stacks.table import StackTable
-from dstack.probes.node.wire import (
-    Answer,
-    FailureData,
-    Options,
-    ProcessData,
-    RecordedRound,
-    RecordOptions,
-    Target,
-)
+from dstack.probes.node.wire import Answer, FailureData, Options, ProcessData, RecordedRound, RecordOptions, Target
 
 PAUSED_AT_ONCE = 2
 """How many py-spy run at the same time. One thread reads memory: a second one would only prolong the readings."""

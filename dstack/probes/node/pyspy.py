@@ -19,6 +19,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar
 
+from dstack.observed_calls import Call
 from dstack.probes.node.blocked_calls.frames_only import shallow_calls
 from dstack.probes.node.blocked_calls.unproven import unproven_call
 from dstack.probes.node.commands import run
@@ -29,7 +30,6 @@ from dstack.probes.node.reading import Problem, ProcessReading, Request, ThreadR
 from dstack.probes.node.stability import marks_of, marks_off_cpu, unchanged
 from dstack.probes.node.stacks.origins import Origins, role_of
 from dstack.probes.node.threads import Position, PythonThread, ShownFrame
-from dstack.probes.node.wire import CallData
 
 ADDRESSES = range(2**64)
 NUMBERS = range(2**31)
@@ -208,7 +208,7 @@ class PySpyReader:
 
         With ``has_calls``, their calls of Ray are recognised from their frames alone.
         """
-        readings: list[tuple[Threads, dict[int, CallData]]] = []
+        readings: list[tuple[Threads, dict[int, Call]]] = []
         stable: set[int] = set()
         for attempt in range(ATTEMPTS):
             before = marks_off_cpu(self._request.pid)
@@ -261,7 +261,7 @@ class PySpyReader:
     def _reading(
         self,
         thread: PythonThread[ShownFrame],
-        readings: Sequence[tuple[Threads, Mapping[int, CallData]]],
+        readings: Sequence[tuple[Threads, Mapping[int, Call]]],
         stable: set[int],
     ) -> ThreadReading:
         tid = thread.os_thread_id
@@ -303,12 +303,12 @@ class PySpyReader:
         return self._tool.dump(self._request.pid, blocking=blocking, native=native, timeout_s=left_s)
 
 
-def _relocated(call: CallData | None, thread: PythonThread[ShownFrame]) -> CallData | None:
+def _relocated(call: Call | None, thread: PythonThread[ShownFrame]) -> Call | None:
     """The call with the index of its frame in this stack, where native frames come before the Python leaf."""
     if call is None:
         return None
     native = next((index for index, frame in enumerate(thread.frames) if not frame.position.module), 0)
-    return {**call, "frame": call["frame"] + native}
+    return replace(call, frame=call.frame + native)
 
 
 def _leaf(reading: ThreadReading) -> tuple[str, int]:

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from dstack.observed_calls import Call
 from dstack.probes.node.asyncio.coroutine_samples import LoopState
 from dstack.probes.node.process_groups.memberships import Memberships
 from dstack.probes.node.threads import AnyThread
-from dstack.probes.node.wire import CallData, Options, StageData, ThreadContext
+from dstack.probes.node.wire import Options, StageData, ThreadContext
 
 
 @dataclass(frozen=True)
@@ -50,7 +51,7 @@ class ThreadReading:
 
     thread: AnyThread
     role: str
-    call: CallData | None = None
+    call: Call | None = None
     is_stable: bool = False
     is_torn: bool = False
     sleeps: bool = False

@@ -6,6 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Generic, Protocol, TypeVar
 
+ASYNCIO = "/asyncio/"
+"""The folder of asyncio's files."""
 LOOP_THREAD = "AsyncIO Thread"
 """The name that Ray gives the threads of async actors' event loops; seen on Ray 2.46 and 2.60."""
 

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from typing import TypedDict, final
 
+from dstack.observed_calls import Call, ProcessGroup, ServeRequest
+
 # The request
 
 
@@ -135,53 +137,6 @@ class FrameData(_FrameData, total=False):
     loop: str
 
 
-class _GroupData(TypedDict):
-    library: str
-    world: str
-    name: str
-    rank: int
-    ranks: list[int]
-
-
-class GroupData(_GroupData, total=False):
-    """A :class:`dstack.observed.ProcessGroup`."""
-
-    description: str
-    has_left: bool
-
-
-class _GroupCallData(TypedDict):
-    operation: str
-    group: GroupData
-
-
-class GroupCallData(_GroupCallData, total=False):
-    """A :class:`dstack.observed.GroupCall`."""
-
-    peer: int | None
-    transfer: str
-    mark: str
-    fails_at: float | None
-
-
-class RequestData(TypedDict):
-    """A :class:`dstack.observed.ServeRequest`."""
-
-    app: str
-    deployment: str
-    method: str
-
-
-class QueuedData(TypedDict):
-    """A :class:`dstack.observed.QueuedRequest`."""
-
-    request: RequestData
-    made_at: float
-    replicas: dict[str, int]
-    most_replicas: int | None
-    in_replica: bool
-
-
 class ChannelData(TypedDict):
     """A :class:`dstack.observed.GraphChannel`."""
 
@@ -205,51 +160,6 @@ class StageData(TypedDict):
     writes: int
 
 
-class ChannelCallData(TypedDict):
-    """A :class:`dstack.observed.ChannelCall`."""
-
-    end: str
-    is_write: bool
-    count: int
-    pending: list[int]
-    fails_after_s: float | None
-
-
-class _CallData(TypedDict):
-    kind: str
-    frame: int
-
-
-class Dependencies(TypedDict, total=False):
-    """All of a :class:`dstack.observed.BlockedCall` but its kind and its frame."""
-
-    refs: list[str]
-    owners: list[str]
-    num_returns: int | None
-    timeout_s: float | None
-    threads: list[int]
-    all_of: list[list[int]]
-    coroutines: list[str]
-    others: int
-    child_pids: list[int]
-    reached_by: list[int]
-    reached_by_coroutines: list[str]
-    reached_by_actor: bool
-    inferred: str | None
-    held: bool
-    assumed: str | None
-    object_id: str | None
-    what: str | None
-    of_group: GroupCallData
-    queued: QueuedData
-    channel: ChannelCallData
-    unread: str | None
-
-
-class CallData(_CallData, Dependencies):
-    """A :class:`dstack.observed.BlockedCall`."""
-
-
 class _ThreadData(TypedDict):
     os_thread_id: int
     name: str
@@ -265,7 +175,7 @@ class ThreadData(_ThreadData, total=False):
     torn: bool
     sleeps: bool
     task_id: str | None
-    call: CallData
+    call: Call
     locals: dict[str, dict[str, str]]
 
 
@@ -283,8 +193,8 @@ class CoroutineData(_CoroutineData, total=False):
     is_task: bool
     still: bool
     cancel_requests: int
-    call: CallData
-    request: RequestData
+    call: Call
+    request: ServeRequest
 
 
 class GpuUseData(TypedDict):
@@ -318,7 +228,7 @@ class ProcessData(_ProcessData, total=False):
     children: list[ProcessData]
     children_left_out: int
     is_cut_off: bool
-    process_groups: list[GroupData]
+    process_groups: list[ProcessGroup]
     rank: int | None
     local_rank: int | None
     world_size: int | None

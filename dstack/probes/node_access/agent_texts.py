@@ -18,11 +18,12 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
+from dstack.call_site import Site
+from dstack.call_sites import RAY_GET, RAY_WAIT
 from dstack.model import Job
 from dstack.probes.node.cpython.memory import Unreadable
 from dstack.probes.node.stacks.source_lines import read_source
 from dstack.probes.node.threads import Frame, Position, PythonThread, ShownFrame, function_of, is_in
-from dstack.probes.node.wire import Dependencies
 
 MAX_CHARACTERS = 4_000_000
 MAX_THREADS = 2_000
@@ -30,7 +31,7 @@ MAX_FRAMES = 2_000
 MAX_NAME = 300
 MAX_NUMBER = 2**31 - 1
 UNKNOWN_TERMS = "its timeout could not be read"
-NAMES = {"ray.get": "get", "ray.wait": "wait"}
+NAMES = {RAY_GET.id: "get", RAY_WAIT.id: "wait"}
 CALL_FILES = ("ray/_private/worker.py", "ray/_private/client_mode_hook.py", "ray/_private/auto_init_hook.py")
 CALL_FUNCTIONS = ("get_objects", "get", "wait", "wrapper", "auto_init_wrapper")
 
@@ -114,18 +115,15 @@ class Sources:
         found = [path for folder in self._folders if os.path.isfile(path := os.path.join(folder, file))]
         return found[0] if len(found) == 1 else None
 
-    def terms_of(self, frames: Sequence[ShownFrame], kind: str) -> Dependencies:
-        """``timeout_s``, which is None, and the assumption. Raises :class:`Unreadable`."""
+    def terms_of(self, frames: Sequence[ShownFrame], site: Site) -> tuple[float | None, str | None]:
+        """The timeout of a call, which is None, and the assumption. Raises :class:`Unreadable`."""
         frame = next((frame for frame in frames if not _is_of_the_call(frame)), None)
         path = frame.position.file if frame and self._is_user(frame) else ""
         if frame is None or not os.path.isabs(path):
             raise Unreadable(UNKNOWN_TERMS)
-        if not has_no_timeout(_text_of(path), frame.position.line, function_of(frame), NAMES[kind]):
+        if not has_no_timeout(_text_of(path), frame.position.line, function_of(frame), NAMES[site.id]):
             raise Unreadable(UNKNOWN_TERMS)
-        return {
-            "timeout_s": None,
-            "assumed": f"{os.path.basename(path)}:{frame.position.line} is the code that it runs",
-        }
+        return None, f"{os.path.basename(path)}:{frame.position.line} is the code that it runs"
 
 
 def _is_of_the_call(frame: Frame) -> bool:

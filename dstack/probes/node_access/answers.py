@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import zlib
+from functools import cache
 from typing import TypeVar
 
 import msgspec
 
-from dstack.model import Model
+from dstack.model import Model, need_of
 from dstack.observed_node import Cause
 from dstack.probes.node import wire
 
@@ -30,18 +31,29 @@ class NodeFailure(Model, frozen=True):
 
 MALFORMED = NodeFailure("the reply of its probe is malformed", "malformed")
 
-_ROUND = msgspec.json.Decoder(wire.RecordedRound)
-_ANSWER = msgspec.json.Decoder(wire.Answer)
+
+# Decoders are made when they are first needed: dstack's driver needs none, and msgspec marks the classes that it may
+# decode. Marked classes cannot be sent to nodes by value (msgspec 0.20).
+
+
+@cache
+def _answers() -> msgspec.json.Decoder[wire.Answer]:
+    return msgspec.json.Decoder(wire.Answer, dec_hook=need_of)
+
+
+@cache
+def _rounds() -> msgspec.json.Decoder[wire.RecordedRound]:
+    return msgspec.json.Decoder(wire.RecordedRound)
 
 
 def unpacked(data: bytes) -> wire.Answer:
     """Validates an answer that was packed on its node. Raises :class:`MalformedAnswer`."""
-    return _unpacked(data, _ANSWER)
+    return _unpacked(data, _answers())
 
 
 def unpacked_round(data: bytes) -> wire.RecordedRound:
     """Validates a round of a recording that was packed on its node. Raises :class:`MalformedAnswer`."""
-    return _unpacked(data, _ROUND)
+    return _unpacked(data, _rounds())
 
 
 def _unpacked(data: bytes, decoder: msgspec.json.Decoder[_T]) -> _T:
@@ -58,7 +70,7 @@ def _unpacked(data: bytes, decoder: msgspec.json.Decoder[_T]) -> _T:
 def validated(answer: object) -> wire.Answer:
     """Validates and copies the answer of a probe of this host. Raises :class:`MalformedAnswer`."""
     try:
-        return msgspec.convert(answer, wire.Answer)
+        return msgspec.convert(answer, wire.Answer, dec_hook=need_of)
     except (msgspec.ValidationError, RecursionError) as error:
         raise MalformedAnswer from error
 

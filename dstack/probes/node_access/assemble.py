@@ -8,7 +8,7 @@ from typing import Generic, TypeVar
 
 import msgspec
 
-from dstack.model import Node
+from dstack.model import Node, need_of
 from dstack.observed import Frame, Process
 from dstack.observed_node import Failure
 from dstack.probes.node import wire
@@ -110,7 +110,9 @@ class _Placing:
         if any(child.get("children") for child in children):
             raise ValueError("children of a child process")
         return msgspec.convert(
-            {**self._with_stacks(data), "children": [self._with_stacks(child) for child in children]}, Process
+            {**self._with_stacks(data), "children": [self._with_stacks(child) for child in children]},
+            Process,
+            dec_hook=need_of,
         )
 
     def _with_stacks(self, data: wire.ProcessData) -> wire.ProcessData:

@@ -24,7 +24,11 @@ from ray.core.generated.gcs_pb2 import GcsNodeInfo
 from ray.exceptions import RayActorError
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
+import dstack.call_site
+import dstack.call_sites
+import dstack.libraries
 import dstack.observed
+import dstack.observed_calls
 import dstack.observed_node
 import dstack.probes.node
 from dstack.child import Messages, outlive_parent, send
@@ -44,7 +48,15 @@ ANSWER_S = 0.3
 """How long before the deadline a probe must stop, so that its answer arrives in time."""
 TURN_S = 0.05
 """How often a wait for nodes checks whether it was cancelled."""
-TRAVELLING = (dstack.probes.node, dstack.observed, dstack.observed_node)
+TRAVELLING = (
+    dstack.probes.node,
+    dstack.observed,
+    dstack.observed_calls,
+    dstack.observed_node,
+    dstack.call_site,
+    dstack.call_sites,
+    dstack.libraries,
+)
 """What is sent to the nodes with the probe, because dstack is not installed there."""
 MAX_STARTS = 256
 """The most probes that start at the same time."""

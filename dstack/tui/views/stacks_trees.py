@@ -16,12 +16,7 @@ from dstack.analysis.views.thread_pages import Stacks
 from dstack.model import Node, Worker
 from dstack.report.paths import location
 from dstack.report.safe_text import SafeText
-from dstack.report.stack_words import (
-    WORDS,
-    activities_in_words,
-    activity_word,
-    short,
-)
+from dstack.report.stack_words import WORDS, activities_in_words, activity_word, short
 from dstack.tui.views.base import marked
 from dstack.tui.widgets.outline import Line
 from dstack.vertex_keys import ChildThreadKey, Key

@@ -11,16 +11,7 @@ from rich.cells import cell_len, set_cell_size
 from rich.segment import Segment
 from rich.style import Style
 
-from dstack.analysis.views.timeline_bars import (
-    ARGUMENTS,
-    FAILED,
-    FINISHED,
-    QUEUE,
-    RESOURCES,
-    RUNNING,
-    SENT,
-    Bars,
-)
+from dstack.analysis.views.timeline_bars import ARGUMENTS, FAILED, FINISHED, QUEUE, RESOURCES, RUNNING, SENT, Bars
 from dstack.analysis.views.timeline_rows import TimelineRow
 from dstack.tui.widgets.time_axis import EIGHTHS, NEARLY_FULL, Cell, Window, cells_of, heights_of, runs_of
 from dstack.visible import visible

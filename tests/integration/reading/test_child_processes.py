@@ -15,6 +15,7 @@ from typing import Any
 import psutil
 import pytest
 
+from dstack.call_sites import name_of
 from dstack.model import Snapshot
 from dstack.probes.node.probe import MAX_CHILDREN, NodeProbe
 from dstack.snapshot_file import load
@@ -156,7 +157,7 @@ def on_ray(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Snapshot,
             assert done.returncode == 0, done.stderr
             recorded = load(file)
             processes = [worker.process for worker in recorded.samples[0].workers if worker.process]
-            calls = [call.what for process in processes for call in process.calls()]
+            calls = [name_of(call) for process in processes for call in process.calls()]
             return recorded if {JOIN, RECV} <= {*calls} else None
 
         snapshot = wait_until(both_waiting, deadline_s=60, what=lambda: "both waiting")

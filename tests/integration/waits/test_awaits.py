@@ -8,8 +8,10 @@ from typing import Any
 
 import pytest
 
+from dstack.call_sites import kind_of, name_of
 from dstack.model import Snapshot
-from dstack.observed import BlockedCall, Coroutine, Frame, Process
+from dstack.observed import Coroutine, Frame, Process
+from dstack.observed_calls import Awaitables, Call, Executions, Unreadable
 from dstack.snapshot_file import load
 from tests.clusters.dstack_command import dstack
 from tests.clusters.shared_cluster import SharedCluster
@@ -75,17 +77,17 @@ class ReadProcess:
         call = self.coroutines[name].call
         if call is None:
             return {}
-        assert call.unread is None
+        assert not isinstance(call.need, Unreadable)
         expected = self.printed[name]
         wait = {
             "refs": sorted(call.refs),
             "coroutines": sorted(self.names.get(one, one) for one in call.coroutines),
-            "threads": sorted(thread for threads in call.all_of for thread in threads),
-            "num_returns": call.num_returns,
+            "threads": sorted(call.threads),
+            "num_returns": call.need.count if isinstance(call.need, Awaitables) else None,
             "others": others(call),
             "is_timed": call.timeout_s is not None,
         }
-        return {**wait, **({"what": call.what} if "what" in expected else {})}
+        return {**wait, **({"what": name_of(call)} if "what" in expected else {})}
 
     def expected_wait(self, name: str) -> Json:
         one = self.printed[name]
@@ -102,9 +104,9 @@ class ReadProcess:
         return {**wait, **({"what": one["what"]} if "what" in one else {})}
 
 
-def others(call: BlockedCall) -> int:
+def others(call: Call) -> int:
     """The waker of a call that is known by its name alone is unknown, so it counts as one other."""
-    return call.others or int(call.kind not in ("await", "lock"))
+    return call.need.others if isinstance(call.need, Awaitables) else int(kind_of(call) != "lock")
 
 
 @pytest.fixture(scope="module", params=["waiter", "driver"])
@@ -168,10 +170,11 @@ def test_a_thread_lock_is_held_by_the_coroutine_that_awaits_in_its_with_block(
     printed, snapshot = printed_and_snapshot
     process = ReadProcess(printed["waiter"], snapshot).process
 
-    (call,) = (one.call for one in process.threads if one.call and one.call.kind == "lock")
+    (call,) = (one.call for one in process.threads if one.call and kind_of(one.call) == "lock")
 
     assert call.coroutines == (printed["waiter"]["has_thread_lock"]["id"],)
-    assert call.inferred
+    assert isinstance(call.need, Executions)
+    assert call.need.inferred
 
 
 def test_threads_wait_for_the_coroutines_that_they_run_or_submit(printed_and_snapshot: tuple[Json, Snapshot]) -> None:
@@ -180,6 +183,6 @@ def test_threads_wait_for_the_coroutines_that_they_run_or_submit(printed_and_sna
     runs, asks = threads["asyncio-run"], threads["asks"]
 
     assert runs
-    assert (runs.kind, runs.coroutines) == ("await", (printed["driver"]["asyncio-run"]["id"],))
+    assert (kind_of(runs), runs.coroutines) == ("await", (printed["driver"]["asyncio-run"]["id"],))
     assert asks
-    assert (asks.kind, asks.coroutines) == ("future", (printed["driver"]["asked"]["id"],))
+    assert (kind_of(asks), asks.coroutines) == ("future", (printed["driver"]["asked"]["id"],))

@@ -132,6 +132,7 @@ def test_no_modules_import_each_other() -> None:
         ("model.py", "import dstack.errors"),
         ("observed.py", "import dstack.model"),
         ("observed_node.py", "import ray"),
+        ("call_sites.py", "import dstack.model"),
         ("errors.py", "import dstack.model"),
         ("diagnosis.py", "import dstack.snapshot_file"),
         ("snapshot_file.py", "import ray"),
@@ -176,8 +177,9 @@ def test_cycles_of_packages_break_the_rules(tmp_path: Path, module: str, line: s
 
 def test_the_node_package_needs_only_the_standard_library_and_psutil() -> None:
     graph = grimp.build_graph("dstack", include_external_packages=True)
-    observed = {"dstack.observed", "dstack.observed_node"}
-    probe = {"dstack.probes.node", *graph.find_descendants("dstack.probes.node")}
+    observed = {"dstack.observed", "dstack.observed_calls", "dstack.observed_node"}
+    sites = {name for name in graph.modules if name.endswith((".sites", ".call_site", ".call_sites"))}
+    probe = {"dstack.probes.node", *graph.find_descendants("dstack.probes.node"), *sites}
 
     needed = {name: graph.find_modules_directly_imported_by(name) - probe - observed for name in probe | observed}
 

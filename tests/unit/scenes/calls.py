@@ -6,7 +6,10 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Any
 
-from dstack.observed import BlockedCall, CallKind, Frame, GroupCall, ProcessGroup
+from dstack.call_sites import SITES
+from dstack.observed import Frame
+from dstack.observed_calls import Call as BlockedCall
+from dstack.observed_calls import CallKind, GroupCall, Need, ProcessGroup
 from dstack.observed_node import Task
 from dstack.vertex_keys import Key, TaskKey
 
@@ -63,10 +66,14 @@ def group_of(rank: int, *ranks: int, name: str = "0", description: str = "defaul
 
 def call_on(operation: str, group: ProcessGroup, **known: Any) -> BlockedCall:
     """A blocked call of this operation on a process group."""
-    what = f"{operation} of {group.library}"
-    return BlockedCall(
-        kind="other", frame=0, what=what, of_group=GroupCall(operation=operation, group=group, **{"mark": "7"} | known)
-    )
+    of_group = GroupCall(operation=operation, group=group, **{"mark": "7"} | known)
+    return call_named(f"{operation} of {group.library}", of_group)
+
+
+def call_named(what: str, need: Need, kind: CallKind = "other", timeout_s: float | None = None) -> BlockedCall:
+    """A blocked call of this kind at the site with this name, or at no known one."""
+    site = next((site.id for site in SITES.values() if (site.kind, site.name) == (kind, what)), None)
+    return BlockedCall(site=site or kind, name=None if site else what, frame=0, need=need, timeout_s=timeout_s)
 
 
 def ids_of(refs: Iterable[Call | str]) -> tuple[str, ...]:

@@ -12,18 +12,25 @@ from typing import Any
 
 from msgspec.structs import replace
 
+from dstack.call_sites import kind_of
+from dstack.libraries.serve.sites import FREE_REPLICA
 from dstack.model import ACTOR_HANDLE, Actor, Worker
-from dstack.observed import (
-    Access,
-    BlockedCall,
+from dstack.observed import Access, Frame, GraphStage, Role
+from dstack.observed_calls import (
+    Awaitables,
     CallKind,
-    Frame,
-    GraphStage,
+    Executions,
+    Futures,
+    HeldRefs,
+    Inference,
     ProcessGroup,
+    ProcessObject,
     QueuedRequest,
-    Role,
+    Refs,
     ServeRequest,
+    Unreadable,
 )
+from dstack.observed_calls import Call as BlockedCall
 from dstack.observed_node import Ref
 from dstack.vertex_keys import CoroutineKey, Key, ThreadKey
 from tests.unit.scenes.calls import (
@@ -36,6 +43,7 @@ from tests.unit.scenes.calls import (
     SELECT,
     SLEEPS,
     Call,
+    call_named,
     call_on,
     id_of,
     ids_of,
@@ -78,56 +86,61 @@ class SceneThread:
     def gets(self, *refs: Call | str, timeout_s: float | None = None) -> SceneThread:
         """Is blocked in ``ray.get``."""
         ids, owners = ids_of(refs), owners_of(refs)
-        return self._is_in(BlockedCall(kind="ray.get", frame=0, refs=ids, owners=owners, timeout_s=timeout_s))
+        need = Refs(refs=ids, owners=owners)
+        return self._is_in(BlockedCall(site="ray.get", frame=0, need=need, timeout_s=timeout_s))
 
-    def gets_held_refs(self, kind: CallKind = "ray.get", **terms: Any) -> SceneThread:
+    def gets_held_refs(
+        self, site: str = "ray.get", assumed: str | None = None, timeout_s: float | None = None
+    ) -> SceneThread:
         """Is blocked in a call of Ray on unread refs, which are among the refs that its process holds."""
-        return self._is_in(BlockedCall(kind=kind, frame=0, held=True, **terms))
+        need = HeldRefs(assumed=assumed)
+        return self._is_in(BlockedCall(site=site, frame=0, need=need, timeout_s=timeout_s))
 
     def waits(self, *refs: Call | str, num_returns: int = 1, timeout_s: float | None = None) -> SceneThread:
         """Is blocked in ``ray.wait``."""
         ids, owners = ids_of(refs), owners_of(refs)
-        return self._is_in(
-            BlockedCall(kind="ray.wait", frame=0, refs=ids, owners=owners, num_returns=num_returns, timeout_s=timeout_s)
-        )
+        need = Refs(refs=ids, owners=owners, count=num_returns)
+        return self._is_in(BlockedCall(site="ray.wait", frame=0, need=need, timeout_s=timeout_s))
 
     def joins(self, other: SceneThread | int, timeout_s: float | None = None) -> SceneThread:
         """Is blocked in ``Thread.join`` on another thread, or on the thread with this OS thread id."""
         tid = other if isinstance(other, int) else other.tid
-        return self._is_in(BlockedCall(kind="thread.join", frame=0, threads=(tid,), timeout_s=timeout_s))
+        return self._is_in(
+            BlockedCall(site="thread.join", frame=0, need=Executions(threads=(tid,)), timeout_s=timeout_s)
+        )
 
     def is_in(
         self, what: str, object_id: str | None = None, *, kind: CallKind = "other", timeout_s: float | None = None
     ) -> SceneThread:
         """Is blocked in a call with an unknown waker, for example ``threading.Condition.wait``."""
-        call = BlockedCall(kind=kind, frame=0, what=what, object_id=object_id, timeout_s=timeout_s)
-        return self._is_in(call)
+        return self._is_in(call_named(what, ProcessObject(object_id=object_id), kind, timeout_s))
 
     def wants_lock(
-        self, lock: str, *holders: SceneThread | SceneCoroutine, timeout_s: float | None = None, **known: Any
+        self,
+        lock: str,
+        *holders: SceneThread | SceneCoroutine,
+        timeout_s: float | None = None,
+        inferred: Inference | None = None,
     ) -> SceneThread:
         """Is blocked on the lock with this id, which the holders hold or may hold."""
-        tids = tuple(holder.tid for holder in holders if isinstance(holder, SceneThread))
-        ids = tuple(holder.coroutine_id for holder in holders if isinstance(holder, SceneCoroutine))
-        call = BlockedCall(kind="lock", frame=0, what="threading.Lock.acquire", object_id=lock, threads=tids, **known)
-        return self._is_in(dataclasses.replace(call, coroutines=ids, timeout_s=timeout_s))
+        return self._is_in(lock_of(lock, holders, "threading.Lock.acquire", timeout_s, inferred))
 
     def awaits_future(
-        self, *runners: SceneThread, timeout_s: float | None = None, inferred: str | None = None
+        self, *runners: SceneThread, timeout_s: float | None = None, inferred: Inference | None = None
     ) -> SceneThread:
         """Is blocked in ``Future.result`` of a future that one of these threads runs or will run."""
         tids = tuple(runner.tid for runner in runners)
-        call = BlockedCall(kind="future", frame=0, what="Future.result", threads=tids)
-        return self._is_in(dataclasses.replace(call, timeout_s=timeout_s, inferred=inferred))
+        need = Executions(threads=tids, inferred=inferred)
+        return self._is_in(BlockedCall(site="Future.result", frame=0, need=need, timeout_s=timeout_s))
 
     def awaits_all(self, *futures: tuple[SceneThread, ...]) -> SceneThread:
         """Is blocked in ``concurrent.futures.wait``; each tuple holds the threads that can complete one future."""
         tids = tuple(tuple(runner.tid for runner in runners) for runners in futures)
-        return self._is_in(BlockedCall(kind="future", frame=0, what="concurrent.futures.wait", all_of=tids))
+        return self._is_in(BlockedCall(site="concurrent.futures.wait", frame=0, need=Futures(each=tids)))
 
     def gets_next_item(self, item: str, timeout_s: float | None = None) -> SceneThread:
         """Is blocked in the next step of a generator, on this ref."""
-        return self._is_in(BlockedCall(kind="generator", frame=0, refs=(item,), timeout_s=timeout_s))
+        return self._is_in(BlockedCall(site="generator", frame=0, need=Refs(refs=(item,)), timeout_s=timeout_s))
 
     def awaits(self, *things: Call | str | SceneCoroutine | tuple[SceneThread, ...], **known: Any) -> SceneThread:
         """Runs an event loop until these are available."""
@@ -136,7 +149,7 @@ class SceneThread:
     def awaits_result(self, *coros: SceneCoroutine) -> SceneThread:
         """Is blocked in ``run_coroutine_threadsafe(...).result()`` of one of these coroutines."""
         ids = tuple(coro.coroutine_id for coro in coros)
-        return self._is_in(BlockedCall(kind="future", frame=0, what="Future.result", coroutines=ids))
+        return self._is_in(BlockedCall(site="Future.result", frame=0, need=Executions(coroutines=ids)))
 
     def collects(self, operation: str, group: ProcessGroup, **known: Any) -> SceneThread:
         """Is blocked in a call on a process group; its mark stays the same by default."""
@@ -144,7 +157,7 @@ class SceneThread:
 
     def waits_unreadably(self, why: str) -> SceneThread:
         """Is blocked in ``ray.get`` on refs that could not be read for this reason."""
-        return self._is_in(BlockedCall(kind="ray.get", frame=0, unread=why))
+        return self._is_in(BlockedCall(site="ray.get", frame=0, need=Unreadable(reason=why)))
 
     def computes(self) -> SceneThread:
         """Is not blocked."""
@@ -165,7 +178,7 @@ class SceneThread:
         if self.leaf:
             return (self.leaf,)
         own = (Frame(function=self.function, file=APP, line=self.line), *self.outer)
-        return (LEAVES.get(self.call.kind, OTHER_LEAF), *own) if self.call else own
+        return (LEAVES.get(kind_of(self.call), OTHER_LEAF), *own) if self.call else own
 
     def _is_in(self, call: BlockedCall) -> SceneThread:
         self.call = call
@@ -209,24 +222,19 @@ class SceneCoroutine:
         return self._is_in(await_for(*things, **known))
 
     def wants_lock(
-        self, lock: str, *holders: SceneCoroutine | SceneThread, what: str = "asyncio.Lock.acquire", **known: Any
+        self,
+        lock: str,
+        *holders: SceneCoroutine | SceneThread,
+        what: str = "asyncio.Lock.acquire",
+        timeout_s: float | None = None,
+        inferred: Inference | None = None,
     ) -> SceneCoroutine:
         """Awaits the lock with this id, which the holders hold or may hold."""
-        call = BlockedCall(
-            kind="lock",
-            frame=0,
-            what=what,
-            object_id=lock,
-            threads=tuple(one.tid for one in holders if isinstance(one, SceneThread)),
-            coroutines=tuple(one.coroutine_id for one in holders if isinstance(one, SceneCoroutine)),
-            **known,
-        )
-        return self._is_in(call)
+        return self._is_in(lock_of(lock, holders, what, timeout_s, inferred))
 
     def is_in(self, what: str, object_id: str | None = None, *, timeout_s: float | None = None) -> SceneCoroutine:
         """Awaits an object with an unknown waker, for example ``asyncio.Event.wait``."""
-        call = BlockedCall(kind="await", frame=0, what=what, object_id=object_id, others=1, timeout_s=timeout_s)
-        return self._is_in(call)
+        return self._is_in(call_named(what, ProcessObject(object_id=object_id), timeout_s=timeout_s))
 
     def is_reached_by(self, *others: SceneThread | SceneCoroutine, actor: bool = False) -> SceneCoroutine:
         """These, and the methods of the actor, can reach the object that its call waits on."""
@@ -235,15 +243,15 @@ class SceneCoroutine:
 
     def collects(self, operation: str, group: ProcessGroup, **known: Any) -> SceneCoroutine:
         """Awaits the other members of a process group, as the member of this rank."""
-        return self._is_in(dataclasses.replace(call_on(operation, group, **known), kind="await", others=1))
+        return self._is_in(call_on(operation, group, **known))
 
     def waits_unreadably(self, why: str) -> SceneCoroutine:
         """Awaits an object that could not be read for this reason."""
-        return self._is_in(BlockedCall(kind="await", frame=0, unread=why))
+        return self._is_in(BlockedCall(site="await", frame=0, need=Unreadable(reason=why)))
 
     def is_queued(self, queued: QueuedRequest) -> SceneCoroutine:
         """Waits in a Serve router until a replica has room for this request."""
-        return self._is_in(BlockedCall(kind="other", frame=0, what="Serve's wait for a free replica", queued=queued))
+        return self._is_in(BlockedCall(site=FREE_REPLICA.id, frame=0, need=queued))
 
     def executes(self, request: ServeRequest) -> SceneCoroutine:
         """Executes a part of a request to a deployment."""
@@ -449,25 +457,46 @@ class SceneProcess:
         return self
 
 
-def await_for(*things: Call | str | SceneCoroutine | tuple[SceneThread, ...], **known: Any) -> BlockedCall:
+def await_for(
+    *things: Call | str | SceneCoroutine | tuple[SceneThread, ...],
+    what: str | None = None,
+    timeout_s: float | None = None,
+    **known: Any,
+) -> BlockedCall:
     """A blocked call that awaits these."""
     refs = [one for one in things if isinstance(one, Call | str)]
     futures = (one for one in things if isinstance(one, tuple))
-    return BlockedCall(
-        kind="await",
-        frame=0,
+    need = Awaitables(
         refs=ids_of(refs),
         owners=owners_of(refs),
         coroutines=tuple(one.coroutine_id for one in things if isinstance(one, SceneCoroutine)),
-        all_of=tuple(tuple(thread.tid for thread in threads) for threads in futures),
+        futures=tuple(tuple(thread.tid for thread in threads) for threads in futures),
         **known,
     )
+    return call_named(what or "await", need, "await", timeout_s)
+
+
+def lock_of(
+    lock: str,
+    holders: Iterable[SceneThread | SceneCoroutine],
+    what: str,
+    timeout_s: float | None,
+    inferred: Inference | None,
+) -> BlockedCall:
+    """A blocked call that acquires a lock."""
+    threads = tuple(one.tid for one in holders if isinstance(one, SceneThread))
+    coroutines = tuple(one.coroutine_id for one in holders if isinstance(one, SceneCoroutine))
+    held = Executions(threads=threads, coroutines=coroutines, object_id=lock, inferred=inferred)
+    need = held if threads or coroutines else ProcessObject(object_id=lock)
+    return call_named(what, need, "lock", timeout_s)
 
 
 def _reached(call: BlockedCall, others: Iterable[SceneThread | SceneCoroutine], actor: bool) -> BlockedCall:
-    return dataclasses.replace(
-        call,
+    assert isinstance(call.need, ProcessObject), "only a wait on an object of the process is reached"
+    need = ProcessObject(
+        object_id=call.need.object_id,
         reached_by=tuple(one.tid for one in others if isinstance(one, SceneThread)),
         reached_by_coroutines=tuple(one.coroutine_id for one in others if isinstance(one, SceneCoroutine)),
         reached_by_actor=actor,
     )
+    return dataclasses.replace(call, need=need)

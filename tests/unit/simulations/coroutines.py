@@ -211,7 +211,7 @@ class ClusterScene:
             blocked.waits(*refs, num_returns=needs, timeout_s=timeout_s)
             return
         things = [self._awaited(number, work, block) for work in block.works]
-        blocked.awaits(*things, others=block.others, num_returns=block.needs, timeout_s=timeout_s)
+        blocked.awaits(*things, others=block.others, count=block.needs, timeout_s=timeout_s)
 
     def _awaited(self, number: int, other: int, block: Block) -> Call | SceneCoroutine:
         """The ref of a work, or its coroutine if that is suspended."""

@@ -15,7 +15,7 @@ from typing import Literal
 
 from hypothesis import strategies as st
 
-from dstack.observed import ProcessGroup
+from dstack.observed_calls import ProcessGroup
 from dstack.vertex_keys import Key
 from tests.unit.scenes import Call, Scene, SceneProcess, group_of
 

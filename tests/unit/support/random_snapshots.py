@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from dstack.model import SCHEMA, VERSION, Sample, Snapshot, WorkerSample
 from dstack.observed import Coroutine, Frame, Process, Thread
+from dstack.observed_calls import NEEDS, Need
 
 _PLAIN: dict[Any, st.SearchStrategy[Any]] = {
     int: st.integers(0, 2**63 - 1),
@@ -35,6 +36,9 @@ def values_of(hint: Any, text: st.SearchStrategy[str] = _ANY_TEXT) -> st.SearchS
         return text
     if hint in _PLAIN:
         return _PLAIN[hint]
+    if hint is Need:
+        needs: list[Any] = [*NEEDS.values()]
+        return st.one_of([values_of(need, text) for need in needs])
     if origin is Literal:
         return st.sampled_from(args)
     if origin in (Union, types.UnionType):

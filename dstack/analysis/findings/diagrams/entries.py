@@ -94,7 +94,7 @@ class Entries:
         if is_queued(vertex) and vertex.wait:
             before = [self._behind_passed_on(self._narrator.vertices[key]).key for key in targets_of(vertex)]
             if numbers := [self.numbers[key] for key in before if key in self.numbers]:
-                limit = f", {vertex.wait.what} is reached" if vertex.wait.kind == "Serve slot" else ""
+                limit = f", {vertex.wait.limit} is reached" if vertex.wait.kind == "Serve slot" else ""
                 return f"{vertex.label} (queued behind {numbers[0]}{limit})"
         return self._narrator.name(vertex)
 
@@ -146,7 +146,7 @@ def is_queued(vertex: Vertex) -> bool:
     if vertex.wait is None:
         return False
     return (vertex.kind == "task" and vertex.wait.kind in QUEUES) or (
-        vertex.wait.kind == "Serve slot" and bool(vertex.wait.what)
+        vertex.wait.kind == "Serve slot" and bool(vertex.wait.limit)
     )
 
 

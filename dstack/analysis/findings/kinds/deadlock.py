@@ -14,10 +14,10 @@ from dstack.analysis.findings.wording.fixes import fix_for
 from dstack.analysis.findings.wording.group_ranks import has_lost_rank, ranks_in
 from dstack.analysis.findings.wording.narration import SHOWN_NAMES, Narrator, more
 from dstack.analysis.findings.wording.resource_fixes import until_released
-from dstack.analysis.graph.in_process_links import BARRIER
 from dstack.analysis.solve import reduction
 from dstack.analysis.solve.digraph import Digraph, lightest_cycle
 from dstack.analysis.solve.requirements import targets_of
+from dstack.call_sites import BARRIER
 from dstack.diagnosis import FindingKind, Step, Verdict, Vertex
 from dstack.vertex_keys import Key
 
@@ -126,10 +126,10 @@ def _of_one_execution(draft: Draft, narrator: Narrator, cycle: Sequence[Vertex],
     first = only.label
     assert only.wait is not None, "members of a cycle wait"
     wanted = next((vertex.label for vertex in cycle if vertex.kind != "execution"), None)
-    if wanted is None and only.wait.what == BARRIER:
+    if wanted is None and only.wait.site is BARRIER:
         labels = list(dict.fromkeys(vertex.label for vertex in not_at_barrier(draft, narrator)))
         others = words.listed(labels[:SHOWN_NAMES], " and ") if labels else "nothing"
-        return f"{first} waits in {BARRIER}, which {others} can{'not' * bool(labels)} reach any more"
+        return f"{first} waits in {BARRIER.name}, which {others} can{'not' * bool(labels)} reach any more"
     if wanted is None:
         return f"{first} waits in {only.wait.call}, which only its own thread could end"
     if draft.resources:
@@ -204,10 +204,10 @@ def advice(draft: Draft, narrator: Narrator) -> str:
 
 def not_at_barrier(draft: Draft, narrator: Narrator) -> list[Vertex]:
     """The members in user code that are not at a barrier of the cycle, nor wait for a member that is."""
-    if not any((wait := narrator.vertices[key].wait) and wait.what == BARRIER for key in draft.cycle):
+    if not any((wait := narrator.vertices[key].wait) and wait.site is BARRIER for key in draft.cycle):
         return []
     members = [vertex for vertex in narrator.vertices_of(draft.waits) if vertex.kind == "execution" and vertex.wait]
-    there = {vertex.key for vertex in members if vertex.wait and vertex.wait.what == BARRIER}
+    there = {vertex.key for vertex in members if vertex.wait and vertex.wait.site is BARRIER}
     arrived = there | {vertex.key for vertex in members if not there.isdisjoint(targets_of(vertex))}
     missing = [one for one in members if one.key not in arrived and arrived.isdisjoint(targets_of(one))]
     return [vertex for vertex in missing if narrator.reduced.is_in_users_code(vertex.key)]

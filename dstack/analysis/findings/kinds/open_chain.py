@@ -159,7 +159,7 @@ def waiter_of(draft: Draft, narrator: Narrator, blocker: Vertex) -> Waiter | Non
     shown = last
     if not narrator.reduced.is_in_users_code(last.key):
         own = (one for one in members if narrator.reduced.is_in_users_code(one.key))
-        named = (one for one in own if one.wait and one.wait.what and one.wait.kind != "other")
+        named = (one for one in own if one.wait and one.wait.called and one.wait.kind != "other")
         shown = next((one for one in named if last.key in targets_of(one)), last)
     return Waiter(shown, shown.wait.call if shown.wait else blocker.label)
 
@@ -185,7 +185,7 @@ def _unknown_call(draft: Draft, narrator: Narrator, waker: Vertex) -> str | None
     """The call that an unknown waker must end, and where."""
     waiter = waiter_of(draft, narrator, waker)
     if waiter is None:
-        return waker.waker_of
+        return str(waker.waker_of)
     return f"{waiter.call} in {waiter.vertex.label}{narrator.line(waiter.vertex)}"
 
 

@@ -75,7 +75,7 @@ def _ends_in_words(draft: Draft, narrator: Narrator) -> str:
 def _calls(draft: Draft, narrator: Narrator) -> list[str]:
     """The names of the calls with unknown wakers."""
     ends = (vertex.waker_of for vertex in narrator.vertices_of(draft.ends))
-    return list(dict.fromkeys(end for end in ends if end))
+    return list(dict.fromkeys(end.text for end in ends if end))
 
 
 def _queued(draft: Draft, narrator: Narrator) -> list[Key]:

@@ -13,7 +13,7 @@ from dstack.analysis.graph.process_groups.calls import is_between_two
 from dstack.analysis.naming import names
 from dstack.analysis.solve.requirements import targets_of
 from dstack.diagnosis import Vertex
-from dstack.observed import DATA
+from dstack.observed_calls import DATA
 
 
 def collective_fix(draft: Draft, narrator: Narrator) -> str | None:

@@ -18,7 +18,7 @@ from dstack.analysis.naming.sentences import fails_in, step_at
 from dstack.analysis.solve.requirements import targets_of
 from dstack.diagnosis import Step, Vertex
 from dstack.model import actor_of_task
-from dstack.observed import DATA
+from dstack.observed_calls import DATA
 
 SHOWN_PARTS = 4
 SHOWN_CALLS = 8

@@ -13,12 +13,12 @@ from dstack.analysis.findings.wording.deadlocked_waits import (
     labels_of,
 )
 from dstack.analysis.findings.wording.resource_fixes import held_until_released, held_while_waiting
-from dstack.analysis.graph.in_process_links import BARRIER
 from dstack.analysis.graph.pending.actor_queues import is_queued
 from dstack.analysis.solve.requirements import targets_of
+from dstack.call_sites import BARRIER
 from dstack.diagnosis import Vertex
 from dstack.model import actor_of_task
-from dstack.observed import REF_CALLS
+from dstack.observed_calls import REF_CALLS
 from dstack.vertex_keys import Key
 
 Rule = Callable[[DeadlockedWaits], "str | None"]
@@ -34,12 +34,12 @@ def _serve_requests(waits: DeadlockedWaits) -> str | None:
     if not queued:
         return None
     labels = any_of(queued)
-    if not all(vertex.wait and vertex.wait.what for vertex in queued):
+    if not all(vertex.wait and vertex.wait.limit for vertex in queued):
         return (
             f"Do not wait for {labels} in a constructor that the called deployment needs to start: make the call in "
             "the first request, or in a task that the constructor does not await."
         )
-    limits = words.listed(sorted({vertex.wait.what for vertex in queued if vertex.wait and vertex.wait.what}), " or ")
+    limits = words.listed(sorted({vertex.wait.limit for vertex in queued if vertex.wait and vertex.wait.limit}), " or ")
     return (
         f"Raise {limits}, so that {labels} can start; or make that call without waiting for its response; or move the "
         "called method to a deployment that calls none of these."
@@ -80,7 +80,7 @@ def _compiled_graphs(waits: DeadlockedWaits) -> str | None:
 
 
 def _barrier(waits: DeadlockedWaits) -> str | None:
-    if not any(vertex.wait and vertex.wait.what == BARRIER for vertex in waits.cycle):
+    if not any(vertex.wait and vertex.wait.site is BARRIER for vertex in waits.cycle):
         return None
     return (
         "Let all parties reach the barrier before they wait for each other's calls: make the call on the same side "

@@ -15,7 +15,7 @@ from dstack.analysis.index.task_assignment import is_user_code
 from dstack.analysis.solve.requirements import targets_of
 from dstack.diagnosis import GroupWait, Vertex
 from dstack.model import FailedTask
-from dstack.observed import GroupCall
+from dstack.observed_calls import GroupCall
 from dstack.vertex_keys import Key
 
 MAX_STEPS = 6

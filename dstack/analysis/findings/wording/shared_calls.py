@@ -60,7 +60,8 @@ def shared_calls(draft: Draft, narrator: Narrator) -> list[SharedCall]:
 def _shared_calls(draft: Draft, reduced: ReducedGraph) -> list[SharedCall]:
     by_call: dict[tuple[str, Sort], list[Vertex]] = defaultdict(list)
     for vertex in map(reduced.vertices.__getitem__, draft.members):
-        for call in sorted({call for key in targets_of(vertex) if (call := reduced.vertices[key].waker_of)}):
+        wakers = (reduced.vertices[key].waker_of for key in targets_of(vertex))
+        for call in sorted({waker.text for waker in wakers if waker}):
             by_call[call, _sort(reduced, vertex)].append(vertex)
     found: list[SharedCall] = []
     exceptions: set[Key] = set()

@@ -8,7 +8,8 @@ from dataclasses import dataclass, replace
 
 from dstack.diagnosis import Vertex
 from dstack.model import Sample, WorkerSample
-from dstack.observed import DATA, TORCH, TRAIN, Coroutine, GroupCall, Process, ProcessGroup, Thread
+from dstack.observed import Coroutine, Process, Thread
+from dstack.observed_calls import DATA, TORCH, TRAIN, Call, GroupCall, ProcessGroup
 from dstack.vertex_keys import CoroutineKey, Key, ThreadKey
 
 BY_CALLS = (TRAIN, DATA)
@@ -85,8 +86,8 @@ def calls_of(sample: Sample) -> Calls:
     found: Calls = defaultdict(lambda: defaultdict(list))
     for _, process in _processes(sample.workers):
         for call in process.calls():
-            if call.of_group is not None:
-                found[group_of(call.of_group), kind_of(call.of_group)][call.of_group.group.rank].append(call.of_group)
+            if isinstance(of_group := call.need, GroupCall):
+                found[group_of(of_group), kind_of(of_group)][of_group.group.rank].append(of_group)
     return found
 
 
@@ -104,7 +105,7 @@ def rank_processes(sample: Sample) -> dict[tuple[str, str], dict[int, set[RankPr
 
 def _claims(process: Process) -> set[tuple[str, str, int]]:
     """The ranks of a process, each with its world; a forked child has those of its parent in its memory, too."""
-    calls = (call.of_group.group for call in process.calls() if call.of_group)
+    calls = (call.need.group for call in process.calls() if isinstance(call.need, GroupCall))
     own = (*process.process_groups, *(group for group in calls if group.library not in BY_CALLS))
     return {(group.library, group.world, group.rank) for group in own}
 
@@ -122,7 +123,12 @@ def calls_shown(samples: Iterable[Sample], vertex: Vertex) -> Iterator[GroupCall
         for worker in sample.workers:
             if worker.worker_id == vertex.worker_id and worker.process is not None:
                 own = (one for one in worker.process.executions() if _key_of(worker.worker_id, one) == vertex.key)
-                yield from (one.call.of_group if one.call else None for one in own)
+                yield from (group_call(one.call) for one in own)
+
+
+def group_call(call: Call | None) -> GroupCall | None:
+    """What a call on a process group needs, None for any other call."""
+    return call.need if call is not None and isinstance(call.need, GroupCall) else None
 
 
 def _key_of(worker_id: str, one: Thread | Coroutine) -> Key:

@@ -7,7 +7,14 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 
 from dstack.analysis.graph.builder import GraphBuilder, waits_for
-from dstack.analysis.graph.process_groups.calls import FORMING, GroupId, RankProcess, group_id, rank_processes
+from dstack.analysis.graph.process_groups.calls import (
+    FORMING,
+    GroupId,
+    RankProcess,
+    group_call,
+    group_id,
+    rank_processes,
+)
 from dstack.analysis.graph.refs.dead_producers import RELEASED
 from dstack.analysis.graph.users import Users
 from dstack.analysis.index import task_assignment
@@ -15,7 +22,8 @@ from dstack.analysis.naming import names
 from dstack.analysis.naming.ray_libraries import part
 from dstack.diagnosis import AbsentRank, Target, Vertex
 from dstack.model import Actor, Worker, WorkerSample
-from dstack.observed import DATA, GroupCall, ProcessGroup, Thread
+from dstack.observed import Thread
+from dstack.observed_calls import DATA, GroupCall, ProcessGroup
 from dstack.vertex_keys import AnyKey, CoroutineKey, ThreadKey
 
 
@@ -139,7 +147,7 @@ class Members:
                 yield Target(vertex=coroutine_key)
 
     def _may_act(self, worker_id: str, thread: Thread) -> bool:
-        if thread.call is not None and thread.call.of_group is not None:
+        if group_call(thread.call) is not None:
             return True
         is_user_code = thread.role in ("task", "user") or task_assignment.is_user_code(self._index, thread)
         if thread.role == "loop":

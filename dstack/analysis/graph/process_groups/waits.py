@@ -30,7 +30,8 @@ from dstack.analysis.naming import names
 from dstack.analysis.solve import reduction
 from dstack.analysis.solve.requirements import waits_of
 from dstack.diagnosis import Group, GroupWait, Target, Vertex, Wait
-from dstack.observed import Coroutine, GroupCall
+from dstack.observed import Coroutine
+from dstack.observed_calls import GroupCall
 from dstack.vertex_keys import AnyKey, Key, UnknownKey
 
 DIRECT = ("scatter", "scatter_object_list", "gather", "gather_object")

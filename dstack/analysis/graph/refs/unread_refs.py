@@ -9,30 +9,37 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
-from dstack.analysis.graph.builder import GraphBuilder, waits_for
+from dstack.analysis.graph.builder import GraphBuilder, call_beyond_kind, waits_for
 from dstack.analysis.graph.refs.producers import producer_of
 from dstack.analysis.naming import names
+from dstack.call_sites import kind_of
 from dstack.diagnosis import Group, Target, Vertex, Wait
 from dstack.model import is_at_hand
-from dstack.observed import BlockedCall
+from dstack.observed_calls import Call, HeldRefs
 from dstack.vertex_keys import AnyKey, CoroutineKey, DriverKey, ThreadKey
 
 AMONG_HELD = "the refs that it waits for are among those that its process holds"
 
 
-def wait_for_held(graph: GraphBuilder, waiter: ThreadKey | CoroutineKey, call: BlockedCall) -> Wait:
+def wait_for_held(graph: GraphBuilder, waiter: ThreadKey | CoroutineKey, call: Call, held: HeldRefs) -> Wait:
     """The wait of a thread in a call for refs, if the refs could not be read."""
     worker_id = waiter.worker_id
     targets = _pending(graph, worker_id)
-    label = f"target of {call.kind}, which is unreadable"
+    label = f"target of {kind_of(call)}, which is unreadable"
     unknown = graph.unknown("target", waiter, label=label, unobserved=True)
     which = "the only pending ref" if len(targets) == 1 else f"any of the {len(targets)} pending refs"
     inferred = f"{which} that its process holds"
-    wait = waits_for(call.kind, *(targets or (unknown,)), inferred=inferred, timeout_s=call.timeout_s, what=call.what)
+    wait = waits_for(
+        kind_of(call),
+        *(targets or (unknown,)),
+        inferred=inferred,
+        timeout_s=call.timeout_s,
+        called=call_beyond_kind(call),
+    )
     if not targets or _may_hold_others(graph, worker_id):
         return replace(wait, groups=(Group(needs=1, targets=(*targets, unknown)),)) if targets else wait
     wait = graph.shared(AnyKey("held", (worker_id,)), wait)
-    return replace(wait, assumed=(call.assumed or AMONG_HELD,), proven_groups=(Group(needs=1, targets=(unknown,)),))
+    return replace(wait, assumed=(held.assumed or AMONG_HELD,), proven_groups=(Group(needs=1, targets=(unknown,)),))
 
 
 def add_unread_driver(graph: GraphBuilder, worker_id: str) -> None:

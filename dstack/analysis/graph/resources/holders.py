@@ -30,6 +30,7 @@ from dstack.analysis.graph.resources.lifetimes import Lifetimes
 from dstack.analysis.graph.users import Users
 from dstack.analysis.index import task_assignment
 from dstack.analysis.naming import names
+from dstack.call_sites import kind_of
 from dstack.diagnosis import Target
 from dstack.model import Actor, Node, PlacementGroup
 from dstack.observed_node import Task
@@ -121,7 +122,7 @@ class Holders:
             worker = self._index.workers.get(worker_id)
             if task and worker and task.kind == "NORMAL_TASK":
                 calls = (thread.call for thread in self._index.threads_with_role(worker_id, "task"))
-                lends = any(call is not None and call.kind in LENDING for call in calls)
+                lends = any(call is not None and kind_of(call) in LENDING for call in calls)
                 amounts = {**task.required_resources, **self._in_bundles(task, worker_id)}
                 kept = {name: amount for name, amount in amounts.items() if not (lends and is_cpu(name))}
                 yield worker.node_id, task, kept

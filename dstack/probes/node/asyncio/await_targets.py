@@ -13,6 +13,23 @@ import time
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
+from dstack.call_site import Site
+from dstack.call_sites import (
+    AS_COMPLETED,
+    ASYNC_FUTURE,
+    ASYNC_LOCK,
+    ASYNC_SEMAPHORE,
+    AWAIT,
+    GATHER,
+    OF_ASYNCIO,
+    OTHER_LOOP,
+    SHIELD,
+    SITES,
+    TASK_GROUP,
+    WAIT,
+    WAIT_FOR,
+)
+from dstack.observed_calls import Awaitables, Call, Executions, Inference, ProcessObject
 from dstack.probes.node.asyncio.await_chains import GENERATORS, AwaitChains, Chain
 from dstack.probes.node.asyncio.event_loops import FUTURE, TASK, EventLoops
 from dstack.probes.node.asyncio.library_futures import LibraryFutures
@@ -21,9 +38,8 @@ from dstack.probes.node.cpython.frames import Frame
 from dstack.probes.node.cpython.memory import Unreadable
 from dstack.probes.node.cpython.process import PythonProcess
 from dstack.probes.node.ray.object_refs import object_refs, owners
+from dstack.probes.node.threads import ASYNCIO
 from dstack.probes.node.waits.executors import Executors
-from dstack.probes.node.waits.known_waits import ASYNCIO
-from dstack.probes.node.wire import CallData, Dependencies
 
 LOCKS_FILE, TASKS_FILE, GROUPS_FILE = "/asyncio/locks.py", "/asyncio/tasks.py", "/asyncio/taskgroups.py"
 CHAINED, SHIELDED = "_call_check_cancel", "_outer_done_callback"
@@ -39,10 +55,6 @@ is Cython's, without a frame, on 2.46, and in no task of its own on 2.60."""
 MAX_DEPTH = 20
 MAX_NEEDS = 1 << 15
 """The most needs of one coroutine. A need on two paths counts twice, so nested ``gather`` calls may double them."""
-SHIELD = "asyncio.shield"
-OTHER_LOOP = "start on another event loop"
-"""What a call is named that awaits a coroutine which another loop has yet to begin."""
-OTHERS_OF_GROUP = "one of several futures is enough, and which one is unknown"
 
 
 @dataclass
@@ -53,8 +65,8 @@ class Needs:
     coroutines: list[int] = field(default_factory=list)
     futures: list[tuple[int, ...]] = field(default_factory=list)
     others: int = 0
-    inferred: str | None = None
-    what: str | None = None
+    inferred: Inference | None = None
+    site: Site | None = None
 
     def __len__(self) -> int:
         return len(self.refs) + len(self.coroutines) + len(self.futures) + self.others
@@ -83,26 +95,26 @@ class AwaitTargets:
         self._library = LibraryFutures(process.objects, executors.threads)
         self._chains = chains
 
-    def call(self, future: int, chain: Chain) -> tuple[CallData | None, bool]:
+    def call(self, future: int, chain: Chain) -> tuple[Call | None, bool]:
         """The wait for a task's future, and whether its timeout also cancels what it needs.
 
         None where the task only sleeps or is about to continue.
         """
         known = self._known(future, 0) if self._loops.is_pending(future) else Needs()
         inside = list(itertools.takewhile(lambda frame: ASYNCIO in frame.file, chain.frames))
-        call: CallData | None
-        if known is not None:
-            call = self._for_needs(
-                known, what=known.what or next((f"asyncio.{frame.function}" for frame in inside), None)
-            )
-        else:
+        call: Call | None
+        if known is None:
             call = self._by_frame(future, chain, inside)
+        elif known.site or not inside:
+            call = self._for_needs(known, known.site or AWAIT)
+        else:
+            call = self._for_needs(known, *_known_by(f"asyncio.{inside[0].function}", AWAIT))
         if call is None:
             return None, False
         timeout_s, cancels = self._timeout(chain.frames, inside)
-        timeout_s = min((one for one in (timeout_s, call.get("timeout_s")) if one is not None), default=None)
-        cancels &= known is None or known.what != SHIELD
-        return {**call, "timeout_s": timeout_s}, cancels
+        timeout_s = min((one for one in (timeout_s, call.timeout_s) if one is not None), default=None)
+        cancels &= known is None or known.site is not SHIELD
+        return replace(call, timeout_s=timeout_s), cancels
 
     # Futures that refer to their source
 
@@ -120,14 +132,14 @@ class AwaitTargets:
             raise Unreadable(f"a {self._objects.type_name(future)} where a future was expected")
         if self._objects.is_a(future, "_GatheringFuture"):
             children = self._objects.items(self._objects.attributes(future).get("_children", 0))
-            return replace(self._all_of(children, depth + 1), what="asyncio.gather")
+            return replace(self._all_of(children, depth + 1), site=GATHER)
         for function in self._callbacks(future):
             name = self._objects.text(self._memory.pointer(function + self._layout.function_qualname))
             if name.endswith(CHAINED):
                 return self._of_source(self._enclosed(function).get("source", 0))
             if name.endswith(SHIELDED):
                 inner = self._all_of([self._enclosed(function).get("inner", 0)], depth + 1)
-                return replace(inner, what=SHIELD)
+                return replace(inner, site=SHIELD)
         return self._set_by_library(future)
 
     def _set_by_library(self, future: int) -> Needs | None:
@@ -155,7 +167,7 @@ class AwaitTargets:
             if not self._loops.is_pending(future):
                 continue
             one = self._known(future, depth) or Needs(others=1)
-            needs.add(one if len(one) == 1 else Needs(others=1, inferred=OTHERS_OF_GROUP))
+            needs.add(one if len(one) == 1 else Needs(others=1, inferred="one of several"))
         return needs
 
     def _of_source(self, source: int) -> Needs:
@@ -165,13 +177,12 @@ class AwaitTargets:
             return Needs(refs=[ref])
         threads, is_certain = self._executors.givers(source)
         if threads:
-            reason = None if is_certain else "any thread of the executor may run the queued future"
-            return Needs(futures=[threads], inferred=reason)
+            return Needs(futures=[threads], inferred=None if is_certain else "queued future")
         if coroutine := self.givers.get(source):
             thread = self._running_on(coroutine)
             return Needs(futures=[(thread,)]) if thread else Needs(coroutines=[coroutine])
         beginner = self.beginner(source)
-        return Needs(futures=[(beginner,)], what=OTHER_LOOP) if beginner else Needs(others=1)
+        return Needs(futures=[(beginner,)], site=OTHER_LOOP) if beginner else Needs(others=1)
 
     def _running_on(self, coroutine: int) -> int | None:
         """The thread, by its OS id, whose loop runs this coroutine now."""
@@ -239,7 +250,7 @@ class AwaitTargets:
 
     # Futures that only wake their waiter
 
-    def _by_frame(self, future: int, chain: Chain, inside: Sequence[Frame]) -> CallData | None:
+    def _by_frame(self, future: int, chain: Chain, inside: Sequence[Frame]) -> Call | None:
         """By the innermost functions of asyncio that the chain is in."""
         for at, frame in enumerate(inside):
             match frame.function:
@@ -247,21 +258,17 @@ class AwaitTargets:
                     return None
                 case "wait_for" if frame.file.endswith(TASKS_FILE) and not at:
                     awaited = frame.local("fut")
-                    return self._for_needs(self._all_of([awaited] if awaited else [], 0), what="asyncio.wait_for")
+                    return self._for_needs(self._all_of([awaited] if awaited else [], 0), WAIT_FOR)
                 case "_wait" if frame.file.endswith(TASKS_FILE):
                     return self._wait(self._sets_messages(chain) or frame)
                 case "_wait_for_one" if frame.file.endswith(TASKS_FILE):
                     return self._as_completed(frame, chain)
                 case "__aexit__" | "_aexit" if frame.file.endswith(GROUPS_FILE):
                     tasks = self._objects.attributes(frame.local("self")).get("_tasks", 0)
-                    return self._for_needs(self._all_of(self._objects.set_items(tasks), 0), what="asyncio.TaskGroup")
+                    return self._for_needs(self._all_of(self._objects.set_items(tasks), 0), TASK_GROUP)
                 case "acquire" if frame.file.endswith(LOCKS_FILE):
                     return self._lock(frame)
-        named = self._named(inside)
-        if named is None:
-            return {"kind": "other", "frame": 0, "what": "asyncio future", "object_id": hex(future)}
-        what, identity = named
-        return {"kind": "other", "frame": 0, "what": what, "object_id": hex(identity) if identity else None}
+        return self._named(inside) or Call(site=ASYNC_FUTURE.id, frame=0, need=ProcessObject(object_id=hex(future)))
 
     def _sets_messages(self, chain: Chain) -> Frame | None:
         """The frame in which a replica of Serve waits for messages of the user's method, or for its end.
@@ -271,20 +278,20 @@ class AwaitTargets:
         frames = (frame for frame in chain.frames if frame.file.endswith(MESSAGES_FILE))
         return next((frame for frame in frames if frame.function.endswith(MESSAGES) and frame.local("call_fut")), None)
 
-    def _wait(self, frame: Frame) -> CallData | None:
+    def _wait(self, frame: Frame) -> Call | None:
         """``asyncio.wait``; with FIRST_EXCEPTION any one may fail, which is enough."""
         if call := frame.local("call_fut"):
-            return self._for_needs(self._all_of([call], 0))
+            return self._for_needs(self._all_of([call], 0), AWAIT)
         futures = frame.local("fs")
         items = self._objects.items if self._objects.is_a(futures, "list", "tuple") else self._objects.set_items
         return_when = self._objects.text(frame.local("return_when"))
         if return_when == "ALL_COMPLETED":
-            return self._for_needs(self._all_of(items(futures), 0), what="asyncio.wait")
+            return self._for_needs(self._all_of(items(futures), 0), WAIT)
         if return_when == "FIRST_COMPLETED" and not all(map(self._loops.is_pending, items(futures))):
             return None
-        return self._for_needs(self._any_of(items(futures), 0), 1, what="asyncio.wait")
+        return self._for_needs(self._any_of(items(futures), 0), WAIT, count=1)
 
-    def _as_completed(self, frame: Frame, chain: Chain) -> CallData | None:
+    def _as_completed(self, frame: Frame, chain: Chain) -> Call | None:
         """``asyncio.as_completed``: an iterator that is a local from 3.13 on, else a generator.
 
         The generator is one of the words of the frame that iterates over it.
@@ -296,8 +303,8 @@ class AwaitTargets:
         else:
             generator = self._iterated(chain)
             todo, is_timed = generator.local("todo"), self._is_something(generator.local("timeout"))
-        call = self._for_needs(self._any_of(self._objects.set_items(todo), 0), 1, what="asyncio.as_completed")
-        return {**call, "timeout_s": 0.0} if call and is_timed else call
+        call = self._for_needs(self._any_of(self._objects.set_items(todo), 0), AS_COMPLETED, count=1)
+        return replace(call, timeout_s=0.0) if call and is_timed else call
 
     def _iterated(self, chain: Chain) -> Frame:
         for frame in chain.frames:
@@ -311,48 +318,53 @@ class AwaitTargets:
     def _is_something(self, address: int) -> bool:
         return bool(address) and not self._objects.is_a(address, "NoneType")
 
-    def _lock(self, frame: Frame) -> CallData:
+    def _lock(self, frame: Frame) -> Call:
         """A Lock or Semaphore, with the coroutines that are in an ``async with`` block of it."""
         lock = frame.local("self")
-        call: CallData = {"kind": "lock", "frame": 0, "what": f"asyncio.{self._objects.type_name(lock)}.acquire"}
-        call["object_id"] = hex(lock)
-        holders = self._chains.holders.get(lock)
-        if not holders:
-            return call
-        held: Dependencies = {
-            "coroutines": [hex(holder) for holder in holders],
-            "inferred": "it is in an async with block of the lock",
-        }
-        return {**call, **held}
+        kind = self._objects.type_name(lock)
+        site = ASYNC_SEMAPHORE if kind.endswith("Semaphore") else ASYNC_LOCK
+        holders = tuple(map(hex, self._chains.holders.get(lock, ())))
+        held = Executions(coroutines=holders, object_id=hex(lock), inferred="async with block")
+        name = f"asyncio.{kind}.acquire"
+        return Call(
+            site=site.id,
+            name=None if name == site.name else name,
+            frame=0,
+            need=held if holders else ProcessObject(object_id=hex(lock)),
+        )
 
-    def _named(self, inside: Sequence[Frame]) -> tuple[str, int] | None:
-        """The name of the outermost function of asyncio, and the object whose method it is."""
+    def _named(self, inside: Sequence[Frame]) -> Call | None:
+        """A wait for the object whose method the outermost function of asyncio is, by that function."""
         frames = [frame for frame in inside if frame.function != "wait_for"]
         if not frames:
             return None
-        owner = frames[-1].local("self")
+        owner, function = frames[-1].local("self"), frames[-1].position
         if not owner:
-            return f"asyncio.{frames[-1].function}", 0
+            site, name = _known_by(f"asyncio.{function.function}", OF_ASYNCIO)
+            return Call(site=site.id, name=name, frame=0, need=ProcessObject())
         kind = self._objects.type_name(owner).rpartition(".")[2]
-        return f"asyncio.{'loop' if 'Loop' in kind else kind}.{frames[-1].function}", owner
+        name = f"asyncio.{'loop' if 'Loop' in kind else kind}.{function.function}"
+        site, other = _known_by(name, OF_ASYNCIO)
+        if other:  # a subclass: CPython 3.10 has no qualified names
+            site, _ = _known_by(f"asyncio.{function.qualified}", OF_ASYNCIO)
+        return Call(site=site.id, name=other, frame=0, need=ProcessObject(object_id=hex(owner)))
 
     # Parts of calls
 
-    def _for_needs(self, needs: Needs, count: int | None = None, what: str | None = None) -> CallData | None:
+    def _for_needs(self, needs: Needs, site: Site, name: str | None = None, *, count: int | None = None) -> Call | None:
         """A call for all needs, or for ``count`` of them; None where there are none."""
         if not len(needs):
             return None
-        call: CallData = {
-            "kind": "await",
-            "frame": 0,
-            "refs": object_refs(self._objects, needs.refs),
-            "owners": owners(self._objects, needs.refs),
-            "coroutines": [hex(coroutine) for coroutine in needs.coroutines],
-            "all_of": [list(threads) for threads in needs.futures],
-            "others": needs.others,
-            "num_returns": count,
-        }
-        return {**call, "inferred": needs.inferred, "what": what}
+        awaited = Awaitables(
+            refs=tuple(object_refs(self._objects, needs.refs)),
+            owners=tuple(owners(self._objects, needs.refs)),
+            coroutines=tuple(map(hex, needs.coroutines)),
+            futures=tuple(needs.futures),
+            others=needs.others,
+            count=count,
+            inferred=needs.inferred,
+        )
+        return Call(site=site.id, name=name, frame=0, need=awaited)
 
     def _timeout(self, frames: Iterable[Frame], inside: Iterable[Frame]) -> tuple[float | None, bool]:
         """The timeout of a wait, if any, and whether it cancels what it waits for."""
@@ -385,3 +397,9 @@ def is_wrapper(chain: Chain) -> bool:
 
 def _only_wraps(frame: Frame) -> bool:
     return any(frame.function == function and frame.file.endswith(file) for function, file in WRAPPERS)
+
+
+def _known_by(name: str, other: Site) -> tuple[Site, str | None]:
+    """The site with this id and the kind of the other one, else that one with the name."""
+    site = SITES.get(name)
+    return (site, None) if site and site.kind == other.kind else (other, name)

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
+from dstack.call_sites import WAIT_FOR
+from dstack.observed_calls import Awaitables
 from dstack.probes.node.asyncio.coroutines import Coroutines, Suspended
 from dstack.probes.node.cpython.memory import Unreadable
 from dstack.probes.node.stacks.table import StackTable
@@ -85,10 +87,9 @@ class LoopState:
         if one.request:
             plain["request"] = one.request
         if plain["still"] and one.call:
-            timeout_s = one.call.get("timeout_s")
-            timeout_s = timeouts.get(one.address) if timeout_s is None else timeout_s
-            reached = self.reached.of((COROUTINE, one.address), one.waits_on)
-            plain["call"] = {**one.call, "timeout_s": timeout_s, **reached}
+            call = self.reached.with_reach((COROUTINE, one.address), one.call, one.waits_on)
+            timeout_s = timeouts.get(one.address) if call.timeout_s is None else call.timeout_s
+            plain["call"] = replace(call, timeout_s=timeout_s)
         return plain
 
 
@@ -96,7 +97,7 @@ def waits_of(coroutines: Sequence[Suspended]) -> dict[int, WaitsOn]:
     """What coroutines wait on, by address; a coroutine in ``wait_for`` waits on what its inner coroutine does."""
     waits = {one.address: one.waits_on for one in coroutines if one.waits_on.objects}
     for one in coroutines:
-        if one.call and one.call.get("what") == "asyncio.wait_for" and len(inner := list(_awaited(one))) == 1:
+        if one.call and one.call.site == WAIT_FOR.id and len(inner := list(_awaited(one))) == 1:
             waits.update({one.address: waits[inner[0]]} if inner[0] in waits else {})
     return waits
 
@@ -105,7 +106,7 @@ def inherited_timeouts(coroutines: Iterable[Suspended]) -> dict[int, float]:
     """The timeouts after which coroutines are cancelled by a waiter, direct or indirect, by address."""
     by_address = {one.address: one for one in coroutines}
     timeouts: dict[int, float] = {}
-    ahead = [(one.call.get("timeout_s") or 0.0, one) for one in by_address.values() if one.call and one.cancels]
+    ahead = [(one.call.timeout_s or 0.0, one) for one in by_address.values() if one.call and one.cancels]
     while ahead:
         timeout_s, one = ahead.pop()
         for address in _awaited(one):
@@ -117,5 +118,5 @@ def inherited_timeouts(coroutines: Iterable[Suspended]) -> dict[int, float]:
 
 def _awaited(one: Suspended) -> Iterator[int]:
     """The coroutines that a coroutine awaits, by their addresses."""
-    if one.call and one.call["kind"] == "await":
-        yield from (int(address, 16) for address in one.call.get("coroutines", ()))
+    if one.call and isinstance(one.call.need, Awaitables):
+        yield from (int(address, 16) for address in one.call.need.coroutines)

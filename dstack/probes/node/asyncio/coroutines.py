@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Collection, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
+from dstack.call_sites import AWAIT, kind_of
+from dstack.observed_calls import Call, ServeRequest
+from dstack.observed_calls import Unreadable as UnreadableNeed
 from dstack.probes.node.asyncio.await_chains import AwaitChains, Chain
 from dstack.probes.node.asyncio.await_targets import RUNS_TASKS, AwaitTargets, is_wrapper
 from dstack.probes.node.asyncio.context_vars import Contexts
@@ -19,9 +22,8 @@ from dstack.probes.node.ray.serve_requests import ServeRequests
 from dstack.probes.node.threads import ShownFrame
 from dstack.probes.node.waits.channels import awaited_result
 from dstack.probes.node.waits.executors import Executors
-from dstack.probes.node.waits.known_waits import IN_COROUTINE, place_of
+from dstack.probes.node.waits.known_sites import IN_COROUTINE, site_in
 from dstack.probes.node.waits.shared_objects import NOTHING, WaitsOn, of_coroutine
-from dstack.probes.node.wire import CallData, RequestData
 
 TRACING = "/ray/util/tracing/tracing_helper.py"
 """Wrappers around methods of actors; they are Ray's, not the application's."""
@@ -44,12 +46,12 @@ class Suspended:
     thread_id: int | None
     task_id: str | None
     is_task: bool
-    call: CallData | None
+    call: Call | None
     cancels: bool
     mark: object
     waits_on: WaitsOn = NOTHING
     cancel_requests: int = 0
-    request: RequestData | None = None
+    request: ServeRequest | None = None
 
 
 class Coroutines:
@@ -97,7 +99,7 @@ class Coroutines:
         shown = [ShownFrame(frame.position) for frame in chain.frames if not frame.file.endswith(TRACING)]
         call, cancels = self._call(future, chain, task_id)
         loop = self.loops.loop_of(task)
-        is_open = call is not None and call["kind"] != "lock" and self.loops.may_hear_from_outside(loop)
+        is_open = call is not None and kind_of(call) != "lock" and self.loops.may_hear_from_outside(loop)
         return Suspended(
             address=task,
             name=self._name(task),
@@ -107,7 +109,7 @@ class Coroutines:
             is_task=task_id is not None and chain.root.endswith(RUNS_TASKS),
             call=call,
             cancels=cancels,
-            mark=(task, chain.mark, future, repr({**(call or {}), "timeout_s": None})),
+            mark=(task, chain.mark, future, replace(call, timeout_s=None) if call else None),
             waits_on=NOTHING if is_open else of_coroutine(call, chain.frames, self._objects),
             cancel_requests=self._cancel_requests(task),
             request=self._requests.executed(chain.frames),
@@ -127,7 +129,7 @@ class Coroutines:
                 code = self._codes.code(self._memory.pointer(method + self._layout.function_code))
                 yield ShownFrame(self._codes.position(code, NOT_BEGUN))
 
-    def _call(self, future: int, chain: Chain, task_id: str | None) -> tuple[CallData | None, bool]:
+    def _call(self, future: int, chain: Chain, task_id: str | None) -> tuple[Call | None, bool]:
         """What it waits for, and whether the timeout of the wait also cancels that.
 
         If what it waits for cannot be read, the call says so.
@@ -141,14 +143,15 @@ class Coroutines:
                 return call, False
         try:
             call, cancels = self.targets.call(future, chain)
-            if call and call["kind"] == "other":
-                places = (place_of(frame, IN_COROUTINE) for frame in chain.frames)
-                call["what"] = next((place.name for place in places if place), call.get("what"))
+            if call and kind_of(call) == "other":
+                sites = (site_in(frame, IN_COROUTINE) for frame in chain.frames)
+                if site := next(filter(None, sites), None):
+                    call = replace(call, site=site.id, name=None)
                 if queued := self._requests.queued(chain.frames):
-                    call["queued"] = queued
+                    call = replace(call, need=queued)
             return call, cancels
         except Unreadable as error:
-            return {"kind": "await", "frame": 0, "unread": str(error), "timeout_s": None}, False
+            return Call(site=AWAIT.id, frame=0, need=UnreadableNeed(reason=str(error))), False
 
     def _name(self, task: int) -> str:
         """The task's name, which is only a number until first used (from CPython 3.12 on)."""

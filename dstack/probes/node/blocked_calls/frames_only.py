@@ -9,44 +9,48 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Sequence
 
+from dstack.call_site import Site
+from dstack.call_sites import RAY_GET
+from dstack.observed_calls import Call, HeldRefs, ProcessObject
+from dstack.observed_calls import Unreadable as UnreadableNeed
 from dstack.probes.node.blocked_calls.blocked_call import RAY_WAIT_FOR_EVER, is_next_of_generator, ray_call
 from dstack.probes.node.cpython.memory import Unreadable
 from dstack.probes.node.threads import PythonThread, ShownFrame
-from dstack.probes.node.waits.known_waits import CHANNEL
-from dstack.probes.node.wire import CallData, Dependencies
+from dstack.probes.node.waits.known_sites import IN_CHANNEL, site_in
 
-Terms = Callable[[Sequence[ShownFrame], str], Dependencies]
-"""From frames and the kind of their call: ``timeout_s``, and its assumption. Raises :class:`Unreadable`."""
+Terms = Callable[[Sequence[ShownFrame], Site], tuple[float | None, str | None]]
+"""From frames and the site of their call: its timeout in seconds, and an assumption. Raises :class:`Unreadable`."""
 
 NUMBER = re.compile(r"-?\d+(\.\d+)?(e[-+]?\d+)?")
 
 
-def shallow_call(frames: Sequence[ShownFrame], terms_of: Terms) -> CallData | None:
-    """The call, whose refs are among the ``held``; None where it is not known to be a wait for refs."""
-    kind = ray_call(frames[0]) if frames else None
-    if kind is None:
+def shallow_call(frames: Sequence[ShownFrame], terms_of: Terms) -> Call | None:
+    """The call, whose refs are among those that are held; None where it is not known to be a wait for refs."""
+    site = ray_call(frames[0]) if frames else None
+    if site is None:
         return None
-    if len(frames) > 1 and f"/{frames[1].position.file}".endswith(CHANNEL):
-        return {"kind": "other", "frame": 1, "what": "read of a compiled graph's channel"}
+    if len(frames) > 1 and (channel := site_in(frames[1], IN_CHANNEL)):
+        return Call(site=channel.id, frame=1, need=ProcessObject())
     if any(is_next_of_generator(frame) for frame in frames):
-        return {"kind": kind, "frame": 0, "unread": "the generator was not read"}
+        return Call(site=site.id, frame=0, need=UnreadableNeed(reason="the generator was not read"))
     try:
-        return {"kind": kind, "frame": 0, "held": True, **terms_of(frames, kind)}
+        timeout_s, assumed = terms_of(frames, site)
     except Unreadable as error:
-        return {"kind": kind, "frame": 0, "unread": str(error)}
+        return Call(site=site.id, frame=0, need=UnreadableNeed(reason=str(error)))
+    return Call(site=site.id, frame=0, need=HeldRefs(assumed=assumed), timeout_s=timeout_s)
 
 
-def shallow_calls(threads: Iterable[PythonThread[ShownFrame]]) -> dict[int, CallData]:
+def shallow_calls(threads: Iterable[PythonThread[ShownFrame]]) -> dict[int, Call]:
     """The calls of threads that py-spy has dumped, by OS id."""
     calls = {thread.os_thread_id: shallow_call(thread.frames, _timeout_in_locals) for thread in threads}
     return {thread: call for thread, call in calls.items() if thread and call}
 
 
-def _timeout_in_locals(frames: Sequence[ShownFrame], kind: str) -> Dependencies:
+def _timeout_in_locals(frames: Sequence[ShownFrame], site: Site) -> tuple[float | None, str | None]:
     """The timeout among the arguments that py-spy shows; see :mod:`dstack.probes.node.blocked_calls.blocked_call`."""
     timeout = _seconds_in(frames[0], "timeout")
-    forever = -1 if kind == "ray.get" else RAY_WAIT_FOR_EVER
-    return {"timeout_s": None if timeout == forever else timeout}
+    forever = -1 if site is RAY_GET else RAY_WAIT_FOR_EVER
+    return None if timeout == forever else timeout, None
 
 
 def _seconds_in(frame: ShownFrame, name: str) -> float | None:

@@ -8,17 +8,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from dstack.call_sites import kind_of
+from dstack.observed_calls import REF_CALLS, Call, Unreadable
 from dstack.probes.node.threads import AnyThread
-from dstack.probes.node.wire import CallData
 
-REF_CALLS = ("ray.get", "ray.wait", "generator")
-"""The calls in which Ray wakes a thread though no value has come. In any other, a woken thread proceeds."""
 WOKEN_EVERY_S = 1.0
-"""Seen on Ray 2.46 and 2.60."""
+"""How often Ray wakes a thread that waits for refs though no value has come; seen on Ray 2.46 and 2.60."""
 UNPROVEN = "its thread ran during every reading, as on an overloaded host"
 
 
-def unproven_call(readings: Sequence[tuple[AnyThread, CallData | None]]) -> CallData | None:
+def unproven_call(readings: Sequence[tuple[AnyThread, Call | None]]) -> Call | None:
     """The call, without its dependencies, if all readings of a thread show the same one at the same lines.
 
     A thread that makes progress is soon in a call for other refs.
@@ -31,15 +30,15 @@ def unproven_call(readings: Sequence[tuple[AnyThread, CallData | None]]) -> Call
     return unread(first)
 
 
-def unread(call: CallData | None) -> CallData | None:
+def unread(call: Call | None) -> Call | None:
     """The call without its dependencies."""
-    return {"kind": call["kind"], "frame": call["frame"], "unread": UNPROVEN} if call else None
+    return Call(site=call.site, frame=call.frame, need=Unreadable(reason=UNPROVEN)) if call else None
 
 
-def _is_woken(call: CallData) -> bool:
+def _is_woken(call: Call) -> bool:
     """Whether only Ray wakes the thread; one with a short timeout wakes by itself, and calls again."""
-    timeout_s = call.get("timeout_s")
-    return call["kind"] in REF_CALLS and "unread" not in call and (timeout_s is None or timeout_s > WOKEN_EVERY_S)
+    is_long = call.timeout_s is None or call.timeout_s > WOKEN_EVERY_S
+    return kind_of(call) in REF_CALLS and not isinstance(call.need, Unreadable) and is_long
 
 
 def _lines(thread: AnyThread) -> list[tuple[str, int]]:

@@ -7,20 +7,20 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Sequence
+from dataclasses import replace
 
+from dstack.observed_calls import DATA, Call, GroupCall, ProcessGroup
 from dstack.probes.node.cpython.frames import Frame
 from dstack.probes.node.cpython.memory import Unreadable
 from dstack.probes.node.cpython.objects import Objects
 from dstack.probes.node.process_groups.train_groups import MAX_RANKS
 from dstack.probes.node.threads import is_in
-from dstack.probes.node.wire import CallData, GroupData
 
-LIBRARY = "ray.data"
 MEETING = ("/ray/data/_internal/iterator/stream_split_iterator.py", "_barrier")
 """The method of the coordinator in which a thread waits for the other splits."""
 
 
-def at_meeting(call: CallData, frames: Sequence[Frame], objects: Objects, actor_id: str) -> CallData:
+def at_meeting(call: Call, frames: Sequence[Frame], objects: Objects, actor_id: str) -> Call:
     """The call with the splits that it waits for, if it is such a wait that can be read, in the actor of this id."""
     if not frames or not is_in(frames[0], *MEETING):
         return call
@@ -30,6 +30,6 @@ def at_meeting(call: CallData, frames: Sequence[Frame], objects: Objects, actor_
         count = objects.number(objects.attribute(frames[0].local("self"), "_n"))
     if split is None or count is None or not 0 <= split < count <= MAX_RANKS:
         return call
-    ranks = list(range(int(count)))
-    group: GroupData = {"library": LIBRARY, "world": actor_id, "name": "", "rank": int(split), "ranks": ranks}
-    return {**call, "timeout_s": None, "of_group": {"operation": "start_epoch", "group": group}}
+    ranks = tuple(range(int(count)))
+    group = ProcessGroup(library=DATA, world=actor_id, name="", rank=int(split), ranks=ranks)
+    return replace(call, timeout_s=None, need=GroupCall(operation="start_epoch", group=group))

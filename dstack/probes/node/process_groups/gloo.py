@@ -10,11 +10,11 @@ from __future__ import annotations
 import contextlib
 import time
 
+from dstack.observed_calls import ProcessGroup
 from dstack.probes.node.cached_property import cached_property
 from dstack.probes.node.cpython.memory import ProcessMemory, Unreadable
 from dstack.probes.node.process_groups.torch_groups import TorchGroups
 from dstack.probes.node.procfs.proc import SystemCall, system_call, thread_name, thread_started, threads
-from dstack.probes.node.wire import GroupData
 
 FUTEX_WAIT_UNTIL, FUTEX_CLOCK_REALTIME = 9, 256
 FUTEX_FLAGS = 128 | FUTEX_CLOCK_REALTIME
@@ -44,7 +44,7 @@ class Gloo:
         return bool(self._in_progress) and not any(one.startswith(AUTOGRAD_THREAD) for one in self._names.values())
 
     @cached_property
-    def group(self) -> GroupData | None:
+    def group(self) -> ProcessGroup | None:
         """The group of all collectives in progress; None if they belong to several, or it is unknown."""
         busy = {at // THREADS_OF_GROUP for at in self._in_progress}
         groups = self._groups.with_gloo

@@ -6,20 +6,20 @@ import contextlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from dstack.observed_calls import ProcessGroup
 from dstack.probes.node.cpython.memory import Unreadable
 from dstack.probes.node.cpython.process import PythonProcess
 from dstack.probes.node.process_groups.environment import number_of
 from dstack.probes.node.process_groups.ray_groups import RayGroups
 from dstack.probes.node.process_groups.torch_groups import TorchGroups
 from dstack.probes.node.process_groups.train_groups import TrainRank, rank_in_train
-from dstack.probes.node.wire import GroupData
 
 
 @dataclass(frozen=True)
 class Memberships:
     """Groups and ranks, as :class:`dstack.observed.Process` has them."""
 
-    groups: Sequence[GroupData] = ()
+    groups: Sequence[ProcessGroup] = ()
     rank: int | None = None
     local_rank: int | None = None
     world_size: int | None = None
@@ -40,9 +40,9 @@ class ProcessGroups:
         own = [train.group] if train else []
         return Memberships(
             groups=(*self.torch.by_address.values(), *self.ray.by_name.values(), *own),
-            rank=default["rank"] if default else number_of(variables, "RANK"),
+            rank=default.rank if default else number_of(variables, "RANK"),
             local_rank=train.local_rank if train else number_of(variables, "LOCAL_RANK"),
-            world_size=len(default["ranks"]) if default else number_of(variables, "WORLD_SIZE"),
+            world_size=len(default.ranks) if default else number_of(variables, "WORLD_SIZE"),
         )
 
     def _train(self) -> TrainRank | None:

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import contextlib
 
+from dstack.observed_calls import RAY, ProcessGroup
 from dstack.probes.node.cached_property import cached_property
 from dstack.probes.node.cpython.memory import Unreadable
 from dstack.probes.node.cpython.process import PythonProcess
 from dstack.probes.node.process_groups.torch_groups import MAX_GROUPS, MAX_MEMBERS, MAX_NAME, TorchGroups
-from dstack.probes.node.wire import GroupData
 
-LIBRARY = "ray.util.collective"
 MODULE = "ray.util.collective.collective"
 ON_TORCH = "TorchGLOOGroup"
 """The class of groups that are made of torch's (Ray 2.60): their ranks are those of torch's world."""
@@ -25,13 +24,13 @@ class RayGroups:
         self._torch = torch
 
     @cached_property
-    def by_name(self) -> dict[str, GroupData]:
+    def by_name(self) -> dict[str, ProcessGroup]:
         """All groups by name."""
-        found: dict[str, GroupData] = {}
+        found: dict[str, ProcessGroup] = {}
         for group in self._addresses():
             with contextlib.suppress(Unreadable):
                 data = self._group(group)
-                found[data["name"]] = data
+                found[data.name] = data
         return found
 
     def _addresses(self) -> list[int]:
@@ -41,7 +40,7 @@ class RayGroups:
             return [group for _, group in self._objects.entries(table)[:MAX_GROUPS]] if table else []
         return []
 
-    def _group(self, address: int) -> GroupData:
+    def _group(self, address: int) -> ProcessGroup:
         attributes = self._objects.attributes(address)
         rank, size = (self._objects.number(attributes.get(name, 0)) for name in ("_rank", "_world_size"))
         name = self._objects.text(attributes.get("_group_name", 0), MAX_NAME)
@@ -50,12 +49,12 @@ class RayGroups:
 
     @property
     def _world(self) -> str:
-        return self._torch.default["world"] if self._torch.default else ""
+        return self._torch.default.world if self._torch.default else ""
 
 
-def group_of_ray(name: str, rank: float | None, size: float | None, world: str = "") -> GroupData:
+def group_of_ray(name: str, rank: float | None, size: float | None, world: str = "") -> ProcessGroup:
     """The membership of one of so many processes. Raises :class:`Unreadable` where that cannot be."""
     if rank is None or size is None or not 0 <= rank < size <= MAX_MEMBERS:
         raise Unreadable(f"rank {rank} of {size}")
-    ranks = list(range(int(size)))
-    return {"library": LIBRARY, "world": world, "name": name, "rank": int(rank), "ranks": ranks, "description": name}
+    ranks = tuple(range(int(size)))
+    return ProcessGroup(library=RAY, world=world, name=name, rank=int(rank), ranks=ranks, description=name)

@@ -11,14 +11,13 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
+from dstack.observed_calls import TORCH, ProcessGroup
 from dstack.probes.node.cached_property import cached_property
 from dstack.probes.node.cpython.memory import Unreadable
 from dstack.probes.node.cpython.objects import DICT_KEYS
 from dstack.probes.node.cpython.process import PythonProcess
 from dstack.probes.node.process_groups.environment import launch_variables, number_of
-from dstack.probes.node.wire import GroupData
 
-LIBRARY = "torch.distributed"
 MODULE = "torch.distributed.distributed_c10d"
 PROCESS_GROUP = "ProcessGroup"
 """The last part of the name of its type, which pybind11 has made, or of one that inherits from it."""
@@ -72,21 +71,21 @@ class TorchGroups:
         return {}
 
     @cached_property
-    def default(self) -> GroupData | None:
+    def default(self) -> ProcessGroup | None:
         """The default group, None before ``init_process_group`` has ended."""
         with contextlib.suppress(Unreadable):
             return self.by_address.get(self._default) if self._default else None
         return None
 
     @cached_property
-    def by_address(self) -> dict[int, GroupData]:
+    def by_address(self) -> dict[int, ProcessGroup]:
         """All groups by the address of their Python object."""
         with contextlib.suppress(Unreadable):
             return {address: self._data(address, group) for address, group in self._groups.items()}
         return {}
 
     @cached_property
-    def with_gloo(self) -> list[GroupData]:
+    def with_gloo(self) -> list[ProcessGroup]:
         """The groups that have gloo among their backends, in the order in which they were made."""
         with contextlib.suppress(Unreadable):
             table = self._process.modules.lookup(MODULE, "_pg_backend_config")
@@ -95,7 +94,7 @@ class TorchGroups:
             return [data for group, data in self.by_address.items() if GLOO in texts.get(group, "")]
         return []
 
-    def of_address(self, address: int) -> GroupData | None:
+    def of_address(self, address: int) -> ProcessGroup | None:
         """The group that a variable refers to: None in Python is the default group."""
         return self.default if self._objects.is_a(address, "NoneType") else self.by_address.get(address)
 
@@ -190,15 +189,15 @@ class TorchGroups:
             return ranks[rank] if 0 <= rank < size == len(ranks) else None
         return None
 
-    def _data(self, address: int, group: _Group) -> GroupData:
-        return {
-            "library": LIBRARY,
-            "world": group.world,
-            "name": self._names.get(address, ""),
-            "rank": group.rank,
-            "ranks": group.ranks,
-            "description": self._description(group),
-        }
+    def _data(self, address: int, group: _Group) -> ProcessGroup:
+        return ProcessGroup(
+            library=TORCH,
+            world=group.world,
+            name=self._names.get(address, ""),
+            rank=group.rank,
+            ranks=tuple(group.ranks),
+            description=self._description(group),
+        )
 
     @cached_property
     def _names(self) -> dict[int, str]:

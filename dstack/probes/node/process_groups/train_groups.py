@@ -9,17 +9,18 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
+from dstack.call_sites import SITES
+from dstack.libraries.train.sites import MEETING as MEETING_SITE
+from dstack.observed_calls import TRAIN, Call, GroupCall, ProcessGroup
 from dstack.probes.node.cpython.frames import Frame
 from dstack.probes.node.cpython.memory import Unreadable
 from dstack.probes.node.cpython.objects import Objects
 from dstack.probes.node.cpython.process import PythonProcess
 from dstack.probes.node.ray.ids import actor_of_handle
 from dstack.probes.node.threads import is_in
-from dstack.probes.node.wire import CallData, GroupData
 
-LIBRARY = "ray.train"
 CONTEXT = ("ray.train.v2._internal.execution.context", "_train_context")
 """The module and its global that has the context of a worker."""
 MEETING = ("/ray/train/v2/_internal/execution/checkpoint/sync_actor.py", "broadcast_from_rank_zero")
@@ -32,7 +33,7 @@ MAX_RANKS = 1 << 16
 class TrainRank:
     """What a Train worker is in its worker group; ``local_rank`` is its rank among those on its node."""
 
-    group: GroupData
+    group: ProcessGroup
     local_rank: int
 
 
@@ -47,11 +48,11 @@ def rank_in_train(process: PythonProcess) -> TrainRank | None:
     execution = objects.attributes(attributes.get("execution_context", 0))
     rank, size, local = (_number(objects, places.get(one, 0)) for one in ("world_rank", "world_size", "local_rank"))
     group = _group(actor_of_handle(objects, execution.get("synchronization_actor", 0)), rank, size)
-    group["has_left"] = _has_ended(process, execution.get("training_thread_runner", 0))
-    return TrainRank(group, local)
+    has_left = _has_ended(process, execution.get("training_thread_runner", 0))
+    return TrainRank(replace(group, has_left=has_left), local)
 
 
-def meeting(frames: Sequence[Frame], objects: Objects, actor_id: str) -> CallData | None:
+def meeting(frames: Sequence[Frame], objects: Objects, actor_id: str) -> Call | None:
     """The wait of a coroutine in the actor of this id for the ranks that have not come; None for any other.
 
     Unknown while Train lets a group continue without some of its ranks, as on nodes that are preempted.
@@ -65,16 +66,18 @@ def meeting(frames: Sequence[Frame], objects: Objects, actor_id: str) -> CallDat
         return None
     rank, size = (_number(objects, frame.local(name)) for name in ("world_rank", "world_size"))
     operation = objects.text(frame.local("caller_method_name"))
-    call: CallData = {"kind": "other", "frame": 0, "what": operation, "timeout_s": None}
-    call["of_group"] = {"operation": operation, "group": _group(actor_id, rank, size)}
-    call["of_group"]["fails_at"] = _fails_at(actor, objects, rank)
-    return call
+    of_group = GroupCall(
+        operation=operation, group=_group(actor_id, rank, size), fails_at=_fails_at(actor, objects, rank)
+    )
+    is_known = operation in SITES
+    site, name = (operation, None) if is_known else (MEETING_SITE.id, operation)
+    return Call(site=site, name=name, frame=0, need=of_group)
 
 
-def _group(actor_id: str, rank: int, size: int) -> GroupData:
+def _group(actor_id: str, rank: int, size: int) -> ProcessGroup:
     if not 0 <= rank < size <= MAX_RANKS:
         raise Unreadable(f"rank {rank} of {size}")
-    return {"library": LIBRARY, "world": actor_id, "name": "workers", "rank": rank, "ranks": list(range(size))}
+    return ProcessGroup(library=TRAIN, world=actor_id, name="workers", rank=rank, ranks=tuple(range(size)))
 
 
 def _fails_at(actor: dict[str, int], objects: Objects, rank: int) -> float | None:

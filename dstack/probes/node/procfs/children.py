@@ -72,18 +72,18 @@ def is_cut_off(child: tuple[int, proc.Birth], worker: tuple[int, proc.Birth]) ->
     return is_fork and RAY_THREAD in proc.thread_names(worker_pid) and RAY_THREAD not in proc.thread_names(pid)
 
 
-def awaited_children(pid: int, call: proc.SystemCall, below: Callable[[], Collection[int]]) -> tuple[str, list[int]]:
-    """The name of a system call, and the processes ``below`` that it waits for: for their end, or their output.
+def awaited_children(pid: int, call: proc.SystemCall, below: Callable[[], Collection[int]]) -> list[int]:
+    """The processes ``below`` that a system call waits for: for their end, or their output.
 
     None for a pipe that the process itself can write to: nothing shows which process will write.
     """
     if call.awaited_pid is not None:
-        return "os.waitpid", [one for one in below() if one == call.awaited_pid]
+        return [one for one in below() if one == call.awaited_pid]
     if call.read_from is not None:
         file = proc.file_at(pid, call.read_from)
         if file.startswith("pipe:") and not proc.can_write(pid, file):
-            return "reading from a pipe", [one for one in below() if proc.can_write(one, file)]
-    return "", []
+            return [one for one in below() if proc.can_write(one, file)]
+    return []
 
 
 def _is_others(pid: int) -> bool:

@@ -9,19 +9,15 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Sequence
 
+from dstack.libraries.serve.sites import CHOOSING
+from dstack.observed_calls import QueuedRequest, ServeRequest
 from dstack.probes.node.cpython.frames import Frame
 from dstack.probes.node.cpython.memory import Unreadable
 from dstack.probes.node.cpython.objects import Objects
 from dstack.probes.node.threads import is_in
-from dstack.probes.node.wire import QueuedData, RequestData
 
 REPLICA_FILE = "/ray/serve/_private/replica.py"
 ROUTER_FILE = "/ray/serve/_private/router.py"
-CHOOSING = {
-    "_choose_replica_for_request": "/ray/serve/_private/request_router/request_router.py",
-    "choose_replica_for_request": "/ray/serve/_private/replica_scheduler/pow_2_scheduler.py",
-}
-"""The functions in which a router's request waits for a replica, with their files."""
 TAKES_SLOT = ("/ray/serve/_private/utils.py", "acquire")
 """Where a request that a replica has accepted waits for one of its slots."""
 METHODS = (("request_metadata", "call_method"), ("user_method_info", "name"))
@@ -39,7 +35,7 @@ class ServeRequests:
         self._objects = objects
         self._limits: dict[int, dict[str, int]] = {}
 
-    def executed(self, frames: Sequence[Frame]) -> RequestData | None:
+    def executed(self, frames: Sequence[Frame]) -> ServeRequest | None:
         """The request that a coroutine of a replica executes; None for any other coroutine."""
         for frame in frames:
             if not frame.file.endswith(REPLICA_FILE):
@@ -49,7 +45,7 @@ class ServeRequests:
                     return request
         return None
 
-    def _executed(self, frame: Frame) -> RequestData | None:
+    def _executed(self, frame: Frame) -> ServeRequest | None:
         """By the local that names the method: that of an HTTP request is not in every frame."""
         replica = frame.local("self")
         for local, attribute in METHODS:
@@ -58,7 +54,7 @@ class ServeRequests:
                 return self._request(self._objects.attribute(source, attribute), deployment)
         return None
 
-    def queued(self, frames: Sequence[Frame]) -> QueuedData | None:
+    def queued(self, frames: Sequence[Frame]) -> QueuedRequest | None:
         """The request that a coroutine holds until a replica has room. Raises :class:`Unreadable`."""
         for frame in frames:
             file = CHOOSING.get(frame.function)
@@ -68,17 +64,16 @@ class ServeRequests:
             return self._in_replica(frames)
         return None
 
-    def _in_router(self, frame: Frame, frames: Sequence[Frame]) -> QueuedData:
+    def _in_router(self, frame: Frame, frames: Sequence[Frame]) -> QueuedRequest:
         router = self._objects.attributes(frame.local("self"))
         pending = self._objects.attributes(frame.local("pending_request"))
         method = self._objects.attribute(pending.get("metadata", 0), "call_method")
-        return {
-            "request": self._request(method, router.get("_deployment_id", 0)),
-            "made_at": self._time(pending.get("created_at", 0)),
-            "replicas": self._replicas(router.get("_replicas", 0)),
-            "most_replicas": self._most_replicas(frames),
-            "in_replica": False,
-        }
+        return QueuedRequest(
+            request=self._request(method, router.get("_deployment_id", 0)),
+            made_at=self._time(pending.get("created_at", 0)),
+            replicas=self._replicas(router.get("_replicas", 0)),
+            most_replicas=self._most_replicas(frames),
+        )
 
     def _replicas(self, replicas: int) -> dict[str, int]:
         """The limits of the replicas that a router knows, by their ids; read once for all of its requests."""
@@ -112,29 +107,27 @@ class ServeRequests:
                 return self._limit(most)
         return None
 
-    def _in_replica(self, frames: Sequence[Frame]) -> QueuedData | None:
+    def _in_replica(self, frames: Sequence[Frame]) -> QueuedRequest | None:
         for frame in frames:
             if is_in(frame, REPLICA_FILE, "_start_request"):
                 replica = self._objects.attributes(frame.local("self"))
                 replica_id = self._objects.attribute(replica.get("_replica_id", 0), "unique_id")
                 config = self._objects.attributes(replica.get("_deployment_config", 0))
                 method = self._objects.attribute(frame.local("request_metadata"), "call_method")
-                return {
-                    "request": self._request(method, replica.get("_deployment_id", 0)),
-                    "made_at": 0.0,
-                    "replicas": {self._name(replica_id): self._limit(config.get("max_ongoing_requests", 0))},
-                    "most_replicas": None,
-                    "in_replica": True,
-                }
+                return QueuedRequest(
+                    request=self._request(method, replica.get("_deployment_id", 0)),
+                    replicas={self._name(replica_id): self._limit(config.get("max_ongoing_requests", 0))},
+                    in_replica=True,
+                )
         return None
 
-    def _request(self, method: int, deployment: int) -> RequestData:
+    def _request(self, method: int, deployment: int) -> ServeRequest:
         names = self._objects.attributes(deployment)
-        return {
-            "app": self._name(names.get("app_name", 0)),
-            "deployment": self._name(names.get("name", 0)),
-            "method": self._name(method),
-        }
+        return ServeRequest(
+            app=self._name(names.get("app_name", 0)),
+            deployment=self._name(names.get("name", 0)),
+            method=self._name(method),
+        )
 
     def _name(self, address: int) -> str:
         return self._objects.text(address, MAX_NAME)

@@ -9,22 +9,22 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
+from dstack.call_sites import DIRECT_TRANSPORT
+from dstack.observed_calls import Call, Executions
 from dstack.probes.node.cpython.frames import Frame
 from dstack.probes.node.cpython.memory import Unreadable
 from dstack.probes.node.cpython.objects import Objects
 from dstack.probes.node.cpython.process import MemoryThread
 from dstack.probes.node.threads import is_in
-from dstack.probes.node.wire import CallData
 
 STORE_FILE = "/ray/experimental/rdt/rdt_store.py"
 WAIT, RECEIVE, SEND = "_wait_object", "__ray_recv__", "__ray_send__"
 ID_LENGTH = 56
-LIBRARY = "Ray Direct Transport"
 
 
 def wait_for_tensors(
     objects: Objects, frames: Sequence[Frame], threads: Iterable[MemoryThread], is_user: Callable[[Frame], bool]
-) -> CallData | None:
+) -> Call | None:
     """The wait for the tensors of an object, by the thread that receives them or must end another transfer before.
 
     None where the thread is in no such wait, or no thread makes transfers. Raises :class:`Unreadable`.
@@ -38,7 +38,8 @@ def wait_for_tensors(
     runners = own or [thread for thread, _, _ in transfers]
     if not runners:
         return None
-    return {"kind": "future", "frame": at, "what": f"{LIBRARY} of ObjectRef {wanted[:8]}", "threads": runners}
+    name = f"{DIRECT_TRANSPORT.name} of ObjectRef {wanted[:8]}"
+    return Call(site=DIRECT_TRANSPORT.id, name=name, frame=at, need=Executions(threads=tuple(runners)))
 
 
 def transferred(objects: Objects, frames: Iterable[Frame]) -> str:

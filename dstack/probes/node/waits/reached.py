@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
+from dstack.observed_calls import Call, ProcessObject
 from dstack.probes.node.cached_property import cached_property
 from dstack.probes.node.waits.shared_objects import NOTHING, WaitsOn
-from dstack.probes.node.wire import Dependencies
 
 MAX_DEPTH = 3
 """References from a variable to the object: ``self``, its ``state``, a dict there, the object."""
@@ -32,34 +32,34 @@ class Reached:
     holders: Mapping[int, Sequence[int]] = field(default_factory=dict)
     roots: Mapping[int, Sequence[Root]] = field(default_factory=dict)
     waits: Mapping[Root, WaitsOn] = field(default_factory=dict)
-    _known: dict[tuple[Root | None, WaitsOn], Dependencies] = field(default_factory=dict)
+    _known: dict[tuple[Root | None, WaitsOn], ProcessObject] = field(default_factory=dict)
 
-    def of(self, waiter: Root, waits_on: WaitsOn) -> Dependencies:
-        """The roots that reach the objects of a wait, except the waiter itself and waiters for the same event."""
+    def with_reach(self, waiter: Root, call: Call, waits_on: WaitsOn) -> Call:
+        """The call with what reaches the objects that it waits on, except the waiter and waiters for the same event."""
+        need = call.need
+        if not isinstance(need, ProcessObject) or not waits_on.objects:
+            return call
         is_known = self.waits.get(waiter, NOTHING).kind == waits_on.kind
         key = None if is_known else waiter, waits_on
         if key not in self._known:
-            self._known[key] = self._dependencies(waiter, waits_on) if waits_on.objects else {}
-        return self._known[key]
+            self._known[key] = self._reach(waiter, waits_on)
+        return replace(call, need=replace(self._known[key], object_id=need.object_id))
 
-    def _dependencies(self, waiter: Root, waits_on: WaitsOn) -> Dependencies:
+    def _reach(self, waiter: Root, waits_on: WaitsOn) -> ProcessObject:
         most = MAX_REACHED + 1 + self._waiters[waits_on.kind]
         found: set[Root] = set()
         for roots in self._roots_of(waits_on):
             if len(roots) > most or len(found) > most:
-                return {}
+                return ProcessObject()
             found.update(root for root in roots if self.waits.get(root, NOTHING).kind != waits_on.kind)
         found.discard(waiter)
         if len(found) > MAX_REACHED:
-            return {}
-        data: Dependencies = {}
-        if threads := sorted(key for kind, key in found if kind == THREAD):
-            data["reached_by"] = threads
-        if coroutines := sorted(key for kind, key in found if kind == COROUTINE):
-            data["reached_by_coroutines"] = [hex(one) for one in coroutines]
-        if any(kind == ACTOR for kind, _ in found):
-            data["reached_by_actor"] = True
-        return data
+            return ProcessObject()
+        return ProcessObject(
+            reached_by=tuple(sorted(key for kind, key in found if kind == THREAD)),
+            reached_by_coroutines=tuple(hex(key) for key in sorted(key for kind, key in found if kind == COROUTINE)),
+            reached_by_actor=any(kind == ACTOR for kind, _ in found),
+        )
 
     @cached_property
     def _waiters(self) -> Counter[tuple[int, str]]:

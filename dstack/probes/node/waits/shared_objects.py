@@ -10,14 +10,15 @@ import itertools
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
+from dstack.call_sites import kind_of
+from dstack.observed_calls import Call, ProcessObject
 from dstack.probes.node.cpython.frames import Frame
 from dstack.probes.node.cpython.memory import Unreadable
 from dstack.probes.node.cpython.objects import Objects
+from dstack.probes.node.threads import ASYNCIO, is_in
 from dstack.probes.node.threads import Frame as AnyFrame
-from dstack.probes.node.threads import is_in
-from dstack.probes.node.waits.known_waits import ASYNCIO, IN_CALLERS, place_of, poll_of
+from dstack.probes.node.waits.known_sites import IN_CALLERS, poll_of, site_in
 from dstack.probes.node.waits.locks import LOCK, SIMPLE_QUEUE
-from dstack.probes.node.wire import CallData
 
 CONDITION = ("/threading.py", "wait")
 ENDED_BY_C = ("/grpc/",)
@@ -41,35 +42,32 @@ class WaitsOn:
 NOTHING = WaitsOn()
 
 
-def of_thread(
-    call: CallData, frames: Sequence[Frame], objects: Objects, is_user: Callable[[AnyFrame], bool]
-) -> WaitsOn:
+def of_thread(call: Call, frames: Sequence[Frame], objects: Objects, is_user: Callable[[AnyFrame], bool]) -> WaitsOn:
     """The objects that the call of a thread waits on; none where these do not show what ends the wait."""
     inside = list(itertools.takewhile(lambda frame: not is_user(frame), frames))
-    if call.get("child_pids") or any(part in frame.file for frame in inside for part in ENDED_BY_C):
+    if not isinstance(call.need, ProcessObject) or any(part in frame.file for frame in inside for part in ENDED_BY_C):
         return NOTHING
-    identity = int(call.get("object_id") or "0", 16)
-    if call["kind"] == "lock":
-        is_known = call.get("threads") or call.get("coroutines") or not objects.is_a(identity, LOCK)
-        return NOTHING if is_known or not identity else WaitsOn((identity,), (identity, "acquire"))
-    if call["kind"] == "future":
-        is_known = any(call.get(name) for name in ("threads", "coroutines", "all_of", "unread"))
-        return NOTHING if is_known or not identity else WaitsOn((identity,), (identity, "result"))
-    if call["kind"] != "other":
-        return NOTHING
+    identity = int(call.need.object_id or "0", 16)
+    match kind_of(call):
+        case "lock" if not objects.is_a(identity, LOCK):
+            return NOTHING
+        case "lock":
+            return WaitsOn((identity,), (identity, "acquire"))
+        case "future":
+            return WaitsOn((identity,), (identity, "result")) if identity else NOTHING
     if objects.is_a(identity, SIMPLE_QUEUE) or poll_of(frames[0]):
         return WaitsOn((identity,), (identity, frames[0].function)) if identity else NOTHING
     if not is_in(frames[0], *CONDITION) or not frames[0].local("self"):
         return NOTHING
-    owners = [frame.local("self") for frame in inside[: call["frame"] + 1] if _shares_self(frame)]
+    owners = [frame.local("self") for frame in inside[: call.frame + 1] if _shares_self(frame)]
     found = dict.fromkeys((frames[0].local("self"), *owners, *_helpers(inside, objects)))
     return WaitsOn(tuple(one for one in found if one), (frames[0].local("self"), "wait"))
 
 
-def of_coroutine(call: CallData | None, frames: Sequence[Frame], objects: Objects) -> WaitsOn:
+def of_coroutine(call: Call | None, frames: Sequence[Frame], objects: Objects) -> WaitsOn:
     """The objects that the call of a coroutine waits on: locks, conditions, events, semaphores and queues."""
     is_of_asyncio = bool(frames) and frames[0].file.endswith(ASYNCIO_FILES)
-    if call is None or call["kind"] not in ("other", "lock") or not is_of_asyncio:
+    if call is None or not isinstance(call.need, ProcessObject) or not is_of_asyncio:
         return NOTHING
     inside = itertools.takewhile(lambda frame: ASYNCIO in frame.file, frames)
     found = [frame.local("self") for frame in inside if frame.file.endswith(ASYNCIO_FILES)]
@@ -79,8 +77,8 @@ def of_coroutine(call: CallData | None, frames: Sequence[Frame], objects: Object
 
 def _shares_self(frame: Frame) -> bool:
     """Whether the frame is a method whose object is awaited; at a meeting of processes no object is."""
-    place = place_of(frame, IN_CALLERS)
-    return place is not None and not place.is_meeting
+    site = site_in(frame, IN_CALLERS)
+    return site is not None and not site.is_meeting
 
 
 def _helpers(inside: Sequence[Frame], objects: Objects) -> Iterator[int]:

@@ -8,15 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from bokeh.models import (
-    BoxZoomTool,
-    ColumnDataSource,
-    DatetimeAxis,
-    DatetimeTickFormatter,
-    LinearAxis,
-    Plot,
-    Range1d,
-)
+from bokeh.models import BoxZoomTool, ColumnDataSource, DatetimeAxis, DatetimeTickFormatter, LinearAxis, Plot, Range1d
 
 from dstack.report.page.charts.chart import new_chart, theme_colour
 

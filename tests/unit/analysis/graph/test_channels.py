@@ -11,7 +11,10 @@ from dstack.analysis.graph.executions import add_executions
 from dstack.analysis.graph.users import Users
 from dstack.analysis.index.sample_index import SampleIndex
 from dstack.diagnosis import Diagnosis, Wait
-from dstack.observed import BlockedCall, ChannelCall, Frame, GraphChannel, GraphStage
+from dstack.libraries.compiled_graphs.sites import FUTURE, GET
+from dstack.observed import Frame, GraphChannel, GraphStage
+from dstack.observed_calls import Call as BlockedCall
+from dstack.observed_calls import ChannelCall
 from dstack.vertex_keys import UnknownKey
 from tests.unit.scenes import Call, Scene, SceneProcess, groups_of
 
@@ -33,7 +36,7 @@ def waits(
         pending=pending,
         fails_after_s=known.get("fails_after_s"),
     )
-    call = BlockedCall(kind="other", frame=0, what="CompiledDAGRef.get", channel=end, timeout_s=known.get("timeout_s"))
+    call = BlockedCall(site=GET.id, frame=0, need=end, timeout_s=known.get("timeout_s"))
     thread = proc.threads[0]
     thread.call = call
     thread.leaf = None if proc.worker.is_driver else CHANNEL_READ
@@ -195,7 +198,7 @@ def test_the_loop_of_a_second_graph_is_queued_behind_the_first_loop() -> None:
     sink = channel(it.load.actor_id, "d" * 32)
     it.driver.graph_stages.append(replace(stage(it.driver, "", sink, source), reader="second"))
     end = ChannelCall(end="second", is_write=False, count=0, pending=(0,))
-    it.driver.threads[0].call = BlockedCall(kind="other", frame=0, what="CompiledDAGRef.get", channel=end)
+    it.driver.threads[0].call = BlockedCall(site=GET.id, frame=0, need=end)
 
     diagnosis = it.diagnose()
 
@@ -208,7 +211,7 @@ def test_a_coroutine_awaits_the_stage_that_gives_its_result() -> None:
     it = graph()
     end = ChannelCall(end="reader", is_write=False, count=2, pending=(0,))
     coroutine = it.driver.computes().coroutine()
-    coroutine.call = BlockedCall(kind="other", frame=0, what="CompiledDAGFuture", channel=end)
+    coroutine.call = BlockedCall(site=FUTURE.id, frame=0, need=end)
     is_at(it.train, reads=0, writes=2)
 
     assert groups_of(it.scene.wait_of(coroutine)) == [(1, [it.train.key])]

@@ -18,7 +18,8 @@ from dstack.analysis.views.thread_pages import Stacks
 from dstack.diagnosis import Diagnosis
 from dstack.errors import SnapshotFileError
 from dstack.model import Snapshot
-from dstack.observed import BlockedCall, Coroutine, Frame, Process, Thread
+from dstack.observed import Coroutine, Frame, Process, Thread
+from dstack.observed_calls import Call, Children, Executions, HeldRefs, ProcessObject, Refs, Unreadable
 from dstack.observed_node import Ref
 from dstack.report.check_json import check_json
 from dstack.report.text import report_text
@@ -29,11 +30,11 @@ from tests.unit.scenes import JOB, Scene, SceneProcess, SceneThread
 JOIN = "multiprocessing.Process.join"
 PID = 77
 FRAME = Frame(function="load", file="/srv/app/loader.py", line=7)
-LOCK = BlockedCall(kind="lock", frame=0, what="threading.Lock.acquire")
+LOCK = Call(site="threading.Lock.acquire", frame=0, need=ProcessObject())
 
 
 def joins(thread: SceneThread, *pids: int, timeout_s: float | None = None) -> None:
-    thread.call = BlockedCall(kind="other", frame=0, what=JOIN, child_pids=pids, timeout_s=timeout_s)
+    thread.call = Call(site=JOIN, frame=0, need=Children(pids=pids), timeout_s=timeout_s)
 
 
 def waiting(timeout_s: float | None = None) -> tuple[Scene, SceneProcess]:
@@ -223,7 +224,7 @@ def test_a_file_with_invalid_child_processes_is_rejected() -> None:
 # Forks that wait for Ray
 
 REF = f"{'a' * 16}{'f' * 24}{JOB}01000000"
-GET = BlockedCall(kind="ray.get", frame=0, refs=(REF,))
+GET = Call(site="ray.get", frame=0, need=Refs(refs=(REF,)))
 
 
 def sampled_twice(scene: Scene) -> Snapshot:
@@ -231,7 +232,7 @@ def sampled_twice(scene: Scene) -> Snapshot:
     return scene.sample().sample().snapshot()
 
 
-def fork(call: BlockedCall = GET, pid: int = PID, *, is_cut_off: bool = True) -> Child:
+def fork(call: Call = GET, pid: int = PID, *, is_cut_off: bool = True) -> Child:
     return Child({pid: {"call": call, "still": True}}, pid, {"is_cut_off": is_cut_off})
 
 
@@ -274,8 +275,8 @@ def test_a_fork_in_ray_get_without_a_waiter_is_reported() -> None:
         fork(is_cut_off=False),
         Child({PID: {"call": GET, "still": False}}, fields={"is_cut_off": True}),
         fork(dataclasses.replace(GET, timeout_s=60.0)),
-        fork(dataclasses.replace(GET, unread="its memory could not be read")),
-        fork(dataclasses.replace(GET, refs=(), held=True)),
+        fork(dataclasses.replace(GET, need=Unreadable(reason="its memory could not be read"))),
+        fork(dataclasses.replace(GET, need=HeldRefs())),
     ],
     ids=["spawned or connected by itself", "not known to be stable", "timeout", "unread", "refs unknown"],
 )
@@ -309,8 +310,8 @@ def test_a_fork_must_be_in_the_same_call_in_both_samples() -> None:
 def test_a_chain_continues_through_children_and_their_threads() -> None:
     """The child joins a thread of its own, which waits for a grandchild, which is in ray.get."""
     scene, loader = waiting()
-    join = BlockedCall(kind="thread.join", frame=0, threads=(177,))
-    waits = BlockedCall(kind="other", frame=0, what=JOIN, child_pids=(78,))
+    join = Call(site="thread.join", frame=0, need=Executions(threads=(177,)))
+    waits = Call(site=JOIN, frame=0, need=Children(pids=(78,)))
     threads = {PID: {"call": join, "still": True}, 177: {"call": waits, "still": True}}
 
     diagnosis = diagnose(with_children(sampled_twice(scene), loader, [Child(threads), fork(pid=78)]))
@@ -324,7 +325,7 @@ def test_threads_of_a_child_that_wait_for_each_other_are_a_deadlock_and_its_pare
     scene, loader = waiting()
     calls = {PID: 177, 177: PID}
     threads = {
-        one: {"call": BlockedCall(kind="thread.join", frame=0, threads=(other,)), "still": True}
+        one: {"call": Call(site="thread.join", frame=0, need=Executions(threads=(other,))), "still": True}
         for one, other in calls.items()
     }
 

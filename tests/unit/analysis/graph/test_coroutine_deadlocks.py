@@ -21,8 +21,8 @@ def test_coroutine_locks_in_two_orders_are_a_suspected_deadlock() -> None:
     driver = scene.driver()
     actor, first, _ = async_call(scene, by=driver)
     _, second, _ = async_call(scene, by=driver, actor=actor)
-    first.wants_lock("0x1", second, inferred="it is in an async with block of the lock")
-    second.wants_lock("0x2", first, inferred="it is in an async with block of the lock")
+    first.wants_lock("0x1", second, inferred="async with block")
+    second.wants_lock("0x2", first, inferred="async with block")
 
     diagnosis = twice(scene)
 
@@ -37,9 +37,7 @@ def test_a_semaphore_is_named_as_a_semaphore() -> None:
     driver = scene.driver()
     actor, first, _ = async_call(scene, by=driver)
     _, second, _ = async_call(scene, by=driver, actor=actor)
-    first.wants_lock(
-        "0x1", second, what="asyncio.Semaphore.acquire", inferred="it is in an async with block of the lock"
-    )
+    first.wants_lock("0x1", second, what="asyncio.Semaphore.acquire", inferred="async with block")
     second.awaits(first)
 
     diagnosis = twice(scene)
@@ -54,7 +52,7 @@ def test_a_loop_that_waits_for_a_lock_of_its_coroutine_is_deadlocked() -> None:
     actor, holder, first = async_call(scene, by=driver, method="write")
     second = scene.call(actor, "write", by=driver)
     actor.running.append(second)
-    loop = actor.threads[-1].wants_lock("0x1", holder, inferred="it is in a with block of it")
+    loop = actor.threads[-1].wants_lock("0x1", holder, inferred="with block")
     loop.task_id = second.task.task_id
     driver.gets(first, second)
 

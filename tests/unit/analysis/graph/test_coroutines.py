@@ -170,7 +170,7 @@ def test_all_awaited_objects_are_needed() -> None:
     waker = wait.groups[-1].targets[0].vertex
     assert [needs for needs, _ in groups_of(wait)] == [1, 1, 1, 1]
     assert [targets for _, targets in groups_of(wait)][1:] == [[other.key], [pool.key], [waker]]
-    assert scene.graph()[waker].waker_of == "asyncio.gather"
+    assert str(scene.graph()[waker].waker_of) == "asyncio.gather"
     assert (wait.needed, wait.total) == (5, 5)
 
 
@@ -179,7 +179,7 @@ def test_a_need_above_the_number_of_objects_is_all(num_returns: int | None) -> N
     scene = Scene()
     driver = scene.driver()
     actor, coro, _ = async_call(scene, by=driver)
-    coro.awaits(*(actor.coroutine() for _ in range(3)), num_returns=num_returns)
+    coro.awaits(*(actor.coroutine() for _ in range(3)), count=num_returns)
 
     assert [needs for needs, _ in groups_of(scene.wait_of(coro))] == [1, 1, 1]
 
@@ -191,7 +191,7 @@ def test_some_of_the_awaited_objects_are_needed() -> None:
     there, missing = scene.call(actor, "there", by=actor), actor.coroutine()
     actor.has(there)
     others = [actor.coroutine(), actor.coroutine()]
-    coro.awaits(there, missing, *others, num_returns=3)
+    coro.awaits(there, missing, *others, count=3)
 
     wait = scene.wait_of(coro)
 
@@ -205,7 +205,7 @@ def test_awaited_objects_without_a_known_producer_count_as_available(others: int
     driver = scene.driver()
     actor, coro, call = async_call(scene, by=driver)
     mate = actor.coroutine().awaits(coro)
-    coro.awaits(mate, call, others=others, num_returns=2)
+    coro.awaits(mate, call, others=others, count=2)
 
     assert (scene.diagnose().verdict == "deadlock") == is_stuck
 
@@ -216,7 +216,7 @@ def test_an_available_value_is_only_being_fetched() -> None:
     actor, coro, _ = async_call(scene, by=driver)
     there = scene.call(actor, "there", by=actor)
     actor.has(there)
-    coro.awaits(there, num_returns=1)
+    coro.awaits(there, count=1)
 
     assert labels(scene, scene.wait_of(coro)) == ["value that is already available and being fetched"]
 
@@ -226,7 +226,7 @@ def test_a_future_may_be_completed_by_any_of_its_threads() -> None:
     driver = scene.driver()
     actor, coro, call = async_call(scene, by=driver)
     first, second = actor.thread("pool", "user").gets(call), actor.thread("pool", "user").gets(call)
-    coro.awaits((first, second), call, num_returns=1)
+    coro.awaits((first, second), call, count=1)
 
     (group,) = scene.wait_of(coro).groups
     shared = scene.graph()[group.targets[1].vertex]
@@ -240,7 +240,7 @@ def test_a_future_without_a_known_thread_may_be_completed() -> None:
     scene = Scene()
     driver = scene.driver()
     _, coro, call = async_call(scene, by=driver)
-    coro.awaits((), call, num_returns=1)
+    coro.awaits((), call, count=1)
 
     assert scene.diagnose().verdict != "deadlock"
 
@@ -250,7 +250,7 @@ def test_a_coroutine_that_ended_meanwhile_is_unobserved(num_returns: int | None)
     scene = Scene()
     driver = scene.driver()
     actor, coro, _ = async_call(scene, by=driver)
-    coro.awaits(actor.coroutine(), actor.coroutine(), num_returns=num_returns)
+    coro.awaits(actor.coroutine(), actor.coroutine(), count=num_returns)
     actor.coros.pop()
 
     wait = scene.wait_of(coro)
@@ -439,7 +439,8 @@ def test_the_owner_that_a_coroutine_names_is_known() -> None:
 def test_reports_of_nodes_on_coroutines_are_assembled() -> None:
     frames = [{"function": name, "file": "app.py", "line": line, "origin": "user"} for line, name in enumerate("fg", 1)]
     coroutine = {"coroutine_id": "0x1", "name": "Task-1", "stack": 1, "os_thread_id": 7, "task_id": None}
-    coroutine |= {"is_task": False, "still": True, "call": {"kind": "await", "frame": 0, "refs": ["a"]}}
+    call = {"site": "await", "frame": 0, "need": {"kind": "awaitables", "refs": ["a"]}}
+    coroutine |= {"is_task": False, "still": True, "call": call}
     process = {"pid": 7, "started_at": 1.0, "threads": [], "coroutines": [coroutine], "coroutines_read": True}
     assembly = Assembly()
 

@@ -11,7 +11,8 @@ from dstack.analysis.graph.idle_services import is_idle_library
 from dstack.analysis.index.sample_index import SampleIndex
 from dstack.diagnosis import Diagnosis
 from dstack.model import Snapshot
-from dstack.observed import BlockedCall, Frame, Thread
+from dstack.observed import Frame, Thread
+from dstack.observed_calls import Call, ProcessObject
 from tests.unit.scenes import Scene, SceneProcess, SceneThread
 
 IDLE_LIBRARY = Frame(function="run", file="/usr/lib/python3/site-packages/ray/data/executor.py", line=4, origin="ray")
@@ -117,11 +118,11 @@ SELECTORS = Frame(function="select", file="/usr/lib/python3.11/selectors.py", li
 LIBRARY = Frame(function="run", file="/usr/lib/python3/site-packages/tqdm/_monitor.py", line=7, origin="library")
 RAYS = Frame(function="run", file="/usr/lib/python3/site-packages/ray/serve/controller.py", line=7, origin="ray")
 USERS = Frame(function="run", file="/srv/app.py", line=7, origin="user")
-GET = BlockedCall(kind="other", frame=0, what="queue.Queue.get")
-WAIT = BlockedCall(kind="other", frame=0, what="threading.Event.wait", timeout_s=10.0)
+GET = Call(site="queue.Queue.get", frame=0, need=ProcessObject())
+WAIT = Call(site="threading.Event.wait", frame=0, need=ProcessObject(), timeout_s=10.0)
 
 
-def stays_idle(*frames: Frame, call: BlockedCall | None = None, name: str = "Thread-1", on_cpu: bool = False) -> bool:
+def stays_idle(*frames: Frame, call: Call | None = None, name: str = "Thread-1", on_cpu: bool = False) -> bool:
     """Whether a thread with this stack, leaf first, is assumed to stay idle."""
     scene = Scene()
     worker = scene.driver().worker_id
@@ -160,9 +161,7 @@ def _with(snapshot: Snapshot, frames: tuple[Frame, ...], thread: Thread) -> Snap
         ((THREADING,), None, "Thread-2 (_poll_wrapper)"),
     ],
 )
-def test_a_library_wait_on_its_own_process_stays_idle(
-    frames: tuple[Frame, ...], call: BlockedCall | None, name: str
-) -> None:
+def test_a_library_wait_on_its_own_process_stays_idle(frames: tuple[Frame, ...], call: Call | None, name: str) -> None:
     assert stays_idle(*frames, call=call, name=name)
     assert not stays_idle(*frames, call=call, name=name, on_cpu=True)
 
@@ -178,5 +177,5 @@ def test_a_library_wait_on_its_own_process_stays_idle(
         ((), None),
     ],
 )
-def test_a_library_wait_on_a_socket_or_timer_may_proceed(frames: tuple[Frame, ...], call: BlockedCall | None) -> None:
+def test_a_library_wait_on_a_socket_or_timer_may_proceed(frames: tuple[Frame, ...], call: Call | None) -> None:
     assert not stays_idle(*frames, call=call)

@@ -6,10 +6,11 @@ from collections.abc import Mapping
 
 import pytest
 
-from dstack.analysis.index.sample_index import OTHER_LOOP
+from dstack.call_sites import OTHER_LOOP
 from dstack.diagnosis import Diagnosis
 from dstack.model import Actor
-from dstack.observed import Frame, QueuedRequest, ServeRequest
+from dstack.observed import Frame
+from dstack.observed_calls import QueuedRequest, ServeRequest
 from dstack.vertex_keys import CoroutineKey, UnknownKey
 from tests.unit.scenes import Call, Scene, SceneCoroutine, SceneProcess
 
@@ -261,7 +262,7 @@ def test_a_request_that_cannot_begin_on_a_blocked_event_loop_waits_for_that_loop
     order.awaits((thread,))
     thread.gets(price)
     store.runs(price).gets(paid)
-    is_paid.awaits((thread,), what=OTHER_LOOP)
+    is_paid.awaits((thread,), what=OTHER_LOOP.name)
 
     diagnosis = scene.sample().sample().diagnose()
 

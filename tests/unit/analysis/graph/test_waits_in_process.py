@@ -19,7 +19,7 @@ def unknown_wakers(scene: Scene, wait: Wait) -> list[str]:
     """The calls that wait for an unknown waker."""
     graph = scene.graph()
     targets = [graph[target.vertex] for group in wait.groups for target in group.targets]
-    return [target.waker_of for target in targets if target.waker_of]
+    return [target.waker_of.text for target in targets if target.waker_of]
 
 
 def driver_with(scene: Scene, *names: str) -> tuple[SceneProcess, list[SceneThread]]:
@@ -44,7 +44,7 @@ def test_a_lock_is_waited_for_at_its_holder() -> None:
 def test_an_inferred_holder_is_marked_so() -> None:
     scene = Scene()
     _, (holder, waiter) = driver_with(scene, "holder", "waiter")
-    waiter.wants_lock("0x10", holder, inferred="it is in a with block of the lock")
+    waiter.wants_lock("0x10", holder, inferred="with block")
 
     wait = scene.wait_of(waiter)
 
@@ -81,7 +81,7 @@ def test_an_unread_holder_is_unobserved() -> None:
 def test_a_queued_future_is_waited_for_at_any_thread_of_its_executor() -> None:
     scene = Scene()
     _, (waiter, one, two) = driver_with(scene, "waiter", "pool_0", "pool_1")
-    waiter.awaits_future(one, two, inferred="it is queued")
+    waiter.awaits_future(one, two, inferred="queued future")
 
     wait = scene.wait_of(waiter)
 
@@ -209,7 +209,7 @@ def ring(scene: Scene) -> tuple[SceneProcess, SceneProcess, SceneThread, SceneTh
     back = scene.call(second, "back", by=first)
     driver.gets(work)
     first.runs(work)
-    first.threads[0].wants_lock("0x10", holder, inferred="it is in a with block of the lock")
+    first.threads[0].wants_lock("0x10", holder, inferred="with block")
     holder.gets(back)
     second.runs(ask).gets(more)
     return first, second, first.threads[0], holder
@@ -258,7 +258,7 @@ def test_a_cycle_with_another_lock_in_the_second_sample_is_not_confirmed() -> No
     scene = Scene()
     _, _, worker, holder = ring(scene)
     scene.sample()
-    worker.wants_lock("0x20", holder, inferred="it is in a with block of the lock")
+    worker.wants_lock("0x20", holder, inferred="with block")
 
     assert scene.second_sample().diagnose().verdict == "blocked"
 
@@ -286,7 +286,7 @@ def test_an_executor_whose_threads_all_wait_for_queued_work_is_a_deadlock() -> N
     scene = Scene()
     driver, pool = driver_with(scene, "pool_0", "pool_1")
     for thread in pool:
-        thread.awaits_future(*pool, inferred="it is queued")
+        thread.awaits_future(*pool, inferred="queued future")
     driver.threads[0].awaits_future(pool[0])
 
     (finding,) = scene.diagnose().findings
@@ -298,7 +298,7 @@ def test_an_executor_whose_threads_all_wait_for_queued_work_is_a_deadlock() -> N
 def test_an_executor_with_a_running_thread_is_no_deadlock() -> None:
     scene = Scene()
     driver, pool = driver_with(scene, "pool_0", "pool_1")
-    pool[0].awaits_future(*pool, inferred="it is queued")
+    pool[0].awaits_future(*pool, inferred="queued future")
     driver.threads[0].awaits_future(pool[0])
 
     assert scene.diagnose().verdict == "blocked"

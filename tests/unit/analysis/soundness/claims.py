@@ -10,6 +10,7 @@ from collections.abc import Callable
 from hypothesis import strategies as st
 
 from dstack.diagnosis import Diagnosis
+from dstack.observed_calls import Awaitables, Refs
 from dstack.vertex_keys import Key
 from tests.fuzzing.effort import examples
 from tests.unit.scenes import SceneProcess, SceneThread
@@ -49,11 +50,11 @@ def hide(proc: SceneProcess, how: str) -> None:
     proc.access = "text stack" if how == "refs unread" else "memory"
     for thread in proc.threads:
         thread.is_stable = how != "unstable"
-        if how == "unread call" and thread.call and thread.call.kind == "ray.get":
+        if how == "unread call" and thread.call and thread.call.site == "ray.get":
             thread.waits_unreadably("its memory moved")
-        if how == "refs unread" and thread.call and thread.call.kind in ("ray.get", "ray.wait"):
+        if how == "refs unread" and thread.call and thread.call.site in ("ray.get", "ray.wait"):
             proc.holds_refs_of(thread.call)
-            thread.gets_held_refs(thread.call.kind, timeout_s=thread.call.timeout_s)
+            thread.gets_held_refs(thread.call.site, timeout_s=thread.call.timeout_s)
     for coro in proc.coros:
         coro.is_stable = how != "unstable"
         if how == "unread call" and coro.call:
@@ -147,7 +148,10 @@ def claimed_keys(diagnosis: Diagnosis) -> set[Key]:
 
 def other_refs(thread: SceneThread) -> None:
     assert thread.call is not None
-    thread.call = dataclasses.replace(thread.call, refs=("ab" * 24 + "01000000",), owners=("",))
+    assert isinstance(thread.call.need, Refs | Awaitables)
+    thread.call = dataclasses.replace(
+        thread.call, need=dataclasses.replace(thread.call.need, refs=("ab" * 24 + "01000000",), owners=("",))
+    )
 
 
 def no_timeout(thread: SceneThread) -> None:

@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 
+from dstack.observed_calls import Call, HeldRefs, Unreadable
 from dstack.probes.node import other_languages
 from dstack.probes.node.jstack_and_gdb import NativeThread, RayCall
 from dstack.probes.node.other_languages import CPP, JAVA, Language, language_of, threads_of
@@ -237,8 +238,8 @@ def test_only_a_call_that_certainly_has_no_timeout_is_a_wait_for_held_refs(monke
     found = reading(monkeypatch, *(replace(MAIN, call=call) for call in calls))
 
     assert [one.call for one in found.threads] == [
-        {"kind": "ray.get", "frame": 0, "held": True, "timeout_s": None},
-        {"kind": "ray.get", "frame": 0, "unread": "its timeout could not be read"},
+        Call(site="ray.get", frame=0, need=HeldRefs()),
+        Call(site="ray.get", frame=0, need=Unreadable(reason="its timeout could not be read")),
         None,
     ]
 

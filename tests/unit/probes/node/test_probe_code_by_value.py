@@ -4,11 +4,18 @@ import subprocess
 import sys
 from pathlib import Path
 
-import ray.cloudpickle
+from tests.paths import ROOT
 
+DRIVER = """
+import sys
+import ray.cloudpickle
 from dstack.probes.node.probe_actor import ProbeActor
 from dstack.probes.node_access.remote_driver import TRAVELLING
-
+for module in TRAVELLING:
+    ray.cloudpickle.register_pickle_by_value(module)
+sys.stdout.buffer.write(ray.cloudpickle.dumps(ProbeActor))
+"""
+"""What dstack's driver does: a process of its own, which decodes no answer."""
 ELSEWHERE = """
 import json, os, pickle, sys, zlib
 sys.modules["dstack"] = sys.modules["msgspec"] = None  # an import fails now
@@ -26,13 +33,7 @@ print(len(answer["processes"]["w"]["threads"]), *[failure["cause"] for failure i
 
 
 def test_a_probe_runs_by_value_without_an_installation(tmp_path: Path) -> None:
-    for module in TRAVELLING:
-        ray.cloudpickle.register_pickle_by_value(module)
-    try:
-        probe = ray.cloudpickle.dumps(ProbeActor)
-    finally:
-        for module in TRAVELLING:
-            ray.cloudpickle.unregister_pickle_by_value(module)
+    probe = subprocess.run([sys.executable, "-c", DRIVER], cwd=ROOT, capture_output=True, check=True).stdout
 
     there = subprocess.run(
         [sys.executable, "-c", ELSEWHERE], input=probe, cwd=tmp_path, capture_output=True, check=False

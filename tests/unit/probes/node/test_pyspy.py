@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from dstack.observed_calls import Call, HeldRefs, Unreadable
 from dstack.probes.node import pyspy
 from dstack.probes.node.blocked_calls.unproven import UNPROVEN
 from dstack.probes.node.figures import NodeFigures
@@ -266,7 +267,7 @@ def test_a_thread_that_did_not_run_has_its_call(monkeypatch: pytest.MonkeyPatch)
 
     thread = read(tool)
 
-    assert thread.call == {"kind": "ray.get", "frame": 0, "held": True, "timeout_s": None}
+    assert thread.call == Call(site="ray.get", frame=0, need=HeldRefs())
     assert (thread.is_stable, thread.is_torn, thread.thread.is_running) == (True, False, False)
     assert tool.count == 1
 
@@ -277,7 +278,7 @@ def test_a_thread_that_ran_each_time_in_the_same_call_may_be_stuck(monkeypatch: 
 
     thread = read(tool)
 
-    assert thread.call == {"kind": "ray.get", "frame": 0, "unread": UNPROVEN}
+    assert thread.call == Call(site="ray.get", frame=0, need=Unreadable(reason=UNPROVEN))
     assert (thread.is_stable, thread.is_torn) == (False, True)
     assert tool.count == pyspy.ATTEMPTS
 

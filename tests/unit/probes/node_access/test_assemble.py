@@ -17,9 +17,11 @@ import pytest
 
 from dstack.analysis.views.analysed_snapshot import AnalysedSnapshot
 from dstack.model import Node, Sample, Snapshot, WorkerSample
+from dstack.observed_calls import Call, Refs
 from dstack.observed_node import Cause, Disk, Gpu
 from dstack.probes import node
 from dstack.probes.node import wire
+from dstack.probes.node.packing import packed
 from dstack.probes.node.probe import NodeProbe
 from dstack.probes.node_access import assemble
 from dstack.probes.node_access.answers import MalformedAnswer, unpacked, validated
@@ -43,8 +45,8 @@ def answer() -> bytes:
     over.set()
     threads = result["processes"]["w"]["threads"]
     threads.sort(key=lambda one: not result["stacks"][one["stack"]])  # the reading thread may have no frames
-    threads[0]["call"] = {"kind": "ray.get", "frame": 0, "refs": ["0" * 56]}
-    return json.dumps(result).encode()
+    threads[0]["call"] = Call(site="ray.get", frame=0, need=Refs(refs=("0" * 56,)))
+    return zlib.decompress(packed(result))
 
 
 def snapshot_of(answer: wire.Answer) -> Snapshot:
@@ -83,7 +85,7 @@ def test_a_mutated_answer_is_accepted_whole_or_rejected() -> None:
 
 
 def one_thread(frame: int = 0, count: int = 1) -> list[dict[str, Any]]:
-    call = {"kind": "lock", "frame": frame}
+    call = {"site": "threading.Lock.acquire", "frame": frame, "need": {"kind": "object"}}
     return [{"os_thread_id": n, "name": "t", "stack": 0, "role": "user", "call": call} for n in range(count)]
 
 

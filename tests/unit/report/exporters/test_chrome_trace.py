@@ -16,15 +16,7 @@ from dstack.diagnosis import Vertex, Wait
 from dstack.report.exporters.chrome_trace import FAILED, chrome_trace
 from dstack.vertex_keys import TaskKey
 from tests.perfetto.trace_processor import trace_processor
-from tests.unit.support.histories import (
-    ACTOR,
-    DRIVER,
-    attempt,
-    driver_attempt,
-    index,
-    pipeline,
-    task_id,
-)
+from tests.unit.support.histories import ACTOR, DRIVER, attempt, driver_attempt, index, pipeline, task_id
 
 Events = list[dict[str, Any]]
 

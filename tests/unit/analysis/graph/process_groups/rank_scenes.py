@@ -8,7 +8,7 @@ from typing import Any
 
 from dstack.diagnosis import Diagnosis, Finding
 from dstack.model import FailedTask
-from dstack.observed import ProcessGroup
+from dstack.observed_calls import ProcessGroup
 from tests.unit.scenes import JOB, Call, Scene, SceneProcess, group_of
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+import dataclasses
 
 import pytest
 
@@ -80,7 +80,7 @@ def test_all_ranks_inside_are_no_deadlock() -> None:
 def test_without_the_instance_of_a_group_nothing_is_claimed() -> None:
     it, _, _ = with_reward()
     for rank in range(4):
-        it.groups[rank] = replace(it.groups[rank], world="")
+        it.groups[rank] = dataclasses.replace(it.groups[rank], world="")
         it.ranks[rank].memberships = [it.groups[rank]]
 
     assert not it.collect((0, 1, 2)).diagnose().is_stuck

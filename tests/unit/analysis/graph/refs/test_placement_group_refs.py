@@ -3,6 +3,7 @@
 from dataclasses import replace
 
 from dstack.model import Bundle
+from dstack.observed_calls import Refs
 from dstack.vertex_keys import UnknownKey
 from tests.unit.scenes import Scene, SceneProcess, groups_of, key_of
 
@@ -15,7 +16,7 @@ def awaits_group(scene: Scene, owner: str = "") -> SceneProcess:
     driver.gets(READY).knows(READY, state=None, size_bytes=-1)
     call = driver.threads[0].call
     assert call is not None
-    driver.threads[0].call = replace(call, owners=(owner,))
+    driver.threads[0].call = replace(call, need=Refs(refs=call.refs, owners=(owner,)))
     return driver
 
 

@@ -12,7 +12,9 @@ from typing import Any
 
 import pytest
 
-from dstack.probes.node.asyncio.await_targets import OTHER_LOOP
+from dstack.call_sites import OTHER_LOOP
+from dstack.libraries.serve.sites import FREE_REPLICA
+from dstack.observed_calls import Awaitables, QueuedRequest, ServeRequest, Unreadable
 from dstack.probes.node.asyncio.coroutines import Coroutines, Suspended
 from dstack.probes.node.cpython.memory import open_memory
 from dstack.probes.node.waits.executors import Executors
@@ -95,7 +97,7 @@ def module(source: str, path: str) -> SimpleNamespace:
 
 DEPLOYMENT = SimpleNamespace(name="Shop", app_name="default")
 ORDER = SimpleNamespace(call_method="order")
-IN_WORDS = {"app": "default", "deployment": "Shop", "method": "order"}
+IN_WORDS = ServeRequest(app="default", deployment="Shop", method="order")
 
 
 def replica(limit: object, replica_id: str = "s1") -> SimpleNamespace:
@@ -163,14 +165,10 @@ def test_a_request_in_a_router_is_read_with_its_replicas(
 
     with suspended(assigns(config).assign_request(router, pending(loop)), loop=loop) as (one,):
         assert one.call is not None
-        assert one.call["what"] == "Serve's wait for a free replica"
-        assert one.call["queued"] == {
-            "request": IN_WORDS,
-            "made_at": 1.7e9,
-            "replicas": {"s1": 1, "s2": 5},
-            "most_replicas": most,
-            "in_replica": False,
-        }
+        assert one.call.site == FREE_REPLICA.id
+        assert one.call.need == QueuedRequest(
+            request=IN_WORDS, made_at=1.7e9, replicas={"s1": 1, "s2": 5}, most_replicas=most
+        )
 
 
 @pytest.mark.parametrize("limit", [-1, None, "five", 1 << 40])
@@ -179,8 +177,7 @@ def test_a_limit_of_none_is_no_limit(loop: asyncio.AbstractEventLoop, limit: obj
 
     with suspended(router._choose_replica_for_request(pending(loop)), loop=loop) as (one,):
         assert one.call is not None
-        assert "queued" not in one.call
-        assert one.call.get("unread")
+        assert isinstance(one.call.need, Unreadable)
 
 
 def test_too_many_replicas_are_not_read(loop: asyncio.AbstractEventLoop) -> None:
@@ -188,7 +185,7 @@ def test_too_many_replicas_are_not_read(loop: asyncio.AbstractEventLoop) -> None
 
     with suspended(router._choose_replica_for_request(pending(loop)), loop=loop) as (one,):
         assert one.call is not None
-        assert one.call["unread"] == "a deployment of 300 replicas"
+        assert one.call.need == Unreadable(reason="a deployment of 300 replicas")
 
 
 @pytest.mark.parametrize(
@@ -213,13 +210,7 @@ def test_a_request_that_waits_in_a_replica_can_be_served_only_there(loop: asynci
 
     with suspended(one_replica.handle_request(ORDER), loop=loop) as (one,):
         assert one.call is not None
-        assert one.call["queued"] == {
-            "request": IN_WORDS,
-            "made_at": 0.0,
-            "replicas": {"s1": 3},
-            "most_replicas": None,
-            "in_replica": True,
-        }
+        assert one.call.need == QueuedRequest(request=IN_WORDS, replicas={"s1": 3}, in_replica=True)
 
 
 def test_other_coroutines_execute_no_request(loop: asyncio.AbstractEventLoop) -> None:
@@ -243,7 +234,7 @@ def test_a_request_in_a_batch_waits_for_the_executor_of_the_batch(
 
     with suspended(call(result), getattr(batches, function)(*arguments), loop=loop) as (one, batch):
         assert one.call is not None
-        assert one.call.get("coroutines") == [hex(batch.address)]
+        assert one.call.coroutines == (hex(batch.address),)
 
 
 def test_the_main_loop_of_a_replica_waits_for_the_users_generator(loop: asyncio.AbstractEventLoop) -> None:
@@ -259,7 +250,7 @@ def test_the_main_loop_of_a_replica_waits_for_the_users_generator(loop: asyncio.
     user = loop.create_task(generate(loop.create_future()))
     with suspended(fetch(user), loop=loop) as (one,):
         assert one.call is not None
-        assert (one.call.get("coroutines"), one.call.get("num_returns")) == ([hex(id(user))], None)
+        assert one.call.need == Awaitables(coroutines=(hex(id(user)),))
 
 
 def test_a_function_in_a_thread_of_anyio_is_awaited_there(loop: asyncio.AbstractEventLoop) -> None:
@@ -274,7 +265,7 @@ def test_a_function_in_a_thread_of_anyio_is_awaited_there(loop: asyncio.Abstract
     try:
         with suspended(call(result), loop=loop) as (one,):
             assert one.call is not None
-            assert one.call.get("all_of") == [[thread.native_id]]
+            assert one.call.need == Awaitables(futures=((thread.native_id or 0,),))
     finally:
         ended.set()
         thread.join()
@@ -302,7 +293,7 @@ def test_a_coroutine_queued_on_another_loop_waits_for_the_thread_of_that_loop(
     try:
         with suspended(waits(coroutine), loop=loop) as (one,):
             assert one.call is not None
-            assert (one.call.get("all_of"), one.call.get("what")) == ([[thread.native_id]], OTHER_LOOP)
+            assert (one.call.threads, one.call.site) == ((thread.native_id,), OTHER_LOOP.id)
             ended.set()
             first.result()
     finally:

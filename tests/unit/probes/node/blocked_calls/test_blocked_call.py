@@ -18,11 +18,17 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
 from concurrent.futures.thread import _WorkItem
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, cast
 
 import pytest
 
+from dstack.call_site import Place, Site
+from dstack.call_sites import EVENT_LOOP, SITES, UNTIL_COMPLETE, kind_of, name_of
+from dstack.libraries.compiled_graphs.sites import READ as CHANNEL_READ
+from dstack.observed_calls import Awaitables, Call, Children, Executions, Futures, ProcessObject
+from dstack.observed_calls import Refs as NeededRefs
+from dstack.observed_calls import Unreadable as UnreadableNeed
 from dstack.probes.node.blocked_calls import blocked_call
 from dstack.probes.node.blocked_calls.blocked_call import BlockedCalls
 from dstack.probes.node.cpython.frames import Frame
@@ -30,19 +36,8 @@ from dstack.probes.node.cpython.interpreter import Interpreter, OwnPython
 from dstack.probes.node.cpython.memory import Unreadable, open_memory
 from dstack.probes.node.cpython.process import MemoryThread, PythonProcess
 from dstack.probes.node.procfs import proc
-from dstack.probes.node.procfs.proc import (
-    CLOCK_NANOSLEEP,
-    FUTEX,
-    NANOSLEEP,
-    PSELECT6,
-    READ,
-    SELECT,
-    WAIT4,
-    SystemCall,
-)
+from dstack.probes.node.procfs.proc import CLOCK_NANOSLEEP, FUTEX, NANOSLEEP, PSELECT6, READ, SELECT, WAIT4, SystemCall
 from dstack.probes.node.threads import Position, PythonThread
-from dstack.probes.node.waits.known_waits import CHANNELS, EVENT_LOOP, IDLE, NAMES, WAITS, Place
-from dstack.probes.node.wire import CallData
 from tests.processes import wait_until
 
 LIB = "/usr/lib/python3.11"
@@ -155,7 +150,7 @@ def kernel(monkeypatch: pytest.MonkeyPatch) -> Kernel:
     return set_call
 
 
-Read = Callable[..., CallData | None]
+Read = Callable[..., Call | None]
 
 
 def calls_of(threads: Sequence[MemoryThread], own: PythonProcess, below: Sequence[int] = ()) -> BlockedCalls:
@@ -168,7 +163,7 @@ def read(interpreter: Interpreter) -> Iterator[Read]:
     """Read the call of the first of these threads."""
     with open_memory(os.getpid()) as memory:
 
-        def read(*threads: MemoryThread, below: Sequence[int] = ()) -> CallData | None:
+        def read(*threads: MemoryThread, below: Sequence[int] = ()) -> Call | None:
             return calls_of(threads, PythonProcess(memory, interpreter), below).call_of(threads[0])
 
         yield read
@@ -218,13 +213,8 @@ def test_ray_get_is_read(read: Read, refs: Refs, timeout: float, timeout_s: floa
     (one, one_id), (two, two_id) = refs.make(), refs.make()
     frames = recorded(get_objects(timeout), f"get {RAY}/_private/worker.py:2858", USER, refs=collection([one, two]))
 
-    assert read(thread(frames)) == {
-        "kind": "ray.get",
-        "frame": 0,
-        "refs": [one_id, two_id],
-        "owners": [OWNER.hex()] * 2,
-        "timeout_s": timeout_s,
-    }
+    need = NeededRefs(refs=(one_id, two_id), owners=(OWNER.hex(),) * 2)
+    assert read(thread(frames)) == Call(site="ray.get", frame=0, need=need, timeout_s=timeout_s)
 
 
 def test_ray_get_has_the_name_of_its_caller(read: Read, refs: Refs) -> None:
@@ -234,15 +224,15 @@ def test_ray_get_has_the_name_of_its_caller(read: Read, refs: Refs) -> None:
     call = read(thread(recorded(*lines, USER, refs=[ref])))
 
     assert call is not None
-    assert (call["kind"], call["what"]) == ("ray.get", "Queue.get of ray.util.queue")
+    assert (kind_of(call), name_of(call)) == ("ray.get", "Queue.get of ray.util.queue")
 
 
-@pytest.mark.parametrize("place", CHANNELS, ids=lambda place: place.function)
+@pytest.mark.parametrize("place", CHANNEL_READ.places, ids=lambda place: place.function)
 def test_a_compiled_graphs_channel_is_no_wait_for_its_ref(read: Read, refs: Refs, place: Place) -> None:
     (ref, _) = refs.make()
     frames = recorded(get_objects(3), f"Channel.{place.function} /site-packages{place.file}:520", refs=[ref])
 
-    assert read(thread(frames)) == {"kind": "other", "frame": 1, "what": place.name, "timeout_s": 3.0}
+    assert read(thread(frames)) == Call(site=CHANNEL_READ.id, frame=1, need=ProcessObject(), timeout_s=3.0)
 
 
 def test_ray_get_of_something_else_is_unread(read: Read) -> None:
@@ -252,13 +242,11 @@ def test_ray_get_of_something_else_is_unread(read: Read) -> None:
 
     found = [read(thread(frames)) for frames in (nothing, no_list, no_refs)]
 
-    assert [(call["kind"], call["frame"], call.keys() & {"refs"}) for call in found if call] == [
-        ("ray.get", 0, set())
-    ] * 3
-    assert [call["unread"] for call in found if call] == [
-        "there is no local variable object_refs",
-        "a dict where a list or tuple was expected",
-        "a str where a ray._raylet.ObjectRef or ray.ObjectRef was expected",
+    assert [(call.site, call.frame) for call in found if call] == [("ray.get", 0)] * 3
+    assert [call.need for call in found if call] == [
+        UnreadableNeed(reason="there is no local variable object_refs"),
+        UnreadableNeed(reason="a dict where a list or tuple was expected"),
+        UnreadableNeed(reason="a str where a ray._raylet.ObjectRef or ray.ObjectRef was expected"),
     ]
 
 
@@ -274,9 +262,9 @@ def test_ray_wait_is_read(read: Read, refs: Refs) -> None:
     call = read(thread(recorded(ray_wait(7.5, 2), USER, refs=[ref for ref, _ in made])))
 
     assert call is not None
-    assert (call["kind"], call["frame"], call["num_returns"], call["timeout_s"]) == ("ray.wait", 0, 2, 7.5)
-    assert call["refs"] == [identity for _, identity in made]
-    assert "inferred" not in call
+    assert (call.site, call.frame, call.timeout_s) == ("ray.wait", 0, 7.5)
+    ids = tuple(identity for _, identity in made)
+    assert call.need == NeededRefs(refs=ids, owners=(OWNER.hex(),) * 3, count=2)
 
 
 def test_ray_wait_replaces_no_timeout_by_a_number(read: Read, refs: Refs) -> None:
@@ -285,7 +273,7 @@ def test_ray_wait_replaces_no_timeout_by_a_number(read: Read, refs: Refs) -> Non
     call = read(thread(recorded(ray_wait(), USER, refs=[ref])))
 
     assert call is not None
-    assert call["timeout_s"] is None
+    assert call.timeout_s is None
 
 
 def generator(refs: Refs) -> tuple[Any, str]:
@@ -302,9 +290,9 @@ def test_ray_wait_for_generators_needs_fewer_for_certain(read: Read, refs: Refs)
 
     assert enough is not None
     assert both is not None
-    assert enough["refs"] == both["refs"] == [one_id, ref_id]
-    assert (enough["num_returns"], enough.get("inferred")) == (1, None)
-    assert (both["num_returns"], both["inferred"]) == (1, "items of generators may be available already")
+    needed = NeededRefs(refs=(one_id, ref_id), owners=(OWNER.hex(),) * 2, count=1)
+    assert enough.need == needed
+    assert both.need == replace(needed, inferred="items")
 
 
 def test_a_wait_for_the_next_item_of_a_generator_is_read(read: Read, refs: Refs) -> None:
@@ -315,8 +303,8 @@ def test_a_wait_for_the_next_item_of_a_generator_is_read(read: Read, refs: Refs)
     call = read(thread(frames))
 
     assert call is not None
-    assert (call["kind"], call["frame"], call["refs"], call["timeout_s"]) == ("generator", 1, [identity], None)
-    assert "num_returns" not in call
+    assert (call.site, call.frame, call.timeout_s) == ("generator", 1, None)
+    assert call.need == NeededRefs(refs=(identity,), owners=(OWNER.hex(),))
 
 
 @pytest.mark.parametrize(
@@ -331,7 +319,7 @@ def test_ray_wait_without_a_number_is_unread(read: Read, refs: Refs, count: str,
 
     call = read(thread(recorded(ray_wait(num_returns=count), USER, refs=[ref])))
 
-    assert call == {"kind": "ray.wait", "frame": 0, "unread": reason}
+    assert call == Call(site="ray.wait", frame=0, need=UnreadableNeed(reason=reason))
 
 
 # Threads
@@ -357,7 +345,7 @@ def test_a_joined_thread_is_found(read: Read, lines: tuple[str, ...]) -> None:
 
     call = read(waiter, run_by(OTHER, other), run_by(THIRD, joined))
 
-    assert call == {"kind": "thread.join", "frame": len(lines) - 1, "threads": [THIRD], "timeout_s": None}
+    assert call == Call(site="thread.join", frame=len(lines) - 1, need=Executions(threads=(THIRD,)))
 
 
 @JOINS
@@ -368,20 +356,22 @@ def test_a_joined_thread_whose_frames_change_is_known_by_its_ident(read: Read, l
 
     call = read(thread(recorded(*lines, USER, thread=joined)), other, running)
 
-    assert call == {"kind": "thread.join", "frame": len(lines) - 1, "threads": [THIRD], "timeout_s": None}
+    assert call == Call(site="thread.join", frame=len(lines) - 1, need=Executions(threads=(THIRD,)))
 
 
 @JOINS
 def test_a_joined_thread_that_was_not_read_is_unread(read: Read, lines: tuple[str, ...]) -> None:
     call = read(thread(recorded(*lines, USER, thread=threading.Thread())), run_by(OTHER, threading.Thread()))
 
-    assert call == {"kind": "thread.join", "frame": len(lines) - 1, "unread": "the joined thread was not found"}
+    need = UnreadableNeed(reason="the joined thread was not found")
+    assert call == Call(site="thread.join", frame=len(lines) - 1, need=need)
 
 
 def test_a_join_without_locals_is_unread(read: Read) -> None:
     call = read(thread(recorded(f"Thread.join {LIB}/threading.py:1119", USER)))
 
-    assert call == {"kind": "thread.join", "frame": 0, "unread": "there is no local variable self"}
+    need = UnreadableNeed(reason="there is no local variable self")
+    assert call == Call(site="thread.join", frame=0, need=need)
 
 
 # Threads that sleep in the kernel
@@ -393,37 +383,41 @@ def line_of(place: Place) -> str:
     return f"{place.function} /lib{place.file}:1 self=owner{local}"
 
 
-def shown(place: Place) -> str:
-    return f"{place.file}:{place.function}"
+def places(*at: str, is_idle: bool = False) -> list[Any]:
+    """The places of known sites, with these, that a recorded stack can show."""
+    return [
+        pytest.param(site, place, id=f"{place.file}:{place.function}")
+        for site in SITES.values()
+        for place in site.places
+        if place.at in at and place.every_s is None and site.is_idle == is_idle
+        if site is not EVENT_LOOP and "/concurrent/futures/_base" not in place.file
+    ]
 
 
-def is_plain(place: Place) -> bool:
-    return place.name not in (IDLE, EVENT_LOOP) and "/concurrent/futures/_base" not in place.file
-
-
-@pytest.mark.parametrize("place", [one for one in WAITS if is_plain(one) and one.having is None], ids=shown)
-def test_every_known_wait_has_its_name(read: Read, kernel: Kernel, place: Place) -> None:
+@pytest.mark.parametrize(
+    ("site", "place"), [one for one in places("leaf", "leaf or caller") if one.values[1].having is None]
+)
+def test_every_known_wait_has_its_name(read: Read, kernel: Kernel, site: Site, place: Place) -> None:
     owner = object()
 
     call = read(thread(recorded(line_of(place), USER, owner=owner)))
 
-    assert call == {"kind": "other", "frame": 0, "what": place.name, "object_id": hex(id(owner)), "timeout_s": None}
+    assert call == Call(site=site.id, frame=0, need=ProcessObject(object_id=hex(id(owner))))
 
 
-@pytest.mark.parametrize("place", [one for one in NAMES if is_plain(one)], ids=shown)
-def test_every_known_caller_gives_the_wait_its_name(read: Read, kernel: Kernel, place: Place) -> None:
+@pytest.mark.parametrize(("site", "place"), places("caller", "leaf or caller"))
+def test_every_known_caller_gives_the_wait_its_name(read: Read, kernel: Kernel, site: Site, place: Place) -> None:
     condition, owner = threading.Condition(), object()
 
     call = read(thread(recorded(CONDITION, line_of(place), USER, CONDITION, condition=condition, owner=owner)))
 
-    assert call is not None
-    assert (call["kind"], call["frame"], call["what"]) == ("other", 1, place.name)
-    assert call["object_id"] == (None if place.is_meeting else hex(id(owner)))
+    object_id = None if site.is_meeting else hex(id(owner))
+    assert call == Call(site=site.id, frame=1, need=ProcessObject(object_id=object_id))
 
 
-@pytest.mark.parametrize("place", [one for one in (*WAITS, *NAMES) if one.name == IDLE], ids=shown)
-def test_idle_threads_wait_for_nothing(read: Read, kernel: Kernel, place: Place) -> None:
-    leaf = () if place in WAITS else (CONDITION,)
+@pytest.mark.parametrize(("site", "place"), places("leaf", "caller", is_idle=True))
+def test_idle_threads_wait_for_nothing(read: Read, kernel: Kernel, site: Site, place: Place) -> None:
+    leaf = () if place.at == "leaf" else (CONDITION,)
 
     assert read(thread(recorded(*leaf, line_of(place)))) is None
 
@@ -433,9 +427,8 @@ def test_a_wait_on_a_condition_is_read(read: Read, kernel: Kernel) -> None:
 
     call = read(thread(recorded(CONDITION, USER, condition=condition)))
 
-    identity = hex(id(condition))
-    expected = {"what": "threading.Condition.wait", "object_id": identity, "timeout_s": None}
-    assert call == {"kind": "other", "frame": 0, **expected}
+    need = ProcessObject(object_id=hex(id(condition)))
+    assert call == Call(site="threading.Condition.wait", frame=0, need=need)
 
 
 def test_callers_of_user_code_do_not_name_the_wait(read: Read, kernel: Kernel) -> None:
@@ -444,7 +437,7 @@ def test_callers_of_user_code_do_not_name_the_wait(read: Read, kernel: Kernel) -
     call = read(thread(recorded(CONDITION, USER, outer, condition=threading.Condition())))
 
     assert call is not None
-    assert call["what"] == "threading.Condition.wait"
+    assert call.site == "threading.Condition.wait"
 
 
 @pytest.mark.parametrize(("timeout", "timeout_s"), [("30", 30.0), ("None", None), ("-1", None), ("<object>", None)])
@@ -460,7 +453,7 @@ def test_the_timeout_is_that_of_the_outermost_frame(
     call = read(thread(recorded(*lines, USER, popen=object())))
 
     assert call is not None
-    assert (call["what"], call["timeout_s"]) == ("subprocess.Popen.communicate", timeout_s)
+    assert (call.site, call.timeout_s) == ("subprocess.Popen.communicate", timeout_s)
 
 
 def test_a_wait_for_the_end_of_a_child_process_is_read(read: Read, kernel: Kernel) -> None:
@@ -473,8 +466,8 @@ def test_a_wait_for_the_end_of_a_child_process_is_read(read: Read, kernel: Kerne
 
     assert call is not None
     assert bare is not None
-    assert (call["what"], call["child_pids"]) == ("subprocess.Popen.wait", [77])
-    assert (bare["kind"], bare["what"], bare["child_pids"]) == ("other", "os.waitpid", [77])
+    assert (call.site, call.need) == ("subprocess.Popen.wait", Children(pids=(77,)))
+    assert (bare.site, bare.need) == ("os.waitpid", Children(pids=(77,)))
     assert others is None
 
 
@@ -545,14 +538,14 @@ def asleep(target: Callable[[], object]) -> Iterator[threading.Thread]:
     started.join(60)
 
 
-ReadLive = Callable[[threading.Thread], CallData | None]
+ReadLive = Callable[[threading.Thread], Call | None]
 
 
 @pytest.fixture
 def read_live(interpreter: Interpreter) -> ReadLive:
     """Read the call of a thread of this process from memory, with all its threads."""
 
-    def read(waiter: threading.Thread) -> CallData | None:
+    def read(waiter: threading.Thread) -> Call | None:
         with open_memory(os.getpid(), keeps_pages=True) as memory:
             process = PythonProcess(memory, interpreter, os_thread_ids=proc.threads(os.getpid()))
             (found,) = [one for one in process.threads if one.os_thread_id == waiter.native_id]
@@ -575,16 +568,8 @@ def test_a_lock_is_held_by_the_thread_in_its_with_block(read_live: ReadLive) -> 
         call = read_live(waiter)
         over.set()
 
-    assert call == {
-        "kind": "lock",
-        "frame": 0,
-        "what": "threading.Lock.acquire",
-        "timeout_s": None,
-        "object_id": hex(id(lock)),
-        "threads": [holder.native_id],
-        "coroutines": [],
-        "inferred": "it is in a with block of the lock",
-    }
+    held = Executions(threads=(holder.native_id or 0,), object_id=hex(id(lock)), inferred="with block")
+    assert call == Call(site="threading.Lock.acquire", frame=0, need=held)
 
 
 def test_a_lock_without_a_known_holder_is_read(read_live: ReadLive) -> None:
@@ -596,8 +581,8 @@ def test_a_lock_without_a_known_holder_is_read(read_live: ReadLive) -> None:
         lock.release()
 
     assert call is not None
-    assert (call["kind"], call["object_id"], call["timeout_s"]) == ("lock", hex(id(lock)), 600.0)
-    assert not call.keys() & {"threads", "inferred"}
+    assert (call.site, call.timeout_s) == ("threading.Lock.acquire", 600.0)
+    assert call.need == ProcessObject(object_id=hex(id(lock)))
 
 
 def test_an_rlock_names_its_owner(read_live: ReadLive) -> None:
@@ -617,9 +602,8 @@ def test_an_rlock_names_its_owner(read_live: ReadLive) -> None:
         over.set()
 
     assert call is not None
-    assert (call["kind"], call["what"]) == ("lock", "threading.RLock.acquire")
-    assert call["threads"] == [holder.native_id]
-    assert "inferred" not in call
+    assert call.site == "threading.RLock.acquire"
+    assert call.need == Executions(threads=(holder.native_id or 0,), object_id=hex(id(lock)))
 
 
 def test_a_wait_on_a_simple_queue_is_read(read_live: ReadLive) -> None:
@@ -630,7 +614,7 @@ def test_a_wait_on_a_simple_queue_is_read(read_live: ReadLive) -> None:
         items.put(None)
 
     assert call is not None
-    assert (call["kind"], call["what"], call["object_id"]) == ("other", "queue.SimpleQueue.get", hex(id(items)))
+    assert (call.site, call.need) == ("queue.SimpleQueue.get", ProcessObject(object_id=hex(id(items))))
 
 
 def test_a_wait_on_a_condition_with_a_timeout_is_read(read_live: ReadLive) -> None:
@@ -641,8 +625,8 @@ def test_a_wait_on_a_condition_with_a_timeout_is_read(read_live: ReadLive) -> No
         event.set()
 
     assert call is not None
-    assert (call["kind"], call["what"], call["timeout_s"]) == ("other", "threading.Event.wait", 600.0)
-    assert call["object_id"] == hex(id(event))
+    assert (call.site, call.timeout_s) == ("threading.Event.wait", 600.0)
+    assert call.need == ProcessObject(object_id=hex(id(event)))
 
 
 def test_a_condition_that_was_notified_waits_for_its_lock(read_live: ReadLive) -> None:
@@ -662,7 +646,7 @@ def test_a_condition_that_was_notified_waits_for_its_lock(read_live: ReadLive) -
         condition.release()
 
     assert call is not None
-    assert (call["kind"], call["object_id"]) == ("lock", hex(id(lock)))
+    assert (kind_of(call), call.need) == ("lock", ProcessObject(object_id=hex(id(lock))))
 
 
 def is_wanted(waiter: threading.Thread, lock: object) -> bool:
@@ -724,15 +708,8 @@ def test_a_future_is_given_by_the_thread_that_runs_it(read: Read, kernel: Kernel
 
     call = read(result_of(future), runs(item_of(future), items, OTHER), is_free(items, THIRD))
 
-    identity = hex(id(future))
-    assert call == {
-        "kind": "future",
-        "frame": 1,
-        "what": "Future.result",
-        "timeout_s": 4.0,
-        "object_id": identity,
-        "threads": [OTHER],
-    }
+    need = Executions(threads=(OTHER,), object_id=hex(id(future)))
+    assert call == Call(site="Future.result", frame=1, need=need, timeout_s=4.0)
 
 
 def test_a_future_in_the_queue_is_given_by_any_thread_of_its_executor(read: Read, kernel: Kernel) -> None:
@@ -743,8 +720,9 @@ def test_a_future_in_the_queue_is_given_by_any_thread_of_its_executor(read: Read
     call = read(result_of(future, line), runs(item_of(other), items, OTHER), is_free(items, THIRD))
 
     assert call is not None
-    assert (call["what"], call["timeout_s"], call["threads"]) == ("Future.exception", None, [OTHER, THIRD])
-    assert call["inferred"] == "any thread of the executor may run the queued future"
+    assert (call.site, call.timeout_s) == ("Future.exception", None)
+    identity = hex(id(future))
+    assert call.need == Executions(threads=(OTHER, THIRD), object_id=identity, inferred="queued future")
 
 
 def wait_for(when: str, *futures: Future[None]) -> MemoryThread:
@@ -765,9 +743,10 @@ def test_a_wait_for_all_futures_is_read(read: Read, kernel: Kernel) -> None:
 
     assert every is not None
     assert first is not None
-    assert (every["what"], sorted(every["all_of"])) == ("concurrent.futures.wait", [[OTHER], [THIRD]])
-    assert "threads" not in every
-    assert first["threads"] == [OTHER, THIRD]
+    assert every.site == "concurrent.futures.wait"
+    assert isinstance(every.need, Futures)
+    assert sorted(every.need.each) == [(OTHER,), (THIRD,)]
+    assert first.need == Executions(threads=(OTHER, THIRD))
 
 
 def test_a_wait_for_the_next_future_is_read(read: Read, kernel: Kernel) -> None:
@@ -775,7 +754,7 @@ def test_a_wait_for_the_next_future_is_read(read: Read, kernel: Kernel) -> None:
     line = f"as_completed {FUTURES}/_base.py:243 fs=list timeout=None pending=waited_for"
     runner = runs(item_of(known), items, OTHER)
 
-    def call_for(*futures: Future[None]) -> CallData | None:
+    def call_for(*futures: Future[None]) -> Call | None:
         values = {"condition": threading.Condition(), "waited_for": set(futures)}
         return read(thread(recorded(CONDITION, line, USER, **values)), runner)
 
@@ -783,16 +762,17 @@ def test_a_wait_for_the_next_future_is_read(read: Read, kernel: Kernel) -> None:
 
     assert one is not None
     assert both is not None
-    assert (one["what"], one["threads"]) == ("concurrent.futures.as_completed", [OTHER])
-    assert not both.keys() & {"threads", "all_of"}  # any thread may complete the other
+    assert (one.site, one.threads) == ("concurrent.futures.as_completed", (OTHER,))
+    assert both.need == ProcessObject()  # any thread may complete the other
 
 
 def test_a_future_without_a_known_giver_is_read(read: Read, kernel: Kernel) -> None:
-    call = read(result_of(Future[None]()))
+    future = Future[None]()
+
+    call = read(result_of(future))
 
     assert call is not None
-    assert call["kind"] == "future"
-    assert not call.keys() & {"threads", "all_of", "inferred", "unread"}
+    assert (call.site, call.need) == ("Future.result", ProcessObject(object_id=hex(id(future))))
 
 
 def test_an_object_that_is_no_future_is_unread(read: Read, kernel: Kernel) -> None:
@@ -803,7 +783,8 @@ def test_an_object_that_is_no_future_is_unread(read: Read, kernel: Kernel) -> No
     call = read(result_of(Stranger()))
 
     assert call is not None
-    assert (call["kind"], call["unread"]) == ("future", "a Stranger where a Future was expected")
+    assert kind_of(call) == "future"
+    assert call.need == UnreadableNeed(reason="a Stranger where a Future was expected")
 
 
 # Event loops
@@ -832,7 +813,7 @@ def test_an_event_loop_that_runs_one_coroutine_waits_for_it(read: Read, kernel: 
     with a_task() as task:
         call = read(thread(recorded(*LOOP_LINES, UNTIL, USER, task=task)))
 
-    assert call == {"kind": "await", "frame": 3, "what": EVENT_LOOP, "coroutines": [hex(id(task))]}
+    assert call == Call(site=UNTIL_COMPLETE.id, frame=3, need=Awaitables(coroutines=(hex(id(task)),)))
 
 
 def test_an_event_loop_that_runs_for_ever_waits_for_any_event(read: Read, kernel: Kernel) -> None:
@@ -840,7 +821,7 @@ def test_an_event_loop_that_runs_for_ever_waits_for_any_event(read: Read, kernel
     of_an_actor = read(thread(recorded(*LOOP_LINES, USER), name="AsyncIO Thread: default"))
 
     assert plain is not None
-    assert (plain["kind"], plain["what"]) == ("other", EVENT_LOOP)
+    assert plain.site == EVENT_LOOP.id
     assert of_an_actor is None
 
 
@@ -851,4 +832,4 @@ def test_a_loop_blocked_in_a_call_waits_for_its_dependency(read: Read, refs: Ref
     call = read(thread(recorded(*lines, *LOOP_LINES[1:], refs=[ref]), name="AsyncIO Thread: default"))
 
     assert call is not None
-    assert (call["kind"], call["refs"]) == ("ray.get", [identity])
+    assert (call.site, call.refs) == ("ray.get", (identity,))

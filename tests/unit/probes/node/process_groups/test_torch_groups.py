@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from dstack import observed_calls
 from dstack.probes.node.cpython.memory import open_memory
 from dstack.probes.node.cpython.process import Known, PythonProcess
 from dstack.probes.node.process_groups.memberships import Memberships, ProcessGroups
@@ -73,7 +74,7 @@ def read(known: Known | None = None) -> Memberships:
 
 
 def names(memberships: Memberships) -> list[str]:
-    return [one["name"] for one in memberships.groups]
+    return [one.name for one in memberships.groups]
 
 
 def test_a_process_without_torch_has_no_groups(launcher: Callable[..., None]) -> None:
@@ -87,14 +88,14 @@ def test_the_default_group_gives_rank_and_size(torch: Any) -> None:
 
     assert (found.rank, found.world_size, found.local_rank) == (1, 2, None)
     assert found.groups == (
-        {
-            "library": "torch.distributed",
-            "world": "tcp://10.0.0.1:29500",
-            "name": "0",
-            "rank": 1,
-            "ranks": [0, 1],
-            "description": "default_pg",
-        },
+        observed_calls.ProcessGroup(
+            library="torch.distributed",
+            world="tcp://10.0.0.1:29500",
+            name="0",
+            rank=1,
+            ranks=(0, 1),
+            description="default_pg",
+        ),
     )
 
 
@@ -121,7 +122,7 @@ def test_the_launchers_variables_are_the_fallback_if_the_world_size_differs(
     assert read() == Memberships()
 
     launcher(RANK="0", WORLD_SIZE="2")
-    assert [one["rank"] for one in read().groups] == [0]
+    assert [one.rank for one in read().groups] == [0]
 
     launcher(WORLD_SIZE="3")
     assert names(read()) == []
@@ -157,8 +158,14 @@ def test_a_group_with_its_own_name_is_a_separate_world(torch: Any) -> None:
     torch._pg_group_ranks[weights] = {0: 0, 1: 1, 2: 2}
     torch._pg_names[weights] = "weight_sync"
 
-    expected = {"library": "torch.distributed", "world": "weight_sync", "name": "weight_sync", "rank": 0}
-    assert read().groups[1] == {**expected, "ranks": [0, 1, 2], "description": "weight_sync"}
+    assert read().groups[1] == observed_calls.ProcessGroup(
+        library="torch.distributed",
+        world="weight_sync",
+        name="weight_sync",
+        rank=0,
+        ranks=(0, 1, 2),
+        description="weight_sync",
+    )
 
     torch._world._default_pg = None
     del torch._pg_group_ranks[next(iter(torch._pg_names))]
@@ -196,7 +203,7 @@ def test_objects_that_are_no_groups_are_left_out(torch: Any) -> None:
 def test_an_init_method_without_an_address_is_accepted(torch: Any, launcher: Callable[..., None]) -> None:
     def world(method: str | None) -> str:
         torch._default_pg_init_method = method
-        return str(read().groups[0]["world"])
+        return str(read().groups[0].world)
 
     assert world("file:///tmp/store") == "file:///tmp/store"
     assert world(None) == ""
@@ -212,7 +219,7 @@ def test_a_description_that_is_none_is_empty(torch: Any, length: int) -> None:
     torch._pg_group_ranks[odd] = {0: 0, 1: 1}
     torch._pg_names[odd] = "1"
 
-    assert [one["description"] for one in read().groups] == ["default_pg", ""]
+    assert [one.description for one in read().groups] == ["default_pg", ""]
 
 
 def test_without_the_default_description_none_is_used(torch: Any) -> None:
@@ -221,7 +228,7 @@ def test_without_the_default_description_none_is_used(torch: Any) -> None:
     torch._pg_group_ranks[tp] = {0: 0, 1: 1}
     torch._pg_names[tp] = "1"
 
-    assert [one["description"] for one in read().groups] == ["", ""]
+    assert [one.description for one in read().groups] == ["", ""]
 
 
 def test_known_ranks_are_validated(torch: Any) -> None:
@@ -231,8 +238,8 @@ def test_known_ranks_are_validated(torch: Any) -> None:
     ranks = torch._pg_group_ranks[large] = {rank: rank for rank in range(300)}
 
     first, again = read(known), read(known)
-    assert first.groups[1]["ranks"] == again.groups[1]["ranks"] == list(range(300))
+    assert first.groups[1].ranks == again.groups[1].ranks == tuple(range(300))
 
     ranks[300] = 300
     large.size = 301
-    assert read(known).groups[1]["ranks"] == list(range(301))
+    assert read(known).groups[1].ranks == tuple(range(301))

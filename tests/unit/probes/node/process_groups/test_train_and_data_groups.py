@@ -13,11 +13,11 @@ from typing import Any
 
 import pytest
 
+from dstack.observed_calls import Call, GroupCall, ProcessGroup, ProcessObject
 from dstack.probes.node.cpython.frames import Frame
 from dstack.probes.node.cpython.memory import ProcessMemory, open_memory
 from dstack.probes.node.process_groups.data_groups import at_meeting
 from dstack.probes.node.process_groups.train_groups import CONTEXT, meeting, rank_in_train
-from dstack.probes.node.wire import CallData
 from tests.unit.support.own_process import own_frames, own_objects, own_process
 
 TRAIN = "/site-packages/ray/train/v2/_internal"
@@ -74,7 +74,7 @@ def frames_of(memory: ProcessMemory, *generators: Generator[None]) -> list[Frame
     return [frame for frame in found if frame is not None]
 
 
-def arrival(memory: ProcessMemory, *, rank: int = 1, size: int = 4, **actor: object) -> CallData | None:
+def arrival(memory: ProcessMemory, *, rank: int = 1, size: int = 4, **actor: object) -> Call | None:
     """The wait of this rank in the synchronization actor with these attributes."""
     own = Attributes(**{"_required_ranks": None, "_timeout_s": None, "_sync_start_times": [None] * size, **actor})
     file = f"{TRAIN}/execution/checkpoint/sync_actor.py"
@@ -87,9 +87,9 @@ def test_a_rank_waits_for_the_others_of_its_worker_group(memory: ProcessMemory) 
     call = arrival(memory)
 
     assert call is not None
-    assert (call["what"], call["timeout_s"]) == ("ray.train.report", None)
-    group = {"library": "ray.train", "world": ACTOR, "name": "workers", "rank": 1, "ranks": [0, 1, 2, 3]}
-    assert call["of_group"] == {"operation": "ray.train.report", "group": group, "fails_at": None}
+    assert (call.site, call.timeout_s) == ("ray.train.report", None)
+    group = ProcessGroup(library="ray.train", world=ACTOR, name="workers", rank=1, ranks=(0, 1, 2, 3))
+    assert call.need == GroupCall(operation="ray.train.report", group=group)
 
 
 def test_a_group_that_may_continue_without_a_rank_is_unknown(memory: ProcessMemory) -> None:
@@ -107,7 +107,8 @@ def test_the_timeout_of_train_is_read(memory: ProcessMemory) -> None:
     call = arrival(memory, rank=0, size=2, _timeout_s=60.0, _sync_start_times=[began, None])
 
     assert call is not None
-    fails_at = call["of_group"]["fails_at"]
+    assert isinstance(call.need, GroupCall)
+    fails_at = call.need.fails_at
     assert fails_at is not None
     assert fails_at == pytest.approx(time.time() + 50, abs=5)
 
@@ -134,8 +135,7 @@ def test_a_train_worker_has_its_rank(memory: ProcessMemory, train_worker: Any) -
 
     assert found is not None
     assert found.local_rank == 0
-    group = {"library": "ray.train", "world": world, "name": "workers", "rank": 2, "ranks": [0, 1, 2]}
-    assert found.group == {**group, "has_left": False}
+    assert found.group == ProcessGroup(library="ray.train", world=world, name="workers", rank=2, ranks=(0, 1, 2))
 
 
 def test_a_returned_training_function_has_left_its_group(memory: ProcessMemory, train_worker: Any) -> None:
@@ -145,7 +145,7 @@ def test_a_returned_training_function_has_left_its_group(memory: ProcessMemory, 
     train_worker.training_thread_runner._thread = thread
     found = rank_in_train(own_process(memory))
     assert found is not None
-    assert found.group["has_left"]
+    assert found.group.has_left
 
 
 def test_a_failed_training_function_has_not_left_its_group(memory: ProcessMemory, train_worker: Any) -> None:
@@ -155,14 +155,14 @@ def test_a_failed_training_function_has_not_left_its_group(memory: ProcessMemory
     train_worker.training_thread_runner._thread, train_worker.training_thread_runner._exc = thread, ValueError()
     found = rank_in_train(own_process(memory))
     assert found is not None
-    assert not found.group["has_left"]
+    assert not found.group.has_left
 
 
 def test_a_running_training_function_has_not_left_its_group(memory: ProcessMemory, train_worker: Any) -> None:
     train_worker.training_thread_runner._thread = threading.current_thread()
     found = rank_in_train(own_process(memory))
     assert found is not None
-    assert not found.group["has_left"]
+    assert not found.group.has_left
 
 
 def test_a_process_without_train_is_in_no_group(memory: ProcessMemory) -> None:
@@ -172,18 +172,18 @@ def test_a_process_without_train_is_in_no_group(memory: ProcessMemory) -> None:
 def test_a_reader_waits_for_the_other_splits(memory: ProcessMemory) -> None:
     generator = suspended(BARRIER, DATA, Attributes(_n=3), 2)
     [frame] = frames_of(memory, generator)
-    call: CallData = {"kind": "other", "frame": 0, "what": "splits", "timeout_s": 0.1}
+    call = Call(site="ray.data.streaming_split", frame=0, need=ProcessObject(), timeout_s=0.1)
 
     found = at_meeting(call, [frame], own_objects(memory), ACTOR)
 
-    assert (found["what"], found["timeout_s"]) == ("splits", None)
-    group = {"library": "ray.data", "world": ACTOR, "name": "", "rank": 2, "ranks": [0, 1, 2]}
-    assert found["of_group"] == {"operation": "start_epoch", "group": group}
+    assert (found.site, found.timeout_s) == ("ray.data.streaming_split", None)
+    group = ProcessGroup(library="ray.data", world=ACTOR, name="", rank=2, ranks=(0, 1, 2))
+    assert found.need == GroupCall(operation="start_epoch", group=group)
 
 
 @pytest.mark.parametrize(("count", "split"), [(2, 2), (0, 0), (None, 0), ("3", 0)])
 def test_malformed_splits_are_rejected(memory: ProcessMemory, count: object, split: int) -> None:
     generator = suspended(BARRIER, DATA, Attributes(_n=count), split)
     [frame] = frames_of(memory, generator)
-    call: CallData = {"kind": "other", "frame": 0, "timeout_s": 0.1}
+    call = Call(site="ray.data.streaming_split", frame=0, need=ProcessObject(), timeout_s=0.1)
     assert at_meeting(call, [frame], own_objects(memory), ACTOR) == call

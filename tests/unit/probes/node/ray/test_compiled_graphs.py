@@ -10,11 +10,12 @@ from typing import Any
 
 import pytest
 
+from dstack.libraries.compiled_graphs.sites import READ, WRITE
+from dstack.observed_calls import Call, ChannelCall, ProcessObject, Refs
 from dstack.probes.node.cpython.memory import open_memory
 from dstack.probes.node.cpython.process import MemoryThread, PythonProcess
 from dstack.probes.node.ray.compiled_graphs import stages_of
 from dstack.probes.node.waits.channels import with_channel
-from dstack.probes.node.wire import CallData
 from tests.unit.support.own_process import own_process
 
 WORKER = """
@@ -150,43 +151,39 @@ def test_the_stages_of_a_loop_are_read_with_their_channels_and_counts(ray: dict[
 
 
 def test_a_read_waits_for_the_missing_inputs(ray: dict[str, Any]) -> None:
-    known: CallData = {"kind": "other", "frame": 1}
+    known = Call(site=READ.id, frame=1, need=ProcessObject())
     with in_function(ray["do_exec_tasks"], graph(ray), None, False) as (process, thread):
         call = with_channel(process.objects, thread.frames, known)
         stages = stages_of(process.objects, [thread])
 
     assert call is not None
-    assert call["channel"] == {
-        "end": stages[1]["reader"],
-        "is_write": False,
-        "count": 3,
-        "pending": [1],
-        "fails_after_s": None,
-    }
-    assert thread.frames[call["frame"]].function == "_read_list"
+    assert call.need == ChannelCall(end=stages[1]["reader"], is_write=False, count=3, pending=(1,))
+    assert thread.frames[call.frame].function == "_read_list"
 
 
 def test_the_timeout_of_a_read_is_read(ray: dict[str, Any]) -> None:
     with in_function(ray["do_exec_tasks"], graph(ray), 10.0, False) as (process, thread):
-        call = with_channel(process.objects, thread.frames, {"kind": "other", "frame": 1})
+        call = with_channel(process.objects, thread.frames, Call(site=READ.id, frame=1, need=ProcessObject()))
 
     assert call is not None
-    assert call["channel"]["fails_after_s"] == 10.0
-    assert call.get("timeout_s") is None
+    assert isinstance(call.need, ChannelCall)
+    assert call.need.fails_after_s == 10.0
+    assert call.timeout_s is None
 
 
 def test_a_write_without_a_timeout_waits_only_where_the_kernel_shows_it_asleep(ray: dict[str, Any]) -> None:
     with in_function(ray["do_exec_tasks"], graph(ray), None, True) as (process, thread):
-        asleep = with_channel(process.objects, thread.frames, {"kind": "other", "frame": 0})
+        asleep = with_channel(process.objects, thread.frames, Call(site=WRITE.id, frame=0, need=ProcessObject()))
         awake = with_channel(process.objects, thread.frames, None)
 
     assert awake is None
     assert asleep is not None
-    assert (asleep["channel"]["is_write"], asleep["channel"]["count"], asleep["channel"]["pending"]) == (True, 4, [0])
+    assert isinstance(asleep.need, ChannelCall)
+    assert (asleep.need.is_write, asleep.need.count, asleep.need.pending) == (True, 4, (0,))
 
 
 def test_a_call_outside_of_channels_is_unchanged(ray: dict[str, Any]) -> None:
-    known: CallData = {"kind": "ray.get", "frame": 0}
+    known = Call(site="ray.get", frame=0, need=Refs())
     with in_function(ray["run"], None) as (process, thread):
         assert with_channel(process.objects, thread.frames, known) is known
         assert stages_of(process.objects, [thread]) == []  # None is no graph

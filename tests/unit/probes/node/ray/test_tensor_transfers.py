@@ -10,11 +10,10 @@ from typing import Any
 
 from dstack.analysis.index.sample_index import SampleIndex
 from dstack.analysis.naming.names import execution
-from dstack.observed import BlockedCall, GroupCall, ProcessGroup
+from dstack.observed_calls import Call, Executions, GroupCall, ProcessGroup
 from dstack.probes.node.cpython.memory import open_memory
 from dstack.probes.node.cpython.process import MemoryThread, PythonProcess
 from dstack.probes.node.ray.tensor_transfers import STORE_FILE, transferred, wait_for_tensors
-from dstack.probes.node.wire import CallData
 from tests.unit.scenes import Scene
 from tests.unit.support.own_process import own_process
 
@@ -69,7 +68,7 @@ def shown(
     raise AssertionError("a thread has ended")
 
 
-def wait(*calls: tuple[str, str], is_user: bool = False) -> tuple[CallData | None, list[int]]:
+def wait(*calls: tuple[str, str], is_user: bool = False) -> tuple[Call | None, list[int]]:
     """The wait of the first of these threads, and the ids of all threads."""
     with in_functions(*calls) as (process, threads):
         found = wait_for_tensors(process.objects, threads[0].frames, threads, lambda _: is_user)
@@ -79,19 +78,15 @@ def wait(*calls: tuple[str, str], is_user: bool = False) -> tuple[CallData | Non
 def test_a_wait_for_tensors_depends_on_the_receiving_thread() -> None:
     call, ids = wait(("_wait_object", WANTED), ("__ray_send__", WANTED), ("__ray_recv__", WANTED))
 
-    assert call == {
-        "kind": "future",
-        "frame": 0,
-        "what": "Ray Direct Transport of ObjectRef abababab",
-        "threads": [ids[2]],
-    }
+    name = "Ray Direct Transport of ObjectRef abababab"
+    assert call == Call(site="ray.direct_transport", name=name, frame=0, need=Executions(threads=(ids[2],)))
 
 
 def test_a_queued_transfer_depends_on_the_thread_in_another_transfer() -> None:
     call, ids = wait(("_wait_object", WANTED), ("__ray_send__", OTHER))
 
     assert call is not None
-    assert call["threads"] == [ids[1]]
+    assert call.threads == (ids[1],)
 
 
 def test_a_wait_without_a_transfer_or_in_user_code_is_unknown() -> None:
@@ -112,7 +107,7 @@ def test_a_transfer_is_named_by_its_object() -> None:
     actor.runs(scene.call(actor, "__ray_call__", by=scene.driver()))
     group = ProcessGroup(library="ray.util.collective", world="", name="first", rank=0, ranks=(0, 1))
     of_group = GroupCall(operation="send", group=group, peer=1, transfer=OTHER)
-    actor.threads[0].call = BlockedCall(kind="other", frame=0, what="send of ray.util.collective", of_group=of_group)
+    actor.threads[0].call = Call(site="ray.util.collective.send", frame=0, need=of_group)
     snapshot = scene.snapshot()
 
     index = SampleIndex(snapshot, snapshot.samples[0])

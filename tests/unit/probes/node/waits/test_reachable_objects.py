@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from dstack.probes.node.probe import NodeProbe
+from tests.plain_calls import plain_call
 from tests.processes import Child, running, wait_until
 from tests.sampling import Plain, sample, target
 
@@ -77,7 +78,7 @@ def calls_of(pid: int, *waiting: str) -> dict[str, Plain]:
         names = {one["os_thread_id"]: one["name"] for one in process["threads"]}
         names.update({one["coroutine_id"]: one["name"] for one in process["coroutines"]})
         calls = {
-            one["name"]: {**one["call"], "reached": reached(one["call"], names)}
+            one["name"]: {**plain_call(one["call"]), "reached": reached(plain_call(one["call"]), names)}
             for one in (*process["threads"], *process["coroutines"])
             if one.get("call")
         }
