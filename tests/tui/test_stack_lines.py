@@ -8,7 +8,7 @@ from hypothesis import given
 from dstack.analysis.diagnose import diagnose
 from dstack.analysis.index.sample_index import SampleIndex
 from dstack.analysis.naming.sentences import TORN_STACK
-from dstack.analysis.views.thread_pages import Stacks
+from dstack.analysis.views.stacks import Stacks
 from dstack.model import Snapshot
 from dstack.snapshot_file import load
 from dstack.tui.views.stacks_pages import branch_page, stack_in_words, stack_page

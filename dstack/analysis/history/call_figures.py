@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass, field
+from operator import itemgetter
 
 from dstack.analysis.history.task_index import Attempt
 
@@ -70,75 +72,47 @@ def total(parts: list[Figures]) -> Figures:
 
 @dataclass(slots=True)
 class Tally:
-    """Counts attempts one by one; ``running`` and ``pending`` are the tasks of those that have not ended."""
+    """Attempts with one caller and one method, the number of their tasks, and the size of these tasks' live objects."""
 
-    finished: int = 0
-    failed: int = 0
+    attempts: list[Attempt] = field(default_factory=list)
     tasks: int = 0
-    timed: int = 0
-    run_s: float = 0.0
-    max_s: float | None = None
-    is_max_open: bool = False
-    first_at: float | None = None
-    last_at: float | None = None
     live_bytes: int = 0
-    running: list[str] = field(default_factory=list)
-    pending: list[str] = field(default_factory=list)
-
-    def add(self, attempt: Attempt, now: float | None) -> None:
-        """Count an attempt; one that runs has run until ``now``."""
-        match attempt.state:
-            case "finished":
-                self.finished += 1
-            case "failed":
-                self.failed += 1
-            case "running":
-                self.running.append(attempt.task.task_id)
-            case "pending":
-                self.pending.append(attempt.task.task_id)
-        self._add_duration(attempt, now)
-        at = attempt.submitted_at
-        if at is not None:
-            self.first_at = at if self.first_at is None or at < self.first_at else self.first_at
-            self.last_at = at if self.last_at is None or at > self.last_at else self.last_at
-
-    def _add_duration(self, attempt: Attempt, now: float | None) -> None:
-        ended_at = attempt.ended_at
-        is_open = ended_at is None
-        end = (now if attempt.state == "running" else None) if is_open else ended_at
-        if attempt.started_at is None or end is None:
-            return
-        duration_s = max(0.0, end - attempt.started_at)
-        if not is_open:
-            self.timed += 1
-            self.run_s += duration_s
-        if self.max_s is None or duration_s > self.max_s:
-            self.max_s, self.is_max_open = duration_s, is_open
 
     @property
     def open_tasks(self) -> tuple[str, ...]:
         """The tasks that run, then those that are pending, each oldest first."""
-        return (*self.running, *self.pending)
+        return tuple(
+            one.task.task_id for state in ("running", "pending") for one in self.attempts if one.state == state
+        )
 
-    def figures(self) -> Figures:
-        """The figures of what was counted."""
-        attempts = self.finished + self.failed + len(self.running) + len(self.pending)
-        per_s = None
-        if self.first_at is not None and self.last_at is not None:
-            per_s = attempts / max(SHORTEST_SPAN_S, self.last_at - self.first_at)
+    def figures(self, now: float | None) -> Figures:
+        """The figures of these attempts; those that run have run until ``now``."""
+        states = Counter(one.state for one in self.attempts)
+        submitted = [one.submitted_at for one in self.attempts if one.submitted_at is not None]
+        first_at, last_at = min(submitted, default=None), max(submitted, default=None)
+        durations = [found for one in self.attempts if (found := _duration(one, now))]
+        ended = [duration_s for duration_s, is_open in durations if not is_open]
+        max_s, is_max_open = max(durations, key=itemgetter(0), default=(None, False))
         return Figures(
-            attempts=attempts,
+            attempts=len(self.attempts),
             tasks=self.tasks,
-            pending=len(self.pending),
-            running=len(self.running),
-            finished=self.finished,
-            failed=self.failed,
-            timed=self.timed,
-            run_s=self.run_s,
-            max_s=self.max_s,
-            is_max_open=self.is_max_open,
-            first_at=self.first_at,
-            last_at=self.last_at,
-            per_s=per_s,
+            pending=states["pending"],
+            running=states["running"],
+            finished=states["finished"],
+            failed=states["failed"],
+            timed=len(ended),
+            run_s=sum(ended, 0.0),
+            max_s=max_s,
+            is_max_open=is_max_open,
+            first_at=first_at,
+            last_at=last_at,
+            per_s=None if first_at is None else len(self.attempts) / max(SHORTEST_SPAN_S, (last_at or 0.0) - first_at),
             live_bytes=self.live_bytes,
         )
+
+
+def _duration(attempt: Attempt, now: float | None) -> tuple[float, bool] | None:
+    """How long an attempt has run, and whether it still runs; None if that is unknown."""
+    is_open = attempt.ended_at is None
+    end = (now if attempt.state == "running" else None) if is_open else attempt.ended_at
+    return None if attempt.started_at is None or end is None else (max(0.0, end - attempt.started_at), is_open)

@@ -12,7 +12,7 @@ from dstack.analysis.history.task_index import HistoryIndex
 from dstack.analysis.history.task_time import TaskTime
 from dstack.analysis.index.sample_index import SampleIndex
 from dstack.analysis.views.node_resources import confirmed, starving_in_words, starving_nodes
-from dstack.analysis.views.thread_pages import Stacks
+from dstack.analysis.views.stacks import Stacks
 from dstack.analysis.views.timeline import Timeline
 from dstack.diagnosis import Diagnosis
 from dstack.gc_pause import GcPause

@@ -184,12 +184,12 @@ class _Builder:
 
     def _tallies(self) -> Mapping[tuple[NodeKey, NodeKey, str], Tally]:
         found: dict[tuple[NodeKey, NodeKey, str], Tally] = defaultdict(Tally)
-        nodes, now = self._nodes, self._history.asked_at if self._history else None
+        nodes = self._nodes
         seen: set[str] = set()
         for attempt in self._attempts:
             task = attempt.task
             tally = found[nodes.caller(task.parent_task_id), nodes.called(task), nodes.method(task)]
-            tally.add(attempt, now)
+            tally.attempts.append(attempt)
             if task.task_id not in seen:
                 seen.add(task.task_id)
                 tally.tasks += 1
@@ -198,8 +198,9 @@ class _Builder:
 
     def _edges(self, tallies: Mapping[tuple[NodeKey, NodeKey, str], Tally]) -> list[CallEdge]:
         methods: dict[tuple[NodeKey, NodeKey], list[MethodCalls]] = defaultdict(list)
+        now = self._history.asked_at if self._history else None
         for (source, target, method), tally in tallies.items():
-            methods[source, target].append(MethodCalls(method, tally.figures(), tally.open_tasks))
+            methods[source, target].append(MethodCalls(method, tally.figures(now), tally.open_tasks))
         return [_edge(source, target, parts) for (source, target), parts in methods.items()]
 
     def _put_bytes(self) -> Mapping[NodeKey, int]:

@@ -14,7 +14,7 @@ from textual.containers import Container, Vertical
 from dstack.analysis.stacks.app_threads import PathStep
 from dstack.analysis.stacks.stack_tree import Grouping, TextFilter
 from dstack.analysis.views.analysed_snapshot import AnalysedSnapshot
-from dstack.analysis.views.thread_pages import Stacks
+from dstack.analysis.views.stacks import Stacks
 from dstack.report.safe_text import SafeText
 from dstack.tui.views.base import GROUP, WHOLE, GroupedView, SourceLocation
 from dstack.tui.views.stacks_pages import branch_page, stack_in_words, stack_page, target_key

@@ -12,7 +12,7 @@ from dstack.analysis.stacks.app_threads import Execution, PathStep
 from dstack.analysis.stacks.peers import AbsentWorker, BranchPeers, Outlier, branch_peers
 from dstack.analysis.stacks.stack_tree import StackBranch
 from dstack.analysis.views.stack_pages import DependencyLink, FrameRun, StackPage
-from dstack.analysis.views.thread_pages import Stacks
+from dstack.analysis.views.stacks import Stacks
 from dstack.observed import Frame
 from dstack.report.paths import location
 from dstack.report.safe_text import SafeText

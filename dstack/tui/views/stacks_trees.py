@@ -12,7 +12,7 @@ from dstack.analysis.stacks.peers import Outlier, OutlierIndex
 from dstack.analysis.stacks.stack_tree import Grouping, StackBranch, TextFilter, grouping_in_words, merge
 from dstack.analysis.views.snapshot_changes import SnapshotChanges
 from dstack.analysis.views.stack_pages import ChildThreads, ProcessThreads, ThreadSummary, child_threads, worker_name
-from dstack.analysis.views.thread_pages import Stacks
+from dstack.analysis.views.stacks import Stacks
 from dstack.model import Node, Worker
 from dstack.report.paths import location
 from dstack.report.safe_text import SafeText

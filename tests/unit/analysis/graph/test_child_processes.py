@@ -14,7 +14,7 @@ from dstack.analysis.diagnose import diagnose
 from dstack.analysis.index.sample_index import SampleIndex
 from dstack.analysis.views.analysed_snapshot import AnalysedSnapshot
 from dstack.analysis.views.stack_pages import child_threads
-from dstack.analysis.views.thread_pages import Stacks
+from dstack.analysis.views.stacks import Stacks
 from dstack.diagnosis import Diagnosis
 from dstack.errors import SnapshotFileError
 from dstack.model import Snapshot

@@ -14,7 +14,7 @@ from dstack.analysis.index.sample_index import SampleIndex
 from dstack.analysis.stacks.app_threads import Execution
 from dstack.analysis.stacks.stack_tree import ByRanks, TextFilter, grouping_in_words, groupings, merge
 from dstack.analysis.views.analysed_snapshot import AnalysedSnapshot
-from dstack.analysis.views.thread_pages import Stacks
+from dstack.analysis.views.stacks import Stacks
 from dstack.observed import Process
 from dstack.observed_calls import ProcessGroup
 from dstack.report.check_json import check_json

@@ -1,4 +1,4 @@
-"""The stacks of a cluster, merged, node by node, and as pages."""
+"""All stacks of one sample: merged, node by node, and as pages."""
 
 from __future__ import annotations
 

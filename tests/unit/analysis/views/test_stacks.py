@@ -8,7 +8,7 @@ from dstack.analysis.diagnose import diagnose
 from dstack.analysis.index.sample_index import SampleIndex
 from dstack.analysis.stacks.stack_tree import TextFilter
 from dstack.analysis.views.stack_pages import MAX_DEPENDENCIES, StackPage
-from dstack.analysis.views.thread_pages import Stacks
+from dstack.analysis.views.stacks import Stacks
 from dstack.model import Snapshot
 from dstack.observed_node import Failure
 from dstack.snapshot_file import load
