@@ -47,8 +47,8 @@ class Site:
     count as waiting. An idle service ``may_be_idle`` in a wait until input from outside its process ends it.
     ``is_meeting``: similar processes wait there for each other, whatever object each of them calls. ``polls``: the
     library sleeps there repeatedly until another process has joined. ``operation`` is the name that the ``library`` of
-    a process group gives to a call on it. ``polls_actor`` names the part of a library that the call polls, unseen by
-    Ray's task events.
+    a process group gives to a call on it. ``polls_actor`` is the id of the part of a library that the call polls,
+    unseen by Ray's task events.
     """
 
     id: str

@@ -23,6 +23,7 @@ from dstack import words
 from dstack.analysis.evidence.progress import RoutineCalls, progress_of
 from dstack.analysis.index.sample_index import Poll, Polls
 from dstack.call_sites import kind_of
+from dstack.libraries.train.parts import RETRYING
 from dstack.model import (
     ACTOR_HANDLE,
     RepeatedCall,
@@ -53,9 +54,6 @@ ENTRIES = (
 """Files whose loops run any submitted code: a thread there is between two pieces of work."""
 
 WRAPPERS = ("ray/_private/client_mode_hook.py", "ray/_private/auto_init_hook.py")
-
-RETRYING = ("ray/train/v2/_internal/execution/controller/controller.py",)
-"""Libraries' loops that retry after a timeout, for ever by default; seen on Ray 2.60."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,11 +11,11 @@ from dstack.analysis.graph.builder import GraphBuilder, call_beyond_kind, waits_
 from dstack.analysis.graph.refs.placement_group_refs import PENDING
 from dstack.analysis.graph.refs.producers import available_value, producer_of
 from dstack.analysis.graph.refs.unread_refs import wait_for_held
-from dstack.analysis.graph.serve_requests import wait_for_slot
 from dstack.analysis.naming import names
 from dstack.analysis.naming.call_words import INFERENCES, lock_in_words, with_statement
 from dstack.call_sites import GROUP_WAIT, kind_of, name_of, named_site
 from dstack.diagnosis import CallName, Group, GroupWait, Target, Vertex, Wait, WaitKind
+from dstack.libraries.serve.waits import wait_for_slot
 from dstack.observed_calls import (
     Awaitables,
     Call,

@@ -6,12 +6,12 @@ from msgspec.structs import replace
 
 from dstack.analysis.graph.blocked_calls import has_known_dependency, reach_of, wait_of_call
 from dstack.analysis.graph.builder import GraphBuilder
-from dstack.analysis.graph.serve_requests import as_passed_on
 from dstack.analysis.index import task_assignment
 from dstack.analysis.index.sample_index import SampleIndex
 from dstack.analysis.naming import names
 from dstack.call_sites import OTHER_LOOP
 from dstack.diagnosis import Group, Target, Vertex, Wait
+from dstack.libraries.serve.waits import as_passed_on
 from dstack.observed import Coroutine
 from dstack.observed_calls import Call
 from dstack.vertex_keys import CoroutineKey, ThreadKey

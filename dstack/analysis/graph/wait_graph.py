@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dstack.analysis.graph.builder import GraphBuilder
-from dstack.analysis.graph.channels import add_channel_waits
 from dstack.analysis.graph.executions import add_executions
 from dstack.analysis.graph.in_process_links import add_links
 from dstack.analysis.graph.pending.given_up import release_given_up
@@ -13,6 +12,7 @@ from dstack.analysis.graph.users import Users
 from dstack.analysis.index.sample_index import SampleIndex
 from dstack.analysis.naming.ray_libraries import without_idle_machinery
 from dstack.diagnosis import Vertex
+from dstack.libraries.compiled_graphs.waits import add_channel_waits
 from dstack.vertex_keys import Key
 
 

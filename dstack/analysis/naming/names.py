@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dstack.analysis.index.sample_index import SampleIndex
 from dstack.analysis.naming import ray_libraries
 from dstack.diagnosis import Progress, Since
+from dstack.libraries.train.parts import TRAINING
 from dstack.model import RAY_CLIENT_SERVER, Actor, GoneWorker, Node, PlacementGroup, Worker, actor_of_task
 from dstack.observed import Coroutine, Frame, Thread
 from dstack.observed_calls import DATA, TRAIN, GroupCall, ProcessGroup, QueuedRequest
@@ -155,10 +156,6 @@ def script(entrypoint: str) -> str:
         if part.endswith(".py"):
             return part.rpartition("/")[2]
     return entrypoint[:40]
-
-
-TRAINING = "TrainingThread("
-"""Train's name of the thread that runs the training function of a worker begins so (Ray 2.60)."""
 
 
 def execution(index: SampleIndex, worker_id: str, thread: Thread, task_id: str | None) -> str:

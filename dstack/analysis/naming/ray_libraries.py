@@ -17,98 +17,28 @@ from dstack.analysis.index.sample_index import SampleIndex
 from dstack.analysis.index.task_assignment import is_user_code
 from dstack.call_sites import kind_of, named_site
 from dstack.diagnosis import Vertex
+from dstack.libraries.compiled_graphs.sites import MONITOR_THREAD
+from dstack.libraries.data import parts as data
+from dstack.libraries.recogniser import NEVER, Recogniser
+from dstack.libraries.serve import parts as serve
+from dstack.libraries.train import parts as train
+from dstack.libraries.tune import parts as tune
 from dstack.model import Actor, actor_of_task, producer_task_id
 from dstack.observed import Coroutine
 from dstack.observed_calls import Call, ChannelCall, QueuedRequest
 from dstack.vertex_keys import AnyKey, Key
 
 SHORT = 8
-GRAPH_MONITOR = "CompiledGraphMonitorThread"
-"""The thread of a compiled graph's driver that waits for the end of the graph's loops; Ray 2.46 and 2.60."""
-NEVER = r"(?!)"
-"""A pattern that matches nothing."""
-
-
-@dataclass(frozen=True, slots=True)
-class Recogniser:
-    """Patterns that recognise actors of a library, and their names for its user.
-
-    ``name``, and ``which`` to distinguish actors of that name, are formatted with the groups of the patterns and the
-    actor's short ``id``. ``work`` is the pattern of the methods that execute the user's requests, with words for them.
-    An actor that ``is_machinery`` runs no user code; neither do the calls in ``upkeep`` of other actors. The name of
-    the actor must match as well, because a class of the user may have the same name.
-    """
-
-    class_name: str
-    name: str
-    which: str = ""
-    actor_name: str = r".*"
-    work: tuple[str, str] = (NEVER, "")
-    upkeep: str = NEVER
-    is_machinery: bool = False
-
-
-RECOGNISERS = (
-    # Serve
-    Recogniser(
-        r"ServeReplica:(?P<app>[^:]*):(?P<deployment>.+)",
-        "Serve deployment {deployment} of app {app}",
-        which=", replica {replica}",
-        actor_name=r"SERVE_REPLICA::.*#(?P<replica>[^#]+)",
-        work=(r"handle_request\w*", "request to"),
-        upkeep=r"check_health|record_routing_stats|get_num_ongoing_requests|push_proxy_handle|is_allocated|"
-        r"was_initialized|list_outbound_deployments|reserve_slot|release_slot|perform_graceful_shutdown",
-    ),
-    Recogniser(r"ServeController", "Serve's controller", actor_name=r"SERVE_CONTROLLER_ACTOR.*", is_machinery=True),
-    Recogniser(r"ProxyActor", "Serve's proxy", actor_name=r"SERVE_PROXY_ACTOR.*", is_machinery=True),
-    # Data; up to 2.46 the class of a map worker does not name its operator, but its tasks do
-    Recogniser(
-        r"MapWorker\((?P<operator>.+)\)", "Data operator {operator}", which=", worker {id}", work=("submit", "task of")
-    ),
-    Recogniser(r"_MapWorker", "Data operator", which=", worker {id}", work=("submit", "task of")),
-    Recogniser(r"HashShuffleAggregator", "Data's shuffle", which=", aggregator {id}"),
-    Recogniser(r"SplitCoordinator", "Data's streaming_split", which=" {id}"),
-    Recogniser(r"_StatsActor", "Data's statistics", actor_name=r"datasets_stats_actor", is_machinery=True),
-    Recogniser(
-        r"AutoscalingRequester|_AutoscalingCoordinatorActor",
-        "Data's autoscaling",
-        actor_name=r"AutoscalingRequester.*|AutoscalingCoordinator",
-        is_machinery=True,
-    ),
-    Recogniser(
-        r"ActorLocationTracker", "Data's list of its workers", actor_name=r"ActorLocationTracker", is_machinery=True
-    ),
-    # Train and Tune
-    Recogniser(r"TrainController", "Train's controller", which=" {id}"),
-    Recogniser(r"RayTrainWorker|_WrappedExecutable", "Train worker", which=" {id}"),
-    Recogniser(r"SynchronizationActor", "Train's barrier", which=" {id}"),
-    Recogniser(r"PlacementGroupCleaner", "Train's placement-group cleaner", which=" {id}", is_machinery=True),
-    Recogniser(r"PreemptionWatcher", "Train's preemption watcher", which=" {id}", is_machinery=True),
-    Recogniser(
-        r"_UsageCollectionActor",
-        "Data's usage statistics",
-        actor_name=r"DataUsageCollectionActor.*|.*Usage.*",
-        is_machinery=True,
-    ),
-    Recogniser(r"ImplicitFunc", "Tune trial", which=" {id}", work=("train", "step of")),
-    # Others
+RAYS_OWN = (
     Recogniser(r"JobSupervisor", "job {job}", actor_name=r"_ray_internal_job_actor_(?P<job>.+)", is_machinery=True),
     Recogniser(r"_QueueActor", "ray.util.queue.Queue", which=" {id}"),
     Recogniser(r"PoolActor", "ray.util.multiprocessing.Pool", which=", process {id}", work=("run_batch", "batch of")),
 )
-
-EXECUTOR = "StreamingExecutor"
-"""The beginning of the names of the threads that execute a dataset; Ray 2.46 and 2.60."""
-
-OPERATORS = r"Read\w*|Write\w*|Map|MapBatches|MapRows|FlatMap|Filter|Project|Limit|Repartition|SplitBlocks"
-DATA_TASK = re.compile(rf"(?=.*(->|\())({OPERATORS})(\(.*?\))?(->({OPERATORS})(\(.*?\))?)*")
-"""A Data operator by name, as ``ReadParquet->Map(parse)``; one word alone may be a user's task."""
-
+RECOGNISERS = (*serve.PARTS, *data.PARTS, *train.PARTS, *tune.PARTS, *RAYS_OWN)
+"""Those of each library's room, and those of Ray itself."""
 
 STARTS = ("__init__", "initialize_and_get_metadata")
 """The methods that run constructors: Serve's replicas construct their deployments in a method of their own."""
-IN_PROXY = "ProxyResponseGenerator."
-"""The names of the functions in which Serve's proxy waits for a response begin so; Ray 2.60."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,18 +81,18 @@ def _with_class(class_name: str) -> tuple[tuple[Recogniser, dict[str, str]], ...
 
 def thread_name(name: str) -> str:
     """The name of a thread; for Ray Data's executors without the id of the dataset."""
-    return EXECUTOR if name.startswith(EXECUTOR) else name
+    return data.EXECUTOR if name.startswith(data.EXECUTOR) else name
 
 
 def polled_actors(index: SampleIndex, call: Call) -> tuple[str, ...]:
     """The ids of the actors that a library polls in a call."""
-    name = named_site(call).polls_actor
-    return tuple(actor.actor_id for actor in index.actors.values() if name and _is_part(actor, name))
+    polled = named_site(call).polls_actor
+    return tuple(actor.actor_id for actor in index.actors.values() if polled and _is_part(actor, polled))
 
 
-def _is_part(actor: Actor, name: str) -> bool:
+def _is_part(actor: Actor, id: str) -> bool:
     found = part(actor.class_name, actor.name, actor.actor_id)
-    return found is not None and found.name == name and actor.state == "ALIVE"
+    return found is not None and found.recogniser.id == id and actor.state == "ALIVE"
 
 
 def is_machinery_actor(actor: Actor) -> bool:
@@ -173,7 +103,7 @@ def is_machinery_actor(actor: Actor) -> bool:
 
 def data_operator(task_name: str) -> str | None:
     """``Data operator ReadParquet->Map(parse)`` for the name of a task of Ray Data, None for other names."""
-    return f"Data operator {task_name}" if DATA_TASK.fullmatch(task_name) else None
+    return f"Data operator {task_name}" if data.DATA_TASK.fullmatch(task_name) else None
 
 
 def machinery(index: SampleIndex, vertices: Mapping[Key, Vertex]) -> set[Key]:
@@ -210,7 +140,7 @@ def _is_machinery(index: SampleIndex, actors: Mapping[str, Part], vertex: Vertex
     """
     thread = index.thread(vertex.worker_id, vertex.os_thread_id) if vertex.coroutine_id is None else None
     is_in_channel = thread is not None and thread.call is not None and isinstance(thread.call.need, ChannelCall)
-    if thread is not None and (is_in_channel or thread.name == GRAPH_MONITOR):
+    if thread is not None and (is_in_channel or thread.name == MONITOR_THREAD):
         return not is_user_code(index, thread)
     if vertex.coroutine_id is not None and vertex.task_id is None:
         coroutine = index.coroutine(vertex.worker_id, vertex.coroutine_id)
@@ -230,7 +160,7 @@ def is_client_request(index: SampleIndex, worker_id: str | None, coroutine: Coro
     """Whether a coroutine of Serve's proxy waits for the execution or the start of a client's request."""
     if coroutine.call is None or kind_of(coroutine.call) != "await":
         return False
-    if not any(frame.function.startswith(IN_PROXY) for frame in index.snapshot.frames_of(coroutine)):
+    if not any(frame.function.startswith(serve.IN_PROXY) for frame in index.snapshot.frames_of(coroutine)):
         return False
     awaited = (index.coroutine(worker_id, one) for one in coroutine.call.coroutines)
     is_queued = any(

@@ -20,6 +20,8 @@ WRITE = Site("ray.dag.channel.write", "write to a compiled graph's channel", (le
 GET = Site("ray.dag.CompiledDAGRef.get", "CompiledDAGRef.get", (caller(GET_FILE, "get", BOTH_RAYS),))
 EXECUTE = Site("ray.dag.CompiledDAG.execute", "CompiledDAG.execute")
 FUTURE = Site("ray.dag.CompiledDAGFuture", "CompiledDAGFuture", timeout="none")
+MONITOR_THREAD = "CompiledGraphMonitorThread"
+"""The thread of a graph's driver that waits for the end of the graph's loops; Ray 2.46 and 2.60."""
 OF_DRIVER = frozenset(site.id for site in (GET, EXECUTE, FUTURE))
 """Where the driver of a graph waits for a result, or for room for an input."""
 

@@ -6,6 +6,8 @@ from dstack.call_site import BOTH_RAYS, Place, Site, caller
 
 PRIVATE = "/ray/serve/_private/"
 HANDLE = "/ray/serve/handle.py"
+MESSAGES_FILE, MESSAGES = "/ray/serve/_private/http_util.py", "fetch_messages_from_queue"
+"""Where a replica of Serve awaits a generator of the user's, or the messages of an HTTP response; Ray 2.46 and 2.60."""
 CHOOSING = {
     "_choose_replica_for_request": f"{PRIVATE}request_router/request_router.py",
     "choose_replica_for_request": f"{PRIVATE}replica_scheduler/pow_2_scheduler.py",
@@ -38,6 +40,6 @@ SITES = (
         "ray.serve.start",
         "start of a Serve application",
         (Place(f"{PRIVATE}client.py", "_wait_for_application_running", "leaf", BOTH_RAYS, every_s=1.0),),
-        polls_actor="Serve's controller",
+        polls_actor="ray.serve.controller",
     ),
 )

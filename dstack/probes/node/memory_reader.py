@@ -22,10 +22,10 @@ from dstack.probes.node.cpython.interpreter import Interpreter
 from dstack.probes.node.cpython.memory import ProcessMemory, Unreadable, open_memory
 from dstack.probes.node.cpython.process import Known, MemoryThread, PythonProcess
 from dstack.probes.node.cpython.values import shown_locals
+from dstack.probes.node.libraries import stages_of
 from dstack.probes.node.other_languages import Language
 from dstack.probes.node.procfs import proc
 from dstack.probes.node.program_labels import program_labels
-from dstack.probes.node.ray.compiled_graphs import stages_of
 from dstack.probes.node.ray.concurrency_groups import concurrency_groups, runs_methods
 from dstack.probes.node.ray.ids import actor_of_task
 from dstack.probes.node.ray.thread_tasks import read_tasks

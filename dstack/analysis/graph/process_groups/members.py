@@ -161,7 +161,9 @@ class Members:
         state, while one of their threads trains.
         """
         actor = self._index.actors.get(worker.actor_id or "")
-        if has_own and (task_assignment.has_one_slot(self._index, worker.worker_id) or (actor and _is_of_train(actor))):
+        if has_own and (
+            task_assignment.has_one_slot(self._index, worker.worker_id) or (actor and _is_called_only_for_state(actor))
+        ):
             return
         if actor is None:
             sample = self._index.worker_samples.get(worker.worker_id)
@@ -254,9 +256,9 @@ class Members:
         ]
 
 
-def _is_of_train(actor: Actor) -> bool:
+def _is_called_only_for_state(actor: Actor) -> bool:
     found = part(actor.class_name, actor.name, actor.actor_id)
-    return found is not None and found.name == "Train worker"
+    return found is not None and found.recogniser.calls_only_for_state
 
 
 def _is_dead(actor: Actor, classes: set[str], job: str | None) -> bool:

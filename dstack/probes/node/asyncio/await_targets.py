@@ -29,6 +29,7 @@ from dstack.call_sites import (
     WAIT,
     WAIT_FOR,
 )
+from dstack.libraries.serve.sites import MESSAGES, MESSAGES_FILE
 from dstack.observed_calls import Awaitables, Call, Executions, Inference, ProcessObject
 from dstack.probes.node.asyncio.await_chains import GENERATORS, AwaitChains, Chain
 from dstack.probes.node.asyncio.event_loops import FUTURE, TASK, EventLoops
@@ -44,8 +45,6 @@ from dstack.probes.node.waits.executors import Executors
 LOCKS_FILE, TASKS_FILE, GROUPS_FILE = "/asyncio/locks.py", "/asyncio/tasks.py", "/asyncio/taskgroups.py"
 CHAINED, SHIELDED = "_call_check_cancel", "_outer_done_callback"
 """Callbacks of a future that follows a ``concurrent.futures`` one, and of the future that ``shield`` returns."""
-MESSAGES_FILE, MESSAGES = "/ray/serve/_private/http_util.py", "fetch_messages_from_queue"
-"""Where a replica of Serve awaits a generator of the user's, or the messages of an HTTP response; Ray 2.46 and 2.60."""
 RUNS_TASKS = "async_func"
 """The coroutine in which Ray runs a task; seen on Ray 2.46 and 2.60."""
 GENERATOR_FILE = "ray/_private/object_ref_generator.py"

@@ -16,11 +16,9 @@ from dstack.probes.node.asyncio.event_loops import TASK, EventLoops
 from dstack.probes.node.cached_property import cached_property
 from dstack.probes.node.cpython.memory import Unreadable
 from dstack.probes.node.cpython.process import PythonProcess
-from dstack.probes.node.process_groups.train_groups import meeting
+from dstack.probes.node.libraries import OF_COROUTINES, ServeRequests
 from dstack.probes.node.ray.ids import actor_of_task
-from dstack.probes.node.ray.serve_requests import ServeRequests
 from dstack.probes.node.threads import ShownFrame
-from dstack.probes.node.waits.channels import awaited_result
 from dstack.probes.node.waits.executors import Executors
 from dstack.probes.node.waits.known_sites import IN_COROUTINE, site_in
 from dstack.probes.node.waits.shared_objects import NOTHING, WaitsOn, of_coroutine
@@ -137,9 +135,9 @@ class Coroutines:
         if not future:
             return None, False
         with contextlib.suppress(Unreadable):
-            if task_id and (call := meeting(chain.frames, self._objects, actor_of_task(task_id))):
-                return call, False
-            if call := awaited_result(self._objects, chain.frames):
+            actor_id = actor_of_task(task_id)
+            calls = (hook(self._objects, chain.frames, actor_id) for hook in OF_COROUTINES)
+            if call := next(filter(None, calls), None):
                 return call, False
         try:
             call, cancels = self.targets.call(future, chain)

@@ -46,7 +46,7 @@ from dstack.probes.node.cached_property import cached_property
 from dstack.probes.node.cpython.frames import Frame
 from dstack.probes.node.cpython.memory import Unreadable
 from dstack.probes.node.cpython.process import MemoryThread, PythonProcess
-from dstack.probes.node.process_groups.data_groups import at_meeting
+from dstack.probes.node.libraries import OF_THREADS
 from dstack.probes.node.process_groups.group_calls import GroupCalls
 from dstack.probes.node.procfs.children import awaited_children
 from dstack.probes.node.procfs.proc import SystemCall, system_call
@@ -57,7 +57,6 @@ from dstack.probes.node.stacks.origins import RAY_WORKER_FILE
 from dstack.probes.node.threads import ASYNCIO, function_of, is_event_loop, is_in
 from dstack.probes.node.threads import Frame as AnyFrame
 from dstack.probes.node.waits import locks
-from dstack.probes.node.waits.channels import with_channel
 from dstack.probes.node.waits.executors import Executors
 from dstack.probes.node.waits.known_sites import IN_CHANNEL, poll_of, site_in, site_of_leaf, sites_outward
 from dstack.probes.node.waits.locks import Locks, SleptOn
@@ -107,8 +106,8 @@ class BlockedCalls:
             return None
         try:
             call = self._ray_call(frames) or self._thread_join(frames) or self._sleep(thread)
-            call = with_channel(self._objects, frames, call)
-            call = at_meeting(call, frames, self._objects, actor_id) if call and actor_id else call
+            for complete in OF_THREADS:
+                call = complete(self._objects, frames, call, actor_id)
         except Unreadable as error:
             self.unreadable[thread.os_thread_id] = str(error)
             return None

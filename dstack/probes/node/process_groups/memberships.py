@@ -6,13 +6,13 @@ import contextlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from dstack.libraries.collective.reading import RayGroups
+from dstack.libraries.torch.groups import TorchGroups
+from dstack.libraries.train.reading import TrainRank, rank_in_train
 from dstack.observed_calls import ProcessGroup
 from dstack.probes.node.cpython.memory import Unreadable
 from dstack.probes.node.cpython.process import PythonProcess
 from dstack.probes.node.process_groups.environment import number_of
-from dstack.probes.node.process_groups.ray_groups import RayGroups
-from dstack.probes.node.process_groups.torch_groups import TorchGroups
-from dstack.probes.node.process_groups.train_groups import TrainRank, rank_in_train
 
 
 @dataclass(frozen=True)

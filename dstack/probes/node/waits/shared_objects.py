@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 from dstack.call_sites import kind_of
+from dstack.libraries.train.sites import HELPERS
 from dstack.observed_calls import Call, ProcessObject
 from dstack.probes.node.cpython.frames import Frame
 from dstack.probes.node.cpython.memory import Unreadable
@@ -24,8 +25,6 @@ CONDITION = ("/threading.py", "wait")
 ENDED_BY_C = ("/grpc/",)
 """Libraries whose C threads end the wait, so reachability from Python threads proves nothing."""
 ASYNCIO_FILES = ("/asyncio/locks.py", "/asyncio/queues.py")
-HELPERS = (("/ray/train/_internal/session.py", "get_next", "training_thread"),)
-"""Methods that wait for a thread: file, function and the attribute with its Thread object; Ray 2.46 and 2.60."""
 
 
 @dataclass(frozen=True)

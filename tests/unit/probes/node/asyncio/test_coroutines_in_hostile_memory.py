@@ -15,6 +15,7 @@ import pytest
 from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
 
+from dstack.observed_calls import Unreadable as UnreadableNeed
 from dstack.probes.node.asyncio import await_targets
 from dstack.probes.node.asyncio.coroutines import Coroutines
 from dstack.probes.node.cpython.memory import ProcessMemory
@@ -130,7 +131,7 @@ def test_an_unchanged_copy_shows_all_tasks(copy: Copy) -> None:
     found: Any = reads_of(Copied(copy.pages, []))["suspended"]()
 
     assert copy.tasks.items() <= {one.address: one.name for one in found}.items()
-    assert all((one.call or {}).get("unread") is None for one in found)
+    assert not any(one.call and isinstance(one.call.need, UnreadableNeed) for one in found)
     assert [one.frames[0].position.function for one in found if one.name == "first"] == ["waits"]
 
 
@@ -180,7 +181,7 @@ def test_nested_gathers_of_the_same_future_end(monkeypatch: pytest.MonkeyPatch) 
     end.set_result(None)
     loop.run_until_complete(task)
     loop.close()
-    assert call["unread"].startswith("it waits for more than")
+    assert call.need.reason.startswith("it waits for more than")
 
 
 async def waits_for_one_thing_in_many_ways(end: Any, doublings: int) -> asyncio.Task[None]:

@@ -10,16 +10,16 @@ from collections.abc import Callable
 from hypothesis import given
 from hypothesis import strategies as st
 
+from dstack.libraries.collective.reading import RayGroups
+from dstack.libraries.torch.gloo import deadline_of
+from dstack.libraries.torch.groups import TorchGroups
+from dstack.libraries.torch.works import work_of
 from dstack.probes.node.cpython.code_objects import Code
 from dstack.probes.node.cpython.frames import Frame, Frames
 from dstack.probes.node.cpython.memory import ProcessMemory, Unreadable
 from dstack.probes.node.cpython.objects import Objects
 from dstack.probes.node.cpython.references import References
 from dstack.probes.node.cpython.values import shown_locals, text_of
-from dstack.probes.node.process_groups.gloo import deadline_of
-from dstack.probes.node.process_groups.ray_groups import RayGroups
-from dstack.probes.node.process_groups.torch_groups import TorchGroups
-from dstack.probes.node.process_groups.works import work_of
 from dstack.probes.node.procfs.proc import FUTEX, SystemCall
 from dstack.probes.node.ray.object_refs import object_refs, owners, refs_of
 from dstack.probes.node.threads import Position, PythonThread

@@ -11,10 +11,10 @@ import contextlib
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from dstack.libraries.torch.groups import CPP_OBJECT
 from dstack.probes.node.cpython.frames import Frame
 from dstack.probes.node.cpython.memory import Unreadable
 from dstack.probes.node.cpython.objects import BOUND_TO, Objects
-from dstack.probes.node.process_groups.torch_groups import CPP_OBJECT
 
 WORK = "Work"
 """The last part of the name of its type, which pybind11 has made, or of one that inherits from it."""

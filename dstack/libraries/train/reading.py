@@ -52,14 +52,14 @@ def rank_in_train(process: PythonProcess) -> TrainRank | None:
     return TrainRank(replace(group, has_left=has_left), local)
 
 
-def meeting(frames: Sequence[Frame], objects: Objects, actor_id: str) -> Call | None:
+def awaited(objects: Objects, frames: Sequence[Frame], actor_id: str) -> Call | None:
     """The wait of a coroutine in the actor of this id for the ranks that have not come; None for any other.
 
     Unknown while Train lets a group continue without some of its ranks, as on nodes that are preempted.
     Raises :class:`Unreadable`.
     """
     frame = next((frame for frame in frames if is_in(frame, *MEETING)), None)
-    if frame is None or not any(is_in(one, *WAITING) for one in frames):
+    if frame is None or not actor_id or not any(is_in(one, *WAITING) for one in frames):
         return None
     actor = objects.attributes(frame.local("self"))
     if (required := actor.get("_required_ranks")) and not objects.is_a(required, "NoneType"):

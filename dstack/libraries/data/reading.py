@@ -9,20 +9,20 @@ import contextlib
 from collections.abc import Sequence
 from dataclasses import replace
 
+from dstack.libraries.train.reading import MAX_RANKS
 from dstack.observed_calls import DATA, Call, GroupCall, ProcessGroup
 from dstack.probes.node.cpython.frames import Frame
 from dstack.probes.node.cpython.memory import Unreadable
 from dstack.probes.node.cpython.objects import Objects
-from dstack.probes.node.process_groups.train_groups import MAX_RANKS
 from dstack.probes.node.threads import is_in
 
 MEETING = ("/ray/data/_internal/iterator/stream_split_iterator.py", "_barrier")
 """The method of the coordinator in which a thread waits for the other splits."""
 
 
-def at_meeting(call: Call, frames: Sequence[Frame], objects: Objects, actor_id: str) -> Call:
+def completed(objects: Objects, frames: Sequence[Frame], call: Call | None, actor_id: str) -> Call | None:
     """The call with the splits that it waits for, if it is such a wait that can be read, in the actor of this id."""
-    if not frames or not is_in(frames[0], *MEETING):
+    if call is None or not actor_id or not frames or not is_in(frames[0], *MEETING):
         return call
     split = count = None
     with contextlib.suppress(Unreadable):

@@ -12,11 +12,11 @@ import math
 from collections.abc import Sequence
 
 from dstack.libraries.compiled_graphs.sites import CHANNEL_FILE, EXECUTE, FUTURE, GET, GET_FILE, READ, WRITE
+from dstack.libraries.compiled_graphs.stages import GRAPH_FILE, channels_of, count_of
 from dstack.observed_calls import Call, ChannelCall
 from dstack.probes.node.cpython.frames import Frame
 from dstack.probes.node.cpython.memory import Unreadable
 from dstack.probes.node.cpython.objects import Objects
-from dstack.probes.node.ray.compiled_graphs import GRAPH_FILE, channels_of, count_of
 from dstack.probes.node.stacks.origins import RAY_WORKER_FILE
 from dstack.probes.node.threads import function_of, is_in
 
@@ -31,7 +31,7 @@ OF_DRIVER = {GET_FILE: ("get", GET), GRAPH_FILE: ("execute", EXECUTE)}
 """The outermost functions of Ray's in a driver, by file, with their sites."""
 
 
-def with_channel(objects: Objects, frames: Sequence[Frame], call: Call | None) -> Call | None:
+def completed(objects: Objects, frames: Sequence[Frame], call: Call | None, actor_id: str = "") -> Call | None:
     """The call with its dependency, if the thread is in a channel; any other call unchanged.
 
     A write without a timeout sleeps in the kernel, so its call is known; a write with a timeout does not.
@@ -48,7 +48,7 @@ def with_channel(objects: Objects, frames: Sequence[Frame], call: Call | None) -
     return call
 
 
-def awaited_result(objects: Objects, frames: Sequence[Frame]) -> Call | None:
+def awaited(objects: Objects, frames: Sequence[Frame], actor_id: str = "") -> Call | None:
     """The wait of a coroutine that awaits the result of ``execute_async``; None for any other.
 
     A thread of Ray's reads the results in order. Raises :class:`Unreadable`.

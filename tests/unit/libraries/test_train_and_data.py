@@ -13,11 +13,11 @@ from typing import Any
 
 import pytest
 
+from dstack.libraries.data.reading import completed
+from dstack.libraries.train.reading import CONTEXT, awaited, rank_in_train
 from dstack.observed_calls import Call, GroupCall, ProcessGroup, ProcessObject
 from dstack.probes.node.cpython.frames import Frame
 from dstack.probes.node.cpython.memory import ProcessMemory, open_memory
-from dstack.probes.node.process_groups.data_groups import at_meeting
-from dstack.probes.node.process_groups.train_groups import CONTEXT, meeting, rank_in_train
 from tests.unit.support.own_process import own_frames, own_objects, own_process
 
 TRAIN = "/site-packages/ray/train/v2/_internal"
@@ -80,7 +80,7 @@ def arrival(memory: ProcessMemory, *, rank: int = 1, size: int = 4, **actor: obj
     file = f"{TRAIN}/execution/checkpoint/sync_actor.py"
     caller = "ray.train.report"
     both = suspended(WAITS, f"{TRAIN}/util.py"), suspended(RANKS, file, own, rank, size, caller)
-    return meeting(frames_of(memory, *both), own_objects(memory), ACTOR)
+    return awaited(own_objects(memory), frames_of(memory, *both), ACTOR)
 
 
 def test_a_rank_waits_for_the_others_of_its_worker_group(memory: ProcessMemory) -> None:
@@ -99,7 +99,7 @@ def test_a_group_that_may_continue_without_a_rank_is_unknown(memory: ProcessMemo
 def test_a_rank_that_enters_or_leaves_does_not_wait(memory: ProcessMemory) -> None:
     own = Attributes(_required_ranks=None)
     entering = suspended(RANKS, f"{TRAIN}/execution/checkpoint/sync_actor.py", own, 0, 2, "ray.train.report")
-    assert meeting(frames_of(memory, entering), own_objects(memory), ACTOR) is None
+    assert awaited(own_objects(memory), frames_of(memory, entering), ACTOR) is None
 
 
 def test_the_timeout_of_train_is_read(memory: ProcessMemory) -> None:
@@ -174,8 +174,9 @@ def test_a_reader_waits_for_the_other_splits(memory: ProcessMemory) -> None:
     [frame] = frames_of(memory, generator)
     call = Call(site="ray.data.streaming_split", frame=0, need=ProcessObject(), timeout_s=0.1)
 
-    found = at_meeting(call, [frame], own_objects(memory), ACTOR)
+    found = completed(own_objects(memory), [frame], call, ACTOR)
 
+    assert found is not None
     assert (found.site, found.timeout_s) == ("ray.data.streaming_split", None)
     group = ProcessGroup(library="ray.data", world=ACTOR, name="", rank=2, ranks=(0, 1, 2))
     assert found.need == GroupCall(operation="start_epoch", group=group)
@@ -186,4 +187,4 @@ def test_malformed_splits_are_rejected(memory: ProcessMemory, count: object, spl
     generator = suspended(BARRIER, DATA, Attributes(_n=count), split)
     [frame] = frames_of(memory, generator)
     call = Call(site="ray.data.streaming_split", frame=0, need=ProcessObject(), timeout_s=0.1)
-    assert at_meeting(call, [frame], own_objects(memory), ACTOR) == call
+    assert completed(own_objects(memory), [frame], call, ACTOR) == call

@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Sequence
 
+from dstack.call_site import Site
+from dstack.libraries.collective.sites import FILE
+from dstack.libraries.torch.groups import MAX_GROUPS, MAX_MEMBERS, MAX_NAME, TorchGroups
 from dstack.observed_calls import RAY, ProcessGroup
 from dstack.probes.node.cached_property import cached_property
+from dstack.probes.node.cpython.frames import Frame
 from dstack.probes.node.cpython.memory import Unreadable
 from dstack.probes.node.cpython.process import PythonProcess
-from dstack.probes.node.process_groups.torch_groups import MAX_GROUPS, MAX_MEMBERS, MAX_NAME, TorchGroups
+from dstack.probes.node.process_groups.locals_of_calls import frame_in, number_in, text_in
 
 MODULE = "ray.util.collective.collective"
+START = "init_collective_group"
 ON_TORCH = "TorchGLOOGroup"
 """The class of groups that are made of torch's (Ray 2.60): their ranks are those of torch's world."""
 
@@ -58,3 +64,22 @@ def group_of_ray(name: str, rank: float | None, size: float | None, world: str =
         raise Unreadable(f"rank {rank} of {size}")
     ranks = tuple(range(int(size)))
     return ProcessGroup(library=RAY, world=world, name=name, rank=int(rank), ranks=ranks, description=name)
+
+
+class RayCalls:
+    """The calls on the groups of one process."""
+
+    def __init__(self, process: PythonProcess, groups: RayGroups) -> None:
+        self._objects = process.objects
+        self._groups = groups
+
+    def operation_and_group(self, frames: Sequence[Frame], site: Site) -> tuple[str, ProcessGroup | None]:
+        """The operation of a call, the outermost of these frames, and its group, None if that is not known.
+
+        A group that was only declared is started by the first operation on it.
+        """
+        start = frame_in(frames, FILE, "create_collective_group")
+        if start is not None and start.has("backend"):
+            rank, size = (number_in(self._objects, start, name) for name in ("rank", "world_size"))
+            return START, group_of_ray(text_in(self._objects, start, "group_name", MAX_NAME), rank, size)
+        return site.operation, self._groups.by_name.get(text_in(self._objects, frames[-1], "group_name", MAX_NAME))

@@ -10,10 +10,10 @@ from __future__ import annotations
 import contextlib
 import time
 
+from dstack.libraries.torch.groups import TorchGroups
 from dstack.observed_calls import ProcessGroup
 from dstack.probes.node.cached_property import cached_property
 from dstack.probes.node.cpython.memory import ProcessMemory, Unreadable
-from dstack.probes.node.process_groups.torch_groups import TorchGroups
 from dstack.probes.node.procfs.proc import SystemCall, system_call, thread_name, thread_started, threads
 
 FUTEX_WAIT_UNTIL, FUTEX_CLOCK_REALTIME = 9, 256

@@ -12,10 +12,10 @@ from typing import Any
 import pytest
 
 from dstack import observed_calls
+from dstack.libraries.torch.groups import MAX_MEMBERS, MODULE
 from dstack.probes.node.cpython.memory import open_memory
 from dstack.probes.node.cpython.process import Known, PythonProcess
 from dstack.probes.node.process_groups.memberships import Memberships, ProcessGroups
-from dstack.probes.node.process_groups.torch_groups import MAX_MEMBERS, MODULE
 from tests.unit.support.own_process import own_interpreter
 
 VARIABLES = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")

@@ -6,12 +6,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from dstack.analysis.graph.builder import GraphBuilder as WaitGraph
-from dstack.analysis.graph.channels import DROPPED, add_channel_waits
 from dstack.analysis.graph.executions import add_executions
 from dstack.analysis.graph.users import Users
 from dstack.analysis.index.sample_index import SampleIndex
 from dstack.diagnosis import Diagnosis, Wait
 from dstack.libraries.compiled_graphs.sites import FUTURE, GET
+from dstack.libraries.compiled_graphs.waits import DROPPED, add_channel_waits
 from dstack.observed import Frame, GraphChannel, GraphStage
 from dstack.observed_calls import Call as BlockedCall
 from dstack.observed_calls import ChannelCall

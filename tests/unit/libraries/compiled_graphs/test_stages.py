@@ -10,12 +10,12 @@ from typing import Any
 
 import pytest
 
+from dstack.libraries.compiled_graphs.reading import completed
 from dstack.libraries.compiled_graphs.sites import READ, WRITE
+from dstack.libraries.compiled_graphs.stages import stages_of
 from dstack.observed_calls import Call, ChannelCall, ProcessObject, Refs
 from dstack.probes.node.cpython.memory import open_memory
 from dstack.probes.node.cpython.process import MemoryThread, PythonProcess
-from dstack.probes.node.ray.compiled_graphs import stages_of
-from dstack.probes.node.waits.channels import with_channel
 from tests.unit.support.own_process import own_process
 
 WORKER = """
@@ -153,7 +153,7 @@ def test_the_stages_of_a_loop_are_read_with_their_channels_and_counts(ray: dict[
 def test_a_read_waits_for_the_missing_inputs(ray: dict[str, Any]) -> None:
     known = Call(site=READ.id, frame=1, need=ProcessObject())
     with in_function(ray["do_exec_tasks"], graph(ray), None, False) as (process, thread):
-        call = with_channel(process.objects, thread.frames, known)
+        call = completed(process.objects, thread.frames, known)
         stages = stages_of(process.objects, [thread])
 
     assert call is not None
@@ -163,7 +163,7 @@ def test_a_read_waits_for_the_missing_inputs(ray: dict[str, Any]) -> None:
 
 def test_the_timeout_of_a_read_is_read(ray: dict[str, Any]) -> None:
     with in_function(ray["do_exec_tasks"], graph(ray), 10.0, False) as (process, thread):
-        call = with_channel(process.objects, thread.frames, Call(site=READ.id, frame=1, need=ProcessObject()))
+        call = completed(process.objects, thread.frames, Call(site=READ.id, frame=1, need=ProcessObject()))
 
     assert call is not None
     assert isinstance(call.need, ChannelCall)
@@ -173,8 +173,8 @@ def test_the_timeout_of_a_read_is_read(ray: dict[str, Any]) -> None:
 
 def test_a_write_without_a_timeout_waits_only_where_the_kernel_shows_it_asleep(ray: dict[str, Any]) -> None:
     with in_function(ray["do_exec_tasks"], graph(ray), None, True) as (process, thread):
-        asleep = with_channel(process.objects, thread.frames, Call(site=WRITE.id, frame=0, need=ProcessObject()))
-        awake = with_channel(process.objects, thread.frames, None)
+        asleep = completed(process.objects, thread.frames, Call(site=WRITE.id, frame=0, need=ProcessObject()))
+        awake = completed(process.objects, thread.frames, None)
 
     assert awake is None
     assert asleep is not None
@@ -185,7 +185,7 @@ def test_a_write_without_a_timeout_waits_only_where_the_kernel_shows_it_asleep(r
 def test_a_call_outside_of_channels_is_unchanged(ray: dict[str, Any]) -> None:
     known = Call(site="ray.get", frame=0, need=Refs())
     with in_function(ray["run"], None) as (process, thread):
-        assert with_channel(process.objects, thread.frames, known) is known
+        assert completed(process.objects, thread.frames, known) is known
         assert stages_of(process.objects, [thread]) == []  # None is no graph
 
 

@@ -1,0 +1,40 @@
+"""The actors, threads and tasks of Ray Data; seen on Ray 2.46 and 2.60."""
+
+from __future__ import annotations
+
+import re
+
+from dstack.libraries.recogniser import Recogniser
+
+PARTS = (
+    # up to 2.46 the class of a map worker does not name its operator, but its tasks do
+    Recogniser(
+        r"MapWorker\((?P<operator>.+)\)", "Data operator {operator}", which=", worker {id}", work=("submit", "task of")
+    ),
+    Recogniser(r"_MapWorker", "Data operator", which=", worker {id}", work=("submit", "task of")),
+    Recogniser(r"HashShuffleAggregator", "Data's shuffle", which=", aggregator {id}"),
+    Recogniser(r"SplitCoordinator", "Data's streaming_split", which=" {id}"),
+    Recogniser(r"_StatsActor", "Data's statistics", actor_name=r"datasets_stats_actor", is_machinery=True),
+    Recogniser(
+        r"AutoscalingRequester|_AutoscalingCoordinatorActor",
+        "Data's autoscaling",
+        actor_name=r"AutoscalingRequester.*|AutoscalingCoordinator",
+        is_machinery=True,
+    ),
+    Recogniser(
+        r"ActorLocationTracker", "Data's list of its workers", actor_name=r"ActorLocationTracker", is_machinery=True
+    ),
+    Recogniser(
+        r"_UsageCollectionActor",
+        "Data's usage statistics",
+        actor_name=r"DataUsageCollectionActor.*|.*Usage.*",
+        is_machinery=True,
+    ),
+)
+
+EXECUTOR = "StreamingExecutor"
+"""The beginning of the names of the threads that execute a dataset; Ray 2.46 and 2.60."""
+
+OPERATORS = r"Read\w*|Write\w*|Map|MapBatches|MapRows|FlatMap|Filter|Project|Limit|Repartition|SplitBlocks"
+DATA_TASK = re.compile(rf"(?=.*(->|\())({OPERATORS})(\(.*?\))?(->({OPERATORS})(\(.*?\))?)*")
+"""A Data operator by name, as ``ReadParquet->Map(parse)``; one word alone may be a user's task."""

@@ -1,0 +1,30 @@
+"""The form in which a library's room states how its actors are recognised."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+NEVER = r"(?!)"
+"""A pattern that matches nothing."""
+
+
+@dataclass(frozen=True, slots=True)
+class Recogniser:
+    """Patterns that recognise actors of a library, and their names for its user.
+
+    ``name``, and ``which`` to distinguish actors of that name, are formatted with the groups of the patterns and the
+    actor's short ``id``. ``work`` is the pattern of the methods that execute the user's requests, with words for them.
+    An actor that ``is_machinery`` runs no user code; neither do the calls in ``upkeep`` of other actors. The name of
+    the actor must match as well, because a class of the user may have the same name. ``id`` distinguishes a part that
+    other code of dstack refers to. The library ``calls_only_for_state`` an actor whose thread executes its work.
+    """
+
+    class_name: str
+    name: str
+    which: str = ""
+    actor_name: str = r".*"
+    work: tuple[str, str] = (NEVER, "")
+    upkeep: str = NEVER
+    is_machinery: bool = False
+    id: str = ""
+    calls_only_for_state: bool = False

@@ -1,0 +1,27 @@
+"""The actors of Ray Serve; seen on Ray 2.46 and 2.60."""
+
+from __future__ import annotations
+
+from dstack.libraries.recogniser import Recogniser
+
+PARTS = (
+    Recogniser(
+        r"ServeReplica:(?P<app>[^:]*):(?P<deployment>.+)",
+        "Serve deployment {deployment} of app {app}",
+        which=", replica {replica}",
+        actor_name=r"SERVE_REPLICA::.*#(?P<replica>[^#]+)",
+        work=(r"handle_request\w*", "request to"),
+        upkeep=r"check_health|record_routing_stats|get_num_ongoing_requests|push_proxy_handle|is_allocated|"
+        r"was_initialized|list_outbound_deployments|reserve_slot|release_slot|perform_graceful_shutdown",
+    ),
+    Recogniser(
+        r"ServeController",
+        "Serve's controller",
+        actor_name=r"SERVE_CONTROLLER_ACTOR.*",
+        is_machinery=True,
+        id="ray.serve.controller",
+    ),
+    Recogniser(r"ProxyActor", "Serve's proxy", actor_name=r"SERVE_PROXY_ACTOR.*", is_machinery=True),
+)
+IN_PROXY = "ProxyResponseGenerator."
+"""The names of the functions in which Serve's proxy waits for a response begin so; Ray 2.60."""

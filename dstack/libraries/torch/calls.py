@@ -1,0 +1,126 @@
+"""The calls of torch.distributed that threads of a process are blocked in, by the frames below them.
+
+Seen on torch 2.13 with gloo: a thread in a collective sleeps on a futex until the other members come.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from dstack.call_site import Site
+from dstack.libraries.torch.gloo import Gloo
+from dstack.libraries.torch.groups import (
+    DEFAULT_GROUP,
+    MAX_ADDRESS,
+    MAX_DESCRIPTION,
+    MAX_MEMBERS,
+    MAX_NAME,
+    TorchGroups,
+)
+from dstack.libraries.torch.sites import BACKWARD, BACKWARD_WAIT, DISTRIBUTED, RENDEZVOUS, WORK_WAIT
+from dstack.libraries.torch.works import work_of
+from dstack.observed_calls import TORCH, ProcessGroup
+from dstack.probes.node.cpython.frames import Frame
+from dstack.probes.node.cpython.process import PythonProcess
+from dstack.probes.node.process_groups.environment import number_of
+from dstack.probes.node.process_groups.locals_of_calls import frame_in, number_in, text_in
+from dstack.probes.node.procfs.proc import SystemCall
+from dstack.probes.node.threads import is_in
+
+RANKS_IN = (
+    (DISTRIBUTED, "_new_process_group_helper", "group_rank", "group_size"),
+    (RENDEZVOUS, "_create_c10d_store", "rank", "world_size"),
+    (DISTRIBUTED, "init_process_group", "rank", "world_size"),
+)
+"""Functions below ``init_process_group``, innermost first, with the locals that have the own rank and the size."""
+
+
+@dataclass(frozen=True, slots=True)
+class BegunOperation:
+    """A wait for an operation that has begun before, at this site; ``group`` is None if it is not known."""
+
+    site: Site
+    operation: str
+    group: ProcessGroup | None
+
+
+class TorchCalls:
+    """The calls on the groups of one process."""
+
+    def __init__(self, process: PythonProcess, groups: TorchGroups) -> None:
+        self._objects = process.objects
+        self._groups = groups
+        self.gloo = Gloo(process.memory, groups)
+
+    def begun(self, leaf: Frame, call: SystemCall) -> BegunOperation | None:
+        """The operation that a thread waits for in C++, right below this frame; None for any other wait.
+
+        Its group is that of gloo's collectives in progress, if these belong to a single group.
+        """
+        if call.futex is None:
+            return None
+        if is_in(leaf, *BACKWARD):
+            return BegunOperation(BACKWARD_WAIT, "backward", self.gloo.group) if self.gloo.is_in_backward else None
+        work = work_of(self._objects, leaf, call.futex)
+        if work is None:
+            return None
+        return BegunOperation(WORK_WAIT, work.operation or "Work.wait", self.gloo.group if work.is_collective else None)
+
+    def operation_and_group(self, frames: Sequence[Frame], site: Site) -> tuple[str, ProcessGroup | None]:
+        """The operation of a call, the outermost of these frames, and its group, None if that is not known."""
+        match site.operation:
+            case "init_process_group":
+                return site.operation, self._default_group(frames)
+            case "new_group":
+                return site.operation, self._new_group(frames)
+            case "wait_tensor":
+                return site.operation, self.gloo.group
+        group = frames[-1].local("group")
+        return site.operation, self._groups.of_address(group) if group else None
+
+    def _default_group(self, frames: Sequence[Frame]) -> ProcessGroup | None:
+        """The default group while it is made: all ranks of the world must come."""
+        rank, size = self._rank_and_size(frames)
+        if rank is None or size is None or not 0 <= rank < size <= MAX_MEMBERS:
+            return None
+        is_text = self._objects.is_a(frames[-1].local("init_method"), "str")
+        method = text_in(self._objects, frames[-1], "init_method", MAX_ADDRESS) if is_text else None
+        return ProcessGroup(
+            library=TORCH,
+            world=self._groups.address_of(method),
+            name="",
+            rank=rank,
+            ranks=tuple(range(size)),
+            description=DEFAULT_GROUP,
+        )
+
+    def _rank_and_size(self, frames: Sequence[Frame]) -> tuple[int | None, int | None]:
+        """From the innermost frame that has them, else from the launcher's variables; -1 means the variables."""
+        for file, function, rank_name, size_name in RANKS_IN:
+            frame = frame_in(frames, file, function)
+            rank, size = (number_in(self._objects, frame, name) if frame else None for name in (rank_name, size_name))
+            if rank is not None and size is not None and rank >= 0 and size > 0:
+                return rank, size
+        variables = self._groups.variables
+        return number_of(variables, "RANK"), number_of(variables, "WORLD_SIZE")
+
+    def _new_group(self, frames: Sequence[Frame]) -> ProcessGroup | None:
+        """A group while it is made: its members must come; all of the world where torch has a barrier for them."""
+        default, made = self._groups.default, frame_in(frames, DISTRIBUTED, "_new_group_with_tag")
+        if default is None or made is None:
+            return None
+        barrier = frame_in(frames, DISTRIBUTED, "_store_based_barrier")
+        ranks = default.ranks
+        members = made.local("ranks")
+        if self._objects.is_a(members, "list", "tuple"):
+            ranks = tuple(int(self._objects.number(one) or 0) for one in self._objects.items(members, MAX_MEMBERS))
+        if barrier and number_in(self._objects, barrier, "rendezvous_count") == len(default.ranks):
+            ranks = default.ranks
+        if default.rank not in ranks or not set(ranks) <= set(default.ranks):
+            return None
+        name, description = (
+            text_in(self._objects, made, "group_name", MAX_NAME),
+            text_in(self._objects, made, "group_desc", MAX_DESCRIPTION),
+        )
+        return replace(default, name=name, ranks=ranks, description=description)

@@ -1,0 +1,17 @@
+"""The actors of Ray Train; seen on Ray 2.46 and 2.60."""
+
+from __future__ import annotations
+
+from dstack.libraries.recogniser import Recogniser
+
+PARTS = (
+    Recogniser(r"TrainController", "Train's controller", which=" {id}"),
+    Recogniser(r"RayTrainWorker|_WrappedExecutable", "Train worker", which=" {id}", calls_only_for_state=True),
+    Recogniser(r"SynchronizationActor", "Train's barrier", which=" {id}"),
+    Recogniser(r"PlacementGroupCleaner", "Train's placement-group cleaner", which=" {id}", is_machinery=True),
+    Recogniser(r"PreemptionWatcher", "Train's preemption watcher", which=" {id}", is_machinery=True),
+)
+TRAINING = "TrainingThread("
+"""The name of the thread that runs the training function of a worker begins so (Ray 2.60)."""
+RETRYING = ("ray/train/v2/_internal/execution/controller/controller.py",)
+"""Loops that retry after a timeout, for ever by default; seen on Ray 2.60."""
