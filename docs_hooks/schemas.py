@@ -6,13 +6,11 @@ import inspect
 import json
 from typing import Any
 
-import msgspec
-
-from dstack.model import VERSION, Snapshot
-from dstack.observed_calls import NEEDS
+from dstack.model import VERSION
 from dstack.report.check_schema import check_schema
 from dstack.report.graph_schema import graph_schema
 from dstack.report.stacks_schema import stacks_schema
+from dstack.snapshot_file import snapshot_schema
 
 Json = dict[str, Any]
 _PAGE = """\
@@ -34,7 +32,7 @@ Fields are only added within a major version, so a reader must ignore fields tha
 def pages() -> dict[str, str]:
     """The page, and a file for each schema."""
     check, stacks, graph = check_schema(), stacks_schema(), graph_schema()
-    snapshot = _snapshot_schema()
+    snapshot = snapshot_schema()
     text = "\n\n".join(
         [
             _PAGE.format(version=".".join(map(str, VERSION))),
@@ -50,14 +48,6 @@ def pages() -> dict[str, str]:
     )
     files = {"check-1": check, "stacks-1": stacks, "graph-1": graph, "snapshot-1": snapshot}
     return {"schema.md": text, **{f"schema/{name}.json": json.dumps(one, indent=2) for name, one in files.items()}}
-
-
-def _snapshot_schema() -> Json:
-    """The schema of a snapshot, whose calls have one of several needs."""
-    _, of_needs = msgspec.json.schema_components(NEEDS.values(), ref_template="#/$defs/{name}")
-    any_need = {"anyOf": [{"$ref": f"#/$defs/{need.__name__}"} for need in NEEDS.values()]}
-    schema = msgspec.json.schema(Snapshot, schema_hook=lambda kind: any_need)
-    return {**schema, "$defs": {**schema["$defs"], **of_needs}}
 
 
 def _types(schema: Json) -> list[str]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
@@ -16,6 +17,7 @@ from dstack.document_file import DocumentFormat, to_json
 from dstack.errors import SnapshotFileError
 from dstack.model import SCHEMA, VERSION, Snapshot, need_of
 from dstack.observed import Coroutine, Thread
+from dstack.observed_calls import NEEDS
 
 MAX_FRAMES = 100_000_000
 """Maximum number of frames shown by its threads, coroutines and child processes: many may share one long stack."""
@@ -53,6 +55,14 @@ def save(snapshot: Snapshot, path: str | os.PathLike[str], *, force: bool = Fals
 def dumps(snapshot: Snapshot) -> bytes:
     """The JSON text of ``snapshot``."""
     return to_json(snapshot)
+
+
+def snapshot_schema() -> dict[str, Any]:
+    """The JSON Schema of a snapshot file; a call has one of several needs."""
+    _, of_needs = msgspec.json.schema_components(NEEDS.values(), ref_template="#/$defs/{name}")
+    any_need = {"anyOf": [{"$ref": f"#/$defs/{need.__name__}"} for need in NEEDS.values()]}
+    schema = msgspec.json.schema(Snapshot, schema_hook=lambda kind: any_need)
+    return {**schema, "$defs": {**schema["$defs"], **of_needs}}
 
 
 def require_writable(path: str | os.PathLike[str], *, force: bool = False) -> None:

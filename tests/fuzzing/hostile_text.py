@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 from msgspec.structs import replace
 
-from dstack.model import Snapshot
+from dstack.model import Snapshot, need_of
 from dstack.recording import Recording
 
 ATTACKS = {
@@ -84,7 +84,7 @@ def hostile(snapshot: Snapshot, text: str = HOSTILE) -> Snapshot:
             process |= {"rank": 0, "labels": {text: text, "stage": text}, "process_groups": [_group(text)]}
             for thread in process.get("threads", ()):
                 thread["locals"] = {"0": {text: text}, "1": {"x": text}}
-    return msgspec.convert(plain, Snapshot, strict=False)
+    return msgspec.convert(plain, Snapshot, strict=False, dec_hook=need_of)
 
 
 def hostile_recording(recording: Recording, text: str) -> Recording:

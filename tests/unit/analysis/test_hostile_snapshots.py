@@ -67,9 +67,9 @@ def test_mutations_are_shown_or_rejected() -> None:
 Json = dict[str, Any]
 
 
-def thread(number: int, **call: Any) -> Json:
+def thread(number: int, site: str, kind: str, **need: Any) -> Json:
     plain = {"os_thread_id": number, "name": "t", "stack": 0, "role": "user", "still": True}
-    return {**plain, "call": {"frame": 0, **call}}
+    return {**plain, "call": {"site": site, "frame": 0, "need": {"kind": kind, **need}}}
 
 
 def document(threads: list[Json], coroutines: list[Json] | None = None, *, depth: int = 1, **members: Any) -> Json:
@@ -108,34 +108,40 @@ def resources(amount: float) -> dict[str, Json]:
 
 
 MADE: dict[str, Callable[[], Json]] = {
-    "a chain": lambda: document([thread(i, kind="thread.join", threads=[i + 1]) for i in range(5000)]),
-    "a ring": lambda: document([thread(i, kind="thread.join", threads=[(i + 1) % 5000]) for i in range(5000)]),
-    "all for all": lambda: document([thread(i, kind="lock", threads=list(range(200))) for i in range(200)]),
+    "a chain": lambda: document(
+        [thread(i, site="thread.join", kind="executions", threads=[i + 1]) for i in range(5000)]
+    ),
+    "a ring": lambda: document(
+        [thread(i, site="thread.join", kind="executions", threads=[(i + 1) % 5000]) for i in range(5000)]
+    ),
+    "all for all": lambda: document(
+        [thread(i, site="threading.Lock.acquire", kind="executions", threads=list(range(200))) for i in range(200)]
+    ),
     "a chain of coroutines": lambda: document(
         [],
         [
             {"coroutine_id": hex(i), "name": "c", "stack": 0, "still": True}
-            | {"call": {"kind": "await", "frame": 0, "coroutines": [hex(i + 1)]}}
+            | {"call": {"site": "await", "frame": 0, "need": {"kind": "awaitables", "coroutines": [hex(i + 1)]}}}
             for i in range(5000)
         ],
     ),
     "long stacks": lambda: document(
-        [thread(i, kind="thread.join", threads=[i + 1]) for i in range(100)], depth=100_000
+        [thread(i, site="thread.join", kind="executions", threads=[i + 1]) for i in range(100)], depth=100_000
     ),
-    "the same ref": lambda: document([thread(i, kind="ray.get", refs=refs(1) * 2000) for i in range(20)]),
-    "many refs": lambda: document([thread(i, kind="ray.get", refs=refs(1000)) for i in range(20)]),
+    "the same ref": lambda: document([thread(i, site="ray.get", kind="refs", refs=refs(1) * 2000) for i in range(20)]),
+    "many refs": lambda: document([thread(i, site="ray.get", kind="refs", refs=refs(1000)) for i in range(20)]),
     "tasks that are each other's parents": lambda: document(
-        [thread(1, kind="ray.get", refs=refs(1000))],
+        [thread(1, site="ray.get", kind="refs", refs=refs(1000))],
         tasks=[task(i, parent_task_id=f"{(i + 1) % 1000:048x}") for i in range(1000)],
     ),
     "tasks that each want something else": lambda: document(
-        [thread(1, kind="ray.get", refs=refs(1000))],
+        [thread(1, site="ray.get", kind="refs", refs=refs(1000))],
         tasks=[task(i, required_resources={"CPU": 1.0 + i, f"r{i}": 1.0}) for i in range(1000)],
         total=resources(1e6),
         available=resources(0.0),
     ),
     "placement groups": lambda: document(
-        [thread(1, kind="ray.get", refs=refs(1))],
+        [thread(1, site="ray.get", kind="refs", refs=refs(1))],
         placement_groups=[
             {"placement_group_id": f"p{i}", "state": "PENDING", "strategy": "STRICT_SPREAD"}
             | {"bundles": [{"resources": {"CPU": 1}}] * 100}
@@ -144,7 +150,7 @@ MADE: dict[str, Callable[[], Json]] = {
         total=resources(4.0),
     ),
     "a name without end": lambda: document(
-        [thread(1, kind="ray.get", refs=refs(1))], tasks=[task(0, name="n\x1b" * 5_000_000)]
+        [thread(1, site="ray.get", kind="refs", refs=refs(1))], tasks=[task(0, name="n\x1b" * 5_000_000)]
     ),
 }
 

@@ -6,12 +6,10 @@ import json
 from pathlib import Path
 
 import jsonschema
-import msgspec
 import pytest
 
-from dstack.model import Snapshot
 from dstack.report.check_schema import check_schema
-from dstack.snapshot_file import dumps, load
+from dstack.snapshot_file import dumps, load, snapshot_schema
 from tests.clusters.dstack_command import Json
 from tests.examples.recorded import RECORDED, document_of
 from tests.paths import RECORDED_CLUSTERS
@@ -28,7 +26,7 @@ def closed(schema: Json) -> Json:
 
 
 CHECK = jsonschema.Draft202012Validator(closed(check_schema()))
-SNAPSHOT = jsonschema.Draft202012Validator(closed(msgspec.json.schema(Snapshot)))
+SNAPSHOT = jsonschema.Draft202012Validator(closed(snapshot_schema()))
 
 
 @pytest.mark.parametrize("file", FILES, ids=lambda file: file.name.partition(".json")[0])

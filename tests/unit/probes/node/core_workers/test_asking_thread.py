@@ -102,10 +102,11 @@ def test_a_core_worker_that_hangs_does_not_delay_the_answer_past_its_deadline() 
 
 
 WITHOUT_GRPC = """
-import json, sys
+import json, sys, zlib
 sys.modules["grpc"] = None  # an import fails, as after `pip install ray`
 from dstack.probes.node.node_reader import NodeReader
-print(json.dumps(NodeReader().sample(json.loads(sys.stdin.read()))))
+from dstack.probes.node.packing import packed
+print(zlib.decompress(packed(NodeReader().sample(json.loads(sys.stdin.read())))).decode())
 """
 
 
