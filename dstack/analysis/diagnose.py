@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from dstack.analysis.evidence.confirmation import confirmed_graph
 from dstack.analysis.evidence.coverage import coverage_of, has_coverage_gaps
-from dstack.analysis.evidence.polling_loops import find_polling_loops, with_polls_shown
-from dstack.analysis.evidence.sample_changes import with_reach
+from dstack.analysis.evidence.evidence import Evidence
 from dstack.analysis.evidence.wait_durations import with_bounds
 from dstack.analysis.findings import find_all, verdict_of
 from dstack.analysis.findings.outside_waits import outside_waits
 from dstack.analysis.findings.reduced_graph import ReducedGraph
 from dstack.analysis.findings.wording.failures import Failures
+from dstack.analysis.graph.confirmation import confirmed_graph
 from dstack.analysis.index.sample_index import SampleIndex
 from dstack.analysis.naming.job_selection import find_job
 from dstack.diagnosis import Diagnosis
@@ -27,12 +26,9 @@ def diagnose(snapshot: Snapshot, *, job: str | None = None, first: SampleIndex |
     if not snapshot.samples:
         coverage = coverage_of(snapshot)
         return Diagnosis(verdict="clear", incomplete=True, findings=(), vertices={}, coverage=coverage, job=job_id)
-    polls = find_polling_loops(snapshot)
-    shown = with_polls_shown(with_reach(snapshot), polls)
-    if first is None or shown is not snapshot:
-        first = SampleIndex(shown, shown.samples[0], polls=polls)
-    vertices = with_bounds(shown, first, confirmed_graph(shown, first))
-    reduced = ReducedGraph(first, vertices, _watched_s(snapshot))
+    evidence = Evidence(snapshot, first)
+    vertices = with_bounds(snapshot, evidence.first, confirmed_graph(evidence))
+    reduced = ReducedGraph(evidence.first, vertices, evidence.watched_s)
     found = tuple(find_all(reduced))
     findings = tuple(finding for finding in found if job_id is None or job_id in finding.jobs)
     outside = outside_waits(reduced, found, job_id)
@@ -47,10 +43,3 @@ def diagnose(snapshot: Snapshot, *, job: str | None = None, first: SampleIndex |
         outside=outside,
         failed_before=() if findings else Failures(reduced).beside_outside(job_id),
     )
-
-
-def _watched_s(snapshot: Snapshot) -> float | None:
-    """How long all confirmed waits were observed at least."""
-    if len(snapshot.samples) == 1:
-        return None
-    return round(max(0.0, snapshot.samples[1].began_s - snapshot.samples[0].ended_s), 3)

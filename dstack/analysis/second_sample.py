@@ -16,7 +16,6 @@ from dstack.analysis.solve import reduction
 from dstack.analysis.solve.requirements import Waits, relevant_unobserved, targets_of, waits_of
 from dstack.diagnosis import Vertex
 from dstack.model import Snapshot, actor_of_task
-from dstack.observed import Thread
 from dstack.observed_node import Cause
 from dstack.vertex_keys import Key, UnknownKey
 
@@ -194,5 +193,5 @@ def _possible_polls(reduced: ReducedGraph, repeating: Collection[str] = ()) -> t
 
 def _may_sleep(reduced: ReducedGraph, vertex: Vertex) -> bool:
     execution = reduced.index.execution_of(vertex)
-    is_running = isinstance(execution, Thread) and execution.on_cpu
-    return vertex.kind == "execution" and vertex.wait is None and execution is not None and not is_running
+    is_sleeping = execution is not None and not reduced.index.is_on_cpu(vertex.worker_id or "", execution)
+    return vertex.kind == "execution" and vertex.wait is None and is_sleeping

@@ -1,1 +1,1 @@
-"""What several samples prove together: what is confirmed, what changed, what polls, and what was not read."""
+"""What several samples and readings prove together: what changed, what polls, since when, and what was not read."""

@@ -17,26 +17,15 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
-from msgspec.structs import replace
-
 from dstack import words
 from dstack.analysis.evidence.progress import RoutineCalls, progress_of
-from dstack.analysis.index.sample_index import Poll, Polls
+from dstack.analysis.index.processes import ExecutionKey, Poll, Polls
 from dstack.call_sites import kind_of
 from dstack.libraries.train.parts import RETRYING
-from dstack.model import (
-    ACTOR_HANDLE,
-    RepeatedCall,
-    Sample,
-    Snapshot,
-    Worker,
-    WorkerSample,
-    actor_of_task,
-    producer_task_id,
-)
+from dstack.model import ACTOR_HANDLE, RepeatedCall, Sample, Snapshot, Worker, actor_of_task, producer_task_id
 from dstack.observed import Coroutine, Frame, Process, Thread
 from dstack.observed_calls import Awaitables, Call, Executions, HeldRefs, ProcessObject, Refs, Unreadable
-from dstack.vertex_keys import CoroutineKey, Key, ThreadKey
+from dstack.vertex_keys import CoroutineKey, ThreadKey
 
 MIN_READINGS = 4
 """Fewer observations of a loop prove nothing."""
@@ -65,23 +54,12 @@ class _Observation:
     one: Thread | Coroutine
 
 
-def find_polling_loops(snapshot: Snapshot) -> dict[Key, Poll]:
+def find_polling_loops(snapshot: Snapshot) -> Polls:
     """The loops that only poll, by the vertex of their thread or coroutine; none without readings."""
     samples = sorted((*snapshot.samples[:2], *snapshot.readings), key=lambda sample: sample.began_s)
     if len(samples) < MIN_READINGS or len(snapshot.samples) < 2:
         return {}
     return dict(_Finder(snapshot, samples).polls())
-
-
-def with_polls_shown(snapshot: Snapshot, polls: Polls) -> Snapshot:
-    """The snapshot with each polling loop at its poll in both samples, also if one shows it between two polls."""
-    if not polls:
-        return snapshot
-    samples = tuple(
-        replace(sample, workers=tuple(_shown(worker, polls) for worker in sample.workers))
-        for sample in snapshot.samples
-    )
-    return replace(snapshot, samples=samples)
 
 
 def moved_workers(snapshot: Snapshot, samples: Sequence[Sample]) -> set[str]:
@@ -118,7 +96,7 @@ class _Finder:
         for call in snapshot.repeated_calls:
             self._repeated[call.parent_task_id].append(call)
 
-    def polls(self) -> Iterator[tuple[Key, Poll]]:
+    def polls(self) -> Iterator[tuple[ExecutionKey, Poll]]:
         """All polling loops, in processes and jobs without progress."""
         moved = moved_workers(self._snapshot, self._samples)
         jobs = {worker.job_id for worker in self._workers.values() if worker.job_id}
@@ -130,7 +108,7 @@ class _Finder:
             if worker.job_id not in busy_jobs if worker.job_id else not busy_jobs:
                 yield from self._in_worker(worker)
 
-    def _in_worker(self, worker: Worker) -> Iterator[tuple[Key, Poll]]:
+    def _in_worker(self, worker: Worker) -> Iterator[tuple[ExecutionKey, Poll]]:
         processes = [
             (sample, one.process)
             for sample in self._samples
@@ -145,7 +123,7 @@ class _Finder:
             may_run = isinstance(identity, str)  # a coroutine is not listed while its event loop runs it
             is_there = len(several) * 3 >= len(processes) * 2 if may_run else len(several) == len(processes)
             if is_there and len(several) >= MIN_READINGS and _is_one(several):
-                key: Key = (
+                key: ExecutionKey = (
                     ThreadKey(worker.worker_id, identity)
                     if isinstance(identity, int)
                     else CoroutineKey(worker.worker_id, identity)
@@ -358,22 +336,3 @@ def _is_weak(frames: Sequence[Frame], call: Call) -> bool:
     if loop is None or loop.origin != "user":
         return False
     return loop.loop == "bounded" or (loop.loop == "busy" and not call.refs)
-
-
-def _shown(worker: WorkerSample, polls: Polls) -> WorkerSample:
-    process = worker.process
-    if process is None or not any(getattr(key, "worker_id", "") == worker.worker_id for key in polls):
-        return worker
-    threads = tuple(
-        dataclasses.replace(one, stack=poll.stack, call=poll.call, still=True, on_cpu=False, torn=False)
-        if (poll := polls.get(ThreadKey(worker.worker_id, one.os_thread_id)))
-        else one
-        for one in process.threads
-    )
-    coroutines = tuple(
-        dataclasses.replace(one, stack=poll.stack, call=poll.call, still=True)
-        if (poll := polls.get(CoroutineKey(worker.worker_id, one.coroutine_id)))
-        else one
-        for one in process.coroutines
-    )
-    return replace(worker, process=dataclasses.replace(process, threads=threads, coroutines=coroutines))

@@ -7,24 +7,19 @@ what the second sample could not read, the first sample still holds.
 
 from __future__ import annotations
 
-import dataclasses
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from functools import cached_property
 from itertools import zip_longest
-from typing import TypeVar
 
-from msgspec.structs import replace
-
-from dstack.analysis.graph.refs.placement_group_refs import is_returned
+from dstack.analysis.index.processes import ExecutionKey, execution_key
+from dstack.analysis.index.refs import is_returned
 from dstack.analysis.index.sample_index import SampleIndex
 from dstack.call_sites import kind_of
 from dstack.diagnosis import Target, Vertex
-from dstack.model import Sample, Snapshot, WorkerSample, actor_of_task, producer_task_id
-from dstack.observed import Coroutine, Process, Thread
+from dstack.model import Snapshot, actor_of_task, producer_task_id
+from dstack.observed import Coroutine, Thread
 from dstack.observed_calls import Call, GroupCall, HeldRefs, Unreadable
 from dstack.vertex_keys import TaskKey
-
-Execution = TypeVar("Execution", Thread, Coroutine)
 
 
 class SampleChanges:
@@ -95,10 +90,17 @@ class SampleChanges:
 
         An owner lists all its unfinished tasks, and a ref exists before the wait for it.
         """
-        executions = _executions(self._second.sample.workers)
-        again = {ref for _, one in executions if one.call and is_readable(one) for ref in one.call.refs}
-        pairs = (pair for where, one in _executions(self._first.sample.workers) for pair in _owned(one.call, where))
+        again = {ref for call in self._readable_calls() for ref in call.refs}
+        calls = ((call, worker_id) for worker_id in self._first.processes for call in self._first.calls_in(worker_id))
+        pairs = (pair for call, worker_id in calls for pair in _owned(call, worker_id))
         return frozenset(ref for ref, owner in pairs if ref not in again and self._has_ended(ref, owner))
+
+    def _readable_calls(self) -> Iterator[Call]:
+        """The calls that the second sample shows without a doubt."""
+        for worker_id, process in self._second.processes.items():
+            for one in process.executions():
+                if (call := self._second.call_of(worker_id, one)) and is_readable(self._second, worker_id, one):
+                    yield call
 
     def _has_ended(self, ref: str, owner_id: str) -> bool:
         known = self._first.tasks.get(producer_task_id(ref))
@@ -107,8 +109,7 @@ class SampleChanges:
 
     def is_new_wait(self, vertex: Vertex) -> bool:
         """Whether a wait of the second sample began later: its owner did not list the awaited task in the first."""
-        execution = self._second.execution_of(vertex)
-        owners = dict(_owned(execution.call, vertex.worker_id or "")) if execution else {}
+        owners = dict(_owned(self._second.call_of_vertex(vertex), vertex.worker_id or ""))
         groups = vertex.wait.groups if vertex.wait else ()
         return any(all(self._is_new(target, owners) for target in group.targets) for group in groups if group.targets)
 
@@ -126,17 +127,43 @@ class SampleChanges:
         before, after = self._first.execution_of(vertex), self._second.execution_of(vertex)
         if after is None:
             return self._reads(vertex)
-        return before is not None and _differ(before, after)
+        return before is not None and self._differ(vertex.worker_id or "", before, after)
+
+    def _differ(self, worker_id: str, before: Thread | Coroutine, after: Thread | Coroutine) -> bool:
+        """Whether an execution moved; unread parts do not differ."""
+        if self._first.stack_of(worker_id, before) != self._second.stack_of(worker_id, after):
+            return True
+        if _identity(before) != _identity(after):
+            return True
+        if None not in (before.task_id, after.task_id) and before.task_id != after.task_id:
+            return True
+        calls = (self._first.call_of(worker_id, before), self._second.call_of(worker_id, after))
+        return all(map(is_known, calls)) and not are_equal(*calls)
 
     def is_readable_again(self, vertex: Vertex) -> bool:
         """Whether the second sample has a readable thread or coroutine."""
         execution = self._second.execution_of(vertex)
-        return execution is not None and is_readable(execution)
+        return execution is not None and is_readable(self._second, vertex.worker_id or "", execution)
 
     def _reads(self, vertex: Vertex) -> bool:
         worker_id = vertex.worker_id or ""
         is_coroutine = vertex.coroutine_id is not None
         return self._second.has_read_coroutines(worker_id) if is_coroutine else bool(self._second.threads(worker_id))
+
+    def calls_of_first(self) -> Iterator[tuple[ExecutionKey, Call]]:
+        """The calls that only the first sample could read, of executions that did not move until the second."""
+        for worker_id, process in self._second.processes.items():
+            first = self._first.process(worker_id)
+            if first is None or first.started_at != process.started_at:
+                continue
+            for after in process.executions():
+                key = execution_key(worker_id, after)
+                if is_readable(self._second, worker_id, after) or is_known(self._second.call_of(worker_id, after)):
+                    continue
+                before = self._first.execution(key)
+                call = self._first.call_of(worker_id, before) if before else None
+                if before and call and is_known(call) and not self._differ(worker_id, before, after):
+                    yield key, call
 
     # Vertices of the second sample alone
 
@@ -176,109 +203,15 @@ def new_workers(snapshot: Snapshot) -> frozenset[str]:
     return frozenset(after - before)
 
 
-def is_readable(execution: Thread | Coroutine) -> bool:
-    """Whether it was stable while it was read, and its dependencies were read."""
-    return execution.still and (execution.call is None or is_known(execution.call))
+def is_readable(index: SampleIndex, worker_id: str, execution: Thread | Coroutine) -> bool:
+    """Whether an execution was stable while it was read, and its dependencies were read."""
+    call = index.call_of(worker_id, execution)
+    return index.is_still(worker_id, execution) and (call is None or is_known(call))
 
 
 def is_known(call: Call | None) -> bool:
     """Whether the dependencies of a call were read."""
     return call is not None and not isinstance(call.need, (Unreadable, HeldRefs))
-
-
-def usable(first: Sample, second: Sample) -> Sample:
-    """The second sample without the processes that it shows less completely than the first."""
-    before = {worker.worker_id: worker.process for worker in first.workers}
-    workers = (
-        replace(worker, process=None) if _shows_less(worker.process, before.get(worker.worker_id)) else worker
-        for worker in second.workers
-    )
-    return replace(second, workers=tuple(workers))
-
-
-def carried_over(first: Sample, second: Sample) -> Sample:
-    """The second sample; executions at the same place whose calls it could not read have those of the first."""
-    before = {worker.worker_id: worker.process for worker in first.workers}
-    return replace(
-        second, workers=tuple(_with_calls(worker, before.get(worker.worker_id)) for worker in second.workers)
-    )
-
-
-def with_reach(snapshot: Snapshot) -> Snapshot:
-    """The snapshot whose first sample also has what the second found to reach the objects of its waits."""
-    if len(snapshot.samples) < 2:
-        return snapshot
-    first, second = snapshot.samples[:2]
-    later = {worker.worker_id: worker.process for worker in second.workers if worker.process}
-    workers = tuple(
-        replace(one, process=_reached(one.process, later[one.worker_id]))
-        if one.process and one.worker_id in later
-        else one
-        for one in first.workers
-    )
-    if workers == first.workers:
-        return snapshot
-    return replace(snapshot, samples=(replace(first, workers=workers), *snapshot.samples[1:]))
-
-
-def _reached(before: Process, after: Process) -> Process:
-    if before.started_at != after.started_at:
-        return before
-    threads = {thread.os_thread_id: thread.call for thread in after.threads}
-    coroutines = {coroutine.coroutine_id: coroutine.call for coroutine in after.coroutines}
-    return dataclasses.replace(
-        before,
-        threads=tuple(_with_reach_of(one, threads.get(one.os_thread_id)) for one in before.threads),
-        coroutines=tuple(_with_reach_of(one, coroutines.get(one.coroutine_id)) for one in before.coroutines),
-    )
-
-
-def _with_reach_of(before: Execution, later: Call | None) -> Execution:
-    if before.call is None or later is None or not before.call.is_same_as(later):
-        return before
-    return dataclasses.replace(before, call=later)
-
-
-def _shows_less(process: Process | None, before: Process | None) -> bool:
-    if process is None or before is None or process.started_at != before.started_at:
-        return False
-    pairs = (
-        (before.threads, process.threads),
-        (before.tasks_read, process.tasks_read),
-        (before.coroutines_read, process.coroutines_read),
-    )
-    return any(had and not has for had, has in pairs)
-
-
-def _with_calls(worker: WorkerSample, before: Process | None) -> WorkerSample:
-    process = worker.process
-    if process is None or before is None or process.started_at != before.started_at:
-        return worker
-    threads = {thread.os_thread_id: thread for thread in before.threads}
-    coroutines = {coroutine.coroutine_id: coroutine for coroutine in before.coroutines}
-    process = dataclasses.replace(
-        process,
-        threads=tuple(_with_call(thread, threads.get(thread.os_thread_id)) for thread in process.threads),
-        coroutines=tuple(_with_call(one, coroutines.get(one.coroutine_id)) for one in process.coroutines),
-    )
-    return replace(worker, process=process)
-
-
-def _with_call(after: Execution, before: Execution | None) -> Execution:
-    if before is None or before.call is None or is_readable(after) or _differ(before, after):
-        return after
-    if is_known(after.call) or not is_known(before.call):
-        return after
-    return dataclasses.replace(after, call=before.call, still=before.still)
-
-
-def _differ(before: Thread | Coroutine, after: Thread | Coroutine) -> bool:
-    """Whether an execution moved; unread parts do not differ."""
-    if before.stack != after.stack or _identity(before) != _identity(after):
-        return True
-    if None not in (before.task_id, after.task_id) and before.task_id != after.task_id:
-        return True
-    return is_known(before.call) and is_known(after.call) and not are_equal(before.call, after.call)
 
 
 def are_equal(before: Call | None, after: Call | None) -> bool:
@@ -301,14 +234,6 @@ def _denies(index: SampleIndex, owner_id: str, task_id: str) -> bool:
     if owner is None or owner.running_task_ids is None or owner_id in index.incomplete_workers:
         return False
     return task_id not in index.tasks and task_id not in index.worker_of_task
-
-
-def _executions(workers: Iterable[WorkerSample]) -> Iterator[tuple[str, Thread | Coroutine]]:
-    """All threads and coroutines, each with the id of its worker."""
-    for worker in workers:
-        if worker.process is not None:
-            executions: tuple[Thread | Coroutine, ...] = (*worker.process.threads, *worker.process.coroutines)
-            yield from ((worker.worker_id, execution) for execution in executions)
 
 
 def _owned(call: Call | None, worker_id: str) -> Iterator[tuple[str, str]]:

@@ -7,10 +7,9 @@ from functools import cached_property
 
 from dstack.analysis.evidence.coverage import read_workers
 from dstack.analysis.findings.vertex_roles import VertexRoles
-from dstack.analysis.index.task_assignment import is_user_code
+from dstack.analysis.index.task_assignment import is_in_user_code
 from dstack.analysis.naming.ray_libraries import machinery
 from dstack.diagnosis import Vertex
-from dstack.observed import Thread
 
 
 class Activity:
@@ -58,6 +57,7 @@ class Activity:
             return False
         if vertex.task_id is not None or vertex.wait is not None or self._roles.is_driver(vertex):
             return True
-        execution = self._roles.index.execution_of(vertex)
-        is_on_cpu = isinstance(execution, Thread) and execution.on_cpu
-        return is_on_cpu or (execution is not None and is_user_code(self._roles.index, execution))
+        index, execution = self._roles.index, self._roles.index.execution_of(vertex)
+        if execution is None:
+            return False
+        return index.is_on_cpu(vertex.worker_id, execution) or is_in_user_code(index, vertex)

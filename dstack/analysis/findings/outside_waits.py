@@ -111,8 +111,8 @@ def possible_wakers(reduced: ReducedGraph, jobs: Iterable[str]) -> Iterator[Vert
 def _has_busy_children(index: SampleIndex, jobs: Iterable[str]) -> bool:
     """Whether a child process of a worker of these jobs runs, or may run, and so may be the waker."""
     of_jobs = {*jobs, None}
-    processes = (index.process(worker.worker_id) for worker in index.snapshot.workers if worker.job_id in of_jobs)
-    return any(may_run_code(index, process) for process in processes if process)
+    workers = (worker.worker_id for worker in index.snapshot.workers if worker.job_id in of_jobs)
+    return any(may_run_code(index, key, process) for key in workers if (process := index.process(key)))
 
 
 def _ends(reduced: ReducedGraph, chain: OpenChain) -> list[Vertex]:
@@ -152,7 +152,7 @@ def _waiters(reduced: ReducedGraph, chain: OpenChain) -> set[Key]:
 
 def _polling(reduced: ReducedGraph, chain: OpenChain) -> set[Key]:
     """The loops of a chain that poll by calls; they wait for the users of the polled actors."""
-    polls = reduced.index.polls
+    polls = reduced.index.known.polls
     return {key for key in chain.waiters if key in polls and polls[key].actors}
 
 

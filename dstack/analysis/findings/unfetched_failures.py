@@ -128,8 +128,7 @@ class UnfetchedFailures:
         """Whether an execution of the application waits for something that is certainly not the result."""
         if vertex.wait is None or vertex.wait.kind == "perhaps ray.get" or self._reduced.is_library_code(vertex.key):
             return False
-        execution = self._reduced.index.execution_of(vertex)
-        call = execution.call if execution else None
+        call = self._reduced.index.call_of_vertex(vertex)
         return call is None or kind_of(call) not in REF_CALLS or bool(call.refs)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 from dstack.analysis.index.sample_index import SampleIndex
-from dstack.analysis.index.task_assignment import is_user_code
+from dstack.analysis.index.task_assignment import is_in_user_code
 from dstack.diagnosis import Vertex
 from dstack.model import job_of_task
 from dstack.vertex_keys import AnyKey, Key
@@ -43,8 +43,7 @@ class VertexRoles:
 
     def is_in_users_code(self, key: Key) -> bool:
         """Whether it is an execution with a frame of the user's own code."""
-        execution = self.index.execution_of(self.vertices[key])
-        return self.vertices[key].kind == "execution" and execution is not None and is_user_code(self.index, execution)
+        return self.vertices[key].kind == "execution" and is_in_user_code(self.index, self.vertices[key])
 
     def is_library_code(self, key: Key) -> bool:
         """Whether it is an execution that runs no task and has no frame of the user's own code."""

@@ -11,6 +11,7 @@ from __future__ import annotations
 from dstack.analysis.graph.builder import GraphBuilder
 from dstack.analysis.graph.coroutines import relevant_coroutines
 from dstack.analysis.index import task_assignment
+from dstack.analysis.index.sample_index import SampleIndex
 from dstack.analysis.naming import names
 from dstack.call_sites import ASYNC_EVENT
 from dstack.diagnosis import Group, Target, Wait
@@ -24,12 +25,14 @@ HOUSEKEEPING = ("PythonGCThread", "ray_listen_error_messages", "ray_print_logs",
 """Ray's own threads in every worker and driver; they consume no values (seen on Ray 2.46 and 2.60)."""
 
 
-def wait_of_producer(graph: GraphBuilder, execution: Thread | Coroutine, task_id: str | None) -> Wait | None:
+def wait_of_producer(
+    graph: GraphBuilder, worker_id: str, execution: Thread | Coroutine, task_id: str | None
+) -> Wait | None:
     """The wait of an execution for the consumer of its task, if that seems to be a generator under backpressure."""
     task = graph.index.tasks.get(task_id or "")
     if task is None or not task.items or task_id in graph.index.refs.awaited_tasks:
         return None
-    if not execution.still or not _is_outside(graph, execution):
+    if not graph.index.is_still(worker_id, execution) or not _is_outside(graph.index, worker_id, execution):
         return None
     return Wait(
         kind="backpressure",
@@ -38,12 +41,13 @@ def wait_of_producer(graph: GraphBuilder, execution: Thread | Coroutine, task_id
     )
 
 
-def _is_outside(graph: GraphBuilder, execution: Thread | Coroutine) -> bool:
+def _is_outside(index: SampleIndex, worker_id: str, execution: Thread | Coroutine) -> bool:
     """Whether it is where Ray stops a generator under backpressure, and in none of its own code."""
-    frames = graph.index.snapshot.frames_of(execution)
+    frames = index.frames_of(worker_id, execution)
     if isinstance(execution, Thread):
         return all(frame.origin == "ray" for frame in frames)
-    is_event = execution.call is not None and execution.call.site == ASYNC_EVENT.id
+    call = index.call_of(worker_id, execution)
+    is_event = call is not None and call.site == ASYNC_EVENT.id
     return is_event and all(frame.file.endswith(ASYNC_FILE) for frame in frames)
 
 

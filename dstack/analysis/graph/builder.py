@@ -73,7 +73,7 @@ class GraphBuilder:
     def _threads_to_inspect(self, worker_id: str) -> list[Thread]:
         """The threads that run tasks, or block an event loop that runs them."""
         loops = self.index.threads_with_role(worker_id, "loop")
-        blocked = [loop for loop in loops if is_blocked_loop(self.index, loop)]
+        blocked = [loop for loop in loops if is_blocked_loop(self.index, worker_id, loop)]
         return self.index.threads_with_role(worker_id, "task") or blocked
 
     def unknown_waker(self, call: CallName, *where: Id) -> Target:

@@ -86,14 +86,14 @@ def _is_with_its_owner(index: SampleIndex, ref: str) -> bool:
     return any(is_at_hand(known) for known in index.refs.reports_of(ref))
 
 
-def may_run_code(index: SampleIndex, process: Process) -> bool:
+def may_run_code(index: SampleIndex, worker_id: str, process: Process) -> bool:
     """Whether a child process of a worker is unread, is on a CPU, or runs the user's code outside of a known wait."""
-    return bool(process.children_left_out) or any(_may_run_code(index, child) for child in process.children)
+    return bool(process.children_left_out) or any(_may_run_code(index, worker_id, child) for child in process.children)
 
 
-def _may_run_code(index: SampleIndex, child: Process) -> bool:
+def _may_run_code(index: SampleIndex, worker_id: str, child: Process) -> bool:
     return not child.threads or any(
-        thread.on_cpu or (thread.call is None and is_user_code(index, thread)) for thread in child.threads
+        thread.on_cpu or (thread.call is None and is_user_code(index, worker_id, thread)) for thread in child.threads
     )
 
 

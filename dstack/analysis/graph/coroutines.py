@@ -22,20 +22,21 @@ def relevant_coroutines(index: SampleIndex, worker_id: str) -> list[Coroutine]:
     process = index.process(worker_id)
     if process is None or not process.coroutines:
         return []
-    awaited = {one for call in process.calls() for one in (*call.coroutines, *reach_of(call).reached_by_coroutines)}
+    calls = index.calls_in(worker_id)
+    awaited = {one for call in calls for one in (*call.coroutines, *reach_of(call).reached_by_coroutines)}
     return [
         coroutine
         for coroutine in process.coroutines
         if coroutine.coroutine_id in awaited
         or task_assignment.is_task(index, worker_id, coroutine)
-        or ((call := call_of(coroutine)) and has_known_dependency(call))
-        or task_assignment.is_user_code(index, coroutine)
+        or ((call := call_of(index, worker_id, coroutine)) and has_known_dependency(call))
+        or task_assignment.is_user_code(index, worker_id, coroutine)
     ]
 
 
-def call_of(coroutine: Coroutine) -> Call | None:
+def call_of(index: SampleIndex, worker_id: str, coroutine: Coroutine) -> Call | None:
     """The call of a coroutine, None if it ran while it was read."""
-    return coroutine.call if coroutine.still else None
+    return index.call_of(worker_id, coroutine) if index.is_still(worker_id, coroutine) else None
 
 
 def add_coroutine(graph: GraphBuilder, worker_id: str, coroutine: Coroutine, backpressure: Wait | None = None) -> None:
@@ -60,10 +61,10 @@ def _wait(graph: GraphBuilder, key: CoroutineKey, coroutine: Coroutine, backpres
     Meanwhile no timeout ends the call.
     """
     loop = task_assignment.blocked_loop(graph.index, key.worker_id, coroutine)
-    call = call_of(coroutine)
+    call = call_of(graph.index, key.worker_id, coroutine)
     if loop is None:
         wait = wait_of_call(graph, key, call) if call else None
-        return backpressure or (_named(graph, coroutine, wait) if wait else None)
+        return backpressure or (_named(graph, key.worker_id, coroutine, wait) if wait else None)
     thread = Target(vertex=ThreadKey(key.worker_id, loop.os_thread_id))
     by_loop = Group(needs=1, targets=(thread,))
     if call is None or call.timeout_s is not None:
@@ -75,8 +76,9 @@ def _wait(graph: GraphBuilder, key: CoroutineKey, coroutine: Coroutine, backpres
     )
 
 
-def _named(graph: GraphBuilder, coroutine: Coroutine, wait: Wait) -> Wait:
+def _named(graph: GraphBuilder, worker_id: str, coroutine: Coroutine, wait: Wait) -> Wait:
     """The wait with the kind of a wait for another event loop, or of code that passes a request on, if it is one."""
-    if coroutine.call is not None and coroutine.call.site == OTHER_LOOP.id:
+    call = graph.index.call_of(worker_id, coroutine)
+    if call is not None and call.site == OTHER_LOOP.id:
         return replace(wait, kind="event loop", called=None)
-    return as_passed_on(graph.index, coroutine, wait)
+    return as_passed_on(graph.index, worker_id, coroutine, wait)

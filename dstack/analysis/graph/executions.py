@@ -16,7 +16,6 @@ from dstack.analysis.graph.refs.unread_refs import add_unread_driver, wait_of_un
 from dstack.analysis.index import task_assignment
 from dstack.analysis.naming import names
 from dstack.diagnosis import Target, Vertex, Wait
-from dstack.model import WorkerSample
 from dstack.observed import Coroutine, Process, Thread
 from dstack.vertex_keys import TaskKey, ThreadKey
 
@@ -24,30 +23,31 @@ LOOP_THREAD, DEFAULT_GROUP = "AsyncIO Thread: ", "default"
 """Ray's name of the thread of each concurrency group's event loop; seen on Ray 2.46 and 2.60."""
 
 
-def add_executions(graph: GraphBuilder, worker: WorkerSample) -> None:
+def add_executions(graph: GraphBuilder, worker_id: str) -> None:
     """Add a worker's tasks, and its threads and coroutines that run user code, wait or are awaited."""
-    suspended = coroutines.relevant_coroutines(graph.index, worker.worker_id)
-    process = graph.index.process(worker.worker_id)
+    suspended = coroutines.relevant_coroutines(graph.index, worker_id)
+    process = graph.index.process(worker_id)
     if process:
-        _add_threads(graph, worker.worker_id, process, suspended)
-    add_children(graph, worker.worker_id)
-    add_unread_driver(graph, worker.worker_id)
+        _add_threads(graph, worker_id, process, suspended)
+    add_children(graph, worker_id)
+    add_unread_driver(graph, worker_id)
     for coroutine in suspended:
-        task_id = coroutine.task_id if task_assignment.is_task(graph.index, worker.worker_id, coroutine) else None
-        coroutines.add_coroutine(graph, worker.worker_id, coroutine, wait_of_producer(graph, coroutine, task_id))
-    for task_id in worker.running_task_ids or ():
+        task_id = coroutine.task_id if task_assignment.is_task(graph.index, worker_id, coroutine) else None
+        coroutines.add_coroutine(graph, worker_id, coroutine, wait_of_producer(graph, worker_id, coroutine, task_id))
+    for task_id in graph.index.worker_samples[worker_id].running_task_ids or ():
         _add_running(graph, task_id)
 
 
 def _add_threads(graph: GraphBuilder, worker_id: str, process: Process, suspended: Sequence[Coroutine]) -> None:
     index = graph.index
-    awaited = {one for call in process.calls() for one in (*call.threads, *reach_of(call).reached_by)}
+    awaited = {one for call in index.calls_in(worker_id) for one in (*call.threads, *reach_of(call).reached_by)}
     awaited |= {loop.os_thread_id for one in suspended if (loop := task_assignment.blocked_loop(index, worker_id, one))}
     for thread in process.threads:
         is_execution = thread.role in ("task", "user") or task_assignment.task_of(index, worker_id, thread) is not None
-        is_blocked = thread.role == "loop" and task_assignment.is_blocked_loop(index, thread)
-        is_awaited = thread.os_thread_id in awaited or (thread.call is not None and has_known_dependency(thread.call))
-        is_awaited = is_awaited or has_known_wakers(thread.call)
+        is_blocked = thread.role == "loop" and task_assignment.is_blocked_loop(index, worker_id, thread)
+        call = index.call_of(worker_id, thread)
+        is_awaited = thread.os_thread_id in awaited or (call is not None and has_known_dependency(call))
+        is_awaited = is_awaited or has_known_wakers(call)
         if is_execution or is_blocked or is_awaited:
             _add_thread(graph, worker_id, thread)
 
@@ -55,6 +55,7 @@ def _add_threads(graph: GraphBuilder, worker_id: str, process: Process, suspende
 def _add_thread(graph: GraphBuilder, worker_id: str, thread: Thread) -> None:
     task_id = task_assignment.task_of(graph.index, worker_id, thread)
     key = ThreadKey(worker_id, thread.os_thread_id)
+    call = graph.index.call_of(worker_id, thread)
     vertex = Vertex(
         key=key,
         kind="execution",
@@ -62,7 +63,7 @@ def _add_thread(graph: GraphBuilder, worker_id: str, thread: Thread) -> None:
         worker_id=worker_id,
         os_thread_id=thread.os_thread_id,
         task_id=task_id,
-        wait=wait_of_call(graph, key, thread.call) if thread.call else wait_of_producer(graph, thread, task_id),
+        wait=wait_of_call(graph, key, call) if call else wait_of_producer(graph, worker_id, thread, task_id),
     )
     graph.add(vertex)
 
@@ -107,7 +108,7 @@ def _wait_for_loop(graph: GraphBuilder, worker_id: str, task_id: str, name: str)
     """A call of an async actor whose coroutine was not read proceeds when its event loop does."""
     index = graph.index
     loops = index.threads_with_role(worker_id, "loop")
-    if not all(task_assignment.is_blocked_loop(index, loop) for loop in loops):
+    if not all(task_assignment.is_blocked_loop(index, worker_id, loop) for loop in loops):
         if not index.has_read_coroutines(worker_id):
             label = f"coroutine of {name}, which is unreadable"
             return waits_for("coroutine", graph.unknown("coroutine", task_id, label=label, unobserved=True))
@@ -124,7 +125,7 @@ def _wait_for_loop_of_group(
     index = graph.index
     group = task_assignment.concurrency_group_of(index, task_id)
     own = [loop for loop in loops if loop.name == f"{LOOP_THREAD}{group or DEFAULT_GROUP}"]
-    if group is None or len(own) != 1 or not task_assignment.is_blocked_loop(index, own[0]):
+    if group is None or len(own) != 1 or not task_assignment.is_blocked_loop(index, worker_id, own[0]):
         return otherwise
     wait = waits_for("event loop", Target(vertex=ThreadKey(worker_id, own[0].os_thread_id)))
     assumed = task_assignment.declared_group_assumption(index.tasks[task_id].name, group)

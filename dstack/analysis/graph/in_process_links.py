@@ -16,7 +16,7 @@ from dstack.analysis.graph.blocked_calls import reach_of
 from dstack.analysis.graph.builder import GraphBuilder
 from dstack.analysis.graph.idle_services import idle_links
 from dstack.analysis.graph.users import Users
-from dstack.analysis.index.sample_index import Poll
+from dstack.analysis.index.processes import Poll
 from dstack.analysis.naming.ray_libraries import polled_actors
 from dstack.analysis.solve.requirements import targets_of
 from dstack.call_sites import BARRIER, named_site
@@ -34,7 +34,7 @@ def add_links(graph: GraphBuilder, users: Users) -> None:
     enders = _known_wakers(graph, users, executions, linked)
     idle = idle_links(graph.vertices, enders, users.workers_with_idle_libraries())
     for vertex in executions:
-        poll = graph.index.polls.get(vertex.key)
+        poll = graph.index.known.polls.get(vertex.key)
         wait = vertex.wait if vertex.key in idle and vertex.wait else linked[vertex.key]
         graph.add(replace(vertex, wait=_polled(graph, users, vertex, wait, poll) if poll else wait))
 
@@ -45,9 +45,9 @@ def _known_wakers(
     """By waiter: what can reach the object of its wait; only for waits that were linked."""
     found: dict[Key, tuple[Key, ...]] = {}
     for vertex in executions:
-        execution = graph.index.execution_of(vertex) if linked[vertex.key] is not vertex.wait else None
-        if execution is not None and execution.call is not None and has_wakers(execution.call):
-            enders = _wakers(graph, users, vertex, execution.call)
+        call = graph.index.call_of_vertex(vertex) if linked[vertex.key] is not vertex.wait else None
+        if call is not None and has_wakers(call):
+            enders = _wakers(graph, users, vertex, call)
             found[vertex.key] = tuple(dict.fromkeys(target.vertex for target in enders))
     return {key: enders for key, enders in found.items() if enders}
 
@@ -67,8 +67,7 @@ def _linked(graph: GraphBuilder, users: Users, vertex: Vertex) -> Wait:
     assert vertex.wait is not None, "only executions that wait are linked"
     if vertex.wait.kind == "backpressure":
         return _for_consumer(graph, users, vertex.wait)
-    wait, execution = vertex.wait, graph.index.execution_of(vertex)
-    call = execution.call if execution else None
+    wait, call = vertex.wait, graph.index.call_of_vertex(vertex)
     is_open = [group.has_unknown("other side") or _is_unlisted_coroutine(graph, vertex, group) for group in wait.groups]
     if call is None or wait.of_group is not None or not any(is_open):
         return wait
@@ -122,11 +121,12 @@ def _is_at_barrier(call: Call) -> bool:
 
 def _is_unlisted_coroutine(graph: GraphBuilder, vertex: Vertex, group: Group) -> bool:
     """Whether it awaits a coroutine that is not suspended, although all suspended ones are known: a thread runs it."""
-    users = graph.index.threads_with_role(vertex.worker_id or "", "user")  # one may run a loop without frames
+    worker_id = vertex.worker_id or ""
+    users = graph.index.threads_with_role(worker_id, "user")  # one may run a loop without frames
     return (
         group.has_unknown("coroutine")
-        and graph.index.has_read_coroutines(vertex.worker_id or "")
-        and any(one.call for one in users)
+        and graph.index.has_read_coroutines(worker_id)
+        and any(graph.index.call_of(worker_id, one) for one in users)
     )
 
 
@@ -178,9 +178,9 @@ def _has_other_users(graph: GraphBuilder, users: Iterable[Target]) -> bool:
             new = set(targets_of(vertex)) - visited
             visited |= new
             ahead += new
-        elif vertex.key not in graph.index.polls or not graph.index.polls[vertex.key].actors:
+        elif vertex.key not in graph.index.known.polls or not graph.index.known.polls[vertex.key].actors:
             others.append(vertex)
-    return not _wait_for(graph, others, {key for key, poll in graph.index.polls.items() if poll.actors})
+    return not _wait_for(graph, others, {key for key, poll in graph.index.known.polls.items() if poll.actors})
 
 
 def _wait_for(graph: GraphBuilder, several: Sequence[Vertex], loops: set[Key]) -> bool:

@@ -142,7 +142,7 @@ class Users:
         """Whether a thread only runs what another thread of its process, or its event loop, gives it."""
         if thread.role == "loop":
             return self._index.has_read_coroutines(worker_id)
-        frames = self._index.snapshot.frames_of(thread)
+        frames = self._index.frames_of(worker_id, thread)
         worker = self._index.workers.get(worker_id)
         is_main = worker is not None and thread.os_thread_id == worker.pid and not worker.is_driver
         is_idle = any(frame.file.endswith(EXECUTOR) for frame in frames) and all(f.origin == "stdlib" for f in frames)

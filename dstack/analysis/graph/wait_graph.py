@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Literal
+
 from dstack.analysis.graph.builder import GraphBuilder
 from dstack.analysis.graph.executions import add_executions
 from dstack.analysis.graph.in_process_links import add_links
@@ -15,21 +19,50 @@ from dstack.diagnosis import Vertex
 from dstack.libraries.compiled_graphs.waits import add_channel_waits
 from dstack.vertex_keys import Key
 
+Part = Literal["executions", "pending", "ranks", "channels", "objects", "given up"]
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """A step of the construction: the part of the graph that it adds, and the parts that it needs to be there."""
+
+    adds: Part
+    needs: tuple[Part, ...]
+    run: Callable[[GraphBuilder, Users], None]
+
 
 def wait_for_graph(index: SampleIndex) -> dict[Key, Vertex]:
     """All vertices of one sample by key, waiting or not."""
     graph = GraphBuilder(index)
-    for worker in index.sample.workers:
-        add_executions(graph, worker)
     users = Users(graph)
-    pending = Pending(graph, users)
-    for task in index.tasks.values():
-        if task.task_id not in index.worker_of_task:
-            pending.add_task(task)
-    for group in index.sample.placement_groups:
-        pending.add_group(group)
-    add_group_waits(graph, users)
-    add_channel_waits(graph, users)
-    add_links(graph, users)
-    release_given_up(graph)
+    for step in STEPS:
+        step.run(graph, users)
     return without_idle_machinery(index, graph.vertices)
+
+
+def _add_executions(graph: GraphBuilder, users: Users) -> None:
+    for worker_id in graph.index.worker_samples:
+        add_executions(graph, worker_id)
+
+
+def _add_pending(graph: GraphBuilder, users: Users) -> None:
+    pending = Pending(graph, users)
+    for task in graph.index.tasks.values():
+        if task.task_id not in graph.index.worker_of_task:
+            pending.add_task(task)
+    for group in graph.index.sample.placement_groups:
+        pending.add_group(group)
+
+
+STEPS = (
+    Step("executions", (), _add_executions),
+    Step("pending", ("executions",), _add_pending),
+    Step("ranks", ("executions", "pending"), add_group_waits),
+    Step("channels", ("executions", "pending"), add_channel_waits),
+    Step("objects", ("executions", "pending", "ranks", "channels"), add_links),
+    Step("given up", ("executions", "pending", "objects"), lambda graph, users: release_given_up(graph)),
+)
+"""In order. Threads and coroutines with their calls; calls, actors and placement groups that do not run. Then waits
+are completed whose dependencies are found among all of these: members of process groups, ends of channels, and, for
+what still waits for something unknown, code that can reach the object. At last, calls are released that nothing
+waits for any more."""

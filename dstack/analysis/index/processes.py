@@ -1,32 +1,138 @@
-"""The processes of one sample, indexed: threads, coroutines and child processes by worker and id."""
+"""The processes of one sample, indexed: threads, coroutines and child processes by worker and id.
+
+A sample is never changed. What other samples and readings show beside it is :class:`Known`, and the lookups here answer
+with both: :meth:`ProcessIndex.call_of` is the call of a thread as far as anything shows it.
+"""
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import cached_property
+from typing import TypeAlias
 
 from dstack.analysis.index.ranks import Ranks, ranks_of
 from dstack.model import Sample, WorkerSample
-from dstack.observed import Access, Coroutine, Process, Role, Thread
+from dstack.observed import Access, Coroutine, Frame, Process, Role, Thread
+from dstack.observed_calls import Call
+from dstack.observed_node import Ref, Task
+from dstack.vertex_keys import CoroutineKey, Key, ThreadKey
+
+ExecutionKey: TypeAlias = ThreadKey | CoroutineKey
+
+
+@dataclass(frozen=True, slots=True)
+class Poll:
+    """A loop that only polls: its call and stack while it does, and its own frame.
+
+    Its dependency is that of the call; or calls of the ``actors``; or, if ``own_tasks`` is true, the unfinished tasks
+    that its process has submitted.
+    """
+
+    call: Call
+    stack: int
+    at: Frame
+    actors: tuple[str, ...] = ()
+    own_tasks: bool = False
+
+
+Polls = Mapping[Key, Poll]
+"""By the key of their thread or coroutine."""
+
+
+@dataclass(frozen=True, slots=True)
+class Known:
+    """What is known beside one sample, from another sample or from readings.
+
+    ``calls`` are those of executions whose call the sample shows not at all, or less completely. ``polls`` are the
+    loops that only poll, and ``values`` are refs that have a value. The sample ``other`` counts for all workers and
+    states that this one lacks, except for workers that have ``ended``; and for the processes of workers of which this
+    one is ``incomplete``.
+    """
+
+    calls: Mapping[ExecutionKey, Call] = field(default_factory=dict)
+    polls: Polls = field(default_factory=dict)
+    values: Collection[str] = ()
+    other: Sample | None = None
+    ended: Collection[str] = ()
+    incomplete: Collection[str] = ()
+
+
+NOTHING_ELSE = Known()
+
+
+def execution_key(worker_id: str, execution: Thread | Coroutine) -> ExecutionKey:
+    """The key of a thread or coroutine of a worker's process."""
+    if isinstance(execution, Coroutine):
+        return CoroutineKey(worker_id, execution.coroutine_id)
+    return ThreadKey(worker_id, execution.os_thread_id)
 
 
 class ProcessIndex:
     """Lookups in the processes of workers and drivers; a process that was not read has no threads."""
 
-    def __init__(self, sample: Sample) -> None:
+    def __init__(self, sample: Sample, known: Known = NOTHING_ELSE) -> None:
         self.sample = sample
+        self.known = known
         self._ranks: dict[tuple[str, int | None], Ranks] = {}
+
+    # What workers report
 
     @cached_property
     def worker_samples(self) -> dict[str, WorkerSample]:
-        """The sample of each worker, by its id."""
-        return {worker.worker_id: worker for worker in self.sample.workers}
+        """The state of each worker, by its id; for its process see :meth:`process`."""
+        own = {worker.worker_id: worker for worker in self.sample.workers}
+        silent = {worker_id for worker_id, worker in own.items() if worker.running_task_ids is None}
+        return own | {key: worker for key, worker in self._others.items() if key in silent or key not in own}
+
+    @cached_property
+    def _others(self) -> dict[str, WorkerSample]:
+        """The workers of the other sample, without those that have ended."""
+        workers = self.known.other.workers if self.known.other else ()
+        return {worker.worker_id: worker for worker in workers if worker.worker_id not in self.known.ended}
+
+    @cached_property
+    def tasks_reported(self) -> Sequence[Task]:
+        """The unfinished tasks, as their owners report them."""
+        others = self.known.other.tasks if self.known.other else ()
+        return (*self.sample.tasks, *(task for task in others if self._is_by_other(task.owner_id)))
+
+    @cached_property
+    def refs_reported(self) -> Sequence[Ref]:
+        """The refs, as the processes that know them report them."""
+        others = self.known.other.refs if self.known.other else ()
+        return (*self.sample.refs, *(ref for ref in others if self._is_by_other(ref.holder_id)))
+
+    def _is_by_other(self, worker_id: str) -> bool:
+        """Whether the state of a worker is that of the other sample."""
+        return worker_id not in self._answered and worker_id not in self.known.ended
+
+    @cached_property
+    def _answered(self) -> set[str]:
+        return {worker.worker_id for worker in self.sample.workers if worker.running_task_ids is not None}
+
+    # Processes
+
+    @cached_property
+    def processes(self) -> dict[str, Process]:
+        """The process of each worker, by the worker's id, if it was found."""
+        own = ((worker.worker_id, self._own_process(worker)) for worker in self.sample.workers)
+        found = {key: self._complete(key, process) for key, process in own}
+        others = {key: worker.process for key, worker in self._others.items() if key not in found}
+        return {key: process for key, process in (found | others).items() if process is not None}
+
+    def _own_process(self, worker: WorkerSample) -> Process | None:
+        return None if worker.worker_id in self.known.incomplete else worker.process
+
+    def _complete(self, worker_id: str, process: Process | None) -> Process | None:
+        """The process itself, or if it has no threads, that of the other sample."""
+        other = self._others.get(worker_id)
+        return process if other is None or (process and process.threads) else other.process
 
     def process(self, worker_id: str) -> Process | None:
         """A worker's process, if it was found."""
-        worker = self.worker_samples.get(worker_id)
-        return worker.process if worker else None
+        return self.processes.get(worker_id)
 
     def access(self, worker_id: str) -> Access:
         """How much of a worker could be read."""
@@ -69,17 +175,17 @@ class ProcessIndex:
     @cached_property
     def _threads_by_role(self) -> dict[tuple[str, Role], list[Thread]]:
         by_role: dict[tuple[str, Role], list[Thread]] = defaultdict(list)
-        for worker in self.sample.workers:
-            for thread in self.threads(worker.worker_id):
-                by_role[worker.worker_id, thread.role].append(thread)
+        for worker_id, process in self.processes.items():
+            for thread in process.threads:
+                by_role[worker_id, thread.role].append(thread)
         return by_role
 
     @cached_property
     def _thread_by_id(self) -> dict[tuple[str, int], Thread]:
         return {
-            (worker.worker_id, thread.os_thread_id): thread
-            for worker in reversed(self.sample.workers)
-            for thread in reversed(self.threads(worker.worker_id))
+            (worker_id, thread.os_thread_id): thread
+            for worker_id, process in self.processes.items()
+            for thread in reversed(process.threads)
         }
 
     # Coroutines
@@ -100,9 +206,52 @@ class ProcessIndex:
     @cached_property
     def all_coroutines(self) -> list[tuple[str, Coroutine]]:
         """All suspended coroutines, each with the id of its worker."""
-        return [
-            (one.worker_id, coroutine) for one in self.sample.workers for coroutine in self.coroutines(one.worker_id)
-        ]
+        return [(key, coroutine) for key, process in self.processes.items() for coroutine in process.coroutines]
+
+    def execution(self, key: ExecutionKey) -> Thread | Coroutine | None:
+        """The thread or coroutine with this key, if it was read."""
+        if isinstance(key, CoroutineKey):
+            return self.coroutine(key.worker_id, key.coroutine_id)
+        return self.thread(key.worker_id, key.os_thread_id)
+
+    # Threads and coroutines, with what is known of them beside the sample
+
+    def poll_of(self, worker_id: str, execution: Thread | Coroutine) -> Poll | None:
+        """The poll of an execution that only polls."""
+        polls = self.known.polls
+        return polls.get(execution_key(worker_id, execution)) if polls else None
+
+    def call_of(self, worker_id: str, execution: Thread | Coroutine) -> Call | None:
+        """The call that an execution is blocked in."""
+        if not self.known.calls and not self.known.polls:
+            return execution.call
+        key = execution_key(worker_id, execution)
+        poll = self.known.polls.get(key)
+        return poll.call if poll else self.known.calls.get(key, execution.call)
+
+    def calls_in(self, worker_id: str) -> Iterator[Call]:
+        """The calls that the threads and coroutines of a worker's process are blocked in."""
+        process = self.process(worker_id)
+        calls = (self.call_of(worker_id, execution) for execution in process.executions()) if process else ()
+        return (call for call in calls if call is not None)
+
+    def stack_of(self, worker_id: str, execution: Thread | Coroutine) -> int:
+        """The stack of an execution, as an index into ``Snapshot.stacks``; of a polling loop while it polls."""
+        poll = self.poll_of(worker_id, execution)
+        return poll.stack if poll else execution.stack
+
+    def is_still(self, worker_id: str, execution: Thread | Coroutine) -> bool:
+        """Whether its call and its stack belong together: it did not run meanwhile, or other readings show its call."""
+        key = execution_key(worker_id, execution)
+        return execution.still or key in self.known.calls or key in self.known.polls
+
+    def is_on_cpu(self, worker_id: str, execution: Thread | Coroutine) -> bool:
+        """Whether it is a thread on a CPU; what only polls does nothing there."""
+        return isinstance(execution, Thread) and execution.on_cpu and not self.poll_of(worker_id, execution)
+
+    def is_torn(self, worker_id: str, execution: Thread | Coroutine) -> bool:
+        """Whether it is a thread that ran during every reading of its stack."""
+        return isinstance(execution, Thread) and execution.torn and not self.poll_of(worker_id, execution)
 
     # Child processes
 
@@ -119,5 +268,4 @@ class ProcessIndex:
 
     def children(self) -> Iterator[tuple[str, Process]]:
         """All child processes, each with the id of its worker."""
-        processes = ((worker.worker_id, worker.process) for worker in self.sample.workers)
-        return ((key, child) for key, process in processes if process for child in process.children)
+        return ((key, child) for key, process in self.processes.items() for child in process.children)

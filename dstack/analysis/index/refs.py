@@ -3,22 +3,24 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from functools import cached_property
 
-from dstack.model import ACTOR_HANDLE, Sample, WorkerSample, actor_of_task, producer_task_id
-from dstack.observed_calls import Call
+from dstack.analysis.index.processes import ProcessIndex
+from dstack.model import ACTOR_HANDLE, actor_of_task, producer_task_id
 from dstack.observed_node import Ref
 
 ENDED = ("FINISHED", "FAILED")
+FIRST_PUT = 100_000_001
+"""The index of the first ref that a task creates itself; smaller ones are its return values (Ray 2.46 to 2.60)."""
 
 
 class RefIndex:
-    """Lookups in what processes report of refs; ``available`` are refs that another source says have a value."""
+    """Lookups in what processes report of refs, and in the calls that wait for them."""
 
-    def __init__(self, sample: Sample, available: Collection[str]) -> None:
-        self._sample = sample
-        self._available = available
+    def __init__(self, processes: ProcessIndex) -> None:
+        self._processes = processes
+        self._available = processes.known.values
 
     def has_value(self, ref: str) -> bool:
         """Whether some process reports that the ref has a value, or an error in place of it.
@@ -38,7 +40,7 @@ class RefIndex:
     @cached_property
     def _by_ref(self) -> dict[str, list[Ref]]:
         by_ref: dict[str, list[Ref]] = defaultdict(list)
-        for ref in self._sample.refs:
+        for ref in self._processes.refs_reported:
             by_ref[ref.ref].append(ref)
         return by_ref
 
@@ -49,7 +51,7 @@ class RefIndex:
     @cached_property
     def _by_holder(self) -> dict[str, list[Ref]]:
         held: dict[str, list[Ref]] = defaultdict(list)
-        for ref in self._sample.refs:
+        for ref in self._processes.refs_reported:
             if ref.local_uses and not ref.ref.startswith(ACTOR_HANDLE):
                 held[ref.holder_id].append(ref)
         return held
@@ -61,7 +63,7 @@ class RefIndex:
     @cached_property
     def _handles(self) -> dict[str, list[Ref]]:
         handles: dict[str, list[Ref]] = defaultdict(list)
-        for ref in self._sample.refs:
+        for ref in self._processes.refs_reported:
             if ref.ref.startswith(ACTOR_HANDLE):
                 handles[actor_of_task(producer_task_id(ref.ref)) or ""].append(ref)
         return handles
@@ -76,7 +78,7 @@ class RefIndex:
     @cached_property
     def _pending_arguments(self) -> dict[str, list[str]]:
         by_owner: dict[str, list[str]] = defaultdict(list)
-        for ref in self._sample.refs:
+        for ref in self._processes.refs_reported:
             is_argument = ref.argument_uses and not ref.ref.startswith(ACTOR_HANDLE)
             is_borrowed = ref.state is None and ref.size_bytes < 0
             if is_argument and (is_borrowed or not self.has_value(ref.ref)):
@@ -86,27 +88,36 @@ class RefIndex:
     @cached_property
     def owner_of(self) -> dict[str, str]:
         """The worker that owns a ref, as known by processes that wait for it and whose core worker answered."""
-        answered = (worker for worker in self._sample.workers if worker.running_task_ids is not None)
-        return {ref: owner for ref, owner in _owners(answered) if owner}
+        states = self._processes.worker_samples.items()
+        answered = (worker_id for worker_id, state in states if state.running_task_ids is not None)
+        return {ref: owner for ref, owner in self._owners(answered) if owner}
 
     @cached_property
     def without_owner(self) -> set[str]:
         """The awaited refs that name no owner."""
-        return {ref for ref, owner in _owners(self._sample.workers) if not owner}
+        return {ref for ref, owner in self._owners(self._processes.processes) if not owner}
+
+    def _owners(self, workers: Iterable[str]) -> Iterator[tuple[str, str]]:
+        calls = (call for worker_id in workers for call in self._processes.calls_in(worker_id))
+        return (pair for call in calls for pair in zip(call.refs, call.owners, strict=False))
 
     @cached_property
     def awaited_tasks(self) -> set[str]:
         """The tasks that produce awaited refs without a value."""
-        refs = (ref for call in _calls(self._sample.workers) for ref in call.refs)
-        return {producer_task_id(ref) for ref in refs if not self.has_value(ref)}
+        calls = (call for worker_id in self._processes.processes for call in self._processes.calls_in(worker_id))
+        return {producer_task_id(ref) for call in calls for ref in call.refs if not self.has_value(ref)}
 
 
-def _owners(workers: Iterable[WorkerSample]) -> Iterator[tuple[str, str]]:
-    return (pair for call in _calls(workers) for pair in zip(call.refs, call.owners, strict=False))
+def is_returned(ref: str) -> bool:
+    """Whether a ref is a return value of its task; for a ref that it creates itself, the task may wait itself."""
+    return _index(ref) < FIRST_PUT
 
 
-def _calls(workers: Iterable[WorkerSample]) -> Iterator[Call]:
-    return (call for worker in workers if worker.process for call in worker.process.calls())
+def _index(ref: str) -> int:
+    try:
+        return int.from_bytes(bytes.fromhex(ref[48:]), "little")
+    except ValueError:  # in a malformed file
+        return 0
 
 
 def _is_remade(ref: Ref) -> bool:

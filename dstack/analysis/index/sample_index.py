@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 
-from dstack.analysis.index.processes import ProcessIndex
+from dstack.analysis.index.processes import NOTHING_ELSE, Known, ProcessIndex
 from dstack.analysis.index.refs import RefIndex
 from dstack.call_sites import OTHER_LOOP
 from dstack.diagnosis import Vertex
@@ -15,25 +14,7 @@ from dstack.model import ACTOR_HANDLE, Actor, GoneWorker, Sample, Snapshot, Work
 from dstack.observed import Coroutine, Frame, Thread
 from dstack.observed_calls import Call, ServeRequest
 from dstack.observed_node import Task
-from dstack.vertex_keys import Key
-
-
-@dataclass(frozen=True, slots=True)
-class Poll:
-    """A loop that only polls: its call and stack while it does, and its own frame.
-
-    Its dependency is that of the call; or calls of the ``actors``; or, if ``own_tasks`` is true, the unfinished tasks
-    that its process has submitted.
-    """
-
-    call: Call
-    stack: int
-    at: Frame
-    actors: tuple[str, ...] = ()
-    own_tasks: bool = False
-
-
-Polls = Mapping[Key, Poll]
+from dstack.vertex_keys import ThreadKey
 
 
 class SampleIndex(ProcessIndex):
@@ -42,14 +23,10 @@ class SampleIndex(ProcessIndex):
     ``workers``, ``actors``, ``nodes``, ``jobs`` and ``placement_groups`` are all of their kind, by id.
     """
 
-    def __init__(
-        self, snapshot: Snapshot, sample: Sample, *, available_refs: Collection[str] = (), polls: Polls | None = None
-    ) -> None:
-        """``available_refs`` have a value by another source, ``polls`` are the loops that only poll."""
-        super().__init__(sample)
+    def __init__(self, snapshot: Snapshot, sample: Sample, known: Known = NOTHING_ELSE) -> None:
+        super().__init__(sample, known)
         self.snapshot = snapshot
-        self.refs = RefIndex(sample, available_refs)
-        self.polls: Polls = polls or {}
+        self.refs = RefIndex(self)
         self.workers = {worker.worker_id: worker for worker in snapshot.workers}
         self.actors = {actor.actor_id: actor for actor in snapshot.actors}
         self.nodes = {node.node_id: node for node in snapshot.nodes}
@@ -68,6 +45,15 @@ class SampleIndex(ProcessIndex):
         if vertex.coroutine_id is not None:
             return self.coroutine(vertex.worker_id, vertex.coroutine_id)
         return self.thread(vertex.worker_id, vertex.os_thread_id)
+
+    def call_of_vertex(self, vertex: Vertex) -> Call | None:
+        """The call that the execution of a vertex is blocked in, if it was read."""
+        execution = self.execution_of(vertex)
+        return self.call_of(vertex.worker_id or "", execution) if execution else None
+
+    def frames_of(self, worker_id: str, execution: Thread | Coroutine) -> tuple[Frame, ...]:
+        """The frames of a thread or coroutine, leaf first; of a polling loop while it polls."""
+        return tuple(self.snapshot.frames[i] for i in self.snapshot.stacks[self.stack_of(worker_id, execution)])
 
     # Workers
 
@@ -103,14 +89,9 @@ class SampleIndex(ProcessIndex):
     @cached_property
     def threads_that_ran(self) -> set[tuple[str, int]]:
         """The threads, by worker and id, that a sample or reading shows on a CPU, or that ran while they were read."""
-        samples = (*self.snapshot.samples, *self.snapshot.readings)
-        processes = ((w.worker_id, w.process) for sample in samples for w in sample.workers if w.process)
-        return {
-            (worker_id, thread.os_thread_id)
-            for worker_id, process in processes
-            for thread in process.threads
-            if thread.on_cpu or thread.torn
-        }
+        in_samples = set(_threads_that_ran(self.snapshot.samples))
+        polling = {(key.worker_id, key.os_thread_id) for key in self.known.polls if isinstance(key, ThreadKey)}
+        return in_samples - polling | set(_threads_that_ran(self.snapshot.readings))
 
     # The control plane
 
@@ -128,7 +109,7 @@ class SampleIndex(ProcessIndex):
     @cached_property
     def tasks(self) -> dict[str, Task]:
         """Unfinished tasks by id, as their owners report them, with creations of actors by the control plane."""
-        owned = {task.task_id: task for task in self.sample.tasks}
+        owned = {task.task_id: task for task in self.tasks_reported}
         return {task.task_id: task for task in self._recreations()} | owned
 
     def _recreations(self) -> Iterator[Task]:
@@ -157,7 +138,7 @@ class SampleIndex(ProcessIndex):
     @cached_property
     def worker_of_task(self) -> dict[str, str]:
         """The worker that runs a task, by task id."""
-        return {task: w.worker_id for w in self.sample.workers for task in w.running_task_ids or ()}
+        return {task: key for key, worker in self.worker_samples.items() for task in worker.running_task_ids or ()}
 
     @cached_property
     def tasks_of_owner(self) -> Mapping[str, list[Task]]:
@@ -188,7 +169,7 @@ class SampleIndex(ProcessIndex):
     @cached_property
     def _calls_in_transit(self) -> dict[tuple[str, str | None], list[str]]:
         calls: dict[tuple[str, str | None], list[str]] = defaultdict(list)
-        for task in self.sample.tasks:
+        for task in self.tasks_reported:
             is_sent = task.kind == "ACTOR_TASK" and task.state == "SUBMITTED_TO_WORKER"
             if is_sent and task.task_id not in self.worker_of_task and not self.has_arrived(task):
                 calls[task.owner_id, task.actor_id].append(task.task_id)
@@ -198,7 +179,7 @@ class SampleIndex(ProcessIndex):
     def calls_without_arguments(self) -> dict[tuple[str, str], list[Task]]:
         """By caller and actor: the calls that wait for an argument, without those that a worker runs meanwhile."""
         calls: dict[tuple[str, str], list[Task]] = defaultdict(list)
-        for task in self.sample.tasks:
+        for task in self.tasks_reported:
             if task.actor_id and task.state == "PENDING_ARGS_AVAIL" and task.task_id not in self.worker_of_task:
                 calls[task.owner_id, task.actor_id].append(task)
         return calls
@@ -211,7 +192,7 @@ class SampleIndex(ProcessIndex):
 
         That of an event loop is the task that it runs at the moment; its other tasks are suspended.
         """
-        samples = ((worker.worker_id, worker.running_task_ids or ()) for worker in self.sample.workers)
+        samples = ((key, worker.running_task_ids or ()) for key, worker in self.worker_samples.items())
         return {
             (worker_id, thread): task
             for worker_id, running in samples
@@ -261,9 +242,15 @@ class SampleIndex(ProcessIndex):
         return {
             (worker_id, thread): coroutine.request
             for worker_id, coroutine in self.all_coroutines
-            if coroutine.request and coroutine.call and coroutine.call.site != OTHER_LOOP.id
-            for thread in coroutine.call.threads
+            if coroutine.request and (call := self.call_of(worker_id, coroutine)) and call.site != OTHER_LOOP.id
+            for thread in call.threads
         }
+
+
+def _threads_that_ran(samples: Iterable[Sample]) -> Iterator[tuple[str, int]]:
+    processes = ((w.worker_id, w.process) for sample in samples for w in sample.workers if w.process)
+    for worker_id, process in processes:
+        yield from ((worker_id, one.os_thread_id) for one in process.threads if one.on_cpu or one.torn)
 
 
 def _by(tasks: Iterable[Task], key: Callable[[Task], str]) -> Mapping[str, list[Task]]:

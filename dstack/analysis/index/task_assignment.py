@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dstack.analysis.index.sample_index import SampleIndex
 from dstack.call_sites import EVENT_LOOP, kind_of
+from dstack.diagnosis import Vertex
 from dstack.observed import Coroutine, Thread
 from dstack.observed_node import Task
 from dstack.vertex_keys import CoroutineKey, TaskKey, ThreadKey
@@ -36,9 +37,15 @@ def is_task(index: SampleIndex, worker_id: str, coroutine: Coroutine) -> bool:
     return coroutine.is_task and place == (worker_id, coroutine.coroutine_id)
 
 
-def is_user_code(index: SampleIndex, execution: Thread | Coroutine) -> bool:
+def is_user_code(index: SampleIndex, worker_id: str, execution: Thread | Coroutine) -> bool:
     """Whether a thread or coroutine runs user code."""
-    return any(frame.origin == "user" for frame in index.snapshot.frames_of(execution))
+    return any(frame.origin == "user" for frame in index.frames_of(worker_id, execution))
+
+
+def is_in_user_code(index: SampleIndex, vertex: Vertex) -> bool:
+    """Whether the execution of a vertex was read, and runs user code."""
+    execution = index.execution_of(vertex)
+    return execution is not None and is_user_code(index, vertex.worker_id or "", execution)
 
 
 def has_one_slot(index: SampleIndex, worker_id: str) -> bool:
@@ -52,20 +59,21 @@ def has_one_slot(index: SampleIndex, worker_id: str) -> bool:
     return process is not None and threads == [process.pid] and (worker_id, process.pid) in index.task_of_thread
 
 
-def is_blocked_loop(index: SampleIndex, thread: Thread) -> bool:
+def is_blocked_loop(index: SampleIndex, worker_id: str, thread: Thread) -> bool:
     """Whether an event loop's thread is in a blocking call or in user code, so that the loop cannot run coroutines.
 
     For a thread that Ray did not create for a loop only a call shows it: its user code may run the loop.
     """
-    if thread.call is not None:
-        return kind_of(thread.call) != "await" and thread.call.site != EVENT_LOOP.id
-    return thread.role == "loop" and is_user_code(index, thread)
+    call = index.call_of(worker_id, thread)
+    if call is not None:
+        return kind_of(call) != "await" and call.site != EVENT_LOOP.id
+    return thread.role == "loop" and is_user_code(index, worker_id, thread)
 
 
 def blocked_loop(index: SampleIndex, worker_id: str, coroutine: Coroutine) -> Thread | None:
     """The thread that must run a coroutine, if it blocks its event loop."""
     thread = index.thread(worker_id, coroutine.os_thread_id)
-    return thread if thread and is_blocked_loop(index, thread) else None
+    return thread if thread and is_blocked_loop(index, worker_id, thread) else None
 
 
 def concurrency_group_of(index: SampleIndex, task_id: str) -> str | None:

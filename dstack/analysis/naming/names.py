@@ -163,10 +163,11 @@ def execution(index: SampleIndex, worker_id: str, thread: Thread, task_id: str |
     owner = index.workers.get(worker_id)
     if at_stage := stage(index, worker_id, thread.os_thread_id):
         return at_stage
-    if thread.call and isinstance(need := thread.call.need, GroupCall) and need.transfer:
-        return f"{need.operation} of tensors {short(need.transfer)}"
+    call = index.call_of(worker_id, thread)
+    if call and isinstance(call.need, GroupCall) and call.need.transfer:
+        return f"{call.need.operation} of tensors {short(call.need.transfer)}"
     if task_id is not None:
-        outermost = user_frame(index.snapshot.frames_of(thread), outermost=True)
+        outermost = user_frame(index.frames_of(worker_id, thread), outermost=True)
         return outermost.function if task_id not in index.tasks and outermost else task(index, task_id)
     place = worker(index, owner) if owner else "process"
     if owner and owner.pid == thread.os_thread_id:
@@ -175,7 +176,9 @@ def execution(index: SampleIndex, worker_id: str, thread: Thread, task_id: str |
         return event_loop(index, owner, thread)
     if request := index.request_of_thread.get((worker_id, thread.os_thread_id)):
         return request.name
-    if thread.name.startswith(TRAINING) and (outermost := user_frame(index.snapshot.frames_of(thread), outermost=True)):
+    if thread.name.startswith(TRAINING) and (
+        outermost := user_frame(index.frames_of(worker_id, thread), outermost=True)
+    ):
         return f"training function {outermost.function}"
     name = f'thread "{ray_libraries.thread_name(thread.name)}"' if thread.name else f"thread {thread.os_thread_id}"
     is_known = ray_libraries.thread_name(thread.name) != thread.name
@@ -193,13 +196,14 @@ def stage(index: SampleIndex, worker_id: str, os_thread_id: int) -> str | None:
 def coroutine(index: SampleIndex, worker_id: str, value: Coroutine) -> str:
     """The name of the task that a coroutine is; else ``asyncio task "Task-7" of Office.report``, or of its process."""
     if value.is_task and value.task_id:
-        outermost = user_frame(index.snapshot.frames_of(value), outermost=True)
+        outermost = user_frame(index.frames_of(worker_id, value), outermost=True)
         return outermost.function if value.task_id not in index.tasks and outermost else task(index, value.task_id)
     if value.request:
         return value.request.name
-    if value.call and isinstance(value.call.need, QueuedRequest):
-        return f"queued request {value.call.need.request.name}"
-    frames = index.snapshot.frames_of(value)
+    call = index.call_of(worker_id, value)
+    if call and isinstance(call.need, QueuedRequest):
+        return f"queued request {call.need.request.name}"
+    frames = index.frames_of(worker_id, value)
     if ray_libraries.is_client_request(index, worker_id, value):
         return "a client's request in Serve's proxy"
     method = user_frame(frames, outermost=True)

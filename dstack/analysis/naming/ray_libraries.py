@@ -138,15 +138,17 @@ def _is_machinery(index: SampleIndex, actors: Mapping[str, Part], vertex: Vertex
     So is a coroutine outside of all tasks without user code, such as those in which Serve's handles wait for updates,
     and the loop of a compiled graph's actor while it waits for input, or until its output is read.
     """
-    thread = index.thread(vertex.worker_id, vertex.os_thread_id) if vertex.coroutine_id is None else None
-    is_in_channel = thread is not None and thread.call is not None and isinstance(thread.call.need, ChannelCall)
-    if thread is not None and (is_in_channel or thread.name == MONITOR_THREAD):
-        return not is_user_code(index, thread)
+    worker_id = vertex.worker_id or ""
+    thread = index.thread(worker_id, vertex.os_thread_id) if vertex.coroutine_id is None else None
+    if thread is not None:
+        call = index.call_of(worker_id, thread)
+        if thread.name == MONITOR_THREAD or (call is not None and isinstance(call.need, ChannelCall)):
+            return not is_user_code(index, worker_id, thread)
     if vertex.coroutine_id is not None and vertex.task_id is None:
-        coroutine = index.coroutine(vertex.worker_id, vertex.coroutine_id)
-        if coroutine is None or is_client_request(index, vertex.worker_id, coroutine):
+        coroutine = index.coroutine(worker_id, vertex.coroutine_id)
+        if coroutine is None or is_client_request(index, worker_id, coroutine):
             return False
-        return not is_user_code(index, coroutine)
+        return not is_user_code(index, worker_id, coroutine)
     if vertex.task_id is not None:
         machine = actors.get(actor_of_task(vertex.task_id) or "")
         task = index.tasks.get(vertex.task_id)
@@ -156,17 +158,17 @@ def _is_machinery(index: SampleIndex, actors: Mapping[str, Part], vertex: Vertex
     return machine is not None and machine.recogniser.is_machinery
 
 
-def is_client_request(index: SampleIndex, worker_id: str | None, coroutine: Coroutine) -> bool:
+def is_client_request(index: SampleIndex, worker_id: str, coroutine: Coroutine) -> bool:
     """Whether a coroutine of Serve's proxy waits for the execution or the start of a client's request."""
-    if coroutine.call is None or kind_of(coroutine.call) != "await":
+    call = index.call_of(worker_id, coroutine)
+    if call is None or kind_of(call) != "await":
         return False
-    if not any(frame.function.startswith(serve.IN_PROXY) for frame in index.snapshot.frames_of(coroutine)):
+    if not any(frame.function.startswith(serve.IN_PROXY) for frame in index.frames_of(worker_id, coroutine)):
         return False
-    awaited = (index.coroutine(worker_id, one) for one in coroutine.call.coroutines)
-    is_queued = any(
-        one is not None and one.call is not None and isinstance(one.call.need, QueuedRequest) for one in awaited
-    )
-    return is_queued or any(producer_task_id(ref) in index.request_of_task for ref in coroutine.call.refs)
+    awaited = (index.coroutine(worker_id, one) for one in call.coroutines)
+    calls = (index.call_of(worker_id, one) for one in awaited if one is not None)
+    is_queued = any(one is not None and isinstance(one.need, QueuedRequest) for one in calls)
+    return is_queued or any(producer_task_id(ref) in index.request_of_task for ref in call.refs)
 
 
 def _needed(vertices: Mapping[Key, Vertex], by: Iterable[Key]) -> set[Key]:

@@ -76,8 +76,9 @@ def details_of(index: SampleIndex, vertex: Vertex) -> VertexDetails:
     host = worker or index.workers.get((actor.worker_id if actor else None) or "")
     node = index.nodes.get(host.node_id) if host else None
     execution = index.execution_of(vertex)
-    frames = index.snapshot.frames_of(execution) if execution else ()
-    thread = index.thread(vertex.worker_id, execution.os_thread_id) if execution else None
+    worker_id = vertex.worker_id or ""
+    frames = index.frames_of(worker_id, execution) if execution else ()
+    thread = index.thread(worker_id, execution.os_thread_id) if execution else None
     is_coroutine = isinstance(execution, Coroutine)
     own = names.user_frame(frames) or names.library_frame(frames)
     group = index.placement_groups.get(vertex.placement_group_id or "")
@@ -103,9 +104,9 @@ def details_of(index: SampleIndex, vertex: Vertex) -> VertexDetails:
         function=own.function if own else None,
         source=index.snapshot.source_line(own.file, own.line) if own else None,
         access=index.access(host.worker_id) if host else None,
-        on_cpu=thread.on_cpu if thread and not is_coroutine else False,
+        on_cpu=thread is not None and not is_coroutine and index.is_on_cpu(worker_id, thread),
         sleeps=_sleeps(execution, frames),
-        torn=is_torn(execution),
+        torn=execution is not None and index.is_torn(worker_id, execution),
         frames=frames,
     )
 

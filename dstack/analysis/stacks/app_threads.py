@@ -11,7 +11,7 @@ from msgspec import Struct
 
 from dstack.analysis.index.ranks import NO_RANKS, Ranks
 from dstack.analysis.index.sample_index import SampleIndex
-from dstack.analysis.index.task_assignment import is_user_code
+from dstack.analysis.index.task_assignment import is_in_user_code
 from dstack.analysis.naming import names, ray_libraries
 from dstack.diagnosis import CallName, Vertex
 from dstack.model import Actor, Worker, job_of_task
@@ -109,8 +109,7 @@ def running(index: SampleIndex, vertices: Mapping[Key, Vertex], *, whole: bool =
         if vertex.kind == "execution" and (vertex.wait or vertex.key not in machines)
         if not _is_idle(index, vertex) and (execution := reader.execution(vertex))
     )
-    processes = (worker.process for worker in index.sample.workers)
-    total = sum(len(process.threads) + len(process.coroutines) for process in processes if process)
+    total = sum(len(process.threads) + len(process.coroutines) for process in index.processes.values())
     return AppExecutions(found, total - len(found), reader.folded)
 
 
@@ -193,9 +192,8 @@ class _Reader:
     @cached_property
     def _calls(self) -> dict[int, Call]:
         """By stack: the call of an execution that has it, though others with it may have moved."""
-        processes = (worker.process for worker in self._index.sample.workers if worker.process)
         calls: dict[int, Call] = {}
-        for process in processes:
+        for process in self._index.processes.values():
             calls.update((thread.stack, thread.call) for thread in process.threads if thread.call)
             calls.update((coroutine.stack, coroutine.call) for coroutine in process.coroutines if coroutine.call)
         return calls
@@ -207,7 +205,7 @@ def _is_idle(index: SampleIndex, vertex: Vertex) -> bool:
     sample = index.worker_samples.get(vertex.worker_id or "")
     if thread is None or thread.role != "task" or vertex.wait or sample is None or sample.running_task_ids != ():
         return False
-    return not is_user_code(index, thread)
+    return not is_in_user_code(index, vertex)
 
 
 def call_in_words(call: Call | None) -> str:

@@ -7,9 +7,9 @@ from dataclasses import dataclass, field
 from functools import cached_property
 
 from dstack.analysis.diagnose import diagnose
-from dstack.analysis.evidence.confirmation import merged
 from dstack.analysis.history.task_index import HistoryIndex
 from dstack.analysis.history.task_time import TaskTime
+from dstack.analysis.index.processes import Known
 from dstack.analysis.index.sample_index import SampleIndex
 from dstack.analysis.views.node_resources import confirmed, starving_in_words, starving_nodes
 from dstack.analysis.views.stacks import Stacks
@@ -44,7 +44,10 @@ class AnalysedSnapshot:
     @cached_property
     def merged_index(self) -> SampleIndex:
         """The index of the first sample completed with what only the second sample has."""
-        return SampleIndex(self.snapshot, merged(self.snapshot)) if self.snapshot.samples[1:] else self.first_index
+        if not self.snapshot.samples[1:]:
+            return self.first_index
+        first, second = self.snapshot.samples[:2]
+        return SampleIndex(self.snapshot, first, Known(other=second))
 
     @cached_property
     def history(self) -> HistoryIndex | None:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from dstack.analysis.index.sample_index import SampleIndex
-from dstack.analysis.index.task_assignment import is_user_code
+from dstack.analysis.index.task_assignment import is_in_user_code
 from dstack.analysis.naming import names
 from dstack.analysis.naming.sentences import predicate
 from dstack.analysis.naming.vertex_details import VertexDetails, details_of
@@ -93,8 +93,7 @@ class WorkerActivity:
         sample = self._index.worker_samples.get(vertex.worker_id)
         if (worker and worker.is_driver) or sample is None or sample.running_task_ids != ():
             return True
-        execution = self._index.execution_of(vertex)
-        return execution is not None and is_user_code(self._index, execution)
+        return is_in_user_code(self._index, vertex)
 
     def _activity(self, vertex: Vertex) -> Activity:
         if vertex.key in self.stuck:

@@ -39,8 +39,7 @@ def add_channel_waits(graph: GraphBuilder, users: Users) -> None:
     """Complete the waits of executions that are in a channel."""
     channels = _Channels(graph, users)
     for vertex in list(graph.vertices.values()):
-        execution = graph.index.execution_of(vertex) if vertex.kind == "execution" else None
-        call = execution.call if execution else None
+        call = graph.index.call_of_vertex(vertex) if vertex.kind == "execution" else None
         if call is not None and isinstance(call.need, ChannelCall) and (wait := channels.wait(vertex, call, call.need)):
             graph.add(replace(vertex, wait=wait))
 
@@ -138,12 +137,11 @@ class _Channels:
     def _by_side(self) -> dict[tuple[bool, object], dict[_End, None]]:
         """The stages by each ref of their outputs (True) and inputs (False), and by their writer and readers."""
         found: dict[tuple[bool, object], dict[_End, None]] = defaultdict(dict)
-        for worker in self._index.sample.workers:
-            is_known = worker.process is not None and worker.worker_id in self._index.workers
-            for stage in worker.process.graph_stages if worker.process and is_known else ():
+        for worker_id, process in self._index.processes.items():
+            for stage in process.graph_stages if worker_id in self._index.workers else ():
                 for is_output, channels in ((True, stage.outputs), (False, stage.inputs)):
                     for name in (name for channel in channels for name in (*channel.refs, _sides(channel))):
-                        found[is_output, name][_End(worker.worker_id, stage)] = None
+                        found[is_output, name][_End(worker_id, stage)] = None
         return found
 
     def _ends(self, channel: GraphChannel, *, is_output: bool) -> list[_End]:
@@ -171,7 +169,7 @@ class _Channels:
     @cached_property
     def _loops(self) -> dict[str, list[str]]:
         found: dict[str, list[str]] = defaultdict(list)
-        for task in self._index.sample.tasks:
+        for task in self._index.tasks_reported:
             if task.actor_id and is_graph_loop(task) and task.task_id not in self._index.worker_of_task:
                 found[task.actor_id].append(task.task_id)
         return found

@@ -117,7 +117,7 @@ def _limits(queued: QueuedRequest) -> str | None:
     return f"max_ongoing_requests (now {limits[0]}) of {of}" if len(limits) == 1 else f"max_ongoing_requests of {of}"
 
 
-def as_passed_on(index: SampleIndex, coroutine: Coroutine, wait: Wait) -> Wait:
+def as_passed_on(index: SampleIndex, worker_id: str, coroutine: Coroutine, wait: Wait) -> Wait:
     """The wait of a coroutine; its kind says if it only passes a request on, like the main loop of a replica."""
-    is_own = coroutine.request is not None and not task_assignment.is_user_code(index, coroutine)
+    is_own = coroutine.request is not None and not task_assignment.is_user_code(index, worker_id, coroutine)
     return replace(wait, kind="Serve request") if is_own and wait.kind == "await" else wait

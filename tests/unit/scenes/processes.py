@@ -176,7 +176,7 @@ class SceneThread:
         if self.is_idle_loop:
             return (SELECT,)
         if self.leaf:
-            return (self.leaf,)
+            return (self.leaf, *self.outer)
         own = (Frame(function=self.function, file=APP, line=self.line), *self.outer)
         return (LEAVES.get(kind_of(self.call), OTHER_LEAF), *own) if self.call else own
 

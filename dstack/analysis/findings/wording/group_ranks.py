@@ -11,7 +11,7 @@ from dstack.analysis.findings.draft import Draft
 from dstack.analysis.findings.reduced_graph import ReducedGraph
 from dstack.analysis.findings.wording.narration import Narrator
 from dstack.analysis.graph.process_groups.calls import BY_CALLS, SENDS, GroupId, group_id, is_between_two
-from dstack.analysis.index.task_assignment import is_user_code
+from dstack.analysis.index.task_assignment import is_in_user_code
 from dstack.analysis.solve.requirements import targets_of
 from dstack.diagnosis import GroupWait, Vertex
 from dstack.model import FailedTask
@@ -130,8 +130,8 @@ class GroupRanks:
 
     def _may_be_of_rank(self, vertex: Vertex) -> bool:
         """Whether it is an execution that runs a task or the user's code, or could not be read."""
-        execution = self._narrator.index.execution_of(vertex)
-        is_own = execution is None or vertex.task_id is not None or is_user_code(self._narrator.index, execution)
+        index = self._narrator.index
+        is_own = index.execution_of(vertex) is None or vertex.task_id is not None or is_in_user_code(index, vertex)
         return vertex.kind == "execution" and is_own
 
     def caller(self, vertex: Vertex) -> Vertex:
@@ -145,8 +145,7 @@ class GroupRanks:
         for _ in range(MAX_STEPS):
             before = [one for key in level for one in self._waiters.get(key, ()) if one.key not in visited]
             for one in before:
-                execution = self._narrator.index.execution_of(one)
-                if execution is not None and is_user_code(self._narrator.index, execution):
+                if is_in_user_code(self._narrator.index, one):
                     return one
             level = [one.key for one in before]
             visited.update(level)

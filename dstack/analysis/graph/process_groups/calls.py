@@ -6,11 +6,12 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 
+from dstack.analysis.index.processes import execution_key
+from dstack.analysis.index.sample_index import SampleIndex
 from dstack.diagnosis import Vertex
-from dstack.model import Sample, WorkerSample
-from dstack.observed import Coroutine, Process, Thread
+from dstack.model import Sample
+from dstack.observed import Process
 from dstack.observed_calls import DATA, TORCH, TRAIN, Call, GroupCall, ProcessGroup
-from dstack.vertex_keys import CoroutineKey, Key, ThreadKey
 
 BY_CALLS = (TRAIN, DATA)
 """Libraries whose members wait by calling an actor, in which a coroutine or thread represents each of them."""
@@ -81,57 +82,62 @@ def is_between_two(call: GroupCall) -> bool:
     return call.operation in BETWEEN_TWO
 
 
-def calls_of(sample: Sample) -> Calls:
+def calls_of(index: SampleIndex) -> Calls:
     """The calls on groups in which executions are blocked."""
+    own = (call for worker_id in index.processes for call in index.calls_in(worker_id))
+    return _by_group((*own, *(call for _, child in index.children() for call in child.calls())))
+
+
+def calls_in(sample: Sample) -> Calls:
+    """The same in a sample as it was read."""
+    processes = (worker.process for worker in sample.workers if worker.process is not None)
+    return _by_group(call for one in processes for process in (one, *one.children) for call in process.calls())
+
+
+def _by_group(calls: Iterable[Call]) -> Calls:
     found: Calls = defaultdict(lambda: defaultdict(list))
-    for _, process in _processes(sample.workers):
-        for call in process.calls():
-            if isinstance(of_group := call.need, GroupCall):
-                found[group_of(of_group), kind_of(of_group)][of_group.group.rank].append(of_group)
+    for call in calls:
+        if isinstance(of_group := call.need, GroupCall):
+            found[group_of(of_group), kind_of(of_group)][of_group.group.rank].append(of_group)
     return found
 
 
-def rank_processes(sample: Sample) -> dict[tuple[str, str], dict[int, set[RankProcess]]]:
+def rank_processes(index: SampleIndex) -> dict[tuple[str, str], dict[int, set[RankProcess]]]:
     """By library and world: the processes that have each rank, or are creating a group with it."""
     found: dict[tuple[str, str], dict[int, set[RankProcess]]] = defaultdict(lambda: defaultdict(set))
-    for worker in sample.workers:
-        claims = {process.pid: _claims(process) for _, process in _processes([worker])}
-        for place, process in _processes([worker]):
-            inherited = claims.get(process.parent_pid or 0, set()) if place.child_pid is not None else set()
-            for library, world, rank in claims[process.pid] - inherited:
-                found[library, world][rank].add(place)
+    for worker_id, process in index.processes.items():
+        claims = {process.pid: _claims(process, index.calls_in(worker_id))}
+        claims |= {child.pid: _claims(child, child.calls()) for child in process.children}
+        for library, world, rank in claims[process.pid]:
+            found[library, world][rank].add(RankProcess(worker_id))
+        for child in process.children:
+            for library, world, rank in claims[child.pid] - claims.get(child.parent_pid or 0, set()):
+                found[library, world][rank].add(RankProcess(worker_id, child.pid))
     return found
 
 
-def _claims(process: Process) -> set[tuple[str, str, int]]:
+def _claims(process: Process, calls: Iterable[Call]) -> set[tuple[str, str, int]]:
     """The ranks of a process, each with its world; a forked child has those of its parent in its memory, too."""
-    calls = (call.need.group for call in process.calls() if isinstance(call.need, GroupCall))
-    own = (*process.process_groups, *(group for group in calls if group.library not in BY_CALLS))
+    of_calls = (call.need.group for call in calls if isinstance(call.need, GroupCall))
+    own = (*process.process_groups, *(group for group in of_calls if group.library not in BY_CALLS))
     return {(group.library, group.world, group.rank) for group in own}
 
 
-def _processes(workers: Iterable[WorkerSample]) -> Iterator[tuple[RankProcess, Process]]:
-    for worker in workers:
-        if worker.process is not None:
-            yield RankProcess(worker.worker_id), worker.process
-            yield from ((RankProcess(worker.worker_id, child.pid), child) for child in worker.process.children)
+def calls_shown(index: SampleIndex, vertex: Vertex) -> Iterator[GroupCall | None]:
+    """The call on a group of a vertex in each sample and reading that has the vertex; None for those without it.
 
-
-def calls_shown(samples: Iterable[Sample], vertex: Vertex) -> Iterator[GroupCall | None]:
-    """The call on a group of a vertex in each sample that has the vertex; None for samples without such a call."""
-    for sample in samples:
+    A loop that only polls is in its call in both samples, also if one shows it between two polls.
+    """
+    snapshot, poll = index.snapshot, index.known.polls.get(vertex.key)
+    for sample in (*snapshot.samples[:2], *snapshot.readings):
+        shown = poll.call if poll and sample not in snapshot.readings else None
         for worker in sample.workers:
             if worker.worker_id == vertex.worker_id and worker.process is not None:
-                own = (one for one in worker.process.executions() if _key_of(worker.worker_id, one) == vertex.key)
-                yield from (group_call(one.call) for one in own)
+                executions = worker.process.executions()
+                own = (one for one in executions if execution_key(worker.worker_id, one) == vertex.key)
+                yield from (group_call(shown or one.call) for one in own)
 
 
 def group_call(call: Call | None) -> GroupCall | None:
     """What a call on a process group needs, None for any other call."""
     return call.need if call is not None and isinstance(call.need, GroupCall) else None
-
-
-def _key_of(worker_id: str, one: Thread | Coroutine) -> Key:
-    if isinstance(one, Coroutine):
-        return CoroutineKey(worker_id, one.coroutine_id)
-    return ThreadKey(worker_id, one.os_thread_id)

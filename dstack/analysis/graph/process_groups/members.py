@@ -34,7 +34,7 @@ class Members:
         self._graph = graph
         self._index = graph.index
         self._users = users
-        self._places = rank_processes(graph.index.sample)
+        self._places = rank_processes(graph.index)
         self._jobs: dict[str, str | None] = {}
         self._assumed: dict[tuple[GroupId, int], str] = {}
 
@@ -143,15 +143,17 @@ class Members:
                 yield Target(vertex=key)
         for coroutine in self._index.coroutines(worker_id):
             coroutine_key = CoroutineKey(worker_id, coroutine.coroutine_id)
-            if coroutine_key in self._graph.vertices and task_assignment.is_user_code(self._index, coroutine):
+            if coroutine_key in self._graph.vertices and task_assignment.is_user_code(
+                self._index, worker_id, coroutine
+            ):
                 yield Target(vertex=coroutine_key)
 
     def _may_act(self, worker_id: str, thread: Thread) -> bool:
-        if group_call(thread.call) is not None:
+        if group_call(self._index.call_of(worker_id, thread)) is not None:
             return True
-        is_user_code = thread.role in ("task", "user") or task_assignment.is_user_code(self._index, thread)
+        is_user_code = thread.role in ("task", "user") or task_assignment.is_user_code(self._index, worker_id, thread)
         if thread.role == "loop":
-            return task_assignment.is_blocked_loop(self._index, thread)
+            return task_assignment.is_blocked_loop(self._index, worker_id, thread)
         return is_user_code and not self._users.only_serves(worker_id, thread)
 
     def _callers(self, worker: Worker, has_own: bool) -> Iterator[Target]:

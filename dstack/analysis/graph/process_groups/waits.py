@@ -15,6 +15,7 @@ from dstack.analysis.graph.process_groups.calls import (
     BY_CALLS,
     FORMING,
     Calls,
+    calls_in,
     calls_of,
     calls_shown,
     group_id,
@@ -64,7 +65,7 @@ def with_proven_calls(vertices: Mapping[Key, Vertex]) -> dict[Key, Vertex]:
     found = dict(vertices)
     unproven = [key for key, vertex in vertices.items() if _is_unproven(vertex)]
     stuck = reduction.residue(waits_of(vertices.values())) if unproven else set()
-    for key in stuck.intersection(unproven):
+    for key in filter(stuck.__contains__, unproven):
         unknown = UnknownKey("target", (key,))
         found[unknown] = Vertex(key=unknown, kind="unknown", label=READ_ONCE, unobserved=True)
         wait = vertices[key].wait
@@ -95,7 +96,7 @@ class _SharedCalls:
     def __init__(self, graph: GraphBuilder, users: Users) -> None:
         self._graph = graph
         self._index = graph.index
-        self._calls = calls_of(graph.index.sample)
+        self._calls = calls_of(graph.index)
         self._members = Members(graph, users)
         self._known: dict[object, _SharedCall] = {}
 
@@ -152,7 +153,7 @@ class _SharedCalls:
     @cached_property
     def _calls_of_all(self) -> list[Calls]:
         snapshot = self._index.snapshot
-        return [calls_of(sample) for sample in (*snapshot.samples[:2], *snapshot.readings)]
+        return [calls_in(sample) for sample in (*snapshot.samples[:2], *snapshot.readings)]
 
     def _may_proceed(self, worker_id: str, call: GroupCall) -> bool:
         """Whether a process may end its call by itself: it was stopped, or used CPU time between the samples.
@@ -180,11 +181,8 @@ class _SharedCalls:
         is_task = isinstance(execution, Coroutine) and execution.is_task
         if call.mark or call.operation in FORMING or is_task or (call.group.library in BY_CALLS and vertex.task_id):
             return ()
-        samples = (*self._index.snapshot.samples[:2], *self._index.snapshot.readings)
-        if any(
-            shown is None or dataclasses.replace(shown, fails_at=call.fails_at) != call
-            for shown in calls_shown(samples, vertex)
-        ):
+        several = calls_shown(self._index, vertex)
+        if any(shown is None or dataclasses.replace(shown, fails_at=call.fails_at) != call for shown in several):
             return None
         return (f"rank {call.group.rank} was in the same {call.operation} in all samples",)
 

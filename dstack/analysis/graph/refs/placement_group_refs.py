@@ -8,12 +8,10 @@ group, but nothing else creates such refs: so it waits for any pending group.
 from __future__ import annotations
 
 from dstack.analysis.graph.builder import GraphBuilder, waits_for
+from dstack.analysis.index.refs import is_returned
 from dstack.analysis.index.sample_index import SampleIndex
 from dstack.diagnosis import Target, Vertex
 from dstack.vertex_keys import AnyKey, GroupKey
-
-FIRST_PUT = 100_000_001
-"""The index of the first ref that a task creates itself; smaller ones are its return values (Ray 2.46 to 2.60)."""
 
 PENDING = ("PENDING", "RESCHEDULING", "PREPARED")
 """The states of a placement group that is not placed, or only in part."""
@@ -21,7 +19,7 @@ PENDING = ("PENDING", "RESCHEDULING", "PREPARED")
 
 def is_ready_ref(index: SampleIndex, ref: str) -> bool:
     """Whether a ref may be that of ``ready()`` of a pending placement group."""
-    return ref in index.refs.without_owner and _index(ref) >= FIRST_PUT and bool(_pending_groups(index))
+    return ref in index.refs.without_owner and not is_returned(ref) and bool(_pending_groups(index))
 
 
 def ready_vertex(graph: GraphBuilder, ref: str) -> AnyKey:
@@ -32,18 +30,6 @@ def ready_vertex(graph: GraphBuilder, ref: str) -> AnyKey:
     wait = graph.shared(AnyKey("ready", ()), waits_for("placement group", *targets, inferred=inferred))
     graph.add(Vertex(key=key, kind="task", label="PlacementGroup.ready()", wait=wait))
     return key
-
-
-def is_returned(ref: str) -> bool:
-    """Whether a ref is a return value of its task; for a ref that it creates itself, the task may wait itself."""
-    return _index(ref) < FIRST_PUT
-
-
-def _index(ref: str) -> int:
-    try:
-        return int.from_bytes(bytes.fromhex(ref[48:]), "little")
-    except ValueError:  # in a malformed file
-        return 0
 
 
 def _pending_groups(index: SampleIndex) -> list[GroupKey]:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from dstack.analysis.graph.builder import GraphBuilder
 from dstack.analysis.graph.refs.dead_producers import dead_owner, is_long_ago
-from dstack.analysis.graph.refs.placement_group_refs import is_ready_ref, is_returned, ready_vertex
+from dstack.analysis.graph.refs.placement_group_refs import is_ready_ref, ready_vertex
 from dstack.analysis.index import task_assignment
+from dstack.analysis.index.refs import is_returned
 from dstack.analysis.index.sample_index import SampleIndex
 from dstack.analysis.naming import names
 from dstack.diagnosis import Target, Vertex

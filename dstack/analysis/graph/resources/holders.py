@@ -121,7 +121,9 @@ class Holders:
             task = self._index.tasks.get(task_id)
             worker = self._index.workers.get(worker_id)
             if task and worker and task.kind == "NORMAL_TASK":
-                calls = (thread.call for thread in self._index.threads_with_role(worker_id, "task"))
+                calls = (
+                    self._index.call_of(worker_id, one) for one in self._index.threads_with_role(worker_id, "task")
+                )
                 lends = any(call is not None and kind_of(call) in LENDING for call in calls)
                 amounts = {**task.required_resources, **self._in_bundles(task, worker_id)}
                 kept = {name: amount for name, amount in amounts.items() if not (lends and is_cpu(name))}

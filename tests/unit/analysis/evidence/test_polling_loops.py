@@ -9,11 +9,11 @@ import pytest
 from msgspec.structs import replace
 
 from dstack.analysis.diagnose import diagnose
-from dstack.analysis.evidence.polling_loops import ENTRIES, find_polling_loops, with_polls_shown
+from dstack.analysis.evidence.polling_loops import ENTRIES, find_polling_loops
 from dstack.analysis.second_sample import plan_readings
 from dstack.observed import Frame
 from tests.unit.analysis.evidence.polling_scenes import ONLY_POLLS, Poller, is_suspected, nothing, only_finding, poller
-from tests.unit.scenes import APP, JOB, RAY_WORKER, Scene, SceneProcess
+from tests.unit.scenes import APP, JOB, Scene, SceneProcess
 
 # A loop that only polls
 
@@ -364,29 +364,7 @@ def test_calls_of_a_library_for_itself_are_no_progress() -> None:
     assert is_suspected(it.watch(reports))
 
 
-# Views show a polling loop at its poll
-
-
-def test_a_loop_is_shown_at_its_poll_in_both_samples() -> None:
-    it = poller()
-    it.actor.computes()
-    it.scene.sample()
-    it.polls()
-    it.scene.read([it.actor]).read([it.actor]).read([it.actor])
-    it.actor.computes()
-    it.scene.sample()
-    snapshot = it.scene.snapshot()
-
-    shown = with_polls_shown(snapshot, find_polling_loops(snapshot))
-
-    for sample in shown.samples:
-        worker = next(one for one in sample.workers if one.worker_id == it.actor.worker_id)
-        assert worker.process is not None
-        (thread,) = worker.process.threads
-        assert thread.call is not None
-        assert (thread.call.refs, thread.still, thread.on_cpu) == ((it.again.ref,), True, False)
-    assert with_polls_shown(snapshot, {}) is snapshot
-    assert RAY_WORKER in {frame.file for frame in shown.frames}
+# Loops around calls that succeed
 
 
 def heartbeat_loop() -> tuple[Scene, SceneProcess]:

@@ -9,6 +9,7 @@ import pytest
 from click.testing import CliRunner
 
 from dstack.analysis.graph.wait_graph import wait_for_graph
+from dstack.analysis.index.processes import NOTHING_ELSE, Known
 from dstack.analysis.index.sample_index import SampleIndex
 from dstack.cli import main
 from dstack.diagnosis import Vertex
@@ -19,21 +20,23 @@ from tests.examples.recorded import recorded
 
 
 @pytest.fixture
-def indexed(monkeypatch: pytest.MonkeyPatch) -> list[Sample]:
-    """The samples of all indexes that the test builds."""
-    samples: list[Sample] = []
+def indexed(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Sample, Known]]:
+    """The samples of all indexes that the test builds, each with what is known beside it."""
+    indexes: list[tuple[Sample, Known]] = []
     build = SampleIndex.__init__
 
-    def counted(self: SampleIndex, snapshot: Snapshot, sample: Sample, **known: Any) -> None:
-        samples.append(sample)
-        build(self, snapshot, sample, **known)
+    def counted(self: SampleIndex, snapshot: Snapshot, sample: Sample, known: Known = NOTHING_ELSE) -> None:
+        indexes.append((sample, known))
+        build(self, snapshot, sample, known)
 
     monkeypatch.setattr(SampleIndex, "__init__", counted)
-    return samples
+    return indexes
 
 
 @pytest.mark.parametrize("command", [["show", "--details"], ["show"], ["check"], ["check", "--json"]])
-def test_a_report_indexes_no_sample_twice(tmp_path: Any, indexed: list[Sample], command: list[str]) -> None:
+def test_a_report_indexes_no_sample_twice(
+    tmp_path: Any, indexed: list[tuple[Sample, Known]], command: list[str]
+) -> None:
     snapshot = load(recorded("hangs/mutual_get"))
     one, two = tmp_path / "one.json", tmp_path / "two.json"
     save(msgspec.structs.replace(snapshot, samples=snapshot.samples[:1]), one)
@@ -43,8 +46,8 @@ def test_a_report_indexes_no_sample_twice(tmp_path: Any, indexed: list[Sample], 
     assert len(indexed) == 1
     indexed.clear()
     CliRunner().invoke(main, [*command, str(two)])
-    assert len(indexed) == 3, "the first sample, the second, and both merged to confirm the waits"
-    assert len({id(sample) for sample in indexed}) == 3
+    assert len(indexed) == 3, "the first sample, the second, and the second with the first for what it lacks"
+    assert len({(id(sample), id(known.other)) for sample, known in indexed}) == 3
 
 
 @pytest.mark.parametrize("command", [["show", "--details"], ["check", "--json"]])
@@ -55,7 +58,7 @@ def test_a_report_builds_two_graphs(monkeypatch: pytest.MonkeyPatch, command: li
         built.append(index)
         return wait_for_graph(index)
 
-    monkeypatch.setattr("dstack.analysis.evidence.confirmation.wait_for_graph", counted)
+    monkeypatch.setattr("dstack.analysis.graph.confirmation.wait_for_graph", counted)
 
     CliRunner().invoke(main, [*command, str(recorded("hangs/mutual_get"))])
 

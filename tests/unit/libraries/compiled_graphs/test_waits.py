@@ -98,8 +98,8 @@ def wait_at(it: GraphBuilder, proc: SceneProcess) -> Wait:
     """The wait of a stage, which needs no waiter."""
     snapshot = it.scene.snapshot()
     vertices = WaitGraph(SampleIndex(snapshot, snapshot.samples[0]))
-    for worker in snapshot.samples[0].workers:
-        add_executions(vertices, worker)
+    for worker_id in vertices.index.worker_samples:
+        add_executions(vertices, worker_id)
     add_channel_waits(vertices, Users(vertices))
     wait = vertices.vertices[proc.key].wait
     assert wait is not None

@@ -14,20 +14,13 @@ from collections.abc import Mapping
 
 import msgspec
 
-from dstack.analysis.evidence.sample_changes import (
-    SampleChanges,
-    are_equal,
-    carried_over,
-    ended_workers,
-    is_known,
-    usable,
-)
+from dstack.analysis.evidence.evidence import Evidence
+from dstack.analysis.evidence.sample_changes import are_equal, is_known
 from dstack.analysis.graph.builder import waits_for
 from dstack.analysis.graph.process_groups.waits import with_proven_calls
 from dstack.analysis.graph.wait_graph import wait_for_graph
 from dstack.analysis.index.sample_index import SampleIndex
 from dstack.diagnosis import Target, Vertex, Wait
-from dstack.model import Sample, Snapshot, WorkerSample
 from dstack.observed_calls import HeldRefs
 from dstack.observed_node import Task
 from dstack.vertex_keys import AnyKey, Key, TaskKey, UnknownKey
@@ -35,18 +28,12 @@ from dstack.vertex_keys import AnyKey, Key, TaskKey, UnknownKey
 Vertices = Mapping[Key, Vertex]
 
 
-def confirmed_graph(snapshot: Snapshot, first: SampleIndex) -> dict[Key, Vertex]:
+def confirmed_graph(evidence: Evidence) -> dict[Key, Vertex]:
     """The wait-for graph of the first sample, without the waits that the second sample disproves, if there is one."""
-    before = wait_for_graph(first)
-    if len(snapshot.samples) == 1:
+    before = wait_for_graph(evidence.first)
+    if not evidence.has_second_sample:
         return with_proven_calls(before)
-    sample = usable(first.sample, snapshot.samples[1])
-    second = SampleIndex(snapshot, sample, polls=first.polls)
-    changes = SampleChanges(first, second)
-    remembered = _without(first.sample, ended_workers(snapshot))
-    latest = completed(remembered, carried_over(first.sample, sample))
-    both = SampleIndex(snapshot, latest, available_refs=changes.given, polls=first.polls)
-    return with_proven_calls(_Confirmation(first, before, second, wait_for_graph(both), changes).graph())
+    return with_proven_calls(_Confirmation(evidence, before, wait_for_graph(evidence.latest)).graph())
 
 
 class _Confirmation:
@@ -57,14 +44,12 @@ class _Confirmation:
     while its dependency is still pending; and a wait that only the second sample could read.
     """
 
-    def __init__(
-        self, first: SampleIndex, before: Vertices, second: SampleIndex, after: Vertices, changes: SampleChanges
-    ) -> None:
-        self._first = first
+    def __init__(self, evidence: Evidence, before: Vertices, after: Vertices) -> None:
+        self._first = evidence.first
+        self._second = evidence.second
+        self._changes = evidence.changes
         self._before = before
-        self._second = second
         self._after = after
-        self._changes = changes
 
     def graph(self) -> dict[Key, Vertex]:
         found = self._found_at_last()
@@ -134,8 +119,8 @@ class _Confirmation:
         """A wait that the second sample could not show, for its dependencies that are still pending then."""
         if vertex.kind != "execution" or again is None or again.wait is None:
             return vertex
-        execution = self._first.execution_of(vertex)
-        if execution is not None and execution.call is not None and not is_known(execution.call):
+        call = self._first.call_of_vertex(vertex)
+        if call is not None and not is_known(call):
             return vertex  # its dependencies are not known, nor whether they arrived
         return _proceeding(vertex) if _is_over(again.wait) else msgspec.structs.replace(again, label=vertex.label)
 
@@ -156,8 +141,11 @@ class _Confirmation:
             before, after = self._first.execution_of(vertex), self._second.execution_of(vertex)
             if before is None or after is None or self._changes.has_left(vertex):
                 return False
-            was_unread = not before.still if before.call is None else not is_known(before.call)
-            return was_unread and after.still and is_known(after.call)
+            worker_id = vertex.worker_id or ""
+            call = self._first.call_of(worker_id, before)
+            was_unread = not is_known(call) if call else not self._first.is_still(worker_id, before)
+            is_stable = self._second.is_still(worker_id, after)
+            return was_unread and is_stable and is_known(self._second.call_of(worker_id, after))
         if again.wait is None or not self._is_unobserved(vertex, self._before):
             return False
         has_begun = vertex.worker_id is None and again.worker_id is not None
@@ -189,10 +177,10 @@ class _Confirmation:
         return before is None or after is None or _progress(before) == _progress(after)
 
     def _is_same_call(self, vertex: Vertex) -> bool:
-        was, now = self._first.execution_of(vertex), self._second.execution_of(vertex)
-        return (
-            was is not None and now is not None and not self._changes.has_left(vertex) and are_equal(was.call, now.call)
-        )
+        if self._first.execution_of(vertex) is None or self._second.execution_of(vertex) is None:
+            return False
+        calls = (self._first.call_of_vertex(vertex), self._second.call_of_vertex(vertex))
+        return not self._changes.has_left(vertex) and are_equal(*calls)
 
     def _depends_on_the_same(self, vertex: Vertex, again: Vertex) -> bool:
         """Whether a pending vertex still has all its dependencies of the first sample.
@@ -218,48 +206,6 @@ class _Confirmation:
         return any(graph[target.vertex].unobserved for target in _targets(vertex))
 
 
-def completed(first: Sample, second: Sample) -> Sample:
-    """The second sample, completed by the first for processes and states that it lacks."""
-    before = {worker.worker_id: worker for worker in first.workers}
-    read_again = {worker.worker_id for worker in second.workers}
-    answered = {worker.worker_id for worker in second.workers if worker.running_task_ids is not None}
-    kept = (worker for worker in first.workers if worker.worker_id not in read_again)
-    return msgspec.structs.replace(
-        second,
-        workers=(*(_completed(before.get(worker.worker_id), worker) for worker in second.workers), *kept),
-        tasks=(*second.tasks, *(task for task in first.tasks if task.owner_id not in answered)),
-        refs=(*second.refs, *(ref for ref in first.refs if ref.holder_id not in answered)),
-    )
-
-
-def merged(snapshot: Snapshot) -> Sample:
-    """The first sample, completed by the second: workers that had just started, and unreadable ones."""
-    if not snapshot.samples:
-        return Sample(began_s=0.0, ended_s=0.0)
-    first, *second = snapshot.samples
-    return completed(second[0], first) if second else first
-
-
-def _completed(before: WorkerSample | None, after: WorkerSample) -> WorkerSample:
-    if before is None:
-        return after
-    return msgspec.structs.replace(
-        after,
-        process=after.process if after.process and after.process.threads else before.process,
-        running_task_ids=before.running_task_ids if after.running_task_ids is None else after.running_task_ids,
-        held=before.held if after.running_task_ids is None else after.held,
-    )
-
-
-def _without(sample: Sample, workers: frozenset[str]) -> Sample:
-    return msgspec.structs.replace(
-        sample,
-        workers=tuple(worker for worker in sample.workers if worker.worker_id not in workers),
-        tasks=tuple(task for task in sample.tasks if task.owner_id not in workers),
-        refs=tuple(ref for ref in sample.refs if ref.holder_id not in workers),
-    )
-
-
 def _proceeding(vertex: Vertex) -> Vertex:
     return msgspec.structs.replace(vertex, wait=None, never=None)
 
@@ -271,8 +217,8 @@ def _running_as(task: Vertex, execution: Key) -> Vertex:
 
 def _is_for_held(index: SampleIndex, vertex: Vertex) -> bool:
     """Whether the refs of its call are known only from the workers' states, not from the call."""
-    execution = index.execution_of(vertex)
-    return execution is not None and execution.call is not None and isinstance(execution.call.need, HeldRefs)
+    call = index.call_of_vertex(vertex)
+    return call is not None and isinstance(call.need, HeldRefs)
 
 
 def _is_over(wait: Wait) -> bool:
