@@ -12,14 +12,12 @@ their own tasks have ended.
 
 from __future__ import annotations
 
-import dataclasses
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
-from dstack import words
 from dstack.analysis.evidence.progress import RoutineCalls, progress_of
-from dstack.analysis.index.processes import ExecutionKey, Poll, Polls
+from dstack.analysis.index.processes import CallRate, ExecutionKey, OwnTasks, Poll, PolledActors, Polls
 from dstack.call_sites import kind_of
 from dstack.libraries.train.parts import RETRYING
 from dstack.model import ACTOR_HANDLE, RepeatedCall, Sample, Snapshot, Worker, actor_of_task, producer_task_id
@@ -187,10 +185,9 @@ class _Finder:
             return None
         if _is_one_wait(several) or not all(self._is_between_polls(one.one) for one in several):
             return None
-        call = _invented(f"polls {self._rates(repeated)}")
         shown = several[-1].one
-        poll = self._poll(several, shown, call, len(self._snapshot.stacks[shown.stack]) - 1)
-        return dataclasses.replace(poll, actors=tuple(sorted(actors))) if poll else None
+        target = PolledActors(tuple(sorted(actors)), tuple(self._rates(repeated)))
+        return self._poll(several, shown, target, len(self._snapshot.stacks[shown.stack]) - 1)
 
     def _is_between_polls(self, one: Thread | Coroutine) -> bool:
         """Whether it is in a call, asleep, or in Ray's code that makes the calls."""
@@ -198,18 +195,16 @@ class _Finder:
         is_asleep = one.sleeps if isinstance(one, Thread) else bool(frames) and _is_sleep(frames[0])
         return one.call is not None or is_asleep or (bool(frames) and frames[0].origin == "ray")
 
-    def _rates(self, repeated: Sequence[RepeatedCall]) -> str:
-        """``Buffer.size (2.0 calls per second for 3 min)`` for each method, summed over actors."""
+    def _rates(self, repeated: Sequence[RepeatedCall]) -> Iterator[CallRate]:
+        """The rate of each method, summed over actors."""
         by_name: dict[str, list[RepeatedCall]] = defaultdict(list)
         for call in repeated:
             by_name[call.name].append(call)
-        return words.listed([f"{name} ({self._rate(calls)})" for name, calls in sorted(by_name.items())])
-
-    def _rate(self, calls: Sequence[RepeatedCall]) -> str:
-        per_second = sum((call.calls - 1) / call.over_s for call in calls if call.over_s > 0)
-        began = [call.first_at for call in calls if call.first_at is not None]
-        seconds = self._snapshot.taken_at - min(began) if began and self._snapshot.has_one_time else 0.0
-        return f"{per_second:.1f} calls per second" + (f" for {words.duration(seconds)}" if seconds > 0 else "")
+        for name, calls in sorted(by_name.items()):
+            per_second = sum((call.calls - 1) / call.over_s for call in calls if call.over_s > 0)
+            began = [call.first_at for call in calls if call.first_at is not None]
+            for_s = self._snapshot.taken_at - min(began) if began and self._snapshot.has_one_time else 0.0
+            yield CallRate(name, per_second, for_s if for_s > 0 else None)
 
     def _runs_alone(self, worker: Worker, task_id: str | None) -> bool:
         """Whether an actor runs this task alone.
@@ -234,12 +229,14 @@ class _Finder:
         is_asleep = _is_sleep(frames[0]) or all(isinstance(one.one, Thread) and one.one.sleeps for one in several)
         if not is_asleep or any(one.one.call or not one.one.still for one in several):
             return None
-        call = _invented("polls its own tasks")
-        poll = self._poll(several, shown, call, len(frames) - 1)
-        return dataclasses.replace(poll, own_tasks=True) if poll else None
+        return self._poll(several, shown, OwnTasks(), len(frames) - 1)
 
     def _poll(
-        self, several: Sequence[_Observation], shown: Thread | Coroutine, call: Call, innermost: int
+        self,
+        several: Sequence[_Observation],
+        shown: Thread | Coroutine,
+        target: Call | PolledActors | OwnTasks,
+        innermost: int,
     ) -> Poll | None:
         """The poll with the frame of its loop, at most ``innermost`` frames below the outermost one."""
         stacks = [self._snapshot.stacks[one.one.stack] for one in several]
@@ -248,9 +245,9 @@ class _Finder:
             return None
         outward = [self._snapshot.frames[index] for index in self._snapshot.stacks[shown.stack][::-1][depth::-1]]
         at = next((frame for frame in outward if not _is_wrapper(frame)), None)
-        if at is None or at.file.endswith(ENTRIES) or _is_weak(outward, call):
+        if at is None or at.file.endswith(ENTRIES) or _is_weak(outward, target):
             return None
-        return Poll(call, shown.stack, at)
+        return Poll(target, shown.stack, at)
 
 
 def _series(processes: Iterable[tuple[Sample, Process]]) -> dict[int | str, list[_Observation]]:
@@ -311,11 +308,6 @@ def _named(call: Call) -> tuple[object, ...]:
     return call.site, call.within, call.name
 
 
-def _invented(name: str) -> Call:
-    """A poll that consists of many calls, as if it were one."""
-    return Call(site="poll", name=name, frame=0, need=ProcessObject(), timeout_s=0.0)
-
-
 def _depth_of_loop(stacks: Sequence[tuple[int, ...]], frames: Sequence[Frame]) -> int:
     """The depth of the innermost frame that all stacks share, whatever its line; -1 for none."""
     rows = [stack[::-1] for stack in stacks]
@@ -327,7 +319,7 @@ def _depth_of_loop(stacks: Sequence[tuple[int, ...]], frames: Sequence[Frame]) -
     return depth if is_same else depth - 1
 
 
-def _is_weak(frames: Sequence[Frame], call: Call) -> bool:
+def _is_weak(frames: Sequence[Frame], target: Call | PolledActors | OwnTasks) -> bool:
     """Whether the innermost loop of these frames is user code that does more than poll.
 
     It may end by itself. Or, between polls that are not for refs, it makes other calls, as to search for work outside.
@@ -335,4 +327,5 @@ def _is_weak(frames: Sequence[Frame], call: Call) -> bool:
     loop = next((frame for frame in frames if frame.loop is not None), None)
     if loop is None or loop.origin != "user":
         return False
-    return loop.loop == "bounded" or (loop.loop == "busy" and not call.refs)
+    is_for_refs = isinstance(target, Call) and bool(target.refs)
+    return loop.loop == "bounded" or (loop.loop == "busy" and not is_for_refs)

@@ -17,6 +17,7 @@ from dstack.analysis.evidence.wait_durations import of_any
 from dstack.analysis.findings.reduced_graph import ReducedGraph
 from dstack.analysis.findings.vertex_roles import is_outside
 from dstack.analysis.graph.child_processes import may_run_code
+from dstack.analysis.index.processes import PolledActors
 from dstack.analysis.index.sample_index import SampleIndex
 from dstack.analysis.naming import names
 from dstack.analysis.naming.vertex_details import details_of
@@ -153,7 +154,7 @@ def _waiters(reduced: ReducedGraph, chain: OpenChain) -> set[Key]:
 def _polling(reduced: ReducedGraph, chain: OpenChain) -> set[Key]:
     """The loops of a chain that poll by calls; they wait for the users of the polled actors."""
     polls = reduced.index.known.polls
-    return {key for key in chain.waiters if key in polls and polls[key].actors}
+    return {key for key in chain.waiters if key in polls and isinstance(polls[key].target, PolledActors)}
 
 
 def _is_through_ray(reduced: ReducedGraph, chain: OpenChain) -> bool:

@@ -242,12 +242,10 @@ def _pending_groups(blocked: _BlockedCall) -> tuple[Target, ...]:
 
 def _unknown_waker(blocked: _BlockedCall) -> Target:
     """The unknown waker of a call: one for each object, or one for actors of the same class in a job."""
-    worker = blocked.graph.index.workers.get(blocked.worker_id)
-    actor = blocked.graph.index.actors.get((worker.actor_id if worker else None) or "")
     call, reach = CallName.of(blocked.call), reach_of(blocked.call)
     if reach.object_id:
         return blocked.graph.unknown_waker(call, blocked.worker_id, reach.object_id)
-    return blocked.graph.unknown_waker(call, worker.job_id if worker else None, actor.class_name if actor else None)
+    return blocked.graph.unknown_waker_in(call, blocked.worker_id)
 
 
 def _wait(call: Call, groups: tuple[Group, ...], needed: int, total: int, inferred: Inference | None) -> Wait:

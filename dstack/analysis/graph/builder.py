@@ -83,6 +83,12 @@ class GraphBuilder:
             self.add(Vertex(key=key, kind="unknown", label="unknown waker", waker_of=call))
         return Target(vertex=key)
 
+    def unknown_waker_in(self, call: CallName, worker_id: str) -> Target:
+        """The unknown waker of a call on nothing that has an identity: one for actors of the same class in a job."""
+        worker = self.index.workers.get(worker_id)
+        actor = self.index.actors.get((worker.actor_id if worker else None) or "")
+        return self.unknown_waker(call, worker.job_id if worker else None, actor.class_name if actor else None)
+
     def child(self, worker_id: str, pid: int, os_thread_id: int | None = None) -> Target:
         """A thread of a worker's child process, the main one by default; able to proceed until its wait is known."""
         key = ChildThreadKey(worker_id, pid, os_thread_id or pid)

@@ -6,6 +6,7 @@ from msgspec.structs import replace
 
 from dstack.analysis.graph.blocked_calls import has_known_dependency, reach_of, wait_of_call
 from dstack.analysis.graph.builder import GraphBuilder
+from dstack.analysis.graph.polls import wait_of_execution
 from dstack.analysis.index import task_assignment
 from dstack.analysis.index.sample_index import SampleIndex
 from dstack.analysis.naming import names
@@ -63,7 +64,7 @@ def _wait(graph: GraphBuilder, key: CoroutineKey, coroutine: Coroutine, backpres
     loop = task_assignment.blocked_loop(graph.index, key.worker_id, coroutine)
     call = call_of(graph.index, key.worker_id, coroutine)
     if loop is None:
-        wait = wait_of_call(graph, key, call) if call else None
+        wait = wait_of_execution(graph, key, coroutine) if graph.index.is_still(key.worker_id, coroutine) else None
         return backpressure or (_named(graph, key.worker_id, coroutine, wait) if wait else None)
     thread = Target(vertex=ThreadKey(key.worker_id, loop.os_thread_id))
     by_loop = Group(needs=1, targets=(thread,))

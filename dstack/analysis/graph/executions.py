@@ -8,10 +8,11 @@ from msgspec.structs import replace
 
 from dstack.analysis.graph import coroutines
 from dstack.analysis.graph.backpressure import wait_of_producer
-from dstack.analysis.graph.blocked_calls import has_known_dependency, reach_of, wait_of_call
+from dstack.analysis.graph.blocked_calls import has_known_dependency, reach_of
 from dstack.analysis.graph.builder import GraphBuilder, SharedWaitKind, waits_for
 from dstack.analysis.graph.child_processes import add_children
 from dstack.analysis.graph.in_process_links import has_known_wakers
+from dstack.analysis.graph.polls import wait_of_execution
 from dstack.analysis.graph.refs.unread_refs import add_unread_driver, wait_of_unread
 from dstack.analysis.index import task_assignment
 from dstack.analysis.naming import names
@@ -55,7 +56,7 @@ def _add_threads(graph: GraphBuilder, worker_id: str, process: Process, suspende
 def _add_thread(graph: GraphBuilder, worker_id: str, thread: Thread) -> None:
     task_id = task_assignment.task_of(graph.index, worker_id, thread)
     key = ThreadKey(worker_id, thread.os_thread_id)
-    call = graph.index.call_of(worker_id, thread)
+    wait = wait_of_execution(graph, key, thread) or wait_of_producer(graph, worker_id, thread, task_id)
     vertex = Vertex(
         key=key,
         kind="execution",
@@ -63,7 +64,7 @@ def _add_thread(graph: GraphBuilder, worker_id: str, thread: Thread) -> None:
         worker_id=worker_id,
         os_thread_id=thread.os_thread_id,
         task_id=task_id,
-        wait=wait_of_call(graph, key, call) if call else wait_of_producer(graph, worker_id, thread, task_id),
+        wait=wait,
     )
     graph.add(vertex)
 

@@ -15,7 +15,7 @@ from dstack.analysis.index.sample_index import SampleIndex
 from dstack.analysis.solve.requirements import targets_of
 from dstack.diagnosis import Vertex, Wait
 from dstack.observed import Coroutine, Frame, Thread
-from dstack.observed_calls import REF_CALLS, Call
+from dstack.observed_calls import REF_CALLS
 from dstack.vertex_keys import AnyKey, ChildThreadKey, CoroutineKey, Key, ThreadKey, UnknownKey
 
 GRPC_POLLER = "(_poll_wrapper)"
@@ -92,12 +92,14 @@ def is_idle_library(index: SampleIndex, worker_id: str, execution: Thread | Coro
     frames = index.frames_of(worker_id, execution)
     is_library = bool(frames) and not any(frame.origin == "user" for frame in frames)
     has_run = isinstance(execution, Thread) and (worker_id, execution.os_thread_id) in index.threads_that_ran
-    return is_library and not has_run and _waits_inside(execution, index.call_of(worker_id, execution), frames)
+    return is_library and not has_run and _waits_inside(index, worker_id, execution, frames)
 
 
-def _waits_inside(execution: Thread | Coroutine, call: Call | None, frames: Sequence[Frame]) -> bool:
+def _waits_inside(index: SampleIndex, worker_id: str, execution: Thread | Coroutine, frames: Sequence[Frame]) -> bool:
     """Whether library code is Ray's own, or waits in its process: neither for a socket nor as a timer."""
     if any(frame.origin == "ray" for frame in frames) or execution.name.endswith(GRPC_POLLER):
         return True
+    call, poll = index.call_of(worker_id, execution), index.poll_of(worker_id, execution)
+    is_timed = poll is not None or (call is not None and call.timeout_s is not None)
     is_stdlib = all(frame.origin == "stdlib" for frame in frames)  # as threading.Timer
-    return call is not None and not (is_stdlib and call.timeout_s is not None)
+    return index.is_waiting(worker_id, execution) and not (is_stdlib and is_timed)

@@ -1,4 +1,4 @@
-"""Waits on objects of the waiter's own process, and waits of loops that only poll.
+"""Waits on objects of the waiter's own process.
 
 A queue, an event or a semaphore does not name what will end a wait on it. Its waker is a thread, coroutine or call that
 can reach the object. If such are known (``Call.reached_by``, pending calls of the actor), the wait is for any of
@@ -8,7 +8,7 @@ object, as a native thread might, is an assumption.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 
 from msgspec.structs import replace
 
@@ -16,27 +16,24 @@ from dstack.analysis.graph.blocked_calls import reach_of
 from dstack.analysis.graph.builder import GraphBuilder
 from dstack.analysis.graph.idle_services import idle_links
 from dstack.analysis.graph.users import Users
-from dstack.analysis.index.processes import Poll
 from dstack.analysis.naming.ray_libraries import polled_actors
-from dstack.analysis.solve.requirements import targets_of
 from dstack.call_sites import BARRIER, named_site
 from dstack.diagnosis import Group, Target, Vertex, Wait
 from dstack.observed_calls import Call
-from dstack.vertex_keys import AnyKey, CoroutineKey, Key, ThreadKey, UnknownKey
+from dstack.vertex_keys import CoroutineKey, Key, ThreadKey, UnknownKey
 
 NO_OTHERS = "only code that was observed to hold the object can end the wait on it"
 
 
 def add_links(graph: GraphBuilder, users: Users) -> None:
-    """Complete the waits of executions whose dependencies are in their own process, and those of polling loops."""
+    """Complete the waits of executions whose dependencies are in their own process."""
     executions = [vertex for vertex in graph.vertices.values() if vertex.kind == "execution" and vertex.wait]
     linked = {vertex.key: _linked(graph, users, vertex) for vertex in executions}
     enders = _known_wakers(graph, users, executions, linked)
     idle = idle_links(graph.vertices, enders, users.workers_with_idle_libraries())
     for vertex in executions:
-        poll = graph.index.known.polls.get(vertex.key)
-        wait = vertex.wait if vertex.key in idle and vertex.wait else linked[vertex.key]
-        graph.add(replace(vertex, wait=_polled(graph, users, vertex, wait, poll) if poll else wait))
+        if vertex.key not in idle:
+            graph.add(replace(vertex, wait=linked[vertex.key]))
 
 
 def _known_wakers(
@@ -126,7 +123,7 @@ def _is_unlisted_coroutine(graph: GraphBuilder, vertex: Vertex, group: Group) ->
     return (
         group.has_unknown("coroutine")
         and graph.index.has_read_coroutines(worker_id)
-        and any(graph.index.call_of(worker_id, one) for one in users)
+        and any(graph.index.is_waiting(worker_id, one) for one in users)
     )
 
 
@@ -143,61 +140,3 @@ def _wakers(graph: GraphBuilder, users: Users, vertex: Vertex, call: Call) -> It
     yield from (Target(vertex=key) for key in keys if key in graph.vertices and key != vertex.key)
     if reach.reached_by_actor:
         yield from users.pending_calls_in(worker_id)
-
-
-def _polled(graph: GraphBuilder, users: Users, vertex: Vertex, wait: Wait, poll: Poll) -> Wait:
-    """The wait of a loop that only polls: without its timeout, for any of the targets that it polls."""
-    place = f"{poll.at.file.rpartition('/')[2]}:{poll.at.line}"
-    groups = wait.groups
-    if poll.own_tasks:
-        tasks = tuple(dict.fromkeys(users.tasks_of(vertex.worker_id or "", besides=vertex.task_id)))
-        if not tasks:
-            return wait
-        groups = (Group(needs=1, targets=tasks),)
-    elif poll.actors:
-        targets = tuple(dict.fromkeys(target for one in poll.actors for target in users.of_listed_actor(one)))
-        if not _has_other_users(graph, targets):
-            return wait
-        groups = (Group(needs=1, targets=targets),)
-    elif wait.kind == "ray.wait":  # which returns the ready refs when it times out
-        groups = (Group(needs=1, targets=tuple(dict.fromkeys(wait.targets))),)
-    return replace(wait, groups=groups, polls=place, proven_groups=())
-
-
-def _has_other_users(graph: GraphBuilder, users: Iterable[Target]) -> bool:
-    """Whether an actor has other users than loops that poll actors and code that waits for these loops to end.
-
-    If not, no call can change what the loops ask for: the actor may check a file or a process.
-    """
-    ahead = [target.vertex for target in users]
-    visited = set(ahead)
-    others: list[Vertex] = []
-    while ahead:
-        vertex = graph.vertices[ahead.pop()]
-        if isinstance(vertex.key, AnyKey):
-            new = set(targets_of(vertex)) - visited
-            visited |= new
-            ahead += new
-        elif vertex.key not in graph.index.known.polls or not graph.index.known.polls[vertex.key].actors:
-            others.append(vertex)
-    return not _wait_for(graph, others, {key for key, poll in graph.index.known.polls.items() if poll.actors})
-
-
-def _wait_for(graph: GraphBuilder, several: Sequence[Vertex], loops: set[Key]) -> bool:
-    """Whether all of the vertices can only proceed after one of the loops has ended."""
-    behind = set(loops)
-    left = list(several)
-    while left:
-        rest = [vertex for vertex in left if not _is_behind(vertex, behind)]
-        if len(rest) == len(left):
-            return False
-        behind.update(vertex.key for vertex in left)
-        behind.difference_update(vertex.key for vertex in rest)
-        left = rest
-    return True
-
-
-def _is_behind(vertex: Vertex, behind: set[Key]) -> bool:
-    if vertex.kind != "execution" or vertex.wait is None or vertex.wait.is_timed:
-        return False
-    return any(all(target.vertex in behind for target in group.targets) for group in vertex.wait.groups)

@@ -11,6 +11,7 @@ from dstack.analysis.graph.executions import add_executions
 from dstack.analysis.graph.in_process_links import add_links
 from dstack.analysis.graph.pending.given_up import release_given_up
 from dstack.analysis.graph.pending.pending_tasks import Pending
+from dstack.analysis.graph.polls import add_polls
 from dstack.analysis.graph.process_groups.waits import add_group_waits
 from dstack.analysis.graph.users import Users
 from dstack.analysis.index.sample_index import SampleIndex
@@ -19,7 +20,7 @@ from dstack.diagnosis import Vertex
 from dstack.libraries.compiled_graphs.waits import add_channel_waits
 from dstack.vertex_keys import Key
 
-Part = Literal["executions", "pending", "ranks", "channels", "objects", "given up"]
+Part = Literal["executions", "pending", "ranks", "channels", "objects", "polls", "given up"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,9 +61,10 @@ STEPS = (
     Step("ranks", ("executions", "pending"), add_group_waits),
     Step("channels", ("executions", "pending"), add_channel_waits),
     Step("objects", ("executions", "pending", "ranks", "channels"), add_links),
-    Step("given up", ("executions", "pending", "objects"), lambda graph, users: release_given_up(graph)),
+    Step("polls", ("executions", "pending", "objects"), add_polls),
+    Step("given up", ("executions", "pending", "objects", "polls"), lambda graph, users: release_given_up(graph)),
 )
 """In order. Threads and coroutines with their calls; calls, actors and placement groups that do not run. Then waits
 are completed whose dependencies are found among all of these: members of process groups, ends of channels, and, for
-what still waits for something unknown, code that can reach the object. At last, calls are released that nothing
-waits for any more."""
+what still waits for something unknown, code that can reach the object. Then loops that only poll wait for what they
+poll, which depends on the waits of all others. At last, calls are released that nothing waits for any more."""

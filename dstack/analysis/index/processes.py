@@ -23,18 +23,42 @@ ExecutionKey: TypeAlias = ThreadKey | CoroutineKey
 
 
 @dataclass(frozen=True, slots=True)
-class Poll:
-    """A loop that only polls: its call and stack while it does, and its own frame.
+class CallRate:
+    """How often a loop makes a call that succeeds, and for how long at least, None if unknown."""
 
-    Its dependency is that of the call; or calls of the ``actors``; or, if ``own_tasks`` is true, the unfinished tasks
-    that its process has submitted.
+    name: str
+    per_second: float
+    for_s: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class PolledActors:
+    """A loop asks actors for something again and again, by calls that succeed."""
+
+    actors: tuple[str, ...]
+    rates: tuple[CallRate, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class OwnTasks:
+    """A loop checks, without a wait, whether unfinished tasks of its process have ended."""
+
+
+@dataclass(frozen=True, slots=True)
+class Poll:
+    """A loop that only polls: what it polls for, its stack while it does, and its own frame.
+
+    ``target`` is the call with a timeout that it makes again and again, or what it does instead of one such call.
     """
 
-    call: Call
+    target: Call | PolledActors | OwnTasks
     stack: int
     at: Frame
-    actors: tuple[str, ...] = ()
-    own_tasks: bool = False
+
+    @property
+    def call(self) -> Call | None:
+        """The call in which it polls, if that blocks."""
+        return self.target if isinstance(self.target, Call) else None
 
 
 Polls = Mapping[Key, Poll]
@@ -252,6 +276,11 @@ class ProcessIndex:
     def is_torn(self, worker_id: str, execution: Thread | Coroutine) -> bool:
         """Whether it is a thread that ran during every reading of its stack."""
         return isinstance(execution, Thread) and execution.torn and not self.poll_of(worker_id, execution)
+
+    def is_waiting(self, worker_id: str, execution: Thread | Coroutine) -> bool:
+        """Whether an execution is blocked in a call, or only polls."""
+        is_in_call = self.call_of(worker_id, execution) is not None
+        return is_in_call or self.poll_of(worker_id, execution) is not None
 
     # Child processes
 

@@ -65,6 +65,8 @@ def is_blocked_loop(index: SampleIndex, worker_id: str, thread: Thread) -> bool:
     For a thread that Ray did not create for a loop only a call shows it: its user code may run the loop.
     """
     call = index.call_of(worker_id, thread)
+    if call is None and index.poll_of(worker_id, thread) is not None:
+        return True
     if call is not None:
         return kind_of(call) != "await" and call.site != EVENT_LOOP.id
     return thread.role == "loop" and is_user_code(index, worker_id, thread)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from dstack import words
+from dstack.analysis.index.processes import CallRate, OwnTasks, PolledActors
 from dstack.call_site import Site
 from dstack.call_sites import ASYNC_LOCK, ASYNC_SEMAPHORE
 from dstack.observed_calls import Inference
@@ -16,6 +18,18 @@ INFERENCES: Mapping[Inference, str] = {
     "one of several": "one of several futures is enough, and which one is unknown",
 }
 """The reasons for needs that are inferred."""
+
+
+def polls_in_words(target: PolledActors | OwnTasks) -> str:
+    """``polls Buffer.size (2.0 calls per second for 3 min)``, each method by its name; or ``polls its own tasks``."""
+    if isinstance(target, OwnTasks):
+        return "polls its own tasks"
+    return f"polls {words.listed([f'{rate.name} ({_rate_in_words(rate)})' for rate in target.rates])}"
+
+
+def _rate_in_words(rate: CallRate) -> str:
+    since = f" for {words.duration(rate.for_s)}" if rate.for_s else ""
+    return f"{rate.per_second:.1f} calls per second{since}"
 
 
 def lock_in_words(site: Site) -> str:

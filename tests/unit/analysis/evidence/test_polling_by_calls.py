@@ -7,7 +7,9 @@ from dataclasses import dataclass, replace
 
 import pytest
 
+from dstack.analysis.evidence.evidence import Evidence
 from dstack.analysis.evidence.polling_loops import find_polling_loops
+from dstack.analysis.index.processes import PolledActors
 from dstack.diagnosis import Diagnosis
 from dstack.observed import Frame
 from tests.unit.analysis.evidence.polling_scenes import TRAIN_CONTROLLER, is_suspected, nothing, only_finding
@@ -154,6 +156,23 @@ def test_a_heartbeat_loop_waits_for_the_users_of_the_actor() -> None:
     assert {it.driver.key, it.producer.key} <= set(finding.members)
 
 
+def test_what_it_asks_for_is_known_and_no_call_is_made_up() -> None:
+    it = heartbeat()
+    watched(it)
+    snapshot = it.scene.snapshot()
+
+    poll = find_polling_loops(snapshot)[it.driver.key]
+
+    assert isinstance(poll.target, PolledActors)
+    assert poll.target.actors == (it.size.task.actor_id,)
+    assert [rate.name for rate in poll.target.rates] == [it.size.task.name]
+    index = Evidence(snapshot).first
+    thread = index.thread(it.driver.worker_id, it.driver.threads[0].tid)
+    assert thread is not None
+    assert index.call_of(it.driver.worker_id, thread) is None
+    assert index.is_waiting(it.driver.worker_id, thread)
+
+
 def test_a_user_of_the_polled_actor_that_can_proceed_may_end_the_poll() -> None:
     it = heartbeat()
     _, other = it.scene.run("other", by=it.driver)
@@ -242,6 +261,28 @@ def test_loops_that_are_the_only_users_of_an_actor_wait_for_nothing_in_the_job(c
 
     assert not diagnosis.is_stuck
     assert set(find_polling_loops(scene.snapshot())) == {caller.key for caller in callers}
+
+
+@pytest.mark.parametrize("asks_first", [True, False])
+def test_a_user_that_polls_for_the_end_of_the_loop_is_no_other_user_in_any_order(asks_first: bool) -> None:
+    scene = Scene()
+    driver = scene.driver()
+    tracker = scene.actor("Tracker", owner_id=driver.worker_id).works_for().idles()
+    driver.holds(tracker)
+    report = scene.call(tracker, "report", by=driver)
+    ask, follow = scene.task("ask", by=driver), scene.task("follow", by=driver)
+    driver.submitted.remove(report)
+    order = (ask, follow) if asks_first else (follow, ask)
+    workers = {call.task.name: scene.worker().runs(call).works_for().holds(tracker) for call in order}
+    workers["ask"].threads[0].sleeps = True
+    workers["follow"].gets(ask, timeout_s=1.0)
+    driver.gets(follow)
+    scene.repeats(report, by=ask)
+
+    diagnosis = watch(scene, *workers.values())
+
+    assert set(find_polling_loops(scene.snapshot())) == {worker.key for worker in workers.values()}
+    assert not diagnosis.is_stuck
 
 
 def polled_buffer(timeout_s: float | None = None) -> tuple[Scene, SceneProcess, SceneProcess]:
