@@ -115,8 +115,8 @@ def longest_gap_ms(process: subprocess.Popen[str]) -> float:
 
 def read(probe: NodeProbe, pid: int, number: int) -> None:
     """Sample one worker like the probe of a node; all coroutines must be read, and be stable."""
-    coroutines = bench_process.sample(probe, pid)["processes"]["w"]["coroutines"]
-    stable = sum(one.get("still", False) for one in coroutines)
+    coroutines = bench_process.sample(probe, pid).processes["w"].coroutines
+    stable = sum(one.still for one in coroutines)
     assert stable >= number, f"{stable} of {len(coroutines)} stable, of {number}"
 
 

@@ -12,7 +12,6 @@ state found it stopped, traced or signalled. It blocks all signals, so that none
 
 from __future__ import annotations
 
-import json
 import signal
 import subprocess
 import sys
@@ -26,8 +25,10 @@ from statistics import median
 
 from benchmarks.costs import Action, Cost, disturbed, in_ms, in_turns, longest_gap_ms, py_spy, repeat, spread
 from benchmarks.tables import Results
+from dstack.observed_node import NodeAnswer
+from dstack.probes.node.packing import encoded
 from dstack.probes.node.probe import NodeProbe
-from dstack.probes.node.wire import Answer, Options, Target
+from dstack.probes.node.wire import Options, Target
 
 OPTIONS: Options = {
     "native": False,
@@ -117,10 +118,10 @@ def process_of(shape: Shape) -> Iterator[Process]:
 # The readers
 
 
-def sample(probe: NodeProbe, pid: int) -> Answer:
+def sample(probe: NodeProbe, pid: int) -> NodeAnswer:
     target: Target = {"worker_id": "w", "pid": pid, "port": 0, "is_driver": True}
     answer = probe.sample([target], OPTIONS)
-    assert not answer["failures"], answer["failures"]
+    assert not answer.failures, answer.failures
     return answer
 
 
@@ -144,7 +145,7 @@ def measure(rounds: int) -> tuple[Costs, Results]:
     for shape in SHAPES:
         with process_of(shape) as process:
             costs[shape] = in_turns(ways_to_read(process.pid), rounds)
-            kib = len(json.dumps(sample(NodeProbe(), process.pid))) / 1024
+            kib = len(encoded(sample(NodeProbe(), process.pid))) / 1024
         figures = [
             in_ms(seconds)
             for way in ways

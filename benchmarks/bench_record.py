@@ -138,7 +138,7 @@ def dstack_cpu_s(pids: list[int]) -> float:
         "is_last": False,
     }
     probe.record(targets, options)
-    return sum(probe.record(targets, options)["cpu_s"] for _ in range(SECONDS))
+    return sum(probe.record(targets, options).coverage.sampler_cpu_s for _ in range(SECONDS))
 
 
 def pyspy_cpu_s(pids: list[int]) -> float:

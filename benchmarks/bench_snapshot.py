@@ -44,9 +44,10 @@ from benchmarks.tables import Results
 from dstack.analysis.diagnose import diagnose
 from dstack.capture import snapshot
 from dstack.model import Snapshot
+from dstack.observed_node import NodeAnswer
 from dstack.probes.connection.connect import connect
 from dstack.probes.node.probe import NodeProbe
-from dstack.probes.node.wire import Answer, Options
+from dstack.probes.node.wire import Options
 from dstack.probes.node_access.raylet_symbols import thread_context_layout
 from dstack.probes.node_access.targets import targets
 
@@ -140,16 +141,16 @@ class Ring:
             ways |= {AGENT: self.agent, DASHBOARD: self.dashboard}
         return ways
 
-    def read(self) -> Answer:
+    def read(self) -> NodeAnswer:
         answer = self._probe.sample(self._targets, self._options)
-        self.failures.update(one["reason"] for one in answer["failures"])
+        self.failures.update(one.reason for one in answer.failures)
         return answer
 
-    def sample(self) -> Answer:
+    def sample(self) -> NodeAnswer:
         answer = self.read()
-        threads = [thread for process in answer["processes"].values() for thread in process["threads"]]
-        assert not answer["failures"], answer["failures"]
-        sites = [thread["call"].site for thread in threads if "call" in thread]
+        threads = [thread for process in answer.processes.values() for thread in process.threads]
+        assert not answer.failures, answer.failures
+        sites = [thread.call.site for thread in threads if thread.call]
         assert sites.count("ray.get") == len(self._pids), sites
         return answer
 

@@ -7,14 +7,12 @@ which say what units and identifiers are. Conclusions are in :mod:`dstack.diagno
 
 from __future__ import annotations
 
-from typing import Annotated
-
 import msgspec
-from msgspec import Meta, Struct
+from msgspec import Struct
 
-from dstack.observed import MAX_GPUS, Coroutine, Frame, Percent, Process, Thread
+from dstack.observed import Coroutine, Frame, Process, Thread
 from dstack.observed_calls import NEEDS, Int, Natural, Need, UnixTime
-from dstack.observed_node import MAX_DISKS, Disk, EnvironmentSetup, Failure, Gpu, Ref, Task, TaskKind
+from dstack.observed_node import EnvironmentSetup, Failure, HostFigures, Ref, Task, TaskKind
 
 SCHEMA = "dstack.snapshot"
 VERSION = (2, 0)
@@ -108,13 +106,10 @@ class Sample(Model, frozen=True):
 
 
 class Node(Model, frozen=True):
-    """A Ray node. Host figures are None if no probe reached it; ``ended_at`` and ``death_cause`` unless it died.
+    """A Ray node. The figures of its ``host`` are unknown if no probe reached it.
 
-    ``cpu_percent`` is the share of all CPUs of the host that was in use while it was read, None over too short a time.
-    ``gpus`` are those of the host, None if it has no driver of NVIDIA, or the driver did not answer in time.
-
-    ``clock_ahead_s`` is the minimum by which its clock is ahead of the clock of dstack, or behind it if negative. It is
-    0 if the time of a request may explain the difference.
+    ``ended_at`` and ``death_cause`` are None unless it died. ``clock_ahead_s`` is the minimum by which its clock is
+    ahead of the clock of dstack, or behind it if negative. It is 0 if the time of a request may explain the difference.
     """
 
     node_id: str
@@ -124,16 +119,10 @@ class Node(Model, frozen=True):
     is_head: bool = False
     resources: dict[str, float] = {}
     labels: dict[str, str] = {}
-    cpu_count: Int | None = None
-    load_1m: float | None = None
-    memory_total_bytes: Int | None = None
-    memory_available_bytes: Int | None = None
+    host: HostFigures = HostFigures()
     ended_at: UnixTime | None = None
     death_cause: str | None = None
     clock_ahead_s: float | None = None
-    cpu_percent: Percent | None = None
-    disks: Annotated[tuple[Disk, ...], Meta(max_length=MAX_DISKS)] = ()
-    gpus: Annotated[tuple[Gpu, ...], Meta(max_length=MAX_GPUS)] | None = None
 
     @property
     def has_another_time(self) -> bool:

@@ -1,17 +1,17 @@
-"""The observed values of nodes: their hosts, what their core workers reply, and what could not be observed.
+"""The answers of a node's probe: its host, its processes, what its core workers reply, and what was not observed.
 
-They travel as those of :mod:`dstack.observed`, with the same units and identifiers.
+They travel as the values of :mod:`dstack.observed`, with the same units and identifiers.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Annotated, Literal
+from typing import Annotated, Literal, NamedTuple
 
 # Travels without msgspec, see dstack.observed.
 from msgspec import Meta
 
-from dstack.observed import Percent
+from dstack.observed import MAX_GPUS, Frame, Percent, Process
 from dstack.observed_calls import Int, Natural, UnixTime
 
 MAX_DISKS = 64
@@ -93,6 +93,30 @@ class Ref:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class CoreWorkerReply:
+    """What a core worker replied. Tasks that ended are left out; ``refs`` are all it knows.
+
+    ``held`` is what came with its last lease: in a placement group it names the bundle, which its task's entry does
+    only where the task asked for one. A CPU that is lent back while the task waits is still in it. ``counters`` change
+    whenever the worker does something; ``is_cut`` if it has more tasks than it listed. ``language`` is None for Python.
+    A poll asks for no details: then there are no ``tasks``, but the state of each by its id in ``task_states``.
+    """
+
+    worker_id: str
+    job_id: str | None = None
+    actor_id: str | None = None
+    running_task_ids: tuple[str, ...] = ()
+    language: str | None = None
+    held: dict[str, float] = field(default_factory=dict)
+    executed_tasks: Natural = 0
+    is_cut: bool = False
+    counters: tuple[Int, ...] = ()
+    tasks: tuple[Task, ...] = ()
+    task_states: dict[str, str] = field(default_factory=dict)
+    refs: tuple[Ref, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Disk:
     """A directory that Ray uses on a node, with the size and the free space of its file system."""
 
@@ -114,6 +138,23 @@ class Gpu:
     memory_total_bytes: Natural | None = None
     memory_used_bytes: Natural | None = None
     utilisation_percent: Percent | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HostFigures:
+    """Figures of a host; None where they are unknown.
+
+    ``cpu_percent`` is the share of all CPUs of the host that was in use while it was read, None over too short a time.
+    ``gpus`` are those of the host, None if it has no driver of NVIDIA, or the driver did not answer in time.
+    """
+
+    cpu_count: Int | None = None
+    load_1m: float | None = None
+    memory_total_bytes: Int | None = None
+    memory_available_bytes: Int | None = None
+    cpu_percent: Percent | None = None
+    disks: Annotated[tuple[Disk, ...], Meta(max_length=MAX_DISKS)] = ()
+    gpus: Annotated[tuple[Gpu, ...], Meta(max_length=MAX_GPUS)] | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -143,3 +184,84 @@ class Failure:
     pid: Int | None = None
     elapsed_s: float = 0.0
     sample: Int = 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeAnswer:
+    """One sample of one node.
+
+    ``stacks`` are indices of ``frames``, leaf first, and ``sources`` lines of files by number. ``processes`` and
+    ``core_workers`` are by worker id. ``host`` is None if no process was read. ``clock`` is the node's Unix time when
+    the probe began and ended. ``setups`` are only there if they were asked for. ``cannot_ask`` is the reason if the
+    probe can ask no core worker, as without grpc: then the caller asks.
+    """
+
+    clock: tuple[float, float]
+    frames: tuple[Frame, ...] = ()
+    stacks: tuple[tuple[Natural, ...], ...] = ()
+    sources: dict[str, dict[Int, str]] = field(default_factory=dict)
+    processes: dict[str, Process] = field(default_factory=dict)
+    core_workers: dict[str, CoreWorkerReply] = field(default_factory=dict)
+    failures: tuple[Failure, ...] = ()
+    host: HostFigures | None = None
+    setups: tuple[EnvironmentSetup, ...] = ()
+    cannot_ask: str | None = None
+
+
+class Count(NamedTuple):
+    """The number of samples of a thread with a stack; both are indices. ``is_running`` says that the thread ran then.
+
+    A sample that stands for several, because the rate was lowered, counts as many.
+    """
+
+    thread: Natural
+    stack: Natural
+    samples: Natural
+    is_running: bool = True
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Coverage:
+    """How much was recorded, summed over processes: ``wanted`` samples at the wanted rate, and those ``taken``.
+
+    ``torn`` counts readings of running threads that were dropped, because two copies of their frames did not agree.
+    ``cut`` counts those of which only the outer calls agreed: these were recorded. ``left_out`` counts samples that
+    were dropped at the limit of distinct stacks. ``sampler_cpu_s`` is the CPU time of dstack's samplers on the nodes.
+    ``lowest_rate_hz`` is the lowest rate of any round on any node, 0 if unknown: a node lowers it if its sampler uses
+    too much CPU time. Then each sample counts for several.
+    """
+
+    processes: Natural = 0
+    wanted: Natural = 0
+    taken: Natural = 0
+    torn: Natural = 0
+    cut: Natural = 0
+    left_out: Natural = 0
+    sampler_cpu_s: float = 0.0
+    lowest_rate_hz: float = 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SampledThread:
+    """A thread of a worker in a round of a recording; ``os_thread_id`` is 0 if unknown."""
+
+    worker_id: str
+    os_thread_id: Int = 0
+    thread_name: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RecordedRound:
+    """One round of a recording on one node, of ``seconds``. ``stacks`` are indices of ``frames``, leaf first.
+
+    ``ranks`` has the processes that were sampled, by worker id, with their rank in a distributed run.
+    """
+
+    frames: tuple[Frame, ...] = ()
+    stacks: tuple[tuple[Natural, ...], ...] = ()
+    threads: tuple[SampledThread, ...] = ()
+    counts: tuple[Count, ...] = ()
+    ranks: dict[str, Natural | None] = field(default_factory=dict)
+    coverage: Coverage = Coverage()
+    failures: tuple[Failure, ...] = ()
+    seconds: float = 0.0

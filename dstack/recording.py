@@ -8,7 +8,7 @@ from __future__ import annotations
 from dstack.model import Model
 from dstack.observed import Frame
 from dstack.observed_calls import Int, Natural, UnixTime
-from dstack.observed_node import Failure
+from dstack.observed_node import Count, Coverage, Failure
 
 SCHEMA = "dstack.recording"
 VERSION = (1, 0)
@@ -46,38 +46,6 @@ class RecordedThread(Model, frozen=True, kw_only=True):
     rank: Natural | None = None
     os_thread_id: Int = 0
     thread_name: str = ""
-
-
-class Count(Model, frozen=True, array_like=True):
-    """The number of samples of a thread with a stack; both are indices. ``is_running`` says that the thread ran then.
-
-    A sample that stands for several, because the rate was lowered, counts as many.
-    """
-
-    thread: Natural
-    stack: Natural
-    samples: Natural
-    is_running: bool = True
-
-
-class Coverage(Model, frozen=True):
-    """How much was recorded, summed over processes: ``wanted`` samples at the wanted rate, and those ``taken``.
-
-    ``torn`` counts readings of running threads that were dropped, because two copies of their frames did not agree.
-    ``cut`` counts those of which only the outer calls agreed: these were recorded. ``left_out`` counts samples that
-    were dropped at the limit of distinct stacks. ``sampler_cpu_s`` is the CPU time of dstack's samplers on the nodes.
-    ``lowest_rate_hz`` is the lowest rate of any round on any node, 0 if unknown: a node lowers it if its sampler uses
-    too much CPU time. Then each sample counts for several.
-    """
-
-    processes: Natural = 0
-    wanted: Natural = 0
-    taken: Natural = 0
-    torn: Natural = 0
-    cut: Natural = 0
-    left_out: Natural = 0
-    sampler_cpu_s: float = 0.0
-    lowest_rate_hz: float = 0.0
 
 
 class Recording(Model, frozen=True, kw_only=True, omit_defaults=False):

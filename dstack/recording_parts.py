@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections import Counter
 from collections.abc import Iterable
 
@@ -9,8 +10,8 @@ from msgspec.structs import replace
 
 from dstack.model import Model
 from dstack.observed import Frame
-from dstack.observed_node import Failure
-from dstack.recording import Count, Coverage, RecordedThread, Recording
+from dstack.observed_node import Count, Coverage, Failure
+from dstack.recording import RecordedThread, Recording
 
 MAX_SIZE = 10_000_000
 """Maximum number of frames in the stacks of all counts; half of what a recording file may have."""
@@ -86,7 +87,7 @@ class JoinedRecording:
                 Count(thread=thread, stack=stack, samples=samples, is_running=is_running)
                 for (thread, stack, is_running), samples in self._counts.items()
             ),
-            coverage=replace(self._coverage, processes=len(self._worker_ids)),
+            coverage=dataclasses.replace(self._coverage, processes=len(self._worker_ids)),
             failures=tuple(self._failures.values()),
         )
 

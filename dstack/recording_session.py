@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Iterator, Sequence
 
-import msgspec
 from msgspec.structs import replace
 
 from dstack.analysis.index.sample_index import SampleIndex
@@ -13,13 +13,13 @@ from dstack.analysis.naming.job_selection import find_job
 from dstack.analysis.stacks.app_threads import ENTRIES, kind_of
 from dstack.model import Sample, Snapshot, Worker
 from dstack.observed import Frame
-from dstack.observed_node import Failure
+from dstack.observed_node import Count, Failure, RecordedRound, SampledThread
 from dstack.probes.cluster_recorder import ClusterRecorder
 from dstack.probes.node import wire
 from dstack.probes.node_access.answers import MALFORMED, NodeFailure
 from dstack.probes.node_access.node_readers import node_failure
 from dstack.probes.node_access.node_recorders import NodeRound
-from dstack.recording import Count, Coverage, RecordedThread, Recording, RecordingOptions
+from dstack.recording import RecordedThread, Recording, RecordingOptions
 from dstack.recording_parts import RecordingPart
 
 ROUND_S = 1.0
@@ -84,14 +84,14 @@ class RecordingSession:
             elif found.result is not None:
                 yield self._part(found, found.result)
 
-    def _part(self, found: NodeRound, result: wire.RecordedRound) -> RecordingPart:
+    def _part(self, found: NodeRound, result: RecordedRound) -> RecordingPart:
         attribution = Attribution(self._recorder.snapshot())
         try:
             recording = converted(self.first, result, attribution)
-        except (msgspec.ValidationError, LookupError, ValueError):
+        except LookupError:
             failures = tuple(node_failure(node, MALFORMED, 1) for node in found.nodes)
             return RecordingPart(recording=replace(self.first, failures=failures))
-        return RecordingPart(recording=recording, worker_ids=tuple(result["processes"]))
+        return RecordingPart(recording=recording, worker_ids=tuple(result.ranks))
 
 
 class Attribution:
@@ -101,9 +101,9 @@ class Attribution:
         self._index = SampleIndex(cluster, Sample(began_s=0.0, ended_s=0.0))
         self._nodes = {node.node_id: names.node(node) for node in cluster.nodes}
 
-    def thread(self, data: wire.SampledThreadData, stack: Sequence[Frame], rank: int | None) -> RecordedThread | None:
+    def thread(self, sampled: SampledThread, stack: Sequence[Frame], rank: int | None) -> RecordedThread | None:
         """The thread while it has this stack, leaf first; None if its worker is unknown, as one of dstack's own."""
-        worker = self._index.workers.get(data["worker_id"])
+        worker = self._index.workers.get(sampled.worker_id)
         if worker is None:
             return None
         actor = self._index.actors.get(worker.actor_id or "")
@@ -116,8 +116,8 @@ class Attribution:
             name=actor.name if actor else "",
             job_id=worker.job_id,
             rank=rank,
-            os_thread_id=data["os_thread_id"],
-            thread_name=data["thread_name"],
+            os_thread_id=sampled.os_thread_id,
+            thread_name=sampled.thread_name,
         )
 
     def _kind(self, worker: Worker, stack: Sequence[Frame]) -> str:
@@ -126,12 +126,12 @@ class Attribution:
             return f"task {function}"
         return kind_of(self._index, worker, None)
 
-    def failure(self, data: wire.FailureData) -> Failure | None:
+    def failure(self, failure: Failure) -> Failure | None:
         """A failed process; None if it has ended, as workers do, or is not of the application."""
-        worker = self._index.workers.get(data.get("worker_id", ""))
-        if worker is None or data["cause"] == "ended":
+        worker = self._index.workers.get(failure.worker_id or "")
+        if worker is None or failure.cause == "ended":
             return None
-        return msgspec.convert({**data, "node_id": worker.node_id}, Failure)
+        return dataclasses.replace(failure, node_id=worker.node_id)
 
 
 def task_function(stack: Sequence[Frame]) -> str:
@@ -152,41 +152,23 @@ def _may_be_task(frame: Frame) -> bool:
     return is_python and not any(folder in frame.file for folder in WRAPPERS)
 
 
-def converted(first: Recording, result: wire.RecordedRound, attribution: Attribution) -> Recording:
-    """A round as a recording. Raises ``ValidationError``, ``LookupError`` or ``ValueError`` if it is malformed."""
-    frames = msgspec.convert([_without_loop(frame) for frame in result["frames"]], tuple[Frame, ...])
+def converted(first: Recording, result: RecordedRound, attribution: Attribution) -> Recording:
+    """A round as a recording. Raises ``LookupError`` if it is malformed."""
+    stacks = [[result.frames[index] for index in stack] for stack in result.stacks]
     threads: dict[RecordedThread, int] = {}
     counts: list[Count] = []
-    for thread, stack, samples, is_running in result["counts"]:
-        if min(thread, stack, samples, *result["stacks"][stack]) < 0:
-            raise ValueError("a negative index")
-        data = result["threads"][thread]
-        process = result["processes"].get(data["worker_id"])
-        found = attribution.thread(
-            data, [frames[index] for index in result["stacks"][stack]], process["rank"] if process else None
-        )
+    for count in result.counts:
+        sampled = result.threads[count.thread]
+        found = attribution.thread(sampled, stacks[count.stack], result.ranks.get(sampled.worker_id))
         if found is not None:
-            index = threads.setdefault(found, len(threads))
-            counts.append(Count(thread=index, stack=stack, samples=samples, is_running=is_running))
-    figures = result["processes"].values()
+            counts.append(count._replace(thread=threads.setdefault(found, len(threads))))
     return replace(
         first,
-        duration_s=result["seconds"],
-        frames=frames,
-        stacks=msgspec.convert(result["stacks"], tuple[tuple[int, ...], ...]),
+        duration_s=result.seconds,
+        frames=result.frames,
+        stacks=result.stacks,
         threads=tuple(threads),
         counts=tuple(counts),
-        coverage=Coverage(
-            wanted=sum(one["wanted"] for one in figures),
-            taken=sum(one["taken"] for one in figures),
-            torn=sum(one["torn"] for one in figures),
-            cut=sum(one["cut"] for one in figures),
-            sampler_cpu_s=result["cpu_s"],
-            lowest_rate_hz=result["rate_hz"],
-        ),
-        failures=tuple(failure for data in result["failures"] if (failure := attribution.failure(data))),
+        coverage=result.coverage,
+        failures=tuple(failure for one in result.failures if (failure := attribution.failure(one))),
     )
-
-
-def _without_loop(frame: wire.FrameData) -> wire.FrameData:
-    return {"function": frame["function"], "file": frame["file"], "line": frame["line"], "origin": frame["origin"]}

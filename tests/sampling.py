@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import fields, is_dataclass
 from typing import Any, cast
 
+from dstack import observed_calls
+from dstack.observed_node import NodeAnswer, RecordedRound
 from dstack.probes.node.probe import NodeProbe
 from dstack.probes.node.wire import ForeignPython, Options, RecordOptions, Target, UnreadablePython
 
 Plain = dict[str, Any]
-"""A part of an :class:`~dstack.probes.node.wire.Answer`, of which tests pick fields by variable names."""
+"""A part of a :class:`~dstack.observed_node.NodeAnswer`, of which tests pick fields by variable names."""
 
 OPTIONS: Options = {
     "native": False,
@@ -44,7 +47,24 @@ def target(
 def sample(*targets: Target, probe: NodeProbe | None = None, **options: Any) -> Plain:
     """The answer of ``probe``, or of a new one, with some options changed."""
     changed = cast(Options, {**OPTIONS, **options})
-    return cast(Plain, (probe or NodeProbe()).sample(targets, changed))
+    return plain((probe or NodeProbe()).sample(targets, changed))
+
+
+def plain(answer: NodeAnswer | RecordedRound) -> Plain:
+    """An answer as plain data, with all of its fields; calls and what is in them are the observed values."""
+    return cast(Plain, _plain(answer))
+
+
+def _plain(value: Any) -> Any:
+    match value:
+        case dict():
+            return {key: _plain(item) for key, item in value.items()}
+        case list() | tuple():
+            return [_plain(item) for item in value]
+        case _ if is_dataclass(value) and type(value).__module__ != observed_calls.__name__:
+            return {field.name: _plain(getattr(value, field.name)) for field in fields(value)}
+        case _:
+            return value
 
 
 def functions(answer: Plain, thread: Plain) -> list[str]:
@@ -72,7 +92,7 @@ RECORD_OPTIONS: RecordOptions = {
 def record(*targets: Target, probe: NodeProbe | None = None, **options: Any) -> Plain:
     """One round of a recording by ``probe``, or by a new one, with some options changed."""
     changed = cast(RecordOptions, {**RECORD_OPTIONS, **options})
-    return cast(Plain, (probe or NodeProbe()).record(targets, changed))
+    return plain((probe or NodeProbe()).record(targets, changed))
 
 
 def counted(found: Plain, thread_name: str | None = None) -> Counter[tuple[str, ...]]:

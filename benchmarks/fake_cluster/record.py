@@ -19,7 +19,7 @@ from ray.cluster_utils import Cluster as RayCluster
 
 from dstack.probes.connection import ray_stubs
 from dstack.probes.connection.connect import Cluster, connect
-from dstack.probes.node import wire
+from dstack.probes.node import packing, wire
 from dstack.probes.node.core_workers.channels import CHANNEL_OPTIONS
 from dstack.probes.node.node_reader import NodeReader
 from dstack.probes.node_access.raylet_symbols import thread_context_layout
@@ -88,7 +88,7 @@ def letters(inventory: Inventory, letter_of: dict[str, str]) -> dict[str, str]:
     return found
 
 
-def answers_of(node_id: str, inventory: Inventory) -> list[tuple[wire.Answer, float]]:
+def answers_of(node_id: str, inventory: Inventory) -> list[tuple[Any, float]]:
     """What a node's new probe answers to its first request, then to those of both samples, and how long each took.
 
     One node is asked at a time: in a real cluster, each has CPUs of its own.
@@ -114,7 +114,7 @@ def answers_of(node_id: str, inventory: Inventory) -> list[tuple[wire.Answer, fl
     for is_first in (True, True, False):
         request["options"]["reach"], request["is_first"] = not is_first, is_first
         began = time.perf_counter()
-        found.append((reader.sample(request), time.perf_counter() - began))
+        found.append((json.loads(packing.encoded(reader.sample(request))), time.perf_counter() - began))
     return found
 
 

@@ -10,7 +10,7 @@ from itertools import islice
 from dstack.errors import ClusterError
 from dstack.model import Sample, Snapshot, Worker, WorkerSample
 from dstack.observed import Process
-from dstack.observed_node import Failure
+from dstack.observed_node import CoreWorkerReply, Failure
 from dstack.probes.connection.background import begin
 from dstack.probes.connection.connect import Cluster
 from dstack.probes.merged_answers import MergedAnswers
@@ -18,7 +18,7 @@ from dstack.probes.node_access.node_readers import Extras, NodeReaders, Options,
 from dstack.probes.node_access.ray_agents import Agents, completed, unknown_waits, unread_workers, with_pause_as_remedy
 from dstack.probes.node_access.session import Budget, ProbeSession
 from dstack.probes.ray_state.control_plane import CHECK_GCS, Inventory, take_inventory, take_roll
-from dstack.probes.ray_state.core_workers import CoreWorkerStats, ask_core_workers, questions, relevant_refs, stats_of
+from dstack.probes.ray_state.core_workers import ask_core_workers, questions, relevant_refs
 from dstack.probes.ray_state.liveness import Liveness
 from dstack.probes.ray_state.task_events import (
     EndedTasks,
@@ -31,7 +31,7 @@ from dstack.probes.record import Record, awaited_refs, waiting_children
 from dstack.words import plural
 
 Progress = Callable[[str], None]
-Answers = Mapping[str, CoreWorkerStats]
+Answers = Mapping[str, CoreWorkerReply]
 """The answers of core workers, by worker id."""
 TIMES_TIMEOUT_S = 0.5
 ENDED_TIMEOUT_S = 1.5
@@ -110,8 +110,8 @@ class ClusterProbe:
             Sample(
                 began_s=self._record.since_began_s(budget.began),
                 ended_s=self._record.since_began_s(time.monotonic()),
-                workers=tuple(_worker_sample(one.worker_id, found.stats, found.processes) for one in workers),
-                tasks=tuple(task for answer in found.stats.values() for task in answer.tasks),
+                workers=tuple(_worker_sample(one.worker_id, found.replies, found.processes) for one in workers),
+                tasks=tuple(task for answer in found.replies.values() for task in answer.tasks),
             )
         )
 
@@ -169,7 +169,7 @@ class ClusterProbe:
         how = questions(self.cluster.metadata, budget.rpc_timeout_s())
         found = MergedAnswers(self._record, workers, budget.sample, lambda some: self._own_of(some, budget))
         self._note(self._readers.read(Wanted(workers, to_read), how, self._inventory, budget, extras, found.add))
-        answers = found.stats
+        answers = found.replies
         answers |= self._ask_others(found, workers, budget)
         self._note_jobs(answers, budget)
         processes = self._processes(found, self._liveness.present(workers))
@@ -184,17 +184,17 @@ class ClusterProbe:
 
     def _ask_others(
         self, found: MergedAnswers, workers: Iterable[Worker], budget: Budget
-    ) -> dict[str, CoreWorkerStats]:
+    ) -> dict[str, CoreWorkerReply]:
         """The replies to this host of core workers that no probe has asked, except on unreachable nodes."""
         done = found.asked | self._liveness.unreachable
-        others = [w for w in workers if w.node_id not in done and w.worker_id not in found.stats]
+        others = [w for w in workers if w.node_id not in done and w.worker_id not in found.replies]
         if not others:
             return {}
         how = questions(self.cluster.metadata, budget.rpc_timeout_s())
         replies, failures = ask_core_workers(others, how, budget.deadline, budget.sample)
         self._note(failures)
         self._liveness.note_silent(failures)
-        return {worker_id: stats_of(worker_id, data) for worker_id, data in replies.items()}
+        return replies
 
     def _note_jobs(self, answers: Answers, budget: Budget) -> None:
         """Notes which job each worker runs for, and asks the GCS whether jobs that began meanwhile are dstack's own."""
@@ -283,7 +283,7 @@ class ClusterProbe:
         return {task_id: attempt for task_id, attempt in arrived.items() if task_id in queued}
 
 
-def _queued_calls(answers: Iterable[CoreWorkerStats]) -> set[str]:
+def _queued_calls(answers: Iterable[CoreWorkerReply]) -> set[str]:
     """The actor calls that were submitted and do not run."""
     answers = list(answers)
     running = {task_id for answer in answers for task_id in answer.running_task_ids}

@@ -17,7 +17,7 @@ from dstack.probes.node_access.answers import NodeFailure
 from dstack.probes.node_access.node_readers import is_elsewhere, nodes_here
 from dstack.probes.node_access.node_recorders import LocalRecorder, NodeRound, RemoteRecorder
 from dstack.probes.ray_state.control_plane import CHECK_GCS, Inventory, take_inventory
-from dstack.probes.ray_state.core_workers import ask_core_workers, questions, stats_of
+from dstack.probes.ray_state.core_workers import ask_core_workers, questions
 from dstack.probes.ray_state.liveness import Liveness
 from dstack.version import __version__
 
@@ -151,7 +151,7 @@ class ClusterRecorder:
             return
         known = self._workers()
         for node in found.nodes:
-            if known.get(node) and is_elsewhere(known[node], found.result["failures"]):
+            if known.get(node) and is_elsewhere(known[node], found.result.failures):
                 self._liveness.elsewhere.add(node)
                 self._assign()
 
@@ -170,7 +170,7 @@ class ClusterRecorder:
         unknown = [one for one in inventory.workers if ids[one.worker_id].job_id is None]
         how = questions(self.cluster.metadata, RPC_TIMEOUT_S, limit=1, with_refs=False)
         replies, failures = ask_core_workers(self._liveness.to_ask(unknown), how, time.monotonic() + LISTED_WITHIN_S)
-        self._liveness.note_answers({worker_id: stats_of(worker_id, data) for worker_id, data in replies.items()})
+        self._liveness.note_answers(replies)
         self._liveness.note_silent(failures)
         self._inventory = inventory
 

@@ -5,22 +5,18 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import replace
 
-from msgspec import ValidationError
-
 from dstack.model import Worker
 from dstack.observed import Process
-from dstack.observed_node import Failure
-from dstack.probes.node_access.answers import MalformedAnswer
+from dstack.observed_node import CoreWorkerReply, Failure
 from dstack.probes.node_access.node_readers import Reading
-from dstack.probes.ray_state.core_workers import CoreWorkerStats, stats_of
 from dstack.probes.record import Record
 
 
 class MergedAnswers:
     """What the nodes have answered about these workers; frames, stacks, hosts and installations go to the record.
 
-    ``stats`` and ``processes`` are by worker id. ``asked`` are the nodes that have asked their core workers. ``own_of``
-    returns those workers, of some with their answers, that run for dstack: nothing of their processes is kept.
+    ``replies`` and ``processes`` are by worker id. ``asked`` are the nodes that have asked their core workers.
+    ``own_of`` returns those of some workers with their answers that run for dstack: nothing of their processes is kept.
     """
 
     def __init__(
@@ -28,9 +24,9 @@ class MergedAnswers:
         record: Record,
         workers: Iterable[Worker],
         sample: int,
-        own_of: Callable[[Mapping[str, CoreWorkerStats]], Collection[str]],
+        own_of: Callable[[Mapping[str, CoreWorkerReply]], Collection[str]],
     ) -> None:
-        self.stats: dict[str, CoreWorkerStats] = {}
+        self.replies: dict[str, CoreWorkerReply] = {}
         self.processes: dict[str, Process] = {}
         self.asked: set[str] = set()
         self._failures: list[Failure] = []
@@ -40,22 +36,18 @@ class MergedAnswers:
         self._own_of = own_of
 
     def add(self, reading: Reading) -> None:
-        """Adds the answer of a probe. Raises :class:`MalformedAnswer`; then no worker of these nodes has an answer."""
-        replies = reading.answer.get("core_workers", {})
-        own = {worker_id: data for worker_id, data in replies.items() if self._node_of.get(worker_id) in reading.nodes}
-        try:
-            stats = {worker_id: stats_of(worker_id, data) for worker_id, data in own.items()}
-        except ValidationError as error:
-            raise MalformedAnswer from error
-        kept = self._node_of.keys() - self._own_of(stats)
+        """Adds the answer of a probe. Raises ``MalformedAnswer``; then no worker of these nodes has an answer."""
+        answer = reading.answer
+        replies = {id: one for id, one in answer.core_workers.items() if self._node_of.get(id) in reading.nodes}
+        kept = self._node_of.keys() - self._own_of(replies)
         processes, failures = self._record.assembly.add(
-            reading.nodes, reading.answer, self._sample, kept, reading.clock_ahead_s
+            reading.nodes, answer, self._sample, kept, reading.clock_ahead_s
         )
-        self._record.add_setups(reading.answer)
-        self.stats.update(stats)
+        self._record.add_setups(answer)
+        self.replies.update(replies)
         self.processes.update(processes)
         self._failures += (one for one in failures if self._node_of.get(one.worker_id or "") in reading.nodes)
-        if "cannot_ask" not in reading.answer:
+        if answer.cannot_ask is None:
             self.asked.update(reading.nodes)
 
     def failures_of(self, worker_ids: Collection[str]) -> list[Failure]:

@@ -9,8 +9,8 @@ from collections.abc import Sequence
 
 from dstack.cluster_poll import ClusterPoll, WorkerPoll
 from dstack.model import Worker
+from dstack.observed_node import CoreWorkerReply, NodeAnswer
 from dstack.probes.connection.connect import Cluster
-from dstack.probes.node import wire
 from dstack.probes.node_access.node_readers import Extras, NodeReaders, Options, Wanted
 from dstack.probes.node_access.session import Budget, ProbeSession
 from dstack.probes.ray_state.control_plane import Inventory, take_roll
@@ -37,7 +37,7 @@ def poll_cluster(
         workers=tuple(
             _worker(one, replies[one.worker_id])
             for one in workers
-            if one.worker_id in replies and replies[one.worker_id]["job_id"] not in roll.own_jobs
+            if one.worker_id in replies and replies[one.worker_id].job_id not in roll.own_jobs
         ),
         silent=tuple(one.worker_id for one in workers if one.worker_id not in replies.keys() | ended),
         jobs=jobs,
@@ -47,15 +47,15 @@ def poll_cluster(
 
 def _replies(
     session: ProbeSession, cluster: Cluster, roll: Inventory, workers: Sequence[Worker], budget: Budget
-) -> tuple[dict[str, wire.CoreWorkerData], set[str]]:
+) -> tuple[dict[str, CoreWorkerReply], set[str]]:
     """The replies by worker id, and the workers that have ended; those that no probe can ask are asked from here."""
     liveness = Liveness()
     how = questions(cluster.metadata, budget.rpc_timeout_s(), limit=LIMIT, details=False, with_refs=False)
     readers = NodeReaders(session, Options(), liveness, lambda _: None)
-    answers: list[wire.Answer] = []
+    answers: list[NodeAnswer] = []
     readers.read(Wanted(workers), how, roll, budget, Extras(), lambda reading: answers.append(reading.answer))
-    replies = {worker_id: data for answer in answers for worker_id, data in answer.get("core_workers", {}).items()}
-    causes = {one["worker_id"]: one["cause"] for answer in answers for one in answer["failures"] if "worker_id" in one}
+    replies = {worker_id: reply for answer in answers for worker_id, reply in answer.core_workers.items()}
+    causes = {one.worker_id: one.cause for answer in answers for one in answer.failures if one.worker_id}
     unasked = [one for one in workers if one.worker_id not in replies.keys() | causes.keys()]
     if others := [one for one in unasked if one.node_id not in liveness.unreachable]:
         how["timeout_s"] = budget.rpc_timeout_s()
@@ -65,11 +65,11 @@ def _replies(
     return replies, {worker_id for worker_id, cause in causes.items() if cause == "ended"}
 
 
-def _worker(worker: Worker, data: wire.CoreWorkerData) -> WorkerPoll:
+def _worker(worker: Worker, reply: CoreWorkerReply) -> WorkerPoll:
     return WorkerPoll(
         worker_id=worker.worker_id,
         is_driver=worker.is_driver,
-        running=tuple(data["running_task_ids"]),
-        pending=None if data["is_cut"] else {task["task_id"]: task["state"] for task in data["tasks"]},
-        counters=tuple(data["counters"]),
+        running=reply.running_task_ids,
+        pending=None if reply.is_cut else reply.task_states,
+        counters=reply.counters,
     )

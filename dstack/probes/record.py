@@ -7,17 +7,14 @@ from collections.abc import Iterable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 
-import msgspec
 from msgspec.structs import replace
 
 from dstack.model import ACTOR_HANDLE, FailedTask, Sample, Snapshot, TaskHistory, TaskTimes, producer_task_id
 from dstack.observed import Process
 from dstack.observed_calls import Call, Children
-from dstack.observed_node import EnvironmentSetup, Failure, Ref
+from dstack.observed_node import EnvironmentSetup, Failure, NodeAnswer, Ref
 from dstack.probes.connection.connect import Cluster
 from dstack.probes.connection.hosts import clock_notes
-from dstack.probes.node import wire
-from dstack.probes.node_access.answers import MalformedAnswer
 from dstack.probes.node_access.assemble import Assembly
 from dstack.probes.ray_state.control_plane import Inventory, client_notes
 from dstack.probes.ray_state.liveness import Liveness
@@ -59,9 +56,9 @@ class Record:
         """The failures of one sample."""
         return [failure for failure in self.failures if failure.sample == sample]
 
-    def add_setups(self, answer: wire.Answer) -> None:
+    def add_setups(self, answer: NodeAnswer) -> None:
         """Adds the installations that a node's probe has found; probes of one host may find the same."""
-        for setup in map(_setup, answer.get("setups", ())):
+        for setup in answer.setups:
             self.setups[setup.node_id, setup.pid] = setup
 
     def since_began_s(self, at: float) -> float:
@@ -114,14 +111,6 @@ class Record:
             if task.task_id not in unfinished:
                 holders = tuple(sorted(self.holders.get(task.task_id, ())))
                 yield replace(task, is_held=bool(holders), holders=holders)
-
-
-def _setup(data: wire.SetupData) -> EnvironmentSetup:
-    """Validates an installation. Raises :class:`MalformedAnswer`."""
-    try:
-        return msgspec.convert(data, EnvironmentSetup)
-    except msgspec.ValidationError as error:
-        raise MalformedAnswer from error
 
 
 def awaited_refs(processes: Iterable[Process]) -> set[str]:

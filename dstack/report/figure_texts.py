@@ -21,22 +21,22 @@ DISK_WORDS: dict[DiskUse, str] = {"object store": "files of the object store"}
 def host_figures(node: Node) -> list[str]:
     """CPUs, load and memory of the host; empty if no probe reached it."""
     figures = []
-    if node.cpu_count is not None:
-        figures.append(f"host: {node.cpu_count} CPUs")
-    if node.cpu_percent is not None:
-        figures.append(f"{node.cpu_percent:.0f} % busy")
-    if node.load_1m is not None:
-        figures.append(f"load {node.load_1m:.1f}")
-    if node.memory_total_bytes is not None and node.memory_available_bytes is not None:
-        used = node.memory_total_bytes - node.memory_available_bytes
-        figures.append(f"memory {used / GIB:.1f} of {node.memory_total_bytes / GIB:.1f} GiB used")
+    if node.host.cpu_count is not None:
+        figures.append(f"host: {node.host.cpu_count} CPUs")
+    if node.host.cpu_percent is not None:
+        figures.append(f"{node.host.cpu_percent:.0f} % busy")
+    if node.host.load_1m is not None:
+        figures.append(f"load {node.host.load_1m:.1f}")
+    if node.host.memory_total_bytes is not None and node.host.memory_available_bytes is not None:
+        used = node.host.memory_total_bytes - node.host.memory_available_bytes
+        figures.append(f"memory {used / GIB:.1f} of {node.host.memory_total_bytes / GIB:.1f} GiB used")
     return figures
 
 
 def disk_figures(node: Node) -> list[str]:
     """The free space of each file system, with what Ray uses it for; equal ones are taken for one file system."""
     uses: dict[tuple[int, int], list[str]] = defaultdict(list)
-    for disk in node.disks:
+    for disk in node.host.disks:
         uses[disk.total_bytes, disk.free_bytes].append(DISK_WORDS.get(disk.use, disk.use))
     return [
         f"{words.listed(list(dict.fromkeys(of)))} {free / GIB:.1f} of {size / GIB:.1f} GiB free"
@@ -46,12 +46,12 @@ def disk_figures(node: Node) -> list[str]:
 
 def disk_paths(node: Node) -> str:
     """The directories of Ray on a node."""
-    return ", ".join(f"{DISK_WORDS.get(disk.use, disk.use)} {disk.path}" for disk in node.disks)
+    return ", ".join(f"{DISK_WORDS.get(disk.use, disk.use)} {disk.path}" for disk in node.host.disks)
 
 
 def gpu_figures(node: Node) -> list[str]:
     """Each GPU of a node: memory and utilisation, as far as its driver reports them."""
-    return [_gpu(gpu) for gpu in node.gpus or ()]
+    return [_gpu(gpu) for gpu in node.host.gpus or ()]
 
 
 def _gpu(gpu: Gpu) -> str:

@@ -9,8 +9,8 @@ from msgspec.structs import replace
 from dstack import recording_file
 from dstack.errors import SnapshotFileError, UsageError
 from dstack.observed import Frame
-from dstack.observed_node import Failure
-from dstack.recording import Count, Coverage, RecordedThread, Recording, RecordingOptions
+from dstack.observed_node import Count, Coverage, Failure
+from dstack.recording import RecordedThread, Recording, RecordingOptions
 from dstack.recording_file import dumps, load, loads, save
 
 RECORDING = Recording(

@@ -1,12 +1,14 @@
 from __future__ import annotations
 
+import dataclasses
+
 import pytest
 from msgspec.structs import replace
 
 from dstack import recording_parts
 from dstack.observed import Frame
-from dstack.observed_node import Failure
-from dstack.recording import Count, Coverage, RecordedThread, Recording
+from dstack.observed_node import Count, Coverage, Failure
+from dstack.recording import RecordedThread, Recording
 from dstack.recording_file import dumps, loads
 from dstack.recording_parts import JoinedRecording, RecordingPart
 
@@ -48,7 +50,7 @@ def test_the_lowest_rate_of_all_parts_is_kept() -> None:
     joined = JoinedRecording(EMPTY)
     for rate_hz in (20.0, 5.0, 10.0):
         one = part(FIRST, STEP)
-        coverage = replace(one.recording.coverage, lowest_rate_hz=rate_hz)
+        coverage = dataclasses.replace(one.recording.coverage, lowest_rate_hz=rate_hz)
         joined.add(replace(one, recording=replace(one.recording, coverage=coverage)))
 
     assert joined.recording(3).coverage.lowest_rate_hz == 5.0

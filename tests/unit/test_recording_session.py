@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import zlib
 from typing import Any
 
 import msgspec
@@ -7,7 +8,8 @@ import pytest
 
 from dstack.model import Actor, Job, Node, Snapshot, Worker
 from dstack.observed import Frame
-from dstack.probes.node import wire
+from dstack.observed_node import Count, Coverage, Failure, RecordedRound, SampledThread
+from dstack.probes.node_access.answers import MalformedAnswer, unpacked_round
 from dstack.recording import Recording
 from dstack.recording_session import Attribution, converted, task_function
 
@@ -34,23 +36,23 @@ CLUSTER = Snapshot(
     workers=WORKERS,
 )
 FIRST = Recording(dstack_version="0", address="", ray_version="", began_at=0)
-ROUND: wire.RecordedRound = {
-    "frames": [{"function": "step", "file": "train.py", "line": 3, "origin": "user"}],
-    "stacks": [[0]],
-    "threads": [
-        {"worker_id": "a", "os_thread_id": 3, "thread_name": "MainThread"},
-        {"worker_id": "probe", "os_thread_id": 9, "thread_name": "MainThread"},
-    ],
-    "counts": [(0, 0, 5, True), (1, 0, 7, True)],
-    "processes": {"a": {"wanted": 20, "taken": 19, "torn": 1, "cut": 2, "rank": 3}},
-    "failures": [
-        {"stage": "process", "reason": "the process has ended", "cause": "ended", "worker_id": "t"},
-        {"stage": "memory", "reason": "no permission", "cause": "permission", "worker_id": "d", "pid": 1},
-    ],
-    "cpu_s": 0.01,
-    "rate_hz": 20.0,
-    "seconds": 1.0,
-}
+COVERAGE = Coverage(wanted=20, taken=19, torn=1, cut=2, sampler_cpu_s=0.01, lowest_rate_hz=20.0)
+ROUND = RecordedRound(
+    frames=(Frame(function="step", file="train.py", line=3),),
+    stacks=((0,),),
+    threads=(
+        SampledThread(worker_id="a", os_thread_id=3, thread_name="MainThread"),
+        SampledThread(worker_id="probe", os_thread_id=9, thread_name="MainThread"),
+    ),
+    counts=(Count(0, 0, 5), Count(1, 0, 7)),
+    ranks={"a": 3},
+    coverage=COVERAGE,
+    failures=(
+        Failure(stage="process", reason="the process has ended", cause="ended", worker_id="t"),
+        Failure(stage="memory", reason="no permission", cause="permission", worker_id="d", pid=1),
+    ),
+    seconds=1.0,
+)
 
 
 @pytest.mark.parametrize(
@@ -81,8 +83,8 @@ def test_the_function_of_a_task_is_called_by_the_loop_of_its_worker(
     ],
 )
 def test_a_thread_has_the_work_of_its_worker(worker_id: str, stack: list[Frame], kind: str) -> None:
-    data: wire.SampledThreadData = {"worker_id": worker_id, "os_thread_id": 5, "thread_name": "MainThread"}
-    thread = Attribution(CLUSTER).thread(data, stack, None)
+    sampled = SampledThread(worker_id=worker_id, os_thread_id=5, thread_name="MainThread")
+    thread = Attribution(CLUSTER).thread(sampled, stack, None)
 
     assert thread is not None
     assert (thread.kind, thread.node, thread.job_id) == (kind, "node 10.0.0.1", "01000000")
@@ -94,8 +96,7 @@ def test_a_round_becomes_a_recording_of_the_application() -> None:
     (thread,) = found.threads
     assert (thread.name, thread.rank, thread.pid, thread.os_thread_id) == ("one", 3, 3, 3)
     assert [(count.thread, count.stack, count.samples) for count in found.counts] == [(0, 0, 5)]
-    assert (found.coverage.wanted, found.coverage.taken, found.coverage.torn, found.coverage.cut) == (20, 19, 1, 2)
-    assert found.coverage.lowest_rate_hz == 20.0
+    assert found.coverage == COVERAGE
     assert [(failure.reason, failure.node_id) for failure in found.failures] == [("no permission", "n" * 56)]
 
 
@@ -113,5 +114,7 @@ def test_a_round_becomes_a_recording_of_the_application() -> None:
     ],
 )
 def test_malformed_rounds_are_rejected(wrong: dict[str, Any]) -> None:
-    with pytest.raises((msgspec.ValidationError, LookupError, ValueError)):
-        converted(FIRST, {**ROUND, **wrong}, Attribution(CLUSTER))  # type: ignore[typeddict-item]
+    plain = {**msgspec.to_builtins(ROUND), **wrong}
+
+    with pytest.raises((MalformedAnswer, LookupError)):
+        converted(FIRST, unpacked_round(zlib.compress(msgspec.json.encode(plain))), Attribution(CLUSTER))

@@ -120,7 +120,7 @@ class FigureReader:
 
     @cached_property
     def _gpus(self) -> dict[str, dict[int, Gpu]]:
-        return {node.node_id: {gpu.index: gpu for gpu in node.gpus or ()} for node in self._snapshot.nodes}
+        return {node.node_id: {gpu.index: gpu for gpu in node.host.gpus or ()} for node in self._snapshot.nodes}
 
     @cached_property
     def _ahead_s(self) -> dict[str, float]:

@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 
+from dstack.observed import GraphChannel, GraphStage
 from dstack.probes.node.cpython.frames import Frame
 from dstack.probes.node.cpython.memory import Unreadable
 from dstack.probes.node.cpython.objects import Objects
@@ -17,7 +19,6 @@ from dstack.probes.node.cpython.process import MemoryThread
 from dstack.probes.node.ray.ids import actor_of_handle
 from dstack.probes.node.ray.object_refs import object_refs
 from dstack.probes.node.threads import is_in
-from dstack.probes.node.wire import ChannelData, StageData
 
 GRAPH_FILE = "/ray/dag/compiled_dag_node.py"
 LOOPS = ("do_exec_tasks", "do_profile_tasks")
@@ -30,9 +31,9 @@ CACHED, BUFFERED, SHARED = "CachedChannel", "BufferedSharedMemoryChannel", "Chan
 MAX_STAGES, MAX_CHANNELS, MAX_READERS, MAX_BUFFERS = 64, 32, 64, 4
 
 
-def stages_of(objects: Objects, threads: Iterable[MemoryThread]) -> list[StageData]:
+def stages_of(objects: Objects, threads: Iterable[MemoryThread]) -> list[GraphStage]:
     """The stages that run in a process, and for each graph that it has compiled one without a method."""
-    found: list[StageData] = []
+    found: list[GraphStage] = []
     for thread in threads:
         for frame in thread.frames:
             with contextlib.suppress(Unreadable):
@@ -43,20 +44,21 @@ def stages_of(objects: Objects, threads: Iterable[MemoryThread]) -> list[StageDa
     return found[:MAX_STAGES]
 
 
-def _of_loop(objects: Objects, thread: MemoryThread, loop: Frame) -> Iterator[StageData]:
+def _of_loop(objects: Objects, thread: MemoryThread, loop: Frame) -> Iterator[GraphStage]:
     """The stages of one actor in one graph."""
     current = [frame.local("self") for frame in thread.frames if is_in(frame, GRAPH_FILE, OPERATION)]
     for task in objects.items(loop.local("tasks"), MAX_STAGES):
         objects.expect(task, "ExecutableTask")
         attributes = objects.attributes(task)
-        stage = _stage(objects, attributes.get("input_reader", 0), attributes.get("output_writer", 0))
-        stage["method"] = objects.text(attributes.get("method_name", 0))
-        stage["os_thread_id"] = thread.os_thread_id
-        stage["is_current"] = task in current
-        yield stage
+        yield replace(
+            _stage(objects, attributes.get("input_reader", 0), attributes.get("output_writer", 0)),
+            method=objects.text(attributes.get("method_name", 0)),
+            os_thread_id=thread.os_thread_id,
+            is_current=task in current,
+        )
 
 
-def _of_driver(objects: Objects, graph: int) -> StageData:
+def _of_driver(objects: Objects, graph: int) -> GraphStage:
     """The driver of a graph, which writes its inputs and reads its outputs.
 
     It may drop a result without reading it, which counts as read.
@@ -64,23 +66,21 @@ def _of_driver(objects: Objects, graph: int) -> StageData:
     attributes = objects.attributes(graph)
     stage = _stage(objects, attributes.get("_dag_output_fetcher", 0), attributes.get("_dag_submitter", 0))
     finished = count_of(objects, attributes.get("_max_finished_execution_index", 0), least=-1)
-    stage["reads"] = max(stage["reads"], finished + 1)
-    return stage
+    return replace(stage, reads=max(stage.reads, finished + 1))
 
 
-def _stage(objects: Objects, reader: int, writer: int) -> StageData:
+def _stage(objects: Objects, reader: int, writer: int) -> GraphStage:
     reads, writes = objects.attributes(reader), objects.attributes(writer)
-    return {
-        "method": "",
-        "os_thread_id": 0,
-        "is_current": False,
-        "reader": hex(reader),
-        "writer": hex(writer),
-        "inputs": [_channel(objects, one) for one in channels_of(objects, reads, "_input_channels")],
-        "outputs": [_channel(objects, one) for one in channels_of(objects, writes, "_output_channels")],
-        "reads": count_of(objects, reads.get("_num_reads", 0)),
-        "writes": count_of(objects, writes.get("_num_writes", 0)),
-    }
+    return GraphStage(
+        method="",
+        os_thread_id=0,
+        reader=hex(reader),
+        writer=hex(writer),
+        inputs=tuple(_channel(objects, one) for one in channels_of(objects, reads, "_input_channels")),
+        outputs=tuple(_channel(objects, one) for one in channels_of(objects, writes, "_output_channels")),
+        reads=count_of(objects, reads.get("_num_reads", 0)),
+        writes=count_of(objects, writes.get("_num_writes", 0)),
+    )
 
 
 def channels_of(objects: Objects, attributes: dict[str, int], name: str) -> Sequence[int]:
@@ -99,7 +99,7 @@ def count_of(objects: Objects, address: int, least: int = 0) -> int:
     return int(value)
 
 
-def _channel(objects: Objects, address: int) -> ChannelData:
+def _channel(objects: Objects, address: int) -> GraphChannel:
     """A channel: its writer, its readers, and the refs of its values in shared memory, if it uses that.
 
     ``buffers`` is 0 if the capacity is unknown: the channel may be of an unknown kind.
@@ -109,16 +109,16 @@ def _channel(objects: Objects, address: int) -> ChannelData:
     attributes = objects.attributes(address)
     several = attributes.get("_reader_and_node_list")
     if several is None:  # values that stay in their process
-        return {"writer": "", "readers": [], "refs": [], "buffers": 0}
+        return GraphChannel(writer="")
     readers = [objects.items(one)[0] for one in objects.items(several, MAX_READERS)]
     parts = objects.set_items(attributes["_channels"]) if "_channels" in attributes else ()
     shared = [part for part in parts if objects.is_a(part, BUFFERED) or objects.is_a(part, SHARED)]
-    return {
-        "writer": _actor(objects, attributes.get("_writer", 0)),
-        "readers": [_actor(objects, one) for one in readers],
-        "refs": sorted({ref for part in shared for ref in _refs(objects, part)}),
-        "buffers": min((_buffers(objects, part) for part in shared), default=0),
-    }
+    return GraphChannel(
+        writer=_actor(objects, attributes.get("_writer", 0)),
+        readers=tuple(_actor(objects, one) for one in readers),
+        refs=tuple(sorted({ref for part in shared for ref in _refs(objects, part)})),
+        buffers=min((_buffers(objects, part) for part in shared), default=0),
+    )
 
 
 def _actor(objects: Objects, handle: int) -> str:

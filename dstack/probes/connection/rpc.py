@@ -8,7 +8,7 @@ from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache
-from typing import Any, cast
+from typing import Any
 
 import grpc
 
@@ -99,4 +99,4 @@ async def _call(channel: grpc.aio.Channel, call: Call, metadata: Metadata) -> An
 
 def _explained(error: grpc.RpcError, call: Call) -> CallFailure:
     problem = explained(grpc.StatusCode, error, call.address, call.timeout_s)
-    return CallFailure(problem.reason, cast(Cause, problem.cause))
+    return CallFailure(problem.reason, problem.cause)

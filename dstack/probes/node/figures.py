@@ -16,9 +16,10 @@ from typing import Generic, TypeVar
 
 import psutil
 
+from dstack.observed import GpuUse
+from dstack.observed_node import Disk, DiskUse, HostFigures
 from dstack.probes.node.nvml import LIBRARY, GpuReading, Nvml
 from dstack.probes.node.procfs import proc
-from dstack.probes.node.wire import DiskData, GpuUseData, HostData
 
 T = TypeVar("T")
 
@@ -118,9 +119,9 @@ MAX_PATH = 1_024
 MAX_BYTES = 2**62
 
 
-def disks(parents: Iterable[int]) -> list[DiskData]:
+def disks(parents: Iterable[int]) -> list[Disk]:
     """The disks of the raylets among these parents of workers, each directory once."""
-    found: dict[tuple[str, str], DiskData] = {}
+    found: dict[tuple[DiskUse, str], Disk] = {}
     for pid in sorted(set(parents)):
         if proc.name(pid) == RAYLET:
             for use, path in _directories(proc.raylet_options(pid)):
@@ -129,7 +130,7 @@ def disks(parents: Iterable[int]) -> list[DiskData]:
     return list(found.values())
 
 
-def _directories(options: Iterable[str]) -> Iterator[tuple[str, str]]:
+def _directories(options: Iterable[str]) -> Iterator[tuple[DiskUse, str]]:
     for option in options:
         if option.startswith(SOCKET):  # SESSION/sockets/raylet
             yield "session", os.path.dirname(os.path.dirname(option[len(SOCKET) :]))
@@ -139,7 +140,7 @@ def _directories(options: Iterable[str]) -> Iterator[tuple[str, str]]:
             yield "object store", option[len(STORE) :]
 
 
-def _disk(use: str, path: str) -> DiskData | None:
+def _disk(use: DiskUse, path: str) -> Disk | None:
     if not os.path.isabs(path) or len(path) > MAX_PATH:
         return None
     try:
@@ -148,7 +149,7 @@ def _disk(use: str, path: str) -> DiskData | None:
         return None
     if not 0 <= usage.free <= usage.total <= MAX_BYTES:
         return None
-    return {"use": use, "path": path, "total_bytes": usage.total, "free_bytes": usage.free}
+    return Disk(use=use, path=path, total_bytes=usage.total, free_bytes=usage.free)
 
 
 WAIT_S = 0.5
@@ -164,7 +165,7 @@ class NodeFigures:
         self._cpu = CpuMeter()
         self._nvml = Nvml(nvml)
         self._late_gpus: LateReading[GpuReading] = LateReading()
-        self._late_disks: LateReading[list[DiskData]] = LateReading()
+        self._late_disks: LateReading[list[Disk]] = LateReading()
         self._raylets: set[int] = set()
         self._gpus: GpuReading | None = None
 
@@ -188,21 +189,26 @@ class NodeFigures:
         parents = frozenset(self._raylets)
         self._late_disks.begin(lambda: disks(parents))
 
-    def end(self, deadline: float) -> HostData:
+    def end(self, deadline: float) -> HostFigures:
         """The figures of the host; those of its processes can be read after this."""
         until = min(deadline, time.monotonic() + WAIT_S)
         self._gpus = self._late_gpus.result(until - time.monotonic())
-        host = _host(self._cpu.host_percent())
-        host["disks"] = self._late_disks.result(until - time.monotonic()) or []
-        if self._gpus is not None:
-            host["gpus"] = self._gpus.gpus
-        return host
+        memory = psutil.virtual_memory()
+        return HostFigures(
+            cpu_count=os.cpu_count(),
+            load_1m=round(os.getloadavg()[0], 2),
+            memory_total_bytes=memory.total,
+            memory_available_bytes=memory.available,
+            cpu_percent=self._cpu.host_percent(),
+            disks=tuple(self._late_disks.result(until - time.monotonic()) or ()),
+            gpus=None if self._gpus is None else tuple(self._gpus.gpus),
+        )
 
     def cpu(self, pid: int, birth: proc.Birth) -> CpuUse | None:
         """The CPU use of a process since it was read for the first time."""
         return self._cpu.use(pid, birth)
 
-    def gpus(self, pid: int) -> list[GpuUseData] | None:
+    def gpus(self, pid: int) -> tuple[GpuUse, ...] | None:
         """The GPUs that a process uses; None if that is unknown.
 
         NVML lists pids of the host, or of the caller's PID namespace with newer drivers. Outside of the host's own
@@ -210,18 +216,8 @@ class NodeFigures:
         """
         if self._gpus is None:
             return None
-        uses = self._gpus.uses.get(pid)
+        found = self._gpus.uses.get(pid)
+        uses = None if found is None else tuple(found)
         if proc.is_in_first_pid_namespace():
-            return uses if uses or not self._gpus.has_all_processes else []
-        return uses if proc.has_mapped(pid, OF_GPU) else []
-
-
-def _host(cpu_percent: float | None) -> HostData:
-    memory = psutil.virtual_memory()
-    return {
-        "cpu_count": os.cpu_count(),
-        "load_1m": round(os.getloadavg()[0], 2),
-        "memory_total_bytes": memory.total,
-        "memory_available_bytes": memory.available,
-        "cpu_percent": cpu_percent,
-    }
+            return uses if uses or not self._gpus.has_all_processes else ()
+        return uses if proc.has_mapped(pid, OF_GPU) else ()

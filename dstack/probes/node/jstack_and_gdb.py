@@ -12,6 +12,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
+from dstack.observed import Origin
 from dstack.probes.node.stacks.origins import PACKAGES
 from dstack.probes.node.threads import Position
 
@@ -85,7 +86,14 @@ JAVA_ENDLESS_GETS = 3
 No other call of ``get`` has as many. Seen in the bytecode of Ray 2.46 and 2.60.
 """
 JAVA_TASK = "io.ray.runtime.task.TaskExecutor.execute"
-JAVA_ORIGINS = {"io.ray.": "ray", **dict.fromkeys(("java.", "javax.", "jdk.", "sun.", "com.sun."), "stdlib")}
+JAVA_ORIGINS: dict[str, Origin] = {
+    "io.ray.": "ray",
+    "java.": "stdlib",
+    "javax.": "stdlib",
+    "jdk.": "stdlib",
+    "sun.": "stdlib",
+    "com.sun.": "stdlib",
+}
 
 
 def parse_jstack(text: str) -> list[NativeThread]:
@@ -175,7 +183,7 @@ def _cpp_position(what: str) -> Position:
     )
 
 
-def _cpp_origin(name: str, path: str) -> str:
+def _cpp_origin(name: str, path: str) -> Origin:
     if name.startswith("ray::") or os.path.basename(path) == RAY_LIBRARY or RAY_FILES in path:
         return "ray"
     if name.startswith(("std::", "__")) or name in ("_start", "??") or SYSTEM.match(path):

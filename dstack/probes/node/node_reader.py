@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
+from dstack.observed_node import NodeAnswer
 from dstack.probes.node import wire
 from dstack.probes.node.core_workers.asking import CoreWorkers
 from dstack.probes.node.core_workers.asking_thread import AskingThread
@@ -22,32 +24,22 @@ class NodeReader:
         self.probe = NodeProbe(is_guest=is_guest)
         self._core_workers = CoreWorkers(stubs)
 
-    def sample(self, request: wire.NodeRequest) -> wire.Answer:
+    def sample(self, request: wire.NodeRequest) -> NodeAnswer:
         """One sample of this node; without anything to read, only of its core workers."""
         if request["is_first"]:
             self.probe.begin_snapshot()
         deadline = time.monotonic() + request["options"]["deadline_s"]
         asking = AskingThread(self._core_workers, request, deadline)
-        answer = self._read(request["targets"], request["options"])
-        asking.finish(answer)
-        answer["clock"] = (answer["clock"][0], time.time())
-        return answer
+        answer = asking.finish(self._read(request["targets"], request["options"]))
+        return replace(answer, clock=(answer.clock[0], time.time()))
 
     def close(self) -> None:
         """Ends what still records, and closes the connections to core workers."""
         self.probe.close()
         self._core_workers.close()
 
-    def _read(self, targets: Sequence[wire.Target], options: wire.Options) -> wire.Answer:
+    def _read(self, targets: Sequence[wire.Target], options: wire.Options) -> NodeAnswer:
         if targets or options.get("setups_of"):
             return self.probe.sample(targets, options)
         now = time.time()
-        return {
-            "frames": [],
-            "stacks": [],
-            "sources": {},
-            "processes": {},
-            "failures": [],
-            "host": {},
-            "clock": (now, now),
-        }
+        return NodeAnswer(clock=(now, now))

@@ -12,7 +12,8 @@ import struct
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from dstack.probes.node.wire import GpuData, GpuUseData
+from dstack.observed import GpuUse
+from dstack.observed_node import Gpu
 
 LIBRARY = "libnvidia-ml.so.1"
 SUCCESS = 0
@@ -39,8 +40,8 @@ UNWRITTEN = 0xA5
 class GpuReading:
     """The GPUs of a node, the use of each process by its pid, and whether NVML listed the processes of all GPUs."""
 
-    gpus: list[GpuData] = field(default_factory=list)
-    uses: dict[int, list[GpuUseData]] = field(default_factory=dict)
+    gpus: list[Gpu] = field(default_factory=list)
+    uses: dict[int, list[GpuUse]] = field(default_factory=dict)
     has_all_processes: bool = True
 
 
@@ -83,19 +84,20 @@ class Nvml:
         if not self._call(names, ctypes.c_uint(index), ctypes.byref(device)):
             reading.has_all_processes = False
             return
-        gpu: GpuData = {"index": index}
-        if name := self._name_of(device):
-            gpu["name"] = name
-        if memory := self._values("nvmlDeviceGetMemoryInfo", device, MEMORY):
-            gpu["memory_total_bytes"], _, gpu["memory_used_bytes"] = memory
+        total, _, used = self._values("nvmlDeviceGetMemoryInfo", device, MEMORY) or (None, None, None)
         utilisation = self._values("nvmlDeviceGetUtilizationRates", device, UTILISATION)
-        if utilisation and utilisation[0] <= 100:
-            gpu["utilisation_percent"] = utilisation[0]
+        gpu = Gpu(
+            index=index,
+            name=self._name_of(device),
+            memory_total_bytes=total,
+            memory_used_bytes=used,
+            utilisation_percent=utilisation[0] if utilisation and utilisation[0] <= 100 else None,
+        )
         reading.gpus.append(gpu)
         processes = self._processes(device)
         reading.has_all_processes &= processes is not None
-        for pid, used in processes or ():
-            use: GpuUseData = {"index": index, "memory_bytes": used if used <= MAX_VALUE else None}
+        for pid, memory in processes or ():
+            use = GpuUse(index=index, memory_bytes=memory if memory <= MAX_VALUE else None)
             reading.uses.setdefault(pid, []).append(use)
 
     def _name_of(self, device: ctypes.c_void_p) -> str:

@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
+from dstack.observed import Access, Role
 from dstack.observed_calls import Call, HeldRefs, Unreadable
 from dstack.probes.node.commands import run
 from dstack.probes.node.jstack_and_gdb import NativeThread, parse_gdb, parse_jstack
@@ -40,7 +41,7 @@ class Language:
 
     name: str
     library: str
-    tool: str
+    tool: Access
     options: Sequence[str]
     parse: Callable[[str], list[NativeThread]]
     remedy: str
@@ -151,7 +152,7 @@ def _reading(thread: NativeThread, request: Request, running: set[int]) -> Threa
     )
 
 
-def _role(thread: NativeThread, request: Request) -> str:
+def _role(thread: NativeThread, request: Request) -> Role:
     """The role in the words of :class:`dstack.observed.Thread`."""
     if thread.runs_task:
         return "task"

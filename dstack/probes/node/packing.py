@@ -5,35 +5,67 @@ from __future__ import annotations
 import json
 import re
 import zlib
-from dataclasses import MISSING, Field, fields
+from collections.abc import Callable
+from dataclasses import MISSING, Field, fields, is_dataclass
 from typing import Any
 
+from dstack import observed, observed_calls, observed_node
 from dstack.observed_calls import Need
-from dstack.probes.node import wire
+from dstack.observed_node import NodeAnswer, RecordedRound
 
-_FIELDS: dict[type, list[tuple[str, object]]] = {}
-"""The fields of each class with their defaults."""
 _SURROGATE = re.compile("[\ud800-\udfff]")
 
 
-def packed(answer: wire.Answer | wire.RecordedRound) -> bytes:
-    """The answer as compressed JSON; a name that is no valid Unicode has its bytes escaped."""
+def encoded(answer: NodeAnswer | RecordedRound) -> bytes:
+    """The answer as JSON, without fields that have their default.
+
+    A name that is no valid Unicode has its bytes escaped.
+    """
     text = json.dumps(answer, ensure_ascii=False, separators=(",", ":"), default=_plain)
     try:
-        data = text.encode()
+        return text.encode()
     except UnicodeEncodeError:
-        data = _SURROGATE.sub(lambda match: rf"\\u{ord(match[0]):04x}", text).encode()
-    return zlib.compress(data)
+        return _SURROGATE.sub(lambda match: rf"\\u{ord(match[0]):04x}", text).encode()
+
+
+def packed(answer: NodeAnswer | RecordedRound) -> bytes:
+    """The encoded answer, compressed."""
+    return zlib.compress(encoded(answer))
 
 
 def _plain(value: Any) -> dict[str, Any]:
-    """The fields of an observed value, without those that have their default; a need keeps its kind."""
-    kind = type(value)
-    if kind not in _FIELDS:
-        _FIELDS[kind] = [(field.name, _default(field)) for field in fields(kind)]
-    given = {name: own for name, default in _FIELDS[kind] if (own := getattr(value, name)) != default}
-    return {"kind": value.kind, **given} if isinstance(value, Need) else given
+    return _AS_PLAIN[value.__class__](value)
 
 
-def _default(field: Field[Any]) -> object:
-    return field.default if field.default_factory is MISSING else field.default_factory()
+def _as_plain(kind: Any) -> Callable[[Any], dict[str, Any]]:
+    """A function from a value of a class to its fields, made as dataclasses make their methods.
+
+    A driver may have a million tasks and refs; a loop over their fields takes twice as long.
+    """
+    optional = [field for field in fields(kind) if _has_default(field) and not _is_tag(kind, field)]
+    stated = ", ".join(f"{field.name!r}: value.{field.name}" for field in fields(kind) if field not in optional)
+    body = ["def as_plain(value):", f"    plain = {{{stated}}}", *map(_line, optional)]
+    made: dict[str, Any] = {}
+    exec("\n".join([*body, "    return plain"]), made)
+    function: Callable[[Any], dict[str, Any]] = made["as_plain"]
+    return function
+
+
+def _is_tag(kind: Any, field: Field[Any]) -> bool:
+    return issubclass(kind, Need) and field.name == "kind"
+
+
+def _has_default(field: Field[Any]) -> bool:
+    return field.default is not MISSING or field.default_factory is not MISSING
+
+
+def _line(field: Field[Any]) -> str:
+    """The statement that states a field unless it has its default."""
+    default = field.default if field.default_factory is MISSING else field.default_factory()
+    condition = "is not None" if default is None else f"!= {default!r}"
+    return f"    if value.{field.name} {condition}: plain[{field.name!r}] = value.{field.name}"
+
+
+# Made where the probe comes from: a class that was pickled by value has other sentinels than those of dataclasses.
+_OBSERVED = (*vars(observed).values(), *vars(observed_calls).values(), *vars(observed_node).values())
+_AS_PLAIN = {kind: _as_plain(kind) for kind in _OBSERVED if is_dataclass(kind)}

@@ -6,11 +6,14 @@ import os
 import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 
 import psutil
 
+from dstack.observed import Process
+from dstack.observed_node import EnvironmentSetup, Failure, NodeAnswer, RecordedRound
 from dstack.probes.node.figures import NodeFigures
-from dstack.probes.node.process import Process
+from dstack.probes.node.process import TargetProcess
 from dstack.probes.node.process_reader import ProcessReader
 from dstack.probes.node.procfs.children import Families
 from dstack.probes.node.procfs.environment_setups import environment_setups
@@ -21,7 +24,7 @@ from dstack.probes.node.sampling.sampler import Sampler
 from dstack.probes.node.serialiser import Serialiser, failures_of
 from dstack.probes.node.stacks.loops import Loops
 from dstack.probes.node.stacks.table import StackTable
-from dstack.probes.node.wire import Answer, FailureData, Options, ProcessData, RecordedRound, RecordOptions, Target
+from dstack.probes.node.wire import Options, RecordOptions, Target
 
 PAUSED_AT_ONCE = 2
 """How many py-spy run at the same time. One thread reads memory: a second one would only prolong the readings."""
@@ -65,13 +68,13 @@ class NodeProbe:
         self._reader.forget_ended()
         self._verified = {pid: known for pid, known in self._verified.items() if psutil.pid_exists(pid)}
 
-    def sample(self, targets: Sequence[Target], options: Options) -> Answer:
+    def sample(self, targets: Sequence[Target], options: Options) -> NodeAnswer:
         """One sample of the target processes."""
         began_at, deadline = time.time(), time.monotonic() + options["deadline_s"]
         self._figures.begin()
         targets = [target for target in targets if target["pid"] != self._own_pid]
         families = Families([target["pid"] for target in targets])
-        processes = [Process(target, families) for target in targets]
+        processes = [TargetProcess(target, families) for target in targets]
         owners = PortOwners()
         identified = self._identified(processes, owners)
         self._figures.begin_disks()
@@ -79,21 +82,19 @@ class NodeProbe:
         if options["children"]:
             children = self._identified(_find_children(identified), owners)
             self._read_all(children, options, time.monotonic() + CHILDREN_SHARE * (deadline - time.monotonic()))
-        answer = self._answer(processes, began_at, deadline)
-        if options.get("setups_of"):
-            answer["setups"] = environment_setups(options["setups_of"])
-        return answer
+        setups = environment_setups(options["setups_of"]) if options.get("setups_of") else ()
+        return self._answer(processes, setups, began_at, deadline)
 
     def record(self, targets: Sequence[Target], options: RecordOptions) -> RecordedRound:
         """One round of a recording of the target processes."""
         targets = [target for target in targets if target["pid"] != self._own_pid]
         families = Families()
-        processes = [Process(target, families) for target in targets]
+        processes = [TargetProcess(target, families) for target in targets]
         found = self._sampler.round(self._identified(processes, PortOwners()), options)
-        found["failures"] = [failure for process in processes for failure in failures_of(process, process.problems)]
-        return found
+        failures = (failure for process in processes for failure in failures_of(process, process.problems))
+        return replace(found, failures=tuple(failures))
 
-    def _identified(self, processes: Sequence[Process], owners: PortOwners) -> list[Process]:
+    def _identified(self, processes: Sequence[TargetProcess], owners: PortOwners) -> list[TargetProcess]:
         """The processes that exist and are the expected ones."""
         for process in processes:
             with process.problems_of():
@@ -102,7 +103,7 @@ class NodeProbe:
                 self._figures.note(process.pid, process.figures)
         return [process for process in processes if process.figures]
 
-    def _read_all(self, processes: Sequence[Process], options: Options, deadline: float) -> None:
+    def _read_all(self, processes: Sequence[TargetProcess], options: Options, deadline: float) -> None:
         """Read these processes; each stops at the deadline."""
         pool = ThreadPoolExecutor(PAUSED_AT_ONCE if options["native"] or options["pause"] else 1)
         try:
@@ -112,37 +113,40 @@ class NodeProbe:
         finally:
             pool.shutdown(wait=False, cancel_futures=True)  # an interruption does not wait for the rest
 
-    def _read(self, process: Process, options: Options, deadline: float) -> None:
+    def _read(self, process: TargetProcess, options: Options, deadline: float) -> None:
         with process.problems_of():
             process.reading = self._reader.read(process, process.request(options, deadline))
             process.problems += process.reading.problems
 
-    def _answer(self, processes: Sequence[Process], began_at: float, deadline: float) -> Answer:
+    def _answer(
+        self, processes: Sequence[TargetProcess], setups: Sequence[EnvironmentSetup], began_at: float, deadline: float
+    ) -> NodeAnswer:
         table = StackTable(self._reader.origins, self._loops)
         host = self._figures.end(deadline)
         serialiser = Serialiser(table, self._figures)
-        found: dict[str, ProcessData] = {}
-        failures: list[FailureData] = []
+        found: dict[str, Process] = {}
+        failures: list[Failure] = []
         for process in processes:
             failures += failures_of(process, process.problems)
             for child in process.children:
                 failures += failures_of(child, [one for one in child.problems if one.stage == "stacks"])
             if process.figures:
                 found[process.worker_id] = serialiser.process(process)
-        return {
-            "frames": table.frames,
-            "stacks": table.stacks,
-            "sources": table.sources,
-            "processes": found,
-            "failures": failures,
-            "host": host,
-            "clock": (began_at, time.time()),
-        }
+        return NodeAnswer(
+            frames=tuple(table.frames),
+            stacks=tuple(table.stacks),
+            sources=table.sources,
+            processes=found,
+            failures=tuple(failures),
+            host=host,
+            setups=tuple(setups),
+            clock=(began_at, time.time()),
+        )
 
 
-def _find_children(processes: Sequence[Process]) -> list[Process]:
+def _find_children(processes: Sequence[TargetProcess]) -> list[TargetProcess]:
     """The children to read: the first ones of each process, and no more than the limit of the node."""
-    found: list[Process] = []
+    found: list[TargetProcess] = []
     for process in processes:
         found += process.find_children(min(MAX_CHILDREN, MAX_CHILDREN_HERE - len(found)))
     return found

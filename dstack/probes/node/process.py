@@ -17,7 +17,7 @@ from dstack.probes.node.reading import Problem, ProcessReading, Request
 from dstack.probes.node.wire import Options, Target
 
 
-class Process:
+class TargetProcess:
     """A worker, a driver, or with ``parent_pid`` a process that one of these has started."""
 
     def __init__(self, target: Target, families: Families, parent_pid: int | None = None) -> None:
@@ -28,7 +28,7 @@ class Process:
         self.title = ""
         self.figures: proc.Figures | None = None
         self.reading = ProcessReading()
-        self.children: list[Process] = []
+        self.children: list[TargetProcess] = []
         self.children_left_out = 0
         self.problems: list[Problem] = []
         self.elapsed_s = 0.0
@@ -55,14 +55,14 @@ class Process:
         self.title = proc.title(self.pid)
         self.figures = figures
 
-    def find_children(self, limit: int) -> list[Process]:
+    def find_children(self, limit: int) -> list[TargetProcess]:
         """Find the Python processes below this one; returns the first ``limit`` of them, which are to be read."""
         own = [pid for pid, parent in self.below.items() if not is_helper(pid, parent)]
         found = list(filter(is_python, own))
         self.children_left_out = len(own) - min(len(found), limit)
         for pid in found[:limit]:
             target: Target = {"worker_id": self.worker_id, "pid": pid, "port": 0, "is_driver": True}
-            self.children.append(Process(target, self._families, self.below[pid]))
+            self.children.append(TargetProcess(target, self._families, self.below[pid]))
         if len(found) > limit:
             reason = f"it has too many child processes: {len(found) - limit} of {len(found)} were not read"
             self.problems.append(Problem("stacks", reason, "truncated"))

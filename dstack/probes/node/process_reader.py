@@ -10,12 +10,13 @@ from dataclasses import replace
 
 import psutil
 
+from dstack.observed_node import Cause
 from dstack.probes.node.cpython.interpreter import Interpreter, OwnPython
 from dstack.probes.node.cpython.memory import Unreadable
 from dstack.probes.node.cpython.process import Known
 from dstack.probes.node.memory_reader import KnownProcess, MemoryReader
 from dstack.probes.node.other_languages import language_of, read_with_tool
-from dstack.probes.node.process import Process
+from dstack.probes.node.process import TargetProcess
 from dstack.probes.node.procfs import proc
 from dstack.probes.node.procfs.permissions import INSTALL_PYSPY, DumpFailed, why_denied
 from dstack.probes.node.pyspy import PySpy, PySpyReader, SudoFailed
@@ -37,7 +38,7 @@ class ProcessReader:
         self._known: dict[int, KnownProcess] = {}
         self._sudo_fails = False
 
-    def read(self, process: Process, request: Request) -> ProcessReading:
+    def read(self, process: TargetProcess, request: Request) -> ProcessReading:
         """The reading of an identified process. Raises :class:`DumpFailed`, or ``psutil.NoSuchProcess`` if it ended."""
         if time.monotonic() > request.deadline:
             raise DumpFailed("no time was left to read it", cause="timeout")
@@ -50,7 +51,7 @@ class ProcessReader:
             return self._with_exact_stacks(reading, request)
         return reading
 
-    def _read_memory(self, process: Process, request: Request) -> ProcessReading:
+    def _read_memory(self, process: TargetProcess, request: Request) -> ProcessReading:
         """From memory; where that is not possible, from py-spy, with the reason as a problem."""
         known = self.known_process(process)
         unreadable = known.interpreter.unreadable
@@ -67,7 +68,7 @@ class ProcessReader:
         self._require_alive(process)
         return reading
 
-    def known_process(self, process: Process) -> KnownProcess:
+    def known_process(self, process: TargetProcess) -> KnownProcess:
         """What is known of an identified process, which it keeps."""
         assert process.figures is not None
         known = self._known.get(process.pid)
@@ -87,7 +88,7 @@ class ProcessReader:
             if len(known.python.codes) > MAX_CODES:
                 known.python = Known()
 
-    def _require_alive(self, process: Process) -> None:
+    def _require_alive(self, process: TargetProcess) -> None:
         """Raise unless it is still the same process and runs the same program."""
         now = proc.figures(process.pid)
         before = process.figures
@@ -130,7 +131,7 @@ class ProcessReader:
         return self.tool
 
 
-def _not_read(reason: str, cause: str) -> Problem:
+def _not_read(reason: str, cause: Cause) -> Problem:
     return Problem("memory", f"its memory could not be read: {reason}", cause)
 
 

@@ -19,6 +19,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar
 
+from dstack.observed import Access, Role
 from dstack.observed_calls import Call
 from dstack.probes.node.blocked_calls.frames_only import shallow_calls
 from dstack.probes.node.blocked_calls.unproven import unproven_call
@@ -143,8 +144,8 @@ class PySpy:
         return False
 
     @property
-    def access(self) -> str:
-        """The access of its stacks, in the words of :class:`dstack.observed.Process`."""
+    def access(self) -> Access:
+        """How it gives access to stacks."""
         return "py-spy via sudo" if self._prefix else "setuid py-spy" if self.is_setuid else "py-spy"
 
     def through_sudo(self) -> PySpy | None:
@@ -280,7 +281,7 @@ class PySpyReader:
             locals=[frame.values for frame in thread.frames] if self._request.options["locals"] else (),
         )
 
-    def _role(self, thread: PythonThread[ShownFrame], task_id: str | None) -> str:
+    def _role(self, thread: PythonThread[ShownFrame], task_id: str | None) -> Role:
         request = self._request
         return role_of(thread, task_id, pid=request.pid, is_driver=request.is_driver, origins=self._origins)
 

@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from dstack.observed import Access, GraphStage, Role
 from dstack.observed_calls import Call
+from dstack.observed_node import Cause, Stage
 from dstack.probes.node.asyncio.coroutine_samples import LoopState
 from dstack.probes.node.process_groups.memberships import Memberships
 from dstack.probes.node.threads import AnyThread
-from dstack.probes.node.wire import Options, StageData, ThreadContext
+from dstack.probes.node.wire import Options, ThreadContext
 
 
 @dataclass(frozen=True)
@@ -32,11 +34,11 @@ class Request:
 
 @dataclass(frozen=True)
 class Problem:
-    """What could not be read of a process and why; ``cause`` is one of :data:`dstack.observed_node.Cause`."""
+    """What could not be read of a process, why, and the remedy."""
 
-    stage: str
+    stage: Stage
     reason: str
-    cause: str = "other"
+    cause: Cause = "other"
     remedy: str | None = None
 
 
@@ -50,7 +52,7 @@ class ThreadReading:
     """
 
     thread: AnyThread
-    role: str
+    role: Role
     call: Call | None = None
     is_stable: bool = False
     is_torn: bool = False
@@ -68,12 +70,12 @@ class ProcessReading:
     """
 
     threads: Sequence[ThreadReading] = ()
-    access: str = "memory"
+    access: Access = "memory"
     has_tasks: bool = False
     loops: LoopState | None = None
     groups: dict[str, str] | None = None
     memberships: Memberships = field(default_factory=Memberships)
     labels: Mapping[str, str] = field(default_factory=dict)
-    graph_stages: Sequence[StageData] = ()
+    graph_stages: Sequence[GraphStage] = ()
     paused_ms: float = 0.0
     problems: Sequence[Problem] = ()

@@ -6,6 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Generic, Protocol, TypeVar
 
+from dstack.observed import Origin
+
 ASYNCIO = "/asyncio/"
 """The folder of asyncio's files."""
 LOOP_THREAD = "AsyncIO Thread"
@@ -25,7 +27,7 @@ class Position:
     qualified: str
     line: int
     module: str | None = None
-    origin: str | None = None
+    origin: Origin | None = None
 
 
 class Frame(Protocol):

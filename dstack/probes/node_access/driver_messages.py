@@ -7,6 +7,7 @@ from typing import TypedDict
 import msgspec
 
 from dstack.model import Model
+from dstack.observed_node import NodeAnswer, RecordedRound
 from dstack.probes.node import wire
 from dstack.probes.node_access.answers import MALFORMED, MalformedAnswer, NodeFailure, unpacked, unpacked_round
 
@@ -37,7 +38,7 @@ class Reply(Model, frozen=True):
     answer: bytes = b""
     failure: NodeFailure | None = None
 
-    def result(self) -> wire.Answer | NodeFailure:
+    def result(self) -> NodeAnswer | NodeFailure:
         """The validated answer, or the failure, such as a malformed answer."""
         if self.failure is not None:
             return self.failure
@@ -70,7 +71,7 @@ class RoundReply(Model, frozen=True):
     failure: NodeFailure | None = None
     is_last: bool = False
 
-    def result(self) -> wire.RecordedRound | NodeFailure | None:
+    def result(self) -> RecordedRound | NodeFailure | None:
         """The validated round, the failure, or None when the probe has started."""
         if self.failure is not None or not self.round:
             return self.failure

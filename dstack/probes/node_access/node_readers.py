@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from itertools import chain
 
 from dstack.model import Worker
-from dstack.observed_node import Failure
+from dstack.observed_node import Failure, NodeAnswer
 from dstack.probes.connection.background import begin, within
 from dstack.probes.connection.hosts import ahead_s
 from dstack.probes.node import wire
@@ -87,7 +87,7 @@ class Reading:
     """A probe's answer about some nodes, and by how much their clock is ahead of ours."""
 
     nodes: Sequence[str]
-    answer: wire.Answer
+    answer: NodeAnswer
     clock_ahead_s: float | None = None
 
 
@@ -139,14 +139,14 @@ class NodeReaders:
         self._progress(f"reading {plural(len(all_here.to_read), 'process', 'processes')} on this host")
         began = time.monotonic()
         result = self._local_answer(all_here, how, budget, extras)
-        failed = [] if isinstance(result, NodeFailure) else result["failures"]
+        failed = () if isinstance(result, NodeFailure) else result.failures
         elsewhere = {node: its for node, its in by_node.items() if is_elsewhere(its.to_read, failed)}
         here = [node for node in by_node if node not in elsewhere]
         return elsewhere, self._received(here, result, began, budget, receive)
 
     def _local_answer(
         self, wanted: Wanted, how: wire.Questions, budget: Budget, extras: Extras
-    ) -> wire.Answer | NodeFailure:
+    ) -> NodeAnswer | NodeFailure:
         request: wire.NodeRequest = {
             "is_first": budget.sample == 1,
             "workers": core_workers(wanted.to_ask),
@@ -191,14 +191,14 @@ class NodeReaders:
         )
         for done, (node, result) in enumerate(results, 1):
             self._progress(f"{done} of {len(by_node)} other nodes answered")
-            ahead = None if isinstance(result, NodeFailure) else ahead_s(result["clock"], asked_at, time.time())
+            ahead = None if isinstance(result, NodeFailure) else ahead_s(result.clock, asked_at, time.time())
             failures += self._received([node], result, began, budget, receive, ahead)
         return failures
 
     def _received(
         self,
         nodes: list[str],
-        result: wire.Answer | NodeFailure,
+        result: NodeAnswer | NodeFailure,
         began: float,
         budget: Budget,
         receive: Receive,
@@ -260,8 +260,8 @@ def _by_node(workers: Iterable[Worker]) -> dict[str, list[Worker]]:
     return found
 
 
-def is_elsewhere(workers: Iterable[Worker], failures: Iterable[wire.FailureData]) -> bool:
+def is_elsewhere(workers: Iterable[Worker], failures: Iterable[Failure]) -> bool:
     """Whether no process of a node was found here, and one is in another PID namespace, as in a container."""
-    causes = {failure.get("worker_id"): failure["cause"] for failure in failures if failure["stage"] == "process"}
+    causes = {failure.worker_id: failure.cause for failure in failures if failure.stage == "process"}
     missing = [causes.get(worker.worker_id) for worker in workers]
     return all(missing) and "namespace" in missing

@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from dstack.model import Worker
+from dstack.observed_node import RecordedRound
 from dstack.probes.connection.background import begin
 from dstack.probes.connection.connect import Cluster
 from dstack.probes.connection.hosts import RayletAddress, unreachable
@@ -29,7 +30,7 @@ class NodeRound:
 
     recorder: str
     nodes: Sequence[str]
-    result: wire.RecordedRound | NodeFailure | None
+    result: RecordedRound | NodeFailure | None
     is_last: bool
 
 
@@ -64,7 +65,7 @@ class LocalRecorder:
             wanted = [self._target(worker) for node in nodes for worker in self._by_node.get(node, ())]
             options: wire.RecordOptions = {**self._options, "seconds": seconds, "is_last": is_last}
             try:
-                result: wire.RecordedRound | NodeFailure = validated_round(self._probe.record(wanted, options))
+                result: RecordedRound | NodeFailure = validated_round(self._probe.record(wanted, options))
             except MalformedAnswer:
                 result = MALFORMED
             except Exception as error:  # whatever a probe raises is the failure of its nodes
@@ -126,7 +127,7 @@ class RemoteRecorder(RemoteProbes):
     def _finish(self) -> None:
         self.give_up_all()
 
-    def _note(self, node_id: str, result: wire.RecordedRound | NodeFailure | None, *, is_last: bool) -> None:
+    def _note(self, node_id: str, result: RecordedRound | NodeFailure | None, *, is_last: bool) -> None:
         if node_id in self._over:
             return
         if is_last:

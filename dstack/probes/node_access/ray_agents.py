@@ -20,13 +20,12 @@ from itertools import zip_longest
 from typing import Any
 
 from dstack.model import Job, Worker, WorkerSample
-from dstack.observed import Process
-from dstack.observed_node import Failure
+from dstack.observed import Process, Thread
+from dstack.observed_node import Failure, NodeAnswer
 from dstack.probes.connection.connect import Cluster
 from dstack.probes.connection.hosts import join_address
 from dstack.probes.connection.ray_stubs import gcs_service_pb2, gcs_service_pb2_grpc, reporter_pb2, reporter_pb2_grpc
 from dstack.probes.connection.rpc import Call, CallFailure, call_all
-from dstack.probes.node import wire
 from dstack.probes.node.blocked_calls.frames_only import shallow_call
 from dstack.probes.node.stacks.origins import Origins, shown_role
 from dstack.probes.node.stacks.table import StackTable
@@ -51,7 +50,7 @@ class Agents:
 
     def stacks_of(
         self, workers: Sequence[Worker], jobs: Sequence[Job], deadline: float, sample: int
-    ) -> tuple[wire.Answer, list[Failure]]:
+    ) -> tuple[NodeAnswer, list[Failure]]:
         """Reads these workers through agents; returns the answer of a node's probe, and the failures.
 
         ``deadline`` is a ``time.monotonic()``. No agent is asked for more than a few processes at once.
@@ -118,7 +117,7 @@ class _Texts:
         self._origins = Origins()
         self._sources = Sources(jobs, self._origins.is_user)
         self._table = StackTable(self._origins)
-        self._processes: dict[str, wire.ProcessData] = {}
+        self._processes: dict[str, Process] = {}
         self._began_at = time.time()
 
     def add(self, worker: Worker, text: str, elapsed_ms: float) -> CallFailure | None:
@@ -130,47 +129,42 @@ class _Texts:
             return CallFailure(f"pid {worker.pid} is another process there: {stacks.title[:80]!r}", "identity")
         if not stacks.threads:
             return CallFailure("its reply has no threads", "malformed")
-        threads = [self._thread(worker, thread) for thread in stacks.threads]
-        self._processes[worker.worker_id] = {
-            "pid": worker.pid,
-            "started_at": 0.0,
-            "access": "text stack",
-            "paused_ms": round(elapsed_ms, 2),
-            "threads": threads,
-        }
+        self._processes[worker.worker_id] = Process(
+            pid=worker.pid,
+            started_at=0.0,
+            access="text stack",
+            paused_ms=round(elapsed_ms, 2),
+            threads=tuple(self._thread(worker, thread) for thread in stacks.threads),
+        )
         return None
 
-    def result(self) -> wire.Answer:
+    def result(self) -> NodeAnswer:
         """The answer with all texts."""
         return validated(
-            {
-                "frames": self._table.frames,
-                "stacks": self._table.stacks,
-                "sources": self._table.sources,
-                "processes": self._processes,
-                "failures": [],
-                "host": {},
-                "clock": (self._began_at, time.time()),
-            }
+            NodeAnswer(
+                frames=tuple(self._table.frames),
+                stacks=tuple(self._table.stacks),
+                sources=self._table.sources,
+                processes=self._processes,
+                clock=(self._began_at, time.time()),
+            )
         )
 
     def _whole_path(self, file: str) -> str:
         """py-spy removes an entry of ``sys.path`` from the beginning of a path."""
         return self._sources.path_of(file) or _installed(file) or file
 
-    def _thread(self, worker: Worker, shown: PythonThread[ShownFrame]) -> wire.ThreadData:
+    def _thread(self, worker: Worker, shown: PythonThread[ShownFrame]) -> Thread:
         thread = replace(shown, frames=list(map(self._with_whole_path, shown.frames)))
         call = shallow_call(thread.frames, self._sources.terms_of)
-        data: wire.ThreadData = {
-            "os_thread_id": thread.os_thread_id,
-            "name": thread.name,
-            "stack": self._table.add(thread.frames, "/"),
-            "role": shown_role(thread, pid=worker.pid, is_driver=worker.is_driver, origins=self._origins),
-            "on_cpu": thread.is_running,
-        }
-        if call and not thread.is_running:
-            data["call"] = call
-        return data
+        return Thread(
+            os_thread_id=thread.os_thread_id,
+            name=thread.name,
+            stack=self._table.add(thread.frames, "/"),
+            role=shown_role(thread, pid=worker.pid, is_driver=worker.is_driver, origins=self._origins),
+            on_cpu=thread.is_running,
+            call=None if thread.is_running else call,
+        )
 
     def _with_whole_path(self, frame: ShownFrame) -> ShownFrame:
         return ShownFrame(replace(frame.position, file=self._whole_path(frame.position.file)))

@@ -7,6 +7,7 @@ joined the cluster, ``ended`` with the reason when it cannot, and ``reply`` for 
 
 from __future__ import annotations
 
+import copyreg
 import json
 import os
 import queue
@@ -19,6 +20,7 @@ from pathlib import Path
 from typing import IO, Any
 
 import ray
+from msgspec import Meta
 from ray._raylet import GcsClient
 from ray.core.generated.gcs_pb2 import GcsNodeInfo
 from ray.exceptions import RayActorError
@@ -33,6 +35,7 @@ import dstack.observed_node
 import dstack.probes.node
 from dstack.child import Messages, outlive_parent, send
 from dstack.document_file import to_json
+from dstack.observed_node import Count, NodeAnswer
 from dstack.probes.connection.hosts import canonical
 from dstack.probes.node import wire
 from dstack.probes.node.probe_actor import IDLE_S, ProbeActor
@@ -70,12 +73,20 @@ LINK_SOCKETS = (
 )
 
 
+def pickle_by_value() -> None:
+    """Has :data:`TRAVELLING` pickled by value; what msgspec keeps on classes that it has seen stays here."""
+    for module in TRAVELLING:
+        ray.cloudpickle.register_pickle_by_value(module)
+    known = (getattr(kind, "__msgspec_cache__", None) for kind in (NodeAnswer, Count))
+    for kind in (Meta, *map(type, filter(None, known))):
+        copyreg.pickle(kind, lambda _: (type(None), ()))
+
+
 class Probes:
     """One probe actor for each requested node, kept between requests."""
 
     def __init__(self) -> None:
-        for module in TRAVELLING:
-            ray.cloudpickle.register_pickle_by_value(module)
+        pickle_by_value()
         self.actors: dict[str, Any] = {}
         self._used_at: dict[str, float] = {}
         self._binary: Any = None

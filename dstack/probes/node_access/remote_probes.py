@@ -23,6 +23,7 @@ from concurrent.futures import Future
 import msgspec
 
 from dstack.child import Messages, send, start_child
+from dstack.observed_node import NodeAnswer
 from dstack.probes.connection.background import begin
 from dstack.probes.connection.connect import Cluster
 from dstack.probes.connection.hosts import RayletAddress, unreachable
@@ -30,7 +31,7 @@ from dstack.probes.node import wire
 from dstack.probes.node_access.answers import NodeFailure
 from dstack.probes.node_access.driver_messages import NodeParts, Request, decoded
 
-Result = wire.Answer | NodeFailure
+Result = NodeAnswer | NodeFailure
 LAST_WORD_S = 0.15
 """How long before the deadline the child stops waiting, to report the nodes that did not answer."""
 RUN_ON_A_NODE = "Run dstack on a node of the cluster, with the cluster's own Ray and Python versions."

@@ -7,13 +7,11 @@ probe cannot.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import replace
 from itertools import islice
 
-import msgspec
-
 from dstack.model import ACTOR_HANDLE, Worker, is_at_hand
-from dstack.observed_node import Failure, Ref, Task
+from dstack.observed_node import CoreWorkerReply, Failure, Ref
 from dstack.probes.connection import ray_stubs
 from dstack.probes.connection.connect import Metadata
 from dstack.probes.node import wire
@@ -22,26 +20,6 @@ from dstack.probes.node.core_workers.replies import ENDED
 
 LIMIT = 2_000_000
 """The most tasks and refs that one worker lists. Ray cuts to an arbitrary subset, so a cut is always reported."""
-
-
-@dataclass
-class CoreWorkerStats:
-    """One worker's answer. Tasks that ended are left out; ``refs`` are all it knows.
-
-    ``held`` is what came with its last lease: in a placement group it names the bundle, which its task's entry does
-    only where the task asked for one. A CPU that is lent back while the task waits is still in it. ``counters`` change
-    whenever the worker does something; ``is_cut`` if it has more tasks than it listed. ``language`` is None for Python.
-    """
-
-    worker_id: str
-    job_id: str | None
-    actor_id: str | None
-    running_task_ids: tuple[str, ...]
-    language: str | None = None
-    held: dict[str, float] = field(default_factory=dict)
-    executed_tasks: int = 0
-    tasks: list[Task] = field(default_factory=list)
-    refs: list[Ref] = field(default_factory=list)
 
 
 def core_workers(workers: Iterable[Worker]) -> list[wire.CoreWorker]:
@@ -64,7 +42,7 @@ def questions(
 
 def ask_core_workers(
     workers: Sequence[Worker], how: wire.Questions, deadline: float, sample: int = 1
-) -> tuple[dict[str, wire.CoreWorkerData], list[Failure]]:
+) -> tuple[dict[str, CoreWorkerReply], list[Failure]]:
     """The replies by worker id to questions from this host, and a failure for each missing or incomplete one.
 
     Workers that were not reached by ``deadline``, a ``time.monotonic()``, are among the failures.
@@ -73,26 +51,11 @@ def ask_core_workers(
     replies = asking.ask(core_workers(workers), how, deadline)
     asking.close()
     node_of = {worker.worker_id: worker.node_id for worker in workers}
-    extras = ({**one, "node_id": node_of[one["worker_id"]], "sample": sample} for one in replies.failures)
-    return replies.found, msgspec.convert(list(extras), list[Failure])
+    failures = [replace(one, node_id=node_of.get(one.worker_id or ""), sample=sample) for one in replies.failures]
+    return replies.found, failures
 
 
-def stats_of(worker_id: str, data: wire.CoreWorkerData) -> CoreWorkerStats:
-    """A worker's validated reply. Raises ``ValidationError``."""
-    return CoreWorkerStats(
-        worker_id=worker_id,
-        job_id=data["job_id"],
-        actor_id=data["actor_id"],
-        running_task_ids=tuple(data["running_task_ids"]),
-        language=data.get("language"),
-        held=data["held"],
-        executed_tasks=data["executed_tasks"],
-        tasks=msgspec.convert([{**task, "owner_id": worker_id} for task in data["tasks"]], list[Task]),
-        refs=msgspec.convert([{**ref, "holder_id": worker_id} for ref in data["refs"]], list[Ref]),
-    )
-
-
-def relevant_refs(answers: Iterable[CoreWorkerStats], awaited: set[str], unread: Collection[str] = ()) -> list[Ref]:
+def relevant_refs(answers: Iterable[CoreWorkerReply], awaited: set[str], unread: Collection[str] = ()) -> list[Ref]:
     """The refs that waits depend on, possible missing arguments of pending tasks, and handles of actors.
 
     A worker in ``unread`` may wait for any absent ref that it holds; one present ref represents all refs that would
@@ -108,7 +71,7 @@ def relevant_refs(answers: Iterable[CoreWorkerStats], awaited: set[str], unread:
     ]
 
 
-def _held_by(answers: Sequence[CoreWorkerStats], unread: Collection[str]) -> set[str]:
+def _held_by(answers: Sequence[CoreWorkerReply], unread: Collection[str]) -> set[str]:
     if not unread:
         return set()
     refs = (ref for answer in answers for ref in answer.refs)

@@ -7,9 +7,8 @@ from collections.abc import Iterable, Mapping
 from msgspec.structs import replace
 
 from dstack.model import GoneWorker, Worker
-from dstack.observed_node import Cause, Failure
+from dstack.observed_node import Cause, CoreWorkerReply, Failure
 from dstack.probes.ray_state.control_plane import Inventory
-from dstack.probes.ray_state.core_workers import CoreWorkerStats
 
 OF_LIVE_PROCESSES: frozenset[Cause] = frozenset({"permission", "missing", "truncated", "unreadable"})
 """Causes of failures with a process that exists."""
@@ -47,7 +46,7 @@ class Liveness:
         self._own_drivers |= inventory.own_drivers
         self._gone.update(inventory.gone_workers)
 
-    def note_answers(self, answers: Mapping[str, CoreWorkerStats]) -> None:
+    def note_answers(self, answers: Mapping[str, CoreWorkerReply]) -> None:
         """Notes which job and actor each worker runs for."""
         for worker_id, answer in answers.items():
             self._job_of[worker_id], self._actor_of[worker_id] = answer.job_id, answer.actor_id
@@ -67,7 +66,7 @@ class Liveness:
 
     # What follows
 
-    def unlisted_jobs(self, answers: Mapping[str, CoreWorkerStats]) -> set[str]:
+    def unlisted_jobs(self, answers: Mapping[str, CoreWorkerReply]) -> set[str]:
         """The jobs of these workers that began after the inventory was taken, except those that were requested."""
         jobs = {answer.job_id for answer in answers.values() if answer.job_id}
         return jobs - self._listed_jobs - self._own_jobs - self.requested_jobs

@@ -87,7 +87,7 @@ class ClusterDetails:
             yield SafeText(f"The node is dead: {node.death_cause or 'no cause given'}", "red")
         yield SafeText(" · ".join(host_figures(node)) or "Host not read: no probe reached it.")
         yield SafeText(" · ".join(amount.words for amount in self.inventory.resources.amounts(node)))
-        if node.disks:
+        if node.host.disks:
             yield SafeText(f"disk: {' · '.join(disk_figures(node))}").append(f"  {disk_paths(node)}", "dim")
         yield from map(SafeText, gpu_figures(node))
         labels = [f"{key}={value}" for key, value in node.labels.items() if not key.startswith("ray.io/")]
@@ -118,7 +118,7 @@ class ClusterDetails:
 
     def _gpus_of(self, node_id: str) -> dict[int, Gpu]:
         node = next((node for node in self.index.snapshot.nodes if node.node_id == node_id), None)
-        return {gpu.index: gpu for gpu in (node.gpus if node else None) or ()}
+        return {gpu.index: gpu for gpu in (node.host.gpus if node else None) or ()}
 
     def location(self, data: object) -> SourceLocation | None:
         """The line of code of an execution."""

@@ -133,7 +133,7 @@ import os
 from dstack.probes.node.probe import NodeProbe
 probe = NodeProbe()
 target = {{"worker_id": "w", "pid": os.getppid(), "port": 0, "is_driver": True}}
-print(len(probe.sample([target], {OPTIONS | {"children": True}})["processes"]["w"]["children"]))
+print(len(probe.sample([target], {OPTIONS | {"children": True}}).processes["w"].children))
 """
     parent = "import subprocess, sys; sys.exit(subprocess.call([sys.executable, '-c', sys.argv[1]]))"
     done = subprocess.run([sys.executable, "-c", parent, script], capture_output=True, text=True, check=True)

@@ -95,7 +95,7 @@ def test_nodes_have_the_disks_of_ray_and_their_object_store(placed: Placed, tmp_
     snapshot = snapshot_of(placed, tmp_path)
 
     for node in snapshot.nodes:
-        uses = {disk.use: disk for disk in node.disks}
+        uses = {disk.use: disk for disk in node.host.disks}
         assert uses.keys() == {"session", "spilled objects", "object store"}
         assert Path(uses["session"].path, "sockets").is_dir()
         assert 0 < uses["session"].free_bytes <= uses["session"].total_bytes
@@ -108,11 +108,11 @@ def test_gpus_come_from_the_library_of_the_driver(placed: Placed, tmp_path: Path
 
     def snapshot() -> Snapshot | None:
         found = snapshot_of(placed, tmp_path, LD_LIBRARY_PATH=":".join(filter(None, paths)))
-        return found if any(node.gpus for node in found.nodes) else None
+        return found if any(node.host.gpus for node in found.nodes) else None
 
     found = wait_until(snapshot, deadline_s=120, what=lambda: "GPUs, which a busy machine may read too late")
     for node in found.nodes:
-        assert [(gpu.name, gpu.utilisation_percent) for gpu in node.gpus or ()] == [
+        assert [(gpu.name, gpu.utilisation_percent) for gpu in node.host.gpus or ()] == [
             ("Fake A100", 93.0),
             ("Fake B200", 7.0),
         ]

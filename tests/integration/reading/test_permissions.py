@@ -98,8 +98,10 @@ def reasons(answer: Json) -> str:
 def assert_in_ray_get(answer: Json, access: str) -> None:
     process = answer["processes"]["w"]
     assert process["access"] == access
-    main = next(thread for thread in process["threads"] if "call" in thread)
-    assert (main["call"]["kind"], main["call"]["held"], main["call"]["timeout_s"]) == ("ray.get", True, None)
+    main = next(thread for thread in process["threads"] if thread["call"])
+    assert main["call"]["site"] == "ray.get"
+    assert main["call"]["need"]["kind"] == "held refs"
+    assert main["call"]["timeout_s"] is None
 
 
 def test_a_setuid_pyspy_shows_stacks_without_memory(in_ray_get: int, folder: Path) -> None:

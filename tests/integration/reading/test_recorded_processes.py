@@ -75,7 +75,7 @@ def test_functions_have_their_shares_of_the_samples(worker: Child) -> None:
     assert 0.55 < shares["three_quarters"] / sum(shares.values()) < 0.92
     assert {stack[:2] for stack in total} == {("<module>", "main")}
     assert all(stack[-1] in ("spin", "three_quarters", "one_quarter", "main") for stack in total)
-    figures = [one["processes"]["w"] for one in rounds]
+    figures = [one["coverage"] for one in rounds]
     torn = sum(one["torn"] for one in figures)
     assert torn <= 0.1 * total.total()
     assert total.total() <= sum(one["taken"] for one in figures) <= sum(one["wanted"] for one in figures)
@@ -130,9 +130,9 @@ def test_the_rate_is_lowered_to_bound_the_cpu_time(threaded: Child, monkeypatch:
     first = record(own_target(threaded), probe=probe)
     second = record(own_target(threaded), probe=probe)
 
-    assert first["rate_hz"] == 50
-    assert second["rate_hz"] == 1
-    assert second["processes"]["w"]["taken"] in (0, 50)
+    assert first["coverage"]["lowest_rate_hz"] == 50
+    assert second["coverage"]["lowest_rate_hz"] == 1
+    assert second["coverage"]["taken"] in (0, 50)
     assert all(count[2] % 50 == 0 for count in second["counts"])
 
 
@@ -147,7 +147,7 @@ def test_pyspy_records_what_only_it_can(options: dict[str, bool], tmp_path: Path
 
     assert found["failures"] == []
     assert any("spin" in stack for stack in counted(found))
-    assert found["processes"]["w"]["taken"] > 0
+    assert found["coverage"]["taken"] > 0
 
 
 def test_a_python_that_dstack_cannot_read_is_recorded_by_pyspy(tmp_path: Path) -> None:

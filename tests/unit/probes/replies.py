@@ -2,19 +2,9 @@
 
 from __future__ import annotations
 
-from dstack.probes.node import wire
+from dstack.observed_node import CoreWorkerReply
 
 
-def replied(job_id: str | None, *, running: str | None = None) -> wire.CoreWorkerData:
+def replied(worker_id: str, job_id: str | None, *, running: str | None = None) -> CoreWorkerReply:
     """The reply of a core worker that runs for this job."""
-    return {
-        "job_id": job_id,
-        "actor_id": None,
-        "running_task_ids": [running] if running else [],
-        "held": {},
-        "executed_tasks": 0,
-        "is_cut": False,
-        "counters": [],
-        "tasks": [],
-        "refs": [],
-    }
+    return CoreWorkerReply(worker_id=worker_id, job_id=job_id, running_task_ids=(running,) if running else ())

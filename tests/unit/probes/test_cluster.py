@@ -13,14 +13,14 @@ from typing import Any
 import pytest
 
 from dstack.model import Job, Node, Snapshot, Worker
-from dstack.observed_node import Cause, Failure
+from dstack.observed_node import Cause, CoreWorkerReply, Failure, HostFigures, NodeAnswer
 from dstack.probes import cluster as probes
 from dstack.probes.cluster import ClusterProbe
 from dstack.probes.connection.connect import Cluster
 from dstack.probes.node import wire
 from dstack.probes.node.core_workers.asking import CoreWorkers, Replies
 from dstack.probes.node_access import node_readers, session
-from dstack.probes.node_access.answers import MALFORMED, NodeFailure, validated
+from dstack.probes.node_access.answers import MALFORMED, NodeFailure
 from dstack.probes.node_access.driver_messages import NodeParts
 from dstack.probes.node_access.node_readers import Options
 from dstack.probes.node_access.ray_agents import Agents
@@ -32,7 +32,6 @@ from tests.unit.probes.replies import replied
 DEADLINE_S = 60.0
 NODE, OTHER = "aa" * 28, "ab" * 28
 NO_RIGHT = "no permission: dstack runs without the capability SYS_PTRACE, as in a container"
-Plain = dict[str, Any]
 DEFAULT = Options()
 
 
@@ -49,7 +48,7 @@ class Simulated:
         self.unlisted: set[str] = set()
         self.agents = {OTHER}
         self.asked_agents: list[set[str]] = []
-        self.remote_failures: dict[str, Plain] = {}
+        self.remote_failures: dict[str, Failure] = {}
         self.remote_failure: NodeFailure | None = None
         self.remote_clock = (0.0, 0.0)
 
@@ -62,26 +61,26 @@ class Simulated:
         listed = tuple(worker for worker in self.workers if worker.worker_id not in self.unlisted)
         return Inventory(workers=listed)
 
-    def stacks(self, workers: Sequence[Worker], *_: Any) -> tuple[wire.Answer, list[Failure]]:
+    def stacks(self, workers: Sequence[Worker], *_: Any) -> tuple[NodeAnswer, list[Failure]]:
         self.asked_agents.append({worker.worker_id for worker in workers})
-        return validated(EMPTY), []
+        return NodeAnswer(clock=(0.0, 0.0)), []
 
     def ask(self, workers: Sequence[wire.CoreWorker]) -> Replies:
         """The replies to a node's probe."""
         ids = [worker["worker_id"] for worker in workers]
         self.asked.append(set(ids))
-        failures: list[wire.FailureData] = [
-            {"stage": "core worker", "reason": "any", "cause": self.causes[one], "worker_id": one}
+        failures = [
+            Failure(stage="core worker", reason="any", cause=self.causes[one], worker_id=one)
             for one in ids
             if one in self.causes
         ]
-        return Replies({one: replied("01000000") for one in ids if one not in self.causes}, failures)
+        return Replies({one: replied(one, "01000000") for one in ids if one not in self.causes}, failures)
 
     def ask_from_here(
         self, workers: Sequence[Worker], how: wire.Questions, deadline: float, sample: int = 1
-    ) -> tuple[dict[str, wire.CoreWorkerData], list[Failure]]:
+    ) -> tuple[dict[str, CoreWorkerReply], list[Failure]]:
         self.asked_from_here.append({worker.worker_id for worker in workers})
-        return {worker.worker_id: replied("01000000") for worker in workers}, []
+        return {one.worker_id: replied(one.worker_id, "01000000") for one in workers}, []
 
     def worker(self, pid: int, port: int, node_id: str = NODE) -> str:
         """Add a worker and return its id."""
@@ -105,9 +104,13 @@ def simulated(monkeypatch: pytest.MonkeyPatch) -> Simulated:
             for node_id, parts in nodes.items():
                 found = [simulated.remote_failures.get(target["worker_id"]) for target in parts["targets"]]
                 replies = simulated.ask(parts["workers"])
-                failures = [*(one for one in found if one), *replies.failures]
-                answer = {**EMPTY, "failures": failures, "clock": simulated.remote_clock, "host": {"cpu_count": 1}}
-                yield node_id, simulated.remote_failure or validated({**answer, "core_workers": replies.found})
+                answer = NodeAnswer(
+                    core_workers=replies.found,
+                    failures=(*(one for one in found if one), *replies.failures),
+                    host=HostFigures(cpu_count=1),
+                    clock=simulated.remote_clock,
+                )
+                yield node_id, simulated.remote_failure or answer
 
         def close(self) -> None:
             pass
@@ -122,17 +125,6 @@ def simulated(monkeypatch: pytest.MonkeyPatch) -> Simulated:
     monkeypatch.setattr(Agents, "present_on", lambda _, nodes, timeout_s: nodes & simulated.agents)
     monkeypatch.setattr(session, "RemoteProbes", Remote)
     return simulated
-
-
-EMPTY: Plain = {
-    "frames": [],
-    "stacks": [],
-    "sources": {},
-    "processes": {},
-    "failures": [],
-    "host": {},
-    "clock": (0.0, 0.0),
-}
 
 
 def began_at(
@@ -178,7 +170,7 @@ def test_processes_unreadable_by_the_probe_in_a_container_are_failures(
     simulated: Simulated, contained: tuple[int, int]
 ) -> None:
     worker_id = simulated.worker(*contained)
-    failure = {"stage": "stacks", "reason": NO_RIGHT, "cause": "permission", "worker_id": worker_id, "pid": 1}
+    failure = Failure(stage="stacks", reason=NO_RIGHT, cause="permission", worker_id=worker_id, pid=1)
     simulated.remote_failures[worker_id] = failure
 
     snapshot = began_at(of=simulated)
@@ -258,13 +250,8 @@ def test_workers_that_timed_out_are_not_asked_again(simulated: Simulated, used_p
 )
 def test_agents_that_pause_processes_are_asked_only_with_permission(simulated: Simulated, options: Options) -> None:
     unread = simulated.worker(1, 0, node_id=OTHER)
-    simulated.remote_failures[unread] = {
-        "stage": "stacks",
-        "reason": NO_RIGHT,
-        "cause": "permission",
-        "worker_id": unread,
-        "pid": 1,
-    }
+    failure = Failure(stage="stacks", reason=NO_RIGHT, cause="permission", worker_id=unread, pid=1)
+    simulated.remote_failures[unread] = failure
 
     snapshot = began_at(lambda _: {unread}, of=simulated, options=options)
 

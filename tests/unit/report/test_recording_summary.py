@@ -2,8 +2,8 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
-from dstack.observed_node import Failure
-from dstack.recording import Count, Coverage, RecordedThread, Recording
+from dstack.observed_node import Count, Coverage, Failure
+from dstack.recording import RecordedThread, Recording
 from dstack.report.recording_summary import shortfalls, summary
 
 RECORDING = Recording(

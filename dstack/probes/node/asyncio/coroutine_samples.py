@@ -6,13 +6,13 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from dataclasses import dataclass, field, replace
 
 from dstack.call_sites import WAIT_FOR
-from dstack.observed_calls import Awaitables
+from dstack.observed import Coroutine
+from dstack.observed_calls import Awaitables, Call
 from dstack.probes.node.asyncio.coroutines import Coroutines, Suspended
 from dstack.probes.node.cpython.memory import Unreadable
 from dstack.probes.node.stacks.table import StackTable
 from dstack.probes.node.waits.reached import COROUTINE, Reached
 from dstack.probes.node.waits.shared_objects import WaitsOn
-from dstack.probes.node.wire import CoroutineData
 
 READS = 3
 
@@ -66,31 +66,33 @@ class LoopState:
             if is_whole:
                 return
 
-    def as_plain(self, table: StackTable, cwd: str, os_ids: dict[int, int]) -> list[CoroutineData]:
-        """The coroutines as plain data, their stacks entered into the table; ``os_ids`` are threads' by Python's."""
+    def observed(self, table: StackTable, cwd: str, os_ids: dict[int, int]) -> tuple[Coroutine, ...]:
+        """The coroutines, their stacks entered into the table; ``os_ids`` are those of threads by Python's ids."""
         timeouts = inherited_timeouts(self.coroutines)
-        return [self._coroutine(one, table, cwd, os_ids, timeouts) for one in self.coroutines]
+        return tuple(self._coroutine(one, table, cwd, os_ids, timeouts) for one in self.coroutines)
 
     def _coroutine(
         self, one: Suspended, table: StackTable, cwd: str, os_ids: Mapping[int, int], timeouts: Mapping[int, float]
-    ) -> CoroutineData:
-        plain: CoroutineData = {
-            "coroutine_id": hex(one.address),
-            "name": one.name,
-            "stack": table.add(one.frames, cwd),
-            "os_thread_id": os_ids.get(one.thread_id or 0),
-            "task_id": one.task_id,
-            "is_task": one.is_task,
-            "still": one.address in self.stable,
-            "cancel_requests": one.cancel_requests,
-        }
-        if one.request:
-            plain["request"] = one.request
-        if plain["still"] and one.call:
-            call = self.reached.with_reach((COROUTINE, one.address), one.call, one.waits_on)
-            timeout_s = timeouts.get(one.address) if call.timeout_s is None else call.timeout_s
-            plain["call"] = replace(call, timeout_s=timeout_s)
-        return plain
+    ) -> Coroutine:
+        is_still = one.address in self.stable
+        return Coroutine(
+            coroutine_id=hex(one.address),
+            name=one.name,
+            stack=table.add(one.frames, cwd),
+            os_thread_id=os_ids.get(one.thread_id or 0),
+            task_id=one.task_id,
+            is_task=one.is_task,
+            still=is_still,
+            cancel_requests=one.cancel_requests,
+            call=self._call(one, timeouts) if is_still else None,
+            request=one.request,
+        )
+
+    def _call(self, one: Suspended, timeouts: Mapping[int, float]) -> Call | None:
+        if one.call is None:
+            return None
+        call = self.reached.with_reach((COROUTINE, one.address), one.call, one.waits_on)
+        return replace(call, timeout_s=timeouts.get(one.address)) if call.timeout_s is None else call
 
 
 def waits_of(coroutines: Sequence[Suspended]) -> dict[int, WaitsOn]:

@@ -1,1 +1,1 @@
-"""Requests to the core workers of one node by gRPC, and their replies as plain data."""
+"""Requests to the core workers of one node by gRPC, and their replies as observed values."""

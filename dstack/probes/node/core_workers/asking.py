@@ -13,12 +13,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from dstack.observed_node import CoreWorkerReply, Failure
 from dstack.probes.node.core_workers.call_errors import STAGE, explained, timed_out
 from dstack.probes.node.core_workers.channels import Channels, address_of
 from dstack.probes.node.core_workers.grpc_modules import GrpcModules, load_modules
-from dstack.probes.node.core_workers.replies import as_plain, is_from, omission
+from dstack.probes.node.core_workers.replies import is_from, observed, omission
 from dstack.probes.node.reading import Problem
-from dstack.probes.node.wire import CoreWorker, CoreWorkerData, FailureData, Questions
+from dstack.probes.node.wire import CoreWorker, Questions
 
 MAX_AT_ONCE = 64
 """The most calls at the same time, so that connections and threads do not grow with workers."""
@@ -30,8 +31,8 @@ GRACE_S = 0.5
 class Replies:
     """The replies of core workers by worker id, and a failure for each missing or incomplete one."""
 
-    found: dict[str, CoreWorkerData] = field(default_factory=dict)
-    failures: list[FailureData] = field(default_factory=list)
+    found: dict[str, CoreWorkerReply] = field(default_factory=dict)
+    failures: list[Failure] = field(default_factory=list)
 
 
 @dataclass(eq=False)
@@ -149,7 +150,7 @@ class _Round:
         if left_out := omission(reply):
             self._fail(worker, left_out)
         try:
-            self._replies.found[worker["worker_id"]] = as_plain(reply, self._modules, self._questions)
+            self._replies.found[worker["worker_id"]] = observed(reply, self._modules, self._questions)
         except (AttributeError, ValueError) as error:
             reason = f"its reply has another form than those of Ray 2.46 to 2.60: {error}"
             self._fail(worker, Problem(STAGE, reason, "malformed"))
@@ -160,12 +161,12 @@ class _Round:
 
     def _fail(self, worker: CoreWorker, problem: Problem, elapsed_s: float = 0.0) -> None:
         self._replies.failures.append(
-            {
-                "stage": problem.stage,
-                "reason": problem.reason,
-                "cause": problem.cause,
-                "pid": worker["pid"],
-                "worker_id": worker["worker_id"],
-                "elapsed_s": round(elapsed_s, 2),
-            }
+            Failure(
+                stage=problem.stage,
+                reason=problem.reason,
+                cause=problem.cause,
+                worker_id=worker["worker_id"],
+                pid=worker["pid"],
+                elapsed_s=round(elapsed_s, 2),
+            )
         )

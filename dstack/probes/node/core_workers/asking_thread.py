@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import threading
 import time
+from dataclasses import replace
 
+from dstack.observed_node import NodeAnswer
 from dstack.probes.node.core_workers.asking import GRACE_S, CoreWorkers, Replies
 from dstack.probes.node.core_workers.grpc_modules import CannotAsk
-from dstack.probes.node.wire import Answer, NodeRequest, Questions
+from dstack.probes.node.wire import NodeRequest, Questions
 
 TOO_LATE = "its requests to core workers did not end in time"
 
@@ -25,8 +27,8 @@ class AskingThread:
         if request["workers"]:
             self._thread.start()
 
-    def finish(self, answer: Answer) -> None:
-        """Awaits the replies and adds them and the failures to the answer, or why no core worker can be asked.
+    def finish(self, answer: NodeAnswer) -> NodeAnswer:
+        """Awaits the replies; returns the answer with them and the failures, or why no core worker can be asked.
 
         If processes were read meanwhile, workers that had no job are asked for it again: by now, a worker may run for
         another job, even for dstack's own.
@@ -34,16 +36,15 @@ class AskingThread:
         if self._request["workers"]:
             self._thread.join(max(0.0, self._deadline - time.monotonic()) + 2 * GRACE_S)
         if self._thread.is_alive():
-            answer["cannot_ask"] = TOO_LATE
-        elif isinstance(self._error, CannotAsk):
-            answer["cannot_ask"] = str(self._error)
-        elif self._error is not None:
+            return replace(answer, cannot_ask=TOO_LATE)
+        if isinstance(self._error, CannotAsk):
+            return replace(answer, cannot_ask=str(self._error))
+        if self._error is not None:
             raise self._error
-        else:
-            if self._request["targets"]:
-                self._ask_idle_again()
-            answer["core_workers"] = self._replies.found
-            answer["failures"] += self._replies.failures
+        if self._request["targets"]:
+            self._ask_idle_again()
+        failures = (*answer.failures, *self._replies.failures)
+        return replace(answer, core_workers=self._replies.found, failures=failures)
 
     def _run(self) -> None:
         try:
@@ -53,10 +54,10 @@ class AskingThread:
 
     def _ask_idle_again(self) -> None:
         found = self._replies.found
-        idle_ids = {worker_id for worker_id, data in found.items() if data["job_id"] is None}
+        idle_ids = {worker_id for worker_id, reply in found.items() if reply.job_id is None}
         idle = [worker for worker in self._request["workers"] if worker["worker_id"] in idle_ids]
         questions: Questions = {**self._request["questions"], "with_refs": False, "details": False, "limit": 1}
         if not idle:
             return
-        for worker_id, data in self._core_workers.ask(idle, questions, self._deadline).found.items():
-            found[worker_id]["job_id"], found[worker_id]["actor_id"] = data["job_id"], data["actor_id"]
+        for worker_id, reply in self._core_workers.ask(idle, questions, self._deadline).found.items():
+            found[worker_id] = replace(found[worker_id], job_id=reply.job_id, actor_id=reply.actor_id)

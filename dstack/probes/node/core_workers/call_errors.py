@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
+from dstack.observed_node import Stage
 from dstack.probes.node.reading import Problem
 
-STAGE = "core worker"
+STAGE: Stage = "core worker"
 
 
 def explained(codes: Any, error: Any, address: str, timeout_s: float) -> Problem:

@@ -1,4 +1,4 @@
-"""The reply of a core worker as plain data. Seen on Ray 2.46 and 2.60."""
+"""The reply of a core worker as an observed value. Seen on Ray 2.46 and 2.60."""
 
 from __future__ import annotations
 
@@ -6,12 +6,14 @@ import json
 import re
 from collections import Counter
 from collections.abc import Iterable, Mapping
+from functools import cache
 from typing import Any
 
+from dstack.observed_node import CoreWorkerReply, Ref, Task, TaskKind
 from dstack.probes.node.core_workers.call_errors import STAGE
 from dstack.probes.node.core_workers.grpc_modules import GrpcModules
 from dstack.probes.node.reading import Problem
-from dstack.probes.node.wire import CoreWorker, CoreWorkerData, Questions, RefData, TaskData
+from dstack.probes.node.wire import CoreWorker, Questions
 
 MAX_PARTS = 20
 ENDED = ("FINISHED", "FAILED")
@@ -38,33 +40,35 @@ def omission(reply: Any) -> Problem | None:
     return None
 
 
-def as_plain(reply: Any, modules: GrpcModules, questions: Questions) -> CoreWorkerData:
-    """The reply as plain data, without tasks that ended."""
+def observed(reply: Any, modules: GrpcModules, questions: Questions) -> CoreWorkerReply:
+    """The reply without tasks that ended."""
     stats = reply.core_worker_stats
-    states, kinds = modules.common.TaskStatus.Name, modules.common.TaskType.Name
-    refs = [_ref(row, states(row.task_status)) for row in stats.object_refs]
+    worker_id = stats.worker_id.hex()
+    states, kinds = cache(modules.common.TaskStatus.Name), cache(modules.common.TaskType.Name)
+    refs = tuple(_ref(row, worker_id, states(row.task_status)) for row in stats.object_refs)
     rows = ((row, states(row.scheduling_state)) for row in reply.owned_task_info_entries)
     pending = ((row, state) for row, state in rows if state not in ENDED)
-    tasks: list[TaskData]
+    tasks: tuple[Task, ...] = ()
+    task_states: dict[str, str] = {}
     if questions["details"]:
-        attempts, items = _attempts(refs), Counter(ref["ref"][:48] for ref in refs if _is_item(ref))
-        tasks = [_task(row, state, kinds(row.type), attempts, items) for row, state in pending]
+        attempts, items = _attempts(refs), Counter(ref.ref[:48] for ref in refs if _is_item(ref))
+        tasks = tuple(_task(row, worker_id, state, kinds(row.type), attempts, items) for row, state in pending)
     else:
-        tasks = [{"task_id": row.task_id.hex(), "state": state} for row, state in pending]
-    data: CoreWorkerData = {
-        "job_id": _id(stats.job_id),
-        "actor_id": _id(stats.actor_id),
-        "running_task_ids": [task_id.hex() for task_id in reply.running_task_ids],
-        "held": {name: sum(s.allocation for s in held.resource_slots) for name, held in stats.used_resources.items()},
-        "executed_tasks": stats.num_executed_tasks,
-        "is_cut": len(reply.owned_task_info_entries) < reply.tasks_total,
-        "counters": _counters(reply),
-        "tasks": tasks,
-        "refs": refs,
-    }
-    if stats.language in OTHER_LANGUAGES:
-        data["language"] = OTHER_LANGUAGES[stats.language]
-    return data
+        task_states = {row.task_id.hex(): state for row, state in pending}
+    return CoreWorkerReply(
+        worker_id=worker_id,
+        job_id=_id(stats.job_id),
+        actor_id=_id(stats.actor_id),
+        running_task_ids=tuple(task_id.hex() for task_id in reply.running_task_ids),
+        language=OTHER_LANGUAGES.get(stats.language),
+        held={name: sum(s.allocation for s in held.resource_slots) for name, held in stats.used_resources.items()},
+        executed_tasks=stats.num_executed_tasks,
+        is_cut=len(reply.owned_task_info_entries) < reply.tasks_total,
+        counters=_counters(reply),
+        tasks=tasks,
+        task_states=task_states,
+        refs=refs,
+    )
 
 
 def _id(value: bytes) -> str | None:
@@ -73,9 +77,9 @@ def _id(value: bytes) -> str | None:
     return text if text.strip("f") else None
 
 
-def _counters(reply: Any) -> list[int]:
+def _counters(reply: Any) -> tuple[int, ...]:
     stats = reply.core_worker_stats
-    return [
+    return (
         reply.tasks_total,
         stats.num_pending_tasks,
         stats.num_executed_tasks,
@@ -85,61 +89,53 @@ def _counters(reply: Any) -> list[int]:
         stats.num_owned_actors,
         stats.num_object_refs_in_scope,
         stats.num_local_objects,
-    ]
+    )
 
 
-def _ref(row: Any, state: str) -> RefData:
-    ref: RefData = {"ref": row.object_id.hex()}
-    if state != "NIL":
-        ref["state"] = state
-    if row.object_size != -1:
-        ref["size_bytes"] = row.object_size
-    if row.submitted_task_ref_count:
-        ref["argument_uses"] = row.submitted_task_ref_count
-    if row.local_ref_count:
-        ref["local_uses"] = row.local_ref_count
-    if row.contained_in_owned or row.pinned_in_memory:
-        ref["is_contained"] = True
-    if row.attempt_number:
-        ref["attempt"] = row.attempt_number
-    return ref
+def _ref(row: Any, holder_id: str, state: str) -> Ref:
+    return Ref(
+        ref=row.object_id.hex(),
+        holder_id=holder_id,
+        state=None if state == "NIL" else state,
+        size_bytes=row.object_size,
+        argument_uses=row.submitted_task_ref_count,
+        local_uses=row.local_ref_count,
+        is_contained=row.contained_in_owned or row.pinned_in_memory,
+        attempt=row.attempt_number,
+    )
 
 
-def _attempts(refs: Iterable[RefData]) -> dict[str, int]:
-    return {ref["ref"][:48]: ref["attempt"] for ref in refs if "attempt" in ref}
+def _attempts(refs: Iterable[Ref]) -> dict[str, int]:
+    return {ref.ref[:48]: ref.attempt for ref in refs if ref.attempt}
 
 
-def _is_item(ref: RefData) -> bool:
+def _is_item(ref: Ref) -> bool:
     """Whether it is a generator's value: a ref of an unfinished task of this worker other than its first."""
-    is_unfinished = ref.get("state") not in (None, *ENDED)
-    is_there = ref.get("size_bytes", -1) >= 0
-    return is_unfinished and is_there and int.from_bytes(bytes.fromhex(ref["ref"][48:56]), "little") > 1
+    is_unfinished = ref.state not in (None, *ENDED)
+    return is_unfinished and ref.size_bytes >= 0 and int.from_bytes(bytes.fromhex(ref.ref[48:56]), "little") > 1
 
 
-def _task(row: Any, state: str, kind: str, attempts: Mapping[str, int], items: Mapping[str, int]) -> TaskData:
+def _task(
+    row: Any, owner_id: str, state: str, kind: TaskKind, attempts: Mapping[str, int], items: Mapping[str, int]
+) -> Task:
     task_id = row.task_id.hex()
-    task: TaskData = {
-        "task_id": task_id,
-        "state": state,
-        "name": row.name or row.func_or_class_name,
-        "kind": kind,
-        "job_id": row.job_id.hex(),
-    }
-    optional: TaskData = {  # type: ignore[typeddict-item]  # the others are above
-        "actor_id": row.actor_id.hex() or None,
-        "parent_task_id": row.parent_task_id.hex() or None,
-        "node_id": row.node_id.hex() or None,
-        "attempt": attempts.get(task_id, 0),
-        "required_resources": dict(row.required_resources),
-        "placement_group_id": row.placement_group_id.hex() or group_asked_for(row.required_resources),
-        "label_selector": dict(getattr(row, "label_selector", {})),
-        "environment": list(environment_parts(row.runtime_env_info.serialized_runtime_env)),
-        "items": items.get(task_id, 0),
-    }
-    for name, value in optional.items():
-        if value:
-            task[name] = value  # type: ignore[literal-required]
-    return task
+    return Task(
+        task_id=task_id,
+        owner_id=owner_id,
+        name=row.name or row.func_or_class_name,
+        kind=kind,
+        state=state,
+        job_id=row.job_id.hex(),
+        actor_id=row.actor_id.hex() or None,
+        parent_task_id=row.parent_task_id.hex() or None,
+        node_id=row.node_id.hex() or None,
+        attempt=attempts.get(task_id, 0),
+        required_resources=dict(row.required_resources),
+        placement_group_id=row.placement_group_id.hex() or group_asked_for(row.required_resources),
+        label_selector=dict(getattr(row, "label_selector", {})),
+        environment=environment_parts(row.runtime_env_info.serialized_runtime_env),
+        items=items.get(task_id, 0),
+    )
 
 
 def environment_parts(serialized: str) -> tuple[str, ...]:
@@ -159,5 +155,5 @@ def group_asked_for(resources: Iterable[str]) -> str | None:
 
     Its owner fills in no id of the group, on Ray 2.46 to 2.60.
     """
-    found = (_IN_GROUP.fullmatch(name) for name in resources)
+    found = (_IN_GROUP.fullmatch(name) for name in resources if "_group_" in name)
     return next((match[1] for match in found if match), None)

@@ -11,9 +11,9 @@ import re
 from collections.abc import Collection, Iterator
 from itertools import chain
 
+from dstack.observed_node import EnvironmentSetup
 from dstack.probes.node.procfs import proc
 from dstack.probes.node.redaction import masked_command
-from dstack.probes.node.wire import SetupData
 
 RAYLET = "raylet"
 AGENT_TITLE, AGENT_SCRIPT = "ray::RuntimeEnvAgent", "ray/_private/runtime_env/agent/main.py"
@@ -31,32 +31,32 @@ TAIL_BYTES = 1 << 12
 MAX_LOGS = 1_000
 
 
-def environment_setups(node_ids: Collection[str]) -> list[SetupData]:
+def environment_setups(node_ids: Collection[str]) -> list[EnvironmentSetup]:
     """The installations that run now for these nodes, oldest first, at most :data:`MAX_SETUPS`."""
     children = proc.children()
     raylets = [pid for pid in chain.from_iterable(children.values()) if proc.name(pid) == RAYLET]
-    found: list[SetupData] = []
+    found: list[EnvironmentSetup] = []
     for raylet in raylets:
         node_id = _first(NODE_ID, proc.arguments(raylet, RAYLET_WORDS))
         if node_id in node_ids:
             for agent in filter(_is_agent, children[raylet]):
                 found += _setups_of(node_id, agent, children)
-    return sorted(found, key=lambda setup: setup["started_at"])[:MAX_SETUPS]
+    return sorted(found, key=lambda setup: setup.started_at)[:MAX_SETUPS]
 
 
-def _setups_of(node_id: str, agent: int, children: dict[int, list[int]]) -> Iterator[SetupData]:
+def _setups_of(node_id: str, agent: int, children: dict[int, list[int]]) -> Iterator[EnvironmentSetup]:
     for child in children[agent][:MAX_SETUPS]:
         pid = _within_shells(child, children)
         figures, words = proc.figures(pid), proc.command(pid, COMMAND_WORDS)
         if figures is None or not words:
             continue
-        yield {
-            "node_id": node_id,
-            "pid": pid,
-            "command": masked_command(" ".join(_without_interpreter(words))),
-            "started_at": figures.started_at,
-            "output": masked_command(LOG_PREFIX.sub("", _last_line(_output_of(pid, agent)))),
-        }
+        yield EnvironmentSetup(
+            node_id=node_id,
+            pid=pid,
+            command=masked_command(" ".join(_without_interpreter(words))),
+            started_at=figures.started_at,
+            output=masked_command(LOG_PREFIX.sub("", _last_line(_output_of(pid, agent)))),
+        )
 
 
 def _without_interpreter(words: list[str]) -> list[str]:

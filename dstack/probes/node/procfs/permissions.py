@@ -9,6 +9,7 @@ import errno
 import os
 import re
 
+from dstack.observed_node import Cause
 from dstack.probes.node.procfs import proc
 
 CAP_SYS_PTRACE = 1 << 19  # linux/capability.h
@@ -29,12 +30,12 @@ class DumpFailed(Exception):
     """
 
     def __init__(
-        self, reason: str, remedy: str | None = None, *, cause: str = "other", is_denied: bool = False
+        self, reason: str, remedy: str | None = None, *, cause: Cause = "other", is_denied: bool = False
     ) -> None:
         super().__init__(reason)
         self.reason = reason
         self.remedy = remedy
-        self.cause = "permission" if is_denied else cause
+        self.cause: Cause = "permission" if is_denied else cause
         self.is_denied = is_denied
 
 

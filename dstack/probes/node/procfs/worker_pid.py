@@ -7,6 +7,7 @@ from typing import Any
 
 import psutil
 
+from dstack.observed_node import Cause
 from dstack.probes.node.cached_property import cached_property
 from dstack.probes.node.procfs import proc
 
@@ -17,7 +18,7 @@ class NotThisWorker(Exception):
     It is ``namespace`` where the worker has another pid here, ``identity`` where it may have ended.
     """
 
-    def __init__(self, reason: str, *, cause: str) -> None:
+    def __init__(self, reason: str, *, cause: Cause) -> None:
         super().__init__(reason)
         self.cause = cause
 

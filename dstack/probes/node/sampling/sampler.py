@@ -15,8 +15,9 @@ from collections.abc import Iterable, Mapping, Sequence
 
 import psutil
 
+from dstack.observed_node import Count, Coverage, RecordedRound, SampledThread
 from dstack.probes.node.cpython.memory import Unreadable
-from dstack.probes.node.process import Process
+from dstack.probes.node.process import TargetProcess
 from dstack.probes.node.process_reader import ProcessReader
 from dstack.probes.node.procfs import proc
 from dstack.probes.node.procfs.permissions import INSTALL_PYSPY, DumpFailed, why_denied
@@ -25,7 +26,7 @@ from dstack.probes.node.reading import Problem
 from dstack.probes.node.sampling.process_sampler import ProcessSampler, Samples
 from dstack.probes.node.sampling.pyspy_recorder import PySpyRecorder
 from dstack.probes.node.stacks.table import StackTable
-from dstack.probes.node.wire import RecordedRound, RecordOptions, SampledProcessData
+from dstack.probes.node.wire import RecordOptions
 
 MOST_CPU = 0.01
 """The most CPU time of the sampler, as a share of all CPUs of its host."""
@@ -65,42 +66,34 @@ class _Answer:
 
     def __init__(self, reader: ProcessReader) -> None:
         self._table = StackTable(reader.origins, reads_source=False)
-        self._threads: dict[tuple[str, int, str], int] = {}
-        self.round: RecordedRound = {
-            "frames": self._table.frames,
-            "stacks": self._table.stacks,
-            "threads": [],
-            "counts": [],
-            "processes": {},
-            "failures": [],
-            "cpu_s": 0.0,
-            "rate_hz": 0.0,
-            "seconds": 0.0,
-        }
+        self._threads: dict[SampledThread, int] = {}
+        self._counts: list[Count] = []
+        self._ranks: dict[str, int | None] = {}
+        self._totals = Counter(wanted=0, taken=0, torn=0, cut=0)
 
-    def add(self, process: Process, samples: Samples, names: Mapping[int, str], rank: int | None) -> None:
+    def add(self, process: TargetProcess, samples: Samples, names: Mapping[int, str], rank: int | None) -> None:
         """Add the counts of a process."""
         cwd = proc.working_directory(process.pid)
         totals: Counter[tuple[int, int, bool]] = Counter()
         for (tid, positions, is_running), count in samples.counts.items():
+            thread = SampledThread(worker_id=process.worker_id, os_thread_id=tid, thread_name=names.get(tid, ""))
             stack = self._table.add_positions(list(positions), cwd)
-            totals[self._thread(process.worker_id, tid, names.get(tid, "")), stack, is_running] += count
-        self.round["counts"] += [(thread, stack, n, ran) for (thread, stack, ran), n in totals.items()]
-        data: SampledProcessData = {
-            "wanted": samples.wanted,
-            "taken": samples.taken,
-            "torn": samples.torn,
-            "cut": samples.cut,
-            "rank": rank,
-        }
-        self.round["processes"][process.worker_id] = data
+            totals[self._threads.setdefault(thread, len(self._threads)), stack, is_running] += count
+        self._counts += [Count(thread, stack, n, ran) for (thread, stack, ran), n in totals.items()]
+        self._ranks[process.worker_id] = rank
+        self._totals.update(wanted=samples.wanted, taken=samples.taken, torn=samples.torn, cut=samples.cut)
 
-    def _thread(self, worker_id: str, tid: int, name: str) -> int:
-        threads = self.round["threads"]
-        index = self._threads.setdefault((worker_id, tid, name), len(threads))
-        if index == len(threads):
-            threads.append({"worker_id": worker_id, "os_thread_id": tid, "thread_name": name})
-        return index
+    def round(self, *, cpu_s: float, rate_hz: float, seconds: float) -> RecordedRound:
+        """The answer."""
+        return RecordedRound(
+            frames=tuple(self._table.frames),
+            stacks=tuple(self._table.stacks),
+            threads=tuple(self._threads),
+            counts=tuple(self._counts),
+            ranks=self._ranks,
+            coverage=Coverage(**self._totals, sampler_cpu_s=cpu_s, lowest_rate_hz=rate_hz),
+            seconds=seconds,
+        )
 
 
 class Sampler:
@@ -113,7 +106,7 @@ class Sampler:
         self._problems: dict[int, Problem] = {}
         self._stride = 1
 
-    def round(self, processes: Sequence[Process], options: RecordOptions) -> RecordedRound:
+    def round(self, processes: Sequence[TargetProcess], options: RecordOptions) -> RecordedRound:
         """Sample identified processes for some time. What failed is in the ``problems`` of each."""
         began, cpu = time.monotonic(), time.thread_time()
         self._forget({process.pid for process in processes})
@@ -130,16 +123,15 @@ class Sampler:
                 answer.add(process, sampler.samples, sampler.names, sampler.rank)
         self._end_pyspy(by_pyspy, options, answer)
         used_s, took_s = time.thread_time() - cpu, time.monotonic() - began
-        answer.round["cpu_s"], answer.round["seconds"] = used_s, took_s
-        answer.round["rate_hz"] = options["rate_hz"] / self._stride
+        rate_hz = options["rate_hz"] / self._stride
         self._adapt(used_s / took_s, options)
-        return answer.round
+        return answer.round(cpu_s=used_s, rate_hz=rate_hz, seconds=took_s)
 
     def close(self) -> None:
         """End everything that runs."""
         self._forget(set())
 
-    def _is_in_python(self, process: Process) -> bool:
+    def _is_in_python(self, process: TargetProcess) -> bool:
         """Whether it runs Python; notes which other language it runs."""
         language = self._reader.known_process(process).language
         if language:
@@ -149,7 +141,7 @@ class Sampler:
 
     # Memory
 
-    def _is_readable(self, process: Process, options: RecordOptions) -> bool:
+    def _is_readable(self, process: TargetProcess, options: RecordOptions) -> bool:
         """Whether to read its memory, rather than to run py-spy; notes why that is not possible."""
         if options["native"] or options["gil"]:
             return False
@@ -162,7 +154,7 @@ class Sampler:
             self._problems[process.pid] = Problem("memory", f"its memory could not be read: {reason}", "unreadable")
         return process.pid not in self._problems
 
-    def _opened(self, process: Process, stack: contextlib.ExitStack) -> ProcessSampler | None:
+    def _opened(self, process: TargetProcess, stack: contextlib.ExitStack) -> ProcessSampler | None:
         """The sampler of a process, ready for a round; None, with a problem, if the process cannot be read."""
         opened = None
         with process.problems_of():
@@ -198,14 +190,14 @@ class Sampler:
 
     # py-spy
 
-    def _begin_pyspy(self, processes: Iterable[Process], options: RecordOptions) -> None:
+    def _begin_pyspy(self, processes: Iterable[TargetProcess], options: RecordOptions) -> None:
         for process in processes:
             with process.problems_of():
                 if process.pid not in self._pyspy:
                     self._pyspy[process.pid] = PySpyRecorder(self._tool(), process.pid, options)
                 self._pyspy[process.pid].begin()
 
-    def _end_pyspy(self, processes: Iterable[Process], options: RecordOptions, answer: _Answer) -> None:
+    def _end_pyspy(self, processes: Iterable[TargetProcess], options: RecordOptions, answer: _Answer) -> None:
         for process in processes:
             recorder = self._pyspy.get(process.pid)
             if recorder is None:

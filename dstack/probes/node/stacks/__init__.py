@@ -1,1 +1,1 @@
-"""Stacks as plain data: tables of frames, origins and roles, source lines, redaction."""
+"""Stacks: tables of frames, origins and roles, source lines, redaction."""

@@ -3,6 +3,8 @@
 A thread that is repeatedly at the same poll may only poll. Not so if the loop counts attempts or compares the time, and
 then proceeds without the polled value; nor if it makes other calls between two polls, which may unblock others. Only
 the lines of the loop are parsed; their indentation delimits them.
+
+A loop ends by itself if it counts, compares the time, or its condition calls something other than the poll.
 """
 
 from __future__ import annotations
@@ -11,13 +13,8 @@ import ast
 import re
 import textwrap
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Literal
 
-Loop = Literal["plain", "busy", "bounded"]
-"""A loop that ends by itself is ``bounded``; one that makes other calls while the polled value is missing is ``busy``.
-
-A loop ends by itself if it counts, compares the time, or its condition calls something other than the poll.
-"""
+from dstack.observed import Loop
 
 MAX_LINES = 400
 """The longest loop that is parsed, and how far above a line its beginning is searched for."""

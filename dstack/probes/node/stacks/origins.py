@@ -7,6 +7,7 @@ import re
 import site
 import sysconfig
 
+from dstack.observed import Origin, Role
 from dstack.probes.node.threads import AnyThread, Frame, Position, is_event_loop, is_in
 
 PACKAGES = re.compile(r"/(?:site|dist)-packages/([^/]*)")
@@ -21,19 +22,19 @@ class Origins:
         ray = importlib.util.find_spec("ray")
         libraries = [*site.getsitepackages(), site.getusersitepackages()]
         standard = [sysconfig.get_path("stdlib"), sysconfig.get_path("platstdlib")]
-        self._roots = (
+        self._roots: tuple[tuple[str, Origin], ...] = (
             *((path + "/", "ray") for path in ((ray and ray.submodule_search_locations) or ())),
             *((path + "/", "library") for path in libraries),
             *((path + "/", "stdlib") for path in standard),
         )
-        self._of_files: dict[str, str] = {}
+        self._of_files: dict[str, Origin] = {}
 
-    def of(self, frame: Frame) -> str:
-        """``user``, ``library``, ``ray`` or ``stdlib``."""
+    def of(self, frame: Frame) -> Origin:
+        """The origin of a frame."""
         return self.of_position(frame.position)
 
-    def of_position(self, position: Position) -> str:
-        """``user``, ``library``, ``ray`` or ``stdlib``."""
+    def of_position(self, position: Position) -> Origin:
+        """The origin of a line."""
         if position.origin:
             return position.origin
         if position.module:
@@ -43,7 +44,7 @@ class Origins:
             origin = self._of_files[position.file] = self._find(position.file)
         return origin
 
-    def _find(self, file: str) -> str:
+    def _find(self, file: str) -> Origin:
         for root, origin in self._roots:
             if file.startswith(root):
                 return origin
@@ -59,8 +60,8 @@ class Origins:
 RAY_WORKER_FILE = "ray/_private/worker.py"
 
 
-def role_of(thread: AnyThread, task_id: str | None, *, pid: int, is_driver: bool, origins: Origins) -> str:
-    """The role of a thread that runs this Ray task or none, in the words of :class:`dstack.observed.Thread`.
+def role_of(thread: AnyThread, task_id: str | None, *, pid: int, is_driver: bool, origins: Origins) -> Role:
+    """The role of a thread that runs this Ray task or none.
 
     A thread of Ray's that has a task without frames of it is fetching arguments, storing results, or yielding an item.
     """
@@ -69,8 +70,8 @@ def role_of(thread: AnyThread, task_id: str | None, *, pid: int, is_driver: bool
     return "task" if runs_in_cpp else role
 
 
-def shown_role(thread: AnyThread, *, pid: int, is_driver: bool, origins: Origins) -> str:
-    """The role of a thread by its frames, in the words of :class:`dstack.observed.Thread`.
+def shown_role(thread: AnyThread, *, pid: int, is_driver: bool, origins: Origins) -> Role:
+    """The role of a thread by its frames.
 
     A worker's main thread is in ``main_loop`` and runs sync tasks above it; threaded actors run theirs on threads
     that C++ made, so without Python's bootstrap frames. Seen on Ray 2.46 and 2.60.

@@ -5,12 +5,13 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 
+from dstack.observed import Frame, Loop
+from dstack.probes.node import threads
 from dstack.probes.node.redaction import masked_source
 from dstack.probes.node.stacks.loops import Loops
 from dstack.probes.node.stacks.origins import Origins
 from dstack.probes.node.stacks.source_lines import read_source
-from dstack.probes.node.threads import Frame, Position
-from dstack.probes.node.wire import FrameData
+from dstack.probes.node.threads import Position
 
 CONTEXT_LINES = 2
 MAX_LINE = 160
@@ -31,12 +32,12 @@ class StackTable:
         self._positions: dict[tuple[Position, str], int] = {}
         self._frames: dict[tuple[str, str, int], int] = {}
         self._stacks: dict[tuple[int, ...], int] = {}
-        self.frames: list[FrameData] = []
-        self.stacks: list[list[int]] = []
+        self.frames: list[Frame] = []
+        self.stacks: list[tuple[int, ...]] = []
         self.sources: dict[str, dict[int, str]] = {}
         self._files: dict[str, list[str]] = {}
 
-    def add(self, frames: Sequence[Frame], cwd: str) -> int:
+    def add(self, frames: Sequence[threads.Frame], cwd: str) -> int:
         """The index of the stack of these frames, leaf first. Of a very deep one, both ends are kept."""
         return self.add_positions([frame.position for frame in frames], cwd)
 
@@ -44,10 +45,10 @@ class StackTable:
         """As :meth:`add`."""
         if (left_out := len(positions) - 2 * ENDS) > 0:
             positions[ENDS:-ENDS] = [Position("", "", f"({left_out} frames left out)", 0)]
-        indices = [self._frame(position, cwd) for position in positions]
-        index = self._stacks.setdefault(tuple(indices), len(self.stacks))
+        stack = tuple(self._frame(position, cwd) for position in positions)
+        index = self._stacks.setdefault(stack, len(self.stacks))
         if index == len(self.stacks):
-            self.stacks.append(indices)
+            self.stacks.append(stack)
         return index
 
     def _frame(self, position: Position, cwd: str) -> int:
@@ -60,19 +61,21 @@ class StackTable:
         function, file, line = key = (position.qualified, position.module or position.file, position.line)
         if key not in self._frames:
             origin = self._origins.of_position(position)
-            self._frames[key] = len(self.frames)
-            frame: FrameData = {"function": function, "file": file, "line": line, "origin": origin}
-            self.frames.append(frame)
-            if not self._reads_source:
-                return self._frames[key]
+            loop = self._loop_at(file, line, cwd) if origin in ("user", "ray") else None
             if origin == "user":
                 self._keep_source(file, line, cwd)
-            path = os.path.join(cwd, file)
-            if origin in ("user", "ray") and (loop := self._loops.at(path, line, lambda: self._source(file, cwd))):
-                frame["loop"] = loop
+            self._frames[key] = len(self.frames)
+            self.frames.append(Frame(function=function, file=file, line=line, origin=origin, loop=loop))
         return self._frames[key]
 
+    def _loop_at(self, file: str, line: int, cwd: str) -> Loop | None:
+        if not self._reads_source:
+            return None
+        return self._loops.at(os.path.join(cwd, file), line, lambda: self._source(file, cwd))
+
     def _keep_source(self, file: str, line: int, cwd: str) -> None:
+        if not self._reads_source:
+            return
         lines = self._source(file, cwd)
         for number in range(max(1, line - CONTEXT_LINES), min(len(lines), line + CONTEXT_LINES) + 1):
             self.sources.setdefault(file, {})[number] = masked_source(lines[number - 1][:MAX_LINE])

@@ -77,7 +77,7 @@ def _row(inventory: Inventory, node: Node, columns: Sequence[str]) -> NodeRow:
         workers=len(workers),
         counts=tuple(inventory.counts(workers).items()),
         busy=_busy(node),
-        load=NodeCell() if node.load_1m is None else NodeCell(f"{node.load_1m:.1f}", node.load_1m),
+        load=NodeCell() if node.host.load_1m is None else NodeCell(f"{node.host.load_1m:.1f}", node.host.load_1m),
         memory=_memory(node),
         amounts=tuple(_amount(amounts.get(name)) for name in columns),
         more=tuple(_more(inventory, node, [amount for name, amount in amounts.items() if name not in columns])),
@@ -85,17 +85,17 @@ def _row(inventory: Inventory, node: Node, columns: Sequence[str]) -> NodeRow:
 
 
 def _busy(node: Node) -> NodeCell:
-    cpus = f" of {node.cpu_count}" if node.cpu_count is not None else ""
-    if node.cpu_percent is None:
+    cpus = f" of {node.host.cpu_count}" if node.host.cpu_count is not None else ""
+    if node.host.cpu_percent is None:
         return NodeCell(f"-{cpus}")
-    return NodeCell(f"{node.cpu_percent:.0f} %{cpus}", node.cpu_percent)
+    return NodeCell(f"{node.host.cpu_percent:.0f} %{cpus}", node.host.cpu_percent)
 
 
 def _memory(node: Node) -> NodeCell:
-    if node.memory_total_bytes is None or node.memory_available_bytes is None:
+    if node.host.memory_total_bytes is None or node.host.memory_available_bytes is None:
         return NodeCell()
-    used = node.memory_total_bytes - node.memory_available_bytes
-    return NodeCell(f"{used / GIB:.1f} of {node.memory_total_bytes / GIB:.1f} GiB", used)
+    used = node.host.memory_total_bytes - node.host.memory_available_bytes
+    return NodeCell(f"{used / GIB:.1f} of {node.host.memory_total_bytes / GIB:.1f} GiB", used)
 
 
 def _amount(amount: Amount | None) -> NodeCell:
@@ -114,7 +114,7 @@ def _more(inventory: Inventory, node: Node, amounts: Sequence[Amount]) -> Iterat
     """Other resources, disks, GPUs and placement groups."""
     if not node.alive:
         yield node.death_cause or "no cause given"
-    elif node.cpu_count is None:
+    elif node.host.cpu_count is None:
         yield "host not read"
     yield from _first([amount.words for amount in amounts], "resources")
     yield from _first([f"disk: {text}" for text in disk_figures(node)], "disks")

@@ -7,11 +7,11 @@ the name of the error that a call raises.
 
 from __future__ import annotations
 
-import json
 import sys
 import time
 from typing import Any
 
+import msgspec
 import psutil
 import ray
 
@@ -20,7 +20,7 @@ from dstack.probes.node.probe_actor import ProbeActor
 from dstack.probes.node.wire import NodeRequest
 from dstack.probes.node_access.answers import unpacked
 from dstack.probes.node_access.raylet_symbols import thread_context_layout
-from dstack.probes.node_access.remote_driver import TRAVELLING
+from dstack.probes.node_access.remote_driver import pickle_by_value
 from dstack.probes.node_access.targets import targets
 from dstack.probes.ray_state.control_plane import PROBE_NAMESPACE, take_inventory
 from dstack.probes.ray_state.core_workers import ask_core_workers, core_workers, questions
@@ -50,15 +50,14 @@ def main() -> None:
         },
     }
     ray.init(address, namespace=PROBE_NAMESPACE, log_to_driver=False, logging_level="ERROR")
-    for module in TRAVELLING:
-        ray.cloudpickle.register_pickle_by_value(module)
+    pickle_by_value()
     before = actor_pids()
     actor: Any = ray.remote(ProbeActor).options(num_cpus=0).remote(idle_s=idle_s)
     data: bytes = ray.get(actor.sample.remote(request))
     (pid,) = actor_pids() - before
     answer, direct = unpacked(data), ask_core_workers(workers, asked, time.monotonic() + 30.0)[0]
     found = {"packed_bytes": len(data), "answer": answer, "direct": direct, "actor_pid": pid}
-    print("answered", json.dumps(found), flush=True)
+    print("answered", msgspec.json.encode(found).decode(), flush=True)
     while psutil.pid_exists(pid):
         time.sleep(0.1)
     try:

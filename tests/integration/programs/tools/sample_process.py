@@ -1,7 +1,8 @@
 """Sample one process and print the answer of a node's probe as JSON: sample_process.py PID PYSPY"""
 
-import json
 import sys
+
+import msgspec
 
 from dstack.probes.node.probe import NodeProbe
 from dstack.probes.node.pyspy import PySpy
@@ -21,7 +22,7 @@ def main() -> None:
     probe = NodeProbe()
     probe._reader.tool = PySpy(sys.argv[2])
     target: Target = {"worker_id": "w", "pid": int(sys.argv[1]), "port": 0, "is_driver": False}
-    print(json.dumps(probe.sample([target], OPTIONS)))
+    print(msgspec.json.encode(probe.sample([target], OPTIONS)).decode())
 
 
 if __name__ == "__main__":

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from dstack.observed import Frame
-from dstack.recording import Count, RecordedThread, Recording
+from dstack.observed_node import Count
+from dstack.recording import RecordedThread, Recording
 
 
 def frame(name: str, line: int = 1) -> Frame:

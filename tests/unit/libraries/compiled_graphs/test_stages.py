@@ -13,6 +13,7 @@ import pytest
 from dstack.libraries.compiled_graphs.reading import completed
 from dstack.libraries.compiled_graphs.sites import READ, WRITE
 from dstack.libraries.compiled_graphs.stages import stages_of
+from dstack.observed import GraphChannel
 from dstack.observed_calls import Call, ChannelCall, ProcessObject, Refs
 from dstack.probes.node.cpython.memory import open_memory
 from dstack.probes.node.cpython.process import MemoryThread, PythonProcess
@@ -141,13 +142,13 @@ def test_the_stages_of_a_loop_are_read_with_their_channels_and_counts(ray: dict[
     with in_function(ray["do_exec_tasks"], graph(ray), None, False) as (process, thread):
         stages = stages_of(process.objects, [thread])
 
-    assert [(one["method"], one["is_current"], one["reads"], one["writes"]) for one in stages] == [
+    assert [(one.method, one.is_current, one.reads, one.writes) for one in stages] == [
         ("stage0", False, 3, 4),
         ("stage1", True, 3, 4),
     ]
-    assert {one["os_thread_id"] for one in stages} == {thread.os_thread_id}
-    assert [len(one["inputs"]) for one in stages] == [1, 2]
-    assert stages[1]["outputs"] == [{"writer": "", "readers": [], "refs": [], "buffers": 2}]
+    assert {one.os_thread_id for one in stages} == {thread.os_thread_id}
+    assert [len(one.inputs) for one in stages] == [1, 2]
+    assert stages[1].outputs == (GraphChannel(writer="", buffers=2),)
 
 
 def test_a_read_waits_for_the_missing_inputs(ray: dict[str, Any]) -> None:
@@ -157,7 +158,7 @@ def test_a_read_waits_for_the_missing_inputs(ray: dict[str, Any]) -> None:
         stages = stages_of(process.objects, [thread])
 
     assert call is not None
-    assert call.need == ChannelCall(end=stages[1]["reader"], is_write=False, count=3, pending=(1,))
+    assert call.need == ChannelCall(end=stages[1].reader, is_write=False, count=3, pending=(1,))
     assert thread.frames[call.frame].function == "_read_list"
 
 

@@ -54,7 +54,7 @@ def test_a_blocked_reading_fails_only_its_node(released: threading.Event, monkey
     inventory = Inventory(
         nodes=(Node(node_id=NODE, ip="127.0.0.1"),), jobs=(Job(job_id="01000000"),), workers=(worker,)
     )
-    reply = replied("01000000", running="11" * 24)
+    reply = replied(WORKER, "01000000", running="11" * 24)
     asked: list[int] = []
 
     class Blocked:

@@ -15,15 +15,14 @@ import msgspec
 import psutil
 import pytest
 
-from dstack.model import Node
-from dstack.observed import Process
+from dstack.observed import GpuUse, Process
+from dstack.observed_node import HostFigures
 from dstack.probes.node import figures as module
 from dstack.probes.node.figures import CpuMeter, CpuUse, LateReading, NodeFigures, disks
 from dstack.probes.node.probe import NodeProbe
 from dstack.probes.node.procfs import proc
-from dstack.probes.node.wire import HostData
 from tests.processes import wait_until
-from tests.sampling import sample, target
+from tests.sampling import Plain, sample, target
 from tests.unit.probes.node.fake_nvml import compiled
 
 LONG_S = 60.0
@@ -185,13 +184,13 @@ def test_the_session_the_spilling_and_the_store_have_their_file_systems(tmp_path
     with raylet(*options) as pid:
         found = disks([pid, pid, 1])
 
-    assert [(disk["use"], disk["path"]) for disk in found] == [
+    assert [(disk.use, disk.path) for disk in found] == [
         ("session", str(tmp_path)),
         ("object store", "/dev/shm"),
         ("spilled objects", str(tmp_path)),
     ]
-    assert [disk["total_bytes"] for disk in found] == [psutil.disk_usage(disk["path"]).total for disk in found]
-    assert all(0 <= disk["free_bytes"] <= disk["total_bytes"] for disk in found)
+    assert [disk.total_bytes for disk in found] == [psutil.disk_usage(disk.path).total for disk in found]
+    assert all(0 <= disk.free_bytes <= disk.total_bytes for disk in found)
 
 
 def test_directories_that_do_not_exist_or_make_no_sense_are_left_out(
@@ -205,7 +204,7 @@ def test_directories_that_do_not_exist_or_make_no_sense_are_left_out(
     with raylet(*folders, *(f"--fallback_directory={folder}" for folder in good)) as pid:
         found = disks([pid])
 
-    assert [disk["path"] for disk in found] == [str(folder) for folder in good[:2]]
+    assert [disk.path for disk in found] == [str(folder) for folder in good[:2]]
 
 
 def test_only_raylets_are_asked() -> None:
@@ -217,7 +216,7 @@ def test_only_raylets_are_asked() -> None:
 GIB = 2**30
 
 
-def figures_of(library: str) -> tuple[NodeFigures, HostData]:
+def figures_of(library: str) -> tuple[NodeFigures, HostFigures]:
     """The figures after one sample of this process."""
     own = proc.figures(os.getpid())
     assert own is not None
@@ -238,10 +237,10 @@ def patient(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_process_has_the_gpus_that_it_uses(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     figures, host = figures_of(compiled(tmp_path, PID=os.getpid()))
 
-    assert [gpu.get("utilisation_percent") for gpu in host["gpus"]] == [93, 7]
+    assert [gpu.utilisation_percent for gpu in host.gpus or ()] == [93, 7]
     monkeypatch.setattr(proc, "is_in_first_pid_namespace", lambda: True)
-    assert figures.gpus(os.getpid()) == [{"index": 0, "memory_bytes": 40 * GIB}]
-    assert figures.gpus(os.getppid()) == []
+    assert figures.gpus(os.getpid()) == (GpuUse(index=0, memory_bytes=40 * GIB),)
+    assert figures.gpus(os.getppid()) == ()
 
 
 @pytest.mark.usefixtures("patient")
@@ -251,9 +250,9 @@ def test_in_a_container_a_pid_counts_only_if_its_process_has_mapped_a_gpu(
     figures, _ = figures_of(compiled(tmp_path, PID=os.getpid()))
     monkeypatch.setattr(proc, "is_in_first_pid_namespace", lambda: False)
 
-    assert figures.gpus(os.getpid()) == []
+    assert figures.gpus(os.getpid()) == ()
     monkeypatch.setattr(proc, "has_mapped", lambda pid, part: part == "/dev/nvidia")
-    assert figures.gpus(os.getpid()) == [{"index": 0, "memory_bytes": 40 * GIB}]
+    assert figures.gpus(os.getpid()) == (GpuUse(index=0, memory_bytes=40 * GIB),)
     assert figures.gpus(os.getppid()) is None
 
 
@@ -266,25 +265,25 @@ def test_without_a_complete_list_an_unlisted_process_is_unknown(
     assert figures_of(compiled(tmp_path, NO_PROCESSES=1))[0].gpus(os.getpid()) is None
     figures, host = figures_of("libno-such-library.so.9")
     assert figures.gpus(os.getpid()) is None
-    assert "gpus" not in host
+    assert host.gpus is None
 
 
 def test_a_driver_that_hangs_costs_a_bounded_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "WAIT_S", 0.01)
     figures, host = figures_of(compiled(tmp_path, HANGS=1))
 
-    assert "gpus" not in host
+    assert host.gpus is None
     assert figures.gpus(os.getpid()) is None
     figures.begin()
-    assert "gpus" not in figures.end(time.monotonic() + 60)
+    assert figures.end(time.monotonic() + 60).gpus is None
 
 
 def test_an_answer_has_the_cpu_use_of_each_process() -> None:
     probe = NodeProbe()
 
-    def answer() -> dict[str, object] | None:
+    def answer() -> Plain | None:
         process = sample(target(os.getpid()), probe=probe)["processes"]["w"]
-        return process if "cpu_percent" in process else None
+        return process if process["cpu_percent"] is not None else None
 
     process = msgspec.convert(wait_until(answer, deadline_s=60, what=lambda: "a measured use"), Process)
 
@@ -295,9 +294,8 @@ def test_an_answer_has_the_cpu_use_of_each_process() -> None:
 
 
 @pytest.mark.usefixtures("patient")
-def test_the_figures_of_the_host_are_those_of_a_node() -> None:
-    host = sample(target(os.getpid()))["host"]
-    node = msgspec.convert({"node_id": "n", "ip": "10.0.0.1", **host}, Node)
+def test_an_answer_has_the_figures_of_the_host() -> None:
+    host = msgspec.convert(sample(target(os.getpid()))["host"], HostFigures)
 
-    assert node.memory_total_bytes
-    assert node.gpus is None or node.gpus
+    assert host.memory_total_bytes
+    assert host.gpus is None or host.gpus

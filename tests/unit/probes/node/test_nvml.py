@@ -6,16 +6,27 @@ from pathlib import Path
 
 import pytest
 
+from dstack.observed import GpuUse
+from dstack.observed_node import Gpu
 from dstack.probes.node.nvml import MAX_GPUS, GpuReading, Nvml
-from dstack.probes.node.wire import GpuUseData
 from tests.unit.probes.node.fake_nvml import compiled
 
 GIB = 2**30
-USES: dict[int, list[GpuUseData]] = {
-    4242: [{"index": 0, "memory_bytes": 40 * GIB}],
-    1: [{"index": 0, "memory_bytes": None}],
-    99: [{"index": 0, "memory_bytes": 2 * GIB}],
+USES: dict[int, list[GpuUse]] = {
+    4242: [GpuUse(index=0, memory_bytes=40 * GIB)],
+    1: [GpuUse(index=0, memory_bytes=None)],
+    99: [GpuUse(index=0, memory_bytes=2 * GIB)],
 }
+
+
+def gpu(index: int, name: str, utilisation_percent: float) -> Gpu:
+    return Gpu(
+        index=index,
+        name=name,
+        memory_total_bytes=80 * GIB,
+        memory_used_bytes=60 * GIB,
+        utilisation_percent=utilisation_percent,
+    )
 
 
 def read(folder: Path, **macros: object) -> GpuReading:
@@ -31,20 +42,20 @@ def test_gpus_have_memory_and_utilisation_and_processes_their_memory(tmp_path: P
         found = nvml.read()
         assert found == GpuReading(
             [
-                {
-                    "index": 0,
-                    "name": "Fake A100",
-                    "memory_total_bytes": 80 * GIB,
-                    "memory_used_bytes": 60 * GIB,
-                    "utilisation_percent": 93,
-                },
-                {
-                    "index": 1,
-                    "name": "Fake B200",
-                    "memory_total_bytes": 80 * GIB,
-                    "memory_used_bytes": 60 * GIB,
-                    "utilisation_percent": 7,
-                },
+                Gpu(
+                    index=0,
+                    name="Fake A100",
+                    memory_total_bytes=80 * GIB,
+                    memory_used_bytes=60 * GIB,
+                    utilisation_percent=93,
+                ),
+                Gpu(
+                    index=1,
+                    name="Fake B200",
+                    memory_total_bytes=80 * GIB,
+                    memory_used_bytes=60 * GIB,
+                    utilisation_percent=7,
+                ),
             ],
             USES,
         )
@@ -65,19 +76,19 @@ def test_processes_in_an_unknown_form_are_left_out(tmp_path: Path, macros: dict[
 
     assert not found.uses
     assert not found.has_all_processes
-    assert [gpu["memory_used_bytes"] for gpu in found.gpus] == [60 * GIB] * 2
+    assert [gpu.memory_used_bytes for gpu in found.gpus] == [60 * GIB] * 2
 
 
 def test_a_missing_function_leaves_its_figure_out(tmp_path: Path) -> None:
     found = read(tmp_path, NO_UTILISATION=1)
 
-    assert all("utilisation_percent" not in gpu and "memory_used_bytes" in gpu for gpu in found.gpus)
+    assert all(gpu.utilisation_percent is None and gpu.memory_used_bytes for gpu in found.gpus)
 
 
 def test_impossible_values_are_left_out(tmp_path: Path) -> None:
     found = read(tmp_path, NONSENSE=1)
 
-    assert found.gpus == [{"index": 0, "name": "Fake A100"}, {"index": 1, "name": "Fake B200"}]
+    assert found.gpus == [Gpu(index=0, name="Fake A100"), Gpu(index=1, name="Fake B200")]
 
 
 def test_the_number_of_gpus_is_bounded(tmp_path: Path) -> None:

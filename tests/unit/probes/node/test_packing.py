@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 
+from dstack.observed_node import NodeAnswer
 from dstack.probes.node.packing import packed
 from dstack.probes.node.probe import NodeProbe
-from dstack.probes.node.wire import Answer
 from dstack.probes.node_access.answers import unpacked, validated
 from tests.sampling import OPTIONS, target
 
 
-def alike(number: int) -> Answer:
+def alike(number: int) -> NodeAnswer:
     """The answer about so many processes that are like this one."""
     answer = NodeProbe().sample([target(os.getpid())], OPTIONS)
-    (process,) = answer["processes"].values()
-    answer["processes"] = {f"{index:056x}": {**process, "pid": index} for index in range(number)}
-    return answer
+    (process,) = answer.processes.values()
+    return replace(answer, processes={f"{index:056x}": replace(process, pid=index) for index in range(number)})
 
 
 def test_a_packed_answer_is_the_same_answer() -> None:
@@ -33,8 +33,9 @@ def test_workers_that_are_alike_take_little() -> None:
 
 def test_a_name_that_is_no_unicode_arrives_escaped() -> None:
     answer = alike(1)
-    answer["processes"][f"{0:056x}"]["name"] = "bin/\udcff"
+    (process,) = answer.processes.values()
+    (process,) = unpacked(
+        packed(replace(answer, processes={"w": replace(process, name="bin/\udcff")}))
+    ).processes.values()
 
-    (process,) = unpacked(packed(answer))["processes"].values()
-
-    assert process["name"] == "bin/\\udcff"
+    assert process.name == "bin/\\udcff"

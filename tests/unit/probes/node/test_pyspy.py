@@ -14,11 +14,12 @@ from pathlib import Path
 import pytest
 
 from dstack.observed_calls import Call, HeldRefs, Unreadable
+from dstack.observed_node import NodeAnswer
 from dstack.probes.node import pyspy
 from dstack.probes.node.blocked_calls.unproven import UNPROVEN
 from dstack.probes.node.figures import NodeFigures
 from dstack.probes.node.probe import NodeProbe
-from dstack.probes.node.process import Process
+from dstack.probes.node.process import TargetProcess
 from dstack.probes.node.procfs import proc
 from dstack.probes.node.procfs.children import Families
 from dstack.probes.node.procfs.permissions import DumpFailed
@@ -28,7 +29,7 @@ from dstack.probes.node.serialiser import Serialiser
 from dstack.probes.node.stacks.origins import Origins
 from dstack.probes.node.stacks.table import StackTable
 from dstack.probes.node.threads import Position, PythonThread, ShownFrame
-from dstack.probes.node.wire import Answer, Options, Target, UnreadablePython
+from dstack.probes.node.wire import Options, Target, UnreadablePython
 from dstack.probes.node_access.answers import validated
 from dstack.probes.node_access.assemble import Assembly
 from tests.fuzzing.effort import tries
@@ -168,23 +169,22 @@ class Tool(PySpy):
         return self._threads
 
 
-def answer_of(pid: int, threads: list[PythonThread[ShownFrame]]) -> Answer:
+def answer_of(pid: int, threads: list[PythonThread[ShownFrame]]) -> NodeAnswer:
     """The answer of a probe about a process that py-spy has read."""
-    process = Process({"worker_id": "w", "pid": pid, "port": 0, "is_driver": True}, FAMILIES)
+    process = TargetProcess({"worker_id": "w", "pid": pid, "port": 0, "is_driver": True}, FAMILIES)
     process.figures = proc.figures(pid)
     request = process.request(WITH_LOCALS, time.monotonic() + 600)
     problem = Problem("memory", "not read", "permission")
     process.reading = PySpyReader(Tool(threads), request, ORIGINS).read(problem, has_calls=True)
     table = StackTable(ORIGINS)
-    return {
-        "frames": table.frames,
-        "stacks": table.stacks,
-        "sources": table.sources,
-        "processes": {"w": Serialiser(table, NodeFigures()).process(process)},
-        "failures": [],
-        "host": {},
-        "clock": (1.0, 2.0),
-    }
+    processes = {"w": Serialiser(table, NodeFigures()).process(process)}
+    return NodeAnswer(
+        frames=tuple(table.frames),
+        stacks=tuple(table.stacks),
+        sources=table.sources,
+        processes=processes,
+        clock=(1.0, 2.0),
+    )
 
 
 def test_mutations_are_threads_or_a_failure(dump: bytes, process: subprocess.Popen[bytes]) -> None:

@@ -3,31 +3,33 @@
 from __future__ import annotations
 
 import zlib
+from dataclasses import replace
 from typing import Any, cast
 
 import pytest
 
-from dstack.probes.node import wire
+from dstack.observed import Frame, Process
+from dstack.observed_node import HostFigures, NodeAnswer
 from dstack.probes.node.packing import packed
 from dstack.probes.node_access import answers
 from dstack.probes.node_access.answers import MALFORMED, NodeFailure
 from dstack.probes.node_access.driver_messages import Reply, decoded
 from dstack.probes.node_access.remote_driver import reply
 
-ANSWER: dict[str, Any] = {
-    "frames": [{"function": "f", "file": "f.py", "line": 1, "origin": "user"}],
-    "stacks": [[0]],
-    "sources": {"f.py": {1: "x = 1"}},
-    "processes": {"w": {"pid": 1, "started_at": 1.0, "threads": []}},
-    "failures": [],
-    "host": {"cpu_count": None},
-    "clock": (1.0, 2.0),
-}
+FRAME = Frame(function="f", file="f.py", line=1, origin="user")
+ANSWER = NodeAnswer(
+    frames=(FRAME,),
+    stacks=((0,),),
+    sources={"f.py": {1: "x = 1"}},
+    processes={"w": Process(pid=1, started_at=1.0)},
+    host=HostFigures(),
+    clock=(1.0, 2.0),
+)
 
 
-def received(result: object) -> Any:
+def received(result: NodeAnswer | NodeFailure) -> Any:
     """The received message of what a node's probe has packed, or of its failure."""
-    packed_there = result if isinstance(result, NodeFailure) else packed(cast(wire.Answer, result))
+    packed_there = result if isinstance(result, NodeFailure) else packed(result)
     message = decoded(reply(7, "n", packed_there))
     assert (message.number, message.node_id) == (7, "n")
     return message.result()
@@ -44,9 +46,9 @@ def test_a_failure_arrives_with_its_cause_and_remedy() -> None:
 
 
 def test_a_name_that_is_not_unicode_arrives_with_escaped_bytes() -> None:
-    frame = {**ANSWER["frames"][0], "file": "caf\udce9.py"}
+    frame = replace(FRAME, file="caf\udce9.py")
 
-    assert received({**ANSWER, "frames": [frame]})["frames"][0]["file"] == "caf\\udce9.py"
+    assert received(replace(ANSWER, frames=(frame,))).frames[0].file == "caf\\udce9.py"
 
 
 @pytest.mark.parametrize(
@@ -56,9 +58,9 @@ def test_a_name_that_is_not_unicode_arrives_with_escaped_bytes() -> None:
         b"null",
         b"[]",
         b'{"frames": 1}',
-        packed(cast(wire.Answer, {**ANSWER, "clock": None})),
+        packed(replace(ANSWER, clock=cast(Any, None))),
         zlib.compress(b"[" * 100_000),
-        packed(cast(wire.Answer, ANSWER))[:-9],
+        packed(ANSWER)[:-9],
     ],
     ids=["empty", "none", "list", "no answer", "clock", "nested", "cut off"],
 )

@@ -5,9 +5,8 @@ from __future__ import annotations
 import pytest
 
 from dstack.model import GoneWorker, Job, Node, Worker
-from dstack.observed_node import Cause, Failure, Stage
+from dstack.observed_node import Cause, CoreWorkerReply, Failure, Stage
 from dstack.probes.ray_state.control_plane import Inventory
-from dstack.probes.ray_state.core_workers import CoreWorkerStats
 from dstack.probes.ray_state.liveness import Liveness
 
 OWN, THEIRS, NEW = "01000000", "02000000", "03000000"
@@ -31,8 +30,8 @@ def failure(name: str, stage: Stage, cause: Cause) -> Failure:
     return Failure(stage=stage, reason="any", cause=cause, worker_id=name)
 
 
-def runs(name: str, job_id: str | None) -> dict[str, CoreWorkerStats]:
-    return {name: CoreWorkerStats(name, job_id, None, ())}
+def runs(name: str, job_id: str | None) -> dict[str, CoreWorkerReply]:
+    return {name: CoreWorkerReply(worker_id=name, job_id=job_id)}
 
 
 def test_workers_of_own_jobs_and_own_drivers_are_not_present() -> None:

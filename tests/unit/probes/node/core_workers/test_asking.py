@@ -22,8 +22,8 @@ def test_all_core_workers_answer_and_get_the_token() -> None:
         replies = CoreWorkers(lambda: ray_stubs).ask(workers, questions)
 
     assert replies.failures == []
-    assert [replies.found[worker["worker_id"]]["job_id"] for worker in workers] == [JOB] * 3
-    assert replies.found[workers[0]["worker_id"]]["actor_id"] == ACTOR
+    assert [replies.found[worker["worker_id"]].job_id for worker in workers] == [JOB] * 3
+    assert replies.found[workers[0]["worker_id"]].actor_id == ACTOR
     assert [one["authorization"] for one in server.metadata] == ["Bearer t"] * 3
     assert {(one.limit, one.include_task_info, one.include_memory_info) for one in server.requests} == {(7, True, True)}
 
@@ -50,9 +50,9 @@ def test_a_worker_is_asked_again_at_once_when_it_is_back() -> None:
         again = core_workers.ask([worker], QUESTIONS)
         core_workers.close()
 
-    assert failure["cause"] == "unreachable"
-    assert f"127.0.0.1:{worker['port']}" in failure["reason"]
-    assert (failure["stage"], failure["worker_id"], failure["pid"]) == ("core worker", worker["worker_id"], 1000)
+    assert failure.cause == "unreachable"
+    assert f"127.0.0.1:{worker['port']}" in failure.reason
+    assert (failure.stage, failure.worker_id, failure.pid) == ("core worker", worker["worker_id"], 1000)
     assert list(again.found) == [worker["worker_id"]]
 
 
@@ -66,7 +66,7 @@ def test_a_worker_that_does_not_answer_delays_no_other_one() -> None:
     assert time.monotonic() - began < 10
     assert list(replies.found) == [server.worker(1)["worker_id"]]
     (failure,) = replies.failures
-    assert (failure["worker_id"], failure["cause"], failure["elapsed_s"]) == (silent["worker_id"], "timeout", 1.0)
+    assert (failure.worker_id, failure.cause, failure.elapsed_s) == (silent["worker_id"], "timeout", 1.0)
 
 
 def test_no_request_outlasts_the_deadline() -> None:
@@ -78,9 +78,9 @@ def test_no_request_outlasts_the_deadline() -> None:
 
     assert time.monotonic() - began < 10
     assert replies.found == {}
-    assert {failure["cause"] for failure in replies.failures} == {"timeout"}
-    assert sum("not asked" in failure["reason"] for failure in replies.failures) == 6
-    assert len({failure["worker_id"] for failure in replies.failures}) == MAX_AT_ONCE + 6
+    assert {failure.cause for failure in replies.failures} == {"timeout"}
+    assert sum("not asked" in failure.reason for failure in replies.failures) == 6
+    assert len({failure.worker_id for failure in replies.failures}) == MAX_AT_ONCE + 6
 
 
 def test_the_number_of_requests_and_connections_at_the_same_time_is_bounded() -> None:
@@ -133,6 +133,6 @@ def test_each_failure_has_its_cause(fill: Any, cause: str, reason: str, *, is_us
         replies = CoreWorkers(lambda: ray_stubs, kept=0).ask([server.worker()], QUESTIONS)
 
     (failure,) = replies.failures
-    assert failure["cause"] == cause
-    assert reason in failure["reason"]
+    assert failure.cause == cause
+    assert reason in failure.reason
     assert len(replies.found) == is_used

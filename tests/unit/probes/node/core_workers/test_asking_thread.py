@@ -12,6 +12,7 @@ from typing import Any
 from dstack.probes.connection import ray_stubs
 from dstack.probes.node.node_reader import NodeReader
 from dstack.probes.node.wire import CoreWorker, NodeRequest
+from dstack.probes.node_access.answers import unpacked
 from tests.sampling import OPTIONS, target
 from tests.unit.support.core_worker_servers import (
     ACTOR,
@@ -52,18 +53,18 @@ def test_an_answer_has_processes_and_core_workers() -> None:
     with serving(CoreWorkerServer()) as server:
         answer = NodeReader(lambda: ray_stubs).sample(request(server.worker(1), server.worker(2)))
 
-    assert answer["processes"]["w"]["threads"]
-    assert sorted(answer["core_workers"]) == sorted(server.worker(number)["worker_id"] for number in (1, 2))
+    assert answer.processes["w"].threads
+    assert sorted(answer.core_workers) == sorted(server.worker(number)["worker_id"] for number in (1, 2))
     assert len(server.requests) == 2
-    assert "cannot_ask" not in answer
+    assert answer.cannot_ask is None
 
 
 def test_a_worker_that_was_idle_is_asked_for_its_job_again() -> None:
     with serving(CoreWorkerServer(Idle())) as server:
         answer = NodeReader(lambda: ray_stubs).sample(request(server.worker()))
 
-    (data,) = answer["core_workers"].values()
-    assert (data["job_id"], data["actor_id"], data["executed_tasks"]) == (JOB, ACTOR, 3)
+    (reply,) = answer.core_workers.values()
+    assert (reply.job_id, reply.actor_id, reply.executed_tasks) == (JOB, ACTOR, 3)
     assert len(server.requests) == 2
 
 
@@ -71,8 +72,8 @@ def test_a_poll_asks_an_idle_worker_once() -> None:
     with serving(CoreWorkerServer(Idle())) as server:
         answer = NodeReader(lambda: ray_stubs).sample(request(server.worker(), reads=False))
 
-    (data,) = answer["core_workers"].values()
-    assert data["job_id"] is None
+    (reply,) = answer.core_workers.values()
+    assert reply.job_id is None
     assert len(server.requests) == 1
 
 
@@ -81,13 +82,13 @@ def test_failures_of_core_workers_are_in_the_answer() -> None:
         worker = server.worker()
     answer = NodeReader(lambda: ray_stubs).sample(request(worker))
 
-    (failure,) = answer["failures"]
-    assert (failure["stage"], failure["cause"], failure["worker_id"]) == (
+    (failure,) = answer.failures
+    assert (failure.stage, failure.cause, failure.worker_id) == (
         "core worker",
         "unreachable",
         worker["worker_id"],
     )
-    assert answer["core_workers"] == {}
+    assert answer.core_workers == {}
 
 
 def test_a_core_worker_that_hangs_does_not_delay_the_answer_past_its_deadline() -> None:
@@ -97,8 +98,8 @@ def test_a_core_worker_that_hangs_does_not_delay_the_answer_past_its_deadline() 
         answer = NodeReader(lambda: ray_stubs).sample(request(worker, deadline_s=1.0))
 
     assert time.monotonic() - began < 20  # QUESTIONS allow 60 s
-    assert [failure["cause"] for failure in answer["failures"]] == ["timeout"]
-    assert answer["processes"]["w"]["threads"]
+    assert [failure.cause for failure in answer.failures] == ["timeout"]
+    assert answer.processes["w"].threads
 
 
 WITHOUT_GRPC = """
@@ -106,21 +107,21 @@ import json, sys, zlib
 sys.modules["grpc"] = None  # an import fails, as after `pip install ray`
 from dstack.probes.node.node_reader import NodeReader
 from dstack.probes.node.packing import packed
-print(zlib.decompress(packed(NodeReader().sample(json.loads(sys.stdin.read())))).decode())
+sys.stdout.buffer.write(packed(NodeReader().sample(json.loads(sys.stdin.read()))))
 """
 
 
 def test_a_node_without_grpc_says_so_and_reads_processes() -> None:
     asked = request(CoreWorkerServer().worker())
     done = subprocess.run(
-        [sys.executable, "-c", WITHOUT_GRPC], input=json.dumps(asked), capture_output=True, text=True, check=False
+        [sys.executable, "-c", WITHOUT_GRPC], input=json.dumps(asked).encode(), capture_output=True, check=False
     )
 
     assert done.returncode == 0, done.stderr
-    answer = json.loads(done.stdout)
-    assert answer["cannot_ask"] == "the Python module grpc is not installed there"
-    assert "core_workers" not in answer
-    assert answer["processes"]["w"]["threads"]
+    answer = unpacked(done.stdout)
+    assert answer.cannot_ask == "the Python module grpc is not installed there"
+    assert answer.core_workers == {}
+    assert answer.processes["w"].threads
 
 
 class Rejected:
@@ -133,11 +134,11 @@ class Rejected:
 def test_modules_that_cannot_be_imported_are_a_reason() -> None:
     answer = NodeReader(Rejected).sample(request(CoreWorkerServer().worker()))
 
-    assert "TypeError: Descriptors cannot be created directly" in answer["cannot_ask"]
+    assert "TypeError: Descriptors cannot be created directly" in (answer.cannot_ask or "")
 
 
 def test_without_core_workers_to_ask_nothing_is_imported() -> None:
     answer = NodeReader(Rejected).sample(request())
 
-    assert answer["core_workers"] == {}
-    assert "cannot_ask" not in answer
+    assert answer.core_workers == {}
+    assert answer.cannot_ask is None

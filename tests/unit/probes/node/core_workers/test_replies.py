@@ -1,4 +1,4 @@
-"""The reply of a core worker as plain data, and as values of the model."""
+"""The reply of a core worker as an observed value."""
 
 from __future__ import annotations
 
@@ -8,12 +8,10 @@ import msgspec
 import pytest
 from ray.core.generated import common_pb2, core_worker_pb2
 
-from dstack.observed_node import Ref, Task
+from dstack.observed_node import CoreWorkerReply, Ref, Task
 from dstack.probes.connection import ray_stubs
-from dstack.probes.node import wire
 from dstack.probes.node.core_workers.grpc_modules import load_modules
-from dstack.probes.node.core_workers.replies import as_plain, group_asked_for
-from dstack.probes.ray_state.core_workers import stats_of
+from dstack.probes.node.core_workers.replies import group_asked_for, observed
 from tests.unit.support.core_worker_servers import JOB, NIL_JOB, QUESTIONS
 
 GROUP = "30135c36f073ea1c1d0e6658967d01000000"
@@ -34,6 +32,7 @@ def busy_reply() -> Any:
     """Two tasks, of which one has ended and one is a generator's second attempt, with a value and an argument."""
     reply = core_worker_pb2.GetCoreWorkerStatsReply(tasks_total=2, running_task_ids=[b"r" * 24])
     stats = reply.core_worker_stats
+    stats.worker_id = bytes.fromhex(WORKER)
     stats.job_id, stats.actor_id, stats.num_executed_tasks, stats.num_pending_tasks = (
         bytes.fromhex(JOB),
         b"\xff" * 16,
@@ -63,12 +62,12 @@ def busy_reply() -> Any:
 
 
 def test_a_reply_has_its_unfinished_tasks_and_its_refs() -> None:
-    data = as_plain(busy_reply(), load_modules(lambda: ray_stubs), QUESTIONS)
-    stats = stats_of(WORKER, msgspec.json.decode(msgspec.json.encode(data), type=wire.CoreWorkerData))
+    found = observed(busy_reply(), load_modules(lambda: ray_stubs), QUESTIONS)
 
-    assert (stats.worker_id, stats.job_id, stats.actor_id) == (WORKER, JOB, None)
-    assert (stats.running_task_ids, stats.held, stats.executed_tasks) == ((b"r".hex() * 24,), {"CPU": 1.5}, 7)
-    assert stats.tasks == [
+    assert msgspec.json.decode(msgspec.json.encode(found), type=CoreWorkerReply) == found
+    assert (found.worker_id, found.job_id, found.actor_id) == (WORKER, JOB, None)
+    assert (found.running_task_ids, found.held, found.executed_tasks) == ((b"r".hex() * 24,), {"CPU": 1.5}, 7)
+    assert found.tasks == (
         Task(
             task_id=TASK.hex(),
             owner_id=WORKER,
@@ -82,28 +81,28 @@ def test_a_reply_has_its_unfinished_tasks_and_its_refs() -> None:
             placement_group_id=GROUP,
             environment=("pip",),
             items=1,
-        )
-    ]
-    first, second, other = stats.refs
+        ),
+    )
+    first, second, other = found.refs
     assert (first.size_bytes, first.state, first.attempt, first.holder_id) == (-1, "SUBMITTED_TO_WORKER", 1, WORKER)
     assert (second.size_bytes, second.local_uses) == (10, 2)
     assert other == Ref(ref=b"o".hex() * 28, holder_id=WORKER, argument_uses=3, is_contained=True)
 
 
 def test_a_poll_gets_only_the_ids_and_states_of_tasks() -> None:
-    data = as_plain(busy_reply(), load_modules(lambda: ray_stubs), {**QUESTIONS, "details": False})
+    found = observed(busy_reply(), load_modules(lambda: ray_stubs), {**QUESTIONS, "details": False})
 
-    assert data["tasks"] == [{"task_id": TASK.hex(), "state": "SUBMITTED_TO_WORKER"}]
-    assert data["counters"][:3] == [2, 1, 7]
-    assert not data["is_cut"]
+    assert (found.tasks, found.task_states) == ((), {TASK.hex(): "SUBMITTED_TO_WORKER"})
+    assert found.counters[:3] == (2, 1, 7)
+    assert not found.is_cut
 
 
 def test_a_worker_without_a_job_has_none() -> None:
     reply = core_worker_pb2.GetCoreWorkerStatsReply(tasks_total=1)
     reply.core_worker_stats.job_id = NIL_JOB
-    data = as_plain(reply, load_modules(lambda: ray_stubs), QUESTIONS)
+    found = observed(reply, load_modules(lambda: ray_stubs), QUESTIONS)
 
-    assert (data["job_id"], data["is_cut"]) == (None, True)
+    assert (found.job_id, found.is_cut) == (None, True)
 
 
 @pytest.mark.parametrize(
@@ -112,6 +111,5 @@ def test_a_worker_without_a_job_has_none() -> None:
 def test_a_worker_names_its_language_if_that_is_not_python(number: Any, language: str | None) -> None:
     reply = core_worker_pb2.GetCoreWorkerStatsReply()
     reply.core_worker_stats.language = number
-    data = as_plain(reply, load_modules(lambda: ray_stubs), QUESTIONS)
 
-    assert stats_of(WORKER, data).language == language
+    assert observed(reply, load_modules(lambda: ray_stubs), QUESTIONS).language == language

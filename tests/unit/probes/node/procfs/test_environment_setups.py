@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
+from dstack.observed_node import EnvironmentSetup
 from dstack.probes.node.procfs.environment_setups import environment_setups
-from dstack.probes.node.wire import SetupData
 from tests.processes import running, wait_until
 
 NODE, OTHER = "ab" * 28, "cd" * 28
@@ -61,24 +61,24 @@ def test_an_installation_is_found_with_its_command_start_and_last_line_without_s
 
         assert environment_setups([OTHER]) == []
 
-    assert (setup["node_id"], setup["pid"]) == (NODE, pid)
-    assert setup["command"].startswith(os.path.basename(sys.executable))
-    assert setup["command"].endswith("install torch --index-url https://***@index.test/simple")
-    assert abs(time.time() - setup["started_at"]) < 60
-    assert setup["output"] == "Run cmd[2] token=***"
+    assert (setup.node_id, setup.pid) == (NODE, pid)
+    assert setup.command.startswith(os.path.basename(sys.executable))
+    assert setup.command.endswith("install torch --index-url https://***@index.test/simple")
+    assert abs(time.time() - setup.started_at) < 60
+    assert setup.output == "Run cmd[2] token=***"
 
 
 def test_the_command_of_a_shell_replaces_the_shell(tmp_path: Path) -> None:
     shell = ["/bin/sh", "-c", f"{sys.executable} -c '{SLEEP}' install numpy; true"]
     with installing(tmp_path, shell, to_file=True) as shell_pid:
 
-        def program() -> SetupData | None:
+        def program() -> EnvironmentSetup | None:
             (setup,) = environment_setups([NODE])
-            return setup if setup["pid"] != shell_pid and "numpy" in setup["command"] else None
+            return setup if setup.pid != shell_pid and "numpy" in setup.command else None
 
         setup = wait_until(program, deadline_s=20, what=lambda: f"{environment_setups([NODE])}")
 
-    assert setup["command"].endswith("install numpy")
+    assert setup.command.endswith("install numpy")
 
 
 @pytest.mark.parametrize("title", ["dashboard.py", "agent/other.py"])

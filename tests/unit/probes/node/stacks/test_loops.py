@@ -108,4 +108,4 @@ def test_frames_of_the_user_carry_the_kind_of_their_loop(tmp_path: Path) -> None
 
     table.add([ShownFrame(Position(str(path), "f", "f", line)) for line in (3, 4, 5)], "/")
 
-    assert [frame.get("loop") for frame in table.frames] == ["bounded", "plain", None]
+    assert [frame.loop for frame in table.frames] == ["bounded", "plain", None]

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from dstack.observed import Frame
 from dstack.probes.node.stacks import table as module
 from dstack.probes.node.stacks.origins import Origins
 from dstack.probes.node.stacks.table import ENDS, StackTable
@@ -22,7 +23,7 @@ def table() -> StackTable:
 
 
 def lines_of(table: StackTable, stack: int) -> list[int]:
-    return [table.frames[index]["line"] for index in table.stacks[stack]]
+    return [table.frames[index].line for index in table.stacks[stack]]
 
 
 def test_the_same_stack_is_the_same_entry(table: StackTable) -> None:
@@ -31,15 +32,13 @@ def test_the_same_stack_is_the_same_entry(table: StackTable) -> None:
     assert first == again
     assert len({first, other, empty}) == 3
     assert (lines_of(table, first), lines_of(table, other), lines_of(table, empty)) == ([1, 2], [2, 1], [])
-    assert table.frames == [
-        {"function": "C.f", "file": "/srv/app.py", "line": line, "origin": "user"} for line in (1, 2)
-    ]
+    assert table.frames == [Frame(function="C.f", file="/srv/app.py", line=line) for line in (1, 2)]
 
 
 def test_a_frame_of_a_shared_library_has_its_library(table: StackTable) -> None:
     table.add([ShownFrame(Position("a.c", "f", "f", 0, "/lib/libx.so"))], "/")
 
-    assert table.frames == [{"function": "f", "file": "/lib/libx.so", "line": 0, "origin": "library"}]
+    assert table.frames == [Frame(function="f", file="/lib/libx.so", line=0, origin="library")]
 
 
 @pytest.mark.parametrize("count", [1, 2 * ENDS - 1, 2 * ENDS])
@@ -52,14 +51,9 @@ def test_a_very_deep_stack_keeps_both_ends_and_a_count_of_the_others(table: Stac
     stack = table.add(frames(*range(1, count + 1)), "/")
 
     kept = lines_of(table, stack)
-    (between,) = [table.frames[index] for index in table.stacks[stack] if not table.frames[index]["file"]]
+    (between,) = [table.frames[index] for index in table.stacks[stack] if not table.frames[index].file]
     assert kept == [*range(1, ENDS + 1), 0, *range(count - ENDS + 1, count + 1)]
-    assert between == {
-        "function": f"({count - 2 * ENDS} frames left out)",
-        "file": "",
-        "line": 0,
-        "origin": "stdlib",
-    }
+    assert between == Frame(function=f"({count - 2 * ENDS} frames left out)", file="", line=0, origin="stdlib")
 
 
 def test_deep_stacks_of_different_depths_differ(table: StackTable) -> None:
