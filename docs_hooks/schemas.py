@@ -23,7 +23,7 @@ Generated from the code when this site is built. A test validates the JSON of ev
 - `dstack stacks --json`: `dstack.stacks/1`, [JSON Schema](schema/stacks-1.json).
 - `dstack graph --format json`: `dstack.graph/1`, [JSON Schema](schema/graph-1.json).
 - Snapshot files, as `dstack snapshot -o` writes them: `dstack.snapshot`, version {version},
-  [JSON Schema](schema/snapshot-1.json).
+  [JSON Schema](schema/snapshot-2.json).
 
 Fields are only added within a major version, so a reader must ignore fields that it does not know. Texts such as
 `summary`, `advice`, `explanation` and `reason` are for people: their wording may change in any version."""
@@ -43,10 +43,10 @@ def pages() -> dict[str, str]:
             "## The graph document",
             *_types(graph),
             "## The snapshot file",
-            *_types(snapshot),
+            *_types({"$defs": {name: one for name, one in snapshot["$defs"].items() if name not in check["$defs"]}}),
         ]
     )
-    files = {"check-1": check, "stacks-1": stacks, "graph-1": graph, "snapshot-1": snapshot}
+    files = {"check-1": check, "stacks-1": stacks, "graph-1": graph, "snapshot-2": snapshot}
     return {"schema.md": text, **{f"schema/{name}.json": json.dumps(one, indent=2) for name, one in files.items()}}
 
 

@@ -176,14 +176,14 @@ class Failure:
     """Something that could not be observed: what, where, why, and after how long. ``sample`` counts from 1."""
 
     stage: Stage
-    reason: str
+    reason: Annotated[str, Meta(description="One sentence; the wording may change")]
     cause: Cause = "other"
     remedy: str | None = None
     node_id: str | None = None
     worker_id: str | None = None
     pid: Int | None = None
     elapsed_s: float = 0.0
-    sample: Int = 1
+    sample: Annotated[Int, Meta(description="Number of the sample, from 1")] = 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

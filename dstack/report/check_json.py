@@ -19,7 +19,6 @@ from dstack.diagnosis import FailedBefore, Finding, GroupWait, OutsideWait, Sinc
 from dstack.document_file import to_json
 from dstack.model import Snapshot
 from dstack.observed import Process, Thread
-from dstack.observed_node import Failure
 from dstack.report.check_schema import (
     Bounds,
     Document,
@@ -27,7 +26,6 @@ from dstack.report.check_schema import (
     DocumentChild,
     DocumentCoverage,
     DocumentFailedBefore,
-    DocumentFailure,
     DocumentFinding,
     DocumentGroupCall,
     DocumentMember,
@@ -183,7 +181,7 @@ class _DocumentBuilder:
             "nodes": {"seen": coverage.nodes.observed, "total": coverage.nodes.total},
             "workers": {"seen": coverage.workers.observed, "total": coverage.workers.total},
             "access": dict(coverage.access.items()),
-            "failures": [msgspec.convert(_shallow(failure), DocumentFailure) for failure in coverage.failures],
+            "failures": list(coverage.failures),
         }
 
 
@@ -192,7 +190,7 @@ def _fields_of(value: msgspec.Struct, shape: type[Shape]) -> Shape:
     return msgspec.convert(msgspec.structs.asdict(value), shape)
 
 
-def _shallow(value: VertexDetails | Ranks | Failure) -> dict[str, object]:
+def _shallow(value: VertexDetails | Ranks) -> dict[str, object]:
     """The fields of a dataclass; unlike ``asdict``, without copies of their values."""
     return {field.name: getattr(value, field.name) for field in fields(value)}
 

@@ -1,6 +1,8 @@
 """The structure of what ``dstack check --json`` prints, and its JSON Schema.
 
-Fields are only ever added to ``dstack.check/1``: readers must ignore fields that they do not know.
+Fields are only ever added to ``dstack.check/1``: readers must ignore fields that they do not know. A failure is in the
+document as it was observed. All else is made for the document: executions with names, places and ranks in place of
+indices, and conclusions.
 """
 
 from __future__ import annotations
@@ -13,7 +15,7 @@ from msgspec import Meta
 from dstack.diagnosis import Evidence, FindingKind, Verdict
 from dstack.observed import Access
 from dstack.observed_calls import GroupLibrary
-from dstack.observed_node import Cause, Stage
+from dstack.observed_node import Failure
 
 Json = dict[str, Any]
 
@@ -212,27 +214,13 @@ class DocumentRatio(TypedDict):
     total: int
 
 
-class DocumentFailure(TypedDict):
-    """Something that was not observed."""
-
-    stage: Stage
-    reason: Annotated[str, Meta(description="One sentence; the wording may change")]
-    cause: Cause
-    remedy: str | None
-    node_id: str | None
-    worker_id: str | None
-    pid: int | None
-    elapsed_s: float
-    sample: Annotated[int, Meta(description="Number of the sample, from 1")]
-
-
 class DocumentCoverage(TypedDict):
     """What was observed."""
 
     nodes: DocumentRatio
     workers: DocumentRatio
     access: Annotated[dict[str, int], Meta(description="Number of workers by level of access")]
-    failures: list[DocumentFailure]
+    failures: list[Failure]
 
 
 class DocumentPauses(TypedDict):
@@ -267,4 +255,7 @@ class Document(TypedDict):
 
 def check_schema() -> Json:
     """The JSON Schema of ``dstack.check/1``."""
-    return {"$schema": "https://json-schema.org/draft/2020-12/schema", **msgspec.json.schema(Document)}
+    schema = msgspec.json.schema(Document)
+    failure = schema["$defs"][Failure.__name__]
+    failure["required"] = list(failure["properties"])  # a document states also those with a default
+    return {"$schema": "https://json-schema.org/draft/2020-12/schema", **schema}
