@@ -17,7 +17,7 @@ from dstack.observed_calls import Call, CallKind, GroupCall
 from dstack.observed_node import Failure
 from dstack.vertex_keys import AnyKey, Key, Unknown, UnknownKey
 
-Evidence = Literal["exact", "inferred"]
+Exactness = Literal["exact", "inferred"]
 VertexKind = Literal["execution", "task", "placement group", "room", "lifetime", "unknown"]
 NeverKind = Literal["orphaned", "infeasible"]
 FailOn = Literal["deadlock", "stalled", "starved"]
@@ -173,7 +173,7 @@ class Wait(Model, frozen=True):
         return site_of(self.called.site if self.called else self.kind)
 
     @property
-    def evidence(self) -> Evidence:
+    def evidence(self) -> Exactness:
         """Whether the groups were read as they are, or inferred from what was."""
         return "inferred" if self.inferred else "exact"
 

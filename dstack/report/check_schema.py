@@ -12,7 +12,7 @@ from typing import Annotated, Any, Literal, TypedDict
 import msgspec
 from msgspec import Meta
 
-from dstack.diagnosis import Evidence, FindingKind, Verdict
+from dstack.diagnosis import Exactness, FindingKind, Verdict
 from dstack.observed import Access
 from dstack.observed_calls import GroupLibrary
 from dstack.observed_node import Failure
@@ -59,7 +59,7 @@ class DocumentWait(TypedDict):
     needs: Annotated[int, Meta(description="Number of dependencies that must be satisfied")]
     of: Annotated[int, Meta(description="Number of things that the call asks for")]
     timeout_s: Annotated[float | None, Meta(description="Timeout that the program gave")]
-    evidence: Evidence
+    evidence: Exactness
     inferred: Annotated[str | None, Meta(description="Reason, where the dependencies are inferred")]
     polls: Annotated[str | None, Meta(description="FILE:LINE of a loop that only polls")]
     process_group: DocumentGroupCall | None

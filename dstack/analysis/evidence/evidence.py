@@ -16,6 +16,7 @@ from collections.abc import Iterator
 from functools import cached_property
 
 from dstack.analysis.evidence.polling_loops import find_polling_loops
+from dstack.analysis.evidence.progress import JobProgress
 from dstack.analysis.evidence.sample_changes import SampleChanges, ended_workers
 from dstack.analysis.index.processes import NOTHING_ELSE, ExecutionKey, Known, Polls, execution_key
 from dstack.analysis.index.sample_index import SampleIndex
@@ -47,7 +48,12 @@ class Evidence:
     @cached_property
     def polls(self) -> Polls:
         """The loops that only poll."""
-        return find_polling_loops(self.snapshot)
+        return find_polling_loops(self.snapshot, self.progress)
+
+    @cached_property
+    def progress(self) -> JobProgress:
+        """What moved in each job between the samples."""
+        return JobProgress(self.snapshot)
 
     # The samples, with what is known beside each
 

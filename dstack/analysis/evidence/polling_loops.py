@@ -16,7 +16,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
-from dstack.analysis.evidence.progress import RoutineCalls, progress_of
+from dstack.analysis.evidence.progress import JobProgress, RoutineCalls
 from dstack.analysis.index.processes import CallRate, ExecutionKey, OwnTasks, Poll, PolledActors, Polls
 from dstack.call_sites import kind_of
 from dstack.libraries.train.parts import RETRYING
@@ -52,17 +52,16 @@ class _Observation:
     one: Thread | Coroutine
 
 
-def find_polling_loops(snapshot: Snapshot) -> Polls:
+def find_polling_loops(snapshot: Snapshot, progress: JobProgress) -> Polls:
     """The loops that only poll, by the vertex of their thread or coroutine; none without readings."""
     samples = sorted((*snapshot.samples[:2], *snapshot.readings), key=lambda sample: sample.began_s)
     if len(samples) < MIN_READINGS or len(snapshot.samples) < 2:
         return {}
-    return dict(_Finder(snapshot, samples).polls())
+    return dict(_Finder(snapshot, samples, progress).polls())
 
 
-def moved_workers(snapshot: Snapshot, samples: Sequence[Sample]) -> set[str]:
+def moved_workers(samples: Sequence[Sample], routine: RoutineCalls) -> set[str]:
     """The workers that executed or submitted a task, or whose task ended; routine calls do not count."""
-    routine = RoutineCalls(snapshot)
     shown: dict[str, set[object]] = defaultdict(set)
     counts: dict[str, set[object]] = defaultdict(set)
     for sample in samples:
@@ -86,9 +85,10 @@ def _unfinished(sample: Sample, routine: RoutineCalls) -> dict[str, frozenset[tu
 
 
 class _Finder:
-    def __init__(self, snapshot: Snapshot, samples: Sequence[Sample]) -> None:
+    def __init__(self, snapshot: Snapshot, samples: Sequence[Sample], progress: JobProgress) -> None:
         self._snapshot = snapshot
         self._samples = samples
+        self._progress = progress
         self._workers = {worker.worker_id: worker for worker in snapshot.workers}
         self._repeated: dict[str, list[RepeatedCall]] = defaultdict(list)
         for call in snapshot.repeated_calls:
@@ -96,9 +96,9 @@ class _Finder:
 
     def polls(self) -> Iterator[tuple[ExecutionKey, Poll]]:
         """All polling loops, in processes and jobs without progress."""
-        moved = moved_workers(self._snapshot, self._samples)
+        moved = moved_workers(self._samples, self._progress.routine)
         jobs = {worker.job_id for worker in self._workers.values() if worker.job_id}
-        busy_jobs = {job for job in jobs if (found := progress_of(self._snapshot, (job,))) and found.has_moved}
+        busy_jobs = {job for job in jobs if (found := self._progress.of((job,))) and found.has_moved}
         for worker_id in {worker.worker_id for reading in self._snapshot.readings for worker in reading.workers}:
             worker = self._workers.get(worker_id)
             if worker is None or worker_id in moved:

@@ -15,12 +15,24 @@ from dstack.model import Sample, Snapshot, WorkerSample, job_of_task
 from dstack.observed_node import Task
 
 
-def progress_of(snapshot: Snapshot, jobs: Collection[str]) -> Progress | None:
-    """The progress of these jobs from the first sample to the second; None without a second one."""
-    if len(snapshot.samples) < 2:
-        return None
-    first, last = snapshot.samples[:2]
-    return _Observer(snapshot, jobs).progress(first, last)
+class JobProgress:
+    """The progress of jobs from the first sample to the second."""
+
+    def __init__(self, snapshot: Snapshot) -> None:
+        self.snapshot = snapshot
+        self.routine = RoutineCalls(snapshot)
+        self.workers = {worker.worker_id: worker for worker in snapshot.workers}
+        self.started_or_ended = ended_workers(snapshot) | new_workers(snapshot)
+        self._known: dict[tuple[str, ...], Progress] = {}
+
+    def of(self, jobs: tuple[str, ...]) -> Progress | None:
+        """What moved in these jobs; None without a second sample."""
+        if len(self.snapshot.samples) < 2:
+            return None
+        if jobs not in self._known:
+            first, last = self.snapshot.samples[:2]
+            self._known[jobs] = _Observer(self, jobs).progress(first, last)
+        return self._known[jobs]
 
 
 class RoutineCalls:
@@ -42,12 +54,12 @@ class RoutineCalls:
 
 
 class _Observer:
-    def __init__(self, snapshot: Snapshot, jobs: Collection[str]) -> None:
-        self._snapshot = snapshot
+    def __init__(self, known: JobProgress, jobs: Collection[str]) -> None:
+        self._snapshot = known.snapshot
         self._jobs = jobs
-        self._workers = {worker.worker_id: worker for worker in snapshot.workers}
-        self._started_or_ended = ended_workers(snapshot) | new_workers(snapshot)
-        self._routine = RoutineCalls(snapshot)
+        self._workers = known.workers
+        self._started_or_ended = known.started_or_ended
+        self._routine = known.routine
 
     def progress(self, first: Sample, last: Sample) -> Progress:
         """The differences of two samples, as far as workers answered in both."""

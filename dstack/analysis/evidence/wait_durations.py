@@ -11,6 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 import msgspec
 
+from dstack.analysis.evidence.evidence import Evidence
 from dstack.analysis.index.sample_index import SampleIndex
 from dstack.diagnosis import Since, Vertex
 from dstack.model import Snapshot, TaskTimes, producer_task_id
@@ -19,9 +20,9 @@ from dstack.vertex_keys import Key
 UNKNOWN = TaskTimes()
 
 
-def with_bounds(snapshot: Snapshot, first: SampleIndex, vertices: Mapping[Key, Vertex]) -> dict[Key, Vertex]:
+def with_bounds(evidence: Evidence, vertices: Mapping[Key, Vertex]) -> dict[Key, Vertex]:
     """The same vertices, with bounds for those that wait; none for timed waits, which begin again and again."""
-    bounds = _Bounds(snapshot, first)
+    bounds = _Bounds(evidence.snapshot, evidence.first)
     return {key: bounds.added_to(vertex) for key, vertex in vertices.items()}
 
 

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from functools import cached_property
 
 from dstack import words
-from dstack.analysis.evidence.progress import progress_of
+from dstack.analysis.evidence.evidence import Evidence
 from dstack.analysis.findings.activity import Activity
 from dstack.analysis.findings.vertex_roles import VertexRoles
 from dstack.analysis.graph.idle_services import may_be_idle
@@ -25,16 +25,20 @@ SHOWN_LOOPS = 3
 class ReducedGraph(VertexRoles):
     """The input of all rules: the confirmed graph, ``stuck`` vertices, and open chains.
 
-    ``watched_s`` is the time from the end of the first sample to the beginning of the second, None without a second.
+    Without ``evidence``, as for one sample alone, nothing is known of progress.
     """
 
-    def __init__(self, index: SampleIndex, vertices: Mapping[Key, Vertex], watched_s: float | None = None) -> None:
+    def __init__(self, index: SampleIndex, vertices: Mapping[Key, Vertex], evidence: Evidence | None = None) -> None:
         super().__init__(index, vertices)
-        self.watched_s = watched_s
+        self._evidence = evidence
         self.waits = waits_of(vertices.values())
         self.stuck = self._residue()
         self.activity = Activity(self)
-        self._progress: dict[tuple[str, ...], Progress | None] = {}
+
+    @property
+    def watched_s(self) -> float | None:
+        """How long all confirmed waits were observed at least; None without a second sample."""
+        return self._evidence.watched_s if self._evidence else None
 
     def _residue(self) -> set[Key]:
         """What can never proceed.
@@ -58,10 +62,8 @@ class ReducedGraph(VertexRoles):
         return vertex.is_counted and not is_soft
 
     def progress(self, jobs: tuple[str, ...]) -> Progress | None:
-        """What moved in these jobs between the samples; cached."""
-        if jobs not in self._progress:
-            self._progress[jobs] = progress_of(self.index.snapshot, jobs)
-        return self._progress[jobs]
+        """What moved in these jobs between the samples."""
+        return self._evidence.progress.of(jobs) if self._evidence else None
 
     @cached_property
     def certain(self) -> set[Key]:

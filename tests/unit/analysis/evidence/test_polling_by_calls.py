@@ -8,7 +8,6 @@ from dataclasses import dataclass, replace
 import pytest
 
 from dstack.analysis.evidence.evidence import Evidence
-from dstack.analysis.evidence.polling_loops import find_polling_loops
 from dstack.analysis.index.processes import PolledActors
 from dstack.diagnosis import Diagnosis
 from dstack.observed import Frame
@@ -161,7 +160,7 @@ def test_what_it_asks_for_is_known_and_no_call_is_made_up() -> None:
     watched(it)
     snapshot = it.scene.snapshot()
 
-    poll = find_polling_loops(snapshot)[it.driver.key]
+    poll = Evidence(snapshot).polls[it.driver.key]
 
     assert isinstance(poll.target, PolledActors)
     assert poll.target.actors == (it.size.task.actor_id,)
@@ -237,7 +236,7 @@ def test_a_call_that_does_not_end_is_a_wait_and_no_heartbeat() -> None:
 
     assert (finding.confirmed, finding.assumed) == (True, ())
     assert it.driver.key in finding.blocked_behind
-    assert find_polling_loops(it.scene.snapshot()) == {}
+    assert Evidence(it.scene.snapshot()).polls == {}
 
 
 @pytest.mark.parametrize("count", [1, 2])
@@ -260,7 +259,7 @@ def test_loops_that_are_the_only_users_of_an_actor_wait_for_nothing_in_the_job(c
     diagnosis = watch(scene, *callers)
 
     assert not diagnosis.is_stuck
-    assert set(find_polling_loops(scene.snapshot())) == {caller.key for caller in callers}
+    assert set(Evidence(scene.snapshot()).polls) == {caller.key for caller in callers}
 
 
 @pytest.mark.parametrize("asks_first", [True, False])
@@ -281,7 +280,7 @@ def test_a_user_that_polls_for_the_end_of_the_loop_is_no_other_user_in_any_order
 
     diagnosis = watch(scene, *workers.values())
 
-    assert set(find_polling_loops(scene.snapshot())) == {worker.key for worker in workers.values()}
+    assert set(Evidence(scene.snapshot()).polls) == {worker.key for worker in workers.values()}
     assert not diagnosis.is_stuck
 
 

@@ -9,7 +9,8 @@ import pytest
 from msgspec.structs import replace
 
 from dstack.analysis.diagnose import diagnose
-from dstack.analysis.evidence.polling_loops import ENTRIES, find_polling_loops
+from dstack.analysis.evidence.evidence import Evidence
+from dstack.analysis.evidence.polling_loops import ENTRIES
 from dstack.analysis.second_sample import plan_readings
 from dstack.observed import Frame
 from tests.unit.analysis.evidence.polling_scenes import ONLY_POLLS, Poller, is_suspected, nothing, only_finding, poller
@@ -58,7 +59,7 @@ def test_readings_without_a_second_sample_show_nothing() -> None:
     for _ in range(5):
         it.scene.read([it.actor])
 
-    assert find_polling_loops(it.scene.snapshot()) == {}
+    assert Evidence(it.scene.snapshot()).polls == {}
     assert it.scene.diagnose().verdict == "blocked"
 
 
@@ -393,7 +394,7 @@ def test_a_heartbeat_loop_that_is_the_only_user_of_the_actor_waits_for_an_outsid
 def test_a_thread_that_shows_no_frames_once_is_no_heartbeat_loop() -> None:
     scene, monitor = heartbeat_loop()
     snapshot = scene.snapshot()
-    assert monitor.key in find_polling_loops(snapshot)
+    assert monitor.key in Evidence(snapshot).polls
 
     *others, last = snapshot.readings
     (worker,) = last.workers
@@ -404,5 +405,5 @@ def test_a_thread_that_shows_no_frames_once_is_no_heartbeat_loop() -> None:
     ending = replace(last, workers=(replace(worker, process=dataclasses.replace(worker.process, threads=threads)),))
     snapshot = replace(snapshot, stacks=(*snapshot.stacks, ()), readings=(*others, ending))
 
-    assert monitor.key not in find_polling_loops(snapshot)
+    assert monitor.key not in Evidence(snapshot).polls
     assert not is_suspected(diagnose(snapshot))

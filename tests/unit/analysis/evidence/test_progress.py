@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import pytest
 from msgspec.structs import replace
 
-from dstack.analysis.evidence.progress import progress_of
+from dstack.analysis.evidence.progress import JobProgress
 from dstack.diagnosis import Progress
 from dstack.model import TaskEventWindow
 from tests.unit.scenes import JOB, Call, Scene, SceneProcess
@@ -25,7 +25,7 @@ class Watched:
     call: Call
 
     def progress(self, job: str = JOB) -> Progress:
-        found = progress_of(self.scene.sample().snapshot(), (job,))
+        found = JobProgress(self.scene.sample().snapshot()).of((job,))
         assert found is not None
         return found
 
@@ -45,7 +45,7 @@ def watched() -> Watched:
 
 
 def test_without_a_second_sample_nothing_is_known() -> None:
-    assert progress_of(watched().scene.snapshot(), (JOB,)) is None
+    assert JobProgress(watched().scene.snapshot()).of((JOB,)) is None
 
 
 def test_nothing_moved() -> None:
@@ -151,7 +151,7 @@ def test_the_newest_end_says_how_long_nothing_ended_where_clocks_agree(
     ends = {JOB: snapshot.taken_at - 40.0, OTHER_JOB: snapshot.taken_at}
     window = TaskEventWindow(kept=9, read=9, last_ended_at=ends)
 
-    found = progress_of(replace(snapshot, task_event_window=window), (JOB,))
+    found = JobProgress(replace(snapshot, task_event_window=window)).of((JOB,))
 
     assert found is not None
     assert found.idle_s == idle_s
