@@ -94,7 +94,7 @@ def _page(job: str | None, files: Sequence[str]) -> bytes:
 
         require_bokeh()
         from dstack.analysis.views.analysed_snapshot import AnalysedSnapshot
-        from dstack.report.page.report_page import report_page
+        from dstack.report.page.pages import report_page
         from dstack.snapshot_file import load
 
         *before, file = files

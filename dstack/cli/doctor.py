@@ -28,7 +28,7 @@ def doctor(address: str | None, timeout_s: float) -> None:
     from rich.console import Console
 
     from dstack.probes.this_host import host_checks
-    from dstack.report.checks_text import print_checks
+    from dstack.report.summaries import print_checks
 
     console = Console(highlight=False)
     checks = host_checks()

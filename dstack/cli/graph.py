@@ -104,7 +104,7 @@ def _text(calls: CallGraph, *, is_on_screen: bool) -> bytes:
     """The table, in colours and as wide as the terminal if it goes to one."""
     from rich.console import Console
 
-    from dstack.report.call_table import WIDTH, call_table, print_call_table
+    from dstack.report.calls_text import WIDTH, call_table, print_call_table
 
     if not is_on_screen:
         return call_table(calls).encode("utf-8", "backslashreplace")

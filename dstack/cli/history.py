@@ -79,7 +79,7 @@ def _print_summary(shown: Timeline, analysed: AnalysedSnapshot, output: str | No
     """Prints the summary; next to a trace it is short, and on standard error."""
     from rich.console import Console
 
-    from dstack.report.timeline_summary import print_timeline_summary, summary_lines
+    from dstack.report.summaries import print_timeline_summary, summary_lines
 
     if not output:
         print_timeline_summary(Console(highlight=False), shown, analysed)

@@ -125,7 +125,7 @@ def show_progress() -> Iterator[Callable[[str], None]]:
         from rich.live import Live
         from rich.spinner import Spinner
 
-        from dstack.report.safe_text import SafeText
+        from dstack.report.rich_text import SafeText
 
         spinner = Spinner("dots", "connecting")
         terminal = Console(stderr=True)

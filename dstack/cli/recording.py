@@ -128,10 +128,10 @@ def exported(recording: Recording, suffix: str) -> bytes:
 
     stacks = recorded_stacks(recording)
     if suffix == ".html":
-        from dstack.report.page.flame_page import flame_page
-        from dstack.report.recording_summary import summary
+        from dstack.report.page.pages import flame_page
+        from dstack.report.summaries import recording_summary
 
-        return flame_page(stacks, f"Flame graph of {recording.address}", summary(recording))
+        return flame_page(stacks, f"Flame graph of {recording.address}", recording_summary(recording))
     if suffix == ".speedscope.json":
         from dstack.report.exporters.speedscope import speedscope
 
@@ -167,9 +167,9 @@ def _nothing(recording: Recording) -> ClusterError:
 
 def _note(recording: Recording, output: str, suffix: str) -> None:
     """Say what was recorded, what was not, and what to do next."""
-    from dstack.report.recording_summary import shortfalls, summary
+    from dstack.report.summaries import recording_summary, shortfalls
 
-    for line in (summary(recording), *shortfalls(recording)):
+    for line in (recording_summary(recording), *shortfalls(recording)):
         click.echo(visible(line), err=True)
     if output != STDOUT:
         hint = NEXT_STEPS.get(suffix, "Draw it with flamegraph.pl or inferno-flamegraph.").format(visible(output))

@@ -86,7 +86,7 @@ def _page(newest: Snapshot, others: SavedFiles, job: str | None) -> bytes:
         from dstack.analysis.naming.job_selection import find_job
         from dstack.analysis.views.analysed_snapshot import AnalysedSnapshot
         from dstack.analysis.views.snapshot_changes import EarlierSnapshots
-        from dstack.report.page.report_page import report_page
+        from dstack.report.page.pages import report_page
 
         job_id = find_job(newest, job) if job is not None else None
         before = EarlierSnapshots(others.snapshots[-MAX_EARLIER:], job_id)

@@ -11,9 +11,7 @@ from dataclasses import replace
 from dstack.analysis.findings import is_stuck
 from dstack.analysis.naming import names
 from dstack.diagnosis import Diagram, Entry, Finding, Step
-from dstack.report.paths import place_of
-from dstack.report.rows import Row
-from dstack.report.safe_text import SafeText
+from dstack.report.rich_text import Row, SafeText, place_of
 from dstack.words import capitalised, listed, word
 
 FIRST, BETWEEN, LAST, OUTSIDE = "┌▶ ", "│  ", "└─ ", "   "

@@ -2,26 +2,150 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from time import localtime, strftime
 
 from rich.console import Console
 from rich.text import Text
 from rich.tree import Tree
 
+from dstack.analysis.naming.sentences import TORN_STACK
 from dstack.analysis.naming.vertex_details import details_of
-from dstack.analysis.stacks.app_threads import Execution
+from dstack.analysis.stacks.app_threads import Activity, Execution, PathStep
+from dstack.analysis.stacks.peers import Outlier
 from dstack.analysis.stacks.stack_tree import StackBranch
 from dstack.analysis.views.stack_groups import By, ChosenStacks, Position, StackGroup
-from dstack.report.process_stacks_text import process_trees
-from dstack.report.safe_text import SafeText
-from dstack.report.stack_words import ACTIVITY_STYLES, WORDS, activities_in_words, frame_line, outliers_in_words, short
-from dstack.words import listed, plural
+from dstack.analysis.views.stack_pages import ProcessThreads, ThreadSummary
+from dstack.model import Node, Snapshot, Worker
+from dstack.observed import Frame, Origin
+from dstack.report.rich_text import SafeText, location, place_of
+from dstack.words import listed, plural, shortly
 
+ACTIVITY_STYLES: Mapping[Activity, str] = {"waiting": "yellow", "running": "green", "off CPU": "dim"}
+"""The words say the same as the colours."""
+WORDS: Mapping[Activity, tuple[str, str]] = {
+    "waiting": ("waits", "waiting"),
+    "running": ("runs", "running"),
+    "off CPU": ("off CPU", "off CPU"),
+}
+"""The word at the begin of a line, and the word after a number."""
+ORIGINS: Mapping[Origin, str] = {"user": "your", "library": "library", "ray": "Ray", "stdlib": "Python"}
+"""Before a noun: ``your code``, ``3 Ray frames``."""
+SHOWN_PARTS = 3
+"""Maximum number of groups of outliers that one line names."""
+SHOWN_PIDS = 10
 WIDTH = 120
 SHOWN_POSITIONS = 3
 SHOWN_PLACES = 3
 SHOWN_ABSENT = 10
+
+
+def short(function: str) -> str:
+    """A function's name without the functions that enclose its definition."""
+    return function.rpartition("<locals>.")[2]
+
+
+def activity_word(activity: Activity) -> SafeText:
+    """``waits``, ``runs`` or ``off CPU``, for the begin of a line."""
+    return SafeText().append(f"{WORDS[activity][0]}  ", ACTIVITY_STYLES[activity])
+
+
+def frame_location(frame: PathStep) -> str:
+    """``train.py:12``."""
+    return place_of(frame.file, frame.line)
+
+
+def activities_in_words(counts: Mapping[Activity, int]) -> str:
+    """``10 waiting, 1 running``."""
+    return ", ".join(f"{count:,} {word}" for activity, (_, word) in WORDS.items() if (count := counts.get(activity, 0)))
+
+
+def outliers_in_words(outliers: Sequence[Outlier]) -> str:
+    """``1 outlier``, and how it differs from similar executions if ranks name it."""
+    named = list(dict.fromkeys(outlier.words for outlier in outliers if outlier.rank_set))
+    more = f"; {len(named) - SHOWN_PARTS:,} more" if len(named) > SHOWN_PARTS else ""
+    differences = f": {'; '.join(named[:SHOWN_PARTS])}{more}" if named else ""
+    return f"{plural(len(outliers), 'outlier')}{differences}"
+
+
+def frame_line(snapshot: Snapshot, step: PathStep, doing: Text | None = None) -> SafeText:
+    """``Trainer.step  app/train.py:12  loss.backward()``, with what is done there before the source."""
+    text = SafeText().append(short(step.name), "bold" if step.origin == "user" else "")
+    if step.file:
+        text.append(f"  {location(step.file, step.line)}", "cyan")
+    if doing:
+        text.append_text(doing)
+    source = snapshot.source_line(step.file, step.line) if step.file else None
+    return text.append(f"  {source}" if source else "", "dim")
+
+
+def process_trees(chosen: ChosenStacks) -> Iterator[Tree]:
+    """One tree for each node: its processes with stacks, then the number of others by the reason."""
+    for node, workers in chosen.nodes:
+        yield _ProcessTree(chosen).tree(node, workers)
+
+
+class _ProcessTree:
+    def __init__(self, chosen: ChosenStacks) -> None:
+        self._chosen = chosen
+        self._stacks = chosen.stacks
+        self._paths = {one.key: one.path for one in chosen.executions}
+
+    def tree(self, node: Node, workers: Sequence[Worker]) -> Tree:
+        """The tree of a node."""
+        title = SafeText(f"node {node.ip}", "bold").append(
+            f"  {plural(len(workers), 'process', 'processes')}{', head' * node.is_head}", "dim"
+        )
+        tree = Tree(title, guide_style="dim")
+        without: dict[str, list[Worker]] = {}
+        for worker in workers:
+            process = self._stacks.process_threads(worker)
+            if process.threads or process.children or (self._chosen.whole and process.others):
+                self._add(tree, process)
+            else:
+                without.setdefault(process.trouble, []).append(worker)
+        for trouble, idle in without.items():
+            pids = shortly([f"{worker.pid}" for worker in idle], SHOWN_PIDS)
+            others = plural(len(idle), "other process", "other processes")
+            each = "it" if len(idle) == 1 else "each"
+            tree.add(SafeText(f"{others} (pid {pids}): {each} {trouble}", "dim"))
+        return tree
+
+    def _add(self, tree: Tree, process: ProcessThreads) -> None:
+        ranks = self._stacks.ranks_of(process.worker)
+        place = ", ".join(filter(None, (ranks, f"pid {process.worker.pid}")))
+        branch = tree.add(SafeText(process.name, "bold").append(f"  {place}", "dim"))
+        others = process.others if self._chosen.whole else ()
+        for thread in (*process.threads, *others):
+            branch.add(self._thread(thread))
+        if process.others and not others:
+            branch.add(SafeText(f"{plural(len(process.others), 'thread')} of Ray and its libraries", "dim"))
+        for child in process.children:
+            below = branch.add(SafeText(child.name, "bold").append(f"  pid {child.process.pid}", "dim"))
+            for thread in child.threads:
+                below.add(self._thread(thread))
+            if not child.threads:
+                below.add(SafeText("not read", "dim"))
+
+    def _thread(self, thread: ThreadSummary) -> Text:
+        """What the thread does, and its frames below, outermost first."""
+        text = activity_word(thread.activity).append(thread.name, "bold").append(f"  {thread.words}")
+        text.append(f"  {TORN_STACK}" if thread.is_torn else "", "yellow")
+        lines = [frame_line(self._chosen.snapshot, step) for step in self._path(thread)]
+        return Text("\n").join([text, *(SafeText("   ").append_text(line) for line in lines)])
+
+    def _path(self, thread: ThreadSummary) -> Sequence[PathStep]:
+        """The frames of an execution, or of a thread that is none; its own frames unless stacks are whole."""
+        if thread.key in self._paths:
+            return self._paths[thread.key]
+        frames = self._stacks.pages.frames_of(thread.key)
+        own = [frame for frame in frames if frame.origin == "user"]
+        shown = frames if self._chosen.whole or not own else own
+        return [_step(frame) for frame in reversed(shown)]
+
+
+def _step(frame: Frame) -> PathStep:
+    return PathStep(frame.function, frame.file, frame.line, frame.function, frame.origin)
 
 
 def print_all_stacks(console: Console, chosen: ChosenStacks, by: By) -> None:

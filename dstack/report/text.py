@@ -15,12 +15,10 @@ from dstack.diagnosis import Diagnosis, Finding
 from dstack.model import Snapshot
 from dstack.report.check_json import pauses_ms
 from dstack.report.details import print_details, print_stacks
-from dstack.report.failures import failures_in_words
 from dstack.report.finding import assumption_rows, fix_row, picture, remark_rows, status, status_sentence
 from dstack.report.headline import STYLES, headline
-from dstack.report.rows import Row, lines_of, print_lines, print_rows
-from dstack.report.safe_text import SafeText
-from dstack.report.wrapping import wrapped
+from dstack.report.rich_text import Row, SafeText, lines_of, print_lines, print_rows, wrapped
+from dstack.report.summaries import failures_in_words
 from dstack.words import plural, word
 
 WIDTH = 100

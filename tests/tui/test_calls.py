@@ -12,7 +12,7 @@ from textual.pilot import Pilot
 from textual.widgets import Static
 
 from dstack.model import Snapshot
-from dstack.report.call_columns import COLUMNS
+from dstack.report.calls_text import COLUMNS
 from dstack.snapshot_file import load
 from dstack.tui.app import DstackApp
 from dstack.tui.snapshots import Files, Source

@@ -12,7 +12,7 @@ from textual.pilot import Pilot
 
 from dstack.model import Bundle, Snapshot
 from dstack.observed import GpuUse
-from dstack.observed_node import Disk, Failure, Gpu
+from dstack.observed_node import Disk, Failure, Gpu, HostFigures
 from dstack.tui.app import DstackApp
 from dstack.tui.snapshots import Files, Source
 from dstack.tui.views.cluster import ClusterView
@@ -39,22 +39,24 @@ class Shop(Scene):
             self.node(free={"CPU": 0.0}, CPU=2.0, GPU=1.0),
             is_head=True,
             hostname="front",
-            cpu_count=8,
-            load_1m=1.5,
-            memory_total_bytes=16 * GIB,
-            memory_available_bytes=4 * GIB,
-            disks=(
-                Disk(use="session", path="/tmp/ray/session_1", total_bytes=100 * GIB, free_bytes=30 * GIB),
-                Disk(use="spilled objects", path="/tmp/ray/session_1", total_bytes=100 * GIB, free_bytes=30 * GIB),
-                Disk(use="object store", path="/dev/shm", total_bytes=8 * GIB, free_bytes=5 * GIB),
-            ),
-            gpus=(
-                Gpu(
-                    index=0,
-                    name="A100",
-                    memory_total_bytes=80 * GIB,
-                    memory_used_bytes=60 * GIB,
-                    utilisation_percent=93.0,
+            host=HostFigures(
+                cpu_count=8,
+                load_1m=1.5,
+                memory_total_bytes=16 * GIB,
+                memory_available_bytes=4 * GIB,
+                disks=(
+                    Disk(use="session", path="/tmp/ray/session_1", total_bytes=100 * GIB, free_bytes=30 * GIB),
+                    Disk(use="spilled objects", path="/tmp/ray/session_1", total_bytes=100 * GIB, free_bytes=30 * GIB),
+                    Disk(use="object store", path="/dev/shm", total_bytes=8 * GIB, free_bytes=5 * GIB),
+                ),
+                gpus=(
+                    Gpu(
+                        index=0,
+                        name="A100",
+                        memory_total_bytes=80 * GIB,
+                        memory_used_bytes=60 * GIB,
+                        utilisation_percent=93.0,
+                    ),
                 ),
             ),
         )

@@ -10,8 +10,7 @@ from graphviz.quoting import NoHtml
 
 from dstack.analysis.history.call_nodes import NodeKind, NodeWait
 from dstack.analysis.views.call_graph import CallEdge, CallGraph, CallNode, is_frequent
-from dstack.report.call_columns import node_title, remarks, summary
-from dstack.report.call_labels import edge_lines, wait_lines
+from dstack.report.calls_text import edge_lines, node_title, remarks, summary, wait_lines
 from dstack.visible import visible
 from dstack.words import size
 

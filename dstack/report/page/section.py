@@ -1,22 +1,36 @@
-"""A section of a page: its HTML, and the charts in it."""
+"""A section of a page, and what it is made from: templates, charts, and data for the page's scripts."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import json
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cache
+from functools import cache, cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
+from dstack.analysis.views.analysed_snapshot import AnalysedSnapshot
+from dstack.analysis.views.stack_groups import ChosenStacks
+from dstack.recording import Recording
+from dstack.vertex_keys import Key
 from dstack.visible import visible
 
 if TYPE_CHECKING:
     from bokeh.models import Plot
 
+
+AS_JSON = str.maketrans({"<": "\\u003c", ">": "\\u003e", "&": "\\u0026", "\u2028": "\\u2028", "\u2029": "\\u2029"})
+"""JSON remains the same, and neither ends an element nor begins a comment."""
 FOLDER = Path(__file__).resolve().parent
+
+
+def data_element(data: object, css_class: str) -> Markup:
+    """An element with data as JSON; its texts are as they are, so they have to be visible."""
+    text = json.dumps(data, separators=(",", ":")).translate(AS_JSON)
+    return Markup(f'<script type="application/json" class="{css_class}">') + Markup(text) + Markup("</script>")
 
 
 @dataclass(frozen=True)
@@ -58,3 +72,25 @@ def _templates() -> Environment:
 
 def _visible(value: object) -> object:
     return visible(value) if isinstance(value, str) and not isinstance(value, Markup) else value
+
+
+@dataclass(frozen=True)
+class ReportData:
+    """A snapshot, those of the same cluster before it in the order of time, and recordings with their names."""
+
+    analysed: AnalysedSnapshot
+    before: Iterable[AnalysedSnapshot] = ()
+    recordings: Sequence[tuple[str, Recording]] = ()
+
+    @cached_property
+    def stacks(self) -> ChosenStacks:
+        """The stacks of the application, of one job if the diagnosis is of one."""
+        return ChosenStacks(self.analysed, job=self.analysed.diagnosis.job)
+
+    @cached_property
+    def stack_ids(self) -> Mapping[Key, str]:
+        """The ids of the elements that show the stacks of executions; equal stacks of a class share one."""
+        numbers: dict[object, int] = {}
+        return {
+            one.key: f"stack-{numbers.setdefault((one.kind, one.path), len(numbers))}" for one in self.stacks.executions
+        }

@@ -20,7 +20,7 @@ from dstack.analysis.views.analysed_snapshot import AnalysedSnapshot
 from dstack.analysis.views.snapshot_changes import SIGNS, Mark, SnapshotChanges
 from dstack.diagnosis import Verdict
 from dstack.report.headline import headline
-from dstack.report.safe_text import SafeText
+from dstack.report.rich_text import SafeText
 from dstack.tui.snapshots import NumberedSnapshot, OpenedRecording
 from dstack.tui.widgets.detail import Detail
 from dstack.tui.widgets.outline import Outline

@@ -19,8 +19,8 @@ from dstack.analysis.history.call_nodes import By
 from dstack.analysis.views.analysed_snapshot import AnalysedSnapshot
 from dstack.analysis.views.call_graph import CallExecutions, CallGraph
 from dstack.errors import as_dstack_error
-from dstack.report.call_columns import COLUMNS, Column, remarks, summary
-from dstack.report.safe_text import SafeText
+from dstack.report.calls_text import COLUMNS, Column, remarks, summary
+from dstack.report.rich_text import SafeText
 from dstack.tui.views.base import OutlineView
 from dstack.tui.views.calls_lines import CallLines, CallRow, header
 from dstack.tui.widgets.detail import Detail

@@ -12,7 +12,7 @@ from rich.text import Text
 from dstack.analysis.history.call_figures import Figures
 from dstack.analysis.history.call_nodes import NodeKey, NodeWait
 from dstack.analysis.views.call_graph import CallEdge, CallGraph, MethodCalls, is_frequent
-from dstack.report.call_columns import (
+from dstack.report.calls_text import (
     COLUMNS,
     Column,
     edge_title,
@@ -25,7 +25,7 @@ from dstack.report.call_columns import (
     wait_mark,
     wait_outcome,
 )
-from dstack.report.safe_text import SafeText
+from dstack.report.rich_text import SafeText
 from dstack.tui.widgets.outline import INDENT, Line
 from dstack.words import plural, short_duration, size
 

@@ -31,17 +31,18 @@ from dstack.analysis.views.worker_groups import (
 )
 from dstack.model import Actor, Node
 from dstack.observed_node import Gpu
-from dstack.report.cluster_words import bundle_in_words, queued_calls, resident_in_words
-from dstack.report.figure_texts import (
+from dstack.report.cluster_text import (
+    bundle_in_words,
     disk_figures,
     disk_paths,
     gpu_figures,
     host_figures,
     process_figures,
+    queued_calls,
+    resident_in_words,
     use_in_words,
 )
-from dstack.report.paths import place_of
-from dstack.report.safe_text import SafeText
+from dstack.report.rich_text import SafeText, place_of
 from dstack.tui.views.base import OutlineView, SourceLocation
 from dstack.tui.views.cluster_lines import WORDS, ClusterLines, Columns, mark_of
 from dstack.tui.widgets.detail import Detail

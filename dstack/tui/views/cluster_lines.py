@@ -21,11 +21,19 @@ from dstack.analysis.views.worker_activity import ExecutionGroup
 from dstack.analysis.views.worker_figures import Figure, Total, WorkerFigures
 from dstack.analysis.views.worker_groups import BundlePlace, Column, Order, WorkerGroup, WorkerGrouping, WorkerGroups
 from dstack.model import Actor, Node, Worker
-from dstack.report.cluster_words import MARKS, bundle_in_words, queued_calls, resident_in_words
-from dstack.report.figure_cells import UNKNOWN, total_cell, worker_cell
-from dstack.report.figure_texts import disk_figures, gpu_figures, host_figures
-from dstack.report.paths import location
-from dstack.report.safe_text import SafeText
+from dstack.report.cluster_text import (
+    MARKS,
+    UNKNOWN,
+    bundle_in_words,
+    disk_figures,
+    gpu_figures,
+    host_figures,
+    queued_calls,
+    resident_in_words,
+    total_cell,
+    worker_cell,
+)
+from dstack.report.rich_text import SafeText, location
 from dstack.tui.views.base import marked
 from dstack.tui.widgets.outline import Line
 from dstack.vertex_keys import Key

@@ -13,8 +13,8 @@ from textual.widgets import Static
 from dstack.analysis.stacks.app_threads import PathStep
 from dstack.analysis.stacks.icicle import Cell, Icicle, Weights, icicle
 from dstack.analysis.stacks.stack_tree import PathBranch
-from dstack.report.safe_text import SafeText
-from dstack.report.stack_words import frame_location, short
+from dstack.report.rich_text import SafeText
+from dstack.report.stacks_text import frame_location, short
 from dstack.tui.views.base import GROUP, WHOLE, SourceLocation
 from dstack.tui.views.flame_data import FlameDataView
 from dstack.tui.views.flame_drawings import SHOWN_KINDS, Drawing, row_as_text

@@ -18,8 +18,8 @@ from dstack.analysis.stacks.peers import OutlierIndex
 from dstack.analysis.stacks.stack_tree import Grouping, PathBranch, StackBranch, grouping_in_words, merge
 from dstack.analysis.stacks.weighted_stacks import Change, Shares, Unit, WeightedBranch, WeightedPath, WeightedTree
 from dstack.analysis.views.stacks import Stacks
-from dstack.report.safe_text import SafeText
-from dstack.report.stack_words import ORIGINS, activities_in_words, frame_location, short
+from dstack.report.rich_text import SafeText
+from dstack.report.stacks_text import ORIGINS, activities_in_words, frame_location, short
 from dstack.visible import visible
 from dstack.words import plural, short_duration, word
 

@@ -16,7 +16,7 @@ from textual.widgets import Static
 from dstack.analysis.views.analysed_snapshot import AnalysedSnapshot
 from dstack.analysis.views.snapshot_diff import ExecutionChange, WaitChange, compare
 from dstack.errors import as_dstack_error
-from dstack.report.safe_text import SafeText
+from dstack.report.rich_text import SafeText
 from dstack.tui.snapshots import NumberedSnapshot
 from dstack.tui.views.base import OutlineView
 from dstack.tui.views.history_lines import ComparedSide, ComparisonLines, VerdictRows, skipped_lines, snapshot_lines

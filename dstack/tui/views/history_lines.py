@@ -18,8 +18,7 @@ from dstack.analysis.views.snapshot_changes import FindingSpan, finding_spans
 from dstack.analysis.views.snapshot_diff import Change, ExecutionChange, FindingChange, SnapshotDiff, WaitChange
 from dstack.diagnosis import VERDICTS, FindingKind, Verdict, Vertex
 from dstack.observed import Frame
-from dstack.report.paths import location
-from dstack.report.safe_text import SafeText
+from dstack.report.rich_text import SafeText, location
 from dstack.tui.snapshots import NumberedSnapshot
 from dstack.tui.views.base import VERDICT_MARKS
 from dstack.tui.widgets.outline import Line

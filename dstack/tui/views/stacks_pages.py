@@ -14,9 +14,8 @@ from dstack.analysis.stacks.stack_tree import StackBranch
 from dstack.analysis.views.stack_pages import DependencyLink, FrameRun, StackPage
 from dstack.analysis.views.stacks import Stacks
 from dstack.observed import Frame
-from dstack.report.paths import location
-from dstack.report.safe_text import SafeText
-from dstack.report.stack_words import (
+from dstack.report.rich_text import SafeText, location
+from dstack.report.stacks_text import (
     ACTIVITY_STYLES,
     ORIGINS,
     activities_in_words,

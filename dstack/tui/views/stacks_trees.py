@@ -14,9 +14,8 @@ from dstack.analysis.views.snapshot_changes import SnapshotChanges
 from dstack.analysis.views.stack_pages import ChildThreads, ProcessThreads, ThreadSummary, child_threads, worker_name
 from dstack.analysis.views.stacks import Stacks
 from dstack.model import Node, Worker
-from dstack.report.paths import location
-from dstack.report.safe_text import SafeText
-from dstack.report.stack_words import WORDS, activities_in_words, activity_word, short
+from dstack.report.rich_text import SafeText, location
+from dstack.report.stacks_text import WORDS, activities_in_words, activity_word, short
 from dstack.tui.views.base import marked
 from dstack.tui.widgets.outline import Line
 from dstack.vertex_keys import ChildThreadKey, Key

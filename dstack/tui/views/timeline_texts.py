@@ -15,8 +15,8 @@ from dstack.analysis.views.analysed_snapshot import AnalysedSnapshot
 from dstack.analysis.views.timeline import Mark, Timeline
 from dstack.analysis.views.timeline_bars import FAILED, FINISHED, RUNNING, Bars
 from dstack.analysis.views.timeline_rows import KIND_OF_PHASE, TimelineRow
-from dstack.report.safe_text import SafeText
-from dstack.report.timeline_summary import limiting_in_words
+from dstack.report.rich_text import SafeText
+from dstack.report.summaries import limiting_in_words
 from dstack.tui.widgets.gantt import Selection
 from dstack.tui.widgets.gantt_drawing import FAILED_GLYPH, LETTERS, MARK_GLYPH, RUNNING_GLYPH, WAIT_GLYPHS
 from dstack.tui.widgets.time_axis import clock

@@ -15,11 +15,10 @@ from dstack.analysis.naming.vertex_details import details_of
 from dstack.analysis.views.analysed_snapshot import AnalysedSnapshot
 from dstack.analysis.views.snapshot_changes import SnapshotChanges
 from dstack.diagnosis import Finding, Step
-from dstack.report.failures import failures_in_words
 from dstack.report.finding import assumption_rows, fix_row, picture, remark_rows, status_sentence
 from dstack.report.headline import STYLES, headline
-from dstack.report.rows import Row
-from dstack.report.safe_text import SafeText
+from dstack.report.rich_text import Row, SafeText
+from dstack.report.summaries import failures_in_words
 from dstack.tui.views.base import OutlineView, SourceLocation, marked
 from dstack.tui.widgets.outline import Line, Outline
 from dstack.vertex_keys import Key

@@ -20,8 +20,7 @@ from dstack.analysis.views.snapshot_diff import WaitChange
 from dstack.analysis.views.wait_tree import Edge, WaitBranch, WaitTree
 from dstack.diagnosis import Step, Vertex
 from dstack.report.finding import BETWEEN, FIRST, LAST, OUTSIDE, titled
-from dstack.report.paths import location, place_of
-from dstack.report.safe_text import SafeText
+from dstack.report.rich_text import SafeText, location, place_of
 from dstack.tui.views.base import OutlineView, SourceLocation, marked
 from dstack.tui.widgets.detail import Detail
 from dstack.tui.widgets.outline import NO_RAIL, Line, Outline

@@ -11,7 +11,7 @@ from textual.binding import Binding, BindingType
 from textual.containers import VerticalScroll
 from textual.widgets import Static
 
-from dstack.report.wrapping import wrapped
+from dstack.report.rich_text import wrapped
 
 
 class Detail(VerticalScroll):

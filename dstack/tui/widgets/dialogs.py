@@ -11,7 +11,7 @@ from textual.containers import Vertical, VerticalScroll
 from textual.screen import ModalScreen
 from textual.widgets import Input, Label, Static
 
-from dstack.report.safe_text import SafeText
+from dstack.report.rich_text import SafeText
 
 
 class Help(ModalScreen[None]):

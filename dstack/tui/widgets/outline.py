@@ -17,7 +17,7 @@ from textual.message import Message
 from textual.scroll_view import ScrollView
 from textual.strip import Strip
 
-from dstack.report.wrapping import wrapped
+from dstack.report.rich_text import wrapped
 
 INDENT = 2
 NO_RAIL = (" " * INDENT, " " * INDENT)

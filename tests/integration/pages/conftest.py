@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from dstack.analysis.views.analysed_snapshot import AnalysedSnapshot
-from dstack.report.page.report_page import report_page
+from dstack.report.page.pages import report_page
 from dstack.snapshot_file import load
 from tests.browsers import HAS_CHROMIUM, chromium, open_page
 from tests.paths import RECORDED_CALLS

@@ -10,7 +10,7 @@ import pytest
 from msgspec.structs import replace
 
 from dstack.analysis.views.analysed_snapshot import AnalysedSnapshot
-from dstack.report.page.report_page import report_page
+from dstack.report.page.pages import report_page
 from dstack.snapshot_file import load
 from tests.browsers import errors, open_page, requests
 from tests.fuzzing.hostile_text import ATTACKED, HOSTILE_TO_PAGES, PAGE_ATTACKS, hostile, hostile_recording, naming

@@ -9,7 +9,7 @@ import pytest
 
 from benchmarks.bench_merging import snapshot_of
 from dstack.analysis.views.analysed_snapshot import AnalysedSnapshot
-from dstack.report.page.report_page import report_page
+from dstack.report.page.pages import report_page
 from tests.browsers import errors, open_page
 from tests.unit.support.large_histories import with_history
 

@@ -9,7 +9,7 @@ import pytest
 from msgspec.structs import replace
 
 from dstack.analysis.views.analysed_snapshot import AnalysedSnapshot
-from dstack.report.page.report_page import report_page
+from dstack.report.page.pages import report_page
 from tests.browsers import errors, requests
 from tests.processes import wait_until
 from tests.unit.scenes.ranks import training

@@ -7,8 +7,7 @@ from typing import Any
 
 from dstack.analysis.views.analysed_snapshot import AnalysedSnapshot
 from dstack.model import Snapshot
-from dstack.report.page.report_data import ReportData
-from dstack.report.page.section import Section
+from dstack.report.page.section import ReportData, Section
 
 
 def graph_section(

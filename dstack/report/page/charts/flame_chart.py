@@ -1,6 +1,7 @@
 """Flame graphs as charts of rectangles. Groups, such as node and class, are the first levels.
 
-The page has the rectangles as short columns of numbers; its script makes the columns of the chart from them.
+The page has the rectangles, without the narrowest ones, as short columns of numbers; its script makes the columns of
+the chart from them.
 """
 
 from __future__ import annotations
@@ -8,20 +9,20 @@ from __future__ import annotations
 import colorsys
 import zlib
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from bokeh.core.properties import value
 from bokeh.models import ColumnDataSource, HoverTool, Plot, Range1d, TapTool
 from markupsafe import Markup
 
 from dstack.analysis.stacks.app_threads import PathStep
-from dstack.analysis.stacks.weighted_stacks import Unit, WeightedStacks
+from dstack.analysis.stacks.weighted_stacks import Unit, WeightedStack, WeightedStacks
 from dstack.report.page.charts.chart import new_chart
-from dstack.report.page.charts.flame_boxes import MAX_BOXES, Boxes, boxes_of
-from dstack.report.page.data_element import data_element
-from dstack.report.page.section import Section, render
+from dstack.report.page.section import Section, data_element, render
 from dstack.visible import visible
 
+MAX_BOXES = 20_000
+"""The most rectangles of one flame graph."""
 ROW_PX = 20
 AROUND_PX = 16
 HUES = {"user": 30, "library": 130, "ray": 205, "stdlib": 265}
@@ -43,6 +44,69 @@ COLUMNS = (
     "alpha",
 )
 """The columns of the chart, which the script fills."""
+
+
+@dataclass(slots=True)
+class Box:
+    """One rectangle: a group, or a call below the same outer calls; from ``left``, ``weight`` wide."""
+
+    step: PathStep
+    depth: int
+    parent: int
+    left: int
+    weight: int = 0
+
+
+@dataclass(slots=True)
+class Boxes:
+    """All rectangles of some stacks, the outer ones before the inner ones, and how many are left out."""
+
+    total: int = 0
+    boxes: list[Box] = field(default_factory=list)
+    left_out: int = 0
+
+    @property
+    def levels(self) -> int:
+        """The number of rows."""
+        return 1 + max((box.depth for box in self.boxes), default=0)
+
+
+def boxes_of(stacks: WeightedStacks, most: int = MAX_BOXES) -> Boxes:
+    """The rectangles of stacks that are merged where they begin with the same groups and calls; the widest so many."""
+    found = Boxes()
+    path: list[int] = []
+    names: list[PathStep] = []
+    for stack in sorted(stacks.stacks, key=_path):
+        steps = _path(stack)
+        common = next((i for i, (a, b) in enumerate(zip(names, steps, strict=False)) if a != b), len(names))
+        common = min(common, len(steps))
+        del path[common:], names[common:]
+        for step in steps[common:]:
+            parent = path[-1] if path else -1
+            found.boxes.append(Box(step, len(path), parent, found.total))
+            path.append(len(found.boxes) - 1)
+            names.append(step)
+        for index in path:
+            found.boxes[index].weight += stack.weight
+        found.total += stack.weight
+    return _widest(found, most)
+
+
+def _path(stack: WeightedStack) -> list[PathStep]:
+    return [*map(PathStep, stack.groups), *stack.frames]
+
+
+def _widest(found: Boxes, most: int) -> Boxes:
+    """The widest rectangles, at most ``most``; one is never wider than the one above it."""
+    if len(found.boxes) <= most:
+        return found
+    order = sorted(range(len(found.boxes)), key=lambda index: (-found.boxes[index].weight, index))
+    kept = sorted(order[:most])
+    place = {index: at for at, index in enumerate(kept)}
+    boxes = [found.boxes[index] for index in kept]
+    for box in boxes:
+        box.parent = place.get(box.parent, -1)
+    return Boxes(found.total, boxes, len(found.boxes) - len(boxes))
 
 
 @dataclass(frozen=True, slots=True)

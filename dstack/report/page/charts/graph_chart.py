@@ -1,4 +1,4 @@
-"""A directed graph as a chart of boxes with text and of lines with arrowheads; the page zooms, searches and follows."""
+"""A directed graph as a chart of boxes with text and of lines with arrowheads, which the page searches; its legend."""
 
 from __future__ import annotations
 
@@ -227,3 +227,32 @@ def _add_boxes(chart: Any, boxes: Sequence[GraphBox], placed: Layout) -> None:
         )
     hover = HoverTool(renderers=[rects], tooltips=TIP, point_policy="follow_mouse", description="Boxes")
     chart.add_tools(hover, TapTool(renderers=[rects]))
+
+
+@dataclass(frozen=True, slots=True)
+class BoxKind:
+    """The name of a kind of boxes, and their appearance."""
+
+    text: str
+    style: BoxStyle
+
+
+@dataclass(frozen=True, slots=True)
+class LinkKind:
+    """The name of a kind of links, and their appearance."""
+
+    text: str
+    style: LinkStyle
+
+
+@dataclass(frozen=True, slots=True)
+class Legend:
+    """What a graph has, in the order of its legend."""
+
+    boxes: tuple[BoxKind, ...]
+    links: tuple[LinkKind, ...]
+
+
+def legend_of(boxes: Sequence[tuple[str, BoxStyle]], links: Sequence[tuple[str, LinkStyle]]) -> Legend:
+    """The legend of these kinds of boxes and links."""
+    return Legend(tuple(BoxKind(*one) for one in boxes), tuple(LinkKind(*one) for one in links))

@@ -12,10 +12,8 @@ from dstack.diagnosis import Coverage
 from dstack.model import Node, Snapshot, TaskHistory
 from dstack.observed import Access, Process
 from dstack.report.check_json import pauses_ms
-from dstack.report.failures import failures_in_words
-from dstack.report.page.report_data import ReportData
-from dstack.report.page.section import Section, render
-from dstack.report.recording_summary import shortfalls
+from dstack.report.page.section import ReportData, Section, render
+from dstack.report.summaries import failures_in_words, shortfalls
 from dstack.words import duration, listed, plural, shortly, word
 
 SHOWN_FAILURES = 100

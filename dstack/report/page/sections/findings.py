@@ -9,9 +9,8 @@ from dstack.analysis.findings import is_stuck
 from dstack.analysis.findings.wording.failures import step as step_of_failure
 from dstack.diagnosis import Entry, Finding, Step
 from dstack.report.finding import status_sentence
-from dstack.report.page.report_data import ReportData
-from dstack.report.page.section import Section, render
-from dstack.report.paths import place_of
+from dstack.report.page.section import ReportData, Section, render
+from dstack.report.rich_text import place_of
 from dstack.vertex_keys import Key
 
 SHOWN = 20

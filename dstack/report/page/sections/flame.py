@@ -9,9 +9,8 @@ from dstack.analysis.stacks.weighted_stacks import recorded_stacks
 from dstack.analysis.views.stack_groups import ChosenStacks
 from dstack.recording import Recording
 from dstack.report.page.charts.flame_chart import Flame, flame_section
-from dstack.report.page.report_data import ReportData
-from dstack.report.page.section import Section
-from dstack.report.recording_summary import shortfalls, summary
+from dstack.report.page.section import ReportData, Section
+from dstack.report.summaries import recording_summary, shortfalls
 from dstack.words import duration, plural
 
 MOST_RECORDINGS = 6
@@ -60,5 +59,5 @@ def _recording(name: str, recording: Recording, notes: tuple[str, ...]) -> Flame
     return Flame(
         f"Recording {name} ({duration(recording.duration_s)})",
         recorded_stacks(recording),
-        (f"{summary(recording)}.", *shortfalls(recording), *notes),
+        (f"{recording_summary(recording)}.", *shortfalls(recording), *notes),
     )

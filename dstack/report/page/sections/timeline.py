@@ -7,14 +7,10 @@ from time import localtime
 
 from dstack.analysis.views.timeline import Timeline
 from dstack.analysis.views.timeline_rows import TimelineRows
-from dstack.report.page.charts.gantt_bars import GanttBars, bars_of
-from dstack.report.page.charts.gantt_chart import ROW_PX, gantt_charts
-from dstack.report.page.charts.gantt_data import KINDS, OTHER_COLOUR, gantt_data
-from dstack.report.page.charts.gantt_rows import left_out, rows_of
-from dstack.report.page.data_element import data_element
-from dstack.report.page.report_data import ReportData
-from dstack.report.page.section import Section, render
-from dstack.report.timeline_summary import (
+from dstack.report.page.charts.gantt_bars import GanttBars, bars_of, left_out, rows_of
+from dstack.report.page.charts.gantt_chart import KINDS, OTHER_COLOUR, ROW_PX, gantt_charts, gantt_data
+from dstack.report.page.section import ReportData, Section, data_element, render
+from dstack.report.summaries import (
     SHOWN_PIPELINES,
     STEP_COLUMNS,
     counts_in_words,

@@ -12,11 +12,18 @@ from dstack.analysis.views.analysed_snapshot import AnalysedSnapshot
 from dstack.analysis.views.wait_boxes import Outcome, WaitBox, WaitBoxes, WaitLink
 from dstack.diagnosis import Step, Vertex, Wait
 from dstack.report.finding import titled
-from dstack.report.page.charts.graph_chart import WIDEST_LINE, BoxStyle, GraphBox, GraphLink, LinkStyle, graph_chart
-from dstack.report.page.charts.graph_legend import Legend, legend_of
-from dstack.report.page.report_data import ReportData
-from dstack.report.page.section import Section, render
-from dstack.report.paths import place_of, shortened_left
+from dstack.report.page.charts.graph_chart import (
+    WIDEST_LINE,
+    BoxStyle,
+    GraphBox,
+    GraphLink,
+    Legend,
+    LinkStyle,
+    graph_chart,
+    legend_of,
+)
+from dstack.report.page.section import ReportData, Section, render
+from dstack.report.rich_text import place_of, shortened_left
 from dstack.vertex_keys import Key
 from dstack.words import plural
 

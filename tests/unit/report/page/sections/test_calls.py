@@ -5,8 +5,7 @@ from functools import partial
 import pytest
 
 from dstack.analysis.views.analysed_snapshot import AnalysedSnapshot
-from dstack.report.page.report_data import ReportData
-from dstack.report.page.rows import call_rows
+from dstack.report.page.section import ReportData
 from dstack.report.page.sections import calls as module
 from dstack.report.page.sections.calls import section
 from dstack.snapshot_file import load
@@ -58,7 +57,7 @@ def test_the_table_has_callers_edges_and_methods_in_the_order_of_the_text() -> N
 def test_what_is_left_out_is_counted(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "MAX_EDGES", 2)
     monkeypatch.setattr(module, "MAX_WAITS", 1)
-    monkeypatch.setattr(call_rows, "MAX_CALLERS", 1)
+    monkeypatch.setattr(module, "MAX_CALLERS", 1)
     found, boxes, _ = section_of(load(RECORDED_CALLS))
 
     page = elements_of(found.body).text

@@ -11,7 +11,7 @@ from dstack.analysis.views.analysed_snapshot import AnalysedSnapshot
 from dstack.model import Snapshot, TaskHistory
 from dstack.observed import ACCESSES
 from dstack.observed_node import Failure
-from dstack.report.page.report_data import ReportData
+from dstack.report.page.section import ReportData
 from dstack.report.page.sections import coverage as module
 from dstack.report.page.sections.coverage import gap_in_words, section
 from dstack.snapshot_file import load

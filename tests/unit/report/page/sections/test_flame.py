@@ -4,8 +4,7 @@ import json
 
 from dstack.analysis.views.analysed_snapshot import AnalysedSnapshot
 from dstack.recording import Recording
-from dstack.report.page.report_data import ReportData
-from dstack.report.page.section import Section
+from dstack.report.page.section import ReportData, Section
 from dstack.report.page.sections.flame import MOST_RECORDINGS, section
 from dstack.snapshot_file import load
 from tests.fuzzing.hostile_text import hostile

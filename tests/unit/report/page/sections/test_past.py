@@ -11,7 +11,7 @@ from dstack.analysis.views.analysed_snapshot import AnalysedSnapshot
 from dstack.analysis.views.snapshot_changes import EarlierSnapshots
 from dstack.errors import SnapshotFileError, UsageError
 from dstack.model import Snapshot
-from dstack.report.page.report_data import ReportData
+from dstack.report.page.section import ReportData
 from dstack.report.page.sections import past
 from dstack.snapshot_file import load
 from tests.examples.recorded import recorded

@@ -1,6 +1,10 @@
+"""None"""
+
 from __future__ import annotations
 
 import dataclasses
+from collections import Counter
+from collections.abc import Iterator
 
 import pytest
 from hypothesis import HealthCheck, given
@@ -8,18 +12,145 @@ from msgspec.structs import replace
 
 from benchmarks.bench_merging import snapshot_of
 from dstack.analysis.views.analysed_snapshot import AnalysedSnapshot
-from dstack.model import Snapshot
-from dstack.report.page.report_data import ReportData
+from dstack.model import Snapshot, WorkerSample
+from dstack.report.page.section import ReportData
 from dstack.report.page.sections import stacks as module
-from dstack.report.page.sections.stacks import section
+from dstack.report.page.sections.stacks import MergedStacks, ShownGroup, StackEnd, section
 from dstack.snapshot_file import load
+from dstack.vertex_keys import Key
 from tests.examples.recorded import RECORDED
 from tests.fuzzing.effort import examples
 from tests.fuzzing.hostile_text import hostile
 from tests.paths import RECORDED_CLUSTERS
+from tests.unit.analysis.test_recorded_snapshots import ALL
 from tests.unit.scenes import Scene
+from tests.unit.scenes.ranks import training
 from tests.unit.support.html_elements import ATTACK, Element, elements_of
 from tests.unit.support.random_snapshots import related_snapshots
+
+MANY = snapshot_of(1_000)
+
+
+def merged(data: ReportData, members: tuple[Key, ...] = ()) -> list[ShownGroup]:
+    return MergedStacks(data.stacks, data.stack_ids, members).groups()
+
+
+def ends(groups: list[ShownGroup]) -> Iterator[StackEnd]:
+    return (row.end for group in groups for row in group.rows if row.end)
+
+
+def check_ids(data: ReportData, groups: list[ShownGroup]) -> None:
+    """Each id is there once, and stands for all executions that have it."""
+    counts = Counter(data.stack_ids.values())
+    shown = {end.id: end.count for end in ends(groups)}
+    left_out = [id_ for group in groups for id_ in group.left_out]
+
+    assert sorted([*(end.id for end in ends(groups)), *left_out]) == sorted(counts)
+    assert shown == {id_: counts[id_] for id_ in shown}
+    assert sum(group.left_out_count for group in groups) == sum(counts[id_] for id_ in left_out)
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_every_stack_of_a_recorded_cluster_is_there_once(name: str) -> None:
+    data = ReportData(AnalysedSnapshot.of(load(RECORDED_CLUSTERS / name)))
+
+    check_ids(data, merged(data))
+
+
+@examples(50, suppress_health_check=[HealthCheck.too_slow])
+@given(related_snapshots())
+def test_every_stack_of_a_random_cluster_is_there_once(snapshot: Snapshot) -> None:
+    data = ReportData(AnalysedSnapshot.of(snapshot))
+
+    check_ids(data, merged(data))
+
+
+def test_frames_that_all_share_are_one_row_and_what_ends_there_says_what_it_does() -> None:
+    scene, _ = training()
+    trainers = next(one for one in merged(ReportData(AnalysedSnapshot.of(scene.snapshot()))) if len(one.rows) > 1)
+
+    most, odd = (row.end for row in trainers.rows if row.end)
+    assert most is not None
+    assert (most.count, most.ranks, most.activities) == (7, "ranks 0-2, 4-7", (("waiting", "waits"),))
+    assert odd is not None
+    assert odd.outliers == ("rank 3 is in other code than ranks 0-2, 4-7",)
+    assert "rank 3" in odd.places[0]
+    own, terms = most.searched.split("\n")[0].split("\t")
+    assert "pid" in own
+    assert " rank:0 " in terms
+
+
+def test_members_of_findings_then_outliers_then_frequent_stacks_have_rows(monkeypatch: pytest.MonkeyPatch) -> None:
+    data = ReportData(AnalysedSnapshot.of(MANY))
+    counts = Counter(data.stack_ids.values())
+    rare = next(key for key, id_ in data.stack_ids.items() if counts[id_] == 1)
+    monkeypatch.setattr(module, "MAX_ENDS", 10)
+
+    groups = merged(data, (rare,))
+
+    check_ids(data, groups)
+    assert len(list(ends(groups))) == 10
+    assert data.stack_ids[rare] in {end.id for end in ends(groups)}
+    most = min(count for _, count in counts.most_common(9))
+    assert all(end.count >= most for end in ends(groups) if end.id != data.stack_ids[rare])
+    assert all(row.count for group in groups for row in group.rows)
+
+
+def test_the_frames_of_all_rows_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    data = ReportData(AnalysedSnapshot.of(MANY))
+    assert sum(group.frames for group in merged(data)) <= module.MAX_FRAMES + module.MAX_ENDS
+    monkeypatch.setattr(module, "MAX_FRAMES", 5_000)
+
+    groups = merged(data)
+
+    check_ids(data, groups)
+    rows = [row for group in groups for row in group.rows]
+    assert sum(len(row.lines) for row in rows) <= 5_000 + len(rows)  # a line for what is left out
+    assert any(line.left_out for row in rows for line in row.lines)
+
+
+def test_a_recursion_in_which_executions_are_at_every_depth_has_a_row_for_each() -> None:
+    depths = 1_050
+    snapshot = snapshot_of(depths)
+    actors = tuple(replace(actor, class_name="Walker") for actor in snapshot.actors)
+    stacks = tuple((0,) * (depth + 1) for depth in range(depths))
+    workers = tuple(_at_stack(worker, number) for number, worker in enumerate(snapshot.samples[0].workers))
+    samples = (replace(snapshot.samples[0], workers=workers),)
+    data = ReportData(AnalysedSnapshot.of(replace(snapshot, actors=actors, stacks=stacks, samples=samples)))
+
+    (group,) = merged(data)
+
+    check_ids(data, [group])
+    assert max(row.depth for row in group.rows) == depths - 1
+
+
+def _at_stack(worker: WorkerSample, stack: int) -> WorkerSample:
+    assert worker.process is not None
+    threads = tuple(dataclasses.replace(thread, stack=stack, call=None) for thread in worker.process.threads)
+    return replace(worker, process=dataclasses.replace(worker.process, threads=threads))
+
+
+def test_only_members_of_findings_have_whole_stacks_and_a_bounded_number_of_them(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    frames = tuple(dataclasses.replace(frame, origin="library" if frame.line % 2 else "user") for frame in MANY.frames)
+    data = ReportData(AnalysedSnapshot.of(replace(MANY, frames=frames)))
+    members = tuple(data.stack_ids)
+    monkeypatch.setattr(module, "MAX_WHOLE", 3)
+
+    assert [end.whole for end in ends(merged(data)) if end.whole] == []
+    assert sum(bool(end.whole) for end in ends(merged(data, members))) == 3
+
+
+def test_names_of_executions_are_searched_as_far_as_the_bound(monkeypatch: pytest.MonkeyPatch) -> None:
+    data = ReportData(AnalysedSnapshot.of(MANY))
+    lines = [line for end in ends(merged(data)) for line in end.searched.split("\n")]
+    assert len(lines) == 1_000
+    monkeypatch.setattr(module, "MAX_SEARCHED", 100)
+
+    lines = [line for end in ends(merged(data)) for line in end.searched.split("\n") if line]
+    assert len(lines) == 100
+
 
 MESH = load(RECORDED_CLUSTERS / "torch-mesh-ray-2.60.json.gz")
 
@@ -112,7 +243,7 @@ def test_a_thousand_workers_in_six_hundred_stacks_are_bounded_and_say_what_is_le
     found = section(data)
     assert found is not None
     assert len(found.body) < 1_300_000
-    monkeypatch.setattr("dstack.report.page.rows.merged_stacks.MAX_ENDS", 50)
+    monkeypatch.setattr("dstack.report.page.sections.stacks.MAX_ENDS", 50)
 
     page = page_of(data)
     assert sorted(page.ids) == sorted(set(data.stack_ids.values()))

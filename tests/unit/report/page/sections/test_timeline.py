@@ -7,8 +7,7 @@ from msgspec.structs import replace
 
 from dstack.analysis.views.analysed_snapshot import AnalysedSnapshot
 from dstack.model import Snapshot, TaskHistory
-from dstack.report.page.report_data import ReportData
-from dstack.report.page.section import Section
+from dstack.report.page.section import ReportData, Section
 from dstack.report.page.sections.timeline import section
 from dstack.snapshot_file import load
 from tests.fuzzing.hostile_text import hostile

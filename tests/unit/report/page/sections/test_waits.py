@@ -3,7 +3,7 @@ from __future__ import annotations
 from functools import partial
 
 from dstack.analysis.views.analysed_snapshot import AnalysedSnapshot
-from dstack.report.page.report_data import ReportData
+from dstack.report.page.section import ReportData
 from dstack.report.page.sections.waits import section
 from dstack.snapshot_file import load
 from tests.examples.recorded import recorded

@@ -1,3 +1,5 @@
+"""None"""
+
 from __future__ import annotations
 
 from collections.abc import Mapping
@@ -8,9 +10,8 @@ from dstack.analysis.views.timeline import Timeline
 from dstack.analysis.views.timeline_bars import FAILED, RUNNING
 from dstack.analysis.views.timeline_rows import TimelineRows
 from dstack.model import TaskAttempt
-from dstack.report.page.charts.gantt_bars import bars_of
-from dstack.report.page.charts.gantt_data import FUNCTION_COLOURS, GanttData, gantt_data
-from dstack.report.page.charts.gantt_rows import rows_of
+from dstack.report.page.charts.gantt_bars import bars_of, rows_of
+from dstack.report.page.charts.gantt_chart import FUNCTION_COLOURS, GanttData, gantt_data
 from tests.unit.support.histories import attempt, driver_attempt, index, task_id
 
 

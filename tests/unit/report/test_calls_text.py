@@ -6,8 +6,7 @@ import pytest
 
 from dstack.analysis.views.analysed_snapshot import AnalysedSnapshot
 from dstack.analysis.views.call_graph import CallGraph
-from dstack.report.call_columns import brief, summary
-from dstack.report.call_table import SHOWN_CALLERS, SHOWN_EDGES, SHOWN_METHODS, call_table
+from dstack.report.calls_text import SHOWN_CALLERS, SHOWN_EDGES, SHOWN_METHODS, brief, call_table, summary
 from dstack.snapshot_file import load
 from dstack.visible import UNSEEN
 from tests.fuzzing.hostile_text import hostile

@@ -1,4 +1,4 @@
-"""Figures of hosts, disks, GPUs and processes in words."""
+"""Words and figures of nodes, workers and placement groups that the Cluster view and the report share."""
 
 from __future__ import annotations
 
@@ -8,14 +8,85 @@ from collections.abc import Iterator, Mapping
 from rich.text import Text
 
 from dstack import words
-from dstack.analysis.views.worker_figures import WorkerFigures
+from dstack.analysis.naming import names
+from dstack.analysis.stacks.app_threads import Activity
+from dstack.analysis.views.inventory import Inventory, WorkerSummary
+from dstack.analysis.views.node_resources import GroupOnNode
+from dstack.analysis.views.worker_figures import Figure, Total, WorkerFigures
+from dstack.analysis.views.worker_groups import BundlePlace
 from dstack.model import Node
 from dstack.observed import GpuUse, Process
 from dstack.observed_node import DiskUse, Gpu
-from dstack.report.safe_text import SafeText
+from dstack.report.rich_text import SafeText
 
+MARKS: dict[Activity, tuple[str, str]] = {
+    "stuck": ("✖ stuck", "bold red"),
+    "waiting": ("… waits", "yellow"),
+    "running": ("▶ runs", "green"),
+    "idle": ("○ idle", "dim"),
+    "unreadable": ("? unreadable", "magenta"),
+    "not read": ("? not read", "magenta"),
+}
+"""The words say the same as the colours."""
+UNKNOWN = "-"
+BYTES = ((2**40, "T"), (2**30, "G"), (2**20, "M"), (2**10, "K"))
+AGES = ((86_400, "d"), (3_600, "h"), (60, "m"), (1, "s"))
 GIB = 2**30
 DISK_WORDS: dict[DiskUse, str] = {"object store": "files of the object store"}
+
+
+def queued_calls(inventory: Inventory, occupant: WorkerSummary) -> str:
+    """The number of queued calls; a lower bound unless all submitters were read."""
+    least = "" if inventory.is_queue_known else "at least "
+    return f"{least}{words.plural(occupant.queued, 'queued call')}"
+
+
+def resident_in_words(resident: GroupOnNode) -> str:
+    """``placement group trainers: bundles 0 and 1  CPU 2 of 2 used, 0 free``."""
+    group, numbers = resident.group, [str(number) for number in resident.bundles]
+    state = "" if group.state == "CREATED" else f" ({group.state})"
+    bundles = f"{words.word(len(numbers), 'bundle')} {words.listed(numbers)} of {len(group.bundles)}"
+    return f"{names.placement_group(group)}{state}: {bundles}  {' · '.join(one.words for one in resident.amounts)}"
+
+
+def bundle_in_words(bundle: BundlePlace) -> str:
+    """``bundle 0 on node 10.0.0.1  CPU 1 of 1 used, 0 free``."""
+    place = f"on {names.node(bundle.node)}" if bundle.node else "not placed"
+    return f"bundle {bundle.number} {place}  {' · '.join(one.words for one in bundle.amounts)}"
+
+
+def worker_cell(figure: Figure, figures: WorkerFigures) -> str:
+    """A figure in a few cells; ``~`` marks an average since the start of the process."""
+    value = figures.value(figure)
+    if value is None:
+        return UNKNOWN
+    return ("~" if figure == "cpu" and figures.is_cpu_average else "") + _short(figure, value)
+
+
+def total_cell(figure: Figure, total: Total) -> str:
+    """A total in a few cells; ``≥`` marks a sum without some unknown figures."""
+    if total.value is None:
+        return UNKNOWN
+    return ("≥" if total.is_least else "") + _short(figure, total.value)
+
+
+def _short(figure: Figure, value: float) -> str:
+    if figure in ("memory", "gpu memory"):
+        return short_bytes(value)
+    if figure == "age":
+        return next((f"{int(value // size)}{unit}" for size, unit in AGES if value >= size), "0s")
+    if figure in ("cpu", "gpu"):
+        return f"{value:.1f}" if value < 99.95 else f"{value:.0f}"
+    return f"{value:.0f}"
+
+
+def short_bytes(value: float) -> str:
+    """``1.2G``, ``340M``, ``12K``."""
+    for size, unit in BYTES:
+        if value >= size:
+            amount = value / size
+            return f"{amount:.1f}{unit}" if amount < 99.95 and size >= 2**30 else f"{amount:.0f}{unit}"
+    return f"{value:.0f}"
 
 
 def host_figures(node: Node) -> list[str]:

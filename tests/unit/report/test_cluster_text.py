@@ -1,9 +1,11 @@
+"""None"""
+
 from __future__ import annotations
 
 import pytest
 
 from dstack.analysis.views.worker_figures import FIGURES, Figure, Total, WorkerFigures
-from dstack.report.figure_cells import total_cell, worker_cell
+from dstack.report.cluster_text import total_cell, worker_cell
 
 GIB = 2**30
 

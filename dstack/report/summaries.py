@@ -1,9 +1,9 @@
-"""The summary of a timeline as text: what is in it, what is missing, and what limits its pipelines."""
+"""Summaries in sentences: of the checks of ``dstack doctor``, of failed readings, of recordings and timelines."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from rich.console import Console
 from rich.table import Table
@@ -12,11 +12,73 @@ from rich.text import Text
 from dstack.analysis.history.pipelines import Pipeline, Step
 from dstack.analysis.views.analysed_snapshot import AnalysedSnapshot
 from dstack.analysis.views.timeline import NOT_STARTED, Timeline
-from dstack.report.safe_text import SafeText
+from dstack.checks import Check, Level
+from dstack.model import Snapshot
+from dstack.observed_node import Failure
+from dstack.recording import Recording
+from dstack.report.rich_text import SafeText, wrapped
 from dstack.words import capitalised, duration, listed, plural, short_duration
 
+NOTABLE = 0.02
+"""A share of samples that is worth a sentence."""
 SHOWN_PIPELINES = 3
 STEP_COLUMNS = ("step", "calls", "mean", "max", "mean wait", "max wait", "at once", "in use")
+MARKS: dict[Level, tuple[str, str]] = {"ok": ("✔", "green"), "limit": ("!", "yellow"), "failure": ("✖", "bold red")}
+"""The marks differ without colours, too."""
+INDENT = 4
+"""The width of a mark with the spaces around it."""
+
+
+def failures_in_words(snapshot: Snapshot, failures: Sequence[Failure]) -> list[str]:
+    """All of them; failures alike of several processes of a node, or in both samples, as one."""
+    alike: dict[tuple[object, ...], list[Failure]] = {}
+    for failure in failures:
+        alike.setdefault((failure.stage, failure.node_id, failure.reason, failure.remedy), []).append(failure)
+    return [
+        failure_in_words(snapshot, same[0], processes=len({failure.pid for failure in same if failure.pid}))
+        for same in alike.values()
+    ]
+
+
+def failure_in_words(snapshot: Snapshot, failure: Failure, *, processes: int = 1) -> str:
+    """What failed, where, why, after how long, and what to do about it; for one or several processes alike."""
+    node = next((node for node in snapshot.nodes if node.node_id == failure.node_id), None)
+    pid = f"{processes} processes, among them pid {failure.pid}" if processes > 1 else f"pid {failure.pid}"
+    where = ", ".join(part for part in (pid if failure.pid else "", f"node {node.ip}" if node else "") if part)
+    after = f" (after {failure.elapsed_s:.1f} s)" if failure.elapsed_s >= 0.1 else ""
+    remedy = f" {failure.remedy}" if failure.remedy else ""
+    return f"{failure.stage}{f', {where}' if where else ''}: {failure.reason}{after}.{remedy}"
+
+
+def recording_summary(recording: Recording) -> str:
+    """``2,400 samples of 12 processes on 2 nodes in 10.0 s, at 20 Hz``."""
+    samples = sum(count.samples for count in recording.counts)
+    nodes = len({thread.node_id for thread in recording.threads})
+    where = f" on {plural(nodes, 'node')}" if nodes else ""
+    processes = plural(recording.coverage.processes, "process", "processes")
+    how = f"in {recording.duration_s:.1f} s, at {recording.rate_hz:g} Hz"
+    return f"{plural(samples, 'sample')} of {processes}{where} {how}"
+
+
+def shortfalls(recording: Recording) -> Iterator[str]:
+    """What was not recorded: missed, torn and dropped samples, and failures, equal ones together."""
+    coverage = recording.coverage
+    missed = coverage.wanted - coverage.taken
+    if 0 < coverage.lowest_rate_hz < recording.rate_hz:
+        rate = f"{coverage.lowest_rate_hz:.3g} Hz"
+        yield f"A node recorded at {rate} for a time, to use little CPU: a sample then counts for several."
+    if missed > NOTABLE * coverage.wanted:
+        yield f"{missed:,} of {coverage.wanted:,} samples were missed: this host, or a node, was too busy."
+    if coverage.torn:
+        yield f"{plural(coverage.torn, 'sample')} left out: the stack changed while it was read."
+    if coverage.left_out:
+        yield f"{plural(coverage.left_out, 'sample')} left out: too many different stacks."
+    reasons = Counter((failure.reason, failure.remedy) for failure in recording.failures)
+    for (reason, remedy), count in reasons.most_common(5):
+        where = plural(count, "process or node", "processes or nodes")
+        yield f"{where} not recorded, or not completely: {reason}." + (f" {remedy}" if remedy else "")
+    if len(reasons) > 5:
+        yield f"{len(reasons) - 5} further reasons are left out."
 
 
 def print_timeline_summary(console: Console, timeline: Timeline, analysed: AnalysedSnapshot) -> None:
@@ -105,3 +167,21 @@ def remarks_on(timeline: Timeline) -> Iterator[str]:
         yield f"It is not known what made the arguments of {plural(unknown, 'attempt')} in these pipelines"
     if not timeline.history.index.snapshot.has_one_time:
         yield "Clocks of hosts differ: times are aligned by what is known of the difference, and may be off by the rest"
+
+
+def print_checks(console: Console, title: str, checks: Sequence[Check]) -> None:
+    """Print a group of checks under its title, and an empty line."""
+    console.print(SafeText(title, "bold"))
+    for check in checks:
+        mark, style = MARKS[check.level]
+        _print_row(console, Text(mark, style), SafeText(check.text))
+        if check.remedy:
+            _print_row(console, Text(" "), SafeText(check.remedy))
+    console.print()
+
+
+def _print_row(console: Console, mark: Text, text: Text) -> None:
+    """Further lines of the text begin below the first one."""
+    for row in wrapped(text, console, console.width - INDENT):
+        console.print(Text.assemble("  ", mark, " ", row), soft_wrap=True)
+        mark = Text(" ")

@@ -1,0 +1,112 @@
+"""The whole pages: a report to share, or one flame graph; each is one file that requests nothing.
+
+It runs no script but its own. Data is in elements that browsers do not execute, and the Content-Security-Policy allows
+the page's scripts by their hashes, so no text of a cluster can run, wherever it stands.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+from collections.abc import Callable, Iterable, Sequence
+from functools import cache
+from time import localtime, strftime
+
+from bokeh.embed import json_item
+from bokeh.resources import Resources
+from markupsafe import Markup
+
+from dstack.analysis.stacks.weighted_stacks import WeightedStacks
+from dstack.analysis.views.analysed_snapshot import AnalysedSnapshot
+from dstack.recording import Recording
+from dstack.report.headline import headline
+from dstack.report.page.charts.flame_chart import Flame, flame_section
+from dstack.report.page.section import ReportData, Section, asset, data_element, render
+from dstack.report.page.sections import calls, cluster, coverage, findings, flame, past, stacks, timeline, waits
+
+SECTIONS: Sequence[Callable[[ReportData], Section | None]] = (
+    findings.section,
+    waits.section,
+    stacks.section,
+    flame.section,
+    timeline.section,
+    calls.section,
+    cluster.section,
+    past.section,
+    coverage.section,
+)
+"""The sections in their order; one for which there is no data is left out."""
+
+
+def document(title: str, heading: Markup, sections: Sequence[Section]) -> bytes:
+    """A whole page, as UTF-8: the heading, links to the sections, and the sections."""
+    scripts = [_bokeh(), _own_script(sections)]
+    page = render(
+        "page.html",
+        title=title,
+        heading=heading,
+        sections=sections,
+        policy=_policy(scripts),
+        style=Markup(asset("page.css")),
+        scripts=[Markup(script) for script in scripts],
+        charts=[_chart(element, plot) for one in sections for element, plot in one.charts.items()],
+    )
+    return page.encode(errors="backslashreplace")
+
+
+def _chart(element: str, plot: object) -> Markup:
+    return data_element(json_item(plot, element), "chart")  # type: ignore[arg-type]
+
+
+@cache
+def _bokeh() -> str:
+    return str(Resources(mode="inline", components=["bokeh"]).js_raw[0])
+
+
+def _own_script(sections: Sequence[Section]) -> str:
+    names = dict.fromkeys(one.script for one in sections if one.script)
+    return "\n".join(["'use strict';", asset("page.js"), *map(asset, names), "drawCharts();"])
+
+
+def _policy(scripts: Sequence[str]) -> Markup:
+    """Bokeh makes elements with styles, which the policy has to allow; a style loads nothing and runs nothing."""
+    return Markup(
+        f"default-src 'none'; script-src {' '.join(map(_hash, scripts))}; style-src 'unsafe-inline'; img-src data:; "
+        "base-uri 'none'; form-action 'none'"
+    )
+
+
+def _hash(script: str) -> str:
+    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+    return f"'sha256-{digest}'"
+
+
+def report_page(
+    analysed: AnalysedSnapshot,
+    before: Iterable[AnalysedSnapshot] = (),
+    recordings: Sequence[tuple[str, Recording]] = (),
+) -> bytes:
+    """The page, as UTF-8, about a snapshot; about those ``before`` it only what has changed."""
+    data = ReportData(analysed, before, recordings)
+    sections = [found for section in SECTIONS if (found := section(data))]
+    diagnosis = analysed.diagnosis
+    return document(f"{diagnosis.verdict.upper()} {headline(diagnosis)}", _heading(analysed), sections)
+
+
+def _heading(analysed: AnalysedSnapshot) -> Markup:
+    snapshot, diagnosis = analysed.snapshot, analysed.diagnosis
+    return render(
+        "heading.html",
+        verdict=diagnosis.verdict,
+        headline=headline(diagnosis),
+        snapshot=snapshot,
+        job=diagnosis.job,
+        taken=strftime("%Y-%m-%d %H:%M:%S %z", localtime(snapshot.taken_at)),
+        coverage=diagnosis.coverage,
+    )
+
+
+def flame_page(stacks: WeightedStacks, title: str, subtitle: str = "") -> bytes:
+    """The page, as UTF-8."""
+    section = flame_section("flame", title, [Flame(title, stacks)])
+    return document(title, render("flame_heading.html", title=title, subtitle=subtitle), [section])

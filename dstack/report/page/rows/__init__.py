@@ -1,1 +1,0 @@
-"""The rows of the tables and trees of a report page, for its templates."""
