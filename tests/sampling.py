@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import json
 from collections import Counter
 from dataclasses import fields, is_dataclass
 from typing import Any, cast
 
+import msgspec
+
 from dstack import observed_calls
+from dstack.call_sites import kind_of, name_of
+from dstack.observed_calls import Awaitables, Call, Children, Futures, GroupCall, ProcessGroup, Refs, Unreadable
 from dstack.observed_node import NodeAnswer, RecordedRound
 from dstack.probes.node.probe import NodeProbe
 from dstack.probes.node.wire import ForeignPython, Options, RecordOptions, Target, UnreadablePython
@@ -32,6 +37,9 @@ class Worker:
 Worker().get_objects([object()], -1)
 """
 """A program whose innermost frame has the name that a call of ``ray.get`` has."""
+
+
+GROUP_WORDS = ("library", "world", "name", "rank", "ranks", "description")
 
 
 def target(
@@ -65,6 +73,40 @@ def _plain(value: Any) -> Any:
             return {field.name: _plain(getattr(value, field.name)) for field in fields(value)}
         case _:
             return value
+
+
+def words_of(call: Call | None) -> Plain:
+    """A call in the words in which the programs of tests print theirs; none for no call."""
+    if call is None:
+        return {}
+    need = {field.name: _listed(getattr(call.need, field.name)) for field in fields(cast(Any, call.need))}
+    words = {name: value for name, value in need.items() if name != "kind"}
+    words |= {"kind": kind_of(call), "what": name_of(call), "frame": call.frame, "timeout_s": call.timeout_s}
+    match call.need:
+        case Refs() | Awaitables():
+            return {**words, "num_returns": call.need.count, "all_of": need.get("futures", [])}
+        case Futures():
+            return {**words, "all_of": need["each"]}
+        case Children():
+            return {**words, "child_pids": need["pids"]}
+        case Unreadable():
+            return {**words, "unread": call.need.reason}
+        case GroupCall():
+            own = {name: need[name] for name in ("operation", "peer", "mark", "fails_at")}
+            return {**words, "of_group": {**own, "group": words_of_group(call.need.group)}}
+        case _:
+            return words
+
+
+def words_of_group(group: ProcessGroup) -> Plain:
+    """A process group in the words in which the programs of tests print theirs."""
+    left = {"has_left": True} if group.has_left else {}
+    return {name: _listed(getattr(group, name)) for name in GROUP_WORDS} | left
+
+
+def _listed(value: Any) -> Any:
+    """A value of a need as JSON has it."""
+    return json.loads(msgspec.json.encode(value))
 
 
 def functions(answer: Plain, thread: Plain) -> list[str]:

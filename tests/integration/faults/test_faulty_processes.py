@@ -24,7 +24,7 @@ from dstack.probes.node.pyspy import find_pyspy
 from tests.integration.programs.processes import faulty_process as faulty
 from tests.paths import PROGRAMS
 from tests.processes import Child, running, wait_until
-from tests.sampling import Plain, sample, target
+from tests.sampling import Plain, sample, target, words_of
 from tests.sampling import functions as functions_of
 
 BUDGET_S = 20.0
@@ -80,12 +80,8 @@ def sample_beside(beside: Child) -> Callable[..., Plain]:
 def has_correct_wait(process: Plain) -> bool:
     """Whether the program's main thread waits for its other thread."""
     threads = {thread["name"]: thread for thread in process["threads"]}
-    call = threads["MainThread"].get("call")
-    return (
-        call is not None
-        and call["kind"] == "thread.join"
-        and call["threads"] == [threads.get("sleeper", {}).get("os_thread_id")]
-    )
+    call = words_of(threads["MainThread"]["call"])
+    return call.get("kind") == "thread.join" and call["threads"] == [threads.get("sleeper", {}).get("os_thread_id")]
 
 
 def states(pid: int) -> dict[str, str]:
@@ -149,14 +145,14 @@ def test_a_faulty_process_is_read_completely(
     answer = answers[-1]
     thread, _ = main_thread(answer)
     assert all(one["failures"] == [] for one in answers)
-    assert (thread.get("call") or {}).get("what") == call
+    assert words_of(thread["call"]).get("what") == call
     assert thread["on_cpu"] == (trouble == "loops_in_c")
 
 
 def test_200_threads_are_read_with_their_waits(start: Start, sample_beside: Sample) -> None:
     threads = sample_beside(start("has_many_threads").pid)["processes"]["faulty"]["threads"]
 
-    waiting = {thread["call"]["object_id"] for thread in threads if thread["name"].startswith("waits-")}
+    waiting = {words_of(thread["call"])["object_id"] for thread in threads if thread["name"].startswith("waits-")}
     assert sum(thread["name"].startswith("waits-") for thread in threads) == faulty.MANY
     assert len(waiting) == 1
 

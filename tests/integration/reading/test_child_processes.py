@@ -23,7 +23,7 @@ from tests.clusters.dstack_command import check, dstack
 from tests.clusters.ray_clusters import run_example
 from tests.paths import PROGRAMS
 from tests.processes import Child, running, wait_until
-from tests.sampling import OPTIONS, Plain, functions, sample, target
+from tests.sampling import OPTIONS, Plain, functions, sample, target, words_of
 
 JOIN, RECV = "multiprocessing.Process.join", "multiprocessing.Connection.recv"
 
@@ -46,7 +46,7 @@ def settled(pid: int, what: str) -> tuple[Plain, Plain]:
 
     def found() -> tuple[Plain, Plain] | None:
         result = sample_with_children(pid)
-        calls = (one.get("call") for one in result["processes"]["w"]["threads"] if one["os_thread_id"] == pid)
+        calls = (words_of(one["call"]) for one in result["processes"]["w"]["threads"] if one["os_thread_id"] == pid)
         call = next(calls, None)
         return (result, call) if call and call["what"] == what else None
 

@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 from elftools.elf.elffile import ELFFile
 
+from dstack.observed_calls import HeldRefs
 from dstack.probes.node import wire
 from dstack.probes.node.cpython.debug_offsets import FIELDS, HEADER_SIZE, read_debug_offsets, with_debug_offsets
 from dstack.probes.node.cpython.memory import open_memory
@@ -23,7 +24,7 @@ from dstack.probes.node.procfs.proc import Mapping
 from dstack.probes.node_access import targets
 from dstack.probes.node_access.targets import Image, foreign_python
 from tests.processes import Child, running
-from tests.sampling import IN_RAY_GET, Plain, sample, target
+from tests.sampling import IN_RAY_GET, Plain, sample, target, words_of
 from tests.versions.compatibility import find
 from tests.versions.interpreters import python_or_skip
 
@@ -214,7 +215,8 @@ def test_rays_calls_of_a_rejected_process_are_recognised_by_their_frames(tmp_pat
 
     (thread,) = result["processes"]["w"]["threads"]
     assert thread["os_thread_id"] == child.pid
-    assert (thread["call"]["kind"], thread["call"]["held"], thread["call"]["timeout_s"]) == ("ray.get", True, None)
+    assert isinstance(thread["call"].need, HeldRefs)
+    assert (words_of(thread["call"])["kind"], thread["call"].timeout_s) == ("ray.get", None)
 
 
 def test_a_process_that_pyspy_cannot_read_either_has_a_reason(tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ from dstack.probes.node_access.targets import foreign_python
 from tests.fuzzing.effort import tries
 from tests.paths import PROGRAMS
 from tests.processes import Child, running, wait_until
-from tests.sampling import Plain, sample, target
+from tests.sampling import Plain, sample, target, words_of
 from tests.versions.interpreters import python_or_skip
 
 OTHERS = [f"{major}.{minor}" for major, minor in TABLES if (major, minor) != OWN_VERSION]
@@ -94,7 +94,9 @@ def test_each_task_has_the_event_loop_that_it_prints(coroutines: Plain, printed:
 def test_each_task_has_the_dependency_that_it_prints(coroutines: Plain, printed: Plain) -> None:
     words = Words(printed)
 
-    read = {name: words.read(one.get("call"), printed["coroutines"][name]) for name, one in coroutines.items()}
+    read = {
+        name: words.read(words_of(one["call"]) or None, printed["coroutines"][name]) for name, one in coroutines.items()
+    }
 
     assert read == {name: words.expected(name, one) for name, one in printed["coroutines"].items()}
 
@@ -104,14 +106,14 @@ def test_threads_wait_for_the_coroutines_that_the_program_prints(result: Plain, 
     threads = {one["name"]: one for one in result["processes"]["w"]["threads"]}
 
     for name, expected in printed["calls"].items():
-        call = threads[name]["call"]
+        call = words_of(threads[name]["call"])
         assert (call["kind"], call["what"]) == (expected["kind"], expected["what"])
         assert words.names(call.get("coroutines", [])) == expected["coroutines"]
         assert call.get("threads", []) == [printed["threads"][thread] for thread in expected.get("threads", [])]
 
 
 def test_a_thread_in_run_until_complete_waits_for_its_coroutine(result: Plain, printed: Plain) -> None:
-    (call,) = (one["call"] for one in result["processes"]["w"]["threads"] if one["name"] == "runs")
+    (call,) = (words_of(one["call"]) for one in result["processes"]["w"]["threads"] if one["name"] == "runs")
 
     assert call["kind"] == "await"
     assert call["coroutines"] == [printed["coroutines"]["asyncio-run"]["id"]]
@@ -192,7 +194,10 @@ def test_stuck_tasks_are_read_correctly_beside_short_lived_tasks(churn: Child) -
                 printed[name]["line"],
                 printed[name]["function"],
             )
-            assert sorted(names[other] for other in one["call"].get("coroutines", ())) == printed[name]["coroutines"]
+            assert (
+                sorted(names[other] for other in words_of(one["call"]).get("coroutines", ()))
+                == printed[name]["coroutines"]
+            )
         moved += sum(one["name"] == "passing" and not one["still"] for one in process["coroutines"])
     assert moved, "nothing came and went"
 

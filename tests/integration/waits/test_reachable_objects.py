@@ -11,7 +11,7 @@ from dstack.probes.node.cpython.objects import OWN_VERSION
 from dstack.probes.node.cpython.saved_layouts import TABLES
 from dstack.probes.node_access.targets import foreign_python
 from tests.processes import running, wait_until
-from tests.sampling import Plain, sample, target
+from tests.sampling import Plain, sample, target, words_of
 from tests.unit.probes.node.waits.test_reachable_objects import COROUTINES, HEAD, HOLDERS, READY
 from tests.versions.interpreters import python_or_skip
 
@@ -59,8 +59,11 @@ def reached_in(process: Plain) -> dict[str, set[str]]:
     return {
         one["name"]: {
             names[other]
-            for other in (*one["call"].get("reached_by", ()), *one["call"].get("reached_by_coroutines", ()))
+            for other in (
+                *words_of(one["call"]).get("reached_by", ()),
+                *words_of(one["call"]).get("reached_by_coroutines", ()),
+            )
         }
         for one in everything
-        if one.get("call")
+        if one["call"]
     }

@@ -18,7 +18,7 @@ from dstack.probes.node.wire import ForeignPython, UnreadablePython
 from dstack.probes.node_access.targets import foreign_python
 from tests.paths import PROGRAMS
 from tests.processes import Child, running, wait_until
-from tests.sampling import Plain, functions, sample, target
+from tests.sampling import Plain, functions, sample, target, words_of
 from tests.versions.interpreters import python_or_skip
 
 PROGRAM = PROGRAMS / "processes/thread_waits.py"
@@ -84,7 +84,9 @@ def expected(call: Plain) -> Plain:
 
 def test_every_thread_has_the_dependency_that_the_program_prints(read_threads: Plain, printed: Plain) -> None:
     read = {
-        name: in_printed_format(thread["call"], printed) for name, thread in read_threads.items() if thread.get("call")
+        name: in_printed_format(words_of(thread["call"]), printed)
+        for name, thread in read_threads.items()
+        if thread["call"]
     }
 
     assert read == {name: expected(call) for name, call in printed["calls"].items() if call}
@@ -98,9 +100,13 @@ def test_sleeping_reading_computing_and_idle_threads_do_not_wait(read_threads: P
 
 
 def test_threads_that_wait_for_the_same_object_have_its_id(read_threads: Plain) -> None:
-    of_lock = {read_threads[name]["call"]["object_id"] for name in ("lock-with", "lock-acquire", "lock-timeout")}
-    of_rlock = {read_threads[name]["call"]["object_id"] for name in ("rlock", "rlock-timeout")}
-    of_queues = [read_threads[name]["call"]["object_id"] for name in ("queue-get", "queue-timeout", "queue-put")]
+    of_lock = {
+        words_of(read_threads[name]["call"])["object_id"] for name in ("lock-with", "lock-acquire", "lock-timeout")
+    }
+    of_rlock = {words_of(read_threads[name]["call"])["object_id"] for name in ("rlock", "rlock-timeout")}
+    of_queues = [
+        words_of(read_threads[name]["call"])["object_id"] for name in ("queue-get", "queue-timeout", "queue-put")
+    ]
 
     assert len(of_lock) == len(of_rlock) == 1
     assert len({*of_lock, *of_rlock, *of_queues}) == 5
@@ -112,7 +118,7 @@ def test_the_frame_of_a_wait_is_its_caller(program: Child, read_threads: Plain, 
 
     def function(name: str) -> str:
         thread = threads[name]
-        frame = result["frames"][result["stacks"][thread["stack"]][thread["call"]["frame"]]]
+        frame = result["frames"][result["stacks"][thread["stack"]][thread["call"].frame]]
         return str(frame["function"]).rpartition(".")[2]
 
     assert {name: function(name) for name in ("queue-get", "event", "running", "as-completed")} == {
@@ -157,7 +163,7 @@ def assert_read_without_calls(result: Plain, threads: Plain, read_threads: Plain
     """All threads have their stacks, and none has a wait."""
     assert threads.keys() == read_threads.keys()
     assert functions(result, threads["event"])[:2] == ["wait", "wait"]
-    assert not [name for name, thread in threads.items() if "call" in thread]
+    assert not [name for name, thread in threads.items() if thread["call"]]
 
 
 def test_calibration_leaves_no_thread_behind() -> None:

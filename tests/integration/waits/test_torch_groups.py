@@ -13,7 +13,7 @@ import pytest
 
 from tests.paths import PROGRAMS
 from tests.processes import Child, running, wait_until
-from tests.sampling import Plain, sample, target
+from tests.sampling import Plain, sample, target, words_of
 
 pytestmark = pytest.mark.libraries
 
@@ -69,8 +69,8 @@ def read(child: Child) -> Plain:
 
 
 def calls_of(process: Plain) -> Plain:
-    calls = {thread["name"]: thread.get("call") for thread in process["threads"]}
-    return {name: call for name, call in calls.items() if call and "torch.distributed" in call.get("what", "")}
+    calls = {thread["name"]: words_of(thread["call"]) for thread in process["threads"]}
+    return {name: call for name, call in calls.items() if call and "torch.distributed" in (call["what"] or "")}
 
 
 @pytest.fixture(scope="module")
@@ -141,7 +141,7 @@ def test_the_mark_of_a_call_is_stable(calls: Plain, ranks: tuple[Child, Child]) 
 def test_both_ranks_have_all_groups(ranks: tuple[Child, Child], names: Plain) -> None:
     for rank, child in enumerate(ranks):
         process = read(child)
-        groups = {group["description"]: group["name"] for group in process["process_groups"]}
+        groups = {group.description: group.name for group in process["process_groups"]}
 
         assert groups == {"default_pg": "0", **names}
         assert (process["rank"], process["world_size"]) == (rank, 2)
