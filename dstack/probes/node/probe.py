@@ -15,13 +15,13 @@ from dstack.observed_node import EnvironmentSetup, Failure, NodeAnswer, Recorded
 from dstack.probes.node.figures import NodeFigures
 from dstack.probes.node.process import TargetProcess
 from dstack.probes.node.process_reader import ProcessReader
+from dstack.probes.node.process_values import ProcessValues, failures_of
 from dstack.probes.node.procfs.children import Families
 from dstack.probes.node.procfs.environment_setups import environment_setups
 from dstack.probes.node.procfs.proc import Birth
 from dstack.probes.node.procfs.worker_pid import PortOwners
 from dstack.probes.node.pyspy import PySpy, find_pyspy
 from dstack.probes.node.sampling.sampler import Sampler
-from dstack.probes.node.serialiser import Serialiser, failures_of
 from dstack.probes.node.stacks.loops import Loops
 from dstack.probes.node.stacks.table import StackTable
 from dstack.probes.node.wire import Options, RecordOptions, Target
@@ -123,7 +123,7 @@ class NodeProbe:
     ) -> NodeAnswer:
         table = StackTable(self._reader.origins, self._loops)
         host = self._figures.end(deadline)
-        serialiser = Serialiser(table, self._figures)
+        values = ProcessValues(table, self._figures)
         found: dict[str, Process] = {}
         failures: list[Failure] = []
         for process in processes:
@@ -131,7 +131,7 @@ class NodeProbe:
             for child in process.children:
                 failures += failures_of(child, [one for one in child.problems if one.stage == "stacks"])
             if process.figures:
-                found[process.worker_id] = serialiser.process(process)
+                found[process.worker_id] = values.process(process)
         return NodeAnswer(
             frames=tuple(table.frames),
             stacks=tuple(table.stacks),

@@ -20,12 +20,12 @@ from dstack.probes.node.blocked_calls.unproven import UNPROVEN
 from dstack.probes.node.figures import NodeFigures
 from dstack.probes.node.probe import NodeProbe
 from dstack.probes.node.process import TargetProcess
+from dstack.probes.node.process_values import ProcessValues
 from dstack.probes.node.procfs import proc
 from dstack.probes.node.procfs.children import Families
 from dstack.probes.node.procfs.permissions import DumpFailed
 from dstack.probes.node.pyspy import PySpy, PySpyReader, find_pyspy, threads_of
 from dstack.probes.node.reading import Problem, ProcessReading, Request, ThreadReading
-from dstack.probes.node.serialiser import Serialiser
 from dstack.probes.node.stacks.origins import Origins
 from dstack.probes.node.stacks.table import StackTable
 from dstack.probes.node.threads import Position, PythonThread, ShownFrame
@@ -177,7 +177,7 @@ def answer_of(pid: int, threads: list[PythonThread[ShownFrame]]) -> NodeAnswer:
     problem = Problem("memory", "not read", "permission")
     process.reading = PySpyReader(Tool(threads), request, ORIGINS).read(problem, has_calls=True)
     table = StackTable(ORIGINS)
-    processes = {"w": Serialiser(table, NodeFigures()).process(process)}
+    processes = {"w": ProcessValues(table, NodeFigures()).process(process)}
     return NodeAnswer(
         frames=tuple(table.frames),
         stacks=tuple(table.stacks),

@@ -28,7 +28,7 @@ STATES = {
 """The kernel's letters in the words of psutil."""
 
 
-class Serialiser:
+class ProcessValues:
     """Makes the observed values of one node's processes, their stacks entered into one table."""
 
     def __init__(self, table: StackTable, figures: NodeFigures) -> None:
