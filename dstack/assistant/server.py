@@ -21,8 +21,7 @@ from dstack.analysis.naming.job_selection import find_job
 from dstack.analysis.views.analysed_snapshot import AnalysedSnapshot
 from dstack.analysis.views.call_graph import CallGraph
 from dstack.analysis.views.stack_groups import ChosenStacks
-from dstack.assistant.shortening import part, shortened
-from dstack.assistant.snapshots import Snapshots
+from dstack.assistant.answers import Snapshots, part, shortened
 from dstack.errors import DstackError, UsageError
 from dstack.report.check_json import check_json
 from dstack.report.exporters.graph_json import graph_json

@@ -8,13 +8,11 @@ import signal
 from typing import Any
 
 import click
+from click.shell_completion import get_completion_class
 
-from dstack.cli.assistant import mcp
-from dstack.cli.completion import completion
 from dstack.cli.doctor import doctor
-from dstack.cli.graph import graph
-from dstack.cli.history import timeline
-from dstack.cli.monitoring import tui, watch
+from dstack.cli.history import graph, timeline
+from dstack.cli.monitoring import mcp, tui, watch
 from dstack.cli.output import discard_unprintable_output, end_at_once
 from dstack.cli.recording import record
 from dstack.cli.report import report
@@ -77,6 +75,19 @@ def main(verbose: bool) -> None:
     """
     if not verbose:
         os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # otherwise it writes to stderr about each peer that has ended
+
+
+@click.command(
+    epilog='bash, zsh: add  eval "$(dstack completion SHELL)"  to ~/.bashrc or ~/.zshrc. '
+    "fish: dstack completion fish > ~/.config/fish/completions/dstack.fish"
+)
+@click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
+@click.pass_context
+def completion(ctx: click.Context, shell: str) -> None:
+    """Print the script that completes dstack's commands, options and files in a shell."""
+    of_shell = get_completion_class(shell)
+    assert of_shell is not None
+    click.echo(of_shell(ctx.find_root().command, {}, "dstack", "_DSTACK_COMPLETE").source())
 
 
 for command in (

@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from dstack.cli.inputs import take_snapshot
-from dstack.cli.options import address_option, timeout_option
+from dstack.cli.inputs import address_option, take_snapshot, timeout_option
 
 if TYPE_CHECKING:
     from dstack.checks import Check

@@ -1,4 +1,4 @@
-"""The commands that stay with a cluster: ``tui`` and ``watch``."""
+"""The commands that stay with a cluster: ``tui``, ``watch`` and ``mcp``, the server for coding assistants."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from dstack.cli.options import address_option, seconds_option, timeout_option
+from dstack.cli.inputs import address_option, load_snapshot, seconds_option, timeout_option
 from dstack.cli.output import end_at_once
 from dstack.errors import UsageError
 from dstack.signals import CleanUp, end
@@ -95,3 +95,30 @@ def watch(address: str | None, every: float, stuck_after: float, share: float, t
         begin(settings)
     except Terminated:
         end_at_once(0)
+
+
+@click.command()
+@click.argument("files", nargs=-1, type=click.Path(), metavar="[FILE]...")
+@address_option
+@timeout_option
+def mcp(files: tuple[str, ...], address: str | None, timeout_s: float) -> None:
+    """Serve read-only tools to a coding assistant, by the Model Context Protocol on standard input and output.
+
+    They inspect a running cluster, or saved snapshots. Needs the package mcp.
+    """
+    if files and address:
+        raise UsageError("FILE cannot be combined with --address.", "Leave out one of them.")
+    try:
+        import mcp.server.mcpserver  # noqa: F401  # loaded below
+    except ImportError as error:
+        raise UsageError(
+            "dstack mcp needs the package mcp, version 2.", "Install it: pip install 'mcp>=2.3,<3'"
+        ) from error
+    from dstack.assistant.answers import Snapshots
+    from dstack.assistant.server import serve
+    from dstack.collector import SAVED_HISTORY, Collector
+
+    saved = [load_snapshot(file) for file in files]
+    collector = None if files else Collector(address, timeout_s, history=SAVED_HISTORY)
+    with Snapshots(collector, saved) as snapshots:
+        serve(snapshots)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from dstack.cli.options import address_option, seconds_option
+from dstack.cli.inputs import address_option, seconds_option
 from dstack.cli.output import show_progress
 from dstack.errors import ClusterError, UsageError
 from dstack.file_output import STDOUT, require_new, write_file

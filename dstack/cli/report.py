@@ -6,8 +6,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from dstack.cli.inputs import take_snapshot
-from dstack.cli.options import address_option, timeout_option
+from dstack.cli.inputs import address_option, take_snapshot, timeout_option
 from dstack.cli.output import show_progress
 from dstack.errors import UsageError
 from dstack.file_output import STDOUT, require_new, write_file

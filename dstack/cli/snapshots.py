@@ -7,16 +7,17 @@ from typing import TYPE_CHECKING
 
 import click
 
-from dstack.cli.inputs import load_snapshot, take_snapshot
-from dstack.cli.options import (
+from dstack.cli.inputs import (
     address_option,
     details_option,
     for_option,
     job_option,
     json_option,
+    load_snapshot,
     native_option,
     pause_option,
     seconds_option,
+    take_snapshot,
     timeout_option,
 )
 from dstack.cli.output import Form, print_snapshot, print_text, rendered, show_progress

@@ -7,8 +7,15 @@ from typing import TYPE_CHECKING, Literal
 
 import click
 
-from dstack.cli.inputs import load_snapshot, take_snapshot
-from dstack.cli.options import address_option, job_option, native_option, pause_option, timeout_option
+from dstack.cli.inputs import (
+    address_option,
+    job_option,
+    load_snapshot,
+    native_option,
+    pause_option,
+    take_snapshot,
+    timeout_option,
+)
 from dstack.errors import UsageError
 from dstack.visible import visible
 

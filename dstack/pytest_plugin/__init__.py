@@ -6,6 +6,7 @@ dstack only then. It never loads Ray.
 
 from __future__ import annotations
 
+import sys
 import time
 from collections.abc import Generator, Iterator
 from typing import TYPE_CHECKING, Any
@@ -18,6 +19,7 @@ from dstack.pytest_plugin.settings import (
     SECTION,
     SETTINGS,
     TIMEOUT_S,
+    Settings,
     add_options,
     marked_timeout_s,
     settings_of,
@@ -66,9 +68,7 @@ def pytest_runtest_call(item: pytest.Item) -> Wrapper:
     result = yield from _watched(item, "call")
     settings = item.config.stash[SETTINGS]
     if settings.check == "end" or (settings.check == "module" and item.stash.get(IS_LAST_OF_MODULE, True)):
-        from dstack.pytest_plugin.end_check import fail_if_stuck
-
-        fail_if_stuck(item, settings)
+        _fail_if_stuck(item, settings)
     return result
 
 
@@ -147,3 +147,32 @@ def _watched(item: pytest.Item, when: str) -> Wrapper:
     if phase.failure is not None:
         pytest.fail(phase.failure, pytrace=False)
     return result
+
+
+def _fail_if_stuck(item: pytest.Item, settings: Settings) -> None:
+    """Fails a test that leaves a deadlock or hang in the cluster; each finding fails one test only."""
+    __tracebackhide__ = True
+    if "ray._private.worker" not in sys.modules and not settings.address:
+        return
+    from dstack.errors import DstackError
+    from dstack.probes.connection.own_cluster import connected_cluster, require_no_client
+    from dstack.pytest_plugin.inspection import Inspector
+
+    try:
+        if not settings.address:
+            require_no_client()
+            if connected_cluster() is None:
+                return
+        inspection = Inspector(item, settings).inspect()
+    except DstackError as error:
+        item.add_report_section("call", SECTION, f"could not check for deadlocks. {error}")
+        return
+    settings.reported.update(key for one in inspection.stuck for key in one.members)
+    if inspection.stuck:
+        pytest.fail(f"The test leaves a deadlock or hang in the cluster.\n\n{inspection.report}", pytrace=False)
+    if inspection.analysed.diagnosis.incomplete:
+        item.add_report_section(
+            "call",
+            SECTION,
+            "no deadlock was found, but the check is incomplete: some workers or nodes could not be read.",
+        )

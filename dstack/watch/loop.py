@@ -20,12 +20,10 @@ from dstack.page_maker import PageMaker
 from dstack.probes.connection.connect import Cluster, connect
 from dstack.report.check_json import check_json
 from dstack.watch.alerts import Changes, FindingTracker
-from dstack.watch.command import Command
-from dstack.watch.events import Events
+from dstack.watch.events import Command, Events
 from dstack.watch.figures import Figures, spent_s, waits_of
 from dstack.watch.settings import Settings
-from dstack.watch.snapshot_directory import SnapshotDirectory
-from dstack.watch.snapshot_saver import SavedFiles, SnapshotSaver
+from dstack.watch.snapshot_saver import SavedFiles, SnapshotDirectory, SnapshotSaver
 from dstack.watch.trigger import POLL_S, Item, ProgressTracker, SnapshotTrigger
 from dstack.words import duration, plural
 

@@ -12,13 +12,13 @@ import dstack
 from dstack.probes.node.cpython.memory import open_memory
 from dstack.pytest_plugin import inspection
 from dstack.snapshot_file import save
-from dstack.watch.snapshot_directory import SnapshotDirectory
+from dstack.watch.snapshot_saver import SnapshotDirectory
 from tests.unit.scenes import Scene
 
 PACKAGE = Path(dstack.__file__).parent
 SIGNALS = {
     ("probes/node/commands.py", "os.kill(pid, signal.SIGCONT)"),
-    ("watch/command.py", "os.killpg(process.pid, signal.SIGKILL)"),
+    ("watch/events.py", "os.killpg(process.pid, signal.SIGKILL)"),
     ("interruption.py", "signal.pthread_kill(main, signal.SIGINT)"),
 }
 """All signals: to a target, to the user's own command, and to a thread of dstack's own process."""

@@ -27,14 +27,12 @@ from dstack.model import Snapshot
 from dstack.snapshot_file import load
 from dstack.visible import UNSEEN
 from dstack.watch.alerts import Changes
-from dstack.watch.command import MAX_OUTPUT, MAX_QUEUED, Command
-from dstack.watch.events import Events
+from dstack.watch.events import MAX_OUTPUT, MAX_QUEUED, Command, Events
 from dstack.watch.figures import Figures
 from dstack.watch.loop import Watch
 from dstack.watch.metrics import serve
 from dstack.watch.settings import Settings
-from dstack.watch.snapshot_directory import SnapshotDirectory
-from dstack.watch.snapshot_saver import MAX_UNSAVED
+from dstack.watch.snapshot_saver import MAX_UNSAVED, SnapshotDirectory
 from tests.fuzzing.hostile_text import HOSTILE
 from tests.processes import wait_until
 from tests.unit.scenes import Scene
