@@ -19,7 +19,7 @@ from dstack.diagnosis import Target, Vertex
 from dstack.model import Snapshot, actor_of_task, producer_task_id
 from dstack.observed import Coroutine, Thread
 from dstack.observed_calls import Call, GroupCall, HeldRefs, Unreadable
-from dstack.vertex_keys import TaskKey
+from dstack.vertex_keys import Key, TaskKey
 
 
 class SampleChanges:
@@ -28,6 +28,7 @@ class SampleChanges:
     def __init__(self, first: SampleIndex, second: SampleIndex) -> None:
         self._first = first
         self._second = second
+        self._left: dict[Key, bool] = {}
 
     # Processes
 
@@ -124,6 +125,11 @@ class SampleChanges:
 
     def has_left(self, vertex: Vertex) -> bool:
         """Whether a thread or coroutine is in other code, or is missing in a sample that lists all."""
+        if vertex.key not in self._left:
+            self._left[vertex.key] = self._has_left(vertex)
+        return self._left[vertex.key]
+
+    def _has_left(self, vertex: Vertex) -> bool:
         before, after = self._first.execution_of(vertex), self._second.execution_of(vertex)
         if after is None:
             return self._reads(vertex)
@@ -157,9 +163,9 @@ class SampleChanges:
             if first is None or first.started_at != process.started_at:
                 continue
             for after in process.executions():
-                key = execution_key(worker_id, after)
                 if is_readable(self._second, worker_id, after) or is_known(self._second.call_of(worker_id, after)):
                     continue
+                key = execution_key(worker_id, after)
                 before = self._first.execution(key)
                 call = self._first.call_of(worker_id, before) if before else None
                 if before and call and is_known(call) and not self._differ(worker_id, before, after):

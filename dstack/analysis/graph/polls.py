@@ -29,12 +29,11 @@ BY_CALLS = "poll"
 def wait_of_execution(graph: GraphBuilder, key: ThreadKey | CoroutineKey, execution: Thread | Coroutine) -> Wait | None:
     """The wait of the call that an execution is blocked in, or of its poll."""
     poll = graph.index.poll_of(key.worker_id, execution)
-    if poll is not None and not isinstance(poll.target, Call):
-        called = CallName(site=BY_CALLS, text=polls_in_words(poll.target))
-        waker = graph.unknown_waker_in(called, key.worker_id)
-        return waits_for("other", waker, timeout_s=0.0, called=called)
-    call = graph.index.call_of(key.worker_id, execution)
-    return wait_of_call(graph, key, call) if call else None
+    target = poll.target if poll is not None else graph.index.call_of(key.worker_id, execution)
+    if target is None or isinstance(target, Call):
+        return wait_of_call(graph, key, target) if target else None
+    called = CallName(site=BY_CALLS, text=polls_in_words(target))
+    return waits_for("other", graph.unknown_waker_in(called, key.worker_id), timeout_s=0.0, called=called)
 
 
 def add_polls(graph: GraphBuilder, users: Users) -> None:

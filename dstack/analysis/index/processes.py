@@ -256,7 +256,11 @@ class ProcessIndex:
     def calls_in(self, worker_id: str) -> Iterator[Call]:
         """The calls that the threads and coroutines of a worker's process are blocked in."""
         process = self.process(worker_id)
-        calls = (self.call_of(worker_id, execution) for execution in process.executions()) if process else ()
+        if process is None:
+            return iter(())
+        if not self.known.calls and not self.known.polls:
+            return process.calls()
+        calls = (self.call_of(worker_id, execution) for execution in process.executions())
         return (call for call in calls if call is not None)
 
     def stack_of(self, worker_id: str, execution: Thread | Coroutine) -> int:
@@ -266,8 +270,10 @@ class ProcessIndex:
 
     def is_still(self, worker_id: str, execution: Thread | Coroutine) -> bool:
         """Whether its call and its stack belong together: it did not run meanwhile, or other readings show its call."""
+        if execution.still:
+            return True
         key = execution_key(worker_id, execution)
-        return execution.still or key in self.known.calls or key in self.known.polls
+        return key in self.known.calls or key in self.known.polls
 
     def is_on_cpu(self, worker_id: str, execution: Thread | Coroutine) -> bool:
         """Whether it is a thread on a CPU; what only polls does nothing there."""

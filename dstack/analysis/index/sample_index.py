@@ -27,6 +27,7 @@ class SampleIndex(ProcessIndex):
         super().__init__(sample, known)
         self.snapshot = snapshot
         self.refs = RefIndex(self)
+        self._frames: dict[int, tuple[Frame, ...]] = {}
         self.workers = {worker.worker_id: worker for worker in snapshot.workers}
         self.actors = {actor.actor_id: actor for actor in snapshot.actors}
         self.nodes = {node.node_id: node for node in snapshot.nodes}
@@ -53,7 +54,11 @@ class SampleIndex(ProcessIndex):
 
     def frames_of(self, worker_id: str, execution: Thread | Coroutine) -> tuple[Frame, ...]:
         """The frames of a thread or coroutine, leaf first; of a polling loop while it polls."""
-        return tuple(self.snapshot.frames[i] for i in self.snapshot.stacks[self.stack_of(worker_id, execution)])
+        stack = self.stack_of(worker_id, execution) if self.known.polls else execution.stack
+        frames = self._frames.get(stack)
+        if frames is None:
+            frames = self._frames[stack] = tuple(self.snapshot.frames[i] for i in self.snapshot.stacks[stack])
+        return frames
 
     # Workers
 
