@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from dstack.analysis.views.worker_figures import FIGURES, Figure, FigureReader, Total, WorkerFigures, total
 from dstack.model import Sample, Snapshot, Worker, WorkerSample
 from dstack.observed import GpuUse, Process
-from dstack.observed_node import Gpu
+from dstack.observed_node import Gpu, HostFigures
 from tests.unit.scenes import TAKEN_AT, Scene
 
 GIB = 2**30
@@ -21,7 +21,7 @@ def figures_of(known: dict[str, Any], *, gpus: tuple[Gpu, ...] | None = None, ah
     """The figures of a worker whose process has these."""
     scene = Scene()
     proc = scene.worker(scene.node(CPU=1.0))
-    scene.nodes[0] = replace(scene.nodes[0], gpus=gpus, clock_ahead_s=ahead_s)
+    scene.nodes[0] = replace(scene.nodes[0], host=HostFigures(gpus=gpus), clock_ahead_s=ahead_s)
     proc.known = {"started_at": TAKEN_AT - 100.0, **known}
     return FigureReader(scene.snapshot()).of(proc.worker, queued=3)
 
