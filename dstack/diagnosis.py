@@ -11,15 +11,15 @@ from typing import Literal
 
 from dstack.call_site import Site
 from dstack.call_sites import kind_of, name_of, named_site, site_of
-from dstack.model import Model
+from dstack.model import Actor, Model, PlacementGroup
 from dstack.observed import Access
 from dstack.observed_calls import Call, CallKind, GroupCall
 from dstack.observed_node import Failure
+from dstack.vertex_facts import Assumption, Never, Reason, Subject
 from dstack.vertex_keys import AnyKey, Key, Unknown, UnknownKey
 
 Exactness = Literal["exact", "inferred"]
 VertexKind = Literal["execution", "task", "placement group", "room", "lifetime", "unknown"]
-NeverKind = Literal["orphaned", "infeasible"]
 FailOn = Literal["deadlock", "stalled", "starved"]
 """The findings that make ``check`` fail; each includes those before it. Suspected deadlocks and hangs count, too."""
 FindingKind = Literal["deadlock", "orphaned", "infeasible", "starved", "blocked", "polling", "stalled", "failed"]
@@ -122,6 +122,13 @@ class CallName(Model, frozen=True):
         return cls(site=named_site(call).id, text=name_of(call) or kind_of(call))
 
 
+class SlotLimit(Model, frozen=True):
+    """How many requests each replica of a Serve deployment executes at once; its replicas may differ."""
+
+    deployment: str
+    most: tuple[int, ...]
+
+
 class Wait(Model, frozen=True):
     """Why a vertex cannot proceed: it waits until each of the groups has what it needs.
 
@@ -137,15 +144,15 @@ class Wait(Model, frozen=True):
 
     kind: WaitKind
     groups: tuple[Group, ...]
-    inferred: str | None = None
+    inferred: Reason | None = None
     timeout_s: float | None = None
     needed: int = 1
     total: int = 1
     resources: tuple[str, ...] = ()
-    assumed: tuple[str, ...] = ()
+    assumed: tuple[Assumption, ...] = ()
     proven_groups: tuple[Group, ...] = ()
     called: CallName | None = None
-    limit: str | None = None
+    limit: SlotLimit | None = None
     loop: Key | None = None
     polls: str | None = None
     is_linked: bool = False
@@ -213,16 +220,14 @@ class Vertex(Model, frozen=True):
 
     key: Key
     kind: VertexKind
-    label: str
+    subject: Subject
     worker_id: str | None = None
     os_thread_id: int | None = None
     coroutine_id: str | None = None
     task_id: str | None = None
     placement_group_id: str | None = None
-    holder: str | None = None
     wait: Wait | None = None
-    never: str | None = None
-    never_kind: NeverKind = "infeasible"
+    never: Never | None = None
     is_confirmed: bool = False
     unobserved: bool = False
     at_most: tuple[Key, ...] | None = None
@@ -231,6 +236,14 @@ class Vertex(Model, frozen=True):
     absent: AbsentRank | None = None
     is_graph_loop: bool = False
     since: Since | None = None
+
+    @property
+    def holder(self) -> Actor | PlacementGroup | None:
+        """The actor or placement group whose end or removal it is."""
+        if self.subject.what not in ("end of actor", "removal"):
+            return None
+        holder = self.subject.of[0]
+        return holder if isinstance(holder, Actor | PlacementGroup) else None
 
     @property
     def is_counted(self) -> bool:

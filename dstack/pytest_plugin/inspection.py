@@ -15,7 +15,7 @@ import pytest
 
 from dstack.analysis.evidence.coverage import has_coverage_gaps
 from dstack.analysis.findings import is_stuck, verdict_of
-from dstack.analysis.naming.names import user_frame
+from dstack.analysis.index.frames import user_frame
 from dstack.analysis.views.analysed_snapshot import AnalysedSnapshot
 from dstack.collector import SAVED_HISTORY, Collector
 from dstack.diagnosis import Finding

@@ -9,8 +9,9 @@ from typing import TypeVar
 
 import msgspec
 
+from dstack.analysis.index.frames import innermost_frame
 from dstack.analysis.index.ranks import Ranks
-from dstack.analysis.naming import names
+from dstack.analysis.naming.descriptions import describe, in_words
 from dstack.analysis.naming.vertex_details import VertexDetails, details_of
 from dstack.analysis.stacks.app_threads import call_in_words
 from dstack.analysis.views.analysed_snapshot import AnalysedSnapshot
@@ -115,7 +116,7 @@ class _DocumentBuilder:
         values = {
             **_shallow(details),
             **ranked(details.ranks),
-            "never": vertex.never,
+            "never": in_words(vertex.never) if vertex.never else None,
             "since_s": _bounds(vertex.since),
             "waits_for": [self._wait(vertex.wait, within)] if vertex.wait else [],
             "alike": similar,
@@ -129,10 +130,10 @@ class _DocumentBuilder:
             "of": wait.total,
             "timeout_s": wait.timeout_s,
             "evidence": wait.evidence,
-            "inferred": wait.inferred,
+            "inferred": in_words(wait.inferred) if wait.inferred else None,
             "polls": wait.polls,
             "process_group": _call_on_group(wait.of_group) if wait.of_group else None,
-            "assumed": list(wait.assumed),
+            "assumed": list(map(in_words, wait.assumed)),
             "resources": list(wait.resources),
             "targets": [self._target(target) for target in wait.targets if within is None or target.vertex in within],
         }
@@ -143,7 +144,7 @@ class _DocumentBuilder:
             details = details_of(self._index, vertex)
             self._targets[target.vertex] = {
                 "ref": None,
-                "execution": vertex.label,
+                "execution": describe(vertex),
                 "task_id": vertex.task_id,
                 "task_name": details.task_name,
                 "actor_id": details.actor_id,
@@ -163,7 +164,7 @@ class _DocumentBuilder:
 
     def _thread(self, thread: Thread) -> DocumentThread:
         frames = self._snapshot.frames_of(thread)
-        frame = names.innermost_frame(frames)
+        frame = innermost_frame(frames)
         return {
             "thread": thread.name,
             "on_cpu": thread.on_cpu,

@@ -9,6 +9,7 @@ from rich.console import Console
 from rich.tree import Tree
 
 from dstack.analysis.findings import is_stuck
+from dstack.analysis.index.frames import innermost_frame
 from dstack.analysis.naming import names
 from dstack.analysis.naming.sentences import TORN_STACK
 from dstack.analysis.stacks.app_threads import Activity
@@ -208,7 +209,7 @@ def _process(ranks: str, pid: int) -> str:
 def _thread_text(thread: ThreadSummary, frames: tuple[Frame, ...], snapshot: Snapshot) -> SafeText:
     """A thread of a child process: what it is in, and the line of the user's code that is nearest."""
     text = SafeText(f"{thread.name} ", no_wrap=True, overflow="ellipsis").append(f"{VERBS[thread.activity]} ", "bold")
-    frame = names.innermost_frame(frames)
+    frame = innermost_frame(frames)
     if thread.activity == "waiting":
         text.append(f"in {thread.words}  ")
     if thread.is_torn:

@@ -11,6 +11,7 @@ from msgspec.structs import replace
 from textual.pilot import Pilot
 from textual.widgets import Static
 
+from dstack.analysis.naming.descriptions import describe
 from dstack.model import Snapshot
 from dstack.report.calls_text import COLUMNS
 from dstack.snapshot_file import load
@@ -153,7 +154,7 @@ def test_keys_go_to_the_stack_of_a_running_call_and_to_waits(
     async def body(app: DstackApp, pilot: Pilot[Any], view: CallsView) -> None:
         monkeypatch.setattr(app, "go_to", lambda mode, vertex: visited.append((mode, vertex)))
         assert view.analysed
-        of_task = {vertex.label: key for key, vertex in view.analysed.diagnosis.vertices.items()}
+        of_task = {describe(vertex): key for key, vertex in view.analysed.diagnosis.vertices.items()}
         await go_to_line(view, pilot, "■ → Trainer")
         await pilot.press("x")
         await go_to_line(view, pilot, "✖ waits for Trainer: 1 × await")

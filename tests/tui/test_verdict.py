@@ -6,6 +6,7 @@ import asyncio
 
 import pytest
 
+from dstack.analysis.naming.descriptions import describe
 from dstack.diagnosis import Entry
 from dstack.report.finding import picture
 from dstack.tui.app import DstackApp
@@ -152,7 +153,9 @@ def test_every_sentence_about_a_deadlock_leads_to_the_vertex_that_it_names() -> 
             vertices = [diagnosis.vertices[step.vertex] for step in finding.explanation if step.vertex]
 
             assert len(vertices) == len(finding.explanation)
-            assert all(vertex.label in step.text for vertex, step in zip(vertices, finding.explanation, strict=True))
+            assert all(
+                describe(vertex) in step.text for vertex, step in zip(vertices, finding.explanation, strict=True)
+            )
 
     asyncio.run(body())
 

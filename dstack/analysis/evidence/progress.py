@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator
 
 from dstack.analysis.evidence.sample_changes import ended_workers, new_workers
-from dstack.analysis.naming.ray_libraries import is_machinery_actor
+from dstack.analysis.index.ray_libraries import is_machinery_actor
 from dstack.diagnosis import Progress
 from dstack.model import Sample, Snapshot, WorkerSample, job_of_task
 from dstack.observed_node import Task

@@ -7,8 +7,9 @@ from functools import cached_property
 
 from dstack.analysis.evidence.coverage import read_workers
 from dstack.analysis.findings.vertex_roles import VertexRoles
+from dstack.analysis.index.ray_libraries import machinery
 from dstack.analysis.index.task_assignment import is_in_user_code
-from dstack.analysis.naming.ray_libraries import machinery
+from dstack.analysis.naming.descriptions import describe
 from dstack.diagnosis import Vertex
 
 
@@ -24,7 +25,7 @@ class Activity:
         named: dict[tuple[str, str | None], list[Vertex]] = defaultdict(list)
         for vertex in self._roles.vertices.values():
             if vertex.worker_id is not None and vertex.task_id is not None:
-                named[vertex.label, self._roles.job_of(vertex)].append(vertex)
+                named[describe(vertex), self._roles.job_of(vertex)].append(vertex)
         return named
 
     @cached_property

@@ -17,9 +17,9 @@ from dstack.analysis.evidence.wait_durations import of_any
 from dstack.analysis.findings.reduced_graph import ReducedGraph
 from dstack.analysis.findings.vertex_roles import is_outside
 from dstack.analysis.graph.child_processes import may_run_code
+from dstack.analysis.index.frames import user_frame
 from dstack.analysis.index.processes import PolledActors
 from dstack.analysis.index.sample_index import SampleIndex
-from dstack.analysis.naming import names
 from dstack.analysis.naming.vertex_details import details_of
 from dstack.analysis.solve.open_chains import OpenChain
 from dstack.analysis.solve.requirements import targets_of
@@ -44,7 +44,7 @@ def outside_waits(
 
 def _outside_wait(reduced: ReducedGraph, vertex: Vertex) -> OutsideWait:
     assert vertex.wait is not None, "the waiters of a chain wait"
-    frame = names.user_frame(details_of(reduced.index, vertex).frames)
+    frame = user_frame(details_of(reduced.index, vertex).frames)
     kind: Literal["driver", "asyncio task", "thread"] = (
         "driver" if reduced.is_driver(vertex) else "asyncio task" if vertex.coroutine_id else "thread"
     )

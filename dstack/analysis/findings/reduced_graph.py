@@ -12,6 +12,7 @@ from dstack.analysis.findings.activity import Activity
 from dstack.analysis.findings.vertex_roles import VertexRoles
 from dstack.analysis.graph.idle_services import may_be_idle
 from dstack.analysis.index.sample_index import SampleIndex
+from dstack.analysis.naming.descriptions import in_words
 from dstack.analysis.solve import reduction
 from dstack.analysis.solve.digraph import Digraph
 from dstack.analysis.solve.open_chains import OpenChain, open_chains
@@ -80,7 +81,7 @@ class ReducedGraph(VertexRoles):
         if not self.confirmed.issuperset(keys):
             return ()
         waits = [wait for key in keys if (wait := self.vertices[key].wait)]
-        texts = sorted({text for wait in waits for text in wait.assumed})
+        texts = sorted({in_words(one) for wait in waits for one in wait.assumed})
         loops = sorted({wait.polls for wait in waits if wait.polls})
         if not loops:
             return tuple(texts)

@@ -8,9 +8,10 @@ import msgspec
 
 from dstack.analysis.graph.builder import FEW, GraphBuilder, waits_for
 from dstack.diagnosis import Group, Target, Vertex, Wait
+from dstack.vertex_facts import Subject, assumption, reason
 from dstack.vertex_keys import AnyKey, Helper, Key
 
-IDLE = "library code that was idle in every reading stays idle"
+IDLE = assumption("idle library")
 
 
 class Alternatives:
@@ -30,16 +31,16 @@ class Alternatives:
         """The targets without library code that is assumed to stay idle."""
         return (target for target in targets if target.vertex not in self.idle)
 
-    def any_of(self, kind: Helper, owner: str, label: str, find: Callable[[], Iterable[Target]]) -> Target:
+    def any_of(self, kind: Helper, owner: str, subject: Subject, find: Callable[[], Iterable[Target]]) -> Target:
         """The helper for any of the targets that ``find`` returns; ``owner`` is the id of what they can use."""
-        return self.add(Vertex(key=AnyKey(kind, (owner,)), kind="lifetime", label=label), find)
+        return self.add(Vertex(key=AnyKey(kind, (owner,)), kind="lifetime", subject=subject), find)
 
-    def few(self, kind: Helper, owner: str, label: str, find: Callable[[], Iterable[Target]]) -> Sequence[Target]:
+    def few(self, kind: Helper, owner: str, subject: Subject, find: Callable[[], Iterable[Target]]) -> Sequence[Target]:
         """The targets that ``find`` returns, found once; if they are many, a helper for any of them."""
         key = AnyKey(kind, (owner,))
         if key not in self._found:
             found = tuple(dict.fromkeys(find()))
-            self._found[key] = (self.any_of(kind, owner, label, lambda: found),) if len(found) > FEW else found
+            self._found[key] = (self.any_of(kind, owner, subject, lambda: found),) if len(found) > FEW else found
         return self._found[key]
 
     def add(self, vertex: Vertex, find: Callable[[], Iterable[Target]]) -> Target:
@@ -57,7 +58,7 @@ class Alternatives:
         while self._unfinished:
             vertex, find = self._unfinished.pop()
             targets = tuple(dict.fromkeys(find())) or (
-                self._graph.unknown("ender", vertex.key, label="unreadable process"),
+                self._graph.unknown("ender", vertex.key, subject=Subject(what="unread process")),
             )
             self._graph.add(msgspec.structs.replace(vertex, wait=self._wait_for(targets)))
         self._is_building = False
@@ -72,4 +73,4 @@ class Alternatives:
 
 
 def _wait_for_any(targets: tuple[Target, ...]) -> Wait:
-    return waits_for("lifetime", *targets, inferred="any of these may cause it" if len(targets) > 1 else None)
+    return waits_for("lifetime", *targets, inferred=reason("any ender") if len(targets) > 1 else None)

@@ -10,13 +10,13 @@ from __future__ import annotations
 
 from dstack.analysis.graph.builder import GraphBuilder
 from dstack.analysis.graph.coroutines import relevant_coroutines
-from dstack.analysis.index import task_assignment
+from dstack.analysis.index import subjects, task_assignment
 from dstack.analysis.index.sample_index import SampleIndex
-from dstack.analysis.naming import names
 from dstack.call_sites import ASYNC_EVENT
 from dstack.diagnosis import Group, Target, Wait
 from dstack.observed import Coroutine, Thread
 from dstack.observed_node import Task
+from dstack.vertex_facts import reason, subject
 from dstack.vertex_keys import CoroutineKey, Key, ThreadKey
 
 ASYNC_FILE = "/asyncio/locks.py"
@@ -37,7 +37,7 @@ def wait_of_producer(
     return Wait(
         kind="backpressure",
         groups=(Group(needs=1, targets=_consumers(graph, task)),),
-        inferred=f"it has produced {task.items} values that are still kept, and waits outside its own code",
+        inferred=reason("kept values", task.items),
     )
 
 
@@ -56,15 +56,15 @@ def _consumers(graph: GraphBuilder, task: Task) -> tuple[Target, ...]:
     index, owner_id = graph.index, task.owner_id
     owner = index.workers.get(owner_id)
     if owner is None or not index.threads(owner_id):
-        label = f"consumer of {names.task(index, task.task_id)}"
-        return (graph.unknown("consumer", task.task_id, label=label, unobserved=True),)
+        consumer = subject("consumer", subjects.task(index, task.task_id), None)
+        return (graph.unknown("consumer", task.task_id, subject=consumer, unobserved=True),)
     threads = [t for role in ("task", "user") for t in index.threads_with_role(owner_id, role)]
     is_closed = owner.is_driver or task_assignment.has_one_slot(index, owner_id)
     coroutines = relevant_coroutines(index, owner_id)
     is_closed = is_closed and len(coroutines) == len(index.coroutines(owner_id))
     if not is_closed or any(map(_may_consume, index.threads(owner_id))):
-        label = f"consumer of {names.task(index, task.task_id)} in {names.place(index, owner)}"
-        return (graph.unknown("consumer", task.task_id, label=label, worker_id=owner_id),)
+        consumer = subject("consumer", subjects.task(index, task.task_id), subjects.place(index, owner))
+        return (graph.unknown("consumer", task.task_id, subject=consumer, worker_id=owner_id),)
     keys: list[Key] = [ThreadKey(owner_id, thread.os_thread_id) for thread in threads]
     keys += [CoroutineKey(owner_id, coroutine.coroutine_id) for coroutine in coroutines]
     return tuple(Target(vertex=key) for key in keys)

@@ -11,8 +11,7 @@ from dstack.analysis.graph.builder import GraphBuilder, call_beyond_kind, waits_
 from dstack.analysis.graph.refs.placement_group_refs import PENDING
 from dstack.analysis.graph.refs.producers import available_value, producer_of
 from dstack.analysis.graph.refs.unread_refs import wait_for_held
-from dstack.analysis.naming import names
-from dstack.analysis.naming.call_words import INFERENCES, lock_in_words, with_statement
+from dstack.analysis.index import subjects
 from dstack.call_sites import GROUP_WAIT, kind_of, name_of, named_site
 from dstack.diagnosis import CallName, Group, GroupWait, Target, Vertex, Wait, WaitKind
 from dstack.libraries.serve.waits import wait_for_slot
@@ -31,6 +30,7 @@ from dstack.observed_calls import (
     Refs,
     Unreadable,
 )
+from dstack.vertex_facts import ProcessName, Reason, assumption, reason, subject
 from dstack.vertex_keys import AnyKey, ChildThreadKey, CoroutineKey, GroupKey, ThreadKey
 
 Waiter = ThreadKey | CoroutineKey | ChildThreadKey
@@ -65,8 +65,8 @@ def wait_of_call(graph: GraphBuilder, waiter: Waiter, call: Call, loop: Target |
     blocked = _BlockedCall(graph, waiter, call, loop)
     match call.need:
         case Unreadable() as unread:
-            label = f"target of {kind_of(call)}, which is unreadable: {unread.reason}"
-            return waits_for(kind_of(call), graph.unknown("target", waiter, label=label, unobserved=True))
+            target = subject("target", kind_of(call), unread.reason)
+            return waits_for(kind_of(call), graph.unknown("target", waiter, subject=target, unobserved=True))
         case HeldRefs() as held if not isinstance(waiter, ChildThreadKey):
             return wait_for_held(graph, waiter, call, held)
         case GroupCall() as of_group:
@@ -150,11 +150,10 @@ def _wait_for_awaited(blocked: _BlockedCall, need: Awaitables) -> Wait:
 def _assuming_the_holder(blocked: _BlockedCall, wait: Wait, need: Executions) -> Wait:
     """A lock does not name its holder: the execution in a ``with`` block of it may have released it by hand."""
     waker = blocked.graph.unknown_waker(CallName.of(blocked.call), blocked.worker_id, need.object_id)
-    site = named_site(blocked.call)
-    holder = f"the {'coroutine' if need.coroutines else 'thread'} in {with_statement(site)} block of it"
+    holder = "coroutine" if need.coroutines else "thread"
     return replace(
         wait,
-        assumed=(f"{lock_in_words(site)} is held by {holder}",),
+        assumed=(assumption("lock holder", named_site(blocked.call).id, holder),),
         proven_groups=(Group(needs=1, targets=(waker,)),),
     )
 
@@ -180,8 +179,8 @@ def _future(blocked: _BlockedCall, threads: Sequence[int], inferred: Inference |
     if len(group.targets) == 1:
         return group.targets[0]
     key = AnyKey("future", (blocked.worker_id, *threads))
-    wait = Wait(kind="future", groups=(group,), inferred=_in_words(inferred), total=len(group.targets))
-    blocked.graph.add(Vertex(key=key, kind="task", label=f"any of {len(group.targets)} threads", wait=wait))
+    wait = Wait(kind="future", groups=(group,), inferred=_why(inferred), total=len(group.targets))
+    blocked.graph.add(Vertex(key=key, kind="task", subject=subject("any thread", len(group.targets)), wait=wait))
     return Target(vertex=key)
 
 
@@ -189,8 +188,8 @@ def _thread(blocked: _BlockedCall, os_thread_id: int) -> Target:
     if isinstance(blocked.waiter, ChildThreadKey):
         return blocked.graph.child(blocked.worker_id, blocked.waiter.pid, os_thread_id)
     if blocked.graph.index.thread(blocked.worker_id, os_thread_id) is None:
-        label = f"thread {os_thread_id} of {_process(blocked)}, which is unreadable"
-        return blocked.graph.unknown("thread", blocked.worker_id, os_thread_id, label=label, unobserved=True)
+        thread = subject("thread of process", os_thread_id, _process(blocked))
+        return blocked.graph.unknown("thread", blocked.worker_id, os_thread_id, subject=thread, unobserved=True)
     return Target(vertex=ThreadKey(blocked.worker_id, os_thread_id))
 
 
@@ -198,19 +197,14 @@ def _coroutine(blocked: _BlockedCall, coroutine_id: str) -> Target:
     if blocked.graph.index.coroutine(blocked.worker_id, coroutine_id) is None:
         if blocked.loop:
             return blocked.loop
-        label = f"coroutine of {_process(blocked)}, which is unreadable"
-        return blocked.graph.unknown("coroutine", blocked.worker_id, coroutine_id, label=label, unobserved=True)
+        coroutine = subject("coroutine", _process(blocked))
+        return blocked.graph.unknown("coroutine", blocked.worker_id, coroutine_id, subject=coroutine, unobserved=True)
     return Target(vertex=CoroutineKey(blocked.worker_id, coroutine_id))
 
 
-def _process(blocked: _BlockedCall) -> str:
-    """``actor Clerk 5f8aed75 (pid 7)``: the process of the waiter."""
-    index = blocked.graph.index
-    worker = index.workers.get(blocked.worker_id)
-    if worker is None:
-        return "a process"
-    actor = index.actors.get(worker.actor_id or "")
-    return f"{names.actor(actor) if actor else names.worker(index, worker)} (pid {worker.pid})"
+def _process(blocked: _BlockedCall) -> ProcessName:
+    """The process of the waiter."""
+    return subjects.process(blocked.graph.index, blocked.worker_id, with_pid=True)
 
 
 def _wait_for_members(blocked: _BlockedCall, of_group: GroupCall) -> Wait:
@@ -226,7 +220,7 @@ def _wait_for_unknown_waker(blocked: _BlockedCall) -> Wait:
     """A wait for an unknown waker; ``PlacementGroup.wait`` waits for one of the pending groups of its job."""
     call = blocked.call
     if named_site(call) is GROUP_WAIT and (groups := _pending_groups(blocked)):
-        inferred = "one of the pending placement groups of its job" if len(groups) > 1 else None
+        inferred = reason("any pending group") if len(groups) > 1 else None
         group = Group(needs=1, targets=groups)
         return Wait(kind="placement group", groups=(group,), timeout_s=call.timeout_s, inferred=inferred)
     return waits_for(blocked.kind, _unknown_waker(blocked), timeout_s=call.timeout_s, called=call_beyond_kind(call))
@@ -252,7 +246,7 @@ def _wait(call: Call, groups: tuple[Group, ...], needed: int, total: int, inferr
     return Wait(
         kind=kind_of(call),
         groups=groups,
-        inferred=_in_words(inferred),
+        inferred=_why(inferred),
         timeout_s=call.timeout_s,
         needed=needed,
         total=total,
@@ -260,5 +254,5 @@ def _wait(call: Call, groups: tuple[Group, ...], needed: int, total: int, inferr
     )
 
 
-def _in_words(inferred: Inference | None) -> str | None:
-    return INFERENCES[inferred] if inferred else None
+def _why(inferred: Inference | None) -> Reason | None:
+    return reason(inferred) if inferred else None

@@ -14,11 +14,11 @@ import msgspec
 
 from dstack.analysis.index.sample_index import SampleIndex
 from dstack.analysis.index.task_assignment import is_blocked_loop
-from dstack.analysis.naming import names
 from dstack.call_sites import name_of
 from dstack.diagnosis import CallName, Group, Target, Vertex, Wait, WaitKind
 from dstack.observed import Thread
 from dstack.observed_calls import Call
+from dstack.vertex_facts import Reason, Subject
 from dstack.vertex_keys import AnyKey, ChildThreadKey, Id, Key, Unknown, UnknownKey
 
 FEW = 8
@@ -45,7 +45,7 @@ class GraphBuilder:
         self,
         kind: Unknown,
         *ids: Id,
-        label: str,
+        subject: Subject,
         unobserved: bool = False,
         at_most: Iterable[Key] | None = None,
         worker_id: str | None = None,
@@ -61,7 +61,7 @@ class GraphBuilder:
             vertex = Vertex(
                 key=key,
                 kind="unknown",
-                label=label,
+                subject=subject,
                 unobserved=unobserved,
                 at_most=None if at_most is None else tuple(dict.fromkeys(at_most)),
                 worker_id=worker_id,
@@ -80,7 +80,7 @@ class GraphBuilder:
         """The unknown waker of a call; ``where`` distinguishes two calls of the same name."""
         key = UnknownKey("other side", (call.site, call.text, *where))
         if key not in self.vertices:
-            self.add(Vertex(key=key, kind="unknown", label="unknown waker", waker_of=call))
+            self.add(Vertex(key=key, kind="unknown", subject=Subject(what="waker"), waker_of=call))
         return Target(vertex=key)
 
     def unknown_waker_in(self, call: CallName, worker_id: str) -> Target:
@@ -93,11 +93,11 @@ class GraphBuilder:
         """A thread of a worker's child process, the main one by default; able to proceed until its wait is known."""
         key = ChildThreadKey(worker_id, pid, os_thread_id or pid)
         if key not in self.vertices:
-            label = names.child_process(pid)
-            self.add(Vertex(key=key, kind="unknown", label=label, worker_id=worker_id, child_pid=pid))
+            subject = Subject(what="child process", of=(pid,))
+            self.add(Vertex(key=key, kind="unknown", subject=subject, worker_id=worker_id, child_pid=pid))
         return Target(vertex=key)
 
-    def one_of(self, kind: SharedWaitKind, find: Callable[[], Iterable[Target]], reason: str, *ids: Id) -> Wait:
+    def one_of(self, kind: SharedWaitKind, find: Callable[[], Iterable[Target]], reason: Reason, *ids: Id) -> Wait:
         """A wait for one of several targets: exact if there is only one, shared if there are many.
 
         ``kind`` and ``ids`` identify the targets, which ``find`` returns. It is not called again if they are many.
@@ -115,14 +115,14 @@ class GraphBuilder:
         if count <= MANY:
             return wait
         if key not in self.vertices:
-            self.add(Vertex(key=key, kind="task", label=f"any of {count}", wait=wait))
+            self.add(Vertex(key=key, kind="task", subject=Subject(what="any of", of=(count,)), wait=wait))
         return msgspec.structs.replace(wait, groups=(Group(needs=1, targets=(Target(vertex=key),)),))
 
 
 def waits_for(
     kind: WaitKind,
     *targets: Target,
-    inferred: str | None = None,
+    inferred: Reason | None = None,
     timeout_s: float | None = None,
     called: CallName | None = None,
 ) -> Wait:

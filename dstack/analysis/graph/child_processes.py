@@ -10,14 +10,15 @@ from msgspec.structs import replace
 
 from dstack.analysis.graph.blocked_calls import wait_of_call
 from dstack.analysis.graph.builder import GraphBuilder
+from dstack.analysis.index.frames import user_frame
 from dstack.analysis.index.sample_index import SampleIndex
 from dstack.analysis.index.task_assignment import is_user_code
-from dstack.analysis.naming import names
 from dstack.call_sites import kind_of
 from dstack.diagnosis import CallName, Vertex, Wait
 from dstack.model import is_at_hand
 from dstack.observed import Process, Thread
 from dstack.observed_calls import REF_CALLS, Call, Children, Refs
+from dstack.vertex_facts import Never, never, subject
 from dstack.vertex_keys import ChildThreadKey
 
 TRACKER = "/multiprocessing/resource_tracker.py"
@@ -38,17 +39,17 @@ def _vertex(graph: GraphBuilder, worker_id: str, child: Process, thread: Thread)
     key = ChildThreadKey(worker_id, child.pid, thread.os_thread_id)
     never = _never(graph.index, child, thread)
     wait = None if never else _wait(graph, key, thread)
-    label = names.child_process(child.pid)
     return Vertex(
         key=key,
         kind="execution" if wait or never else "unknown",
-        label=label if thread is child.main_thread else f'thread "{thread.name or thread.os_thread_id}" of {label}',
+        subject=subject("child process", child.pid)
+        if thread is child.main_thread
+        else subject("child thread", thread.name or thread.os_thread_id, child.pid),
         worker_id=worker_id,
         os_thread_id=thread.os_thread_id,
         child_pid=child.pid,
         wait=wait,
         never=never,
-        never_kind="orphaned",
     )
 
 
@@ -62,14 +63,14 @@ def _wait(graph: GraphBuilder, key: ChildThreadKey, thread: Thread) -> Wait | No
     return replace(wait_of_call(graph, key, call), loop=None)
 
 
-def _never(index: SampleIndex, child: Process, thread: Thread) -> str | None:
+def _never(index: SampleIndex, child: Process, thread: Thread) -> Never | None:
     """Why a thread of a forked process can never get the values that it waits for."""
     call = thread.call
     if not (child.is_cut_off and thread.still) or call is None or not _is_for_missing(index, call):
         return None  # between fork and exec, a child's memory still shows its parent's threads, which do not run in it
-    frame = names.user_frame(index.snapshot.frames_of(thread))
-    where = f" at {frame.file.rpartition('/')[2]}:{frame.line}" if frame else ""
-    return f"waits in {CallName.of(call)}{where} in a forked process, where Ray does not work"
+    frame = user_frame(index.snapshot.frames_of(thread))
+    place = (frame.file, frame.line) if frame else ("", None)
+    return never("forked", CallName.of(call).text, *place)
 
 
 def _is_for_missing(index: SampleIndex, call: Call) -> bool:

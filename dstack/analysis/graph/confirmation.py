@@ -97,7 +97,7 @@ class _Confirmation:
         if not self._is_shown_again(vertex):
             return self._as_far_as_known(vertex, again)
         if again is not None and self._is_same(vertex, again):
-            return msgspec.structs.replace(again, label=vertex.label, is_confirmed=True)
+            return msgspec.structs.replace(again, subject=vertex.subject, is_confirmed=True)
         if again is not None and self._is_read_at_last(vertex, again):
             return self._seen_once(again)
         return vertex if self._may_come_back(vertex) else _proceeding(vertex)
@@ -122,7 +122,7 @@ class _Confirmation:
         call = self._first.call_of_vertex(vertex)
         if call is not None and not is_known(call):
             return vertex  # its dependencies are not known, nor whether they arrived
-        return _proceeding(vertex) if _is_over(again.wait) else msgspec.structs.replace(again, label=vertex.label)
+        return _proceeding(vertex) if _is_over(again.wait) else msgspec.structs.replace(again, subject=vertex.subject)
 
     def _is_shown_again(self, vertex: Vertex) -> bool:
         """Whether the second sample could have shown the wait."""

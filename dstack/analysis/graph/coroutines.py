@@ -7,9 +7,8 @@ from msgspec.structs import replace
 from dstack.analysis.graph.blocked_calls import has_known_dependency, reach_of, wait_of_call
 from dstack.analysis.graph.builder import GraphBuilder
 from dstack.analysis.graph.polls import wait_of_execution
-from dstack.analysis.index import task_assignment
+from dstack.analysis.index import subjects, task_assignment
 from dstack.analysis.index.sample_index import SampleIndex
-from dstack.analysis.naming import names
 from dstack.call_sites import OTHER_LOOP
 from dstack.diagnosis import Group, Target, Vertex, Wait
 from dstack.libraries.serve.waits import as_passed_on
@@ -47,7 +46,7 @@ def add_coroutine(graph: GraphBuilder, worker_id: str, coroutine: Coroutine, bac
     vertex = Vertex(
         key=key,
         kind="execution",
-        label=names.coroutine(graph.index, worker_id, coroutine),
+        subject=subjects.of_coroutine(graph.index, worker_id, coroutine),
         worker_id=worker_id,
         coroutine_id=coroutine.coroutine_id,
         task_id=coroutine.task_id if is_task else None,

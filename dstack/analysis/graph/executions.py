@@ -14,10 +14,10 @@ from dstack.analysis.graph.child_processes import add_children
 from dstack.analysis.graph.in_process_links import has_known_wakers
 from dstack.analysis.graph.polls import wait_of_execution
 from dstack.analysis.graph.refs.unread_refs import add_unread_driver, wait_of_unread
-from dstack.analysis.index import task_assignment
-from dstack.analysis.naming import names
+from dstack.analysis.index import subjects, task_assignment
 from dstack.diagnosis import Target, Vertex, Wait
 from dstack.observed import Coroutine, Process, Thread
+from dstack.vertex_facts import Reason, TaskName, assumption, reason, subject
 from dstack.vertex_keys import TaskKey, ThreadKey
 
 LOOP_THREAD, DEFAULT_GROUP = "AsyncIO Thread: ", "default"
@@ -60,7 +60,7 @@ def _add_thread(graph: GraphBuilder, worker_id: str, thread: Thread) -> None:
     vertex = Vertex(
         key=key,
         kind="execution",
-        label=names.execution(graph.index, worker_id, thread, task_id),
+        subject=subjects.of_thread(graph.index, worker_id, thread, task_id),
         worker_id=worker_id,
         os_thread_id=thread.os_thread_id,
         task_id=task_id,
@@ -79,7 +79,7 @@ def _add_running(graph: GraphBuilder, task_id: str) -> None:
     vertex = Vertex(
         key=key,
         kind="task",
-        label=names.task(graph.index, task_id),
+        subject=subjects.of_task(graph.index, task_id),
         worker_id=worker_id,
         task_id=task_id,
         is_graph_loop=task is not None and task_assignment.is_graph_loop(task),
@@ -91,32 +91,31 @@ def _add_running(graph: GraphBuilder, task_id: str) -> None:
 def _wait_of_running(graph: GraphBuilder, worker_id: str, task_id: str) -> Wait | None:
     index = graph.index
     threads = index.threads_with_role(worker_id, "task")
-    name = names.task(index, task_id)
+    name = subjects.task(index, task_id)
     if index.threads_with_role(worker_id, "loop"):
         return _wait_for_loop(graph, worker_id, task_id, name)
     if not index.has_read_tasks(worker_id) and 1 < len(threads) >= len(
         index.worker_samples[worker_id].running_task_ids or ()
     ):
-        return _on_one_of(graph, "thread", worker_id, threads, f"it runs on one of {len(threads)} threads")
+        return _on_one_of(graph, "thread", worker_id, threads, reason("any thread", len(threads)))
     if threads:
-        label = f"unidentified thread that runs {name}"
+        thread = subject("unidentified thread", name)
         keys = (ThreadKey(worker_id, thread.os_thread_id) for thread in threads)
-        return waits_for("thread", graph.unknown("stack", task_id, label=label, unobserved=True, at_most=keys))
+        return waits_for("thread", graph.unknown("stack", task_id, subject=thread, unobserved=True, at_most=keys))
     return wait_of_unread(graph, worker_id, name, task_id) if not index.threads(worker_id) else None
 
 
-def _wait_for_loop(graph: GraphBuilder, worker_id: str, task_id: str, name: str) -> Wait:
+def _wait_for_loop(graph: GraphBuilder, worker_id: str, task_id: str, name: TaskName) -> Wait:
     """A call of an async actor whose coroutine was not read proceeds when its event loop does."""
     index = graph.index
     loops = index.threads_with_role(worker_id, "loop")
     if not all(task_assignment.is_blocked_loop(index, worker_id, loop) for loop in loops):
         if not index.has_read_coroutines(worker_id):
-            label = f"coroutine of {name}, which is unreadable"
-            return waits_for("coroutine", graph.unknown("coroutine", task_id, label=label, unobserved=True))
-        label = f"next step of {name}, which was observed neither suspended nor running"
-        step = graph.unknown("step", task_id, label=label, unobserved=True)
+            unread = subject("coroutine", name)
+            return waits_for("coroutine", graph.unknown("coroutine", task_id, subject=unread, unobserved=True))
+        step = graph.unknown("step", task_id, subject=subject("step", name), unobserved=True)
         return _wait_for_loop_of_group(graph, worker_id, task_id, loops, waits_for("step", step))
-    return _on_one_of(graph, "event loop", worker_id, loops, f"it runs on one of {len(loops)} event loops")
+    return _on_one_of(graph, "event loop", worker_id, loops, reason("any event loop", len(loops)))
 
 
 def _wait_for_loop_of_group(
@@ -129,12 +128,12 @@ def _wait_for_loop_of_group(
     if group is None or len(own) != 1 or not task_assignment.is_blocked_loop(index, worker_id, own[0]):
         return otherwise
     wait = waits_for("event loop", Target(vertex=ThreadKey(worker_id, own[0].os_thread_id)))
-    assumed = task_assignment.declared_group_assumption(index.tasks[task_id].name, group)
+    assumed = assumption("declared group", index.tasks[task_id].name, group)
     return replace(wait, assumed=(assumed,), proven_groups=otherwise.groups)
 
 
 def _on_one_of(
-    graph: GraphBuilder, kind: SharedWaitKind, worker_id: str, threads: Sequence[Thread], reason: str
+    graph: GraphBuilder, kind: SharedWaitKind, worker_id: str, threads: Sequence[Thread], why: Reason
 ) -> Wait:
     keys = (ThreadKey(worker_id, thread.os_thread_id) for thread in threads)
-    return graph.one_of(kind, lambda: (Target(vertex=key) for key in keys), reason, worker_id)
+    return graph.one_of(kind, lambda: (Target(vertex=key) for key in keys), why, worker_id)

@@ -16,13 +16,14 @@ from dstack.analysis.graph.blocked_calls import reach_of
 from dstack.analysis.graph.builder import GraphBuilder
 from dstack.analysis.graph.idle_services import idle_links
 from dstack.analysis.graph.users import Users
-from dstack.analysis.naming.ray_libraries import polled_actors
+from dstack.analysis.index.ray_libraries import polled_actors
 from dstack.call_sites import BARRIER, named_site
 from dstack.diagnosis import Group, Target, Vertex, Wait
 from dstack.observed_calls import Call
+from dstack.vertex_facts import assumption
 from dstack.vertex_keys import CoroutineKey, Key, ThreadKey, UnknownKey
 
-NO_OTHERS = "only code that was observed to hold the object can end the wait on it"
+NO_OTHERS = assumption("no others")
 
 
 def add_links(graph: GraphBuilder, users: Users) -> None:

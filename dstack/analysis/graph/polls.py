@@ -15,7 +15,6 @@ from dstack.analysis.graph.blocked_calls import wait_of_call
 from dstack.analysis.graph.builder import GraphBuilder, waits_for
 from dstack.analysis.graph.users import Users
 from dstack.analysis.index.processes import OwnTasks, Poll, PolledActors
-from dstack.analysis.naming.call_words import polls_in_words
 from dstack.analysis.solve.requirements import targets_of
 from dstack.diagnosis import CallName, Group, Target, Vertex, Wait
 from dstack.observed import Coroutine, Thread
@@ -32,7 +31,7 @@ def wait_of_execution(graph: GraphBuilder, key: ThreadKey | CoroutineKey, execut
     target = poll.target if poll is not None else graph.index.call_of(key.worker_id, execution)
     if target is None or isinstance(target, Call):
         return wait_of_call(graph, key, target) if target else None
-    called = CallName(site=BY_CALLS, text=polls_in_words(target))
+    called = CallName(site=BY_CALLS, text=target.name)
     return waits_for("other", graph.unknown_waker_in(called, key.worker_id), timeout_s=0.0, called=called)
 
 

@@ -14,17 +14,19 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
+from msgspec.structs import replace
+
 from dstack.analysis.graph.alternatives import Alternatives
 from dstack.analysis.graph.builder import GraphBuilder
 from dstack.analysis.graph.child_processes import may_act
 from dstack.analysis.graph.idle_services import is_idle_library
-from dstack.analysis.index import task_assignment
-from dstack.analysis.naming import names
-from dstack.analysis.naming.ray_libraries import is_machinery_actor, part
+from dstack.analysis.index import subjects, task_assignment
+from dstack.analysis.index.ray_libraries import is_machinery_actor, part
 from dstack.diagnosis import Target
-from dstack.model import Actor, Worker
+from dstack.model import Actor, PlacementGroup, Worker
 from dstack.observed import Coroutine, Thread
 from dstack.observed_node import Ref, Task
+from dstack.vertex_facts import ProcessName, Subject, subject
 from dstack.vertex_keys import CoroutineKey, Key, ThreadKey, UnknownKey
 
 EXECUTOR = ("concurrent/futures/thread.py", "multiprocessing/pool.py")
@@ -51,13 +53,8 @@ class Users:
         """The child processes that may run: their waits are not followed."""
         process = self._index.process(worker_id)
         if process is not None and may_act(self._index, process):
-            label = f"child process of {self._name_of(worker_id)}"
-            yield self._graph.unknown("process", worker_id, "children", label=label)
-
-    def _name_of(self, worker_id: str) -> str:
-        """``actor Trainer "left"`` or ``driver train.py``."""
-        worker, actor = self._index.workers.get(worker_id), self._actor_of(worker_id)
-        return names.actor(actor) if actor else names.worker(self._index, worker) if worker else "a process"
+            children = subject("child processes", subjects.process(self._index, worker_id))
+            yield self._graph.unknown("process", worker_id, "children", subject=children)
 
     def _actor_of(self, worker_id: str) -> Actor | None:
         worker = self._index.workers.get(worker_id)
@@ -68,31 +65,30 @@ class Users:
         if actor := self._actor_of(worker_id):
             return [self.of_actor(actor)]
         worker = self._index.workers.get(worker_id)
-        name = names.worker(self._index, worker) if worker else "a process that has ended"
-        return self.alternatives.few(
-            "process", worker_id, f"a thread of {name}", lambda: self._plain_process(worker_id)
-        )
+        process = subjects.worker(self._index, worker) if worker else ProcessName(sort="ended process")
+        thread = subject("some thread", process)
+        return self.alternatives.few("process", worker_id, thread, lambda: self._plain_process(worker_id))
 
     def _plain_process(self, worker_id: str) -> Iterator[Target]:
         worker = self._index.workers.get(worker_id)
         if worker is None:
-            yield self._graph.unknown("process", worker_id, label="process that Ray does not list")
+            yield self._graph.unknown("process", worker_id, subject=subject("process in no list"))
             return
         yield from self._threads_and_tasks(worker_id)
         sample = self._index.worker_samples.get(worker_id)
         if not worker.is_driver and not (sample and sample.running_task_ids):
-            label = "idle worker, which may receive a task or end"
-            yield self._graph.unknown("worker", worker_id, "idle", label=label)
+            yield self._graph.unknown("worker", worker_id, "idle", subject=subject("idle worker"))
 
     def unobserved(self, worker_id: str) -> Target:
         """A worker that could not be read."""
         worker = self._index.workers.get(worker_id)
-        name = f"{names.worker(self._index, worker)} (pid {worker.pid})" if worker else "worker"
-        return self._graph.unknown("worker", worker_id, label=f"{name}, which was not observed", unobserved=True)
+        process = replace(subjects.worker(self._index, worker), pid=worker.pid) if worker else ProcessName()
+        unread = subject("observed by nothing", process)
+        return self._graph.unknown("worker", worker_id, subject=unread, unobserved=True)
 
     def _unresponsive(self) -> Iterable[Target]:
         """The workers of any job that did not report their refs: they may have received a handle with a call."""
-        return self.alternatives.few("silent", "any", "an unreadable process", self._find_unresponsive)
+        return self.alternatives.few("silent", "any", subject("any unread process"), self._find_unresponsive)
 
     def _find_unresponsive(self) -> Iterator[Target]:
         for worker in self._index.present_workers:
@@ -119,18 +115,18 @@ class Users:
         if key in self._graph.vertices:
             yield Target(vertex=key)
         elif not self.only_serves(worker_id, thread):
-            yield self._library(key, f'thread "{thread.name}" of a library', worker_id, thread)
+            yield self._library(key, subject("library's thread", thread.name), worker_id, thread)
 
     def _coroutine(self, worker_id: str, coroutine: Coroutine) -> Target:
         key = CoroutineKey(worker_id, coroutine.coroutine_id)
         if key in self._graph.vertices:
             return Target(vertex=key)
-        return self._library(key, f'asyncio task "{coroutine.name}" of a library', worker_id, coroutine)
+        return self._library(key, subject("library's asyncio task", coroutine.name), worker_id, coroutine)
 
-    def _library(self, key: Key, label: str, worker_id: str, execution: Thread | Coroutine) -> Target:
+    def _library(self, key: Key, what: Subject, worker_id: str, execution: Thread | Coroutine) -> Target:
         if is_idle_library(self._index, worker_id, execution):
             self.alternatives.idle.add(UnknownKey("library", (key,)))
-        return self._graph.unknown("library", key, label=label, worker_id=worker_id)
+        return self._graph.unknown("library", key, subject=what, worker_id=worker_id)
 
     def workers_with_idle_libraries(self) -> set[str]:
         """The workers in which library code was idle in every reading, of those that were followed."""
@@ -167,8 +163,8 @@ class Users:
 
     def of_actor(self, actor: Actor) -> Target:
         """The users of an actor, as one helper."""
-        label = f"code that can use {names.actor(actor)}"
-        return self.alternatives.any_of("reach of", actor.actor_id, label, lambda: self.each_of_actor(actor))
+        users = subject("users", actor)
+        return self.alternatives.any_of("reach of", actor.actor_id, users, lambda: self.each_of_actor(actor))
 
     def each_of_actor(self, actor: Actor) -> Iterator[Target]:
         """Each user of an actor."""
@@ -177,15 +173,15 @@ class Users:
         if creation := self._index.creations.get(actor.actor_id):
             yield self._task(creation)
         elif _may_start(actor):
-            label = f"start of {names.actor(actor)} ({actor.state})"
-            yield self._graph.unknown("start of actor", actor.actor_id, label=label)
+            start = subject("start of actor", actor, actor.state)
+            yield self._graph.unknown("start of actor", actor.actor_id, subject=start)
         yield from map(self._task, self._index.pending_calls[actor.actor_id])
         if actor.owner_id and (actor.owner_id in self._index.workers or not actor.is_detached):
             yield from self.in_process(actor.owner_id)
         for handle in self._index.refs.handles_of(actor.actor_id):
             yield from self._through(handle, actor)
         if actor.name:
-            yield from self.of_namespace(actor.namespace, actor.actor_id, names.actor(actor))
+            yield from self.of_namespace(actor.namespace, actor.actor_id, actor)
         yield from self._unresponsive()
 
     def _through(self, handle: Ref, actor: Actor) -> Iterator[Target]:
@@ -198,9 +194,8 @@ class Users:
 
     def _receivers(self, worker_id: str) -> Target:
         """The tasks that a worker submitted: any of them may have received a handle."""
-        label = "a task that received it as an argument"
         tasks = self._index.tasks_of_owner[worker_id]
-        return self.alternatives.any_of("tasks of", worker_id, label, lambda: map(self._task, tasks))
+        return self.alternatives.any_of("tasks of", worker_id, subject("receivers"), lambda: map(self._task, tasks))
 
     def pending_calls_in(self, worker_id: str) -> Iterator[Target]:
         """The calls of a worker's actor that do not run yet."""
@@ -212,8 +207,8 @@ class Users:
     def of_job(self, job_id: str) -> Target:
         """All code of a job, as one helper."""
         job = self._index.jobs.get(job_id)
-        label = f"code of job {job_id}" + (f" ({names.script(job.entrypoint)})" if job and job.entrypoint else "")
-        return self.alternatives.any_of("job", job_id, label, lambda: self._each_of_job(job_id))
+        code = subject("job", job or job_id)
+        return self.alternatives.any_of("job", job_id, code, lambda: self._each_of_job(job_id))
 
     def _each_of_job(self, job_id: str) -> Iterator[Target]:
         yield from self.driver_of(job_id)
@@ -247,20 +242,18 @@ class Users:
             return self.in_process(driver)
         job = self._index.jobs.get(job_id)
         if job and job.is_dead:
-            return [self._graph.unknown("end of job", job_id, label=f"end of job {job_id}, whose driver has ended")]
-        label = f"driver of job {job_id}, which was not observed"
-        return [self._graph.unknown("driver", job_id, label=label, unobserved=True)]
+            return [self._graph.unknown("end of job", job_id, subject=subject("end of job", job_id))]
+        return [self._graph.unknown("driver", job_id, subject=subject("driver", job_id), unobserved=True)]
 
-    def of_namespace(self, namespace: str, owner: str, name: str) -> Iterator[Target]:
+    def of_namespace(self, namespace: str, owner: str, named: Actor | PlacementGroup) -> Iterator[Target]:
         """All code in the jobs of a namespace, or if there are none, a client that may connect later.
 
-        ``owner`` is the id of what they can look up by ``name``.
+        ``owner`` is the id of what they can look up, which is ``named``.
         """
         jobs = [job for job in self._index.snapshot.jobs if job.namespace == namespace and not job.is_dead]
         yield from (self.of_job(job.job_id) for job in jobs)
         if not jobs:
-            label = f"client outside of all running jobs that looks up {name}"
-            target = self._graph.unknown("lookup", owner, label=label)
+            target = self._graph.unknown("lookup", owner, subject=subject("client", named))
             if (actor := self._index.actors.get(owner)) and part(actor.class_name, actor.name, actor.actor_id):
                 self.alternatives.idle.add(target.vertex)
             yield target

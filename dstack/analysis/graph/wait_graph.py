@@ -14,8 +14,8 @@ from dstack.analysis.graph.pending.pending_tasks import Pending
 from dstack.analysis.graph.polls import add_polls
 from dstack.analysis.graph.process_groups.waits import add_group_waits
 from dstack.analysis.graph.users import Users
+from dstack.analysis.index.ray_libraries import without_idle_machinery
 from dstack.analysis.index.sample_index import SampleIndex
-from dstack.analysis.naming.ray_libraries import without_idle_machinery
 from dstack.diagnosis import Vertex
 from dstack.libraries.compiled_graphs.waits import add_channel_waits
 from dstack.vertex_keys import Key

@@ -18,8 +18,9 @@ from typing import Literal
 
 from msgspec import Struct
 
+from dstack.analysis.index import ray_libraries
 from dstack.analysis.index.sample_index import SampleIndex
-from dstack.analysis.naming import names, ray_libraries
+from dstack.analysis.naming import names
 from dstack.analysis.solve.requirements import targets_of
 from dstack.diagnosis import Diagnosis, Vertex
 from dstack.model import ACTOR_HANDLE, TaskAttempt, actor_of_task, job_of_task

@@ -21,7 +21,8 @@ from itertools import zip_longest
 from threading import Lock
 
 from dstack.analysis.history.task_index import Attempt, HistoryIndex
-from dstack.analysis.naming import names, ray_libraries
+from dstack.analysis.index import ray_libraries
+from dstack.analysis.naming import names
 from dstack.analysis.stacks.app_threads import PathStep, job_in_words
 from dstack.analysis.stacks.stack_tree import Grouping
 from dstack.analysis.stacks.weighted_stacks import WeightedStacks

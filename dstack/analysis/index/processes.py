@@ -10,8 +10,9 @@ from collections import defaultdict
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import TypeAlias
+from typing import ClassVar, TypeAlias
 
+from dstack import words
 from dstack.analysis.index.ranks import Ranks, ranks_of
 from dstack.model import Sample, WorkerSample
 from dstack.observed import Access, Coroutine, Frame, Process, Role, Thread
@@ -30,6 +31,10 @@ class CallRate:
     per_second: float
     for_s: float | None = None
 
+    def __str__(self) -> str:
+        since = f" for {words.duration(self.for_s)}" if self.for_s else ""
+        return f"{self.name} ({self.per_second:.1f} calls per second{since})"
+
 
 @dataclass(frozen=True, slots=True)
 class PolledActors:
@@ -38,10 +43,17 @@ class PolledActors:
     actors: tuple[str, ...]
     rates: tuple[CallRate, ...]
 
+    @property
+    def name(self) -> str:
+        """``polls Buffer.size (2.0 calls per second for 3 min)``, each method by its name."""
+        return f"polls {words.listed(list(map(str, self.rates)))}"
+
 
 @dataclass(frozen=True, slots=True)
 class OwnTasks:
     """A loop checks, without a wait, whether unfinished tasks of its process have ended."""
+
+    name: ClassVar[str] = "polls its own tasks"
 
 
 @dataclass(frozen=True, slots=True)

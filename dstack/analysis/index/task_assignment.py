@@ -92,9 +92,3 @@ def concurrency_group_of(index: SampleIndex, task_id: str) -> str | None:
     if method == ANY_CODE:
         return None
     return process.concurrency_groups.get(method, "") if class_name == actor.class_name else None
-
-
-def declared_group_assumption(call: str, group: str) -> str:
-    """The assumption that a call runs in the declared group of its method: a caller may choose another one."""
-    name = f"concurrency group {group}" if group else "default concurrency group"
-    return f"{call} runs in the {name} of its actor, as declared"

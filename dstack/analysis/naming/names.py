@@ -4,17 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
-from dstack.analysis.index.sample_index import SampleIndex
-from dstack.analysis.naming import ray_libraries
+from dstack.analysis.index import ray_libraries
 from dstack.diagnosis import Progress, Since
-from dstack.libraries.train.parts import TRAINING
-from dstack.model import RAY_CLIENT_SERVER, Actor, GoneWorker, Node, PlacementGroup, Worker, actor_of_task
-from dstack.observed import Coroutine, Frame, Thread
-from dstack.observed_calls import DATA, TRAIN, GroupCall, ProcessGroup, QueuedRequest
+from dstack.model import RAY_CLIENT_SERVER, Actor, Node, PlacementGroup
+from dstack.observed_calls import DATA, TRAIN, ProcessGroup
+from dstack.vertex_facts import ProcessName, TaskName
 from dstack.words import duration, listed, plural, word
 
 SHORT = 8
-SERVE_BATCHES, SERVE_REPLICA = "ray/serve/batching.py", "ray/serve/_private/replica.py"
 SHORTEST_S = 0.05
 """The smallest bound that is shown."""
 BYTES = ("memory", "object_store_memory")
@@ -103,41 +100,32 @@ def bundles(group: PlacementGroup) -> str:
     return f"{plural(len(group.bundles), 'bundle')}: {shown}{more}"
 
 
-def task(index: SampleIndex, task_id: str) -> str:
+def task(value: TaskName) -> str:
     """A task's name by its owner, or the beginning of its id if no owner answered.
 
     A task of a Ray library is named by what it does for the user.
     """
-    if request := index.request_of_task.get(task_id):
-        return f"request {request.name}"
-    known = index.tasks.get(task_id)
-    if known is None:
-        return f"task {short(task_id)}"
-    called = actor_of(index, task_id)
+    if value.request:
+        return f"request {value.request}"
+    if value.name is None:
+        return f"task {short(value.task_id)}"
+    called = value.actor
     part = ray_libraries.part(called.class_name, called.name, called.actor_id) if called else None
     if part:
-        return part.call(known.name)
-    return ray_libraries.data_operator(known.name) or known.name
+        return part.call(value.name)
+    return ray_libraries.data_operator(value.name) or value.name
 
 
-def actor_of(index: SampleIndex, task_id: str) -> Actor | None:
-    """The actor that a task id names, if the control plane lists it."""
-    return index.actors.get(actor_of_task(task_id) or "")
+def process(value: ProcessName) -> str:
+    """``driver train.py``, ``actor Left "l" (pid 7)``, ``worker (pid 7, node 10.0.0.1)``."""
+    name = actor(value.actor) if value.actor else SORTS_OF_PROCESS.get(value.sort, value.sort)
+    if value.sort == "driver" and value.entrypoint:
+        name = f"driver {script(value.entrypoint)}"
+    place = f"pid {value.pid}, node {value.node}" if value.node else f"pid {value.pid}"
+    return name if value.pid is None else f"{name} ({place})"
 
 
-def worker(index: SampleIndex, value: Worker) -> str:
-    """``driver train.py`` or ``worker``."""
-    if not value.is_driver:
-        return "worker"
-    job = index.jobs.get(value.job_id or "")
-    return f"driver {script(job.entrypoint)}" if job and job.entrypoint else "driver"
-
-
-def place(index: SampleIndex, value: Worker | GoneWorker) -> str:
-    """``worker (pid 7, node 10.0.0.1)``; a driver with its script if known."""
-    host = index.nodes.get(value.node_id)
-    what = worker(index, value) if isinstance(value, Worker) else "driver" if value.is_driver else "worker"
-    return f"{what} (pid {value.pid}, node {host.ip if host else short(value.node_id)})"
+SORTS_OF_PROCESS = {"unlisted process": "a process", "ended process": "a process that has ended"}
 
 
 def child_process(pid: int) -> str:
@@ -156,99 +144,6 @@ def script(entrypoint: str) -> str:
         if part.endswith(".py"):
             return part.rpartition("/")[2]
     return entrypoint[:40]
-
-
-def execution(index: SampleIndex, worker_id: str, thread: Thread, task_id: str | None) -> str:
-    """The name of what runs on a thread: the task, the driver, or the name of the thread."""
-    owner = index.workers.get(worker_id)
-    if at_stage := stage(index, worker_id, thread.os_thread_id):
-        return at_stage
-    call = index.call_of(worker_id, thread)
-    if call and isinstance(call.need, GroupCall) and call.need.transfer:
-        return f"{call.need.operation} of tensors {short(call.need.transfer)}"
-    if task_id is not None:
-        outermost = user_frame(index.frames_of(worker_id, thread), outermost=True)
-        return outermost.function if task_id not in index.tasks and outermost else task(index, task_id)
-    place = worker(index, owner) if owner else "process"
-    if owner and owner.pid == thread.os_thread_id:
-        return place
-    if thread.role == "loop":
-        return event_loop(index, owner, thread)
-    if request := index.request_of_thread.get((worker_id, thread.os_thread_id)):
-        return request.name
-    if thread.name.startswith(TRAINING) and (
-        outermost := user_frame(index.frames_of(worker_id, thread), outermost=True)
-    ):
-        return f"training function {outermost.function}"
-    name = f'thread "{ray_libraries.thread_name(thread.name)}"' if thread.name else f"thread {thread.os_thread_id}"
-    is_known = ray_libraries.thread_name(thread.name) != thread.name
-    return f"{name} of {place}" if owner and owner.is_driver and not is_known else name
-
-
-def stage(index: SampleIndex, worker_id: str, os_thread_id: int) -> str | None:
-    """``stage Trainer.step``: the current stage of an actor's loop in a compiled graph, None for other threads."""
-    process, owner = index.process(worker_id), index.workers.get(worker_id)
-    known = index.actors.get((owner.actor_id if owner else None) or "")
-    at = (one for one in process.graph_stages if one.is_current and one.os_thread_id == os_thread_id) if process else ()
-    return next((f"stage {known.class_name}.{one.method}" for one in at), None) if known else None
-
-
-def coroutine(index: SampleIndex, worker_id: str, value: Coroutine) -> str:
-    """The name of the task that a coroutine is; else ``asyncio task "Task-7" of Office.report``, or of its process."""
-    if value.is_task and value.task_id:
-        outermost = user_frame(index.frames_of(worker_id, value), outermost=True)
-        return outermost.function if value.task_id not in index.tasks and outermost else task(index, value.task_id)
-    if value.request:
-        return value.request.name
-    call = index.call_of(worker_id, value)
-    if call and isinstance(call.need, QueuedRequest):
-        return f"queued request {call.need.request.name}"
-    frames = index.frames_of(worker_id, value)
-    if ray_libraries.is_client_request(index, worker_id, value):
-        return "a client's request in Serve's proxy"
-    method = user_frame(frames, outermost=True)
-    if method and any(frame.file.endswith(SERVE_BATCHES) for frame in frames):
-        return f"batch of {method.function}"
-    if method and any(frame.file.endswith(SERVE_REPLICA) for frame in frames):
-        return method.function
-    return f'asyncio task "{value.name}" of {whose_coroutine(index, worker_id, value)}'
-
-
-def whose_coroutine(index: SampleIndex, worker_id: str, value: Coroutine) -> str:
-    """The task that a coroutine belongs to, or its actor or process."""
-    if value.task_id and value.task_id in index.tasks:
-        return task(index, value.task_id)
-    owner = index.workers.get(worker_id)
-    known = index.actors.get((owner.actor_id if owner else None) or "")
-    return actor(known) if known else worker(index, owner) if owner else "process"
-
-
-def event_loop(index: SampleIndex, owner: Worker | None, thread: Thread) -> str:
-    """``event loop of actor Server "s"``, with its concurrency group if that is not the default one.
-
-    Ray names the threads of async actors ``AsyncIO Thread: GROUP``; seen on Ray 2.46 and 2.60.
-    """
-    group = thread.name.partition(": ")[2]
-    known = index.actors.get((owner.actor_id if owner else None) or "")
-    of = f" of {actor(known)}" if known else ""
-    return ("event loop" if group in ("", "default") else f'event loop "{group}"') + of
-
-
-def user_frame(frames: tuple[Frame, ...], *, outermost: bool = False) -> Frame | None:
-    """The innermost or outermost frame of user code; None if there is none."""
-    own = [frame for frame in frames if frame.origin == "user"]
-    return own[-1 if outermost else 0] if own else None
-
-
-def innermost_frame(frames: tuple[Frame, ...]) -> Frame | None:
-    """The innermost user frame, else the innermost frame, of a stack that is given leaf first."""
-    return user_frame(frames) or (frames[0] if frames else None)
-
-
-def library_frame(frames: tuple[Frame, ...]) -> Frame | None:
-    """The innermost frame outside of the standard library and Ray's core, else the innermost frame."""
-    parts = (one for one in frames if one.origin != "stdlib" and "/ray/_private/" not in f"/{one.file}")
-    return next(parts, frames[0] if frames else None)
 
 
 def waiting(count: int) -> str:

@@ -13,8 +13,9 @@ from msgspec.structs import replace
 
 from dstack import words
 from dstack.analysis.index.sample_index import SampleIndex
+from dstack.analysis.index.subjects import actor_of_call
 from dstack.analysis.naming import names
-from dstack.analysis.naming.call_words import lock_in_words
+from dstack.analysis.naming.descriptions import describe, in_words, limit_in_words, lock_in_words, operand_in_words
 from dstack.analysis.naming.vertex_details import VertexDetails, details_of
 from dstack.call_sites import EVENT_LOOP, UNTIL_COMPLETE, site_of
 from dstack.diagnosis import GroupWait, Step, Vertex, Wait, WaitKind
@@ -59,7 +60,7 @@ def predicate(
     ``name_of`` names its dependencies, in place of :func:`name`.
     """
     if vertex.never is not None:
-        return vertex.never
+        return in_words(vertex.never)
     if vertex.wait is None:
         return activity(vertex, details)
     return _waits(index, vertices, vertex.wait, name_of or partial(name, index))
@@ -70,11 +71,11 @@ def name(index: SampleIndex, vertex: Vertex) -> str:
     if vertex.waker_of:
         return site_of(vertex.waker_of.site).ended_by or f"whatever ends {vertex.waker_of}"
     if vertex.kind == "lifetime" and vertex.holder is None:
-        return vertex.label
+        return describe(vertex)
     if vertex.kind in ("unknown", "lifetime"):
-        return f"the {vertex.label}"
-    actor = names.actor_of(index, vertex.task_id) if vertex.task_id else None
-    return names.call_of(vertex.label, actor) if actor else vertex.label
+        return f"the {describe(vertex)}"
+    actor = actor_of_call(index, vertex.task_id) if vertex.task_id else None
+    return names.call_of(describe(vertex), actor) if actor else describe(vertex)
 
 
 def subject(vertex: Vertex, details: VertexDetails) -> str:
@@ -83,7 +84,7 @@ def subject(vertex: Vertex, details: VertexDetails) -> str:
     if vertex.child_pid is not None:  # its label has the pid
         node = f"node {details.node_ip}" if details.node_ip else ""
         place = ", ".join(part for part in (details.ranks.in_words, node) if part)
-    return f"{vertex.label} ({place})" if place else vertex.label
+    return f"{describe(vertex)} ({place})" if place else describe(vertex)
 
 
 def activity(vertex: Vertex, details: VertexDetails) -> str:
@@ -101,7 +102,8 @@ def reason(vertex: Vertex) -> str:
     """Why a vertex can never complete, as a predicate."""
     if vertex.never is None:
         return "cannot proceed"
-    return f"never completes: {vertex.never}" if vertex.never_kind == "orphaned" else vertex.never
+    why = in_words(vertex.never)
+    return f"never completes: {why}" if vertex.never.is_orphaned else why
 
 
 def step_at(text: str, details: VertexDetails, vertex: Vertex) -> Step:
@@ -139,7 +141,7 @@ def _waits(index: SampleIndex, vertices: Vertices, wait: Wait, name_of: NameOf) 
         if own and wait.of_group is None:
             first = _waits(index, vertices, replace(wait, groups=own, loop=None), name_of)
             loop = vertices[wait.loop]
-            return f"{first}, and for {loop.label} {_frees([loop])}"
+            return f"{first}, and for {describe(loop)} {_frees([loop])}"
     targets = tuple(vertices[key] for key in dict.fromkeys(target.vertex for target in wait.targets))
     named = _NamedWait(wait, targets, name_of)
     if wait.of_group is not None:
@@ -190,12 +192,12 @@ def _future(named: _NamedWait) -> str:
 
 
 def _lock(named: _NamedWait) -> str:
-    return f"waits for {lock_in_words(named.wait.site)}, held by {named}{_inferred(named.wait)}"
+    return f"waits for {lock_in_words(named.wait.site.id)}, held by {named}{_inferred(named.wait)}"
 
 
 def _serve_slot(named: _NamedWait) -> str:
     limit = named.wait.limit
-    return f"is queued behind {named}: {limit} is reached" if limit else _plain(named)
+    return f"is queued behind {named}: {limit_in_words(limit)} is reached" if limit else _plain(named)
 
 
 def _queued(named: _NamedWait, rest: str = "") -> str:
@@ -228,7 +230,7 @@ def _other(named: _NamedWait) -> str:
 
 def _resources(named: _NamedWait) -> str:
     wait, found = named.wait, named.targets
-    labels = [vertex.holder or named.name_of(vertex) for vertex in found]
+    labels = [operand_in_words(vertex.holder) if vertex.holder else named.name_of(vertex) for vertex in found]
     what = f"waits for {words.listed(wait.resources) or 'room'}"
     if labels and not wait.resources and all(isinstance(vertex.key, UnknownKey) for vertex in found):
         return f"waits for {words.shortly(labels, SHOWN_TARGETS, OR)}"
@@ -295,4 +297,4 @@ def _timeout(wait: Wait) -> str:
 
 
 def _inferred(wait: Wait) -> str:
-    return f" (inferred: {wait.inferred})" if wait.inferred else ""
+    return f" (inferred: {in_words(wait.inferred)})" if wait.inferred else ""

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from dstack.analysis.index.frames import library_frame, user_frame
 from dstack.analysis.index.ranks import NO_RANKS, Ranks
 from dstack.analysis.index.sample_index import SampleIndex
 from dstack.analysis.naming import names
+from dstack.analysis.naming.descriptions import describe
 from dstack.diagnosis import Vertex
 from dstack.model import actor_of_task
 from dstack.observed import Access, Coroutine, Frame, Thread
@@ -80,10 +82,10 @@ def details_of(index: SampleIndex, vertex: Vertex) -> VertexDetails:
     frames = index.frames_of(worker_id, execution) if execution else ()
     thread = index.thread(worker_id, execution.os_thread_id) if execution else None
     is_coroutine = isinstance(execution, Coroutine)
-    own = names.user_frame(frames) or names.library_frame(frames)
+    own = user_frame(frames) or library_frame(frames)
     group = index.placement_groups.get(vertex.placement_group_id or "")
     return VertexDetails(
-        execution=vertex.label,
+        execution=describe(vertex),
         task_id=vertex.task_id,
         task_name=task.name if task else None,
         attempt=task.attempt if task else None,

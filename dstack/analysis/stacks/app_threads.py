@@ -9,10 +9,12 @@ from typing import Literal
 
 from msgspec import Struct
 
+from dstack.analysis.index import ray_libraries, subjects
 from dstack.analysis.index.ranks import NO_RANKS, Ranks
 from dstack.analysis.index.sample_index import SampleIndex
 from dstack.analysis.index.task_assignment import is_in_user_code
-from dstack.analysis.naming import names, ray_libraries
+from dstack.analysis.naming import names
+from dstack.analysis.naming.descriptions import describe
 from dstack.diagnosis import CallName, Vertex
 from dstack.model import Actor, Worker, job_of_task
 from dstack.observed import Coroutine, Frame, Origin, Thread
@@ -119,9 +121,9 @@ def kind_of(index: SampleIndex, worker: Worker, task_id: str | None) -> str:
     if actor is not None:
         return kind_of_actor(actor)
     if task_id is None or worker.is_driver:
-        return names.worker(index, worker)
+        return names.process(subjects.worker(index, worker))
     known = index.tasks.get(task_id)
-    name = names.task(index, task_id)
+    name = names.task(subjects.task(index, task_id))
     return f"task {name}" if known and known.name == name else name
 
 
@@ -159,7 +161,7 @@ class _Reader:
         kind = kind_of(self._index, worker, vertex.task_id)
         return Execution(
             key=vertex.key,
-            name=vertex.label,
+            name=describe(vertex),
             kind=kind,
             peer_group=PeerGroup(_peer_name(vertex, worker, kind), job_id),
             node=self._nodes.get(worker.node_id, f"node {names.short(worker.node_id)}"),
@@ -246,4 +248,4 @@ def _is_entry(frame: Frame) -> bool:
 def _peer_name(vertex: Vertex, worker: Worker, kind: str) -> str:
     if vertex.task_id is None and worker.actor_id is not None:
         return f"{'threads' if vertex.coroutine_id is None else 'asyncio tasks'} of {kind}"
-    return vertex.label
+    return describe(vertex)

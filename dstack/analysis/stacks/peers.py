@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from dstack.analysis.evidence.coverage import read_states
+from dstack.analysis.index import subjects
 from dstack.analysis.index.sample_index import SampleIndex
 from dstack.analysis.naming import names
 from dstack.analysis.stacks.app_threads import Execution, PeerGroup, kind_of, kind_of_actor
@@ -260,7 +261,9 @@ def _workers(index: SampleIndex, reasons: AbsenceReasons, listed: set[str]) -> I
                 yield _actor(index, reasons, actor, kind_of_actor(actor))
                 continue
             kind = kind_of(index, worker, reasons.task_in(worker))
-            yield AbsentWorker(kind, worker.job_id, names.place(index, worker), why, detail, worker.worker_id)
+            yield AbsentWorker(
+                kind, worker.job_id, names.process(subjects.place(index, worker)), why, detail, worker.worker_id
+            )
 
 
 def _unread_reason(index: SampleIndex, worker: Worker) -> str:

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from dstack.analysis.index.sample_index import SampleIndex
+from dstack.analysis.naming.descriptions import describe, in_words
 from dstack.analysis.naming.vertex_details import VertexDetails, details_of
 from dstack.diagnosis import Vertex
 from dstack.observed import Frame
@@ -86,7 +87,8 @@ def similarity_key(vertex: Vertex) -> object:
     """Equal for similar pending vertices; the key itself of running ones."""
     if vertex.worker_id is not None or vertex.kind != "task":
         return vertex.key
-    return vertex.label, vertex.never, vertex.is_confirmed, vertex.wait and (vertex.wait.kind_name, vertex.wait.groups)
+    never = vertex.never and in_words(vertex.never)
+    return describe(vertex), never, vertex.is_confirmed, vertex.wait and (vertex.wait.kind_name, vertex.wait.groups)
 
 
 class _Stitcher:
@@ -107,7 +109,7 @@ class _Stitcher:
             vertex=key,
             details=details,
             wait_kind=vertex.wait.kind_name if vertex.wait else None,
-            never=vertex.never,
+            never=in_words(vertex.never) if vertex.never else None,
             frames=_shown(details.frames),
             ranks=() if details.ranks.rank is None else (details.ranks.rank,),
         )

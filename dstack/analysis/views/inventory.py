@@ -14,6 +14,7 @@ from typing import Literal, TypeVar
 from dstack import words
 from dstack.analysis.evidence.coverage import ReadState, read_states
 from dstack.analysis.graph.resources.amounts import in_group
+from dstack.analysis.index import subjects
 from dstack.analysis.index.ranks import NO_RANKS, Ranks
 from dstack.analysis.index.refs import ENDED
 from dstack.analysis.index.sample_index import SampleIndex
@@ -149,7 +150,7 @@ class Inventory:
         counts = self._counts(worker)
         actor = self._index.actors.get(worker.actor_id or "")
         queued = self._queued.get(worker.actor_id or "", 0)
-        name = names.actor(actor) if actor else names.worker(self._index, worker)
+        name = names.actor(actor) if actor else names.process(subjects.worker(self._index, worker))
         shapes = self._activity.shapes(worker.worker_id)
         trouble = self._trouble(worker)
         kind = (actor.class_name if actor else name, worker.job_id if worker.is_driver else None)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from dstack.analysis.naming.descriptions import describe
 from dstack.diagnosis import Diagnosis, Vertex
 
 if TYPE_CHECKING:
@@ -32,7 +33,7 @@ def to_networkx(diagnosis: Diagnosis) -> nx.MultiDiGraph[str]:
 
 def _attributes(vertex: Vertex) -> dict[str, str | float]:
     """Only values that formats such as GraphML can hold: no None."""
-    attributes: dict[str, str | float] = {"label": vertex.label, "kind": vertex.kind}
+    attributes: dict[str, str | float] = {"label": describe(vertex), "kind": vertex.kind}
     if vertex.wait is not None:
         attributes |= {"wait": vertex.wait.kind, "evidence": vertex.wait.evidence}
         if vertex.wait.timeout_s is not None:

@@ -10,6 +10,7 @@ from functools import cached_property
 from dstack import words
 from dstack.analysis.graph.resources.amounts import EPSILON, fits, in_group, summed, wanted
 from dstack.analysis.graph.resources.label_selectors import match
+from dstack.analysis.index import subjects
 from dstack.analysis.index.sample_index import SampleIndex
 from dstack.analysis.naming import names
 from dstack.model import Node, PlacementGroup
@@ -137,7 +138,7 @@ def confirmed(first: Sequence[StarvingNode], second: Sequence[StarvingNode]) -> 
 
 def starving_in_words(index: SampleIndex, one: StarvingNode) -> str:
     """``1 of 2 GPU is free on node 10.0.0.2, while 3 tasks (step_b) wait for GPU on node 10.0.0.1: ...``."""
-    labels = words.shortly(sorted({names.task(index, task.task_id) for task in one.tasks}), SHOWN)
+    labels = words.shortly(sorted({names.task(subjects.task(index, task.task_id)) for task in one.tasks}), SHOWN)
     places = words.shortly([names.node(node) for node in one.others], SHOWN, " or ")
     count = words.plural(len(one.tasks), "task")
     return (

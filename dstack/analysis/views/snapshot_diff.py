@@ -13,8 +13,9 @@ from functools import cached_property
 from typing import Literal
 
 from dstack.analysis.index import task_assignment
+from dstack.analysis.index.frames import innermost_frame
 from dstack.analysis.index.sample_index import SampleIndex
-from dstack.analysis.naming import names
+from dstack.analysis.naming.descriptions import describe, in_words
 from dstack.analysis.views.analysed_snapshot import AnalysedSnapshot
 from dstack.call_sites import kind_of
 from dstack.diagnosis import Finding, Since, Vertex
@@ -306,10 +307,10 @@ class _DiffBuilder:
     def _moved(self, vertex: Vertex, change: Change) -> ExecutionChange:
         return ExecutionChange(
             vertex=vertex.key,
-            label=vertex.label,
+            label=describe(vertex),
             change=change,
-            before=names.innermost_frame(self._before.frames(vertex) or ()) if change != "new" else None,
-            after=names.innermost_frame(self._after.frames(vertex) or ()) if change != "gone" else None,
+            before=innermost_frame(self._before.frames(vertex) or ()) if change != "new" else None,
+            after=innermost_frame(self._after.frames(vertex) or ()) if change != "gone" else None,
             cpu_s=self._cpu_s(vertex.worker_id or "") if change in ("moved", "stayed") else None,
         )
 
@@ -432,7 +433,7 @@ def _waiting(vertex: Vertex | None) -> Vertex | None:
 def _waited(vertex: Vertex, change: Change, since: Since | None = None, may_have_ended: bool = False) -> WaitChange:
     return WaitChange(
         vertex=vertex.key,
-        label=vertex.label,
+        label=describe(vertex),
         change=change,
         kind=_kind(vertex),
         since=since,
@@ -441,7 +442,7 @@ def _waited(vertex: Vertex, change: Change, since: Since | None = None, may_have
 
 
 def _kind(vertex: Vertex) -> str:
-    return vertex.wait.call if vertex.wait else (vertex.never or "")
+    return vertex.wait.call if vertex.wait else in_words(vertex.never) if vertex.never else ""
 
 
 def _runs(vertex: Vertex) -> bool:

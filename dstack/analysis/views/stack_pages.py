@@ -6,8 +6,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import groupby
 
+from dstack.analysis.index import subjects
+from dstack.analysis.index.frames import innermost_frame
 from dstack.analysis.index.sample_index import SampleIndex
 from dstack.analysis.naming import names, sentences
+from dstack.analysis.naming.descriptions import describe, in_words
 from dstack.analysis.naming.vertex_details import details_of, is_torn
 from dstack.analysis.solve.requirements import targets_of
 from dstack.analysis.stacks.app_threads import Activity, activity_of, call_in_words
@@ -84,10 +87,10 @@ def execution_name(
 ) -> str:
     """The label of the vertex, or the name of a thread or coroutine that has none."""
     if vertex := vertices.get(key):
-        return vertex.label
+        return describe(vertex)
     if isinstance(execution, Coroutine):
-        return names.coroutine(index, worker_id, execution)
-    return names.execution(index, worker_id, execution, None)
+        return in_words(subjects.of_coroutine(index, worker_id, execution))
+    return in_words(subjects.of_thread(index, worker_id, execution, None))
 
 
 def child_threads(index: SampleIndex, worker_id: str) -> tuple[ChildThreads, ...]:
@@ -119,8 +122,7 @@ def name_in_child(child: Process, thread: Thread | Coroutine) -> str:
 
 def worker_name(index: SampleIndex, worker: Worker) -> str:
     """``actor Trainer "left"``, ``driver train.py`` or ``worker``."""
-    actor = index.actors.get(worker.actor_id or "")
-    return names.actor(actor) if actor else names.worker(index, worker)
+    return names.process(subjects.process(index, worker.worker_id))
 
 
 def _words(
@@ -128,7 +130,7 @@ def _words(
 ) -> str:
     """``ray.get → Clerk.stamp``, ``queue.Queue.get``, or the function of the innermost user frame."""
     if vertex is not None and vertex.never is not None:
-        return vertex.never
+        return in_words(vertex.never)
     if vertex is None or vertex.wait is None:
         return _function(index, execution)
     call = vertex.wait.call
@@ -138,7 +140,7 @@ def _words(
 
 
 def _function(index: SampleIndex, execution: Thread | Coroutine) -> str:
-    frame = names.innermost_frame(index.snapshot.frames_of(execution))
+    frame = innermost_frame(index.snapshot.frames_of(execution))
     return frame.function if frame else ""
 
 
@@ -242,7 +244,7 @@ class StackPages:
 
     def _name(self, key: Key, vertex: Vertex | None, execution: Thread | Coroutine | None) -> str:
         if execution is None or (vertex is not None and vertex.child_pid is None):
-            return vertex.label if vertex else ""
+            return describe(vertex) if vertex else ""
         if isinstance(key, ChildThreadKey) and (child := self._index.child(key.worker_id, key.pid)):
             return f"{name_in_child(child, execution)} of child process (pid {child.pid})"
         return execution_name(self._index, self._vertices, key, _worker_id(key), execution)

@@ -12,6 +12,7 @@ from dstack.analysis.history.chains import Chain, Chains
 from dstack.analysis.history.pipelines import Pipeline, pipelines_of
 from dstack.analysis.history.slices import NOTICED_LATE_S, Slice, in_lanes, overlap_s, running_slice, slices_of, trimmed
 from dstack.analysis.history.task_index import Attempt, HistoryIndex
+from dstack.analysis.index import subjects
 from dstack.analysis.naming import names
 from dstack.analysis.naming.sentences import sentence
 from dstack.diagnosis import Since, Vertex
@@ -209,7 +210,7 @@ class Timeline:
             calls = (a.task.name for a in attempts if a.task.actor_id == actor_id)
             return names.actor(known) if known else names.actor_in_words(next(calls).partition(".")[0], "", actor_id)
         if worker:
-            return names.worker(self._index, worker)
+            return names.process(subjects.worker(self._index, worker))
         first = attempts[0].task
         if first.kind != "DRIVER_TASK":
             return "worker"

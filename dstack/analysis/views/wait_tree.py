@@ -14,8 +14,10 @@ from typing import Literal
 
 from dstack import words
 from dstack.analysis.evidence.wait_durations import of_any
+from dstack.analysis.index.frames import user_frame
 from dstack.analysis.index.sample_index import SampleIndex
 from dstack.analysis.naming import names
+from dstack.analysis.naming.descriptions import because_of, describe, in_words
 from dstack.analysis.solve.digraph import Digraph, strong_components, unique
 from dstack.analysis.solve.reduction import shortest_cycle
 from dstack.analysis.solve.requirements import targets_of
@@ -38,12 +40,13 @@ def similarity_key(index: SampleIndex, vertex: Vertex) -> object:
         wait.evidence,
     )
     line = _line(index, vertex)
-    return (vertex.kind, vertex.label, vertex.never, vertex.waker_of, vertex.is_confirmed, line, how)
+    never = vertex.never and in_words(vertex.never)
+    return (vertex.kind, describe(vertex), never, vertex.waker_of, vertex.is_confirmed, line, how)
 
 
 def _line(index: SampleIndex, vertex: Vertex) -> Frame | None:
     execution = index.execution_of(vertex)
-    return names.user_frame(index.snapshot.frames_of(execution)) if execution else None
+    return user_frame(index.snapshot.frames_of(execution)) if execution else None
 
 
 Certainty = Literal["exact", "inferred", "assumed"]
@@ -328,7 +331,7 @@ class WaitTree:
             target=met[0].vertex,
             kind=wait.call,
             evidence="assumed" if wait.is_suspected else wait.evidence,
-            because=words.listed(wait.assumed) or wait.inferred,
+            because=because_of(wait),
             refs=tuple(unique(target.ref for target in met if target.ref)),
             awaited=len({target.vertex for target in met}),
             needed=wait.needed,

@@ -6,9 +6,11 @@ from collections import defaultdict
 from dataclasses import dataclass
 from functools import cached_property
 
+from dstack.analysis.index import subjects
+from dstack.analysis.index.frames import user_frame
 from dstack.analysis.index.sample_index import SampleIndex
 from dstack.analysis.index.task_assignment import is_in_user_code
-from dstack.analysis.naming import names
+from dstack.analysis.naming.descriptions import describe, operand_in_words
 from dstack.analysis.naming.sentences import predicate
 from dstack.analysis.naming.vertex_details import VertexDetails, details_of
 from dstack.analysis.solve.requirements import targets_of
@@ -114,7 +116,7 @@ class WorkerActivity:
         return ExecutionGroup(
             vertex=vertex.key,
             activity=self._activity(vertex),
-            name=vertex.label,
+            name=describe(vertex),
             words=self._words(vertex, details),
             is_whole_process=self._is_whole_process(vertex),
             file=details.file,
@@ -127,7 +129,7 @@ class WorkerActivity:
         if vertex.kind == "task" and vertex.key not in self.stuck:
             if self._is_unreadable(vertex):
                 targets = (self._vertices[key] for key in targets_of(vertex))
-                hidden = next(target.label for target in targets if target.unobserved)
+                hidden = next(describe(target) for target in targets if target.unobserved)
                 return f"runs, but its stack was not read: {hidden}"
             if vertex.wait is None or vertex.wait.kind == "thread":
                 return "runs on an unknown thread"
@@ -144,7 +146,7 @@ class WorkerActivity:
         """Equal for similar executions: by name, line, and the names of the dependencies."""
         wait = vertex.wait
         execution = self._index.execution_of(vertex)
-        targets = frozenset(self._vertices[key].label for key in targets_of(vertex))
+        targets = frozenset(describe(self._vertices[key]) for key in targets_of(vertex))
         return (
             self._common_name(vertex, execution),
             self._activity(vertex),
@@ -154,11 +156,11 @@ class WorkerActivity:
 
     def _user_frame(self, execution: Thread | Coroutine) -> Frame | None:
         if execution.stack not in self._frames:
-            self._frames[execution.stack] = names.user_frame(self._index.snapshot.frames_of(execution))
+            self._frames[execution.stack] = user_frame(self._index.snapshot.frames_of(execution))
         return self._frames[execution.stack]
 
     def _common_name(self, vertex: Vertex, execution: Thread | Coroutine | None) -> tuple[str, bool]:
         """The name of an execution, of an asyncio task without its number; and whether it is an asyncio task."""
         if isinstance(execution, Coroutine) and vertex.task_id is None:
-            return names.whose_coroutine(self._index, vertex.worker_id or "", execution), True
-        return vertex.label, False
+            return operand_in_words(subjects.owner_of(self._index, vertex.worker_id or "", execution)), True
+        return describe(vertex), False

@@ -17,14 +17,14 @@ from msgspec.structs import replace
 from dstack.analysis.graph.builder import GraphBuilder, call_beyond_kind
 from dstack.analysis.graph.users import Users
 from dstack.analysis.index.task_assignment import is_graph_loop
-from dstack.analysis.naming import names
 from dstack.diagnosis import CallName, Group, Target, Vertex, Wait
 from dstack.libraries.compiled_graphs.sites import WRITE
 from dstack.observed import GraphChannel, GraphStage
 from dstack.observed_calls import Call, ChannelCall
+from dstack.vertex_facts import assumption, subject
 from dstack.vertex_keys import TaskKey, ThreadKey
 
-DROPPED = "only code of its process drops a value that was read from a graph's channel and not copied"
+DROPPED = assumption("dropped value")
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,8 +89,8 @@ class _Channels:
         """
         writers = self._ends(channel, is_output=True)
         if any(one.stage.writes > max(own.stage.reads, number) for one in writers):
-            label = "value that is already written and about to be read"
-            yield self._graph.unknown("fetched value", own.worker_id, own.stage.reader, label=label)
+            written = subject("written value")
+            yield self._graph.unknown("fetched value", own.worker_id, own.stage.reader, subject=written)
         elif writers:
             yield from self._code(writers[0])
         else:
@@ -160,8 +160,8 @@ class _Channels:
         if end.stage.method and key in self._graph.vertices:
             yield Target(vertex=key)
         elif end.stage.method:
-            label = f"thread of stage {end.stage.method}, which is unreadable"
-            yield self._graph.unknown("thread", end.worker_id, end.stage.os_thread_id, label=label, unobserved=True)
+            thread = subject("stage's thread", end.stage.method)
+            yield self._graph.unknown("thread", end.worker_id, end.stage.os_thread_id, subject=thread, unobserved=True)
         else:
             users = list(self._users.of_process(end.worker_id))
             yield from list(self._users.alternatives.without_idle(users)) or users
@@ -180,8 +180,8 @@ class _Channels:
             yield from (Target(vertex=TaskKey(task_id)) for task_id in loops)
             return
         actor = self._index.actors.get(actor_id)
-        label = f"compiled-graph loop of {names.actor(actor)}" if actor else "driver of a compiled graph"
-        yield self._graph.unknown("channel", actor_id, label=f"{label}, which is unreadable", unobserved=True)
+        end = subject("graph loop", actor) if actor else subject("graph driver")
+        yield self._graph.unknown("channel", actor_id, subject=end, unobserved=True)
 
 
 def _groups(several: Sequence[tuple[Target, ...]]) -> tuple[Group, ...]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dstack import words
 from dstack.analysis.findings.wording.deadlocked_waits import DeadlockedWaits, any_of
+from dstack.analysis.naming.descriptions import limit_in_words
 
 
 def fix(waits: DeadlockedWaits) -> str | None:
@@ -17,7 +18,9 @@ def fix(waits: DeadlockedWaits) -> str | None:
             f"Do not wait for {labels} in a constructor that the called deployment needs to start: make the call in "
             "the first request, or in a task that the constructor does not await."
         )
-    limits = words.listed(sorted({vertex.wait.limit for vertex in queued if vertex.wait and vertex.wait.limit}), " or ")
+    limits = words.listed(
+        sorted({limit_in_words(vertex.wait.limit) for vertex in queued if vertex.wait and vertex.wait.limit}), " or "
+    )
     return (
         f"Raise {limits}, so that {labels} can start; or make that call without waiting for its response; or move the "
         "called method to a deployment that calls none of these."

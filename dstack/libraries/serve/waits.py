@@ -15,10 +15,11 @@ from msgspec.structs import replace
 from dstack.analysis.graph.builder import GraphBuilder, waits_for
 from dstack.analysis.index import task_assignment
 from dstack.analysis.index.sample_index import SampleIndex
-from dstack.diagnosis import Target, Wait
+from dstack.diagnosis import SlotLimit, Target, Wait
 from dstack.model import Actor
 from dstack.observed import Coroutine
 from dstack.observed_calls import QueuedRequest, ServeRequest
+from dstack.vertex_facts import subject
 from dstack.vertex_keys import AnyKey
 
 NAME = re.compile(r"SERVE_REPLICA::.*#(?P<replica>[^#]+)")
@@ -52,7 +53,7 @@ def _wait_for_any(graph: GraphBuilder, queued: QueuedRequest) -> Wait:
     if not queued.in_replica:
         targets += _further(graph, queued, [one for one in replicas if one not in known])
     several = tuple(dict.fromkeys(targets)) or (_no_replica(graph, queued),)
-    return replace(waits_for("Serve slot", *several), limit=_limits(queued))
+    return replace(waits_for("Serve slot", *several), limit=_limit(queued))
 
 
 def _replicas(index: SampleIndex, request: ServeRequest) -> Iterator[_Replica]:
@@ -67,14 +68,14 @@ def _slots(graph: GraphBuilder, replica: _Replica, limit: int) -> Iterator[Targe
     worker = index.worker_samples.get(actor.worker_id or "")
     running = worker.running_task_ids if worker else None
     if running is None:
-        label = f"replica {replica.replica_id} of the deployment, which was not observed"
-        yield graph.unknown("actor", actor.actor_id, "requests", label=label, unobserved=True)
+        unread = subject("replica", replica.replica_id)
+        yield graph.unknown("actor", actor.actor_id, "requests", subject=unread, unobserved=True)
         return
     ongoing = [task_id for task_id in running if task_id not in index.tasks or _is_request(index, task_id)]
     yield from (Target(vertex=task_assignment.key_of_task(index, task_id)) for task_id in ongoing)
     if sum(_is_request(index, task_id) for task_id in ongoing) < limit:
-        label = f"free slot of replica {replica.replica_id}, which the router has not found yet"
-        yield graph.unknown("slot", actor.actor_id, "requests", label=label)
+        free = subject("free slot of replica", replica.replica_id)
+        yield graph.unknown("slot", actor.actor_id, "requests", subject=free)
 
 
 def _is_request(index: SampleIndex, task_id: str) -> bool:
@@ -95,26 +96,24 @@ def _further(graph: GraphBuilder, queued: QueuedRequest, starting: Sequence[_Rep
         elif own:
             yield from (Target(vertex=task_assignment.key_of_task(index, task_id)) for task_id in own)
         else:
-            label = f"start or end of replica {one.replica_id} of Serve deployment {deployment}"
-            yield graph.unknown("start of actor", one.actor.actor_id, "replica", label=label)
+            start = subject("start of replica", one.replica_id, deployment)
+            yield graph.unknown("start of actor", one.actor.actor_id, "replica", subject=start)
     is_full = queued.most_replicas is not None and len(starting) + len(queued.replicas) >= queued.most_replicas
     if not is_full and not any(one.actor.state in UNPLACED for one in starting):
-        label = f"new replica of Serve deployment {deployment}, which Serve's controller may start"
-        yield graph.unknown("start of actor", queued.request.app, deployment, label=label)
+        new = subject("new replica", deployment)
+        yield graph.unknown("start of actor", queued.request.app, deployment, subject=new)
 
 
 def _no_replica(graph: GraphBuilder, queued: QueuedRequest) -> Target:
-    label = f"first replica of Serve deployment {queued.request.deployment}"
-    return graph.unknown("start of actor", queued.request.app, queued.request.deployment, label=label)
+    app, deployment = queued.request.app, queued.request.deployment
+    return graph.unknown("start of actor", app, deployment, subject=subject("first replica", deployment))
 
 
-def _limits(queued: QueuedRequest) -> str | None:
-    """The limit that is reached: ``max_ongoing_requests (now 1) of Serve deployment Shop``; None without replicas."""
+def _limit(queued: QueuedRequest) -> SlotLimit | None:
+    """The limit that is reached, None without replicas."""
     if not queued.replicas:
         return None
-    limits = sorted(set(queued.replicas.values()))
-    of = f"Serve deployment {queued.request.deployment}"
-    return f"max_ongoing_requests (now {limits[0]}) of {of}" if len(limits) == 1 else f"max_ongoing_requests of {of}"
+    return SlotLimit(deployment=queued.request.deployment, most=tuple(sorted(set(queued.replicas.values()))))
 
 
 def as_passed_on(index: SampleIndex, worker_id: str, coroutine: Coroutine, wait: Wait) -> Wait:

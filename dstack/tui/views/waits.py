@@ -13,6 +13,7 @@ from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 
 from dstack.analysis.naming import sentences
+from dstack.analysis.naming.descriptions import describe, in_words
 from dstack.analysis.naming.vertex_details import VertexDetails, details_of
 from dstack.analysis.views.analysed_snapshot import AnalysedSnapshot
 from dstack.analysis.views.snapshot_changes import SnapshotChanges, mark_of
@@ -73,7 +74,7 @@ class WaitDetails:
         if vertex.waker_of is not None:
             return Step(text=f"dstack read every process, but found no thread that would end {vertex.waker_of}.")
         if vertex.kind == "unknown":
-            return Step(text=f"The {vertex.label}.", vertex=vertex.key)
+            return Step(text=f"The {describe(vertex)}.", vertex=vertex.key)
         return sentences.sentence(self.analysed.merged_index, self.analysed.diagnosis.vertices, vertex)
 
     def _cycle(self, branch: WaitBranch) -> Iterator[Text]:
@@ -201,7 +202,7 @@ class WaitLines:
                 return SafeText(f"all {branch.count:,}, one by one", "dim")
             case "one":
                 vertex = self.details.vertex(branch.first)
-                return SafeText(vertex.label).append(self._place(vertex), "dim")
+                return SafeText(describe(vertex)).append(self._place(vertex), "dim")
         return self._waiter(branch)
 
     def _cycle(self, branch: WaitBranch) -> Text:
@@ -222,7 +223,7 @@ class WaitLines:
         """The label of a vertex, marked as pending if it does not run yet."""
         vertex = self.details.vertex(key)
         is_pending = vertex.is_counted and vertex.kind == "task" and vertex.worker_id is None
-        return f"{vertex.label} (pending)" if is_pending else vertex.label
+        return f"{describe(vertex)} (pending)" if is_pending else describe(vertex)
 
     def _end(self, branch: WaitBranch) -> Text:
         vertex, found = self.details.vertex(branch.first), self._member(branch)
@@ -275,7 +276,7 @@ def _gone_lines(gone: Sequence[WaitChange]) -> list[Line]:
 def _doing(vertex: Vertex, found: VertexDetails) -> str:
     """What the end of a chain does, in one or two words."""
     if vertex.never is not None:
-        return vertex.never
+        return in_words(vertex.never)
     if vertex.kind != "execution" or vertex.wait is not None:
         return ""
     return sentences.activity(vertex, found)

@@ -11,6 +11,7 @@ import pytest
 
 from dstack.analysis.diagnose import diagnose
 from dstack.analysis.index.ranks import ranks_of
+from dstack.analysis.naming.descriptions import describe
 from dstack.analysis.views.analysed_snapshot import AnalysedSnapshot
 from dstack.diagnosis import Diagnosis
 from dstack.report.headline import headline
@@ -30,7 +31,7 @@ def versions_of(name: str) -> list[str]:
 
 
 def labels(diagnosis: Diagnosis) -> set[str]:
-    return {vertex.label for vertex in diagnosis.vertices.values()}
+    return {describe(vertex) for vertex in diagnosis.vertices.values()}
 
 
 @pytest.mark.parametrize("name", ALL)
@@ -73,7 +74,7 @@ def test_two_deployments_that_wait_for_each_other_are_found(name: str) -> None:
 def test_requests_to_deployments_are_followed_through_their_coroutines(name: str) -> None:
     diagnosis = diagnosis_of(name)
     steps = [step.text for finding in diagnosis.findings for step in finding.explanation]
-    waits = {vertex.label: vertex.wait.kind for vertex in diagnosis.vertices.values() if vertex.wait}
+    waits = {describe(vertex): vertex.wait.kind for vertex in diagnosis.vertices.values() if vertex.wait}
 
     assert not diagnosis.incomplete
     assert waits["request to Serve deployment Front of app shop"] == "await"
@@ -150,5 +151,5 @@ def test_a_request_that_is_queued_in_serve_waits_for_the_ongoing_one(name: str) 
     (blocker,) = finding.final_blockers
     assert (finding.kind, diagnosis.incomplete) == ("blocked", False)
     assert {"request Kitchen.cook", "queued request Kitchen.cook"} <= labels(diagnosis)
-    assert diagnosis.vertices[blocker.vertex].label == "Kitchen.cook"
-    assert "driver" in {diagnosis.vertices[key].label.split()[0] for key in finding.members}
+    assert describe(diagnosis.vertices[blocker.vertex]) == "Kitchen.cook"
+    assert "driver" in {describe(diagnosis.vertices[key]).split()[0] for key in finding.members}

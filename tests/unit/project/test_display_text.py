@@ -19,8 +19,10 @@ KINDS = {*get_args(CallKind), *get_args(GroupLibrary)}
 NAMES = {text for site in SITES.values() for text in (site.id, site.name) if text} - KINDS - {"CompiledDAGFuture"}
 """Without the name of a class of Ray's, which is also that of a wait."""
 SOURCES = [path for path in sorted(PACKAGE.rglob("*.py")) if path.name not in ("call_sites.py", "sites.py")]
-TEXTS = ("label", "summary", "advice", "ended_by", "text")
-"""Attributes of vertices, findings, sites and names of calls that are sentences or words for users."""
+TEXTS = ("summary", "advice", "ended_by", "text")
+"""Attributes of findings, sites and names of calls that are sentences or words for users."""
+WORDED = ("describe", "in_words", "operand_in_words")
+"""Functions that put vertices and facts into words."""
 
 
 def compared_texts(tree: ast.AST) -> Iterator[tuple[int, str]]:
@@ -47,6 +49,9 @@ def _is_fixed(node: ast.expr) -> bool:
 
 
 def _is_text(node: ast.expr) -> bool:
+    """Whether it is an attribute with words for users, or a call that puts something into words."""
+    if isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
+        return node.func.id in WORDED
     return isinstance(node, ast.Attribute) and node.attr in TEXTS
 
 
@@ -65,7 +70,8 @@ def test_no_code_compares_display_text() -> None:
     [
         'if call.what == "queue.Queue.get": pass',
         'BARRIER = "threading.Barrier.wait"',
-        'if vertex.label == "unknown waker": pass',
+        'if describe(vertex) == "unknown waker": pass',
+        'if in_words(vertex.never).endswith("has ended"): pass',
         'if finding.summary.startswith("1 driver"): pass',
         'if "Semaphore" in site.ended_by: pass',
     ],

@@ -18,6 +18,7 @@ from dstack.analysis.findings.wording.narration import Narrator
 from dstack.analysis.findings.wording.restarts import restart_steps
 from dstack.analysis.findings.wording.shared_calls import shared_call_steps, shared_calls
 from dstack.analysis.naming import names
+from dstack.analysis.naming.descriptions import describe
 from dstack.analysis.naming.sentences import fails_in, step_at
 from dstack.diagnosis import Diagram, Entry, Step, Vertex
 from dstack.words import plural
@@ -103,7 +104,7 @@ class _Drawing:
         ranks = ranks_in(self._draft, self._narrator)
         if not ranks.calls:
             return []
-        elsewhere = [Part([vertex], f"rank {rank}: {vertex.label}") for vertex, rank in ranks.elsewhere]
+        elsewhere = [Part([vertex], f"rank {rank}: {describe(vertex)}") for vertex, rank in ranks.elsewhere]
         return [*map(self._of_call, ranks.calls), *elsewhere]
 
     def _of_call(self, call: CollectiveCall) -> Part:
@@ -112,7 +113,7 @@ class _Drawing:
         missing = f", waiting for {names.ranks(call.missing, call.call.group)}" if call.missing else ""
         return Part(
             list({vertex.key: vertex for vertex in (*callers, *call.inside)}.values()),
-            f"{ranks_of_call(call)}: {callers[0].label}",
+            f"{ranks_of_call(call)}: {describe(callers[0])}",
             f"in {call_in_words(call)}{missing}{fails_in(self._narrator.index, call.call)}",
         )
 

@@ -11,7 +11,9 @@ from msgspec.structs import replace
 from dstack.analysis.findings.draft import Draft
 from dstack.analysis.findings.kinds.unsatisfiable import submission
 from dstack.analysis.findings.wording.narration import Narrator
-from dstack.analysis.naming import names, ray_libraries, sentences
+from dstack.analysis.index import ray_libraries
+from dstack.analysis.naming import names, sentences
+from dstack.analysis.naming.descriptions import describe, limit_in_words
 from dstack.analysis.naming.vertex_details import VertexDetails
 from dstack.analysis.solve.requirements import targets_of
 from dstack.diagnosis import Entry, Step, Vertex, WaitKind
@@ -61,10 +63,10 @@ class Entries:
         if _is_setup(vertex):  # its label is long, and in the headline
             return Entry(number=number, name=SETUP, vertex=vertex.key)
         if vertex.kind == "lifetime":
-            return Entry(number=number, name=vertex.label, vertex=vertex.key, does=self._does(vertex, details))
+            return Entry(number=number, name=describe(vertex), vertex=vertex.key, does=self._does(vertex, details))
         return Entry(
             number=number,
-            name=part.name or vertex.label,
+            name=part.name or describe(vertex),
             vertex=vertex.key,
             place=() if vertex.never and not vertex.child_pid else _place(details, is_named=bool(part.name)),
             file=details.file,
@@ -90,12 +92,12 @@ class Entries:
         shown = self._behind_passed_on(vertex)
         if number := self.numbers.get(shown.key):
             is_running = shown.kind == "execution" and (shown.task_id or shown is not vertex)
-            return f"{shown.label} ({'running as ' if is_running else ''}{number})"
+            return f"{describe(shown)} ({'running as ' if is_running else ''}{number})"
         if is_queued(vertex) and vertex.wait:
             before = [self._behind_passed_on(self._narrator.vertices[key]).key for key in targets_of(vertex)]
             if numbers := [self.numbers[key] for key in before if key in self.numbers]:
-                limit = f", {vertex.wait.limit} is reached" if vertex.wait.kind == "Serve slot" else ""
-                return f"{vertex.label} (queued behind {numbers[0]}{limit})"
+                limit = f", {limit_in_words(vertex.wait.limit)} is reached" if vertex.wait.limit else ""
+                return f"{describe(vertex)} (queued behind {numbers[0]}{limit})"
         return self._narrator.name(vertex)
 
     def _behind_passed_on(self, vertex: Vertex) -> Vertex:
@@ -154,7 +156,7 @@ def parts_by_name(vertices: Iterable[Vertex]) -> list[Part]:
     """One part for the vertices of each name, in the order of the first of each."""
     groups: dict[str, list[Vertex]] = defaultdict(list)
     for vertex in vertices:
-        groups[vertex.label].append(vertex)
+        groups[describe(vertex)].append(vertex)
     return [Part(some, _times(name, len(some))) for name, some in groups.items()]
 
 

@@ -14,6 +14,7 @@ from dstack.analysis.findings.wording.fixes import fix_for
 from dstack.analysis.findings.wording.group_ranks import has_lost_rank, ranks_in
 from dstack.analysis.findings.wording.narration import SHOWN_NAMES, Narrator, more
 from dstack.analysis.findings.wording.resource_fixes import until_released
+from dstack.analysis.naming.descriptions import describe, operand_in_words
 from dstack.analysis.solve import reduction
 from dstack.analysis.solve.digraph import Digraph, lightest_cycle
 from dstack.analysis.solve.requirements import targets_of
@@ -72,7 +73,7 @@ def _starts(keys: Sequence[Key], reduced: ReducedGraph) -> list[Key]:
     """The vertices from which cycles are tried: the first of each name, then others."""
     first: dict[str, Key] = {}
     for key in keys:
-        first.setdefault(reduced.vertices[key].label, key)
+        first.setdefault(describe(reduced.vertices[key]), key)
     return list(dict.fromkeys((*first.values(), *keys)))[:MAX_STARTS]
 
 
@@ -111,23 +112,23 @@ def _cycle_in_words(draft: Draft, narrator: Narrator, cycle: Sequence[Vertex]) -
     if cause := _cause(draft, narrator, cycle):
         return cause
     if not executions:
-        return f"{words.shortly([vertex.label for vertex in cycle], SHOWN_NAMES)} wait for each other"
+        return f"{words.shortly([describe(vertex) for vertex in cycle], SHOWN_NAMES)} wait for each other"
     if len(executions) == 1:
         return _of_one_execution(draft, narrator, cycle, executions[0])
     if queued := next((vertex for vertex in cycle if vertex.wait and vertex.wait.kind == "Serve slot"), None):
         executions = [vertex for vertex in executions if narrator.reduced.is_in_users_code(vertex.key)] or executions
         if len(executions) == 1:
-            first = executions[0].label
-            return f"{first} waits for {queued.label}, which is queued behind {first}"
+            first = describe(executions[0])
+            return f"{first} waits for {describe(queued)}, which is queued behind {first}"
     return _of_many_executions(narrator, executions)
 
 
 def _of_one_execution(draft: Draft, narrator: Narrator, cycle: Sequence[Vertex], only: Vertex) -> str:
-    first = only.label
+    first = describe(only)
     assert only.wait is not None, "members of a cycle wait"
-    wanted = next((vertex.label for vertex in cycle if vertex.kind != "execution"), None)
+    wanted = next((describe(vertex) for vertex in cycle if vertex.kind != "execution"), None)
     if wanted is None and only.wait.site is BARRIER:
-        labels = list(dict.fromkeys(vertex.label for vertex in not_at_barrier(draft, narrator)))
+        labels = list(dict.fromkeys(describe(vertex) for vertex in not_at_barrier(draft, narrator)))
         others = words.listed(labels[:SHOWN_NAMES], " and ") if labels else "nothing"
         return f"{first} waits in {BARRIER.name}, which {others} can{'not' * bool(labels)} reach any more"
     if wanted is None:
@@ -139,7 +140,7 @@ def _of_one_execution(draft: Draft, narrator: Narrator, cycle: Sequence[Vertex],
 
 def _of_many_executions(narrator: Narrator, executions: Sequence[Vertex]) -> str:
     """``A.go, B.go and C.go wait for each other``; a longer cycle by its first names."""
-    labels = [vertex.label for vertex in executions]
+    labels = [describe(vertex) for vertex in executions]
     different = len(set(labels))
     if len(executions) <= SHOWN_NAMES:
         named = labels if different == len(labels) else [narrator.name(vertex) for vertex in executions]
@@ -166,13 +167,15 @@ def _cause(draft: Draft, narrator: Narrator, cycle: Sequence[Vertex]) -> str | N
     if wanted is None or not any(reduced.is_open_to_many(vertex.key) for vertex in cycle):
         return None
     holder, request = cycle[(wanted + 1) % len(cycle)], cycle[wanted]
-    held_by = f"{holder.holder} {until_released([holder])}" if holder.holder else narrator.name(holder)
+    held_by = (
+        f"{operand_in_words(holder.holder)} {until_released([holder])}" if holder.holder else narrator.name(holder)
+    )
     needed = f"needs {words.listed(draft.resources)} held by {held_by}"
     waiter = next((vertex for vertex in cycle if reduced.is_in_users_code(vertex.key)), request)
     if waiter is request:
-        return f"{request.label} {needed}"
-    name = waiter.label if waiter.task_id else narrator.details(waiter).function or waiter.label
-    return f"{name}{narrator.line_and_process(waiter)} waits for {request.label}, which {needed}"
+        return f"{describe(request)} {needed}"
+    name = describe(waiter) if waiter.task_id else narrator.details(waiter).function or describe(waiter)
+    return f"{name}{narrator.line_and_process(waiter)} waits for {describe(request)}, which {needed}"
 
 
 def steps(draft: Draft, narrator: Narrator) -> Iterator[Step]:

@@ -13,6 +13,7 @@ from dstack.analysis.findings.reduced_graph import ReducedGraph
 from dstack.analysis.findings.unfetched_failures import UnfetchedFailures
 from dstack.analysis.findings.wording.failures import SHOWN, Failures, folded, in_words, what_happened
 from dstack.analysis.findings.wording.narration import Narrator
+from dstack.analysis.naming.descriptions import describe
 from dstack.diagnosis import FailedBefore, FindingKind, Step, Verdict, Vertex
 from dstack.words import duration
 
@@ -35,7 +36,7 @@ def summary(draft: Draft, narrator: Narrator) -> str:
     count = f" ({failure.count:,} alike)" if failure.count > 1 else ""
     first = narrator.vertices[draft.waits[0]]
     return (
-        f"{in_words(failure)}{count}; its result is still held, but nothing waits for it: {first.label} waits in "
+        f"{in_words(failure)}{count}; its result is still held, but nothing waits for it: {describe(first)} waits in "
         f"{_call(first)}{narrator.line(first)}"
     )
 
@@ -46,7 +47,7 @@ def steps(draft: Draft, narrator: Narrator) -> Iterator[Step]:
     first = narrator.vertices[draft.waits[0]]
     if has_waited_since(first, _failure(draft)):
         yield Step(
-            text=f"{first.label} has been in this wait since before the failure, so it has not fetched the error"
+            text=f"{describe(first)} has been in this wait since before the failure, so it has not fetched the error"
         )
     else:
         yield Step(text="Ray does not tell whether the result was fetched before, so this is likely, not proven")

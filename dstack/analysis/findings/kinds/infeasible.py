@@ -8,6 +8,7 @@ from dstack.analysis.findings.draft import Draft
 from dstack.analysis.findings.kinds.unsatisfiable import find_by_request, sentence, submissions
 from dstack.analysis.findings.reduced_graph import ReducedGraph
 from dstack.analysis.findings.wording.narration import Narrator
+from dstack.analysis.naming.descriptions import describe
 from dstack.analysis.naming.sentences import reason
 from dstack.diagnosis import FindingKind, Step, Verdict, Vertex
 from dstack.words import listed
@@ -38,7 +39,7 @@ def advice(draft: Draft, narrator: Narrator) -> str:
     first = narrator.vertices[draft.members[0]]
     if change := _change_of_strategy(narrator, first) or _change_of_selector(narrator, first):
         return f"{change}, reduce what it asks for, or add a node that has it."
-    return f"Reduce what {first.label} asks for, or add a node that has it: no node of the cluster can run it now."
+    return f"Reduce what {describe(first)} asks for, or add a node that has it: no node of the cluster can run it now."
 
 
 def _change_of_strategy(narrator: Narrator, vertex: Vertex) -> str | None:
@@ -47,7 +48,7 @@ def _change_of_strategy(narrator: Narrator, vertex: Vertex) -> str | None:
         return None
     group = narrator.index.placement_groups.get(vertex.placement_group_id or "")
     other = OTHER_STRATEGIES.get(group.strategy) if group and len(group.bundles) > 1 else None
-    return f"For {vertex.label} use the strategy {other} instead of {group.strategy}" if group and other else None
+    return f"For {describe(vertex)} use the strategy {other} instead of {group.strategy}" if group and other else None
 
 
 def _change_of_selector(narrator: Narrator, vertex: Vertex) -> str | None:
@@ -56,4 +57,4 @@ def _change_of_selector(narrator: Narrator, vertex: Vertex) -> str | None:
     actor = narrator.index.actors.get(task.actor_id or "") if task else None
     asked = {**(task.label_selector if task else {}), **(actor.label_selector if actor else {})}
     labels = listed([f"{name}: {value}" for name, value in asked.items()])
-    return f"Change the label selector of {vertex.label} ({labels})" if asked else None
+    return f"Change the label selector of {describe(vertex)} ({labels})" if asked else None

@@ -17,6 +17,7 @@ from dstack.analysis.findings.wording.narration import Narrator, group_by_step, 
 from dstack.analysis.findings.wording.restarts import restart_steps
 from dstack.analysis.findings.wording.shared_calls import SharedCall, shared_call_steps, shared_calls
 from dstack.analysis.naming import names
+from dstack.analysis.naming.descriptions import describe
 from dstack.analysis.naming.sentences import activity, cancellation, step_at, subject
 from dstack.analysis.solve.open_chains import OpenChain
 from dstack.analysis.solve.requirements import targets_of
@@ -123,7 +124,7 @@ def _waiters(draft: Draft, narrator: Narrator) -> str:
     """``1 driver and 3 tasks``; a single one by its name."""
     members = narrator.vertices_of(draft.members)
     if len(members) == 1:
-        return members[0].label
+        return describe(members[0])
     counts = Counter(_sort(vertex, narrator) for vertex in members)
     return words.listed([words.plural(counts[sort], sort) for sort in SORTS if sort in counts])
 
@@ -161,7 +162,7 @@ def waiter_of(draft: Draft, narrator: Narrator, blocker: Vertex) -> Waiter | Non
         own = (one for one in members if narrator.reduced.is_in_users_code(one.key))
         named = (one for one in own if one.wait and one.wait.called and one.wait.kind != "other")
         shown = next((one for one in named if last.key in targets_of(one)), last)
-    return Waiter(shown, shown.wait.call if shown.wait else blocker.label)
+    return Waiter(shown, shown.wait.call if shown.wait else describe(blocker))
 
 
 def to_inspect(draft: Draft, narrator: Narrator) -> str:
@@ -173,12 +174,12 @@ def to_inspect(draft: Draft, narrator: Narrator) -> str:
     if isinstance(first.key, UnknownKey) and first.key.what in TO_INSPECT:
         return f"{TO_INSPECT[first.key.what]}{f'; it is{line}' if line else ''}"
     if first.unobserved:
-        return f"Run dstack again. If the report is the same, inspect the {first.label}"
+        return f"Run dstack again. If the report is the same, inspect the {describe(first)}"
     if first.kind == "lifetime" and first.holder is None:
         return f"Find out what should end the wait: only {name} can"
     if first.kind != "execution":
         return f"Find out what delays {name}{line}"
-    return f"Find out why {first.label} takes long{line}: {_state(narrator, first)}"
+    return f"Find out why {describe(first)} takes long{line}: {_state(narrator, first)}"
 
 
 def _unknown_call(draft: Draft, narrator: Narrator, waker: Vertex) -> str | None:
@@ -186,7 +187,7 @@ def _unknown_call(draft: Draft, narrator: Narrator, waker: Vertex) -> str | None
     waiter = waiter_of(draft, narrator, waker)
     if waiter is None:
         return str(waker.waker_of)
-    return f"{waiter.call} in {waiter.vertex.label}{narrator.line(waiter.vertex)}"
+    return f"{waiter.call} in {describe(waiter.vertex)}{narrator.line(waiter.vertex)}"
 
 
 def _state(narrator: Narrator, blocker: Vertex) -> str:
@@ -238,7 +239,7 @@ def _blocker_step(blocker: FinalBlocker, narrator: Narrator) -> Step:
         return replace(step, text=f"{'the ' if vertex.holder else ''}{step.text}; {count}")
     if vertex.kind == "unknown":
         wait, place = _wait_of_child(narrator, vertex), "; it is at" if details.file else ""
-        return step_at(f"the {vertex.label}{wait}; {count}{place}", details, vertex)
+        return step_at(f"the {describe(vertex)}{wait}; {count}{place}", details, vertex)
     state = f"{cancellation(narrator.index, vertex)}{activity(vertex, details)}"
     return step_at(f"{subject(vertex, details)} {state}; {count}", details, vertex)
 

@@ -12,6 +12,7 @@ from dstack.analysis.findings.wording.collective_fixes import collective_fix
 from dstack.analysis.findings.wording.group_ranks import has_lost_rank, ranks_in
 from dstack.analysis.findings.wording.narration import Narrator
 from dstack.analysis.index.sample_index import SampleIndex
+from dstack.analysis.naming.descriptions import describe, in_words
 from dstack.analysis.solve import reduction
 from dstack.analysis.solve.requirements import targets_of
 from dstack.diagnosis import FindingKind, Step, Verdict, Vertex
@@ -42,7 +43,8 @@ def summary(draft: Draft, narrator: Narrator) -> str:
     """What is lost, and why."""
     if ranks := collectives.headline(draft, narrator):
         return ranks
-    return sentence(draft, narrator, narrator.vertices[draft.members[0]].never or "its producer has died")
+    never = narrator.vertices[draft.members[0]].never
+    return sentence(draft, narrator, in_words(never) if never else "its producer has died")
 
 
 def steps(draft: Draft, narrator: Narrator) -> Iterator[Step]:
@@ -98,7 +100,7 @@ def advice(draft: Draft, narrator: Narrator) -> str:
             f"Create a new actor of class {actor.class_name} and repeat its calls there, or handle the error in the "
             "caller: this one is dead."
         )
-    return f"Submit {first.label} again, or handle the error in the caller."
+    return f"Submit {describe(first)} again, or handle the error in the caller."
 
 
 def _is_of_removed_group(index: SampleIndex, task: Task, actor: Actor | None) -> bool:

@@ -11,6 +11,7 @@ from dstack.analysis.findings.reduced_graph import ReducedGraph
 from dstack.analysis.findings.vertex_roles import is_outside
 from dstack.analysis.findings.wording.narration import Narrator
 from dstack.analysis.naming import names
+from dstack.analysis.naming.descriptions import describe
 from dstack.analysis.solve.open_chains import OpenChain
 from dstack.analysis.solve.requirements import targets_of
 from dstack.diagnosis import FindingKind, Step, Verdict, Vertex
@@ -39,7 +40,7 @@ def summary(draft: Draft, narrator: Narrator) -> str:
     loop = next((vertex for vertex in polling if narrator.reduced.is_in_users_code(vertex.key)), None)
     if loop is None or loop.wait is None or loop.wait.polls is None:
         return open_chain.summary(draft, narrator)
-    return f"{loop.label}{narrator.line_and_process(loop)} {loop.wait.kind_name}"
+    return f"{describe(loop)}{narrator.line_and_process(loop)} {loop.wait.kind_name}"
 
 
 def steps(draft: Draft, narrator: Narrator) -> Iterator[Step]:
@@ -67,7 +68,7 @@ def advice(draft: Draft, narrator: Narrator) -> str:
     if waiter is None or waiter.wait is None:
         return f"{open_chain.to_inspect(draft, narrator)}."
     return (
-        f"{waiter.label} waits at most {waiter.wait.timeout_s:g} s in "
+        f"{describe(waiter)} waits at most {waiter.wait.timeout_s:g} s in "
         f"{waiter.wait.call}{narrator.line(waiter)}. Inspect what it does when this timeout ends."
     )
 

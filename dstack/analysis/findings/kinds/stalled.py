@@ -13,6 +13,7 @@ from dstack.analysis.findings.wording.fixes import let_queued_run
 from dstack.analysis.findings.wording.narration import SHOWN_NAMES, Narrator
 from dstack.analysis.findings.wording.shared_calls import shared_call_in_words, shared_call_steps, shared_calls
 from dstack.analysis.graph.pending.actor_queues import is_queued
+from dstack.analysis.naming.descriptions import describe
 from dstack.analysis.naming.names import waiting
 from dstack.analysis.solve.open_chains import OpenChain
 from dstack.diagnosis import FindingKind, Step, Verdict
@@ -55,7 +56,7 @@ def advice(draft: Draft, narrator: Narrator) -> str:
             "error or a shorter loop in those that are missing."
         )
     if queued := _queued(draft, narrator):
-        return let_queued_run(narrator.vertices[queued[0]].label)
+        return let_queued_run(describe(narrator.vertices[queued[0]]))
     return f"{to_inspect(draft, narrator)}. A timeout there would turn the next hang into an error."
 
 
@@ -69,7 +70,7 @@ def _ends_in_words(draft: Draft, narrator: Narrator) -> str:
     ends = narrator.vertices_of(draft.ends)
     waiter = next((found for end in ends if (found := waiter_of(draft, narrator, end))), None)
     shown = waiter or Waiter(first.inside[0], first.call)
-    return f"{shown.vertex.label} waits in {shown.call}{narrator.line_and_process(shown.vertex)}"
+    return f"{describe(shown.vertex)} waits in {shown.call}{narrator.line_and_process(shown.vertex)}"
 
 
 def _calls(draft: Draft, narrator: Narrator) -> list[str]:

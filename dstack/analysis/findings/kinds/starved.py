@@ -11,6 +11,7 @@ from dstack.analysis.findings.reduced_graph import ReducedGraph
 from dstack.analysis.findings.wording.deadlocked_waits import SHOWN_HOLDERS
 from dstack.analysis.findings.wording.narration import Narrator
 from dstack.analysis.findings.wording.resource_fixes import RELEASE_RESOURCES
+from dstack.analysis.naming.descriptions import describe, operand_in_words
 from dstack.analysis.solve.open_chains import OpenChain
 from dstack.analysis.solve.requirements import targets_of
 from dstack.diagnosis import FindingKind, Verdict, Vertex
@@ -38,16 +39,16 @@ def advice(draft: Draft, narrator: Narrator) -> str:
         return f"Wait until one of the running tasks that hold {scarce} ends. {RELEASE_RESOURCES}"
     if are_for_life:
         running = next((end for end in ends if end.kind == "execution"), None)
-        otherwise = f" Otherwise wait for {running.label}{narrator.line(running)}." if running else ""
+        otherwise = f" Otherwise wait for {describe(running)}{narrator.line(running)}." if running else ""
         return f"{_end_a_holder(narrator, holders, draft.resources)}{otherwise}"
-    names = words.shortly(sorted({holder.label for holder in holders}), SHOWN_HOLDERS, " or ") or "a holder"
+    names = words.shortly(sorted({describe(holder) for holder in holders}), SHOWN_HOLDERS, " or ") or "a holder"
     first = f"{to_inspect(draft, narrator)}" if ends else f"Wait until {names} ends"
     return f"{first}. Or cancel {names}, let it ask for less, or add {words.listed(draft.resources)}."
 
 
 def _end_a_holder(narrator: Narrator, holders: Sequence[Vertex], resources: Sequence[str]) -> str:
     """Which actor or placement group to end, and how."""
-    how_to_end = {holder.holder: _how_to_end(narrator, holder) for holder in holders if holder.holder}
+    how_to_end = {operand_in_words(holder.holder): _how_to_end(narrator, holder) for holder in holders if holder.holder}
     if not how_to_end:
         return RELEASE_RESOURCES
     are_groups = all(_id(holder) in narrator.index.placement_groups for holder in holders)

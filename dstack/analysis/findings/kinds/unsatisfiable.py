@@ -8,7 +8,9 @@ from collections.abc import Iterator
 from dstack.analysis.findings.draft import Draft
 from dstack.analysis.findings.reduced_graph import ReducedGraph
 from dstack.analysis.findings.wording.narration import Narrator
+from dstack.analysis.index import subjects
 from dstack.analysis.naming import names
+from dstack.analysis.naming.descriptions import describe, in_words
 from dstack.analysis.naming.sentences import reason, step_at, subject
 from dstack.analysis.solve import reduction
 from dstack.diagnosis import FindingKind, Step, Vertex
@@ -20,7 +22,7 @@ def find_by_request(reduced: ReducedGraph, kind: FindingKind) -> Iterator[Draft]
     by_request: dict[tuple[object, bool], list[Key]] = defaultdict(list)
     for key in reduction.dead_ends(reduced.graph):
         vertex = reduced.vertices[key]
-        if vertex.never_kind == kind:
+        if vertex.never and vertex.never.is_orphaned == (kind == "orphaned"):
             by_request[_request(reduced, vertex), key in reduced.certain].append(key)
     for (_, confirmed), keys in by_request.items():
         yield Draft(reduced, kind, tuple(keys), confirmed=confirmed, behind=reduced.behind(keys))
@@ -46,7 +48,7 @@ def sentence(draft: Draft, narrator: Narrator, because: str) -> str:
     first = narrator.vertices[members[0]]
     if first.child_pid is not None:
         return _sentence_of_children(draft, narrator, because)
-    name = first.label if len(members) == 1 else f"{first.label} ({len(members):,} alike)"
+    name = describe(first) if len(members) == 1 else f"{describe(first)} ({len(members):,} alike)"
     verb = "run" if first.task_id in narrator.index.tasks or first.task_id is None else "complete"
     return f"{name} can never {verb}: {because}"
 
@@ -55,7 +57,7 @@ def _sentence_of_children(draft: Draft, narrator: Narrator, because: str) -> str
     """``child process (pid 7) of driver train.py is in ray.get after a fork``."""
     first = narrator.vertices[draft.members[0]]
     processes = {vertex.child_pid for vertex in narrator.vertices_of(draft.members)}
-    name = first.label if len(draft.members) == 1 else names.child_process(first.child_pid or 0)
+    name = describe(first) if len(draft.members) == 1 else names.child_process(first.child_pid or 0)
     if len(processes) > 1:
         name = f"{len(processes):,} child processes"
     each = ": each" if len(processes) > 1 else ""
@@ -65,8 +67,7 @@ def _sentence_of_children(draft: Draft, narrator: Narrator, because: str) -> str
 def _parent_of(narrator: Narrator, vertex: Vertex) -> str:
     """`` of driver train.py``: the worker or driver that has started a child process."""
     worker = narrator.index.workers.get(vertex.worker_id or "")
-    actor = narrator.index.actors.get((worker.actor_id if worker else None) or "")
-    return f" of {names.actor(actor) if actor else names.worker(narrator.index, worker)}" if worker else ""
+    return f" of {names.process(subjects.process(narrator.index, worker.worker_id))}" if worker else ""
 
 
 def submissions(draft: Draft, narrator: Narrator) -> Iterator[Step]:
@@ -76,10 +77,10 @@ def submissions(draft: Draft, narrator: Narrator) -> Iterator[Step]:
 
 def _submission(narrator: Narrator, key: Key) -> Step:
     vertex = narrator.vertices[key]
-    if vertex.child_pid is not None:
+    if vertex.child_pid is not None and vertex.never:
         details = narrator.details(vertex)
-        return step_at(f"{subject(vertex, details)} {vertex.never}", details, vertex)
-    return Step(text=f"{vertex.label} {submission(narrator, vertex) or reason(vertex)}", vertex=key)
+        return step_at(f"{subject(vertex, details)} {in_words(vertex.never)}", details, vertex)
+    return Step(text=f"{describe(vertex)} {submission(narrator, vertex) or reason(vertex)}", vertex=key)
 
 
 def submission(narrator: Narrator, vertex: Vertex) -> str:
@@ -88,4 +89,6 @@ def submission(narrator: Narrator, vertex: Vertex) -> str:
     owner = narrator.index.workers.get(task.owner_id) if task else None
     if owner is None:
         return ""
-    return f"was submitted by {names.worker(narrator.index, owner)} (pid {owner.pid}, node {owner.ip})"
+    return (
+        f"was submitted by {names.process(subjects.worker(narrator.index, owner))} (pid {owner.pid}, node {owner.ip})"
+    )

@@ -11,6 +11,7 @@ from dstack.analysis.findings.wording.group_ranks import CollectiveCall, GroupRa
 from dstack.analysis.findings.wording.narration import Narrator
 from dstack.analysis.graph.process_groups.calls import is_between_two
 from dstack.analysis.naming import names
+from dstack.analysis.naming.descriptions import describe
 from dstack.analysis.solve.requirements import targets_of
 from dstack.diagnosis import Vertex
 from dstack.observed_calls import DATA
@@ -101,14 +102,14 @@ def _fix_for_calls(draft: Draft, narrator: Narrator, ranks: GroupRanks) -> str:
     """For missing ranks that wait for calls: a rank in a collective runs no other call."""
     workers = {vertex.worker_id for one in ranks.calls for vertex in one.inside}
     calls = (vertex for vertex in narrator.vertices_of(draft.waits) if vertex.worker_id is None)
-    queued = words.listed(sorted({one.label for one in calls if worker_of(narrator, one) in workers}), " or ")
+    queued = words.listed(sorted({describe(one) for one in calls if worker_of(narrator, one) in workers}), " or ")
     if queued:
         return (
             f"Do not wait for {queued} while its rank is in a collective that needs the caller: fetch the value before "
             f"it, or give {queued} its own concurrency group or thread."
         )
     targets = (key for vertex, _ in ranks.elsewhere for key in targets_of(vertex))
-    awaited = sorted({vertex.label for vertex in narrator.vertices_of(targets)})
+    awaited = sorted({describe(vertex) for vertex in narrator.vertices_of(targets)})
     return (
         f"Enter {_operations(ranks.calls)} and wait for {words.shortly(awaited, SHOWN_PARTS)} in the same order on all "
         "ranks: here each rank waits for what another rank does later."

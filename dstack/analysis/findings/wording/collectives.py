@@ -14,6 +14,7 @@ from dstack.analysis.findings.wording.group_ranks import CollectiveCall, GroupRa
 from dstack.analysis.findings.wording.narration import Narrator, more
 from dstack.analysis.graph.process_groups.calls import GroupId
 from dstack.analysis.naming import names
+from dstack.analysis.naming.descriptions import describe, in_words
 from dstack.analysis.naming.sentences import fails_in, step_at
 from dstack.analysis.solve.requirements import targets_of
 from dstack.diagnosis import Step, Vertex
@@ -104,7 +105,7 @@ def _step(one: CollectiveCall, first: Vertex, narrator: Narrator) -> Step:
         f"{words.capitalised(ranks_of_call(one))} {words.word(count, 'is', 'are')} in {call_in_words(one)}, ",
         f"and {words.word(count, 'waits', 'wait')} for {names.ranks(one.missing, one.call.group)}",
         fails_in(narrator.index, one.call),
-        f"; {'it is' if count == 1 else 'the first of them is'} {first.label}",
+        f"; {'it is' if count == 1 else 'the first of them is'} {describe(first)}",
         f" ({details.place})" if details.place else "",
     )
     return step_at("".join(parts), details, first)
@@ -123,7 +124,7 @@ def why_lost(narrator: Narrator, vertex: Vertex) -> str | None:
     if absent is None:
         return None
     if vertex.never:
-        return f"{vertex.label} {vertex.never}"
+        return f"{describe(vertex)} {in_words(vertex.never)}"
     if absent.is_dead:
         actor = narrator.index.actors.get(absent.actor_id or "")
         cause = ((actor.death_cause if actor else None) or "").partition(". ")[0].removesuffix(".")
@@ -191,7 +192,7 @@ class _Routes:
         assert vertex.wait is not None, "members of a finding wait"
         call = vertex.wait.call
         first = self._next(vertex)
-        return f"{call} for {first.label}{self._to_rank(first)}" if first else call
+        return f"{call} for {describe(first)}{self._to_rank(first)}" if first else call
 
     def _to_rank(self, first: Vertex) -> str:
         """``, which calls rank 0``: the first rank in a call that is reached from here; empty if none is."""

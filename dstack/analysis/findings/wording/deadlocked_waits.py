@@ -8,6 +8,7 @@ from functools import cached_property
 
 from dstack import words
 from dstack.analysis.index.sample_index import SampleIndex
+from dstack.analysis.naming.descriptions import describe
 from dstack.diagnosis import Vertex, WaitKind
 from dstack.observed import OTHER_LANGUAGE_ACCESSES
 
@@ -61,7 +62,7 @@ class DeadlockedWaits:
 
 def labels_of(vertices: Iterable[Vertex]) -> list[str]:
     """The different names of these."""
-    return sorted({vertex.label for vertex in vertices})
+    return sorted({describe(vertex) for vertex in vertices})
 
 
 def any_of(vertices: Iterable[Vertex]) -> str:
@@ -71,4 +72,4 @@ def any_of(vertices: Iterable[Vertex]) -> str:
 
 def first_label(vertices: Sequence[Vertex]) -> str:
     """The name of the first of these, if there is one."""
-    return vertices[0].label if vertices else "the method"
+    return describe(vertices[0]) if vertices else "the method"

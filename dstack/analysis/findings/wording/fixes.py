@@ -14,6 +14,7 @@ from dstack.analysis.findings.wording.deadlocked_waits import (
 )
 from dstack.analysis.findings.wording.resource_fixes import held_until_released, held_while_waiting
 from dstack.analysis.graph.pending.actor_queues import is_queued
+from dstack.analysis.naming.descriptions import describe
 from dstack.analysis.solve.requirements import targets_of
 from dstack.call_sites import BARRIER
 from dstack.diagnosis import Vertex
@@ -46,8 +47,8 @@ def _constructor(waits: DeadlockedWaits) -> str | None:
     for vertex, following in zip(cycle, (*cycle[1:], *cycle[:1]), strict=True):
         if vertex.kind == "execution" and _actor_of(vertex) in created - {None}:
             return (
-                f"Do not wait in {vertex.label} for {following.label}, which depends on this actor: make that call "
-                "after the constructor has ended, or pass its result in as an argument."
+                f"Do not wait in {describe(vertex)} for {describe(following)}, which depends on this actor: make that "
+                "call after the constructor has ended, or pass its result in as an argument."
             )
     return None
 
@@ -110,7 +111,7 @@ def _own_actor(waits: DeadlockedWaits) -> str | None:
     if len(waits.callers) != 1 or call is None or _actor_of(waits.pending[0]) != _actor_of(waits.callers[0]):
         return None
     return (
-        f"Call {waits.pending[0].label} as a plain method (self.{call.method}()) instead of "
+        f"Call {describe(waits.pending[0])} as a plain method (self.{call.method}()) instead of "
         "through the actor's own handle, or let the actor run both: raise max_concurrency, or make both async."
     )
 

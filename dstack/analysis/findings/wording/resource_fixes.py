@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from dstack import words
 from dstack.analysis.findings.wording.deadlocked_waits import SHOWN_HOLDERS, DeadlockedWaits, labels_of
+from dstack.analysis.naming.descriptions import describe, operand_in_words
 from dstack.diagnosis import Vertex
 from dstack.vertex_keys import AnyKey
 
@@ -22,8 +23,8 @@ def held_until_released(waits: DeadlockedWaits) -> str | None:
     if not lifetimes or not waits.resources:
         return None
     requests = (vertex for vertex in waits.members if vertex.wait and vertex.wait.resources)
-    requested = sorted({vertex.label for vertex in requests if vertex.task_id or vertex.placement_group_id})
-    holders = sorted({vertex.holder for vertex in lifetimes if vertex.holder})
+    requested = sorted({describe(vertex) for vertex in requests if vertex.task_id or vertex.placement_group_id})
+    holders = sorted({operand_in_words(vertex.holder) for vertex in lifetimes if vertex.holder})
     if not requested or not holders:
         return RELEASE_RESOURCES
     hold, until = words.word(len(holders), "holds", "hold"), until_released([one for one in lifetimes if one.holder])

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator
 from dstack.analysis.findings.draft import Draft
 from dstack.analysis.findings.wording.narration import MAX_COMPARED, Narrator
 from dstack.analysis.naming import names
+from dstack.analysis.naming.descriptions import describe
 from dstack.diagnosis import Step, Vertex
 from dstack.model import Actor, actor_of_task
 from dstack.observed_node import Task
@@ -41,7 +42,7 @@ def advice(draft: Draft, narrator: Narrator) -> str:
             f"Find out why {names.actor(actors[0])} dies: read the end of its log (`ray logs actor --id "
             f"{actors[0].actor_id}`). Limit max_restarts and max_task_retries, so that the caller gets the error."
         )
-    label = next((vertex.label for vertex, _ in _retried(draft, narrator)), "the call")
+    label = next((describe(vertex) for vertex, _ in _retried(draft, narrator)), "the call")
     return (
         f"Find out why {label} fails: read the end of its worker's log. Limit max_retries or max_task_retries, so that "
         "the caller gets the error."
@@ -79,4 +80,4 @@ def _task_in_words(narrator: Narrator, vertex: Vertex, task: Task) -> str:
     failed = (one for one in narrator.index.snapshot.failed_tasks if one.task_id == task.task_id)
     error = next((f"; its last error: {one.error_type} {one.error}".rstrip() for one in failed), "")
     first = "the first" if task.attempt == 1 else f"the first {task.attempt:,}"
-    return f"{vertex.label} is at attempt {task.attempt + 1:,}: {first} failed{error}"
+    return f"{describe(vertex)} is at attempt {task.attempt + 1:,}: {first} failed{error}"

@@ -12,7 +12,9 @@ from dstack import words
 from dstack.analysis.findings.draft import Draft
 from dstack.analysis.findings.reduced_graph import ReducedGraph
 from dstack.analysis.findings.wording.narration import Narrator, more
+from dstack.analysis.index.subjects import actor_of_call
 from dstack.analysis.naming import names
+from dstack.analysis.naming.descriptions import describe
 from dstack.analysis.naming.sentences import step_at
 from dstack.analysis.solve.requirements import targets_of
 from dstack.diagnosis import Step, Vertex
@@ -83,12 +85,12 @@ def _sort(reduced: ReducedGraph, vertex: Vertex) -> Sort:
     if vertex.task_id is None and actor is not None:
         kind = "threads" if vertex.coroutine_id is None else "asyncio tasks"
         return Sort(f"{kind} of actor {actor.class_name}", reduced.job_of(vertex), is_task=False)
-    return Sort(vertex.label, reduced.job_of(vertex), is_task=vertex.task_id is not None)
+    return Sort(describe(vertex), reduced.job_of(vertex), is_task=vertex.task_id is not None)
 
 
 def _idle_actors(reduced: ReducedGraph, running: Sequence[Vertex], job: str | None) -> list[Actor]:
     """The other actors of the class in the job, if all of these executions run in actors of one class."""
-    actors = [names.actor_of(reduced.index, vertex.task_id or "") for vertex in running]
+    actors = [actor_of_call(reduced.index, vertex.task_id or "") for vertex in running]
     classes = {actor.class_name if actor else None for actor in actors}
     if len(classes) > 1 or None in classes or len(running) == 1:
         return []
@@ -129,7 +131,7 @@ def _inside(call: SharedCall, narrator: Narrator) -> Step:
     vertex = call.inside[0]
     first = narrator.details(vertex)
     if len(call.inside) + len(call.absent) == 1:
-        name = call.name if vertex.task_id else vertex.label
+        name = call.name if vertex.task_id else describe(vertex)
         return step_at(f"{name} ({first.place}) waits in {call.call}", first, vertex)
     return step_at(f"{_with_ranks(call, narrator)}; the first ({first.place}) is at", first, vertex)
 
@@ -143,7 +145,7 @@ def shared_call_in_words(call: SharedCall, ranks: str = "") -> str:
     """``3 of 4 Trainer.step wait in threading.Event.wait``."""
     count, total = len(call.inside), len(call.inside) + len(call.absent)
     if total == 1:
-        return f"{call.inside[0].label} waits in {call.call}"
+        return f"{describe(call.inside[0])} waits in {call.call}"
     share = ("both" if count == 2 else f"all {count}") if count == total else f"{count} of {total}"
     calls = " calls" if call.inside[0].task_id else ""
     return f"{share} {call.name}{calls}{ranks} {words.word(count, 'waits', 'wait')} in {call.call}"

@@ -14,10 +14,10 @@ from msgspec.structs import replace
 
 from dstack.analysis.graph.builder import GraphBuilder, waits_for
 from dstack.analysis.index import task_assignment
-from dstack.analysis.naming import names
 from dstack.diagnosis import Target, Vertex, Wait
 from dstack.model import Actor
 from dstack.observed_node import Task
+from dstack.vertex_facts import assumption, reason, subject
 
 
 def is_queued(vertex: Vertex) -> bool:
@@ -37,23 +37,25 @@ class ActorQueues:
         """The wait of a call that was sent to its actor, and that no worker reports as running."""
         actor = self._index.actors.get(task.actor_id or "")
         if actor is None or not actor.worker_id:
-            label = "worker that received the call but does not report it as running"
             owner = task.actor_id or task.owner_id
-            return waits_for("executor", self._graph.unknown("executor", owner, label=label, unobserved=True))
+            return waits_for(
+                "executor", self._graph.unknown("executor", owner, subject=subject("receiver"), unobserved=True)
+            )
         worker = self._index.worker_samples.get(actor.worker_id)
         if worker is None or worker.running_task_ids is None:
-            label = f"{names.actor(actor)}, which was not observed"
-            return waits_for("actor slot", self._graph.unknown("actor", actor.actor_id, label=label, unobserved=True))
+            unread = subject("observed by nothing", actor)
+            return waits_for(
+                "actor slot", self._graph.unknown("actor", actor.actor_id, subject=unread, unobserved=True)
+            )
         if not worker.running_task_ids:
             return None
         if task_assignment.has_one_slot(self._index, actor.worker_id):
             return self._wait_for_running(actor, worker.running_task_ids)
         if not self._index.has_arrived(task):
-            label = f"free slot of {names.actor(actor)}, or the transfer of its arguments"
             slot = self._graph.unknown(
                 "slot",
                 actor.actor_id,
-                label=label,
+                subject=subject("free slot", actor),
                 unobserved=True,
                 at_most=(self._target(task_id).vertex for task_id in worker.running_task_ids),
                 worker_id=actor.worker_id,
@@ -67,7 +69,7 @@ class ActorQueues:
         return self._graph.one_of(
             "actor slot",
             lambda: map(self._target, (*running, *before_it)),
-            f"any of the {len(running)} running calls may end first",
+            reason("any running call", len(running)),
             actor.actor_id,
             *before_it[:1],
         )
@@ -88,13 +90,11 @@ class ActorQueues:
         narrow = self._graph.one_of(
             "actor slot",
             lambda: map(self._target, mates),
-            f"any of the {len(mates)} running calls of its concurrency group may end first",
+            reason("any running call of group", len(mates)),
             actor.actor_id,
             ("concurrency group", group),
         )
-        return replace(
-            narrow, assumed=(task_assignment.declared_group_assumption(task.name, group),), proven_groups=wait.groups
-        )
+        return replace(narrow, assumed=(assumption("declared group", task.name, group),), proven_groups=wait.groups)
 
     def _target(self, task_id: str) -> Target:
         return Target(vertex=task_assignment.key_of_task(self._index, task_id))

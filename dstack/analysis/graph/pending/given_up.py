@@ -14,11 +14,11 @@ from msgspec.structs import replace
 from dstack.analysis.graph.builder import GraphBuilder, waits_for
 from dstack.analysis.graph.refs.dead_producers import removed_group_of
 from dstack.analysis.index.sample_index import SampleIndex
-from dstack.analysis.naming import names
 from dstack.analysis.solve import reduction
 from dstack.analysis.solve.requirements import waits_of
 from dstack.diagnosis import Vertex
 from dstack.model import PlacementGroup
+from dstack.vertex_facts import subject
 from dstack.vertex_keys import Key
 
 
@@ -26,8 +26,8 @@ def release_given_up(graph: GraphBuilder) -> None:
     """Let tasks in removed groups wait for something unknown, unless running code needs their results."""
     lost = {key: group for key, vertex in graph.vertices.items() if (group := _removed_group(graph.index, vertex))}
     for key in lost.keys() - _needed(graph.vertices) if lost else ():
-        label = f"removed {names.placement_group(lost[key])} (no code was seen to need the results)"
-        target = graph.unknown("removed group", lost[key].placement_group_id, label=label)
+        removed = subject("removed group", lost[key])
+        target = graph.unknown("removed group", lost[key].placement_group_id, subject=removed)
         wait = waits_for("placement group", target)
         graph.vertices[key] = replace(graph.vertices[key], wait=wait, never=None)
 

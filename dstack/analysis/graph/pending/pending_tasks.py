@@ -11,11 +11,11 @@ from dstack.analysis.graph.refs.producers import producer_of
 from dstack.analysis.graph.resources.placement_groups import wait_of_group
 from dstack.analysis.graph.resources.requests import Resources, WaitOrNever
 from dstack.analysis.graph.users import Users
-from dstack.analysis.index import task_assignment
-from dstack.analysis.naming import names
+from dstack.analysis.index import subjects, task_assignment
 from dstack.diagnosis import Target, Vertex, Wait
 from dstack.model import Actor, PlacementGroup, producer_task_id
 from dstack.observed_node import Task
+from dstack.vertex_facts import Subject, reason, subject
 from dstack.vertex_keys import GroupKey, TaskKey
 
 
@@ -31,16 +31,15 @@ class Pending:
     def add_task(self, task: Task) -> None:
         """Add a task or actor call that no worker reports as running."""
         orphaned = why_never_runs(self._index, task)
-        wait, never = (None, orphaned) if orphaned else self._why_pending(task)
+        wait, why = (None, orphaned) if orphaned else self._why_pending(task)
         vertex = Vertex(
             key=TaskKey(task.task_id),
             kind="task",
-            label=names.task(self._index, task.task_id),
+            subject=subjects.of_task(self._index, task.task_id),
             task_id=task.task_id,
             is_graph_loop=task_assignment.is_graph_loop(task),
             wait=wait,
-            never=never,
-            never_kind="orphaned" if orphaned else "infeasible",
+            never=why,
         )
         self._graph.add(vertex)
 
@@ -52,7 +51,7 @@ class Pending:
         vertex = Vertex(
             key=GroupKey(group.placement_group_id),
             kind="placement group",
-            label=names.placement_group(group),
+            subject=subject("placement group", group),
             placement_group_id=group.placement_group_id,
             wait=wait,
             never=never,
@@ -65,15 +64,15 @@ class Pending:
         if task.state == "SUBMITTED_TO_WORKER":
             return self._slots.wait_for(task), None
         if task.state != "PENDING_NODE_ASSIGNMENT":
-            state = self._graph.unknown("scheduler state", task.state, label=f"scheduler ({task.state})")
+            state = self._graph.unknown("scheduler state", task.state, subject=subject("scheduler state", task.state))
             return waits_for("scheduler", state), None
         if task.kind == "ACTOR_TASK":
             return self._wait_for_actor(task)
         if (dead := dead_actor_of(self._index, task)) is not None:
             return self._wait_for_error(dead), None
         if (removed := removed_group_of(self._index, task)) is not None:
-            why = f"{names.placement_group(removed)} was removed"
-            return waits_for("placement group", self._error(removed.placement_group_id, why)), None
+            error = subject("error of removed group", removed)
+            return waits_for("placement group", self._error(removed.placement_group_id, error)), None
         wait, never = self._resources.wait_of_task(task)
         return wait_for_setup(self._graph, task, wait), never
 
@@ -85,14 +84,12 @@ class Pending:
         if len(refs) <= MANY:
             refs = [ref for ref in refs if producer_task_id(ref) != task.task_id]
         if not refs:
-            argument = self._graph.unknown(
-                "argument", task.owner_id, label="argument, which was not observed", unobserved=True
-            )
+            argument = self._graph.unknown("argument", task.owner_id, subject=subject("argument"), unobserved=True)
             return waits_for("arguments", argument)
         return self._graph.one_of(
             "arguments",
             lambda: (producer_of(self._graph, ref) for ref in refs),
-            f"any of the {len(refs)} pending refs that its owner passed as arguments",
+            reason("any pending argument", len(refs)),
             task.owner_id,
         )
 
@@ -104,8 +101,8 @@ class Pending:
         actor = self._index.actors.get(task.actor_id or "")
         if actor is not None and actor.state == "RESTARTING":
             return self._wait_for_creation(actor)
-        label = f"next attempt of {names.task(self._index, task.task_id)}, which Ray is about to make"
-        return waits_for("retry", self._graph.unknown("retry", task.task_id, label=label))
+        attempt = subject("attempt", subjects.task(self._index, task.task_id))
+        return waits_for("retry", self._graph.unknown("retry", task.task_id, subject=attempt))
 
     # Actor calls
 
@@ -113,8 +110,8 @@ class Pending:
         """The wait of an unsent call: for its actor, or for an earlier call of the same caller."""
         actor = self._index.actors.get(task.actor_id or "")
         if actor is None:
-            label = "actor that the control plane does not list"
-            unlisted = self._graph.unknown("actor", task.actor_id, label=label, unobserved=True)
+            actor_subject = subject("actor in no list")
+            unlisted = self._graph.unknown("actor", task.actor_id, subject=actor_subject, unobserved=True)
             return waits_for("actor creation", unlisted), None
         if actor.state == "DEAD":
             return self._wait_for_error(actor), None
@@ -123,22 +120,22 @@ class Pending:
         return self._wait_for_order(task, actor), None
 
     def _wait_for_error(self, actor: Actor) -> Wait:
-        error = self._error(actor.actor_id, f"{names.actor(actor)} has just died: {cause_of(actor)}")
+        error = self._error(actor.actor_id, subject("error of dead actor", actor, cause_of(actor)))
         return waits_for("actor creation", error)
 
-    def _error(self, id: str, why: str) -> Target:
+    def _error(self, id: str, error: Subject) -> Target:
         """The error that Ray may yet raise in the caller."""
-        return self._graph.unknown("error", id, label=f"error for its caller, because {why}")
+        return self._graph.unknown("error", id, subject=error)
 
     def _wait_for_order(self, task: Task, actor: Actor) -> Wait:
         earlier = self._index.calls_without_arguments.get((task.owner_id, actor.actor_id), ())
         if not earlier:
-            caller = self._graph.unknown("caller", task.owner_id, label="caller, which has not sent it yet")
+            caller = self._graph.unknown("caller", task.owner_id, subject=subject("caller"))
             return waits_for("order", caller)
         return self._graph.one_of(
             "order",
             lambda: (Target(vertex=TaskKey(call.task_id)) for call in earlier),
-            f"any of {len(earlier)} earlier calls of the same caller that wait for arguments",
+            reason("any earlier call", len(earlier)),
             task.owner_id,
             actor.actor_id,
         )
@@ -146,6 +143,6 @@ class Pending:
     def _wait_for_creation(self, actor: Actor) -> Wait:
         creation = self._index.creations.get(actor.actor_id)
         if creation is None:
-            label = f"creation of {names.actor(actor)} ({actor.state})"
-            return waits_for("actor creation", self._graph.unknown("creation", actor.actor_id, label=label))
+            unseen = subject("creation", actor, actor.state)
+            return waits_for("actor creation", self._graph.unknown("creation", actor.actor_id, subject=unseen))
         return waits_for("actor creation", Target(vertex=task_assignment.key_of_task(self._index, creation.task_id)))

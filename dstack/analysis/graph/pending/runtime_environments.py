@@ -4,19 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from dstack import words
 from dstack.analysis.graph.builder import GraphBuilder, waits_for
 from dstack.analysis.index.sample_index import SampleIndex
-from dstack.analysis.naming import names
 from dstack.diagnosis import Target, Wait
 from dstack.observed_node import EnvironmentSetup, Task
+from dstack.vertex_facts import reason, subject
 from dstack.vertex_keys import Unknown
 
 UNINSTALLED = ("env_vars", "config", "worker_process_setup_hook", "nsight", "py_executable")
 """Parts of a runtime environment that need no installation; other names are those of plugins."""
 UNEXPLAINED: tuple[Unknown, ...] = ("scheduler", "holder", "executor")
 """The unknown targets that a start may wait for while Ray installs its environment."""
-LONGEST_COMMAND, LONGEST_OUTPUT = 120, 160
 
 
 def may_wait_for_setup(task: Task) -> bool:
@@ -41,26 +39,12 @@ def wait_for_setup(graph: GraphBuilder, task: Task, wait: Wait | None) -> Wait |
     if not any(group.has_unknown(kind) for group in wait.groups for kind in UNEXPLAINED):
         return wait
     targets = tuple(_target(graph, setup) for setup in setups)
-    reason = "Ray does not say for which task an environment is installed"
-    return waits_for("runtime environment", *targets, inferred=reason)
+    return waits_for("runtime environment", *targets, inferred=reason("any setup"))
 
 
 def _target(graph: GraphBuilder, setup: EnvironmentSetup) -> Target:
-    return graph.unknown("setup", setup.node_id, setup.pid, label=setup_in_words(graph.index, setup))
-
-
-def setup_in_words(index: SampleIndex, setup: EnvironmentSetup) -> str:
-    """``installation of a runtime environment by pip install torch (pid 7, node 10.0.0.1), which has run for 41 s``."""
+    index = graph.index
     node = index.nodes.get(setup.node_id)
     ahead_s = (node.clock_ahead_s if node else None) or 0.0
     age_s = max(0.0, index.snapshot.taken_at + index.snapshot.total_s - (setup.started_at - ahead_s))
-    where = f"pid {setup.pid}" + (f", {names.node(node)}" if node else "")
-    parts = (word.rpartition("/")[2] if word.startswith("/") else word for word in setup.command.split())
-    command = _shortened(" ".join(parts), LONGEST_COMMAND)
-    output = f"; its last output: {_shortened(setup.output, LONGEST_OUTPUT)}" if setup.output else ""
-    age = words.duration(age_s)
-    return f"installation of a runtime environment by {command} ({where}), which has run for {age}{output}"
-
-
-def _shortened(text: str, most: int) -> str:
-    return text if len(text) <= most else f"{text[: most - 1]}…"
+    return graph.unknown("setup", setup.node_id, setup.pid, subject=subject("setup", setup, node, age_s))

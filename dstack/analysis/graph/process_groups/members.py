@@ -18,12 +18,12 @@ from dstack.analysis.graph.process_groups.calls import (
 from dstack.analysis.graph.refs.dead_producers import RELEASED
 from dstack.analysis.graph.users import Users
 from dstack.analysis.index import task_assignment
-from dstack.analysis.naming import names
-from dstack.analysis.naming.ray_libraries import part
+from dstack.analysis.index.ray_libraries import part
 from dstack.diagnosis import AbsentRank, Target, Vertex
 from dstack.model import Actor, Worker, WorkerSample
 from dstack.observed import Thread
 from dstack.observed_calls import DATA, GroupCall, ProcessGroup
+from dstack.vertex_facts import Assumption, AssumptionKind, Ranks, Subject, assumption, never, subject
 from dstack.vertex_keys import AnyKey, CoroutineKey, ThreadKey
 
 
@@ -36,7 +36,7 @@ class Members:
         self._users = users
         self._places = rank_processes(graph.index)
         self._jobs: dict[str, str | None] = {}
-        self._assumed: dict[tuple[GroupId, int], str] = {}
+        self._assumed: dict[tuple[GroupId, int], AssumptionKind] = {}
 
     def target(self, vertex: Vertex, call: GroupCall, rank: int) -> Target | None:
         """The dependency for a member's call; None if it is unknown."""
@@ -53,13 +53,14 @@ class Members:
         places = self._places.get((group.library, group.world), {})
         return any(len(self._of_job(places.get(rank, ()), vertex)) > 1 for rank in group.ranks)
 
-    def assumptions(self, call: GroupCall, missing: Iterable[int]) -> Iterator[str]:
+    def assumptions(self, call: GroupCall, missing: Iterable[int]) -> Iterator[Assumption]:
         """The assumptions about members that are in no group yet."""
-        several: dict[str, list[int]] = defaultdict(list)
+        several: dict[AssumptionKind, list[int]] = defaultdict(list)
         for rank in missing:
-            if text := self._assumed.get((group_id(call.group), rank)):
-                several[text].append(rank)
-        yield from (f"{names.ranks(ranks)} of {call.operation} {text}" for text, ranks in several.items())
+            if what := self._assumed.get((group_id(call.group), rank)):
+                several[what].append(rank)
+        for what, ranks in several.items():
+            yield assumption(what, Ranks(ranks=tuple(ranks)), call.operation)
 
     def samples_of(self, worker_id: str) -> list[WorkerSample]:
         """A worker in each of the two samples."""
@@ -98,7 +99,8 @@ class Members:
             return own[0]
         is_idle = not own and not sample.running_task_ids
         if is_idle and self._has_just_ended(worker_id):
-            return self._graph.unknown("worker", worker_id, "moves", label=f"rank {rank}, which has just ended a call")
+            ended = subject("ended call", Ranks(ranks=(rank,)))
+            return self._graph.unknown("worker", worker_id, "moves", subject=ended)
         absent = AbsentRank(rank=rank, actor_id=worker.actor_id if worker else None, is_idle=is_idle)
         return self._helper(group, absent, (*own, *callers), worker_id)
 
@@ -110,25 +112,21 @@ class Members:
     def _departed(self, group: ProcessGroup, rank: int, worker_id: str) -> Target:
         worker = self._index.workers.get(worker_id)
         key = AnyKey("left", (group.library, group.world, rank))
-        label = f"rank {rank} of {names.process_group(group)}"
         absent = AbsentRank(rank=rank, actor_id=worker.actor_id if worker else None)
-        never = "makes no more calls: its training function has ended"
-        self._graph.add(
-            Vertex(
-                key=key, kind="task", label=label, never=never, never_kind="orphaned", absent=absent, is_confirmed=True
-            )
-        )
+        gone = _rank(group, rank)
+        why = never("ended training")
+        self._graph.add(Vertex(key=key, kind="task", subject=gone, never=why, absent=absent, is_confirmed=True))
         return Target(vertex=key)
 
     def _helper(self, group: ProcessGroup, absent: AbsentRank, targets: Sequence[Target], worker_id: str) -> Target:
         """A helper that represents a member: any of several executions may make its call."""
-        label = f"{names.ranks([absent.rank], group)} of {names.process_group(group)}"
+        member = _rank(group, absent.rank)
         if not targets:
-            return self._graph.unknown("worker", worker_id, label=label, unobserved=True)
+            return self._graph.unknown("worker", worker_id, subject=member, unobserved=True)
         key = AnyKey("rank", (group.library, group.world, absent.rank, worker_id))
         wait = waits_for("next call", *dict.fromkeys(targets))
         self._graph.add(
-            Vertex(key=key, kind="task", label=label, worker_id=worker_id or None, wait=wait, absent=absent)
+            Vertex(key=key, kind="task", subject=member, worker_id=worker_id or None, wait=wait, absent=absent)
         )
         return Target(vertex=key)
 
@@ -170,8 +168,7 @@ class Members:
         if actor is None:
             sample = self._index.worker_samples.get(worker.worker_id)
             if not (sample and sample.running_task_ids):
-                label = "idle worker, which may receive a task or end"
-                yield self._graph.unknown("worker", worker.worker_id, "idle", label=label)
+                yield self._graph.unknown("worker", worker.worker_id, "idle", subject=subject("idle worker"))
             return
         yield from self._users.pending_calls_in(worker.worker_id)
         yield from self._users.alternatives.without_idle(self._users.of_listed_actor(actor.actor_id))
@@ -200,10 +197,10 @@ class Members:
         pending = [task for key, task in self._index.creations.items() if self._is_like(key, classes, job)]
         if pending:
             targets = [Target(vertex=task_assignment.key_of_task(self._index, task.task_id)) for task in pending]
-            self._assumed[group_id(call.group), rank] = "will be an actor of the same class that is not created yet"
+            self._assumed[group_id(call.group), rank] = "rank not created"
             return self._helper(call.group, AbsentRank(rank=rank), targets, "")
         if call.operation in FORMING and len(late := self._in_no_group(call.group, classes, job)) == count:
-            self._assumed[group_id(call.group), rank] = "will be an actor of the same class that is in no group yet"
+            self._assumed[group_id(call.group), rank] = "rank in no group"
             return self._any_in_no_group(call.group, rank, late)
         dead = [actor for actor in self._index.actors.values() if _is_dead(actor, classes, job)]
         if job is None or len(dead) < count or not dead:
@@ -266,6 +263,10 @@ def _is_called_only_for_state(actor: Actor) -> bool:
 def _is_dead(actor: Actor, classes: set[str], job: str | None) -> bool:
     is_like = actor.class_name in classes and actor.job_id == job
     return is_like and actor.state == "DEAD" and actor.death_reason not in RELEASED
+
+
+def _rank(group: ProcessGroup, rank: int) -> Subject:
+    return subject("rank", Ranks(ranks=(rank,), group=group), group)
 
 
 def _all(places: Mapping[int, set[RankProcess]]) -> Iterator[RankProcess]:

@@ -27,12 +27,12 @@ from dstack.analysis.graph.process_groups.calls import (
 )
 from dstack.analysis.graph.process_groups.members import Members
 from dstack.analysis.graph.users import Users
-from dstack.analysis.naming import names
 from dstack.analysis.solve import reduction
 from dstack.analysis.solve.requirements import waits_of
 from dstack.diagnosis import Group, GroupWait, Target, Vertex, Wait
 from dstack.observed import Coroutine
 from dstack.observed_calls import GroupCall
+from dstack.vertex_facts import Assumption, Ranks, assumption, subject
 from dstack.vertex_keys import AnyKey, Key, UnknownKey
 
 DIRECT = ("scatter", "scatter_object_list", "gather", "gather_object")
@@ -43,7 +43,6 @@ QUIET_SHARE = 0.03
 """CPU time of a process in which only Ray's threads run: this much, and this share of the time between samples."""
 STOPPED = ("T", "t")
 """States of a process that a signal or a debugger has stopped."""
-READ_ONCE = "call of another rank, which was observed only once"
 
 
 def add_group_waits(graph: GraphBuilder, users: Users) -> None:
@@ -67,7 +66,7 @@ def with_proven_calls(vertices: Mapping[Key, Vertex]) -> dict[Key, Vertex]:
     stuck = reduction.residue(waits_of(vertices.values())) if unproven else set()
     for key in filter(stuck.__contains__, unproven):
         unknown = UnknownKey("target", (key,))
-        found[unknown] = Vertex(key=unknown, kind="unknown", label=READ_ONCE, unobserved=True)
+        found[unknown] = Vertex(key=unknown, kind="unknown", subject=subject("call read once"), unobserved=True)
         wait = vertices[key].wait
         assert wait is not None, "only waits are unproven"
         group = Group(needs=1, targets=(Target(vertex=unknown),))
@@ -89,7 +88,7 @@ class _SharedCall:
     inside: tuple[int, ...]
     missing: tuple[int, ...]
     groups: tuple[Group, ...]
-    assumptions: tuple[str, ...]
+    assumptions: tuple[Assumption, ...]
 
 
 class _SharedCalls:
@@ -171,7 +170,7 @@ class _SharedCalls:
         between_s = max(0.0, second.ended_s - first.began_s)
         return processes[1].cpu_s - processes[0].cpu_s > QUIET_CPU_S + QUIET_SHARE * between_s
 
-    def _proof(self, vertex: Vertex, call: GroupCall) -> tuple[str, ...] | None:
+    def _proof(self, vertex: Vertex, call: GroupCall) -> tuple[Assumption, ...] | None:
         """The assumption that equal readings show one call, empty if that is certain; None if they are not equal.
 
         A call without a mark polls. A task that is a coroutine makes one call, and so does a task of Train or Data
@@ -184,7 +183,7 @@ class _SharedCalls:
         several = calls_shown(self._index, vertex)
         if any(shown is None or dataclasses.replace(shown, fails_at=call.fails_at) != call for shown in several):
             return None
-        return (f"rank {call.group.rank} was in the same {call.operation} in all samples",)
+        return (assumption("same call", Ranks(ranks=(call.group.rank,)), call.operation),)
 
     def _groups_for(self, vertex: Vertex, call: GroupCall, missing: tuple[int, ...]) -> tuple[Group, ...]:
         """Each of the missing members, or any of them; empty if an unknown member may enter."""
@@ -198,6 +197,6 @@ class _SharedCalls:
             return groups
         whole = AnyKey("ranks", (*group_id(call.group), call.operation, missing))
         wait = Wait(kind="ranks", groups=groups, total=len(known))
-        label = f"call of {names.ranks(missing)} in {names.process_group(call.group)}"
-        self._graph.add(Vertex(key=whole, kind="task", label=label, wait=wait))
+        calls = subject("calls of ranks", Ranks(ranks=missing), call.group)
+        self._graph.add(Vertex(key=whole, kind="task", subject=calls, wait=wait))
         return (Group(needs=1, targets=(Target(vertex=whole),)),)

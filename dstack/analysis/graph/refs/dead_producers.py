@@ -11,9 +11,9 @@ removal. So it only counts after a longer time.
 from __future__ import annotations
 
 from dstack.analysis.index.sample_index import SampleIndex
-from dstack.analysis.naming import names
 from dstack.model import Actor, GoneWorker, PlacementGroup
 from dstack.observed_node import Task
+from dstack.vertex_facts import Never, never
 
 RELEASED = ("OUT_OF_SCOPE", "REF_DELETED", "OWNER_DIED")
 """Reasons for which an actor ends that are no failure of its own (Ray 2.46 to 2.60)."""
@@ -21,20 +21,17 @@ ERROR_WITHIN_S = 30.0
 """Time within which Ray raises an error in waits for something dead."""
 
 
-def why_never_runs(index: SampleIndex, task: Task) -> str | None:
+def why_never_runs(index: SampleIndex, task: Task) -> Never | None:
     """Why a pending task can never run, though its result may be needed: its actor or its placement group is gone."""
     if task.kind == "ACTOR_TASK":
         actor = index.actors.get(task.actor_id or "")
-        return (
-            f"{names.actor(actor)} is dead: {cause_of(actor)}"
-            if actor and _is_unreachable(index, actor, task)
-            else None
-        )
+        is_gone = actor is not None and _is_unreachable(index, actor, task)
+        return never("dead actor", actor, cause_of(actor)) if actor and is_gone else None
     if dead_actor_of(index, task) is not None:
         return None
     group = removed_group_of(index, task)
     if group is not None and not _may_yet_fail(index, task):
-        return f"{names.placement_group(group)}, which it must run in, was removed"
+        return never("removed group", group)
     return None
 
 

@@ -11,6 +11,7 @@ from dstack.analysis.graph.builder import GraphBuilder, waits_for
 from dstack.analysis.index.refs import is_returned
 from dstack.analysis.index.sample_index import SampleIndex
 from dstack.diagnosis import Target, Vertex
+from dstack.vertex_facts import reason, subject
 from dstack.vertex_keys import AnyKey, GroupKey
 
 PENDING = ("PENDING", "RESCHEDULING", "PREPARED")
@@ -26,9 +27,8 @@ def ready_vertex(graph: GraphBuilder, ref: str) -> AnyKey:
     """The vertex of such a ref, which is added to the graph."""
     key = AnyKey("ready", (ref,))
     targets = tuple(Target(vertex=group) for group in _pending_groups(graph.index))
-    inferred = "a ref without a task is one of PlacementGroup.ready(), of any pending group"
-    wait = graph.shared(AnyKey("ready", ()), waits_for("placement group", *targets, inferred=inferred))
-    graph.add(Vertex(key=key, kind="task", label="PlacementGroup.ready()", wait=wait))
+    wait = graph.shared(AnyKey("ready", ()), waits_for("placement group", *targets, inferred=reason("ready ref")))
+    graph.add(Vertex(key=key, kind="task", subject=subject("ready ref"), wait=wait))
     return key
 
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 from dstack.analysis.graph.builder import GraphBuilder
 from dstack.analysis.graph.refs.dead_producers import dead_owner, is_long_ago
 from dstack.analysis.graph.refs.placement_group_refs import is_ready_ref, ready_vertex
-from dstack.analysis.index import task_assignment
+from dstack.analysis.index import subjects, task_assignment
 from dstack.analysis.index.refs import is_returned
 from dstack.analysis.index.sample_index import SampleIndex
-from dstack.analysis.naming import names
 from dstack.diagnosis import Target, Vertex
 from dstack.model import GoneWorker, producer_task_id
+from dstack.vertex_facts import Subject, never, subject
 from dstack.vertex_keys import Key, TaskKey
 
 
@@ -21,7 +21,7 @@ def producer_of(graph: GraphBuilder, ref: str) -> Target:
 
 def available_value(graph: GraphBuilder, what: str | Key) -> Target:
     """A value that is available already, by its ref or by its waiter."""
-    return graph.unknown("fetched value", what, label="value that is already available and being fetched")
+    return graph.unknown("fetched value", what, subject=subject("available value"))
 
 
 def _vertex(graph: GraphBuilder, ref: str) -> Key:
@@ -36,29 +36,27 @@ def _vertex(graph: GraphBuilder, ref: str) -> Key:
     if owner := dead_owner(index, ref):
         return _value_of_dead_owner(graph, ref, owner)
     made_by = task_id if is_returned(ref) else ref
-    return graph.unknown("value", made_by, label=_unknown_producer(index, ref), unobserved=True).vertex
+    return graph.unknown("value", made_by, subject=_unknown_producer(index, ref), unobserved=True).vertex
 
 
 def _value_of_dead_owner(graph: GraphBuilder, ref: str, owner: GoneWorker) -> Key:
     """The value of a ref whose owner is dead: Ray still has to raise an error, or has failed to."""
-    place, cause = names.place(graph.index, owner), owner.cause or "no cause given"
+    place, cause = subjects.place(graph.index, owner), owner.cause or "no cause given"
     if not is_long_ago(graph.index, owner.ended_at):
-        what = f"value of {names.short(ref)}, or an error, because its owner, {place}, has just died: {cause}"
-        return graph.unknown("value", ref, label=what).vertex
+        return graph.unknown("value", ref, subject=subject("value of dead owner", ref, place, cause)).vertex
     vertex = Vertex(
         key=TaskKey(producer_task_id(ref)),
         kind="task",
-        label=f"value of {names.short(ref)}",
+        subject=subject("value", ref),
         task_id=producer_task_id(ref),
-        never=f"its owner, {place}, died: {cause}",
-        never_kind="orphaned",
+        never=never("dead owner", place, cause),
     )
     graph.add(vertex)
     return vertex.key
 
 
-def _unknown_producer(index: SampleIndex, ref: str) -> str:
+def _unknown_producer(index: SampleIndex, ref: str) -> Subject:
     owner = index.workers.get(index.refs.owner_of.get(ref, ""))
     if owner is not None and index.is_unresponsive(owner.worker_id):
-        return f"value of {names.short(ref)}, whose owner, {names.place(index, owner)}, did not answer"
-    return f"value of {names.short(ref)}, which no reachable process reports as pending"
+        return subject("value of silent owner", ref, subjects.place(index, owner))
+    return subject("value of no owner", ref)

@@ -11,24 +11,24 @@ from msgspec.structs import replace
 
 from dstack.analysis.graph.builder import GraphBuilder, call_beyond_kind, waits_for
 from dstack.analysis.graph.refs.producers import producer_of
-from dstack.analysis.naming import names
+from dstack.analysis.index import subjects
 from dstack.call_sites import kind_of
 from dstack.diagnosis import Group, Target, Vertex, Wait
 from dstack.model import is_at_hand
 from dstack.observed_calls import Call, HeldRefs
+from dstack.vertex_facts import ProcessName, TaskName, assumption, reason, subject
 from dstack.vertex_keys import AnyKey, CoroutineKey, DriverKey, ThreadKey
 
-AMONG_HELD = "the refs that it waits for are among those that its process holds"
+AMONG_HELD = assumption("among held refs")
 
 
 def wait_for_held(graph: GraphBuilder, waiter: ThreadKey | CoroutineKey, call: Call, held: HeldRefs) -> Wait:
     """The wait of a thread in a call for refs, if the refs could not be read."""
     worker_id = waiter.worker_id
     targets = _pending(graph, worker_id)
-    label = f"target of {kind_of(call)}, which is unreadable"
-    unknown = graph.unknown("target", waiter, label=label, unobserved=True)
-    which = "the only pending ref" if len(targets) == 1 else f"any of the {len(targets)} pending refs"
-    inferred = f"{which} that its process holds"
+    unknown = graph.unknown("target", waiter, subject=subject("refs", kind_of(call)), unobserved=True)
+    is_only = len(targets) == 1
+    inferred = reason("only pending ref") if is_only else reason("any pending ref", len(targets))
     wait = waits_for(
         kind_of(call),
         *(targets or (unknown,)),
@@ -39,7 +39,11 @@ def wait_for_held(graph: GraphBuilder, waiter: ThreadKey | CoroutineKey, call: C
     if not targets or _may_hold_others(graph, worker_id):
         return replace(wait, groups=(Group(needs=1, targets=(*targets, unknown)),)) if targets else wait
     wait = graph.shared(AnyKey("held", (worker_id,)), wait)
-    return replace(wait, assumed=(held.assumed or AMONG_HELD,), proven_groups=(Group(needs=1, targets=(unknown,)),))
+    return replace(
+        wait,
+        assumed=(assumption("reported", held.assumed) if held.assumed else AMONG_HELD,),
+        proven_groups=(Group(needs=1, targets=(unknown,)),),
+    )
 
 
 def add_unread_driver(graph: GraphBuilder, worker_id: str) -> None:
@@ -47,21 +51,22 @@ def add_unread_driver(graph: GraphBuilder, worker_id: str) -> None:
     worker = graph.index.workers.get(worker_id)
     if worker is None or not worker.is_driver or graph.index.threads(worker_id):
         return
-    label = names.worker(graph.index, worker)
-    wait = wait_of_unread(graph, worker_id, label)
+    driver = subjects.worker(graph.index, worker)
+    wait = wait_of_unread(graph, worker_id, driver)
     if wait.kind == "perhaps ray.get":
         key = DriverKey(worker_id)
-        graph.add(Vertex(key=key, kind="task", label=label, worker_id=worker_id, wait=wait))
+        graph.add(Vertex(key=key, kind="task", subject=subject("process", driver), worker_id=worker_id, wait=wait))
 
 
-def wait_of_unread(graph: GraphBuilder, worker_id: str, name: str, task_id: str | None = None) -> Wait:
+def wait_of_unread(
+    graph: GraphBuilder, worker_id: str, name: TaskName | ProcessName, task_id: str | None = None
+) -> Wait:
     """The wait of running code whose stack could not be read: for any ref that its process holds, or for none."""
-    stack = graph.unknown("stack", task_id or worker_id, label=f"stack of {name}, which is unreadable", unobserved=True)
+    stack = graph.unknown("stack", task_id or worker_id, subject=subject("stack", name), unobserved=True)
     targets = _pending(graph, worker_id)
     if not targets:
         return waits_for("thread", stack)
-    inferred = "its process holds pending refs, and its stack is unreadable"
-    wait = waits_for("perhaps ray.get", *targets, inferred=inferred)
+    wait = waits_for("perhaps ray.get", *targets, inferred=reason("unread stack"))
     shared = graph.shared(AnyKey("held", (worker_id,)), wait)
     return replace(shared, groups=(Group(needs=1, targets=(*shared.groups[0].targets, stack)),))
 

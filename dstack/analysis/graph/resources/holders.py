@@ -29,11 +29,11 @@ from dstack.analysis.graph.resources.amounts import EPSILON, Amounts, in_group, 
 from dstack.analysis.graph.resources.lifetimes import Lifetimes
 from dstack.analysis.graph.users import Users
 from dstack.analysis.index import task_assignment
-from dstack.analysis.naming import names
 from dstack.call_sites import kind_of
 from dstack.diagnosis import Target
 from dstack.model import Actor, Node, PlacementGroup
 from dstack.observed_node import Task
+from dstack.vertex_facts import Request, subject
 
 Holder = Task | Actor | PlacementGroup
 LENDING = ("ray.get", "ray.wait", "generator")
@@ -93,9 +93,9 @@ class Holders:
         used = self.total(node).get(resource, 0.0) - self.available(node).get(resource, 0.0)
         unaccounted = used - sum(amount for _, amount in known)
         if unaccounted > EPSILON:
-            what = names.amounts(plain({resource: unaccounted})) or resource
-            text = f"unidentified holder of {what} on {names.node(node)}"
-            yield Holding(self._graph.unknown("holder", node.node_id, resource, label=text), unaccounted)
+            held = Request(amounts=plain({resource: unaccounted}))
+            unidentified = subject("holder", held, node)
+            yield Holding(self._graph.unknown("holder", node.node_id, resource, subject=unidentified), unaccounted)
 
     def _target(self, holder: Holder) -> Target:
         """What must proceed or end before the holder releases its resources."""

@@ -13,9 +13,9 @@ from collections.abc import Iterator
 from dstack.analysis.graph.builder import GraphBuilder
 from dstack.analysis.graph.resources.amounts import plain
 from dstack.analysis.graph.users import Users
-from dstack.analysis.naming import names
 from dstack.diagnosis import Target, Vertex
 from dstack.model import Actor, PlacementGroup
+from dstack.vertex_facts import Bundles, Request, subject
 from dstack.vertex_keys import AnyKey
 
 
@@ -29,12 +29,11 @@ class Lifetimes:
     def end_of(self, actor: Actor) -> Target:
         """The end of an actor that holds resources."""
         threads = self._index.threads_with_role(actor.worker_id, "task") if actor.worker_id else []
-        held = names.amounts(dict(sorted(plain(actor.held or actor.required_resources).items())))
+        held = Request(amounts=dict(sorted(plain(actor.held or actor.required_resources).items())))
         vertex = Vertex(
             key=AnyKey("end of actor", (actor.actor_id,)),
             kind="lifetime",
-            label=f"end of {names.actor(actor)}, which holds {held}",
-            holder=names.actor(actor),
+            subject=subject("end of actor", actor, held),
             worker_id=actor.worker_id,
             os_thread_id=threads[0].os_thread_id if len(threads) == 1 else None,
         )
@@ -45,15 +44,14 @@ class Lifetimes:
         vertex = Vertex(
             key=AnyKey("removal", (group.placement_group_id,)),
             kind="lifetime",
-            label=f"removal of {names.placement_group(group)}, which holds {names.bundles(group)}",
-            holder=names.placement_group(group),
+            subject=subject("removal", group, Bundles(group=group)),
         )
         return self._users.alternatives.add(vertex, lambda: self._removers(group))
 
     def _enders(self, actor: Actor) -> Iterator[Target]:
         yield from self._users.each_of_actor(actor)
         if actor.is_detached:
-            yield from self._users.of_namespace(actor.namespace, actor.actor_id, names.actor(actor))
+            yield from self._users.of_namespace(actor.namespace, actor.actor_id, actor)
         else:
             yield from self._users.driver_of(actor.job_id)
 
@@ -64,8 +62,7 @@ class Lifetimes:
         if group.job_id and not (group.is_detached and self._is_over(group.job_id)):
             yield self._users.of_job(group.job_id)
         if group.is_detached or group.name or not group.job_id:
-            name = names.placement_group(group)
-            yield from self._users.of_namespace(group.namespace, group.placement_group_id, name)
+            yield from self._users.of_namespace(group.namespace, group.placement_group_id, group)
 
     def _is_over(self, job_id: str) -> bool:
         job = self._index.jobs.get(job_id)

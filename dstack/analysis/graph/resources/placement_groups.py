@@ -11,9 +11,9 @@ from math import floor
 
 from dstack.analysis.graph.resources.amounts import EPSILON, Amounts, fits, summed, wanted
 from dstack.analysis.graph.resources.requests import Resources, WaitOrNever
-from dstack.analysis.naming import names
 from dstack.diagnosis import Wait
 from dstack.model import PlacementGroup
+from dstack.vertex_facts import Bundles, Reason, Request, never, reason
 from dstack.vertex_keys import AnyKey
 
 MAX_PAIRS = 50_000
@@ -24,17 +24,17 @@ def wait_of_group(resources: Resources, group: PlacementGroup) -> WaitOrNever:
     """Why a placement group is not placed, or why it can never be."""
     missing = [wanted(bundle.resources) for bundle in group.bundles if bundle.node_id is None]
     bundles = missing or [wanted(bundle.resources) for bundle in group.bundles]
-    asked = f"{names.bundles(group)} ({group.strategy})"
-    never = cannot_hold(group.strategy, bundles, [resources.holders.total(node) for node in resources.nodes])
+    asked = Bundles(group=group, has_strategy=True)
+    why = cannot_hold(group.strategy, bundles, [resources.holders.total(node) for node in resources.nodes])
     if group.scheduling_state == "INFEASIBLE":
-        never = never or "the nodes of the cluster cannot hold it"
-    if never:
+        why = why or reason("bundles do not fit")
+    if why:
         autoscaler = resources.wait_for_autoscaler(summed(bundles))
-        return (autoscaler, None) if autoscaler else (None, f"asks for {asked}, but {never}")
+        return (autoscaler, None) if autoscaler else (None, never("unsatisfiable", asked, why))
     return _wait(resources, group, bundles, asked), None
 
 
-def _wait(resources: Resources, group: PlacementGroup, bundles: Sequence[Amounts], asked: str) -> Wait:
+def _wait(resources: Resources, group: PlacementGroup, bundles: Sequence[Amounts], asked: Bundles) -> Wait:
     units = [summed(bundles)] if group.strategy == "STRICT_PACK" else bundles
     short = [unit for unit in _distinct(units) if not resources.is_free(unit)]
     waits = [wait for unit in short if (wait := resources.wait_of(unit)[0])]
@@ -50,26 +50,26 @@ def _wait(resources: Resources, group: PlacementGroup, bundles: Sequence[Amounts
         wait = resources.wait_for_any_holder(summed(bundles), key)
         if wait:
             return wait
-    return resources.not_placed(asked, "there is room for each bundle", group.placement_group_id)
+    return resources.not_placed(asked, reason("room for bundles"), group.placement_group_id)
 
 
-def cannot_hold(strategy: str, bundles: Sequence[Amounts], nodes: Sequence[Amounts]) -> str | None:
+def cannot_hold(strategy: str, bundles: Sequence[Amounts], nodes: Sequence[Amounts]) -> Reason | None:
     """Why nodes with these amounts cannot hold the bundles, None if that cannot be proven."""
     if strategy == "STRICT_PACK":
         whole = summed(bundles)
-        return None if any(fits(whole, node) for node in nodes) else "no single node can hold all of it"
+        return None if any(fits(whole, node) for node in nodes) else reason("group too large")
     unplaceable = next((one for one in _distinct(bundles) if not any(fits(one, node) for node in nodes)), None)
     if unplaceable is not None:
-        return f"no node can hold {names.amounts(unplaceable)}"
+        return reason("not on any node", Request(amounts=dict(unplaceable)))
     if strategy == "STRICT_SPREAD":
         return _cannot_spread(bundles, nodes)
     have = summed(nodes)
     for name, amount in summed(bundles).items():
         if have.get(name, 0.0) < amount - EPSILON:
-            return f"all nodes together have {names.amounts({name: have.get(name, 0.0)})}"
+            return reason("lacking total", Request(amounts={name: have.get(name, 0.0)}))
     kinds = _distinct(bundles)
     if len(kinds) == 1 and (room := sum(_room(kinds[0], node, len(bundles)) for node in nodes)) < len(bundles):
-        return f"there is room for {room} of them"
+        return reason("room for few", room)
     return None
 
 
@@ -83,14 +83,14 @@ def _room(bundle: Amounts, node: Amounts, most: int) -> int:
     return floor(max(0.0, min([most, *times])))
 
 
-def _cannot_spread(bundles: Sequence[Amounts], nodes: Sequence[Amounts]) -> str | None:
+def _cannot_spread(bundles: Sequence[Amounts], nodes: Sequence[Amounts]) -> Reason | None:
     """Why the bundles cannot be placed on different nodes, which needs a matching; None if that is unproven."""
     if len(bundles) > len(nodes):
-        return f"there are {len(nodes)} nodes for {len(bundles)} bundles"
+        return reason("few nodes", len(nodes), len(bundles))
     kinds = _distinct(bundles)
     if len(kinds) == 1:
         room = sum(fits(kinds[0], node) for node in nodes)
-        return None if room >= len(bundles) else f"only {room} of them fit on different nodes"
+        return None if room >= len(bundles) else reason("few nodes fit", room)
     if len(bundles) * len(nodes) > MAX_PAIRS:
         return None
     import networkx as nx  # takes 0.1 s, and is seldom needed
@@ -101,4 +101,4 @@ def _cannot_spread(bundles: Sequence[Amounts], nodes: Sequence[Amounts]) -> str 
         pairs.add_edges_from((("bundle", i), ("node", j)) for j, node in enumerate(nodes) if fits(bundle, node))
     matched = nx.bipartite.hopcroft_karp_matching(pairs, [("bundle", i) for i in range(len(bundles))])
     placed = sum(kind == "bundle" for kind, _ in matched)
-    return None if placed == len(bundles) else f"only {placed} of them fit on different nodes"
+    return None if placed == len(bundles) else reason("few nodes fit", placed)

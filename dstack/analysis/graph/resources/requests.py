@@ -10,7 +10,6 @@ from collections.abc import Mapping, Sequence
 
 import msgspec
 
-from dstack import words
 from dstack.analysis.graph.builder import FEW, GraphBuilder, waits_for
 from dstack.analysis.graph.resources import label_selectors
 from dstack.analysis.graph.resources.amounts import (
@@ -25,14 +24,14 @@ from dstack.analysis.graph.resources.amounts import (
 )
 from dstack.analysis.graph.resources.holders import Holders
 from dstack.analysis.graph.users import Users
-from dstack.analysis.naming import names
 from dstack.diagnosis import Group, Target, Vertex, Wait
 from dstack.model import Node
 from dstack.observed_node import Task
+from dstack.vertex_facts import Bundles, Labels, Never, Reason, Request, Subject, never, reason, subject
 from dstack.vertex_keys import AnyKey, GroupKey, Id
 
 AWAITED_GROUP = ("PENDING", "PREPARED")
-WaitOrNever = tuple[Wait | None, str | None]
+WaitOrNever = tuple[Wait | None, Never | None]
 """The wait for something, or the reason why it can never be satisfied; both None if neither is known."""
 
 
@@ -75,35 +74,33 @@ class Resources:
             return self._never_satisfied(request, selector, group_id, asked)
         free = next((node for node in able if not self.missing(request, node)), None)
         if free is not None:
-            because = f"it is free on {names.node(free)}" if request else "it asks for no resources"
-            return self.not_placed(
-                asked if request else "it", because, free.node_id, tuple(request.items()), group_id
-            ), None
+            because = reason("free on node", free) if request else reason("no request")
+            key = (free.node_id, tuple(request.items()), group_id)
+            return self.not_placed(asked if request else None, because, *key), None
         rooms = [self._shortages(node, self.missing(request, node)) for node in able]
         return self._any_of(rooms, tuple(request.items()), group_id), None
 
-    def _asked(self, request: Amounts, group_id: str | None) -> str:
-        """``1 CPU in bundle 0 of placement group trainers``."""
-        asked = names.amounts(plain(request))
+    def _asked(self, request: Amounts, group_id: str | None) -> Request:
+        """The amounts by the names that users know, with the bundle and placement group."""
         if group_id is None:
-            return asked
-        group = self._index.placement_groups.get(group_id)
-        bundle = bundle_of(request)
-        where = names.placement_group(group) if group else "its placement group"
-        return f"{asked} in {f'bundle {bundle} of ' if bundle is not None else ''}{where}"
+            return Request(amounts=plain(request))
+        group, bundle = self._index.placement_groups.get(group_id), bundle_of(request)
+        return Request(amounts=plain(request), bundle=bundle, is_in_group=True, group=group)
 
     def _never_satisfied(
-        self, request: Amounts, selector: Mapping[str, str], group_id: str | None, asked: str
+        self, request: Amounts, selector: Mapping[str, str], group_id: str | None, asked: Request
     ) -> WaitOrNever:
         """The wait for what no present node could ever satisfy: for an autoscaler, or never."""
         if group_id and not self._is_known(group_id):
-            room = self._graph.unknown("room", group_id, tuple(request.items()), label=f"room for {asked}")
+            room = self._graph.unknown(
+                "room", group_id, tuple(request.items()), subject=subject("room for request", asked)
+            )
             return waits_for("resources", room), None
         autoscaler = None if group_id else self.wait_for_autoscaler(request)
         if autoscaler:
             return autoscaler, None
-        offer = "no bundle has that much" if group_id else self._lacking_resource(request, selector)
-        return None, f"asks for {asked if request else 'a node'}, but {offer}"
+        offer = reason("lacking bundle") if group_id else self._lacking_resource(request, selector)
+        return None, never("unsatisfiable", asked if request else None, offer)
 
     def _is_known(self, group_id: str) -> bool:
         """Whether all nodes of a placement group show its resources."""
@@ -115,17 +112,18 @@ class Resources:
             for node_id in places
         )
 
-    def _lacking_resource(self, request: Amounts, selector: Mapping[str, str]) -> str:
+    def _lacking_resource(self, request: Amounts, selector: Mapping[str, str]) -> Reason:
         """The first resource that rules out every node, with the most any node has of it."""
         for name, amount in request.items():
             most = max((self.holders.total(node).get(name, 0.0) for node in self.nodes), default=0.0)
             if most < amount - EPSILON:
-                amount_in_words = names.amounts({name: most})
-                return f"no node has any {name}" if most <= EPSILON else f"the most a node has is {amount_in_words}"
+                is_nowhere = most <= EPSILON
+                most_of_node = Request(amounts={name: most})
+                return reason("lacking resource", name) if is_nowhere else reason("most of a node", most_of_node)
         if selector:
-            asked = words.listed([f"{name}: {value}" for name, value in selector.items()])
-            return f"no node {'with that ' * bool(request)}has the labels {asked}"
-        return "no single node has all of it"
+            labels = Labels(values=dict(selector))
+            return reason("lacking nodes with labels", labels) if request else reason("lacking labels", labels)
+        return reason("not all on one node")
 
     # What is missing, and its holders
 
@@ -151,7 +149,7 @@ class Resources:
         if autoscaler:
             targets.append(self._autoscaler(autoscaler))
         wait = self._resource_wait(targets, 1, resources)
-        return self._shared(AnyKey("room", (key,)), "room on any node", wait)
+        return self._shared(AnyKey("room", (key,)), subject("room anywhere"), wait)
 
     def _targets(self, room: list[tuple[Node, str, int]]) -> Sequence[Target]:
         """Targets of which any makes room on a node: its holders, or a helper if several of them are needed."""
@@ -162,7 +160,7 @@ class Resources:
         key = AnyKey("room", (node.node_id, *((name, needs) for _, name, needs in room)))
         if key not in self._graph.vertices:
             wait = self._room(room, plain(dict.fromkeys((name for _, name, _ in room), 0.0)))
-            self._graph.add(Vertex(key=key, kind="room", label=f"room on {names.node(node)}", wait=wait))
+            self._graph.add(Vertex(key=key, kind="room", subject=subject("room on node", node), wait=wait))
         return [Target(vertex=key)]
 
     def _room(self, room: list[tuple[Node, str, int]], resources: Amounts) -> Wait:
@@ -178,9 +176,9 @@ class Resources:
         key = AnyKey("holders", (node.node_id, name, needs))
         if key not in self._graph.vertices:
             (resource,) = plain({name: 0.0}) or {name: 0.0}
-            label = f"{needs} of the {len(targets)} holders of {resource} on {names.node(node)}"
+            holders = subject("holders", needs, len(targets), resource, node)
             wait = self._resource_wait(targets, needs, {resource: 0.0})
-            self._graph.add(Vertex(key=key, kind="room", label=label, wait=wait))
+            self._graph.add(Vertex(key=key, kind="room", subject=holders, wait=wait))
         return Group(needs=1, targets=(Target(vertex=key),))
 
     def _resource_wait(self, targets: Sequence[Target], needs: int, resources: Amounts, total: int = 0) -> Wait:
@@ -195,45 +193,42 @@ class Resources:
         )
         if total <= needs:
             return wait
-        reason = (
-            f"any {needs} of the {total} holders may release first" if needs > 1 else "any holder may release first"
-        )
-        return msgspec.structs.replace(wait, inferred=reason)
+        why = reason("any holders", needs, total) if needs > 1 else reason("any holder")
+        return msgspec.structs.replace(wait, inferred=why)
 
-    def _shared(self, key: AnyKey, label: str, wait: Wait) -> Wait:
+    def _shared(self, key: AnyKey, what: Subject, wait: Wait) -> Wait:
         if len(wait.groups[0].targets) <= FEW:
             return wait
         if key not in self._graph.vertices:
-            self._graph.add(Vertex(key=key, kind="room", label=label, wait=wait))
+            self._graph.add(Vertex(key=key, kind="room", subject=what, wait=wait))
         return msgspec.structs.replace(wait, groups=(Group(needs=1, targets=(Target(vertex=key),)),))
 
     # Waits that do not depend on holders
 
-    def not_placed(self, asked: str, because: str, *owner: Id) -> Wait:
+    def not_placed(self, asked: Request | Bundles | None, because: Reason, *owner: Id) -> Wait:
         """The wait for the scheduler, which could place it: an anomaly if two samples show the same.
 
         Ray does not report node affinities of tasks, so it may wait for a certain node.
         """
-        label = f"scheduler, which has not placed {asked}"
-        if len(self._index.snapshot.samples) > 1:
-            label = f"scheduler, which has not placed {asked} although {because}"
-        return waits_for("resources", self._graph.unknown("scheduler", *owner, label=label))
+        is_anomaly = len(self._index.snapshot.samples) > 1
+        scheduler = subject("scheduler", asked, because if is_anomaly else None)
+        return waits_for("resources", self._graph.unknown("scheduler", *owner, subject=scheduler))
 
     def _autoscaler(self, name: str) -> Target:
-        return self._graph.unknown("autoscaler", label=f"{name}, which may add a node")
+        return self._graph.unknown("autoscaler", subject=subject("autoscaler", name))
 
     def _wait_for_group(self, group_id: str) -> Wait | None:
         """The wait of a task in a placement group for that group; None if the group is placed."""
         group = self._index.placement_groups.get(group_id)
         if group is None:
-            label = "placement group that Ray does not list"
-            unlisted = self._graph.unknown("placement group", group_id, label=label, unobserved=True)
+            of_group = subject("group in no list")
+            unlisted = self._graph.unknown("placement group", group_id, subject=of_group, unobserved=True)
             return waits_for("placement group", unlisted)
         if group.state in AWAITED_GROUP:
             return waits_for("placement group", Target(vertex=GroupKey(group_id)))
         if group.state != "CREATED":
-            label = f"room in {names.placement_group(group)} ({group.state})"
-            return waits_for("placement group", self._graph.unknown("room", group_id, label=label))
+            room = subject("room in group", group, group.state)
+            return waits_for("placement group", self._graph.unknown("room", group_id, subject=room))
         return None
 
     # For placement groups
@@ -253,4 +248,4 @@ class Resources:
         name = self._index.snapshot.autoscaler
         targets = [*held, self._autoscaler(name)] if name else held
         wait = self._resource_wait(targets, 1, plain(request))
-        return self._shared(key, "a holder of any of it", wait) if targets else None
+        return self._shared(key, subject("any holder"), wait) if targets else None

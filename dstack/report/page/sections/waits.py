@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from dstack import words
 from dstack.analysis.naming import names, sentences
+from dstack.analysis.naming.descriptions import because_of, describe, in_words
 from dstack.analysis.naming.vertex_details import VertexDetails, details_of
 from dstack.analysis.views.analysed_snapshot import AnalysedSnapshot
 from dstack.analysis.views.wait_boxes import Outcome, WaitBox, WaitBoxes, WaitLink
@@ -143,7 +144,7 @@ class _Writer:
 
     def _title(self, facts: _Facts) -> str:
         """``64 x Worker.step (ranks 0-63)``."""
-        label, vertices = facts.vertex.label, facts.box.vertices
+        label, vertices = describe(facts.vertex), facts.box.vertices
         is_pending = facts.vertex.is_counted and facts.vertex.kind == "task" and facts.vertex.worker_id is None
         name = f"{label} (pending)" if is_pending else label
         if len(vertices) == 1:
@@ -156,7 +157,7 @@ class _Writer:
         """``ray.get, any 1 of 3``; what it does if it does not wait."""
         wait = facts.vertex.wait
         if facts.vertex.never is not None:
-            return facts.vertex.never
+            return in_words(facts.vertex.never)
         if wait is None:
             return sentences.activity(facts.vertex, facts.details) if facts.vertex.kind == "execution" else ""
         any_of = facts.box.any_of
@@ -184,7 +185,7 @@ class _Writer:
             yield f"{place_of(step.file, step.line)}  {step.source or ''}".rstrip()
         if vertex.wait is not None:
             yield self._wait(facts)
-            if because := words.listed(vertex.wait.assumed) or vertex.wait.inferred:
+            if because := because_of(vertex.wait):
                 yield f"{'Assumed' if vertex.wait.assumed else 'Inferred'}: {because}"
         if own := self._own(box):
             yield own
@@ -208,5 +209,5 @@ class _Writer:
         if vertex.waker_of is not None:
             return Step(text=f"dstack read every process, but found no thread that would end {vertex.waker_of}.")
         if vertex.kind == "unknown":
-            return Step(text=f"The {vertex.label}.", vertex=vertex.key)
+            return Step(text=f"The {describe(vertex)}.", vertex=vertex.key)
         return sentences.sentence(self._index, self._diagnosis.vertices, vertex)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dstack.analysis.naming.descriptions import describe
 from dstack.diagnosis import Diagnosis, Wait
 from tests.unit.scenes import Call, Scene, SceneCoroutine, SceneProcess
 
@@ -17,7 +18,7 @@ def async_call(
 
 def labels(scene: Scene, wait: Wait) -> list[str]:
     graph = scene.graph()
-    return [graph[target.vertex].label for group in wait.groups for target in group.targets]
+    return [describe(graph[target.vertex]) for group in wait.groups for target in group.targets]
 
 
 def twice(scene: Scene) -> Diagnosis:

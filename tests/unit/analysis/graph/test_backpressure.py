@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from dstack.analysis.naming.descriptions import describe
 from dstack.diagnosis import Wait
 from dstack.observed import Frame
 from tests.unit.scenes import Call, Scene, SceneCoroutine, SceneProcess, groups_of
@@ -29,7 +30,7 @@ def unknown_label(scene: Scene, worker: SceneProcess) -> str:
     ((_, (target,)),) = groups_of(scene.wait_of(worker))
     vertex = scene.graph()[target]
     assert vertex.kind == "unknown"
-    return vertex.label
+    return describe(vertex)
 
 
 def test_a_producer_with_unread_values_waits_for_any_thread_of_its_owner() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from dstack.analysis.naming.descriptions import describe
 from tests.unit.analysis.graph.wait_targets import unknown_labels, unobserved_targets
 from tests.unit.scenes import Scene, groups_of
 
@@ -86,7 +87,7 @@ def test_get_of_an_unlisted_ref_has_an_unobserved_target() -> None:
 
     (target,) = unobserved_targets(scene, scene.wait_of(driver))
 
-    assert target.label.startswith("value of abababab")
+    assert describe(target).startswith("value of abababab")
 
 
 def test_get_of_unreadable_refs_has_an_unobserved_target() -> None:
@@ -96,7 +97,7 @@ def test_get_of_unreadable_refs_has_an_unobserved_target() -> None:
 
     (target,) = unobserved_targets(scene, scene.wait_of(driver))
 
-    assert target.label == "target of ray.get, which is unreadable: a set where a list was expected"
+    assert describe(target) == "target of ray.get, which is unreadable: a set where a list was expected"
 
 
 def test_a_timeout_is_kept_with_the_wait() -> None:
@@ -176,7 +177,7 @@ def test_a_joined_library_thread_is_a_vertex() -> None:
     pool = driver.thread("pool", "ray")
     driver.joins(pool)
 
-    assert scene.graph()[pool.key].label == 'thread "pool" of driver train.py'
+    assert describe(scene.graph()[pool.key]) == 'thread "pool" of driver train.py'
 
 
 def test_a_library_thread_without_a_waiter_is_no_vertex() -> None:

@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
+from dstack.analysis.naming.descriptions import describe
 from dstack.diagnosis import Diagnosis
 from dstack.observed_node import Failure
 from tests.unit.scenes import Scene, SceneProcess
@@ -80,7 +81,7 @@ def test_labels_are_those_of_the_first_sample() -> None:
     scene.first.becomes(name="renamed")
     scene.second_sample()
 
-    assert scene.diagnose().vertices[scene.left.key].label == "Left.first"
+    assert describe(scene.diagnose().vertices[scene.left.key]) == "Left.first"
 
 
 def test_a_wait_persists_when_one_of_its_values_arrives() -> None:

@@ -7,9 +7,11 @@ import zlib
 
 import pytest
 
+from dstack.analysis.naming.descriptions import describe, in_words
 from dstack.observed import Process
 from dstack.probes.node_access.answers import unpacked
 from dstack.probes.node_access.assemble import Assembly
+from dstack.vertex_facts import assumption
 from tests.unit.analysis.graph.coroutine_scenes import async_call, labels
 from tests.unit.scenes import SELECT, Scene, SceneCoroutine, SceneProcess, groups_of
 
@@ -25,7 +27,7 @@ def test_a_task_that_is_a_coroutine_is_that_coroutine() -> None:
     vertex = scene.graph()[coro.key]
 
     assert groups_of(scene.wait_of(driver)) == [(1, [coro.key])]
-    assert (vertex.label, vertex.task_id, vertex.wait) == ("Office.work", call.task.task_id, None)
+    assert (describe(vertex), vertex.task_id, vertex.wait) == ("Office.work", call.task.task_id, None)
     assert call.key not in scene.graph()
 
 
@@ -40,7 +42,7 @@ def test_a_task_that_runs_on_the_loop_is_the_loops_thread() -> None:
     driver.gets(call)
 
     assert groups_of(scene.wait_of(driver)) == [(1, [loop.key])]
-    assert scene.graph()[loop.key].label == "Office.report"
+    assert describe(scene.graph()[loop.key]) == "Office.report"
     assert groups_of(scene.wait_of(coro)) == [(1, [loop.key])]
 
 
@@ -56,7 +58,7 @@ def test_a_coroutine_that_a_suspended_task_started_is_not_the_task() -> None:
 
     assert graph[loop.key].task_id is None
     assert graph[besides.key].task_id is None
-    assert graph[besides.key].label == 'asyncio task "Task-2" of Office.work'
+    assert describe(graph[besides.key]) == 'asyncio task "Task-2" of Office.work'
     assert graph[coro.key].task_id == call.task.task_id
 
 
@@ -71,7 +73,7 @@ def test_library_coroutines_are_vertices_only_if_they_have_waiters() -> None:
 
     assert idle.key not in graph
     assert awaited.key in graph
-    assert graph[owner.key].label == f'asyncio task "{owner.name}" of driver train.py'
+    assert describe(graph[owner.key]) == f'asyncio task "{owner.name}" of driver train.py'
 
 
 def test_a_library_coroutine_without_a_user_waiter_is_no_finding() -> None:
@@ -148,8 +150,9 @@ def test_a_call_waits_for_the_loop_of_its_group_where_only_that_is_blocked(is_ow
     wait = scene.wait_of(user)
 
     assert (groups_of(wait) == [(1, [loop.key])]) == is_own
-    declared = "Server.user runs in the concurrency group group1 of its actor, as declared"
+    declared = assumption("declared group", "Server.user", "group1")
     assert wait.assumed == ((declared,) if is_own else ())
+    assert in_words(declared) == "Server.user runs in the concurrency group group1 of its actor, as declared"
     assert scene.graph()[(wait.proven_groups if is_own else wait.groups)[0].targets[0].vertex].unobserved
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dstack.analysis.graph.builder import MANY
+from dstack.analysis.naming.descriptions import describe
 from tests.unit.analysis.graph.wait_targets import busy_actor, target_of, unobserved_targets
 from tests.unit.scenes import Scene, SceneProcess, groups_of
 
@@ -82,7 +83,7 @@ def test_a_task_on_an_event_loop_is_unobserved() -> None:
 
     (target,) = unobserved_targets(scene, scene.wait_of(actor.running[0]))
 
-    assert target.label == "coroutine of Actor.work, which is unreadable"
+    assert describe(target) == "coroutine of Actor.work, which is unreadable"
 
 
 def test_a_task_on_an_event_loop_waits_for_the_call_that_blocks_the_loop() -> None:
@@ -95,7 +96,7 @@ def test_a_task_on_an_event_loop_waits_for_the_call_that_blocks_the_loop() -> No
 
     assert (wait.kind, wait.evidence) == ("event loop", "exact")
     assert groups_of(wait) == [(1, [loop.key])]
-    assert scene.graph()[loop.key].label == f"event loop of actor Actor {actor.actor_id[:8]}"
+    assert describe(scene.graph()[loop.key]) == f"event loop of actor Actor {actor.actor_id[:8]}"
 
 
 def test_an_actor_that_blocks_its_only_loop_to_wait_for_itself_is_deadlocked() -> None:
@@ -143,7 +144,7 @@ def test_a_task_in_an_unobserved_process_is_unobserved() -> None:
 
     (target,) = unobserved_targets(scene, scene.wait_of(call))
 
-    assert target.label == "stack of f, which is unreadable"
+    assert describe(target) == "stack of f, which is unreadable"
 
 
 def test_a_running_task_of_an_unreachable_owner_is_named_by_its_function() -> None:
@@ -152,4 +153,4 @@ def test_a_running_task_of_an_unreachable_owner_is_named_by_its_function() -> No
     _, worker = scene.run("work", by=driver)
     driver.is_unreachable = True
 
-    assert scene.graph()[worker.key].label == "work"
+    assert describe(scene.graph()[worker.key]) == "work"

@@ -9,6 +9,7 @@ import pytest
 
 from dstack.analysis.graph.alternatives import IDLE
 from dstack.analysis.graph.in_process_links import NO_OTHERS
+from dstack.analysis.naming.descriptions import in_words
 from dstack.diagnosis import Diagnosis, Finding
 from dstack.observed import Frame
 from tests.unit.scenes import Call, Scene, SceneCoroutine, SceneProcess, SceneThread
@@ -60,7 +61,7 @@ def test_a_wait_for_a_thread_that_waits_for_its_task_is_a_suspected_deadlock() -
 
     finding = only_finding(diagnosis)
     assert (diagnosis.verdict, finding.kind, finding.confirmed) == ("deadlock", "deadlock", False)
-    assert finding.assumed == (NO_OTHERS,)
+    assert finding.assumed == (in_words(NO_OTHERS),)
     assert set(finding.members) == {it.actor.key, it.helper.key, it.again.key}
     assert finding.blocked_behind == (it.driver.key,)
 
@@ -133,7 +134,7 @@ def test_coroutines_reach_objects_as_threads_do() -> None:
 
     finding = only_finding(scene.sample().sample().diagnose())
 
-    assert (finding.confirmed, finding.assumed) == (False, (NO_OTHERS,))
+    assert (finding.confirmed, finding.assumed) == (False, (in_words(NO_OTHERS),))
     assert set(finding.members) == {getter.key, filler.key}
     scene.samples.clear()
     filler.sleeps()
@@ -178,7 +179,7 @@ def test_full_slots_that_wait_for_a_queued_call_are_a_suspected_deadlock() -> No
 
     finding = only_finding(scene.sample().sample().diagnose())
 
-    assert (finding.kind, finding.confirmed, finding.assumed) == ("deadlock", False, (NO_OTHERS,))
+    assert (finding.kind, finding.confirmed, finding.assumed) == ("deadlock", False, (in_words(NO_OTHERS),))
     assert {*(thread.key for thread in actor.slots), release.key} <= {*finding.members, *finding.blocked_behind}
     assert driver.key in {*finding.members, *finding.blocked_behind}
 
@@ -242,7 +243,7 @@ def test_a_linked_wait_that_only_polls_has_both_assumptions() -> None:
 
     finding = only_finding(watch(it.scene, it.actor))
 
-    assert (finding.confirmed, finding.assumed) == (False, ("the loop at app.py:30 only polls", NO_OTHERS))
+    assert (finding.confirmed, finding.assumed) == (False, ("the loop at app.py:30 only polls", in_words(NO_OTHERS)))
 
 
 @pytest.mark.parametrize(
@@ -304,7 +305,7 @@ def test_idle_library_code_is_assumed_to_stay_idle_which_is_no_proof() -> None:
 
     finding = only_finding(it.watch())
 
-    assert (finding.kind, finding.confirmed, finding.assumed) == ("deadlock", False, (IDLE,))
+    assert (finding.kind, finding.confirmed, finding.assumed) == ("deadlock", False, (in_words(IDLE),))
 
 
 def test_without_library_code_the_deadlock_is_proven() -> None:
@@ -398,7 +399,7 @@ def test_a_barrier_without_a_further_caller_is_a_suspected_deadlock() -> None:
 
     finding = only_finding(scene.sample().sample().diagnose())
 
-    assert (finding.kind, finding.confirmed, finding.assumed) == ("deadlock", False, (NO_OTHERS,))
+    assert (finding.kind, finding.confirmed, finding.assumed) == ("deadlock", False, (in_words(NO_OTHERS),))
     assert barrier.slots[0].key in finding.members
     assert finding.summary == "Barrier.arrive waits in threading.Barrier.wait, which nothing can reach any more"
 

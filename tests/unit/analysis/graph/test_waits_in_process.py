@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from dstack.analysis.naming.descriptions import describe
 from dstack.diagnosis import Vertex, Wait
+from dstack.vertex_facts import reason
 from dstack.vertex_keys import UnknownKey
 from tests.unit.scenes import Scene, SceneProcess, SceneThread, groups_of
 
@@ -12,7 +14,7 @@ def labels(scene: Scene, wait: Wait) -> list[str]:
     graph = scene.graph()
     targets: list[Vertex] = [graph[target.vertex] for group in wait.groups for target in group.targets]
     assert all(target.kind == "unknown" and not target.unobserved for target in targets), targets
-    return [target.label for target in targets]
+    return [describe(target) for target in targets]
 
 
 def unknown_wakers(scene: Scene, wait: Wait) -> list[str]:
@@ -48,7 +50,7 @@ def test_an_inferred_holder_is_marked_so() -> None:
 
     wait = scene.wait_of(waiter)
 
-    assert (wait.evidence, wait.inferred) == ("inferred", "it is in a with block of the lock")
+    assert (wait.evidence, wait.inferred) == ("inferred", reason("with block"))
 
 
 def test_waiters_for_a_lock_without_a_known_holder_share_a_target() -> None:

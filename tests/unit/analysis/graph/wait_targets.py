@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dstack.analysis.naming.descriptions import describe
 from dstack.diagnosis import Target, Vertex, Wait
 from dstack.vertex_keys import Key
 from tests.unit.scenes import Scene, SceneProcess
@@ -28,7 +29,7 @@ def unknown_labels(scene: Scene, wait: Wait) -> list[str]:
     graph = scene.graph()
     targets = [graph[target.vertex] for group in wait.groups for target in group.targets]
     assert all(target.kind == "unknown" and not target.unobserved for target in targets), targets
-    return [target.label for target in targets]
+    return [describe(target) for target in targets]
 
 
 def busy_actor(scene: Scene, by: SceneProcess, count: int = 1) -> SceneProcess:

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from dstack.analysis.solve.open_chains import MAX_RANKED, open_chains
 from dstack.diagnosis import FinalBlocker, Group, Target, Vertex, Wait
+from dstack.vertex_facts import subject
 from dstack.vertex_keys import Key, TaskKey
 from tests.fuzzing.effort import examples
 
@@ -22,7 +23,12 @@ graphs = st.dictionaries(keys, st.lists(keys, min_size=1, max_size=3), max_size=
 def vertices_of(graph: GraphBuilder) -> dict[Key, Vertex]:
     names = {*graph, *(target for targets in graph.values() for target in targets)}
     return {
-        name: Vertex(key=name, kind="task", label=str(name), wait=wait_for(graph[name]) if name in graph else None)
+        name: Vertex(
+            key=name,
+            kind="task",
+            subject=subject("named", str(name)),
+            wait=wait_for(graph[name]) if name in graph else None,
+        )
         for name in sorted(names, key=str)
     }
 

@@ -7,6 +7,7 @@ import pytest
 from dstack.analysis.views.timeline import NOT_STARTED, Timeline
 from dstack.diagnosis import Group, Since, Target, Vertex, Wait
 from dstack.model import Actor, TaskAttempt, Worker
+from dstack.vertex_facts import subject
 from dstack.vertex_keys import AnyKey, TaskKey, ThreadKey
 from tests.unit.support.histories import (
     ACTOR,
@@ -108,7 +109,7 @@ def test_marks_are_the_waits_of_the_snapshot_on_their_tracks() -> None:
     running = Vertex(
         key=ThreadKey(worker_id(5), 5),
         kind="execution",
-        label="Trainer.step",
+        subject=subject("named", "Trainer.step"),
         worker_id=worker_id(5),
         os_thread_id=5,
         task_id=task_id(1),
@@ -116,11 +117,21 @@ def test_marks_are_the_waits_of_the_snapshot_on_their_tracks() -> None:
         since=Since(at_least_s=2.0),
     )
     pending = Vertex(
-        key=TaskKey(task_id(2)), kind="task", label="never", task_id=task_id(2), wait=Wait(kind="lock", groups=())
+        key=TaskKey(task_id(2)),
+        kind="task",
+        subject=subject("named", "never"),
+        task_id=task_id(2),
+        wait=Wait(kind="lock", groups=()),
     )
-    helper = Vertex(key=AnyKey("room", ()), kind="room", label="room", wait=Wait(kind="lock", groups=()))
+    helper = Vertex(
+        key=AnyKey("room", ()), kind="room", subject=subject("room anywhere"), wait=Wait(kind="lock", groups=())
+    )
     elsewhere = Vertex(
-        key=TaskKey(task_id(9)), kind="task", label="unknown", task_id=task_id(9), wait=Wait(kind="lock", groups=())
+        key=TaskKey(task_id(9)),
+        kind="task",
+        subject=subject("named", "unknown"),
+        task_id=task_id(9),
+        wait=Wait(kind="lock", groups=()),
     )
     vertices = {vertex.key: vertex for vertex in (running, pending, helper, elsewhere)}
     found = timeline(

@@ -3,6 +3,7 @@ from __future__ import annotations
 import pytest
 from hypothesis import given
 
+from dstack.analysis.naming.descriptions import describe
 from dstack.analysis.solve.requirements import targets_of
 from dstack.analysis.views import wait_boxes as module
 from dstack.analysis.views.analysed_snapshot import AnalysedSnapshot
@@ -21,7 +22,7 @@ def boxes_of(snapshot: Snapshot) -> tuple[WaitBoxes, AnalysedSnapshot]:
 
 def described(snapshot: Snapshot) -> list[tuple[int, str, str]]:
     found, analysed = boxes_of(snapshot)
-    labels = {key: vertex.label for key, vertex in analysed.diagnosis.vertices.items()}
+    labels = {key: describe(vertex) for key, vertex in analysed.diagnosis.vertices.items()}
     return [(len(box.vertices), labels[box.first], box.outcome) for box in found.boxes]
 
 
@@ -94,7 +95,7 @@ def test_more_boxes_than_can_be_drawn_are_left_out(monkeypatch: pytest.MonkeyPat
 
 def test_a_wait_for_some_of_several_says_so() -> None:
     found, analysed = boxes_of(load(recorded("hangs/two_of_three")))
-    labels = {analysed.diagnosis.vertices[box.first].label: box.any_of for box in found.boxes}
+    labels = {describe(analysed.diagnosis.vertices[box.first]): box.any_of for box in found.boxes}
 
     assert labels["Chair.decide"] == (1, 2)
     assert labels["Member.think"] is None

@@ -9,6 +9,7 @@ from dstack.analysis.graph.builder import GraphBuilder as WaitGraph
 from dstack.analysis.graph.executions import add_executions
 from dstack.analysis.graph.users import Users
 from dstack.analysis.index.sample_index import SampleIndex
+from dstack.analysis.naming.descriptions import describe, in_words
 from dstack.diagnosis import Diagnosis, Wait
 from dstack.libraries.compiled_graphs.sites import FUTURE, GET
 from dstack.libraries.compiled_graphs.waits import DROPPED, add_channel_waits
@@ -123,7 +124,7 @@ def test_a_stage_that_computes_is_a_final_blocker() -> None:
 
     (finding,) = diagnosis.findings
     assert (diagnosis.verdict, finding.final_blockers[0].vertex) == ("blocked", it.load.key)
-    assert diagnosis.vertices[it.load.key].label == "stage Load.run"
+    assert describe(diagnosis.vertices[it.load.key]) == "stage Load.run"
 
 
 def test_a_stage_that_waits_for_a_task_after_the_result_is_deadlocked() -> None:
@@ -263,7 +264,7 @@ def test_a_driver_that_keeps_a_value_and_waits_for_the_next_is_in_a_suspected_de
     diagnosis = it.diagnose()
 
     (finding,) = diagnosis.findings
-    assert (diagnosis.verdict, finding.confirmed, finding.assumed) == ("deadlock", False, (DROPPED,))
+    assert (diagnosis.verdict, finding.confirmed, finding.assumed) == ("deadlock", False, (in_words(DROPPED),))
     assert set(finding.members) == {it.driver.key, it.train.key}
     assert "Copy" in finding.advice
 

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 
 import pytest
 
+from dstack.analysis.naming.descriptions import describe
 from dstack.call_sites import OTHER_LOOP
 from dstack.diagnosis import Diagnosis
 from dstack.model import Actor
@@ -269,7 +270,7 @@ def test_a_request_that_cannot_begin_on_a_blocked_event_loop_waits_for_that_loop
     finding = diagnosis.findings[0]
     assert finding.kind == "deadlock"
     assert {thread.key, store.key, is_paid.key} == set(finding.members)
-    assert diagnosis.vertices[thread.key].label == "Shop.order"
+    assert describe(diagnosis.vertices[thread.key]) == "Shop.order"
     assert "await the ObjectRef" in finding.advice
 
 

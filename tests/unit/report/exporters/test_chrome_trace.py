@@ -14,6 +14,7 @@ from dstack.analysis.history.task_index import HistoryIndex
 from dstack.analysis.views.timeline import Timeline
 from dstack.diagnosis import Vertex, Wait
 from dstack.report.exporters.chrome_trace import FAILED, chrome_trace
+from dstack.vertex_facts import subject
 from dstack.vertex_keys import TaskKey
 from tests.perfetto.trace_processor import trace_processor
 from tests.unit.support.histories import ACTOR, DRIVER, attempt, driver_attempt, index, pipeline, task_id
@@ -97,7 +98,11 @@ def test_a_small_program() -> None:
     )  # fmt: skip
     never = attempt(3, "never", submitted=2, ready=2)
     waits = Vertex(
-        key=TaskKey(task_id(3)), kind="task", label="never", task_id=task_id(3), wait=Wait(kind="lock", groups=())
+        key=TaskKey(task_id(3)),
+        kind="task",
+        subject=subject("named", "never"),
+        task_id=task_id(3),
+        wait=Wait(kind="lock", groups=()),
     )
     history = index(driver_attempt(), outer, inner, never, asked=20.0)
 

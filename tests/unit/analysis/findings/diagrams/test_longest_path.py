@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from dstack.analysis.findings.diagrams.longest_path import longest_chain
 from dstack.diagnosis import Group, Target, Vertex, Wait
+from dstack.vertex_facts import subject
 from dstack.vertex_keys import Key, TaskKey
 from tests.fuzzing.effort import examples
 
@@ -26,7 +27,9 @@ def vertices_of(edges: set[tuple[int, int]]) -> dict[Key, Vertex]:
     for number in range(SIZE):
         targets = tuple(Target(vertex=key_of(to)) for one, to in sorted(edges) if one == number)
         wait = Wait(kind="ray.get", groups=(Group(needs=1, targets=targets),)) if targets else None
-        found[key_of(number)] = Vertex(key=key_of(number), kind="task", label=str(number), wait=wait)
+        found[key_of(number)] = Vertex(
+            key=key_of(number), kind="task", subject=subject("named", str(number)), wait=wait
+        )
     return found
 
 

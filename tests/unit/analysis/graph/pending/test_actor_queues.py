@@ -7,6 +7,7 @@ import dataclasses
 from msgspec.structs import replace
 
 from dstack.analysis.graph.builder import MANY
+from dstack.analysis.naming.descriptions import describe, in_words
 from tests.unit.analysis.graph.wait_targets import busy_actor, unknown_labels, unobserved_targets
 from tests.unit.scenes import Scene, SceneProcess, groups_of
 
@@ -41,7 +42,7 @@ def test_a_call_without_a_known_arrival_may_have_a_free_slot() -> None:
 
     (target,) = unobserved_targets(scene, scene.wait_of(scene.call(actor, "queued", by=driver)))
 
-    assert target.label.startswith("free slot of actor Actor")
+    assert describe(target).startswith("free slot of actor Actor")
 
 
 def test_an_arrival_counts_for_its_own_attempt_only() -> None:
@@ -84,7 +85,9 @@ def test_a_call_waits_for_calls_in_the_declared_concurrency_group_of_its_method(
     wait = scene.wait_of(scene.call(actor, "write", by=driver).arrives())
 
     assert groups_of(wait) == [(1, [reading])]
-    assert wait.assumed == ("Actor.write runs in the concurrency group io of its actor, as declared",)
+    assert tuple(map(in_words, wait.assumed)) == (
+        "Actor.write runs in the concurrency group io of its actor, as declared",
+    )
     assert [(group.needs, [target.vertex for target in group.targets]) for group in wait.proven_groups] == [
         (1, [reading, training, other])
     ]
@@ -155,7 +158,7 @@ def test_a_call_of_an_unreachable_actor_has_an_unobserved_target() -> None:
 
     (target,) = unobserved_targets(scene, scene.wait_of(scene.call(actor, "queued", by=driver)))
 
-    assert target.label.endswith("which was not observed")
+    assert describe(target).endswith("which was not observed")
 
 
 def test_a_task_that_its_worker_does_not_list_has_an_unobserved_target() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dstack.analysis.graph.builder import MANY
 from dstack.diagnosis import Wait
+from dstack.vertex_facts import reason
 from dstack.vertex_keys import AnyKey, Key
 from tests.unit.analysis.graph.wait_targets import unknown_labels, unobserved_targets
 from tests.unit.scenes import Scene, SceneProcess, groups_of
@@ -36,7 +37,7 @@ def test_any_of_several_unavailable_arguments_may_be_missing() -> None:
 
     assert groups_of(wait) == [(1, makers)]
     assert wait.evidence == "inferred"
-    assert wait.inferred == "any of the 3 pending refs that its owner passed as arguments"
+    assert wait.inferred == reason("any pending argument", 3)
 
 
 def test_retried_calls_do_not_wait_for_other_arguments_of_their_owner() -> None:

@@ -8,6 +8,7 @@ import msgspec
 import pytest
 
 from dstack.analysis.diagnose import diagnose
+from dstack.analysis.naming.descriptions import describe
 from dstack.observed_node import Failure
 from tests.unit.scenes import Scene, SceneProcess
 
@@ -97,11 +98,11 @@ def test_an_unobserved_process_may_wait_but_has_no_wait() -> None:
     diagnosis = ring.scene.sample().second_sample().diagnose()
 
     assert (diagnosis.verdict, diagnosis.incomplete) == ("blocked", True)
-    waits = {vertex.label: vertex.wait for vertex in diagnosis.vertices.values()}
+    waits = {describe(vertex): vertex.wait for vertex in diagnosis.vertices.values()}
     wait = waits["Left.ping"]
     assert wait is not None
     assert wait.kind == "perhaps ray.get"
-    assert "Right.pong" in {diagnosis.vertices[target.vertex].label for target in wait.groups[0].targets}
+    assert "Right.pong" in {describe(diagnosis.vertices[target.vertex]) for target in wait.groups[0].targets}
 
 
 def test_an_unobserved_driver_may_wait_for_its_held_refs() -> None:
@@ -111,7 +112,7 @@ def test_an_unobserved_driver_may_wait_for_its_held_refs() -> None:
 
     diagnosis = ring.scene.sample().second_sample().diagnose()
 
-    (driver,) = (vertex for vertex in diagnosis.vertices.values() if vertex.label.startswith("driver"))
+    (driver,) = (vertex for vertex in diagnosis.vertices.values() if describe(vertex).startswith("driver"))
     assert driver.wait is not None
     assert driver.wait.kind == "perhaps ray.get"
     assert diagnosis.verdict == "deadlock"

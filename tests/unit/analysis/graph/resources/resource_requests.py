@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from dstack.analysis.naming.descriptions import describe, in_words
 from dstack.diagnosis import Vertex, Wait
 from dstack.vertex_keys import Key
 from tests.unit.scenes import Call, Scene, SceneProcess
@@ -22,10 +23,10 @@ def holders(scene: Scene, wait: Wait) -> list[Vertex]:
 
 
 def labels(scene: Scene, wait: Wait) -> list[str]:
-    return [vertex.label for vertex in holders(scene, wait)]
+    return [describe(vertex) for vertex in holders(scene, wait)]
 
 
 def never(scene: Scene, key: Key) -> str | None:
     vertex = scene.graph()[key]
     assert vertex.wait is None
-    return vertex.never
+    return in_words(vertex.never) if vertex.never else None

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
+from dstack.analysis.naming.descriptions import describe
 from dstack.analysis.views.analysed_snapshot import AnalysedSnapshot
 from dstack.diagnosis import Vertex
 from dstack.model import Bundle, Job, Node
@@ -40,7 +41,7 @@ class Held:
         while ahead:
             vertex = graph[ahead.pop()]
             if vertex.kind != "lifetime":
-                found.add(vertex.label)
+                found.add(describe(vertex))
                 continue
             assert vertex.wait is not None
             targets = {target.vertex for group in vertex.wait.groups for target in group.targets} - visited
@@ -71,7 +72,7 @@ def test_an_actor_whose_owner_waits_for_its_resources_never_releases_them() -> N
     assert it.enders() == {"driver train.py"}
     assert finding.kind == "deadlock"
     assert finding.resources == ("GPU",)
-    assert [it.scene.graph()[key].label for key in finding.cycle] == [
+    assert [describe(it.scene.graph()[key]) for key in finding.cycle] == [
         "driver train.py",
         "wanting",
         f"end of actor Trainer {it.actor.actor_id[:8]}, which holds 1 GPU",

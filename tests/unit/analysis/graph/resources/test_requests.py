@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from dstack.analysis.graph.builder import MANY
+from dstack.analysis.naming.descriptions import describe
 from dstack.analysis.second_sample import plan_readings
 from tests.unit.analysis.graph.resources.resource_requests import NOTHING, holders, labels, never, pending
 from tests.unit.scenes import Scene, groups_of
@@ -75,7 +76,7 @@ def test_room_on_any_one_node_is_enough() -> None:
     wait = scene.wait_of(pending(scene, driver, CPU=1.0, GPU=1.0))
     rooms = holders(scene, wait)
 
-    assert [room.label for room in rooms] == ["room on node 10.0.0.1", "room on node 10.0.0.2"]
+    assert [describe(room) for room in rooms] == ["room on node 10.0.0.1", "room on node 10.0.0.2"]
     assert [groups_of(room.wait) for room in rooms if room.wait] == [[(1, [a.key]), (1, [b.key])] for a, b in held]
 
 

@@ -9,7 +9,8 @@ from contextlib import ExitStack, contextmanager
 from typing import Any
 
 from dstack.analysis.index.sample_index import SampleIndex
-from dstack.analysis.naming.names import execution
+from dstack.analysis.index.subjects import of_thread
+from dstack.analysis.naming.descriptions import in_words
 from dstack.observed_calls import Call, Executions, GroupCall, ProcessGroup
 from dstack.probes.node.cpython.memory import open_memory
 from dstack.probes.node.cpython.process import MemoryThread, PythonProcess
@@ -112,4 +113,4 @@ def test_a_transfer_is_named_by_its_object() -> None:
 
     index = SampleIndex(snapshot, snapshot.samples[0])
     thread = index.threads(actor.worker_id)[0]
-    assert execution(index, actor.worker_id, thread, None) == "send of tensors cdcdcdcd"
+    assert in_words(of_thread(index, actor.worker_id, thread, None)) == "send of tensors cdcdcdcd"

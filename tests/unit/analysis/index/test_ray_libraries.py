@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from dstack.analysis.naming.ray_libraries import data_operator, part
+from dstack.analysis.index.ray_libraries import data_operator, part
 from tests.unit.scenes import Scene, SceneProcess
 
 ID = "5f8aed750000000000000000" + "01000000"

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 from dstack.analysis.index.processes import CallRate, OwnTasks, PolledActors
-from dstack.analysis.naming.call_words import polls_in_words
 
 
 def test_each_method_is_named_with_its_rate_and_how_long_it_is_known() -> None:
     rates = (CallRate("Buffer.size", 2.04, 180.0), CallRate("Status.get", 0.5))
 
-    text = polls_in_words(PolledActors(("a", "b"), rates))
+    text = PolledActors(("a", "b"), rates).name
 
     assert text == "polls Buffer.size (2.0 calls per second for 3 min) and Status.get (0.5 calls per second)"
 
 
 def test_a_loop_that_checks_its_own_tasks() -> None:
-    assert polls_in_words(OwnTasks()) == "polls its own tasks"
+    assert OwnTasks().name == "polls its own tasks"

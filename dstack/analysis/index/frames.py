@@ -1,0 +1,22 @@
+"""Which frame of a stack stands for it. Stacks are given leaf first."""
+
+from __future__ import annotations
+
+from dstack.observed import Frame
+
+
+def user_frame(frames: tuple[Frame, ...], *, outermost: bool = False) -> Frame | None:
+    """The innermost or outermost frame of user code; None if there is none."""
+    own = [frame for frame in frames if frame.origin == "user"]
+    return own[-1 if outermost else 0] if own else None
+
+
+def innermost_frame(frames: tuple[Frame, ...]) -> Frame | None:
+    """The innermost user frame, else the innermost frame."""
+    return user_frame(frames) or (frames[0] if frames else None)
+
+
+def library_frame(frames: tuple[Frame, ...]) -> Frame | None:
+    """The innermost frame outside of the standard library and Ray's core, else the innermost frame."""
+    parts = (one for one in frames if one.origin != "stdlib" and "/ray/_private/" not in f"/{one.file}")
+    return next(parts, frames[0] if frames else None)

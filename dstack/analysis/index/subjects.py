@@ -1,0 +1,142 @@
+"""What the executions, tasks and processes of a sample are, as typed facts."""
+
+from __future__ import annotations
+
+from msgspec.structs import replace
+
+from dstack.analysis.index.frames import user_frame
+from dstack.analysis.index.ray_libraries import is_client_request
+from dstack.analysis.index.sample_index import SampleIndex
+from dstack.libraries.train.parts import TRAINING
+from dstack.model import Actor, GoneWorker, Node, Worker, actor_of_task
+from dstack.observed import Coroutine, Thread
+from dstack.observed_calls import GroupCall, QueuedRequest
+from dstack.vertex_facts import ProcessName, Subject, TaskName, subject
+
+SHORT = 8
+"""The first digits of an id, as Ray's own log lines abbreviate it."""
+SERVE_BATCHES, SERVE_REPLICA = "ray/serve/batching.py", "ray/serve/_private/replica.py"
+
+
+def actor_of_call(index: SampleIndex, task_id: str) -> Actor | None:
+    """The actor that a task id names, if the control plane lists it."""
+    return index.actors.get(actor_of_task(task_id) or "")
+
+
+def actor_of_worker(index: SampleIndex, worker_id: str | None) -> Actor | None:
+    """The actor whose process a worker is, if it is one."""
+    worker = index.workers.get(worker_id or "")
+    return index.actors.get((worker.actor_id if worker else None) or "")
+
+
+def task(index: SampleIndex, task_id: str) -> TaskName:
+    """A task, with its name if its owner answered."""
+    request, known = index.request_of_task.get(task_id), index.tasks.get(task_id)
+    return TaskName(
+        task_id=task_id,
+        name=known.name if known else None,
+        actor=actor_of_call(index, task_id),
+        request=request.name if request else None,
+    )
+
+
+def worker(index: SampleIndex, value: Worker) -> ProcessName:
+    """A driver with its command line, or a worker."""
+    if not value.is_driver:
+        return ProcessName()
+    job = index.jobs.get(value.job_id or "")
+    return ProcessName(sort="driver", entrypoint=job.entrypoint if job else "")
+
+
+def process(index: SampleIndex, worker_id: str, *, with_pid: bool = False) -> ProcessName:
+    """A driver or worker by its id, an actor's worker with its actor."""
+    known = index.workers.get(worker_id)
+    if known is None:
+        return ProcessName(sort="unlisted process")
+    actor, pid = actor_of_worker(index, worker_id), known.pid if with_pid else None
+    if actor is not None:
+        return ProcessName(actor=actor, pid=pid)
+    return replace(worker(index, known), pid=pid)
+
+
+def place(index: SampleIndex, value: Worker | GoneWorker) -> ProcessName:
+    """A worker with its process id and node; a driver with its command line if known."""
+    host: Node | None = index.nodes.get(value.node_id)
+    node = host.ip if host else value.node_id[:SHORT]
+    gone = ProcessName(sort="driver" if value.is_driver else "worker")
+    return replace(worker(index, value) if isinstance(value, Worker) else gone, pid=value.pid, node=node)
+
+
+def of_task(index: SampleIndex, task_id: str) -> Subject:
+    """A task by its id."""
+    return subject("task", task(index, task_id))
+
+
+def of_thread(index: SampleIndex, worker_id: str, thread: Thread, task_id: str | None) -> Subject:
+    """What runs on a thread: the task, the driver, or the thread itself."""
+    owner = index.workers.get(worker_id)
+    if at_stage := _stage(index, worker_id, thread.os_thread_id):
+        return at_stage
+    call = index.call_of(worker_id, thread)
+    if call and isinstance(call.need, GroupCall) and call.need.transfer:
+        return subject("transfer", call.need.operation, call.need.transfer)
+    if task_id is not None:
+        return _running(index, worker_id, thread, task_id)
+    own = worker(index, owner) if owner else ProcessName(sort="process")
+    if owner and owner.pid == thread.os_thread_id:
+        return subject("process", own)
+    if thread.role == "loop":  # Ray calls the threads of async actors ``AsyncIO Thread: GROUP`` (2.46 and 2.60)
+        return subject("event loop", thread.name.partition(": ")[2], actor_of_worker(index, worker_id))
+    if request := index.request_of_thread.get((worker_id, thread.os_thread_id)):
+        return subject("named", request.name)
+    if thread.name.startswith(TRAINING) and (
+        outermost := user_frame(index.frames_of(worker_id, thread), outermost=True)
+    ):
+        return subject("training function", outermost.function)
+    return subject("thread", thread.name or thread.os_thread_id, own if owner and owner.is_driver else None)
+
+
+def _running(index: SampleIndex, worker_id: str, execution: Thread | Coroutine, task_id: str) -> Subject:
+    """A task, or its outermost function if its owner did not answer."""
+    if task_id not in index.tasks:
+        outermost = user_frame(index.frames_of(worker_id, execution), outermost=True)
+        if outermost is not None:
+            return subject("named", outermost.function)
+    return of_task(index, task_id)
+
+
+def _stage(index: SampleIndex, worker_id: str, os_thread_id: int) -> Subject | None:
+    """The current stage of an actor's loop in a compiled graph, None for other threads."""
+    own, actor = index.process(worker_id), actor_of_worker(index, worker_id)
+    if own is None or actor is None:
+        return None
+    at = (one for one in own.graph_stages if one.is_current and one.os_thread_id == os_thread_id)
+    return next((subject("stage", actor.class_name, one.method) for one in at), None)
+
+
+def of_coroutine(index: SampleIndex, worker_id: str, coroutine: Coroutine) -> Subject:
+    """The task that a coroutine is, the request that it serves, or the coroutine itself."""
+    if coroutine.is_task and coroutine.task_id:
+        return _running(index, worker_id, coroutine, coroutine.task_id)
+    if coroutine.request:
+        return subject("named", coroutine.request.name)
+    call = index.call_of(worker_id, coroutine)
+    if call and isinstance(call.need, QueuedRequest):
+        return subject("queued request", call.need.request.name)
+    if is_client_request(index, worker_id, coroutine):
+        return subject("client's request")
+    frames = index.frames_of(worker_id, coroutine)
+    method = user_frame(frames, outermost=True)
+    if method and any(frame.file.endswith(SERVE_BATCHES) for frame in frames):
+        return subject("batch", method.function)
+    if method and any(frame.file.endswith(SERVE_REPLICA) for frame in frames):
+        return subject("named", method.function)
+    return subject("asyncio task", coroutine.name, owner_of(index, worker_id, coroutine))
+
+
+def owner_of(index: SampleIndex, worker_id: str, coroutine: Coroutine) -> TaskName | ProcessName:
+    """The task that a coroutine belongs to, or its process."""
+    if coroutine.task_id and coroutine.task_id in index.tasks:
+        return task(index, coroutine.task_id)
+    own = process(index, worker_id)
+    return ProcessName(sort="process") if own.sort == "unlisted process" else own

@@ -1,0 +1,347 @@
+"""The words of facts: what each vertex is called, and why it is so. There is one row for each kind of fact.
+
+A row is a text with a place for each thing that the fact is about, or a function of these things.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import TypeAlias
+
+from dstack import words
+from dstack.analysis.index.ray_libraries import thread_name
+from dstack.analysis.naming import names
+from dstack.call_sites import ASYNC_LOCK, ASYNC_SEMAPHORE
+from dstack.diagnosis import SlotLimit, Vertex, Wait
+from dstack.model import Actor, Job, Node, PlacementGroup
+from dstack.observed_calls import ProcessGroup
+from dstack.observed_node import EnvironmentSetup
+from dstack.vertex_facts import (
+    Assumption,
+    AssumptionKind,
+    Bundles,
+    Fact,
+    Labels,
+    Never,
+    NeverKind,
+    Operand,
+    ProcessName,
+    Ranks,
+    Reason,
+    ReasonKind,
+    Request,
+    Subject,
+    SubjectKind,
+    TaskName,
+)
+
+Row: TypeAlias = "str | Callable[..., str]"
+LONGEST_COMMAND, LONGEST_OUTPUT = 120, 160
+
+
+def describe(vertex: Vertex) -> str:
+    """What a vertex is called: ``Left.ping``, ``end of actor Left "l", which holds 1 CPU``."""
+    return in_words(vertex.subject)
+
+
+def in_words(fact: Fact) -> str:
+    """A fact in words, as a part of a sentence."""
+    row = _row(fact)
+    return row.format(*map(operand_in_words, fact.of)) if isinstance(row, str) else row(*fact.of)
+
+
+def because_of(wait: Wait) -> str | None:
+    """What the dependencies of a wait are assumed or inferred from, None if they were read."""
+    return words.listed([in_words(one) for one in wait.assumed]) or (in_words(wait.inferred) if wait.inferred else None)
+
+
+def limit_in_words(limit: SlotLimit) -> str:
+    """``max_ongoing_requests (now 1) of Serve deployment Shop``."""
+    now = f" (now {limit.most[0]})" if len(limit.most) == 1 else ""
+    return f"max_ongoing_requests{now} of Serve deployment {limit.deployment}"
+
+
+def _row(fact: Fact) -> Row:
+    match fact:
+        case Subject():
+            return SUBJECTS[fact.what]
+        case Reason():
+            return REASONS[fact.why]
+        case Assumption():
+            return ASSUMPTIONS[fact.what]
+        case Never():
+            return NEVER[fact.why]
+        case _:
+            raise TypeError(type(fact))
+
+
+def operand_in_words(value: Operand) -> str:
+    """The name of a thing that a fact is about."""
+    return NAMES[type(value)](value)
+
+
+# What facts are about
+
+
+def _request(value: Request) -> str:
+    """``1 CPU in bundle 0 of placement group trainers``."""
+    asked = names.amounts(value.amounts)
+    if not value.is_in_group:
+        return asked
+    where = names.placement_group(value.group) if value.group else "its placement group"
+    return f"{asked} in {f'bundle {value.bundle} of ' if value.bundle is not None else ''}{where}"
+
+
+def _bundles(value: Bundles) -> str:
+    return names.bundles(value.group) + (f" ({value.group.strategy})" if value.has_strategy else "")
+
+
+def _job(value: Job) -> str:
+    return value.job_id + (f" ({names.script(value.entrypoint)})" if value.entrypoint else "")
+
+
+NAMES: Mapping[type, Callable[..., str]] = {
+    Actor: names.actor,
+    Bundles: _bundles,
+    Job: _job,
+    Labels: lambda value: words.listed([f"{name}: {asked}" for name, asked in value.values.items()]),
+    Node: names.node,
+    PlacementGroup: names.placement_group,
+    ProcessGroup: names.process_group,
+    ProcessName: names.process,
+    Ranks: lambda value: names.ranks(value.ranks, value.group),
+    Reason: in_words,
+    Request: _request,
+    TaskName: names.task,
+    float: lambda value: f"{value:g}",
+    int: str,
+    str: str,
+}
+
+# Vertices
+
+
+def _event_loop(group: str, actor: Actor | None) -> str:
+    """``event loop of actor Server "s"``, with its concurrency group if that is not the default one."""
+    of = f" of {names.actor(actor)}" if actor else ""
+    return ("event loop" if group in ("", "default") else f'event loop "{group}"') + of
+
+
+def _thread(name: str | int, process: ProcessName | None) -> str:
+    """``thread "pool" of driver train.py``; of one of Data's executors only its name."""
+    if isinstance(name, str) and thread_name(name) != name:
+        return f'thread "{thread_name(name)}"'
+    own = f'thread "{name}"' if isinstance(name, str) else f"thread {name}"
+    return f"{own} of {names.process(process)}" if process else own
+
+
+def _child_thread(name: str | int, pid: int) -> str:
+    return f'thread "{name}" of {names.child_process(pid)}'
+
+
+def _setup(setup: EnvironmentSetup, node: Node | None, age_s: float) -> str:
+    """``installation of a runtime environment by pip install torch (pid 7, node 10.0.0.1), which has run for 41 s``."""
+    where = f"pid {setup.pid}" + (f", {names.node(node)}" if node else "")
+    parts = (word.rpartition("/")[2] if word.startswith("/") else word for word in setup.command.split())
+    command = _shortened(" ".join(parts), LONGEST_COMMAND)
+    output = f"; its last output: {_shortened(setup.output, LONGEST_OUTPUT)}" if setup.output else ""
+    age = words.duration(age_s)
+    return f"installation of a runtime environment by {command} ({where}), which has run for {age}{output}"
+
+
+def _shortened(text: str, most: int) -> str:
+    return text if len(text) <= most else f"{text[: most - 1]}…"
+
+
+def _target(call: str, why: str | None) -> str:
+    return f"target of {call}, which is unreadable" + (f": {why}" if why else "")
+
+
+def _consumer(task: TaskName, process: ProcessName | None) -> str:
+    return f"consumer of {names.task(task)}" + (f" in {names.process(process)}" if process else "")
+
+
+def _scheduler(asked: Operand, although: Reason | None) -> str:
+    because = f" although {in_words(although)}" if although else ""
+    return f"scheduler, which has not placed {operand_in_words(asked) if asked else 'it'}{because}"
+
+
+SUBJECTS: Mapping[SubjectKind, Row] = {
+    "asyncio task": 'asyncio task "{}" of {}',
+    "batch": "batch of {}",
+    "child process": names.child_process,
+    "child thread": _child_thread,
+    "client's request": "a client's request in Serve's proxy",
+    "event loop": _event_loop,
+    "named": "{}",
+    "process": "{}",
+    "queued request": "queued request {}",
+    "stage": "stage {}.{}",
+    "task": "{}",
+    "thread": _thread,
+    "training function": "training function {}",
+    "transfer": "{} of tensors {:.8}",
+    "placement group": "{}",
+    "ready ref": "PlacementGroup.ready()",
+    "value": "value of {:.8}",
+    "actor in no list": "actor that the control plane does not list",
+    "argument": "argument, which was not observed",
+    "call read once": "call of another rank, which was observed only once",
+    "coroutine": "coroutine of {}, which is unreadable",
+    "driver": "driver of job {}, which was not observed",
+    "graph driver": "driver of a compiled graph, which is unreadable",
+    "graph loop": "compiled-graph loop of {}, which is unreadable",
+    "group in no list": "placement group that Ray does not list",
+    "observed by nothing": "{}, which was not observed",
+    "process in no list": "process that Ray does not list",
+    "receiver": "worker that received the call but does not report it as running",
+    "refs": "target of {}, which is unreadable",
+    "replica": "replica {} of the deployment, which was not observed",
+    "stack": "stack of {}, which is unreadable",
+    "stage's thread": "thread of stage {}, which is unreadable",
+    "target": _target,
+    "thread of process": "thread {} of {}, which is unreadable",
+    "unidentified thread": "unidentified thread that runs {}",
+    "unread process": "unreadable process",
+    "value of no owner": "value of {:.8}, which no reachable process reports as pending",
+    "value of silent owner": "value of {:.8}, whose owner, {}, did not answer",
+    "attempt": "next attempt of {}, which Ray is about to make",
+    "autoscaler": "{}, which may add a node",
+    "available value": "value that is already available and being fetched",
+    "caller": "caller, which has not sent it yet",
+    "child processes": "child process of {}",
+    "client": "client outside of all running jobs that looks up {}",
+    "consumer": _consumer,
+    "creation": "creation of {} ({})",
+    "end of job": "end of job {}, whose driver has ended",
+    "ended call": "{}, which has just ended a call",
+    "error of dead actor": "error for its caller, because {} has just died: {}",
+    "error of removed group": "error for its caller, because {} was removed",
+    "first replica": "first replica of Serve deployment {}",
+    "free slot": "free slot of {}, or the transfer of its arguments",
+    "free slot of replica": "free slot of replica {}, which the router has not found yet",
+    "holder": "unidentified holder of {} on {}",
+    "idle worker": "idle worker, which may receive a task or end",
+    "library's asyncio task": 'asyncio task "{}" of a library',
+    "library's thread": 'thread "{}" of a library',
+    "new replica": "new replica of Serve deployment {}, which Serve's controller may start",
+    "removed group": "removed {} (no code was seen to need the results)",
+    "room for request": "room for {}",
+    "room in group": "room in {} ({})",
+    "scheduler": _scheduler,
+    "scheduler state": "scheduler ({})",
+    "setup": _setup,
+    "start of actor": "start of {} ({})",
+    "start of replica": "start or end of replica {} of Serve deployment {}",
+    "step": "next step of {}, which was observed neither suspended nor running",
+    "value of dead owner": "value of {:.8}, or an error, because its owner, {}, has just died: {}",
+    "waker": "unknown waker",
+    "written value": "value that is already written and about to be read",
+    "any holder": "a holder of any of it",
+    "any of": "any of {}",
+    "any thread": "any of {} threads",
+    "any unread process": "an unreadable process",
+    "calls of ranks": "call of {} in {}",
+    "end of actor": "end of {}, which holds {}",
+    "holders": "{} of the {} holders of {} on {}",
+    "job": "code of job {}",
+    "rank": "{} of {}",
+    "receivers": "a task that received it as an argument",
+    "removal": "removal of {}, which holds {}",
+    "room anywhere": "room on any node",
+    "room on node": "room on {}",
+    "some thread": "a thread of {}",
+    "users": "code that can use {}",
+}
+
+# Reasons
+
+
+REASONS: Mapping[ReasonKind, Row] = {
+    "queued future": "any thread of the executor may run the queued future",
+    "with block": "it is in a with block of the lock",
+    "async with block": "it is in an async with block of the lock",
+    "items": "items of generators may be available already",
+    "one of several": "one of several futures is enough, and which one is unknown",
+    "any earlier call": "any of {} earlier calls of the same caller that wait for arguments",
+    "any ender": "any of these may cause it",
+    "any event loop": "it runs on one of {} event loops",
+    "any holder": "any holder may release first",
+    "any holders": "any {} of the {} holders may release first",
+    "any pending argument": "any of the {} pending refs that its owner passed as arguments",
+    "any pending group": "one of the pending placement groups of its job",
+    "any pending ref": "any of the {} pending refs that its process holds",
+    "any running call": "any of the {} running calls may end first",
+    "any running call of group": "any of the {} running calls of its concurrency group may end first",
+    "any setup": "Ray does not say for which task an environment is installed",
+    "any thread": "it runs on one of {} threads",
+    "kept values": "it has produced {} values that are still kept, and waits outside its own code",
+    "only pending ref": "the only pending ref that its process holds",
+    "ready ref": "a ref without a task is one of PlacementGroup.ready(), of any pending group",
+    "unread stack": "its process holds pending refs, and its stack is unreadable",
+    "bundles do not fit": "the nodes of the cluster cannot hold it",
+    "few nodes": "there are {} nodes for {} bundles",
+    "few nodes fit": "only {} of them fit on different nodes",
+    "group too large": "no single node can hold all of it",
+    "lacking bundle": "no bundle has that much",
+    "lacking labels": "no node has the labels {}",
+    "lacking nodes with labels": "no node with that has the labels {}",
+    "lacking resource": "no node has any {}",
+    "lacking total": "all nodes together have {}",
+    "most of a node": "the most a node has is {}",
+    "not all on one node": "no single node has all of it",
+    "not on any node": "no node can hold {}",
+    "room for few": "there is room for {} of them",
+    "free on node": "it is free on {}",
+    "no request": "it asks for no resources",
+    "room for bundles": "there is room for each bundle",
+}
+
+
+def lock_in_words(site: str) -> str:
+    """``a semaphore`` or ``a lock``, by the call site that acquires it."""
+    return "a semaphore" if site == ASYNC_SEMAPHORE.id else "a lock"
+
+
+def _lock_holder(site: str, holder: str) -> str:
+    """``a lock is held by the thread in a with block of it``, by the call site that acquires it."""
+    statement = "an async with" if site in (ASYNC_LOCK.id, ASYNC_SEMAPHORE.id) else "a with"
+    return f"{lock_in_words(site)} is held by the {holder} in {statement} block of it"
+
+
+def _declared_group(call: str, group: str) -> str:
+    name = f"concurrency group {group}" if group else "default concurrency group"
+    return f"{call} runs in the {name} of its actor, as declared"
+
+
+ASSUMPTIONS: Mapping[AssumptionKind, Row] = {
+    "among held refs": "the refs that it waits for are among those that its process holds",
+    "declared group": _declared_group,
+    "dropped value": "only code of its process drops a value that was read from a graph's channel and not copied",
+    "idle library": "library code that was idle in every reading stays idle",
+    "lock holder": _lock_holder,
+    "no others": "only code that was observed to hold the object can end the wait on it",
+    "rank in no group": "{} of {} will be an actor of the same class that is in no group yet",
+    "rank not created": "{} of {} will be an actor of the same class that is not created yet",
+    "reported": "{}",
+    "same call": "{} was in the same {} in all samples",
+}
+
+
+def _forked(call: str, file: str, line: int | None) -> str:
+    where = f" at {file.rpartition('/')[2]}:{line}" if line is not None else ""
+    return f"waits in {call}{where} in a forked process, where Ray does not work"
+
+
+def _unsatisfiable(asked: Operand, because: Reason) -> str:
+    return f"asks for {operand_in_words(asked) if asked else 'a node'}, but {in_words(because)}"
+
+
+NEVER: Mapping[NeverKind, Row] = {
+    "dead actor": "{} is dead: {}",
+    "dead owner": "its owner, {}, died: {}",
+    "ended training": "makes no more calls: its training function has ended",
+    "forked": _forked,
+    "removed group": "{}, which it must run in, was removed",
+    "unsatisfiable": _unsatisfiable,
+}
