@@ -7,8 +7,10 @@ or C code prints can get between two messages.
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import importlib
+import json
 import os
 import re
 import select
@@ -18,10 +20,14 @@ import sys
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import IO
+from typing import IO, NoReturn
+
+from dstack import errors
 
 PR_SET_PDEATHSIG = 1
 """From ``linux/prctl.h``."""
+REAP_S = 1.0
+"""The longest wait for a killed process; the kernel may keep it longer."""
 
 _CHILD = "import sys; sys.path[:] = filter(None, sys.path); from dstack.child import run_child; run_child({!r})"
 """Nothing is imported from the working directory, where a job may have a ``queue.py`` of its own."""
@@ -98,6 +104,33 @@ def send(stream: IO[bytes], kind: str, payload: bytes = b"") -> None:
     stream.flush()
 
 
+def send_error(stream: IO[bytes], error: Exception) -> None:
+    """Writes the message ``error``: the class, text and remedy of an error of dstack, and the traceback.
+
+    Raises it instead if the parent has ended.
+    """
+    if isinstance(error, BrokenPipeError):
+        raise error
+    import traceback
+
+    known = errors.as_dstack_error(error)
+    said = [type(known).__name__, known.message, known.remedy, traceback.format_exc()]
+    send(stream, "error", json.dumps(said).encode())
+
+
+def raise_sent(message: Message) -> NoReturn:
+    """Raises the error that the child has sent by :func:`send_error`."""
+    name, text, remedy, where = json.loads(message.payload)
+    raise getattr(errors, name)(text, remedy) from _InChild(where)
+
+
+class _InChild(Exception):
+    """The traceback of an error in a child process, shown as the cause of that error here."""
+
+    def __str__(self) -> str:
+        return f"\n{self.args[0]}"
+
+
 def start_child(
     module: str,
     *arguments: str,
@@ -117,6 +150,17 @@ def start_child(
         env=environment,
         start_new_session=start_new_session,
     )
+
+
+def end_child(child: subprocess.Popen[bytes]) -> None:
+    """Kills a child, closes the pipes to it, and waits a moment for its end."""
+    child.kill()
+    for stream in (child.stdin, child.stdout):
+        with contextlib.suppress(OSError):
+            if stream is not None:
+                stream.close()
+    with contextlib.suppress(subprocess.TimeoutExpired):
+        child.wait(REAP_S)
 
 
 def run_child(module: str) -> None:

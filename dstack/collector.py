@@ -17,8 +17,7 @@ from concurrent.futures import Future
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, NamedTuple, TypedDict
 
-from dstack import errors
-from dstack.child import Message, Messages, send, start_child
+from dstack.child import REAP_S, Message, Messages, end_child, raise_sent, send, start_child
 from dstack.errors import ClusterError
 
 if TYPE_CHECKING:  # the child is started before the rest is loaded
@@ -33,8 +32,6 @@ WHOLE_HISTORY = 100_000
 """The maximum number of attempts of tasks in a history: as many as the GCS keeps by default."""
 SAVED_HISTORY = 20_000
 """The same for snapshots that are saved without being asked for a history: about 1 MB in a file."""
-REAP_S = 1.0
-"""The longest wait for a killed process; the kernel may keep it longer."""
 LONGER = "Use a longer timeout, or run dstack on a host with more free CPU time."
 
 
@@ -157,7 +154,7 @@ class Collector:
         with self._lock:
             child, self._child = self._child, None
         if child is not None:
-            _end(child)
+            end_child(child)
 
     @contextmanager
     def _replies(self, kind: str, terms: Terms, began: float | None = None) -> Iterator[_Replies]:
@@ -196,7 +193,7 @@ class Collector:
             if self.is_cancelled:
                 raise ClusterError("Cancelled.")
             if self._child is not None and self._child.poll() is not None:
-                _end(self._child)
+                end_child(self._child)
                 self._child = None
             if self._child is None:
                 self._child = _start(self._driver)
@@ -226,8 +223,7 @@ class _Replies:
         message = self._messages.receive(self._deadline)
         self.is_complete = message.kind in ("snapshot", "poll", "error")
         if message.kind == "error":
-            name, text, remedy, where = json.loads(message.payload)
-            raise getattr(errors, name)(text, remedy) from _InChild(where)
+            raise_sent(message)
         return message
 
 
@@ -247,16 +243,6 @@ def _start(driver: str) -> subprocess.Popen[bytes]:
 
     threading.Thread(target=run, name="dstack-collector", daemon=True).start()
     return started.result()
-
-
-def _end(child: subprocess.Popen[bytes]) -> None:
-    child.kill()
-    for stream in (child.stdin, child.stdout):
-        with contextlib.suppress(OSError):
-            if stream is not None:
-                stream.close()
-    with contextlib.suppress(subprocess.TimeoutExpired):
-        child.wait(REAP_S)
 
 
 def _received(
@@ -293,13 +279,6 @@ def _received(
             case "snapshot":
                 taken = loads(message.payload)
                 return replace(taken, samples=(*first.samples, *taken.samples)) if first else taken
-
-
-class _InChild(Exception):
-    """The traceback of an error in the child process, shown as the cause of that error here."""
-
-    def __str__(self) -> str:
-        return f"\n{self.args[0]}"
 
 
 def _without_second_sample(first: Snapshot, limit_s: float) -> Snapshot:

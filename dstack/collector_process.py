@@ -4,7 +4,7 @@ Its argument is the module of dstack's driver, empty for the usual one. It recei
 :mod:`dstack.child`) with :class:`dstack.collector.Request` as JSON. It replies to ``take`` with ``progress``, the
 current step, then ``early``, a snapshot with the first sample, if a second one follows, and ``snapshot``, one without
 the samples that it has sent; to ``poll`` with ``poll``, a :class:`dstack.cluster_poll.ClusterPoll`; or to both with
-``error``: class, message, remedy and traceback. It ends with its standard input, and with its parent.
+``error``. It ends with its standard input, and with its parent.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ import sys
 import time
 from typing import IO, TYPE_CHECKING, Any
 
-from dstack.child import Messages, send
+from dstack.child import Messages, send, send_error
 from dstack.collector import LONGER, Request
-from dstack.errors import ClusterError, as_dstack_error
+from dstack.errors import ClusterError
 from dstack.gc_pause import GcPause
 
 if TYPE_CHECKING:  # what fails to load is an error of the first request
@@ -49,14 +49,8 @@ class _Server:
         try:
             with GcPause():
                 send(self._replies, *(self._taken(request) if kind == "take" else self._polled(request)))
-        except BrokenPipeError:
-            raise
         except Exception as error:
-            import traceback
-
-            known = as_dstack_error(error)
-            said = [type(known).__name__, known.message, known.remedy, traceback.format_exc()]
-            send(self._replies, "error", json.dumps(said).encode())
+            send_error(self._replies, error)
 
     def close(self) -> None:
         """Ends the session."""

@@ -1,7 +1,7 @@
 """Makes pages of saved snapshots in a child process, which can be killed, and whose memory is freed at its end.
 
 The arguments of the process are JOB FILE..., the newest snapshot last; JOB may be empty. It ends with the thread that
-has started it, and sends one message (see :mod:`dstack.child`): ``page`` with the page, or ``error`` with its sentence.
+has started it, and sends one message (see :mod:`dstack.child`): ``page`` with the page, or ``error``.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import IO, TYPE_CHECKING
 
-from dstack.child import Messages, send, start_child
+from dstack.child import Messages, end_child, raise_sent, send, send_error, start_child
 from dstack.errors import DstackError, as_dstack_error
 
 if TYPE_CHECKING:  # the child is started before the rest is loaded
@@ -22,8 +22,6 @@ if TYPE_CHECKING:  # the child is started before the rest is loaded
 
 TIMEOUT_S = 30.0
 """A page of a thousand workers takes a few seconds."""
-REAP_S = 1.0
-"""The longest wait for a killed process; the kernel may keep it longer."""
 
 
 class PageMaker:
@@ -57,12 +55,9 @@ class PageMaker:
         except EOFError:
             raise DstackError("The process that makes the page ended.") from None
         finally:
-            child.kill()
-            child.stdout.close()
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                child.wait(REAP_S)
+            end_child(child)
         if message.kind != "page":
-            raise DstackError(message.payload.decode(errors="replace"))
+            raise_sent(message)
         return bytes(message.payload)
 
     def cancel(self) -> None:
@@ -80,10 +75,8 @@ def main(messages: IO[bytes], arguments: list[str]) -> None:
     with contextlib.suppress(BrokenPipeError):  # the parent has ended
         try:
             send(messages, "page", _page(job or None, files))
-        except BrokenPipeError:
-            raise
         except Exception as error:
-            send(messages, "error", str(as_dstack_error(error)).encode(errors="backslashreplace"))
+            send_error(messages, error)
 
 
 def _page(job: str | None, files: Sequence[str]) -> bytes:

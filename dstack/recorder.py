@@ -2,14 +2,13 @@
 
 The arguments of the process are ADDRESS DURATION_S RATE_HZ JOB [idle] [gil] [native]. It sends messages (see
 :mod:`dstack.child`): ``progress`` with the current step; ``began`` with a recording without samples; a ``part`` for
-each round of each node; ``end``; or ``error`` as :mod:`dstack.collector` does. It ends the recording when its standard
+each round of each node; ``end``; or ``error``. It ends the recording when its standard
 input closes, and ends with the thread that has started it.
 """
 
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import subprocess
 import threading
@@ -17,9 +16,8 @@ import time
 from collections.abc import Callable, Collection, Sequence
 from typing import IO, TYPE_CHECKING
 
-from dstack import errors
-from dstack.child import Message, Messages, send, start_child
-from dstack.errors import ClusterError, as_dstack_error
+from dstack.child import Message, Messages, end_child, raise_sent, send, send_error, start_child
+from dstack.errors import ClusterError
 from dstack.gc_pause import GcPause
 from dstack.words import plural
 
@@ -32,7 +30,6 @@ START_S = 45.0
 """How long the start of the recording may take."""
 LATE_S = 10.0
 """How long after its end, or after the user has ended it, the last rounds are awaited; usually under a second."""
-REAP_S = 1.0
 TURN_S = 0.5
 LONGER = "Run dstack on a host with more free CPU time."
 
@@ -68,7 +65,7 @@ class Recorder:
             if self._joined is None:
                 raise self._why_ended() from None
         finally:
-            self._end()
+            end_child(self._child)
         assert self._joined is not None
         return self._joined.recording(round(self._recorded_s, 3))
 
@@ -90,8 +87,7 @@ class Recorder:
                 case "progress":
                     step = message.payload.decode("utf-8", "replace")
                 case "error":
-                    name, text, remedy, _ = json.loads(message.payload)
-                    raise getattr(errors, name)(text, remedy)
+                    raise_sent(message)
                 case "began" | "part":
                     step = self._take(message)
             progress(step)
@@ -126,15 +122,6 @@ class Recorder:
             return self._stopped_at + LATE_S
         return started + START_S if self._joined is None else self._began + self._duration_s + LATE_S
 
-    def _end(self) -> None:
-        self._child.kill()
-        for stream in (self._child.stdin, self._child.stdout):
-            with contextlib.suppress(OSError):
-                if stream:
-                    stream.close()
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            self._child.wait(REAP_S)
-
     def _why_ended(self) -> ClusterError:
         """The error for a child that has recorded nothing."""
         if self._stopped_at is not None:
@@ -149,14 +136,8 @@ def main(messages: IO[bytes], arguments: list[str]) -> None:
     with contextlib.suppress(BrokenPipeError):  # the parent has ended
         try:
             _record(messages, *arguments[:4], options=arguments[4:])
-        except BrokenPipeError:
-            raise
         except Exception as error:
-            import traceback
-
-            known = as_dstack_error(error)
-            said = [type(known).__name__, known.message, known.remedy, traceback.format_exc()]
-            send(messages, "error", json.dumps(said).encode())
+            send_error(messages, error)
 
 
 def _record(
