@@ -45,7 +45,7 @@ def _as_plain(kind: Any) -> Callable[[Any], dict[str, Any]]:
     optional = [field for field in fields(kind) if _has_default(field) and not _is_tag(kind, field)]
     stated = ", ".join(f"{field.name!r}: value.{field.name}" for field in fields(kind) if field not in optional)
     body = ["def as_plain(value):", f"    plain = {{{stated}}}", *map(_line, optional)]
-    made: dict[str, Any] = {}
+    made: dict[str, Any] = {f"of_{field.name}": _default(field) for field in optional}
     exec("\n".join([*body, "    return plain"]), made)
     function: Callable[[Any], dict[str, Any]] = made["as_plain"]
     return function
@@ -59,10 +59,13 @@ def _has_default(field: Field[Any]) -> bool:
     return field.default is not MISSING or field.default_factory is not MISSING
 
 
+def _default(field: Field[Any]) -> Any:
+    return field.default if field.default_factory is MISSING else field.default_factory()
+
+
 def _line(field: Field[Any]) -> str:
     """The statement that states a field unless it has its default."""
-    default = field.default if field.default_factory is MISSING else field.default_factory()
-    condition = "is not None" if default is None else f"!= {default!r}"
+    condition = "is not None" if _default(field) is None else f"!= of_{field.name}"
     return f"    if value.{field.name} {condition}: plain[{field.name!r}] = value.{field.name}"
 
 

@@ -5,7 +5,7 @@ import sys
 from pathlib import Path
 
 from dstack.observed import Frame
-from dstack.probes.node_access.answers import unpacked
+from dstack.probes.node_access.answers import unpacked, unpacked_round
 from tests.paths import ROOT
 
 DRIVER = """
@@ -27,7 +27,9 @@ options |= {"deadline_s": 20.0, "thread_context": None}
 worker = {"worker_id": "ab" * 28, "ip": "127.0.0.1", "port": 1, "pid": 1}
 questions = {"metadata": [], "timeout_s": 20.0, "limit": 1, "details": True, "with_refs": True}
 request = {"is_first": True, "workers": [worker], "questions": questions, "targets": [target], "options": options}
-sys.stdout.buffer.write(probe.sample(request))
+paced = {"rate_hz": 50.0, "seconds": 0.5, "idle": True, "gil": False, "native": False, "is_last": True}
+for part in (probe.sample(request), probe.record([target], paced)):
+    sys.stdout.buffer.write(len(part).to_bytes(4, "big") + part)
 """
 
 
@@ -39,7 +41,11 @@ def test_a_probe_runs_by_value_without_an_installation(tmp_path: Path) -> None:
     )
 
     assert there.returncode == 0, there.stderr.decode()
-    answer = unpacked(there.stdout)
+    length = int.from_bytes(there.stdout[:4], "big")
+    answer, found = unpacked(there.stdout[4 : 4 + length]), unpacked_round(there.stdout[8 + length :])
+    assert found.coverage.wanted == 25
+    assert found.ranks.keys() == {"w"}
+    assert found.failures == ()
     process = answer.processes["w"]
     assert {type(frame) for frame in answer.frames} == {Frame}
     assert answer.stacks[process.threads[0].stack]
