@@ -26,9 +26,9 @@ import ray
 
 from benchmarks.costs import PYSPY
 from benchmarks.tables import Results
+from dstack.collecting.recorder import Recorder
 from dstack.probes.node.probe import NodeProbe
 from dstack.probes.node.wire import RecordOptions, Target
-from dstack.recorder import Recorder
 
 PAIRS, WORKERS = map(int, sys.argv[1:3] if len(sys.argv) > 2 else (60, 8))
 RATE_HZ = 20.0
@@ -74,7 +74,7 @@ def recording(address: str) -> Iterator[psutil.Process]:
     thread = threading.Thread(target=lambda: recorder.record(note))
     thread.start()
     begun.wait()
-    (process,) = (one for one in psutil.Process().children() if "dstack.recorder" in " ".join(one.cmdline()))
+    (process,) = (one for one in psutil.Process().children() if "dstack.collecting.recorder" in " ".join(one.cmdline()))
     try:
         yield process
     finally:

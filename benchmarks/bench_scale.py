@@ -35,7 +35,7 @@ from benchmarks.bench_tui import PAINT, SIZE, painted
 from benchmarks.fake_cluster.cluster import DRIVER, FakeCluster
 from benchmarks.tables import Results
 from dstack.analysis.views.analysed_snapshot import AnalysedSnapshot
-from dstack.collector import SAVED_HISTORY, Collector
+from dstack.collecting.collector import SAVED_HISTORY, Collector
 from dstack.gc_pause import collect_old_rarely
 from dstack.model import Snapshot
 from dstack.report.text import report_text

@@ -25,7 +25,7 @@ from textual.pilot import Pilot
 from benchmarks.bench_scale import TimedApp
 from benchmarks.bench_tui import SIZE, painted
 from benchmarks.tables import Results
-from dstack.collector import Collector
+from dstack.collecting.collector import Collector
 from dstack.probes.node_access.remote_probes import RemoteProbes
 from tests.hosts import Hosts
 from tests.hosts.command import PYTHONPATH, dstack

@@ -42,7 +42,7 @@ from benchmarks.bench_process import Shape, start_threads
 from benchmarks.costs import PYSPY, Action, cost_of, disturbed, longest_gap_ms, py_spy, repeat, spread
 from benchmarks.tables import Results
 from dstack.analysis.diagnose import diagnose
-from dstack.capture import snapshot
+from dstack.collecting.capture import snapshot
 from dstack.model import Snapshot
 from dstack.observed_node import NodeAnswer
 from dstack.probes.connection.connect import connect

@@ -39,10 +39,10 @@ def spent():
     own, children = resource.getrusage(resource.RUSAGE_SELF), resource.getrusage(resource.RUSAGE_CHILDREN)
     return time.perf_counter(), own.ru_utime + own.ru_stime + children.ru_utime + children.ru_stime
 
-marks = [("import dstack.collector", *spent())]
-import dstack.collector
-marks.append(("import dstack.capture", *spent()))
-from dstack import capture
+marks = [("import dstack.collecting.collector", *spent())]
+import dstack.collecting.collector
+marks.append(("import dstack.collecting.capture", *spent()))
+from dstack.collecting import capture
 from dstack.snapshot_file import dumps
 marks.append(("find the clusters on this machine", *spent()))
 from dstack.probes.connection.connect import gcs_addresses
@@ -70,7 +70,7 @@ data = dumps(taken)
 marks.append(("", *spent()))
 open(sys.argv[2], "wb").write(data)
 """
-"""The phases of :mod:`dstack.collector`. Sample 1 includes the choice of targets for sample 2, which is also measured
+"""The phases of the collector. Sample 1 includes the choice of targets for sample 2, which is also measured
 separately."""
 
 EXPLAINING = """
@@ -84,7 +84,8 @@ data = open(sys.argv[2], "rb").read()
 marks = [("import dstack.cli", *spent())]
 import dstack.cli
 marks.append(("import analysis, report", *spent()))
-import dstack.collector, dstack.snapshot_file, dstack.analysis.views.analysed_snapshot, dstack.report.text, rich.console
+import dstack.collecting.collector, dstack.snapshot_file, dstack.analysis.views.analysed_snapshot
+import dstack.report.text, rich.console
 marks.append(("parse", *spent()))
 taken = dstack.snapshot_file.loads(data)
 marks.append(("diagnose", *spent()))

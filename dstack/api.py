@@ -11,7 +11,7 @@ from collections.abc import Callable
 
 from dstack.analysis.views.analysed_snapshot import AnalysedSnapshot
 from dstack.analysis.views.networkx_graph import to_networkx
-from dstack.collector import WHOLE_HISTORY, Collector, Terms
+from dstack.collecting.collector import WHOLE_HISTORY, Collector, Terms
 from dstack.diagnosis import Diagnosis
 from dstack.errors import ClusterError, UsageError
 from dstack.model import Snapshot

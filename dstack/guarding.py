@@ -15,7 +15,7 @@ from typing import Any, TypeVar, cast
 
 from dstack.analysis.views.analysed_snapshot import AnalysedSnapshot
 from dstack.api import DeadlockFound, resolved
-from dstack.collector import Collector
+from dstack.collecting.collector import Collector
 from dstack.diagnosis import Diagnosis
 from dstack.errors import DstackError, UsageError
 from dstack.interruption import InterruptibleCode, is_interruptible

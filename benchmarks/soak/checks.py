@@ -11,7 +11,7 @@ import time
 from dataclasses import dataclass
 from typing import Any
 
-from dstack.collector import LATE_S
+from dstack.collecting.collector import LATE_S
 from tests.hosts import Hosts
 from tests.hosts.command import dstack
 

@@ -15,7 +15,7 @@ EVERY_S = 5.0
 ROLES = {
     "benchmarks.soak.session": "front end",
     "dstack.probes.node_access": "driver",
-    "dstack.collector": "session",
+    "dstack.collecting.collector": "session",
 }
 """What a process of the session is, by a part of its command line."""
 SHOWN_POINTS = 12

@@ -1,8 +1,8 @@
 """One long session of dstack on a host of the soak: session.py ADDRESS TIMEOUT_S PAUSE_S DIRECTORY
 
-Takes one snapshot after another with the same :class:`dstack.collector.Collector` until SIGTERM. Prints a line of JSON
-for each, with what the soak judges. A snapshot with an alarm, or with a finding `stalled`, is saved in DIRECTORY with
-its report.
+Takes one snapshot after another with the same :class:`dstack.collecting.collector.Collector` until SIGTERM. Prints a
+line of JSON for each, with what the soak judges. A snapshot with an alarm, or with a finding `stalled`, is saved in
+DIRECTORY with its report.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import Any
 
 from benchmarks.soak import SHOWN
 from dstack.analysis.views.analysed_snapshot import AnalysedSnapshot
-from dstack.collector import Collector
+from dstack.collecting.collector import Collector
 from dstack.errors import DstackError
 from dstack.report.check_json import check_json
 from dstack.report.text import report_text

@@ -13,7 +13,7 @@ from benchmarks.soak.checks import Check
 from benchmarks.soak.drivers import Drivers
 from benchmarks.soak.faults import Faults
 from benchmarks.soak.resources import UNITS, Resources
-from dstack.collector import LATE_S
+from dstack.collecting.collector import LATE_S
 
 Document = dict[str, Any]
 """The JSON of ``dstack check``."""

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from dstack.analysis.views.analysed_snapshot import AnalysedSnapshot
-from dstack.collector import Collector
+from dstack.collecting.collector import Collector
 from dstack.errors import UsageError
 from dstack.model import Snapshot
 

@@ -144,7 +144,7 @@ def graph(
 
 
 def _new_snapshot(address: str | None, timeout_s: float) -> Snapshot:
-    from dstack.collector import WHOLE_HISTORY
+    from dstack.collecting.collector import WHOLE_HISTORY
 
     return take_snapshot(address, timeout_s, history=WHOLE_HISTORY)
 

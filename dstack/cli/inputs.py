@@ -64,7 +64,7 @@ def take_snapshot(
     history: int = 0,
 ) -> Snapshot:
     """Take a snapshot of a running cluster, and show the progress; arguments are those of ``Collector``."""
-    from dstack.collector import Collector
+    from dstack.collecting.collector import Collector
 
     with show_progress() as progress:
 
@@ -97,7 +97,7 @@ def snapshot_with_history(file: str | None, address: str | None, timeout_s: floa
         if snapshot.history is None:
             raise UsageError(f"{file} has no history of tasks.", "Take one with: dstack snapshot -o FILE")
         return snapshot
-    from dstack.collector import WHOLE_HISTORY
+    from dstack.collecting.collector import WHOLE_HISTORY
     from dstack.errors import ClusterError
 
     snapshot = take_snapshot(address, timeout_s, history=WHOLE_HISTORY)

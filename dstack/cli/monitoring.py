@@ -40,7 +40,7 @@ def tui(files: tuple[str, ...], address: str | None, timeout_s: float) -> None:
         names = (os.path.basename(os.path.normpath(file)) for file in files)
         source: Source = Files(", ".join(names), found.snapshots, [error.message for error in found.skipped])
     else:
-        from dstack.collector import Collector
+        from dstack.collecting.collector import Collector
 
         source = Collector(address, timeout_s)
     with CleanUp():
@@ -116,7 +116,7 @@ def mcp(files: tuple[str, ...], address: str | None, timeout_s: float) -> None:
         ) from error
     from dstack.assistant.answers import Snapshots
     from dstack.assistant.server import serve
-    from dstack.collector import SAVED_HISTORY, Collector
+    from dstack.collecting.collector import SAVED_HISTORY, Collector
 
     saved = [load_snapshot(file) for file in files]
     collector = None if files else Collector(address, timeout_s, history=SAVED_HISTORY)

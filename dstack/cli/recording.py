@@ -19,7 +19,7 @@ from dstack.signals import CleanUp, Ended, ending_signals
 from dstack.visible import visible
 
 if TYPE_CHECKING:
-    from dstack.recorder import Recorder
+    from dstack.collecting.recorder import Recorder
     from dstack.recording import Recording
 
 DEFAULT_S = 10.0
@@ -79,7 +79,7 @@ def record(
         from dstack.report.page import require_bokeh
 
         require_bokeh()
-    from dstack.recorder import Recorder
+    from dstack.collecting.recorder import Recorder
 
     on = [name for name, is_on in {"gil": gil, "idle": idle, "native": native}.items() if is_on]
     recorder = Recorder(address, duration_s, rate_hz, on, job or "")

@@ -59,7 +59,7 @@ def report(
 
 def _page_of_cluster(address: str | None, timeout_s: float, job: str | None) -> bytes:
     from dstack.cli.saved_files import SavedFiles
-    from dstack.collector import WHOLE_HISTORY
+    from dstack.collecting.collector import WHOLE_HISTORY
 
     snapshot = take_snapshot(address, timeout_s, history=WHOLE_HISTORY)
     if snapshot.history is None:

@@ -178,7 +178,7 @@ def demo(name: str, list_them: bool) -> None:
             click.echo(f"{known:{width}}  {summary}")
         return
     path = examples.find(name)
-    from dstack import capture
+    from dstack.collecting import capture
     from dstack.probes.connection.own_cluster import running_example
 
     click.echo(f"Running {path}", err=True)
@@ -200,7 +200,7 @@ def _follow(
     stuck_after_s: float,
 ) -> None:
     """Returns when the job has ended; exits with 1 and a report when it is stuck."""
-    from dstack.collector import Collector
+    from dstack.collecting.collector import Collector
     from dstack.watch.job_follower import JobFollower
 
     with show_progress() as progress, Collector(address, timeout_s) as collector:
@@ -214,7 +214,7 @@ def _follow(
 
 def _history(is_wanted: bool | None, *, is_saved: bool) -> int:
     """The maximum number of attempts of tasks in the history of a snapshot."""
-    from dstack.collector import SAVED_HISTORY, WHOLE_HISTORY
+    from dstack.collecting.collector import SAVED_HISTORY, WHOLE_HISTORY
 
     if is_wanted:
         return WHOLE_HISTORY

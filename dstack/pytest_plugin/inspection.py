@@ -17,15 +17,15 @@ from dstack.analysis.evidence.coverage import has_coverage_gaps
 from dstack.analysis.findings import is_stuck, verdict_of
 from dstack.analysis.index.frames import user_frame
 from dstack.analysis.views.analysed_snapshot import AnalysedSnapshot
-from dstack.collector import SAVED_HISTORY, Collector
+from dstack.collecting.collector import SAVED_HISTORY, Collector
 from dstack.diagnosis import Finding
 from dstack.errors import ClusterError, DstackError, SnapshotFileError
 from dstack.file_output import write_file
 from dstack.model import Snapshot
 from dstack.observed import Coroutine
-from dstack.page_maker import PageMaker
 from dstack.probes.connection.own_cluster import begun_cluster, connected_cluster, own_worker, require_no_client
 from dstack.pytest_plugin.settings import Settings
+from dstack.report.page.page_maker import PageMaker
 from dstack.report.text import report_text
 from dstack.snapshot_file import save
 from dstack.vertex_keys import Key

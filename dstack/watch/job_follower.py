@@ -13,7 +13,7 @@ from collections.abc import Callable
 from dstack.analysis.naming.job_selection import jobs_called
 from dstack.analysis.views.analysed_snapshot import AnalysedSnapshot
 from dstack.cluster_poll import ClusterPoll
-from dstack.collector import Collector
+from dstack.collecting.collector import Collector
 from dstack.diagnosis import FAILING, FailOn
 from dstack.errors import ClusterError, UsageError
 from dstack.model import Job

@@ -12,13 +12,13 @@ from dataclasses import replace
 
 from dstack.analysis.findings import verdict_of
 from dstack.analysis.views.analysed_snapshot import AnalysedSnapshot
-from dstack.collector import SAVED_HISTORY, Collector
+from dstack.collecting.collector import SAVED_HISTORY, Collector
 from dstack.diagnosis import Finding, FindingKind, Ratio
 from dstack.document_file import to_json
 from dstack.errors import DstackError
-from dstack.page_maker import PageMaker
 from dstack.probes.connection.connect import Cluster, connect
 from dstack.report.check_json import check_json
+from dstack.report.page.page_maker import PageMaker
 from dstack.watch.alerts import Changes, FindingTracker
 from dstack.watch.events import Command, Events
 from dstack.watch.figures import Figures, spent_s, waits_of

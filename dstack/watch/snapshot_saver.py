@@ -14,7 +14,7 @@ from pathlib import Path
 from dstack.errors import DstackError, SnapshotFileError
 from dstack.file_output import write_file
 from dstack.model import Snapshot
-from dstack.page_maker import PageMaker
+from dstack.report.page.page_maker import PageMaker
 from dstack.snapshot_file import save
 from dstack.watch.events import Events
 

@@ -10,7 +10,7 @@ import pytest
 
 from benchmarks.fake_cluster.cluster import DRIVER, FakeCluster
 from dstack.analysis.diagnose import diagnose
-from dstack.collector import Collector
+from dstack.collecting.collector import Collector
 from dstack.model import Snapshot
 
 NODES = 30

@@ -8,7 +8,7 @@ import pytest
 from click.testing import CliRunner
 
 from dstack.cli import main
-from dstack.collector import Collector
+from dstack.collecting.collector import Collector
 
 
 @pytest.mark.parametrize(

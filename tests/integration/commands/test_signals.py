@@ -48,7 +48,9 @@ def test_a_signal_ends_a_command_while_the_gcs_does_not_answer(silent: socket.so
     assert (process.returncode, *outputs) == (128 + number, "", WORDS[number])
 
 
-@pytest.mark.parametrize("module", ["signal", "dstack.signals", "click", "dstack.collector", "msgspec", "dstack.model"])
+@pytest.mark.parametrize(
+    "module", ["signal", "dstack.signals", "click", "dstack.collecting.collector", "msgspec", "dstack.model"]
+)
 def test_ctrl_c_ends_a_command_while_it_loads(silent: socket.socket, module: str) -> None:
     """The signal is sent when Python reports that this module is loaded, so while it loads the next one."""
     command = [sys.executable, "-X", "importtime", *check(silent)[1:]]

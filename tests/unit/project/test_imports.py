@@ -65,7 +65,9 @@ def test_show_loads_neither_ray_nor_textual_nor_networkx(tmp_path: Path, option:
 
 def test_taking_a_snapshot_loads_neither_ray_nor_its_dependencies() -> None:
     """The collector's imports take 0.2 s of CPU time; Ray would take 0.6 s more."""
-    loaded = modules_after("import dstack.collector_process, dstack.capture, dstack.probes.polling")
+    loaded = modules_after(
+        "import dstack.collecting.collector_process, dstack.collecting.capture, dstack.probes.polling"
+    )
 
     assert {"grpc", "google", "dstack"} <= loaded
     heavy = {"attr", "click", "elftools", "jsonschema", "networkx", "numpy", "ray", "requests", "rich", "textual"}
@@ -73,7 +75,9 @@ def test_taking_a_snapshot_loads_neither_ray_nor_its_dependencies() -> None:
 
 
 def test_the_collector_is_started_before_much_is_loaded() -> None:
-    assert not {"grpc", "msgspec", "psutil", "ray", "rich"} & modules_after("import dstack.cli, dstack.collector")
+    assert not {"grpc", "msgspec", "psutil", "ray", "rich"} & modules_after(
+        "import dstack.cli, dstack.collecting.collector"
+    )
 
 
 def test_public_names_resolve() -> None:
@@ -139,16 +143,16 @@ def test_no_modules_import_each_other() -> None:
         ("analysis/graph/new.py", "import dstack.analysis.naming.names"),
         ("analysis/new.py", "import dstack.probes"),
         ("analysis/new.py", "import ray"),
-        ("analysis/new.py", "import dstack.capture"),
+        ("analysis/new.py", "import dstack.collecting.capture"),
         ("report/new.py", "import textual"),
         ("report/new.py", "import dstack.probes.connection.rpc"),
         ("tui/new.py", "import ray"),
-        ("tui/new.py", "import dstack.capture"),
+        ("tui/new.py", "import dstack.collecting.capture"),
         ("probes/new.py", "import dstack.analysis"),
         ("probes/new.py", "import textual"),
         ("probes/node/new.py", "import dstack.model"),
         ("probes/node/new.py", "import msgspec"),
-        ("capture.py", "import ray"),
+        ("collecting/capture.py", "import ray"),
         ("watch/loop.py", "import prometheus_client"),
         ("watch/loop.py", "import ray"),
         ("cli/output.py", "def f():\n    import textual.app"),

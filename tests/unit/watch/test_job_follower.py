@@ -10,7 +10,7 @@ import pytest
 from msgspec.structs import replace
 
 from dstack.cluster_poll import ClusterPoll, WorkerPoll
-from dstack.collector import Collector
+from dstack.collecting.collector import Collector
 from dstack.diagnosis import FailOn
 from dstack.errors import ClusterError, UsageError
 from dstack.model import Job, Snapshot

@@ -201,7 +201,7 @@ def test_a_page_that_cannot_be_made_is_reported_and_the_finding_too(
     tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     one = watch(tmp_path, html=True)
-    with patch("dstack.page_maker.PageMaker.page_of", side_effect=DstackError("No page.")):
+    with patch("dstack.report.page.page_maker.PageMaker.page_of", side_effect=DstackError("No page.")):
         one._report(AnalysedSnapshot.of(deadlock()), Changes(new=(0,)), 0.0)
 
     lines = capfd.readouterr().err.splitlines()

@@ -12,8 +12,8 @@ import sys
 from collections.abc import Iterator
 from typing import Any
 
-from dstack import capture
 from dstack.analysis.views.analysed_snapshot import AnalysedSnapshot
+from dstack.collecting import capture
 from dstack.probes.connection.connect import connect
 from dstack.probes.ray_state.control_plane import Inventory, take_inventory
 from dstack.report.check_json import check_json

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from dstack.errors import DstackError
-from dstack.page_maker import PageMaker
+from dstack.report.page.page_maker import PageMaker
 from tests.examples.recorded import RECORDED
 from tests.processes import wait_until
 

@@ -1,7 +1,7 @@
 """Takes snapshots in a child process, which can be killed at any time, even while it is blocked.
 
-The child, :mod:`dstack.collector_process`, holds a session: it keeps its connection to the cluster, and the probes
-there, between requests.
+The child, :mod:`dstack.collecting.collector_process`, holds a session: it keeps its connection to the cluster, and the
+probes there, between requests.
 """
 
 from __future__ import annotations
@@ -20,9 +20,10 @@ from typing import TYPE_CHECKING, NamedTuple, TypedDict
 from dstack.child import REAP_S, Message, Messages, end_child, raise_sent, send, start_child
 from dstack.errors import ClusterError
 
-if TYPE_CHECKING:  # the child is started before the rest is loaded
+if TYPE_CHECKING:
     from dstack.cluster_poll import ClusterPoll
     from dstack.model import Snapshot
+
 
 LATE_S = 5.0
 """The time beyond the timeout in which the child process starts and hands over the snapshot."""
@@ -233,7 +234,7 @@ def _start(driver: str) -> subprocess.Popen[bytes]:
 
     def run() -> None:
         try:
-            child = start_child("dstack.collector_process", driver, stdin=subprocess.PIPE)
+            child = start_child("dstack.collecting.collector_process", driver, stdin=subprocess.PIPE)
         except BaseException as error:
             started.set_exception(error)
             return

@@ -1,10 +1,11 @@
-"""The process that holds a session, takes its snapshots and polls its cluster for :class:`dstack.collector.Collector`.
+"""The process that holds a session, takes its snapshots and polls its cluster for the collector.
 
 Its argument is the module of dstack's driver, empty for the usual one. It receives ``take`` and ``poll`` messages (see
-:mod:`dstack.child`) with :class:`dstack.collector.Request` as JSON. It replies to ``take`` with ``progress``, the
-current step, then ``early``, a snapshot with the first sample, if a second one follows, and ``snapshot``, one without
-the samples that it has sent; to ``poll`` with ``poll``, a :class:`dstack.cluster_poll.ClusterPoll`; or to both with
-``error``. It ends with its standard input, and with its parent.
+:mod:`dstack.child`) with :class:`dstack.collecting.collector.Request` as JSON. It replies to ``take`` with
+``progress``, the current step, then ``early``, a snapshot with the first sample, if a second one follows, and
+``snapshot``, one without the samples that it has sent; to ``poll`` with ``poll``, a
+:class:`dstack.cluster_poll.ClusterPoll`; or to both with ``error``. It ends with its standard input, and with its
+parent.
 """
 
 from __future__ import annotations
@@ -17,11 +18,11 @@ import time
 from typing import IO, TYPE_CHECKING, Any
 
 from dstack.child import Messages, send, send_error
-from dstack.collector import LONGER, Request
+from dstack.collecting.collector import LONGER, Request
 from dstack.errors import ClusterError
 from dstack.gc_pause import GcPause
 
-if TYPE_CHECKING:  # what fails to load is an error of the first request
+if TYPE_CHECKING:
     from dstack.model import Snapshot
     from dstack.probes.node_access.session import ProbeSession
 
@@ -59,7 +60,7 @@ class _Server:
 
     def _opened(self) -> ProbeSession:
         if self._session is None:
-            from dstack import capture  # noqa: F401  # loaded for later
+            from dstack.collecting import capture  # noqa: F401  # loaded for later
             from dstack.probes.node_access.session import ProbeSession
 
             self._session = ProbeSession(self._driver)
@@ -70,7 +71,7 @@ class _Server:
         session = self._opened()
         from msgspec.structs import replace
 
-        from dstack import capture
+        from dstack.collecting import capture
         from dstack.snapshot_file import dumps
 
         sent = 0

@@ -15,10 +15,11 @@ import psutil
 import pytest
 from click.testing import CliRunner
 
-from dstack import api, collector
+from dstack import api
 from dstack.child import Message, Messages
 from dstack.cli import main
-from dstack.collector import Collector
+from dstack.collecting import collector
+from dstack.collecting.collector import Collector
 from dstack.errors import ClusterError, DstackError, UsageError
 from dstack.model import Snapshot
 from dstack.snapshot_file import load, loads, save
@@ -36,9 +37,9 @@ def take(session, address, *, timeout_s, progress, early, **options):
 {body}
     return example
 
-sys.modules["dstack.capture"] = types.SimpleNamespace(take=take)
+sys.modules["dstack.collecting.capture"] = types.SimpleNamespace(take=take)
 """
-"""Replaces dstack.capture in the child process, so that Ray is not loaded."""
+"""Replaces dstack.collecting.capture in the child process, so that Ray is not loaded."""
 QUIET_S = 60.0
 FOREVER = "os.kill(os.getpid(), signal.SIGSTOP)"
 

@@ -21,10 +21,11 @@ from dstack.errors import ClusterError
 from dstack.gc_pause import GcPause
 from dstack.words import plural
 
-if TYPE_CHECKING:  # the child is started before the rest is loaded
+if TYPE_CHECKING:
+    from dstack.collecting.recording_session import RecordingSession
     from dstack.recording import Recording
     from dstack.recording_parts import JoinedRecording
-    from dstack.recording_session import RecordingSession
+
 
 START_S = 45.0
 """How long the start of the recording may take."""
@@ -46,7 +47,7 @@ class Recorder:
     ) -> None:
         self._duration_s = duration_s
         terms = (address or "", str(duration_s), str(rate_hz), job, *options)
-        self._child = start_child("dstack.recorder", *terms, stdin=subprocess.PIPE, start_new_session=True)
+        self._child = start_child("dstack.collecting.recorder", *terms, stdin=subprocess.PIPE, start_new_session=True)
         self._stopped_at: float | None = None
         self._began = 0.0
         self._recorded_s = 0.0
@@ -144,9 +145,9 @@ def _record(
     messages: IO[bytes], address: str, duration_s: str, rate_hz: str, job: str, *, options: Collection[str]
 ) -> None:
     with GcPause():
+        from dstack.collecting.recording_session import RecordingSession
         from dstack.document_file import to_json
         from dstack.recording import RecordingOptions
-        from dstack.recording_session import RecordingSession
 
     def note(step: str) -> None:
         send(messages, "progress", step.encode("utf-8", "replace"))

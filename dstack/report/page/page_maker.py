@@ -17,8 +17,9 @@ from typing import IO, TYPE_CHECKING
 from dstack.child import Messages, end_child, raise_sent, send, send_error, start_child
 from dstack.errors import DstackError, as_dstack_error
 
-if TYPE_CHECKING:  # the child is started before the rest is loaded
+if TYPE_CHECKING:
     from dstack.model import Snapshot
+
 
 TIMEOUT_S = 30.0
 """A page of a thousand workers takes a few seconds."""
@@ -44,7 +45,7 @@ class PageMaker:
                 raise DstackError("The page was cancelled.")
             files = (str(path) for path in (*before, snapshot))
             try:
-                self._child = child = start_child("dstack.page_maker", job or "", *files)
+                self._child = child = start_child("dstack.report.page.page_maker", job or "", *files)
             except OSError as error:
                 raise as_dstack_error(error) from error
         assert child.stdout is not None
