@@ -11,8 +11,6 @@ from dstack.libraries.torch import sites as torch
 from dstack.libraries.train import sites as train
 from dstack.observed_calls import Call, CallKind
 
-ASYNCIO = "/asyncio/"
-LOCKS_FILE, TASKS_FILE, QUEUES_FILE = "/asyncio/locks.py", "/asyncio/tasks.py", "/asyncio/queues.py"
 THREADING, FUTURES = "/threading.py", "/concurrent/futures/_base.py"
 SUBPROCESS, MULTIPROCESSING = "/subprocess.py", "/multiprocessing/"
 ITEM, ROOM, SET = "an item in the queue", "room in the queue", "a call of Event.set"

@@ -29,7 +29,7 @@ CLOCKS_AGREE_S = 2.0
 
 
 class Model(Struct, frozen=True, kw_only=True, omit_defaults=True, repr_omit_defaults=True, gc=False):
-    """Base of every observed value: immutable, hashable by content where its fields are.
+    """Base of the values of a snapshot and of a diagnosis: immutable, hashable by content where their fields are.
 
     No value refers to one that contains it, so the garbage collector need not follow them.
     """

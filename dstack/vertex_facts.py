@@ -30,8 +30,8 @@ class TaskName(Model, frozen=True):
 class ProcessName(Model, frozen=True):
     """A process by what it is: that of an ``actor``, the driver of a job with this ``entrypoint``, another worker.
 
-    One that is not listed has no ``pid``, or has ended. ``node`` is its address, or
-    the beginning of the id of one that is not known.
+    One that is not listed has no ``pid``, or has ended. ``node`` is the address of its node, or the beginning of the id
+    of a node that is not known.
     """
 
     sort: Literal["driver", "worker", "process", "unlisted process", "ended process"] = "worker"

@@ -21,7 +21,7 @@ from dstack.analysis.evidence.sample_changes import SampleChanges, ended_workers
 from dstack.analysis.index.processes import NOTHING_ELSE, ExecutionKey, Known, Polls, execution_key
 from dstack.analysis.index.sample_index import SampleIndex
 from dstack.model import Snapshot
-from dstack.observed import Coroutine, Process, Thread
+from dstack.observed import Process
 from dstack.observed_calls import Call
 
 
@@ -108,15 +108,12 @@ class Evidence:
             before = self._first_alone.process(worker.worker_id)
             if worker.process is None or before is None or before.started_at != worker.process.started_at:
                 continue
-            calls = {_id(execution): execution.call for execution in before.executions() if execution.call}
+            calls = {execution_key(worker.worker_id, one): one.call for one in before.executions() if one.call}
             for later in worker.process.executions() if calls else ():
-                call = calls.get(_id(later)) if later.call else None
+                key = execution_key(worker.worker_id, later)
+                call = calls.get(key)
                 if call and later.call and call != later.call and call.is_same_as(later.call):
-                    yield execution_key(worker.worker_id, later), later.call
-
-
-def _id(execution: Thread | Coroutine) -> int | str:
-    return execution.os_thread_id if isinstance(execution, Thread) else execution.coroutine_id
+                    yield key, later.call
 
 
 def _shows_less(process: Process | None, before: Process | None) -> bool:

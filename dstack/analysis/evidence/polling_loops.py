@@ -17,13 +17,12 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from dstack.analysis.evidence.progress import JobProgress, RoutineCalls
-from dstack.analysis.index.processes import CallRate, ExecutionKey, OwnTasks, Poll, PolledActors, Polls
+from dstack.analysis.index.processes import CallRate, ExecutionKey, OwnTasks, Poll, PolledActors, Polls, execution_key
 from dstack.call_sites import kind_of
 from dstack.libraries.train.parts import RETRYING
 from dstack.model import ACTOR_HANDLE, RepeatedCall, Sample, Snapshot, Worker, actor_of_task, producer_task_id
 from dstack.observed import Coroutine, Frame, Process, Thread
 from dstack.observed_calls import Awaitables, Call, Executions, HeldRefs, ProcessObject, Refs, Unreadable
-from dstack.vertex_keys import CoroutineKey, ThreadKey
 
 MIN_READINGS = 4
 """Fewer observations of a loop prove nothing."""
@@ -121,15 +120,10 @@ class _Finder:
             may_run = isinstance(identity, str)  # a coroutine is not listed while its event loop runs it
             is_there = len(several) * 3 >= len(processes) * 2 if may_run else len(several) == len(processes)
             if is_there and len(several) >= MIN_READINGS and _is_one(several):
-                key: ExecutionKey = (
-                    ThreadKey(worker.worker_id, identity)
-                    if isinstance(identity, int)
-                    else CoroutineKey(worker.worker_id, identity)
-                )
                 poll = self._timed(several) or self._heartbeat(worker, identity, several, threads)
                 poll = poll or self._controller(several)
                 if poll is not None:
-                    yield key, poll
+                    yield execution_key(worker.worker_id, several[0].one), poll
 
     def _timed(self, several: Sequence[_Observation]) -> Poll | None:
         """A loop around a timed wait for the same dependencies, in at least every second reading."""

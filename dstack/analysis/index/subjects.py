@@ -7,6 +7,7 @@ from msgspec.structs import replace
 from dstack.analysis.index.frames import user_frame
 from dstack.analysis.index.ray_libraries import is_client_request
 from dstack.analysis.index.sample_index import SampleIndex
+from dstack.libraries.serve.sites import BATCHES_FILE, REPLICA_FILE
 from dstack.libraries.train.parts import TRAINING
 from dstack.model import Actor, GoneWorker, Node, Worker, actor_of_task
 from dstack.observed import Coroutine, Thread
@@ -15,7 +16,8 @@ from dstack.vertex_facts import ProcessName, Subject, TaskName, subject
 
 SHORT = 8
 """The first digits of an id, as Ray's own log lines abbreviate it."""
-SERVE_BATCHES, SERVE_REPLICA = "ray/serve/batching.py", "ray/serve/_private/replica.py"
+IN_BATCHES, IN_REPLICA = BATCHES_FILE[1:], REPLICA_FILE[1:]
+"""The ends of the paths of Serve's files, which may be relative."""
 
 
 def actor_of_call(index: SampleIndex, task_id: str) -> Actor | None:
@@ -127,9 +129,9 @@ def of_coroutine(index: SampleIndex, worker_id: str, coroutine: Coroutine) -> Su
         return subject("client's request")
     frames = index.frames_of(worker_id, coroutine)
     method = user_frame(frames, outermost=True)
-    if method and any(frame.file.endswith(SERVE_BATCHES) for frame in frames):
+    if method and any(frame.file.endswith(IN_BATCHES) for frame in frames):
         return subject("batch", method.function)
-    if method and any(frame.file.endswith(SERVE_REPLICA) for frame in frames):
+    if method and any(frame.file.endswith(IN_REPLICA) for frame in frames):
         return subject("named", method.function)
     return subject("asyncio task", coroutine.name, owner_of(index, worker_id, coroutine))
 

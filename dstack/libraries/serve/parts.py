@@ -4,13 +4,18 @@ from __future__ import annotations
 
 from dstack.libraries.recogniser import Recogniser
 
+REPLICA_NAME = r"SERVE_REPLICA::.*#(?P<replica>[^#]+)"
+"""The name of a replica's actor, which ends with the id of the replica."""
+REQUESTS = r"handle_request\w*"
+"""The methods of a replica that execute requests; its other methods serve Serve itself."""
+
 PARTS = (
     Recogniser(
         r"ServeReplica:(?P<app>[^:]*):(?P<deployment>.+)",
         "Serve deployment {deployment} of app {app}",
         which=", replica {replica}",
-        actor_name=r"SERVE_REPLICA::.*#(?P<replica>[^#]+)",
-        work=(r"handle_request\w*", "request to"),
+        actor_name=REPLICA_NAME,
+        work=(REQUESTS, "request to"),
         upkeep=r"check_health|record_routing_stats|get_num_ongoing_requests|push_proxy_handle|is_allocated|"
         r"was_initialized|list_outbound_deployments|reserve_slot|release_slot|perform_graceful_shutdown",
     ),

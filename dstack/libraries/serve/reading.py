@@ -9,16 +9,15 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Sequence
 
-from dstack.libraries.serve.sites import CHOOSING
+from dstack.libraries.serve.sites import CHOOSING, PRIVATE, REPLICA_FILE
 from dstack.observed_calls import QueuedRequest, ServeRequest
 from dstack.probes.node.cpython.frames import Frame
 from dstack.probes.node.cpython.memory import Unreadable
 from dstack.probes.node.cpython.objects import Objects
 from dstack.probes.node.threads import is_in
 
-REPLICA_FILE = "/ray/serve/_private/replica.py"
-ROUTER_FILE = "/ray/serve/_private/router.py"
-TAKES_SLOT = ("/ray/serve/_private/utils.py", "acquire")
+ROUTER_FILE = f"{PRIVATE}router.py"
+TAKES_SLOT = (f"{PRIVATE}utils.py", "acquire")
 """Where a request that a replica has accepted waits for one of its slots."""
 METHODS = (("request_metadata", "call_method"), ("user_method_info", "name"))
 """The locals that name the user's method, each with the attribute that does."""

@@ -6,7 +6,8 @@ from dstack.call_site import BOTH_RAYS, Place, Site, caller
 
 PRIVATE = "/ray/serve/_private/"
 HANDLE = "/ray/serve/handle.py"
-MESSAGES_FILE, MESSAGES = "/ray/serve/_private/http_util.py", "fetch_messages_from_queue"
+REPLICA_FILE, BATCHES_FILE = f"{PRIVATE}replica.py", "/ray/serve/batching.py"
+MESSAGES_FILE, MESSAGES = f"{PRIVATE}http_util.py", "fetch_messages_from_queue"
 """Where a replica of Serve awaits a generator of the user's, or the messages of an HTTP response; Ray 2.46 and 2.60."""
 CHOOSING = {
     "_choose_replica_for_request": f"{PRIVATE}request_router/request_router.py",

@@ -16,17 +16,17 @@ from dstack.analysis.graph.builder import GraphBuilder, waits_for
 from dstack.analysis.index import task_assignment
 from dstack.analysis.index.sample_index import SampleIndex
 from dstack.diagnosis import SlotLimit, Target, Wait
+from dstack.libraries.serve.parts import REPLICA_NAME, REQUESTS
 from dstack.model import Actor
 from dstack.observed import Coroutine
 from dstack.observed_calls import QueuedRequest, ServeRequest
 from dstack.vertex_facts import subject
 from dstack.vertex_keys import AnyKey
 
-NAME = re.compile(r"SERVE_REPLICA::.*#(?P<replica>[^#]+)")
+NAME = re.compile(REPLICA_NAME)
 UNPLACED = ("DEPENDENCIES_UNREADY", "PENDING_CREATION")
 """States of a replica without a node. A further replica would need the same resources, so it would wait too."""
-HANDLES = re.compile(r"handle_request\w*")
-"""The methods of a replica that execute requests; its other methods serve Serve itself."""
+HANDLES = re.compile(REQUESTS)
 
 
 @dataclass(frozen=True, slots=True)

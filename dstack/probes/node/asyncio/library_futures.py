@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
+from dstack.libraries.serve.sites import BATCHES_FILE
 from dstack.probes.node.asyncio.await_chains import Chain
 from dstack.probes.node.cached_property import cached_property
 from dstack.probes.node.cpython.frames import Frame
@@ -18,7 +19,6 @@ from dstack.probes.node.cpython.process import MemoryThread
 from dstack.probes.node.threads import is_in
 
 ANYIO_FILE = "/anyio/_backends/_asyncio.py"
-BATCHES_FILE = "/ray/serve/batching.py"
 MAX_BATCH = 10_000
 
 
