@@ -177,10 +177,11 @@ class _Confirmation:
         return before is None or after is None or _progress(before) == _progress(after)
 
     def _is_same_call(self, vertex: Vertex) -> bool:
-        if self._first.execution_of(vertex) is None or self._second.execution_of(vertex) is None:
+        before, after = self._first.execution_of(vertex), self._second.execution_of(vertex)
+        if before is None or after is None or self._changes.has_left(vertex):
             return False
-        calls = (self._first.call_of_vertex(vertex), self._second.call_of_vertex(vertex))
-        return not self._changes.has_left(vertex) and are_equal(*calls)
+        worker_id = vertex.worker_id or ""
+        return are_equal(self._first.call_of(worker_id, before), self._second.call_of(worker_id, after))
 
     def _depends_on_the_same(self, vertex: Vertex, again: Vertex) -> bool:
         """Whether a pending vertex still has all its dependencies of the first sample.

@@ -65,9 +65,10 @@ def _linked(graph: GraphBuilder, users: Users, vertex: Vertex) -> Wait:
     assert vertex.wait is not None, "only executions that wait are linked"
     if vertex.wait.kind == "backpressure":
         return _for_consumer(graph, users, vertex.wait)
-    wait, call = vertex.wait, graph.index.call_of_vertex(vertex)
+    wait = vertex.wait
     is_open = [group.has_unknown("other side") or _is_unlisted_coroutine(graph, vertex, group) for group in wait.groups]
-    if call is None or wait.of_group is not None or not any(is_open):
+    call = graph.index.call_of_vertex(vertex) if any(is_open) and wait.of_group is None else None
+    if call is None:
         return wait
     if reach_of(call).reached_by_actor and _is_called_again_and_again(graph, vertex):
         return wait  # each of these calls may end it

@@ -36,7 +36,9 @@ class _End:
 
 
 def add_channel_waits(graph: GraphBuilder, users: Users) -> None:
-    """Complete the waits of executions that are in a channel."""
+    """Complete the waits of executions that are in a channel, whose stages were read."""
+    if not any(process.graph_stages for process in graph.index.processes.values()):
+        return
     channels = _Channels(graph, users)
     for vertex in list(graph.vertices.values()):
         call = graph.index.call_of_vertex(vertex) if vertex.kind == "execution" else None

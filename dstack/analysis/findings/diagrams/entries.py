@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import TypeAlias
 
 from msgspec.structs import replace
 
@@ -27,6 +28,10 @@ MAX_PASSED_ON = 4
 SETUP = "installation of its runtime environment"
 QUEUES: tuple[WaitKind, ...] = ("actor slot", "event loop")
 """The waits of a call that has not begun; its caller's entry mentions them."""
+
+
+Title: TypeAlias = tuple[str, "str | None", "int | None"]
+"""The name, file and line by which entries are alike."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,23 +59,47 @@ class Entries:
         self._own = {*self.numbers, *draft.waits, *draft.behind}
 
     def rows(self) -> Iterator[Entry | Step]:
-        """All entries, folded if there are many."""
-        return _folded([self._entry(number, part) for number, part in enumerate(self._parts, 1)])
+        """The entries: the first, the last, and a line for each between; of many only one line, and the others' names.
+
+        Entries of thousands of folded parts are not made.
+        """
+        parts = list(enumerate(self._parts, 1))
+        if len(parts) <= 2:
+            yield from (self._entry(number, part) for number, part in parts)
+            return
+        first, *between, last = parts
+        yield self._entry(*first)
+        shown = between if len(between) <= SHOWN_BRIEF else between[:1]
+        yield from (replace(self._entry(number, part), is_brief=True) for number, part in shown)
+        if len(shown) < len(between):
+            yield _folded(between[0][0], [self._title(part) for _, part in between], len(shown))
+        yield self._entry(*last)
+
+    def _title(self, part: Part) -> Title:
+        """The name, file and line of the part's entry."""
+        vertex = part.first
+        if _is_setup(vertex):  # its label is long, and in the headline
+            return SETUP, None, None
+        if vertex.kind == "lifetime":
+            return describe(vertex), None, None
+        details = self._narrator.details(vertex)
+        return part.name or details.execution, details.file, details.line
 
     def _entry(self, number: int, part: Part) -> Entry:
         vertex = part.first
+        name, file, line = self._title(part)
+        if _is_setup(vertex):
+            return Entry(number=number, name=name, vertex=vertex.key)
         details = self._narrator.details(vertex)
-        if _is_setup(vertex):  # its label is long, and in the headline
-            return Entry(number=number, name=SETUP, vertex=vertex.key)
         if vertex.kind == "lifetime":
-            return Entry(number=number, name=describe(vertex), vertex=vertex.key, does=self._does(vertex, details))
+            return Entry(number=number, name=name, vertex=vertex.key, does=self._does(vertex, details))
         return Entry(
             number=number,
-            name=part.name or describe(vertex),
+            name=name,
             vertex=vertex.key,
             place=() if vertex.never and not vertex.child_pid else _place(details, is_named=bool(part.name)),
-            file=details.file,
-            line=details.line,
+            file=file,
+            line=line,
             source=details.source,
             does=part.does or self._does(vertex, details),
             also=self._also(vertex),
@@ -115,23 +144,14 @@ class Entries:
         return (text,) if (text := submission(self._narrator, vertex)) else ()
 
 
-def _folded(entries: Sequence[Entry]) -> Iterator[Entry | Step]:
-    """The first and last entry, and a line for each between; of many only one line, and the others' names."""
-    if len(entries) <= 2:
-        yield from entries
-        return
-    first, *between, last = entries
-    yield first
-    shown = between if len(between) <= SHOWN_BRIEF else between[:1]
-    yield from (replace(entry, is_brief=True) for entry in shown)
-    if folded := between[len(shown) :]:
-        span = f"{folded[0].number}-{folded[-1].number}"
-        if {(one.name, one.file, one.line) for one in between} == {(between[0].name, between[0].file, between[0].line)}:
-            yield Step(text=f"{span}  {len(folded):,} more like {between[0].number}")
-        else:
-            counts = Counter(one.name for one in folded)
-            yield Step(text=f"{span}  {shortly([_times(*one) for one in counts.items()], SHOWN_NAMES)}")
-    yield last
+def _folded(first: int, titles: Sequence[Title], shown: int) -> Step:
+    """The line for the parts from number ``first`` on, of which as many are ``shown`` before it."""
+    span = f"{first + shown}-{first + len(titles) - 1}"
+    folded = titles[shown:]
+    if len(set(titles)) == 1:
+        return Step(text=f"{span}  {len(folded):,} more like {first}")
+    counts = Counter(name for name, _, _ in folded)
+    return Step(text=f"{span}  {shortly([_times(*one) for one in counts.items()], SHOWN_NAMES)}")
 
 
 def _is_setup(vertex: Vertex) -> bool:
