@@ -11,7 +11,7 @@ import msgspec
 
 from dstack.analysis.index.frames import innermost_frame
 from dstack.analysis.index.ranks import Ranks
-from dstack.analysis.naming.descriptions import describe, in_words
+from dstack.analysis.naming.descriptions import in_words
 from dstack.analysis.naming.vertex_details import VertexDetails, details_of
 from dstack.analysis.stacks.app_threads import call_in_words
 from dstack.analysis.views.analysed_snapshot import AnalysedSnapshot
@@ -55,7 +55,7 @@ class _DocumentBuilder:
         self._snapshot = analysed.snapshot
         self._diagnosis = analysed.diagnosis
         self._index = analysed.first_index
-        self._targets: dict[Key, DocumentTarget] = {}
+        self._details: dict[Key, VertexDetails] = {}
 
     def build(self) -> Document:
         diagnosis = self._diagnosis
@@ -112,7 +112,7 @@ class _DocumentBuilder:
 
     def _member(self, vertex: Vertex, within: Container[Key] | None = None, similar: int = 0) -> DocumentMember:
         """A vertex with its dependencies, of which only those ``within`` a finding if that is given."""
-        details = details_of(self._index, vertex)
+        details = self._details_of(vertex.key)
         values = {
             **_shallow(details),
             **ranked(details.ranks),
@@ -139,17 +139,20 @@ class _DocumentBuilder:
         }
 
     def _target(self, target: Target) -> DocumentTarget:
-        if target.vertex not in self._targets:
-            vertex = self._diagnosis.vertices[target.vertex]
-            details = details_of(self._index, vertex)
-            self._targets[target.vertex] = {
-                "ref": None,
-                "execution": describe(vertex),
-                "task_id": vertex.task_id,
-                "task_name": details.task_name,
-                "actor_id": details.actor_id,
-            }
-        return {**self._targets[target.vertex], "ref": target.ref}
+        details = self._details_of(target.vertex)
+        return {
+            "ref": target.ref,
+            "execution": details.execution,
+            "task_id": details.task_id,
+            "task_name": details.task_name,
+            "actor_id": details.actor_id,
+        }
+
+    def _details_of(self, key: Key) -> VertexDetails:
+        """The details of a vertex; a member is often the target of another one, too."""
+        if key not in self._details:
+            self._details[key] = details_of(self._index, self._diagnosis.vertices[key])
+        return self._details[key]
 
     def _child(self, worker_id: str, child: Process) -> DocumentChild:
         return {
