@@ -22,6 +22,7 @@ from dstack.analysis.stacks.app_threads import running
 from dstack.analysis.stacks.icicle import Weights, icicle, weigh_by
 from dstack.analysis.stacks.peers import absent_workers, outliers
 from dstack.analysis.stacks.stack_tree import StackBranch, merge
+from dstack.gc_pause import collect_old_rarely
 from dstack.model import Actor, Job, Node, Sample, Snapshot, Worker, WorkerSample
 from dstack.observed import Frame, Process, Thread
 from dstack.observed_calls import Call, ProcessObject
@@ -121,6 +122,7 @@ def draw(root: StackBranch) -> None:
 
 def main() -> None:
     rounds = int(sys.argv[1]) if len(sys.argv) > 1 else 5
+    collect_old_rarely()  # as the terminal UI does
     table = Table(title=f"Merged stacks, n = {rounds}")
     for column in ("", "median ms", "min-max ms"):
         table.add_column(column, justify="left" if not column else "right")
