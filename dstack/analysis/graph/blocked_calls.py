@@ -89,8 +89,10 @@ def wait_of_call(graph: GraphBuilder, waiter: Waiter, call: Call, loop: Target |
         case Children() as children:
             targets = (graph.child(blocked.worker_id, pid) for pid in dict.fromkeys(children.pids))
             return waits_for(blocked.kind, *targets, timeout_s=call.timeout_s, called=call_beyond_kind(call))
-        case _:
+        case HeldRefs() | Awaitables() | ProcessObject() | ChannelCall():
             return _wait_for_unknown_waker(blocked)
+        case _:
+            raise TypeError(f"a need without a case: {type(call.need)}")
 
 
 def reach_of(call: Call | None) -> ProcessObject:
@@ -105,8 +107,10 @@ def has_known_dependency(call: Call) -> bool:
             return bool(awaited.refs or awaited.coroutines or awaited.futures)
         case ProcessObject() | Children() | ChannelCall():
             return False
-        case _:
+        case Unreadable() | HeldRefs() | GroupCall() | QueuedRequest() | Refs() | Executions() | Futures():
             return True
+        case _:
+            raise TypeError(f"a need without a case: {type(call.need)}")
 
 
 def _wait_for_refs(blocked: _BlockedCall, need: Refs) -> Wait:

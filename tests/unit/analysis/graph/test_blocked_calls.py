@@ -2,11 +2,30 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from dstack.analysis.naming.descriptions import describe
+from dstack.observed_calls import NEEDS, Call
 from tests.unit.analysis.graph.wait_targets import unknown_labels, unobserved_targets
 from tests.unit.scenes import Scene, groups_of
+from tests.unit.support.random_snapshots import values_of
+
+# Every need
+
+
+@pytest.mark.parametrize("need", NEEDS.values())
+@given(st.data())
+def test_a_call_with_any_need_is_a_wait(need: Any, data: st.DataObject) -> None:
+    scene = Scene()
+    driver = scene.driver()
+    driver.threads[0].call = Call(site="selectors.select", frame=0, need=data.draw(values_of(need)))
+
+    assert scene.graph()[driver.key].wait is not None
+
 
 # ray.get
 
