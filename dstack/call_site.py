@@ -15,8 +15,8 @@ At = Literal["leaf", "caller", "leaf or caller", "channel", "coroutine"]
 """Where in a stack a place counts: as the innermost frame, where it proves a wait; as a caller, where it only names
 one; as the caller of ``ray.get`` on a channel; or anywhere in the await chain of a coroutine."""
 Timeout = Literal["none", "local", "unknown"]
-"""How the timeout of a wait is known: there is none, a local variable has it, or it may have one that Python's frames
-do not show, as that of a socket."""
+"""How the timeout of a wait is known. ``none``: no frame has one, since there is none, or only the kernel shows that of
+a call in C. ``local``: a variable of the site has it. ``unknown``: neither shows it, as that of a socket."""
 
 ALL_PYTHONS = "Python 3.10 to 3.14"
 BOTH_RAYS = "Ray 2.46 and 2.60"

@@ -88,9 +88,9 @@ RAY = (
 # Threads
 
 THREAD_JOIN = Site("thread.join", "thread.join", kind="thread.join", may_be_idle=False)
-LOCK = Site("threading.Lock.acquire", "threading.Lock.acquire", kind="lock", may_be_idle=False)
-RLOCK = Site("threading.RLock.acquire", "threading.RLock.acquire", kind="lock", may_be_idle=False)
-SIMPLE_QUEUE = Site("queue.SimpleQueue.get", "queue.SimpleQueue.get", ended_by=ITEM)
+LOCK = Site("threading.Lock.acquire", "threading.Lock.acquire", kind="lock", timeout="none", may_be_idle=False)
+RLOCK = Site("threading.RLock.acquire", "threading.RLock.acquire", kind="lock", timeout="none", may_be_idle=False)
+SIMPLE_QUEUE = Site("queue.SimpleQueue.get", "queue.SimpleQueue.get", timeout="none", ended_by=ITEM)
 BARRIER = Site(
     "threading.Barrier.wait",
     "threading.Barrier.wait",
@@ -156,7 +156,10 @@ THREADS = (
 # Processes, sockets and files
 
 PROCESS_LOCK = Site(
-    "multiprocessing.lock", "multiprocessing lock", (leaf(f"{MULTIPROCESSING}synchronize.py", "__enter__"),)
+    "multiprocessing.lock",
+    "multiprocessing lock",
+    (leaf(f"{MULTIPROCESSING}synchronize.py", "__enter__"),),
+    timeout="none",
 )
 WAITPID = Site("os.waitpid", "os.waitpid", timeout="none")
 PIPE = Site("pipe.read", "reading from a pipe", timeout="none")

@@ -292,7 +292,8 @@ class BlockedCalls:
         at, site = sites[-1]
         if at:
             owner = None if site.is_meeting else frames[at].local("self")
-        timeout_s = timeout_s or self._timeout_s(frames[at::-1])
+        if timeout_s is None and site.timeout == "local":
+            timeout_s = self._timeout_s(frames[at::-1])
         need: Need = _object(owner)
         if is_in(frames[at], POOL_FILE) and (result := frames[at].local("self")):
             below = self._below()

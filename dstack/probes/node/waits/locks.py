@@ -27,6 +27,8 @@ PARKS_FROM = {SIMPLE_QUEUE: (3, 13), LOCK: (3, 14), RLOCK: (3, 14)}
 """First versions that park waiters of an object: each sleeps on its own semaphore, beside the address it waits at."""
 PARKED_AT = -8
 """The offset of that address from the semaphore (``struct wait_entry``); seen on CPython 3.13.0 and 3.14.8."""
+BOUND_METHODS = ("builtin_function_or_method", "builtin_method")
+"""The types of bound methods in C; the second where the method takes its class, as that of a queue (3.9 on)."""
 MAX_ARGUMENTS = 3
 WITHOUT_LOCK = ("__aenter__", "acquire", "wait")
 """Methods of locks and conditions, of threads and of asyncio, that run while their lock is not held."""
@@ -88,7 +90,7 @@ class Locks:
 
     def _and_what_it_is_bound_to(self, word: int) -> Iterator[int]:
         yield word
-        if self._objects.is_a(word, "builtin_function_or_method"):
+        if self._objects.is_a(word, *BOUND_METHODS):
             yield self._objects.memory.pointer(word + BOUND_TO)
 
     def _timeout_s(self, leaf: Frame, word: int, deadline: int) -> float:

@@ -134,6 +134,14 @@ def others() -> None:
     start("queue-join", lambda: full.join(), kind="other", what="queue.Queue.join")
     if sys.version_info < (3, 13):
         start("simple-queue", lambda: queue.SimpleQueue[int]().get(), kind="other", what="queue.SimpleQueue.get")
+        start(
+            "simple-queue-timeout",
+            lambda: queue.SimpleQueue[int]().get(timeout=3000),
+            kind="other",
+            what="queue.SimpleQueue.get",
+            timeout_s=3000.0,
+        )
+        start("other-timeout", takes_in_time, kind="other", what="queue.SimpleQueue.get")
     locked = multiprocessing.Lock()
     locked.acquire()
     start("process-lock", lambda: locked.acquire(), kind="other", what="multiprocessing lock")
@@ -148,6 +156,11 @@ def others() -> None:
     start("selector", selector.select, kind="other", what="selectors.select")
     start("event-loop", lambda: asyncio.run(asyncio.Event().wait()), kind="await", what="asyncio event loop")
     KEPT.extend([_there, _right, child])
+
+
+def takes_in_time(timeout: float = 5.0) -> None:
+    """Waits without a timeout; that of the caller is for something else."""
+    queue.SimpleQueue[int]().get()
 
 
 def futures() -> None:
