@@ -9,13 +9,14 @@ long as that of a struct.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Annotated, Literal, get_args
 
 # These modules travel to nodes without msgspec. Annotations are strings that only the caller evaluates, and the classes
 # are pickled by value, so no node imports it. The bounds are checked where answers and files are decoded.
 from msgspec import Meta
 
+from dstack.frozen_dataclass import frozen_dataclass
 from dstack.observed_calls import Call, Int, Natural, ProcessGroup, ServeRequest, UnixTime
 
 Percent = Annotated[float, Meta(ge=0, le=1e12)]
@@ -33,7 +34,7 @@ OTHER_LANGUAGE_ACCESSES: tuple[Access, ...] = ("jstack", "gdb")
 """How processes in other languages than Python are read."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen_dataclass(frozen=True, slots=True, kw_only=True)
 class Frame:
     """One Python frame. ``origin`` says whether the code is the user's, Ray's, or another library's.
 
@@ -49,7 +50,7 @@ class Frame:
     loop: Loop | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen_dataclass(frozen=True, slots=True, kw_only=True)
 class GraphChannel:
     """A channel of a compiled graph (``ray.dag``): one actor writes values to it, which other actors read in turn.
 
@@ -65,7 +66,7 @@ class GraphChannel:
     buffers: Natural = 0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen_dataclass(frozen=True, slots=True, kw_only=True)
 class GraphStage:
     """A method that a thread of an actor runs in a compiled graph; with an empty ``method``, the driver of the graph.
 
@@ -86,7 +87,7 @@ class GraphStage:
     writes: Natural = 0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen_dataclass(frozen=True, slots=True, kw_only=True)
 class Thread:
     """One thread of a process.
 
@@ -113,7 +114,7 @@ class Thread:
     locals: dict[str, dict[str, str]] | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen_dataclass(frozen=True, slots=True, kw_only=True)
 class Coroutine:
     """A suspended asyncio task of a process, with its await chain instead of a stack.
 
@@ -138,7 +139,7 @@ class Coroutine:
     request: ServeRequest | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen_dataclass(frozen=True, slots=True, kw_only=True)
 class GpuUse:
     """What a process uses of the GPU with this ``index``; ``memory_bytes`` is None if unknown."""
 
@@ -146,7 +147,7 @@ class GpuUse:
     memory_bytes: Natural | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen_dataclass(frozen=True, slots=True, kw_only=True)
 class Process:
     """The process of a worker or driver, or a Python process below it.
 

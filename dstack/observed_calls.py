@@ -9,10 +9,12 @@ seconds.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import Annotated, Literal
 
 from msgspec import Meta
+
+from dstack.frozen_dataclass import frozen_dataclass
 
 Int = Annotated[int, Meta(ge=-(2**63), le=2**63 - 1)]
 Natural = Annotated[int, Meta(ge=0, le=2**63 - 1)]
@@ -30,7 +32,7 @@ DATA: GroupLibrary = "ray.data"
 """The libraries whose calls on a group of processes end when all members, or one other member, have made them."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen_dataclass(frozen=True, slots=True, kw_only=True)
 class ServeRequest:
     """A request to a method of a Ray Serve deployment; ``app`` is the application of the deployment."""
 
@@ -44,7 +46,7 @@ class ServeRequest:
         return f"{self.deployment}.{self.method}"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen_dataclass(frozen=True, slots=True, kw_only=True)
 class ProcessGroup:
     """The membership of a process in a group of processes, read from its memory.
 
@@ -78,7 +80,7 @@ in a block of the lock; items of generators may be available already; one of sev
 is unknown."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen_dataclass(frozen=True, slots=True, kw_only=True)
 class Refs(Need):
     """Values of ObjectRefs: all of ``refs``, or ``count`` of them; for a generator, the ref of the next item.
 
@@ -92,7 +94,7 @@ class Refs(Need):
     inferred: Inference | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen_dataclass(frozen=True, slots=True, kw_only=True)
 class HeldRefs(Need):
     """Refs that were unreadable, and are among those that the process holds; ``assumed`` is a further assumption."""
 
@@ -100,7 +102,7 @@ class HeldRefs(Need):
     assumed: str | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen_dataclass(frozen=True, slots=True, kw_only=True)
 class Executions(Need):
     """One of these threads, by their OS ids, or coroutines of the process must proceed.
 
@@ -115,7 +117,7 @@ class Executions(Need):
     inferred: Inference | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen_dataclass(frozen=True, slots=True, kw_only=True)
 class Futures(Need):
     """All of several futures: for ``each``, the threads of which one must proceed."""
 
@@ -124,7 +126,7 @@ class Futures(Need):
     inferred: Inference | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen_dataclass(frozen=True, slots=True, kw_only=True)
 class Awaitables(Need):
     """All, or ``count``, of refs, coroutines, futures, and ``others``, which counts those that are unknown.
 
@@ -141,7 +143,7 @@ class Awaitables(Need):
     inferred: Inference | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen_dataclass(frozen=True, slots=True, kw_only=True)
 class ProcessObject(Need):
     """An object of the process, such as a queue, an event or a lock without a known holder; None if not identified.
 
@@ -158,7 +160,7 @@ class ProcessObject(Need):
     reached_by_actor: bool = False
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen_dataclass(frozen=True, slots=True, kw_only=True)
 class Children(Need):
     """One of these processes below this one must end or write."""
 
@@ -166,7 +168,7 @@ class Children(Need):
     pids: tuple[Int, ...] = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen_dataclass(frozen=True, slots=True, kw_only=True)
 class Unreadable(Need):
     """Unknown: the reason why the dependencies are unreadable."""
 
@@ -174,7 +176,7 @@ class Unreadable(Need):
     reason: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen_dataclass(frozen=True, slots=True, kw_only=True)
 class GroupCall(Need):
     """The dependencies of a blocked call on a process group: the calls of its other members.
 
@@ -195,7 +197,7 @@ class GroupCall(Need):
     fails_at: UnixTime | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen_dataclass(frozen=True, slots=True, kw_only=True)
 class QueuedRequest(Need):
     """A request that waits in a router or replica, until a replica is below its limit of ongoing requests.
 
@@ -213,7 +215,7 @@ class QueuedRequest(Need):
     in_replica: bool = False
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen_dataclass(frozen=True, slots=True, kw_only=True)
 class ChannelCall(Need):
     """The dependency of a wait in a channel of a compiled graph.
 
@@ -247,7 +249,7 @@ NEEDS: dict[str, type[Need]] = {
 """The classes of needs by their ``kind``."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen_dataclass(frozen=True, slots=True, kw_only=True)
 class Call:
     """A blocking call of a thread or coroutine, with what it needs.
 

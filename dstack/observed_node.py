@@ -5,12 +5,13 @@ They travel as the values of :mod:`dstack.observed`, with the same units and ide
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Annotated, Literal, NamedTuple
 
 # Travels without msgspec, see dstack.observed.
 from msgspec import Meta
 
+from dstack.frozen_dataclass import frozen_dataclass
 from dstack.observed import MAX_GPUS, Frame, Percent, Process
 from dstack.observed_calls import Int, Natural, UnixTime
 
@@ -41,7 +42,7 @@ cannot be parsed; only a part was given; memory that cannot be interpreted; anyt
 """
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen_dataclass(frozen=True, slots=True, kw_only=True)
 class Task:
     """A task, as reported by its owner.
 
@@ -73,7 +74,7 @@ class Task:
         return self.name.rpartition(".")[2]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen_dataclass(frozen=True, slots=True, kw_only=True)
 class Ref:
     """An ObjectRef, as reported by a process that knows it. Only refs that are, or may be, awaited are included.
 
@@ -92,7 +93,7 @@ class Ref:
     attempt: Int = 0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen_dataclass(frozen=True, slots=True, kw_only=True)
 class CoreWorkerReply:
     """What a core worker replied. Tasks that ended are left out; ``refs`` are all it knows.
 
@@ -116,7 +117,7 @@ class CoreWorkerReply:
     refs: tuple[Ref, ...] = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen_dataclass(frozen=True, slots=True, kw_only=True)
 class Disk:
     """A directory that Ray uses on a node, with the size and the free space of its file system."""
 
@@ -126,7 +127,7 @@ class Disk:
     free_bytes: Natural
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen_dataclass(frozen=True, slots=True, kw_only=True)
 class Gpu:
     """A GPU of a node, as NVIDIA's driver reports it; what the driver does not report is None.
 
@@ -140,7 +141,7 @@ class Gpu:
     utilisation_percent: Percent | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen_dataclass(frozen=True, slots=True, kw_only=True)
 class HostFigures:
     """Figures of a host; None where they are unknown.
 
@@ -157,7 +158,7 @@ class HostFigures:
     gpus: Annotated[tuple[Gpu, ...], Meta(max_length=MAX_GPUS)] | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen_dataclass(frozen=True, slots=True, kw_only=True)
 class EnvironmentSetup:
     """A process that installs a runtime environment on a node, started by Ray's runtime environment agent.
 
@@ -171,7 +172,7 @@ class EnvironmentSetup:
     output: str = ""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen_dataclass(frozen=True, slots=True, kw_only=True)
 class Failure:
     """Something that could not be observed: what, where, why, and after how long. ``sample`` counts from 1."""
 
@@ -186,7 +187,7 @@ class Failure:
     sample: Annotated[Int, Meta(description="Number of the sample, from 1")] = 1
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen_dataclass(frozen=True, slots=True, kw_only=True)
 class NodeAnswer:
     """One sample of one node.
 
@@ -220,7 +221,7 @@ class Count(NamedTuple):
     is_running: bool = True
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen_dataclass(frozen=True, slots=True, kw_only=True)
 class Coverage:
     """How much was recorded, summed over processes: ``wanted`` samples at the wanted rate, and those ``taken``.
 
@@ -241,7 +242,7 @@ class Coverage:
     lowest_rate_hz: float = 0.0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen_dataclass(frozen=True, slots=True, kw_only=True)
 class SampledThread:
     """A thread of a worker in a round of a recording; ``os_thread_id`` is 0 if unknown."""
 
@@ -250,7 +251,7 @@ class SampledThread:
     thread_name: str = ""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen_dataclass(frozen=True, slots=True, kw_only=True)
 class RecordedRound:
     """One round of a recording on one node, of ``seconds``. ``stacks`` are indices of ``frames``, leaf first.
 

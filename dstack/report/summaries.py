@@ -4,20 +4,24 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
 
 from rich.console import Console
-from rich.table import Table
 from rich.text import Text
 
-from dstack.analysis.history.pipelines import Pipeline, Step
 from dstack.analysis.views.analysed_snapshot import AnalysedSnapshot
-from dstack.analysis.views.timeline import NOT_STARTED, Timeline
 from dstack.checks import Check, Level
 from dstack.model import Snapshot
 from dstack.observed_node import Failure
 from dstack.recording import Recording
 from dstack.report.rich_text import SafeText, wrapped
 from dstack.words import capitalised, duration, listed, plural, short_duration
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+    from dstack.analysis.history.pipelines import Pipeline, Step
+    from dstack.analysis.views.timeline import Timeline
 
 NOTABLE = 0.02
 """A share of samples that is worth a sentence."""
@@ -113,6 +117,8 @@ def shown_pipelines(timeline: Timeline) -> list[Pipeline]:
 
 def counts_in_words(timeline: Timeline) -> str:
     """``11 attempts of tasks in 10 s, in 3 processes on 1 node: 10 finished, 0 failed, 0 running, 1 pending``."""
+    from dstack.analysis.views.timeline import NOT_STARTED
+
     tracks = [track for track in timeline.tracks if track.group != NOT_STARTED]
     nodes = len({track.group for track in tracks})
     attempts = [attempt for attempt in timeline.attempts if attempt.task.kind != "DRIVER_TASK"]
@@ -141,6 +147,8 @@ def limiting_in_words(pipeline: Pipeline) -> str:
 
 
 def _steps(pipeline: Pipeline) -> Table:
+    from rich.table import Table
+
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
     for title in STEP_COLUMNS:
         table.add_column(Text(title, "dim"), justify="left" if title == "step" else "right", no_wrap=True)

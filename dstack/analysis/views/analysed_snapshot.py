@@ -1,22 +1,27 @@
-"""A snapshot with its diagnosis, and the indexes that reports and views share."""
+"""A snapshot with its diagnosis, and the indexes that reports and views share.
+
+A report needs few of the views, so each is imported where it is made: that of a history takes 30 ms.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from typing import TYPE_CHECKING
 
 from dstack.analysis.diagnose import diagnose
-from dstack.analysis.history.task_index import HistoryIndex
-from dstack.analysis.history.task_time import TaskTime
 from dstack.analysis.index.processes import Known
 from dstack.analysis.index.sample_index import SampleIndex
-from dstack.analysis.views.node_resources import confirmed, starving_in_words, starving_nodes
-from dstack.analysis.views.stacks import Stacks
-from dstack.analysis.views.timeline import Timeline
 from dstack.diagnosis import Diagnosis
 from dstack.gc_pause import GcPause
 from dstack.model import Sample, Snapshot
+
+if TYPE_CHECKING:
+    from dstack.analysis.history.task_index import HistoryIndex
+    from dstack.analysis.history.task_time import TaskTime
+    from dstack.analysis.views.stacks import Stacks
+    from dstack.analysis.views.timeline import Timeline
 
 EMPTY = Sample(began_s=0.0, ended_s=0.0)
 
@@ -52,26 +57,36 @@ class AnalysedSnapshot:
     @cached_property
     def history(self) -> HistoryIndex | None:
         """The history of its tasks, None if it has none."""
+        from dstack.analysis.history.task_index import HistoryIndex
+
         return HistoryIndex(self.merged_index, self.snapshot.history) if self.snapshot.history else None
 
     @cached_property
     def task_time(self) -> TaskTime | None:
         """Where its tasks spend their time, None without a history."""
+        from dstack.analysis.history.task_time import TaskTime
+
         return TaskTime(self.history) if self.history else None
 
     @cached_property
     def stacks(self) -> Stacks:
         """All stacks of the merged sample."""
+        from dstack.analysis.views.stacks import Stacks
+
         return Stacks(self.merged_index, self.diagnosis.vertices)
 
     @cached_property
     def timeline(self) -> Timeline | None:
         """The timeline of its tasks, None if it has no history."""
+        from dstack.analysis.views.timeline import Timeline
+
         return Timeline(self.history, self.diagnosis.vertices) if self.history else None
 
     @cached_property
     def starving(self) -> Sequence[str]:
         """A sentence for each node with a free resource for which tasks wait that are pinned to other nodes."""
+        from dstack.analysis.views.node_resources import confirmed, starving_in_words, starving_nodes
+
         found = starving_nodes(self.first_index)
         if found and self.snapshot.samples[1:]:
             found = confirmed(found, starving_nodes(self.last_index))

@@ -6,10 +6,8 @@ import json
 import re
 import zlib
 from collections.abc import Callable
-from dataclasses import MISSING, Field, fields, is_dataclass
 from typing import Any
 
-from dstack import observed, observed_calls, observed_node
 from dstack.observed_calls import Need
 from dstack.observed_node import NodeAnswer, RecordedRound
 
@@ -37,38 +35,33 @@ def _plain(value: Any) -> dict[str, Any]:
     return _AS_PLAIN[value.__class__](value)
 
 
-def _as_plain(kind: Any) -> Callable[[Any], dict[str, Any]]:
-    """A function from a value of a class to its fields, made as dataclasses make their methods.
+class _Functions(dict[type, Callable[[Any], dict[str, Any]]]):
+    """By class: a function from a value to its fields, compiled for the first value.
 
     A driver may have a million tasks and refs; a loop over their fields takes twice as long.
     """
-    optional = [field for field in fields(kind) if _has_default(field) and not _is_tag(kind, field)]
-    stated = ", ".join(f"{field.name!r}: value.{field.name}" for field in fields(kind) if field not in optional)
-    body = ["def as_plain(value):", f"    plain = {{{stated}}}", *map(_line, optional)]
-    made: dict[str, Any] = {f"of_{field.name}": _default(field) for field in optional}
-    exec("\n".join([*body, "    return plain"]), made)
-    function: Callable[[Any], dict[str, Any]] = made["as_plain"]
-    return function
+
+    def __missing__(self, kind: Any) -> Callable[[Any], dict[str, Any]]:
+        always = [name for name in kind.__slots__ if name not in kind._factories and not _is_optional(kind, name)]
+        optional = [name for name in kind.__slots__ if name not in always]
+        made = {f"default_{name}": factory() for name, factory in kind._factories.items()}
+        made |= {f"default_{name}": value for name, value in kind._defaults.items()}
+        stated = ", ".join(f"{name!r}: value.{name}" for name in always)
+        lines = [_line(name, made[f"default_{name}"]) for name in optional]
+        exec("\n".join(["def as_plain(value):", f"    plain = {{{stated}}}", *lines, "    return plain"]), made)
+        self[kind] = made["as_plain"]
+        return self[kind]
 
 
-def _is_tag(kind: Any, field: Field[Any]) -> bool:
-    return issubclass(kind, Need) and field.name == "kind"
+def _is_optional(kind: Any, name: str) -> bool:
+    """Whether the field has a default that may be left out; the kind of a need is always stated."""
+    return name in kind._defaults and not (issubclass(kind, Need) and name == "kind")
 
 
-def _has_default(field: Field[Any]) -> bool:
-    return field.default is not MISSING or field.default_factory is not MISSING
-
-
-def _default(field: Field[Any]) -> Any:
-    return field.default if field.default_factory is MISSING else field.default_factory()
-
-
-def _line(field: Field[Any]) -> str:
+def _line(name: str, default: object) -> str:
     """The statement that states a field unless it has its default."""
-    condition = "is not None" if _default(field) is None else f"!= of_{field.name}"
-    return f"    if value.{field.name} {condition}: plain[{field.name!r}] = value.{field.name}"
+    condition = "is not None" if default is None else f"!= default_{name}"
+    return f"    if value.{name} {condition}: plain[{name!r}] = value.{name}"
 
 
-# Made where the probe comes from: a class that was pickled by value has other sentinels than those of dataclasses.
-_OBSERVED = (*vars(observed).values(), *vars(observed_calls).values(), *vars(observed_node).values())
-_AS_PLAIN = {kind: _as_plain(kind) for kind in _OBSERVED if is_dataclass(kind)}
+_AS_PLAIN = _Functions()

@@ -28,6 +28,7 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 import dstack.call_site
 import dstack.call_sites
+import dstack.frozen_dataclass
 import dstack.libraries
 import dstack.observed
 import dstack.observed_calls
@@ -53,6 +54,7 @@ TURN_S = 0.05
 """How often a wait for nodes checks whether it was cancelled."""
 TRAVELLING = (
     dstack.probes.node,
+    dstack.frozen_dataclass,
     dstack.observed,
     dstack.observed_calls,
     dstack.observed_node,
