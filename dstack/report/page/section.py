@@ -1,4 +1,4 @@
-"""A section of a page, and what it is made from: templates, charts, and data for the page's scripts."""
+"""A section of a page, and what it is made from: templates, empty charts, and data for the page's scripts."""
 
 from __future__ import annotations
 
@@ -7,8 +7,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache, cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from bokeh.models import BoxZoomTool, PanTool, Plot, Range, ResetTool, SaveTool, Tool, WheelZoomTool
+from bokeh.plotting import figure
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
@@ -18,13 +20,11 @@ from dstack.recording import Recording
 from dstack.vertex_keys import Key
 from dstack.visible import visible
 
-if TYPE_CHECKING:
-    from bokeh.models import Plot
-
-
 AS_JSON = str.maketrans({"<": "\\u003c", ">": "\\u003e", "&": "\\u0026", "\u2028": "\\u2028", "\u2029": "\\u2029"})
 """JSON remains the same, and neither ends an element nor begins a comment."""
 FOLDER = Path(__file__).resolve().parent
+Columns = Mapping[str, Sequence[Any]]
+"""The data of a chart: equally long columns by name."""
 
 
 def data_element(data: object, css_class: str) -> Markup:
@@ -94,3 +94,43 @@ class ReportData:
         return {
             one.key: f"stack-{numbers.setdefault((one.kind, one.path), len(numbers))}" for one in self.stacks.executions
         }
+
+
+def new_chart(
+    name: str, height: int, x_range: Range, y_range: Range, *, zoom: str | None = "both", extra: Sequence[Tool] = ()
+) -> figure:
+    """An empty chart without axes, as wide as the page; ``height`` is in pixels.
+
+    Its ``name`` is unique in the page. Users zoom and pan both axes, "width" alone, or nothing with None. The wheel
+    zooms with Ctrl, so that it still scrolls the page.
+    """
+    chart = figure(
+        name=name,
+        height=height,
+        x_range=x_range,
+        y_range=y_range,
+        sizing_mode="stretch_width",
+        tools=[*_zoom_tools(zoom), *extra],
+        toolbar_location="above" if zoom else None,
+        background_fill_color=None,
+        border_fill_color=None,
+        outline_line_color=None,
+        output_backend="canvas",
+    )
+    chart.toolbar.logo = None
+    chart.axis.visible = False
+    chart.grid.visible = False
+    return chart
+
+
+def _zoom_tools(zoom: str | None) -> list[Tool]:
+    if zoom is None:
+        return []
+    dimensions: Any = zoom
+    tools = (PanTool(dimensions=dimensions), BoxZoomTool(dimensions=dimensions))
+    return [*tools, WheelZoomTool(dimensions=dimensions, modifiers="ctrl"), ResetTool(), SaveTool()]
+
+
+def theme_colour(property_: str, variable: str) -> str:
+    """A tag of a glyph's renderer: the page sets this property of the glyph to the value of a CSS variable."""
+    return f"{property_}={variable}"

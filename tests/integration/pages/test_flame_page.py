@@ -9,9 +9,9 @@ import pytest
 
 from dstack.analysis.stacks.app_threads import PathStep
 from dstack.analysis.stacks.weighted_stacks import WeightedStack, WeightedStacks
-from dstack.report.page.charts.flame_chart import Flame, flame_section
 from dstack.report.page.pages import document, flame_page
 from dstack.report.page.section import render
+from dstack.report.page.sections.flame import Flame, flame_section
 from tests.browsers import errors, open_page, requests
 from tests.processes import wait_until
 

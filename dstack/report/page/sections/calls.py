@@ -23,7 +23,7 @@ from dstack.report.calls_text import (
     wait_mark,
     wait_outcome,
 )
-from dstack.report.page.charts.graph_chart import (
+from dstack.report.page.graph_chart import (
     BoxStyle,
     GraphBox,
     GraphLink,

@@ -1,18 +1,53 @@
-"""Flame graphs: of the stacks, of the time of tasks, and of recordings."""
+"""Flame graphs of the stacks, of the time of tasks, and of recordings, as charts of rectangles.
+
+Groups, such as node and class, are the first levels. The page has the rectangles, without the narrowest ones, as short
+columns of numbers; its script makes the columns of the chart from them.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import colorsys
+import zlib
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+
+from bokeh.core.properties import value
+from bokeh.models import ColumnDataSource, HoverTool, Plot, Range1d, TapTool
+from markupsafe import Markup
 
 from dstack.analysis.history.task_time import TaskTime
-from dstack.analysis.stacks.weighted_stacks import recorded_stacks
+from dstack.analysis.stacks.app_threads import PathStep
+from dstack.analysis.stacks.weighted_stacks import Unit, WeightedStack, WeightedStacks, recorded_stacks
 from dstack.analysis.views.stack_groups import ChosenStacks
 from dstack.recording import Recording
-from dstack.report.page.charts.flame_chart import Flame, flame_section
-from dstack.report.page.section import ReportData, Section
+from dstack.report.page.section import ReportData, Section, data_element, new_chart, render
 from dstack.report.summaries import recording_summary, shortfalls
+from dstack.visible import visible
 from dstack.words import duration, plural
 
+MAX_BOXES = 20_000
+"""The most rectangles of a flame graph on a page of its own."""
+ROW_PX = 20
+AROUND_PX = 16
+HUES = {"user": 30, "library": 130, "ray": 205, "stdlib": 265}
+"""The hue of a frame by the origin of its code."""
+ORIGINS = {"user": "application", "library": "library", "ray": "Ray", "stdlib": "standard library"}
+COLUMNS = (
+    "left",
+    "right",
+    "top",
+    "bottom",
+    "middle",
+    "at",
+    "label",
+    "name",
+    "place",
+    "weight",
+    "colour",
+    "line",
+    "alpha",
+)
+"""The columns of the chart, which the script fills."""
 MOST_RECORDINGS = 6
 MOST_BOXES = 10_000
 """The most rectangles of one flame graph, as there are several."""
@@ -20,6 +55,183 @@ OWN_TIME = (
     "The width is the time in which tasks ran, also while they slept or waited. A caller is as wide as the calls below "
     "it, and calls that ran in parallel stand side by side."
 )
+
+
+@dataclass(slots=True)
+class Box:
+    """One rectangle: a group, or a call below the same outer calls; from ``left``, ``weight`` wide."""
+
+    step: PathStep
+    depth: int
+    parent: int
+    left: int
+    weight: int = 0
+
+
+@dataclass(slots=True)
+class Boxes:
+    """All rectangles of some stacks, the outer ones before the inner ones, and how many are left out."""
+
+    total: int = 0
+    boxes: list[Box] = field(default_factory=list)
+    left_out: int = 0
+
+    @property
+    def levels(self) -> int:
+        """The number of rows."""
+        return 1 + max((box.depth for box in self.boxes), default=0)
+
+
+def boxes_of(stacks: WeightedStacks, most: int = MAX_BOXES) -> Boxes:
+    """The rectangles of stacks that are merged where they begin with the same groups and calls; the widest so many."""
+    found = Boxes()
+    path: list[int] = []
+    names: list[PathStep] = []
+    for stack in sorted(stacks.stacks, key=_path):
+        steps = _path(stack)
+        common = next((i for i, (a, b) in enumerate(zip(names, steps, strict=False)) if a != b), len(names))
+        common = min(common, len(steps))
+        del path[common:], names[common:]
+        for step in steps[common:]:
+            parent = path[-1] if path else -1
+            found.boxes.append(Box(step, len(path), parent, found.total))
+            path.append(len(found.boxes) - 1)
+            names.append(step)
+        for index in path:
+            found.boxes[index].weight += stack.weight
+        found.total += stack.weight
+    return _widest(found, most)
+
+
+def _path(stack: WeightedStack) -> list[PathStep]:
+    return [*map(PathStep, stack.groups), *stack.frames]
+
+
+def _widest(found: Boxes, most: int) -> Boxes:
+    """The widest rectangles, at most ``most``; one is never wider than the one above it."""
+    if len(found.boxes) <= most:
+        return found
+    order = sorted(range(len(found.boxes)), key=lambda index: (-found.boxes[index].weight, index))
+    kept = sorted(order[:most])
+    place = {index: at for at, index in enumerate(kept)}
+    boxes = [found.boxes[index] for index in kept]
+    for box in boxes:
+        box.parent = place.get(box.parent, -1)
+    return Boxes(found.total, boxes, len(found.boxes) - len(boxes))
+
+
+@dataclass(frozen=True, slots=True)
+class Flame:
+    """Stacks that are one flame graph, and sentences below it."""
+
+    title: str
+    stacks: WeightedStacks
+    notes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Panel:
+    """A flame graph in the page; its chart is drawn in the element with the id ``chart``."""
+
+    title: str
+    chart: str
+    boxes: Boxes
+    unit: Unit
+    notes: tuple[str, ...]
+
+    @property
+    def data(self) -> Markup:
+        """The rectangles for the script."""
+        return data_element(_compact(self.boxes, self.unit), "boxes")
+
+
+def flame_section(key: str, title: str, flames: Sequence[Flame], most: int = MAX_BOXES) -> Section:
+    """Flame graphs of which the first is shown, and a choice if there are several; ``key`` is unique in the page.
+
+    Each has at most so many rectangles.
+    """
+    panels = [_panel(f"{key}-chart-{number}", flame, most) for number, flame in enumerate(flames)]
+    charts = {panel.chart: flame_chart(panel.chart, panel.boxes.levels) for panel in panels}
+    return Section(key, title, render("flame.html", key=key, panels=panels), charts, "flame.js")
+
+
+def _panel(chart: str, flame: Flame, most: int) -> Panel:
+    boxes = boxes_of(flame.stacks, most)
+    left_out = (f"{boxes.left_out:,} narrow boxes are left out.",) if boxes.left_out else ()
+    return Panel(flame.title, chart, boxes, flame.stacks.unit, (*flame.notes, *left_out))
+
+
+def _compact(boxes: Boxes, unit: Unit) -> dict[str, object]:
+    """Columns with one entry for each rectangle, and columns with one for each different step."""
+    steps: dict[PathStep, int] = {}
+    numbers = [steps.setdefault(box.step, len(steps)) for box in boxes.boxes]
+    return {
+        "unit": unit,
+        "total": boxes.total,
+        "left": [box.left for box in boxes.boxes],
+        "width": [box.weight for box in boxes.boxes],
+        "parent": [box.parent for box in boxes.boxes],
+        "step": numbers,
+        "name": [visible(step.name) or "(no name)" for step in steps],
+        "place": list(map(_place, steps)),
+        "colour": list(map(colour_of, steps)),
+    }
+
+
+def _place(step: PathStep) -> str:
+    """``train.py:12 (application)``; ``group`` for a group."""
+    if not step.is_frame:
+        return "group"
+    where = f"{step.file}:{step.line}" if step.line else step.file
+    return f"{visible(where)} ({ORIGINS[step.origin]})"
+
+
+def colour_of(step: PathStep) -> str:
+    """The colour of a rectangle, on which black text is readable: a hue by origin, its shade by the name."""
+    shade = zlib.crc32(step.name.encode(errors="replace")) % 1000 / 1000
+    if not step.is_frame:
+        red, green, blue = colorsys.hls_to_rgb(0.0, 0.72 + 0.1 * shade, 0.0)
+    else:
+        hue = (HUES[step.origin] + 16 * shade - 8) / 360
+        red, green, blue = colorsys.hls_to_rgb(hue, 0.68 + 0.12 * shade, 0.75)
+    return f"#{round(255 * red):02x}{round(255 * green):02x}{round(255 * blue):02x}"
+
+
+def flame_chart(name: str, levels: int) -> Plot:
+    """The rectangles with their names; the page zooms to what is clicked."""
+    source = ColumnDataSource({column: [] for column in COLUMNS})
+    chart = new_chart(
+        name, levels * ROW_PX + AROUND_PX, Range1d(start=0, end=1), Range1d(start=levels, end=0), zoom=None
+    )
+    quads = chart.quad(
+        left="left",
+        right="right",
+        top="top",
+        bottom="bottom",
+        source=source,
+        fill_color="colour",
+        fill_alpha="alpha",
+        line_color="line",
+        line_width=2,
+        nonselection_fill_alpha="alpha",
+        nonselection_line_alpha=1.0,
+    )
+    chart.text(
+        x="at",
+        y="middle",
+        text="label",
+        source=source,
+        text_font_size="12px",
+        text_font=value("monospace"),
+        text_baseline="middle",
+        x_offset=3,
+        text_color="#000000",
+        nonselection_text_alpha=1.0,
+    )
+    tips = [("", "@name"), ("", "@place"), ("", "@weight")]
+    hover = HoverTool(renderers=[quads], tooltips=tips, point_policy="follow_mouse")
+    chart.add_tools(hover, TapTool(renderers=[quads]))
+    return chart
 
 
 def section(data: ReportData) -> Section | None:

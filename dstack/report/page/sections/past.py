@@ -25,8 +25,7 @@ from dstack.analysis.views.snapshot_diff import require_same_cluster
 from dstack.diagnosis import Verdict
 from dstack.observed import Frame
 from dstack.report.headline import headline
-from dstack.report.page.charts.chart import new_chart, theme_colour
-from dstack.report.page.section import ReportData, Section, render
+from dstack.report.page.section import ReportData, Section, new_chart, render, theme_colour
 from dstack.report.rich_text import location
 from dstack.visible import visible
 from dstack.words import duration

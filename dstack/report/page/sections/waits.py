@@ -13,7 +13,7 @@ from dstack.analysis.views.analysed_snapshot import AnalysedSnapshot
 from dstack.analysis.views.wait_boxes import Outcome, WaitBox, WaitBoxes, WaitLink
 from dstack.diagnosis import Step, Vertex, Wait
 from dstack.report.finding import titled
-from dstack.report.page.charts.graph_chart import (
+from dstack.report.page.graph_chart import (
     WIDEST_LINE,
     BoxStyle,
     GraphBox,

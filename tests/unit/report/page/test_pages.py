@@ -21,8 +21,8 @@ from dstack.analysis.views.analysed_snapshot import AnalysedSnapshot
 from dstack.errors import UsageError
 from dstack.model import Snapshot
 from dstack.report.page import require_bokeh
-from dstack.report.page.charts.flame_chart import boxes_of, colour_of
 from dstack.report.page.pages import flame_page, report_page
+from dstack.report.page.sections.flame import boxes_of, colour_of
 from tests.fuzzing.effort import examples
 from tests.fuzzing.hostile_text import ATTACKED, HOSTILE_TO_PAGES, PAGE_ATTACKS, hostile
 from tests.tui.sources import recorded

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dstack.report.page.charts.graph_layout import Layout, ellipse, isotonic, layout
+from dstack.report.page.graph_layout import Layout, ellipse, isotonic, layout
 
 SIZES = [(180.0, 50.0), (90.0, 25.0), (240.0, 65.0)]
 

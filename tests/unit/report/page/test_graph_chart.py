@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 from rich.cells import cell_len
 
-from dstack.report.page.charts.graph_chart import (
+from dstack.report.page.graph_chart import (
     WIDEST_LINE,
     BoxStyle,
     GraphBox,

@@ -11,8 +11,8 @@ from bokeh.core.properties import value
 from bokeh.models import BoxZoomTool, ColumnDataSource, HoverTool, Plot, Range1d, TapTool
 from rich.cells import cell_len, set_cell_size
 
-from dstack.report.page.charts.chart import new_chart
-from dstack.report.page.charts.graph_layout import Layout, layout
+from dstack.report.page.graph_layout import Layout, layout
+from dstack.report.page.section import new_chart
 from dstack.visible import visible, visible_lines
 
 FONT_PX = 12.0
@@ -96,7 +96,7 @@ def graph_chart(
     has_ellipses: bool = False,
     is_from_targets: bool = False,
 ) -> Plot:
-    """The chart; the flags are those of :func:`dstack.report.page.charts.graph_layout.layout`."""
+    """The chart; the flags are those of :func:`dstack.report.page.graph_layout.layout`."""
     placed = layout(
         [size_of(box) for box in boxes],
         [(link.source, link.target) for link in links],
