@@ -8,8 +8,8 @@ from typing import Any
 
 from dstack.model import VERSION
 from dstack.report.check_schema import check_schema
-from dstack.report.graph_schema import graph_schema
-from dstack.report.stacks_schema import stacks_schema
+from dstack.report.exporters.graph_json import graph_schema
+from dstack.report.stacks_json import stacks_schema
 from dstack.snapshot_file import snapshot_schema
 
 Json = dict[str, Any]

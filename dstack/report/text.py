@@ -16,9 +16,8 @@ from dstack.model import Snapshot
 from dstack.report.check_json import pauses_ms
 from dstack.report.details import print_details, print_stacks
 from dstack.report.finding import assumption_rows, fix_row, picture, remark_rows, status, status_sentence
-from dstack.report.headline import STYLES, headline
 from dstack.report.rich_text import Row, SafeText, lines_of, print_lines, print_rows, wrapped
-from dstack.report.summaries import failures_in_words
+from dstack.report.summaries import STYLE_OF_VERDICT, failures_in_words, headline
 from dstack.words import plural, word
 
 WIDTH = 100
@@ -63,7 +62,7 @@ def _head(console: Console, analysed: AnalysedSnapshot) -> Iterator[Text]:
     diagnosis = analysed.diagnosis
     lead = f"{diagnosis.verdict.upper()}  "
     first, *others = wrapped(SafeText(headline(diagnosis), "bold"), console, max(20, console.width - len(lead)))
-    yield SafeText(lead, STYLES[diagnosis.verdict]) + first
+    yield SafeText(lead, STYLE_OF_VERDICT[diagnosis.verdict]) + first
     for line in others:
         yield SafeText(" " * len(lead)) + line
     sure, origin = _status(diagnosis), _origin(analysed)

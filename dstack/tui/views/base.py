@@ -19,8 +19,8 @@ from dstack.analysis.stacks.stack_tree import GROUPINGS, Grouping, grouping_in_w
 from dstack.analysis.views.analysed_snapshot import AnalysedSnapshot
 from dstack.analysis.views.snapshot_changes import SIGNS, Mark, SnapshotChanges
 from dstack.diagnosis import Verdict
-from dstack.report.headline import headline
 from dstack.report.rich_text import SafeText
+from dstack.report.summaries import headline
 from dstack.tui.snapshots import NumberedSnapshot, OpenedRecording
 from dstack.tui.widgets.detail import Detail
 from dstack.tui.widgets.outline import Outline

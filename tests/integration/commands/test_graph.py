@@ -12,7 +12,7 @@ import jsonschema
 import pytest
 
 from dstack.model import Snapshot
-from dstack.report.graph_schema import graph_schema
+from dstack.report.exporters.graph_json import graph_schema
 from dstack.snapshot_file import load
 from tests.clusters.dstack_command import Json, dstack
 from tests.clusters.ray_clusters import ray_cluster

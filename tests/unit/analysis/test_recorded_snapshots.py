@@ -14,7 +14,7 @@ from dstack.analysis.index.ranks import ranks_of
 from dstack.analysis.naming.descriptions import describe
 from dstack.analysis.views.analysed_snapshot import AnalysedSnapshot
 from dstack.diagnosis import Diagnosis
-from dstack.report.headline import headline
+from dstack.report.summaries import headline
 from dstack.report.text import report_text
 from dstack.snapshot_file import load
 from tests.paths import RECORDED_CLUSTERS

@@ -10,8 +10,7 @@ import pytest
 
 from dstack.analysis.views.analysed_snapshot import AnalysedSnapshot
 from dstack.analysis.views.stack_groups import By, ChosenStacks
-from dstack.report.stacks_json import stacks_json
-from dstack.report.stacks_schema import stacks_schema
+from dstack.report.stacks_json import stacks_json, stacks_schema
 from dstack.snapshot_file import load
 from tests.clusters.dstack_command import Json
 from tests.examples.recorded import RECORDED

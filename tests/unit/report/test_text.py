@@ -25,9 +25,8 @@ from dstack.cli import main
 from dstack.model import Snapshot
 from dstack.observed_node import Failure
 from dstack.report.check_json import MANY, check_json
-from dstack.report.headline import headline
 from dstack.report.rich_text import short_path, shortened_left
-from dstack.report.summaries import failures_in_words
+from dstack.report.summaries import failures_in_words, headline
 from dstack.report.text import WIDTH, print_report
 from dstack.snapshot_file import save
 from dstack.visible import UNSEEN, visible

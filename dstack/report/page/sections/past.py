@@ -24,9 +24,9 @@ from dstack.analysis.views.snapshot_changes import (
 from dstack.analysis.views.snapshot_diff import require_same_cluster
 from dstack.diagnosis import Verdict
 from dstack.observed import Frame
-from dstack.report.headline import headline
 from dstack.report.page.section import ReportData, Section, new_chart, render, theme_colour
 from dstack.report.rich_text import location
+from dstack.report.summaries import headline
 from dstack.visible import visible
 from dstack.words import duration
 
