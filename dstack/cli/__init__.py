@@ -10,13 +10,12 @@ from typing import Any
 import click
 from click.shell_completion import get_completion_class
 
-from dstack.cli.doctor import doctor
 from dstack.cli.history import graph, timeline
 from dstack.cli.monitoring import mcp, tui, watch
 from dstack.cli.output import discard_unprintable_output, end_at_once
 from dstack.cli.recording import record
 from dstack.cli.report import report
-from dstack.cli.snapshots import check, demo, show, snapshot
+from dstack.cli.snapshots import check, demo, doctor, show, snapshot
 from dstack.cli.stacks import stacks
 from dstack.errors import DstackError, as_dstack_error
 from dstack.signals import end

@@ -1,4 +1,4 @@
-"""The commands that take and explain one snapshot: ``snapshot``, ``check``, ``show`` and ``demo``."""
+"""The commands that take and explain one snapshot: ``snapshot``, ``check``, ``show``, ``demo`` and ``doctor``."""
 
 from __future__ import annotations
 
@@ -26,12 +26,15 @@ from dstack.signals import CleanUp
 from dstack.visible import visible
 
 if TYPE_CHECKING:
+    from dstack.checks import Check
     from dstack.diagnosis import FailOn
 
 STUCK, INCONCLUSIVE = 1, 4
 """Exit codes of ``check``."""
 EXPLAIN_S = 30.0
 """The time limit for explaining a snapshot, beyond ``--timeout``."""
+LIMITED = 1
+"""The exit code if something limits what dstack reads."""
 
 
 @click.command()
@@ -225,3 +228,35 @@ def _form(as_json: bool, details: bool) -> Form:
     if as_json and details:
         raise UsageError("--details cannot be combined with --json, which has all data.", "Leave out one of them.")
     return "json" if as_json else "details" if details else "report"
+
+
+@click.command()
+@address_option
+@timeout_option
+def doctor(address: str | None, timeout_s: float) -> None:
+    """Show what this machine and the cluster allow: permissions, versions, py-spy, and the probe of each node.
+
+    Exit codes: 0 nothing limits dstack, 1 something does, 3 the cluster is unreachable.
+    """
+    from rich.console import Console
+
+    from dstack.probes.this_host import host_checks
+    from dstack.report.summaries import print_checks
+
+    console = Console(highlight=False)
+    checks = host_checks()
+    print_checks(console, "This machine", checks)
+    snapshot = take_snapshot(address, timeout_s)
+    from dstack.analysis.views.analysed_snapshot import AnalysedSnapshot
+    from dstack.analysis.views.capabilities import cluster_checks, node_checks
+
+    analysed = AnalysedSnapshot.of(snapshot)
+    of_cluster = cluster_checks(analysed)
+    print_checks(console, f"The cluster at {snapshot.address}", of_cluster)
+    found: list[Check] = [*checks, *of_cluster]
+    for node, of_node in node_checks(analysed):
+        head = ", head" if node.is_head else ""
+        print_checks(console, f"Node {node.ip}{head}", of_node)
+        found += of_node
+    if any(check.level != "ok" for check in found):
+        sys.exit(LIMITED)
