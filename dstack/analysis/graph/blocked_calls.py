@@ -8,8 +8,7 @@ from dataclasses import dataclass
 from msgspec.structs import replace
 
 from dstack.analysis.graph.builder import GraphBuilder, call_beyond_kind, waits_for
-from dstack.analysis.graph.refs.placement_group_refs import PENDING
-from dstack.analysis.graph.refs.producers import available_value, producer_of
+from dstack.analysis.graph.refs.producers import PENDING, available_value, producer_of
 from dstack.analysis.graph.refs.unread_refs import wait_for_held
 from dstack.analysis.index import subjects
 from dstack.call_sites import GROUP_WAIT, kind_of, name_of, named_site

@@ -9,7 +9,7 @@ from functools import cached_property
 
 from dstack import words
 from dstack.analysis.graph.resources.amounts import EPSILON, fits, in_group, summed, wanted
-from dstack.analysis.graph.resources.label_selectors import match
+from dstack.analysis.graph.resources.requests import labels_match
 from dstack.analysis.index import subjects
 from dstack.analysis.index.sample_index import SampleIndex
 from dstack.analysis.naming import names
@@ -177,7 +177,7 @@ class _Pinned:
         """The resources and labels that a node lacks."""
         total = _total(self.index, node)
         yield from (name for name, amount in self.request.items() if total.get(name, 0.0) < amount - EPSILON)
-        labels = ((key, value) for key, value in self.selector.items() if not match({key: value}, node.labels))
+        labels = ((key, value) for key, value in self.selector.items() if not labels_match({key: value}, node.labels))
         yield from (f"label {key}: {value}" for key, value in labels)
 
 
@@ -203,7 +203,7 @@ def _selector(index: SampleIndex, task: Task) -> Mapping[str, str]:
 
 def _pinned(index: SampleIndex, request: Mapping[str, float], selector: Mapping[str, str]) -> _Pinned:
     alive = [node for node in index.snapshot.nodes if node.alive and node.node_id in index.sample.available]
-    able = [node for node in alive if fits(request, _total(index, node)) and match(selector, node.labels)]
+    able = [node for node in alive if fits(request, _total(index, node)) and labels_match(selector, node.labels)]
     short = [{name for name in request if _lacks(index, node, name, request[name])} for node in able]
     scarce = set.intersection(*short) if short else set()
     found = [

@@ -6,8 +6,7 @@ from dstack.analysis.graph.builder import MANY, GraphBuilder, waits_for
 from dstack.analysis.graph.pending.actor_queues import ActorQueues
 from dstack.analysis.graph.pending.runtime_environments import wait_for_setup
 from dstack.analysis.graph.refs.dead_producers import cause_of, dead_actor_of, removed_group_of, why_never_runs
-from dstack.analysis.graph.refs.placement_group_refs import PENDING
-from dstack.analysis.graph.refs.producers import producer_of
+from dstack.analysis.graph.refs.producers import PENDING, producer_of
 from dstack.analysis.graph.resources.placement_groups import wait_of_group
 from dstack.analysis.graph.resources.requests import Resources, WaitOrNever
 from dstack.analysis.graph.users import Users

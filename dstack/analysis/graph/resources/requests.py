@@ -6,12 +6,12 @@ each resource that is at least the smallest number of holders that have enough o
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 
 import msgspec
 
 from dstack.analysis.graph.builder import FEW, GraphBuilder, waits_for
-from dstack.analysis.graph.resources import label_selectors
 from dstack.analysis.graph.resources.amounts import (
     EPSILON,
     Amounts,
@@ -30,9 +30,25 @@ from dstack.observed_node import Task
 from dstack.vertex_facts import Bundles, Labels, Never, Reason, Request, Subject, never, reason, subject
 from dstack.vertex_keys import AnyKey, GroupKey, Id
 
+_SET = re.compile(r"in\((.*)\)")
 AWAITED_GROUP = ("PENDING", "PREPARED")
 WaitOrNever = tuple[Wait | None, Never | None]
 """The wait for something, or the reason why it can never be satisfied; both None if neither is known."""
+
+
+def labels_match(selector: Mapping[str, str], labels: Mapping[str, str]) -> bool:
+    """Whether a node's labels satisfy all of ``value``, ``!value``, ``in(a,b)`` and ``!in(a,b)``, as Ray 2.60 has them.
+
+    A node without the label satisfies conditions with ``!``.
+    """
+    return all(_matches(condition, labels.get(key)) for key, condition in selector.items())
+
+
+def _matches(condition: str, value: str | None) -> bool:
+    sought = condition.removeprefix("!")
+    among = _SET.fullmatch(sought)
+    values = [one.strip() for one in among[1].split(",")] if among else [sought]
+    return (value in values) != condition.startswith("!")
 
 
 class Resources:
@@ -66,9 +82,7 @@ class Resources:
         return self._known[key]
 
     def _find(self, request: Amounts, selector: Mapping[str, str], group_id: str | None) -> WaitOrNever:
-        able = [
-            n for n in self.nodes if fits(request, self.holders.total(n)) and label_selectors.match(selector, n.labels)
-        ]
+        able = [n for n in self.nodes if fits(request, self.holders.total(n)) and labels_match(selector, n.labels)]
         asked = self._asked(request, group_id)
         if not able:
             return self._never_satisfied(request, selector, group_id, asked)

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 import pytest
 
-from dstack.analysis.graph.alternatives import IDLE
 from dstack.analysis.graph.in_process_links import NO_OTHERS
+from dstack.analysis.graph.users import IDLE
 from dstack.analysis.naming.descriptions import in_words
 from dstack.diagnosis import Diagnosis, Finding
 from dstack.observed import Frame

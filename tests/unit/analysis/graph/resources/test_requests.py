@@ -5,8 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from dstack.analysis.graph.builder import MANY
+from dstack.analysis.graph.resources.requests import labels_match
 from dstack.analysis.naming.descriptions import describe
 from dstack.analysis.second_sample import plan_readings
 from tests.unit.analysis.graph.resources.resource_requests import NOTHING, holders, labels, never, pending
@@ -356,3 +358,30 @@ def test_a_cycle_over_resources_is_no_deadlock_with_an_autoscaler() -> None:
 
     assert labels(scene, scene.wait_of(child)) == ["wait", "autoscaler, which may add a node"]
     assert [finding.kind for finding in scene.diagnose().findings] == ["starved"]
+
+
+@pytest.mark.parametrize(
+    ("selector", "is_there"),
+    [
+        ({"zone": "a"}, True),
+        ({"zone": "b"}, False),
+        ({"zone": "!b"}, True),
+        ({"zone": "in(a, b)"}, True),
+        ({"zone": "!in(a,b)"}, False),
+        ({"rack": "!1"}, True),
+        ({"rack": "1"}, False),
+        ({"zone": "a", "rack": "1"}, False),
+    ],
+)
+def test_label_selectors(selector: dict[str, str], is_there: bool) -> None:
+    assert labels_match(selector, {"zone": "a"}) is is_there
+
+
+def test_an_actor_that_asks_for_absent_labels_is_infeasible() -> None:
+    scene = Scene()
+    driver = scene.driver()
+    actor, creation = scene.pending_actor("Trainer", by=driver, CPU=1.0)
+    creation.becomes(state="PENDING_NODE_ASSIGNMENT")
+    scene.actors[-1] = replace(actor, label_selector={"zone": "b"})
+
+    assert never(scene, creation.key) == "asks for 1 CPU, but no node with that has the labels zone: b"
