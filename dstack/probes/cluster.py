@@ -13,7 +13,6 @@ from dstack.observed import Process
 from dstack.observed_node import CoreWorkerReply, Failure
 from dstack.probes.connection.background import begin
 from dstack.probes.connection.connect import Cluster
-from dstack.probes.merged_answers import MergedAnswers
 from dstack.probes.node_access.node_readers import Extras, NodeReaders, Options, Wanted
 from dstack.probes.node_access.ray_agents import Agents, completed, unknown_waits, unread_workers, with_pause_as_remedy
 from dstack.probes.node_access.session import Budget, ProbeSession
@@ -27,7 +26,7 @@ from dstack.probes.ray_state.task_events import (
     ask_history,
     ask_task_times,
 )
-from dstack.probes.record import Record, awaited_refs, waiting_children
+from dstack.probes.record import MergedAnswers, Record, awaited_refs, waiting_children
 from dstack.words import plural
 
 Progress = Callable[[str], None]

@@ -15,7 +15,7 @@ import grpc
 from dstack.observed_node import Cause
 from dstack.probes.connection.background import begin
 from dstack.probes.connection.connect import Metadata, open_aio_channel
-from dstack.probes.node.core_workers.call_errors import explained
+from dstack.probes.node.core_workers.replies import explained
 
 MAX_CONCURRENT = 256
 Request = tuple[Callable[[Any], Any], str, Any]

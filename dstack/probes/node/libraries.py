@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from dstack.libraries.compiled_graphs import reading as compiled_graphs
-from dstack.libraries.compiled_graphs.stages import stages_of
+from dstack.libraries.compiled_graphs.reading import stages_of
 from dstack.libraries.data import reading as data
 from dstack.libraries.serve.reading import ServeRequests
 from dstack.libraries.train import reading as train

@@ -16,7 +16,6 @@ from dstack.observed_calls import REF_CALLS, Call, ChannelCall
 from dstack.probes.node.asyncio.coroutine_samples import LoopState, waits_of
 from dstack.probes.node.asyncio.event_loops import has_tasks, may_have_loops
 from dstack.probes.node.blocked_calls.blocked_call import BlockedCalls
-from dstack.probes.node.blocked_calls.unproven import unproven_call, unread
 from dstack.probes.node.cpython.frames import Step
 from dstack.probes.node.cpython.interpreter import Interpreter
 from dstack.probes.node.cpython.memory import ProcessMemory, Unreadable, open_memory
@@ -30,7 +29,7 @@ from dstack.probes.node.ray.concurrency_groups import concurrency_groups, runs_m
 from dstack.probes.node.ray.ids import actor_of_task
 from dstack.probes.node.ray.thread_tasks import read_tasks
 from dstack.probes.node.reading import Problem, ProcessReading, Request, ThreadReading
-from dstack.probes.node.stability import marks_of, marks_off_cpu, read_off_cpu, unchanged
+from dstack.probes.node.stability import marks_of, marks_off_cpu, read_off_cpu, unchanged, unproven_call, unread
 from dstack.probes.node.stacks.origins import Origins, role_of
 from dstack.probes.node.threads import is_event_loop
 from dstack.probes.node.waits.reachable_objects import what_reaches

@@ -1,7 +1,8 @@
-"""Reads a node for one sample: asks its core workers while it reads its processes."""
+"""Reads a node for one sample: asks its core workers, in a thread, while it reads its processes."""
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -9,9 +10,12 @@ from typing import Any
 
 from dstack.observed_node import NodeAnswer
 from dstack.probes.node import wire
-from dstack.probes.node.core_workers.asking import CoreWorkers
-from dstack.probes.node.core_workers.asking_thread import AskingThread
+from dstack.probes.node.core_workers.asking import GRACE_S, CoreWorkers, Replies
+from dstack.probes.node.core_workers.channels import CannotAsk
 from dstack.probes.node.probe import NodeProbe
+from dstack.probes.node.wire import NodeRequest, Questions
+
+TOO_LATE = "its requests to core workers did not end in time"
 
 
 class NodeReader:
@@ -43,3 +47,52 @@ class NodeReader:
             return self.probe.sample(targets, options)
         now = time.time()
         return NodeAnswer(clock=(now, now))
+
+
+class AskingThread:
+    """A thread that asks core workers until ``deadline``, a ``time.monotonic()``."""
+
+    def __init__(self, core_workers: CoreWorkers, request: NodeRequest, deadline: float) -> None:
+        self._core_workers = core_workers
+        self._request = request
+        self._deadline = deadline
+        self._replies = Replies()
+        self._error: Exception | None = None
+        self._thread = threading.Thread(target=self._run, name="dstack-ask", daemon=True)
+        if request["workers"]:
+            self._thread.start()
+
+    def finish(self, answer: NodeAnswer) -> NodeAnswer:
+        """Awaits the replies; returns the answer with them and the failures, or why no core worker can be asked.
+
+        If processes were read meanwhile, workers that had no job are asked for it again: by now, a worker may run for
+        another job, even for dstack's own.
+        """
+        if self._request["workers"]:
+            self._thread.join(max(0.0, self._deadline - time.monotonic()) + 2 * GRACE_S)
+        if self._thread.is_alive():
+            return replace(answer, cannot_ask=TOO_LATE)
+        if isinstance(self._error, CannotAsk):
+            return replace(answer, cannot_ask=str(self._error))
+        if self._error is not None:
+            raise self._error
+        if self._request["targets"]:
+            self._ask_idle_again()
+        failures = (*answer.failures, *self._replies.failures)
+        return replace(answer, core_workers=self._replies.found, failures=failures)
+
+    def _run(self) -> None:
+        try:
+            self._replies = self._core_workers.ask(self._request["workers"], self._request["questions"], self._deadline)
+        except Exception as error:  # raised where the replies are awaited
+            self._error = error
+
+    def _ask_idle_again(self) -> None:
+        found = self._replies.found
+        idle_ids = {worker_id for worker_id, reply in found.items() if reply.job_id is None}
+        idle = [worker for worker in self._request["workers"] if worker["worker_id"] in idle_ids]
+        questions: Questions = {**self._request["questions"], "with_refs": False, "details": False, "limit": 1}
+        if not idle:
+            return
+        for worker_id, reply in self._core_workers.ask(idle, questions, self._deadline).found.items():
+            found[worker_id] = replace(found[worker_id], job_id=reply.job_id, actor_id=reply.actor_id)

@@ -22,13 +22,12 @@ from typing import Any, TypeVar
 from dstack.observed import Access, Role
 from dstack.observed_calls import Call
 from dstack.probes.node.blocked_calls.frames_only import shallow_calls
-from dstack.probes.node.blocked_calls.unproven import unproven_call
 from dstack.probes.node.commands import run
 from dstack.probes.node.cpython.memory import open_memory
 from dstack.probes.node.cpython.process import os_thread_id
 from dstack.probes.node.procfs.permissions import DumpFailed, last_words, why_dump_failed, why_not_started
 from dstack.probes.node.reading import Problem, ProcessReading, Request, ThreadReading
-from dstack.probes.node.stability import marks_of, marks_off_cpu, unchanged
+from dstack.probes.node.stability import marks_of, marks_off_cpu, unchanged, unproven_call
 from dstack.probes.node.stacks.origins import Origins, role_of
 from dstack.probes.node.threads import Position, PythonThread, ShownFrame
 

@@ -57,10 +57,9 @@ from dstack.probes.node.stacks.origins import RAY_WORKER_FILE
 from dstack.probes.node.threads import ASYNCIO, function_of, is_event_loop, is_in
 from dstack.probes.node.threads import Frame as AnyFrame
 from dstack.probes.node.waits import locks
-from dstack.probes.node.waits.executors import Executors
+from dstack.probes.node.waits.executors import POOL_FILE, Executors, pool_processes
 from dstack.probes.node.waits.known_sites import IN_CHANNEL, poll_of, site_in, site_of_leaf, sites_outward
 from dstack.probes.node.waits.locks import Locks, SleptOn
-from dstack.probes.node.waits.process_pools import POOL_FILE, pool_processes
 from dstack.probes.node.waits.shared_objects import NOTHING, WaitsOn, of_thread
 
 RAY_CALLS = {"get_objects": RAY_GET, "wait": RAY_WAIT}

@@ -14,10 +14,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from dstack.observed_node import CoreWorkerReply, Failure
-from dstack.probes.node.core_workers.call_errors import STAGE, explained, timed_out
-from dstack.probes.node.core_workers.channels import Channels, address_of
-from dstack.probes.node.core_workers.grpc_modules import GrpcModules, load_modules
-from dstack.probes.node.core_workers.replies import is_from, observed, omission
+from dstack.probes.node.core_workers.channels import Channels, GrpcModules, address_of, load_modules
+from dstack.probes.node.core_workers.replies import STAGE, explained, is_from, observed, omission, timed_out
 from dstack.probes.node.reading import Problem
 from dstack.probes.node.wire import CoreWorker, Questions
 

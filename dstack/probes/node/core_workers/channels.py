@@ -1,21 +1,73 @@
-"""gRPC channels to core workers, kept between requests."""
+"""gRPC channels to core workers, kept between requests, and what they need: modules, which a node may lack, and TLS."""
 
 from __future__ import annotations
 
+import importlib
+import os
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
-from dstack.probes.node.core_workers.grpc_modules import CannotAsk
-from dstack.probes.node.core_workers.tls import tls_pems
 from dstack.probes.node.wire import CoreWorker
 
+CERTIFICATES = ("RAY_TLS_CA_CERT", "RAY_TLS_SERVER_KEY", "RAY_TLS_SERVER_CERT")
 KEPT_S = 60.0
 """How long an unused channel is kept; then its worker has left, or nothing asks it."""
 CHANNEL_OPTIONS = (("grpc.max_receive_message_length", 512 << 20), ("grpc.enable_http_proxy", 0))
 """Messages of any size that Ray may send, and no proxy: as Ray's own channels."""
 OWN_CONNECTIONS = (("grpc.use_local_subchannel_pool", 1),)
 """Otherwise a new channel shares the broken connection of the channel it replaces, and its pause before a retry."""
+
+
+class CannotAsk(Exception):
+    """No core worker can be asked from here; the text is the reason, one sentence."""
+
+
+@dataclass(frozen=True)
+class GrpcModules:
+    """grpc, and Ray's generated modules that a request to a core worker needs."""
+
+    grpc: Any
+    common: Any
+    core_worker: Any
+    service: Any
+
+
+def load_modules(stubs: Callable[[], Any] | None = None) -> GrpcModules:
+    """The modules; ``stubs`` returns an object with the generated ones, by default those of the Ray that runs here.
+
+    Raises :class:`CannotAsk`: ``pip install ray`` brings no grpc, and a job may bring a protobuf that Ray's modules
+    reject.
+    """
+    try:
+        grpc = importlib.import_module("grpc")
+        found = stubs() if stubs else _RaysOwn()
+        common, core_worker, service = found.common_pb2, found.core_worker_pb2, found.core_worker_pb2_grpc
+    except ModuleNotFoundError as error:
+        raise CannotAsk(f"the Python module {error.name} is not installed there") from error
+    except Exception as error:  # generated modules raise errors of protobuf, of several types
+        raise CannotAsk(f"Ray's gRPC modules cannot be imported there: {type(error).__name__}: {error}") from error
+    return GrpcModules(grpc, common, core_worker, service)
+
+
+class _RaysOwn:
+    """The generated modules of the Ray that runs here; a worker has some of them loaded."""
+
+    def __getattr__(self, name: str) -> Any:
+        return importlib.import_module(f"ray.core.generated.{name}")
+
+
+def tls_pems() -> tuple[bytes, bytes, bytes] | None:
+    """The authority, key and certificate of Ray's TLS variables in PEM; None without TLS.
+
+    Raises :class:`OSError` if a file cannot be read, and :class:`LookupError` if a variable is not set.
+    """
+    if os.environ.get("RAY_USE_TLS", "0").lower() not in ("1", "true"):
+        return None
+    authority, key, certificate = (Path(os.environ[name]).read_bytes() for name in CERTIFICATES)
+    return authority, key, certificate
 
 
 @dataclass

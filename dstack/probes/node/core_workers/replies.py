@@ -1,4 +1,4 @@
-"""The reply of a core worker as an observed value. Seen on Ray 2.46 and 2.60."""
+"""The reply of a core worker as an observed value, or why there is none. Seen on Ray 2.46 and 2.60."""
 
 from __future__ import annotations
 
@@ -9,9 +9,8 @@ from collections.abc import Iterable, Mapping
 from functools import cache
 from typing import Any
 
-from dstack.observed_node import CoreWorkerReply, Ref, Task, TaskKind
-from dstack.probes.node.core_workers.call_errors import STAGE
-from dstack.probes.node.core_workers.grpc_modules import GrpcModules
+from dstack.observed_node import CoreWorkerReply, Ref, Stage, Task, TaskKind
+from dstack.probes.node.core_workers.channels import GrpcModules
 from dstack.probes.node.reading import Problem
 from dstack.probes.node.wire import CoreWorker, Questions
 
@@ -22,6 +21,7 @@ _IN_GROUP = re.compile(r".+_group_(?:\d+_)?([0-9a-f]{36})")
 
 OTHER_LANGUAGES = {1: "Java", 2: "C++"}
 """Those of Ray's workers besides Python, by their number in `Language` (Ray 2.46 to 2.60)."""
+STAGE: Stage = "core worker"
 
 
 def is_from(worker: CoreWorker, reply: Any) -> bool:
@@ -157,3 +157,21 @@ def group_asked_for(resources: Iterable[str]) -> str | None:
     """
     found = (_IN_GROUP.fullmatch(name) for name in resources if "_group_" in name)
     return next((match[1] for match in found if match), None)
+
+
+def explained(codes: Any, error: Any, address: str, timeout_s: float) -> Problem:
+    """The problem of a failed call; ``codes`` is ``grpc.StatusCode``."""
+    code = error.code()
+    if code == codes.DEADLINE_EXCEEDED:
+        return timed_out(timeout_s)
+    if code == codes.UNAVAILABLE:
+        reason = f"nothing answers at {address}: the process has ended, or its network is down"
+        return Problem(STAGE, reason, "unreachable")
+    if code == codes.UNAUTHENTICATED:
+        return Problem(STAGE, "it rejects the token", "permission")
+    return Problem(STAGE, f"it returned the error {code.name.lower()}: {str(error.details())[:120]}")
+
+
+def timed_out(timeout_s: float) -> Problem:
+    """The problem of a call without a reply in time."""
+    return Problem(STAGE, f"no answer within {timeout_s:.1f} s: stopped, overloaded, or its network is down", "timeout")

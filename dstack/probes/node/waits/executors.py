@@ -1,7 +1,8 @@
-"""The threads that may set the result of a ``concurrent.futures.Future``.
+"""The threads that may set the result of a ``concurrent.futures.Future``, and the processes of a pool that may.
 
-That is the thread that runs the future, or if it is queued, any thread of its executor. Futures of process pools and
-event loops are not covered.
+A future is set by the thread that runs it, or if it is queued, by any thread of its executor. The result of a
+``multiprocessing.Pool`` comes from any of its worker processes. Futures of other process pools and of event loops are
+not covered.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from collections.abc import Sequence
 
 from dstack.probes.node.cached_property import cached_property
 from dstack.probes.node.cpython.memory import Unreadable
+from dstack.probes.node.cpython.objects import Objects
 from dstack.probes.node.cpython.process import MemoryThread, PythonProcess
 from dstack.probes.node.threads import is_in
 
@@ -21,6 +23,8 @@ EXECUTOR_FILE = "/concurrent/futures/thread.py"
 QUEUE = "_queue.SimpleQueue"
 ENDED = ("CANCELLED", "CANCELLED_AND_NOTIFIED", "FINISHED")
 MAX_QUEUED = 2_000
+POOL_FILE = "/multiprocessing/pool.py"
+MAX_PROCESSES = 256
 
 
 class Executors:
@@ -98,3 +102,22 @@ def _locals_of(thread: MemoryThread, function: str, name: str) -> list[int]:
     return [
         address for frame in thread.frames if is_in(frame, EXECUTOR_FILE, function) if (address := frame.local(name))
     ]
+
+
+def pool_processes(objects: Objects, result: int) -> list[int]:
+    """The pids of the pool that computes an ``AsyncResult``, as its process knows them; empty if unknown.
+
+    A pool of threads has none. Seen on Python 3.11.
+    """
+    with contextlib.suppress(Unreadable):
+        processes = objects.items(objects.attribute(objects.attribute(result, "_pool"), "_pool"))
+        if len(processes) <= MAX_PROCESSES:
+            return [_pid(objects, process) for process in processes]
+    return []
+
+
+def _pid(objects: Objects, process: int) -> int:
+    pid = objects.number(objects.attribute(objects.attribute(process, "_popen"), "pid"))
+    if not pid or pid < 0:
+        raise Unreadable("a process of a pool without a pid")
+    return int(pid)

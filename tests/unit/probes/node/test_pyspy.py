@@ -16,7 +16,6 @@ import pytest
 from dstack.observed_calls import Call, HeldRefs, Unreadable
 from dstack.observed_node import NodeAnswer
 from dstack.probes.node import pyspy
-from dstack.probes.node.blocked_calls.unproven import UNPROVEN
 from dstack.probes.node.figures import NodeFigures
 from dstack.probes.node.probe import NodeProbe
 from dstack.probes.node.process import TargetProcess
@@ -26,6 +25,7 @@ from dstack.probes.node.procfs.children import Families
 from dstack.probes.node.procfs.permissions import DumpFailed
 from dstack.probes.node.pyspy import PySpy, PySpyReader, find_pyspy, threads_of
 from dstack.probes.node.reading import Problem, ProcessReading, Request, ThreadReading
+from dstack.probes.node.stability import UNPROVEN
 from dstack.probes.node.stacks.origins import Origins
 from dstack.probes.node.stacks.table import StackTable
 from dstack.probes.node.threads import Position, PythonThread, ShownFrame

@@ -11,9 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dstack.libraries.collective.reading import RayGroups
+from dstack.libraries.torch.calls import work_of
 from dstack.libraries.torch.gloo import deadline_of
 from dstack.libraries.torch.groups import TorchGroups
-from dstack.libraries.torch.works import work_of
 from dstack.probes.node.cpython.code_objects import Code
 from dstack.probes.node.cpython.frames import Frame, Frames
 from dstack.probes.node.cpython.memory import ProcessMemory, Unreadable
@@ -25,8 +25,7 @@ from dstack.probes.node.ray.object_refs import object_refs, owners, refs_of
 from dstack.probes.node.threads import Position, PythonThread
 from dstack.probes.node.waits.executors import Executors
 from dstack.probes.node.waits.locks import Locks
-from dstack.probes.node.waits.reachable_objects import Roots, Search
-from dstack.probes.node.waits.user_modules import UserModules
+from dstack.probes.node.waits.reachable_objects import Roots, Search, UserModules
 from tests.fuzzing.effort import examples
 from tests.unit.support.hostile_memory import END, CountedMemory
 from tests.unit.support.own_process import own_layout, own_objects, own_process

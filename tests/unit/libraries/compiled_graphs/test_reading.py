@@ -10,9 +10,8 @@ from typing import Any
 
 import pytest
 
-from dstack.libraries.compiled_graphs.reading import completed
+from dstack.libraries.compiled_graphs.reading import completed, stages_of
 from dstack.libraries.compiled_graphs.sites import READ, WRITE
-from dstack.libraries.compiled_graphs.stages import stages_of
 from dstack.observed import GraphChannel
 from dstack.observed_calls import Call, ChannelCall, ProcessObject, Refs
 from dstack.probes.node.cpython.memory import open_memory

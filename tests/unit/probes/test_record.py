@@ -5,9 +5,8 @@ from __future__ import annotations
 from dstack.model import Worker
 from dstack.observed import Frame, Process, Thread
 from dstack.observed_node import NodeAnswer
-from dstack.probes.merged_answers import MergedAnswers
 from dstack.probes.node_access.node_readers import Reading
-from dstack.probes.record import Record
+from dstack.probes.record import MergedAnswers, Record
 
 WORKERS = [Worker(worker_id=name, node_id="n", ip="10.0.0.1", port=1, pid=1) for name in ("own", "theirs")]
 
