@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 
@@ -15,6 +14,7 @@ from dstack.analysis.index.sample_index import SampleIndex
 from dstack.analysis.solve import reduction
 from dstack.analysis.solve.requirements import Waits, relevant_unobserved, targets_of, waits_of
 from dstack.diagnosis import Vertex
+from dstack.grouping import grouped
 from dstack.model import Snapshot, actor_of_task
 from dstack.observed_node import Cause
 from dstack.vertex_keys import Key, UnknownKey
@@ -129,10 +129,9 @@ def _unresolved(vertices: Mapping[Key, Vertex]) -> set[Key]:
     """What waits for something that was not observed, or for a scheduler that may be placing it, also by helpers."""
     schedulers = {key for key in vertices if isinstance(key, UnknownKey) and key.is_scheduler}
     unknown = relevant_unobserved(vertices) | schedulers
-    waiters: dict[Key, list[Key]] = defaultdict(list)
-    for vertex in vertices.values() if unknown else ():
-        for target in targets_of(vertex):
-            waiters[target].append(vertex.key)
+    if not unknown:
+        return unknown
+    waiters = grouped((target, vertex.key) for vertex in vertices.values() for target in targets_of(vertex))
     found: set[Key] = set()
     ahead = list(unknown)
     while ahead:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Iterator, Mapping
 
 from rich.text import Text
@@ -14,6 +13,7 @@ from dstack.analysis.views.inventory import Inventory, WorkerSummary
 from dstack.analysis.views.node_resources import GroupOnNode
 from dstack.analysis.views.worker_figures import Figure, Total, WorkerFigures
 from dstack.analysis.views.worker_groups import BundlePlace
+from dstack.grouping import grouped
 from dstack.model import Node
 from dstack.observed import GpuUse, Process
 from dstack.observed_node import DiskUse, Gpu
@@ -106,9 +106,9 @@ def host_figures(node: Node) -> list[str]:
 
 def disk_figures(node: Node) -> list[str]:
     """The free space of each file system, with what Ray uses it for; equal ones are taken for one file system."""
-    uses: dict[tuple[int, int], list[str]] = defaultdict(list)
-    for disk in node.host.disks:
-        uses[disk.total_bytes, disk.free_bytes].append(DISK_WORDS.get(disk.use, disk.use))
+    uses = grouped(
+        ((disk.total_bytes, disk.free_bytes), DISK_WORDS.get(disk.use, disk.use)) for disk in node.host.disks
+    )
     return [
         f"{words.listed(list(dict.fromkeys(of)))} {free / GIB:.1f} of {size / GIB:.1f} GiB free"
         for (size, free), of in uses.items()

@@ -14,6 +14,7 @@ from dstack.analysis.naming import names
 from dstack.analysis.views.analysed_snapshot import AnalysedSnapshot
 from dstack.checks import Check, Level
 from dstack.diagnosis import Diagnosis, OutsideWait, Verdict
+from dstack.grouping import grouped
 from dstack.model import Snapshot
 from dstack.observed_node import Failure
 from dstack.recording import Recording
@@ -79,9 +80,7 @@ def _outside(waits: Sequence[OutsideWait]) -> Iterator[str]:
 
 def failures_in_words(snapshot: Snapshot, failures: Sequence[Failure]) -> list[str]:
     """All of them; failures alike of several processes of a node, or in both samples, as one."""
-    alike: dict[tuple[object, ...], list[Failure]] = {}
-    for failure in failures:
-        alike.setdefault((failure.stage, failure.node_id, failure.reason, failure.remedy), []).append(failure)
+    alike = grouped(((failure.stage, failure.node_id, failure.reason, failure.remedy), failure) for failure in failures)
     return [
         failure_in_words(snapshot, same[0], processes=len({failure.pid for failure in same if failure.pid}))
         for same in alike.values()

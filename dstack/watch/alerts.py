@@ -14,7 +14,7 @@ A finding that one snapshot does not prove is reported only when a later one sho
 from __future__ import annotations
 
 import heapq
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Set
 from dataclasses import dataclass, replace
 
@@ -24,6 +24,7 @@ from dstack.analysis.index.sample_index import SampleIndex
 from dstack.analysis.naming.vertex_details import details_of
 from dstack.analysis.views.analysed_snapshot import AnalysedSnapshot
 from dstack.diagnosis import FAILING, Diagnosis, Finding, FindingKind, Vertex
+from dstack.grouping import grouped
 from dstack.model import Snapshot, actor_of_task
 
 MAX_MEMBERS = 1000
@@ -139,15 +140,12 @@ class FindingTracker:
 
 def _paired(before: Mapping[int, KnownFinding], found: Mapping[int, KnownFinding]) -> dict[int, int]:
     """The successors of findings: pairs that share positions, the closest first, each finding in one pair at most."""
-    holders: dict[tuple[FindingKind, Position], list[int]] = defaultdict(list)
-    for index, one in found.items():
-        for position in one.positions:
-            holders[one.kind, position].append(index)
+    holders = grouped(((one.kind, position), index) for index, one in found.items() for position in one.positions)
     shared = Counter(
         (old, index)
         for old, one in before.items()
         for position in one.positions
-        for index in holders[one.kind, position]
+        for index in holders.get((one.kind, position), ())
     )
 
     def closeness(pair: tuple[int, int]) -> tuple[int, int, float]:

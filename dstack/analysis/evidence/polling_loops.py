@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from dstack.analysis.evidence.progress import JobProgress, RoutineCalls
 from dstack.analysis.index.processes import CallRate, ExecutionKey, OwnTasks, Poll, PolledActors, Polls, execution_key
 from dstack.call_sites import kind_of
+from dstack.grouping import grouped
 from dstack.libraries.train.parts import RETRYING
 from dstack.model import ACTOR_HANDLE, RepeatedCall, Sample, Snapshot, Worker, actor_of_task, producer_task_id
 from dstack.observed import Coroutine, Frame, Process, Thread
@@ -191,9 +192,7 @@ class _Finder:
 
     def _rates(self, repeated: Sequence[RepeatedCall]) -> Iterator[CallRate]:
         """The rate of each method, summed over actors."""
-        by_name: dict[str, list[RepeatedCall]] = defaultdict(list)
-        for call in repeated:
-            by_name[call.name].append(call)
+        by_name = grouped((call.name, call) for call in repeated)
         for name, calls in sorted(by_name.items()):
             per_second = sum((call.calls - 1) / call.over_s for call in calls if call.over_s > 0)
             began = [call.first_at for call in calls if call.first_at is not None]

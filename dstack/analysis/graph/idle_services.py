@@ -8,12 +8,12 @@ call that does not begin, in the wait for a lock, or in the wait for an event lo
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from dstack.analysis.index.sample_index import SampleIndex
 from dstack.analysis.solve.requirements import targets_of
 from dstack.diagnosis import Vertex, Wait
+from dstack.grouping import grouped
 from dstack.observed import Coroutine, Frame, Thread
 from dstack.observed_calls import REF_CALLS
 from dstack.vertex_keys import AnyKey, ChildThreadKey, CoroutineKey, Key, ThreadKey, UnknownKey
@@ -72,14 +72,11 @@ def may_be_idle(wait: Wait) -> bool:
 
 def _reaching(ahead: Mapping[Key, Iterable[Key]], keys: Iterable[Key]) -> set[Key]:
     """The keys, and all keys from which one of them is reached."""
-    behind: dict[Key, list[Key]] = defaultdict(list)
-    for key, targets in ahead.items():
-        for target in targets:
-            behind[target].append(key)
+    behind = grouped((target, key) for key, targets in ahead.items() for target in targets)
     found = set(keys)
     level = list(found)
     while level:
-        level = [key for one in level for key in behind[one] if key not in found]
+        level = [key for one in level for key in behind.get(one, ()) if key not in found]
         found.update(level)
     return found
 

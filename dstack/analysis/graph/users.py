@@ -212,7 +212,7 @@ class Users:
 
     def tasks_of(self, worker_id: str, *, besides: str | None = None) -> Iterator[Target]:
         """The unfinished tasks that a worker has submitted, without ``besides`` and calls of library machinery."""
-        for task in self._index.tasks_of_owner[worker_id]:
+        for task in self._index.tasks_of_owner.get(worker_id, ()):
             actor = self._index.actors.get(task.actor_id or "")
             if task.task_id != besides and not (actor and is_machinery_actor(actor)):
                 yield self._task(task)
@@ -238,7 +238,7 @@ class Users:
         elif _may_start(actor):
             start = subject("start of actor", actor, actor.state)
             yield self._graph.unknown("start of actor", actor.actor_id, subject=start)
-        yield from map(self._task, self._index.pending_calls[actor.actor_id])
+        yield from map(self._task, self._index.pending_calls.get(actor.actor_id, ()))
         if actor.owner_id and (actor.owner_id in self._index.workers or not actor.is_detached):
             yield from self.in_process(actor.owner_id)
         for handle in self._index.refs.handles_of(actor.actor_id):
@@ -257,13 +257,13 @@ class Users:
 
     def _receivers(self, worker_id: str) -> Target:
         """The tasks that a worker submitted: any of them may have received a handle."""
-        tasks = self._index.tasks_of_owner[worker_id]
+        tasks = self._index.tasks_of_owner.get(worker_id, ())
         return self.alternatives.any_of("tasks of", worker_id, subject("receivers"), lambda: map(self._task, tasks))
 
     def pending_calls_in(self, worker_id: str) -> Iterator[Target]:
         """The calls of a worker's actor that do not run yet."""
         worker = self._index.workers.get(worker_id)
-        return map(self._task, self._index.pending_calls[(worker.actor_id if worker else None) or ""])
+        return map(self._task, self._index.pending_calls.get((worker.actor_id if worker else None) or "", ()))
 
     # Jobs
 
@@ -278,7 +278,7 @@ class Users:
         for worker in self._index.present_workers:
             if worker.job_id == job_id and not worker.is_driver:
                 yield from self._in_worker(worker)
-        yield from map(self._task, self._index.tasks_of_job[job_id])
+        yield from map(self._task, self._index.tasks_of_job.get(job_id, ()))
         starting = (a for a in self._index.snapshot.actors if a.job_id == job_id and _may_start(a))
         yield from map(self.of_actor, starting)
         yield from self._unresponsive()
@@ -297,7 +297,7 @@ class Users:
         """Whether an actor serves a library itself, and neither runs a call nor has a pending one."""
         sample = self._index.worker_samples.get(actor.worker_id or "")
         is_idle = sample is not None and sample.running_task_ids == ()
-        return is_idle and not self._index.pending_calls[actor.actor_id] and is_machinery_actor(actor)
+        return is_idle and not self._index.pending_calls.get(actor.actor_id, ()) and is_machinery_actor(actor)
 
     def driver_of(self, job_id: str) -> Iterable[Target]:
         """What can proceed in the driver of a job."""

@@ -10,6 +10,7 @@ from functools import cached_property
 from typing import Literal
 
 from dstack.analysis.history.task_index import Attempt, HistoryIndex
+from dstack.grouping import grouped
 from dstack.model import actor_of_task, producer_task_id
 from dstack.observed_node import TaskKind
 
@@ -174,10 +175,7 @@ class _ClearCases:
     """What the waits with one candidate show, for those with several."""
 
     def __init__(self, cases: Cases) -> None:
-        makers: dict[str, list[Attempt]] = defaultdict(list)
-        for user, candidates in cases:
-            if len(candidates) == 1:
-                makers[user.task.name].append(candidates[0])
+        makers = grouped((user.task.name, candidates[0]) for user, candidates in cases if len(candidates) == 1)
         self._functions = {user: Counter(one.task.name for one in known) for user, known in makers.items()}
         self._taken = {user: {id(maker) for maker in known} for user, known in makers.items()}
         self._in_turn = {user for user, known in makers.items() if len(self._taken[user]) == len(known)}
@@ -241,9 +239,7 @@ class Chains:
     def chains(self) -> Sequence[Chain]:
         """The chains of at least two attempts, oldest first."""
         link_to = {id(link.user): link for link in self.links.links}
-        trees: dict[int, list[Attempt]] = defaultdict(list)
-        for attempt, root in _roots(self._attempts, link_to):
-            trees[root].append(attempt)
+        trees = grouped((root, attempt) for attempt, root in _roots(self._attempts, link_to))
         long = ((root, tree) for root, tree in trees.items() if len(tree) > 1)
         return [_chain(number, root, tree, link_to) for number, (root, tree) in enumerate(long, 1)]
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from dstack.analysis.history.chains import Chain
 from dstack.analysis.history.slices import Slice
+from dstack.grouping import grouped
 
 RARE = 0.05
 """A number of calls at once counts as usual if it is not exceeded in more than this part of the busy time."""
@@ -69,19 +70,14 @@ Path = tuple[str, ...]
 
 def pipelines_of(chains: Sequence[Chain], running: Iterable[Slice]) -> list[Pipeline]:
     """The pipelines, those with the most chains first; ``running`` are all slices in which attempts run."""
-    by_path: dict[Path, list[Chain]] = defaultdict(list)
-    for chain in chains:
-        by_path[_path(chain)].append(chain)
+    by_path = grouped((_path(chain), chain) for chain in chains)
     whole_of = {path: _whole(path, by_path) for path in by_path}
     names = {name for path in by_path for name in path}
-    slices: dict[str, list[Slice]] = defaultdict(list)
-    for one in running:
-        if one.attempt.task.name in names:
-            slices[one.attempt.task.name].append(one)
+    slices = grouped((one.attempt.task.name, one) for one in running if one.attempt.task.name in names)
     found: list[Pipeline] = []
     for path in (path for path, whole in whole_of.items() if whole == path):
         parts = [chain for part, whole in whole_of.items() if whole == path != part for chain in by_path[part]]
-        ran = {name: slices[name] for name in path if slices[name]}
+        ran = {name: slices[name] for name in path if name in slices}
         if ran:
             found.append(_pipeline(by_path[path], parts, ran))
     return sorted(found, key=lambda pipeline: -len(pipeline.chains))

@@ -26,6 +26,7 @@ from dstack.analysis.naming import names
 from dstack.analysis.stacks.app_threads import PathStep, job_in_words
 from dstack.analysis.stacks.stack_tree import Grouping
 from dstack.analysis.stacks.weighted_stacks import WeightedStacks
+from dstack.grouping import grouped
 from dstack.model import TaskAttempt
 
 Span = tuple[int, int]
@@ -279,10 +280,11 @@ class TaskTime:
     def stacks(self, interval: Interval | None = None, by: Grouping | None = None) -> WeightedStacks:
         """The own times within an interval, or of all, below one group for each if wanted."""
         within = interval or self.whole
-        weights: dict[tuple[int, tuple[str, ...]], list[int]] = {}
-        for call in self._calls:
-            if weight := call.own_within(within):
-                weights.setdefault((id(call.path), self._names.groups(call.attempt.task, by)), []).append(weight)
+        weights = grouped(
+            ((id(call.path), self._names.groups(call.attempt.task, by)), weight)
+            for call in self._calls
+            if (weight := call.own_within(within))
+        )
         paths = {id(call.path): call.path for call in self._calls}
         stacks = ((groups, paths[path], sum(parts)) for (path, groups), parts in weights.items())
         return WeightedStacks.summed("task time", "microseconds", stacks)
@@ -342,9 +344,7 @@ class TaskTime:
 
     @cached_property
     def _tasks(self) -> Mapping[str, Sequence[Attempt]]:
-        found: dict[str, list[Attempt]] = {}
-        for attempt in self._history.attempts:
-            found.setdefault(attempt.task.task_id, []).append(attempt)
+        found = grouped((attempt.task.task_id, attempt) for attempt in self._history.attempts)
         for attempts in found.values():
             attempts.sort(key=lambda attempt: attempt.task.attempt)
         return found
@@ -352,9 +352,7 @@ class TaskTime:
     def _from_the_roots(self) -> Iterator[tuple[str, str | None]]:
         """Each task with its caller, callers first; None at a root, and where callers form a cycle."""
         callers = {task_id: attempts[0].task.parent_task_id or "" for task_id, attempts in self._tasks.items()}
-        called: dict[str, list[str]] = {}
-        for task_id, caller in callers.items():
-            called.setdefault(caller, []).append(task_id)
+        called = grouped((caller, task_id) for task_id, caller in callers.items())
         seen: set[str] = set()
         for task_id in sorted(callers, key=lambda one: callers[one] in callers):
             ahead: list[tuple[str, str | None]] = [(_root_of(task_id, callers), None)] if task_id not in seen else []

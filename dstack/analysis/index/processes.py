@@ -6,7 +6,6 @@ with both: :meth:`ProcessIndex.call_of` is the call of a thread as far as anythi
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -14,6 +13,7 @@ from typing import ClassVar, TypeAlias
 
 from dstack import words
 from dstack.analysis.index.ranks import Ranks, ranks_of
+from dstack.grouping import grouped
 from dstack.model import Sample, WorkerSample
 from dstack.observed import Access, Coroutine, Frame, Process, Role, Thread
 from dstack.observed_calls import Call
@@ -210,11 +210,11 @@ class ProcessIndex:
 
     @cached_property
     def _threads_by_role(self) -> dict[tuple[str, Role], list[Thread]]:
-        by_role: dict[tuple[str, Role], list[Thread]] = defaultdict(list)
-        for worker_id, process in self.processes.items():
-            for thread in process.threads:
-                by_role[worker_id, thread.role].append(thread)
-        return by_role
+        return grouped(
+            ((worker_id, thread.role), thread)
+            for worker_id, process in self.processes.items()
+            for thread in process.threads
+        )
 
     @cached_property
     def _thread_by_id(self) -> dict[tuple[str, int], Thread]:

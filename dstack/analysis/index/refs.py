@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator
 from functools import cached_property
 
 from dstack.analysis.index.processes import ProcessIndex
+from dstack.grouping import grouped
 from dstack.model import ACTOR_HANDLE, actor_of_task, producer_task_id
 from dstack.observed_node import Ref
 
@@ -39,10 +40,7 @@ class RefIndex:
 
     @cached_property
     def _by_ref(self) -> dict[str, list[Ref]]:
-        by_ref: dict[str, list[Ref]] = defaultdict(list)
-        for ref in self._processes.refs_reported:
-            by_ref[ref.ref].append(ref)
-        return by_ref
+        return grouped((ref.ref, ref) for ref in self._processes.refs_reported)
 
     def held_by(self, worker_id: str) -> list[Ref]:
         """The refs in variables of a worker, by its own report; its memory may show more."""
@@ -50,11 +48,11 @@ class RefIndex:
 
     @cached_property
     def _by_holder(self) -> dict[str, list[Ref]]:
-        held: dict[str, list[Ref]] = defaultdict(list)
-        for ref in self._processes.refs_reported:
-            if ref.local_uses and not ref.ref.startswith(ACTOR_HANDLE):
-                held[ref.holder_id].append(ref)
-        return held
+        return grouped(
+            (ref.holder_id, ref)
+            for ref in self._processes.refs_reported
+            if ref.local_uses and not ref.ref.startswith(ACTOR_HANDLE)
+        )
 
     def handles_of(self, actor_id: str) -> list[Ref]:
         """The handles of an actor that processes report."""
@@ -62,11 +60,11 @@ class RefIndex:
 
     @cached_property
     def _handles(self) -> dict[str, list[Ref]]:
-        handles: dict[str, list[Ref]] = defaultdict(list)
-        for ref in self._processes.refs_reported:
-            if ref.ref.startswith(ACTOR_HANDLE):
-                handles[actor_of_task(producer_task_id(ref.ref)) or ""].append(ref)
-        return handles
+        return grouped(
+            (actor_of_task(producer_task_id(ref.ref)) or "", ref)
+            for ref in self._processes.refs_reported
+            if ref.ref.startswith(ACTOR_HANDLE)
+        )
 
     def pending_arguments_of(self, worker_id: str) -> list[str]:
         """Refs that tasks submitted by a worker take as arguments, and that have no value as far as it knows.

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 
 from dstack.analysis.index.processes import NOTHING_ELSE, Known, ProcessIndex
 from dstack.analysis.index.refs import RefIndex
 from dstack.call_sites import OTHER_LOOP
 from dstack.diagnosis import Vertex
+from dstack.grouping import grouped
 from dstack.model import ACTOR_HANDLE, Actor, GoneWorker, Sample, Snapshot, Worker
 from dstack.observed import Coroutine, Frame, Thread
 from dstack.observed_calls import Call, ServeRequest
@@ -103,11 +104,11 @@ class SampleIndex(ProcessIndex):
     @cached_property
     def serve_replicas(self) -> dict[str, list[Actor]]:
         """The replicas of Serve that are not dead, by the name of their class, which has the deployment's."""
-        replicas: dict[str, list[Actor]] = defaultdict(list)
-        for actor in self.snapshot.actors:
-            if actor.class_name.startswith("ServeReplica:") and actor.state != "DEAD":
-                replicas[actor.class_name].append(actor)
-        return replicas
+        return grouped(
+            (actor.class_name, actor)
+            for actor in self.snapshot.actors
+            if actor.class_name.startswith("ServeReplica:") and actor.state != "DEAD"
+        )
 
     # Tasks
 
@@ -148,20 +149,20 @@ class SampleIndex(ProcessIndex):
     @cached_property
     def tasks_of_owner(self) -> Mapping[str, list[Task]]:
         """By worker: the unfinished tasks that it submitted."""
-        return _by(self.tasks.values(), lambda task: task.owner_id)
+        return grouped((task.owner_id, task) for task in self.tasks.values())
 
     @cached_property
     def tasks_of_job(self) -> Mapping[str, list[Task]]:
         """By job: its unfinished tasks."""
-        return _by(self.tasks.values(), lambda task: task.job_id)
+        return grouped((task.job_id, task) for task in self.tasks.values())
 
     # Actor calls
 
     @cached_property
     def pending_calls(self) -> Mapping[str, list[Task]]:
         """By actor: its calls that do not run, and its creation if that does not run."""
-        pending = (task for task in self.tasks.values() if task.actor_id and task.task_id not in self.worker_of_task)
-        return _by(pending, lambda task: task.actor_id or "")
+        pending = (task for task in self.tasks.values() if task.task_id not in self.worker_of_task)
+        return grouped((task.actor_id, task) for task in pending if task.actor_id)
 
     def has_arrived(self, call: Task) -> bool:
         """Whether an actor call is known to be with its actor, with all its arguments."""
@@ -183,11 +184,11 @@ class SampleIndex(ProcessIndex):
     @cached_property
     def calls_without_arguments(self) -> dict[tuple[str, str], list[Task]]:
         """By caller and actor: the calls that wait for an argument, without those that a worker runs meanwhile."""
-        calls: dict[tuple[str, str], list[Task]] = defaultdict(list)
-        for task in self.tasks_reported:
-            if task.actor_id and task.state == "PENDING_ARGS_AVAIL" and task.task_id not in self.worker_of_task:
-                calls[task.owner_id, task.actor_id].append(task)
-        return calls
+        return grouped(
+            ((task.owner_id, task.actor_id), task)
+            for task in self.tasks_reported
+            if task.actor_id and task.state == "PENDING_ARGS_AVAIL" and task.task_id not in self.worker_of_task
+        )
 
     # What runs each task
 
@@ -256,10 +257,3 @@ def _threads_that_ran(samples: Iterable[Sample]) -> Iterator[tuple[str, int]]:
     processes = ((w.worker_id, w.process) for sample in samples for w in sample.workers if w.process)
     for worker_id, process in processes:
         yield from ((worker_id, one.os_thread_id) for one in process.threads if one.on_cpu or one.torn)
-
-
-def _by(tasks: Iterable[Task], key: Callable[[Task], str]) -> Mapping[str, list[Task]]:
-    found: dict[str, list[Task]] = defaultdict(list)
-    for task in tasks:
-        found[key(task)].append(task)
-    return found

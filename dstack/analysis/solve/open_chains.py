@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from dstack.analysis.solve.digraph import Digraph, strong_components, unique, weak_components
 from dstack.diagnosis import FinalBlocker, Vertex
+from dstack.grouping import grouped
 from dstack.vertex_keys import Key
 
 MAX_RANKED = 20
@@ -30,9 +31,7 @@ def open_chains(vertices: Mapping[Key, Vertex], stuck: set[Key]) -> list[OpenCha
     graph = _open_graph(vertices, stuck)
     counted = {key for key in graph if vertices[key].is_counted}
     number_of = weak_components(graph)
-    chains: dict[int, list[set[Key]]] = defaultdict(list)
-    for part in strong_components(graph):
-        chains[number_of[part[0]]].append(set(part))
+    chains = grouped((number_of[part[0]], set(part)) for part in strong_components(graph))
     found = [
         OpenChain(
             sorted((k for part in parts for k in part if graph.successors(k)), key=str), _rank(graph, parts, counted)

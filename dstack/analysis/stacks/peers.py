@@ -11,10 +11,11 @@ from dstack.analysis.evidence.coverage import read_states
 from dstack.analysis.index import subjects
 from dstack.analysis.index.sample_index import SampleIndex
 from dstack.analysis.naming import names
-from dstack.analysis.stacks.app_threads import Execution, PeerGroup, kind_of, kind_of_actor
+from dstack.analysis.stacks.app_threads import Execution, kind_of, kind_of_actor
 from dstack.analysis.stacks.rank_sets import RankSet, RankSets
 from dstack.analysis.stacks.stack_tree import PathBranch, StackBranch, merge
 from dstack.diagnosis import Vertex
+from dstack.grouping import grouped
 from dstack.model import Actor, Worker
 from dstack.vertex_keys import Key
 
@@ -54,9 +55,7 @@ def outliers(executions: Iterable[Execution], rank_sets: RankSets | None = None)
     With ``rank_sets`` a larger part is few as well where it is all of a dimension or label, as the second of three
     pipeline stages.
     """
-    groups: dict[PeerGroup, list[Execution]] = {}
-    for execution in executions:
-        groups.setdefault(execution.peer_group, []).append(execution)
+    groups = grouped((execution.peer_group, execution) for execution in executions)
     return {odd.execution.key: odd for alike in groups.values() for odd in _odd(alike, rank_sets)}
 
 

@@ -17,6 +17,7 @@ from dstack.analysis.history.call_figures import Figures, Tally, total
 from dstack.analysis.history.call_nodes import UNKNOWN, By, CallNodes, NodeKey, NodeWait, node_waits
 from dstack.analysis.history.task_index import known_attempts
 from dstack.analysis.views.analysed_snapshot import AnalysedSnapshot
+from dstack.grouping import grouped
 from dstack.model import actor_of_task
 from dstack.vertex_keys import CoroutineKey, Key, ThreadKey
 
@@ -102,10 +103,7 @@ class CallGraph:
     @cached_property
     def edges_of(self) -> Mapping[NodeKey, Sequence[CallEdge]]:
         """The edges by the node that calls."""
-        found: dict[NodeKey, list[CallEdge]] = defaultdict(list)
-        for edge in self.edges:
-            found[edge.source].append(edge)
-        return found
+        return grouped((edge.source, edge) for edge in self.edges)
 
     @cached_property
     def made(self) -> Mapping[NodeKey, Figures]:
@@ -126,10 +124,7 @@ class CallGraph:
     @cached_property
     def waits_of(self) -> Mapping[NodeKey, Sequence[NodeWait]]:
         """The waits by the node that waits."""
-        found: dict[NodeKey, list[NodeWait]] = defaultdict(list)
-        for wait in self.waits:
-            found[wait.source].append(wait)
-        return found
+        return grouped((wait.source, wait) for wait in self.waits)
 
     @property
     def has_unknown_callers(self) -> bool:

@@ -8,6 +8,7 @@ from collections.abc import Iterator, Sequence
 from dstack.analysis.evidence.coverage import access_of, count_access
 from dstack.analysis.views.analysed_snapshot import AnalysedSnapshot
 from dstack.checks import Check
+from dstack.grouping import grouped
 from dstack.model import Node
 from dstack.observed import Access
 from dstack.observed_node import Failure
@@ -17,15 +18,13 @@ from dstack.words import plural
 def node_checks(analysed: AnalysedSnapshot) -> Iterator[tuple[Node, list[Check]]]:
     """What was read of each live node, the head first."""
     snapshot = analysed.snapshot
-    failures: defaultdict[str | None, list[Failure]] = defaultdict(list)
-    for failure in analysed.diagnosis.coverage.failures:
-        failures[failure.node_id].append(failure)
+    failures = grouped((failure.node_id, failure) for failure in analysed.diagnosis.coverage.failures)
     access, of_node = access_of(snapshot), defaultdict[str, list[Access]](list)
     for worker in snapshot.workers:
         of_node[worker.node_id].append(access[worker.worker_id])
     for node in sorted(snapshot.nodes, key=lambda node: not node.is_head):
         if node.alive:
-            yield node, [_reading_of(of_node[node.node_id]), *_limits(failures[node.node_id])]
+            yield node, [_reading_of(of_node[node.node_id]), *_limits(failures.get(node.node_id, ()))]
 
 
 def cluster_checks(analysed: AnalysedSnapshot) -> list[Check]:

@@ -10,6 +10,7 @@ from dstack.analysis.index.sample_index import SampleIndex
 from dstack.analysis.naming.descriptions import describe, in_words
 from dstack.analysis.naming.vertex_details import VertexDetails, details_of
 from dstack.diagnosis import Vertex
+from dstack.grouping import grouped
 from dstack.observed import Frame
 from dstack.vertex_keys import Key
 
@@ -77,9 +78,7 @@ def roots(vertices: Mapping[Key, Vertex], members: set[Key]) -> list[Key]:
 
 def group_similar(vertices: Mapping[Key, Vertex], keys: Sequence[Key]) -> list[list[Key]]:
     """Group pending vertices by name and dependencies; each running execution is a group of its own."""
-    groups: dict[object, list[Key]] = {}
-    for key in keys:
-        groups.setdefault(similarity_key(vertices[key]), []).append(key)
+    groups = grouped((similarity_key(vertices[key]), key) for key in keys)
     return list(groups.values())
 
 

@@ -6,10 +6,10 @@ Everything is computed on demand, so the cost for a large cluster depends on the
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Literal, TypeVar
+from typing import Literal
 
 from dstack import words
 from dstack.analysis.evidence.coverage import ReadState, read_states
@@ -26,6 +26,7 @@ from dstack.analysis.views.node_resources import NodeResources
 from dstack.analysis.views.worker_activity import ExecutionGroup, WorkerActivity
 from dstack.analysis.views.worker_figures import FigureReader, WorkerFigures
 from dstack.diagnosis import Diagnosis, Vertex, WaitKind
+from dstack.grouping import grouped
 from dstack.model import Actor, Node, Worker
 from dstack.observed_node import Failure, Task
 from dstack.vertex_keys import Key
@@ -33,8 +34,6 @@ from dstack.vertex_keys import Key
 QUEUED: tuple[WaitKind, ...] = ("actor slot", "order")
 """The waits of calls that were sent to an actor and do not run; the line of the actor counts them."""
 NO_FIGURES = WorkerFigures()
-T = TypeVar("T")
-K = TypeVar("K")
 
 
 @dataclass(frozen=True, slots=True)
@@ -201,10 +200,7 @@ class Inventory:
 
     def pending_items(self) -> tuple[PendingItem, ...]:
         """Pending tasks, actors and placement groups, similar ones as one item, with what each lacks."""
-        groups: dict[object, list[Vertex]] = defaultdict(list)
-        for vertex in self._vertices.values():
-            if _is_pending(vertex):
-                groups[similarity_key(vertex)].append(vertex)
+        groups = grouped((similarity_key(vertex), vertex) for vertex in self._vertices.values() if _is_pending(vertex))
         return tuple(map(self._pending_item, groups.values()))
 
     def _pending_item(self, similar: list[Vertex]) -> PendingItem:
@@ -223,7 +219,7 @@ class Inventory:
 
     @cached_property
     def _workers_on(self) -> dict[str, list[Worker]]:
-        return _grouped(self._index.snapshot.workers, lambda worker: worker.node_id)
+        return grouped((worker.node_id, worker) for worker in self._index.snapshot.workers)
 
     @cached_property
     def _read_states(self) -> dict[str, ReadState]:
@@ -231,12 +227,12 @@ class Inventory:
 
     @cached_property
     def _failures_on(self) -> dict[str, list[Failure]]:
-        return _grouped(self._index.snapshot.failures, lambda failure: failure.node_id or "")
+        return grouped((failure.node_id or "", failure) for failure in self._index.snapshot.failures)
 
     @cached_property
     def _dead_on(self) -> dict[str, list[Actor]]:
         dead = (actor for actor in self._index.snapshot.actors if actor.state == "DEAD")
-        return _grouped(dead, lambda actor: actor.node_id or "")
+        return grouped((actor.node_id or "", actor) for actor in dead)
 
     @cached_property
     def _queued(self) -> dict[str, int]:
@@ -257,14 +253,7 @@ def _by_activity(one: WorkerSummary) -> tuple[int, bool, str, int]:
 
 def group_similar_workers(workers: Iterable[WorkerSummary]) -> list[list[WorkerSummary]]:
     """Group similar workers."""
-    return list(_grouped(workers, lambda one: one.shape).values())
-
-
-def _grouped(things: Iterable[T], key: Callable[[T], K]) -> dict[K, list[T]]:
-    found: dict[K, list[T]] = defaultdict(list)
-    for thing in things:
-        found[key(thing)].append(thing)
-    return found
+    return list(grouped((one.shape, one) for one in workers).values())
 
 
 def _is_pending(vertex: Vertex) -> bool:

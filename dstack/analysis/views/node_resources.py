@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -13,6 +12,7 @@ from dstack.analysis.graph.resources.requests import labels_match
 from dstack.analysis.index import subjects
 from dstack.analysis.index.sample_index import SampleIndex
 from dstack.analysis.naming import names
+from dstack.grouping import grouped
 from dstack.model import Node, PlacementGroup
 from dstack.observed_node import Task
 
@@ -83,11 +83,11 @@ class NodeResources:
 
     @cached_property
     def _groups_by_node(self) -> dict[str, list[PlacementGroup]]:
-        groups: dict[str, list[PlacementGroup]] = defaultdict(list)
-        for group in self._sample.placement_groups:
-            for node_id in sorted({bundle.node_id for bundle in group.bundles if bundle.node_id}):
-                groups[node_id].append(group)
-        return groups
+        return grouped(
+            (node_id, group)
+            for group in self._sample.placement_groups
+            for node_id in sorted({bundle.node_id for bundle in group.bundles if bundle.node_id})
+        )
 
 
 def _amounts(
@@ -123,10 +123,11 @@ def starving_nodes(index: SampleIndex) -> list[StarvingNode]:
     Pinned are tasks that ask for ``node:IP``, a custom resource or a label of those nodes. Requests in placement groups
     are left out.
     """
-    waiting: dict[tuple[str, str], list[tuple[Task, _Pinned]]] = defaultdict(list)
-    for task, pinned in _pinned_tasks(index):
-        for node, resource in pinned.free_elsewhere:
-            waiting[node.node_id, resource].append((task, pinned))
+    waiting = grouped(
+        ((node.node_id, resource), (task, pinned))
+        for task, pinned in _pinned_tasks(index)
+        for node, resource in pinned.free_elsewhere
+    )
     return [_starving(index, *key, found) for key, found in waiting.items()]
 
 

@@ -20,6 +20,7 @@ from dstack.analysis.views.analysed_snapshot import AnalysedSnapshot
 from dstack.call_sites import kind_of
 from dstack.diagnosis import Finding, Since, Vertex
 from dstack.errors import UsageError
+from dstack.grouping import grouped
 from dstack.model import Snapshot
 from dstack.observed import Coroutine, Frame, Thread
 from dstack.observed_calls import Awaitables, Executions, Refs
@@ -382,11 +383,12 @@ class _DiffBuilder:
         changes: dict[Key, set[Change]] = defaultdict(set)
         for wait in waits:
             changes[wait.vertex].add(wait.change)
-        numbers: dict[tuple[str, Key], list[int]] = defaultdict(list)
-        for number, finding in enumerate(self._before.findings):
-            for key in _members(finding):
-                if changes.get(key, set()).isdisjoint(("new", "gone")):
-                    numbers[finding.kind, key].append(number)
+        numbers = grouped(
+            ((finding.kind, key), number)
+            for number, finding in enumerate(self._before.findings)
+            for key in _members(finding)
+            if changes.get(key, set()).isdisjoint(("new", "gone"))
+        )
         taken: set[int] = set()
         for number, finding in enumerate(self._after.findings):
             shared = Counter(n for key in _members(finding) for n in numbers.get((finding.kind, key), ()))

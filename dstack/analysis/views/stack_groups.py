@@ -17,6 +17,7 @@ from dstack.analysis.stacks.stack_tree import StackBranch, merge
 from dstack.analysis.stacks.weighted_stacks import WeightedStacks
 from dstack.analysis.views.analysed_snapshot import AnalysedSnapshot
 from dstack.analysis.views.stack_pages import worker_name
+from dstack.grouping import grouped
 from dstack.model import Node, Worker
 from dstack.vertex_keys import Key
 from dstack.words import shortly
@@ -116,10 +117,7 @@ class ChosenStacks:
 
     @cached_property
     def _by_worker(self) -> dict[str, list[Execution]]:
-        found: dict[str, list[Execution]] = {}
-        for one in self.executions:
-            found.setdefault(one.worker_id, []).append(one)
-        return found
+        return grouped((one.worker_id, one) for one in self.executions)
 
     def _is_of_job(self, worker: Worker) -> bool:
         return self.job_id in (None, worker.job_id) or bool(self.of_worker(worker))
@@ -150,17 +148,13 @@ def position_of(execution: Execution) -> Position:
 
 
 def _largest_first(executions: Iterable[Execution]) -> list[tuple[str, list[Execution]]]:
-    kinds: dict[str, list[Execution]] = {}
-    for one in executions:
-        kinds.setdefault(one.kind, []).append(one)
+    kinds = grouped((one.kind, one) for one in executions)
     return sorted(kinds.items(), key=lambda item: (-len(item[1]), item[0]))
 
 
 def _by_rank(executions: Iterable[Execution]) -> Iterator[StackGroup]:
     """Ranks whose executions have the same stacks form one group; those without a rank are the last."""
-    ranks: dict[int | None, list[Execution]] = {}
-    for one in executions:
-        ranks.setdefault(one.ranks.rank, []).append(one)
+    ranks = grouped((one.ranks.rank, one) for one in executions)
     alike: dict[Hashable, list[int]] = {}
     for rank in sorted(rank for rank in ranks if rank is not None):
         content = Counter((one.kind, one.path, one.activity) for one in ranks[rank])

@@ -13,6 +13,7 @@ from dstack.analysis.stacks.rank_sets import RankSets
 from dstack.analysis.stacks.stack_tree import Grouping, TextFilter, groupings
 from dstack.analysis.views.stack_pages import ProcessThreads, StackPages, child_threads, thread_summaries, worker_name
 from dstack.diagnosis import Vertex
+from dstack.grouping import grouped
 from dstack.model import Node, Worker
 from dstack.observed import Process
 from dstack.vertex_keys import Key
@@ -151,10 +152,7 @@ class Stacks:
 
     @cached_property
     def _workers_on(self) -> dict[str, list[Worker]]:
-        workers: dict[str, list[Worker]] = defaultdict(list)
-        for worker in self.index.snapshot.workers:
-            workers[worker.node_id].append(worker)
-        return workers
+        return grouped((worker.node_id, worker) for worker in self.index.snapshot.workers)
 
     @cached_property
     def _executions(self) -> dict[str, dict[Key, Execution]]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -16,6 +15,7 @@ from dstack.analysis.index import subjects
 from dstack.analysis.naming import names
 from dstack.analysis.naming.sentences import sentence
 from dstack.diagnosis import Since, Vertex
+from dstack.grouping import grouped
 from dstack.model import Worker
 from dstack.vertex_keys import Key
 
@@ -124,9 +124,7 @@ class Timeline:
     @cached_property
     def tracks(self) -> Sequence[Track]:
         """All tracks: by node, the driver's first, then drivers before workers; at the end what has not started."""
-        by_key: dict[str, list[Attempt]] = defaultdict(list)
-        for attempt in self.attempts:
-            by_key[self._place(attempt)].append(attempt)
+        by_key = grouped((self._place(attempt), attempt) for attempt in self.attempts)
         tracks = [self._track(key, attempts) for key, attempts in by_key.items()]
         return sorted(tracks, key=self._order)
 
@@ -165,10 +163,11 @@ class Timeline:
     @cached_property
     def _calls_of_actors(self) -> Mapping[str, Sequence[Attempt]]:
         """By actor: its calls that have started, oldest first."""
-        found: dict[str, list[Attempt]] = defaultdict(list)
-        for attempt in self.history.attempts:
-            if attempt.task.kind == "ACTOR_TASK" and attempt.task.worker_id and attempt.started_at is not None:
-                found[attempt.task.actor_id or ""].append(attempt)
+        found = grouped(
+            (attempt.task.actor_id or "", attempt)
+            for attempt in self.history.attempts
+            if attempt.task.kind == "ACTOR_TASK" and attempt.task.worker_id and attempt.started_at is not None
+        )
         return {actor_id: sorted(calls, key=lambda call: call.started_at or 0.0) for actor_id, calls in found.items()}
 
     def _track(self, key: str, attempts: Sequence[Attempt]) -> Track:

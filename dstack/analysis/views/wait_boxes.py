@@ -6,7 +6,7 @@ cycle of a finding remain apart. The boxes of the first findings come first; the
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
@@ -17,6 +17,7 @@ from dstack.analysis.solve.digraph import unique
 from dstack.analysis.solve.requirements import targets_of
 from dstack.analysis.views.wait_tree import similarity_key
 from dstack.diagnosis import Diagnosis, Vertex
+from dstack.grouping import grouped
 from dstack.vertex_keys import Key, UnknownKey
 
 Outcome = Literal["deadlock", "never", "behind", "blocker", "waits", "runs", "helper"]
@@ -144,9 +145,7 @@ class _Merger:
 
     def boxes(self) -> WaitBoxes:
         """The boxes, in order, and the links between them."""
-        groups: dict[int, list[Key]] = defaultdict(list)
-        for key, number in self._classes().items():
-            groups[number].append(key)
+        groups = grouped((number, key) for key, number in self._classes().items())
         ordered = sorted(groups.values(), key=self._place)
         shown = ordered[:MAX_BOXES]
         box_of = {key: number for number, group in enumerate(shown) for key in group}

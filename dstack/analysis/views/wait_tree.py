@@ -22,6 +22,7 @@ from dstack.analysis.solve.digraph import Digraph, strong_components, unique
 from dstack.analysis.solve.reduction import shortest_cycle
 from dstack.analysis.solve.requirements import targets_of
 from dstack.diagnosis import Diagnosis, Finding, Since, Vertex
+from dstack.grouping import grouped
 from dstack.observed import Frame
 from dstack.vertex_keys import Key
 
@@ -225,10 +226,9 @@ class WaitTree:
         return WaitBranch(key=f"cycle:{cycle[0]}", role="cycle", vertices=tuple(cycle), finding=number, expands=True)
 
     def _ends(self, keys: Iterable[Key]) -> Iterator[WaitBranch]:
-        groups: dict[tuple[object, int | None], list[Key]] = defaultdict(list)
-        for key in unique(keys):
-            if not self.stands(key):
-                groups[self._similarity_key(key), self._number_of.get(key)].append(key)
+        groups = grouped(
+            ((self._similarity_key(key), self._number_of.get(key)), key) for key in unique(keys) if not self.stands(key)
+        )
         for (_, number), group in groups.items():
             expands = len(group) > 1 or any(self._waiters.get(key) for key in group)
             yield WaitBranch(key=str(group[0]), role="end", vertices=tuple(group), finding=number, expands=expands)
@@ -348,8 +348,4 @@ class WaitTree:
 
 def _waiters(vertices: Iterable[Vertex]) -> dict[Key, list[Key]]:
     """The waiters by vertex, without duplicates."""
-    waiters: dict[Key, list[Key]] = defaultdict(list)
-    for vertex in vertices:
-        for target in unique(targets_of(vertex)):
-            waiters[target].append(vertex.key)
-    return waiters
+    return grouped((target, vertex.key) for vertex in vertices for target in unique(targets_of(vertex)))

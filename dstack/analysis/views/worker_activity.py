@@ -16,6 +16,7 @@ from dstack.analysis.naming.vertex_details import VertexDetails, details_of
 from dstack.analysis.solve.requirements import targets_of
 from dstack.analysis.stacks.app_threads import ACTIVITIES, Activity
 from dstack.diagnosis import Diagnosis, Vertex
+from dstack.grouping import grouped
 from dstack.observed import Coroutine, Frame, Thread
 from dstack.vertex_keys import Key
 
@@ -61,9 +62,7 @@ class WorkerActivity:
 
     def groups(self, worker_id: str) -> tuple[ExecutionGroup, ...]:
         """The executions of a worker, stuck ones first, similar ones as one group."""
-        groups: dict[object, list[Vertex]] = defaultdict(list)
-        for vertex in self._executions.get(worker_id, ()):
-            groups[self._shape(vertex)].append(vertex)
+        groups = grouped((self._shape(vertex), vertex) for vertex in self._executions.get(worker_id, ()))
         found = [self._group(first, 1 + len(others)) for first, *others in groups.values()]
         return tuple(sorted(found, key=lambda group: ACTIVITIES.index(group.activity)))
 
@@ -80,10 +79,7 @@ class WorkerActivity:
 
     @cached_property
     def _executions(self) -> dict[str, list[Vertex]]:
-        found: dict[str, list[Vertex]] = defaultdict(list)
-        for vertex in filter(self._is_active, self._vertices.values()):
-            found[vertex.worker_id or ""].append(vertex)
-        return found
+        return grouped((vertex.worker_id or "", vertex) for vertex in filter(self._is_active, self._vertices.values()))
 
     def _is_active(self, vertex: Vertex) -> bool:
         """Whether it is an execution, and not a thread of an idle worker that waits for its next task."""

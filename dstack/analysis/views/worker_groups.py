@@ -18,6 +18,7 @@ from dstack.analysis.stacks.app_threads import kind_of
 from dstack.analysis.views.inventory import Inventory, WorkerSummary
 from dstack.analysis.views.node_resources import Amount
 from dstack.analysis.views.worker_figures import FIGURES, Figure, Total, total
+from dstack.grouping import grouped
 from dstack.model import Node, PlacementGroup, Worker
 
 Column = Literal["activity", "name"] | Figure
@@ -168,9 +169,7 @@ class WorkerGroups:
         return WorkerGroup(node.node_id, names.node(node), tuple(self._inventory.on_node(node)), node=node)
 
     def _by_title(self, grouping: WorkerGrouping) -> Iterator[WorkerGroup]:
-        found: dict[str, list[Worker]] = defaultdict(list)
-        for worker in self._index.snapshot.workers:
-            found[self._title(worker, grouping)].append(worker)
+        found = grouped((self._title(worker, grouping), worker) for worker in self._index.snapshot.workers)
         none = f"no {grouping.name}"
         for title in sorted(found, key=lambda title: (title == none, *_by_number(title))):
             yield WorkerGroup(f"{grouping.kind}/{grouping.name}/{title}", title, tuple(found[title]))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -12,6 +11,7 @@ from typing import Any
 
 import grpc
 
+from dstack.grouping import grouped
 from dstack.observed_node import Cause
 from dstack.probes.connection.background import begin
 from dstack.probes.connection.connect import Metadata, open_aio_channel
@@ -69,9 +69,7 @@ def _loop(pid: int) -> asyncio.AbstractEventLoop:
 async def _call_all(calls: Sequence[Call], metadata: Metadata) -> list[Any]:
     gate = asyncio.Semaphore(MAX_CONCURRENT)
     replies: dict[int, Any] = {}
-    at: dict[str, list[int]] = defaultdict(list)
-    for index, call in enumerate(calls):
-        at[call.address].append(index)
+    at = grouped((call.address, index) for index, call in enumerate(calls))
 
     async def one(channel: grpc.aio.Channel, index: int) -> None:
         async with gate:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import threading
 import time
-from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import chain
 
+from dstack.grouping import grouped
 from dstack.model import Worker
 from dstack.observed_node import Failure, NodeAnswer
 from dstack.probes.connection.background import begin, within
@@ -254,10 +254,7 @@ def node_failure(node_id: str, why: NodeFailure, sample: int, elapsed_s: float =
 
 
 def _by_node(workers: Iterable[Worker]) -> dict[str, list[Worker]]:
-    found: dict[str, list[Worker]] = defaultdict(list)
-    for worker in workers:
-        found[worker.node_id].append(worker)
-    return found
+    return grouped((worker.node_id, worker) for worker in workers)
 
 
 def is_elsewhere(workers: Iterable[Worker], failures: Iterable[Failure]) -> bool:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Iterable
 from typing import Literal, TypedDict
 
@@ -10,6 +9,7 @@ import msgspec
 
 from dstack.analysis.stacks.app_threads import PathStep
 from dstack.analysis.stacks.weighted_stacks import Unit, WeightedStack, WeightedStacks
+from dstack.grouping import grouped
 from dstack.version import __version__
 from dstack.visible import visible
 
@@ -63,9 +63,7 @@ SpeedscopeFile = TypedDict(
 def speedscope(stacks: WeightedStacks) -> bytes:
     """One profile for each path of groups; where there are several, the first has all stacks, with groups as frames."""
     builder = _Builder(UNITS[stacks.unit])
-    groups: dict[tuple[str, ...], list[WeightedStack]] = defaultdict(list)
-    for stack in stacks.stacks:
-        groups[stack.groups].append(stack)
+    groups = grouped((stack.groups, stack) for stack in stacks.stacks)
     profiles = [builder.profile(stacks.name, stacks.stacks, with_groups=True)] if len(groups) != 1 else []
     profiles += [builder.profile(" / ".join(path) or stacks.name, members) for path, members in groups.items()]
     document: SpeedscopeFile = {

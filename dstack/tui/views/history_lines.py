@@ -17,6 +17,7 @@ from dstack.analysis.views.analysed_snapshot import AnalysedSnapshot
 from dstack.analysis.views.snapshot_changes import FindingSpan, finding_spans
 from dstack.analysis.views.snapshot_diff import Change, ExecutionChange, FindingChange, SnapshotDiff, WaitChange
 from dstack.diagnosis import VERDICTS, FindingKind, Verdict, Vertex
+from dstack.grouping import grouped
 from dstack.observed import Frame
 from dstack.report.rich_text import SafeText, location
 from dstack.tui.snapshots import NumberedSnapshot
@@ -195,9 +196,7 @@ class ComparisonLines:
         return Line(key, text, lines, is_open=True)
 
     def _changed(self, key: str, change: Change, items: list[T], text_of: Callable[[T, str], Text]) -> Line:
-        groups: dict[object, list[T]] = {}
-        for item in items:
-            groups.setdefault(item.shape, []).append(item)
+        groups = grouped((item.shape, item) for item in items)
         lines = [self._group(key, group, text_of) for group in sorted(groups.values(), key=len, reverse=True)]
         text = _mark(change).append(f"{len(items):,}", "bold")
         is_open = change not in ("stayed", "not known") and len(lines) <= OPENED

@@ -13,6 +13,7 @@ from dstack.analysis.stacks.peers import AbsentWorker, BranchPeers, Outlier, bra
 from dstack.analysis.stacks.stack_tree import StackBranch
 from dstack.analysis.views.stack_pages import DependencyLink, FrameRun, StackPage
 from dstack.analysis.views.stacks import Stacks
+from dstack.grouping import grouped
 from dstack.observed import Frame
 from dstack.report.rich_text import SafeText, location
 from dstack.report.stacks_text import (
@@ -162,9 +163,7 @@ def _frame(stacks: Stacks, place: PathStep) -> Iterator[Line]:
 
 
 def _executions(stacks: Stacks, branch: StackBranch) -> Iterator[Line]:
-    kinds: dict[str, list[Execution]] = {}
-    for execution in branch.executions:
-        kinds.setdefault(execution.kind, []).append(execution)
+    kinds = grouped((execution.kind, execution) for execution in branch.executions)
     for kind, executions in sorted(kinds.items(), key=lambda item: -len(item[1])):
         nodes = len({execution.node for execution in executions})
         ranks = f", {found}" if (found := stacks.ranks_in_words(executions)) else ""

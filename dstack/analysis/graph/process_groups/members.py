@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 
@@ -20,6 +19,7 @@ from dstack.analysis.graph.users import Users
 from dstack.analysis.index import task_assignment
 from dstack.analysis.index.ray_libraries import part
 from dstack.diagnosis import AbsentRank, Target, Vertex
+from dstack.grouping import grouped
 from dstack.model import Actor, Worker, WorkerSample
 from dstack.observed import Thread
 from dstack.observed_calls import DATA, GroupCall, ProcessGroup
@@ -55,10 +55,7 @@ class Members:
 
     def assumptions(self, call: GroupCall, missing: Iterable[int]) -> Iterator[Assumption]:
         """The assumptions about members that are in no group yet."""
-        several: dict[AssumptionKind, list[int]] = defaultdict(list)
-        for rank in missing:
-            if what := self._assumed.get((group_id(call.group), rank)):
-                several[what].append(rank)
+        several = grouped((what, rank) for rank in missing if (what := self._assumed.get((group_id(call.group), rank))))
         for what, ranks in several.items():
             yield assumption(what, Ranks(ranks=tuple(ranks)), call.operation)
 
