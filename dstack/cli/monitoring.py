@@ -114,8 +114,7 @@ def mcp(files: tuple[str, ...], address: str | None, timeout_s: float) -> None:
         raise UsageError(
             "dstack mcp needs the package mcp, version 2.", "Install it: pip install 'mcp>=2.3,<3'"
         ) from error
-    from dstack.assistant.answers import Snapshots
-    from dstack.assistant.server import serve
+    from dstack.assistant import Snapshots, serve
     from dstack.collecting.collector import SAVED_HISTORY, Collector
 
     saved = [load_snapshot(file) for file in files]

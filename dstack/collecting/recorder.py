@@ -23,8 +23,7 @@ from dstack.words import plural
 
 if TYPE_CHECKING:
     from dstack.collecting.recording_session import RecordingSession
-    from dstack.recording import Recording
-    from dstack.recording_parts import JoinedRecording
+    from dstack.recording import JoinedRecording, Recording
 
 
 START_S = 45.0
@@ -97,8 +96,7 @@ class Recorder:
         """Keep a part; returns what was recorded so far, in words."""
         import msgspec
 
-        from dstack.recording import Recording
-        from dstack.recording_parts import JoinedRecording, RecordingPart
+        from dstack.recording import JoinedRecording, Recording, RecordingPart
 
         now = time.monotonic()
         if self._joined is None:

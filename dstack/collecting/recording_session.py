@@ -19,8 +19,7 @@ from dstack.probes.node import wire
 from dstack.probes.node_access.answers import MALFORMED, NodeFailure
 from dstack.probes.node_access.node_readers import node_failure
 from dstack.probes.node_access.node_recorders import NodeRound
-from dstack.recording import RecordedThread, Recording, RecordingOptions
-from dstack.recording_parts import RecordingPart
+from dstack.recording import RecordedThread, Recording, RecordingOptions, RecordingPart
 
 ROUND_S = 1.0
 WRAPPERS = ("ray/_private/", "ray/util/tracing/")

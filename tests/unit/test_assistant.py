@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dstack.assistant.answers import LONGEST_TEXT, part, shortened
+from dstack.assistant import LONGEST_TEXT, part, shortened
 
 VALUES = st.recursive(
     st.none() | st.booleans() | st.integers() | st.text(max_size=20),

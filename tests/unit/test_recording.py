@@ -5,12 +5,11 @@ import dataclasses
 import pytest
 from msgspec.structs import replace
 
-from dstack import recording_parts
+from dstack import recording
 from dstack.observed import Frame
 from dstack.observed_node import Count, Coverage, Failure
-from dstack.recording import RecordedThread, Recording
+from dstack.recording import JoinedRecording, RecordedThread, Recording, RecordingPart
 from dstack.recording_file import dumps, loads
-from dstack.recording_parts import JoinedRecording, RecordingPart
 
 EMPTY = Recording(dstack_version="0", address="a:1", ray_version="2.60.0", began_at=1.0, rate_hz=20)
 STEP, MAIN, LOAD = (Frame(function=name, file="train.py", line=3) for name in ("step", "main", "load"))
@@ -66,7 +65,7 @@ def test_one_failure_of_a_process_is_kept_once() -> None:
 
 
 def test_further_stacks_are_only_counted_at_the_limit(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(recording_parts, "MAX_SIZE", 2)
+    monkeypatch.setattr(recording, "MAX_SIZE", 2)
     joined = JoinedRecording(EMPTY)
     for one in (part(FIRST, STEP, MAIN), part(FIRST, LOAD, MAIN, samples=3), part(FIRST, STEP, MAIN)):
         joined.add(one)
