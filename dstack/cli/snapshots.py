@@ -188,7 +188,7 @@ def demo(name: str, list_them: bool) -> None:
     with show_progress() as progress:
         progress("starting Ray")
         with running_example(path) as address:
-            taken = capture.settled_snapshot(address, progress=progress)
+            taken = capture.settled_snapshot(address, progress)
     print_snapshot(taken)
 
 

@@ -17,6 +17,7 @@ FIRST_SHARE = 0.65
 """The part of the time budget that the first sample may use up."""
 WATCHED_S = 1.0
 """How long possibly stuck or polling workers are observed between both samples."""
+SETTLED_WITHIN_S = 15.0
 LONGEST_WATCHED_S = 6.5
 """The longest such time, for a wait with a long timeout, which must time out meanwhile."""
 WATCHED_SHARE = 0.25
@@ -105,14 +106,12 @@ def _watched_s(interest: ReadingPlan, left_s: float) -> float:
     return min(most_s, max((WATCHED_S, *(seconds for seconds in outlasting if seconds <= most_s))))
 
 
-def settled_snapshot(
-    address: str, *, within_s: float = 15.0, progress: Callable[[str], None] | None = None
-) -> Snapshot:
+def settled_snapshot(address: str, progress: Callable[[str], None]) -> Snapshot:
     """Takes snapshots until one has waits, and the same ones as the one before; at the latest the last one in time.
 
     For a cluster that was started a moment ago and will hang in a moment.
     """
-    deadline = time.monotonic() + within_s
+    deadline = time.monotonic() + SETTLED_WITHIN_S
     waits: object = None
     while True:
         taken = snapshot(address, progress=progress)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from rich.console import Console
 from rich.table import Table
@@ -163,16 +163,16 @@ def wait_outcome(wait: NodeWait) -> str:
 # The whole graph
 
 
+def counts_by_state(figures: Figures) -> str:
+    """``116 finished, 1 failed, 2 running, 2 pending``: the states that calls are in."""
+    states = ("finished", "failed", "running", "pending")
+    return ", ".join(f"{count:,} {state}" for state in states if (count := getattr(figures, state)))
+
+
 def summary(graph: CallGraph) -> str:
     """``121 calls within 6.2 s: 116 finished, 1 failed, 2 running, 2 pending``."""
     figures = graph.figures
-    states = {
-        "finished": figures.finished,
-        "failed": figures.failed,
-        "running": figures.running,
-        "pending": figures.pending,
-    }
-    counts = ", ".join(f"{count:,} {state}" for state, count in states.items() if count)
+    counts = counts_by_state(figures)
     span = f" within {duration(graph.ended_at - graph.began_at)}" if graph.ended_at and graph.began_at else ""
     retries = figures.attempts - figures.tasks
     retried = f", of {plural(figures.tasks, 'task')}, retried {times(retries)}" if retries else ""
@@ -203,13 +203,12 @@ def edge_lines(edge: CallEdge) -> list[str]:
     """How many calls, which methods, in which states, how long, and the size of what they have made."""
     figures = edge.figures
     frequency = f", {rate(figures).rstrip('!')}/s" if rate(figures) else ""
-    states = {"failed": figures.failed, "running": figures.running, "pending": figures.pending}
     mean = f"mean {short_duration(figures.mean_s)}" if figures.mean_s is not None else ""
     maximum = f"max {longest(figures)}" if figures.max_s is not None else ""
     lines = [
         f"{plural(figures.attempts, 'call')}{frequency}",
         methods_in_words(edge),
-        ", ".join(f"{count:,} {state}" for state, count in states.items() if count),
+        counts_by_state(replace(figures, finished=0)),
         ", ".join(part for part in (mean, maximum) if part),
         f"{size(figures.live_bytes)} alive" if figures.live_bytes else "",
     ]

@@ -67,23 +67,17 @@ LEVELS: tuple[RecordedGrouping, ...] = ("node", "kind", "rank")
 
 
 def recorded_stacks(
-    recording: Recording,
-    by: Sequence[RecordedGrouping] = LEVELS,
-    *,
-    only_running: bool = False,
-    whole: bool = True,
+    recording: Recording, by: Sequence[RecordedGrouping] = LEVELS, *, whole: bool = True
 ) -> WeightedStacks:
     """The samples as stacks, below one group for each of ``by``.
 
-    ``only_running`` are the samples of threads that ran. Unless ``whole``, stacks begin at the first frame of the
-    application, if they have one.
+    Unless ``whole``, stacks begin at the first frame of the application, if they have one.
     """
     frames = tuple(map(_step, recording.frames))
     paths = [tuple(frames[index] for index in reversed(stack)) for stack in recording.stacks]
     paths = paths if whole else [path[_first_own(path) :] for path in paths]
     groups = [_groups(thread, by) for thread in recording.threads]
-    counted = (one for one in recording.counts if one.is_running or not only_running)
-    stacks = ((groups[one.thread], paths[one.stack], one.samples) for one in counted)
+    stacks = ((groups[one.thread], paths[one.stack], one.samples) for one in recording.counts)
     return WeightedStacks.summed("recording", "samples", stacks)
 
 

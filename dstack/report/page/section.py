@@ -96,9 +96,7 @@ class ReportData:
         }
 
 
-def new_chart(
-    name: str, height: int, x_range: Range, y_range: Range, *, zoom: str | None = "both", extra: Sequence[Tool] = ()
-) -> figure:
+def new_chart(name: str, height: int, x_range: Range, y_range: Range, *, zoom: str | None = "both") -> figure:
     """An empty chart without axes, as wide as the page; ``height`` is in pixels.
 
     Its ``name`` is unique in the page. Users zoom and pan both axes, "width" alone, or nothing with None. The wheel
@@ -110,7 +108,7 @@ def new_chart(
         x_range=x_range,
         y_range=y_range,
         sizing_mode="stretch_width",
-        tools=[*_zoom_tools(zoom), *extra],
+        tools=_zoom_tools(zoom),
         toolbar_location="above" if zoom else None,
         background_fill_color=None,
         border_fill_color=None,

@@ -15,6 +15,7 @@ from dstack.analysis.views.call_graph import CallEdge, CallGraph, MethodCalls, i
 from dstack.report.calls_text import (
     COLUMNS,
     Column,
+    counts_by_state,
     edge_title,
     longest,
     node_title,
@@ -214,13 +215,7 @@ def _marks(waits: Sequence[NodeWait]) -> SafeText:
 
 def _figures(figures: Figures) -> Iterator[Text]:
     """``116 finished, 1 failed; mean 178 ms, longest 301 ms; 12 calls/s; 14 MiB of live objects``."""
-    states = {
-        "finished": figures.finished,
-        "failed": figures.failed,
-        "running": figures.running,
-        "pending": figures.pending,
-    }
-    if counts := ", ".join(f"{count:,} {state}" for state, count in states.items() if count):
+    if counts := counts_by_state(figures):
         yield SafeText(counts)
     parts = []
     if figures.mean_s is not None:

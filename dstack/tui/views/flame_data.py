@@ -27,7 +27,7 @@ from dstack.errors import as_dstack_error
 from dstack.recording import Recording
 from dstack.tui.snapshots import NO_SNAPSHOT, NumberedSnapshot, OpenedRecording
 from dstack.tui.views.base import GroupedView
-from dstack.tui.views.flame_drawings import MEASURES, Drawing, NoDrawing, StacksDrawing, WeightedDrawing, share
+from dstack.tui.views.flame_drawings import MEASURES, Drawing, StacksDrawing, WeightedDrawing, no_drawing, share
 from dstack.words import duration, plural
 
 DataName = Literal["stacks", "task time", "recording"]
@@ -70,7 +70,7 @@ def drawing_of(selection: Selection) -> Drawing:
     if selection.data == "recording":
         return _recording(selection)
     if selection.snapshot is None:
-        return NoDrawing(NO_SNAPSHOT)
+        return no_drawing(NO_SNAPSHOT)
     analysed = selection.snapshot.analysed
     return _compared_stacks(selection, analysed) if selection.data == "stacks" else _task_time(selection, analysed)
 
@@ -80,7 +80,7 @@ def drawing_of(selection: Selection) -> Drawing:
 
 def _compared_stacks(selection: Selection, analysed: AnalysedSnapshot) -> Drawing:
     if selection.baseline is None or selection.snapshot is None:
-        return NoDrawing("A comparison needs two snapshots: r takes another one, v ends the comparison.")
+        return no_drawing("A comparison needs two snapshots: r takes another one, v ends the comparison.")
     stacks = [
         stacks_of("stacks", one.stacks.running(whole=selection.is_whole).executions, _by(selection.grouping))
         for one in (analysed, selection.baseline.analysed)
@@ -120,7 +120,7 @@ def _grouped(selection: Selection) -> str:
 
 def _recording(selection: Selection) -> Drawing:
     if selection.recording is None:
-        return NoDrawing("No recording was opened: dstack tui RECORDING.json.gz")
+        return no_drawing("No recording was opened: dstack tui RECORDING.json.gz")
     opened = [selection.recording]
     if selection.is_compared and selection.recorded_baseline is not None:
         opened.append(selection.recorded_baseline)
@@ -159,7 +159,7 @@ def _about(opened: OpenedRecording) -> str:
 def _task_time(selection: Selection, analysed: AnalysedSnapshot) -> Drawing:
     time = analysed.task_time
     if time is None:
-        return NoDrawing(NO_HISTORY)
+        return no_drawing(NO_HISTORY)
     interval = interval_of(time, selection.length_s, selection.moves)
     intervals = [interval, interval.moved(-1)] if selection.is_compared else [interval]
     stacks = [time.stacks(one, selection.grouping) for one in intervals]
@@ -266,7 +266,7 @@ class FlameDataView(GroupedView):
         self.data: DataName = "stacks"
         self.measure: Measure = "executions"
         self.is_compared = False
-        self.drawing: Drawing = NoDrawing()
+        self.drawing: Drawing = no_drawing()
         self._by_baseline = False
         self._length_s: float | None = None
         self._moves = 0
@@ -325,8 +325,8 @@ class FlameDataView(GroupedView):
         if at_once is not None:
             self.use(at_once)
             return
-        if before is None or before.data != self.data or isinstance(self.drawing, NoDrawing):
-            self.use(NoDrawing(COMPUTING))
+        if before is None or before.data != self.data or not self.drawing.head:
+            self.use(no_drawing(COMPUTING))
         self._compute(self._selection)
 
     def _at_once(self) -> Drawing | None:
@@ -334,11 +334,11 @@ class FlameDataView(GroupedView):
         if self.data == "recording":
             return None
         if self.analysed is None:
-            return NoDrawing(NO_SNAPSHOT if self.host.recordings else "")
+            return no_drawing(NO_SNAPSHOT if self.host.recordings else "")
         if self.data == "stacks" and not self.is_compared:
             return StacksDrawing(self.analysed.stacks, self.grouping, self.measure, self.is_whole)
         if self.data == "task time" and self.analysed.history is None:
-            return NoDrawing(self._why_no_history())
+            return no_drawing(self._why_no_history())
         return None
 
     def _why_no_history(self) -> str:
@@ -354,7 +354,7 @@ class FlameDataView(GroupedView):
         try:
             drawing = drawing_of(selection)
         except Exception as error:
-            drawing = NoDrawing(f"✖ {as_dstack_error(error)}")
+            drawing = no_drawing(f"✖ {as_dstack_error(error)}")
         self.post_message(Computed(selection, drawing))
 
     def on_computed(self, message: Computed) -> None:

@@ -16,7 +16,15 @@ from dstack.analysis.stacks.app_threads import Execution, PathStep
 from dstack.analysis.stacks.icicle import Cell, Measure, Weights, weigh_by
 from dstack.analysis.stacks.peers import OutlierIndex
 from dstack.analysis.stacks.stack_tree import Grouping, PathBranch, StackBranch, grouping_in_words, merge
-from dstack.analysis.stacks.weighted_stacks import Change, Shares, Unit, WeightedBranch, WeightedPath, WeightedTree
+from dstack.analysis.stacks.weighted_stacks import (
+    Change,
+    Shares,
+    Unit,
+    WeightedBranch,
+    WeightedPath,
+    WeightedStacks,
+    WeightedTree,
+)
 from dstack.analysis.views.stacks import Stacks
 from dstack.report.rich_text import SafeText
 from dstack.report.stacks_text import ORIGINS, activities_in_words, frame_location, short
@@ -71,40 +79,6 @@ class Drawing(Protocol):
     def matches(self, branch: PathBranch[Any], words: tuple[str, ...]) -> bool:
         """Whether a branch has all words of the filter."""
         ...
-
-
-@dataclass(frozen=True, slots=True)
-class NoDrawing:
-    """Nothing, and the reason."""
-
-    empty: str = ""
-    head: Sequence[str] = ()
-
-    @property
-    def root(self) -> PathBranch[Any]:
-        """An empty tree."""
-        return PathBranch[Any]((), 0, 0, 0)
-
-    @property
-    def weights(self) -> Weights[Any]:
-        """No weights."""
-        return Weights(self.root, lambda _: 0)
-
-    def label(self, cell: Cell[Any]) -> str:
-        """No text."""
-        return ""
-
-    def tone(self, cell: Cell[Any]) -> str:
-        """None."""
-        return ""
-
-    def figures(self, cell: Cell[Any], shown: int) -> Iterator[Text]:
-        """No lines."""
-        return iter(())
-
-    def matches(self, branch: PathBranch[Any], words: tuple[str, ...]) -> bool:
-        """False."""
-        return False
 
 
 def folded_name(cell: Cell[Any]) -> Text:
@@ -340,6 +314,11 @@ class WeightedDrawing:
 
     def _amount(self, weight: int, *, in_unit: bool = False) -> str:
         return amount_in_words(weight, self.tree.unit, in_unit=in_unit)
+
+
+def no_drawing(reason: str = "") -> WeightedDrawing:
+    """An empty chart with the reason."""
+    return WeightedDrawing(WeightedTree(WeightedStacks("", "executions", ())), (), reason)
 
 
 def amount_in_words(weight: int, unit: Unit, *, in_unit: bool = False) -> str:

@@ -84,13 +84,6 @@ def test_stacks_begin_at_the_first_frame_of_the_application() -> None:
     }
 
 
-def test_only_samples_that_ran() -> None:
-    one = recording({(thread(0), LOOP): 7, (thread(0), FETCH): -2})
-
-    assert recorded_stacks(one).weight == 9
-    assert recorded_stacks(one, only_running=True).weight == 7
-
-
 def test_threads_without_a_rank_are_a_group_of_their_own() -> None:
     one = recording({(thread(0), LOOP): 1, (thread(None, "driver x"), LOOP): 2})
 
