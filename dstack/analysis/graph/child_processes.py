@@ -84,7 +84,7 @@ def _is_for_missing(index: SampleIndex, call: Call) -> bool:
 
 def _is_with_its_owner(index: SampleIndex, ref: str) -> bool:
     """Whether the value is in the memory of its owner's process, where an earlier fork cannot read it."""
-    return any(is_at_hand(known) for known in index.refs.reports_of(ref))
+    return any(is_at_hand(known) for known in index.refs.reports_of.get(ref, ()))
 
 
 def may_run_code(index: SampleIndex, worker_id: str, process: Process) -> bool:

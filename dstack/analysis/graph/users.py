@@ -241,7 +241,7 @@ class Users:
         yield from map(self._task, self._index.pending_calls.get(actor.actor_id, ()))
         if actor.owner_id and (actor.owner_id in self._index.workers or not actor.is_detached):
             yield from self.in_process(actor.owner_id)
-        for handle in self._index.refs.handles_of(actor.actor_id):
+        for handle in self._index.refs.handles_of.get(actor.actor_id, ()):
             yield from self._through(handle, actor)
         if actor.name:
             yield from self.of_namespace(actor.namespace, actor.actor_id, actor)

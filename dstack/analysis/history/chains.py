@@ -96,7 +96,7 @@ def _by_reference(history: HistoryIndex, attempts: Iterable[Attempt]) -> Iterato
         task = index.tasks.get(attempt.task.task_id)
         if attempt.state != "pending" or attempt.ready_at is not None or task is None:
             continue
-        producers = {producer_task_id(ref) for ref in index.refs.pending_arguments_of(task.owner_id)}
+        producers = {producer_task_id(ref) for ref in index.refs.pending_arguments_of.get(task.owner_id, ())}
         makers = [history.latest[one] for one in producers - {task.task_id} if one in history.latest]
         possible = [maker for maker in makers if _can_precede(maker, attempt)]
         if len(possible) == 1 and len(makers) == len(producers - {task.task_id}):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from functools import cached_property
 
@@ -29,59 +28,48 @@ class RefIndex:
         A ref that the task's executor owns itself was made by ``ray.put`` and is known with its size at once. A value
         that was lost keeps the size it had, though its task runs again.
         """
-        known = self.reports_of(ref)
+        known = self.reports_of.get(ref, ())
         if not known and ref in self._available:
             return True
         return not any(map(_is_remade, known)) and any(one.size_bytes >= 0 or one.state in ENDED for one in known)
 
-    def reports_of(self, ref: str) -> list[Ref]:
-        """The reports of all processes that know a ref."""
-        return self._by_ref.get(ref, [])
-
     @cached_property
-    def _by_ref(self) -> dict[str, list[Ref]]:
+    def reports_of(self) -> dict[str, list[Ref]]:
+        """By ref: the reports of all processes that know it."""
         return grouped((ref.ref, ref) for ref in self._processes.refs_reported)
 
-    def held_by(self, worker_id: str) -> list[Ref]:
-        """The refs in variables of a worker, by its own report; its memory may show more."""
-        return self._by_holder.get(worker_id, [])
-
     @cached_property
-    def _by_holder(self) -> dict[str, list[Ref]]:
+    def held_by(self) -> dict[str, list[Ref]]:
+        """By worker: the refs in its variables, by its own report; its memory may show more."""
         return grouped(
             (ref.holder_id, ref)
             for ref in self._processes.refs_reported
             if ref.local_uses and not ref.ref.startswith(ACTOR_HANDLE)
         )
 
-    def handles_of(self, actor_id: str) -> list[Ref]:
-        """The handles of an actor that processes report."""
-        return self._handles.get(actor_id, [])
-
     @cached_property
-    def _handles(self) -> dict[str, list[Ref]]:
+    def handles_of(self) -> dict[str, list[Ref]]:
+        """By actor: the handles of it that processes report."""
         return grouped(
             (actor_of_task(producer_task_id(ref.ref)) or "", ref)
             for ref in self._processes.refs_reported
             if ref.ref.startswith(ACTOR_HANDLE)
         )
 
-    def pending_arguments_of(self, worker_id: str) -> list[str]:
-        """Refs that tasks submitted by a worker take as arguments, and that have no value as far as it knows.
+    @cached_property
+    def pending_arguments_of(self) -> dict[str, list[str]]:
+        """By worker: refs that its submitted tasks take as arguments, and that have no value as far as it knows.
 
         A borrowed ref is among them also if its owner reports a value: the borrower may not know it yet.
         """
-        return self._pending_arguments.get(worker_id, [])
+        return grouped((ref.holder_id, ref.ref) for ref in self._processes.refs_reported if self._is_awaited(ref))
 
-    @cached_property
-    def _pending_arguments(self) -> dict[str, list[str]]:
-        by_owner: dict[str, list[str]] = defaultdict(list)
-        for ref in self._processes.refs_reported:
-            is_argument = ref.argument_uses and not ref.ref.startswith(ACTOR_HANDLE)
-            is_borrowed = ref.state is None and ref.size_bytes < 0
-            if is_argument and (is_borrowed or not self.has_value(ref.ref)):
-                by_owner[ref.holder_id].append(ref.ref)
-        return by_owner
+    def _is_awaited(self, argument: Ref) -> bool:
+        """Whether it is an argument whose value the worker that reports it may await."""
+        if not argument.argument_uses or argument.ref.startswith(ACTOR_HANDLE):
+            return False
+        is_borrowed = argument.state is None and argument.size_bytes < 0
+        return is_borrowed or not self.has_value(argument.ref)
 
     @cached_property
     def owner_of(self) -> dict[str, str]:

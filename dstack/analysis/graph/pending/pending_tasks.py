@@ -79,7 +79,7 @@ class Pending:
         """The wait for one of the pending argument refs of its owner: Ray does not say for which."""
         if task.attempt > 0:
             return self._wait_for_attempt(task)
-        refs = self._index.refs.pending_arguments_of(task.owner_id)
+        refs = self._index.refs.pending_arguments_of.get(task.owner_id, ())
         if len(refs) <= MANY:
             refs = [ref for ref in refs if producer_task_id(ref) != task.task_id]
         if not refs:

@@ -73,14 +73,14 @@ def wait_of_unread(
 
 def _pending(graph: GraphBuilder, worker_id: str) -> tuple[Target, ...]:
     """The producers of the pending refs that a worker holds."""
-    refs = (held.ref for held in graph.index.refs.held_by(worker_id))
+    refs = (held.ref for held in graph.index.refs.held_by.get(worker_id, ()))
     return tuple(dict.fromkeys(producer_of(graph, ref) for ref in refs if not graph.index.refs.has_value(ref)))
 
 
 def _may_hold_others(graph: GraphBuilder, worker_id: str) -> bool:
     """Whether it may wait for an available value that must be transferred, or for a ref that it did not report."""
     index = graph.index
-    available = (held for held in index.refs.held_by(worker_id) if index.refs.has_value(held.ref))
+    available = (held for held in index.refs.held_by.get(worker_id, ()) if index.refs.has_value(held.ref))
     return (
         index.is_unresponsive(worker_id) or worker_id in index.incomplete_workers or not all(map(is_at_hand, available))
     )
