@@ -109,11 +109,6 @@ class JoinedRecording:
         self.add(RecordingPart(recording=first))
 
     @property
-    def processes(self) -> int:
-        """The number of processes that were read so far."""
-        return len(self._worker_ids)
-
-    @property
     def samples(self) -> int:
         """The number of all samples so far."""
         return self._counts.total()

@@ -41,6 +41,13 @@ def queued_calls(inventory: Inventory, occupant: WorkerSummary) -> str:
     return f"{least}{words.plural(occupant.queued, 'queued call')}"
 
 
+def worker_notes(inventory: Inventory, occupant: WorkerSummary) -> list[str]:
+    """What a worker holds, its queue, and what of it was not read."""
+    held = inventory.held_by(occupant.worker.worker_id)
+    queued = queued_calls(inventory, occupant) if occupant.queued else ""
+    return [note for note in (f"holds {held}" if held else "", queued, occupant.trouble or "") if note]
+
+
 def resident_in_words(resident: GroupOnNode) -> str:
     """``placement group trainers: bundles 0 and 1  CPU 2 of 2 used, 0 free``."""
     group, numbers = resident.group, [str(number) for number in resident.bundles]

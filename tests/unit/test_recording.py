@@ -41,7 +41,7 @@ def test_equal_stacks_are_added_and_others_are_kept() -> None:
     ]
     assert (found.threads, found.frames) == ((FIRST, SECOND), (STEP, MAIN, LOAD))
     assert found.coverage == Coverage(processes=2, wanted=6, taken=6, sampler_cpu_s=1.5)
-    assert (found.duration_s, joined.samples, joined.processes) == (2.5, 6, 2)
+    assert (found.duration_s, joined.samples, found.coverage.processes) == (2.5, 6, 2)
     assert loads(dumps(found)) == found
 
 

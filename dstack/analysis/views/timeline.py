@@ -9,7 +9,7 @@ from operator import attrgetter
 
 from dstack.analysis.history.chains import Chain, Chains
 from dstack.analysis.history.pipelines import Pipeline, pipelines_of
-from dstack.analysis.history.slices import NOTICED_LATE_S, Slice, in_lanes, overlap_s, running_slice, slices_of, trimmed
+from dstack.analysis.history.slices import NOTICED_LATE_S, Slice, in_lanes, overlap_s, running_slice, trimmed
 from dstack.analysis.history.task_index import Attempt, HistoryIndex
 from dstack.analysis.index import subjects
 from dstack.analysis.naming import names
@@ -45,12 +45,6 @@ class Track:
         found = sorted((one for one in runs if one), key=attrgetter("began_at"))
         is_in_turns = self.actor_id is None or overlap_s(found) <= NOTICED_LATE_S
         return trimmed(found) if is_in_turns else found
-
-    @cached_property
-    def queued(self) -> Sequence[Slice]:
-        """What attempts waited for that ran there, or wait for that will, by its beginning; many overlap."""
-        phases = (one for attempt in self.attempts for one in slices_of(attempt, self.asked_at))
-        return sorted((one for one in phases if one.phase != "running"), key=attrgetter("began_at"))
 
     @cached_property
     def lanes(self) -> Sequence[Sequence[Slice]]:

@@ -22,8 +22,7 @@ from dstack.grouping import grouped
 from dstack.model import Node, PlacementGroup, Worker
 
 Column = Literal["activity", "name"] | Figure
-COLUMNS: tuple[Column, ...] = ("activity", "name", *FIGURES)
-"""The columns to sort by."""
+"""A column to sort by."""
 OWN_LABELS = ("ray.io/node-id",)
 """Labels that differ on each node."""
 MAX_GROUPINGS = 16

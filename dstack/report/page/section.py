@@ -23,8 +23,6 @@ from dstack.visible import visible
 AS_JSON = str.maketrans({"<": "\\u003c", ">": "\\u003e", "&": "\\u0026", "\u2028": "\\u2028", "\u2029": "\\u2029"})
 """JSON remains the same, and neither ends an element nor begins a comment."""
 FOLDER = Path(__file__).resolve().parent
-Columns = Mapping[str, Sequence[Any]]
-"""The data of a chart: equally long columns by name."""
 
 
 def data_element(data: object, css_class: str) -> Markup:

@@ -38,9 +38,9 @@ from dstack.report.cluster_text import (
     gpu_figures,
     host_figures,
     process_figures,
-    queued_calls,
     resident_in_words,
     use_in_words,
+    worker_notes,
 )
 from dstack.report.rich_text import SafeText, place_of
 from dstack.tui.views.base import OutlineView, SourceLocation
@@ -104,11 +104,8 @@ class ClusterDetails:
         yield text if process is None else text.append_text(process_figures(process))
         if process and (use := " · ".join(use_in_words(occupant.figures, process, self._gpus_of(worker.node_id)))):
             yield SafeText(use)
-        held = self.inventory.held_by(worker.worker_id)
-        queued = queued_calls(self.inventory, occupant) if occupant.queued else ""
-        parts = [f"holds {held}" if held else "", queued, occupant.trouble or ""]
-        if any(parts):
-            yield SafeText("; ".join(part for part in parts if part))
+        if notes := worker_notes(self.inventory, occupant):
+            yield SafeText("; ".join(notes))
         activities = self.inventory.executions(worker.worker_id)
         for activity in activities[:1]:
             yield from _execution_texts(activity)

@@ -146,11 +146,6 @@ class Gantt(ScrollView, can_focus=True):
         """The time of the cursor."""
         return self._at
 
-    @property
-    def is_whole(self) -> bool:
-        """Whether the whole time is visible."""
-        return self._shown == self.bounds
-
     def view(self, began_at: float, ended_at: float) -> None:
         """Show a part of the time."""
         first, last = self.bounds

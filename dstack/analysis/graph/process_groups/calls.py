@@ -30,8 +30,6 @@ UNNAMED = ("Work.wait", "backward", "wait_tensor")
 GroupId = tuple[str, str, str, tuple[int, ...]]
 Calls = dict[tuple[GroupId, str], dict[int, list[GroupCall]]]
 """By group and operation, and then by rank: the calls that executions are in."""
-RankProcesses = dict[tuple[str, str], dict[int, set["RankProcess"]]]
-"""By library and world, and then by rank: the processes with this rank."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -49,7 +49,7 @@ MANY_POSITIONS = 20
 LARGEST_NUMBER = 2**32 - 1
 LONGEST_NUMBER = 6
 """The most bytes of a number in a table, of six bits each: enough for a C ``int``."""
-NO_LINE, LONG, COLUMN, ONE_LINE = 15, 14, 13, 10
+NO_LINE, COLUMN, ONE_LINE = 15, 13, 10
 """Kinds of entries in a line table of CPython 3.11 to 3.14; those below give columns on the same line."""
 
 

@@ -18,10 +18,10 @@ from dstack.report.cluster_text import (
     MARKS,
     disk_figures,
     gpu_figures,
-    queued_calls,
     resident_in_words,
     total_cell,
     worker_cell,
+    worker_notes,
 )
 from dstack.report.page.section import ReportData, Section, render
 from dstack.report.rich_text import place_of
@@ -51,7 +51,7 @@ HEADS: dict[Figure, str] = {
 
 
 @dataclass(frozen=True, slots=True)
-class NodeCell:
+class Cell:
     """A figure in words, and the number to sort by; None if it is unknown."""
 
     text: str = "-"
@@ -65,10 +65,10 @@ class NodeRow:
     node: Node
     workers: int
     counts: tuple[tuple[Activity, int], ...]
-    busy: NodeCell
-    load: NodeCell
-    memory: NodeCell
-    amounts: tuple[NodeCell, ...]
+    busy: Cell
+    load: Cell
+    memory: Cell
+    amounts: tuple[Cell, ...]
     more: tuple[str, ...]
 
 
@@ -106,37 +106,37 @@ def _row(inventory: Inventory, node: Node, columns: Sequence[str]) -> NodeRow:
         workers=len(workers),
         counts=tuple(inventory.counts(workers).items()),
         busy=_busy(node),
-        load=NodeCell() if node.host.load_1m is None else NodeCell(f"{node.host.load_1m:.1f}", node.host.load_1m),
+        load=Cell() if node.host.load_1m is None else Cell(f"{node.host.load_1m:.1f}", node.host.load_1m),
         memory=_memory(node),
         amounts=tuple(_amount(amounts.get(name)) for name in columns),
         more=tuple(_more(inventory, node, [amount for name, amount in amounts.items() if name not in columns])),
     )
 
 
-def _busy(node: Node) -> NodeCell:
+def _busy(node: Node) -> Cell:
     cpus = f" of {node.host.cpu_count}" if node.host.cpu_count is not None else ""
     if node.host.cpu_percent is None:
-        return NodeCell(f"-{cpus}")
-    return NodeCell(f"{node.host.cpu_percent:.0f} %{cpus}", node.host.cpu_percent)
+        return Cell(f"-{cpus}")
+    return Cell(f"{node.host.cpu_percent:.0f} %{cpus}", node.host.cpu_percent)
 
 
-def _memory(node: Node) -> NodeCell:
+def _memory(node: Node) -> Cell:
     if node.host.memory_total_bytes is None or node.host.memory_available_bytes is None:
-        return NodeCell()
+        return Cell()
     used = node.host.memory_total_bytes - node.host.memory_available_bytes
-    return NodeCell(f"{used / GIB:.1f} of {node.host.memory_total_bytes / GIB:.1f} GiB", used)
+    return Cell(f"{used / GIB:.1f} of {node.host.memory_total_bytes / GIB:.1f} GiB", used)
 
 
-def _amount(amount: Amount | None) -> NodeCell:
+def _amount(amount: Amount | None) -> Cell:
     """``2 of 4``: the used part of a resource."""
     if amount is None:
-        return NodeCell()
+        return Cell()
     divisor, unit = (GIB, " GiB") if amount.name in BYTES else (1, "")
     total = f"{amount.total / GIB:.1f}" if unit else f"{amount.total:g}"
     if amount.free is None:
-        return NodeCell(f"? of {total}{unit}")
+        return Cell(f"? of {total}{unit}")
     used = max(0.0, amount.total - amount.free)
-    return NodeCell(f"{used / GIB:.1f} of {total}{unit}" if unit else f"{used:g} of {total}", used / divisor)
+    return Cell(f"{used / GIB:.1f} of {total}{unit}" if unit else f"{used:g} of {total}", used / divisor)
 
 
 def _more(inventory: Inventory, node: Node, amounts: Sequence[Amount]) -> Iterator[str]:
@@ -159,14 +159,6 @@ def _first(texts: Sequence[str], what: str) -> Iterator[str]:
 
 
 @dataclass(frozen=True, slots=True)
-class FigureCell:
-    """A figure in words, and the number to sort by; None if it is unknown."""
-
-    text: str
-    value: float | None
-
-
-@dataclass(frozen=True, slots=True)
 class WorkerRow:
     """One worker, or ``count`` similar ones with the pid and the node of the first; ``stack`` is the id of its stack.
 
@@ -185,7 +177,7 @@ class WorkerRow:
     place: str
     stack: str | None
     notes: tuple[str, ...]
-    figures: tuple[FigureCell, ...]
+    figures: tuple[Cell, ...]
     terms: tuple[str, ...]
 
 
@@ -236,7 +228,7 @@ class _RowMaker:
             does=does,
             place=place,
             stack=stack,
-            notes=tuple(self._notes(first)),
+            notes=tuple(worker_notes(self.inventory, first)),
             figures=tuple(self._cell(figure, similar) for figure in self.figures),
             terms=tuple(sorted({term for one in similar for term in one.ranks.terms})),
         )
@@ -259,17 +251,12 @@ class _RowMaker:
         place = place_of(first.file, first.line) if first.file else ""
         return words, place, self.ids.get(first.vertex)
 
-    def _notes(self, one: WorkerSummary) -> list[str]:
-        held = self.inventory.held_by(one.worker.worker_id)
-        queued = queued_calls(self.inventory, one) if one.queued else ""
-        return [note for note in (f"holds {held}" if held else "", queued, one.trouble or "") if note]
-
-    def _cell(self, figure: Figure, similar: Sequence[WorkerSummary]) -> FigureCell:
+    def _cell(self, figure: Figure, similar: Sequence[WorkerSummary]) -> Cell:
         if len(similar) == 1:
             own = similar[0].figures
-            return FigureCell(worker_cell(figure, own), own.value(figure))
+            return Cell(worker_cell(figure, own), own.value(figure))
         summed = total(figure, (one.figures for one in similar))
-        return FigureCell(total_cell(figure, summed), summed.value)
+        return Cell(total_cell(figure, summed), summed.value)
 
 
 @dataclass(frozen=True, slots=True)

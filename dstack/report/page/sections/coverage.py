@@ -8,7 +8,6 @@ from dataclasses import dataclass
 
 from dstack.analysis.evidence.coverage import CoverageGap, coverage_gaps
 from dstack.analysis.views.analysed_snapshot import AnalysedSnapshot
-from dstack.diagnosis import Coverage
 from dstack.model import Node, Snapshot, TaskHistory
 from dstack.observed import Access, Process
 from dstack.report.check_json import pauses_ms
@@ -60,11 +59,6 @@ def section(data: ReportData) -> Section:
         timing=list(_timing(snapshot)),
     )
     return Section("coverage", "What was not observed", body)
-
-
-def _access(coverage: Coverage) -> Iterator[str]:
-    for way, count in coverage.access.items():
-        yield f"{plural(count, 'process', 'processes')} {ACCESS_WORDS[way]}"
 
 
 def _conclusion(analysed: AnalysedSnapshot, has_gaps: bool, has_failures: bool) -> Conclusion:

@@ -9,8 +9,8 @@ from msgspec.structs import replace
 from dstack.analysis.diagnose import diagnose
 from dstack.analysis.index.sample_index import SampleIndex
 from dstack.analysis.views.inventory import Inventory
-from dstack.analysis.views.worker_figures import Total
-from dstack.analysis.views.worker_groups import BY_NODE, COLUMNS, Order, WorkerGroup, WorkerGrouping, WorkerGroups
+from dstack.analysis.views.worker_figures import FIGURES, Total
+from dstack.analysis.views.worker_groups import BY_NODE, Column, Order, WorkerGroup, WorkerGrouping, WorkerGroups
 from dstack.model import Bundle, Snapshot
 from dstack.snapshot_file import load
 from tests.paths import RECORDED_CLUSTERS
@@ -176,7 +176,8 @@ def check_invariants(snapshot: Snapshot) -> None:
     """Checks that each grouping has each worker once, in each order."""
     groups = groups_of(snapshot)
     for grouping in groups.groupings():
-        orders = [Order(column, is_reversed=is_reversed) for column in COLUMNS for is_reversed in (False, True)]
+        columns: tuple[Column, ...] = ("activity", "name", *FIGURES)
+        orders = [Order(column, is_reversed=is_reversed) for column in columns for is_reversed in (False, True)]
         for order in orders:
             found = groups.groups(grouping, order)
             if grouping != BY_NODE:
