@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, Protocol
+from typing import Any, TypeAlias
 
 from rich.cells import cell_len
 from rich.text import Text
@@ -39,46 +39,6 @@ MEASURES: dict[Measure, str] = {
 }
 MARKS: Mapping[Change, str] = {"more": "+", "less": "-", "same": "="}
 """The marks say the same as the colours."""
-
-
-class Drawing(Protocol):
-    """A tree to draw; each kind of data has one."""
-
-    @property
-    def root(self) -> PathBranch[Any]:
-        """The tree."""
-        ...
-
-    @property
-    def weights(self) -> Weights[Any]:
-        """The widths of its branches."""
-        ...
-
-    @property
-    def head(self) -> Sequence[str]:
-        """What is drawn, and what is left out, for the line above the chart."""
-        ...
-
-    @property
-    def empty(self) -> str:
-        """The text of a chart without cells."""
-        ...
-
-    def label(self, cell: Cell[Any]) -> str:
-        """The text in a cell."""
-        ...
-
-    def tone(self, cell: Cell[Any]) -> str:
-        """``more``, ``less`` or ``same`` where it is compared, else empty; the label says the same."""
-        ...
-
-    def figures(self, cell: Cell[Any], shown: int) -> Iterator[Text]:
-        """The lines about a cell; ``shown`` is the weight of all that the zoom shows."""
-        ...
-
-    def matches(self, branch: PathBranch[Any], words: tuple[str, ...]) -> bool:
-        """Whether a branch has all words of the filter."""
-        ...
 
 
 def folded_name(cell: Cell[Any]) -> Text:
@@ -314,6 +274,10 @@ class WeightedDrawing:
 
     def _amount(self, weight: int, *, in_unit: bool = False) -> str:
         return amount_in_words(weight, self.tree.unit, in_unit=in_unit)
+
+
+Drawing: TypeAlias = StacksDrawing | WeightedDrawing
+"""A tree to draw, the weights of its branches, and the texts of its cells."""
 
 
 def no_drawing(reason: str = "") -> WeightedDrawing:
