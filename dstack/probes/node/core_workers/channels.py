@@ -13,6 +13,7 @@ from typing import Any
 from dstack.probes.node.wire import CoreWorker
 
 CERTIFICATES = ("RAY_TLS_CA_CERT", "RAY_TLS_SERVER_KEY", "RAY_TLS_SERVER_CERT")
+"""Ray's TLS settings, from where Ray reads them; as in Ray 2.46 and 2.60."""
 KEPT_S = 60.0
 """How long an unused channel is kept; then its worker has left, or nothing asks it."""
 CHANNEL_OPTIONS = (("grpc.max_receive_message_length", 512 << 20), ("grpc.enable_http_proxy", 0))
