@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+SHOWN = 3
+"""The items that a sentence or a short list has, unless more of a kind are useful; it counts the others."""
+
 
 def word(count: int, one: str, many: str = "") -> str:
     """``wait`` or ``waits``: the noun or verb for so many, without the number."""
@@ -39,7 +42,12 @@ def listed(words: Sequence[str], joint: str = " and ") -> str:
     return joint.join((", ".join(words[:-1]), words[-1])) if len(words) > 1 else "".join(words)
 
 
-def shortly(words: Sequence[str], shown: int, joint: str = " and ") -> str:
+def alike(count: int) -> str:
+    """`` (3 alike)`` after a text that is about so many; empty for one."""
+    return f" ({count:,} alike)" if count > 1 else ""
+
+
+def shortly(words: Sequence[str], joint: str = " and ", shown: int = SHOWN) -> str:
     """``a, b, c and 5 more``: a list of no more than ``shown`` words."""
     if len(words) <= shown:
         return listed(words, joint)

@@ -22,7 +22,7 @@ from dstack.observed import Frame
 from dstack.report.finding import remark_rows
 from dstack.report.rich_text import SafeText, place_of, print_lines, print_rows, shortened_left
 from dstack.vertex_keys import Key
-from dstack.words import plural, shortly
+from dstack.words import SHOWN, plural, shortly
 
 SHOWN_FRAMES = 100
 SHOWN_BRANCHES = 10
@@ -30,8 +30,6 @@ MAX_INDENT = 40
 """Further to the right nothing is readable on a page of 80 columns."""
 INDENT = 4
 LONGEST_LOCATION = 44
-SHOWN_NAMES = 3
-SHOWN_STACKS = 3
 SHOWN_STEPS, SHOWN_STEPS_IN_DETAILS = 12, 200
 SHOWN_CHILDREN = 10
 VERBS: Mapping[Activity, str] = {"waiting": "waits", "running": "runs", "off CPU": "rests"}
@@ -79,7 +77,7 @@ class StitchedStack:
     def _known(self, node: StackNode, known: Sequence[StackNode], indent: int) -> Iterator[SafeText]:
         if known:
             called = [f"{child.details.execution} ({self._numbers[child.vertex]})" for child in known]
-            text = f"{node.wait_kind} → {shortly(called, SHOWN_NAMES)}, as above"
+            text = f"{node.wait_kind} → {shortly(called)}, as above"
             yield _line(" " * (indent + INDENT)).append(text, "dim")
 
 
@@ -151,7 +149,7 @@ def _print_stacks(console: Console, analysed: AnalysedSnapshot, findings: Sequen
     for key, *others in _beginnings(diagnosis, findings):
         if key in shown:
             continue
-        if printed == SHOWN_STACKS:
+        if printed == SHOWN:
             left_out += 1 + len(others)
             continue
         node = replace(stitch(analysed.first_index, diagnosis.vertices, key), count=1 + len(others))

@@ -19,7 +19,7 @@ from dstack.analysis.views.stack_pages import ProcessThreads, ThreadSummary
 from dstack.model import Node, Snapshot, Worker
 from dstack.observed import Frame, Origin
 from dstack.report.rich_text import SafeText, location, place_of
-from dstack.words import listed, plural, shortly
+from dstack.words import SHOWN, listed, plural, shortly
 
 ACTIVITY_STYLES: Mapping[Activity, str] = {"waiting": "yellow", "running": "green", "off CPU": "dim"}
 """The words say the same as the colours."""
@@ -31,12 +31,8 @@ WORDS: Mapping[Activity, tuple[str, str]] = {
 """The word at the begin of a line, and the word after a number."""
 ORIGINS: Mapping[Origin, str] = {"user": "your", "library": "library", "ray": "Ray", "stdlib": "Python"}
 """Before a noun: ``your code``, ``3 Ray frames``."""
-SHOWN_PARTS = 3
-"""Maximum number of groups of outliers that one line names."""
 SHOWN_PIDS = 10
 WIDTH = 120
-SHOWN_POSITIONS = 3
-SHOWN_PLACES = 3
 SHOWN_ABSENT = 10
 
 
@@ -63,8 +59,8 @@ def activities_in_words(counts: Mapping[Activity, int]) -> str:
 def outliers_in_words(outliers: Sequence[Outlier]) -> str:
     """``1 outlier``, and how it differs from similar executions if ranks name it."""
     named = list(dict.fromkeys(outlier.words for outlier in outliers if outlier.rank_set))
-    more = f"; {len(named) - SHOWN_PARTS:,} more" if len(named) > SHOWN_PARTS else ""
-    differences = f": {'; '.join(named[:SHOWN_PARTS])}{more}" if named else ""
+    more = f"; {len(named) - SHOWN:,} more" if len(named) > SHOWN else ""
+    differences = f": {'; '.join(named[:SHOWN])}{more}" if named else ""
     return f"{plural(len(outliers), 'outlier')}{differences}"
 
 
@@ -105,7 +101,7 @@ class _ProcessTree:
             else:
                 without.setdefault(process.trouble, []).append(worker)
         for trouble, idle in without.items():
-            pids = shortly([f"{worker.pid}" for worker in idle], SHOWN_PIDS)
+            pids = shortly([f"{worker.pid}" for worker in idle], shown=SHOWN_PIDS)
             others = plural(len(idle), "other process", "other processes")
             each = "it" if len(idle) == 1 else "each"
             tree.add(SafeText(f"{others} (pid {pids}): {each} {trouble}", "dim"))
@@ -228,7 +224,7 @@ class _Merged:
         activities = list(dict.fromkeys(one.activity for one in ending))
         words = listed([WORDS[one][0] for one in activities if one in WORDS])
         text = SafeText(f"  {words}", ACTIVITY_STYLES.get(activities[0], ""))
-        return text.append(f"  {self._which(ending)}" if is_part or len(ending) <= SHOWN_PLACES else "", "magenta")
+        return text.append(f"  {self._which(ending)}" if is_part or len(ending) <= SHOWN else "", "magenta")
 
     def _outlier_lines(self, ending: Sequence[Execution]) -> list[Text]:
         """How the outliers that end here differ from similar executions."""
@@ -240,7 +236,7 @@ class _Merged:
         if ranks := self._chosen.stacks.ranks_in_words(executions):
             return ranks
         vertices = self._chosen.stacks.vertices
-        places = [details_of(self._chosen.index, vertices[one.key]).short_place for one in executions[:SHOWN_PLACES]]
+        places = [details_of(self._chosen.index, vertices[one.key]).short_place for one in executions[:SHOWN]]
         more = len(executions) - len(places)
         return "; ".join(dict.fromkeys(filter(None, places))) + (f" and {more:,} more" if more else "")
 
@@ -254,10 +250,10 @@ def _indented(lines: Sequence[Text], lead: str) -> Text:
 def positions_in_words(positions: Sequence[tuple[Position, int]]) -> SafeText:
     """``in ray.get at train.py:33``; of several positions each with its number."""
     text = SafeText()
-    for at, (position, count) in enumerate(positions[:SHOWN_POSITIONS]):
+    for at, (position, count) in enumerate(positions[:SHOWN]):
         text.append(", " if at else "").append(f"{count:,} " if len(positions) > 1 else "")
         text.append(f"in {short(position.name)}")
         if position.file:
             text.append(" at ").append(f"{position.file.rpartition('/')[2]}:{position.line}", "cyan")
-    rest = sum(count for _, count in positions[SHOWN_POSITIONS:])
+    rest = sum(count for _, count in positions[SHOWN:])
     return text.append(f", {rest:,} elsewhere" if rest else "")

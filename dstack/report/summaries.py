@@ -19,7 +19,7 @@ from dstack.model import Snapshot
 from dstack.observed_node import Failure
 from dstack.recording import Recording
 from dstack.report.rich_text import SafeText, wrapped
-from dstack.words import capitalised, duration, listed, plural, short_duration, word
+from dstack.words import SHOWN, capitalised, duration, listed, plural, short_duration, word
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -29,7 +29,8 @@ if TYPE_CHECKING:
 
 NOTABLE = 0.02
 """A share of samples that is worth a sentence."""
-SHOWN_PIPELINES = 3
+SHOWN_FAILURES = 100
+"""The failures to observe that a front end lists."""
 STEP_COLUMNS = ("step", "calls", "mean", "max", "mean wait", "max wait", "at once", "in use")
 MARKS: dict[Level, tuple[str, str]] = {"ok": ("✔", "green"), "limit": ("!", "yellow"), "failure": ("✖", "bold red")}
 """The marks differ without colours, too."""
@@ -132,13 +133,13 @@ def print_timeline_summary(console: Console, timeline: Timeline, analysed: Analy
     """Print the summary, with a table of the steps of each pipeline."""
     console.print(SafeText(counts_in_words(timeline), "bold"), soft_wrap=True)
     pipelines = shown_pipelines(timeline)
-    for pipeline in pipelines[:SHOWN_PIPELINES]:
+    for pipeline in pipelines[:SHOWN]:
         console.print()
         console.print(SafeText(pipeline_title(pipeline)), soft_wrap=True)
         console.print(_steps(pipeline))
         console.print(SafeText(limiting_in_words(pipeline)), soft_wrap=True)
-    if len(pipelines) > SHOWN_PIPELINES:
-        console.print(SafeText(f"and {plural(len(pipelines) - SHOWN_PIPELINES, 'more pipeline')}", "dim"))
+    if len(pipelines) > SHOWN:
+        console.print(SafeText(f"and {plural(len(pipelines) - SHOWN, 'more pipeline')}", "dim"))
     if remarks := [*remarks_on(timeline), *map(capitalised, analysed.starving)]:
         console.print()
     for remark in remarks:
@@ -148,7 +149,7 @@ def print_timeline_summary(console: Console, timeline: Timeline, analysed: Analy
 def summary_lines(timeline: Timeline, analysed: AnalysedSnapshot) -> Iterator[str]:
     """The same in short, as lines without a table."""
     yield f"{counts_in_words(timeline)}."
-    for pipeline in shown_pipelines(timeline)[:SHOWN_PIPELINES]:
+    for pipeline in shown_pipelines(timeline)[:SHOWN]:
         yield f"{pipeline_title(pipeline)}: {limiting_in_words(pipeline)}"
     yield from (f"{remark}." for remark in (*remarks_on(timeline), *map(capitalised, analysed.starving)))
 

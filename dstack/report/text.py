@@ -18,14 +18,11 @@ from dstack.report.details import print_details, print_stacks
 from dstack.report.finding import assumption_rows, fix_row, picture, remark_rows, status, status_sentence
 from dstack.report.rich_text import Row, SafeText, lines_of, print_lines, print_rows, wrapped
 from dstack.report.summaries import STYLE_OF_VERDICT, failures_in_words, headline
-from dstack.words import plural, word
+from dstack.words import SHOWN, plural, word
 
 WIDTH = 100
 FIRST_LINES = 15
 """What a reader sees without searching; the fix is in these lines."""
-SHOWN_FINDINGS = 3
-SHOWN_FAILURES = 3
-SHOWN_STARVING = 3
 MANY = 1000
 """No limit, as far as a reader cares."""
 
@@ -37,7 +34,7 @@ def print_report(console: Console, analysed: AnalysedSnapshot, *, details: bool 
     head = list(_head(console, analysed))
     print_lines(console, head)
     _print_failed_before(console, diagnosis)
-    shown = diagnosis.findings if details else diagnosis.findings[:SHOWN_FINDINGS]
+    shown = diagnosis.findings if details else diagnosis.findings[:SHOWN]
     for number, finding in enumerate(shown, 1):
         _print_finding(console, finding, number, len(head))
     if len(shown) < len(diagnosis.findings):
@@ -47,7 +44,7 @@ def print_report(console: Console, analysed: AnalysedSnapshot, *, details: bool 
         print_details(console, analysed)
     else:
         print_stacks(console, analysed)
-    _print_foot(console, analysed, MANY if details else SHOWN_FAILURES)
+    _print_foot(console, analysed, MANY if details else SHOWN)
 
 
 def report_text(analysed: AnalysedSnapshot, *, details: bool = False) -> str:
@@ -132,9 +129,9 @@ def _print_starving(console: Console, analysed: AnalysedSnapshot) -> None:
     if analysed.starving:
         console.print()
     lead = "Free elsewhere: "
-    for text in analysed.starving[:SHOWN_STARVING]:
+    for text in analysed.starving[:SHOWN]:
         print_rows(console, [Row(lead, " " * len(lead), SafeText(f"{text}."))])
-    rest = len(analysed.starving) - SHOWN_STARVING
+    rest = len(analysed.starving) - SHOWN
     if rest > 0:
         console.print(SafeText(f"{' ' * len(lead)}and {plural(rest, 'more such resource')}", "dim"))
 

@@ -20,8 +20,6 @@ from dstack.analysis.solve.requirements import targets_of, waits_of
 from dstack.diagnosis import Progress, Vertex
 from dstack.vertex_keys import Key
 
-SHOWN_LOOPS = 3
-
 
 class ReducedGraph(VertexRoles):
     """The input of all rules: the confirmed graph, ``stuck`` vertices, and open chains.
@@ -85,7 +83,7 @@ class ReducedGraph(VertexRoles):
         loops = sorted({wait.polls for wait in waits if wait.polls})
         if not loops:
             return tuple(texts)
-        shown, more = loops[:SHOWN_LOOPS], len(loops) - SHOWN_LOOPS
+        shown, more = loops[: words.SHOWN], len(loops) - words.SHOWN
         places = words.listed([*shown, f"{more} more places"] if more > 0 else shown)
         polls = f"the {words.word(len(loops), 'loop')} at {places} only {words.word(len(loops), 'polls', 'poll')}"
         return (polls, *texts)

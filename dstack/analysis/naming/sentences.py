@@ -24,7 +24,6 @@ from dstack.observed import Coroutine
 from dstack.observed_calls import GroupCall
 from dstack.vertex_keys import Key, UnknownKey
 
-SHOWN_TARGETS = 3
 OR = " or "
 TORN_STACK = "stack may be inconsistent: the thread ran while it was read"
 Vertices = Mapping[Key, Vertex]
@@ -132,7 +131,7 @@ class _NamedWait:
         wait = self.wait
         labels = list(dict.fromkeys(map(self.name_of, self.targets)))
         is_all = (wait.kind == "ray.get" and not wait.inferred) or (wait.kind == "await" and wait.needed == wait.total)
-        return words.shortly(labels, SHOWN_TARGETS, " and " if is_all else OR)
+        return words.shortly(labels, " and " if is_all else OR)
 
 
 def _waits(index: SampleIndex, vertices: Vertices, wait: Wait, name_of: NameOf) -> str:
@@ -233,11 +232,11 @@ def _resources(named: _NamedWait) -> str:
     labels = [operand_in_words(vertex.holder) if vertex.holder else named.name_of(vertex) for vertex in found]
     what = f"waits for {words.listed(wait.resources) or 'room'}"
     if labels and not wait.resources and all(isinstance(vertex.key, UnknownKey) for vertex in found):
-        return f"waits for {words.shortly(labels, SHOWN_TARGETS, OR)}"
+        return f"waits for {words.shortly(labels, OR)}"
     if not found or any(vertex.kind in ("room", "unknown") for vertex in found):
-        return f"{what}: {words.shortly(labels, SHOWN_TARGETS, OR)}"
+        return f"{what}: {words.shortly(labels, OR)}"
     many = f"{wait.needed} of " if 1 < wait.needed < wait.total else ""
-    return f"{what}, held by {many}{words.shortly(labels, SHOWN_TARGETS, OR if wait.needed < wait.total else ' and ')}"
+    return f"{what}, held by {many}{words.shortly(labels, OR if wait.needed < wait.total else ' and ')}"
 
 
 PREDICATES: Mapping[WaitKind, Callable[[_NamedWait], str]] = {

@@ -101,7 +101,6 @@ def _amounts(
 
 COMMON = ("CPU", *names.BYTES)
 """Resources of which some are free on most nodes."""
-SHOWN = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,8 +138,8 @@ def confirmed(first: Sequence[StarvingNode], second: Sequence[StarvingNode]) -> 
 
 def starving_in_words(index: SampleIndex, one: StarvingNode) -> str:
     """``1 of 2 GPU is free on node 10.0.0.2, while 3 tasks (step_b) wait for GPU on node 10.0.0.1: ...``."""
-    labels = words.shortly(sorted({names.task(subjects.task(index, task.task_id)) for task in one.tasks}), SHOWN)
-    places = words.shortly([names.node(node) for node in one.others], SHOWN, " or ")
+    labels = words.shortly(sorted({names.task(subjects.task(index, task.task_id)) for task in one.tasks}))
+    places = words.shortly([names.node(node) for node in one.others], " or ")
     count = words.plural(len(one.tasks), "task")
     return (
         f"{one.free:g} of {one.total:g} {one.resource} {'is' if one.free <= 1 else 'are'} free on "

@@ -161,7 +161,7 @@ def _by_rank(executions: Iterable[Execution]) -> Iterator[StackGroup]:
         alike.setdefault(frozenset(content.items()), []).append(rank)
     for same in alike.values():
         members = [one for rank in same for one in ranks[rank]]
-        kinds = shortly(list(dict.fromkeys(one.kind for one in members)), SHOWN_KINDS)
+        kinds = shortly(list(dict.fromkeys(one.kind for one in members)), shown=SHOWN_KINDS)
         yield StackGroup(f"{names.ranks_in_words(same)} of {kinds}", merge(members))
     if None in ranks:
         yield StackGroup(f"no {RANK}", merge(ranks[None]))

@@ -26,14 +26,13 @@ from dstack.tui.views.calls_lines import CallLines, CallRow, header
 from dstack.tui.widgets.detail import Detail
 from dstack.tui.widgets.outline import Outline
 from dstack.vertex_keys import Key
+from dstack.words import SHOWN
 
 NODES: dict[By, str] = {"class": "by class", "instance": "by actor"}
 READING = "Reading the history of tasks; until then only calls that have not ended are shown."
 FROZEN = "This snapshot has no history of tasks; space shows the newest, which has it."
 MISSING = "This snapshot has no history of tasks: only calls that have not ended are shown."
 COUNTING = "Counting calls …"
-SHOWN_TASKS = 3
-"""The number of unfinished tasks whose ids are copied."""
 
 
 @dataclass
@@ -221,7 +220,7 @@ class CallsView(OutlineView):
         """The details of the line, with the ids of its unfinished tasks."""
         if self._row is None:
             return None
-        tasks = [f"Task {task_id}" for task_id in islice(self._tasks, SHOWN_TASKS)]
+        tasks = [f"Task {task_id}" for task_id in islice(self._tasks, SHOWN)]
         return "\n".join([*(text.plain for text in self._details()), *tasks])
 
     def to_export(self) -> str | None:

@@ -17,12 +17,12 @@ from dstack.report.rich_text import SafeText
 from dstack.report.stacks_text import frame_location, short
 from dstack.tui.views.base import GROUP, WHOLE, SourceLocation
 from dstack.tui.views.flame_data import FlameDataView
-from dstack.tui.views.flame_drawings import SHOWN_KINDS, Drawing, row_as_text
+from dstack.tui.views.flame_drawings import Drawing, row_as_text
 from dstack.tui.views.stacks import StacksView
 from dstack.tui.widgets.chart import NOTHING, Chart
 from dstack.tui.widgets.detail import Detail
 from dstack.visible import visible
-from dstack.words import plural
+from dstack.words import SHOWN, plural
 
 Paths = tuple[tuple[PathStep, ...], ...]
 TEXT_WIDTH = 200
@@ -153,7 +153,7 @@ class FlameView(FlameDataView):
         if not self.icicle.to_scale:
             parts.insert(0, "NOT TO SCALE: all frames are narrow")
         if paths := self._zoom.paths:
-            names = " › ".join(short(step.name) for step in paths[0][-SHOWN_KINDS:])
+            names = " › ".join(short(step.name) for step in paths[0][-SHOWN:])
             zoomed = names if len(paths) == 1 else plural(len(paths), "narrow branch", "narrow branches")
             parts.insert(0, f"⌫ all › {zoomed}")
         return SafeText("  ".join(parts))

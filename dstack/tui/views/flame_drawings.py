@@ -29,9 +29,8 @@ from dstack.analysis.views.stacks import Stacks
 from dstack.report.rich_text import SafeText
 from dstack.report.stacks_text import ORIGINS, activities_in_words, frame_location, short
 from dstack.visible import visible
-from dstack.words import plural, short_duration, word
+from dstack.words import SHOWN, plural, short_duration, word
 
-SHOWN_KINDS = 3
 MEASURES: dict[Measure, str] = {
     "executions": "all threads and coroutines",
     "waiting": "waiting ones",
@@ -43,7 +42,7 @@ MARKS: Mapping[Change, str] = {"more": "+", "less": "-", "same": "="}
 
 def folded_name(cell: Cell[Any]) -> Text:
     """The name of a cell of several narrow branches."""
-    widest = ", ".join(short(branch.place.name) for branch in cell.branches[:SHOWN_KINDS] if branch.place)
+    widest = ", ".join(short(branch.place.name) for branch in cell.branches[:SHOWN] if branch.place)
     text = SafeText().append(f"{len(cell.branches):,} narrow branches", "bold")
     return text.append(f": {widest}, … Enter zooms in")
 
@@ -175,9 +174,9 @@ class StacksDrawing:
 
     def _kinds(self, cell: Cell[StackBranch]) -> str:
         kinds = Counter(one.kind for branch in cell.branches for one in branch.executions)
-        first = ", ".join(f"{count:,} × {kind}" for kind, count in kinds.most_common(SHOWN_KINDS))
+        first = ", ".join(f"{count:,} × {kind}" for kind, count in kinds.most_common(SHOWN))
         nodes = len({one.node for branch in cell.branches for one in branch.executions})
-        more = f" and {plural(len(kinds) - SHOWN_KINDS, 'more kind')}" if len(kinds) > SHOWN_KINDS else ""
+        more = f" and {plural(len(kinds) - SHOWN, 'more kind')}" if len(kinds) > SHOWN else ""
         ranks = f", {found}" if (found := self._ranks(cell)) else ""
         return f"{first}{more}{ranks}, on {plural(nodes, 'node')}"
 

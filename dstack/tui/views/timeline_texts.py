@@ -21,7 +21,7 @@ from dstack.tui.widgets.gantt import Selection
 from dstack.tui.widgets.gantt_drawing import FAILED_GLYPH, LETTERS, MARK_GLYPH, RUNNING_GLYPH, WAIT_GLYPHS
 from dstack.tui.widgets.time_axis import clock
 from dstack.vertex_keys import Key
-from dstack.words import capitalised, duration, plural, short_duration, shortly
+from dstack.words import SHOWN, capitalised, duration, plural, short_duration, shortly
 
 WAITS: dict[Phase, str] = {
     "arguments": "arguments",
@@ -35,7 +35,6 @@ NAMES_OF_KINDS = {FINISHED: "finished", RUNNING: "running", FAILED: "failed"} | 
     kind: f"waiting for {WAITS[phase]}" for phase, kind in KIND_OF_PHASE.items()
 }
 SHOWN_FUNCTIONS = 4
-SHOWN_MARKS = 3
 
 
 def short_name(name: str) -> str:
@@ -115,7 +114,7 @@ class TimelineTexts:
         functions = Counter(short_name(bars.attempts[number].task.name) for number in numbers)
         if functions:
             names = [f"{count:,} × {name}" for name, count in functions.most_common()]
-            yield SafeText(shortly(names, SHOWN_FUNCTIONS))
+            yield SafeText(shortly(names, shown=SHOWN_FUNCTIONS))
 
     def _gap(self, selection: Selection) -> Iterator[Text]:
         """What the next attempt waits for, where nothing runs."""
@@ -180,10 +179,10 @@ class TimelineTexts:
     def _marks(self, row: TimelineRow, attempt: Attempt | None) -> Iterator[Text]:
         """The waits that the snapshot shows on this track."""
         marks = sorted(row.marks, key=lambda mark: mark.attempt is not attempt)
-        for mark in marks[:SHOWN_MARKS]:
+        for mark in marks[:SHOWN]:
             yield SafeText().append(f"{MARK_GLYPH} ", "magenta").append(mark.text)
-        if len(marks) > SHOWN_MARKS:
-            yield SafeText(f"{len(marks) - SHOWN_MARKS:,} more waits on this track", "dim")
+        if len(marks) > SHOWN:
+            yield SafeText(f"{len(marks) - SHOWN:,} more waits on this track", "dim")
 
     # Times
 

@@ -17,7 +17,7 @@ from dstack.analysis.views.snapshot_changes import SnapshotChanges
 from dstack.diagnosis import Finding, Step
 from dstack.report.finding import assumption_rows, fix_row, picture, remark_rows, status_sentence
 from dstack.report.rich_text import Row, SafeText
-from dstack.report.summaries import STYLE_OF_VERDICT, failures_in_words, headline
+from dstack.report.summaries import SHOWN_FAILURES, STYLE_OF_VERDICT, failures_in_words, headline
 from dstack.tui.views.base import OutlineView, SourceLocation, marked
 from dstack.tui.widgets.outline import Line, Outline
 from dstack.vertex_keys import Key
@@ -27,7 +27,6 @@ BULLET = "• "
 HANG = 3
 COPY_WIDTH = 100
 OPENED_FINDINGS = 3
-SHOWN_FAILURES = 100
 STYLE_OF_KIND: dict[str, str] = {
     **{str(kind): style for kind, style in STYLE_OF_VERDICT.items()},
     "orphaned": "bold red",

@@ -26,9 +26,8 @@ from dstack.tui.views.base import OutlineView, SourceLocation, marked
 from dstack.tui.widgets.detail import Detail
 from dstack.tui.widgets.outline import NO_RAIL, Line, Outline
 from dstack.vertex_keys import Key
-from dstack.words import plural
+from dstack.words import SHOWN, plural
 
-SHOWN_REFS = 3
 STYLE_OF_EVIDENCE = {"exact": "", "inferred": "yellow", "assumed": "yellow"}
 OPENED_ROOTS = 10
 OPENED_BELOW = 20
@@ -94,8 +93,8 @@ class WaitDetails:
         if edge.because:
             yield SafeText(f"{edge.evidence.capitalize()}: {edge.because}", "yellow")
         if edge.refs:
-            more = f" and {len(edge.refs) - SHOWN_REFS:,} more" if len(edge.refs) > SHOWN_REFS else ""
-            yield SafeText(f"Refs {', '.join(edge.refs[:SHOWN_REFS])}{more}", "dim")
+            more = f" and {len(edge.refs) - SHOWN:,} more" if len(edge.refs) > SHOWN else ""
+            yield SafeText(f"Refs {', '.join(edge.refs[:SHOWN])}{more}", "dim")
         if branch.place != "here":
             yield SafeText("Its own entry, with its waiters, is elsewhere in this view: Enter goes there.", "italic")
 
@@ -107,7 +106,7 @@ class WaitDetails:
     def as_text(self, branch: WaitBranch) -> str:
         """The details as plain text with task ids, for the clipboard."""
         lines = [text.plain for text in self.texts(branch)]
-        tasks = [self.vertex(key).task_id for key in branch.vertices[:SHOWN_REFS]]
+        tasks = [self.vertex(key).task_id for key in branch.vertices[:SHOWN]]
         return "\n".join([*lines, *(f"Task {task_id}" for task_id in tasks if task_id)])
 
 
@@ -184,7 +183,7 @@ class WaitLines:
         """Further words for the filter: place, line of code, ids."""
         found = self._member(branch)
         place = f"{found.file}:{found.line} {found.function}" if found.file else ""
-        refs = " ".join(branch.edge.refs[:SHOWN_REFS]) if branch.edge else ""
+        refs = " ".join(branch.edge.refs[:SHOWN]) if branch.edge else ""
         return f"{found.place} {place} {self.details.vertex(branch.first).task_id or ''} {refs}"
 
     def _member(self, branch: WaitBranch) -> VertexDetails:

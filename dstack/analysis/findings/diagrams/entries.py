@@ -19,11 +19,8 @@ from dstack.analysis.naming.vertex_details import VertexDetails
 from dstack.analysis.solve.requirements import targets_of
 from dstack.diagnosis import Entry, Step, Vertex, WaitKind
 from dstack.vertex_keys import Key, UnknownKey
-from dstack.words import shortly
+from dstack.words import SHOWN, shortly
 
-SHOWN_BRIEF = 3
-"""The most entries between the first and the last that have a line each; of more, only the first has."""
-SHOWN_NAMES = 3
 MAX_PASSED_ON = 4
 SETUP = "installation of its runtime environment"
 QUEUES: tuple[WaitKind, ...] = ("actor slot", "event loop")
@@ -69,7 +66,7 @@ class Entries:
             return
         first, *between, last = parts
         yield self._entry(*first)
-        shown = between if len(between) <= SHOWN_BRIEF else between[:1]
+        shown = between if len(between) <= SHOWN else between[:1]
         yield from (replace(self._entry(number, part), is_brief=True) for number, part in shown)
         if len(shown) < len(between):
             yield _folded(between[0][0], [self._title(part) for _, part in between], len(shown))
@@ -151,7 +148,7 @@ def _folded(first: int, titles: Sequence[Title], shown: int) -> Step:
     if len(set(titles)) == 1:
         return Step(text=f"{span}  {len(folded):,} more like {first}")
     counts = Counter(name for name, _, _ in folded)
-    return Step(text=f"{span}  {shortly([_times(*one) for one in counts.items()], SHOWN_NAMES)}")
+    return Step(text=f"{span}  {shortly([_times(*one) for one in counts.items()])}")
 
 
 def _is_setup(vertex: Vertex) -> bool:

@@ -12,7 +12,7 @@ from dstack.analysis.findings.wording.collective_fixes import collective_fix
 from dstack.analysis.findings.wording.deadlocked_waits import DeadlockedWaits
 from dstack.analysis.findings.wording.fixes import fix_for
 from dstack.analysis.findings.wording.group_ranks import has_lost_rank, ranks_in
-from dstack.analysis.findings.wording.narration import SHOWN_NAMES, Narrator, more
+from dstack.analysis.findings.wording.narration import Narrator, more
 from dstack.analysis.findings.wording.resource_fixes import until_released
 from dstack.analysis.naming.descriptions import describe, operand_in_words
 from dstack.analysis.solve import reduction
@@ -112,7 +112,7 @@ def _cycle_in_words(draft: Draft, narrator: Narrator, cycle: Sequence[Vertex]) -
     if cause := _cause(draft, narrator, cycle):
         return cause
     if not executions:
-        return f"{words.shortly([describe(vertex) for vertex in cycle], SHOWN_NAMES)} wait for each other"
+        return f"{words.shortly([describe(vertex) for vertex in cycle])} wait for each other"
     if len(executions) == 1:
         return _of_one_execution(draft, narrator, cycle, executions[0])
     if queued := next((vertex for vertex in cycle if vertex.wait and vertex.wait.kind == "Serve slot"), None):
@@ -129,7 +129,7 @@ def _of_one_execution(draft: Draft, narrator: Narrator, cycle: Sequence[Vertex],
     wanted = next((describe(vertex) for vertex in cycle if vertex.kind != "execution"), None)
     if wanted is None and only.wait.site is BARRIER:
         labels = list(dict.fromkeys(describe(vertex) for vertex in not_at_barrier(draft, narrator)))
-        others = words.listed(labels[:SHOWN_NAMES], " and ") if labels else "nothing"
+        others = words.listed(labels[: words.SHOWN], " and ") if labels else "nothing"
         return f"{first} waits in {BARRIER.name}, which {others} can{'not' * bool(labels)} reach any more"
     if wanted is None:
         return f"{first} waits in {only.wait.call}, which only its own thread could end"
@@ -142,12 +142,12 @@ def _of_many_executions(narrator: Narrator, executions: Sequence[Vertex]) -> str
     """``A.go, B.go and C.go wait for each other``; a longer cycle by its first names."""
     labels = [describe(vertex) for vertex in executions]
     different = len(set(labels))
-    if len(executions) <= SHOWN_NAMES:
+    if len(executions) <= words.SHOWN:
         named = labels if different == len(labels) else [narrator.name(vertex) for vertex in executions]
         return f"{words.listed(named)} wait for each other"
     actors = {narrator.details(vertex).actor_id for vertex in executions}
     count = f"{len(executions)} executions" if None in actors else f"{len(actors)} actors"
-    chain = f"each in {labels[0]}" if different == 1 else " -> ".join((*labels[:SHOWN_NAMES], "..."))
+    chain = f"each in {labels[0]}" if different == 1 else " -> ".join((*labels[: words.SHOWN], "..."))
     return f"{count} wait for each other in a cycle: {chain}"
 
 

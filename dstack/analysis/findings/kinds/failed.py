@@ -11,11 +11,11 @@ from collections.abc import Iterator, Sequence
 from dstack.analysis.findings.draft import Draft
 from dstack.analysis.findings.reduced_graph import ReducedGraph
 from dstack.analysis.findings.unfetched_failures import UnfetchedFailures
-from dstack.analysis.findings.wording.failures import SHOWN, Failures, folded, in_words, what_happened
+from dstack.analysis.findings.wording.failures import Failures, folded, in_words, what_happened
 from dstack.analysis.findings.wording.narration import Narrator
 from dstack.analysis.naming.descriptions import describe
 from dstack.diagnosis import FailedBefore, FindingKind, Step, Verdict, Vertex
-from dstack.words import duration
+from dstack.words import SHOWN, alike, duration
 
 KIND: FindingKind = "failed"
 VERDICT: Verdict = "blocked"
@@ -33,11 +33,10 @@ def find(reduced: ReducedGraph, others: Sequence[Draft]) -> Iterator[Draft]:
 def summary(draft: Draft, narrator: Narrator) -> str:
     """What failed and when, and what its caller waits in meanwhile."""
     failure = _failure(draft)
-    count = f" ({failure.count:,} alike)" if failure.count > 1 else ""
     first = narrator.vertices[draft.waits[0]]
     return (
-        f"{in_words(failure)}{count}; its result is still held, but nothing waits for it: {describe(first)} waits in "
-        f"{_call(first)}{narrator.line(first)}"
+        f"{in_words(failure)}{alike(failure.count)}; its result is still held, but nothing waits for it: "
+        f"{describe(first)} waits in {_call(first)}{narrator.line(first)}"
     )
 
 
@@ -70,8 +69,7 @@ def has_waited_since(vertex: Vertex, failure: FailedBefore) -> bool:
 def entry_text(failure: FailedBefore) -> str:
     """``raised RuntimeError: out of memory, 40 s ago``: what the call did, for its entry of the diagram."""
     ago = f", {duration(failure.ago_s)} ago" if failure.ago_s is not None else ""
-    count = f" ({failure.count:,} alike)" if failure.count > 1 else ""
-    return f"{what_happened(failure)}{ago}{count}"
+    return f"{what_happened(failure)}{ago}{alike(failure.count)}"
 
 
 def _failure(draft: Draft) -> FailedBefore:

@@ -25,7 +25,6 @@ from dstack.analysis.stacks.app_threads import call_in_words
 from dstack.diagnosis import FinalBlocker, FindingKind, Step, Vertex
 from dstack.vertex_keys import DriverKey, Key, Unknown, UnknownKey
 
-SHOWN_BLOCKERS = 3
 SORTS = ("driver", "task", "thread", "asyncio task", "placement group")
 """What can wait, in the order of a summary."""
 MAX_TARGETS = 20
@@ -76,7 +75,7 @@ def draft_of(reduced: ReducedGraph, kind: FindingKind, chain: OpenChain) -> Draf
 def _blockers_behind_lifetimes(reduced: ReducedGraph, blockers: list[FinalBlocker]) -> list[FinalBlocker]:
     """The running executions that can end a lifetime; all waiters for the lifetime depend on them."""
     found: dict[Key, FinalBlocker] = {blocker.vertex: blocker for blocker in blockers}
-    for blocker in blockers[:SHOWN_BLOCKERS]:
+    for blocker in blockers[: words.SHOWN]:
         for key in _behind_lifetime(reduced, blocker.vertex):
             found.setdefault(key, replace(blocker, vertex=key))
     return [one for one in found.values() if one not in blockers]
@@ -222,10 +221,9 @@ def _is_waker(blocker: FinalBlocker, narrator: Narrator) -> bool:
 
 def _blocker_steps(blockers: Sequence[FinalBlocker], narrator: Narrator) -> Iterator[Step]:
     """The first final blockers, those in the same words as one, and the number of others."""
-    shown = list(group_by_step(blockers, lambda blocker: _blocker_step(blocker, narrator)))[:SHOWN_BLOCKERS]
+    shown = list(group_by_step(blockers, lambda blocker: _blocker_step(blocker, narrator)))[: words.SHOWN]
     for step, similar in shown:
-        count = f" ({len(similar):,} alike)" if len(similar) > 1 else ""
-        yield replace(step, text=f"{step.text}{count}")
+        yield replace(step, text=f"{step.text}{words.alike(len(similar))}")
     yield from more(len(blockers) - sum(len(similar) for _, similar in shown), "at the end of a chain")
 
 

@@ -10,7 +10,7 @@ from dstack.analysis.findings.outside_waits import is_stalled, with_users_of_pol
 from dstack.analysis.findings.reduced_graph import ReducedGraph
 from dstack.analysis.findings.wording import failures
 from dstack.analysis.findings.wording.fixes import let_queued_run
-from dstack.analysis.findings.wording.narration import SHOWN_NAMES, Narrator
+from dstack.analysis.findings.wording.narration import Narrator
 from dstack.analysis.findings.wording.shared_calls import shared_call_in_words, shared_call_steps, shared_calls
 from dstack.analysis.graph.pending.actor_queues import is_queued
 from dstack.analysis.naming.descriptions import describe
@@ -64,7 +64,7 @@ def _ends_in_words(draft: Draft, narrator: Narrator) -> str:
     """``3 of 4 Trainer.step wait in threading.Event.wait``: the largest group in one call."""
     first = next(iter(shared_calls(draft, narrator)), None)
     if first is None:
-        return f"{waiting(draft.waiters_total)} in {shortly(_calls(draft, narrator), SHOWN_NAMES)}"
+        return f"{waiting(draft.waiters_total)} in {shortly(_calls(draft, narrator))}"
     if len(first.inside) + len(first.absent) > 1:
         return shared_call_in_words(first)
     ends = narrator.vertices_of(draft.ends)

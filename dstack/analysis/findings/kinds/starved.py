@@ -8,7 +8,6 @@ from dstack import words
 from dstack.analysis.findings.draft import Draft
 from dstack.analysis.findings.kinds.open_chain import draft_of, steps, summary, to_inspect
 from dstack.analysis.findings.reduced_graph import ReducedGraph
-from dstack.analysis.findings.wording.deadlocked_waits import SHOWN_HOLDERS
 from dstack.analysis.findings.wording.narration import Narrator
 from dstack.analysis.findings.wording.resource_fixes import RELEASE_RESOURCES
 from dstack.analysis.naming.descriptions import describe, operand_in_words
@@ -41,7 +40,7 @@ def advice(draft: Draft, narrator: Narrator) -> str:
         running = next((end for end in ends if end.kind == "execution"), None)
         otherwise = f" Otherwise wait for {describe(running)}{narrator.line(running)}." if running else ""
         return f"{_end_a_holder(narrator, holders, draft.resources)}{otherwise}"
-    names = words.shortly(sorted({describe(holder) for holder in holders}), SHOWN_HOLDERS, " or ") or "a holder"
+    names = words.shortly(sorted({describe(holder) for holder in holders}), " or ") or "a holder"
     first = f"{to_inspect(draft, narrator)}" if ends else f"Wait until {names} ends"
     return f"{first}. Or cancel {names}, let it ask for less, or add {words.listed(draft.resources)}."
 
@@ -54,7 +53,7 @@ def _end_a_holder(narrator: Narrator, holders: Sequence[Vertex], resources: Sequ
     are_groups = all(_id(holder) in narrator.index.placement_groups for holder in holders)
     return (
         f"Free {words.listed(resources)}: {'remove' if are_groups else 'end'} "
-        f"{words.shortly(sorted(how_to_end), SHOWN_HOLDERS, ' or ')} "
+        f"{words.shortly(sorted(how_to_end), ' or ')} "
         f"({words.listed(sorted(set(how_to_end.values())), ' or ')}), let it ask for less, or add resources."
     )
 

@@ -15,6 +15,7 @@ from dstack.analysis.naming.sentences import reason, step_at, subject
 from dstack.analysis.solve import reduction
 from dstack.diagnosis import FindingKind, Step, Vertex
 from dstack.vertex_keys import Key
+from dstack.words import alike
 
 
 def find_by_request(reduced: ReducedGraph, kind: FindingKind) -> Iterator[Draft]:
@@ -48,7 +49,7 @@ def sentence(draft: Draft, narrator: Narrator, because: str) -> str:
     first = narrator.vertices[members[0]]
     if first.child_pid is not None:
         return _sentence_of_children(draft, narrator, because)
-    name = describe(first) if len(members) == 1 else f"{describe(first)} ({len(members):,} alike)"
+    name = f"{describe(first)}{alike(len(members))}"
     verb = "run" if first.task_id in narrator.index.tasks or first.task_id is None else "complete"
     return f"{name} can never {verb}: {because}"
 

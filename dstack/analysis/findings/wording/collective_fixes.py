@@ -95,7 +95,7 @@ def _fix_for_order(calls: Sequence[CollectiveCall]) -> str:
 
 def _operations(calls: Sequence[CollectiveCall]) -> str:
     """``all_reduce of group tp and broadcast of group dp``."""
-    return words.shortly(list(dict.fromkeys(map(call_in_words, calls))), SHOWN_PARTS)
+    return words.shortly(list(dict.fromkeys(map(call_in_words, calls))), shown=SHOWN_PARTS)
 
 
 def _fix_for_calls(draft: Draft, narrator: Narrator, ranks: GroupRanks) -> str:
@@ -111,6 +111,6 @@ def _fix_for_calls(draft: Draft, narrator: Narrator, ranks: GroupRanks) -> str:
     targets = (key for vertex, _ in ranks.elsewhere for key in targets_of(vertex))
     awaited = sorted({describe(vertex) for vertex in narrator.vertices_of(targets)})
     return (
-        f"Enter {_operations(ranks.calls)} and wait for {words.shortly(awaited, SHOWN_PARTS)} in the same order on all "
-        "ranks: here each rank waits for what another rank does later."
+        f"Enter {_operations(ranks.calls)} and wait for {words.shortly(awaited, shown=SHOWN_PARTS)} in the same order "
+        "on all ranks: here each rank waits for what another rank does later."
     )

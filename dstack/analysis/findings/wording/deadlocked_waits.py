@@ -12,8 +12,6 @@ from dstack.analysis.naming.descriptions import describe
 from dstack.diagnosis import Vertex, WaitKind
 from dstack.observed import OTHER_LANGUAGE_ACCESSES
 
-SHOWN_HOLDERS = 3
-
 
 @dataclass(frozen=True)
 class DeadlockedWaits:

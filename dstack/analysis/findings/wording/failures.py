@@ -23,7 +23,6 @@ from dstack.diagnosis import FailedBefore, Step
 from dstack.model import Actor, FailedTask, actor_of_task
 from dstack.vertex_keys import Key
 
-SHOWN = 3
 SHOWN_ERROR = 80
 """Characters of an error in a headline."""
 RAISED = "TASK_EXECUTION_EXCEPTION"
@@ -80,7 +79,7 @@ class Failures:
         found = [*self._failed_calls(jobs, involved), *self._deaths(jobs, involved)]
         chosen = [one for one in found if one.is_related or one.is_held or is_open]
         chosen.sort(key=lambda one: (not one.is_related, not one.is_held, -(one.failed_at or 0.0), one.name))
-        return tuple(folded(chosen))[:SHOWN]
+        return tuple(folded(chosen))[: words.SHOWN]
 
     def _involved(self, keys: Iterable[Key]) -> _Involved:
         """The processes, actors and tasks of these vertices, and of the targets of their waits."""
@@ -236,6 +235,5 @@ def _sentence(failed: FailedBefore) -> str:
     verb = "died" if failed.is_death else "raised" if is_raised else "failed"
     what = f"{verb}{' ' if is_raised else ': '}{failed.error or 'no cause given'}"
     ago = f", {words.duration(failed.ago_s)} ago" if failed.ago_s is not None else ""
-    count = f" ({failed.count:,} alike)" if failed.count > 1 else ""
     held = "" if failed.is_death else HELD if failed.is_held else NOT_HELD
-    return f"Failed before: {failed.name}{f' ({place})' if place else ''} {what}{ago}{held}{count}"
+    return f"Failed before: {failed.name}{f' ({place})' if place else ''} {what}{ago}{held}{words.alike(failed.count)}"

@@ -6,7 +6,6 @@ from collections.abc import Callable, Iterator
 
 from dstack import words
 from dstack.analysis.findings.wording.deadlocked_waits import (
-    SHOWN_HOLDERS,
     DeadlockedWaits,
     any_of,
     first_label,
@@ -58,7 +57,7 @@ def _locks(waits: DeadlockedWaits) -> str | None:
         return None
     acquiring = waits.in_cycle("lock")
     held = {key for vertex in acquiring for key in targets_of(vertex)}
-    holders = words.shortly(labels_of(vertex for vertex in waits.cycle if vertex.key in held), SHOWN_HOLDERS)
+    holders = words.shortly(labels_of(vertex for vertex in waits.cycle if vertex.key in held))
     if waits.is_loop_blocked:
         return (
             f"Release the lock in {holders} before awaiting, or use an asyncio.Lock: waiting for a threading.Lock in "
@@ -66,7 +65,7 @@ def _locks(waits: DeadlockedWaits) -> str | None:
         )
     if len(acquiring) == len(waits.cycle):
         return f"Take the locks in the same order in {holders}."
-    names = words.shortly(labels_of(acquiring), SHOWN_HOLDERS)
+    names = words.shortly(labels_of(acquiring))
     return (
         f"Do not hold a lock in {holders} while waiting for a value or a call: {names} needs that lock. Get the "
         "value first, then take the lock."
@@ -172,7 +171,7 @@ def _threads(waits: DeadlockedWaits) -> str | None:
 def _queued_behind(waits: DeadlockedWaits) -> str | None:
     inside = {vertex.key for vertex in waits.cycle}
     queued = (one for one in waits.members if is_queued(one) and not inside.isdisjoint(targets_of(one)))
-    labels = words.shortly(labels_of(queued), SHOWN_HOLDERS, " or ")
+    labels = words.shortly(labels_of(queued), " or ")
     return let_queued_run(labels) if labels else None
 
 
@@ -187,7 +186,7 @@ def let_queued_run(label: str) -> str:
 def _without_tasks(waits: DeadlockedWaits) -> str | None:
     if not waits.callers or any(vertex.task_id for vertex in waits.callers):
         return None
-    labels = words.shortly(labels_of(waits.callers), SHOWN_HOLDERS)
+    labels = words.shortly(labels_of(waits.callers))
     return f"Remove one of the waits between {labels}: each needs the result of the other."
 
 

@@ -8,6 +8,7 @@ from typing import TypeVar, cast
 
 from msgspec.structs import replace
 
+from dstack import words
 from dstack.analysis.evidence.wait_durations import of_any
 from dstack.analysis.findings.draft import Draft
 from dstack.analysis.findings.reduced_graph import ReducedGraph
@@ -20,7 +21,6 @@ from dstack.diagnosis import FailedBefore, Group, Since, Step, Target, Vertex
 from dstack.vertex_keys import Key
 
 T = TypeVar("T")
-SHOWN_NAMES = 3
 SHOWN_STEPS = 5
 MAX_COMPARED = 1000
 
@@ -117,8 +117,8 @@ class Narrator:
         """
         shown = list(group_by_step(keys[:MAX_COMPARED], step_of or self._sentence))[:SHOWN_STEPS]
         for step, similar in shown:
-            count = f" ({len(similar):,} alike)" if len(similar) > 1 else ""
-            yield _with_duration(replace(step, text=f"{lead}{step.text}{count}"), self.vertices_of(similar), doing)
+            text = f"{lead}{step.text}{words.alike(len(similar))}"
+            yield _with_duration(replace(step, text=text), self.vertices_of(similar), doing)
         yield from more(len(keys) - sum(len(similar) for _, similar in shown), "like these")
 
     def steps_behind(self, blocked_behind: Iterable[Key], polled_by: Sequence[Key]) -> Iterator[Step]:
@@ -141,10 +141,10 @@ def group_by_step(things: Iterable[T], step_of: Callable[[T], Step]) -> Iterator
     groups: dict[Step, list[T]] = defaultdict(list)
     for thing in things:
         step = step_of(thing)
-        words = replace(step, vertex=None)
-        first.setdefault(words, step)
-        groups[words].append(thing)
-    return ((first[words], similar) for words, similar in groups.items())
+        without_vertex = replace(step, vertex=None)
+        first.setdefault(without_vertex, step)
+        groups[without_vertex].append(thing)
+    return ((first[key], similar) for key, similar in groups.items())
 
 
 def more(count: int, what: str) -> Iterator[Step]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from dstack import words
-from dstack.analysis.findings.wording.deadlocked_waits import SHOWN_HOLDERS, DeadlockedWaits, labels_of
+from dstack.analysis.findings.wording.deadlocked_waits import DeadlockedWaits, labels_of
 from dstack.analysis.naming.descriptions import describe, operand_in_words
 from dstack.diagnosis import Vertex
 from dstack.vertex_keys import AnyKey
@@ -29,8 +29,8 @@ def held_until_released(waits: DeadlockedWaits) -> str | None:
         return RELEASE_RESOURCES
     hold, until = words.word(len(holders), "holds", "hold"), until_released([one for one in lifetimes if one.holder])
     return (
-        f"Leave {words.listed(waits.resources)} for {words.shortly(requested, SHOWN_HOLDERS, ' or ')}: "
-        f"{words.shortly(holders, SHOWN_HOLDERS)} {hold} it {until}. Start fewer of them, let them ask for less, "
+        f"Leave {words.listed(waits.resources)} for {words.shortly(requested, ' or ')}: "
+        f"{words.shortly(holders)} {hold} it {until}. Start fewer of them, let them ask for less, "
         "reserve a bundle, or add resources."
     )
 
@@ -50,13 +50,13 @@ def held_while_waiting(waits: DeadlockedWaits) -> str | None:
     requested = labels_of(one for one in waits.members if one.wait and one.wait.resources and one.is_counted)
     if set(waits.resources) <= {"CPU"}:
         holders = labels_of(vertex for vertex in waits.members if vertex.kind == "execution" and vertex.task_id)
-        what = words.shortly(requested, SHOWN_HOLDERS) or "the pending tasks"
+        what = words.shortly(requested) or "the pending tasks"
         return (
-            f"Let {words.shortly(holders, SHOWN_HOLDERS) or 'the waiting tasks'} ask for less (num_cpus=0 for a task "
+            f"Let {words.shortly(holders) or 'the waiting tasks'} ask for less (num_cpus=0 for a task "
             f"that only waits), return ObjectRefs instead of waiting, or add CPUs: {what} "
             f"{words.word(len(requested), 'needs', 'need')} the CPUs that are held there."
         )
-    what = words.shortly(requested, SHOWN_HOLDERS, " or ") or "a task"
+    what = words.shortly(requested, " or ") or "a task"
     return (
         f"Do not hold {words.listed(waits.resources)} while waiting for {what}, which needs it too: start that "
         "first, let it ask for less, return its ObjectRef instead of getting it, or add resources."

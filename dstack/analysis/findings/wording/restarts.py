@@ -12,9 +12,8 @@ from dstack.diagnosis import Step, Vertex
 from dstack.model import Actor, actor_of_task
 from dstack.observed_node import Task
 from dstack.vertex_keys import UnknownKey
-from dstack.words import times
+from dstack.words import SHOWN, times
 
-SHOWN = 3
 REPEATED = 2
 """Restarts or retries that are a reason to find their cause."""
 

@@ -21,9 +21,6 @@ from dstack.diagnosis import Step, Vertex
 from dstack.model import Actor
 from dstack.vertex_keys import Key
 
-SHOWN_CALLS = 3
-SHOWN_ABSENT = 3
-
 
 @dataclass(frozen=True, slots=True)
 class Sort:
@@ -104,20 +101,20 @@ def shared_call_steps(calls: Sequence[SharedCall], narrator: Narrator, drawn: Co
 
     Where one of them is among those ``drawn``, the place is left out.
     """
-    for call in calls[:SHOWN_CALLS]:
+    for call in calls[: words.SHOWN]:
         is_drawn = any(one.key in drawn for one in call.inside)
         yield Step(text=_with_ranks(call, narrator)) if is_drawn else _inside(call, narrator)
         if call.is_most:
             yield from _not_inside(call, narrator)
-    yield from more(len(calls) - SHOWN_CALLS, "such calls")
+    yield from more(len(calls) - words.SHOWN, "such calls")
 
 
 def _not_inside(call: SharedCall, narrator: Narrator) -> Iterator[Step]:
-    for vertex in call.absent[:SHOWN_ABSENT]:
+    for vertex in call.absent[: words.SHOWN]:
         step = narrator.step(vertex.key)
         yield replace(step, text=f"Not in this call: {step.text}")
-    yield from (_idle(actor, call.name) for actor in call.idle[:SHOWN_ABSENT])
-    omitted = max(0, len(call.absent) - SHOWN_ABSENT) + max(0, len(call.idle) - SHOWN_ABSENT)
+    yield from (_idle(actor, call.name) for actor in call.idle[: words.SHOWN])
+    omitted = max(0, len(call.absent) - words.SHOWN) + max(0, len(call.idle) - words.SHOWN)
     yield from more(omitted, "not in this call")
 
 

@@ -12,6 +12,7 @@ from dstack.analysis.history.call_nodes import NodeKey, NodeKind, NodeWait
 from dstack.analysis.views.call_graph import CallEdge, CallGraph, CallNode, is_frequent
 from dstack.report.calls_text import (
     COLUMNS,
+    SHOWN_WAITS,
     edge_lines,
     edge_title,
     node_title,
@@ -42,7 +43,6 @@ Level = Literal["caller", "edge", "method"]
 KEY = "calls"
 MAX_NODES, MAX_EDGES, MAX_WAITS = 80, 120, 40
 SHOWN_METHODS = 12
-SHOWN_WAITS = 20
 RED, ORANGE, PURPLE, GREY = "#d23347", "#b8640f", "#8a63c4", "#7a8089"
 NODES: Mapping[NodeKind, tuple[str, BoxStyle]] = {
     "driver": ("driver", BoxStyle("#cfe3ff", "#0b57b0")),

@@ -12,10 +12,9 @@ from dstack.model import Node, Snapshot, TaskHistory
 from dstack.observed import Access, Process
 from dstack.report.check_json import pauses_ms
 from dstack.report.page.section import ReportData, Section, render
-from dstack.report.summaries import failures_in_words, shortfalls
+from dstack.report.summaries import SHOWN_FAILURES, failures_in_words, shortfalls
 from dstack.words import duration, listed, plural, shortly, word
 
-SHOWN_FAILURES = 100
 SHOWN_GAPS = 20
 SHOWN_NODES = 5
 ACCESS_WORDS: Mapping[Access, str] = {
@@ -127,11 +126,11 @@ def _history(history: TaskHistory | None) -> Iterator[str]:
 def _clocks(snapshot: Snapshot) -> Iterator[str]:
     differing = [node for node in snapshot.nodes if node.has_another_time]
     if differing:
-        clocks = shortly(list(map(_clock, differing)), SHOWN_NODES)
+        clocks = shortly(list(map(_clock, differing)), shown=SHOWN_NODES)
         yield f"Clocks differ, so times and durations across hosts may be off: {clocks}."
     unknown = [f"node {node.ip}" for node in snapshot.nodes if node.alive and node.clock_ahead_s is None]
     if unknown and len(snapshot.nodes) > 1:
-        yield f"It is not known whether these clocks agree with dstack's: {shortly(unknown, SHOWN_NODES)}."
+        yield f"It is not known whether these clocks agree with dstack's: {shortly(unknown, shown=SHOWN_NODES)}."
 
 
 def _clock(node: Node) -> str:

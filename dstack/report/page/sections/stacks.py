@@ -21,7 +21,7 @@ from dstack.report.rich_text import place_of
 from dstack.report.stacks_text import WORDS, activities_in_words, frame_location, short
 from dstack.vertex_keys import ChildThreadKey, Key
 from dstack.visible import visible
-from dstack.words import plural
+from dstack.words import SHOWN, plural
 
 MAX_ENDS = 800
 """Of so many different stacks the frames are shown: those of findings, then outliers, then the most frequent ones."""
@@ -38,7 +38,6 @@ MAX_WHOLE = 40
 MOST_WHOLE_FRAMES = 200
 SHOWN_OUTLIERS = 20
 SHOWN_ABSENT = 50
-SHOWN_POSITIONS = 3
 OPENED_LINES = 120
 """Groups are unfolded as long as they have not more lines than these together."""
 
@@ -334,8 +333,7 @@ def _blocks(groups: Sequence[ShownGroup]) -> Iterator[GroupBlock]:
     for shown, lines in zip(groups, accumulate(group.frames for group in groups), strict=True):
         found = shown.group.positions
         first = tuple(
-            (count, short(one.name), place_of(one.file, one.line) if one.file else "")
-            for one, count in found[:SHOWN_POSITIONS]
+            (count, short(one.name), place_of(one.file, one.line) if one.file else "") for one, count in found[:SHOWN]
         )
-        elsewhere = sum(count for _, count in found[SHOWN_POSITIONS:])
+        elsewhere = sum(count for _, count in found[SHOWN:])
         yield GroupBlock(shown, first, elsewhere, lines <= OPENED_LINES)

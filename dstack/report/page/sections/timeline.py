@@ -22,7 +22,6 @@ from dstack.analysis.views.timeline_rows import TimelineRows
 from dstack.report.page.section import ReportData, Section, data_element, new_chart, render, theme_colour
 from dstack.report.page.sections.gantt_bars import GanttBar, GanttBars, GanttRow, bars_of, left_out, rows_of
 from dstack.report.summaries import (
-    SHOWN_PIPELINES,
     STEP_COLUMNS,
     counts_in_words,
     limiting_in_words,
@@ -33,7 +32,7 @@ from dstack.report.summaries import (
 )
 from dstack.vertex_keys import Key
 from dstack.visible import visible
-from dstack.words import capitalised, plural, short_duration, shortly
+from dstack.words import SHOWN, capitalised, plural, short_duration, shortly
 
 KINDS: Mapping[int, tuple[str, str]] = {
     ARGUMENTS: ("waits for arguments", "#e3c34a"),
@@ -192,7 +191,7 @@ def _note(bar: GanttBar) -> str:
 def _functions(attempts: Iterable[Attempt]) -> str:
     """The functions of attempts, those with most attempts first."""
     counts = Counter(map(_function, attempts)).most_common()
-    return shortly([f"{count:,} × {visible(name)}" for name, count in counts], SHOWN_FUNCTIONS)
+    return shortly([f"{count:,} × {visible(name)}" for name, count in counts], shown=SHOWN_FUNCTIONS)
 
 
 def _stack(bar: GanttBar, attempt: Attempt | None, stack_of_task: Mapping[str, str]) -> str:
@@ -292,10 +291,9 @@ def section(data: ReportData) -> Section | None:
         starving=list(map(capitalised, data.analysed.starving)),
         columns=STEP_COLUMNS,
         pipelines=[
-            (pipeline_title(one), list(map(step_cells, one.steps)), limiting_in_words(one))
-            for one in pipelines[:SHOWN_PIPELINES]
+            (pipeline_title(one), list(map(step_cells, one.steps)), limiting_in_words(one)) for one in pipelines[:SHOWN]
         ],
-        more_pipelines=len(pipelines) - SHOWN_PIPELINES,
+        more_pipelines=len(pipelines) - SHOWN,
     )
     return Section(KEY, "Timeline", body, gantt_charts(KEY, len(rows.rows), span_s), "gantt.js")
 

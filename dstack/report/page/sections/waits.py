@@ -26,10 +26,9 @@ from dstack.report.page.graph_chart import (
 from dstack.report.page.section import ReportData, Section, render
 from dstack.report.rich_text import place_of, shortened_left
 from dstack.vertex_keys import Key
-from dstack.words import plural
+from dstack.words import SHOWN, plural
 
 KEY = "waits"
-SHOWN_PLACES = 3
 RED, AMBER, GREY = "#d23347", "#b26a00", "#7a8089"
 BOXES: Mapping[Outcome, tuple[str, BoxStyle, str]] = {
     "deadlock": ("✖ ", BoxStyle("#ffd4d8", RED, 2.5), "✖ deadlocked"),
@@ -189,9 +188,9 @@ class _Writer:
                 yield f"{'Assumed' if vertex.wait.assumed else 'Inferred'}: {because}"
         if own := self._own(box):
             yield own
-        for key in box.vertices[1 : 1 + SHOWN_PLACES]:
+        for key in box.vertices[1 : 1 + SHOWN]:
             yield f"Also: {details_of(self._index, self._diagnosis.vertices[key]).place}"
-        rest = len(box.vertices) - 1 - SHOWN_PLACES
+        rest = len(box.vertices) - 1 - SHOWN
         if rest > 0:
             yield f"and {rest:,} more"
         yield "Click: the stack" if stack else "No stack"

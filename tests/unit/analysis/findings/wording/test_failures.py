@@ -9,11 +9,12 @@ import pytest
 from msgspec.structs import replace
 
 from dstack.analysis.diagnose import diagnose
-from dstack.analysis.findings.wording.failures import HELD, NOT_HELD, SHOWN
+from dstack.analysis.findings.wording.failures import HELD, NOT_HELD
 from dstack.analysis.views.analysed_snapshot import AnalysedSnapshot
 from dstack.diagnosis import Diagnosis, FailedBefore
 from dstack.model import Actor, FailedTask, Node, Snapshot
 from dstack.report.text import report_text
+from dstack.words import SHOWN
 from tests.unit.scenes import APP, JOB, TAKEN_AT, Scene
 
 CONDITION = "threading.Condition.wait"
