@@ -6,9 +6,9 @@ from dstack.analysis.evidence.coverage import coverage_of, has_coverage_gaps
 from dstack.analysis.evidence.evidence import Evidence
 from dstack.analysis.evidence.wait_durations import with_bounds
 from dstack.analysis.findings import find_all, verdict_of
+from dstack.analysis.findings.facts.failures import Failures
 from dstack.analysis.findings.outside_waits import outside_waits
 from dstack.analysis.findings.reduced_graph import ReducedGraph
-from dstack.analysis.findings.wording.failures import Failures
 from dstack.analysis.graph.confirmation import confirmed_graph
 from dstack.analysis.index.sample_index import SampleIndex
 from dstack.analysis.naming.job_selection import find_job

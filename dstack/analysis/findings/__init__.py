@@ -8,14 +8,15 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Protocol
 
-from dstack.analysis.findings.diagrams.diagram import diagram
-from dstack.analysis.findings.draft import Draft
+from dstack.analysis.findings.diagram import diagram
+from dstack.analysis.findings.facts.draft import Draft
+from dstack.analysis.findings.facts.failures import Failures, identity
+from dstack.analysis.findings.facts.finding_facts import FindingFacts
 from dstack.analysis.findings.kinds import blocked, deadlock, failed, infeasible, orphaned, polling, stalled, starved
 from dstack.analysis.findings.outside_waits import is_idle
 from dstack.analysis.findings.reduced_graph import ReducedGraph
 from dstack.analysis.findings.wording.failures import step as step_of_failure
-from dstack.analysis.findings.wording.group_ranks import ranks_in
-from dstack.analysis.findings.wording.narration import Narrator
+from dstack.analysis.findings.wording.narration import Narrator, more
 from dstack.analysis.naming import names
 from dstack.analysis.solve.open_chains import OpenChain
 from dstack.diagnosis import VERDICTS, Finding, FindingKind, Step, Verdict
@@ -28,13 +29,13 @@ class Kind(Protocol):
     KIND: FindingKind
     VERDICT: Verdict
 
-    def summary(self, draft: Draft, narrator: Narrator) -> str:
+    def summary(self, facts: FindingFacts, narrator: Narrator) -> str:
         """The finding in one sentence, without its full stop."""
 
-    def steps(self, draft: Draft, narrator: Narrator) -> Iterator[Step]:
+    def steps(self, facts: FindingFacts, narrator: Narrator) -> Iterator[Step]:
         """The sentences about the members, in the order of waiting."""
 
-    def advice(self, draft: Draft, narrator: Narrator) -> str:
+    def advice(self, facts: FindingFacts, narrator: Narrator) -> str:
         """One fix that fits."""
 
 
@@ -74,8 +75,9 @@ def find_all(reduced: ReducedGraph) -> Iterator[Finding]:
     drafts += _open(reduced)
     drafts += [draft for cause in CAUSES for draft in cause.find(reduced, tuple(drafts))]
     drafts.sort(key=lambda draft: (VERDICTS.index(KIND_OF[draft.kind].VERDICT), _is_vague(draft)))
-    narrator = Narrator(reduced, [draft.failure for draft in drafts if draft.failure])
-    return (_finding(draft, narrator) for draft in drafts)
+    narrator, failures = Narrator(reduced), Failures(reduced)
+    reported = {identity(draft.failure) for draft in drafts if draft.failure}
+    return (_finding(FindingFacts(draft, failures, reported), narrator) for draft in drafts)
 
 
 def verdict_of(finding: Finding) -> Verdict:
@@ -109,14 +111,14 @@ def _is_vague(draft: Draft) -> bool:
     return bool(first.waker_of) or is_unneeded or (first.kind == "lifetime" and first.holder is None)
 
 
-def _finding(draft: Draft, narrator: Narrator) -> Finding:
+def _finding(facts: FindingFacts, narrator: Narrator) -> Finding:
     """The complete finding."""
-    kind = KIND_OF[draft.kind]
+    draft, kind = facts.draft, KIND_OF[facts.draft.kind]
     return Finding(
         kind=draft.kind,
         confirmed=draft.confirmed,
-        summary=kind.summary(draft, narrator),
-        advice=kind.advice(draft, narrator),
+        summary=kind.summary(facts, narrator),
+        advice=kind.advice(facts, narrator),
         members=draft.members,
         cycle=draft.cycle,
         blocked_behind=draft.blocked_behind,
@@ -131,17 +133,20 @@ def _finding(draft: Draft, narrator: Narrator) -> Finding:
         resources=draft.resources,
         assumed=draft.assumed,
         progress=draft.progress,
-        failed_before=narrator.failed_before(draft),
-        explanation=tuple(_explanation(kind, draft, narrator)),
-        diagram=diagram(draft, narrator),
+        failed_before=facts.failed_before,
+        explanation=tuple(_explanation(facts, narrator)),
+        diagram=diagram(facts, narrator),
     )
 
 
-def _explanation(kind: Kind, draft: Draft, narrator: Narrator) -> Iterator[Step]:
+def _explanation(facts: FindingFacts, narrator: Narrator) -> Iterator[Step]:
     """The members, failures that may be the cause, what is blocked behind them, and what moved meanwhile."""
-    yield from kind.steps(draft, narrator)
-    yield from map(step_of_failure, narrator.failed_before(draft))
-    described = ranks_in(draft, narrator).described
-    yield from narrator.steps_behind([key for key in draft.blocked_behind if key not in described], draft.polled_by)
+    draft = facts.draft
+    yield from KIND_OF[draft.kind].steps(facts, narrator)
+    yield from map(step_of_failure, facts.failed_before)
+    executions = [vertex for vertex in facts.behind if vertex.kind == "execution"]
+    yield from narrator.similar_steps(executions, "Blocked behind it: ")
+    yield from more(len(facts.behind) - len(executions), "pending behind it")
+    yield from narrator.similar_steps(facts.reduced.vertices_of(draft.polled_by), "Polling it: ")
     if draft.progress is not None and not draft.confirmed:
         yield Step(text=names.progress(draft.progress, draft.jobs))

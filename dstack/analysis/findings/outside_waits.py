@@ -98,7 +98,7 @@ def is_stalled(reduced: ReducedGraph, chain: OpenChain) -> bool:
     if not all(reduced.vertices[key].is_confirmed for key in _waiters(reduced, chain)):
         return False
     jobs = reduced.jobs_of(chain.waiters)
-    if not reduced.activity.unread_jobs.isdisjoint((*jobs, None)) or _has_busy_children(reduced.index, jobs):
+    if not reduced.unread_jobs.isdisjoint((*jobs, None)) or _has_busy_children(reduced.index, jobs):
         return False
     return not any(possible_wakers(reduced, jobs))
 
@@ -106,7 +106,7 @@ def is_stalled(reduced: ReducedGraph, chain: OpenChain) -> bool:
 def possible_wakers(reduced: ReducedGraph, jobs: Iterable[str]) -> Iterator[Vertex]:
     """The executions of these jobs, or of unknown ones, that run or may run."""
     for job in (*jobs, None):
-        yield from reduced.activity.runners.get(job, ())
+        yield from reduced.runners.get(job, ())
 
 
 def _has_busy_children(index: SampleIndex, jobs: Iterable[str]) -> bool:

@@ -8,7 +8,6 @@ from functools import cached_property
 
 from dstack import words
 from dstack.analysis.evidence.evidence import Evidence
-from dstack.analysis.findings.activity import Activity
 from dstack.analysis.findings.vertex_roles import VertexRoles
 from dstack.analysis.graph.idle_services import may_be_idle
 from dstack.analysis.index.sample_index import SampleIndex
@@ -32,7 +31,6 @@ class ReducedGraph(VertexRoles):
         self._evidence = evidence
         self.waits = waits_of(vertices.values())
         self.stuck = self._residue()
-        self.activity = Activity(self)
 
     @property
     def watched_s(self) -> float | None:

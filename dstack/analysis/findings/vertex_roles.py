@@ -1,11 +1,16 @@
-"""What a vertex is to a finding: user code or library code, helper or counted, and of which job."""
+"""What a vertex is to a finding: user code or library code, helper or counted, running or not, and of which job."""
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterable, Mapping
+from functools import cached_property
 
+from dstack.analysis.evidence.coverage import read_workers
+from dstack.analysis.index.ray_libraries import machinery
 from dstack.analysis.index.sample_index import SampleIndex
 from dstack.analysis.index.task_assignment import is_in_user_code
+from dstack.analysis.naming.descriptions import describe
 from dstack.diagnosis import Vertex
 from dstack.model import job_of_task
 from dstack.vertex_keys import AnyKey, Key
@@ -17,6 +22,10 @@ class VertexRoles:
     def __init__(self, index: SampleIndex, vertices: Mapping[Key, Vertex]) -> None:
         self.index = index
         self.vertices = vertices
+
+    def vertices_of(self, keys: Iterable[Key]) -> list[Vertex]:
+        """The vertices of these keys."""
+        return [self.vertices[key] for key in keys]
 
     def is_counted(self, key: Key) -> bool:
         """Whether a vertex is counted and listed, see :attr:`Vertex.is_counted`."""
@@ -72,6 +81,52 @@ class VertexRoles:
     def jobs_of(self, keys: Iterable[Key]) -> tuple[str, ...]:
         """The jobs of these vertices."""
         return tuple(sorted({job for key in keys if (job := self.job_of(self.vertices[key]))}))
+
+    # What runs
+
+    @cached_property
+    def running_tasks(self) -> dict[tuple[str, str | None], list[Vertex]]:
+        """The executions that run a task, by the task's name and job."""
+        named: dict[tuple[str, str | None], list[Vertex]] = defaultdict(list)
+        for vertex in self.vertices.values():
+            if vertex.worker_id is not None and vertex.task_id is not None:
+                named[describe(vertex), self.job_of(vertex)].append(vertex)
+        return named
+
+    @cached_property
+    def runners(self) -> dict[str | None, list[Vertex]]:
+        """The executions that run or are unread, by job; None for those whose job is not known.
+
+        Ray libraries at work for themselves are left out.
+        """
+        runners: dict[str | None, list[Vertex]] = defaultdict(list)
+        machines = machinery(self.index, self.vertices)
+        for vertex in self.vertices.values():
+            if vertex.unobserved or (vertex.key not in machines and self._may_run(vertex)):
+                runners[None if vertex.unobserved else self.job_of(vertex)].append(vertex)
+        return runners
+
+    @cached_property
+    def unread_jobs(self) -> set[str | None]:
+        """The jobs of unread processes; None among them if the job of one is not known."""
+        snapshot = self.index.snapshot
+        read = read_workers(snapshot)
+        return {worker.job_id for worker in snapshot.workers if worker.worker_id not in read}
+
+    def _may_run(self, vertex: Vertex) -> bool:
+        """Whether it runs a task or a driver's main code and its wait may end, or may act by itself.
+
+        A coroutine that sleeps in the user's code may act. Threads of libraries always sleep between their rounds, so
+        they count only while on a CPU.
+        """
+        if vertex.worker_id is None or (vertex.wait is not None and not vertex.wait.is_timed):
+            return False
+        if vertex.task_id is not None or vertex.wait is not None or self.is_driver(vertex):
+            return True
+        index, execution = self.index, self.index.execution_of(vertex)
+        if execution is None:
+            return False
+        return index.is_on_cpu(vertex.worker_id, execution) or is_in_user_code(index, vertex)
 
 
 def is_outside(vertex: Vertex) -> bool:

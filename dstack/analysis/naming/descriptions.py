@@ -5,7 +5,7 @@ A row is a text with a place for each thing that the fact is about, or a functio
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import TypeAlias
 
 from dstack import words
@@ -42,6 +42,16 @@ LONGEST_COMMAND, LONGEST_OUTPUT = 120, 160
 def describe(vertex: Vertex) -> str:
     """What a vertex is called: ``Left.ping``, ``end of actor Left "l", which holds 1 CPU``."""
     return in_words(vertex.subject)
+
+
+def labels_of(vertices: Iterable[Vertex]) -> list[str]:
+    """The different names of these."""
+    return sorted({describe(vertex) for vertex in vertices})
+
+
+def any_of(vertices: Iterable[Vertex]) -> str:
+    """``Left.ping or Right.ping``."""
+    return words.listed(labels_of(vertices), " or ")
 
 
 def in_words(fact: Fact) -> str:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from dstack import words
-from dstack.analysis.findings.wording.deadlocked_waits import DeadlockedWaits, any_of, labels_of
+from dstack.analysis.findings.facts.deadlocked_waits import DeadlockedWaits
 from dstack.analysis.graph.pending.actor_queues import is_queued
+from dstack.analysis.naming.descriptions import any_of, labels_of
 from dstack.analysis.solve.requirements import targets_of
 
 

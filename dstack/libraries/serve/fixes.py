@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from dstack import words
-from dstack.analysis.findings.wording.deadlocked_waits import DeadlockedWaits, any_of
-from dstack.analysis.naming.descriptions import limit_in_words
+from dstack.analysis.findings.facts.deadlocked_waits import DeadlockedWaits
+from dstack.analysis.naming.descriptions import any_of, limit_in_words
 
 
 def fix(waits: DeadlockedWaits) -> str | None:

@@ -5,19 +5,16 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 
 from dstack import words
-from dstack.analysis.findings.draft import Draft
+from dstack.analysis.findings.facts.draft import Draft
+from dstack.analysis.findings.facts.finding_facts import FindingFacts
+from dstack.analysis.findings.facts.group_ranks import has_lost_rank
 from dstack.analysis.findings.reduced_graph import ReducedGraph
 from dstack.analysis.findings.wording import collectives
-from dstack.analysis.findings.wording.collective_fixes import collective_fix
-from dstack.analysis.findings.wording.deadlocked_waits import DeadlockedWaits
-from dstack.analysis.findings.wording.fixes import fix_for
-from dstack.analysis.findings.wording.group_ranks import has_lost_rank, ranks_in
+from dstack.analysis.findings.wording.fixes import fix_for, until_released
 from dstack.analysis.findings.wording.narration import Narrator, more
-from dstack.analysis.findings.wording.resource_fixes import until_released
 from dstack.analysis.naming.descriptions import describe, operand_in_words
 from dstack.analysis.solve import reduction
 from dstack.analysis.solve.digraph import Digraph, lightest_cycle
-from dstack.analysis.solve.requirements import targets_of
 from dstack.call_sites import BARRIER
 from dstack.diagnosis import FindingKind, Step, Verdict, Vertex
 from dstack.vertex_keys import Key
@@ -97,45 +94,45 @@ def _following(cycle: Sequence[Key], entries: Sequence[Key], own: Sequence[Key])
     return found
 
 
-def summary(draft: Draft, narrator: Narrator) -> str:
+def summary(facts: FindingFacts, narrator: Narrator) -> str:
     """The waits of the cycle, and the jobs that it crosses."""
-    jobs = narrator.reduced.jobs_of(draft.members)
+    jobs = facts.reduced.jobs_of(facts.draft.members)
     across = f", across jobs {words.listed(jobs)}" if len(jobs) > 1 else ""
-    cycle = [vertex for vertex in narrator.vertices_of(draft.cycle) if not narrator.reduced.is_helper(vertex.key)]
-    return f"{_cycle_in_words(draft, narrator, cycle)}{across}"
+    return f"{_cycle_in_words(facts, narrator)}{across}"
 
 
-def _cycle_in_words(draft: Draft, narrator: Narrator, cycle: Sequence[Vertex]) -> str:
+def _cycle_in_words(facts: FindingFacts, narrator: Narrator) -> str:
+    cycle = facts.deadlock.shown_cycle
     executions = [vertex for vertex in cycle if vertex.kind == "execution"]
-    if ranks := collectives.headline(draft, narrator):
+    if ranks := collectives.headline(facts):
         return ranks
-    if cause := _cause(draft, narrator, cycle):
+    if cause := _cause(facts, narrator):
         return cause
     if not executions:
         return f"{words.shortly([describe(vertex) for vertex in cycle])} wait for each other"
     if len(executions) == 1:
-        return _of_one_execution(draft, narrator, cycle, executions[0])
+        return _of_one_execution(facts, executions[0])
     if queued := next((vertex for vertex in cycle if vertex.wait and vertex.wait.kind == "Serve slot"), None):
-        executions = [vertex for vertex in executions if narrator.reduced.is_in_users_code(vertex.key)] or executions
+        executions = [vertex for vertex in executions if facts.reduced.is_in_users_code(vertex.key)] or executions
         if len(executions) == 1:
             first = describe(executions[0])
             return f"{first} waits for {describe(queued)}, which is queued behind {first}"
     return _of_many_executions(narrator, executions)
 
 
-def _of_one_execution(draft: Draft, narrator: Narrator, cycle: Sequence[Vertex], only: Vertex) -> str:
+def _of_one_execution(facts: FindingFacts, only: Vertex) -> str:
     first = describe(only)
     assert only.wait is not None, "members of a cycle wait"
-    wanted = next((describe(vertex) for vertex in cycle if vertex.kind != "execution"), None)
+    wanted = next((describe(vertex) for vertex in facts.deadlock.shown_cycle if vertex.kind != "execution"), None)
     if wanted is None and only.wait.site is BARRIER:
-        labels = list(dict.fromkeys(describe(vertex) for vertex in not_at_barrier(draft, narrator)))
-        others = words.listed(labels[: words.SHOWN], " and ") if labels else "nothing"
+        labels = list(dict.fromkeys(describe(vertex) for vertex in facts.deadlock.not_at_barrier))
+        others = words.listed(labels[: words.SHOWN]) if labels else "nothing"
         return f"{first} waits in {BARRIER.name}, which {others} can{'not' * bool(labels)} reach any more"
     if wanted is None:
         return f"{first} waits in {only.wait.call}, which only its own thread could end"
-    if draft.resources:
-        return f"{first} waits for {wanted}, which needs {words.listed(draft.resources)} held by {first}"
-    return f"{first} waits for {wanted}, {_why_queued(first, cycle)}"
+    if facts.draft.resources:
+        return f"{first} waits for {wanted}, which needs {words.listed(facts.draft.resources)} held by {first}"
+    return f"{first} waits for {wanted}, {_why_queued(first, facts.deadlock.shown_cycle)}"
 
 
 def _of_many_executions(narrator: Narrator, executions: Sequence[Vertex]) -> str:
@@ -160,9 +157,9 @@ def _why_queued(first: str, cycle: Sequence[Vertex]) -> str:
     return f"which cannot start before {first} ends"
 
 
-def _cause(draft: Draft, narrator: Narrator, cycle: Sequence[Vertex]) -> str | None:
+def _cause(facts: FindingFacts, narrator: Narrator) -> str | None:
     """The request that needs what its own cycle holds, if many could release it; None for other cycles."""
-    reduced = narrator.reduced
+    reduced, cycle = facts.reduced, facts.deadlock.shown_cycle
     wanted = next((at for at, vertex in enumerate(cycle) if vertex.wait and vertex.wait.resources), None)
     if wanted is None or not any(reduced.is_open_to_many(vertex.key) for vertex in cycle):
         return None
@@ -170,7 +167,7 @@ def _cause(draft: Draft, narrator: Narrator, cycle: Sequence[Vertex]) -> str | N
     held_by = (
         f"{operand_in_words(holder.holder)} {until_released([holder])}" if holder.holder else narrator.name(holder)
     )
-    needed = f"needs {words.listed(draft.resources)} held by {held_by}"
+    needed = f"needs {words.listed(facts.draft.resources)} held by {held_by}"
     waiter = next((vertex for vertex in cycle if reduced.is_in_users_code(vertex.key)), request)
     if waiter is request:
         return f"{describe(request)} {needed}"
@@ -178,39 +175,24 @@ def _cause(draft: Draft, narrator: Narrator, cycle: Sequence[Vertex]) -> str | N
     return f"{name}{narrator.line_and_process(waiter)} waits for {describe(request)}, which {needed}"
 
 
-def steps(draft: Draft, narrator: Narrator) -> Iterator[Step]:
+def steps(facts: FindingFacts, narrator: Narrator) -> Iterator[Step]:
     """The ranks of groups, the cycle in order, what has not entered its calls, then the other members."""
-    reduced, inside = narrator.reduced, set(draft.cycle)
-    cycle = [key for key in draft.cycle if not reduced.is_helper(key)]
-    yield from collectives.steps(draft, narrator)
-    ranks = ranks_in(draft, narrator)
-    following = dict(zip(cycle, (*cycle[1:], *cycle[:1]), strict=True))
-    in_order = [key for key in cycle if key not in ranks.described]
-    shown = (narrator.step_in_cycle(key, following[key]) for key in in_order[:SHOWN_CYCLE])
-    yield from collectives.with_ranks(draft, narrator, shown)
+    yield from collectives.steps(facts, narrator)
+    following, inside = facts.deadlock.following, {*facts.draft.cycle, *facts.ranks.described}
+    in_order = [vertex for vertex in facts.deadlock.shown_cycle if vertex.key not in facts.ranks.described]
+    shown = (narrator.in_cycle(vertex, following[vertex.key]) for vertex in in_order[:SHOWN_CYCLE])
+    yield from collectives.with_ranks(facts, map(narrator.step, shown))
     yield from more(len(in_order) - SHOWN_CYCLE, "in the same cycle")
-    not_in_call = (*(vertex for vertex, _ in ranks.elsewhere), *not_at_barrier(draft, narrator))
-    elsewhere = dict.fromkeys(vertex.key for vertex in not_in_call)
-    missing = [key for key in elsewhere if key not in inside | ranks.described][:SHOWN_CYCLE]
-    yield from collectives.with_ranks(draft, narrator, map(narrator.step, missing))
-    others = [key for key in draft.members if key not in inside.union(ranks.described, missing)]
-    own = [key for key in others if not reduced.is_library_code(key)]
+    not_in_call = (*(vertex for vertex, _ in facts.ranks.elsewhere), *facts.deadlock.not_at_barrier)
+    missing = {vertex.key: vertex for vertex in not_in_call if vertex.key not in inside}
+    shown_missing = list(missing.values())[:SHOWN_CYCLE]
+    yield from collectives.with_ranks(facts, map(narrator.step, shown_missing))
+    others = facts.others(vertex.key for vertex in shown_missing)
+    own = [vertex for vertex in others if not facts.reduced.is_library_code(vertex.key)]
     yield from narrator.similar_steps(own, "Also in the deadlock: ")
     yield from more(len(others) - len(own), "library threads in the same state")
 
 
-def advice(draft: Draft, narrator: Narrator) -> str:
+def advice(facts: FindingFacts, narrator: Narrator) -> str:
     """Where to break the cycle."""
-    cycle, members = narrator.vertices_of(draft.cycle), narrator.vertices_of(draft.waits)
-    return collective_fix(draft, narrator) or fix_for(DeadlockedWaits(cycle, members, narrator.index))
-
-
-def not_at_barrier(draft: Draft, narrator: Narrator) -> list[Vertex]:
-    """The members in user code that are not at a barrier of the cycle, nor wait for a member that is."""
-    if not any((wait := narrator.vertices[key].wait) and wait.site is BARRIER for key in draft.cycle):
-        return []
-    members = [vertex for vertex in narrator.vertices_of(draft.waits) if vertex.kind == "execution" and vertex.wait]
-    there = {vertex.key for vertex in members if vertex.wait and vertex.wait.site is BARRIER}
-    arrived = there | {vertex.key for vertex in members if not there.isdisjoint(targets_of(vertex))}
-    missing = [one for one in members if one.key not in arrived and arrived.isdisjoint(targets_of(one))]
-    return [vertex for vertex in missing if narrator.reduced.is_in_users_code(vertex.key)]
+    return collectives.fix(facts) or fix_for(facts.deadlock)

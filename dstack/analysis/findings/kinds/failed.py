@@ -1,50 +1,64 @@
 """Failed: a call failed and its result is held, but no wait is for it, and its caller waits for something else.
 
-Ray does not tell whether a result was fetched before, so this claims only what was observed. Healthy programs hold
-failed results too: the finding needs a job that stands still, and changes no verdict.
+Ray (2.46 to 2.60) does not tell whether a result was fetched. Core workers tell which processes hold a ref, and the
+memory of processes tells which refs their calls wait for. A fetched result may still be held by a variable, also in
+healthy programs: so the finding needs a job that stands still, claims only what was observed, and changes no verdict.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections import defaultdict
+from collections.abc import Collection, Iterator, Sequence
+from functools import cached_property
 
-from dstack.analysis.findings.draft import Draft
+from dstack.analysis.findings.facts.draft import Draft
+from dstack.analysis.findings.facts.failures import Failures, folded
+from dstack.analysis.findings.facts.finding_facts import FindingFacts
 from dstack.analysis.findings.reduced_graph import ReducedGraph
-from dstack.analysis.findings.unfetched_failures import UnfetchedFailures
-from dstack.analysis.findings.wording.failures import Failures, folded, in_words, what_happened
+from dstack.analysis.findings.wording.failures import happened_ago
 from dstack.analysis.findings.wording.narration import Narrator
 from dstack.analysis.naming.descriptions import describe
+from dstack.call_sites import kind_of
 from dstack.diagnosis import FailedBefore, FindingKind, Step, Verdict, Vertex
-from dstack.words import SHOWN, alike, duration
+from dstack.model import FailedTask, producer_task_id
+from dstack.observed import Process
+from dstack.observed_calls import REF_CALLS
+from dstack.vertex_keys import Key
+from dstack.words import SHOWN
 
 KIND: FindingKind = "failed"
 VERDICT: Verdict = "blocked"
+DRIVER_TASK = "f" * 40
+"""The beginning of the id of a driver's own task."""
+MIN_AGE_S = 5.0
+"""A younger failure may be fetched in a moment; in a job that is stuck it counts at once."""
+MAX_WAITS = 100
+"""Waits of the callers that are kept for each failure."""
 
 
 def find(reduced: ReducedGraph, others: Sequence[Draft]) -> Iterator[Draft]:
     """One draft for similar failures in jobs that stand still, or that are stuck by the ``others``."""
     stuck = {job for draft in others if not draft.is_open or draft.kind == "stalled" for job in draft.jobs}
-    found = UnfetchedFailures(reduced, stuck).waits_by_task()
+    found = _UnfetchedFailures(reduced, stuck).waits_by_task()
     failures = (one for one in Failures(reduced).held() if one.task_id in found)
     for failure in list(folded(failures))[:SHOWN]:
         yield Draft(reduced, KIND, found[failure.task_id or ""], is_open=True, failure=failure)
 
 
-def summary(draft: Draft, narrator: Narrator) -> str:
+def summary(facts: FindingFacts, narrator: Narrator) -> str:
     """What failed and when, and what its caller waits in meanwhile."""
-    failure = _failure(draft)
-    first = narrator.vertices[draft.waits[0]]
+    failure, first = _failure(facts), facts.waits[0]
     return (
-        f"{in_words(failure)}{alike(failure.count)}; its result is still held, but nothing waits for it: "
+        f"{failure.name} {happened_ago(failure)}; its result is still held, but nothing waits for it: "
         f"{describe(first)} waits in {_call(first)}{narrator.line(first)}"
     )
 
 
-def steps(draft: Draft, narrator: Narrator) -> Iterator[Step]:
+def steps(facts: FindingFacts, narrator: Narrator) -> Iterator[Step]:
     """The callers with their waits, and what is known of the result."""
-    yield from narrator.similar_steps(draft.waits, "")
-    first = narrator.vertices[draft.waits[0]]
-    if has_waited_since(first, _failure(draft)):
+    yield from narrator.similar_steps(facts.waits, "")
+    first = facts.waits[0]
+    if has_waited_since(first, _failure(facts)):
         yield Step(
             text=f"{describe(first)} has been in this wait since before the failure, so it has not fetched the error"
         )
@@ -52,10 +66,10 @@ def steps(draft: Draft, narrator: Narrator) -> Iterator[Step]:
         yield Step(text="Ray does not tell whether the result was fetched before, so this is likely, not proven")
 
 
-def advice(draft: Draft, narrator: Narrator) -> str:
+def advice(facts: FindingFacts, narrator: Narrator) -> str:
     """To correct the error, and to fetch it early."""
     return (
-        f"Correct the error of {_failure(draft).name}. Fetch its result together with those of the other calls "
+        f"Correct the error of {_failure(facts).name}. Fetch its result together with those of the other calls "
         "(ray.wait returns the first that is ready), so that its error is raised at once."
     )
 
@@ -66,16 +80,125 @@ def has_waited_since(vertex: Vertex, failure: FailedBefore) -> bool:
     return failure.ago_s is not None and at_least_s is not None and at_least_s >= failure.ago_s
 
 
-def entry_text(failure: FailedBefore) -> str:
-    """``raised RuntimeError: out of memory, 40 s ago``: what the call did, for its entry of the diagram."""
-    ago = f", {duration(failure.ago_s)} ago" if failure.ago_s is not None else ""
-    return f"{what_happened(failure)}{ago}{alike(failure.count)}"
-
-
-def _failure(draft: Draft) -> FailedBefore:
-    assert draft.failure is not None, "drafts of this kind have a failure"
-    return draft.failure
+def _failure(facts: FindingFacts) -> FailedBefore:
+    assert facts.draft.failure is not None, "drafts of this kind have a failure"
+    return facts.draft.failure
 
 
 def _call(vertex: Vertex) -> str:
     return vertex.wait.call if vertex.wait else "a wait"
+
+
+# Which failures are likely unfetched
+
+
+class _UnfetchedFailures:
+    """The failed tasks of one snapshot that are likely unfetched; those of ``stuck`` jobs whatever else moves."""
+
+    def __init__(self, reduced: ReducedGraph, stuck: Collection[str]) -> None:
+        self._reduced = reduced
+        self._snapshot = reduced.index.snapshot
+        self._stuck = stuck
+
+    def waits_by_task(self) -> dict[str, tuple[Key, ...]]:
+        """The failed tasks with held results that no call waits for, with what their callers wait in.
+
+        They are of jobs that are stuck, or that stand still since the failure.
+        """
+        found: dict[str, tuple[Key, ...]] = {}
+        for task in self._snapshot.failed_tasks:
+            is_unawaited = task.is_held and task.task_id not in self._awaited
+            callers = self._waiting_callers(task) if is_unawaited else []
+            if callers and (task.job_id in self._stuck or self._stands_still(task, callers)):
+                found[task.task_id] = tuple(vertex.key for vertex in callers[:MAX_WAITS])
+        return found
+
+    @cached_property
+    def _awaited(self) -> set[str]:
+        """The tasks for whose results any call of any sample waits."""
+        samples = (*self._snapshot.samples, *self._snapshot.readings)
+        processes = (worker.process for sample in samples for worker in sample.workers if worker.process)
+        return {producer_task_id(ref) for one in processes for ref in _awaited_refs(one)}
+
+    def _stands_still(self, task: FailedTask, callers: Sequence[Vertex]) -> bool:
+        """Whether the callers made no call after the failure that they wait for, and the job is silent since."""
+        progress = self._reduced.progress((task.job_id,))
+        if task.failed_at is None or (progress and progress.has_moved):
+            return False
+        awaited = (target.ref for vertex in callers if vertex.wait for target in vertex.wait.targets)
+        times = (self._snapshot.task_times.get(producer_task_id(ref)) for ref in awaited if ref)
+        calls_at = (one.submitted_at for one in times if one and one.submitted_at is not None)
+        return not any(at > task.failed_at for at in calls_at) and self._is_silent_since(task, task.failed_at)
+
+    def _is_silent_since(self, task: FailedTask, failed_at: float) -> bool:
+        """Whether nothing of the job has ended for at least half of the time since the failure.
+
+        Calls that began together end at different times, so the silence may begin after the failure.
+        """
+        window = self._snapshot.task_event_window
+        if window is None:
+            return False
+        last_at = max(window.last_ended_at.get(task.job_id, 0.0), self._last_failed_at(task.job_id))
+        if not self._snapshot.has_one_time:
+            return last_at <= failed_at
+        age_s = self._snapshot.taken_at + self._snapshot.samples[-1].ended_s - failed_at
+        return age_s >= MIN_AGE_S and last_at - failed_at <= age_s / 2
+
+    def _last_failed_at(self, job_id: str) -> float:
+        return max((one.failed_at or 0.0 for one in self._snapshot.failed_tasks if one.job_id == job_id), default=0.0)
+
+    def _waiting_callers(self, task: FailedTask) -> list[Vertex]:
+        """The task's caller, else the executions of the processes that hold its result; none if one of them runs."""
+        callers = self._callers(task) or self._holders(task)
+        return callers if all(map(self._waits_elsewhere, callers)) else []
+
+    def _callers(self, task: FailedTask) -> list[Vertex]:
+        """The execution that called the task."""
+        parent = task.parent_task_id or ""
+        return self._drivers[task.job_id] if parent.startswith(DRIVER_TASK) else self._by_task[parent]
+
+    def _holders(self, task: FailedTask) -> list[Vertex]:
+        """The executions in the user's code of the processes that hold the result."""
+        found = (vertex for worker_id in task.holders for vertex in self._by_worker[worker_id])
+        return [vertex for vertex in found if self._reduced.is_in_users_code(vertex.key)]
+
+    @cached_property
+    def _executions(self) -> list[Vertex]:
+        return [vertex for vertex in self._reduced.vertices.values() if vertex.kind == "execution"]
+
+    @cached_property
+    def _drivers(self) -> dict[str, list[Vertex]]:
+        """The main threads of drivers by job."""
+        found: dict[str, list[Vertex]] = defaultdict(list)
+        for vertex in filter(self._reduced.is_driver, self._executions):
+            found[self._reduced.job_of(vertex) or ""].append(vertex)
+        return found
+
+    @cached_property
+    def _by_task(self) -> dict[str, list[Vertex]]:
+        found: dict[str, list[Vertex]] = defaultdict(list)
+        for vertex in self._executions:
+            if vertex.task_id:
+                found[vertex.task_id].append(vertex)
+        return found
+
+    @cached_property
+    def _by_worker(self) -> dict[str, list[Vertex]]:
+        found: dict[str, list[Vertex]] = defaultdict(list)
+        for vertex in self._executions:
+            if vertex.worker_id and vertex.child_pid is None:
+                found[vertex.worker_id].append(vertex)
+        return found
+
+    def _waits_elsewhere(self, vertex: Vertex) -> bool:
+        """Whether an execution of the application waits for something that is certainly not the result."""
+        if vertex.wait is None or vertex.wait.kind == "perhaps ray.get" or self._reduced.is_library_code(vertex.key):
+            return False
+        call = self._reduced.index.call_of_vertex(vertex)
+        return call is None or kind_of(call) not in REF_CALLS or bool(call.refs)
+
+
+def _awaited_refs(process: Process) -> Iterator[str]:
+    for one in (process, *process.children):
+        for call in one.calls():
+            yield from call.refs

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from dstack.analysis.findings.draft import Draft
+from dstack.analysis.findings.facts.draft import Draft
+from dstack.analysis.findings.facts.finding_facts import FindingFacts
 from dstack.analysis.findings.kinds.unsatisfiable import find_by_request, sentence, submissions
 from dstack.analysis.findings.reduced_graph import ReducedGraph
 from dstack.analysis.findings.wording.narration import Narrator
@@ -23,20 +24,20 @@ def find(reduced: ReducedGraph) -> Iterator[Draft]:
     return find_by_request(reduced, KIND)
 
 
-def summary(draft: Draft, narrator: Narrator) -> str:
+def summary(facts: FindingFacts, narrator: Narrator) -> str:
     """What cannot run, and which request is the reason."""
-    each = "it" if len(draft.members) == 1 else "each"
-    return sentence(draft, narrator, f"{each} {reason(narrator.vertices[draft.members[0]])}")
+    each = "it" if len(facts.members) == 1 else "each"
+    return sentence(facts, f"{each} {reason(facts.members[0])}")
 
 
-def steps(draft: Draft, narrator: Narrator) -> Iterator[Step]:
+def steps(facts: FindingFacts, narrator: Narrator) -> Iterator[Step]:
     """The owners of the requests."""
-    return submissions(draft, narrator)
+    return submissions(facts, narrator)
 
 
-def advice(draft: Draft, narrator: Narrator) -> str:
+def advice(facts: FindingFacts, narrator: Narrator) -> str:
     """Change the request, or add a node."""
-    first = narrator.vertices[draft.members[0]]
+    first = facts.members[0]
     if change := _change_of_strategy(narrator, first) or _change_of_selector(narrator, first):
         return f"{change}, reduce what it asks for, or add a node that has it."
     return f"Reduce what {describe(first)} asks for, or add a node that has it: no node of the cluster can run it now."

@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Container, Iterator, Sequence
 from dataclasses import dataclass
 
 from msgspec.structs import replace
 
 from dstack import words
-from dstack.analysis.findings.draft import Draft
+from dstack.analysis.findings.facts.draft import Draft
+from dstack.analysis.findings.facts.finding_facts import FindingFacts
+from dstack.analysis.findings.facts.shared_calls import SharedCall
 from dstack.analysis.findings.outside_waits import possible_wakers
 from dstack.analysis.findings.reduced_graph import ReducedGraph
 from dstack.analysis.findings.wording import collectives
+from dstack.analysis.findings.wording.failures import restart_steps
 from dstack.analysis.findings.wording.narration import Narrator, group_by_step, more
-from dstack.analysis.findings.wording.restarts import restart_steps
-from dstack.analysis.findings.wording.shared_calls import SharedCall, shared_call_steps, shared_calls
 from dstack.analysis.naming import names
 from dstack.analysis.naming.descriptions import describe
 from dstack.analysis.naming.sentences import activity, cancellation, step_at, subject
@@ -23,6 +24,7 @@ from dstack.analysis.solve.open_chains import OpenChain
 from dstack.analysis.solve.requirements import targets_of
 from dstack.analysis.stacks.app_threads import call_in_words
 from dstack.diagnosis import FinalBlocker, FindingKind, Step, Vertex
+from dstack.model import Actor
 from dstack.vertex_keys import DriverKey, Key, Unknown, UnknownKey
 
 SORTS = ("driver", "task", "thread", "asyncio task", "placement group")
@@ -94,22 +96,22 @@ def _behind_lifetime(reduced: ReducedGraph, key: Key) -> Iterator[Key]:
             yield vertex.key
 
 
-def summary(draft: Draft, narrator: Narrator) -> str:
+def summary(facts: FindingFacts, narrator: Narrator) -> str:
     """How many wait, and for which final blocker, at which line."""
-    blockers = draft.final_blockers
-    waits = f"{_waiters(draft, narrator)} {words.word(draft.waiters_total, 'waits', 'wait')}"
+    draft, blockers = facts.draft, facts.draft.final_blockers
+    waits = f"{_waiters(facts)} {words.word(draft.waiters_total, 'waits', 'wait')}"
     if not blockers:
         return f"{waits} for each other's timeouts"
-    first = narrator.vertices[blockers[0].vertex]
+    first = facts.ends[0]
     others = f", and {words.plural(len(blockers) - 1, 'other')}" if len(blockers) > 1 else ""
     scarce = _scarce(draft, first)
     if draft.waiters_total == 1:
-        return f"{waits}{scarce} for {_blocker_in_words(draft, narrator, first)}{others}"
-    if first.waker_of and blockers[0].waiters_direct > 1 and (waiter := waiter_of(draft, narrator, first)):
+        return f"{waits}{scarce} for {_blocker_in_words(facts, narrator, first)}{others}"
+    if first.waker_of and blockers[0].waiters_direct > 1 and (waiter := waiter_of(facts, first)):
         where = f"{narrator.name(waiter.vertex)}{narrator.line_and_process(waiter.vertex)}"
         return f"{waits}; the chains end in {waiter.call}, as in {where}{others}"
     depend = "they depend" if others else "all depend"
-    return f"{waits}{scarce}; {depend} on {_blocker_in_words(draft, narrator, first)}{others}"
+    return f"{waits}{scarce}; {depend} on {_blocker_in_words(facts, narrator, first)}{others}"
 
 
 def _scarce(draft: Draft, first: Vertex) -> str:
@@ -119,18 +121,17 @@ def _scarce(draft: Draft, first: Vertex) -> str:
     return f" because not enough {words.listed(draft.resources)} is free"
 
 
-def _waiters(draft: Draft, narrator: Narrator) -> str:
+def _waiters(facts: FindingFacts) -> str:
     """``1 driver and 3 tasks``; a single one by its name."""
-    members = narrator.vertices_of(draft.members)
-    if len(members) == 1:
-        return describe(members[0])
-    counts = Counter(_sort(vertex, narrator) for vertex in members)
+    if len(facts.members) == 1:
+        return describe(facts.members[0])
+    counts = Counter(_sort(vertex, facts.reduced) for vertex in facts.members)
     return words.listed([words.plural(counts[sort], sort) for sort in SORTS if sort in counts])
 
 
-def _sort(vertex: Vertex, narrator: Narrator) -> str:
+def _sort(vertex: Vertex, reduced: ReducedGraph) -> str:
     """What a waiter is, as one of the sorts."""
-    if narrator.reduced.is_driver(vertex) or isinstance(vertex.key, DriverKey):
+    if reduced.is_driver(vertex) or isinstance(vertex.key, DriverKey):
         return "driver"
     if vertex.placement_group_id and not vertex.task_id:
         return "placement group"
@@ -139,9 +140,9 @@ def _sort(vertex: Vertex, narrator: Narrator) -> str:
     return "asyncio task" if vertex.coroutine_id else "thread"
 
 
-def _blocker_in_words(draft: Draft, narrator: Narrator, blocker: Vertex) -> str:
+def _blocker_in_words(facts: FindingFacts, narrator: Narrator, blocker: Vertex) -> str:
     """``Clerk.stamp, running at app.py:12 (pid 7, node 10.0.0.1)``; of an unknown waker, its waiter."""
-    if blocker.waker_of and (waiter := waiter_of(draft, narrator, blocker)):
+    if blocker.waker_of and (waiter := waiter_of(facts, blocker)):
         place = narrator.line_and_process(waiter.vertex)
         return f"{narrator.name(waiter.vertex)}, which waits in {waiter.call}{place}"
     details = narrator.details(blocker)
@@ -150,26 +151,25 @@ def _blocker_in_words(draft: Draft, narrator: Narrator, blocker: Vertex) -> str:
     return f"{narrator.name(blocker)}{state}{narrator.line_and_process(blocker)}"
 
 
-def waiter_of(draft: Draft, narrator: Narrator, blocker: Vertex) -> Waiter | None:
+def waiter_of(facts: FindingFacts, blocker: Vertex) -> Waiter | None:
     """A member that waits for this blocker; instead of library code, the user's code that waits for it."""
-    members = narrator.vertices_of(draft.members)
-    last = next((one for one in members if blocker.key in targets_of(one)), None)
+    last = next((one for one in facts.members if blocker.key in targets_of(one)), None)
     if last is None:
         return None
     shown = last
-    if not narrator.reduced.is_in_users_code(last.key):
-        own = (one for one in members if narrator.reduced.is_in_users_code(one.key))
+    if not facts.reduced.is_in_users_code(last.key):
+        own = (one for one in facts.members if facts.reduced.is_in_users_code(one.key))
         named = (one for one in own if one.wait and one.wait.called and one.wait.kind != "other")
         shown = next((one for one in named if last.key in targets_of(one)), last)
     return Waiter(shown, shown.wait.call if shown.wait else describe(blocker))
 
 
-def to_inspect(draft: Draft, narrator: Narrator) -> str:
+def to_inspect(facts: FindingFacts, narrator: Narrator) -> str:
     """``Find out why Clerk.stamp takes long at app.py:12: it sleeps there``, by the first blocker."""
-    first = narrator.vertices[draft.ends[0]]
+    first = facts.ends[0]
     name, line = narrator.name(first), narrator.line(first)
     if first.waker_of:
-        return f"Find out what should end {_unknown_call(draft, narrator, first)}, and why it did not"
+        return f"Find out what should end {_unknown_call(facts, narrator, first)}, and why it did not"
     if isinstance(first.key, UnknownKey) and first.key.what in TO_INSPECT:
         return f"{TO_INSPECT[first.key.what]}{f'; it is{line}' if line else ''}"
     if first.unobserved:
@@ -181,9 +181,9 @@ def to_inspect(draft: Draft, narrator: Narrator) -> str:
     return f"Find out why {describe(first)} takes long{line}: {_state(narrator, first)}"
 
 
-def _unknown_call(draft: Draft, narrator: Narrator, waker: Vertex) -> str | None:
+def _unknown_call(facts: FindingFacts, narrator: Narrator, waker: Vertex) -> str | None:
     """The call that an unknown waker must end, and where."""
-    waiter = waiter_of(draft, narrator, waker)
+    waiter = waiter_of(facts, waker)
     if waiter is None:
         return str(waker.waker_of)
     return f"{waiter.call} in {describe(waiter.vertex)}{narrator.line(waiter.vertex)}"
@@ -201,22 +201,15 @@ def _state(narrator: Narrator, blocker: Vertex) -> str:
     return "it sleeps there, or waits outside Python (network, file, C code)"
 
 
-def steps(draft: Draft, narrator: Narrator) -> Iterator[Step]:
+def steps(facts: FindingFacts, narrator: Narrator) -> Iterator[Step]:
     """The calls in which chains end with their executions, then other final blockers and possible wakers."""
-    yield from collectives.steps(draft, narrator)
-    calls = shared_calls(draft, narrator)
-    yield from shared_call_steps(calls, narrator)
-    absent = {vertex.key for call in calls if call.is_most for vertex in call.absent}
-    blockers = [
-        blocker for blocker in draft.final_blockers if blocker.vertex not in absent and not _is_waker(blocker, narrator)
-    ]
-    yield from _blocker_steps(blockers, narrator)
-    yield from restart_steps(draft, narrator)
-    yield from _possible_wakers(draft, calls, narrator)
-
-
-def _is_waker(blocker: FinalBlocker, narrator: Narrator) -> bool:
-    return narrator.vertices[blocker.vertex].waker_of is not None
+    yield from collectives.steps(facts, narrator)
+    yield from shared_call_steps(facts.shared_calls, narrator)
+    absent = {vertex.key for call in facts.shared_calls if call.is_most for vertex in call.absent}
+    ends = zip(facts.draft.final_blockers, facts.ends, strict=True)
+    yield from _blocker_steps([one for one, end in ends if not end.waker_of and end.key not in absent], narrator)
+    yield from restart_steps(facts)
+    yield from _possible_wakers(facts, narrator)
 
 
 def _blocker_steps(blockers: Sequence[FinalBlocker], narrator: Narrator) -> Iterator[Step]:
@@ -233,7 +226,7 @@ def _blocker_step(blocker: FinalBlocker, narrator: Narrator) -> Step:
     total = blocker.waiters_total
     count = f"{names.waiting(total)} {words.word(total, 'depends', 'depend')} on it"
     if vertex.kind == "lifetime":
-        step = narrator.step(vertex.key)
+        step = narrator.step(vertex)
         return replace(step, text=f"{'the ' if vertex.holder else ''}{step.text}; {count}")
     if vertex.kind == "unknown":
         wait, place = _wait_of_child(narrator, vertex), "; it is at" if details.file else ""
@@ -249,9 +242,64 @@ def _wait_of_child(narrator: Narrator, vertex: Vertex) -> str:
     return f", which waits in {call}" if call else ""
 
 
-def _possible_wakers(draft: Draft, calls: Sequence[SharedCall], narrator: Narrator) -> Iterator[Step]:
+def _possible_wakers(facts: FindingFacts, narrator: Narrator) -> Iterator[Step]:
     """The running executions of the jobs, if all chains end in calls with unknown wakers."""
-    if calls and all(_is_waker(blocker, narrator) for blocker in draft.final_blockers):
-        wakers = (vertex.key for vertex in possible_wakers(narrator.reduced, draft.jobs) if not vertex.unobserved)
-        keys = [key for key in wakers if key not in draft.members]
-        yield from narrator.similar_steps(keys, "Running, and could end the wait: ")
+    if facts.shared_calls and all(end.waker_of for end in facts.ends):
+        wakers = (vertex for vertex in possible_wakers(facts.reduced, facts.draft.jobs) if not vertex.unobserved)
+        others = [vertex for vertex in wakers if vertex.key not in facts.draft.members]
+        yield from narrator.similar_steps(others, "Running, and could end the wait: ")
+
+
+# Calls that similar executions share
+
+
+def shared_call_steps(calls: Sequence[SharedCall], narrator: Narrator, drawn: Container[Key] = ()) -> Iterator[Step]:
+    """For each call: how many are in it, which ranks, the place of the first, and which are not in it.
+
+    Where one of them is among those ``drawn``, the place is left out.
+    """
+    for call in calls[: words.SHOWN]:
+        is_drawn = any(one.key in drawn for one in call.inside)
+        yield Step(text=_with_ranks(call, narrator)) if is_drawn else _inside(call, narrator)
+        if call.is_most:
+            yield from _not_inside(call, narrator)
+    yield from more(len(calls) - words.SHOWN, "such calls")
+
+
+def _not_inside(call: SharedCall, narrator: Narrator) -> Iterator[Step]:
+    for vertex in call.absent[: words.SHOWN]:
+        step = narrator.step(vertex)
+        yield replace(step, text=f"Not in this call: {step.text}")
+    yield from (_idle(actor, call.name) for actor in call.idle[: words.SHOWN])
+    omitted = max(0, len(call.absent) - words.SHOWN) + max(0, len(call.idle) - words.SHOWN)
+    yield from more(omitted, "not in this call")
+
+
+def _idle(actor: Actor, name: str) -> Step:
+    is_dead = actor.state == "DEAD"
+    why = f"has died: {actor.death_cause or 'no cause given'}" if is_dead else f"does not run {name}"
+    return Step(text=f"Not in this call: {names.actor(actor)}{f' (pid {actor.pid})' if actor.pid else ''}, which {why}")
+
+
+def _inside(call: SharedCall, narrator: Narrator) -> Step:
+    vertex = call.inside[0]
+    first = narrator.details(vertex)
+    if len(call.inside) + len(call.absent) == 1:
+        name = call.name if vertex.task_id else describe(vertex)
+        return step_at(f"{name} ({first.place}) waits in {call.call}", first, vertex)
+    return step_at(f"{_with_ranks(call, narrator)}; the first ({first.place}) is at", first, vertex)
+
+
+def _with_ranks(call: SharedCall, narrator: Narrator) -> str:
+    ranks = narrator.rank_sets.rank_set_of(call.inside)
+    return words.capitalised(shared_call_in_words(call, f" {ranks.aside}" if ranks else ""))
+
+
+def shared_call_in_words(call: SharedCall, ranks: str = "") -> str:
+    """``3 of 4 Trainer.step wait in threading.Event.wait``."""
+    count, total = len(call.inside), len(call.inside) + len(call.absent)
+    if total == 1:
+        return f"{describe(call.inside[0])} waits in {call.call}"
+    share = ("both" if count == 2 else f"all {count}") if count == total else f"{count} of {total}"
+    calls = " calls" if call.inside[0].task_id else ""
+    return f"{share} {call.name}{calls}{ranks} {words.word(count, 'waits', 'wait')} in {call.call}"

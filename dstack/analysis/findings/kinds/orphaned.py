@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from dstack.analysis.findings.draft import Draft
+from dstack.analysis.findings.facts.draft import Draft
+from dstack.analysis.findings.facts.finding_facts import FindingFacts
+from dstack.analysis.findings.facts.group_ranks import has_lost_rank
 from dstack.analysis.findings.kinds.unsatisfiable import find_by_request, sentence, submissions
 from dstack.analysis.findings.reduced_graph import ReducedGraph
 from dstack.analysis.findings.wording import collectives
-from dstack.analysis.findings.wording.collective_fixes import collective_fix
-from dstack.analysis.findings.wording.group_ranks import has_lost_rank, ranks_in
 from dstack.analysis.findings.wording.narration import Narrator
 from dstack.analysis.index.sample_index import SampleIndex
 from dstack.analysis.naming.descriptions import describe, in_words
@@ -39,29 +39,28 @@ def find(reduced: ReducedGraph) -> Iterator[Draft]:
             )
 
 
-def summary(draft: Draft, narrator: Narrator) -> str:
+def summary(facts: FindingFacts, narrator: Narrator) -> str:
     """What is lost, and why."""
-    if ranks := collectives.headline(draft, narrator):
+    if ranks := collectives.headline(facts):
         return ranks
-    never = narrator.vertices[draft.members[0]].never
-    return sentence(draft, narrator, in_words(never) if never else "its producer has died")
+    never = facts.members[0].never
+    return sentence(facts, in_words(never) if never else "its producer has died")
 
 
-def steps(draft: Draft, narrator: Narrator) -> Iterator[Step]:
+def steps(facts: FindingFacts, narrator: Narrator) -> Iterator[Step]:
     """The callers of what is lost; of child processes, also the wait of their parent."""
-    if collectives.headline(draft, narrator):
-        yield from collectives.steps(draft, narrator)
-        described = ranks_in(draft, narrator).described
-        others = [key for key in draft.members if key not in described and not narrator.vertices[key].never]
+    if collectives.headline(facts):
+        yield from collectives.steps(facts, narrator)
+        others = [vertex for vertex in facts.others() if not vertex.never]
         yield from narrator.similar_steps(others, "Also waiting: ")
         return
-    yield from submissions(draft, narrator)
-    children = (vertex for vertex in narrator.vertices_of(draft.members) if vertex.child_pid is not None)
-    parents = {vertex.worker_id for vertex in children}
+    yield from submissions(facts, narrator)
+    parents = {vertex.worker_id for vertex in facts.members if vertex.child_pid is not None}
     own = (one for one in narrator.vertices.values() if one.worker_id in parents and _runs_user_code(narrator, one))
-    waits = [vertex.key for vertex in own if _has_unknown_waker(narrator, vertex)]
+    waits = [vertex for vertex in own if _has_unknown_waker(narrator, vertex)]
     if parents:
-        yield from narrator.similar_steps([key for key in waits if key not in draft.blocked_behind], "Their parent: ")
+        behind = facts.draft.blocked_behind
+        yield from narrator.similar_steps([one for one in waits if one.key not in behind], "Their parent: ")
 
 
 def _runs_user_code(narrator: Narrator, vertex: Vertex) -> bool:
@@ -76,11 +75,11 @@ def _has_unknown_waker(narrator: Narrator, vertex: Vertex) -> bool:
     return any(narrator.vertices[target].waker_of for target in targets_of(vertex))
 
 
-def advice(draft: Draft, narrator: Narrator) -> str:
+def advice(facts: FindingFacts, narrator: Narrator) -> str:
     """A new producer of the right kind: the lost one does not return."""
-    if fix := collective_fix(draft, narrator):
+    if fix := collectives.fix(facts):
         return fix
-    first = narrator.vertices[draft.waits[0]]
+    first = facts.waits[0]
     if first.child_pid is not None:
         return (
             "Start child processes with the spawn method (multiprocessing.get_context('spawn'); of a DataLoader, "

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from dstack import words
-from dstack.analysis.findings.draft import Draft
+from dstack.analysis.findings.facts.draft import Draft
+from dstack.analysis.findings.facts.finding_facts import FindingFacts
 from dstack.analysis.findings.kinds import open_chain
 from dstack.analysis.findings.reduced_graph import ReducedGraph
 from dstack.analysis.findings.vertex_roles import is_outside
@@ -34,39 +35,38 @@ def find_in(reduced: ReducedGraph, chain: OpenChain) -> Draft | None:
     return open_chain.draft_of(reduced, KIND, chain) if is_polling or _ends_in_timeouts(reduced, chain) else None
 
 
-def summary(draft: Draft, narrator: Narrator) -> str:
+def summary(facts: FindingFacts, narrator: Narrator) -> str:
     """The loop of the user's code that polls by calls which succeed; without one, what all wait for."""
-    polling = (vertex for vertex in narrator.vertices_of(draft.members) if vertex.wait and vertex.wait.timeout_s == 0.0)
+    polling = (vertex for vertex in facts.members if vertex.wait and vertex.wait.timeout_s == 0.0)
     loop = next((vertex for vertex in polling if narrator.reduced.is_in_users_code(vertex.key)), None)
     if loop is None or loop.wait is None or loop.wait.polls is None:
-        return open_chain.summary(draft, narrator)
+        return open_chain.summary(facts, narrator)
     return f"{describe(loop)}{narrator.line_and_process(loop)} {loop.wait.kind_name}"
 
 
-def steps(draft: Draft, narrator: Narrator) -> Iterator[Step]:
+def steps(facts: FindingFacts, narrator: Narrator) -> Iterator[Step]:
     """The pollers, how many of them both samples show in the same wait, and what they wait for."""
-    pollers = [vertex for vertex in narrator.vertices_of(draft.members) if _has_timeout(vertex)]
+    pollers = [vertex for vertex in facts.members if _has_timeout(vertex)]
     pollers.sort(key=lambda vertex: not narrator.reduced.is_in_users_code(vertex.key))
-    yield from narrator.similar_steps([vertex.key for vertex in pollers], "")
-    if draft.watched_s is not None:
+    yield from narrator.similar_steps(pollers, "")
+    if (watched_s := facts.draft.watched_s) is not None:
         confirmed = sum(vertex.is_confirmed for vertex in pollers)
         subject = "It was" if len(pollers) == 1 else f"{confirmed} of these {words.word(confirmed, 'was', 'were')}"
-        later = f", {words.duration(draft.watched_s)} later" if draft.watched_s >= names.SHORTEST_S else ""
+        later = f", {words.duration(watched_s)} later" if watched_s >= names.SHORTEST_S else ""
         if confirmed:
             yield Step(text=f"{subject} observed in the same wait again{later}")
-    yield from open_chain.steps(draft, narrator)
+    yield from open_chain.steps(facts, narrator)
 
 
-def advice(draft: Draft, narrator: Narrator) -> str:
+def advice(facts: FindingFacts, narrator: Narrator) -> str:
     """What to inspect: the target of the polling, or the code that runs after a timeout."""
-    first = narrator.vertices[draft.ends[0]] if draft.ends else None
+    first = facts.ends[0] if facts.ends else None
     if first and not first.waker_of:
-        return f"{open_chain.to_inspect(draft, narrator)}. The polling continues without a result until then."
-    members = narrator.vertices_of(draft.members)
-    timed = [one for one in members if _has_timeout(one) and (first is None or first.key in targets_of(one))]
+        return f"{open_chain.to_inspect(facts, narrator)}. The polling continues without a result until then."
+    timed = [one for one in facts.members if _has_timeout(one) and (first is None or first.key in targets_of(one))]
     waiter = min(timed, key=lambda one: not narrator.reduced.is_in_users_code(one.key), default=None)
     if waiter is None or waiter.wait is None:
-        return f"{open_chain.to_inspect(draft, narrator)}."
+        return f"{open_chain.to_inspect(facts, narrator)}."
     return (
         f"{describe(waiter)} waits at most {waiter.wait.timeout_s:g} s in "
         f"{waiter.wait.call}{narrator.line(waiter)}. Inspect what it does when this timeout ends."

@@ -4,20 +4,26 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from dstack.analysis.findings.draft import Draft
-from dstack.analysis.findings.kinds.open_chain import Waiter, draft_of, to_inspect, waiter_of
+from dstack.analysis.findings.facts.draft import Draft
+from dstack.analysis.findings.facts.finding_facts import FindingFacts
+from dstack.analysis.findings.kinds.open_chain import (
+    Waiter,
+    draft_of,
+    shared_call_in_words,
+    shared_call_steps,
+    to_inspect,
+    waiter_of,
+)
 from dstack.analysis.findings.outside_waits import is_stalled, with_users_of_polled
 from dstack.analysis.findings.reduced_graph import ReducedGraph
 from dstack.analysis.findings.wording import failures
 from dstack.analysis.findings.wording.fixes import let_queued_run
 from dstack.analysis.findings.wording.narration import Narrator
-from dstack.analysis.findings.wording.shared_calls import shared_call_in_words, shared_call_steps, shared_calls
 from dstack.analysis.graph.pending.actor_queues import is_queued
 from dstack.analysis.naming.descriptions import describe
 from dstack.analysis.naming.names import waiting
 from dstack.analysis.solve.open_chains import OpenChain
-from dstack.diagnosis import FindingKind, Step, Verdict
-from dstack.vertex_keys import Key
+from dstack.diagnosis import FindingKind, Step, Verdict, Vertex
 from dstack.words import duration, shortly, word
 
 KIND: FindingKind = "stalled"
@@ -29,56 +35,56 @@ def find_in(reduced: ReducedGraph, chain: OpenChain) -> Draft | None:
     return draft_of(reduced, KIND, with_users_of_polled(reduced, chain)) if is_stalled(reduced, chain) else None
 
 
-def summary(draft: Draft, narrator: Narrator) -> str:
+def summary(facts: FindingFacts, narrator: Narrator) -> str:
     """How many wait, and in which calls the chain ends."""
-    failed = failures.headline(narrator.failed_before(draft))
-    return f"{_ends_in_words(draft, narrator)}, and nothing that could end the wait is running{failed}"
+    failed = failures.headline(facts.failed_before)
+    return f"{_ends_in_words(facts, narrator)}, and nothing that could end the wait is running{failed}"
 
 
-def steps(draft: Draft, narrator: Narrator) -> Iterator[Step]:
+def steps(facts: FindingFacts, narrator: Narrator) -> Iterator[Step]:
     """The calls with unknown wakers, what is queued behind them, and how certain the finding is."""
-    yield from shared_call_steps(shared_calls(draft, narrator), narrator)
-    yield from narrator.similar_steps(_queued(draft, narrator), "")
+    yield from shared_call_steps(facts.shared_calls, narrator)
+    yield from narrator.similar_steps(_queued(facts), "")
+    watched, jobs = duration(facts.draft.watched_s or 0.0), word(len(facts.draft.jobs), "job")
     yield Step(
-        text=f"Likely, not proven: none of them moved within {duration(draft.watched_s or 0.0)}, and nothing else of "
-        f"the {word(len(draft.jobs), 'job')} is running. A message from outside of Ray could still end the wait"
+        text=f"Likely, not proven: none of them moved within {watched}, and nothing else of the {jobs} is running. A "
+        "message from outside of Ray could still end the wait"
     )
 
 
-def advice(draft: Draft, narrator: Narrator) -> str:
+def advice(facts: FindingFacts, narrator: Narrator) -> str:
     """What to inspect: a failure, executions outside of the call, a queued call, or the missing waker."""
-    if failed := failures.advice(narrator.failed_before(draft)):
+    if failed := failures.advice(facts.failed_before):
         return failed
-    uneven = [call for call in shared_calls(draft, narrator) if call.is_most and (call.absent or call.idle)]
+    uneven = [call for call in facts.shared_calls if call.is_most and (call.absent or call.idle)]
     if uneven:
         return (
             f"Find out why not all {uneven[0].name} are in {uneven[0].call}: look for a branch, an early return, an "
             "error or a shorter loop in those that are missing."
         )
-    if queued := _queued(draft, narrator):
-        return let_queued_run(describe(narrator.vertices[queued[0]]))
-    return f"{to_inspect(draft, narrator)}. A timeout there would turn the next hang into an error."
+    if queued := _queued(facts):
+        return let_queued_run(describe(queued[0]))
+    return f"{to_inspect(facts, narrator)}. A timeout there would turn the next hang into an error."
 
 
-def _ends_in_words(draft: Draft, narrator: Narrator) -> str:
+def _ends_in_words(facts: FindingFacts, narrator: Narrator) -> str:
     """``3 of 4 Trainer.step wait in threading.Event.wait``: the largest group in one call."""
-    first = next(iter(shared_calls(draft, narrator)), None)
+    first = next(iter(facts.shared_calls), None)
     if first is None:
-        return f"{waiting(draft.waiters_total)} in {shortly(_calls(draft, narrator))}"
+        return f"{waiting(facts.draft.waiters_total)} in {shortly(_calls(facts))}"
     if len(first.inside) + len(first.absent) > 1:
         return shared_call_in_words(first)
-    ends = narrator.vertices_of(draft.ends)
-    waiter = next((found for end in ends if (found := waiter_of(draft, narrator, end))), None)
+    waiter = next((found for end in facts.ends if (found := waiter_of(facts, end))), None)
     shown = waiter or Waiter(first.inside[0], first.call)
     return f"{describe(shown.vertex)} waits in {shown.call}{narrator.line_and_process(shown.vertex)}"
 
 
-def _calls(draft: Draft, narrator: Narrator) -> list[str]:
+def _calls(facts: FindingFacts) -> list[str]:
     """The names of the calls with unknown wakers."""
-    ends = (vertex.waker_of for vertex in narrator.vertices_of(draft.ends))
+    ends = (vertex.waker_of for vertex in facts.ends)
     return list(dict.fromkeys(end.text for end in ends if end))
 
 
-def _queued(draft: Draft, narrator: Narrator) -> list[Key]:
+def _queued(facts: FindingFacts) -> list[Vertex]:
     """The actor calls that are queued."""
-    return [vertex.key for vertex in narrator.vertices_of(draft.members) if is_queued(vertex)]
+    return [vertex for vertex in facts.members if is_queued(vertex)]

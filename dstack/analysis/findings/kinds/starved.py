@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from dstack import words
-from dstack.analysis.findings.draft import Draft
+from dstack.analysis.findings.facts.draft import Draft
+from dstack.analysis.findings.facts.finding_facts import FindingFacts
 from dstack.analysis.findings.kinds.open_chain import draft_of, steps, summary, to_inspect
 from dstack.analysis.findings.reduced_graph import ReducedGraph
+from dstack.analysis.findings.wording.fixes import RELEASE_RESOURCES
 from dstack.analysis.findings.wording.narration import Narrator
-from dstack.analysis.findings.wording.resource_fixes import RELEASE_RESOURCES
 from dstack.analysis.naming.descriptions import describe, operand_in_words
 from dstack.analysis.solve.open_chains import OpenChain
 from dstack.analysis.solve.requirements import targets_of
@@ -26,23 +27,23 @@ def find_in(reduced: ReducedGraph, chain: OpenChain) -> Draft | None:
     return draft_of(reduced, KIND, chain) if reduced.resources(chain.waiters) else None
 
 
-def advice(draft: Draft, narrator: Narrator) -> str:
+def advice(facts: FindingFacts, narrator: Narrator) -> str:
     """What would free the resources."""
-    ends = narrator.vertices_of(draft.ends)
+    ends, resources = facts.ends, facts.draft.resources
     if ends and all(isinstance(end.key, UnknownKey) and end.key.is_scheduler for end in ends):
-        return f"{to_inspect(draft, narrator)}."
-    holders = _holders(draft, narrator)
+        return f"{to_inspect(facts, narrator)}."
+    holders = _holders(facts)
     are_for_life = any(holder.kind == "lifetime" for holder in holders)
     if are_for_life and any(holder.kind in ("execution", "task") for holder in holders):
-        scarce = words.listed(draft.resources)
+        scarce = words.listed(resources)
         return f"Wait until one of the running tasks that hold {scarce} ends. {RELEASE_RESOURCES}"
     if are_for_life:
         running = next((end for end in ends if end.kind == "execution"), None)
         otherwise = f" Otherwise wait for {describe(running)}{narrator.line(running)}." if running else ""
-        return f"{_end_a_holder(narrator, holders, draft.resources)}{otherwise}"
+        return f"{_end_a_holder(narrator, holders, resources)}{otherwise}"
     names = words.shortly(sorted({describe(holder) for holder in holders}), " or ") or "a holder"
-    first = f"{to_inspect(draft, narrator)}" if ends else f"Wait until {names} ends"
-    return f"{first}. Or cancel {names}, let it ask for less, or add {words.listed(draft.resources)}."
+    first = f"{to_inspect(facts, narrator)}" if ends else f"Wait until {names} ends"
+    return f"{first}. Or cancel {names}, let it ask for less, or add {words.listed(resources)}."
 
 
 def _end_a_holder(narrator: Narrator, holders: Sequence[Vertex], resources: Sequence[str]) -> str:
@@ -71,8 +72,8 @@ def _id(holder: Vertex) -> str:
     return str(holder.key.ids[0]) if isinstance(holder.key, AnyKey) and holder.key.ids else ""
 
 
-def _holders(draft: Draft, narrator: Narrator) -> list[Vertex]:
+def _holders(facts: FindingFacts) -> list[Vertex]:
     """The vertices that hold the awaited resources, found through helpers too."""
-    waits = narrator.vertices_of((*draft.members, *draft.helpers))
+    waits = facts.reduced.vertices_of((*facts.draft.members, *facts.draft.helpers))
     targets = {key for vertex in waits if vertex.wait and vertex.wait.resources for key in targets_of(vertex)}
-    return [vertex for vertex in narrator.vertices_of(targets) if vertex.kind != "room"]
+    return [vertex for vertex in facts.reduced.vertices_of(targets) if vertex.kind != "room"]

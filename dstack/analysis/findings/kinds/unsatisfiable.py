@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterator
 
-from dstack.analysis.findings.draft import Draft
+from dstack.analysis.findings.facts.draft import Draft
+from dstack.analysis.findings.facts.finding_facts import FindingFacts
 from dstack.analysis.findings.reduced_graph import ReducedGraph
 from dstack.analysis.findings.wording.narration import Narrator
 from dstack.analysis.index import subjects
+from dstack.analysis.index.sample_index import SampleIndex
 from dstack.analysis.naming import names
 from dstack.analysis.naming.descriptions import describe, in_words
 from dstack.analysis.naming.sentences import reason, step_at, subject
@@ -43,53 +45,48 @@ def _request(reduced: ReducedGraph, vertex: Vertex) -> object:
     return task.name, called_actor, resources, tuple(sorted(selector.items())), task.placement_group_id
 
 
-def sentence(draft: Draft, narrator: Narrator, because: str) -> str:
+def sentence(facts: FindingFacts, because: str) -> str:
     """What can never run or complete, and why."""
-    members = draft.members
-    first = narrator.vertices[members[0]]
+    first = facts.members[0]
     if first.child_pid is not None:
-        return _sentence_of_children(draft, narrator, because)
-    name = f"{describe(first)}{alike(len(members))}"
-    verb = "run" if first.task_id in narrator.index.tasks or first.task_id is None else "complete"
-    return f"{name} can never {verb}: {because}"
+        return _sentence_of_children(facts, because)
+    verb = "run" if first.task_id in facts.reduced.index.tasks or first.task_id is None else "complete"
+    return f"{describe(first)}{alike(len(facts.members))} can never {verb}: {because}"
 
 
-def _sentence_of_children(draft: Draft, narrator: Narrator, because: str) -> str:
+def _sentence_of_children(facts: FindingFacts, because: str) -> str:
     """``child process (pid 7) of driver train.py is in ray.get after a fork``."""
-    first = narrator.vertices[draft.members[0]]
-    processes = {vertex.child_pid for vertex in narrator.vertices_of(draft.members)}
-    name = describe(first) if len(draft.members) == 1 else names.child_process(first.child_pid or 0)
+    first = facts.members[0]
+    processes = {vertex.child_pid for vertex in facts.members}
+    name = describe(first) if len(facts.members) == 1 else names.child_process(first.child_pid or 0)
     if len(processes) > 1:
         name = f"{len(processes):,} child processes"
     each = ": each" if len(processes) > 1 else ""
-    return f"{name}{_parent_of(narrator, first)}{each} {because}"
+    return f"{name}{_parent_of(facts.reduced.index, first)}{each} {because}"
 
 
-def _parent_of(narrator: Narrator, vertex: Vertex) -> str:
+def _parent_of(index: SampleIndex, vertex: Vertex) -> str:
     """`` of driver train.py``: the worker or driver that has started a child process."""
-    worker = narrator.index.workers.get(vertex.worker_id or "")
-    return f" of {names.process(subjects.process(narrator.index, worker.worker_id))}" if worker else ""
+    worker = index.workers.get(vertex.worker_id or "")
+    return f" of {names.process(subjects.process(index, worker.worker_id))}" if worker else ""
 
 
-def submissions(draft: Draft, narrator: Narrator) -> Iterator[Step]:
+def submissions(facts: FindingFacts, narrator: Narrator) -> Iterator[Step]:
     """The owners of unsatisfiable requests."""
-    yield from narrator.similar_steps(draft.members, "", lambda key: _submission(narrator, key), "pending ")
+    yield from narrator.similar_steps(facts.members, "", lambda vertex: _submission(narrator, vertex), "pending ")
 
 
-def _submission(narrator: Narrator, key: Key) -> Step:
-    vertex = narrator.vertices[key]
+def _submission(narrator: Narrator, vertex: Vertex) -> Step:
     if vertex.child_pid is not None and vertex.never:
         details = narrator.details(vertex)
         return step_at(f"{subject(vertex, details)} {in_words(vertex.never)}", details, vertex)
-    return Step(text=f"{describe(vertex)} {submission(narrator, vertex) or reason(vertex)}", vertex=key)
+    return Step(text=f"{describe(vertex)} {submission(narrator.index, vertex) or reason(vertex)}", vertex=vertex.key)
 
 
-def submission(narrator: Narrator, vertex: Vertex) -> str:
+def submission(index: SampleIndex, vertex: Vertex) -> str:
     """``was submitted by driver train.py (pid 7, node 10.0.0.1)``; empty if the owner is not known."""
-    task = narrator.index.tasks.get(vertex.task_id or "")
-    owner = narrator.index.workers.get(task.owner_id) if task else None
+    task = index.tasks.get(vertex.task_id or "")
+    owner = index.workers.get(task.owner_id) if task else None
     if owner is None:
         return ""
-    return (
-        f"was submitted by {names.process(subjects.worker(narrator.index, owner))} (pid {owner.pid}, node {owner.ip})"
-    )
+    return f"was submitted by {names.process(subjects.worker(index, owner))} (pid {owner.pid}, node {owner.ip})"

@@ -1,1 +1,1 @@
-"""What findings say: narration, process groups, failures, restarts, and fixes."""
+"""What findings say: sentences, calls on process groups, failures and restarts, and fixes."""

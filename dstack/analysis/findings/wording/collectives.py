@@ -1,4 +1,4 @@
-"""The words of findings about calls on process groups: which ranks are in which call, or elsewhere."""
+"""The words about calls on process groups: which ranks are in which call, lost or elsewhere, and the fix."""
 
 from __future__ import annotations
 
@@ -8,17 +8,23 @@ from collections.abc import Iterable, Iterator, Sequence
 from msgspec.structs import replace
 
 from dstack import words
-from dstack.analysis.findings.draft import Draft
-from dstack.analysis.findings.wording.failures import RAISED, SHOWN_ERROR
-from dstack.analysis.findings.wording.group_ranks import CollectiveCall, GroupRanks, failure_of, rank_of, ranks_in
+from dstack.analysis.findings.facts.finding_facts import FindingFacts
+from dstack.analysis.findings.facts.group_ranks import (
+    CollectiveCall,
+    failure_of,
+    is_dead,
+    rank_of,
+    worker_of,
+)
+from dstack.analysis.findings.reduced_graph import ReducedGraph
+from dstack.analysis.findings.wording.failures import SHOWN_ERROR, what_happened
 from dstack.analysis.findings.wording.narration import Narrator, more
-from dstack.analysis.graph.process_groups.calls import GroupId
+from dstack.analysis.graph.process_groups.calls import GroupId, is_between_two
 from dstack.analysis.naming import names
 from dstack.analysis.naming.descriptions import describe, in_words
 from dstack.analysis.naming.sentences import fails_in, step_at
 from dstack.analysis.solve.requirements import targets_of
 from dstack.diagnosis import Step, Vertex
-from dstack.model import actor_of_task
 from dstack.observed_calls import DATA
 
 SHOWN_PARTS = 4
@@ -27,31 +33,31 @@ MAX_STEPS = 6
 """Waits that are followed from one rank to another."""
 
 
-def headline(draft: Draft, narrator: Narrator) -> str | None:
+def headline(facts: FindingFacts) -> str | None:
     """``ranks 0-2 are in all_reduce of group dp; rank 3 is in ray.get for R.score, which calls rank 0``."""
-    ranks = ranks_in(draft, narrator)
+    ranks = facts.ranks
     if not ranks.calls:
         return None
-    if lost := [text for vertex in ranks.absent if (text := why_lost(narrator, vertex))]:
+    if ranks.lost:
+        lost = (_why_absent(facts.reduced, vertex) for vertex in ranks.lost)
         return "; ".join((*lost, *_calls_in_words(ranks.calls, ("waits", "wait"))))
-    idle = (text for vertex in ranks.absent if (text := why_idle(narrator, vertex)))
-    parts = [*_calls_in_words(ranks.calls, ("is", "are")), *_elsewhere_in_words(draft, narrator, ranks), *idle]
+    idle = (_why_absent(facts.reduced, vertex) for vertex in ranks.idle)
+    parts = [*_calls_in_words(ranks.calls, ("is", "are")), *_elsewhere_in_words(facts), *idle]
     omitted = f"; and {len(parts) - SHOWN_PARTS} more" if len(parts) > SHOWN_PARTS else ""
     return "; ".join(parts[:SHOWN_PARTS]) + omitted
 
 
-def steps(draft: Draft, narrator: Narrator) -> Iterator[Step]:
+def steps(facts: FindingFacts, narrator: Narrator) -> Iterator[Step]:
     """Each call with the ranks in it and the place of the first, then the ranks that are lost or idle."""
-    ranks = ranks_in(draft, narrator)
-    calls = [one for one in ranks.calls if one.missing]
-    yield from (_step(one, ranks.caller(one.inside[0]), narrator) for one in calls[:SHOWN_CALLS])
+    calls = [one for one in facts.ranks.calls if one.missing]
+    yield from (_step(one, facts.ranks.caller(one.inside[0]), narrator) for one in calls[:SHOWN_CALLS])
     yield from more(len(calls) - SHOWN_CALLS, "such calls")
-    yield from absent_steps(draft, narrator)
+    yield from absent_steps(facts)
 
 
-def with_ranks(draft: Draft, narrator: Narrator, steps_: Iterable[Step]) -> Iterator[Step]:
+def with_ranks(facts: FindingFacts, steps_: Iterable[Step]) -> Iterator[Step]:
     """The steps, with the ranks of executions that others wait for in a call on a group."""
-    ranks = {vertex.key: rank for vertex, rank in ranks_in(draft, narrator).elsewhere}
+    ranks = {vertex.key: rank for vertex, rank in facts.ranks.elsewhere}
     for step in steps_:
         rank = ranks.get(step.vertex) if step.vertex else None
         yield step if rank is None else replace(step, text=f"Rank {rank}: {step.text}")
@@ -111,81 +117,60 @@ def _step(one: CollectiveCall, first: Vertex, narrator: Narrator) -> Step:
     return step_at("".join(parts), details, first)
 
 
-def absent_steps(draft: Draft, narrator: Narrator) -> Iterator[Step]:
+def absent_steps(facts: FindingFacts) -> Iterator[Step]:
     """The ranks that are lost or idle, and why."""
-    for vertex in ranks_in(draft, narrator).absent:
-        if text := why_lost(narrator, vertex) or why_idle(narrator, vertex):
-            yield _step_of_absent(narrator, vertex, text)
+    keys = {vertex.key for vertex in (*facts.ranks.lost, *facts.ranks.idle)}
+    for vertex in facts.ranks.absent:
+        if vertex.key in keys:
+            failed = failure_of(facts.reduced, vertex)
+            yield Step(
+                text=words.capitalised(_why_absent(facts.reduced, vertex)),
+                vertex=vertex.key,
+                file=failed.file if failed else None,
+                line=failed.line if failed else None,
+                source=failed.source if failed else None,
+            )
 
 
-def why_lost(narrator: Narrator, vertex: Vertex) -> str | None:
-    """``rank 1's execute_model raised RuntimeError: ..., and its result may never have been fetched``."""
-    absent = vertex.absent
-    if absent is None:
-        return None
+def _why_absent(reduced: ReducedGraph, vertex: Vertex) -> str:
+    """``rank 1's execute_model raised RuntimeError: ..., and its result may never have been fetched``.
+
+    Of an idle rank: ``rank 2 (actor Rank "b") is idle, and all its possible callers wait for the other ranks``.
+    """
     if vertex.never:
         return f"{describe(vertex)} {in_words(vertex.never)}"
-    if absent.is_dead:
-        actor = narrator.index.actors.get(absent.actor_id or "")
+    assert vertex.absent is not None, "it stands for an absent rank"
+    actor = reduced.index.actors.get(vertex.absent.actor_id or "")
+    rank, name = f"rank {vertex.absent.rank}", f" ({names.actor(actor)})" if actor else ""
+    if is_dead(vertex):
         cause = ((actor.death_cause if actor else None) or "").partition(". ")[0].removesuffix(".")
-        name = f" ({names.actor(actor)})" if actor else ""
-        return f"rank {absent.rank}{name} has died{f': {cause[:SHOWN_ERROR]}' if cause else ''}"
-    failed = failure_of(narrator.reduced, vertex)
-    if failed is None:
-        return None
-    verb = "raised" if failed.error_type == RAISED else "failed:"
-    fetched = ", and its result may never have been fetched" if failed.is_held else ""
-    return f"rank {absent.rank}'s {failed.name} {verb} {(failed.error or failed.error_type)[:SHOWN_ERROR]}{fetched}"
+        return f"{rank}{name} has died{f': {cause[:SHOWN_ERROR]}' if cause else ''}"
+    if failed := failure_of(reduced, vertex):
+        fetched = ", and its result may never have been fetched" if failed.is_held else ""
+        return f"{rank}'s {failed.name} {what_happened(failed)}{fetched}"
+    return f"{rank}{name} is idle, and all its possible callers wait for the other ranks"
 
 
-def why_idle(narrator: Narrator, vertex: Vertex) -> str | None:
-    """``rank 2 (actor Rank "b") is idle, and all its possible callers wait for the other ranks``."""
-    absent = vertex.absent
-    if absent is None or not absent.is_idle:
-        return None
-    actor = narrator.index.actors.get(absent.actor_id or "")
-    name = f" ({names.actor(actor)})" if actor else ""
-    return f"rank {absent.rank}{name} is idle, and all its possible callers wait for the other ranks"
-
-
-def _step_of_absent(narrator: Narrator, vertex: Vertex, text: str) -> Step:
-    failed = failure_of(narrator.reduced, vertex)
-    return Step(
-        text=words.capitalised(text),
-        vertex=vertex.key,
-        file=failed.file if failed else None,
-        line=failed.line if failed else None,
-        source=failed.source if failed else None,
-    )
-
-
-def _elsewhere_in_words(draft: Draft, narrator: Narrator, ranks: GroupRanks) -> Iterator[str]:
+def _elsewhere_in_words(facts: FindingFacts) -> Iterator[str]:
     """``rank 3 is in ray.get for Reward.score, which calls rank 0``; ranks in the same words as one."""
-    routes = _Routes(draft, narrator, ranks.calls)
-    inside = {vertex.worker_id for one in ranks.calls for vertex in one.inside}
+    routes = _Routes(facts)
+    inside = {vertex.worker_id for one in facts.ranks.calls for vertex in one.inside}
     by_route: dict[str, list[int]] = defaultdict(list)
-    for vertex, rank in ranks.elsewhere:
+    for vertex, rank in facts.ranks.elsewhere:
         if vertex.worker_id not in inside:
             by_route[routes.in_words(vertex)].append(rank)
     for route, some in by_route.items():
         yield f"{names.ranks(some)} {words.word(len(some), 'is', 'are')} in {route}"
 
 
-def worker_of(narrator: Narrator, vertex: Vertex) -> str | None:
-    """The worker of an execution, or that of the actor that a call is queued on."""
-    if vertex.worker_id is not None:
-        return vertex.worker_id
-    actor = narrator.index.actors.get(actor_of_task(vertex.task_id) or "" if vertex.task_id else "")
-    return actor.worker_id if actor else None
-
-
 class _Routes:
     """Follows the waits of a finding to the ranks that are in its calls."""
 
-    def __init__(self, draft: Draft, narrator: Narrator, calls: Sequence[CollectiveCall]) -> None:
-        self._narrator = narrator
+    def __init__(self, facts: FindingFacts) -> None:
+        draft = facts.draft
+        self._reduced = facts.reduced
         self._keys = {*draft.members, *draft.helpers, *draft.blocked_behind}
-        self._rank_of_worker = {vertex.worker_id: rank_of(vertex) for one in calls for vertex in one.inside}
+        self._rank_of_worker = {one.worker_id: rank_of(one) for call in facts.ranks.calls for one in call.inside}
 
     def in_words(self, vertex: Vertex) -> str:
         """``ray.get for Reward.score, which calls rank 0``."""
@@ -200,7 +185,7 @@ class _Routes:
         for count in range(MAX_STEPS):
             if vertex is None:
                 return ""
-            rank = self._rank_of_worker.get(worker_of(self._narrator, vertex))
+            rank = self._rank_of_worker.get(worker_of(self._reduced.index, vertex))
             if rank is not None:
                 return _route_in_words(rank, count, is_queued_call=vertex.worker_id is None)
             vertex = self._next(vertex)
@@ -208,7 +193,7 @@ class _Routes:
 
     def _next(self, vertex: Vertex) -> Vertex | None:
         """The first target of a vertex that takes part in the finding."""
-        return next((self._narrator.vertices[key] for key in targets_of(vertex) if key in self._keys), None)
+        return next((self._reduced.vertices[key] for key in targets_of(vertex) if key in self._keys), None)
 
 
 def _route_in_words(rank: int, count: int, *, is_queued_call: bool) -> str:
@@ -216,3 +201,106 @@ def _route_in_words(rank: int, count: int, *, is_queued_call: bool) -> str:
         return f", {'queued on' if is_queued_call else 'which is'} rank {rank}"
     verb = "calls" if is_queued_call and count == 1 else "waits for" if count == 1 else "indirectly waits for"
     return f", which {verb} rank {rank}"
+
+
+# The fix
+
+
+def fix(facts: FindingFacts) -> str | None:
+    """How all ranks of a group can enter the same call; None if no member is in a call of a group."""
+    ranks = facts.ranks
+    if not ranks.calls:
+        return None
+    if ranks.lost:
+        return _fix_for_lost(ranks.lost)
+    if for_data := _fix_for_data({one.call.group.library for one in ranks.calls}):
+        return for_data
+    if any(one.call.transfer for one in ranks.calls):
+        return (
+            "Let one process request all transfers between these actors, or wait for each transfer before requesting "
+            "the next: requests of two callers may arrive in a different order at each actor."
+        )
+    if ranks.elsewhere and not _are_mixed(ranks.calls):
+        return _fix_for_calls(facts)
+    return _fix_for_order(ranks.calls)
+
+
+def _fix_for_lost(lost: Sequence[Vertex]) -> str:
+    ranks = names.ranks(sorted({one.absent.rank for one in lost if one.absent}))
+    if any(vertex.never for vertex in lost):
+        return (
+            f"Find out why the training function of {ranks} ended: all ranks must make the same calls, the same number "
+            "of times. Look for a branch on the rank, an early return or a shorter loop."
+        )
+    if any(map(is_dead, lost)):
+        return (
+            f"Restart all ranks of the group: {ranks} died. Fetch the results of all ranks with "
+            "ray.wait, so that the first error ends the run, and set a shorter timeout for the group."
+        )
+    return (
+        f"Correct the error of {ranks}. Fetch the results of all ranks with ray.wait (it returns a failed call first), "
+        "and end the other ranks on an error (ray.kill, or abort their process group)."
+    )
+
+
+def _fix_for_data(libraries: set[str]) -> str | None:
+    """For readers of Data that wait for each other, or for ranks that wait in another library."""
+    if libraries == {DATA}:
+        return (
+            "Read all splits at the same time: start every reader before waiting for one of them (one ray.get for all "
+            "calls), and let no reader wait for another before it iterates."
+        )
+    if DATA in libraries:
+        return "Make all ranks read their data and call collectives (such as ray.train.report) in the same order."
+    return None
+
+
+def _are_mixed(calls: Sequence[CollectiveCall]) -> bool:
+    """Whether members of one group are in several calls of it."""
+    return len({one.group for one in calls}) < len(calls)
+
+
+def _fix_for_order(calls: Sequence[CollectiveCall]) -> str:
+    """For ranks that make different calls, or in a different order."""
+    if all(is_between_two(one.call) for one in calls):
+        return (
+            "Let one rank send while the other receives: order both by rank, or start both with isend and irecv "
+            "(batch_isend_irecv) and wait for them afterwards."
+        )
+    if _are_mixed(calls):
+        return (
+            f"Call {_operations(calls)} in the same order on all ranks: look for a branch on the rank, an exception, "
+            "or a shorter loop before these lines."
+        )
+    if len(calls) > 1:
+        return f"Call {_operations(calls)} in the same order on all ranks."
+    missing = calls[0].missing
+    return (
+        f"Find out why {names.ranks(missing, calls[0].call.group)} {words.word(len(missing), 'is', 'are')} missing: "
+        "all ranks must make the same calls in the same order. Look for an early return, a handled error, or a "
+        "shorter loop there."
+    )
+
+
+def _operations(calls: Sequence[CollectiveCall]) -> str:
+    """``all_reduce of group tp and broadcast of group dp``."""
+    return words.shortly(list(dict.fromkeys(map(call_in_words, calls))), shown=SHOWN_PARTS)
+
+
+def _fix_for_calls(facts: FindingFacts) -> str:
+    """For missing ranks that wait for calls: a rank in a collective runs no other call."""
+    ranks, index = facts.ranks, facts.reduced.index
+    workers = {vertex.worker_id for one in ranks.calls for vertex in one.inside}
+    calls = (vertex for vertex in facts.waits if vertex.worker_id is None)
+    queued = words.listed(sorted({describe(one) for one in calls if worker_of(index, one) in workers}), " or ")
+    if queued:
+        return (
+            f"Do not wait for {queued} while its rank is in a collective that needs the caller: fetch the value before "
+            f"it, or give {queued} its own concurrency group or thread."
+        )
+    targets = (key for vertex, _ in ranks.elsewhere for key in targets_of(vertex))
+    awaited = sorted({describe(vertex) for vertex in facts.reduced.vertices_of(targets)})
+    return (
+        f"Enter {_operations(ranks.calls)} and wait for {words.shortly(awaited, shown=SHOWN_PARTS)} in the same order "
+        "on all ranks: here each rank waits for what another rank does later."
+    )

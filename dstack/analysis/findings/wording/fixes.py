@@ -2,18 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 
 from dstack import words
-from dstack.analysis.findings.wording.deadlocked_waits import (
-    DeadlockedWaits,
-    any_of,
-    first_label,
-    labels_of,
-)
-from dstack.analysis.findings.wording.resource_fixes import held_until_released, held_while_waiting
+from dstack.analysis.findings.facts.deadlocked_waits import DeadlockedWaits
 from dstack.analysis.graph.pending.actor_queues import is_queued
-from dstack.analysis.naming.descriptions import describe
+from dstack.analysis.naming.descriptions import any_of, describe, labels_of, operand_in_words
 from dstack.analysis.solve.requirements import targets_of
 from dstack.call_sites import BARRIER
 from dstack.diagnosis import Vertex
@@ -21,14 +15,65 @@ from dstack.libraries.compiled_graphs import fixes as compiled_graphs
 from dstack.libraries.serve import fixes as serve
 from dstack.model import actor_of_task
 from dstack.observed_calls import REF_CALLS
-from dstack.vertex_keys import Key
+from dstack.vertex_keys import AnyKey, Key
 
 Rule = Callable[[DeadlockedWaits], "str | None"]
+RELEASE_RESOURCES = (
+    "End an actor that is done (drop its last handle, or ray.kill), remove a placement group, create fewer of them, "
+    "let them ask for less (num_cpus=0), or add resources."
+)
+"""The fix where resources are held until their holder is ended."""
 
 
 def fix_for(waits: DeadlockedWaits) -> str:
     """Where a deadlock is best broken."""
     return next(fix for rule in RULES if (fix := rule(waits)))
+
+
+def _held_until_released(waits: DeadlockedWaits) -> str | None:
+    """Leave room beside resources that are held until an actor ends or a placement group is removed."""
+    lifetimes = [vertex for vertex in waits.members if vertex.kind == "lifetime"]
+    if not lifetimes or not waits.draft.resources:
+        return None
+    requests = (vertex for vertex in waits.members if vertex.wait and vertex.wait.resources)
+    requested = sorted({describe(vertex) for vertex in requests if vertex.task_id or vertex.placement_group_id})
+    holders = sorted({operand_in_words(vertex.holder) for vertex in lifetimes if vertex.holder})
+    if not requested or not holders:
+        return RELEASE_RESOURCES
+    hold, until = words.word(len(holders), "holds", "hold"), until_released([one for one in lifetimes if one.holder])
+    return (
+        f"Leave {words.listed(waits.draft.resources)} for {words.shortly(requested, ' or ')}: "
+        f"{words.shortly(holders)} {hold} it {until}. Start fewer of them, let them ask for less, "
+        "reserve a bundle, or add resources."
+    )
+
+
+def until_released(lifetimes: Sequence[Vertex]) -> str:
+    """``until it ends``, or of placement groups ``until they are removed``."""
+    is_one = len(lifetimes) == 1
+    if all(isinstance(vertex.key, AnyKey) and vertex.key.what == "removal" for vertex in lifetimes):
+        return "until it is removed" if is_one else "until they are removed"
+    return "until it ends" if is_one else "until they end"
+
+
+def _held_while_waiting(waits: DeadlockedWaits) -> str | None:
+    """Release resources while waiting for a task that needs them."""
+    if not waits.kinds & {"resources", "placement group"}:
+        return None
+    requested = labels_of(one for one in waits.members if one.wait and one.wait.resources and one.is_counted)
+    if set(waits.draft.resources) <= {"CPU"}:
+        holders = labels_of(vertex for vertex in waits.members if vertex.kind == "execution" and vertex.task_id)
+        what = words.shortly(requested) or "the pending tasks"
+        return (
+            f"Let {words.shortly(holders) or 'the waiting tasks'} ask for less (num_cpus=0 for a task "
+            f"that only waits), return ObjectRefs instead of waiting, or add CPUs: {what} "
+            f"{words.word(len(requested), 'needs', 'need')} the CPUs that are held there."
+        )
+    what = words.shortly(requested, " or ") or "a task"
+    return (
+        f"Do not hold {words.listed(waits.draft.resources)} while waiting for {what}, which needs it too: start that "
+        "first, let it ask for less, return its ObjectRef instead of getting it, or add resources."
+    )
 
 
 def _barrier(waits: DeadlockedWaits) -> str | None:
@@ -76,7 +121,7 @@ def _event_loop(waits: DeadlockedWaits) -> str | None:
     if not waits.is_loop_blocked:
         return None
     loops = {key for vertex in waits.cycle for key in _loops_of(vertex)}
-    label = first_label([vertex for vertex in waits.cycle if vertex.key in loops])
+    label = _first_of([vertex for vertex in waits.cycle if vertex.key in loops])
     if any(vertex.wait and vertex.wait.kind in REF_CALLS for vertex in waits.cycle):
         return f"In {label}, await the ObjectRef (await ref) instead of ray.get: ray.get blocks the whole event loop."
     return (
@@ -106,7 +151,7 @@ def _async_slots(waits: DeadlockedWaits) -> str | None:
 
 def _own_actor(waits: DeadlockedWaits) -> str | None:
     task_id = (waits.pending[0].task_id if waits.pending else None) or ""
-    call = waits.index.request_of_task.get(task_id) or waits.index.tasks.get(task_id)
+    call = waits.draft.reduced.index.request_of_task.get(task_id) or waits.draft.reduced.index.tasks.get(task_id)
     if len(waits.callers) != 1 or call is None or _actor_of(waits.pending[0]) != _actor_of(waits.callers[0]):
         return None
     return (
@@ -150,11 +195,11 @@ def _own_future(waits: DeadlockedWaits) -> str | None:
         return None
     if not any(vertex.wait and vertex.wait.inferred for vertex in waits.cycle):
         return (
-            f"Make {first_label(waits.callers)} async def and await the coroutine or its future (asyncio.wrap_future): "
+            f"Make {_first_of(waits.callers)} async def and await the coroutine or its future (asyncio.wrap_future): "
             "a blocking wait stops the event loop that must run it."
         )
     return (
-        f"Do not wait in {first_label(waits.callers)} for another task of the same executor: give the executor more "
+        f"Do not wait in {_first_of(waits.callers)} for another task of the same executor: give the executor more "
         "threads (max_workers), or submit that task to another executor."
     )
 
@@ -163,7 +208,7 @@ def _threads(waits: DeadlockedWaits) -> str | None:
     if not waits.kinds & {"thread.join", "future"}:
         return None
     return (
-        f"Do not wait in {first_label(waits.callers)} for a thread that itself waits for it: start the thread, return, "
+        f"Do not wait in {_first_of(waits.callers)} for a thread that itself waits for it: start the thread, return, "
         "and join it later; in an async method, await asyncio.to_thread(...)."
     )
 
@@ -197,10 +242,10 @@ def _pass_ref(waits: DeadlockedWaits) -> str:
 
 RULES: tuple[Rule, ...] = (
     serve.fix,
-    held_until_released,
+    _held_until_released,
     compiled_graphs.kept_arrays,
     compiled_graphs.full_channels,
-    held_while_waiting,
+    _held_while_waiting,
     _barrier,
     _constructor,
     _locks,
@@ -220,3 +265,8 @@ RULES: tuple[Rule, ...] = (
 
 def _actor_of(vertex: Vertex) -> str | None:
     return actor_of_task(vertex.task_id) if vertex.task_id else None
+
+
+def _first_of(vertices: Sequence[Vertex]) -> str:
+    """The name of the first of these, if there is one."""
+    return describe(vertices[0]) if vertices else "the method"

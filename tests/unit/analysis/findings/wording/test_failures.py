@@ -1,245 +1,112 @@
-"""Failures that are named beside a wait: their selection, their order, and their uncertainty."""
+"""Actors with repeated restarts, and calls that are retried: their number, and the last error."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
-import pytest
-from msgspec.structs import replace
+from ray.core.generated import gcs_pb2
 
-from dstack.analysis.diagnose import diagnose
-from dstack.analysis.findings.wording.failures import HELD, NOT_HELD
-from dstack.analysis.views.analysed_snapshot import AnalysedSnapshot
-from dstack.diagnosis import Diagnosis, FailedBefore
-from dstack.model import Actor, FailedTask, Node, Snapshot
-from dstack.report.text import report_text
-from dstack.words import SHOWN
-from tests.unit.scenes import APP, JOB, TAKEN_AT, Scene
-
-CONDITION = "threading.Condition.wait"
-RAISED = "TASK_EXECUTION_EXCEPTION"
-OTHER_JOB = "02000000"
+from dstack.diagnosis import Finding
+from dstack.model import GoneWorker
+from dstack.probes.ray_state.control_plane import actors_of
+from tests.unit.scenes import Call, Scene, SceneProcess
 
 
-def failed(**known: Any) -> FailedTask:
-    """A call on an actor of another class, that raised 40 s before the snapshot."""
-    fields: dict[str, Any] = {
-        "task_id": "1a" * 24,
-        "name": "Worker.execute_model",
-        "job_id": JOB,
-        "error_type": RAISED,
-        "error": "RuntimeError: out of memory",
-        "failed_at": TAKEN_AT - 40.0,
-        "actor_id": "2b" * 16,
-        "pid": 7,
-        "file": APP,
-        "line": 31,
-        "source": "return self.forward(batch)",
-    }
-    return FailedTask(**{**fields, **known})
-
-
-def dead(reason: str | None, **known: Any) -> Actor:
-    fields: dict[str, Any] = {
-        "actor_id": "3c" * 16,
-        "job_id": JOB,
-        "class_name": "Worker",
-        "state": "DEAD",
-        "death_cause": "the worker process has died",
-        "death_reason": reason,
-        "ended_at": TAKEN_AT - 90.0,
-    }
-    return Actor(**{**fields, **known})
-
-
-def stalled() -> Scene:
-    """A driver that gets from an actor that waits in a condition."""
+def crashing(attempt: int, **known: Any) -> tuple[Scene, SceneProcess, Call]:
+    """A call that Ray is about to retry, since the call killed its actor; its driver waits."""
     scene = Scene()
-    driver, gate = scene.driver(), scene.actor("Gate")
-    call = scene.call(gate, "enter", by=driver)
-    gate.runs(call).is_in(CONDITION, "0x1")
+    driver, parser = scene.driver(), scene.actor("Parser", name="parser")
+    call = scene.call(parser, "parse", by=driver).becomes(state="PENDING_ARGS_AVAIL", attempt=attempt)
     driver.gets(call)
-    return scene.sample().second_sample()
+    assert parser.actor is not None
+    scene.becomes(parser.actor, **{"num_restarts": attempt, "max_restarts": -1, **known})
+    return scene, driver, call
 
 
-def parked() -> Scene:
-    """A driver that waits for nothing of Ray's."""
-    scene = Scene()
-    scene.driver().is_in("threading.Event.wait", "0x1")
-    return scene.sample().second_sample()
+def only_finding(scene: Scene) -> Finding:
+    (finding,) = scene.sample().sample().diagnose().findings
+    return finding
 
 
-def deadlocked() -> Scene:
-    scene = Scene()
-    driver, left, right = scene.driver(), scene.actor("Left"), scene.actor("Right")
-    ping, pong = scene.call(left, "ping", by=driver), scene.call(right, "pong", by=left)
-    back = scene.call(left, "back", by=right)
-    driver.gets(ping)
-    left.runs(ping).gets(pong)
-    right.runs(pong).gets(back)
-    return scene.sample().second_sample()
+def texts(finding: Finding) -> list[str]:
+    return [step.text for step in finding.explanation]
 
 
-def working() -> Scene:
-    """A driver that waits for a call that runs."""
-    scene = Scene()
-    driver, actor = scene.driver(), scene.actor("Gate")
-    call = scene.call(actor, "enter", by=driver)
-    actor.runs(call).computes()
-    driver.gets(call)
-    return scene.sample().second_sample()
+def test_a_retried_call_waits_for_its_next_attempt_and_not_for_an_argument() -> None:
+    scene, _, call = crashing(4, last_error="Worker exited with code 1")
 
+    diagnosis = scene.sample().sample().diagnose()
 
-def judged(scene: Scene, *tasks: FailedTask, actors: tuple[Actor, ...] = (), **changes: Any) -> Diagnosis:
-    return diagnose(with_failures(scene, *tasks, actors=actors, **changes))
-
-
-def with_failures(scene: Scene, *tasks: FailedTask, actors: tuple[Actor, ...] = (), **changes: Any) -> Snapshot:
-    snapshot = scene.snapshot()
-    return replace(snapshot, failed_tasks=tasks, actors=(*snapshot.actors, *actors), **changes)
-
-
-def failures_beside(diagnosis: Diagnosis) -> tuple[FailedBefore, ...]:
-    return diagnosis.findings[0].failed_before if diagnosis.findings else diagnosis.failed_before
-
-
-SCENES = [stalled, parked, deadlocked, working]
-
-
-@pytest.mark.parametrize("scene", SCENES)
-def test_a_failure_changes_no_verdict(scene: Callable[[], Scene]) -> None:
-    without, with_it = judged(scene()), judged(scene(), failed(is_held=True), actors=(dead("WORKER_DIED"),))
-
-    assert (with_it.verdict, with_it.incomplete) == (without.verdict, without.incomplete)
-    assert [one.kind for one in with_it.findings] == [one.kind for one in without.findings]
-
-
-@pytest.mark.parametrize("scene", SCENES)
-def test_a_failed_call_whose_result_is_held_is_named_beside_any_wait(scene: Callable[[], Scene]) -> None:
-    diagnosis = judged(scene(), failed(is_held=True))
-
-    (one,) = failures_beside(diagnosis)
-    assert (one.name, one.error, one.ago_s, one.pid) == (
-        "Worker.execute_model",
-        "RuntimeError: out of memory",
-        40.0,
-        7,
+    (finding,) = diagnosis.findings
+    assert (diagnosis.verdict, diagnosis.incomplete) == ("blocked", False)
+    wait = diagnosis.vertices[call.key].wait
+    assert wait is not None
+    assert wait.kind == "retry"
+    assert "the next attempt of Parser.parse" in finding.summary
+    assert (
+        'actor Parser "parser" has been restarted 4 times (no limit); '
+        "its last process ended with: Worker exited with code 1" in texts(finding)
     )
-    assert (one.is_held, one.is_related, one.count) == (True, False, 1)
+    assert "Parser.parse is at attempt 5: the first 4 failed" in texts(finding)
+    assert "max_task_retries" in finding.advice
 
 
-def test_the_report_gives_the_failed_call_its_time_and_its_place() -> None:
-    snapshot = with_failures(stalled(), failed(is_held=True))
+def test_a_retried_call_waits_for_its_actor_first() -> None:
+    scene, driver, call = crashing(4, state="RESTARTING", worker_id=None)
+    scene.procs = [driver]
 
-    text = " ".join(report_text(AnalysedSnapshot.of(snapshot)).split())
+    diagnosis = scene.sample().sample().diagnose()
 
-    assert "nothing that could end the wait is running; Worker.execute_model raised RuntimeError: out of memory" in text
-    assert f"Failed before: Worker.execute_model (pid 7) raised RuntimeError: out of memory, 40 s ago{HELD}" in text
-    assert f"{APP}:31 return self.forward(batch)" in text
-    assert "Fix: Worker.execute_model failed, and these may wait for it" in text
-
-
-def test_a_verdict_without_findings_names_it_too() -> None:
-    snapshot = with_failures(parked(), failed(is_held=True))
-
-    text = " ".join(report_text(AnalysedSnapshot.of(snapshot)).split())
-
-    assert text.startswith("BLOCKED")
-    assert "threading.Event.wait" in text.partition("Ray 2.60.0")[0]
-    assert "; Worker.execute_model raised RuntimeError: out of memory" in text.partition("Ray 2.60.0")[0]
-    assert f"40 s ago{HELD}" in text
+    (finding,) = diagnosis.findings
+    wait = diagnosis.vertices[call.key].wait
+    assert wait is not None
+    assert wait.kind == "actor creation"
+    assert "has been restarted 4 times" in "".join(texts(finding))
 
 
-def test_an_error_whose_result_is_not_held_may_have_been_handled() -> None:
-    snapshot = with_failures(stalled(), failed())
+def test_one_restart_is_reported_without_a_fix() -> None:
+    scene, _, _ = crashing(1, max_restarts=2)
 
-    text = " ".join(report_text(AnalysedSnapshot.of(snapshot)).split())
+    finding = only_finding(scene)
 
-    assert f"40 s ago{NOT_HELD}" in text
-    assert HELD not in text
-    assert "raised RuntimeError" not in text.partition("Ray 2.60.0")[0]
-    assert "may be what these wait for" not in text
-
-
-@pytest.mark.parametrize("scene", [deadlocked, working])
-def test_an_unrelated_failed_call_is_not_named(scene: Callable[[], Scene]) -> None:
-    assert failures_beside(judged(scene(), failed())) == ()
+    assert 'actor Parser "parser" has been restarted once (at most 2 times)' in texts(finding)
+    assert "Parser.parse is at attempt 2: the first failed" in texts(finding)
+    assert "max_task_retries" not in finding.advice
 
 
-def test_a_call_on_an_actor_that_takes_part_is_named() -> None:
-    scene = working()
-    (gate,) = (actor for actor in scene.actors if actor.class_name == "Gate")
-    other = replace(gate, actor_id="4d" * 16)
-    on_it, on_similar = failed(actor_id=gate.actor_id), failed(task_id="5e" * 24, actor_id=other.actor_id, line=32)
+def test_an_actor_that_was_restarted_long_ago_is_not_mentioned() -> None:
+    scene = Scene()
+    driver, parser = scene.driver(), scene.actor("Parser")
+    call = scene.call(parser, "parse", by=driver)
+    parser.runs(call).computes()
+    driver.gets(call)
+    assert parser.actor is not None
+    scene.becomes(parser.actor, num_restarts=3, max_restarts=-1)
 
-    found = failures_beside(judged(scene, on_it, on_similar, failed(task_id="6f" * 24), actors=(other,)))
-
-    assert [(one.line, one.is_related) for one in found] == [(31, True), (32, True)]
-
-
-def test_a_task_that_something_in_the_wait_called_is_named() -> None:
-    scene = working()
-    (call,) = (task for task in scene.samples[0].tasks if task.name == "Gate.enter")
-
-    (one,) = failures_beside(judged(scene, failed(actor_id=None, parent_task_id=call.task_id)))
-
-    assert one.is_related
+    assert not [text for text in texts(only_finding(scene)) if "restarted" in text]
 
 
-@pytest.mark.parametrize("scene", SCENES)
-def test_other_jobs_failures_are_not_named(scene: Callable[[], Scene]) -> None:
-    tasks, actors = failed(is_held=True, job_id=OTHER_JOB), dead("WORKER_DIED", job_id=OTHER_JOB)
+def test_a_first_attempt_without_known_arguments_waits_for_an_unobserved_one() -> None:
+    scene, _, call = crashing(0)
 
-    assert failures_beside(judged(scene(), tasks, actors=(actors,))) == ()
+    diagnosis = scene.sample().sample().diagnose()
 
-
-def test_similar_failures_are_one_and_few_are_shown() -> None:
-    similar = [failed(task_id=f"{i:048x}", failed_at=TAKEN_AT - i, is_held=True) for i in range(1, 9)]
-    others = [failed(task_id=f"{i:048x}", line=i, failed_at=TAKEN_AT - i) for i in range(100, 110)]
-
-    found = failures_beside(judged(stalled(), *others, *similar))
-
-    assert [(one.count, one.ago_s) for one in found] == [(8, 1.0), (1, 100.0), (1, 101.0)]
-    assert len(found) == SHOWN
+    wait = diagnosis.vertices[call.key].wait
+    assert diagnosis.incomplete
+    assert wait is not None
+    assert wait.kind == "arguments"
 
 
-@pytest.mark.parametrize(
-    ("reason", "is_named"),
-    [("WORKER_DIED", True), ("NODE_DIED", True), ("oom_context", True), ("UNSPECIFIED", True)]
-    + [(reason, False) for reason in ("OUT_OF_SCOPE", "REF_DELETED", "OWNER_DIED", "RAY_KILL", None)],
-)
-def test_an_actor_that_died_is_named_unless_it_was_released(reason: str | None, is_named: bool) -> None:
-    found = failures_beside(judged(stalled(), actors=(dead(reason),)))
+def test_the_last_error_is_that_of_the_previous_process_if_ray_names_it() -> None:
+    fields = gcs_pb2.ActorTableData.DESCRIPTOR.fields_by_name
+    row = gcs_pb2.ActorTableData(actor_id=bytes(16), num_restarts=2)
+    processes = [bytes([number]) * 28 for number in (1, 2)]
+    names_process = "previous_incarnations" in fields  # from Ray 2.60
+    for worker_id in processes if names_process else ():
+        row.previous_incarnations.add(worker_id=worker_id)
+    dead = {one.hex(): GoneWorker(worker_id=one.hex(), node_id="", pid=7, cause=f"code {one[0]}") for one in processes}
 
-    assert [(one.is_death, one.ago_s) for one in found] == [(True, 90.0)] * is_named
+    with_dead, without = [[one.last_error for one in actors_of([row], known)] for known in (dead, {})]
 
-
-def test_an_actor_that_was_killed_on_purpose_is_named_where_the_wait_is_about_its_class() -> None:
-    (one,) = failures_beside(judged(stalled(), actors=(dead("RAY_KILL", class_name="Gate"),)))
-
-    assert (one.is_death, one.is_related) == (True, True)
-
-
-def test_calls_that_failed_with_their_actor_are_reported_as_its_death() -> None:
-    lost = failed(actor_id="3c" * 16, error_type="ACTOR_DIED", error="The actor is dead")
-    raised = failed(task_id="7a" * 24, actor_id="3c" * 16)
-
-    found = failures_beside(judged(stalled(), lost, raised, actors=(dead("WORKER_DIED"),)))
-
-    assert [(one.is_death, one.error_type) for one in found] == [(False, RAISED), (True, "WORKER_DIED")]
-
-
-def test_a_cancelled_task_is_named_only_beside_a_wait_for_it() -> None:
-    cancelled = failed(error_type="TASK_CANCELLED", is_held=True)
-
-    assert failures_beside(judged(stalled(), cancelled)) == ()
-
-
-def test_the_age_of_a_failure_is_unknown_where_clocks_differ() -> None:
-    node = Node(node_id="9" * 56, ip="10.0.0.9", clock_ahead_s=60.0)
-    scene = stalled()
-
-    (one,) = failures_beside(judged(scene, failed(), nodes=(*scene.snapshot().nodes, node)))
-
-    assert one.ago_s is None
+    assert with_dead == (["code 2"] if names_process else [None])
+    assert without == [None]

@@ -8,7 +8,7 @@ import networkx as nx
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dstack.analysis.findings.diagrams.longest_path import longest_chain
+from dstack.analysis.findings.facts.finding_facts import longest_chain
 from dstack.diagnosis import Group, Target, Vertex, Wait
 from dstack.vertex_facts import subject
 from dstack.vertex_keys import Key, TaskKey

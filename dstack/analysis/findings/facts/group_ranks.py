@@ -7,14 +7,14 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
-from dstack.analysis.findings.draft import Draft
+from dstack.analysis.findings.facts.draft import Draft
 from dstack.analysis.findings.reduced_graph import ReducedGraph
-from dstack.analysis.findings.wording.narration import Narrator
 from dstack.analysis.graph.process_groups.calls import BY_CALLS, SENDS, GroupId, group_id, is_between_two
+from dstack.analysis.index.sample_index import SampleIndex
 from dstack.analysis.index.task_assignment import is_in_user_code
 from dstack.analysis.solve.requirements import targets_of
 from dstack.diagnosis import GroupWait, Vertex
-from dstack.model import FailedTask
+from dstack.model import FailedTask, actor_of_task
 from dstack.observed_calls import GroupCall
 from dstack.vertex_keys import Key
 
@@ -52,34 +52,28 @@ class CollectiveCall:
         return f"{self.call.operation} {'to' if self.call.operation in SENDS else 'from'} rank {self.call.peer}"
 
 
-def ranks_in(draft: Draft, narrator: Narrator) -> GroupRanks:
-    """The calls on process groups and the ranks of a finding; cached."""
-    return narrator.once((ranks_in, draft), lambda: GroupRanks(draft, narrator))
-
-
 def has_lost_rank(reduced: ReducedGraph, keys: Iterable[Key]) -> bool:
     """Whether one of these stands for a rank that died, or whose last call failed and that runs nothing."""
-    vertices = (reduced.vertices[key] for key in keys)
-    return any(vertex.absent and (vertex.absent.is_dead or failure_of(reduced, vertex)) for vertex in vertices)
+    return any(is_dead(vertex) or failure_of(reduced, vertex) for vertex in reduced.vertices_of(keys))
 
 
 class GroupRanks:
     """The calls on process groups that members of a finding are in, and the ranks that are not in them."""
 
-    def __init__(self, draft: Draft, narrator: Narrator) -> None:
+    def __init__(self, draft: Draft) -> None:
         self._draft = draft
-        self._narrator = narrator
+        self._reduced = draft.reduced
 
     @cached_property
     def calls(self) -> list[CollectiveCall]:
         """The calls of the members; those of the largest group first."""
-        draft, narrator = self._draft, self._narrator
-        members = narrator.vertices_of(draft.members)
+        draft, reduced = self._draft, self._reduced
+        members = reduced.vertices_of(draft.members)
         if any(vertex.absent and vertex.never for vertex in members):
-            members += narrator.vertices_of(draft.blocked_behind)
+            members += reduced.vertices_of(draft.blocked_behind)
         of_members = {_identity(group_wait(vertex).call) for vertex in members if is_in_group_call(vertex)}
         by_call: dict[object, list[Vertex]] = defaultdict(list)
-        for vertex in narrator.vertices_of((*draft.members, *draft.blocked_behind)):
+        for vertex in reduced.vertices_of((*draft.members, *draft.blocked_behind)):
             if is_in_group_call(vertex) and (identity := _identity(group_wait(vertex).call)) in of_members:
                 by_call[identity].append(vertex)
         found = [CollectiveCall(group_wait(some[0]).call, sorted(some, key=rank_of)) for some in by_call.values()]
@@ -98,20 +92,31 @@ class GroupRanks:
     def absent(self) -> list[Vertex]:
         """The helpers that stand for ranks without an execution that could enter the call, by rank."""
         keys = dict.fromkeys((*self._draft.members, *self._draft.helpers))
-        found = [(vertex.absent.rank, vertex) for vertex in self._narrator.vertices_of(keys) if vertex.absent]
+        found = [(vertex.absent.rank, vertex) for vertex in self._reduced.vertices_of(keys) if vertex.absent]
         return [vertex for _, vertex in sorted(found, key=lambda one: (one[0], str(one[1].key)))]
+
+    @cached_property
+    def lost(self) -> list[Vertex]:
+        """The absent ranks that ended, died or failed."""
+        return [one for one in self.absent if one.never or is_dead(one) or failure_of(self._reduced, one)]
+
+    @cached_property
+    def idle(self) -> list[Vertex]:
+        """The absent ranks that are alive and run nothing."""
+        lost = {vertex.key for vertex in self.lost}
+        return [one for one in self.absent if one.absent and one.absent.is_idle and one.key not in lost]
 
     @cached_property
     def elsewhere(self) -> list[tuple[Vertex, int]]:
         """The executions among the members that belong to a missing rank, each with that rank."""
-        members = self._narrator.vertices_of(self._draft.members)
+        members = self._reduced.vertices_of(self._draft.members)
         candidates = [one for one in members if one.key not in self.described and self._may_be_of_rank(one)]
         found = ((vertex, self._missing_rank_of(vertex)) for vertex in candidates)
         return [(vertex, rank) for vertex, rank in found if rank is not None]
 
     def _missing_rank_of(self, vertex: Vertex) -> int | None:
         """The missing rank of an execution, by the groups of its process or by a helper that needs it."""
-        process = self._narrator.index.process(vertex.worker_id or "")
+        process = self._reduced.index.process(vertex.worker_id or "")
         groups = process.process_groups if process else ()
         ranks = (one.rank for one in groups if (one.library, one.world, one.rank) in self._missing)
         return next(ranks, self._rank_by_execution.get(vertex.key))
@@ -119,7 +124,7 @@ class GroupRanks:
     @cached_property
     def _missing(self) -> set[tuple[str, str, int]]:
         """The missing ranks, with the library and world of their groups."""
-        members = self._narrator.vertices_of(self._draft.members)
+        members = self._reduced.vertices_of(self._draft.members)
         waits = [group_wait(vertex) for vertex in members if is_in_group_call(vertex)]
         return {(wait.call.group.library, wait.call.group.world, rank) for wait in waits for rank in wait.missing}
 
@@ -130,7 +135,7 @@ class GroupRanks:
 
     def _may_be_of_rank(self, vertex: Vertex) -> bool:
         """Whether it is an execution that runs a task or the user's code, or could not be read."""
-        index = self._narrator.index
+        index = self._reduced.index
         is_own = index.execution_of(vertex) is None or vertex.task_id is not None or is_in_user_code(index, vertex)
         return vertex.kind == "execution" and is_own
 
@@ -145,7 +150,7 @@ class GroupRanks:
         for _ in range(MAX_STEPS):
             before = [one for key in level for one in self._waiters.get(key, ()) if one.key not in visited]
             for one in before:
-                if is_in_user_code(self._narrator.index, one):
+                if is_in_user_code(self._reduced.index, one):
                     return one
             level = [one.key for one in before]
             visited.update(level)
@@ -155,11 +160,16 @@ class GroupRanks:
     def _waiters(self) -> dict[Key, list[Vertex]]:
         """The executions that wait for each vertex."""
         found: dict[Key, list[Vertex]] = defaultdict(list)
-        for vertex in self._narrator.vertices.values():
+        for vertex in self._reduced.vertices.values():
             if vertex.kind == "execution":
                 for target in dict.fromkeys(targets_of(vertex)):
                     found[target].append(vertex)
         return found
+
+
+def is_dead(vertex: Vertex) -> bool:
+    """Whether it stands for a rank whose actor has died."""
+    return vertex.absent is not None and vertex.absent.is_dead
 
 
 def failure_of(reduced: ReducedGraph, vertex: Vertex) -> FailedTask | None:
@@ -169,6 +179,14 @@ def failure_of(reduced: ReducedGraph, vertex: Vertex) -> FailedTask | None:
         return None
     failed = [task for task in reduced.index.snapshot.failed_tasks if task.actor_id == absent.actor_id]
     return max(failed, key=lambda task: task.failed_at or 0.0, default=None)
+
+
+def worker_of(index: SampleIndex, vertex: Vertex) -> str | None:
+    """The worker of an execution, or that of the actor that a call is queued on."""
+    if vertex.worker_id is not None:
+        return vertex.worker_id
+    actor = index.actors.get(actor_of_task(vertex.task_id) or "" if vertex.task_id else "")
+    return actor.worker_id if actor else None
 
 
 def is_in_group_call(vertex: Vertex) -> bool:

@@ -1,0 +1,353 @@
+"""The diagram of a finding: its cycle or chain as a few numbered entries, with repeats folded."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from msgspec.structs import replace
+
+from dstack.analysis.findings.facts.finding_facts import FindingFacts
+from dstack.analysis.findings.facts.group_ranks import CollectiveCall
+from dstack.analysis.findings.kinds.open_chain import shared_call_steps
+from dstack.analysis.findings.kinds.unsatisfiable import submission
+from dstack.analysis.findings.wording.collectives import absent_steps, call_in_words, ranks_of_call
+from dstack.analysis.findings.wording.failures import happened_ago, restart_steps
+from dstack.analysis.findings.wording.failures import step as step_of_failure
+from dstack.analysis.findings.wording.narration import Narrator
+from dstack.analysis.index import ray_libraries
+from dstack.analysis.naming import names, sentences
+from dstack.analysis.naming.descriptions import describe, limit_in_words
+from dstack.analysis.naming.vertex_details import VertexDetails
+from dstack.analysis.solve.requirements import targets_of
+from dstack.diagnosis import Diagram, Entry, FailedBefore, Step, Vertex, WaitKind
+from dstack.vertex_keys import UnknownKey
+from dstack.words import SHOWN, plural, shortly
+
+SHOWN_REMARKS = 4
+SHOWN_BEHIND = 1
+SHOWN_ENDS = 2
+MAX_PASSED_ON = 4
+SETUP = "installation of its runtime environment"
+QUEUES: tuple[WaitKind, ...] = ("actor slot", "event loop")
+"""The waits of a call that has not begun; its caller's entry mentions them."""
+
+Title: TypeAlias = tuple[str, "str | None", "int | None"]
+"""The name, file and line by which entries are alike."""
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """The similar vertices that become one entry; ``name`` and ``does`` replace those of the first vertex."""
+
+    vertices: Sequence[Vertex]
+    name: str = ""
+    does: str = ""
+
+    @property
+    def first(self) -> Vertex:
+        """The vertex whose place and line are shown."""
+        return self.vertices[0]
+
+
+def diagram(facts: FindingFacts, narrator: Narrator) -> Diagram:
+    """The finding at a glance; everything else is in its explanation."""
+    drawing = _Drawing(facts, narrator)
+    return Diagram(
+        is_cycle=bool(facts.draft.cycle),
+        rows=tuple(drawing.rows()),
+        behind=tuple(drawing.behind()),
+        remarks=tuple(drawing.remarks()),
+    )
+
+
+# Which vertices are entries
+
+
+def _parts(facts: FindingFacts, narrator: Narrator) -> list[Part]:
+    """The entries of a cycle, of the calls on groups, of failed calls, or of the longest chain."""
+    if facts.draft.cycle:
+        return _of_cycle(facts, narrator)
+    if ranks := _of_ranks(facts, narrator):
+        return ranks
+    if facts.draft.failure is not None:
+        return _by_name(facts.waits)
+    chain = facts.longest_chain
+    return [Part([vertex]) for vertex in chain if not (_stands_for_others(facts, vertex) or _has_not_begun(vertex))]
+
+
+def _stands_for_others(facts: FindingFacts, vertex: Vertex) -> bool:
+    """Whether it only stands for other vertices, or is unknown."""
+    return bool(vertex.waker_of) or (facts.reduced.is_helper(vertex.key) and vertex.never is None)
+
+
+def _of_cycle(facts: FindingFacts, narrator: Narrator) -> list[Part]:
+    ranks = _of_ranks(facts, narrator)
+    described = {vertex.key for part in ranks for vertex in part.vertices}
+    own = [vertex for vertex in facts.deadlock.shown_cycle if not _has_not_begun(vertex)] or facts.deadlock.shown_cycle
+    inside = described.union(facts.draft.cycle)
+    missing = [vertex for vertex in facts.deadlock.not_at_barrier if vertex.key not in inside]
+    in_order = (Part([vertex]) for vertex in own if vertex.key not in described)
+    parts = [*ranks, *in_order, *_by_name(missing)]
+    return parts if len(parts) != 1 or len(facts.waits) == 1 else [*parts, *_partners(facts, parts[0])]
+
+
+def _partners(facts: FindingFacts, only: Part) -> list[Part]:
+    """The other members in the user's code, if the cycle has one entry that does not wait for itself."""
+    if any(map(_has_not_begun, facts.deadlock.cycle)):
+        return []
+    keys = {vertex.key for vertex in only.vertices}
+    own = (vertex for vertex in facts.waits if vertex.key not in keys)
+    return _by_name(vertex for vertex in own if facts.reduced.is_in_users_code(vertex.key))
+
+
+def _of_ranks(facts: FindingFacts, narrator: Narrator) -> list[Part]:
+    """The calls on process groups with the ranks in them, then the ranks that are elsewhere."""
+    if not facts.ranks.calls:
+        return []
+    elsewhere = [Part([vertex], f"rank {rank}: {describe(vertex)}") for vertex, rank in facts.ranks.elsewhere]
+    return [*(_of_call(facts, narrator, call) for call in facts.ranks.calls), *elsewhere]
+
+
+def _of_call(facts: FindingFacts, narrator: Narrator, call: CollectiveCall) -> Part:
+    """``ranks 0-2 of 4: Worker.step``, which is ``in all_reduce of group dp, waiting for rank 3``."""
+    callers = [facts.ranks.caller(vertex) for vertex in call.inside]
+    missing = f", waiting for {names.ranks(call.missing, call.call.group)}" if call.missing else ""
+    return Part(
+        list({vertex.key: vertex for vertex in (*callers, *call.inside)}.values()),
+        f"{ranks_of_call(call)}: {describe(callers[0])}",
+        f"in {call_in_words(call)}{missing}{sentences.fails_in(narrator.index, call.call)}",
+    )
+
+
+def _by_name(vertices: Iterable[Vertex]) -> list[Part]:
+    """One part for the vertices of each name, in the order of the first of each."""
+    groups: dict[str, list[Vertex]] = defaultdict(list)
+    for vertex in vertices:
+        groups[describe(vertex)].append(vertex)
+    return [Part(some, _times(name, len(some))) for name, some in groups.items()]
+
+
+class _Drawing:
+    """The diagram of one finding, as it is made; in a cycle each entry waits for the following vertex."""
+
+    def __init__(self, facts: FindingFacts, narrator: Narrator) -> None:
+        self._facts = facts
+        self._narrator = narrator
+        self._reduced = facts.reduced
+        self._parts = _parts(facts, narrator)
+        self._numbers = {vertex.key: number for number, part in enumerate(self._parts, 1) for vertex in part.vertices}
+        self._own = {*self._numbers, *facts.draft.waits, *facts.draft.behind}
+
+    # Rows
+
+    def rows(self) -> Iterator[Entry | Step]:
+        """The entries, folded if there are many; then the calls that not all similar executions have entered."""
+        yield from self._entries()
+        if self._facts.draft.failure is not None:
+            yield _failed_call(self._facts.draft.failure, number=len(self._numbers) + 1)
+        yield from absent_steps(self._facts)
+        calls = self._facts.shared_calls if self._facts.draft.final_blockers else []
+        shared = [call for call in calls if call.is_shared]
+        yield from list(shared_call_steps(shared, self._narrator, self._numbers))[:SHOWN_REMARKS]
+
+    def _entries(self) -> Iterator[Entry | Step]:
+        """The first entry, the last, and a line for each between; of many only one line, and the others' names.
+
+        Entries of thousands of folded parts are not made.
+        """
+        parts = list(enumerate(self._parts, 1))
+        if len(parts) <= 2:
+            yield from (self._entry(number, part) for number, part in parts)
+            return
+        first, *between, last = parts
+        yield self._entry(*first)
+        shown = between if len(between) <= SHOWN else between[:1]
+        yield from (replace(self._entry(number, part), is_brief=True) for number, part in shown)
+        if len(shown) < len(between):
+            yield _folded(between[0][0], [self._title(part) for _, part in between], len(shown))
+        yield self._entry(*last)
+
+    def _title(self, part: Part) -> Title:
+        """The name, file and line of the part's entry."""
+        vertex = part.first
+        if _is_setup(vertex):  # its label is long, and in the headline
+            return SETUP, None, None
+        if vertex.kind == "lifetime":
+            return describe(vertex), None, None
+        details = self._narrator.details(vertex)
+        return part.name or details.execution, details.file, details.line
+
+    def _entry(self, number: int, part: Part) -> Entry:
+        vertex = part.first
+        name, file, line = self._title(part)
+        if _is_setup(vertex):
+            return Entry(number=number, name=name, vertex=vertex.key)
+        details = self._narrator.details(vertex)
+        if vertex.kind == "lifetime":
+            return Entry(number=number, name=name, vertex=vertex.key, does=self._does(vertex, details))
+        is_request = vertex.never is not None and not vertex.child_pid
+        owner = submission(self._narrator.index, vertex) if is_request else ""
+        return Entry(
+            number=number,
+            name=name,
+            vertex=vertex.key,
+            place=() if is_request else _place(details, is_named=bool(part.name)),
+            file=file,
+            line=line,
+            source=details.source,
+            does=part.does or self._does(vertex, details),
+            also=(owner,) if owner else (),
+        )
+
+    def _does(self, vertex: Vertex, details: VertexDetails) -> str:
+        if len(self._facts.deadlock.shown_cycle) > 1 and (following := self._facts.deadlock.following.get(vertex.key)):
+            vertex = self._narrator.in_cycle(vertex, following)
+        if vertex.wait is not None and vertex.wait.polls:
+            vertex = replace(vertex, wait=replace(vertex.wait, polls=""))  # its line is the entry's, or one of Ray's
+        return sentences.predicate(self._narrator.index, self._narrator.vertices, vertex, details, self._name)
+
+    def _name(self, vertex: Vertex) -> str:
+        """A target with its number: ``Kitchen.cook (running as 2)``, ``Cashier.is_paid (queued behind 1)``."""
+        if _is_setup(vertex):
+            return SETUP
+        if vertex.key not in self._own:
+            return self._narrator.name(vertex)
+        shown = self._behind_passed_on(vertex)
+        if number := self._numbers.get(shown.key):
+            is_running = shown.kind == "execution" and (shown.task_id or shown is not vertex)
+            return f"{describe(shown)} ({'running as ' if is_running else ''}{number})"
+        if _has_not_begun(vertex) and vertex.wait:
+            before = [self._behind_passed_on(target).key for target in self._reduced.vertices_of(targets_of(vertex))]
+            if numbers := [self._numbers[key] for key in before if key in self._numbers]:
+                limit = f", {limit_in_words(vertex.wait.limit)} is reached" if vertex.wait.limit else ""
+                return f"{describe(vertex)} (queued behind {numbers[0]}{limit})"
+        return self._narrator.name(vertex)
+
+    def _behind_passed_on(self, vertex: Vertex) -> Vertex:
+        """The target of a request that Serve's own code passes on; of any other vertex, the vertex itself."""
+        for _ in range(MAX_PASSED_ON):
+            targets = list(targets_of(vertex)) if self._reduced.is_passed_on(vertex) else []
+            if not targets or vertex.key in self._numbers:
+                break
+            vertex = self._reduced.vertices[targets[0]]
+        return vertex
+
+    # Below the rows
+
+    def behind(self) -> Iterator[Step]:
+        """What is blocked behind a deadlock or hang, similar ones once; executions, which have lines, first."""
+        draft = self._facts.draft
+        keys = [key for key in (*draft.behind, *draft.polled_by) if key not in self._numbers]
+        vertices = [one for one in self._reduced.vertices_of(keys) if not self._reduced.is_passed_on(one)]
+        executions = [vertex for vertex in vertices if vertex.kind == "execution"]
+        executions.sort(key=lambda vertex: not self._reduced.is_in_users_code(vertex.key))
+        shown = 0
+        for part in _by_name(executions)[:SHOWN_BEHIND]:
+            shown += len(part.vertices)
+            yield self._named_line(part)
+        if omitted := len(vertices) - shown:
+            yield Step(text=plural(omitted, "more waiter" if shown else "pending call"))
+
+    def remarks(self) -> Iterator[Step]:
+        """Other members and final blockers, restarts and failures; at most a few."""
+        failures = map(step_of_failure, self._facts.unreported_failures)
+        remarks = [*self._others(), *failures]
+        yield from remarks[:SHOWN_REMARKS]
+        if len(remarks) > SHOWN_REMARKS:
+            yield Step(text=f"{plural(len(remarks) - SHOWN_REMARKS, 'more remark')} in the details")
+
+    def _others(self) -> Iterator[Step]:
+        if self._facts.draft.final_blockers:
+            yield from self._other_ends()
+            yield from restart_steps(self._facts)
+        elif self._facts.draft.cycle:
+            yield from self._other_members()
+
+    def _other_ends(self) -> Iterator[Step]:
+        """The final blockers that are not in the chain that is drawn."""
+        known = [end for end in self._facts.ends if end.key not in self._numbers and not end.waker_of]
+        for step in map(self._narrator.step, known[:SHOWN_ENDS]):
+            yield replace(step, text=f"Final blocker: {step.text}")
+        if len(known) > SHOWN_ENDS:
+            yield Step(text=f"{plural(len(known) - SHOWN_ENDS, 'more final blocker')}")
+
+    def _other_members(self) -> Iterator[Step]:
+        """The members of a deadlock outside of the cycle that is drawn, similar ones once."""
+        others = [one for one in self._facts.others(self._numbers) if one.is_counted and not _has_not_begun(one)]
+        own = _by_name(vertex for vertex in others if self._reduced.is_in_users_code(vertex.key))[:SHOWN_ENDS]
+        for part in own:
+            yield self._named_line(part, "Also in the deadlock: ")
+        if omitted := len(others) - sum(len(part.vertices) for part in own):
+            yield Step(text=f"{plural(omitted, 'more member')} of the deadlock")
+
+    def _named_line(self, part: Part, lead: str = "") -> Step:
+        """The name of a part with the line of its first vertex."""
+        return sentences.step_at(f"{lead}{part.name}", self._narrator.details(part.first), part.first)
+
+
+def _failed_call(failure: FailedBefore, number: int) -> Entry:
+    """``Worker.run   actor "a"   pid 7 on 10.0.0.1``, its line, and its error."""
+    place = (failure.actor or "", _process(failure.pid, failure.node_ip))
+    return Entry(
+        number=number,
+        name=failure.name,
+        place=tuple(filter(None, place)),
+        file=failure.file,
+        line=failure.line,
+        source=failure.source,
+        does=happened_ago(failure),
+        also=("its result is still held, but nothing waits for it",),
+    )
+
+
+def _folded(first: int, titles: Sequence[Title], shown: int) -> Step:
+    """The line for the parts from number ``first`` on, of which as many are ``shown`` before it."""
+    span = f"{first + shown}-{first + len(titles) - 1}"
+    folded = titles[shown:]
+    if len(set(titles)) == 1:
+        return Step(text=f"{span}  {len(folded):,} more like {first}")
+    counts = Counter(name for name, _, _ in folded)
+    return Step(text=f"{span}  {shortly([_times(*one) for one in counts.items()])}")
+
+
+def _is_setup(vertex: Vertex) -> bool:
+    return isinstance(vertex.key, UnknownKey) and vertex.key.is_setup
+
+
+def _times(name: str, count: int) -> str:
+    """The name, with the number of vertices if there are several."""
+    return name if count == 1 else f"{count:,} × {name}"
+
+
+def _has_not_begun(vertex: Vertex) -> bool:
+    """Whether it is a call or request that has not begun because another one occupies its slot."""
+    if vertex.wait is None:
+        return False
+    return (vertex.kind == "task" and vertex.wait.kind in QUEUES) or (
+        vertex.wait.kind == "Serve slot" and bool(vertex.wait.limit)
+    )
+
+
+def _actor(details: VertexDetails) -> str:
+    """``actor "cashier"``; of a library only what its execution's name does not say: ``process 8dceef6a``."""
+    if details.actor_id is None:
+        return ""
+    part = ray_libraries.part(details.actor_class or "", details.actor_name or "", details.actor_id)
+    if part and part.which and part.name in details.execution:
+        return part.which.strip(", ")
+    return names.short_actor(details.actor_class or "", details.actor_name or "", details.actor_id)
+
+
+def _place(details: VertexDetails, *, is_named: bool) -> tuple[str, ...]:
+    """``('actor "cashier"', 'rank 3', 'pid 7621 on 192.0.2.2')``, without unknown parts."""
+    ranks = details.ranks.in_words
+    shown_ranks = "" if is_named and ranks == f"rank {details.ranks.rank}" else ranks
+    return tuple(part for part in (_actor(details), shown_ranks, _process(details.pid, details.node_ip)) if part)
+
+
+def _process(pid: int | None, node_ip: str | None) -> str:
+    """``pid 7621 on 192.0.2.2``; empty if unknown."""
+    return f"pid {pid}{f' on {node_ip}' if node_ip else ''}" if pid else ""

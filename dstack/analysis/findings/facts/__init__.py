@@ -1,0 +1,1 @@
+"""What findings are about, as typed data: drafts, ranks of groups, shared calls and failures."""

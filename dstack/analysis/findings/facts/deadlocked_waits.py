@@ -1,0 +1,87 @@
+"""The waits of a deadlock: its cycle and members, as its words, its diagram and the rules for its fix read them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+
+from dstack.analysis.findings.facts.draft import Draft
+from dstack.analysis.solve.requirements import targets_of
+from dstack.call_sites import BARRIER
+from dstack.diagnosis import Vertex, WaitKind
+from dstack.observed import OTHER_LANGUAGE_ACCESSES
+from dstack.vertex_keys import Key
+
+
+@dataclass(frozen=True, eq=False)
+class DeadlockedWaits:
+    """The waits of the draft of a deadlock."""
+
+    draft: Draft
+
+    @cached_property
+    def cycle(self) -> list[Vertex]:
+        """The cycle in order, with helpers."""
+        return self.draft.reduced.vertices_of(self.draft.cycle)
+
+    @cached_property
+    def shown_cycle(self) -> list[Vertex]:
+        """The cycle without helpers."""
+        return [vertex for vertex in self.cycle if not self.draft.reduced.is_helper(vertex.key)]
+
+    @cached_property
+    def following(self) -> dict[Key, Key]:
+        """The vertex after each in the cycle that is shown."""
+        keys = [vertex.key for vertex in self.shown_cycle]
+        return dict(zip(keys, (*keys[1:], *keys[:1]), strict=True))
+
+    @cached_property
+    def members(self) -> list[Vertex]:
+        """All vertices that take part, with helpers."""
+        return self.draft.reduced.vertices_of(self.draft.waits)
+
+    @cached_property
+    def not_at_barrier(self) -> list[Vertex]:
+        """The members in user code that are not at a barrier of the cycle, nor wait for a member that is."""
+        if not any(map(_is_at_barrier, self.cycle)):
+            return []
+        members = [vertex for vertex in self.members if vertex.kind == "execution" and vertex.wait]
+        there = {vertex.key for vertex in members if _is_at_barrier(vertex)}
+        arrived = there | {vertex.key for vertex in members if not there.isdisjoint(targets_of(vertex))}
+        missing = [one for one in members if one.key not in arrived and arrived.isdisjoint(targets_of(one))]
+        return [vertex for vertex in missing if self.draft.reduced.is_in_users_code(vertex.key)]
+
+    @cached_property
+    def kinds(self) -> set[WaitKind]:
+        """The kinds of the members' waits."""
+        return {vertex.wait.kind for vertex in self.members if vertex.wait}
+
+    @cached_property
+    def callers(self) -> list[Vertex]:
+        """The executions of the cycle."""
+        return [vertex for vertex in self.cycle if vertex.kind == "execution"]
+
+    @cached_property
+    def pending(self) -> list[Vertex]:
+        """The tasks and calls of the cycle that have not begun."""
+        return [vertex for vertex in self.cycle if vertex.wait and vertex.kind == "task"]
+
+    @property
+    def is_in_python(self) -> bool:
+        """Whether all executions are in Python: other languages have no async methods."""
+        processes = (self.draft.reduced.index.process(vertex.worker_id or "") for vertex in self.callers)
+        return not any(process and process.access in OTHER_LANGUAGE_ACCESSES for process in processes)
+
+    @property
+    def is_loop_blocked(self) -> bool:
+        """Whether a member of the cycle waits for an event loop that another one blocks."""
+        keys = {vertex.key for vertex in self.cycle}
+        return any(one.wait and (one.wait.kind == "event loop" or one.wait.loop in keys) for one in self.cycle)
+
+    def in_cycle(self, kind: WaitKind) -> list[Vertex]:
+        """The members of the cycle with waits of one kind."""
+        return [vertex for vertex in self.cycle if vertex.wait and vertex.wait.kind == kind]
+
+
+def _is_at_barrier(vertex: Vertex) -> bool:
+    return vertex.wait is not None and vertex.wait.site is BARRIER

@@ -1,0 +1,183 @@
+"""Tasks that failed and actors that died, as possible causes of the waits that may depend on them.
+
+Healthy programs handle exceptions and release actors, so a failure changes no verdict. It may be the cause of a wait: a
+call that raised, and whose result is never fetched, does not enter the collective that others wait in.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+
+from msgspec.structs import replace
+
+from dstack.analysis.findings.facts.draft import Draft
+from dstack.analysis.findings.reduced_graph import ReducedGraph
+from dstack.analysis.graph.refs.dead_producers import RELEASED
+from dstack.analysis.naming import names
+from dstack.analysis.solve.requirements import targets_of
+from dstack.diagnosis import FailedBefore
+from dstack.model import Actor, FailedTask, actor_of_task
+from dstack.vertex_keys import Key
+from dstack.words import SHOWN
+
+RAISED = "TASK_EXECUTION_EXCEPTION"
+"""Ray's type of an error that the user's code raised."""
+INTENDED = ("RAY_KILL", "TASK_CANCELLED")
+"""Ends that a program causes on purpose; they count only if a wait depends on them."""
+
+
+@dataclass(slots=True)
+class _Involved:
+    """The processes, actors and tasks that take part in waits, and the classes of these actors."""
+
+    workers: set[str] = field(default_factory=set)
+    actors: set[str] = field(default_factory=set)
+    tasks: set[str] = field(default_factory=set)
+    classes: set[str] = field(default_factory=set)
+
+
+class Failures:
+    """The failures of a snapshot, and which of them a wait may depend on."""
+
+    def __init__(self, reduced: ReducedGraph) -> None:
+        self._reduced = reduced
+        self._index = reduced.index
+
+    def beside(self, draft: Draft) -> tuple[FailedBefore, ...]:
+        """The failures in the jobs of a finding that its waits may depend on.
+
+        They are on an actor or process that takes part, or on an actor of the same class, or their results are held.
+        Where a chain ends outside of Ray, what is awaited is not known, so it may be any failed call of the job.
+        """
+        keys = (*draft.waits, *draft.behind, *draft.polled_by, *draft.ends)
+        is_open = any(self._reduced.vertices[end].waker_of for end in draft.ends)
+        return self._of(draft.jobs, keys, is_open=is_open)
+
+    def beside_outside(self, job_id: str | None = None) -> tuple[FailedBefore, ...]:
+        """The failures beside waits that do not depend on Ray, of one job if given."""
+        waiters = [key for chain in self._reduced.chains for key in chain.waiters]
+        jobs = self._reduced.jobs_of(waiters)
+        return self._of([job for job in jobs if job_id in (None, job)], waiters, is_open=True)
+
+    def held(self) -> Iterator[FailedBefore]:
+        """The failed tasks of all jobs whose results are held, newest first."""
+        jobs = {task.job_id for task in self._index.snapshot.failed_tasks}
+        return (one for one in self._failed_calls(jobs, _Involved()) if one.is_held)
+
+    def _of(self, jobs: Iterable[str], keys: Sequence[Key], *, is_open: bool) -> tuple[FailedBefore, ...]:
+        jobs = set(jobs)
+        if not any(task.job_id in jobs for task in self._index.snapshot.failed_tasks) and not self._dead(jobs):
+            return ()
+        involved = self._involved(keys)
+        found = [*self._failed_calls(jobs, involved), *self._deaths(jobs, involved)]
+        chosen = [one for one in found if one.is_related or one.is_held or is_open]
+        chosen.sort(key=lambda one: (not one.is_related, not one.is_held, -(one.failed_at or 0.0), one.name))
+        return tuple(folded(chosen))[:SHOWN]
+
+    def _involved(self, keys: Iterable[Key]) -> _Involved:
+        """The processes, actors and tasks of these vertices, and of the targets of their waits."""
+        involved = _Involved()
+        vertices = self._reduced.vertices
+        reached = {target for key in keys for target in (key, *targets_of(vertices[key]))}
+        for vertex in map(vertices.__getitem__, reached):
+            worker = self._index.workers.get(vertex.worker_id or "")
+            actors = (worker.actor_id if worker else None, actor_of_task(vertex.task_id) if vertex.task_id else None)
+            involved.workers.update(worker_id for worker_id in (vertex.worker_id,) if worker_id)
+            involved.tasks.update(task_id for task_id in (vertex.task_id,) if task_id)
+            involved.actors.update(actor_id for actor_id in actors if actor_id)
+        known = (self._index.actors.get(actor_id) for actor_id in involved.actors)
+        involved.classes.update(actor.class_name for actor in known if actor)
+        return involved
+
+    def _failed_calls(self, jobs: set[str], involved: _Involved) -> Iterator[FailedBefore]:
+        """The failed tasks; not those that failed because their actor died, which is a failure itself."""
+        dead = {actor.actor_id for actor in self._dead(jobs)}
+        for task in self._index.snapshot.failed_tasks:
+            actor = self._index.actors.get(task.actor_id or "")
+            is_related = _is_about(task, actor, involved)
+            is_of_dead = task.actor_id in dead and task.error_type != RAISED
+            if task.job_id in jobs and not is_of_dead and (is_related or task.error_type not in INTENDED):
+                yield self._failed_call(task, actor, is_related=is_related)
+
+    def _failed_call(self, task: FailedTask, actor: Actor | None, *, is_related: bool) -> FailedBefore:
+        node = self._index.nodes.get(task.node_id or "")
+        return FailedBefore(
+            name=task.name,
+            error=task.error or task.error_type,
+            error_type=task.error_type,
+            task_id=task.task_id,
+            actor_id=task.actor_id,
+            actor=names.actor(actor) if actor else None,
+            job_id=task.job_id,
+            pid=task.pid,
+            node_ip=node.ip if node else None,
+            file=task.file,
+            line=task.line,
+            source=task.source,
+            failed_at=task.failed_at,
+            ago_s=self._ago_s(task.failed_at),
+            is_held=task.is_held,
+            is_related=is_related,
+        )
+
+    def _dead(self, jobs: set[str]) -> list[Actor]:
+        """The dead actors of these jobs that were not released."""
+        return [one for one in self._dead_actors if one.job_id in jobs]
+
+    @cached_property
+    def _dead_actors(self) -> list[Actor]:
+        actors = self._index.snapshot.actors
+        return [one for one in actors if one.state == "DEAD" and one.death_reason not in (None, *RELEASED)]
+
+    def _deaths(self, jobs: set[str], involved: _Involved) -> Iterator[FailedBefore]:
+        for actor in self._dead(jobs):
+            is_related = actor.actor_id in involved.actors or actor.class_name in involved.classes
+            if is_related or actor.death_reason not in INTENDED:
+                node = self._index.nodes.get(actor.node_id or "")
+                yield FailedBefore(
+                    name=names.actor(actor),
+                    error=actor.death_cause or "",
+                    error_type=actor.death_reason or "",
+                    actor_id=actor.actor_id,
+                    actor=names.actor(actor),
+                    job_id=actor.job_id,
+                    pid=actor.pid or None,
+                    node_ip=node.ip if node else None,
+                    failed_at=actor.ended_at,
+                    ago_s=self._ago_s(actor.ended_at),
+                    is_death=True,
+                    is_related=is_related,
+                )
+
+    def _ago_s(self, failed_at: float | None) -> float | None:
+        """How long ago it was; None if the clock of a node is known to differ."""
+        if failed_at is None or not self._index.snapshot.has_one_time:
+            return None
+        ago = self._index.began_at - failed_at
+        return round(ago, 3) if ago >= 0 else None
+
+
+def _is_about(task: FailedTask, actor: Actor | None, involved: _Involved) -> bool:
+    """Whether a task ran in a process of the waits, was submitted there, or is of one of their classes."""
+    return (
+        task.actor_id in involved.actors
+        or task.worker_id in involved.workers
+        or task.parent_task_id in involved.tasks
+        or (actor is not None and actor.class_name in involved.classes)
+    )
+
+
+def folded(found: Iterable[FailedBefore]) -> Iterator[FailedBefore]:
+    """The first of each group of similar failures, with their number."""
+    groups: dict[tuple[object, ...], list[FailedBefore]] = defaultdict(list)
+    for one in found:
+        groups[identity(one)].append(one)
+    return (replace(group[0], count=len(group)) for group in groups.values())
+
+
+def identity(failed: FailedBefore) -> tuple[object, ...]:
+    """A value that is equal for similar failures."""
+    return (failed.error, *((failed.name, failed.file, failed.line) if not failed.is_death else ()))

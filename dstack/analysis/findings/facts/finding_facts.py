@@ -1,0 +1,159 @@
+"""What a finding is about, as typed data made once: its headline, steps, diagram and fix are made from it."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+
+from dstack.analysis.findings.facts import shared_calls
+from dstack.analysis.findings.facts.deadlocked_waits import DeadlockedWaits
+from dstack.analysis.findings.facts.draft import Draft
+from dstack.analysis.findings.facts.failures import Failures, identity
+from dstack.analysis.findings.facts.group_ranks import GroupRanks
+from dstack.analysis.findings.facts.shared_calls import SharedCall
+from dstack.analysis.findings.reduced_graph import ReducedGraph
+from dstack.analysis.solve.requirements import targets_of
+from dstack.diagnosis import FailedBefore, Vertex
+from dstack.model import Actor, actor_of_task
+from dstack.observed_node import Task
+from dstack.vertex_keys import Key
+
+MAX_COMPARED = 1000
+"""The most vertices that are compared with each other."""
+
+
+@dataclass(frozen=True, eq=False)
+class FindingFacts:
+    """The vertices, ranks, shared calls, failures and restarts that the texts of one draft name, in their order.
+
+    ``failures`` are those of the snapshot; those with an identity among the ``reported`` are findings of their own.
+    """
+
+    draft: Draft
+    failures: Failures
+    reported: Collection[object] = ()
+
+    @property
+    def reduced(self) -> ReducedGraph:
+        """The graph of the vertices."""
+        return self.draft.reduced
+
+    @cached_property
+    def waits(self) -> list[Vertex]:
+        """The vertices that take part, with helpers."""
+        return self.reduced.vertices_of(self.draft.waits)
+
+    @cached_property
+    def members(self) -> list[Vertex]:
+        """The vertices that take part, without helpers."""
+        return self.reduced.vertices_of(self.draft.members)
+
+    @cached_property
+    def ends(self) -> list[Vertex]:
+        """The vertices of the final blockers."""
+        return self.reduced.vertices_of(self.draft.ends)
+
+    @cached_property
+    def deadlock(self) -> DeadlockedWaits:
+        """The waits as those of a deadlock, with its cycle."""
+        return DeadlockedWaits(self.draft)
+
+    @cached_property
+    def ranks(self) -> GroupRanks:
+        """The calls on process groups, and the ranks in them and elsewhere."""
+        return GroupRanks(self.draft)
+
+    def others(self, described: Iterable[Key] = ()) -> list[Vertex]:
+        """The members outside of the cycle and of calls on groups that are not ``described`` elsewhere."""
+        inside = self.ranks.described.union(self.draft.cycle, described)
+        return [vertex for vertex in self.members if vertex.key not in inside]
+
+    @cached_property
+    def behind(self) -> list[Vertex]:
+        """What is blocked behind the members, without helpers and callers of calls on groups."""
+        keys = (key for key in self.draft.blocked_behind if key not in self.ranks.described)
+        return self.reduced.vertices_of(keys)
+
+    @cached_property
+    def shared_calls(self) -> list[SharedCall]:
+        """The calls with unknown wakers that the chains end in, those with most executions first."""
+        return shared_calls.shared_calls(self.draft)
+
+    @cached_property
+    def longest_chain(self) -> list[Vertex]:
+        """The longest path from a waiter to the first final blocker, or to what is unsatisfiable."""
+        draft, vertices = self.draft, self.reduced.vertices
+        ends = draft.ends or list(draft.waits)
+        waiters = (*draft.waits, *draft.behind)
+        path = longest_chain(vertices, waiters, ends[0], self.reduced.is_in_users_code) if ends else []
+        if path and vertices[path[-1]].kind == "lifetime":
+            path += [end for end in ends if end not in path and vertices[end].kind == "execution"][:1]
+        return self.reduced.vertices_of(path)
+
+    @cached_property
+    def failed_before(self) -> tuple[FailedBefore, ...]:
+        """The failures that the waits may depend on, or the one that is the subject."""
+        return (self.draft.failure,) if self.draft.failure else self.failures.beside(self.draft)
+
+    @cached_property
+    def unreported_failures(self) -> list[FailedBefore]:
+        """The same without those that are findings of their own."""
+        return [failed for failed in self.failed_before if identity(failed) not in self.reported]
+
+    @cached_property
+    def restarted(self) -> list[Actor]:
+        """The actors that are being restarted, or were restarted since the first attempt of a call of theirs."""
+        found: dict[str, Actor] = {}
+        for vertex, task in self._tasks:
+            actor = self.reduced.index.actors.get(actor_of_task(vertex.task_id) or "") if vertex.task_id else None
+            is_repeated_call = task is not None and task.kind == "ACTOR_TASK" and task.attempt > 0
+            if actor and actor.num_restarts and (actor.state == "RESTARTING" or is_repeated_call):
+                found[actor.actor_id] = actor
+        return list(found.values())
+
+    @cached_property
+    def retried(self) -> list[tuple[Vertex, Task]]:
+        """The tasks that failed before and run or wait again."""
+        return [
+            (one, task) for one, task in self._tasks if task and task.attempt and task.kind != "ACTOR_CREATION_TASK"
+        ]
+
+    @cached_property
+    def _tasks(self) -> list[tuple[Vertex, Task | None]]:
+        keys = dict.fromkeys((*self.draft.members[:MAX_COMPARED], *self.draft.ends))
+        return [(one, self.reduced.index.tasks.get(one.task_id or "")) for one in self.reduced.vertices_of(keys)]
+
+
+def longest_chain(
+    vertices: Mapping[Key, Vertex], waiters: Iterable[Key], end: Key, is_users: Callable[[Key], bool]
+) -> list[Key]:
+    """The vertices from a waiter to ``end``, by the fewest waits between these two.
+
+    The waiter is the farthest one in the user's code; if none is in the user's code, the farthest of all.
+    """
+    before: dict[Key, list[Key]] = defaultdict(list)
+    for key in waiters:
+        for target in targets_of(vertices[key]):
+            before[target].append(key)
+    after: dict[Key, Key | None] = {end: None}
+    level = [end]
+    farthest, in_users_code = end, None
+    while level:
+        farthest = level[0]
+        found = [(waiter, key) for key in level for waiter in sorted(before[key], key=str) if waiter not in after]
+        for waiter, key in found:
+            after.setdefault(waiter, key)
+        level = list(dict.fromkeys(waiter for waiter, _ in found))
+        in_users_code = next(filter(is_users, level), in_users_code)
+    return _path(after, in_users_code or farthest)
+
+
+def _path(after: Mapping[Key, Key | None], start: Key) -> list[Key]:
+    path: list[Key] = []
+    key: Key | None = start
+    while key is not None:
+        path.append(key)
+        key = after[key]
+    return path
