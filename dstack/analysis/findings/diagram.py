@@ -16,7 +16,7 @@ from dstack.analysis.findings.kinds.unsatisfiable import submission
 from dstack.analysis.findings.wording.collectives import absent_steps, call_in_words, ranks_of_call
 from dstack.analysis.findings.wording.failures import happened_ago, restart_steps
 from dstack.analysis.findings.wording.failures import step as step_of_failure
-from dstack.analysis.findings.wording.narration import Narrator
+from dstack.analysis.findings.wording.narration import SHOWN_BEHIND, SHOWN_OTHERS, SHOWN_PARTS, Narrator
 from dstack.analysis.index import ray_libraries
 from dstack.analysis.naming import names, sentences
 from dstack.analysis.naming.descriptions import describe, limit_in_words
@@ -26,9 +26,6 @@ from dstack.diagnosis import Diagram, Entry, FailedBefore, Step, Vertex, WaitKin
 from dstack.vertex_keys import UnknownKey
 from dstack.words import SHOWN, plural, shortly
 
-SHOWN_REMARKS = 4
-SHOWN_BEHIND = 1
-SHOWN_ENDS = 2
 MAX_PASSED_ON = 4
 SETUP = "installation of its runtime environment"
 QUEUES: tuple[WaitKind, ...] = ("actor slot", "event loop")
@@ -151,7 +148,7 @@ class _Drawing:
         yield from absent_steps(self._facts)
         calls = self._facts.shared_calls if self._facts.draft.final_blockers else []
         shared = [call for call in calls if call.is_shared]
-        yield from list(shared_call_steps(shared, self._narrator, self._numbers))[:SHOWN_REMARKS]
+        yield from list(shared_call_steps(shared, self._narrator, self._numbers))[:SHOWN_PARTS]
 
     def _entries(self) -> Iterator[Entry | Step]:
         """The first entry, the last, and a line for each between; of many only one line, and the others' names.
@@ -255,9 +252,9 @@ class _Drawing:
         """Other members and final blockers, restarts and failures; at most a few."""
         failures = map(step_of_failure, self._facts.unreported_failures)
         remarks = [*self._others(), *failures]
-        yield from remarks[:SHOWN_REMARKS]
-        if len(remarks) > SHOWN_REMARKS:
-            yield Step(text=f"{plural(len(remarks) - SHOWN_REMARKS, 'more remark')} in the details")
+        yield from remarks[:SHOWN_PARTS]
+        if len(remarks) > SHOWN_PARTS:
+            yield Step(text=f"{plural(len(remarks) - SHOWN_PARTS, 'more remark')} in the details")
 
     def _others(self) -> Iterator[Step]:
         if self._facts.draft.final_blockers:
@@ -269,15 +266,15 @@ class _Drawing:
     def _other_ends(self) -> Iterator[Step]:
         """The final blockers that are not in the chain that is drawn."""
         known = [end for end in self._facts.ends if end.key not in self._numbers and not end.waker_of]
-        for step in map(self._narrator.step, known[:SHOWN_ENDS]):
+        for step in map(self._narrator.step, known[:SHOWN_OTHERS]):
             yield replace(step, text=f"Final blocker: {step.text}")
-        if len(known) > SHOWN_ENDS:
-            yield Step(text=f"{plural(len(known) - SHOWN_ENDS, 'more final blocker')}")
+        if len(known) > SHOWN_OTHERS:
+            yield Step(text=f"{plural(len(known) - SHOWN_OTHERS, 'more final blocker')}")
 
     def _other_members(self) -> Iterator[Step]:
         """The members of a deadlock outside of the cycle that is drawn, similar ones once."""
         others = [one for one in self._facts.others(self._numbers) if one.is_counted and not _has_not_begun(one)]
-        own = _by_name(vertex for vertex in others if self._reduced.is_in_users_code(vertex.key))[:SHOWN_ENDS]
+        own = _by_name(vertex for vertex in others if self._reduced.is_in_users_code(vertex.key))[:SHOWN_OTHERS]
         for part in own:
             yield self._named_line(part, "Also in the deadlock: ")
         if omitted := len(others) - sum(len(part.vertices) for part in own):

@@ -11,7 +11,7 @@ from dstack.analysis.findings.facts.group_ranks import has_lost_rank
 from dstack.analysis.findings.reduced_graph import ReducedGraph
 from dstack.analysis.findings.wording import collectives
 from dstack.analysis.findings.wording.fixes import fix_for, until_released
-from dstack.analysis.findings.wording.narration import Narrator, more
+from dstack.analysis.findings.wording.narration import SHOWN_CYCLE, Narrator, more
 from dstack.analysis.naming.descriptions import describe, operand_in_words
 from dstack.analysis.solve import reduction
 from dstack.analysis.solve.digraph import Digraph, lightest_cycle
@@ -21,7 +21,6 @@ from dstack.vertex_keys import Key
 
 KIND: FindingKind = "deadlock"
 VERDICT: Verdict = "deadlock"
-SHOWN_CYCLE = 24
 MAX_STARTS = 16
 MAX_WEIGHED = 20_000
 """Edges of a core up to which its cycles are compared."""

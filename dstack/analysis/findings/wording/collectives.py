@@ -17,8 +17,8 @@ from dstack.analysis.findings.facts.group_ranks import (
     worker_of,
 )
 from dstack.analysis.findings.reduced_graph import ReducedGraph
-from dstack.analysis.findings.wording.failures import SHOWN_ERROR, what_happened
-from dstack.analysis.findings.wording.narration import Narrator, more
+from dstack.analysis.findings.wording.failures import what_happened
+from dstack.analysis.findings.wording.narration import SHOWN_CALLS, SHOWN_ERROR, SHOWN_PARTS, Narrator, more
 from dstack.analysis.graph.process_groups.calls import GroupId, is_between_two
 from dstack.analysis.naming import names
 from dstack.analysis.naming.descriptions import describe, in_words
@@ -27,8 +27,6 @@ from dstack.analysis.solve.requirements import targets_of
 from dstack.diagnosis import Step, Vertex
 from dstack.observed_calls import DATA
 
-SHOWN_PARTS = 4
-SHOWN_CALLS = 8
 MAX_STEPS = 6
 """Waits that are followed from one rank to another."""
 

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from dstack import words
 from dstack.analysis.findings.facts.failures import RAISED
 from dstack.analysis.findings.facts.finding_facts import FindingFacts
+from dstack.analysis.findings.wording.narration import SHOWN_ERROR
 from dstack.analysis.index.sample_index import SampleIndex
 from dstack.analysis.naming import names
 from dstack.analysis.naming.descriptions import describe
@@ -14,8 +15,6 @@ from dstack.diagnosis import FailedBefore, Step, Vertex
 from dstack.model import Actor, FailedTask
 from dstack.observed_node import Task
 
-SHOWN_ERROR = 80
-"""Characters of an error in a headline."""
 HELD = "; its result may never have been fetched"
 NOT_HELD = "; its error may have been handled"
 

@@ -20,7 +20,21 @@ from dstack.diagnosis import Group, Since, Step, Target, Vertex
 from dstack.vertex_keys import Key
 
 T = TypeVar("T")
+# How much a finding shows; a list without a limit of its own has words.SHOWN items.
+SHOWN_CYCLE = 24
+"""Sentences about a cycle, and about executions that have not entered its calls."""
+SHOWN_CALLS = 8
+"""Sentences about calls on process groups."""
 SHOWN_STEPS = 5
+"""Different sentences about similar vertices."""
+SHOWN_PARTS = 4
+"""Parts of a headline, and remarks on a diagram."""
+SHOWN_OTHERS = 2
+"""Remarks on a diagram about other final blockers, or other members of a deadlock."""
+SHOWN_BEHIND = 1
+"""Names of what is blocked behind a diagram."""
+SHOWN_ERROR = 80
+"""Characters of an error in a headline or diagram."""
 
 
 class Narrator:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dstack.analysis.findings.kinds.deadlock import SHOWN_CYCLE
+from dstack.analysis.findings.wording.narration import SHOWN_CYCLE
 from dstack.vertex_keys import ThreadKey
 from tests.unit.analysis.findings.kinds.small_findings import infeasible, kinds, only_finding, ring
 from tests.unit.scenes import Scene
