@@ -28,7 +28,7 @@ OF_MEGATRON = {
 """Megatron-LM's names of its groups, from its source, without the groups of several dimensions."""
 FIRST = ("tp", "pp", "dp", "ep", "cp")
 """The usual dimensions come first, in this order."""
-SHOWN = 4
+SHOWN_LABELS = 4
 """The most dimensions and labels of one worker that are named; the others are counted."""
 LONGEST = 40
 """The most characters of a dimension or label within a text."""
@@ -72,8 +72,8 @@ class Ranks:
         """``rank 3 (tp 1, dp 0)`` or ``rank 3 (tp 1, stage=rollout)``; empty without ranks and labels."""
         local = (LOCAL_RANK,) if self.local_rank not in (None, self.rank) else ()
         found = list(dict.fromkeys((*dict(self.dimensions), *dict(self.labels), *local)))
-        more = f" and {len(found) - SHOWN} more" if len(found) > SHOWN else ""
-        listed = ", ".join(cut(self.words(name) or "") for name in found[:SHOWN]) + more
+        more = f" and {len(found) - SHOWN_LABELS} more" if len(found) > SHOWN_LABELS else ""
+        listed = ", ".join(cut(self.words(name) or "") for name in found[:SHOWN_LABELS]) + more
         if self.rank is None:
             return listed
         return f"rank {self.rank}" + (f" ({listed})" if listed else "")

@@ -26,7 +26,7 @@ CONTEXT_LINES = 3
 """Number of source lines shown before and after a frame's line."""
 FEW = 5
 """Lists on a page that are not longer are unfolded at first."""
-SHOWN = 1_000
+SHOWN_ITEMS = 1_000
 """Maximum number of shown items of a list; the others are counted."""
 NO_WORDS = TextFilter("")
 SHOWN_OUTLIERS = 10
@@ -80,9 +80,9 @@ def list_lines(
     """One line that unfolds into a line for each item."""
 
     def lines() -> list[Line]:
-        made = [(number, *line_of(item)) for number, item in enumerate(items[:SHOWN])]
+        made = [(number, *line_of(item)) for number, item in enumerate(items[:SHOWN_ITEMS])]
         shown = [Line(f"{key}/{about.vertex or number}", text, data=about) for number, text, about in made]
-        more = len(items) - SHOWN
+        more = len(items) - SHOWN_ITEMS
         return [*shown, Line(f"{key}/more", SafeText(f"and {more:,} more", "dim"))] if more > 0 else shown
 
     return [Line(key, SafeText(title, style), lines, is_open=is_open, hanging_indent=0)]

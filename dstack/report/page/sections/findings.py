@@ -13,7 +13,7 @@ from dstack.report.page.section import ReportData, Section, render
 from dstack.report.rich_text import place_of
 from dstack.vertex_keys import Key
 
-SHOWN = 20
+SHOWN_FINDINGS = 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +47,7 @@ def section(data: ReportData) -> Section | None:
     diagnosis = data.analysed.diagnosis
     if not diagnosis.findings and not diagnosis.failed_before and not data.analysed.starving:
         return None
-    drawn = [_drawn(finding, data.stack_ids) for finding in diagnosis.findings[:SHOWN]]
+    drawn = [_drawn(finding, data.stack_ids) for finding in diagnosis.findings[:SHOWN_FINDINGS]]
     body = render(
         "findings.html",
         drawn=drawn,

@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from dstack.analysis.diagnose import diagnose
-from dstack.analysis.index.ranks import LONGEST, NO_RANKS, SHOWN, Ranks, ranks_of
+from dstack.analysis.index.ranks import LONGEST, NO_RANKS, SHOWN_LABELS, Ranks, ranks_of
 from dstack.analysis.index.sample_index import SampleIndex
 from dstack.analysis.stacks.app_threads import Execution
 from dstack.analysis.stacks.stack_tree import ByRanks, TextFilter, grouping_in_words, groupings, merge
@@ -110,8 +110,8 @@ def test_ranks_in_words(ranks: Ranks, words: str) -> None:
 def test_long_and_many_labels_are_cut() -> None:
     many = Ranks(rank=1, labels=tuple((f"label{number}", "x" * 10_000) for number in range(100))).in_words
 
-    assert many.endswith(f"… and {100 - SHOWN} more)")
-    assert len(many) < (SHOWN + 1) * (LONGEST + 2)
+    assert many.endswith(f"… and {100 - SHOWN_LABELS} more)")
+    assert len(many) < (SHOWN_LABELS + 1) * (LONGEST + 2)
 
 
 # Reports
