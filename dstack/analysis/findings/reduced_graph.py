@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Set
 from functools import cached_property
 
 from dstack import words
@@ -72,9 +72,9 @@ class ReducedGraph(VertexRoles):
         """What can never proceed by waits that both samples show, if their assumptions hold."""
         return reduction.residue(waits_of(v for v in self.vertices.values() if v.is_confirmed))
 
-    def assumed(self, keys: Iterable[Key]) -> tuple[str, ...]:
-        """The assumptions about these; none if they are not confirmed."""
-        if not self.confirmed.issuperset(keys):
+    def assumed(self, keys: Set[Key]) -> tuple[str, ...]:
+        """The assumptions that these depend on; none if they are certain, or not confirmed."""
+        if keys <= self.certain or not keys <= self.confirmed:
             return ()
         waits = [wait for key in keys if (wait := self.vertices[key].wait)]
         texts = sorted({in_words(one) for wait in waits for one in wait.assumed})

@@ -57,7 +57,7 @@ class FindingFacts:
 
     @cached_property
     def deadlock(self) -> DeadlockedWaits:
-        """The waits as those of a deadlock, with its cycle."""
+        """The waits as those of a deadlock; of another finding without a cycle."""
         return DeadlockedWaits(self.draft)
 
     @cached_property

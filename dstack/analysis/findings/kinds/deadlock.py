@@ -39,7 +39,7 @@ def find(reduced: ReducedGraph) -> Iterator[Draft]:
             KIND,
             (*cycle, *sorted(core - set(cycle), key=str)),
             confirmed=core <= reduced.certain,
-            assumed=() if core <= reduced.certain else reduced.assumed(core),
+            assumed=reduced.assumed(core),
             cycle=cycle,
             behind=behind,
             resources=reduced.resources(core),

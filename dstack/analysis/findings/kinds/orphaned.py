@@ -28,13 +28,12 @@ def find(reduced: ReducedGraph) -> Iterator[Draft]:
     yield from find_by_request(reduced, KIND)
     for core in reduction.cores(reduced.waits, reduced.graph):
         if has_lost_rank(reduced, core):
-            is_certain = core <= reduced.certain
             yield Draft(
                 reduced,
                 KIND,
                 tuple(sorted(core, key=str)),
-                confirmed=is_certain,
-                assumed=() if is_certain else reduced.assumed(core),
+                confirmed=core <= reduced.certain,
+                assumed=reduced.assumed(core),
                 behind=reduced.behind(core),
             )
 
