@@ -100,7 +100,7 @@ def _ref(row: Any, holder_id: str, state: str) -> Ref:
         size_bytes=row.object_size,
         argument_uses=row.submitted_task_ref_count,
         local_uses=row.local_ref_count,
-        is_contained=row.contained_in_owned or row.pinned_in_memory,
+        is_contained=bool(row.contained_in_owned or row.pinned_in_memory),
         attempt=row.attempt_number,
     )
 

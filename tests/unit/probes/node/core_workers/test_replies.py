@@ -29,7 +29,9 @@ def test_other_resources_name_no_placement_group(resources: list[str]) -> None:
 
 
 def busy_reply() -> Any:
-    """Two tasks, of which one has ended and one is a generator's second attempt, with a value and an argument."""
+    """Two tasks, of which one has ended and one is a generator's second attempt, with a value, an argument and a ref in
+    another value.
+    """
     reply = core_worker_pb2.GetCoreWorkerStatsReply(tasks_total=2, running_task_ids=[b"r" * 24])
     stats = reply.core_worker_stats
     stats.worker_id = bytes.fromhex(WORKER)
@@ -57,7 +59,8 @@ def busy_reply() -> Any:
     stats.object_refs.add(object_id=first, object_size=-1, task_status=submitted, attempt_number=1)
     stats.object_refs.add(object_id=second, object_size=10, task_status=submitted, attempt_number=1, local_ref_count=2)
     stats.object_refs.add(object_id=b"o" * 28, object_size=-1, submitted_task_ref_count=3, pinned_in_memory=True)
-    stats.objects_total = 3
+    stats.object_refs.add(object_id=b"i" * 28, object_size=-1, contained_in_owned=[b"o" * 28])
+    stats.objects_total = 4
     return reply
 
 
@@ -83,10 +86,11 @@ def test_a_reply_has_its_unfinished_tasks_and_its_refs() -> None:
             items=1,
         ),
     )
-    first, second, other = found.refs
+    first, second, other, inside = found.refs
     assert (first.size_bytes, first.state, first.attempt, first.holder_id) == (-1, "SUBMITTED_TO_WORKER", 1, WORKER)
     assert (second.size_bytes, second.local_uses) == (10, 2)
     assert other == Ref(ref=b"o".hex() * 28, holder_id=WORKER, argument_uses=3, is_contained=True)
+    assert inside == Ref(ref=b"i".hex() * 28, holder_id=WORKER, is_contained=True)
 
 
 def test_a_poll_gets_only_the_ids_and_states_of_tasks() -> None:
