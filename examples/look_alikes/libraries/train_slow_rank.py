@@ -6,7 +6,7 @@ Expected: blocked
 Members: driver train_slow_rank.py
 Points at: print(DataParallelTrainer(step, scaling_config=ScalingConfig(num_workers=2)).fit())
 Needs: ray[train]
-Next step: Find out why start of Train's controller takes long at autoscaling_actor_pool.py
+Next step: Find out why training function step takes long at train_slow_rank.py
 """
 
 import os
