@@ -116,5 +116,6 @@ def _load_explanation() -> None:
         import rich.console  # noqa: F401  # loaded for later
 
         import dstack.analysis.views.analysed_snapshot
+        import dstack.analysis.views.node_resources
         import dstack.report.text
         import dstack.snapshot_file  # noqa: F401  # loaded for later
