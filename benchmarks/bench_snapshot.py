@@ -46,6 +46,7 @@ from dstack.collecting.capture import snapshot
 from dstack.model import Snapshot
 from dstack.observed_node import NodeAnswer
 from dstack.probes.connection.connect import connect
+from dstack.probes.node.packing import encoded
 from dstack.probes.node.probe import NodeProbe
 from dstack.probes.node.wire import Options
 from dstack.probes.node_access.raylet_symbols import thread_context_layout
@@ -242,7 +243,7 @@ def measure(workers: int, rounds: int) -> tuple[Runs, Results]:
     """Measure all ways, on workers without additional threads."""
     with ring_of(workers) as ring:
         runs = in_turns(ring, ring.ways(), rounds)
-        size = len(json.dumps(ring.sample()))
+        size = len(encoded(ring.sample()))
     results = as_table(f"{workers} blocked workers on one node", workers, runs)
     results.notes.append(f"The answer of a node is {size / 1024:.0f} KiB.")
     return runs, results
