@@ -185,7 +185,7 @@ def test_the_node_package_needs_only_the_standard_library_and_psutil() -> None:
     observed = {"dstack.observed", "dstack.observed_calls", "dstack.observed_node"}
     caller = (".fixes", ".parts", ".waits", ".recogniser")
     rooms = {name for name in graph.find_descendants("dstack.libraries") if not name.endswith(caller)}
-    sites = {"dstack.call_site", "dstack.call_sites", "dstack.libraries", *rooms}
+    sites = {"dstack.frozen_dataclass", "dstack.call_site", "dstack.call_sites", "dstack.libraries", *rooms}
     probe = {"dstack.probes.node", *graph.find_descendants("dstack.probes.node"), *sites}
 
     needed = {name: graph.find_modules_directly_imported_by(name) - probe - observed for name in probe | observed}
