@@ -28,9 +28,9 @@ else:
 
     def _decorated(cls: type) -> type:
         made = dataclass(slots=True, kw_only=True, init=False, repr=False, eq=False)(cls)
-        optional = fields(made)
-        made._defaults = {field.name: field.default for field in optional if field.default is not MISSING}
-        renewed = [field for field in optional if field.default_factory is not MISSING]
+        known = fields(made)
+        made._defaults = {field.name: field.default for field in known if field.default is not MISSING}
+        renewed = [field for field in known if field.default_factory is not MISSING]
         made._factories = {field.name: field.default_factory for field in renewed}
         made._values = attrgetter(*made.__slots__)
         for method in (_init, _eq, _hash, _repr, _setattr, _delattr, _getstate, _setstate):

@@ -5,10 +5,10 @@ from __future__ import annotations
 import contextlib
 import queue
 import time
-from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping
 
 from dstack.errors import ClusterError
+from dstack.grouping import grouped
 from dstack.model import Snapshot, Worker
 from dstack.probes.connection.background import begin
 from dstack.probes.connection.connect import Cluster, connect
@@ -176,13 +176,9 @@ class ClusterRecorder:
 
     def _workers(self) -> dict[str, list[Worker]]:
         """The workers to record, by node, without nodes that were given up."""
-        found: dict[str, list[Worker]] = defaultdict(list)
-        for worker in self._liveness.present(self._inventory.workers):
-            job_id = self._liveness.with_ids(worker).job_id
-            is_wanted = self._job_id is None or job_id == self._job_id
-            if is_wanted and worker.node_id not in self._liveness.given_up:
-                found[worker.node_id].append(worker)
-        return found
+        present = self._liveness.present(self._inventory.workers)
+        wanted = (one for one in present if self._job_id in (None, self._liveness.with_ids(one).job_id))
+        return grouped((one.node_id, one) for one in wanted if one.node_id not in self._liveness.given_up)
 
     def _assign(self) -> None:
         """Have the recorders record the current workers."""

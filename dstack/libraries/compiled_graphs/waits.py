@@ -18,6 +18,7 @@ from dstack.analysis.graph.builder import GraphBuilder, call_beyond_kind
 from dstack.analysis.graph.users import Users
 from dstack.analysis.index.task_assignment import is_graph_loop
 from dstack.diagnosis import CallName, Group, Target, Vertex, Wait
+from dstack.grouping import grouped
 from dstack.libraries.compiled_graphs.sites import WRITE
 from dstack.observed import GraphChannel, GraphStage
 from dstack.observed_calls import Call, ChannelCall
@@ -170,11 +171,11 @@ class _Channels:
 
     @cached_property
     def _loops(self) -> dict[str, list[str]]:
-        found: dict[str, list[str]] = defaultdict(list)
-        for task in self._index.tasks_reported:
-            if task.actor_id and is_graph_loop(task) and task.task_id not in self._index.worker_of_task:
-                found[task.actor_id].append(task.task_id)
-        return found
+        return grouped(
+            (task.actor_id, task.task_id)
+            for task in self._index.tasks_reported
+            if task.actor_id and is_graph_loop(task) and task.task_id not in self._index.worker_of_task
+        )
 
     def _absent(self, actor_id: str) -> Iterator[Target]:
         """What a channel needs from an actor without a stage: the start of its loop, if that is pending."""

@@ -5,7 +5,7 @@ Fields are only ever added to ``dstack.graph/1``: readers must ignore fields tha
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal, TypedDict
+from typing import Annotated, Literal, TypedDict
 
 import msgspec
 from msgspec import Meta
@@ -14,8 +14,7 @@ from dstack.analysis.history.call_figures import Figures
 from dstack.analysis.history.call_nodes import By, NodeKind, NodeWait
 from dstack.analysis.views.call_graph import CallEdge, CallGraph, CallNode
 from dstack.document_file import to_json
-
-Json = dict[str, Any]
+from dstack.report.check_schema import Json
 
 
 class DocumentFigures(TypedDict):

@@ -55,7 +55,7 @@ def document(title: str, heading: Markup, sections: Sequence[Section]) -> bytes:
 
 
 def _chart(element: str, plot: object) -> Markup:
-    return data_element(json_item(plot, element), "chart")  # type: ignore[arg-type]
+    return data_element(json_item(plot, element), "chart")  # type: ignore[arg-type]  # plots that Bokeh alone types
 
 
 @cache

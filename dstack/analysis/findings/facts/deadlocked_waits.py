@@ -15,9 +15,10 @@ from dstack.vertex_keys import Key
 
 @dataclass(frozen=True, eq=False)
 class DeadlockedWaits:
-    """The waits of the draft of a deadlock."""
+    """The waits of the draft of a deadlock; ``members`` are all vertices that take part, with helpers."""
 
     draft: Draft
+    members: list[Vertex]
 
     @cached_property
     def cycle(self) -> list[Vertex]:
@@ -34,11 +35,6 @@ class DeadlockedWaits:
         """The vertex after each in the cycle that is shown."""
         keys = [vertex.key for vertex in self.shown_cycle]
         return dict(zip(keys, (*keys[1:], *keys[:1]), strict=True))
-
-    @cached_property
-    def members(self) -> list[Vertex]:
-        """All vertices that take part, with helpers."""
-        return self.draft.reduced.vertices_of(self.draft.waits)
 
     @cached_property
     def not_at_barrier(self) -> list[Vertex]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -16,6 +15,7 @@ from dstack.analysis.findings.facts.shared_calls import SharedCall
 from dstack.analysis.findings.reduced_graph import ReducedGraph
 from dstack.analysis.solve.requirements import targets_of
 from dstack.diagnosis import FailedBefore, Vertex
+from dstack.grouping import grouped
 from dstack.model import Actor, actor_of_task
 from dstack.observed_node import Task
 from dstack.vertex_keys import Key
@@ -58,7 +58,7 @@ class FindingFacts:
     @cached_property
     def deadlock(self) -> DeadlockedWaits:
         """The waits as those of a deadlock; of another finding without a cycle."""
-        return DeadlockedWaits(self.draft)
+        return DeadlockedWaits(self.draft, self.waits)
 
     @cached_property
     def ranks(self) -> GroupRanks:
@@ -133,16 +133,15 @@ def longest_chain(
 
     The waiter is the farthest one in the user's code; if none is in the user's code, the farthest of all.
     """
-    before: dict[Key, list[Key]] = defaultdict(list)
-    for key in waiters:
-        for target in targets_of(vertices[key]):
-            before[target].append(key)
+    before = grouped((target, key) for key in waiters for target in targets_of(vertices[key]))
     after: dict[Key, Key | None] = {end: None}
     level = [end]
     farthest, in_users_code = end, None
     while level:
         farthest = level[0]
-        found = [(waiter, key) for key in level for waiter in sorted(before[key], key=str) if waiter not in after]
+        found = [
+            (waiter, key) for key in level for waiter in sorted(before.get(key, ()), key=str) if waiter not in after
+        ]
         for waiter, key in found:
             after.setdefault(waiter, key)
         level = list(dict.fromkeys(waiter for waiter, _ in found))

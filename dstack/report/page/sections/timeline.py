@@ -203,7 +203,7 @@ def _coloured(bars: Iterable[GanttBar]) -> dict[str, str]:
     times: Counter[str] = Counter()
     for bar in bars:
         if bar.attempts and not bar.is_wait and bar.attempts[0].task.kind != "DRIVER_TASK":
-            times[_name(bar)] += bar.ended_at - bar.began_at  # type: ignore[assignment]
+            times[_name(bar)] += bar.ended_at - bar.began_at  # type: ignore[assignment]  # typed for whole numbers
     found = [name for name, _ in times.most_common(len(FUNCTION_COLOURS))]
     return dict(zip(found, FUNCTION_COLOURS, strict=False))
 

@@ -15,6 +15,7 @@ from dstack.diagnosis import Diagnosis, FailedBefore
 from dstack.model import Actor, FailedTask, Node, Snapshot
 from dstack.report.text import report_text
 from dstack.words import SHOWN
+from tests.unit.analysis.findings.kinds.small_findings import deadlocked, parked
 from tests.unit.scenes import APP, JOB, TAKEN_AT, Scene
 
 CONDITION = "threading.Condition.wait"
@@ -60,24 +61,6 @@ def stalled() -> Scene:
     call = scene.call(gate, "enter", by=driver)
     gate.runs(call).is_in(CONDITION, "0x1")
     driver.gets(call)
-    return scene.sample().second_sample()
-
-
-def parked() -> Scene:
-    """A driver that waits for nothing of Ray's."""
-    scene = Scene()
-    scene.driver().is_in("threading.Event.wait", "0x1")
-    return scene.sample().second_sample()
-
-
-def deadlocked() -> Scene:
-    scene = Scene()
-    driver, left, right = scene.driver(), scene.actor("Left"), scene.actor("Right")
-    ping, pong = scene.call(left, "ping", by=driver), scene.call(right, "pong", by=left)
-    back = scene.call(left, "back", by=right)
-    driver.gets(ping)
-    left.runs(ping).gets(pong)
-    right.runs(pong).gets(back)
     return scene.sample().second_sample()
 
 

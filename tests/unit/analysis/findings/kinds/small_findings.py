@@ -1,4 +1,4 @@
-"""Scenes with one deadlock or one infeasible task, and their findings."""
+"""Scenes with one deadlock, one wait or one infeasible task, and their findings."""
 
 from __future__ import annotations
 
@@ -15,6 +15,25 @@ def ring(scene: Scene, *names: str) -> list[SceneProcess]:
     for number, actor in enumerate(actors):
         actor.gets(scene.call(actors[(number + 1) % len(actors)], "step", by=actor))
     return actors
+
+
+def parked() -> Scene:
+    """A driver that waits for nothing of Ray's."""
+    scene = Scene()
+    scene.driver().is_in("threading.Event.wait", "0x1")
+    return scene.sample().second_sample()
+
+
+def deadlocked() -> Scene:
+    """Two actors that wait for each other, and the driver behind them."""
+    scene = Scene()
+    driver, left, right = scene.driver(), scene.actor("Left"), scene.actor("Right")
+    ping, pong = scene.call(left, "ping", by=driver), scene.call(right, "pong", by=left)
+    back = scene.call(left, "back", by=right)
+    driver.gets(ping)
+    left.runs(ping).gets(pong)
+    right.runs(pong).gets(back)
+    return scene.sample().second_sample()
 
 
 def infeasible(scene: Scene, by: SceneProcess, **needs: float) -> Call:

@@ -14,7 +14,7 @@ from dstack.model import FailedTask, TaskEventWindow, TaskTimes
 from dstack.report.text import report_text
 from dstack.snapshot_file import load
 from tests.examples.recorded import RECORDED
-from tests.unit.analysis.findings.kinds.small_findings import kinds
+from tests.unit.analysis.findings.kinds.small_findings import deadlocked, kinds, parked
 from tests.unit.scenes import JOB, Scene, SceneProcess
 from tests.unit.scenes.calls import APP, Call
 from tests.unit.scenes.scene import TAKEN_AT
@@ -55,13 +55,6 @@ def of_failure(diagnosis: Diagnosis) -> Finding:
     return found
 
 
-def parked() -> Scene:
-    """A driver that waits for nothing of Ray's."""
-    scene = Scene()
-    scene.driver().is_in(EVENT, "0x1")
-    return scene.sample().second_sample()
-
-
 def getting() -> tuple[Scene, SceneProcess, Call]:
     """A driver that gets the result of a running call."""
     scene = Scene()
@@ -70,17 +63,6 @@ def getting() -> tuple[Scene, SceneProcess, Call]:
     actor.runs(call).computes()
     driver.gets(call)
     return scene, driver, call
-
-
-def deadlocked() -> Scene:
-    scene = Scene()
-    driver, left, right = scene.driver(), scene.actor("Left"), scene.actor("Right")
-    ping, pong = scene.call(left, "ping", by=driver), scene.call(right, "pong", by=left)
-    back = scene.call(left, "back", by=right)
-    driver.gets(ping)
-    left.runs(ping).gets(pong)
-    right.runs(pong).gets(back)
-    return scene.sample().second_sample()
 
 
 def test_a_failure_beside_a_wait_outside_of_ray_is_the_only_finding() -> None:
