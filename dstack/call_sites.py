@@ -162,11 +162,12 @@ PROCESS_LOCK = Site(
     timeout="none",
 )
 WAITPID = Site("os.waitpid", "os.waitpid", timeout="none")
-PIPE = Site("pipe.read", "reading from a pipe", timeout="none")
+KERNEL = Site("kernel", "system call", timeout="none")
+"""A wait at no other site, as the kernel shows it; a call names the function of the library or the system call."""
 PROCESSES = (
     PROCESS_LOCK,
     WAITPID,
-    PIPE,
+    KERNEL,
     Site("selectors.select", "selectors.select", (leaf("/selectors.py", "select"),)),
     Site("socket.accept", "socket.accept", (leaf("/socket.py", "accept"),), timeout="unknown"),
     Site(

@@ -27,7 +27,9 @@ MAX_GPUS = 1_024
 Origin = Literal["user", "library", "ray", "stdlib"]
 Loop = Literal["plain", "busy", "bounded"]
 Role = Literal["task", "loop", "user", "ray"]
-Access = Literal["memory", "py-spy", "setuid py-spy", "py-spy via sudo", "text stack", "jstack", "gdb", "state only"]
+Access = Literal[
+    "memory", "py-spy", "setuid py-spy", "py-spy via sudo", "text stack", "jstack", "gdb", "kernel", "state only"
+]
 ACCESSES: tuple[Access, ...] = get_args(Access)
 """How a process was read, best first: with waits of its threads, with stacks only, without stacks."""
 OTHER_LANGUAGE_ACCESSES: tuple[Access, ...] = ("jstack", "gdb")
@@ -97,7 +99,8 @@ class Thread:
     user code (or is the main thread of a driver), ``ray`` belongs to Ray or to a library. ``still`` is true if the
     thread did not run while its stack and refs were read, as the operating system shows: the reading is exact. ``torn``
     is true if the thread ran during every reading of its stack: its frames may not belong together, and its wait is
-    unknown. ``sleeps`` is true if the thread is in ``time.sleep``, as the kernel shows. ``task_id`` is the Ray task
+    unknown. ``sleeps`` is true if the thread is in ``time.sleep``, as the kernel shows, for ``sleep_left_s`` more.
+    ``slices`` counts how often it has been scheduled: it did not run between equal numbers. ``task_id`` is the Ray task
     that it runs, None for none; it is valid only if ``Process.tasks_read`` is true.
     """
 
@@ -109,6 +112,8 @@ class Thread:
     still: bool = False
     torn: bool = False
     sleeps: bool = False
+    sleep_left_s: float | None = None
+    slices: Natural | None = None
     task_id: str | None = None
     call: Call | None = None
     locals: dict[str, dict[str, str]] | None = None
@@ -148,8 +153,23 @@ class GpuUse:
 
 
 @frozen_dataclass(frozen=True, slots=True, kw_only=True)
+class EndedChild:
+    """A process below a worker or driver that has ended.
+
+    ``exit_code`` is negative for a signal. A zombie has not been reaped by its parent; of another one, its parent's
+    objects tell, and ``name`` is the one that these give it.
+    """
+
+    pid: Int
+    parent_pid: Int
+    name: str = ""
+    exit_code: Int = 0
+    is_zombie: bool = False
+
+
+@frozen_dataclass(frozen=True, slots=True, kw_only=True)
 class Process:
-    """The process of a worker or driver, or a Python process below it.
+    """The process of a worker or driver, or a process below it.
 
     ``access`` is how its threads were read, if there are any. Figures are 0 if only its stacks are known, as text.
     ``paused_ms`` is the maximum time for which dstack paused it: 0 unless ``--pause`` or ``--native`` was used.
@@ -157,11 +177,12 @@ class Process:
     could be read, if it has any: then all of their suspended coroutines are included. ``concurrency_groups`` are those
     of an actor's methods, by the method's name, as its class declares them; None if unreadable.
 
-    ``children`` are all Python processes below it, such as those of multiprocessing, in one list. Their ``parent_pid``
-    is the process that started each, None for a worker or driver, and ``name`` is that of the operating system. They
-    are read in the first sample, and in the second one if the wait of a child may matter. ``children_left_out`` counts
-    the other children, which do not run Python or are over the limit. ``is_cut_off`` marks a child that was forked from
-    a process connected to Ray, without the threads of that connection: Ray does not work in it.
+    ``children`` are all processes below it, such as those of multiprocessing, in one list; of those that do not run
+    Python, only waits in the kernel are known. Their ``parent_pid`` is the process that started each, None for a worker
+    or driver, and ``name`` is that of the operating system. They are read in the first sample, and in the second one if
+    the wait of a child may matter. ``children_left_out`` counts the other children, which are over the limit;
+    ``ended_children`` are those that have ended. ``is_cut_off`` marks a child that was forked from a process connected
+    to Ray, without the threads of that connection: Ray does not work in it.
 
     ``process_groups`` are its memberships. ``rank``, ``local_rank`` and ``world_size`` are those of its distributed
     run, from its default group or from the environment variables of its launcher. ``labels`` are those that the program
@@ -188,6 +209,7 @@ class Process:
     coroutines: tuple[Coroutine, ...] = ()
     children: tuple[Process, ...] = ()
     children_left_out: Natural = 0
+    ended_children: tuple[EndedChild, ...] = ()
     is_cut_off: bool = False
     process_groups: tuple[ProcessGroup, ...] = ()
     rank: Natural | None = None

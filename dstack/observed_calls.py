@@ -168,6 +168,83 @@ class Children(Need):
     pids: tuple[Int, ...] = ()
 
 
+EndKind = Literal[
+    "TCP",
+    "Unix socket",
+    "socket",
+    "pipe",
+    "eventfd",
+    "timer",
+    "signal",
+    "terminal",
+    "file",
+    "file lock",
+    "directory",
+    "process",
+    "other",
+    "unreadable",
+]
+"""What a thread waits on in the kernel."""
+EndState = Literal["", "connected", "connecting", "refused", "listening", "closed"]
+"""The state of a socket. One that is ``refused`` tries to connect to an address of its host where nothing listens."""
+
+
+@frozen_dataclass(frozen=True, slots=True, kw_only=True)
+class Holder:
+    """A process of a node, by its pid there; ``name`` is that of a process that no job has started."""
+
+    pid: Int
+    name: str = ""
+
+
+@frozen_dataclass(frozen=True, slots=True, kw_only=True)
+class End:
+    """What a thread waits on by one of its file descriptors, and the processes at the other end.
+
+    ``name`` is a path, or the address of the other end, of a listening socket its own. ``identity`` distinguishes it
+    from others on the node; of TCP it is the local and the remote address. ``is_write`` says that the thread waits for
+    room. ``unread`` are the bytes that are on their way to this end, ``unsent`` those from it. ``holders`` can act at
+    the other end: they have it open, or hold the file lock, or are the process that must end. ``through`` is the name
+    of the native thread of the waiter's process that waits there itself, and then wakes the waiter.
+    """
+
+    what: EndKind
+    name: str = ""
+    identity: str = ""
+    state: EndState = ""
+    is_write: bool = False
+    unread: Natural = 0
+    unsent: Natural = 0
+    holders: tuple[Holder, ...] = ()
+    through: str = ""
+
+
+@frozen_dataclass(frozen=True, slots=True, kw_only=True)
+class KernelObjects(Need):
+    """What a thread waits for that sleeps in a system call: one of ``ends``.
+
+    ``is_in_process`` says that a thread of its own process may end the wait, too: by an eventfd or a futex, or because
+    the process has both ends.
+    """
+
+    kind: Literal["kernel"] = "kernel"
+    system_call: str
+    ends: tuple[End, ...] = ()
+    is_in_process: bool = False
+
+
+@frozen_dataclass(frozen=True, slots=True, kw_only=True)
+class LostOwner(Need):
+    """A lock whose owner does not exist in this process: it was held by another thread when the process was forked.
+
+    ``owner`` is the OS id, in the parent process, of the thread that held the RLock; 0 if it is not known.
+    """
+
+    kind: Literal["lost owner"] = "lost owner"
+    object_id: str
+    owner: Natural = 0
+
+
 @frozen_dataclass(frozen=True, slots=True, kw_only=True)
 class Unreadable(Need):
     """Unknown: the reason why the dependencies are unreadable."""
@@ -241,6 +318,8 @@ NEEDS: dict[str, type[Need]] = {
     "awaitables": Awaitables,
     "object": ProcessObject,
     "children": Children,
+    "kernel": KernelObjects,
+    "lost owner": LostOwner,
     "ranks": GroupCall,
     "Serve slot": QueuedRequest,
     "channel": ChannelCall,
@@ -295,7 +374,7 @@ class Call:
                 return ()
 
     def is_same_as(self, other: Call) -> bool:
-        """Whether both are the same wait, regardless of the reachable objects and of clock differences."""
+        """Whether both are the same wait, regardless of what can end it and of clock differences."""
         return self._without_reach() == other._without_reach()
 
     def _without_reach(self) -> Call:
@@ -304,5 +383,8 @@ class Call:
                 return replace(self, need=replace(self.need, fails_at=None))
             case ProcessObject():
                 return replace(self, need=ProcessObject(object_id=self.need.object_id))
+            case KernelObjects(ends=ends):
+                own = tuple(replace(end, unread=0, unsent=0, holders=()) for end in ends if not end.through)
+                return replace(self, need=replace(self.need, ends=own))
             case _:
                 return self

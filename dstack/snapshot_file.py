@@ -102,5 +102,5 @@ def _misplaced(snapshot: Snapshot, executions: Sequence[Thread | Coroutine], pla
     for k, one in enumerate(executions):
         if one.stack >= len(snapshot.stacks):
             yield f"no such stack - at `{place}[{k}].stack`"
-        elif one.call and one.call.frame >= len(snapshot.stacks[one.stack]):
+        elif one.call and one.call.frame >= max(1, len(snapshot.stacks[one.stack])):
             yield f"no such frame in its stack - at `{place}[{k}].call.frame`"

@@ -133,6 +133,7 @@ SubjectKind = Literal[
     "attempt",
     "autoscaler",
     "available value",
+    "bytes in transit",
     "caller",
     "child processes",
     "client",
@@ -177,6 +178,7 @@ SubjectKind = Literal[
     "room anywhere",
     "room on node",
     "some thread",
+    "some thread of child",
     "users",
 ]
 """What a vertex is."""
@@ -228,6 +230,7 @@ AssumptionKind = Literal[
     "idle library",
     "lock holder",
     "no others",
+    "only the ends",
     "rank in no group",
     "rank not created",
     "reported",
@@ -235,7 +238,9 @@ AssumptionKind = Literal[
 ]
 """What a suspected wait depends on."""
 
-NeverKind = Literal["dead actor", "dead owner", "ended training", "forked", "removed group", "unsatisfiable"]
+NeverKind = Literal[
+    "dead actor", "dead owner", "ended training", "forked", "lost lock", "removed group", "unsatisfiable"
+]
 """Why something can never complete: its producer is gone, or its request can never be satisfied."""
 
 

@@ -15,7 +15,7 @@ from msgspec.structs import replace
 
 from dstack.model import ACTOR_HANDLE, FailedTask, Sample, Snapshot, TaskHistory, TaskTimes, Worker, producer_task_id
 from dstack.observed import Process
-from dstack.observed_calls import Call, Children
+from dstack.observed_calls import Call
 from dstack.observed_node import CoreWorkerReply, EnvironmentSetup, Failure, NodeAnswer, Ref
 from dstack.probes.connection.connect import Cluster
 from dstack.probes.connection.hosts import clock_notes
@@ -125,14 +125,9 @@ def awaited_refs(processes: Iterable[Process]) -> set[str]:
 
 
 def waiting_children(samples: Iterable[Sample]) -> bool:
-    """Whether a child process has a wait with known dependencies, which needs a second reading."""
+    """Whether a child process waits, which needs a second reading."""
     processes = (worker.process for sample in samples for worker in sample.workers if worker.process)
-    children = (child for process in processes for child in process.children)
-    return any(
-        isinstance(call.need, Children) or call.threads or (child.is_cut_off and call.refs)
-        for child in children
-        for call in child.calls()
-    )
+    return any(any(child.calls()) for process in processes for child in process.children)
 
 
 def _owners(samples: Iterable[Sample]) -> set[str]:

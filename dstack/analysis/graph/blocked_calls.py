@@ -24,6 +24,8 @@ from dstack.observed_calls import (
     GroupCall,
     HeldRefs,
     Inference,
+    KernelObjects,
+    LostOwner,
     ProcessObject,
     QueuedRequest,
     Refs,
@@ -88,7 +90,7 @@ def wait_of_call(graph: GraphBuilder, waiter: Waiter, call: Call, loop: Target |
         case Children() as children:
             targets = (graph.child(blocked.worker_id, pid) for pid in dict.fromkeys(children.pids))
             return waits_for(blocked.kind, *targets, timeout_s=call.timeout_s, called=call_beyond_kind(call))
-        case HeldRefs() | Awaitables() | ProcessObject() | ChannelCall():
+        case HeldRefs() | Awaitables() | ProcessObject() | ChannelCall() | KernelObjects() | LostOwner():
             return _wait_for_unknown_waker(blocked)
         case _:
             raise TypeError(f"a need without a case: {type(call.need)}")
@@ -104,7 +106,7 @@ def has_known_dependency(call: Call) -> bool:
     match call.need:
         case Awaitables() as awaited:
             return bool(awaited.refs or awaited.coroutines or awaited.futures)
-        case ProcessObject() | Children() | ChannelCall():
+        case ProcessObject() | Children() | ChannelCall() | KernelObjects() | LostOwner():
             return False
         case Unreadable() | HeldRefs() | GroupCall() | QueuedRequest() | Refs() | Executions() | Futures():
             return True

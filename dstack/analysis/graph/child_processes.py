@@ -17,11 +17,9 @@ from dstack.call_sites import kind_of
 from dstack.diagnosis import CallName, Vertex, Wait
 from dstack.model import is_at_hand
 from dstack.observed import Process, Thread
-from dstack.observed_calls import REF_CALLS, Call, Children, Refs
+from dstack.observed_calls import REF_CALLS, Call, LostOwner, Refs
 from dstack.vertex_facts import Never, never, subject
 from dstack.vertex_keys import ChildThreadKey
-
-TRACKER = "/multiprocessing/resource_tracker.py"
 
 
 def add_children(graph: GraphBuilder, worker_id: str) -> None:
@@ -37,7 +35,7 @@ def add_children(graph: GraphBuilder, worker_id: str) -> None:
 
 def _vertex(graph: GraphBuilder, worker_id: str, child: Process, thread: Thread) -> Vertex:
     key = ChildThreadKey(worker_id, child.pid, thread.os_thread_id)
-    never = _never(graph.index, child, thread)
+    never = _never(graph.index, worker_id, child, thread)
     wait = None if never else _wait(graph, key, thread)
     return Vertex(
         key=key,
@@ -54,23 +52,32 @@ def _vertex(graph: GraphBuilder, worker_id: str, child: Process, thread: Thread)
 
 
 def _wait(graph: GraphBuilder, key: ChildThreadKey, thread: Thread) -> Wait | None:
-    """The wait for another process below the worker, or for threads of the same process; None for other calls."""
+    """The wait of a thread; None in calls to Ray, which works in no child, and for coroutines, which are not read."""
     call = thread.call
-    if call is None or kind_of(call) in (*REF_CALLS, "await"):
-        return None
-    if call.coroutines or not (isinstance(call.need, Children) or call.threads):
+    if call is None or kind_of(call) in (*REF_CALLS, "await") or call.coroutines:
         return None
     return replace(wait_of_call(graph, key, call), loop=None)
 
 
-def _never(index: SampleIndex, child: Process, thread: Thread) -> Never | None:
-    """Why a thread of a forked process can never get the values that it waits for."""
+def _never(index: SampleIndex, worker_id: str, child: Process, thread: Thread) -> Never | None:
+    """Why a thread of a forked process can never get the values, or the lock, that it waits for."""
     call = thread.call
+    if call is not None and thread.still and isinstance(call.need, LostOwner) and call.timeout_s is None:
+        return _lost_lock(index, worker_id, child, call.need)
     if not (child.is_cut_off and thread.still) or call is None or not _is_for_missing(index, call):
         return None  # between fork and exec, a child's memory still shows its parent's threads, which do not run in it
     frame = user_frame(index.snapshot.frames_of(thread))
     place = (frame.file, frame.line) if frame else ("", None)
     return never("forked", CallName.of(call).text, *place)
+
+
+def _lost_lock(index: SampleIndex, worker_id: str, child: Process, need: LostOwner) -> Never:
+    """A lock was held when the child was forked, by a thread that exists only in its parent."""
+    parent = index.process(worker_id) if child.parent_pid == index.pid_of(worker_id) else None
+    owner = next((one for one in parent.threads if one.os_thread_id == need.owner), None) if parent else None
+    frame = user_frame(index.snapshot.frames_of(owner)) if owner else None
+    place = f"{frame.file.rpartition('/')[2]}:{frame.line}" if frame else ""
+    return never("lost lock", owner.name if owner else "", place)
 
 
 def _is_for_missing(index: SampleIndex, call: Call) -> bool:
@@ -95,18 +102,4 @@ def may_run_code(index: SampleIndex, worker_id: str, process: Process) -> bool:
 def _may_run_code(index: SampleIndex, worker_id: str, child: Process) -> bool:
     return not child.threads or any(
         thread.on_cpu or (thread.call is None and is_user_code(index, worker_id, thread)) for thread in child.threads
-    )
-
-
-def may_act(index: SampleIndex, process: Process) -> bool:
-    """Whether a child process of a worker is not known to wait, except Python's own tracker of shared memory."""
-    return bool(process.children_left_out) or any(_may_act(index, child) for child in process.children)
-
-
-def _may_act(index: SampleIndex, child: Process) -> bool:
-    frames = [index.snapshot.frames_of(thread) for thread in child.threads]
-    if any(frame.file.endswith(TRACKER) for stack in frames for frame in stack):
-        return False
-    return not child.threads or any(
-        thread.call is None or thread.call.timeout_s is not None for thread in child.threads
     )

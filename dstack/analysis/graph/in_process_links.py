@@ -21,7 +21,7 @@ from dstack.call_sites import BARRIER, named_site
 from dstack.diagnosis import Group, Target, Vertex, Wait
 from dstack.observed_calls import Call
 from dstack.vertex_facts import assumption
-from dstack.vertex_keys import CoroutineKey, Key, ThreadKey, UnknownKey
+from dstack.vertex_keys import ChildThreadKey, CoroutineKey, Key, ThreadKey, UnknownKey
 
 NO_OTHERS = assumption("no others")
 
@@ -137,7 +137,11 @@ def _is_called_again_and_again(graph: GraphBuilder, vertex: Vertex) -> bool:
 
 def _wakers(graph: GraphBuilder, users: Users, vertex: Vertex, call: Call) -> Iterator[Target]:
     worker_id, reach = vertex.worker_id or "", reach_of(call)
-    keys: list[Key] = [ThreadKey(worker_id, thread) for thread in reach.reached_by]
+    pid = vertex.child_pid
+    keys: list[Key] = [
+        ThreadKey(worker_id, thread) if pid is None else ChildThreadKey(worker_id, pid, thread)
+        for thread in reach.reached_by
+    ]
     keys += [CoroutineKey(worker_id, coroutine) for coroutine in reach.reached_by_coroutines]
     yield from (Target(vertex=key) for key in keys if key in graph.vertices and key != vertex.key)
     if reach.reached_by_actor:

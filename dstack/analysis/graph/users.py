@@ -18,7 +18,6 @@ import msgspec
 from msgspec.structs import replace
 
 from dstack.analysis.graph.builder import FEW, GraphBuilder, waits_for
-from dstack.analysis.graph.child_processes import may_act
 from dstack.analysis.graph.idle_services import is_idle_library
 from dstack.analysis.index import subjects, task_assignment
 from dstack.analysis.index.ray_libraries import is_machinery_actor, part
@@ -27,7 +26,7 @@ from dstack.model import Actor, PlacementGroup, Worker
 from dstack.observed import Coroutine, Thread
 from dstack.observed_node import Ref, Task
 from dstack.vertex_facts import ProcessName, Subject, assumption, reason, subject
-from dstack.vertex_keys import AnyKey, CoroutineKey, Helper, Key, ThreadKey, UnknownKey
+from dstack.vertex_keys import AnyKey, ChildThreadKey, CoroutineKey, Helper, Id, Key, ThreadKey, UnknownKey
 
 IDLE = assumption("idle library")
 EXECUTOR = ("concurrent/futures/thread.py", "multiprocessing/pool.py")
@@ -53,11 +52,11 @@ class Alternatives:
         """The targets without library code that is assumed to stay idle."""
         return (target for target in targets if target.vertex not in self.idle)
 
-    def any_of(self, kind: Helper, owner: str, subject: Subject, find: Callable[[], Iterable[Target]]) -> Target:
+    def any_of(self, kind: Helper, owner: Id, subject: Subject, find: Callable[[], Iterable[Target]]) -> Target:
         """The helper for any of the targets that ``find`` returns; ``owner`` is the id of what they can use."""
         return self.add(Vertex(key=AnyKey(kind, (owner,)), kind="lifetime", subject=subject), find)
 
-    def few(self, kind: Helper, owner: str, subject: Subject, find: Callable[[], Iterable[Target]]) -> Sequence[Target]:
+    def few(self, kind: Helper, owner: Id, subject: Subject, find: Callable[[], Iterable[Target]]) -> Sequence[Target]:
         """The targets that ``find`` returns, found once; if they are many, a helper for any of them."""
         key = AnyKey(kind, (owner,))
         if key not in self._found:
@@ -113,11 +112,28 @@ class Users:
         return [*self.in_process(worker_id), *self._children(worker_id)]
 
     def _children(self, worker_id: str) -> Iterator[Target]:
-        """The child processes that may run: their waits are not followed."""
+        """What can proceed in the processes below a worker; those that were not read may run."""
         process = self._index.process(worker_id)
-        if process is not None and may_act(self._index, process):
+        for child in process.children if process else ():
+            yield from self.of_child(worker_id, child.pid)
+        if process is not None and process.children_left_out:
             children = subject("child processes", subjects.process(self._index, worker_id))
             yield self._graph.unknown("process", worker_id, "children", subject=children)
+
+    def of_child(self, worker_id: str, pid: int) -> Iterable[Target]:
+        """What can proceed in a process below a worker."""
+        return self.alternatives.few(
+            "process", (worker_id, pid), subject("some thread of child", pid), lambda: self._in_child(worker_id, pid)
+        )
+
+    def _in_child(self, worker_id: str, pid: int) -> Iterator[Target]:
+        child = self._index.child(worker_id, pid)
+        for thread in child.threads if child else ():
+            key = ChildThreadKey(worker_id, pid, thread.os_thread_id)
+            if key in self._graph.vertices or not self.only_serves(worker_id, thread):
+                yield self._graph.child(worker_id, pid, thread.os_thread_id)
+        if child is None or not child.threads:
+            yield self._graph.child(worker_id, pid)
 
     def _actor_of(self, worker_id: str) -> Actor | None:
         worker = self._index.workers.get(worker_id)

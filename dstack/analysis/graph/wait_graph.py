@@ -9,6 +9,7 @@ from typing import Literal
 from dstack.analysis.graph.builder import GraphBuilder
 from dstack.analysis.graph.executions import add_executions
 from dstack.analysis.graph.in_process_links import add_links
+from dstack.analysis.graph.kernel_waits import add_kernel_waits
 from dstack.analysis.graph.pending.given_up import release_given_up
 from dstack.analysis.graph.pending.pending_tasks import Pending
 from dstack.analysis.graph.polls import add_polls
@@ -20,7 +21,7 @@ from dstack.diagnosis import Vertex
 from dstack.libraries.compiled_graphs.waits import add_channel_waits
 from dstack.vertex_keys import Key
 
-Part = Literal["executions", "pending", "ranks", "channels", "objects", "polls", "given up"]
+Part = Literal["executions", "pending", "ranks", "channels", "kernel", "objects", "polls", "given up"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,11 +61,13 @@ STEPS = (
     Step("pending", ("executions",), _add_pending),
     Step("ranks", ("executions", "pending"), add_group_waits),
     Step("channels", ("executions", "pending"), add_channel_waits),
-    Step("objects", ("executions", "pending", "ranks", "channels"), add_links),
+    Step("kernel", ("executions", "pending"), add_kernel_waits),
+    Step("objects", ("executions", "pending", "ranks", "channels", "kernel"), add_links),
     Step("polls", ("executions", "pending", "objects"), add_polls),
     Step("given up", ("executions", "pending", "objects", "polls"), lambda graph, users: release_given_up(graph)),
 )
 """In order. Threads and coroutines with their calls; calls, actors and placement groups that do not run. Then waits
-are completed whose dependencies are found among all of these: members of process groups, ends of channels, and, for
-what still waits for something unknown, code that can reach the object. Then loops that only poll wait for what they
-poll, which depends on the waits of all others. At last, calls are released that nothing waits for any more."""
+are completed whose dependencies are found among all of these: members of process groups, ends of channels, processes
+at the other ends of pipes and sockets, and, for what still waits for something unknown, code that can reach the object.
+Then loops that only poll wait for what they poll, which depends on the waits of all others. At last, calls are released
+that nothing waits for any more."""

@@ -170,6 +170,11 @@ class ProcessIndex:
         """A worker's process, if it was found."""
         return self.processes.get(worker_id)
 
+    def pid_of(self, worker_id: str) -> int | None:
+        """The pid of a worker's process, if that was found."""
+        process = self.process(worker_id)
+        return process.pid if process else None
+
     def access(self, worker_id: str) -> Access:
         """How much of a worker could be read."""
         process = self.process(worker_id)

@@ -63,6 +63,24 @@ class SampleIndex(ProcessIndex):
 
     # Workers
 
+    def process_at(self, worker_id: str, pid: int) -> tuple[str, int | None] | None:
+        """The worker with a pid on the host of another worker, or the worker and its child process with this pid."""
+        return self._by_pid.get((self._host_of(worker_id), pid))
+
+    @cached_property
+    def _by_pid(self) -> dict[tuple[str, int], tuple[str, int | None]]:
+        found: dict[tuple[str, int], tuple[str, int | None]] = {}
+        for worker_id, process in self.processes.items():
+            host = self._host_of(worker_id)
+            found.update({(host, child.pid): (worker_id, child.pid) for child in process.children})
+            found[host, process.pid] = worker_id, None
+        return found
+
+    def _host_of(self, worker_id: str) -> str:
+        """The address of a worker's host: several nodes of a cluster may be on one."""
+        worker = self.workers.get(worker_id)
+        return worker.ip if worker else worker_id
+
     @cached_property
     def present_workers(self) -> tuple[Worker, ...]:
         """The workers that existed during this sample: without those that only another sample has."""

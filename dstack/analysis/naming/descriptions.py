@@ -219,6 +219,8 @@ SUBJECTS: Mapping[SubjectKind, Row] = {
     "autoscaler": "{}, which may add a node",
     "available value": "value that is already available and being fetched",
     "caller": "caller, which has not sent it yet",
+    "bytes in transit": "bytes that are on their way to it",
+    "some thread of child": lambda pid: f"some thread of {names.child_process(pid)}",
     "child processes": "child process of {}",
     "client": "client outside of all running jobs that looks up {}",
     "consumer": _consumer,
@@ -330,6 +332,7 @@ ASSUMPTIONS: Mapping[AssumptionKind, Row] = {
     "dropped value": "only code of its process drops a value that was read from a graph's channel and not copied",
     "idle library": "library code that was idle in every reading stays idle",
     "lock holder": _lock_holder,
+    "only the ends": "only the processes at the other ends of its pipes, sockets or file locks can end the wait",
     "no others": "only code that was observed to hold the object can end the wait on it",
     "rank in no group": "{} of {} will be an actor of the same class that is in no group yet",
     "rank not created": "{} of {} will be an actor of the same class that is not created yet",
@@ -343,6 +346,12 @@ def _forked(call: str, file: str, line: int | None) -> str:
     return f"waits in {call}{where} in a forked process, where Ray does not work"
 
 
+def _lost_lock(owner: str, place: str) -> str:
+    thread = f"thread {owner} of its parent" if owner else "a thread of its parent"
+    at = f" (now at {place})" if place else ""
+    return f"waits for a lock that {thread}{at} held when this process was forked; that thread does not exist in it"
+
+
 def _unsatisfiable(asked: Operand, because: Reason) -> str:
     return f"asks for {operand_in_words(asked) if asked else 'a node'}, but {in_words(because)}"
 
@@ -352,6 +361,7 @@ NEVER: Mapping[NeverKind, Row] = {
     "dead owner": "its owner, {}, died: {}",
     "ended training": "makes no more calls: its training function has ended",
     "forked": _forked,
+    "lost lock": _lost_lock,
     "removed group": "{}, which it must run in, was removed",
     "unsatisfiable": _unsatisfiable,
 }

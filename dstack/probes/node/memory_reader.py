@@ -74,6 +74,7 @@ class _ThreadState:
     locals: Sequence[Mapping[str, str]] = ()
     waits_on: WaitsOn = NOTHING
     sleeps: bool = False
+    sleep_left_s: float | None = None
 
     def agrees_with(self, other: _ThreadState) -> bool:
         """Whether both show the thread in the same calls; its innermost frame may be at another instruction."""
@@ -91,6 +92,7 @@ class MemoryReader:
         self._origins = origins
         self._unreadable: dict[int, str] = {}
         self._has_tasks = False
+        self._marks: Mapping[int, str] = {}
         self._loops: LoopState | None = None
         self._reached = Reached()
 
@@ -105,7 +107,7 @@ class MemoryReader:
         return self._read()
 
     def _read(self) -> ProcessReading:
-        before = marks_off_cpu(self._request.pid, self._known.python.os_thread_ids)
+        before = self._marks = marks_off_cpu(self._request.pid, self._known.python.os_thread_ids)
         self._learned = self._known.python.copy()
         groups: dict[str, str] | None = None
         with self._process(before) as process:
@@ -189,6 +191,7 @@ class MemoryReader:
             locals=self._locals(process, thread),
             waits_on=calls.waits_on(thread, call),
             sleeps=thread.os_thread_id in calls.asleep,
+            sleep_left_s=calls.asleep.get(thread.os_thread_id),
         )
 
     def _tasks(self, memory: ProcessMemory, threads: Sequence[MemoryThread]) -> dict[int, str | None] | None:
@@ -236,7 +239,7 @@ class MemoryReader:
         return stable
 
     def _calls(self, process: PythonProcess) -> BlockedCalls:
-        return BlockedCalls(process, self._origins.is_user, self._request.below)
+        return BlockedCalls(process, self._origins.is_user, self._request.around)
 
     def _read_loops_again(self) -> LoopState:
         try:
@@ -347,6 +350,8 @@ class MemoryReader:
             call=call,
             is_stable=is_stable,
             sleeps=is_stable and state.sleeps,
+            sleep_left_s=state.sleep_left_s if is_stable else None,
+            slices=proc.times_scheduled(self._marks.get(state.thread.os_thread_id, "")),
             task_id=state.task_id,
             locals=state.locals,
         )

@@ -13,6 +13,7 @@ import psutil
 from dstack.observed import Process
 from dstack.observed_node import EnvironmentSetup, Failure, NodeAnswer, RecordedRound
 from dstack.probes.node.figures import NodeFigures
+from dstack.probes.node.kernel_waits import KernelTables
 from dstack.probes.node.process import TargetProcess
 from dstack.probes.node.process_reader import ProcessReader
 from dstack.probes.node.process_values import ProcessValues, failures_of
@@ -74,7 +75,9 @@ class NodeProbe:
         self._figures.begin()
         targets = [target for target in targets if target["pid"] != self._own_pid]
         families = Families([target["pid"] for target in targets])
-        processes = [TargetProcess(target, families) for target in targets]
+        ports = [target["port"] for target in targets]
+        tables = KernelTables(lambda: families.with_all_below([target["pid"] for target in targets]), ports)
+        processes = [TargetProcess(target, families, tables) for target in targets]
         owners = PortOwners()
         identified = self._identified(processes, owners)
         self._figures.begin_disks()
@@ -89,7 +92,7 @@ class NodeProbe:
         """One round of a recording of the target processes."""
         targets = [target for target in targets if target["pid"] != self._own_pid]
         families = Families()
-        processes = [TargetProcess(target, families) for target in targets]
+        processes = [TargetProcess(target, families, KernelTables(tuple)) for target in targets]
         found = self._sampler.round(self._identified(processes, PortOwners()), options)
         failures = (failure for process in processes for failure in failures_of(process, process.problems))
         return replace(found, failures=tuple(failures))

@@ -8,9 +8,12 @@ from contextlib import contextmanager
 
 import psutil
 
+from dstack.observed import EndedChild
+from dstack.probes.node.blocked_calls.blocked_call import Surroundings
 from dstack.probes.node.cached_property import cached_property
+from dstack.probes.node.kernel_waits import KernelTables
 from dstack.probes.node.procfs import proc
-from dstack.probes.node.procfs.children import Families, is_helper, is_python
+from dstack.probes.node.procfs.children import Families, is_fork, is_helper
 from dstack.probes.node.procfs.permissions import DumpFailed
 from dstack.probes.node.procfs.worker_pid import NotThisWorker, PortOwners, require_worker
 from dstack.probes.node.reading import Problem, ProcessReading, Request
@@ -18,21 +21,31 @@ from dstack.probes.node.wire import Options, Target
 
 
 class TargetProcess:
-    """A worker, a driver, or with ``parent_pid`` a process that one of these has started."""
+    """A worker, a driver, or with a ``parent`` a process that one of these has started."""
 
-    def __init__(self, target: Target, families: Families, parent_pid: int | None = None) -> None:
+    def __init__(
+        self,
+        target: Target,
+        families: Families,
+        tables: KernelTables,
+        parent: TargetProcess | None = None,
+        parent_pid: int | None = None,
+    ) -> None:
         self.target = target
         self.pid = target["pid"]
         self.worker_id = target["worker_id"]
+        self.parent = parent
         self.parent_pid = parent_pid
         self.title = ""
         self.figures: proc.Figures | None = None
         self.reading = ProcessReading()
         self.children: list[TargetProcess] = []
+        self.ended_children: list[EndedChild] = []
         self.children_left_out = 0
         self.problems: list[Problem] = []
         self.elapsed_s = 0.0
         self._families = families
+        self._tables = tables
 
     @cached_property
     def below(self) -> dict[int, int]:
@@ -56,13 +69,21 @@ class TargetProcess:
         self.figures = figures
 
     def find_children(self, limit: int) -> list[TargetProcess]:
-        """Find the Python processes below this one; returns the first ``limit`` of them, which are to be read."""
-        own = [pid for pid, parent in self.below.items() if not is_helper(pid, parent)]
-        found = list(filter(is_python, own))
-        self.children_left_out = len(own) - min(len(found), limit)
+        """Find the processes below this one; returns the first ``limit`` of them, which are to be read."""
+        found = []
+        for pid, parent in self.below.items():
+            if (exit_code := proc.exit_code(pid)) is not None:
+                ended = EndedChild(pid=pid, parent_pid=parent, name=proc.name(pid), exit_code=exit_code, is_zombie=True)
+                self.ended_children.append(ended)
+            elif not is_helper(pid, parent):
+                found.append(pid)
+        self.children_left_out = max(0, len(found) - limit)
+        known = {self.pid: self}
         for pid in found[:limit]:
             target: Target = {"worker_id": self.worker_id, "pid": pid, "port": 0, "is_driver": True}
-            self.children.append(TargetProcess(target, self._families, self.below[pid]))
+            parent_pid = self.below[pid]
+            known[pid] = TargetProcess(target, self._families, self._tables, known.get(parent_pid), parent_pid)
+            self.children.append(known[pid])
         if len(found) > limit:
             reason = f"it has too many child processes: {len(found) - limit} of {len(found)} were not read"
             self.problems.append(Problem("stacks", reason, "truncated"))
@@ -75,11 +96,21 @@ class TargetProcess:
             title=self.title,
             is_driver=self.target["is_driver"],
             is_child=self.parent_pid is not None,
-            below=lambda: self.below,
+            around=Surroundings(lambda: self.below, self._tables, self._threads_of_parent()),
             thread_context=self.target.get("thread_context", options["thread_context"]),
             options=options,
             deadline=deadline,
         )
+
+    def _threads_of_parent(self) -> dict[int, int] | None:
+        """The threads of the process that it was forked from, by their Python ids; None for any other process."""
+        parent = self.parent
+        if parent is None or parent.figures is None or self.figures is None:
+            return None
+        if not is_fork(self.figures.birth, parent.figures.birth):
+            return None
+        threads = (one.thread for one in parent.reading.threads)
+        return {thread.thread_id: thread.os_thread_id for thread in threads}
 
     @property
     def is_gone(self) -> bool:

@@ -5,24 +5,33 @@ Processes in other languages than Python are read by the tools of these.
 
 from __future__ import annotations
 
+import contextlib
 import time
 from dataclasses import replace
 
 import psutil
 
+from dstack.call_sites import KERNEL, WAITPID
+from dstack.observed_calls import Call, Children
 from dstack.observed_node import Cause
 from dstack.probes.node.cpython.interpreter import Interpreter, OwnPython
-from dstack.probes.node.cpython.memory import Unreadable
+from dstack.probes.node.cpython.memory import Unreadable, open_memory
 from dstack.probes.node.cpython.process import Known
+from dstack.probes.node.kernel_waits import KernelWaits, remaining_sleep_s
 from dstack.probes.node.memory_reader import KnownProcess, MemoryReader
 from dstack.probes.node.other_languages import language_of, read_with_tool
 from dstack.probes.node.process import TargetProcess
 from dstack.probes.node.procfs import proc
+from dstack.probes.node.procfs.children import is_python
 from dstack.probes.node.procfs.permissions import INSTALL_PYSPY, DumpFailed, why_denied
 from dstack.probes.node.pyspy import PySpy, PySpyReader, SudoFailed
-from dstack.probes.node.reading import Problem, ProcessReading, Request
+from dstack.probes.node.reading import Problem, ProcessReading, Request, ThreadReading
+from dstack.probes.node.stability import marks_of, marks_off_cpu, unchanged
 from dstack.probes.node.stacks.origins import Origins
+from dstack.probes.node.threads import PythonThread
 
+MAX_NATIVE_THREADS = 64
+"""The most threads that are read of a process that does not run Python."""
 MAX_KNOWN = 2_000
 MAX_CODES = 20_000
 """The most processes of which the probe keeps what it has learned."""
@@ -44,6 +53,8 @@ class ProcessReader:
             raise DumpFailed("no time was left to read it", cause="timeout")
         if language := self.known_process(process).language:
             return read_with_tool(language, request)
+        if request.is_child and not is_python(process.pid):
+            return _read_native(request)
         reading = self._read_memory(process, request)
         options = request.options
         is_exact = all(one.is_stable or one.role == "ray" for one in reading.threads)
@@ -129,6 +140,41 @@ class ProcessReader:
         if self.tool is None:
             raise DumpFailed("py-spy was not found on this node", INSTALL_PYSPY, cause="missing")
         return self.tool
+
+
+def _read_native(request: Request) -> ProcessReading:
+    """The threads of a process that does not run Python, with their waits in the kernel and without stacks."""
+    pid = request.pid
+    before = marks_off_cpu(pid, proc.threads(pid)[:MAX_NATIVE_THREADS])
+    with contextlib.suppress(OSError), open_memory(pid) as memory:
+        waits = KernelWaits(request.around.tables, memory)
+        calls = {thread: proc.system_call(pid, thread) for thread in before}
+        found = {thread: _native_call(call, waits, request) for thread, call in calls.items() if call}
+        asleep = {thread: remaining_sleep_s(call, memory) for thread, call in calls.items() if call and call.is_sleep}
+        stable = unchanged(before, marks_of(pid, before))
+        threads = [
+            ThreadReading(
+                PythonThread(0, thread, proc.thread_name(pid, thread), (), proc.thread_state(pid, thread) == "R"),
+                "user",
+                found.get(thread) if thread in stable else None,
+                is_stable=thread in stable,
+                sleeps=thread in asleep,
+                sleep_left_s=asleep.get(thread),
+                slices=proc.times_scheduled(mark),
+            )
+            for thread, mark in before.items()
+        ]
+        return ProcessReading(threads=threads, access="kernel")
+    raise why_denied(pid)
+
+
+def _native_call(call: proc.SystemCall, waits: KernelWaits, request: Request) -> Call | None:
+    if call.awaits_child:
+        pids = tuple(pid for pid in request.around.below() if call.awaited_pid in (None, pid))
+        return Call(site=WAITPID.id, frame=0, need=Children(pids=pids))
+    need = waits.objects(call)
+    name = f"system call {need.system_call}" if need else None
+    return Call(site=KERNEL.id, frame=0, need=need, name=name, timeout_s=waits.timeout_s(call)) if need else None
 
 
 def _not_read(reason: str, cause: Cause) -> Problem:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from dstack.observed import Access, GraphStage, Role
+from dstack.observed import Access, EndedChild, GraphStage, Role
 from dstack.observed_calls import Call
 from dstack.observed_node import Cause, Stage
 from dstack.probes.node.asyncio.coroutine_samples import LoopState
+from dstack.probes.node.blocked_calls.blocked_call import Surroundings
 from dstack.probes.node.process_groups.memberships import Memberships
 from dstack.probes.node.threads import AnyThread
 from dstack.probes.node.wire import Options, ThreadContext
@@ -16,7 +17,7 @@ from dstack.probes.node.wire import Options, ThreadContext
 
 @dataclass(frozen=True)
 class Request:
-    """A process to read; ``below`` gives the processes that it has started, ``title`` is what it calls itself.
+    """A process to read, with what is ``around`` it; ``title`` is what it calls itself.
 
     ``is_child``: a worker or driver has started it, and only its threads are read. ``deadline`` is a
     ``time.monotonic()``.
@@ -26,7 +27,7 @@ class Request:
     title: str
     is_driver: bool
     is_child: bool
-    below: Callable[[], Collection[int]]
+    around: Surroundings
     thread_context: ThreadContext | None
     options: Options
     deadline: float
@@ -47,7 +48,8 @@ class ThreadReading:
     """A thread, its role, and the call that it is blocked in.
 
     ``is_stable``: it did not run while it was read. ``is_torn``: it ran during every reading, so its frames may not
-    belong together. ``sleeps``: it was in ``time.sleep``. ``task_id`` is the Ray task that it runs. ``locals`` are the
+    belong together. ``sleeps``: it was in ``time.sleep``, for ``sleep_left_s`` more. ``slices`` counts how often it was
+    scheduled. ``task_id`` is the Ray task that it runs. ``locals`` are the
     values of its locals by frame, if requested.
     """
 
@@ -57,6 +59,8 @@ class ThreadReading:
     is_stable: bool = False
     is_torn: bool = False
     sleeps: bool = False
+    sleep_left_s: float | None = None
+    slices: int | None = None
     task_id: str | None = None
     locals: Sequence[Mapping[str, str]] = ()
 
@@ -67,6 +71,7 @@ class ProcessReading:
 
     ``has_tasks``: the tasks of its threads could be read. ``loops`` and ``groups``, the concurrency
     groups of an actor's methods, are None where they were not read. ``graph_stages`` are those of compiled graphs.
+    ``ended_children`` are the child processes that objects of the process show to have ended.
     """
 
     threads: Sequence[ThreadReading] = ()
@@ -77,5 +82,6 @@ class ProcessReading:
     memberships: Memberships = field(default_factory=Memberships)
     labels: Mapping[str, str] = field(default_factory=dict)
     graph_stages: Sequence[GraphStage] = ()
+    ended_children: Sequence[EndedChild] = ()
     paused_ms: float = 0.0
     problems: Sequence[Problem] = ()

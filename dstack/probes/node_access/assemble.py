@@ -136,7 +136,7 @@ def _item(items: Sequence[_T], index: int) -> _T:
 def _require_bounded(processes: Iterable[Process], stacks: Sequence[tuple[int, ...]]) -> None:
     """Raises :class:`ValueError` unless every call has its frame, and a snapshot file may have as many frames."""
     executions = list(chain.from_iterable(process.with_stacks() for process in processes))
-    if any(one.call and one.call.frame >= len(stacks[one.stack]) for one in executions):
+    if any(one.call and one.call.frame >= max(1, len(stacks[one.stack])) for one in executions):
         raise ValueError("a call without its frame")
     if sum(len(stacks[one.stack]) for one in executions) > MAX_FRAMES:
         raise ValueError("too many frames")

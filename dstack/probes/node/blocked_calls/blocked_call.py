@@ -7,15 +7,15 @@ known wait, or the kernel shows that it sleeps on a lock of that frame.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Collection, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 from dstack.call_site import Site
 from dstack.call_sites import (
     EVENT_LOOP,
     GENERATOR,
+    KERNEL,
     LOCK,
-    PIPE,
     PROCESS_LOCK,
     RAY_GET,
     RAY_WAIT,
@@ -34,6 +34,7 @@ from dstack.observed_calls import (
     Executions,
     Futures,
     Inference,
+    LostOwner,
     Need,
     ProcessObject,
     Refs,
@@ -46,14 +47,15 @@ from dstack.probes.node.cached_property import cached_property
 from dstack.probes.node.cpython.frames import Frame
 from dstack.probes.node.cpython.memory import Unreadable
 from dstack.probes.node.cpython.process import MemoryThread, PythonProcess
+from dstack.probes.node.kernel_waits import KernelTables, KernelWaits, remaining_sleep_s
 from dstack.probes.node.libraries import OF_THREADS
 from dstack.probes.node.process_groups.group_calls import GroupCalls
-from dstack.probes.node.procfs.children import awaited_children
 from dstack.probes.node.procfs.proc import SystemCall, system_call
+from dstack.probes.node.procfs.proc import threads as threads_of
 from dstack.probes.node.ray.object_refs import GENERATOR as GENERATOR_TYPE
 from dstack.probes.node.ray.object_refs import object_refs, owners, refs_of
 from dstack.probes.node.ray.tensor_transfers import wait_for_tensors
-from dstack.probes.node.stacks.origins import RAY_WORKER_FILE
+from dstack.probes.node.stacks.origins import RAY_WORKER_FILE, package_of
 from dstack.probes.node.threads import ASYNCIO, function_of, is_event_loop, is_in
 from dstack.probes.node.threads import Frame as AnyFrame
 from dstack.probes.node.waits import locks
@@ -73,27 +75,38 @@ OTHERS = {locks.SIMPLE_QUEUE: SIMPLE_QUEUE, locks.PROCESS_LOCK: PROCESS_LOCK}
 """The sites of waits for objects of C, by the type of the object."""
 
 
+@dataclass(frozen=True)
+class Surroundings:
+    """What is around a process: the processes ``below`` it, and the descriptors and sockets of its host.
+
+    Of a process that was forked, ``threads_of_parent`` are the OS ids of the parent's threads by Python's; a fork has
+    only one of them.
+    """
+
+    below: Callable[[], Collection[int]] = tuple
+    tables: KernelTables = field(default_factory=KernelTables)
+    threads_of_parent: Mapping[int, int] | None = None
+
+
 class BlockedCalls:
     """The calls that the threads of one process are blocked in.
 
-    ``is_user`` tests whether a frame is the user's, ``below`` returns the processes that this one has started.
-    ``unreadable`` says, by OS thread id, why the wait of a thread could not be read.
+    ``is_user`` tests whether a frame is the user's. ``unreadable`` says, by OS thread id, why the wait of a thread
+    could not be read.
     """
 
     def __init__(
-        self,
-        process: PythonProcess,
-        is_user: Callable[[AnyFrame], bool],
-        below: Callable[[], Collection[int]] = tuple,
+        self, process: PythonProcess, is_user: Callable[[AnyFrame], bool], around: Surroundings | None = None
     ) -> None:
         self._process = process
         self._objects = process.objects
         self._pid = process.memory.pid
         self._is_user = is_user
-        self._below = below
+        self._around = around or Surroundings()
+        self._kernel = KernelWaits(self._around.tables, process.memory)
         self.unreadable: dict[int, str] = {}
-        self.asleep: set[int] = set()
-        """The threads that were in ``time.sleep`` when their calls were read."""
+        self.asleep: dict[int, float | None] = {}
+        """The threads that were in ``time.sleep`` when their calls were read, and how long they will sleep on."""
 
     def call_of(self, thread: MemoryThread, actor_id: str = "") -> Call | None:
         """The wait of a thread; None where it is not known to wait, or is an event loop that waits for work.
@@ -211,24 +224,58 @@ class BlockedCalls:
         poll = self._poll(frames[0]) if blocked_in.futex is None else None
         is_asleep = blocked_in.is_sleep and not (leaf and leaf.polls)
         if is_asleep:
-            self.asleep.add(thread.os_thread_id)
+            self.asleep[thread.os_thread_id] = remaining_sleep_s(blocked_in, self._process.memory)
         if poll or is_asleep:
             return poll
-        if children := awaited_children(self._pid, blocked_in, self._below):
-            site = leaf or (WAITPID if blocked_in.awaited_pid is not None else PIPE)
-            call = self._known_wait(frames, site, None)
-            return replace(call, need=Children(pids=tuple(children))) if call else None
+        if children := self._awaited_children(blocked_in):
+            call = self._known_wait(frames, leaf or WAITPID, None)
+            return replace(call, need=Children(pids=children)) if call else None
         if leaf is None or self._may_take_lock_back(frames[0]):
             slept_on = self._slept_on(thread, blocked_in)
+            if slept_on is None and leaf:
+                return None
             if slept_on is None:
-                return None if leaf else self.group_calls.work_call(frames[0], thread.os_thread_id, blocked_in)
+                work = self.group_calls.work_call(frames[0], thread.os_thread_id, blocked_in)
+                return work or self._kernel_call(frames, blocked_in)
             if leaf and slept_on.address == frames[0].local("waiter"):
                 return self._known_wait(frames, leaf, frames[0].local("self"))
             if slept_on.type_name in LOCKS:
                 return self._lock(slept_on)
             return self._known_wait(frames, OTHERS[slept_on.type_name], slept_on.address, slept_on.timeout_s)
         call = self._known_wait(frames, leaf, frames[0].local("self"))
-        return self._with_group(call, thread, blocked_in) if call else None
+        return self._in_kernel(self._with_group(call, thread, blocked_in), blocked_in) if call else None
+
+    def _awaited_children(self, blocked_in: SystemCall) -> tuple[int, ...]:
+        """The processes below this one whose end a system call waits for: one of them, or any."""
+        if not blocked_in.awaits_child:
+            return ()
+        pid = blocked_in.awaited_pid
+        return tuple(one for one in self._around.below() if pid is None or one == pid)
+
+    def _kernel_call(self, frames: Sequence[Frame], blocked_in: SystemCall) -> Call | None:
+        """A wait at no known site, by its system call; its name is that of the library's function, if there is one."""
+        need = self._kernel.objects(blocked_in, self._native_threads if any(map(self._is_user, frames)) else ())
+        if need is None:
+            return None
+        leaf = frames[0]
+        package = "" if self._is_user(leaf) else package_of(leaf.position.file)
+        name = f"{function_of(leaf)} of {package}" if package else f"system call {need.system_call}"
+        timeout_s = self._kernel.timeout_s(blocked_in)
+        return Call(site=KERNEL.id, frame=0, need=need, name=name, timeout_s=timeout_s)
+
+    def _in_kernel(self, call: Call, blocked_in: SystemCall) -> Call:
+        """The call at a known site, with what the kernel shows that it waits for."""
+        if not isinstance(call.need, ProcessObject) or blocked_in.futex is not None or call.site == EVENT_LOOP.id:
+            return call
+        need = self._kernel.objects(blocked_in)
+        timeout_s = self._kernel.timeout_s(blocked_in) if call.timeout_s is None else call.timeout_s
+        return replace(call, need=need, timeout_s=timeout_s) if need and need.ends else call
+
+    @cached_property
+    def _native_threads(self) -> list[int]:
+        """The OS ids of the threads of the process that do not run Python."""
+        own = {thread.os_thread_id for thread in self._process.threads}
+        return [thread for thread in threads_of(self._pid) if thread not in own]
 
     def _with_group(self, call: Call, thread: MemoryThread, blocked_in: SystemCall) -> Call:
         """The call with what it depends on, where it is one on a process group."""
@@ -261,19 +308,29 @@ class BlockedCalls:
         try:
             coroutines = tuple(map(hex, self.coroutines.holders.get(lock.address, ()))) if self.has_loops else ()
             if is_rlock and not coroutines:
-                owner = ids.get(self._locks.owner(lock.address))
-                need = Executions(threads=(owner,), object_id=hex(lock.address)) if owner else call.need
-                return replace(call, need=need)
+                return replace(call, need=self._owner(lock.address, ids))
             holders = [] if is_rlock else self._locks.holders(lock.address, self._threads)
         except Unreadable as error:
             return replace(call, need=UnreadableNeed(reason=str(error)))
         if not holders and not coroutines:
-            return call
+            is_alone = self._around.threads_of_parent is not None and len(threads_of(self._pid)) == 1
+            is_lost = is_alone and lock.timeout_s is None and not self.has_loops
+            return replace(call, need=LostOwner(object_id=hex(lock.address))) if is_lost else call
         threads = tuple(holder.os_thread_id for holder in holders)
         return replace(
             call,
             need=Executions(threads=threads, coroutines=coroutines, object_id=hex(lock.address), inferred="with block"),
         )
+
+    def _owner(self, rlock: int, ids: Mapping[int, int]) -> Need:
+        """The thread that holds an RLock; in a fork, it may have existed in the parent only."""
+        ident = self._locks.owner(rlock)
+        if owner := ids.get(ident):
+            return Executions(threads=(owner,), object_id=hex(rlock))
+        of_parent = self._around.threads_of_parent
+        if of_parent is None or not ident or len(ids) < len(self._process.threads):
+            return _object(rlock)
+        return LostOwner(object_id=hex(rlock), owner=of_parent.get(ident, 0))
 
     def _known_wait(
         self, frames: Sequence[Frame], leaf: Site, owner: int | None, timeout_s: float | None = None
@@ -295,7 +352,7 @@ class BlockedCalls:
             timeout_s = self._timeout_s(frames[at::-1])
         need: Need = _object(owner)
         if is_in(frames[at], POOL_FILE) and (result := frames[at].local("self")):
-            below = self._below()
+            below = self._around.below()
             if pids := tuple(pid for pid in pool_processes(self._objects, result) if pid in below):
                 need = Children(pids=pids)
         return Call(site=site.id, frame=at, need=need, timeout_s=timeout_s)

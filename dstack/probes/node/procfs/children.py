@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Collection
+from collections.abc import Collection
 
 from dstack.probes.node.cached_property import cached_property
 from dstack.probes.node.procfs import proc
@@ -48,6 +48,10 @@ class Families:
                     ahead.append(child)
         return found
 
+    def with_all_below(self, pids: Collection[int]) -> set[int]:
+        """These processes, and all below them."""
+        return {*pids, *(below for pid in pids for below in self.below(pid))}
+
 
 def is_python(pid: int) -> bool:
     """Whether a process runs Python."""
@@ -61,29 +65,22 @@ def is_helper(pid: int, parent: int) -> bool:
     return any(map(HELPERS.match, words)) and words != proc.arguments(parent, FIRST_WORDS)
 
 
+def is_fork(child: proc.Birth, parent: proc.Birth) -> bool:
+    """Whether a process was forked from another: it keeps the address of that stack until it runs another program."""
+    return child.stack_start != 0 and child.stack_start == parent.stack_start
+
+
 def is_cut_off(child: tuple[int, proc.Birth], worker: tuple[int, proc.Birth]) -> bool:
     """Whether a child, by its pid and birth, was forked from a worker or driver and lacks the connection to Ray.
 
-    A fork keeps the address of its parent's stack until it runs another program. It has none of its parent's other
-    threads, and Ray starts them again only where the child itself connects to Ray.
+    A fork has none of its parent's other threads, and Ray starts them again only where the child connects to Ray.
     """
     (pid, birth), (worker_pid, of_worker) = child, worker
-    is_fork = birth.stack_start != 0 and birth.stack_start == of_worker.stack_start
-    return is_fork and RAY_THREAD in proc.thread_names(worker_pid) and RAY_THREAD not in proc.thread_names(pid)
-
-
-def awaited_children(pid: int, call: proc.SystemCall, below: Callable[[], Collection[int]]) -> list[int]:
-    """The processes ``below`` that a system call waits for: for their end, or their output.
-
-    None for a pipe that the process itself can write to: nothing shows which process will write.
-    """
-    if call.awaited_pid is not None:
-        return [one for one in below() if one == call.awaited_pid]
-    if call.read_from is not None:
-        file = proc.file_at(pid, call.read_from)
-        if file.startswith("pipe:") and not proc.can_write(pid, file):
-            return [one for one in below() if proc.can_write(one, file)]
-    return []
+    return (
+        is_fork(birth, of_worker)
+        and RAY_THREAD in proc.thread_names(worker_pid)
+        and RAY_THREAD not in proc.thread_names(pid)
+    )
 
 
 def _is_others(pid: int) -> bool:

@@ -35,7 +35,9 @@ MAPPED_FILE = re.compile(rb"^([0-9a-f]+)-([0-9a-f]+) \S+ 0+ (\S+) ([1-9]\d*) +(.
 """A line of ``maps`` for the beginning of a file."""
 
 # Numbers of system calls on x86-64.
-READ, SELECT, NANOSLEEP, WAIT4, FUTEX, CLOCK_NANOSLEEP, PSELECT6 = 0, 23, 35, 61, 202, 230, 270
+SELECT, NANOSLEEP, WAIT4, FUTEX, CLOCK_NANOSLEEP, WAITID, PSELECT6 = 23, 35, 61, 202, 230, 247, 270
+P_PID = 1
+"""The kind of id with which ``waitid`` waits for one process."""
 
 
 # Processes and threads
@@ -44,10 +46,15 @@ READ, SELECT, NANOSLEEP, WAIT4, FUTEX, CLOCK_NANOSLEEP, PSELECT6 = 0, 23, 35, 61
 def children() -> defaultdict[int, list[int]]:
     """The children of every process, by the pid of the parent, in the order of their pids."""
     found: defaultdict[int, list[int]] = defaultdict(list)
-    for pid in sorted(int(name) for name in _names("/proc") if name.isdecimal()):
+    for pid in all_pids():
         for parent in _stat(pid)[1:2]:
             found[int(parent)].append(pid)
     return found
+
+
+def all_pids() -> list[int]:
+    """The processes of this host, as far as they are shown."""
+    return sorted(int(name) for name in _names("/proc") if name.isdecimal())
 
 
 def threads(pid: int) -> list[int]:
@@ -122,6 +129,19 @@ def figures(pid: int) -> Figures | None:
     )
 
 
+def exit_code(pid: int) -> int | None:
+    """The exit code of a process that has ended and was not reaped, negative for a signal; None for any other.
+
+    It is 0 where the kernel does not show it to this user.
+    """
+    words = _stat(pid)
+    if words[:1] != ["Z"] or len(words) < 50:
+        return None
+    with contextlib.suppress(ValueError):
+        return os.waitstatus_to_exitcode(int(words[49]))
+    return 0
+
+
 def cpu_clock(pid: int) -> float | None:
     """Seconds of CPU time of a process, to the nanosecond: the clock of ``clock_getcpuclockid(3)``."""
     with contextlib.suppress(OSError):
@@ -178,6 +198,12 @@ def scheduler_mark(pid: int, thread: int) -> str | None:
         return None
     is_running = lines.get("State", "").startswith("R")
     return "" if is_running else " ".join(value for name, value in lines.items() if "ctxt_switches" in name)
+
+
+def times_scheduled(mark: str) -> int | None:
+    """How often a thread has been scheduled, by its :func:`scheduler_mark`; None if it ran at that moment."""
+    words = [int(word) for word in mark.split() if word.isdecimal()]
+    return words[2] if len(words) == 3 else sum(words) if words else None
 
 
 def name(pid: int) -> str:
@@ -271,16 +297,54 @@ def descriptors(pid: int) -> list[str]:
     return _names(f"/proc/{pid}/fd")
 
 
-def can_write(pid: int, file: str) -> bool:
-    """Whether a process can write to a file, by what its descriptors refer to."""
-    descriptors = (one for one in _names(f"/proc/{pid}/fd") if file_at(pid, one) == file)
-    return any(_is_writable(pid, descriptor) for descriptor in descriptors)
+def is_open_for(pid: int, descriptor: int | str, can_write: bool) -> bool:
+    """Whether a process can write to a file by its descriptor, or can read from it."""
+    flags = next((words[1] for words in _fdinfo(pid, descriptor) if words[0] == "flags:"), None)
+    only = os.O_RDONLY if can_write else os.O_WRONLY
+    return flags is not None and int(flags, 8) & os.O_ACCMODE != only
 
 
-def _is_writable(pid: int, descriptor: str) -> bool:
-    lines = _lines(f"/proc/{pid}/fdinfo/{descriptor}")
-    flags = next((line.split()[1] for line in lines if line.startswith("flags:")), None)
-    return flags is not None and int(flags, 8) & os.O_ACCMODE != os.O_RDONLY
+def epoll_set(pid: int, descriptor: int) -> list[tuple[int, int]]:
+    """The descriptors that an epoll instance watches, each with its events."""
+    words = (words for words in _fdinfo(pid, descriptor) if words[0] == "tfd:" and len(words) > 3)
+    return [(int(words[1]), int(words[3], 16)) for words in words]
+
+
+def pid_of_pidfd(pid: int, descriptor: int) -> int | None:
+    """The process that a pidfd refers to; None if it has been reaped, or is not shown."""
+    found = next((int(words[1]) for words in _fdinfo(pid, descriptor) if words[0] == "Pid:"), 0)
+    return found if found > 0 else None
+
+
+def _fdinfo(pid: int, descriptor: int | str) -> list[list[str]]:
+    return [words for line in _lines(f"/proc/{pid}/fdinfo/{descriptor}") if len(words := line.split()) > 1]
+
+
+def file_locks() -> dict[str, list[int]]:
+    """The processes that hold a lock on a file, by :func:`lock_key`; those of other PID namespaces are left out."""
+    found: defaultdict[str, list[int]] = defaultdict(list)
+    for words in map(str.split, _lines("/proc/locks")):
+        if len(words) > 5 and words[1] != "->" and words[4].isdecimal() and words[4] != "0":
+            found[words[5]].append(int(words[4]))
+    return found
+
+
+def lock_key(pid: int, descriptor: int) -> str | None:
+    """The device and inode of an open file, as ``/proc/locks`` has them."""
+    with contextlib.suppress(OSError):
+        info = os.stat(f"/proc/{pid}/fd/{descriptor}")
+        return f"{os.major(info.st_dev):02x}:{os.minor(info.st_dev):02x}:{info.st_ino}"
+    return None
+
+
+def network_namespace(pid: int) -> str:
+    """The network namespace of a process; empty if it is not shown."""
+    return _link(f"/proc/{pid}/ns/net")
+
+
+def lines_of_net(pid: int, table: str) -> list[str]:
+    """The lines of a table such as ``tcp`` of the network namespace of a process, without its head."""
+    return _lines(f"/proc/{pid}/net/{table}")[1:]
 
 
 # System calls
@@ -305,15 +369,17 @@ class SystemCall:
         return self.arguments[0] if self.number == FUTEX else None
 
     @property
-    def awaited_pid(self) -> int | None:
-        """The one child process whose end it waits for, as the process itself knows it."""
-        pid = self.arguments[0] & 0xFFFFFFFF if self.number == WAIT4 else 0
-        return pid if 0 < pid < 1 << 31 else None
+    def awaits_child(self) -> bool:
+        """Whether it waits for the end of a child process."""
+        return self.number in (WAIT4, WAITID)
 
     @property
-    def read_from(self) -> int | None:
-        """The file descriptor it reads from."""
-        return self.arguments[0] if self.number == READ else None
+    def awaited_pid(self) -> int | None:
+        """The one child process whose end it waits for, as the process itself knows it; None for any of them."""
+        if self.number == WAITID and self.arguments[0] != P_PID:
+            return None
+        pid = self.arguments[1 if self.number == WAITID else 0] & 0xFFFFFFFF if self.awaits_child else 0
+        return pid if 0 < pid < 1 << 31 else None
 
     @property
     def futex_deadline(self) -> int | None:

@@ -15,6 +15,13 @@ STANDARD = re.compile(r"<frozen |/(?:.*/)?lib(?:64)?/python3\.\d+/")
 """Paths of installed packages, and of standard libraries of other Pythons than the reader's."""
 
 
+def package_of(file: str) -> str:
+    """The package of a file of a library, or the module of one of the standard library: ``zmq``, ``subprocess``."""
+    if packages := PACKAGES.findall(file):
+        return str(packages[-1]).removesuffix(".py")
+    return file.rpartition("/")[2].removesuffix(".py")
+
+
 class Origins:
     """The origins of frames, by the paths of their files."""
 

@@ -1,0 +1,66 @@
+"""Waits in the kernel: for a process at the other end of a pipe or socket, the holder of a file lock, or a child.
+
+A wait is known if all its ends lead to processes that were read. Any thread of these may end it, and to be safe, all
+code that can proceed in them or call into them. Whatever else may end it makes its waker unknown: a listening socket, a
+signal, a terminal, a process outside of the jobs, a native thread of the waiter's own process.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from msgspec.structs import replace
+
+from dstack.analysis.graph.builder import GraphBuilder
+from dstack.analysis.graph.users import Users
+from dstack.diagnosis import Group, Target, Vertex, Wait
+from dstack.observed_calls import End, KernelObjects
+from dstack.vertex_facts import assumption, subject
+
+ONLY_THE_ENDS = assumption("only the ends")
+
+
+def add_kernel_waits(graph: GraphBuilder, users: Users) -> None:
+    """Complete the waits of executions in system calls."""
+    for vertex in [vertex for vertex in graph.vertices.values() if vertex.kind == "execution" and vertex.wait]:
+        call = graph.index.call_of_vertex(vertex)
+        if call is not None and isinstance(call.need, KernelObjects) and vertex.wait and not vertex.wait.polls:
+            graph.add(replace(vertex, wait=_completed(graph, users, vertex, vertex.wait, call.need)))
+
+
+def _completed(graph: GraphBuilder, users: Users, vertex: Vertex, wait: Wait, need: KernelObjects) -> Wait:
+    """The wait for what its ends lead to; for those that are in no observed process, it keeps its unknown waker."""
+    wait = replace(wait, kernel=need)
+    if any(end.unread for end in need.ends if not end.is_write):
+        return replace(wait, groups=(Group(needs=1, targets=(_in_transit(graph, vertex),)),))
+    if need.is_in_process or not need.ends:
+        return wait
+    found = [tuple(_targets_of(graph, users, vertex, end)) for end in need.ends]
+    if not all(found):
+        return wait
+    targets = tuple(dict.fromkeys(target for several in found for target in several))
+    return replace(
+        wait,
+        groups=(Group(needs=1, targets=targets),),
+        total=len(targets),
+        is_linked=not any(end.is_write or end.what in ("file lock", "process") for end in need.ends),
+        assumed=(ONLY_THE_ENDS,),
+        proven_groups=wait.groups,
+    )
+
+
+def _targets_of(graph: GraphBuilder, users: Users, vertex: Vertex, end: End) -> Iterator[Target]:
+    """What can act at an end; nothing if that is not known."""
+    if end.what == "process":
+        yield from (graph.child(vertex.worker_id or "", holder.pid) for holder in end.holders)
+        return
+    found = [graph.index.process_at(vertex.worker_id or "", holder.pid) for holder in end.holders]
+    for place in found if None not in found else ():
+        if place is not None:
+            worker_id, child_pid = place
+            yield from users.in_process(worker_id) if child_pid is None else users.of_child(worker_id, child_pid)
+
+
+def _in_transit(graph: GraphBuilder, vertex: Vertex) -> Target:
+    """Bytes that are on their way to the waiter, which will proceed by them."""
+    return graph.unknown("value", vertex.key, subject=subject("bytes in transit"))

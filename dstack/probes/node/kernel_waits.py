@@ -1,0 +1,400 @@
+"""What a thread that sleeps in a system call waits for, and which processes are at the other end.
+
+The kernel shows the call with its arguments, what each file descriptor refers to, and the two ends of sockets and
+pipes. Nothing is stopped, traced or changed, and no content is read. Seen on Linux 6, x86-64; the numbers of the calls
+are those of that architecture.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import struct
+import time
+from collections.abc import Callable, Collection, Iterator, Mapping
+from dataclasses import dataclass, replace
+
+from dstack.observed_calls import End, EndKind, EndState, Holder, KernelObjects
+from dstack.probes.node.cached_property import cached_property
+from dstack.probes.node.cpython.memory import ProcessMemory, Unreadable
+from dstack.probes.node.procfs import proc, sockets
+from dstack.probes.node.procfs.sockets import LISTENING, SYN_SENT, TcpSocket
+
+MAX_ENDS = 64
+"""The most descriptors of one thread that are followed."""
+MAX_HOLDERS = 32
+MAX_SCANNED = 4_000
+"""The most processes outside of the job that are searched for the other end of a pipe or socket."""
+LONGEST_TIMEOUT_S = 1e7
+RAY_PROCESSES = {"raylet", "gcs_server", "ray::DashboardAgent", "ray::RuntimeEnvAgent"}
+"""Processes of a cluster that send what code of a job has asked for, and nothing by themselves; seen on Ray 2.60."""
+
+READS = {0: "read", 17: "pread64", 19: "readv", 45: "recvfrom", 47: "recvmsg", 299: "recvmmsg"}
+ACCEPTS = {43: "accept", 288: "accept4"}
+WRITES = {1: "write", 18: "pwrite64", 20: "writev", 44: "sendto", 46: "sendmsg", 307: "sendmmsg"}
+OF_FILES = {16: "ioctl", 42: "connect", 72: "fcntl", 73: "flock", 74: "fsync", 75: "fdatasync"}
+FLOCK, FCNTL, CONNECT = 73, 72, 42
+SETS = {
+    7: "poll",
+    23: "select",
+    232: "epoll_wait",
+    270: "pselect6",
+    271: "ppoll",
+    281: "epoll_pwait",
+    441: "epoll_pwait2",
+}
+POLLS, SELECTS, EPOLLS = (7, 271), (23, 270), (232, 281, 441)
+OTHERS = {
+    34: "pause",
+    61: "wait4",
+    65: "semop",
+    70: "msgrcv",
+    69: "msgsnd",
+    128: "rt_sigtimedwait",
+    130: "rt_sigsuspend",
+    202: "futex",
+    220: "semtimedop",
+    242: "mq_timedsend",
+    243: "mq_timedreceive",
+    247: "waitid",
+    257: "openat",
+    426: "io_uring_enter",
+    449: "futex_waitv",
+}
+NAMES = {**READS, **ACCEPTS, **WRITES, **OF_FILES, **SETS, **OTHERS}
+FUTEXES = (202, 449)
+SIGNALS = (34, 128, 130)
+TO_READ, TO_WRITE = 0x001 | 0x002 | 0x2000, 0x004
+"""Events of ``poll``: POLLIN, POLLPRI and POLLRDHUP; POLLOUT. Those of ``epoll`` have the same bits."""
+NANOSECONDS = 1e9
+
+
+@dataclass(frozen=True)
+class _Want:
+    """A descriptor that a thread waits on: to read from it, or to write to it."""
+
+    fd: int
+    is_write: bool = False
+
+
+class KernelTables:
+    """The descriptors, sockets and file locks of this host, each read when it is first needed in a sample.
+
+    ``find_pids`` returns the processes of the jobs; others are searched only for an end that none of these has.
+    ``ray_ports`` are those at which their core workers listen.
+    """
+
+    def __init__(self, find_pids: Callable[[], Collection[int]] = tuple, ray_ports: Collection[int] = ()) -> None:
+        self._find_pids = find_pids
+        self.ray_ports = {str(port) for port in ray_ports}
+        self._links: dict[int, dict[int, str]] = {}
+        self._tcp: dict[str, dict[str, TcpSocket]] = {}
+
+    @cached_property
+    def pids(self) -> set[int]:
+        """The processes of the jobs."""
+        return set(self._find_pids())
+
+    def file_of(self, pid: int, fd: int) -> str:
+        """What a descriptor of a process refers to, such as ``pipe:[INODE]``; empty if it cannot be read."""
+        return self._files_of(pid).get(fd) or proc.file_at(pid, fd)
+
+    def _files_of(self, pid: int) -> Mapping[int, str]:
+        if pid not in self._links:
+            self._links[pid] = {int(fd): proc.file_at(pid, fd) for fd in proc.descriptors(pid) if fd.isdecimal()}
+        return self._links[pid]
+
+    # Who has a file
+
+    def holders(self, file: str, *, can_write: bool | None = None) -> tuple[Holder, ...]:
+        """The processes that have a pipe or socket open, those of the jobs if there are any.
+
+        With ``can_write``, only those that can write to it, or only those that can read from it.
+        """
+        found = self._owners.get(file, ())
+        pids = dict.fromkeys(pid for pid, fd in found if can_write is None or proc.is_open_for(pid, fd, can_write))
+        others = () if pids else self._others_with(file)
+        return tuple(self._holder(pid) for pid in (*pids, *others)[:MAX_HOLDERS])
+
+    def _holder(self, pid: int) -> Holder:
+        return Holder(pid=pid, name="" if pid in self.pids else proc.title(pid))
+
+    @cached_property
+    def _owners(self) -> dict[str, list[tuple[int, int]]]:
+        """The processes of the jobs with their descriptors, by the pipe or socket that these refer to."""
+        found: dict[str, list[tuple[int, int]]] = {}
+        for pid in self.pids:
+            for fd, file in self._files_of(pid).items():
+                if file.startswith(("pipe:", "socket:", "/")):
+                    found.setdefault(file, []).append((pid, fd))
+        return found
+
+    def _others_with(self, file: str) -> Iterator[int]:
+        return (pid for pid, files in self._others.items() if file in files)
+
+    @cached_property
+    def _others(self) -> dict[int, set[str]]:
+        """The pipes and sockets of the other processes of this host that may be read."""
+        others = [pid for pid in proc.all_pids() if pid not in self.pids][:MAX_SCANNED]
+        return {
+            pid: {file for file in self._files_of(pid).values() if file.startswith(("pipe:", "sock"))} for pid in others
+        }
+
+    # Sockets and locks
+
+    def tcp_of(self, pid: int) -> Mapping[str, TcpSocket]:
+        """The TCP sockets of the network namespace of a process, by inode."""
+        namespace = proc.network_namespace(pid)
+        if namespace not in self._tcp:
+            self._tcp[namespace] = sockets.tcp_sockets(pid)
+        return self._tcp[namespace]
+
+    def tcp_at(self, pid: int, local: str, remote: str) -> str | None:
+        """The inode of the TCP socket with these addresses, in the namespaces of this process and of the jobs."""
+        for own in (pid, *self.pids):
+            self.tcp_of(own)
+        return next(
+            (
+                inode
+                for table in self._tcp.values()
+                for inode, one in table.items()
+                if (one.local, one.remote) == (local, remote)
+            ),
+            None,
+        )
+
+    def listener(self, pid: int, address: str) -> str | None:
+        """The inode of the socket that listens at an address, as a process sees it; None if there is none."""
+        port = address.rpartition(":")[2]
+        found = (
+            inode
+            for inode, one in self.tcp_of(pid).items()
+            if one.state == LISTENING and one.local in (address, f"0.0.0.0:{port}", f"[::]:{port}")
+        )
+        return next(found, None)
+
+    @cached_property
+    def unix(self) -> Mapping[str, sockets.UnixSocket]:
+        """The Unix sockets of this host by inode; empty where the kernel does not show them."""
+        return sockets.unix_sockets()
+
+    @cached_property
+    def locks(self) -> Mapping[str, list[int]]:
+        """The processes that hold a lock on a file, by the file's device and inode."""
+        return proc.file_locks()
+
+
+class KernelWaits:
+    """The kernel waits of the threads of one process."""
+
+    def __init__(self, tables: KernelTables, memory: ProcessMemory) -> None:
+        self._tables = tables
+        self._memory = memory
+        self._pid = memory.pid
+        self._native_ends: tuple[End, ...] | None = None
+
+    def objects(self, call: proc.SystemCall, native: Collection[int] = ()) -> KernelObjects | None:
+        """What a system call waits for; None for one that is not known to wait.
+
+        ``native`` are the threads of the process that do not run Python: where one of them may wake the waiter, by an
+        eventfd or a futex, the ends that they wait on belong to it, too.
+        """
+        name = NAMES.get(call.number)
+        if name is None or call.is_sleep:
+            return None
+        ends = () if call.number in FUTEXES else tuple(self._ends(call))
+        by_thread = call.number in FUTEXES or any(end.what == "eventfd" for end in ends)
+        is_own = by_thread or any(holder.pid == self._pid for end in ends for holder in end.holders)
+        through = self._through(native) if by_thread else ()
+        return KernelObjects(system_call=name, ends=(*ends, *through), is_in_process=is_own)
+
+    def _through(self, native: Collection[int]) -> tuple[End, ...]:
+        """What the native threads wait on that leads out of the process; Ray's own processes act for no one."""
+        if self._native_ends is None and native:
+            self._native_ends = tuple(self._find_native_ends(native))
+        return self._native_ends or ()
+
+    def _find_native_ends(self, native: Collection[int]) -> Iterator[End]:
+        found: set[str] = set()
+        for thread in native:
+            call = proc.system_call(self._pid, thread)
+            for end in self._ends(call) if call is not None and call.number in NAMES else ():
+                if end.identity and end.identity not in found and not self._is_inside_or_rays(end):
+                    found.add(end.identity)
+                    yield replace(end, through=proc.thread_name(self._pid, thread))
+
+    def _is_inside_or_rays(self, end: End) -> bool:
+        """Whether it leads to the process itself, or is one through which Ray sends what code of a job asks for."""
+        if not self._tables.ray_ports.isdisjoint(address.rpartition(":")[2] for address in end.identity.split()):
+            return True
+        pids = {holder.pid for holder in end.holders}
+        return bool(pids) and (pids <= {self._pid} or {holder.name for holder in end.holders} <= RAY_PROCESSES)
+
+    def timeout_s(self, call: proc.SystemCall) -> float | None:
+        """The seconds after which the call ends by itself, as it was called; None if it has no timeout."""
+        with contextlib.suppress(Unreadable, struct.error):
+            seconds = self._timeout_s(call)
+            return seconds if seconds is not None and 0 <= seconds < LONGEST_TIMEOUT_S else None
+        return None
+
+    def _timeout_s(self, call: proc.SystemCall) -> float | None:
+        arguments = call.arguments
+        match NAMES.get(call.number):
+            case "poll":
+                return _milliseconds(arguments[2])
+            case "epoll_wait" | "epoll_pwait":
+                return _milliseconds(arguments[3])
+            case "ppoll":
+                return self._time_at(arguments[2], NANOSECONDS)
+            case "epoll_pwait2" | "semtimedop" | "rt_sigtimedwait":
+                return self._time_at(
+                    arguments[{"epoll_pwait2": 3, "semtimedop": 3}.get(NAMES[call.number], 2)], NANOSECONDS
+                )
+            case "select":
+                return self._time_at(arguments[4], 1e6)
+            case "pselect6":
+                return self._time_at(arguments[4], NANOSECONDS)
+            case "recvfrom" | "recvmsg" | "read" | "accept" | "accept4":
+                return sockets.receive_timeout_s(self._pid, arguments[0])
+            case "sendto" | "sendmsg" | "write" | "connect":
+                return sockets.send_timeout_s(self._pid, arguments[0])
+            case _:
+                return None
+
+    def _time_at(self, address: int, per_second: float) -> float | None:
+        if not address:
+            return None
+        seconds, rest = self._memory.unpack("<qq", address)
+        return float(seconds) + float(rest) / per_second
+
+    # Descriptors
+
+    def _ends(self, call: proc.SystemCall) -> Iterator[End]:
+        if call.number in SIGNALS:
+            yield End(what="signal")
+            return
+        for want in list(self._wants(call))[:MAX_ENDS]:
+            yield self._end(want, call.number)
+
+    def _wants(self, call: proc.SystemCall) -> Iterator[_Want]:
+        number, arguments = call.number, call.arguments
+        if number in READS or number in ACCEPTS:
+            yield _Want(_int32(arguments[0]))
+        elif number in WRITES or number in OF_FILES:
+            yield _Want(_int32(arguments[0]), is_write=number in WRITES or number == CONNECT)
+        elif number in POLLS:
+            yield from self._polled(arguments[0], arguments[1])
+        elif number in SELECTS:
+            yield from self._selected(arguments)
+        elif number in EPOLLS:
+            yield from self._of_epoll(_int32(arguments[0]))
+
+    def _polled(self, address: int, count: int) -> Iterator[_Want]:
+        with contextlib.suppress(Unreadable):
+            data = self._memory.read(address, 8 * min(count, MAX_ENDS)) if count else b""
+            for fd, events, _ in struct.iter_unpack("=iHH", data):
+                if fd >= 0:
+                    yield _Want(fd, is_write=bool(events & TO_WRITE) and not events & TO_READ)
+
+    def _selected(self, arguments: tuple[int, ...]) -> Iterator[_Want]:
+        count = min(_int32(arguments[0]), 1024)
+        for address, is_write in ((arguments[1], False), (arguments[2], True)):
+            if address and count > 0:
+                with contextlib.suppress(Unreadable):
+                    bits = int.from_bytes(self._memory.read(address, (count + 7) // 8), "little")
+                    yield from (_Want(fd, is_write) for fd in range(count) if bits >> fd & 1)
+
+    def _of_epoll(self, epoll: int, depth: int = 2) -> Iterator[_Want]:
+        for fd, events in proc.epoll_set(self._pid, epoll):
+            if depth and self._tables.file_of(self._pid, fd) == "anon_inode:[eventpoll]":
+                yield from self._of_epoll(fd, depth - 1)
+            else:
+                yield _Want(fd, is_write=bool(events & TO_WRITE) and not events & TO_READ)
+
+    def _end(self, want: _Want, number: int) -> End:
+        file = self._tables.file_of(self._pid, want.fd)
+        if file.startswith("pipe:"):
+            holders = self._tables.holders(file, can_write=not want.is_write)
+            return End(what="pipe", identity=file, is_write=want.is_write, holders=holders)
+        if file.startswith("socket:"):
+            return replace(self._socket(file[8:-1]), is_write=want.is_write)
+        if file.startswith("anon_inode:"):
+            return self._anonymous(file, want)
+        if file.startswith(("/dev/pts", "/dev/tty", "/dev/console")):
+            return End(what="terminal", name=file)
+        if number in (FLOCK, FCNTL):
+            return self._lock(want.fd, file)
+        return End(what="file" if file else "unreadable", name=file, is_write=want.is_write)
+
+    def _anonymous(self, file: str, want: _Want) -> End:
+        kind = file.removeprefix("anon_inode:").strip("[]")
+        if kind == "pidfd" and (pid := proc.pid_of_pidfd(self._pid, want.fd)):
+            return End(what="process", holders=(Holder(pid=pid, name=proc.title(pid)),))
+        kinds: dict[str, EndKind] = {
+            "eventfd": "eventfd",
+            "timerfd": "timer",
+            "inotify": "directory",
+            "signalfd": "signal",
+        }
+        return End(what=kinds.get(kind, "other"), name="" if kind in kinds else kind)
+
+    def _lock(self, fd: int, path: str) -> End:
+        held = self._tables.locks.get(proc.lock_key(self._pid, fd) or "", [])
+        holders = tuple(Holder(pid=pid, name="" if pid in self._tables.pids else proc.title(pid)) for pid in held)
+        return End(what="file lock", name=path, identity=path, holders=holders[:MAX_HOLDERS])
+
+    # Sockets
+
+    def _socket(self, inode: str) -> End:
+        if one := self._tables.tcp_of(self._pid).get(inode):
+            return self._tcp_end(one)
+        if unix := self._tables.unix.get(inode):
+            peer = self._tables.unix.get(unix.peer or "")
+            holders = self._tables.holders(f"socket:[{unix.peer}]") if unix.peer else ()
+            state: EndState = "listening" if unix.is_listening else "connected" if unix.peer else "closed"
+            name = unix.path or (peer.path if peer else "")
+            waiting = unix.unread + (peer.unsent if peer else 0)
+            return End(
+                what="Unix socket", name=name, identity=f"unix:{inode}", state=state, holders=holders, unread=waiting
+            )
+        return End(what="socket")
+
+    def _tcp_end(self, one: TcpSocket) -> End:
+        end = End(
+            what="TCP", identity=f"{one.local} {one.remote}", name=one.remote, unread=one.unread, unsent=one.unsent
+        )
+        if one.state == LISTENING:
+            return replace(end, state="listening", name=one.local)
+        if one.state == SYN_SENT:
+            listener = self._tables.listener(self._pid, one.remote)
+            is_here = one.remote.rpartition(":")[0] in ("127.0.0.1", "[::1]", one.local.rpartition(":")[0])
+            holders = self._tables.holders(f"socket:[{listener}]") if listener else ()
+            return replace(end, state="connecting" if listener or not is_here else "refused", holders=holders)
+        peer = self._tables.tcp_at(self._pid, one.remote, one.local)
+        if peer is None:
+            return replace(end, state="connected" if one.is_connected else "closed")
+        other = next(table[peer] for table in self._tables._tcp.values() if peer in table)
+        holders = self._tables.holders(f"socket:[{peer}]")
+        return replace(
+            end, state="connected" if one.is_connected else "closed", holders=holders, unread=one.unread + other.unsent
+        )
+
+
+def remaining_sleep_s(call: proc.SystemCall, memory: ProcessMemory) -> float | None:
+    """How long a thread in ``time.sleep`` will sleep on; None if that cannot be read. CPython 3.11 to 3.14."""
+    with contextlib.suppress(Unreadable, struct.error):
+        if call.number == proc.CLOCK_NANOSLEEP and call.arguments[1] & 1:  # TIMER_ABSTIME
+            seconds, nanoseconds = memory.unpack("<qq", call.arguments[2])
+            return max(0.0, float(seconds + nanoseconds / NANOSECONDS - time.clock_gettime(call.arguments[0] & 0xFF)))
+        at, per_second = (call.arguments[0], NANOSECONDS) if call.number == proc.NANOSLEEP else (call.arguments[4], 1e6)
+        seconds, rest = memory.unpack("<qq", at)
+        return float(seconds + rest / per_second)
+    return None
+
+
+def _int32(value: int) -> int:
+    return int.from_bytes((value & 0xFFFFFFFF).to_bytes(4, "little"), "little", signed=True)
+
+
+def _milliseconds(value: int) -> float | None:
+    timeout = _int32(value)
+    return None if timeout < 0 else timeout / 1000
