@@ -7,7 +7,7 @@ from dstack.analysis.evidence.evidence import Evidence
 from dstack.analysis.evidence.wait_durations import with_bounds
 from dstack.analysis.findings import find_all, verdict_of
 from dstack.analysis.findings.facts.failures import Failures
-from dstack.analysis.findings.outside_waits import outside_waits
+from dstack.analysis.findings.outside_waits import outside_waits, verdict_of_outside
 from dstack.analysis.findings.reduced_graph import ReducedGraph
 from dstack.analysis.graph.confirmation import confirmed_graph
 from dstack.analysis.index.sample_index import SampleIndex
@@ -32,7 +32,7 @@ def diagnose(snapshot: Snapshot, *, job: str | None = None, first: SampleIndex |
     found = tuple(find_all(reduced))
     findings = tuple(finding for finding in found if job_id is None or job_id in finding.jobs)
     outside = outside_waits(reduced, found, job_id)
-    verdict = verdict_of(findings[0]) if findings else "blocked" if outside else "clear"
+    verdict = verdict_of(findings[0]) if findings else verdict_of_outside(reduced, job_id) if outside else "clear"
     return Diagnosis(
         verdict=verdict,
         incomplete=verdict != "deadlock" and has_coverage_gaps(snapshot, vertices),

@@ -44,8 +44,8 @@ class ReadingPlan:
 def plan_readings(snapshot: Snapshot) -> ReadingPlan:
     """The workers to read again, and the tasks that findings will be about, the most important first.
 
-    Workers are read again if they take part in waits that seem stuck in the first sample, may be stalled, or have a
-    timeout; if they wait for something unobserved that a moment later may be observed, as a task that is being sent, or
+    Workers are read again if they take part in waits that seem stuck in the first sample, or have a timeout; all workers
+    of a job that may be at rest; if they wait for something unobserved that a moment later may be observed, as a task that is being sent, or
     for a scheduler that may be placing it; and if their stacks were unreadable.
     """
     if not snapshot.samples:
@@ -68,12 +68,14 @@ def plan_readings(snapshot: Snapshot) -> ReadingPlan:
     polling |= {vertex.worker_id for vertex in in_groups if vertex.worker_id and vertex.wait and vertex.wait.assumed}
     workers |= {vertex.worker_id for vertex in in_groups if vertex.worker_id}
     timeouts = tuple(vertex.wait.timeout_s or 0.0 for vertex in pollers if vertex.wait)
-    workers |= {vertex.worker_id for vertex in waits_outside(reduced) if vertex.worker_id}
+    outside = waits_outside(reduced)
+    jobs = reduced.jobs_of((*stalled, *(vertex.key for vertex in outside)))
+    workers |= {worker.worker_id for worker in snapshot.workers if worker.job_id in jobs}
     starting = {task.owner_id for task in pending_setups(first)}
     return ReadingPlan(
         workers=workers | polling | starting,
         tasks=_tasks_of_interest(reduced),
-        may_be_stalled=bool(stalled or in_groups),
+        may_be_stalled=bool(stalled or in_groups or outside),
         pollers=polling,
         timeouts_s=timeouts,
         waits_to_start=bool(starting),

@@ -17,6 +17,7 @@ from functools import cached_property
 
 from dstack.analysis.evidence.polling_loops import find_polling_loops
 from dstack.analysis.evidence.progress import JobProgress
+from dstack.analysis.evidence.rest import Rest
 from dstack.analysis.evidence.sample_changes import SampleChanges, ended_workers
 from dstack.analysis.index.processes import NOTHING_ELSE, ExecutionKey, Known, Polls, execution_key
 from dstack.analysis.index.sample_index import SampleIndex
@@ -49,6 +50,11 @@ class Evidence:
     def polls(self) -> Polls:
         """The loops that only poll."""
         return find_polling_loops(self.snapshot, self.progress)
+
+    @cached_property
+    def rest(self) -> Rest:
+        """What did nothing between the samples."""
+        return Rest(self.first, self.latest if self.has_second_sample else None)
 
     @cached_property
     def progress(self) -> JobProgress:

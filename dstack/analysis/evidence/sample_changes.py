@@ -11,6 +11,7 @@ from collections.abc import Iterator, Mapping
 from functools import cached_property
 from itertools import zip_longest
 
+from dstack.analysis.evidence.rest import has_run
 from dstack.analysis.index.processes import ExecutionKey, execution_key
 from dstack.analysis.index.refs import is_returned
 from dstack.analysis.index.sample_index import SampleIndex
@@ -18,7 +19,7 @@ from dstack.call_sites import kind_of
 from dstack.diagnosis import Target, Vertex
 from dstack.model import Snapshot, actor_of_task, producer_task_id
 from dstack.observed import Coroutine, Thread
-from dstack.observed_calls import Call, GroupCall, HeldRefs, KernelObjects, Unreadable
+from dstack.observed_calls import Call, GroupCall, HeldRefs, KernelObjects, ProcessObject, Unreadable
 from dstack.vertex_keys import Key, TaskKey
 
 
@@ -144,6 +145,8 @@ class SampleChanges:
         if None not in (before.task_id, after.task_id) and before.task_id != after.task_id:
             return True
         calls = (self._first.call_of(worker_id, before), self._second.call_of(worker_id, after))
+        if isinstance(before, Thread) and isinstance(after, Thread) and _was_woken(calls[1], before, after):
+            return True
         return all(map(is_known, calls)) and not are_equal(*calls)
 
     def is_readable_again(self, vertex: Vertex) -> bool:
@@ -225,6 +228,12 @@ def are_equal(before: Call | None, after: Call | None) -> bool:
     if before is None or after is None or not isinstance(before.need, GroupCall | KernelObjects):
         return before == after
     return before.is_same_as(after)
+
+
+def _was_woken(call: Call | None, before: Thread, after: Thread) -> bool:
+    """Whether a thread has run between the samples, in a wait in which only what ends it wakes a thread."""
+    is_alone = call is not None and isinstance(call.need, KernelObjects | ProcessObject) and call.timeout_s is None
+    return is_alone and has_run(before, after)
 
 
 def _identity(execution: Thread | Coroutine) -> tuple[object, ...]:

@@ -8,7 +8,7 @@ end them. That is no proof: a message may come from outside of Ray.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from typing import Literal
 
 from msgspec.structs import replace
@@ -16,14 +16,13 @@ from msgspec.structs import replace
 from dstack.analysis.evidence.wait_durations import of_any
 from dstack.analysis.findings.reduced_graph import ReducedGraph
 from dstack.analysis.findings.vertex_roles import is_outside
-from dstack.analysis.graph.child_processes import may_run_code
 from dstack.analysis.index.frames import user_frame
 from dstack.analysis.index.processes import PolledActors
-from dstack.analysis.index.sample_index import SampleIndex
+from dstack.analysis.index.ray_libraries import is_machinery_actor
 from dstack.analysis.naming.vertex_details import details_of
 from dstack.analysis.solve.open_chains import OpenChain
 from dstack.analysis.solve.requirements import targets_of
-from dstack.diagnosis import FinalBlocker, Finding, OutsideWait, Since, Vertex
+from dstack.diagnosis import FinalBlocker, Finding, OutsideWait, Since, Verdict, Vertex
 from dstack.vertex_keys import Key
 
 
@@ -40,6 +39,13 @@ def outside_waits(
             groups[_outside_wait(reduced, vertex)].append(vertex.since or Since())
     found = (replace(one, count=len(several), since=of_any(several)) for one, several in groups.items())
     return tuple(sorted(found, key=lambda one: -one.count))
+
+
+def verdict_of_outside(reduced: ReducedGraph, job_id: str | None = None) -> Verdict:
+    """The verdict on waits in no finding: ``stalled`` if their jobs, or this job, are at rest."""
+    waiters = (key for chain in reduced.chains for key in chain.waiters)
+    jobs = (job_id,) if job_id is not None else reduced.jobs_of(waiters)
+    return "stalled" if are_at_rest(reduced, jobs) else "blocked"
 
 
 def _outside_wait(reduced: ReducedGraph, vertex: Vertex) -> OutsideWait:
@@ -79,41 +85,45 @@ def _ends_outside(reduced: ReducedGraph, vertex: Vertex) -> bool:
 def is_idle(reduced: ReducedGraph, chain: OpenChain) -> bool:
     """Whether nothing in a chain waits through Ray, as a consumer at its queue."""
     ends = _ends(reduced, chain)
-    return bool(ends) and all(map(is_outside, ends)) and not _is_through_ray(reduced, chain)
+    return bool(ends) and all(map(is_outside, ends)) and not _is_through_others(reduced, chain)
 
 
 def may_be_stalled(reduced: ReducedGraph, chain: OpenChain) -> bool:
     """Whether a chain has the shape of a stall, by one sample."""
     ends = _ends(reduced, chain)
-    if not ends or not all(end.waker_of for end in ends) or not _is_through_ray(reduced, chain):
-        return False
-    waits = (reduced.vertices[key].wait for key in _waiters(reduced, chain) - _polling(reduced, chain))
-    return not any(wait.timeout_s is not None for wait in waits if wait)
+    return bool(ends) and all(end.waker_of for end in ends) and _is_through_others(reduced, chain)
 
 
 def is_stalled(reduced: ReducedGraph, chain: OpenChain) -> bool:
-    """Whether a chain has the shape of a stall, made no progress, and has no possible waker."""
+    """Whether a chain has the shape of a stall, made no progress, and its jobs are at rest."""
     if not may_be_stalled(reduced, chain):
         return False
-    if not all(reduced.vertices[key].is_confirmed for key in _waiters(reduced, chain)):
+    waiters = reduced.vertices_of(_waiters(reduced, chain))
+    if not all(vertex.is_confirmed or (reduced.rest and reduced.rest.is_resting(vertex)) for vertex in waiters):
         return False
-    jobs = reduced.jobs_of(chain.waiters)
-    if not reduced.unread_jobs.isdisjoint((*jobs, None)) or _has_busy_children(reduced.index, jobs):
+    return are_at_rest(reduced, reduced.jobs_of(chain.waiters))
+
+
+def are_at_rest(reduced: ReducedGraph, jobs: Collection[str]) -> bool:
+    """Whether these jobs were read completely and did nothing between the samples."""
+    if reduced.rest is None or not reduced.unread_jobs.isdisjoint((*jobs, None)) or any(possible_wakers(reduced, jobs)):
         return False
-    return not any(possible_wakers(reduced, jobs))
+    progress = reduced.progress(tuple(jobs))
+    return reduced.rest.are_idle(_workers_of(reduced, jobs)) and not (progress and progress.has_moved)
+
+
+def _workers_of(reduced: ReducedGraph, jobs: Iterable[str]) -> list[str]:
+    """The workers of these jobs, without those in which parts of libraries work for themselves."""
+    index, of_jobs = reduced.index, {*jobs}
+    own = (worker for worker in index.present_workers if worker.job_id in of_jobs)
+    actors = ((worker.worker_id, index.actors.get(worker.actor_id or "")) for worker in own)
+    return [worker_id for worker_id, actor in actors if actor is None or not is_machinery_actor(actor)]
 
 
 def possible_wakers(reduced: ReducedGraph, jobs: Iterable[str]) -> Iterator[Vertex]:
     """The executions of these jobs, or of unknown ones, that run or may run."""
     for job in (*jobs, None):
         yield from reduced.runners.get(job, ())
-
-
-def _has_busy_children(index: SampleIndex, jobs: Iterable[str]) -> bool:
-    """Whether a child process of a worker of these jobs runs, or may run, and so may be the waker."""
-    of_jobs = {*jobs, None}
-    workers = (worker.worker_id for worker in index.snapshot.workers if worker.job_id in of_jobs)
-    return any(may_run_code(index, key, process) for key in workers if (process := index.process(key)))
 
 
 def _ends(reduced: ReducedGraph, chain: OpenChain) -> list[Vertex]:
@@ -157,8 +167,11 @@ def _polling(reduced: ReducedGraph, chain: OpenChain) -> set[Key]:
     return {key for key in chain.waiters if key in polls and isinstance(polls[key].target, PolledActors)}
 
 
-def _is_through_ray(reduced: ReducedGraph, chain: OpenChain) -> bool:
-    """Whether a wait of the chain is for something in another process."""
+def _is_through_others(reduced: ReducedGraph, chain: OpenChain) -> bool:
+    """Whether a wait of the chain is for something in another process, by Ray or by a pipe or socket."""
+    waits = (reduced.vertices[key].wait for key in chain.waiters)
+    if any(end.holders for wait in waits if wait and wait.kernel for end in wait.kernel.ends):
+        return True
     return any(
         vertex.worker_id is None or reduced.vertices[target].worker_id != vertex.worker_id
         for vertex in (reduced.vertices[key] for key in chain.waiters)

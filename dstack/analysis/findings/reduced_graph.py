@@ -17,6 +17,7 @@ from dstack.analysis.solve.digraph import Digraph
 from dstack.analysis.solve.open_chains import OpenChain, open_chains
 from dstack.analysis.solve.requirements import targets_of, waits_of
 from dstack.diagnosis import Progress, Vertex
+from dstack.grouping import grouped
 from dstack.vertex_keys import Key
 
 
@@ -27,7 +28,7 @@ class ReducedGraph(VertexRoles):
     """
 
     def __init__(self, index: SampleIndex, vertices: Mapping[Key, Vertex], evidence: Evidence | None = None) -> None:
-        super().__init__(index, vertices)
+        super().__init__(index, vertices, evidence.rest if evidence and evidence.has_second_sample else None)
         self._evidence = evidence
         self.waits = waits_of(vertices.values())
         self.stuck = self._residue()
@@ -94,7 +95,21 @@ class ReducedGraph(VertexRoles):
     @cached_property
     def chains(self) -> list[OpenChain]:
         """The separate open chains of waits that may end."""
-        return open_chains(self.vertices, self.stuck)
+        return open_chains(self.vertices, self.stuck, self._links)
+
+    @cached_property
+    def _links(self) -> dict[Key, list[Key]]:
+        """The waits in the processes at the other ends of the pipes and sockets of a wait, also by native threads."""
+        found: dict[Key, list[Key]] = {}
+        waiters = [vertex for vertex in self.vertices.values() if vertex.kind == "execution" and vertex.wait]
+        by_process = grouped(((vertex.worker_id, vertex.child_pid), vertex.key) for vertex in waiters)
+        for vertex in waiters:
+            for end in vertex.wait.kernel.ends if vertex.wait and vertex.wait.kernel else ():
+                places = (self.index.process_at(vertex.worker_id or "", holder.pid) for holder in end.holders)
+                found.setdefault(vertex.key, []).extend(
+                    key for place in places if place for key in by_process.get(place, ())
+                )
+        return found
 
     def behind(self, keys: Iterable[Key]) -> tuple[Key, ...]:
         """All vertices that are stuck because they depend on these."""

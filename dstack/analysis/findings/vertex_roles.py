@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping
 from functools import cached_property
 
 from dstack.analysis.evidence.coverage import read_workers
+from dstack.analysis.evidence.rest import Rest
 from dstack.analysis.index.ray_libraries import machinery
 from dstack.analysis.index.sample_index import SampleIndex
 from dstack.analysis.index.task_assignment import is_in_user_code
@@ -17,11 +18,15 @@ from dstack.vertex_keys import AnyKey, Key
 
 
 class VertexRoles:
-    """The vertices of one sample's graph, and questions about single ones."""
+    """The vertices of one sample's graph, and questions about single ones.
 
-    def __init__(self, index: SampleIndex, vertices: Mapping[Key, Vertex]) -> None:
+    ``rest`` says what did nothing between the samples; None for one sample alone.
+    """
+
+    def __init__(self, index: SampleIndex, vertices: Mapping[Key, Vertex], rest: Rest | None) -> None:
         self.index = index
         self.vertices = vertices
+        self.rest = rest
 
     def vertices_of(self, keys: Iterable[Key]) -> list[Vertex]:
         """The vertices of these keys."""
@@ -120,6 +125,8 @@ class VertexRoles:
         they count only while on a CPU.
         """
         if vertex.worker_id is None or (vertex.wait is not None and not vertex.wait.is_timed):
+            return False
+        if self.rest is not None and self.rest.is_resting(vertex):
             return False
         if vertex.task_id is not None or vertex.wait is not None or self.is_driver(vertex):
             return True

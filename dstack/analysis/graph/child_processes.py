@@ -12,7 +12,6 @@ from dstack.analysis.graph.blocked_calls import wait_of_call
 from dstack.analysis.graph.builder import GraphBuilder
 from dstack.analysis.index.frames import user_frame
 from dstack.analysis.index.sample_index import SampleIndex
-from dstack.analysis.index.task_assignment import is_user_code
 from dstack.call_sites import kind_of
 from dstack.diagnosis import CallName, Vertex, Wait
 from dstack.model import is_at_hand
@@ -92,14 +91,3 @@ def _is_for_missing(index: SampleIndex, call: Call) -> bool:
 def _is_with_its_owner(index: SampleIndex, ref: str) -> bool:
     """Whether the value is in the memory of its owner's process, where an earlier fork cannot read it."""
     return any(is_at_hand(known) for known in index.refs.reports_of.get(ref, ()))
-
-
-def may_run_code(index: SampleIndex, worker_id: str, process: Process) -> bool:
-    """Whether a child process of a worker is unread, is on a CPU, or runs the user's code outside of a known wait."""
-    return bool(process.children_left_out) or any(_may_run_code(index, worker_id, child) for child in process.children)
-
-
-def _may_run_code(index: SampleIndex, worker_id: str, child: Process) -> bool:
-    return not child.threads or any(
-        thread.on_cpu or (thread.call is None and is_user_code(index, worker_id, thread)) for thread in child.threads
-    )

@@ -26,11 +26,13 @@ class OpenChain:
     blockers: list[FinalBlocker]
 
 
-def open_chains(vertices: Mapping[Key, Vertex], stuck: set[Key]) -> list[OpenChain]:
-    """The open chains, the one with most waiters first."""
+def open_chains(
+    vertices: Mapping[Key, Vertex], stuck: set[Key], links: Mapping[Key, Sequence[Key]] | None = None
+) -> list[OpenChain]:
+    """The open chains, the one with most waiters first; ``links`` also connect waits of one chain."""
     graph = _open_graph(vertices, stuck)
     counted = {key for key in graph if vertices[key].is_counted}
-    number_of = weak_components(graph)
+    number_of = weak_components(_linked(graph, links) if links else graph)
     chains = grouped((number_of[part[0]], set(part)) for part in strong_components(graph))
     found = [
         OpenChain(
@@ -53,6 +55,11 @@ def _open_graph(vertices: Mapping[Key, Vertex], stuck: set[Key]) -> Digraph[Key]
     for target in unique(target for targets in successors.values() for target in targets):
         successors.setdefault(target, [])
     return Digraph(successors)
+
+
+def _linked(graph: Digraph[Key], links: Mapping[Key, Sequence[Key]]) -> Digraph[Key]:
+    known = set(graph)
+    return Digraph({key: unique([*graph.successors(key), *known.intersection(links.get(key, ()))]) for key in graph})
 
 
 def _rank(graph: Digraph[Key], parts: Parts, counted: Set[Key]) -> list[FinalBlocker]:

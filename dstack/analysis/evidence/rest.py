@@ -1,0 +1,87 @@
+"""Rest: which executions did nothing between the samples but wake, look and sleep again, and which processes worked.
+
+A thread that sleeps, or waits with a timeout, rests if it has run in between and is at the same lines again: it is in a
+loop without effect. If it has not run, its timer is still pending, and may end its wait.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator
+
+from dstack.analysis.index.sample_index import SampleIndex
+from dstack.diagnosis import Vertex
+from dstack.observed import Process, Thread
+
+IDLE_SHARE, IDLE_S = 0.05, 0.03
+"""The CPU time of a process at rest: a share of one CPU, and what the answers to dstack take. A worker of Ray that does
+nothing uses 0.25 % (Ray 2.60, 50 wake-ups a second), and a request for its tasks and refs 2 to 5 ms."""
+
+
+class Rest:
+    """What the two samples show of executions and processes; without a second sample, nothing rests."""
+
+    def __init__(self, first: SampleIndex, second: SampleIndex | None) -> None:
+        self._first = first
+        self._second = second
+
+    def is_resting(self, vertex: Vertex) -> bool:
+        """Whether a thread that sleeps, or waits with a timeout, is in a loop without effect."""
+        before, after = self._pair(vertex)
+        return before is not None and after is not None and _has_looped(before, after)
+
+    def _pair(self, vertex: Vertex) -> tuple[Thread | None, Thread | None]:
+        before = self._first.execution_of(vertex)
+        after = self._second.execution_of(vertex) if self._second else None
+        return (before if isinstance(before, Thread) else None), (after if isinstance(after, Thread) else None)
+
+    def are_idle(self, worker_ids: Collection[str]) -> bool:
+        """Whether these processes, and those below them, were read twice and did nothing meanwhile."""
+        return all(map(self._is_idle, worker_ids))
+
+    def _is_idle(self, worker_id: str) -> bool:
+        before = self._first.process(worker_id)
+        after = self._second.process(worker_id) if self._second else None
+        if before is None or after is None or before.started_at != after.started_at:
+            return False
+        if after.children_left_out or {one.pid for one in before.children} != {one.pid for one in after.children}:
+            return False
+        pairs = list(zip(_by_pid(before), _by_pid(after), strict=True))
+        return all(map(self._is_unused, *zip(*pairs, strict=True))) and not any(
+            self._may_child_act(*children) for children in pairs[1:]
+        )
+
+    def _is_unused(self, before: Process, after: Process) -> bool:
+        """Whether a process used no CPU to speak of."""
+        over_s = self._second.sample.ended_s - self._first.sample.began_s if self._second else 0.0
+        return after.cpu_s - before.cpu_s <= IDLE_S + IDLE_SHARE * over_s
+
+    def _may_child_act(self, before: Process, after: Process) -> bool:
+        """Whether a thread of a child process ran, or may act by itself."""
+        earlier = {thread.os_thread_id: thread for thread in before.threads}
+        return not after.threads or any(self._may_act(earlier.get(one.os_thread_id), one) for one in after.threads)
+
+    def _may_act(self, before: Thread | None, after: Thread) -> bool:
+        frames = self._first.snapshot.frames_of(after)
+        is_library = bool(frames) and not any(frame.origin == "user" for frame in frames)
+        if before is None or after.on_cpu:
+            return True
+        if after.call is not None and after.call.timeout_s is None:
+            return has_run(before, after)
+        return not is_library and not _has_looped(before, after)
+
+
+def has_run(before: Thread, after: Thread) -> bool:
+    """Whether a thread has run between two readings, as far as the kernel counted it."""
+    return before.slices is not None and after.slices is not None and before.slices != after.slices
+
+
+def _has_looped(before: Thread, after: Thread) -> bool:
+    """Whether a thread has run and is in the same sleep, or in the same wait with a timeout, again."""
+    is_timed = (before.sleeps and after.sleeps) or all(
+        one.call is not None and one.call.timeout_s is not None for one in (before, after)
+    )
+    return is_timed and before.stack == after.stack and has_run(before, after)
+
+
+def _by_pid(process: Process) -> Iterator[Process]:
+    return iter((process, *sorted(process.children, key=lambda child: child.pid)))
