@@ -48,7 +48,7 @@ class Site:
     ``is_meeting``: similar processes wait there for each other, whatever object each of them calls. ``polls``: the
     library sleeps there repeatedly until another process has joined. ``operation`` is the name that the ``library`` of
     a process group gives to a call on it. ``polls_actor`` is the id of the part of a library that the call polls,
-    unseen by Ray's task events.
+    unseen by Ray's task events. ``is_of_children``: child processes end the wait.
     """
 
     id: str
@@ -64,6 +64,7 @@ class Site:
     operation: str = ""
     library: str = ""
     polls_actor: str | None = None
+    is_of_children: bool = False
 
 
 def leaf(file: str, function: str, seen: str = ALL_PYTHONS, having: str | None = None) -> Place:

@@ -160,6 +160,7 @@ PROCESS_LOCK = Site(
     "multiprocessing lock",
     (leaf(f"{MULTIPROCESSING}synchronize.py", "__enter__"),),
     timeout="none",
+    is_of_children=True,
 )
 WAITPID = Site("os.waitpid", "os.waitpid", timeout="none")
 KERNEL = Site("kernel", "system call", timeout="none")
@@ -183,35 +184,41 @@ PROCESSES = (
         "multiprocessing.Connection.recv",
         "multiprocessing.Connection.recv",
         (leaf(f"{MULTIPROCESSING}connection.py", "_recv"),),
+        is_of_children=True,
     ),
     Site(
         "multiprocessing.connection.wait",
         "multiprocessing.connection.wait",
         (caller(f"{MULTIPROCESSING}connection.py", "wait"),),
+        is_of_children=True,
     ),
     Site(
         "multiprocessing.Process.join",
         "multiprocessing.Process.join",
         (leaf(f"{MULTIPROCESSING}popen_fork.py", "poll"), caller(f"{MULTIPROCESSING}process.py", "join")),
         may_be_idle=False,
+        is_of_children=True,
     ),
     Site(
         "multiprocessing.Condition.wait",
         "multiprocessing.Condition.wait",
         (leaf(f"{MULTIPROCESSING}synchronize.py", "wait"),),
         ended_by=NOTIFY,
+        is_of_children=True,
     ),
     Site(
         "multiprocessing.Event.wait",
         "multiprocessing.Event.wait",
         (caller(f"{MULTIPROCESSING}synchronize.py", "wait"),),
         ended_by=SET,
+        is_of_children=True,
     ),
     Site(
         "multiprocessing.Queue.get",
         "multiprocessing.Queue.get",
         (caller(f"{MULTIPROCESSING}queues.py", "get"),),
         ended_by=ITEM,
+        is_of_children=True,
     ),
     Site(
         "multiprocessing.Queue.put",
@@ -219,16 +226,19 @@ PROCESSES = (
         (caller(f"{MULTIPROCESSING}queues.py", "put"),),
         ended_by=ROOM,
         may_be_idle=False,
+        is_of_children=True,
     ),
     Site(
         "multiprocessing.manager",
         "reply of a multiprocessing manager",
         (caller(f"{MULTIPROCESSING}managers.py", "_callmethod"),),
+        is_of_children=True,
     ),
     Site(
         "multiprocessing.Pool.result",
         "multiprocessing.Pool result",
         (caller(f"{MULTIPROCESSING}pool.py", "get"), caller(f"{MULTIPROCESSING}pool.py", "next")),
+        is_of_children=True,
     ),
 )
 

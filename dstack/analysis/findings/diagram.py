@@ -20,10 +20,11 @@ from dstack.analysis.findings.wording.narration import SHOWN_BEHIND, SHOWN_OTHER
 from dstack.analysis.index import ray_libraries
 from dstack.analysis.naming import names, sentences
 from dstack.analysis.naming.descriptions import describe, limit_in_words
+from dstack.analysis.naming.ends import ended_children
 from dstack.analysis.naming.vertex_details import VertexDetails
 from dstack.analysis.solve.requirements import targets_of
 from dstack.diagnosis import Diagram, Entry, FailedBefore, Step, Vertex, WaitKind
-from dstack.vertex_keys import UnknownKey
+from dstack.vertex_keys import Key, UnknownKey
 from dstack.words import SHOWN, plural, shortly
 
 MAX_PASSED_ON = 4
@@ -72,7 +73,14 @@ def _parts(facts: FindingFacts, narrator: Narrator) -> list[Part]:
     if facts.draft.failure is not None:
         return _by_name(facts.waits)
     chain = facts.longest_chain
-    return [Part([vertex]) for vertex in chain if not (_stands_for_others(facts, vertex) or _has_not_begun(vertex))]
+    own = [Part([vertex]) for vertex in chain if not (_stands_for_others(facts, vertex) or _has_not_begun(vertex))]
+    return [*own, *_at_other_ends(facts, {vertex.key for vertex in chain})]
+
+
+def _at_other_ends(facts: FindingFacts, drawn: set[Key]) -> list[Part]:
+    """The other waits on pipes and sockets of the chain: what is at the other end waits, too."""
+    others = (vertex for vertex in facts.waits if vertex.wait and vertex.wait.kernel and vertex.key not in drawn)
+    return _by_name(vertex for vertex in others if facts.reduced.is_in_users_code(vertex.key))
 
 
 def _stands_for_others(facts: FindingFacts, vertex: Vertex) -> bool:
@@ -186,7 +194,7 @@ class _Drawing:
         if vertex.kind == "lifetime":
             return Entry(number=number, name=name, vertex=vertex.key, does=self._does(vertex, details))
         is_request = vertex.never is not None and not vertex.child_pid
-        owner = submission(self._narrator.index, vertex) if is_request else ""
+        owner = [submission(self._narrator.index, vertex)] if is_request else []
         return Entry(
             number=number,
             name=name,
@@ -196,7 +204,7 @@ class _Drawing:
             line=line,
             source=details.source,
             does=part.does or self._does(vertex, details),
-            also=(owner,) if owner else (),
+            also=tuple(filter(None, (*owner, *ended_children(self._narrator.index, vertex)))),
         )
 
     def _does(self, vertex: Vertex, details: VertexDetails) -> str:

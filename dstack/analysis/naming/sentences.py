@@ -16,6 +16,7 @@ from dstack.analysis.index.sample_index import SampleIndex
 from dstack.analysis.index.subjects import actor_of_call
 from dstack.analysis.naming import names
 from dstack.analysis.naming.descriptions import describe, in_words, limit_in_words, lock_in_words, operand_in_words
+from dstack.analysis.naming.ends import ends_in_words
 from dstack.analysis.naming.vertex_details import VertexDetails, details_of
 from dstack.call_sites import EVENT_LOOP, UNTIL_COMPLETE, site_of
 from dstack.diagnosis import GroupWait, Step, Vertex, Wait, WaitKind
@@ -62,7 +63,8 @@ def predicate(
         return in_words(vertex.never)
     if vertex.wait is None:
         return activity(vertex, details)
-    return _waits(index, vertices, vertex.wait, name_of or partial(name, index))
+    waits = _waits(index, vertices, vertex.wait, name_of or partial(name, index))
+    return f"{waits}{ends_in_words(index, vertex, vertex.wait.kernel)}" if vertex.wait.kernel else waits
 
 
 def name(index: SampleIndex, vertex: Vertex) -> str:
@@ -219,6 +221,8 @@ def _kept(named: _NamedWait) -> str:
 
 def _other(named: _NamedWait) -> str:
     wait = named.wait
+    if wait.kernel is not None:
+        return f"waits in {wait.call}{_timeout(wait)}"
     if any(vertex.child_pid for vertex in named.targets):
         return f"{_waits_in(wait.call, wait)} for {named}{_inferred(wait)}"
     if any(vertex.waker_of for vertex in named.targets):

@@ -1,0 +1,143 @@
+"""The words of waits in the kernel: what is at the other ends of pipes, sockets and locks, and which children ended."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Iterator, Sequence
+
+from dstack import words
+from dstack.analysis.index import subjects
+from dstack.analysis.index.sample_index import SampleIndex
+from dstack.analysis.naming import names
+from dstack.diagnosis import Vertex
+from dstack.grouping import grouped
+from dstack.observed import EndedChild
+from dstack.observed_calls import End, EndKind, Holder, KernelObjects
+
+ALONE: dict[EndKind, str] = {
+    "terminal": "for input from a terminal",
+    "signal": "for a signal",
+    "timer": "for a timer",
+    "directory": "for a change of a file",
+}
+"""What is waited for where there is no other end."""
+SHOWN_ENDED = 3
+
+
+def ends_in_words(index: SampleIndex, vertex: Vertex, need: KernelObjects) -> str:
+    """What a wait in the kernel is for, as a part of a sentence that begins with a space; empty if nothing is known."""
+    own = [end for end in need.ends if not end.through and end.what != "eventfd"]
+    through = [end for end in need.ends if end.through]
+    parts = list(dict.fromkeys(_end(index, vertex, end) for end in own))
+    if through:
+        parts.append(_by_threads(index, vertex, through))
+    elif not own and need.is_in_process:
+        parts.append("for a thread of its process that runs no Python")
+    return f" {words.shortly(list(filter(None, parts)), ' or ')}" if parts else ""
+
+
+def _end(index: SampleIndex, vertex: Vertex, end: End) -> str:
+    """One end that the thread itself waits on."""
+    if end.what in ALONE:
+        return ALONE[end.what]
+    who = _holders(index, vertex, end.holders)
+    match end.what:
+        case "pipe" if end.is_write:
+            return f"for room in a pipe that is full, which only {who} can read" if who else "for room in a pipe"
+        case "pipe":
+            return f"for a pipe that only {who} can write to" if who else "for a pipe"
+        case "file lock":
+            return f"for the lock of {end.name}, held by {who or 'a process that is not known'}"
+        case "process":
+            return f"for the end of {who}"
+        case "TCP" | "Unix socket" | "socket":
+            return _socket(end, who)
+        case _:
+            return f"for {end.name}" if end.name.startswith("/") else ""
+
+
+def _socket(end: End, who: str) -> str:
+    where = f" at {end.name}" if end.name else ""
+    match end.state:
+        case "listening":
+            return f"for a connection{where}"
+        case "refused":
+            return f"for a connection to {end.name}, where nothing listens"
+        case "connecting":
+            return f"for {who or 'an answer'} to accept its connection{where}"
+    if end.is_write:
+        return f"until {who or 'the other end'} reads from its socket{where}"
+    return f"for {who}, which is at the other end of its socket{where}" if who else f"for its socket{_to(end)}"
+
+
+def _to(end: End) -> str:
+    return f" to {end.name}" if end.name else ""
+
+
+def _by_threads(index: SampleIndex, vertex: Vertex, ends: Sequence[End]) -> str:
+    """What the native threads wait for, by which the waiter is woken."""
+    connected = [end for end in ends if end.state == "connected"]
+    threads = words.shortly(list(dict.fromkeys(end.through for end in connected or ends)))
+    who = _holders(index, vertex, [holder for end in connected for holder in end.holders])
+    others = [end.name for end in connected if not end.holders]
+    leads = words.shortly([*([who] if who else []), *dict.fromkeys(others)])
+    if not leads:
+        listening = [end.name for end in ends if end.state == "listening"]
+        return f"(thread {threads} listens at {words.shortly(listening)})" if listening else f"(by thread {threads})"
+    is_quiet = not any(end.unread or end.unsent for end in connected)
+    return f"for {leads}, by the sockets of thread {threads}{', with nothing unread or unsent' if is_quiet else ''}"
+
+
+def _holders(index: SampleIndex, vertex: Vertex, holders: Sequence[Holder]) -> str:
+    """The processes at an end: those of jobs by what they are, others by the name of their program."""
+    found = dict.fromkeys(_holder(index, vertex, holder) for holder in holders)
+    return words.shortly(list(found), " or ")
+
+
+def _holder(index: SampleIndex, vertex: Vertex, holder: Holder) -> str:
+    place = index.process_at(vertex.worker_id or "", holder.pid)
+    if place is None:
+        return f"{holder.name or 'process'} (pid {holder.pid})"
+    worker_id, child_pid = place
+    if child_pid is not None:
+        return names.child_process(child_pid)
+    if worker_id == vertex.worker_id and vertex.child_pid is None:
+        return "its own process"
+    return names.process(subjects.process(index, worker_id, with_pid=True))
+
+
+def ended_children(index: SampleIndex, vertex: Vertex) -> Iterator[str]:
+    """``its child process (pid 7) has died with exit code 1``, of a wait to which a child process may belong."""
+    process = index.process(vertex.worker_id or "")
+    if process is None or vertex.wait is None or not _may_need_children(vertex):
+        return
+    pid = vertex.child_pid or process.pid
+    own = [child for child in process.ended_children if child.parent_pid == pid]
+    for _, alike in list(grouped(((one.exit_code, one.is_zombie), one) for one in own).items())[:SHOWN_ENDED]:
+        yield _ended(alike)
+
+
+def _may_need_children(vertex: Vertex) -> bool:
+    assert vertex.wait is not None, "of waits"
+    return vertex.wait.kernel is not None or vertex.wait.site.is_of_children
+
+
+def _ended(children: Sequence[EndedChild]) -> str:
+    first = children[0]
+    pids = ", ".join(str(child.pid) for child in children[: words.SHOWN])
+    more = f" and {len(children) - words.SHOWN} more" if len(children) > words.SHOWN else ""
+    named = f" {first.name}" if first.name and len(children) == 1 else ""
+    which = "its child process" if len(children) == 1 else f"{len(children)} of its child processes"
+    verb = words.word(len(children), "has ended", "have ended")
+    zombie = ", and was not waited for (a zombie)" if first.is_zombie else ""
+    return f"{which}{named} (pid {pids}{more}) {verb} {_how(first.exit_code)}{zombie}"
+
+
+def _how(exit_code: int) -> str:
+    """``with exit code 1``, ``by signal SIGKILL``."""
+    if exit_code >= 0:
+        return f"with exit code {exit_code}"
+    try:
+        return f"by signal {signal.Signals(-exit_code).name}"
+    except ValueError:
+        return f"by signal {-exit_code}"
