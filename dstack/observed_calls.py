@@ -66,6 +66,12 @@ class ProcessGroup:
     description: str = ""
     has_left: bool = False
 
+    @property
+    def address(self) -> str:
+        """``10.0.0.1:29500``, the address at which the members of the world meet; empty if there is none."""
+        scheme, _, address = self.world.partition("://")
+        return address.partition("/")[0] if scheme == "tcp" else ""
+
 
 class Need:
     """What must happen before a blocked call ends: exactly one of the classes in :data:`NEEDS`, named by ``kind``."""
@@ -263,6 +269,7 @@ class GroupCall(Need):
     rank in the world. ``transfer`` is the id of the object whose tensors Ray Direct Transport sends or receives in the
     call. ``mark`` changes whenever the thread of the caller runs, so equal marks belong to one call; it is empty if the
     library polls inside the call. ``fails_at`` is when the library will end the call with an error, if readable.
+    ``is_refused``: nothing listens at the rendezvous address, which is one of the caller's host.
     """
 
     kind: Literal["ranks"] = "ranks"
@@ -272,6 +279,7 @@ class GroupCall(Need):
     transfer: str = ""
     mark: str = ""
     fails_at: UnixTime | None = None
+    is_refused: bool = False
 
 
 @frozen_dataclass(frozen=True, slots=True, kw_only=True)

@@ -44,9 +44,9 @@ class ReadingPlan:
 def plan_readings(snapshot: Snapshot) -> ReadingPlan:
     """The workers to read again, and the tasks that findings will be about, the most important first.
 
-    Workers are read again if they take part in waits that seem stuck in the first sample, or have a timeout; all workers
-    of a job that may be at rest; if they wait for something unobserved that a moment later may be observed, as a task that is being sent, or
-    for a scheduler that may be placing it; and if their stacks were unreadable.
+    Workers are read again if they take part in waits that seem stuck in the first sample, or have a timeout; if their
+    job may be at rest; if they wait for something unobserved that a moment later may be observed, as a task that is
+    being sent, or for a scheduler that may be placing it; and if their stacks were unreadable.
     """
     if not snapshot.samples:
         return ReadingPlan(set(), [])

@@ -20,7 +20,7 @@ from dstack.analysis.findings.wording.narration import SHOWN_BEHIND, SHOWN_OTHER
 from dstack.analysis.index import ray_libraries
 from dstack.analysis.naming import names, sentences
 from dstack.analysis.naming.descriptions import describe, limit_in_words
-from dstack.analysis.naming.ends import ended_children
+from dstack.analysis.naming.ends import ended_children, ended_in_words
 from dstack.analysis.naming.vertex_details import VertexDetails
 from dstack.analysis.solve.requirements import targets_of
 from dstack.diagnosis import Diagram, Entry, FailedBefore, Step, Vertex, WaitKind
@@ -204,7 +204,7 @@ class _Drawing:
             line=line,
             source=details.source,
             does=part.does or self._does(vertex, details),
-            also=tuple(filter(None, (*owner, *ended_children(self._narrator.index, vertex)))),
+            also=tuple(filter(None, (*owner, *map(ended_in_words, ended_children(self._narrator.index, vertex))))),
         )
 
     def _does(self, vertex: Vertex, details: VertexDetails) -> str:

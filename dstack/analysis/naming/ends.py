@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import signal
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 from dstack import words
 from dstack.analysis.index import subjects
@@ -106,15 +106,14 @@ def _holder(index: SampleIndex, vertex: Vertex, holder: Holder) -> str:
     return names.process(subjects.process(index, worker_id, with_pid=True))
 
 
-def ended_children(index: SampleIndex, vertex: Vertex) -> Iterator[str]:
-    """``its child process (pid 7) has died with exit code 1``, of a wait to which a child process may belong."""
+def ended_children(index: SampleIndex, vertex: Vertex) -> list[list[EndedChild]]:
+    """The child processes that have ended, alike ones together, of a wait to which they may belong."""
     process = index.process(vertex.worker_id or "")
     if process is None or vertex.wait is None or not _may_need_children(vertex):
-        return
+        return []
     pid = vertex.child_pid or process.pid
     own = [child for child in process.ended_children if child.parent_pid == pid]
-    for _, alike in list(grouped(((one.exit_code, one.is_zombie), one) for one in own).items())[:SHOWN_ENDED]:
-        yield _ended(alike)
+    return list(grouped(((one.exit_code, one.is_zombie), one) for one in own).values())[:SHOWN_ENDED]
 
 
 def _may_need_children(vertex: Vertex) -> bool:
@@ -122,12 +121,13 @@ def _may_need_children(vertex: Vertex) -> bool:
     return vertex.wait.kernel is not None or vertex.wait.site.is_of_children
 
 
-def _ended(children: Sequence[EndedChild]) -> str:
+def ended_in_words(children: Sequence[EndedChild], parent: str = "its ") -> str:
+    """``its child process (pid 7) has ended with exit code 1``, of children that ended alike."""
     first = children[0]
     pids = ", ".join(str(child.pid) for child in children[: words.SHOWN])
     more = f" and {len(children) - words.SHOWN} more" if len(children) > words.SHOWN else ""
     named = f" {first.name}" if first.name and len(children) == 1 else ""
-    which = "its child process" if len(children) == 1 else f"{len(children)} of its child processes"
+    which = f"{parent}child process" if len(children) == 1 else f"{len(children)} of {parent}child processes"
     verb = words.word(len(children), "has ended", "have ended")
     zombie = ", and was not waited for (a zombie)" if first.is_zombie else ""
     return f"{which}{named} (pid {pids}{more}) {verb} {_how(first.exit_code)}{zombie}"

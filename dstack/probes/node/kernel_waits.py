@@ -62,6 +62,7 @@ OTHERS = {
 }
 NAMES = {**READS, **ACCEPTS, **WRITES, **OF_FILES, **SETS, **OTHERS}
 FUTEXES = (202, 449)
+LOOPBACK = ("127.0.0.1", "[::1]")
 SIGNALS = (34, 128, 130)
 TO_READ, TO_WRITE = 0x001 | 0x002 | 0x2000, 0x004
 """Events of ``poll``: POLLIN, POLLPRI and POLLRDHUP; POLLOUT. Those of ``epoll`` have the same bits."""
@@ -171,6 +172,12 @@ class KernelTables:
             if one.state == LISTENING and one.local in (address, f"0.0.0.0:{port}", f"[::]:{port}")
         )
         return next(found, None)
+
+    def is_refused(self, pid: int, address: str) -> bool:
+        """Whether an address is one of the host of a process, and nothing listens there."""
+        host = address.rpartition(":")[0]
+        own = {one.local.rpartition(":")[0] for one in self.tcp_of(pid).values()}
+        return host in (*LOOPBACK, *own) and self.listener(pid, address) is None
 
     @cached_property
     def unix(self) -> Mapping[str, sockets.UnixSocket]:
@@ -366,9 +373,9 @@ class KernelWaits:
             return replace(end, state="listening", name=one.local)
         if one.state == SYN_SENT:
             listener = self._tables.listener(self._pid, one.remote)
-            is_here = one.remote.rpartition(":")[0] in ("127.0.0.1", "[::1]", one.local.rpartition(":")[0])
             holders = self._tables.holders(f"socket:[{listener}]") if listener else ()
-            return replace(end, state="connecting" if listener or not is_here else "refused", holders=holders)
+            is_refused = self._tables.is_refused(self._pid, one.remote)
+            return replace(end, state="refused" if is_refused else "connecting", holders=holders)
         peer = self._tables.tcp_at(self._pid, one.remote, one.local)
         if peer is None:
             return replace(end, state="connected" if one.is_connected else "closed")

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from dstack.call_sites import kind_of
-from dstack.observed_calls import REF_CALLS, Call, ChannelCall
+from dstack.observed_calls import REF_CALLS, Call, ChannelCall, GroupCall
 from dstack.probes.node.asyncio.coroutine_samples import LoopState, waits_of
 from dstack.probes.node.asyncio.event_loops import has_tasks, may_have_loops
 from dstack.probes.node.blocked_calls.blocked_call import BlockedCalls
@@ -32,6 +32,7 @@ from dstack.probes.node.reading import Problem, ProcessReading, Request, ThreadR
 from dstack.probes.node.stability import marks_of, marks_off_cpu, read_off_cpu, unchanged, unproven_call, unread
 from dstack.probes.node.stacks.origins import Origins, role_of
 from dstack.probes.node.threads import is_event_loop
+from dstack.probes.node.waits.executors import ended_processes
 from dstack.probes.node.waits.reachable_objects import what_reaches
 from dstack.probes.node.waits.reached import COROUTINE, THREAD, Reached
 from dstack.probes.node.waits.shared_objects import NOTHING, WaitsOn
@@ -117,6 +118,7 @@ class MemoryReader:
             stable = unchanged(before, marks_of(self._request.pid, before)) - process.broken
             stable_with_loops = stable
             memberships, labels = calls.group_calls.groups.memberships(), self._labels(process)
+            ended = ended_processes(process, self._request.pid)
             if not self._request.is_child:
                 groups = self._read_groups(process)
                 stable_with_loops = stable & self._read_loops(process, calls, before, stable)
@@ -141,6 +143,7 @@ class MemoryReader:
             memberships=memberships,
             labels=labels,
             graph_stages=stages,
+            ended_children=ended,
             problems=list(self._problems(threads)),
         )
 
@@ -314,8 +317,8 @@ class MemoryReader:
             self._loops.on_threads.pop(thread.thread_id, None)
         if was_stable:
             return self._reading(found[0], is_stable=True)
-        if in_channel := self._in_channel(found):
-            return in_channel
+        if polling := self._polling(found):
+            return polling
         letter = proc.thread_state(self._request.pid, thread.os_thread_id) if thread.os_thread_id else "?"
         if not letter:
             return None
@@ -323,16 +326,16 @@ class MemoryReader:
         call = unproven_call([(one.thread, one.call) for one in found])
         return replace(self._reading(replace(state, thread=running, call=call)), is_torn=not agrees)
 
-    def _in_channel(self, found: Sequence[_ThreadState]) -> ThreadReading | None:
-        """The wait for a channel, if all readings with one show the same; a single reading proves nothing."""
-        several = [one for one in found if _is_in_channel(one)]
+    def _polling(self, found: Sequence[_ThreadState]) -> ThreadReading | None:
+        """The wait in which a library polls, if all readings with one show the same; a single one proves nothing."""
+        several = [one for one in found if _is_polling(one)]
         if not several or any(one.call != several[0].call for one in several):
             return None
         state, is_proven = several[-1], len(several) > 1
         return self._reading(state if is_proven else replace(state, call=unread(state.call)), is_stable=is_proven)
 
     def _may_wait(self, found: Sequence[_ThreadState]) -> bool:
-        if [_is_in_channel(state) for state in found].count(True) == 1:
+        if [_is_polling(state) for state in found].count(True) == 1:
             return True
         return all(map(_is_in_ref_call, found))
 
@@ -372,6 +375,9 @@ def _is_in_ref_call(state: _ThreadState) -> bool:
     return state.call is not None and kind_of(state.call) in REF_CALLS
 
 
-def _is_in_channel(state: _ThreadState) -> bool:
-    """Whether it is at an end of a channel, which counts its reads or writes."""
-    return state.call is not None and isinstance(state.call.need, ChannelCall)
+def _is_polling(state: _ThreadState) -> bool:
+    """Whether a library polls in it: at an end of a channel, which counts its reads or writes, or for other ranks."""
+    if state.call is None:
+        return False
+    is_for_ranks = isinstance(state.call.need, GroupCall) and not state.call.need.mark
+    return is_for_ranks or isinstance(state.call.need, ChannelCall)

@@ -73,7 +73,11 @@ class TargetProcess:
         found = []
         for pid, parent in self.below.items():
             if (exit_code := proc.exit_code(pid)) is not None:
-                ended = EndedChild(pid=pid, parent_pid=parent, name=proc.name(pid), exit_code=exit_code, is_zombie=True)
+                name = proc.name(pid)
+                is_own = name != proc.name(parent)  # a fork has the name of its parent
+                ended = EndedChild(
+                    pid=pid, parent_pid=parent, name=name if is_own else "", exit_code=exit_code, is_zombie=True
+                )
                 self.ended_children.append(ended)
             elif not is_helper(pid, parent):
                 found.append(pid)

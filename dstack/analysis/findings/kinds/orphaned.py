@@ -79,6 +79,11 @@ def advice(facts: FindingFacts, narrator: Narrator) -> str:
     if fix := collectives.fix(facts):
         return fix
     first = facts.waits[0]
+    if first.never is not None and first.never.why == "lost lock":
+        return (
+            "Start child processes with the spawn or forkserver method, or before the parent starts threads: a forked "
+            "process inherits locks that are held, but no thread that would release them."
+        )
     if first.child_pid is not None:
         return (
             "Start child processes with the spawn method (multiprocessing.get_context('spawn'); of a DataLoader, "

@@ -16,14 +16,17 @@ from dstack.analysis.findings.kinds.open_chain import (
 )
 from dstack.analysis.findings.outside_waits import is_stalled, with_users_of_polled
 from dstack.analysis.findings.reduced_graph import ReducedGraph
-from dstack.analysis.findings.wording import failures
+from dstack.analysis.findings.wording import collectives, failures
 from dstack.analysis.findings.wording.fixes import let_queued_run
 from dstack.analysis.findings.wording.narration import Narrator
 from dstack.analysis.graph.pending.actor_queues import is_queued
 from dstack.analysis.naming.descriptions import describe
+from dstack.analysis.naming.ends import ended_children, ended_in_words
 from dstack.analysis.naming.names import waiting
 from dstack.analysis.solve.open_chains import OpenChain
+from dstack.analysis.solve.requirements import targets_of
 from dstack.diagnosis import FindingKind, Step, Verdict, Vertex
+from dstack.observed import EndedChild
 from dstack.words import duration, shortly, word
 
 KIND: FindingKind = "stalled"
@@ -38,7 +41,10 @@ def find_in(reduced: ReducedGraph, chain: OpenChain) -> Draft | None:
 def summary(facts: FindingFacts, narrator: Narrator) -> str:
     """How many wait, and in which calls the chain ends."""
     failed = failures.headline(facts.failed_before)
-    return f"{_ends_in_words(facts, narrator)}, and nothing that could end the wait is running{failed}"
+    if apart := collectives.disagreement(facts):
+        return f"{_ends_in_words(facts, narrator)}, and {apart}{failed}"
+    ended = "".join(f"; {ended_in_words(children)}" for children in _ended_children(facts, narrator)[:1])
+    return f"{_ends_in_words(facts, narrator)}, and nothing that could end the wait is running{ended}{failed}"
 
 
 def steps(facts: FindingFacts, narrator: Narrator) -> Iterator[Step]:
@@ -56,6 +62,10 @@ def advice(facts: FindingFacts, narrator: Narrator) -> str:
     """What to inspect: a failure, executions outside of the call, a queued call, or the missing waker."""
     if failed := failures.advice(facts.failed_before):
         return failed
+    if collectives.disagreement(facts):
+        return collectives.SAME_ADDRESS
+    if ended := _ended_children(facts, narrator):
+        return f"Find out why {ended_in_words(ended[0], 'the ')}: it can end no wait any more."
     uneven = [call for call in facts.shared_calls if call.is_most and (call.absent or call.idle)]
     if uneven:
         return (
@@ -77,6 +87,13 @@ def _ends_in_words(facts: FindingFacts, narrator: Narrator) -> str:
     waiter = next((found for end in facts.ends if (found := waiter_of(facts, end))), None)
     shown = waiter or Waiter(first.inside[0], first.call)
     return f"{describe(shown.vertex)} waits in {shown.call}{narrator.line_and_process(shown.vertex)}"
+
+
+def _ended_children(facts: FindingFacts, narrator: Narrator) -> list[list[EndedChild]]:
+    """The ended child processes of the waiters at the end of the chains."""
+    ends = {end.key for end in facts.ends}
+    last = (vertex for vertex in facts.waits if not ends.isdisjoint(targets_of(vertex)))
+    return [alike for vertex in last for alike in ended_children(narrator.index, vertex)]
 
 
 def _calls(facts: FindingFacts) -> list[str]:

@@ -69,8 +69,33 @@ def ranks_of_call(one: CollectiveCall) -> str:
 
 
 def call_in_words(one: CollectiveCall) -> str:
-    """``all_reduce of group dp``."""
-    return f"{one.operation} of {names.process_group(one.call.group)}"
+    """``all_reduce of group dp``; of a group that is being made, with the address at which its members meet."""
+    at = f" at {_address(one)}" if _is_being_made(one) else ""
+    return f"{one.operation} of {names.process_group(one.call.group)}{at}"
+
+
+def _is_being_made(one: CollectiveCall) -> bool:
+    return bool(one.call.group.address) and not one.call.group.name
+
+
+def _address(one: CollectiveCall) -> str:
+    """``10.0.0.1:29500``, and whether nothing listens there."""
+    return f"{one.call.group.address}{', where nothing listens' if one.call.is_refused else ''}"
+
+
+def disagreement(facts: FindingFacts) -> str:
+    """``the ranks do not agree on their address: rank 0 ... at a:1, ranks 1-2 at a:2``; empty if they do."""
+    made = [one for one in facts.ranks.calls if _is_being_made(one)]
+    if len({one.call.group.address for one in made}) < 2 or len({one.call.group.ranks for one in made}) > 1:
+        return ""
+    places = sorted(f"{names.ranks(one.ranks)} at {_address(one)}" for one in made)
+    return f"the ranks do not agree on the address where they meet: {words.shortly(places, '; ')}"
+
+
+SAME_ADDRESS = (
+    "Give all ranks the same address and port (MASTER_ADDR and MASTER_PORT, or init_method): those at which rank 0 "
+    "listens, on its own node."
+)
 
 
 def _calls_in_words(calls: Sequence[CollectiveCall], verbs: tuple[str, str]) -> list[str]:

@@ -14,7 +14,7 @@ from dstack.diagnosis import Vertex
 from dstack.libraries.compiled_graphs import fixes as compiled_graphs
 from dstack.libraries.serve import fixes as serve
 from dstack.model import actor_of_task
-from dstack.observed_calls import REF_CALLS
+from dstack.observed_calls import REF_CALLS, End
 from dstack.vertex_keys import AnyKey, Key
 
 Rule = Callable[[DeadlockedWaits], "str | None"]
@@ -115,6 +115,26 @@ def _locks(waits: DeadlockedWaits) -> str | None:
         f"Do not hold a lock in {holders} while waiting for a value or a call: {names} needs that lock. Get the "
         "value first, then take the lock."
     )
+
+
+def _in_kernel(waits: DeadlockedWaits) -> str | None:
+    """What to do about pipes, sockets and file locks, and about children that are waited for."""
+    members = [vertex for vertex in waits.cycle if _ends_of(vertex)]
+    waiters = words.shortly(labels_of(members))
+    if not members:
+        return None
+    if any(end.what == "file lock" for vertex in members for end in _ends_of(vertex)):
+        return f"Do not wait for another process while holding a file lock that {waiters} needs."
+    if writers := [one for one in members if any(end.is_write for end in _ends_of(one))]:
+        return (
+            f"Read what {words.shortly(labels_of(writers))} writes before waiting for anything else, as "
+            "Popen.communicate does, or let it write to a file: a pipe that is full stops its writer."
+        )
+    return f"Give the wait in {waiters} a timeout, or let one side send first."
+
+
+def _ends_of(vertex: Vertex) -> Sequence[End]:
+    return vertex.wait.kernel.ends if vertex.wait and vertex.wait.kernel else ()
 
 
 def _event_loop(waits: DeadlockedWaits) -> str | None:
@@ -249,6 +269,7 @@ RULES: tuple[Rule, ...] = (
     _barrier,
     _constructor,
     _locks,
+    _in_kernel,
     _event_loop,
     _async_slots,
     _own_actor,

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 
 from dstack.call_site import Site
 from dstack.call_sites import (
@@ -468,7 +469,7 @@ class BlockedCalls:
     @cached_property
     def group_calls(self) -> GroupCalls:
         """The process groups of this process, and the calls on them."""
-        return GroupCalls(self._process)
+        return GroupCalls(self._process, partial(self._around.tables.is_refused, self._pid))
 
     @cached_property
     def coroutines(self) -> Coroutines:

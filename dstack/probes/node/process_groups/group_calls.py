@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from dstack.libraries.collective.reading import RayCalls
@@ -24,9 +24,13 @@ PEER_IN_GROUP, PEER_IN_WORLD = ("group_src", "group_dst"), ("src", "dst", "src_r
 
 
 class GroupCalls:
-    """The calls on process groups that threads of one process are blocked in."""
+    """The calls on process groups that threads of one process are blocked in.
 
-    def __init__(self, process: PythonProcess) -> None:
+    ``is_refused`` tests whether an address is one of this host, and nothing listens there.
+    """
+
+    def __init__(self, process: PythonProcess, is_refused: Callable[[str], bool] = lambda address: False) -> None:
+        self._is_refused = is_refused
         self._objects = process.objects
         self._memory = process.memory
         self.groups = ProcessGroups(process)
@@ -64,8 +68,9 @@ class GroupCalls:
             operation=operation,
             group=group,
             peer=peer,
-            mark="" if call.is_sleep else (scheduler_mark(self._memory.pid, thread) or "").strip(),
+            mark="" if call.futex is None else (scheduler_mark(self._memory.pid, thread) or "").strip(),
             fails_at=self._fails_at(call),
+            is_refused=bool(group.address) and not group.name and self._is_refused(group.address),
         )
 
     def _peer(self, frame: Frame, group: ProcessGroup) -> int | None:

@@ -1,4 +1,4 @@
-"""The threads that may set the result of a ``concurrent.futures.Future``, and the processes of a pool that may.
+"""The threads that may set the result of a ``concurrent.futures.Future``, and the child processes of a process.
 
 A future is set by the thread that runs it, or if it is queued, by any thread of its executor. The result of a
 ``multiprocessing.Pool`` comes from any of its worker processes. Futures of other process pools and of event loops are
@@ -8,8 +8,9 @@ not covered.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
+from dstack.observed import EndedChild
 from dstack.probes.node.cached_property import cached_property
 from dstack.probes.node.cpython.memory import Unreadable
 from dstack.probes.node.cpython.objects import Objects
@@ -25,6 +26,8 @@ ENDED = ("CANCELLED", "CANCELLED_AND_NOTIFIED", "FINISHED")
 MAX_QUEUED = 2_000
 POOL_FILE = "/multiprocessing/pool.py"
 MAX_PROCESSES = 256
+MAX_FRAMES, MAX_ATTRIBUTES = 12, 64
+"""The innermost frames of each thread, and the attributes of their ``self``, that are searched."""
 
 
 class Executors:
@@ -114,6 +117,59 @@ def pool_processes(objects: Objects, result: int) -> list[int]:
         if len(processes) <= MAX_PROCESSES:
             return [_pid(objects, process) for process in processes]
     return []
+
+
+PROCESSES = ("multiprocessing.process", "_dangling")
+"""The set of weak references to all Process objects that exist; CPython 3.10 to 3.14."""
+REFERENT = 16
+"""The offset of the object in a weak reference; CPython 3.10 to 3.14."""
+MAX_ENDED = 32
+
+
+def ended_processes(process: PythonProcess, pid: int) -> list[EndedChild]:
+    """The child processes that have ended and were waited for, by their Process and Popen objects."""
+    found: dict[int, EndedChild] = {}
+    for address, name in (*_process_objects(process, pid), *_popen_objects(process)):
+        with contextlib.suppress(Unreadable):
+            ended = _ended(process.objects, address, name, pid)
+            if ended and len(found) < MAX_ENDED:
+                found[ended.pid] = ended
+    return list(found.values())
+
+
+def _ended(objects: Objects, popen: int, name: str, pid: int) -> EndedChild | None:
+    code, child = (objects.number(objects.attribute(popen, of)) for of in ("returncode", "pid"))
+    if code is None or not child or child <= 0:
+        return None
+    return EndedChild(pid=int(child), parent_pid=pid, name=name, exit_code=int(code))
+
+
+def _process_objects(process: PythonProcess, pid: int) -> Iterator[tuple[int, str]]:
+    """The ``Popen`` of each ``multiprocessing.Process`` that this process has started, with the name of the latter."""
+    objects = process.objects
+    references: Sequence[int] = ()
+    with contextlib.suppress(Unreadable):
+        table = process.modules.lookup(*PROCESSES)
+        references = objects.set_items(objects.attribute(table, "data"))[:MAX_PROCESSES] if table else ()
+    for reference in references:
+        with contextlib.suppress(Unreadable):
+            one = objects.memory.pointer(reference + REFERENT)
+            if objects.is_kind_of(one, "BaseProcess") and objects.number(objects.attribute(one, "_parent_pid")) == pid:
+                yield objects.attribute(one, "_popen"), objects.text(objects.attribute(one, "_name"))
+
+
+def _popen_objects(process: PythonProcess) -> Iterator[tuple[int, str]]:
+    """The ``subprocess.Popen`` objects in variables of frames, and in attributes of their ``self``."""
+    objects = process.objects
+    for frame in (frame for thread in process.threads for frame in thread.frames[:MAX_FRAMES]):
+        words = list(frame.locals)
+        with contextlib.suppress(Unreadable):
+            owner = frame.local("self")
+            words += objects.attribute_values(owner)[:MAX_ATTRIBUTES] if owner else ()
+        for word in words:
+            with contextlib.suppress(Unreadable):
+                if word and objects.is_a(word, "Popen") and "args" in objects.attributes(word):
+                    yield word, ""
 
 
 def _pid(objects: Objects, process: int) -> int:

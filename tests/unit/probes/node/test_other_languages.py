@@ -16,6 +16,7 @@ import pytest
 
 from dstack.observed_calls import Call, HeldRefs, Unreadable
 from dstack.probes.node import other_languages
+from dstack.probes.node.blocked_calls.blocked_call import Surroundings
 from dstack.probes.node.jstack_and_gdb import NativeThread, RayCall
 from dstack.probes.node.other_languages import CPP, JAVA, Language, language_of, threads_of
 from dstack.probes.node.procfs import proc
@@ -173,7 +174,7 @@ def request(*, native: bool = True, is_driver: bool = False) -> Request:
         title="java",
         is_driver=is_driver,
         is_child=False,
-        below=dict,
+        around=Surroundings(),
         thread_context=None,
         options={**options, "thread_context": None},  # type: ignore[typeddict-item]
         deadline=time.monotonic() + 9,

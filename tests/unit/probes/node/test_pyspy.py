@@ -16,7 +16,9 @@ import pytest
 from dstack.observed_calls import Call, HeldRefs, Unreadable
 from dstack.observed_node import NodeAnswer
 from dstack.probes.node import pyspy
+from dstack.probes.node.blocked_calls.blocked_call import Surroundings
 from dstack.probes.node.figures import NodeFigures
+from dstack.probes.node.kernel_waits import KernelTables
 from dstack.probes.node.probe import NodeProbe
 from dstack.probes.node.process import TargetProcess
 from dstack.probes.node.process_values import ProcessValues
@@ -171,7 +173,7 @@ class Tool(PySpy):
 
 def answer_of(pid: int, threads: list[PythonThread[ShownFrame]]) -> NodeAnswer:
     """The answer of a probe about a process that py-spy has read."""
-    process = TargetProcess({"worker_id": "w", "pid": pid, "port": 0, "is_driver": True}, FAMILIES)
+    process = TargetProcess({"worker_id": "w", "pid": pid, "port": 0, "is_driver": True}, FAMILIES, KernelTables())
     process.figures = proc.figures(pid)
     request = process.request(WITH_LOCALS, time.monotonic() + 600)
     problem = Problem("memory", "not read", "permission")
@@ -247,7 +249,7 @@ class Dumps(PySpy):
 
 
 def read(tool: PySpy) -> ThreadReading:
-    request = Request(PID, "", True, False, lambda: (), None, OPTIONS, time.monotonic() + 60)
+    request = Request(PID, "", True, False, Surroundings(), None, OPTIONS, time.monotonic() + 60)
     reading: ProcessReading = PySpyReader(tool, request, Origins()).read(
         Problem("memory", "", "permission"), has_calls=True
     )

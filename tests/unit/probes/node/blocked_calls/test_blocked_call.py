@@ -30,13 +30,13 @@ from dstack.observed_calls import Awaitables, Call, Children, Executions, Future
 from dstack.observed_calls import Refs as NeededRefs
 from dstack.observed_calls import Unreadable as UnreadableNeed
 from dstack.probes.node.blocked_calls import blocked_call
-from dstack.probes.node.blocked_calls.blocked_call import BlockedCalls
+from dstack.probes.node.blocked_calls.blocked_call import BlockedCalls, Surroundings
 from dstack.probes.node.cpython.frames import Frame
 from dstack.probes.node.cpython.interpreter import Interpreter, OwnPython
 from dstack.probes.node.cpython.memory import Unreadable, open_memory
 from dstack.probes.node.cpython.process import MemoryThread, PythonProcess
 from dstack.probes.node.procfs import proc
-from dstack.probes.node.procfs.proc import CLOCK_NANOSLEEP, FUTEX, NANOSLEEP, PSELECT6, READ, SELECT, WAIT4, SystemCall
+from dstack.probes.node.procfs.proc import CLOCK_NANOSLEEP, FUTEX, NANOSLEEP, PSELECT6, SELECT, WAIT4, SystemCall
 from dstack.probes.node.threads import Position, PythonThread
 from tests.processes import wait_until
 
@@ -45,6 +45,8 @@ RAY = "/site-packages/ray"
 APP = "/srv/app/main.py"
 MAIN, OTHER, THIRD = 500, 501, 502
 """OS thread ids."""
+UNKNOWN = 9_999
+"""The number of no system call."""
 BLOCKED = SystemCall(FUTEX, (0x1000, 0, 0, 0, 0, 0))
 CONDITION = (
     f"Condition.wait {LIB}/threading.py:327 self=condition timeout=None waiter=lock saved_state=None gotit=False"
@@ -155,7 +157,7 @@ Read = Callable[..., Call | None]
 
 def calls_of(threads: Sequence[MemoryThread], own: PythonProcess, below: Sequence[int] = ()) -> BlockedCalls:
     process = cast(PythonProcess, RecordedProcess(own, list(threads)))
-    return BlockedCalls(process, lambda frame: frame.position.file == APP, lambda: below)
+    return BlockedCalls(process, lambda frame: frame.position.file == APP, Surroundings(lambda: below))
 
 
 @pytest.fixture
@@ -471,7 +473,7 @@ def test_a_wait_for_the_end_of_a_child_process_is_read(read: Read, kernel: Kerne
     assert others is None
 
 
-@pytest.mark.parametrize("call", [None, SystemCall(NANOSLEEP, (0, 0)), SystemCall(READ, (3, 0, 1))], ids=str)
+@pytest.mark.parametrize("call", [None, SystemCall(NANOSLEEP, (0, 0)), SystemCall(UNKNOWN, (3, 0, 1))], ids=str)
 def test_running_sleeping_and_unknown_threads_have_no_call(read: Read, kernel: Kernel, call: SystemCall | None) -> None:
     kernel(call)
 
@@ -487,7 +489,7 @@ def test_running_sleeping_and_unknown_threads_have_no_call(read: Read, kernel: K
         (SystemCall(SELECT, (4, 1, 0, 0, 1)), False),
         (SystemCall(PSELECT6, (0, 0, 0, 0, 1, 1)), True),
         (SystemCall(PSELECT6, (4, 1, 0, 0, 1, 1)), False),
-        (SystemCall(READ, (3, 0, 1)), False),
+        (SystemCall(UNKNOWN, (3, 0, 1)), False),
         (None, False),
     ],
     ids=str,
@@ -501,7 +503,7 @@ def test_the_kernel_shows_which_thread_sleeps(
         calls = calls_of([sleeper], PythonProcess(memory, interpreter))
 
         assert calls.call_of(sleeper) is None
-        assert calls.asleep == ({sleeper.os_thread_id} if sleeps else set())
+        assert set(calls.asleep) == ({sleeper.os_thread_id} if sleeps else set())
 
 
 def test_a_known_wait_that_the_kernel_does_not_show_blocked_is_none(read: Read, kernel: Kernel) -> None:

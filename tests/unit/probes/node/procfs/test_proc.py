@@ -14,6 +14,7 @@ from dstack.probes.node.procfs import proc
 from tests.processes import wait_until
 from tests.versions.interpreters import python_or_skip
 
+READ = 0
 ABSENT = 2**22 + 1
 """Larger than any pid of Linux."""
 
@@ -42,7 +43,7 @@ def test_a_process_has_its_name_and_parent(reader: subprocess.Popen[bytes]) -> N
 def test_a_blocked_thread_has_its_system_call(reader: subprocess.Popen[bytes]) -> None:
     def reading() -> proc.SystemCall | None:
         call = proc.system_call(reader.pid, reader.pid)
-        return call if call and call.read_from == 0 else None
+        return call if call and (call.number, call.arguments[0]) == (READ, 0) else None
 
     call = wait_until(reading, deadline_s=60, what=lambda: "the process to read")
 
@@ -65,12 +66,13 @@ def test_a_sleeping_thread_has_its_system_call(version: str) -> None:
         sleeper.kill()
 
 
-def test_the_writers_of_a_pipe_are_found(reader: subprocess.Popen[bytes]) -> None:
+def test_the_ends_of_a_pipe_are_distinguished(reader: subprocess.Popen[bytes]) -> None:
     pipe = proc.file_at(reader.pid, 0)
 
     assert pipe.startswith("pipe:")
-    assert proc.can_write(os.getpid(), pipe)
-    assert not proc.can_write(reader.pid, pipe)
+    own = next(fd for fd in proc.descriptors(os.getpid()) if proc.file_at(os.getpid(), fd) == pipe)
+    assert [proc.is_open_for(os.getpid(), own, can_write=can) for can in (True, False)] == [True, False]
+    assert [proc.is_open_for(reader.pid, 0, can_write=can) for can in (True, False)] == [False, True]
 
 
 def test_the_mark_of_a_running_thread_changes() -> None:
@@ -111,5 +113,5 @@ def test_an_ended_process_has_no_values() -> None:
     found: list[object] = [proc.scheduler_mark(ABSENT, ABSENT), proc.system_call(ABSENT, ABSENT), proc.owner(ABSENT)]
     assert found == [None] * 3
     assert proc.tracer(ABSENT) == 0
-    assert not proc.can_write(ABSENT, "")
+    assert not proc.is_open_for(ABSENT, 0, can_write=True)
     assert not proc.has_mapped(ABSENT, "python")
