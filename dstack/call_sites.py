@@ -163,7 +163,7 @@ PROCESS_LOCK = Site(
     is_of_children=True,
 )
 WAITPID = Site("os.waitpid", "os.waitpid", timeout="none")
-KERNEL = Site("kernel", "system call", timeout="none")
+KERNEL = Site("kernel.call", "system call", timeout="none")
 """A wait at no other site, as the kernel shows it; a call names the function of the library or the system call."""
 PROCESSES = (
     PROCESS_LOCK,

@@ -11,6 +11,7 @@ from dstack.analysis.graph.pending.runtime_environments import pending_setups
 from dstack.analysis.graph.process_groups.calls import BY_CALLS
 from dstack.analysis.graph.wait_graph import wait_for_graph
 from dstack.analysis.index.sample_index import SampleIndex
+from dstack.analysis.index.subjects import workers_of_jobs
 from dstack.analysis.solve import reduction
 from dstack.analysis.solve.requirements import Waits, relevant_unobserved, targets_of, waits_of
 from dstack.diagnosis import Vertex
@@ -70,7 +71,7 @@ def plan_readings(snapshot: Snapshot) -> ReadingPlan:
     timeouts = tuple(vertex.wait.timeout_s or 0.0 for vertex in pollers if vertex.wait)
     outside = waits_outside(reduced)
     jobs = reduced.jobs_of((*stalled, *(vertex.key for vertex in outside)))
-    workers |= {worker.worker_id for worker in snapshot.workers if worker.job_id in jobs}
+    workers |= {worker.worker_id for worker in workers_of_jobs(first, jobs)}
     starting = {task.owner_id for task in pending_setups(first)}
     return ReadingPlan(
         workers=workers | polling | starting,

@@ -1,4 +1,4 @@
-"""Rest: which executions did nothing between the samples but wake, look and sleep again, and which processes worked.
+"""Rest: which executions only woke and slept again between the samples, and which processes did nothing.
 
 A thread that sleeps, or waits with a timeout, rests if it has run in between and is at the same lines again: it is in a
 loop without effect. If it has not run, its timer is still pending, and may end its wait.

@@ -8,7 +8,7 @@ end them. That is no proof: a message may come from outside of Ray.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Iterable
 from typing import Literal
 
 from msgspec.structs import replace
@@ -18,7 +18,6 @@ from dstack.analysis.findings.reduced_graph import ReducedGraph
 from dstack.analysis.findings.vertex_roles import is_outside
 from dstack.analysis.index.frames import user_frame
 from dstack.analysis.index.processes import PolledActors
-from dstack.analysis.index.ray_libraries import is_machinery_actor
 from dstack.analysis.naming.vertex_details import details_of
 from dstack.analysis.solve.open_chains import OpenChain
 from dstack.analysis.solve.requirements import targets_of
@@ -45,7 +44,7 @@ def verdict_of_outside(reduced: ReducedGraph, job_id: str | None = None) -> Verd
     """The verdict on waits in no finding: ``stalled`` if their jobs, or this job, are at rest."""
     waiters = (key for chain in reduced.chains for key in chain.waiters)
     jobs = (job_id,) if job_id is not None else reduced.jobs_of(waiters)
-    return "stalled" if are_at_rest(reduced, jobs) else "blocked"
+    return "stalled" if reduced.are_at_rest(jobs) else "blocked"
 
 
 def _outside_wait(reduced: ReducedGraph, vertex: Vertex) -> OutsideWait:
@@ -101,29 +100,7 @@ def is_stalled(reduced: ReducedGraph, chain: OpenChain) -> bool:
     waiters = reduced.vertices_of(_waiters(reduced, chain))
     if not all(vertex.is_confirmed or (reduced.rest and reduced.rest.is_resting(vertex)) for vertex in waiters):
         return False
-    return are_at_rest(reduced, reduced.jobs_of(chain.waiters))
-
-
-def are_at_rest(reduced: ReducedGraph, jobs: Collection[str]) -> bool:
-    """Whether these jobs were read completely and did nothing between the samples."""
-    if reduced.rest is None or not reduced.unread_jobs.isdisjoint((*jobs, None)) or any(possible_wakers(reduced, jobs)):
-        return False
-    progress = reduced.progress(tuple(jobs))
-    return reduced.rest.are_idle(_workers_of(reduced, jobs)) and not (progress and progress.has_moved)
-
-
-def _workers_of(reduced: ReducedGraph, jobs: Iterable[str]) -> list[str]:
-    """The workers of these jobs, without those in which parts of libraries work for themselves."""
-    index, of_jobs = reduced.index, {*jobs}
-    own = (worker for worker in index.present_workers if worker.job_id in of_jobs)
-    actors = ((worker.worker_id, index.actors.get(worker.actor_id or "")) for worker in own)
-    return [worker_id for worker_id, actor in actors if actor is None or not is_machinery_actor(actor)]
-
-
-def possible_wakers(reduced: ReducedGraph, jobs: Iterable[str]) -> Iterator[Vertex]:
-    """The executions of these jobs, or of unknown ones, that run or may run."""
-    for job in (*jobs, None):
-        yield from reduced.runners.get(job, ())
+    return reduced.are_at_rest(reduced.jobs_of(chain.waiters))
 
 
 def _ends(reduced: ReducedGraph, chain: OpenChain) -> list[Vertex]:

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Set
+from collections.abc import Iterable, Iterator, Mapping, Set
 from functools import cached_property
 
 from dstack import words
 from dstack.analysis.evidence.evidence import Evidence
 from dstack.analysis.findings.vertex_roles import VertexRoles
 from dstack.analysis.graph.idle_services import may_be_idle
+from dstack.analysis.index.ray_libraries import is_machinery_actor
 from dstack.analysis.index.sample_index import SampleIndex
+from dstack.analysis.index.subjects import workers_of_jobs
 from dstack.analysis.naming.descriptions import in_words
 from dstack.analysis.solve import reduction
 from dstack.analysis.solve.digraph import Digraph
@@ -32,6 +34,7 @@ class ReducedGraph(VertexRoles):
         self._evidence = evidence
         self.waits = waits_of(vertices.values())
         self.stuck = self._residue()
+        self._at_rest: dict[tuple[str, ...], bool] = {}
 
     @property
     def watched_s(self) -> float | None:
@@ -58,6 +61,25 @@ class ReducedGraph(VertexRoles):
         vertex = self.vertices[key]
         is_soft = vertex.wait is None or vertex.wait.polls is not None or may_be_idle(vertex.wait)
         return vertex.is_counted and not is_soft
+
+    def are_at_rest(self, jobs: tuple[str, ...]) -> bool:
+        """Whether these jobs were read completely and did nothing between the samples."""
+        if jobs not in self._at_rest:
+            self._at_rest[jobs] = self._are_at_rest(jobs)
+        return self._at_rest[jobs]
+
+    def _are_at_rest(self, jobs: tuple[str, ...]) -> bool:
+        if self.rest is None or not self.unread_jobs.isdisjoint((*jobs, None)) or any(self.possible_wakers(jobs)):
+            return False
+        progress, actors = self.progress(jobs), self.index.actors
+        pairs = ((one.worker_id, actors.get(one.actor_id or "")) for one in workers_of_jobs(self.index, jobs))
+        own = [worker_id for worker_id, actor in pairs if actor is None or not is_machinery_actor(actor)]
+        return self.rest.are_idle(own) and not (progress and progress.has_moved)
+
+    def possible_wakers(self, jobs: Iterable[str]) -> Iterator[Vertex]:
+        """The executions of these jobs, or of unknown ones, that run or may run."""
+        for job in (*jobs, None):
+            yield from self.runners.get(job, ())
 
     def progress(self, jobs: tuple[str, ...]) -> Progress | None:
         """What moved in these jobs between the samples."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from msgspec.structs import replace
 
 from dstack.analysis.index.frames import user_frame
@@ -9,7 +11,7 @@ from dstack.analysis.index.ray_libraries import is_client_request
 from dstack.analysis.index.sample_index import SampleIndex
 from dstack.libraries.serve.sites import BATCHES_FILE, REPLICA_FILE
 from dstack.libraries.train.parts import TRAINING
-from dstack.model import Actor, GoneWorker, Node, Worker, actor_of_task
+from dstack.model import Actor, GoneWorker, Node, Worker, actor_of_task, job_of_task
 from dstack.observed import Coroutine, Thread
 from dstack.observed_calls import GroupCall, QueuedRequest
 from dstack.vertex_facts import ProcessName, Subject, TaskName, subject
@@ -29,6 +31,18 @@ def actor_of_worker(index: SampleIndex, worker_id: str | None) -> Actor | None:
     """The actor whose process a worker is, if it is one."""
     worker = index.workers.get(worker_id or "")
     return index.actors.get((worker.actor_id if worker else None) or "")
+
+
+def workers_of_jobs(index: SampleIndex, jobs: Iterable[str]) -> list[Worker]:
+    """The workers and drivers of these jobs, by what they are or run."""
+    of_jobs = {*jobs}
+    return [worker for worker in index.present_workers if not of_jobs.isdisjoint(_jobs_of(index, worker))]
+
+
+def _jobs_of(index: SampleIndex, worker: Worker) -> set[str | None]:
+    actor, sample = index.actors.get(worker.actor_id or ""), index.worker_samples.get(worker.worker_id)
+    running = (sample.running_task_ids if sample else None) or ()
+    return {worker.job_id, actor.job_id if actor else None, *map(job_of_task, running)}
 
 
 def task(index: SampleIndex, task_id: str) -> TaskName:

@@ -40,23 +40,23 @@ def _end(index: SampleIndex, vertex: Vertex, end: End) -> str:
     """One end that the thread itself waits on."""
     if end.what in ALONE:
         return ALONE[end.what]
-    who = _holders(index, vertex, end.holders)
+    others = _holders(index, vertex, end.holders)
     match end.what:
         case "pipe" if end.is_write:
-            return f"for room in a pipe that is full, which only {who} can read" if who else "for room in a pipe"
+            return f"for room in a pipe that is full, which only {others} can read" if others else "for room in a pipe"
         case "pipe":
-            return f"for a pipe that only {who} can write to" if who else "for a pipe"
+            return f"for a pipe that only {others} can write to" if others else "for a pipe"
         case "file lock":
-            return f"for the lock of {end.name}, held by {who or 'a process that is not known'}"
+            return f"for the lock of {end.name}, held by {others or 'a process that is not known'}"
         case "process":
-            return f"for the end of {who}"
+            return f"for the end of {others}"
         case "TCP" | "Unix socket" | "socket":
-            return _socket(end, who)
+            return _socket(end, others)
         case _:
             return f"for {end.name}" if end.name.startswith("/") else ""
 
 
-def _socket(end: End, who: str) -> str:
+def _socket(end: End, others: str) -> str:
     where = f" at {end.name}" if end.name else ""
     match end.state:
         case "listening":
@@ -64,10 +64,10 @@ def _socket(end: End, who: str) -> str:
         case "refused":
             return f"for a connection to {end.name}, where nothing listens"
         case "connecting":
-            return f"for {who or 'an answer'} to accept its connection{where}"
+            return f"for {others or 'an answer'} to accept its connection{where}"
     if end.is_write:
-        return f"until {who or 'the other end'} reads from its socket{where}"
-    return f"for {who}, which is at the other end of its socket{where}" if who else f"for its socket{_to(end)}"
+        return f"until {others or 'the other end'} reads from its socket{where}"
+    return f"for {others}, which is at the other end of its socket{where}" if others else f"for its socket{_to(end)}"
 
 
 def _to(end: End) -> str:
@@ -78,9 +78,8 @@ def _by_threads(index: SampleIndex, vertex: Vertex, ends: Sequence[End]) -> str:
     """What the native threads wait for, by which the waiter is woken."""
     connected = [end for end in ends if end.state == "connected"]
     threads = words.shortly(list(dict.fromkeys(end.through for end in connected or ends)))
-    who = _holders(index, vertex, [holder for end in connected for holder in end.holders])
-    others = [end.name for end in connected if not end.holders]
-    leads = words.shortly([*([who] if who else []), *dict.fromkeys(others)])
+    known = _holders(index, vertex, [holder for end in connected for holder in end.holders])
+    leads = words.shortly([*([known] if known else []), *(end.name for end in connected if not end.holders)])
     if not leads:
         listening = [end.name for end in ends if end.state == "listening"]
         return f"(thread {threads} listens at {words.shortly(listening)})" if listening else f"(by thread {threads})"

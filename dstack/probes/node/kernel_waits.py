@@ -28,9 +28,9 @@ LONGEST_TIMEOUT_S = 1e7
 RAY_PROCESSES = {"raylet", "gcs_server", "ray::DashboardAgent", "ray::RuntimeEnvAgent"}
 """Processes of a cluster that send what code of a job has asked for, and nothing by themselves; seen on Ray 2.60."""
 
-READS = {0: "read", 17: "pread64", 19: "readv", 45: "recvfrom", 47: "recvmsg", 299: "recvmmsg"}
+READS = {0: "read", 19: "readv", 45: "recvfrom", 47: "recvmsg", 299: "recvmmsg"}
 ACCEPTS = {43: "accept", 288: "accept4"}
-WRITES = {1: "write", 18: "pwrite64", 20: "writev", 44: "sendto", 46: "sendmsg", 307: "sendmmsg"}
+WRITES = {1: "write", 20: "writev", 44: "sendto", 46: "sendmsg", 307: "sendmmsg"}
 OF_FILES = {16: "ioctl", 42: "connect", 72: "fcntl", 73: "flock", 74: "fsync", 75: "fdatasync"}
 FLOCK, FCNTL, CONNECT = 73, 72, 42
 SETS = {
@@ -104,7 +104,7 @@ class KernelTables:
             self._links[pid] = {int(fd): proc.file_at(pid, fd) for fd in proc.descriptors(pid) if fd.isdecimal()}
         return self._links[pid]
 
-    # Who has a file
+    # The processes that have a file
 
     def holders(self, file: str, *, can_write: bool | None = None) -> tuple[Holder, ...]:
         """The processes that have a pipe or socket open, those of the jobs if there are any.
@@ -392,7 +392,8 @@ def remaining_sleep_s(call: proc.SystemCall, memory: ProcessMemory) -> float | N
         if call.number == proc.CLOCK_NANOSLEEP and call.arguments[1] & 1:  # TIMER_ABSTIME
             seconds, nanoseconds = memory.unpack("<qq", call.arguments[2])
             return max(0.0, float(seconds + nanoseconds / NANOSECONDS - time.clock_gettime(call.arguments[0] & 0xFF)))
-        at, per_second = (call.arguments[0], NANOSECONDS) if call.number == proc.NANOSLEEP else (call.arguments[4], 1e6)
+        position = {proc.NANOSLEEP: 0, proc.CLOCK_NANOSLEEP: 2}.get(call.number, 4)
+        at, per_second = call.arguments[position], 1e6 if call.number == proc.SELECT else NANOSECONDS
         seconds, rest = memory.unpack("<qq", at)
         return float(seconds + rest / per_second)
     return None

@@ -20,11 +20,14 @@ SIGNALS = {
     ("probes/node/commands.py", "os.kill(pid, signal.SIGCONT)"),
     ("watch/events.py", "os.killpg(process.pid, signal.SIGKILL)"),
     ("interruption.py", "signal.pthread_kill(main, signal.SIGINT)"),
+    ("probes/node/procfs/sockets.py", "os.pidfd_open(pid)"),
 }
-"""All signals: to a target, to the user's own command, and to a thread of dstack's own process."""
+"""All signals: to a target, to the user's own command, and to a thread of dstack's own process. The pidfd sends none: a
+socket of the process is duplicated by it, to read its timeout."""
 C = {f"probes/node/cpython/{name}.py" for name in ("layout", "memory", "task_lists")} | {"child.py"}
-C |= {"probes/node/nvml.py"}
-"""Modules that call C: for addresses in own memory, to read other memory, for the own end, and to query GPUs."""
+C |= {"probes/node/nvml.py", "probes/node/procfs/sockets.py"}
+"""Modules that call C: for addresses in own memory, to read other memory, for the own end, to query GPUs, and to read
+the timeout of a socket."""
 
 
 def calls(path: Path) -> Iterator[str]:

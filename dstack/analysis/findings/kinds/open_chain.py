@@ -12,7 +12,6 @@ from dstack import words
 from dstack.analysis.findings.facts.draft import Draft
 from dstack.analysis.findings.facts.finding_facts import FindingFacts
 from dstack.analysis.findings.facts.shared_calls import SharedCall
-from dstack.analysis.findings.outside_waits import possible_wakers
 from dstack.analysis.findings.reduced_graph import ReducedGraph
 from dstack.analysis.findings.wording import collectives
 from dstack.analysis.findings.wording.failures import restart_steps
@@ -27,8 +26,15 @@ from dstack.diagnosis import FinalBlocker, FindingKind, Step, Vertex
 from dstack.model import Actor
 from dstack.vertex_keys import DriverKey, Key, Unknown, UnknownKey
 
-SORTS = ("driver", "task", "thread", "asyncio task", "placement group")
-"""What can wait, in the order of a summary."""
+SORTS = {
+    "driver": "drivers",
+    "task": "tasks",
+    "thread": "threads",
+    "asyncio task": "asyncio tasks",
+    "child process": "child processes",
+    "placement group": "placement groups",
+}
+"""What can wait, with its plural, in the order of a summary."""
 MAX_TARGETS = 20
 """Followed targets of each lifetime."""
 
@@ -126,7 +132,7 @@ def _waiters(facts: FindingFacts) -> str:
     if len(facts.members) == 1:
         return describe(facts.members[0])
     counts = Counter(_sort(vertex, facts.reduced) for vertex in facts.members)
-    return words.listed([words.plural(counts[sort], sort) for sort in SORTS if sort in counts])
+    return words.listed([words.plural(counts[sort], sort, SORTS[sort]) for sort in SORTS if sort in counts])
 
 
 def _sort(vertex: Vertex, reduced: ReducedGraph) -> str:
@@ -137,6 +143,8 @@ def _sort(vertex: Vertex, reduced: ReducedGraph) -> str:
         return "placement group"
     if vertex.task_id:
         return "task"
+    if vertex.child_pid is not None:
+        return "child process"
     return "asyncio task" if vertex.coroutine_id else "thread"
 
 
@@ -245,7 +253,7 @@ def _wait_of_child(narrator: Narrator, vertex: Vertex) -> str:
 def _possible_wakers(facts: FindingFacts, narrator: Narrator) -> Iterator[Step]:
     """The running executions of the jobs, if all chains end in calls with unknown wakers."""
     if facts.shared_calls and all(end.waker_of for end in facts.ends):
-        wakers = (vertex for vertex in possible_wakers(facts.reduced, facts.draft.jobs) if not vertex.unobserved)
+        wakers = (vertex for vertex in facts.reduced.possible_wakers(facts.draft.jobs) if not vertex.unobserved)
         others = [vertex for vertex in wakers if vertex.key not in facts.draft.members]
         yield from narrator.similar_steps(others, "Running, and could end the wait: ")
 

@@ -233,7 +233,7 @@ class BlockedCalls:
             return replace(call, need=Children(pids=children)) if call else None
         if leaf is None or self._may_take_lock_back(frames[0]):
             slept_on = self._slept_on(thread, blocked_in)
-            if slept_on is None and leaf:
+            if slept_on is None and (leaf or thread.os_thread_id in self.unreadable):
                 return None
             if slept_on is None:
                 work = self.group_calls.work_call(frames[0], thread.os_thread_id, blocked_in)

@@ -25,6 +25,7 @@ ACCESS_WORDS: Mapping[Access, str] = {
     "text stack": "read by Ray's agents: stacks as text, but not what they wait for",
     "jstack": "read by jstack: stacks of Java, but not what they wait for",
     "gdb": "read by gdb: stacks of C++, but not what they wait for",
+    "kernel": "by the kernel, without stacks",
     "state only": "without stacks",
 }
 

@@ -128,7 +128,7 @@ def test_a_verdict_without_findings_names_it_too() -> None:
 
     text = " ".join(report_text(AnalysedSnapshot.of(snapshot)).split())
 
-    assert text.startswith("BLOCKED")
+    assert text.startswith("STALLED")
     assert "threading.Event.wait" in text.partition("Ray 2.60.0")[0]
     assert "; Worker.execute_model raised RuntimeError: out of memory" in text.partition("Ray 2.60.0")[0]
     assert f"40 s ago{HELD}" in text
