@@ -147,7 +147,6 @@ THREADS = (
         (
             leaf("/concurrent/futures/thread.py", "_worker"),
             leaf(f"{MULTIPROCESSING}pool.py", "worker"),
-            caller("/concurrent/futures/process.py", "wait_result_broken_or_wakeup"),
         ),
         is_idle=True,
     ),
@@ -177,7 +176,13 @@ PROCESSES = (
         (leaf("/socket.py", "readinto"), leaf("/ssl.py", "read")),
         timeout="unknown",
     ),
-    Site("socketserver.serve_forever", "", (caller("/socketserver.py", "serve_forever"),), is_idle=True),
+    Site("socketserver.serve_forever", "socketserver.serve_forever", (caller("/socketserver.py", "serve_forever"),)),
+    Site(
+        "ProcessPoolExecutor.manager",
+        "waiting for the processes of a ProcessPoolExecutor",
+        (caller("/concurrent/futures/process.py", "wait_result_broken_or_wakeup"),),
+        is_of_children=True,
+    ),
     Site("subprocess.Popen.wait", "subprocess.Popen.wait", (leaf(SUBPROCESS, "_try_wait"),)),
     Site("subprocess.Popen.communicate", "subprocess.Popen.communicate", (caller(SUBPROCESS, "communicate"),)),
     Site(

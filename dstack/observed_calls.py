@@ -229,14 +229,13 @@ class End:
 class KernelObjects(Need):
     """What a thread waits for that sleeps in a system call: one of ``ends``.
 
-    ``is_in_process`` says that a thread of its own process may end the wait, too: by an eventfd or a futex, or because
-    the process has both ends.
+    ``is_by_thread`` says that another thread of its process may end the wait, by an eventfd or a futex.
     """
 
     kind: Literal["kernel"] = "kernel"
     system_call: str
     ends: tuple[End, ...] = ()
-    is_in_process: bool = False
+    is_by_thread: bool = False
 
 
 @frozen_dataclass(frozen=True, slots=True, kw_only=True)

@@ -26,7 +26,7 @@ from dstack.probes.ray_state.task_events import (
     ask_history,
     ask_task_times,
 )
-from dstack.probes.record import MergedAnswers, Record, awaited_refs, waiting_children
+from dstack.probes.record import MergedAnswers, Record, awaited_refs, has_children
 from dstack.words import plural
 
 Progress = Callable[[str], None]
@@ -83,7 +83,7 @@ class ClusterProbe:
             return
         alive = (node.node_id for node in inventory.nodes if node.alive)
         extras = Extras(
-            children=waiting_children(self._record.samples),
+            children=has_children(self._record.samples),
             reach=True,
             setups_of=tuple(islice(alive, MAX_SETUP_NODES if with_setups else 0)),
         )

@@ -124,10 +124,9 @@ def awaited_refs(processes: Iterable[Process]) -> set[str]:
     return {ref for call in _calls(with_children) for ref in call.refs}
 
 
-def waiting_children(samples: Iterable[Sample]) -> bool:
-    """Whether a child process waits, which needs a second reading."""
-    processes = (worker.process for sample in samples for worker in sample.workers if worker.process)
-    return any(any(child.calls()) for process in processes for child in process.children)
+def has_children(samples: Iterable[Sample]) -> bool:
+    """Whether a worker or driver has child processes: a second reading shows whether they wait, or have moved."""
+    return any(worker.process and worker.process.children for sample in samples for worker in sample.workers)
 
 
 def _owners(samples: Iterable[Sample]) -> set[str]:

@@ -78,9 +78,14 @@ def _parts(facts: FindingFacts, narrator: Narrator) -> list[Part]:
 
 
 def _at_other_ends(facts: FindingFacts, drawn: set[Key]) -> list[Part]:
-    """The other waits on pipes and sockets of the chain: what is at the other end waits, too."""
-    others = (vertex for vertex in facts.waits if vertex.wait and vertex.wait.kernel and vertex.key not in drawn)
-    return _by_name(vertex for vertex in others if facts.reduced.is_in_users_code(vertex.key))
+    """The waits in the processes at the other ends of pipes and sockets, and other waits for the same processes."""
+    reduced = facts.reduced
+    linked: set[Key] = set()
+    for vertex in facts.waits:
+        if vertex.wait and vertex.wait.kernel:
+            linked.update((vertex.key, *reduced.linked_to(vertex.key)))
+    others = (vertex for vertex in facts.waits if vertex.key in linked - drawn and not reduced.is_resting(vertex))
+    return _by_name(vertex for vertex in others if reduced.is_in_users_code(vertex.key))
 
 
 def _stands_for_others(facts: FindingFacts, vertex: Vertex) -> bool:

@@ -90,7 +90,12 @@ def is_idle(reduced: ReducedGraph, chain: OpenChain) -> bool:
 def may_be_stalled(reduced: ReducedGraph, chain: OpenChain) -> bool:
     """Whether a chain has the shape of a stall, by one sample."""
     ends = _ends(reduced, chain)
-    return bool(ends) and all(end.waker_of for end in ends) and _is_through_others(reduced, chain)
+    return bool(ends) and all(map(_may_be_at_rest, ends)) and _is_through_others(reduced, chain)
+
+
+def _may_be_at_rest(end: Vertex) -> bool:
+    """Whether it is an unknown waker, or any code of a process: neither runs in a job at rest."""
+    return end.waker_of is not None or (end.kind == "lifetime" and end.holder is None)
 
 
 def is_stalled(reduced: ReducedGraph, chain: OpenChain) -> bool:
@@ -98,7 +103,7 @@ def is_stalled(reduced: ReducedGraph, chain: OpenChain) -> bool:
     if not may_be_stalled(reduced, chain):
         return False
     waiters = reduced.vertices_of(_waiters(reduced, chain))
-    if not all(vertex.is_confirmed or (reduced.rest and reduced.rest.is_resting(vertex)) for vertex in waiters):
+    if not all(vertex.is_confirmed or reduced.is_resting(vertex) for vertex in waiters):
         return False
     return reduced.are_at_rest(reduced.jobs_of(chain.waiters))
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Set
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from functools import cached_property
 
 from dstack import words
@@ -118,6 +118,10 @@ class ReducedGraph(VertexRoles):
     def chains(self) -> list[OpenChain]:
         """The separate open chains of waits that may end."""
         return open_chains(self.vertices, self.stuck, self._links)
+
+    def linked_to(self, key: Key) -> Sequence[Key]:
+        """The waits in the processes at the other ends of the pipes and sockets of a wait."""
+        return self._links.get(key, ())
 
     @cached_property
     def _links(self) -> dict[Key, list[Key]]:

@@ -89,6 +89,10 @@ class VertexRoles:
 
     # What runs
 
+    def is_resting(self, vertex: Vertex) -> bool:
+        """Whether it is a thread that only woke and slept again between the samples."""
+        return self.rest is not None and self.rest.is_resting(vertex)
+
     @cached_property
     def running_tasks(self) -> dict[tuple[str, str | None], list[Vertex]]:
         """The executions that run a task, by the task's name and job."""
@@ -126,7 +130,7 @@ class VertexRoles:
         """
         if vertex.worker_id is None or (vertex.wait is not None and not vertex.wait.is_timed):
             return False
-        if self.rest is not None and self.rest.is_resting(vertex):
+        if self.is_resting(vertex):
             return False
         if vertex.task_id is not None or vertex.wait is not None or self.is_driver(vertex):
             return True

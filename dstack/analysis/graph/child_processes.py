@@ -22,13 +22,13 @@ from dstack.vertex_keys import ChildThreadKey
 
 
 def add_children(graph: GraphBuilder, worker_id: str) -> None:
-    """Add the threads of a worker's child processes whose waits are known, and the threads that these wait for."""
+    """Add the main threads of a worker's child processes, and the threads that wait or are awaited."""
     process = graph.index.process(worker_id)
     for child in process.children if process else ():
         awaited = {thread_id for call in child.calls() for thread_id in call.threads}
         for thread in child.threads:
             vertex = _vertex(graph, worker_id, child, thread)
-            if vertex.wait or vertex.never or thread.os_thread_id in awaited:
+            if vertex.wait or vertex.never or thread is child.main_thread or thread.os_thread_id in awaited:
                 graph.add(vertex)
 
 
@@ -38,7 +38,7 @@ def _vertex(graph: GraphBuilder, worker_id: str, child: Process, thread: Thread)
     wait = None if never else _wait(graph, key, thread)
     return Vertex(
         key=key,
-        kind="execution" if wait or never else "unknown",
+        kind="execution",
         subject=subject("child process", child.pid)
         if thread is child.main_thread
         else subject("child thread", thread.name or thread.os_thread_id, child.pid),

@@ -2,7 +2,8 @@
 
 A wait is known if all its ends lead to processes that were read. Any thread of these may end it, and to be safe, all
 code that can proceed in them or call into them. Whatever else may end it makes its waker unknown: a listening socket, a
-signal, a terminal, a process outside of the jobs, a native thread of the waiter's own process.
+signal, a terminal, a process outside of the jobs, a native thread of the waiter's own process. So does a pipe of which
+only the waiter's own process has the other end: which of its code would write is not known.
 """
 
 from __future__ import annotations
@@ -33,12 +34,14 @@ def _completed(graph: GraphBuilder, users: Users, vertex: Vertex, wait: Wait, ne
     wait = replace(wait, kernel=need)
     if any(end.unread for end in need.ends if not end.is_write):
         return replace(wait, groups=(Group(needs=1, targets=(_in_transit(graph, vertex),)),))
-    if need.is_in_process or not need.ends:
+    own = graph.index.pid_of(vertex.worker_id or "") if vertex.child_pid is None else vertex.child_pid
+    others = any(holder.pid != own for end in need.ends for holder in end.holders)
+    if need.is_by_thread or not others:
         return wait
     found = [tuple(_targets_of(graph, users, vertex, end)) for end in need.ends]
     if not all(found):
         return wait
-    targets = tuple(dict.fromkeys(target for several in found for target in several))
+    targets = tuple(dict.fromkeys(one for several in found for one in several if one.vertex != vertex.key))
     return replace(
         wait,
         groups=(Group(needs=1, targets=targets),),

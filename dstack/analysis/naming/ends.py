@@ -31,7 +31,7 @@ def ends_in_words(index: SampleIndex, vertex: Vertex, need: KernelObjects) -> st
     parts = list(dict.fromkeys(_end(index, vertex, end) for end in own))
     if through:
         parts.append(_by_threads(index, vertex, through))
-    elif not own and need.is_in_process:
+    elif not own and need.is_by_thread:
         parts.append("for a thread of its process that runs no Python")
     return f" {words.shortly(list(filter(None, parts)), ' or ')}" if parts else ""
 
@@ -47,7 +47,7 @@ def _end(index: SampleIndex, vertex: Vertex, end: End) -> str:
         case "pipe":
             return f"for a pipe that only {others} can write to" if others else "for a pipe"
         case "file lock":
-            return f"for the lock of {end.name}, held by {others or 'a process that is not known'}"
+            return f"for the lock file {end.name}, held by {others or 'no process that has it open'}"
         case "process":
             return f"for the end of {others}"
         case "TCP" | "Unix socket" | "socket":

@@ -210,9 +210,8 @@ class KernelWaits:
             return None
         ends = () if call.number in FUTEXES else tuple(self._ends(call))
         by_thread = call.number in FUTEXES or any(end.what == "eventfd" for end in ends)
-        is_own = by_thread or any(holder.pid == self._pid for end in ends for holder in end.holders)
         through = self._through(native) if by_thread else ()
-        return KernelObjects(system_call=name, ends=(*ends, *through), is_in_process=is_own)
+        return KernelObjects(system_call=name, ends=(*ends, *through), is_by_thread=by_thread)
 
     def _through(self, native: Collection[int]) -> tuple[End, ...]:
         """What the native threads wait on that leads out of the process; Ray's own processes act for no one."""
@@ -235,6 +234,19 @@ class KernelWaits:
             return True
         pids = {holder.pid for holder in end.holders}
         return bool(pids) and (pids <= {self._pid} or {holder.name for holder in end.holders} <= RAY_PROCESSES)
+
+    def lock_file(self, path: str) -> End | None:
+        """A lock file by its path, with the processes that hold its lock, or else have it open; None for other files.
+
+        By its name, or by a lock, it is one.
+        """
+        key = proc.lock_key(self._pid, path) if path.startswith("/") else None
+        held = self._tables.locks.get(key, []) if key else []
+        if key is None or not (held or "lock" in path.rpartition("/")[2]):
+            return None
+        holders = [Holder(pid=pid, name="" if pid in self._tables.pids else proc.title(pid)) for pid in held]
+        opened = self._tables.holders(path) if not holders else ()
+        return End(what="file lock", name=path, identity=path, holders=(*holders, *opened)[:MAX_HOLDERS])
 
     def timeout_s(self, call: proc.SystemCall) -> float | None:
         """The seconds after which the call ends by itself, as it was called; None if it has no timeout."""
@@ -345,7 +357,7 @@ class KernelWaits:
         return End(what=kinds.get(kind, "other"), name="" if kind in kinds else kind)
 
     def _lock(self, fd: int, path: str) -> End:
-        held = self._tables.locks.get(proc.lock_key(self._pid, fd) or "", [])
+        held = self._tables.locks.get(proc.lock_key(self._pid, f"/proc/{self._pid}/fd/{fd}") or "", [])
         holders = tuple(Holder(pid=pid, name="" if pid in self._tables.pids else proc.title(pid)) for pid in held)
         return End(what="file lock", name=path, identity=path, holders=holders[:MAX_HOLDERS])
 

@@ -7,6 +7,7 @@ known wait, or the kernel shows that it sleeps on a lock of that frame.
 from __future__ import annotations
 
 import contextlib
+import math
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -35,6 +36,7 @@ from dstack.observed_calls import (
     Executions,
     Futures,
     Inference,
+    KernelObjects,
     LostOwner,
     Need,
     ProcessObject,
@@ -70,6 +72,7 @@ RAY_CALLS = {"get_objects": RAY_GET, "wait": RAY_WAIT}
 RAY_WAIT_FOR_EVER = 10**6
 """ray.wait replaces timeout=None by this many seconds before it blocks."""
 
+MAX_PATH = 1_024
 FUTURES_FILE = "/concurrent/futures/_base.py"
 LOCKS = {locks.LOCK: LOCK, locks.RLOCK: RLOCK}
 OTHERS = {locks.SIMPLE_QUEUE: SIMPLE_QUEUE, locks.PROCESS_LOCK: PROCESS_LOCK}
@@ -227,7 +230,7 @@ class BlockedCalls:
         if is_asleep:
             self.asleep[thread.os_thread_id] = remaining_sleep_s(blocked_in, self._process.memory)
         if poll or is_asleep:
-            return poll
+            return poll or self._file_poll(frames[0], self.asleep[thread.os_thread_id])
         if children := self._awaited_children(blocked_in):
             call = self._known_wait(frames, leaf or WAITPID, None)
             return replace(call, need=Children(pids=children)) if call else None
@@ -245,6 +248,21 @@ class BlockedCalls:
             return self._known_wait(frames, OTHERS[slept_on.type_name], slept_on.address, slept_on.timeout_s)
         call = self._known_wait(frames, leaf, frames[0].local("self"))
         return self._in_kernel(self._with_group(call, thread, blocked_in), blocked_in) if call else None
+
+    def _file_poll(self, leaf: Frame, left_s: float | None) -> Call | None:
+        """The wait of a library's function that sleeps until a lock file is free, as torch's FileBaton and filelock."""
+        if self._is_user(leaf):
+            return None
+        with contextlib.suppress(Unreadable):
+            owner = leaf.local("self")
+            words = (*leaf.locals, *(self._objects.attribute_values(owner) if owner else ()))
+            texts = (self._objects.text(word, MAX_PATH) for word in words if self._objects.is_a(word, "str"))
+            end = next((end for text in texts if (end := self._kernel.lock_file(text))), None)
+            if end is not None:
+                need = KernelObjects(system_call="clock_nanosleep", ends=(end,))
+                name = f"{function_of(leaf)} of {package_of(leaf.position.file)}"
+                return Call(site=KERNEL.id, frame=0, need=need, name=name, timeout_s=float(math.ceil(left_s or 1.0)))
+        return None
 
     def _awaited_children(self, blocked_in: SystemCall) -> tuple[int, ...]:
         """The processes below this one whose end a system call waits for: one of them, or any."""
@@ -269,7 +287,8 @@ class BlockedCalls:
         if not isinstance(call.need, ProcessObject) or blocked_in.futex is not None or call.site == EVENT_LOOP.id:
             return call
         need = self._kernel.objects(blocked_in)
-        timeout_s = self._kernel.timeout_s(blocked_in) if call.timeout_s is None else call.timeout_s
+        known = (call.timeout_s, self._kernel.timeout_s(blocked_in))
+        timeout_s = min((one for one in known if one is not None), default=None)
         return replace(call, need=need, timeout_s=timeout_s) if need and need.ends else call
 
     @cached_property

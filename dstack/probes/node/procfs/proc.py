@@ -329,10 +329,10 @@ def file_locks() -> dict[str, list[int]]:
     return found
 
 
-def lock_key(pid: int, descriptor: int) -> str | None:
-    """The device and inode of an open file, as ``/proc/locks`` has them."""
-    with contextlib.suppress(OSError):
-        info = os.stat(f"/proc/{pid}/fd/{descriptor}")
+def lock_key(pid: int, path: str) -> str | None:
+    """The device and inode of a file that a process sees, as ``/proc/locks`` has them; None without such a file."""
+    with contextlib.suppress(OSError, ValueError):
+        info = os.stat(path if path.startswith("/proc/") else f"/proc/{pid}/root{path}")
         return f"{os.major(info.st_dev):02x}:{os.minor(info.st_dev):02x}:{info.st_ino}"
     return None
 
