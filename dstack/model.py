@@ -11,7 +11,7 @@ import msgspec
 from msgspec import Struct
 
 from dstack.observed import Coroutine, Frame, Process, Thread
-from dstack.observed_calls import NEEDS, Int, Natural, Need, UnixTime
+from dstack.observed_calls import NEEDS, Holder, Int, Natural, Need, UnixTime
 from dstack.observed_node import EnvironmentSetup, Failure, HostFigures, Ref, Task, TaskKind
 
 SCHEMA = "dstack.snapshot"
@@ -310,6 +310,13 @@ class TaskHistory(Model, frozen=True):
     object_bytes: dict[str, Natural] = {}
 
 
+class TcpEnd(Model, frozen=True):
+    """The processes that have one end of a TCP connection open, on their node."""
+
+    node_id: str
+    holders: tuple[Holder, ...] = ()
+
+
 class Snapshot(Model, frozen=True, kw_only=True, omit_defaults=False):
     """All that dstack observed of one cluster in one run.
 
@@ -319,7 +326,8 @@ class Snapshot(Model, frozen=True, kw_only=True, omit_defaults=False):
     ``task_event_window`` describes the ended tasks that ``repeated_calls`` is based on; None if they were not read.
     ``autoscaler`` names the autoscaler that can add nodes; None if there is none. ``readings`` are partial samples
     between the two samples, only of processes that seem to poll, without refs. ``history`` is None if it was not
-    requested, or the GCS did not answer.
+    requested, or the GCS did not answer. ``tcp_ends`` are those of connections to which threads of other nodes wait at
+    the other end, by their addresses, the local one first.
     """
 
     schema: str = SCHEMA
@@ -344,6 +352,7 @@ class Snapshot(Model, frozen=True, kw_only=True, omit_defaults=False):
     task_event_window: TaskEventWindow | None = None
     history: TaskHistory | None = None
     environment_setups: tuple[EnvironmentSetup, ...] = ()
+    tcp_ends: dict[str, TcpEnd] = {}
     task_times: dict[str, TaskTimes] = {}
     failures: tuple[Failure, ...] = ()
     notes: tuple[str, ...] = ()

@@ -224,6 +224,12 @@ class End:
     holders: tuple[Holder, ...] = ()
     through: str = ""
 
+    @property
+    def mirrored(self) -> str | None:
+        """The identity of the other end of a TCP connection, whose holders another node may know; None for others."""
+        is_open = self.what == "TCP" and self.state == "connected" and not self.holders
+        return " ".join(reversed(self.identity.split())) if is_open else None
+
 
 @frozen_dataclass(frozen=True, slots=True, kw_only=True)
 class KernelObjects(Need):

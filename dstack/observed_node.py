@@ -13,7 +13,7 @@ from msgspec import Meta
 
 from dstack.frozen_dataclass import frozen_dataclass
 from dstack.observed import MAX_GPUS, Frame, Percent, Process
-from dstack.observed_calls import Int, Natural, UnixTime
+from dstack.observed_calls import Holder, Int, Natural, UnixTime
 
 MAX_DISKS = 64
 """The most disks of one node."""
@@ -193,7 +193,8 @@ class NodeAnswer:
 
     ``stacks`` are indices of ``frames``, leaf first, and ``sources`` lines of files by number. ``processes`` and
     ``core_workers`` are by worker id. ``host`` is None if no process was read. ``clock`` is the node's Unix time when
-    the probe began and ended. ``setups`` are only there if they were asked for. ``cannot_ask`` is the reason if the
+    the probe began and ended. ``setups`` and ``tcp_ends``, the holders of TCP sockets by
+    the addresses of both ends, are only there if they were asked for. ``cannot_ask`` is the reason if the
     probe can ask no core worker, as without grpc: then the caller asks.
     """
 
@@ -206,6 +207,7 @@ class NodeAnswer:
     failures: tuple[Failure, ...] = ()
     host: HostFigures | None = None
     setups: tuple[EnvironmentSetup, ...] = ()
+    tcp_ends: dict[str, tuple[Holder, ...]] = field(default_factory=dict)
     cannot_ask: str | None = None
 
 

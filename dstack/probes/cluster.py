@@ -26,7 +26,7 @@ from dstack.probes.ray_state.task_events import (
     ask_history,
     ask_task_times,
 )
-from dstack.probes.record import MergedAnswers, Record, awaited_refs, has_children
+from dstack.probes.record import MergedAnswers, Record, awaited_refs, ends_elsewhere, has_children
 from dstack.words import plural
 
 Progress = Callable[[str], None]
@@ -35,6 +35,8 @@ Answers = Mapping[str, CoreWorkerReply]
 TIMES_TIMEOUT_S = 0.5
 ENDED_TIMEOUT_S = 1.5
 """Twice the time of two requests with as many tasks as the GCS keeps."""
+MAX_TCP_ENDS = 1_000
+"""The most TCP sockets of other nodes whose holders a sample finds."""
 MAX_SETUP_NODES = 100
 """The most nodes on which installations of runtime environments are searched."""
 NO_NODE = "the GCS lists no live node: it has just started, or it lost its state"
@@ -86,6 +88,7 @@ class ClusterProbe:
             children=has_children(self._record.samples),
             reach=True,
             setups_of=tuple(islice(alive, MAX_SETUP_NODES if with_setups else 0)),
+            tcp_ends=tuple(islice(ends_elsewhere(self._record.samples), MAX_TCP_ENDS)),
         )
         new = tuple(worker for worker in inventory.workers if worker.worker_id not in known)
         self._inventory.actors = inventory.actors or self._inventory.actors

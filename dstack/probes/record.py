@@ -13,9 +13,19 @@ from dataclasses import dataclass, field
 
 from msgspec.structs import replace
 
-from dstack.model import ACTOR_HANDLE, FailedTask, Sample, Snapshot, TaskHistory, TaskTimes, Worker, producer_task_id
+from dstack.model import (
+    ACTOR_HANDLE,
+    FailedTask,
+    Sample,
+    Snapshot,
+    TaskHistory,
+    TaskTimes,
+    TcpEnd,
+    Worker,
+    producer_task_id,
+)
 from dstack.observed import Process
-from dstack.observed_calls import Call
+from dstack.observed_calls import Call, KernelObjects
 from dstack.observed_node import CoreWorkerReply, EnvironmentSetup, Failure, NodeAnswer, Ref
 from dstack.probes.connection.connect import Cluster
 from dstack.probes.connection.hosts import clock_notes
@@ -43,6 +53,7 @@ class Record:
     failures: list[Failure] = field(default_factory=list)
     task_times: Future[dict[str, TaskTimes]] | None = None
     setups: dict[tuple[str, int], EnvironmentSetup] = field(default_factory=dict)
+    tcp_ends: dict[str, TcpEnd] = field(default_factory=dict)
     ended_tasks: Future[EndedTasks] | None = None
     holders: dict[str, set[str]] = field(default_factory=dict)
     history: Future[tuple[TaskHistory | None, list[Failure]]] | None = None
@@ -65,6 +76,12 @@ class Record:
         """Adds the installations that a node's probe has found; probes of one host may find the same."""
         for setup in answer.setups:
             self.setups[setup.node_id, setup.pid] = setup
+
+    def add_tcp_ends(self, reading: Reading) -> None:
+        """Adds the holders of TCP sockets that a node's probe has found."""
+        for end, holders in reading.answer.tcp_ends.items():
+            if reading.nodes:
+                self.tcp_ends[end] = TcpEnd(node_id=reading.nodes[0], holders=holders)
 
     def since_began_s(self, at: float) -> float:
         """The time from the start of the snapshot to a ``time.monotonic()``."""
@@ -103,6 +120,7 @@ class Record:
             task_event_window=ended.window,
             history=self._of_applications(history, liveness) if history else None,
             environment_setups=tuple(self.setups.values()),
+            tcp_ends=self.tcp_ends,
             task_times=self.task_times.result() if self.task_times else {},
             failures=liveness.concern([*self.failures, *history_failures], inventory.workers),
             notes=(*cluster.notes, *client_notes(inventory.jobs), *clock_notes(nodes)),
@@ -127,6 +145,14 @@ def awaited_refs(processes: Iterable[Process]) -> set[str]:
 def has_children(samples: Iterable[Sample]) -> bool:
     """Whether a worker or driver has child processes: a second reading shows whether they wait, or have moved."""
     return any(worker.process and worker.process.children for sample in samples for worker in sample.workers)
+
+
+def ends_elsewhere(samples: Iterable[Sample]) -> dict[str, None]:
+    """The other ends of TCP connections in which threads wait, where none is on their own node."""
+    processes = (worker.process for sample in samples for worker in sample.workers if worker.process)
+    calls = _calls(one for process in processes for one in (process, *process.children))
+    ends = (end for call in calls if isinstance(call.need, KernelObjects) for end in call.need.ends)
+    return dict.fromkeys(end.mirrored for end in ends if end.mirrored)
 
 
 def _owners(samples: Iterable[Sample]) -> set[str]:
@@ -171,6 +197,7 @@ class MergedAnswers:
             reading.nodes, answer, self._sample, kept, reading.clock_ahead_s
         )
         self._record.add_setups(answer)
+        self._record.add_tcp_ends(reading)
         self.replies.update(replies)
         self.processes.update(processes)
         self._failures += (one for one in failures if self._node_of.get(one.worker_id or "") in reading.nodes)

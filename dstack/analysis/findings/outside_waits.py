@@ -152,7 +152,7 @@ def _polling(reduced: ReducedGraph, chain: OpenChain) -> set[Key]:
 def _is_through_others(reduced: ReducedGraph, chain: OpenChain) -> bool:
     """Whether a wait of the chain is for something in another process, by Ray or by a pipe or socket."""
     waits = (reduced.vertices[key].wait for key in chain.waiters)
-    if any(end.holders for wait in waits if wait and wait.kernel for end in wait.kernel.ends):
+    if any(end.holders or end.mirrored for wait in waits if wait and wait.kernel for end in wait.kernel.ends):
         return True
     return any(
         vertex.worker_id is None or reduced.vertices[target].worker_id != vertex.worker_id

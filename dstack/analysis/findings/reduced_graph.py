@@ -131,10 +131,9 @@ class ReducedGraph(VertexRoles):
         by_process = grouped(((vertex.worker_id, vertex.child_pid), vertex.key) for vertex in waiters)
         for vertex in waiters:
             for end in vertex.wait.kernel.ends if vertex.wait and vertex.wait.kernel else ():
-                places = (self.index.process_at(vertex.worker_id or "", holder.pid) for holder in end.holders)
-                found.setdefault(vertex.key, []).extend(
-                    key for place in places if place for key in by_process.get(place, ())
-                )
+                places = self.index.places_of(vertex.worker_id or "", end)
+                others = (key for _, place in places if place for key in by_process.get(place, ()))
+                found.setdefault(vertex.key, []).extend(others)
         return found
 
     def behind(self, keys: Iterable[Key]) -> tuple[Key, ...]:

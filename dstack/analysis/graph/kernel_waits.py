@@ -35,7 +35,7 @@ def _completed(graph: GraphBuilder, users: Users, vertex: Vertex, wait: Wait, ne
     if any(end.unread for end in need.ends if not end.is_write):
         return replace(wait, groups=(Group(needs=1, targets=(_in_transit(graph, vertex),)),))
     own = graph.index.pid_of(vertex.worker_id or "") if vertex.child_pid is None else vertex.child_pid
-    others = any(holder.pid != own for end in need.ends for holder in end.holders)
+    others = any(end.mirrored or any(one.pid != own for one in end.holders) for end in need.ends)
     if need.is_by_thread or not others:
         return wait
     found = [tuple(_targets_of(graph, users, vertex, end)) for end in need.ends]
@@ -57,7 +57,7 @@ def _targets_of(graph: GraphBuilder, users: Users, vertex: Vertex, end: End) -> 
     if end.what == "process":
         yield from (graph.child(vertex.worker_id or "", holder.pid) for holder in end.holders)
         return
-    found = [graph.index.process_at(vertex.worker_id or "", holder.pid) for holder in end.holders]
+    found = [place for _, place in graph.index.places_of(vertex.worker_id or "", end)]
     for place in found if None not in found else ():
         if place is not None:
             worker_id, child_pid = place

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
+from typing import TypeAlias
 
 from dstack.analysis.index.processes import NOTHING_ELSE, Known, ProcessIndex
 from dstack.analysis.index.refs import RefIndex
@@ -13,9 +14,12 @@ from dstack.diagnosis import Vertex
 from dstack.grouping import grouped
 from dstack.model import ACTOR_HANDLE, Actor, GoneWorker, Sample, Snapshot, Worker
 from dstack.observed import Coroutine, Frame, Thread
-from dstack.observed_calls import Call, ServeRequest
+from dstack.observed_calls import Call, End, Holder, ServeRequest
 from dstack.observed_node import Task
 from dstack.vertex_keys import ThreadKey
+
+Place: TypeAlias = "tuple[str, int | None]"
+"""A worker, and the pid of a process below it, or None for its own."""
 
 
 class SampleIndex(ProcessIndex):
@@ -63,13 +67,18 @@ class SampleIndex(ProcessIndex):
 
     # Workers
 
-    def process_at(self, worker_id: str, pid: int) -> tuple[str, int | None] | None:
-        """The worker with a pid on the host of another worker, or the worker and its child process with this pid."""
-        return self._by_pid.get((self._host_of(worker_id), pid))
+    def places_of(self, worker_id: str, end: End) -> list[tuple[Holder, Place | None]]:
+        """The processes at the other end of what a thread of a worker's host waits on; None for those of no job."""
+        if end.mirrored is None:
+            return [(holder, self._by_pid.get((self._host_of(worker_id), holder.pid))) for holder in end.holders]
+        other = self.snapshot.tcp_ends.get(end.mirrored)
+        node = self.nodes.get(other.node_id) if other else None
+        found = other.holders if other else ()
+        return [(holder, self._by_pid.get((node.ip if node else "", holder.pid))) for holder in found]
 
     @cached_property
-    def _by_pid(self) -> dict[tuple[str, int], tuple[str, int | None]]:
-        found: dict[tuple[str, int], tuple[str, int | None]] = {}
+    def _by_pid(self) -> dict[tuple[str, int], Place]:
+        found: dict[tuple[str, int], Place] = {}
         for worker_id, process in self.processes.items():
             host = self._host_of(worker_id)
             found.update({(host, child.pid): (worker_id, child.pid) for child in process.children})

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from dstack import words
 from dstack.analysis.index import subjects
-from dstack.analysis.index.sample_index import SampleIndex
+from dstack.analysis.index.sample_index import Place, SampleIndex
 from dstack.analysis.naming import names
 from dstack.diagnosis import Vertex
 from dstack.grouping import grouped
@@ -40,7 +40,7 @@ def _end(index: SampleIndex, vertex: Vertex, end: End) -> str:
     """One end that the thread itself waits on."""
     if end.what in ALONE:
         return ALONE[end.what]
-    others = _holders(index, vertex, end.holders)
+    others = _holders(index, vertex, [end])
     match end.what:
         case "pipe" if end.is_write:
             return f"for room in a pipe that is full, which only {others} can read" if others else "for room in a pipe"
@@ -78,8 +78,9 @@ def _by_threads(index: SampleIndex, vertex: Vertex, ends: Sequence[End]) -> str:
     """What the native threads wait for, by which the waiter is woken."""
     connected = [end for end in ends if end.state == "connected"]
     threads = words.shortly(list(dict.fromkeys(end.through for end in connected or ends)))
-    known = _holders(index, vertex, [holder for end in connected for holder in end.holders])
-    leads = words.shortly([*([known] if known else []), *(end.name for end in connected if not end.holders)])
+    known = _holders(index, vertex, connected)
+    unknown = (end.name for end in connected if not index.places_of(vertex.worker_id or "", end))
+    leads = words.shortly([*([known] if known else []), *unknown])
     if not leads:
         listening = [end.name for end in ends if end.state == "listening"]
         return f"(thread {threads} listens at {words.shortly(listening)})" if listening else f"(by thread {threads})"
@@ -87,14 +88,13 @@ def _by_threads(index: SampleIndex, vertex: Vertex, ends: Sequence[End]) -> str:
     return f"for {leads}, by the sockets of thread {threads}{', with nothing unread or unsent' if is_quiet else ''}"
 
 
-def _holders(index: SampleIndex, vertex: Vertex, holders: Sequence[Holder]) -> str:
-    """The processes at an end: those of jobs by what they are, others by the name of their program."""
-    found = dict.fromkeys(_holder(index, vertex, holder) for holder in holders)
-    return words.shortly(list(found), " or ")
+def _holders(index: SampleIndex, vertex: Vertex, ends: Sequence[End]) -> str:
+    """The processes at these ends: those of jobs by what they are, others by the name of their program."""
+    places = (place for end in ends for place in index.places_of(vertex.worker_id or "", end))
+    return words.shortly(list(dict.fromkeys(_holder(index, vertex, *place) for place in places)), " or ")
 
 
-def _holder(index: SampleIndex, vertex: Vertex, holder: Holder) -> str:
-    place = index.process_at(vertex.worker_id or "", holder.pid)
+def _holder(index: SampleIndex, vertex: Vertex, holder: Holder, place: Place | None) -> str:
     if place is None:
         return f"{holder.name or 'process'} (pid {holder.pid})"
     worker_id, child_pid = place

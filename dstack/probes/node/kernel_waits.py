@@ -8,9 +8,10 @@ are those of that architecture.
 from __future__ import annotations
 
 import contextlib
+import os
 import struct
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from dstack.observed_calls import End, EndKind, EndState, Holder, KernelObjects
@@ -162,6 +163,14 @@ class KernelTables:
             ),
             None,
         )
+
+    def tcp_ends(self, wanted: Sequence[str]) -> dict[str, tuple[Holder, ...]]:
+        """The holders of these sockets of this host, by their addresses, the local one first."""
+        own = os.getpid()
+        for pid in (own, *self.pids):
+            self.tcp_of(pid)
+        inodes = {f"{one.local} {one.remote}": inode for table in self._tcp.values() for inode, one in table.items()}
+        return {end: self.holders(f"socket:[{inodes[end]}]") for end in wanted if end in inodes}
 
     def listener(self, pid: int, address: str) -> str | None:
         """The inode of the socket that listens at an address, as a process sees it; None if there is none."""

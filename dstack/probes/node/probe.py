@@ -86,7 +86,8 @@ class NodeProbe:
             children = self._identified(_find_children(identified), owners)
             self._read_all(children, options, time.monotonic() + CHILDREN_SHARE * (deadline - time.monotonic()))
         setups = environment_setups(options["setups_of"]) if options.get("setups_of") else ()
-        return self._answer(processes, setups, began_at, deadline)
+        answer = self._answer(processes, setups, began_at, deadline)
+        return replace(answer, tcp_ends=tables.tcp_ends(options["tcp_ends"])) if options.get("tcp_ends") else answer
 
     def record(self, targets: Sequence[Target], options: RecordOptions) -> RecordedRound:
         """One round of a recording of the target processes."""

@@ -59,10 +59,12 @@ class Options(_Options, total=False):
     """How to read. ``pause`` stops running processes for exact stacks, ``deadline_s`` is seconds from now.
 
     ``setups_of`` are the ids of nodes whose runtime environments that are being installed are to be found.
+    ``tcp_ends`` are the addresses of TCP sockets, the local one first, whose holders are to be found on this node.
     ``reach`` (default: true) searches for what reaches the objects that threads and coroutines wait on.
     """
 
     setups_of: list[str]
+    tcp_ends: list[str]
     reach: bool
 
 

@@ -53,12 +53,14 @@ class Extras:
     """Optional parts of a reading, besides threads and coroutines.
 
     ``children`` reads child processes. ``reach`` finds references to objects that threads wait on, which takes long. On
-    the nodes ``setups_of`` it finds runtime environments that are being installed.
+    the nodes ``setups_of`` it finds runtime environments that are being installed, and on all nodes the holders of
+    ``tcp_ends``.
     """
 
     children: bool = False
     reach: bool = False
     setups_of: Sequence[str] = ()
+    tcp_ends: Sequence[str] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -231,6 +233,7 @@ class NodeReaders:
             "deadline_s": max(0.1, budget.processes_until - time.monotonic()),
             "thread_context": within(self._thread_context, budget.deadline - time.monotonic()),
             "setups_of": list(extras.setups_of),
+            "tcp_ends": list(extras.tcp_ends),
         }
 
 

@@ -43,7 +43,7 @@ def summary(facts: FindingFacts, narrator: Narrator) -> str:
     failed = failures.headline(facts.failed_before)
     if apart := collectives.disagreement(facts):
         return f"{_ends_in_words(facts, narrator)}, and {apart}{failed}"
-    ended = "".join(f"; {ended_in_words(children)}" for children in _ended_children(facts, narrator)[:1])
+    ended = "".join(f"; {ended_in_words(children)}" for children in _failed_children(facts, narrator)[:1])
     return f"{_ends_in_words(facts, narrator)}, and nothing that could end the wait is running{ended}{failed}"
 
 
@@ -64,7 +64,7 @@ def advice(facts: FindingFacts, narrator: Narrator) -> str:
         return failed
     if collectives.disagreement(facts):
         return collectives.SAME_ADDRESS
-    if ended := _ended_children(facts, narrator):
+    if ended := _failed_children(facts, narrator):
         return f"Find out why {ended_in_words(ended[0], 'the ')}: it can end no wait any more."
     uneven = [call for call in facts.shared_calls if call.is_most and (call.absent or call.idle)]
     if uneven:
@@ -89,11 +89,11 @@ def _ends_in_words(facts: FindingFacts, narrator: Narrator) -> str:
     return f"{describe(shown.vertex)} waits in {shown.call}{narrator.line_and_process(shown.vertex)}"
 
 
-def _ended_children(facts: FindingFacts, narrator: Narrator) -> list[list[EndedChild]]:
-    """The ended child processes of the waiters at the end of the chains."""
+def _failed_children(facts: FindingFacts, narrator: Narrator) -> list[list[EndedChild]]:
+    """The child processes of the waiters at the end of the chains that have failed."""
     ends = {end.key for end in facts.ends}
     last = (vertex for vertex in facts.waits if not ends.isdisjoint(targets_of(vertex)))
-    return [alike for vertex in last for alike in ended_children(narrator.index, vertex)]
+    return [alike for vertex in last for alike in ended_children(narrator.index, vertex) if alike[0].exit_code]
 
 
 def _calls(facts: FindingFacts) -> list[str]:

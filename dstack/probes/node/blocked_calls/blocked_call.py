@@ -260,8 +260,9 @@ class BlockedCalls:
             end = next((end for text in texts if (end := self._kernel.lock_file(text))), None)
             if end is not None:
                 need = KernelObjects(system_call="clock_nanosleep", ends=(end,))
-                name = f"{function_of(leaf)} of {package_of(leaf.position.file)}"
-                return Call(site=KERNEL.id, frame=0, need=need, name=name, timeout_s=float(math.ceil(left_s or 1.0)))
+                return Call(
+                    site=KERNEL.id, frame=0, need=need, name=_library_call(leaf), timeout_s=math.ceil(left_s or 1)
+                )
         return None
 
     def _awaited_children(self, blocked_in: SystemCall) -> tuple[int, ...]:
@@ -276,9 +277,7 @@ class BlockedCalls:
         need = self._kernel.objects(blocked_in, self._native_threads if any(map(self._is_user, frames)) else ())
         if need is None:
             return None
-        leaf = frames[0]
-        package = "" if self._is_user(leaf) else package_of(leaf.position.file)
-        name = f"{function_of(leaf)} of {package}" if package else f"system call {need.system_call}"
+        name = f"system call {need.system_call}" if self._is_user(frames[0]) else _library_call(frames[0])
         timeout_s = self._kernel.timeout_s(blocked_in)
         return Call(site=KERNEL.id, frame=0, need=need, name=name, timeout_s=timeout_s)
 
@@ -513,6 +512,12 @@ def ray_call(leaf: AnyFrame) -> Site | None:
 def is_next_of_generator(frame: AnyFrame) -> bool:
     """``ObjectRefGenerator.__next__`` in Python (Ray 2.60); in Cython (2.46) only its ``ray.wait`` is seen."""
     return is_in(frame, GENERATOR_FILE, "_next_sync")
+
+
+def _library_call(leaf: Frame) -> str:
+    """``Socket.recv_pyobj of zmq``: a function of a library in which a thread waits."""
+    position = leaf.position
+    return f"{(position.qualified or position.function).rpartition('<locals>.')[2]} of {package_of(position.file)}"
 
 
 def _address(frame: Frame, name: str) -> int:

@@ -20,6 +20,8 @@ HELPERS = re.compile(r"^from multiprocessing\.(?:resource_tracker|forkserver) im
 """multiprocessing's resource tracker and fork server; the processes that the latter forks are the application's."""
 PYTHON = re.compile(r"python[\d.]*")
 FIRST_WORDS = 4
+INIT = 1
+"""The parent of processes whose own parent has ended."""
 RAY_THREAD = "worker.io"
 """The thread through which a process connected to Ray sends and receives everything; seen on Ray 2.46 and 2.60."""
 
@@ -37,12 +39,25 @@ class Families:
     def _started(self) -> dict[int, list[int]]:
         return proc.children()
 
+    @cached_property
+    def _adopted(self) -> dict[int, list[int]]:
+        """The orphans that a known process has started, as a daemon: they are in its process group, or its forks."""
+        births = {figures.birth.stack_start: pid for pid in self._known if (figures := proc.figures(pid))}
+        found: dict[int, list[int]] = {}
+        for pid in self._started.get(INIT, ()):
+            figures = proc.figures(pid)
+            group = figures.group if figures and figures.group in self._known else None
+            parent = group or (births.get(figures.birth.stack_start) if figures else None)
+            if parent is not None and pid not in self._known:
+                found.setdefault(parent, []).append(pid)
+        return found
+
     def below(self, pid: int) -> dict[int, int]:
         """All descendants of a worker or driver: the parent of each by pid, nearest first."""
         found: dict[int, int] = {}
         ahead = [pid]
         for parent in ahead:
-            for child in self._started.get(parent, ()):
+            for child in (*self._started.get(parent, ()), *self._adopted.get(parent, ())):
                 if child not in found and child not in self._known and not _is_others(child):
                     found[child] = parent
                     ahead.append(child)

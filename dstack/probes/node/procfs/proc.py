@@ -98,7 +98,10 @@ class Birth:
 
 @dataclass(frozen=True)
 class Figures:
-    """Figures of a process: seconds of CPU time, bytes of resident memory, number of threads, state letter, parent."""
+    """Figures of a process: seconds of CPU time, bytes of resident memory, number of threads, state letter, parent.
+
+    ``group`` is its process group: each worker of Ray leads one (2.46 and 2.60).
+    """
 
     birth: Birth
     cpu_s: float
@@ -106,6 +109,7 @@ class Figures:
     num_threads: int
     state: str
     parent_pid: int
+    group: int
 
     @property
     def started_at(self) -> float:
@@ -126,6 +130,7 @@ def figures(pid: int) -> Figures | None:
         num_threads=int(words[17]),
         state=words[0],
         parent_pid=int(words[1]),
+        group=int(words[2]),
     )
 
 
