@@ -15,11 +15,8 @@ from dstack.analysis.solve.requirements import targets_of
 from dstack.diagnosis import Vertex, Wait
 from dstack.grouping import grouped
 from dstack.observed import Coroutine, Frame, Thread
-from dstack.observed_calls import REF_CALLS
+from dstack.observed_calls import REF_CALLS, End, KernelObjects
 from dstack.vertex_keys import AnyKey, ChildThreadKey, CoroutineKey, Key, ThreadKey, UnknownKey
-
-GRPC_POLLER = "(_poll_wrapper)"
-"""Names of the threads in which grpc.aio waits for its own events, in native code, end so (grpcio 1.85)."""
 
 
 def idle_links(
@@ -93,10 +90,18 @@ def is_idle_library(index: SampleIndex, worker_id: str, execution: Thread | Coro
 
 
 def _waits_inside(index: SampleIndex, worker_id: str, execution: Thread | Coroutine, frames: Sequence[Frame]) -> bool:
-    """Whether library code is Ray's own, or waits in its process: neither for a socket nor as a timer."""
-    if any(frame.origin == "ray" for frame in frames) or execution.name.endswith(GRPC_POLLER):
+    """Whether library code is Ray's own, or waits in its process: neither for another process nor as a timer."""
+    if any(frame.origin == "ray" for frame in frames):
         return True
     call, poll = index.call_of(worker_id, execution), index.poll_of(worker_id, execution)
+    if call is not None and isinstance(call.need, KernelObjects):
+        own = {index.pid_of(worker_id)}
+        return call.timeout_s is None and not any(_leads_outside(end, own) for end in call.need.ends)
     is_timed = poll is not None or (call is not None and call.timeout_s is not None)
     is_stdlib = all(frame.origin == "stdlib" for frame in frames)  # as threading.Timer
     return index.is_waiting(worker_id, execution) and not (is_stdlib and is_timed)
+
+
+def _leads_outside(end: End, own: set[int | None]) -> bool:
+    """Whether something else than its own process can act at the other end: grpc has both ends of pairs of sockets."""
+    return end.what != "eventfd" and {holder.pid for holder in end.holders} != own

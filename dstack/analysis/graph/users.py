@@ -20,6 +20,7 @@ from msgspec.structs import replace
 from dstack.analysis.graph.builder import FEW, GraphBuilder, waits_for
 from dstack.analysis.graph.idle_services import is_idle_library
 from dstack.analysis.index import subjects, task_assignment
+from dstack.analysis.index.frames import is_ray_core
 from dstack.analysis.index.ray_libraries import is_machinery_actor, part
 from dstack.diagnosis import Group, Target, Vertex, Wait
 from dstack.model import Actor, PlacementGroup, Worker
@@ -31,8 +32,6 @@ from dstack.vertex_keys import AnyKey, ChildThreadKey, CoroutineKey, Helper, Id,
 IDLE = assumption("idle library")
 EXECUTOR = ("concurrent/futures/thread.py", "multiprocessing/pool.py")
 """Threads with only frames of these files wait for work from another thread of their process."""
-RAY_THREADS = ("ray_", "PythonGCThread")
-"""Names of Ray's own threads in drivers and workers begin so (2.46 and 2.60)."""
 
 
 class Alternatives:
@@ -221,7 +220,7 @@ class Users:
         worker = self._index.workers.get(worker_id)
         is_main = worker is not None and thread.os_thread_id == worker.pid and not worker.is_driver
         is_idle = any(frame.file.endswith(EXECUTOR) for frame in frames) and all(f.origin == "stdlib" for f in frames)
-        return not frames or is_main or is_idle or thread.name.startswith(RAY_THREADS)
+        return not frames or is_main or is_idle or is_ray_core(frames)
 
     def _task(self, task: Task) -> Target:
         return Target(vertex=task_assignment.key_of_task(self._index, task.task_id))

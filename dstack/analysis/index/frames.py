@@ -16,6 +16,15 @@ def innermost_frame(frames: tuple[Frame, ...]) -> Frame | None:
     return user_frame(frames) or (frames[0] if frames else None)
 
 
+def is_ray_core(frames: tuple[Frame, ...]) -> bool:
+    """Whether only code of Ray's core runs, as in the threads that Ray starts: it acts on messages of Ray only."""
+    return any(map(_is_of_core, frames)) and all(_is_of_core(one) or one.origin == "stdlib" for one in frames)
+
+
+def _is_of_core(frame: Frame) -> bool:
+    return frame.origin == "ray" and "/ray/_private/" in f"/{frame.file}"
+
+
 def library_frame(frames: tuple[Frame, ...]) -> Frame | None:
     """The innermost frame outside of the standard library and Ray's core, else the innermost frame."""
     parts = (one for one in frames if one.origin != "stdlib" and "/ray/_private/" not in f"/{one.file}")
