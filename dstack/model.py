@@ -177,7 +177,10 @@ class Actor(Model, frozen=True):
 
 
 class Worker(Model, frozen=True):
-    """A live worker or driver process that the control plane lists."""
+    """A live worker or driver process that the control plane lists, or a worker that is starting and in no list yet.
+
+    The latter has no ``port`` yet: that is 0.
+    """
 
     worker_id: str
     node_id: str

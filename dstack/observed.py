@@ -27,6 +27,8 @@ MAX_GPUS = 1_024
 Origin = Literal["user", "library", "ray", "stdlib"]
 Loop = Literal["plain", "busy", "bounded"]
 Role = Literal["task", "loop", "user", "ray"]
+StartPhase = Literal["start", "import", "setup hook"]
+"""What a worker process does before it takes tasks: its ``worker_process_setup_hook``, an import, anything else."""
 Access = Literal[
     "memory", "py-spy", "setuid py-spy", "py-spy via sudo", "text stack", "jstack", "gdb", "kernel", "state only"
 ]
@@ -96,8 +98,9 @@ class Thread:
     ``os_thread_id`` is the pid for the thread that runs the program's main function: that of Java is started by the
     first thread, which then only waits for it. ``stack`` is an index into ``Snapshot.stacks``. ``role`` is the purpose
     of the thread: ``task`` executes Ray tasks, ``loop`` runs the event loop of an async actor, ``user`` was started by
-    user code (or is the main thread of a driver), ``ray`` belongs to Ray or to a library. ``still`` is true if the
-    thread did not run while its stack and refs were read, as the operating system shows: the reading is exact. ``torn``
+    user code (or is the main thread of a driver, or of a worker that is starting), ``ray`` belongs to Ray or to a
+    library. ``still`` is true if the thread did not run while its stack and refs were read, as the operating system
+    shows: the reading is exact. ``torn``
     is true if the thread ran during every reading of its stack: its frames may not belong together, and its wait is
     unknown. ``sleeps`` is true if the thread is in ``time.sleep``, as the kernel shows, for ``sleep_left_s`` more.
     ``slices`` counts how often it has been scheduled: it did not run between equal numbers. ``task_id`` is the Ray task
@@ -190,6 +193,8 @@ class Process:
 
     ``cpu_percent`` is its use of CPU, of which 100 is one CPU, over the ``cpu_over_s`` before its reading ended; None
     if it was not measured. ``gpus`` are the GPUs that it uses, by NVIDIA's driver; None if unknown.
+
+    ``starting`` is what a worker does that takes no tasks yet, None for others.
     """
 
     pid: Int
@@ -217,6 +222,7 @@ class Process:
     world_size: Natural | None = None
     labels: dict[str, str] = field(default_factory=dict)
     graph_stages: tuple[GraphStage, ...] = ()
+    starting: StartPhase | None = None
     cpu_percent: Percent | None = None
     cpu_over_s: float = 0.0
     gpus: Annotated[tuple[GpuUse, ...], Meta(max_length=MAX_GPUS)] | None = None

@@ -173,6 +173,20 @@ class EnvironmentSetup:
 
 
 @frozen_dataclass(frozen=True, slots=True, kw_only=True)
+class StartingWorker:
+    """A worker process below a raylet that Ray does not list yet: it starts Python, imports, or connects.
+
+    ``worker_id`` is a digest of its node, pid and start where its command line has none. ``job_id`` is None while it
+    may run for any job.
+    """
+
+    worker_id: str
+    node_id: str
+    process: Process
+    job_id: str | None = None
+
+
+@frozen_dataclass(frozen=True, slots=True, kw_only=True)
 class Failure:
     """Something that could not be observed: what, where, why, and after how long. ``sample`` counts from 1."""
 
@@ -193,9 +207,9 @@ class NodeAnswer:
 
     ``stacks`` are indices of ``frames``, leaf first, and ``sources`` lines of files by number. ``processes`` and
     ``core_workers`` are by worker id. ``host`` is None if no process was read. ``clock`` is the node's Unix time when
-    the probe began and ended. ``setups`` and ``tcp_ends``, the holders of TCP sockets by
-    the addresses of both ends, are only there if they were asked for. ``cannot_ask`` is the reason if the
-    probe can ask no core worker, as without grpc: then the caller asks.
+    the probe began and ended. ``setups`` and ``tcp_ends``, the holders of TCP sockets by the addresses of both ends,
+    are only there if they were asked for. ``starting`` are the worker processes of the node that the request does not
+    name. ``cannot_ask`` is the reason if the probe can ask no core worker, as without grpc: then the caller asks.
     """
 
     clock: tuple[float, float]
@@ -208,6 +222,7 @@ class NodeAnswer:
     host: HostFigures | None = None
     setups: tuple[EnvironmentSetup, ...] = ()
     tcp_ends: dict[str, tuple[Holder, ...]] = field(default_factory=dict)
+    starting: tuple[StartingWorker, ...] = ()
     cannot_ask: str | None = None
 
 

@@ -96,6 +96,7 @@ def answers_of(node_id: str, inventory: Inventory) -> list[tuple[Any, float]]:
     reader = NodeReader(lambda: ray_stubs)
     workers = [worker for worker in inventory.workers if worker.node_id == node_id]
     request: wire.NodeRequest = {
+        "nodes": [],
         "is_first": True,
         "workers": core_workers(workers),
         "questions": questions((), 10.0),

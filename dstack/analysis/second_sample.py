@@ -7,9 +7,9 @@ from dataclasses import dataclass
 
 from dstack.analysis.findings.outside_waits import may_be_stalled, waits_outside
 from dstack.analysis.findings.reduced_graph import ReducedGraph
-from dstack.analysis.graph.pending.runtime_environments import pending_setups
 from dstack.analysis.graph.process_groups.calls import BY_CALLS
 from dstack.analysis.graph.wait_graph import wait_for_graph
+from dstack.analysis.graph.worker_starts import UNEXPLAINED, pending_setups
 from dstack.analysis.index.sample_index import SampleIndex
 from dstack.analysis.index.subjects import workers_of_jobs
 from dstack.analysis.solve import reduction
@@ -29,8 +29,8 @@ class ReadingPlan:
     """What to read again: ``workers`` in a second sample, ``pollers`` several times before it.
 
     ``tasks`` are those of which it matters since when they are in their states. ``timeouts_s`` are those of the
-    pollers' waits. ``waits_to_start`` says that something may wait for the installation of its runtime environment,
-    ``has_waits`` that anything waits at all.
+    pollers' waits. ``waits_to_start`` says that something may wait for the installation of its runtime environment, or
+    for the start of a worker, ``has_waits`` that anything waits at all.
     """
 
     workers: set[str]
@@ -79,9 +79,14 @@ def plan_readings(snapshot: Snapshot) -> ReadingPlan:
         may_be_stalled=bool(stalled or in_groups or outside),
         pollers=polling,
         timeouts_s=timeouts,
-        waits_to_start=bool(starting),
+        waits_to_start=bool(starting) or any(map(_is_unexplained, reduced.vertices)),
         has_waits=bool(reduced.stuck or reduced.chains),
     )
+
+
+def _is_unexplained(key: Key) -> bool:
+    """Whether something waits for a worker, though nothing shows what delays that."""
+    return isinstance(key, UnknownKey) and key.what in UNEXPLAINED
 
 
 def _may_be_stuck_in_group(reduced: ReducedGraph, vertex: Vertex) -> bool:

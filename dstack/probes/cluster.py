@@ -69,12 +69,13 @@ class ClusterProbe:
         if not any(node.alive for node in self._inventory.nodes):
             self._note([Failure(stage="control plane", reason=NO_NODE, remedy=CHECK_GCS)])
         wanted = {worker.worker_id for worker in self._inventory.workers}
-        self._sample(self._inventory, wanted, budget, Extras(children=True))
+        self._sample(self._inventory, wanted, budget, Extras(children=True, starting=True))
 
     def take_second_sample(self, worker_ids: Iterable[str], deadline_s: float, *, with_setups: bool = False) -> None:
         """Sample 2, after sample 1 has ended everywhere: the state of all, the processes of these and of new workers.
 
-        ``with_setups`` also finds the runtime environments that are being installed. If the control plane has ended
+        ``with_setups`` also finds the runtime environments that are being installed, and looks for workers that are
+        starting on nodes without others. If the control plane has ended
         meanwhile, the snapshot gets a failure instead of a second sample.
         """
         budget = Budget.of(2, deadline_s)
@@ -86,6 +87,7 @@ class ClusterProbe:
         alive = (node.node_id for node in inventory.nodes if node.alive)
         extras = Extras(
             children=has_children(self._record.samples),
+            starting=True,
             reach=True,
             setups_of=tuple(islice(alive, MAX_SETUP_NODES if with_setups else 0)),
             tcp_ends=tuple(islice(ends_elsewhere(self._record.samples), MAX_TCP_ENDS)),
@@ -106,7 +108,7 @@ class ClusterProbe:
         workers = [w for w in self._liveness.present(self._inventory.workers) if w.worker_id in wanted]
         wanted_there = Wanted(to_ask=self._liveness.to_ask(workers), to_read=workers)
         how = questions(self.cluster.metadata, budget.rpc_timeout_s(), with_refs=False)
-        found = MergedAnswers(self._record, workers, budget.sample, lambda _: ())
+        found = MergedAnswers(self._record, workers, budget.sample, lambda _: (), self._inventory)
         self._note(self._readers.read(wanted_there, how, self._inventory, budget, Extras(reach=True), found.add))
         self._record.readings.append(
             Sample(
@@ -169,7 +171,7 @@ class ClusterProbe:
         workers = self._liveness.to_ask(inventory.workers)
         to_read = [worker for worker in self._liveness.present(workers) if worker.worker_id in wanted]
         how = questions(self.cluster.metadata, budget.rpc_timeout_s())
-        found = MergedAnswers(self._record, workers, budget.sample, lambda some: self._own_of(some, budget))
+        found = MergedAnswers(self._record, workers, budget.sample, lambda some: self._own_of(some, budget), inventory)
         self._note(self._readers.read(Wanted(workers, to_read), how, self._inventory, budget, extras, found.add))
         answers = found.replies
         answers |= self._ask_others(found, workers, budget)
@@ -181,8 +183,10 @@ class ClusterProbe:
         in_python = [worker for worker in workers if worker.worker_id in wanted - others]
         processes = self._complete(in_python, processes, budget)
         here = {worker.worker_id: answers[worker.worker_id] for worker in workers if worker.worker_id in answers}
-        samples = tuple(_worker_sample(worker.worker_id, here, processes) for worker in workers)
-        self._add(inventory, samples, here, wanted, budget)
+        samples = [_worker_sample(worker.worker_id, here, processes) for worker in workers]
+        samples += self._record.add_starting(found.starting, inventory)
+        self._note(found.failures_of({one.worker_id for one in found.starting}))
+        self._add(inventory, tuple(samples), here, wanted, budget)
 
     def _ask_others(
         self, found: MergedAnswers, workers: Iterable[Worker], budget: Budget

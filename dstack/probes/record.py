@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 import time
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 
@@ -22,11 +22,12 @@ from dstack.model import (
     TaskTimes,
     TcpEnd,
     Worker,
+    WorkerSample,
     producer_task_id,
 )
 from dstack.observed import Process
 from dstack.observed_calls import Call, KernelObjects
-from dstack.observed_node import CoreWorkerReply, EnvironmentSetup, Failure, NodeAnswer, Ref
+from dstack.observed_node import CoreWorkerReply, EnvironmentSetup, Failure, NodeAnswer, Ref, StartingWorker
 from dstack.probes.connection.connect import Cluster
 from dstack.probes.connection.hosts import clock_notes
 from dstack.probes.node_access.assemble import Assembly
@@ -41,8 +42,9 @@ from dstack.version import __version__
 class Record:
     """Samples, partial samples, failures, and requests for task events.
 
-    ``holders`` are, by task, the workers that held a result of it in the last sample. ``object_bytes`` are, by task,
-    the sizes of the objects alive in the first one.
+    ``starting`` are the workers of any sample that Ray did not list then, by id. ``holders`` are, by task, the workers
+    that held a result of it in the last sample. ``object_bytes`` are, by task, the sizes of the objects alive in the
+    first one.
     """
 
     began: float = field(default_factory=time.monotonic)
@@ -55,6 +57,7 @@ class Record:
     setups: dict[tuple[str, int], EnvironmentSetup] = field(default_factory=dict)
     tcp_ends: dict[str, TcpEnd] = field(default_factory=dict)
     ended_tasks: Future[EndedTasks] | None = None
+    starting: dict[str, Worker] = field(default_factory=dict)
     holders: dict[str, set[str]] = field(default_factory=dict)
     history: Future[tuple[TaskHistory | None, list[Failure]]] | None = None
     object_bytes: dict[str, int] = field(default_factory=dict)
@@ -83,6 +86,25 @@ class Record:
             if reading.nodes:
                 self.tcp_ends[end] = TcpEnd(node_id=reading.nodes[0], holders=holders)
 
+    def add_starting(self, workers: Iterable[StartingWorker], inventory: Inventory) -> Iterator[WorkerSample]:
+        """Adds workers that are starting; returns what a sample has of them: they run no task yet."""
+        ips = {node.node_id: node.ip for node in inventory.nodes}
+        for one in workers:
+            self.starting[one.worker_id] = Worker(
+                worker_id=one.worker_id,
+                node_id=one.node_id,
+                ip=ips.get(one.node_id, ""),
+                port=0,
+                pid=one.process.pid,
+                job_id=one.job_id,
+            )
+            yield WorkerSample(worker_id=one.worker_id, running_task_ids=(), process=one.process)
+
+    def _unlisted(self, listed: Iterable[Worker]) -> Iterator[Worker]:
+        """The workers that were starting and that Ray has not listed since."""
+        pids = {(worker.node_id, worker.pid) for worker in listed}
+        return (one for one in self.starting.values() if (one.node_id, one.pid) not in pids)
+
     def since_began_s(self, at: float) -> float:
         """The time from the start of the snapshot to a ``time.monotonic()``."""
         return round(at - self.began, 4)
@@ -108,7 +130,10 @@ class Record:
             nodes=nodes,
             jobs=inventory.jobs,
             actors=inventory.actors,
-            workers=tuple(map(liveness.with_ids, liveness.present(inventory.workers))),
+            workers=(
+                *map(liveness.with_ids, liveness.present(inventory.workers)),
+                *self._unlisted(inventory.workers),
+            ),
             gone_workers=liveness.gone_among(_owners(self.samples)),
             frames=self.assembly.frames,
             stacks=self.assembly.stacks,
@@ -170,6 +195,7 @@ class MergedAnswers:
 
     ``replies`` and ``processes`` are by worker id. ``asked`` are the nodes that have asked their core workers.
     ``own_of`` returns those of some workers with their answers that run for dstack: nothing of their processes is kept.
+    ``starting`` are the workers of these nodes that are starting, and that the ``inventory`` does not list.
     """
 
     def __init__(
@@ -178,10 +204,13 @@ class MergedAnswers:
         workers: Iterable[Worker],
         sample: int,
         own_of: Callable[[Mapping[str, CoreWorkerReply]], Collection[str]],
+        inventory: Inventory,
     ) -> None:
         self.replies: dict[str, CoreWorkerReply] = {}
         self.processes: dict[str, Process] = {}
         self.asked: set[str] = set()
+        self.starting: list[StartingWorker] = []
+        self._inventory = inventory
         self._failures: list[Failure] = []
         self._node_of = {worker.worker_id: worker.node_id for worker in workers}
         self._record = record
@@ -190,7 +219,8 @@ class MergedAnswers:
 
     def add(self, reading: Reading) -> None:
         """Adds the answer of a probe. Raises ``MalformedAnswer``; then no worker of these nodes has an answer."""
-        answer = reading.answer
+        starting = [one for one in reading.answer.starting if one.node_id in reading.nodes]
+        answer = dataclasses.replace(reading.answer, starting=tuple(filter(self._inventory.is_unlisted, starting)))
         replies = {id: one for id, one in answer.core_workers.items() if self._node_of.get(id) in reading.nodes}
         kept = self._node_of.keys() - self._own_of(replies)
         processes, failures = self._record.assembly.add(
@@ -200,6 +230,8 @@ class MergedAnswers:
         self._record.add_tcp_ends(reading)
         self.replies.update(replies)
         self.processes.update(processes)
+        self.starting += answer.starting
+        self._node_of.update((one.worker_id, one.node_id) for one in answer.starting)
         self._failures += (one for one in failures if self._node_of.get(one.worker_id or "") in reading.nodes)
         if answer.cannot_ask is None:
             self.asked.update(reading.nodes)

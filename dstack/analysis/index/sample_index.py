@@ -114,6 +114,16 @@ class SampleIndex(ProcessIndex):
         failures = (failure for failure in self.snapshot.failures if failure.stage == "core worker")
         return {failure.worker_id for failure in failures if failure.worker_id}
 
+    @cached_property
+    def starting_workers(self) -> dict[str, list[Worker]]:
+        """The workers that take no tasks yet, by node."""
+        found = (worker for worker in self.present_workers if self._is_starting(worker.worker_id))
+        return grouped((worker.node_id, worker) for worker in found)
+
+    def _is_starting(self, worker_id: str) -> bool:
+        process, sample = self.process(worker_id), self.worker_samples.get(worker_id)
+        return process is not None and process.starting is not None and not (sample and sample.running_task_ids)
+
     def is_unresponsive(self, worker_id: str) -> bool:
         """Whether a worker exists but did not report its tasks and refs."""
         sample = self.worker_samples.get(worker_id)

@@ -98,6 +98,8 @@ def of_thread(index: SampleIndex, worker_id: str, thread: Thread, task_id: str |
         return subject("transfer", call.need.operation, call.need.transfer)
     if task_id is not None:
         return _running(index, worker_id, thread, task_id)
+    if owner and owner.pid == thread.os_thread_id and (starting := of_start(index, owner)):
+        return starting
     own = worker(index, owner) if owner else ProcessName(sort="process")
     if owner and owner.pid == thread.os_thread_id:
         return subject("process", own)
@@ -110,6 +112,15 @@ def of_thread(index: SampleIndex, worker_id: str, thread: Thread, task_id: str |
     ):
         return subject("training function", outermost.function)
     return subject("thread", thread.name or thread.os_thread_id, own if owner and owner.is_driver else None)
+
+
+def of_start(index: SampleIndex, value: Worker) -> Subject | None:
+    """A worker that takes no tasks yet, with how long it has been starting; None for other workers."""
+    own, node = index.process(value.worker_id), index.nodes.get(value.node_id)
+    if own is None or own.starting is None:
+        return None
+    ahead_s = (node.clock_ahead_s if node else None) or 0.0
+    return subject("starting worker", own.starting, max(0.0, index.began_at + ahead_s - own.started_at))
 
 
 def _running(index: SampleIndex, worker_id: str, execution: Thread | Coroutine, task_id: str) -> Subject:

@@ -14,6 +14,7 @@ from dstack.analysis.naming import names
 from dstack.call_sites import ASYNC_LOCK, ASYNC_SEMAPHORE
 from dstack.diagnosis import SlotLimit, Vertex, Wait
 from dstack.model import Actor, Job, Node, PlacementGroup
+from dstack.observed import StartPhase
 from dstack.observed_calls import ProcessGroup
 from dstack.observed_node import EnvironmentSetup
 from dstack.vertex_facts import (
@@ -37,6 +38,11 @@ from dstack.vertex_facts import (
 
 Row: TypeAlias = "str | Callable[..., str]"
 LONGEST_COMMAND, LONGEST_OUTPUT = 120, 160
+PHASES: Mapping[StartPhase, str] = {
+    "start": "",
+    "import": " (in an import)",
+    "setup hook": " (in its worker_process_setup_hook)",
+}
 
 
 def describe(vertex: Vertex) -> str:
@@ -176,6 +182,11 @@ def _scheduler(asked: Operand, although: Reason | None) -> str:
     return f"scheduler, which has not placed {operand_in_words(asked) if asked else 'it'}{because}"
 
 
+def _starting_worker(phase: StartPhase, age_s: float) -> str:
+    """``worker process that has been starting for 12 s (in its worker_process_setup_hook)``."""
+    return f"worker process that has been starting for {words.duration(age_s)}{PHASES[phase]}"
+
+
 SUBJECTS: Mapping[SubjectKind, Row] = {
     "asyncio task": 'asyncio task "{}" of {}',
     "batch": "batch of {}",
@@ -244,6 +255,7 @@ SUBJECTS: Mapping[SubjectKind, Row] = {
     "scheduler state": "scheduler ({})",
     "setup": _setup,
     "start of actor": "start of {} ({})",
+    "starting worker": _starting_worker,
     "start of replica": "start or end of replica {} of Serve deployment {}",
     "step": "next step of {}, which was observed neither suspended nor running",
     "value of dead owner": "value of {:.8}, or an error, because its owner, {}, has just died: {}",
@@ -286,6 +298,7 @@ REASONS: Mapping[ReasonKind, Row] = {
     "any running call": "any of the {} running calls may end first",
     "any running call of group": "any of the {} running calls of its concurrency group may end first",
     "any setup": "Ray does not say for which task an environment is installed",
+    "any starting worker": "Ray does not say for which task a worker starts",
     "any thread": "it runs on one of {} threads",
     "kept values": "it has produced {} values that are still kept, and waits outside its own code",
     "only pending ref": "the only pending ref that its process holds",

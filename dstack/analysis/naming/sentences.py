@@ -73,7 +73,7 @@ def name(index: SampleIndex, vertex: Vertex) -> str:
         return site_of(vertex.waker_of.site).ended_by or f"whatever ends {vertex.waker_of}"
     if vertex.kind == "lifetime" and vertex.holder is None:
         return describe(vertex)
-    if vertex.kind in ("unknown", "lifetime"):
+    if vertex.kind in ("unknown", "lifetime") or vertex.subject.what == "starting worker":
         return f"the {describe(vertex)}"
     actor = actor_of_call(index, vertex.task_id) if vertex.task_id else None
     return names.call_of(describe(vertex), actor) if actor else describe(vertex)

@@ -124,7 +124,7 @@ def disks(parents: Iterable[int]) -> list[Disk]:
     found: dict[tuple[DiskUse, str], Disk] = {}
     for pid in sorted(set(parents)):
         if proc.name(pid) == RAYLET:
-            for use, path in _directories(proc.raylet_options(pid)):
+            for use, path in _directories(proc.ray_options(pid)):
                 if (use, path) not in found and len(found) < MAX_DISKS and (disk := _disk(use, path)):
                     found[use, path] = disk
     return list(found.values())

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -12,7 +12,7 @@ from dstack.observed_node import NodeAnswer
 from dstack.probes.node import wire
 from dstack.probes.node.core_workers.asking import GRACE_S, CoreWorkers, Replies
 from dstack.probes.node.core_workers.channels import CannotAsk
-from dstack.probes.node.probe import NodeProbe
+from dstack.probes.node.probe import NodeProbe, Others
 from dstack.probes.node.wire import NodeRequest, Questions
 
 TOO_LATE = "its requests to core workers did not end in time"
@@ -21,11 +21,17 @@ TOO_LATE = "its requests to core workers did not end in time"
 class NodeReader:
     """Answers requests about this node, and keeps what it has learned and connected for the next one.
 
-    ``stubs`` are those of :class:`CoreWorkers`; ``is_guest`` is that of :class:`NodeProbe`.
+    ``stubs`` are those of :class:`CoreWorkers`; ``is_guest`` and ``prepare`` are those of :class:`NodeProbe`.
     """
 
-    def __init__(self, stubs: Callable[[], Any] | None = None, *, is_guest: bool = False) -> None:
-        self.probe = NodeProbe(is_guest=is_guest)
+    def __init__(
+        self,
+        stubs: Callable[[], Any] | None = None,
+        *,
+        is_guest: bool = False,
+        prepare: Callable[[wire.Target], wire.Target] | None = None,
+    ) -> None:
+        self.probe = NodeProbe(is_guest=is_guest, prepare=prepare)
         self._core_workers = CoreWorkers(stubs)
 
     def sample(self, request: wire.NodeRequest) -> NodeAnswer:
@@ -34,7 +40,7 @@ class NodeReader:
             self.probe.begin_snapshot()
         deadline = time.monotonic() + request["options"]["deadline_s"]
         asking = AskingThread(self._core_workers, request, deadline)
-        answer = asking.finish(self._read(request["targets"], request["options"]))
+        answer = asking.finish(self._read(request))
         return replace(answer, clock=(answer.clock[0], time.time()))
 
     def close(self) -> None:
@@ -42,11 +48,19 @@ class NodeReader:
         self.probe.close()
         self._core_workers.close()
 
-    def _read(self, targets: Sequence[wire.Target], options: wire.Options) -> NodeAnswer:
-        if targets or options.get("setups_of") or options.get("tcp_ends"):
-            return self.probe.sample(targets, options)
+    def _read(self, request: wire.NodeRequest) -> NodeAnswer:
+        options = request["options"]
+        others = _others(request) if options.get("starting") else None
+        if request["targets"] or options.get("setups_of") or options.get("tcp_ends") or others:
+            return self.probe.sample(request["targets"], options, others)
         now = time.time()
         return NodeAnswer(clock=(now, now))
+
+
+def _others(request: wire.NodeRequest) -> Others:
+    """The worker processes of its nodes besides those that the request names."""
+    named = {one["worker_id"]: one["pid"] for one in (*request["workers"], *request["targets"])}
+    return Others(node_ids=request["nodes"], named=named)
 
 
 class AskingThread:

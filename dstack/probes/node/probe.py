@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
+from itertools import islice
 
 import psutil
 
 from dstack.observed import Process
-from dstack.observed_node import EnvironmentSetup, Failure, NodeAnswer, RecordedRound
+from dstack.observed_node import Cause, Failure, NodeAnswer, RecordedRound, StartingWorker
 from dstack.probes.node.figures import NodeFigures
 from dstack.probes.node.kernel_waits import KernelTables
 from dstack.probes.node.process import TargetProcess
@@ -20,6 +21,7 @@ from dstack.probes.node.process_values import ProcessValues, failures_of
 from dstack.probes.node.procfs.children import Families
 from dstack.probes.node.procfs.environment_setups import environment_setups
 from dstack.probes.node.procfs.proc import Birth
+from dstack.probes.node.procfs.starting_workers import WorkerProcess, unlisted_workers
 from dstack.probes.node.procfs.worker_pid import PortOwners
 from dstack.probes.node.pyspy import PySpy, find_pyspy
 from dstack.probes.node.sampling.sampler import Sampler
@@ -31,17 +33,31 @@ PAUSED_AT_ONCE = 2
 """How many py-spy run at the same time. One thread reads memory: a second one would only prolong the readings."""
 MAX_CHILDREN, MAX_CHILDREN_HERE = 16, 64
 """The most child processes that are read, of one process and on this node."""
+MAX_STARTING = 64
+"""The most starting workers that are read on this node."""
+DENIED: tuple[Cause, ...] = ("permission", "missing", "timeout")
+"""Causes why a process is not read that do not depend on how far its start is."""
 CHILDREN_SHARE = 0.5
 """The share of the remaining time for children, so that slow ones do not delay the answer about workers."""
+
+
+@dataclass(frozen=True)
+class Others:
+    """The worker processes of nodes besides those ``named``: their pids by worker id."""
+
+    node_ids: Collection[str] = ()
+    named: Mapping[str, int] = field(default_factory=dict)
 
 
 class NodeProbe:
     """Samples processes of this node, and keeps what it has learned of them for the next sample.
 
-    ``is_guest`` says that it runs in a worker of the cluster, which it then leaves out.
+    ``is_guest`` says that it runs in a worker of the cluster, which it then leaves out. ``prepare`` adds the
+    environment to a target that the probe has found itself.
     """
 
-    def __init__(self, *, is_guest: bool = False) -> None:
+    def __init__(self, *, is_guest: bool = False, prepare: Callable[[Target], Target] | None = None) -> None:
+        self._prepare = prepare or (lambda target: target)
         self._own_pid = os.getpid() if is_guest else None
         path = find_pyspy()
         self._reader = ProcessReader(PySpy(path) if path else None)
@@ -69,8 +85,8 @@ class NodeProbe:
         self._reader.forget_ended()
         self._verified = {pid: known for pid, known in self._verified.items() if psutil.pid_exists(pid)}
 
-    def sample(self, targets: Sequence[Target], options: Options) -> NodeAnswer:
-        """One sample of the target processes."""
+    def sample(self, targets: Sequence[Target], options: Options, others: Others | None = None) -> NodeAnswer:
+        """One sample of the target processes, and of the ``others`` that are starting."""
         began_at, deadline = time.time(), time.monotonic() + options["deadline_s"]
         self._figures.begin()
         targets = [target for target in targets if target["pid"] != self._own_pid]
@@ -82,12 +98,15 @@ class NodeProbe:
         identified = self._identified(processes, owners)
         self._figures.begin_disks()
         self._read_all(identified, options, deadline)
+        starting = self._starting(others, families, tables, owners) if others else []
+        self._read_all([process for _, process in starting if process.figures], options, deadline)
         if options["children"]:
             children = self._identified(_find_children(identified), owners)
             self._read_all(children, options, time.monotonic() + CHILDREN_SHARE * (deadline - time.monotonic()))
         setups = environment_setups(options["setups_of"]) if options.get("setups_of") else ()
-        answer = self._answer(processes, setups, began_at, deadline)
-        return replace(answer, tcp_ends=tables.tcp_ends(options["tcp_ends"])) if options.get("tcp_ends") else answer
+        ends = tables.tcp_ends(options["tcp_ends"]) if options.get("tcp_ends") else {}
+        answer = self._answer(processes, starting, began_at, deadline)
+        return replace(answer, setups=tuple(setups), tcp_ends=ends)
 
     def record(self, targets: Sequence[Target], options: RecordOptions) -> RecordedRound:
         """One round of a recording of the target processes."""
@@ -97,6 +116,17 @@ class NodeProbe:
         found = self._sampler.round(self._identified(processes, PortOwners()), options)
         failures = (failure for process in processes for failure in failures_of(process, process.problems))
         return replace(found, failures=tuple(failures))
+
+    def _starting(
+        self, others: Others, families: Families, tables: KernelTables, owners: PortOwners
+    ) -> list[tuple[WorkerProcess, TargetProcess]]:
+        """The worker processes of these nodes that the request does not name, the first ones of them."""
+        pids = {*others.named.values(), os.getpid()}
+        found = unlisted_workers(others.node_ids, others.named, pids, families.started if others.node_ids else {})
+        first = list(islice(found, MAX_STARTING))
+        processes = [TargetProcess(self._prepare(one.as_target()), families, tables) for one in first]
+        self._identified(processes, owners)
+        return list(zip(first, processes, strict=True))
 
     def _identified(self, processes: Sequence[TargetProcess], owners: PortOwners) -> list[TargetProcess]:
         """The processes that exist and are the expected ones."""
@@ -123,7 +153,11 @@ class NodeProbe:
             process.problems += process.reading.problems
 
     def _answer(
-        self, processes: Sequence[TargetProcess], setups: Sequence[EnvironmentSetup], began_at: float, deadline: float
+        self,
+        processes: Sequence[TargetProcess],
+        starting: Sequence[tuple[WorkerProcess, TargetProcess]],
+        began_at: float,
+        deadline: float,
     ) -> NodeAnswer:
         table = StackTable(self._reader.origins, self._loops)
         host = self._figures.end(deadline)
@@ -136,16 +170,38 @@ class NodeProbe:
                 failures += failures_of(child, [one for one in child.problems if one.stage == "stacks"])
             if process.figures:
                 found[process.worker_id] = values.process(process)
+        of_starting, denied = _starting_workers(values, starting)
         return NodeAnswer(
             frames=tuple(table.frames),
             stacks=tuple(table.stacks),
             sources=table.sources,
             processes=found,
-            failures=tuple(failures),
+            failures=(*failures, *denied),
             host=host,
-            setups=tuple(setups),
+            starting=tuple(of_starting),
             clock=(began_at, time.time()),
         )
+
+
+def _starting_workers(
+    values: ProcessValues, starting: Sequence[tuple[WorkerProcess, TargetProcess]]
+) -> tuple[list[StartingWorker], list[Failure]]:
+    """The workers that are starting, and the failures of those that may not be read.
+
+    One that has become ready meanwhile is left out, and one that has no readable Python yet.
+    """
+    found: list[StartingWorker] = []
+    failures: list[Failure] = []
+    for one, target in starting:
+        denied = [problem for problem in target.problems if problem.cause in DENIED]
+        process = values.process(target) if target.figures and not target.is_gone else None
+        if process and (process.starting or denied):
+            process = replace(process, starting=process.starting or "start")
+            found.append(
+                StartingWorker(worker_id=one.worker_id, node_id=one.node_id, process=process, job_id=one.job_id)
+            )
+            failures += failures_of(target, denied)
+    return found, failures
 
 
 def _find_children(processes: Sequence[TargetProcess]) -> list[TargetProcess]:

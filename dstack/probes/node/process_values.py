@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from dstack.observed import Process, Thread
+from dstack.observed import Process, StartPhase, Thread
 from dstack.observed_node import Failure
 from dstack.probes.node.figures import NodeFigures
 from dstack.probes.node.process import TargetProcess
@@ -12,6 +12,7 @@ from dstack.probes.node.procfs import proc
 from dstack.probes.node.procfs.children import is_cut_off
 from dstack.probes.node.reading import Problem, ProcessReading, ThreadReading
 from dstack.probes.node.redaction import masked_locals
+from dstack.probes.node.stacks.origins import start_phase
 from dstack.probes.node.stacks.table import StackTable
 from dstack.probes.node.threads import is_event_loop
 
@@ -68,6 +69,7 @@ class ProcessValues:
             world_size=reading.memberships.world_size,
             labels=dict(reading.labels),
             graph_stages=tuple(reading.graph_stages),
+            starting=_start_phase(process, reading),
             cpu_percent=use.percent if use else None,
             cpu_over_s=use.over_s if use else 0.0,
             gpus=self._figures.gpus(process.pid),
@@ -90,6 +92,14 @@ class ProcessValues:
             call=one.call,
             locals=masked_locals(one.locals) if one.locals else None,
         )
+
+
+def _start_phase(process: TargetProcess, reading: ProcessReading) -> StartPhase | None:
+    """What a worker's main thread does that has not come to its loop."""
+    if process.target["is_driver"]:
+        return None
+    main = (one.thread.frames for one in reading.threads if one.thread.os_thread_id == process.pid)
+    return start_phase(next(main, ()))
 
 
 def _is_there(child: TargetProcess) -> bool:

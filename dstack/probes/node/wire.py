@@ -60,11 +60,13 @@ class Options(_Options, total=False):
 
     ``setups_of`` are the ids of nodes whose runtime environments that are being installed are to be found.
     ``tcp_ends`` are the addresses of TCP sockets, the local one first, whose holders are to be found on this node.
+    ``starting`` finds the worker processes that are starting, below the raylets of the request's nodes.
     ``reach`` (default: true) searches for what reaches the objects that threads and coroutines wait on.
     """
 
     setups_of: list[str]
     tcp_ends: list[str]
+    starting: bool
     reach: bool
 
 
@@ -94,10 +96,12 @@ class Questions(TypedDict):
 class NodeRequest(TypedDict):
     """One sample of a node: the core workers to ask, and the processes to read meanwhile.
 
-    ``is_first`` says that a snapshot begins with it: figures are measured from here on.
+    ``is_first`` says that a snapshot begins with it: figures are measured from here on. ``nodes`` are the ids of the
+    nodes that it is about: one, or all of this host.
     """
 
     is_first: bool
+    nodes: list[str]
     workers: list[CoreWorker]
     questions: Questions
     targets: list[Target]

@@ -69,16 +69,17 @@ class Assembly:
     ) -> tuple[dict[str, Process], list[Failure]]:
         """Adds one probe's answer; returns its processes by worker id, and the failures.
 
-        Adds only processes ``among`` the known workers, with their frames, stacks and sources. The answer is used up:
-        the stacks of its processes become indices of :attr:`stacks`. ``clock_ahead_s`` is that of
-        :class:`dstack.model.Node`. Raises :class:`MalformedAnswer`.
+        Adds only processes ``among`` the known workers, and all that are starting, with their frames, stacks and
+        sources. The answer is used up: the stacks of its processes become indices of :attr:`stacks`. ``clock_ahead_s``
+        is that of :class:`dstack.model.Node`. Raises :class:`MalformedAnswer`.
         """
         processes = {id: process for id, process in answer.processes.items() if among is None or id in among}
         placing = _Placing(answer, self._frames, self._stacks, self.sources)
         try:
-            for process in processes.values():
+            placed = [*processes.values(), *(worker.process for worker in answer.starting)]
+            for process in placed:
                 placing.place(process)
-            _require_bounded(processes.values(), self._stacks.items)
+            _require_bounded(placed, self._stacks.items)
         except (LookupError, ValueError) as error:
             raise MalformedAnswer from error
         if answer.host:

@@ -52,12 +52,13 @@ class Options:
 class Extras:
     """Optional parts of a reading, besides threads and coroutines.
 
-    ``children`` reads child processes. ``reach`` finds references to objects that threads wait on, which takes long. On
-    the nodes ``setups_of`` it finds runtime environments that are being installed, and on all nodes the holders of
-    ``tcp_ends``.
+    ``children`` reads child processes, ``starting`` the worker processes that are starting. ``reach`` finds references
+    to objects that threads wait on, which takes long. On the nodes ``setups_of`` it finds runtime environments that are
+    being installed, and on all nodes the holders of ``tcp_ends``.
     """
 
     children: bool = False
+    starting: bool = False
     reach: bool = False
     setups_of: Sequence[str] = ()
     tcp_ends: Sequence[str] = ()
@@ -140,17 +141,18 @@ class NodeReaders:
         all_here = Wanted.sum(by_node.values())
         self._progress(f"reading {plural(len(all_here.to_read), 'process', 'processes')} on this host")
         began = time.monotonic()
-        result = self._local_answer(all_here, how, budget, extras)
+        result = self._local_answer(list(by_node), all_here, how, budget, extras)
         failed = () if isinstance(result, NodeFailure) else result.failures
         elsewhere = {node: its for node, its in by_node.items() if is_elsewhere(its.to_read, failed)}
         here = [node for node in by_node if node not in elsewhere]
         return elsewhere, self._received(here, result, began, budget, receive)
 
     def _local_answer(
-        self, wanted: Wanted, how: wire.Questions, budget: Budget, extras: Extras
+        self, nodes: list[str], wanted: Wanted, how: wire.Questions, budget: Budget, extras: Extras
     ) -> NodeAnswer | NodeFailure:
         request: wire.NodeRequest = {
             "is_first": budget.sample == 1,
+            "nodes": nodes,
             "workers": core_workers(wanted.to_ask),
             "questions": how,
             "targets": [with_environment(target) for target in targets(wanted.to_read)],
@@ -229,6 +231,7 @@ class NodeReaders:
             "locals": self._options.locals,
             "pause": self._options.pauses,
             "children": extras.children,
+            "starting": extras.starting,
             "reach": extras.reach,
             "deadline_s": max(0.1, budget.processes_until - time.monotonic()),
             "thread_context": within(self._thread_context, budget.deadline - time.monotonic()),

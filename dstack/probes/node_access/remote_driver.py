@@ -123,6 +123,7 @@ class Probes:
         self._used_at[node_id] = time.monotonic()
         wanted: wire.NodeRequest = {
             "is_first": request["is_first"],
+            "nodes": [node_id],
             "workers": parts["workers"],
             "questions": request["questions"],
             "targets": parts["targets"],

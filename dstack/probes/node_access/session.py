@@ -9,6 +9,7 @@ from dstack.probes.connection import ray_stubs
 from dstack.probes.connection.connect import Cluster, connect
 from dstack.probes.node.node_reader import NodeReader
 from dstack.probes.node_access.remote_probes import RemoteProbes
+from dstack.probes.node_access.targets import with_environment
 from dstack.probes.ray_state.control_plane import Inventory
 
 RPC_TIMEOUT_S = 3.0
@@ -77,7 +78,7 @@ class ProbeSession:
     def local(self) -> NodeReader:
         """Reads the nodes that are on this host."""
         if self._local is None:
-            self._local = NodeReader(lambda: ray_stubs)
+            self._local = NodeReader(lambda: ray_stubs, prepare=with_environment)
         return self._local
 
     def replace_local(self) -> None:

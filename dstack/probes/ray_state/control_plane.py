@@ -8,13 +8,14 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 from msgspec.structs import replace
 
 from dstack.errors import ClusterError
 from dstack.model import RAY_CLIENT_SERVER, Actor, Bundle, GoneWorker, Job, Node, PlacementGroup, Worker
-from dstack.observed_node import Failure
+from dstack.observed_node import Failure, StartingWorker
 from dstack.probes.connection.connect import Cluster
 from dstack.probes.connection.hosts import canonical
 from dstack.probes.connection.ray_stubs import (
@@ -60,6 +61,19 @@ class Inventory:
     available: dict[str, dict[str, float]] = field(default_factory=dict)
     autoscaler: str | None = None
     failures: tuple[Failure, ...] = ()
+
+    def is_unlisted(self, worker: StartingWorker) -> bool:
+        """Whether a worker of an application is in no list, nor in that of dead ones, whose process may be ending."""
+        is_listed = worker.worker_id in self._listed_ids or (worker.node_id, worker.process.pid) in self._listed_pids
+        return not is_listed and (worker.job_id is None or any(job.job_id == worker.job_id for job in self.jobs))
+
+    @cached_property
+    def _listed_ids(self) -> set[str]:
+        return {*self.gone_workers, *(worker.worker_id for worker in self.workers)}
+
+    @cached_property
+    def _listed_pids(self) -> set[tuple[str, int]]:
+        return {(worker.node_id, worker.pid) for worker in self.workers}
 
 
 def take_inventory(cluster: Cluster, timeout_s: float, sample: int = 1) -> Inventory:

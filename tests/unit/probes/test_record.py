@@ -6,6 +6,7 @@ from dstack.model import Worker
 from dstack.observed import Frame, Process, Thread
 from dstack.observed_node import NodeAnswer
 from dstack.probes.node_access.node_readers import Reading
+from dstack.probes.ray_state.control_plane import Inventory
 from dstack.probes.record import MergedAnswers, Record
 
 WORKERS = [Worker(worker_id=name, node_id="n", ip="10.0.0.1", port=1, pid=1) for name in ("own", "theirs")]
@@ -26,7 +27,7 @@ def test_nothing_of_own_processes_is_kept() -> None:
         clock=(0.0, 0.0),
     )
 
-    merged = MergedAnswers(record, WORKERS, 1, lambda _: ["own"])
+    merged = MergedAnswers(record, WORKERS, 1, lambda _: ["own"], Inventory())
     merged.add(Reading(["n"], answer))
 
     assert list(merged.processes) == ["theirs"]

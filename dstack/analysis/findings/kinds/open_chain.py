@@ -120,9 +120,14 @@ def summary(facts: FindingFacts, narrator: Narrator) -> str:
     return f"{waits}{scarce}; {depend} on {_blocker_in_words(facts, narrator, first)}{others}"
 
 
+def is_start(vertex: Vertex) -> bool:
+    """Whether it is a worker process that is starting: its lease holds resources, for the task that it starts for."""
+    return vertex.subject.what == "starting worker"
+
+
 def _scarce(draft: Draft, first: Vertex) -> str:
     """`` because not enough GPU is free``, if resources that are not free are waited for."""
-    if not draft.resources or isinstance(first.key, UnknownKey):
+    if not draft.resources or isinstance(first.key, UnknownKey) or is_start(first):
         return ""
     return f" because not enough {words.listed(draft.resources)} is free"
 
@@ -184,6 +189,8 @@ def to_inspect(facts: FindingFacts, narrator: Narrator) -> str:
         return f"Run dstack again. If the report is the same, inspect the {describe(first)}"
     if first.kind == "lifetime" and first.holder is None:
         return f"Find out what should end the wait: only {name} can"
+    if is_start(first):
+        return f"Find out why the start of the worker process takes long{line}: {_state(narrator, first)}"
     if first.kind != "execution":
         return f"Find out what delays {name}{line}"
     return f"Find out why {describe(first)} takes long{line}: {_state(narrator, first)}"

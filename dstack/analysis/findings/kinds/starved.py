@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dstack import words
 from dstack.analysis.findings.facts.draft import Draft
 from dstack.analysis.findings.facts.finding_facts import FindingFacts
-from dstack.analysis.findings.kinds.open_chain import draft_of, steps, summary, to_inspect
+from dstack.analysis.findings.kinds.open_chain import draft_of, is_start, steps, summary, to_inspect
 from dstack.analysis.findings.reduced_graph import ReducedGraph
 from dstack.analysis.findings.wording.fixes import RELEASE_RESOURCES
 from dstack.analysis.findings.wording.narration import Narrator
@@ -32,7 +32,9 @@ def advice(facts: FindingFacts, narrator: Narrator) -> str:
     ends, resources = facts.ends, facts.draft.resources
     if ends and all(isinstance(end.key, UnknownKey) and end.key.is_scheduler for end in ends):
         return f"{to_inspect(facts, narrator)}."
-    holders = _holders(facts)
+    if ends and is_start(ends[0]):
+        return f"{to_inspect(facts, narrator)}."
+    holders = [holder for holder in _holders(facts) if not is_start(holder)]
     are_for_life = any(holder.kind == "lifetime" for holder in holders)
     if are_for_life and any(holder.kind in ("execution", "task") for holder in holders):
         scarce = words.listed(resources)

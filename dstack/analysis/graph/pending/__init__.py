@@ -1,1 +1,1 @@
-"""What waits without running: calls, actors and placement groups, queued calls, and runtime environments."""
+"""What waits without running: calls, actors and placement groups, and queued calls."""

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from dstack.analysis.graph.builder import MANY, GraphBuilder, waits_for
 from dstack.analysis.graph.pending.actor_queues import ActorQueues
-from dstack.analysis.graph.pending.runtime_environments import wait_for_setup
 from dstack.analysis.graph.refs.dead_producers import cause_of, dead_actor_of, removed_group_of, why_never_runs
 from dstack.analysis.graph.refs.producers import PENDING, producer_of
 from dstack.analysis.graph.resources.placement_groups import wait_of_group
 from dstack.analysis.graph.resources.requests import Resources, WaitOrNever
 from dstack.analysis.graph.users import Users
+from dstack.analysis.graph.worker_starts import wait_for_setup, wait_for_worker
 from dstack.analysis.index import subjects, task_assignment
 from dstack.diagnosis import Target, Vertex, Wait
 from dstack.model import Actor, PlacementGroup, producer_task_id
@@ -61,7 +61,7 @@ class Pending:
         if task.state == "PENDING_ARGS_AVAIL":
             return self._wait_for_arguments(task), None
         if task.state == "SUBMITTED_TO_WORKER":
-            return self._slots.wait_for(task), None
+            return self._wait_of_sent(task), None
         if task.state != "PENDING_NODE_ASSIGNMENT":
             state = self._graph.unknown("scheduler state", task.state, subject=subject("scheduler state", task.state))
             return waits_for("scheduler", state), None
@@ -73,7 +73,16 @@ class Pending:
             error = subject("error of removed group", removed)
             return waits_for("placement group", self._error(removed.placement_group_id, error)), None
         wait, never = self._resources.wait_of_task(task)
-        return wait_for_setup(self._graph, task, wait), never
+        wait = wait_for_setup(self._graph, task, wait)
+        return (wait_for_worker(self._graph, task, wait) if wait else None), never
+
+    def _wait_of_sent(self, task: Task) -> Wait | None:
+        """The wait of a call that was sent to a worker, which may not have come to its loop yet."""
+        wait = self._slots.wait_for(task)
+        if task.kind == "ACTOR_TASK":
+            return wait
+        actor = self._index.actors.get(task.actor_id or "")
+        return wait_for_worker(self._graph, task, wait, task.node_id or (actor.node_id if actor else None))
 
     def _wait_for_arguments(self, task: Task) -> Wait:
         """The wait for one of the pending argument refs of its owner: Ray does not say for which."""

@@ -27,6 +27,7 @@ from itertools import accumulate, chain
 from dstack.analysis.graph.builder import GraphBuilder
 from dstack.analysis.graph.resources.amounts import EPSILON, Amounts, in_group, is_cpu, plain
 from dstack.analysis.graph.users import Users
+from dstack.analysis.graph.worker_starts import all_run, starts_of_workers
 from dstack.analysis.index import task_assignment
 from dstack.call_sites import kind_of
 from dstack.diagnosis import Target, Vertex
@@ -149,9 +150,19 @@ class Holders:
         used = self.total(node).get(resource, 0.0) - self.available(node).get(resource, 0.0)
         unaccounted = used - sum(amount for _, amount in known)
         if unaccounted > EPSILON:
-            held = Request(amounts=plain({resource: unaccounted}))
-            unidentified = subject("holder", held, node)
-            yield Holding(self._graph.unknown("holder", node.node_id, resource, subject=unidentified), unaccounted)
+            for target in self._unaccounted(node, resource, unaccounted):
+                yield Holding(target, unaccounted)
+
+    def _unaccounted(self, node: Node, resource: str, amount: float) -> Iterator[Target]:
+        """Whatever holds an amount that no known holder has: any worker that is starting there, for a lease.
+
+        How much of it each of them holds is unknown. If one of them waits, something else may hold all of it.
+        """
+        starts = starts_of_workers(self._graph, node_id=node.node_id)
+        yield from starts
+        if not starts or not all_run(self._graph, starts):
+            unidentified = subject("holder", Request(amounts=plain({resource: amount})), node)
+            yield self._graph.unknown("holder", node.node_id, resource, subject=unidentified)
 
     def _target(self, holder: Holder) -> Target:
         """What must proceed or end before the holder releases its resources."""

@@ -36,7 +36,8 @@ class Families:
         self._known = {*known, os.getpid()}
 
     @cached_property
-    def _started(self) -> dict[int, list[int]]:
+    def started(self) -> dict[int, list[int]]:
+        """The children of every process of this host."""
         return proc.children()
 
     @cached_property
@@ -44,7 +45,7 @@ class Families:
         """The orphans that a known process has started, as a daemon: they are in its process group, or its forks."""
         births = {figures.birth.stack_start: pid for pid in self._known if (figures := proc.figures(pid))}
         found: dict[int, list[int]] = {}
-        for pid in self._started.get(INIT, ()):
+        for pid in self.started.get(INIT, ()):
             figures = proc.figures(pid)
             group = figures.group if figures and figures.group in self._known else None
             parent = group or (births.get(figures.birth.stack_start) if figures else None)
@@ -57,7 +58,7 @@ class Families:
         found: dict[int, int] = {}
         ahead = [pid]
         for parent in ahead:
-            for child in (*self._started.get(parent, ()), *self._adopted.get(parent, ())):
+            for child in (*self.started.get(parent, ()), *self._adopted.get(parent, ())):
                 if child not in found and child not in self._known and not _is_others(child):
                     found[child] = parent
                     ahead.append(child)

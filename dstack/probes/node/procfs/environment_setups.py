@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Collection, Iterator
-from itertools import chain
+from collections.abc import Collection, Iterable, Iterator
 
 from dstack.observed_node import EnvironmentSetup
 from dstack.probes.node.procfs import proc
@@ -34,14 +33,20 @@ MAX_LOGS = 1_000
 def environment_setups(node_ids: Collection[str]) -> list[EnvironmentSetup]:
     """The installations that run now for these nodes, oldest first, at most :data:`MAX_SETUPS`."""
     children = proc.children()
-    raylets = [pid for pid in chain.from_iterable(children.values()) if proc.name(pid) == RAYLET]
     found: list[EnvironmentSetup] = []
-    for raylet in raylets:
-        node_id = _first(NODE_ID, proc.arguments(raylet, RAYLET_WORDS))
-        if node_id in node_ids:
-            for agent in filter(_is_agent, children[raylet]):
-                found += _setups_of(node_id, agent, children)
+    for node_id, raylet in raylets(node_ids, children):
+        for agent in filter(_is_agent, children[raylet]):
+            found += _setups_of(node_id, agent, children)
     return sorted(found, key=lambda setup: setup.started_at)[:MAX_SETUPS]
+
+
+def raylets(node_ids: Collection[str], parents: Iterable[int]) -> Iterator[tuple[str, int]]:
+    """The raylets of these nodes, by the id of the node, among the processes that have children."""
+    for pid in list(parents):
+        if proc.name(pid) == RAYLET:
+            node_id = _first(NODE_ID, proc.arguments(pid, RAYLET_WORDS))
+            if node_id in node_ids:
+                yield node_id, pid
 
 
 def _setups_of(node_id: str, agent: int, children: dict[int, list[int]]) -> Iterator[EnvironmentSetup]:

@@ -21,7 +21,7 @@ MAX_NAME = 15
 MAX_ARGUMENTS = 1 << 12
 """How many characters of a command line are read."""
 MAX_OPTIONS = 1 << 16
-"""How many characters of a raylet's command line are read: it contains those of the processes that it starts."""
+"""How many characters of such a line are read of Ray: a raylet's contains those of the processes that it starts."""
 SCHEDULER_CLOCK = 2
 """In the number of a clock: the CPU time of a process as the scheduler counts it."""
 FIRST_PID_NAMESPACE = 0xEFFFFFFC
@@ -227,9 +227,16 @@ def command(pid: int, count: int) -> list[str]:
     return words if any(words) else []
 
 
-def raylet_options(pid: int) -> list[str]:
-    """The options of a raylet; those within an option that is itself a command line are no words of it."""
+def ray_options(pid: int) -> list[str]:
+    """The options of a process of Ray; those within an option that is itself a command line are no words of it."""
     return _read(f"/proc/{pid}/cmdline")[:MAX_OPTIONS].split("\0")[1:]
+
+
+def variable(pid: int, name: str) -> str:
+    """The value that an environment variable had when a process started, empty for none."""
+    prefix = f"{name}="
+    found = (entry for entry in _read(f"/proc/{pid}/environ").split("\0") if entry.startswith(prefix))
+    return next(found, prefix)[len(prefix) :]
 
 
 def is_in_first_pid_namespace() -> bool:

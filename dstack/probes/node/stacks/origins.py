@@ -6,8 +6,9 @@ import importlib.util
 import re
 import site
 import sysconfig
+from collections.abc import Sequence
 
-from dstack.observed import Origin, Role
+from dstack.observed import Origin, Role, StartPhase
 from dstack.probes.node.threads import AnyThread, Frame, Position, is_event_loop, is_in
 
 PACKAGES = re.compile(r"/(?:site|dist)-packages/([^/]*)")
@@ -65,6 +66,10 @@ class Origins:
 
 
 RAY_WORKER_FILE = "ray/_private/worker.py"
+WORKER_SCRIPTS = ("ray/_private/workers/default_worker.py", "ray/_private/workers/setup_worker.py")
+SETUP_HOOK_FILE, SETUP_HOOK = "ray/_private/runtime_env/setup_hook.py", "load_and_execute_setup_hook"
+"""Where a worker's process begins, and where it runs its ``worker_process_setup_hook``; seen on Ray 2.46 and 2.60."""
+IMPORTS = "importlib._bootstrap>"
 
 
 def role_of(thread: AnyThread, task_id: str | None, *, pid: int, is_driver: bool, origins: Origins) -> Role:
@@ -89,10 +94,24 @@ def shown_role(thread: AnyThread, *, pid: int, is_driver: bool, origins: Origins
     if not frames:
         return "ray"
     if thread.os_thread_id == pid:
-        return "user" if is_driver else "ray" if _is_idle(thread) else "task"
+        return "user" if is_driver or start_phase(frames) else "ray" if _is_idle(thread) else "task"
     if is_made_by_python(thread):
         return "user" if any(map(origins.is_user, frames)) else "ray"
     return "user" if is_driver else "task"
+
+
+def start_phase(frames: Sequence[Frame]) -> StartPhase | None:
+    """What a worker's main thread does before its loop, None for one that is in its loop, or ends.
+
+    Python imports ``site`` before the script. A worker that moves objects to disk stays at a line of the script.
+    """
+    if len(frames) < 2 or any(is_in(frame, RAY_WORKER_FILE, "main_loop") for frame in frames):
+        return None
+    if not any(is_in(frames[-1], file) for file in (*WORKER_SCRIPTS, IMPORTS)):
+        return None
+    if any(is_in(frame, SETUP_HOOK_FILE, SETUP_HOOK) for frame in frames):
+        return "setup hook"
+    return "import" if any(is_in(frame, IMPORTS) for frame in frames) else "start"
 
 
 def is_made_by_python(thread: AnyThread) -> bool:

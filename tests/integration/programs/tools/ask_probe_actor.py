@@ -34,6 +34,7 @@ def main() -> None:
     workers = take_inventory(cluster, TIMEOUT_S).workers
     asked = questions(cluster.metadata, TIMEOUT_S)
     request: NodeRequest = {
+        "nodes": [],
         "is_first": True,
         "workers": core_workers(workers),
         "questions": asked,

@@ -58,7 +58,7 @@ def test_a_blocked_reading_fails_only_its_node(released: threading.Event, monkey
     asked: list[int] = []
 
     class Blocked:
-        def __init__(self, _: Any) -> None:
+        def __init__(self, *_: Any, **__: Any) -> None:
             pass
 
         def sample(self, *_: Any) -> None:
