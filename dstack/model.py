@@ -12,7 +12,7 @@ from msgspec import Struct
 
 from dstack.observed import Coroutine, Frame, Process, Thread
 from dstack.observed_calls import NEEDS, Holder, Int, Natural, Need, UnixTime
-from dstack.observed_node import EnvironmentSetup, Failure, HostFigures, Ref, Task, TaskKind
+from dstack.observed_node import EnvironmentSetup, Failure, HostFigures, RayletReport, Ref, Task, TaskKind
 
 SCHEMA = "dstack.snapshot"
 VERSION = (2, 0)
@@ -53,6 +53,7 @@ class WorkerSample(Model, frozen=True):
     ``running_task_ids`` is None if its core worker did not answer; ``process`` is None if its process was not found.
     ``held`` are the resources of its current task, or of its actor for life, by the resource names of its node; an idle
     worker may show former ones. ``executed_tasks`` counts all tasks that it has finished since its start.
+    ``argument_bytes`` is that of :class:`dstack.observed_node.CoreWorkerReply`.
     """
 
     worker_id: str
@@ -60,6 +61,7 @@ class WorkerSample(Model, frozen=True):
     process: Process | None = None
     held: dict[str, float] = {}
     executed_tasks: Natural | None = None
+    argument_bytes: Natural = 0
 
 
 class Bundle(Model, frozen=True):
@@ -356,6 +358,7 @@ class Snapshot(Model, frozen=True, kw_only=True, omit_defaults=False):
     history: TaskHistory | None = None
     environment_setups: tuple[EnvironmentSetup, ...] = ()
     tcp_ends: dict[str, TcpEnd] = {}
+    raylet_reports: tuple[RayletReport, ...] = ()
     task_times: dict[str, TaskTimes] = {}
     failures: tuple[Failure, ...] = ()
     notes: tuple[str, ...] = ()

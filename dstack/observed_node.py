@@ -100,7 +100,9 @@ class CoreWorkerReply:
     ``held`` is what came with its last lease: in a placement group it names the bundle, which its task's entry does
     only where the task asked for one. A CPU that is lent back while the task waits is still in it. ``counters`` change
     whenever the worker does something; ``is_cut`` if it has more tasks than it listed. ``language`` is None for Python.
-    A poll asks for no details: then there are no ``tasks``, but the state of each by its id in ``task_states``.
+    ``argument_bytes`` are those of the objects in shared memory that its unfinished tasks take, or that are inside of
+    their arguments. A poll asks for no details: then there are no ``tasks``, but the state of each by its id in
+    ``task_states``.
     """
 
     worker_id: str
@@ -111,6 +113,7 @@ class CoreWorkerReply:
     held: dict[str, float] = field(default_factory=dict)
     executed_tasks: Natural = 0
     is_cut: bool = False
+    argument_bytes: Natural = 0
     counters: tuple[Int, ...] = ()
     tasks: tuple[Task, ...] = ()
     task_states: dict[str, str] = field(default_factory=dict)
@@ -173,6 +176,20 @@ class EnvironmentSetup:
 
 
 @frozen_dataclass(frozen=True, slots=True, kw_only=True)
+class RayletReport:
+    """What a raylet has last written about its queue, by the clock of its host; it writes every 10 s.
+
+    ``waiting_for_memory`` counts the requests for workers that have all resources, and wait for object store memory for
+    the arguments of their tasks. ``argument_bytes`` are those of the arguments of the tasks that run there.
+    """
+
+    node_id: str
+    written_at: UnixTime
+    waiting_for_memory: Natural = 0
+    argument_bytes: Natural = 0
+
+
+@frozen_dataclass(frozen=True, slots=True, kw_only=True)
 class StartingWorker:
     """A worker process below a raylet that Ray does not list yet: it starts Python, imports, or connects.
 
@@ -209,7 +226,8 @@ class NodeAnswer:
     ``core_workers`` are by worker id. ``host`` is None if no process was read. ``clock`` is the node's Unix time when
     the probe began and ended. ``setups`` and ``tcp_ends``, the holders of TCP sockets by the addresses of both ends,
     are only there if they were asked for. ``starting`` are the worker processes of the node that the request does not
-    name. ``cannot_ask`` is the reason if the probe can ask no core worker, as without grpc: then the caller asks.
+    name, ``raylets`` the last reports of its raylets. ``cannot_ask`` is the reason if the probe can ask no core worker,
+    as without grpc: then the caller asks.
     """
 
     clock: tuple[float, float]
@@ -223,6 +241,7 @@ class NodeAnswer:
     setups: tuple[EnvironmentSetup, ...] = ()
     tcp_ends: dict[str, tuple[Holder, ...]] = field(default_factory=dict)
     starting: tuple[StartingWorker, ...] = ()
+    raylets: tuple[RayletReport, ...] = ()
     cannot_ask: str | None = None
 
 

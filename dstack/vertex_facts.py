@@ -177,6 +177,7 @@ SubjectKind = Literal[
     "receivers",
     "removal",
     "room anywhere",
+    "room for arguments",
     "room on node",
     "some thread",
     "some thread of child",
@@ -237,6 +238,7 @@ AssumptionKind = Literal[
     "rank not created",
     "reported",
     "same call",
+    "waits for memory",
 ]
 """What a suspected wait depends on."""
 

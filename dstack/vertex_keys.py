@@ -14,6 +14,7 @@ from msgspec import Struct
 Unknown = Literal[
     "actor",
     "argument",
+    "argument memory",
     "autoscaler",
     "caller",
     "channel",
@@ -150,8 +151,8 @@ class UnknownKey(Key, frozen=True, cache_hash=True, gc=False):
 
     @property
     def is_scheduler(self) -> bool:
-        """Whether it is the scheduler, for a request that could be placed."""
-        return self.what == "scheduler"
+        """Whether it is the scheduler, for a request whose resources are free."""
+        return self.what in ("scheduler", "argument memory")
 
     @property
     def is_setup(self) -> bool:

@@ -308,5 +308,6 @@ def _worker_sample(worker_id: str, answers: Answers, processes: Mapping[str, Pro
         running_task_ids=answer.running_task_ids if answer else None,
         executed_tasks=answer.executed_tasks if answer else None,
         held=answer.held if answer else {},
+        argument_bytes=answer.argument_bytes if answer else 0,
         process=processes.get(worker_id),
     )

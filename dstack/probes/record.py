@@ -27,7 +27,15 @@ from dstack.model import (
 )
 from dstack.observed import Process
 from dstack.observed_calls import Call, KernelObjects
-from dstack.observed_node import CoreWorkerReply, EnvironmentSetup, Failure, NodeAnswer, Ref, StartingWorker
+from dstack.observed_node import (
+    CoreWorkerReply,
+    EnvironmentSetup,
+    Failure,
+    NodeAnswer,
+    RayletReport,
+    Ref,
+    StartingWorker,
+)
 from dstack.probes.connection.connect import Cluster
 from dstack.probes.connection.hosts import clock_notes
 from dstack.probes.node_access.assemble import Assembly
@@ -56,6 +64,7 @@ class Record:
     task_times: Future[dict[str, TaskTimes]] | None = None
     setups: dict[tuple[str, int], EnvironmentSetup] = field(default_factory=dict)
     tcp_ends: dict[str, TcpEnd] = field(default_factory=dict)
+    raylets: dict[str, RayletReport] = field(default_factory=dict)
     ended_tasks: Future[EndedTasks] | None = None
     starting: dict[str, Worker] = field(default_factory=dict)
     holders: dict[str, set[str]] = field(default_factory=dict)
@@ -146,6 +155,7 @@ class Record:
             history=self._of_applications(history, liveness) if history else None,
             environment_setups=tuple(self.setups.values()),
             tcp_ends=self.tcp_ends,
+            raylet_reports=tuple(self.raylets.values()),
             task_times=self.task_times.result() if self.task_times else {},
             failures=liveness.concern([*self.failures, *history_failures], inventory.workers),
             notes=(*cluster.notes, *client_notes(inventory.jobs), *clock_notes(nodes)),
@@ -228,6 +238,7 @@ class MergedAnswers:
         )
         self._record.add_setups(answer)
         self._record.add_tcp_ends(reading)
+        self._record.raylets.update((one.node_id, one) for one in answer.raylets if one.node_id in reading.nodes)
         self.replies.update(replies)
         self.processes.update(processes)
         self.starting += answer.starting

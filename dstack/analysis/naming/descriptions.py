@@ -187,6 +187,14 @@ def _starting_worker(phase: StartPhase, age_s: float) -> str:
     return f"worker process that has been starting for {words.duration(age_s)}{PHASES[phase]}"
 
 
+def _room_for_arguments(node: Node, own: int, held: int | None, total: int) -> str:
+    """What the arguments of an owner's tasks need in a node's object store, and what those of running tasks hold."""
+    store = f"the {words.size(total)} of the object store of {names.node(node)}" if total else names.node(node)
+    wanted = f"up to {words.size(own)} of arguments" if own else "its arguments"
+    others = f"{words.size(held)} of" if held is not None else "those of"
+    return f"room for {wanted} beside {others} running tasks; they may take 70 % (default) of {store}"
+
+
 SUBJECTS: Mapping[SubjectKind, Row] = {
     "asyncio task": 'asyncio task "{}" of {}',
     "batch": "batch of {}",
@@ -273,6 +281,7 @@ SUBJECTS: Mapping[SubjectKind, Row] = {
     "receivers": "a task that received it as an argument",
     "removal": "removal of {}, which holds {}",
     "room anywhere": "room on any node",
+    "room for arguments": _room_for_arguments,
     "room on node": "room on {}",
     "some thread": "a thread of {}",
     "users": "code that can use {}",
@@ -334,6 +343,11 @@ def _lock_holder(site: str, holder: str) -> str:
     return f"{lock_in_words(site)} is held by the {holder} in {statement} block of it"
 
 
+def _waits_for_memory(requests: int, node: Node) -> str:
+    which = "the request" if requests == 1 else f"one of the {requests:,} requests"
+    return f"it is {which} that Ray reports on {names.node(node)} to wait for object store memory"
+
+
 def _declared_group(call: str, group: str) -> str:
     name = f"concurrency group {group}" if group else "default concurrency group"
     return f"{call} runs in the {name} of its actor, as declared"
@@ -351,6 +365,7 @@ ASSUMPTIONS: Mapping[AssumptionKind, Row] = {
     "rank not created": "{} of {} will be an actor of the same class that is not created yet",
     "reported": "{}",
     "same call": "{} was in the same {} in all samples",
+    "waits for memory": _waits_for_memory,
 }
 
 

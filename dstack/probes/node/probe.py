@@ -21,6 +21,7 @@ from dstack.probes.node.process_values import ProcessValues, failures_of
 from dstack.probes.node.procfs.children import Families
 from dstack.probes.node.procfs.environment_setups import environment_setups
 from dstack.probes.node.procfs.proc import Birth
+from dstack.probes.node.procfs.raylet_reports import raylet_reports
 from dstack.probes.node.procfs.starting_workers import WorkerProcess, unlisted_workers
 from dstack.probes.node.procfs.worker_pid import PortOwners
 from dstack.probes.node.pyspy import PySpy, find_pyspy
@@ -106,7 +107,8 @@ class NodeProbe:
         setups = environment_setups(options["setups_of"]) if options.get("setups_of") else ()
         ends = tables.tcp_ends(options["tcp_ends"]) if options.get("tcp_ends") else {}
         answer = self._answer(processes, starting, began_at, deadline)
-        return replace(answer, setups=tuple(setups), tcp_ends=ends)
+        reports = raylet_reports(others.node_ids, families.started) if others else ()
+        return replace(answer, setups=tuple(setups), tcp_ends=ends, raylets=tuple(reports))
 
     def record(self, targets: Sequence[Target], options: RecordOptions) -> RecordedRound:
         """One round of a recording of the target processes."""

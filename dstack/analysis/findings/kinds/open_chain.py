@@ -44,6 +44,10 @@ TO_INSPECT: dict[Unknown, str] = {
         "The resources are free, yet it is not placed: check its node affinity, label selector and runtime environment "
         "(it may be in setup), and the raylet's log"
     ),
+    "argument memory": (
+        "The resources are free, yet it is not started: perhaps its arguments do not fit into the object store beside "
+        "those of running tasks. Ray reports it every 10 s: take another snapshot, and check the size of its arguments"
+    ),
     "slot": (
         "Find out why the actor does not start the call: native code may hold its GIL, or the arguments are still in "
         "transfer"

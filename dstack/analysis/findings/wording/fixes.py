@@ -70,6 +70,11 @@ def _held_while_waiting(waits: DeadlockedWaits) -> str | None:
             f"{words.word(len(requested), 'needs', 'need')} the CPUs that are held there."
         )
     what = words.shortly(requested, " or ") or "a task"
+    if waits.draft.resources == ("object_store_memory",):
+        return (
+            f"Arguments in the object store are held until their task ends. Pass less data as arguments, start {what} "
+            "first, return its ObjectRef instead of getting it, or give the nodes a larger object store."
+        )
     return (
         f"Do not hold {words.listed(waits.draft.resources)} while waiting for {what}, which needs it too: start that "
         "first, let it ask for less, return its ObjectRef instead of getting it, or add resources."

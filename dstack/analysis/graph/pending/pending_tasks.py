@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dstack.analysis.graph.builder import MANY, GraphBuilder, waits_for
 from dstack.analysis.graph.pending.actor_queues import ActorQueues
+from dstack.analysis.graph.pending.argument_memory import ArgumentMemory
 from dstack.analysis.graph.refs.dead_producers import cause_of, dead_actor_of, removed_group_of, why_never_runs
 from dstack.analysis.graph.refs.producers import PENDING, producer_of
 from dstack.analysis.graph.resources.placement_groups import wait_of_group
@@ -25,6 +26,7 @@ class Pending:
         self._graph = graph
         self._index = graph.index
         self._resources = Resources(graph, users)
+        self._memory = ArgumentMemory(graph, self._resources)
         self._slots = ActorQueues(graph)
 
     def add_task(self, task: Task) -> None:
@@ -74,7 +76,8 @@ class Pending:
             return waits_for("placement group", self._error(removed.placement_group_id, error)), None
         wait, never = self._resources.wait_of_task(task)
         wait = wait_for_setup(self._graph, task, wait)
-        return (wait_for_worker(self._graph, task, wait) if wait else None), never
+        wait = wait_for_worker(self._graph, task, wait) if wait else None
+        return (self._memory.wait_for(task, wait) if wait else None), never
 
     def _wait_of_sent(self, task: Task) -> Wait | None:
         """The wait of a call that was sent to a worker, which may not have come to its loop yet."""

@@ -116,6 +116,10 @@ class Holders:
         self._known: dict[tuple[str, str], list[Holding]] = {}
         self._sums: dict[tuple[str, str], list[float]] = {}
 
+    def end_of(self, actor: Actor) -> Target:
+        """The end of an actor."""
+        return self._lifetimes.end_of(actor)
+
     def total(self, node: Node) -> Amounts:
         """All resources of a node, with those of the placement groups on it."""
         return self._index.sample.total.get(node.node_id) or node.resources

@@ -59,6 +59,8 @@ class Resources:
         self._index = graph.index
         self.nodes = [node for node in self._index.snapshot.nodes if node.alive]
         self.holders = Holders(graph, users)
+        self.unread = users.unobserved
+        """The target for a worker that could not be read."""
         self._known: dict[Id, WaitOrNever] = {}
 
     def wait_of_task(self, task: Task) -> WaitOrNever:

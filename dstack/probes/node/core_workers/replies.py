@@ -16,6 +16,8 @@ from dstack.probes.node.wire import CoreWorker, Questions
 
 MAX_PARTS = 20
 ENDED = ("FINISHED", "FAILED")
+IN_STORE = 100 * 1024
+"""The size from which a value is in the object store; Ray's default (2.46 to 2.60)."""
 
 _IN_GROUP = re.compile(r".+_group_(?:\d+_)?([0-9a-f]{36})")
 
@@ -64,6 +66,7 @@ def observed(reply: Any, modules: GrpcModules, questions: Questions) -> CoreWork
         held={name: sum(s.allocation for s in held.resource_slots) for name, held in stats.used_resources.items()},
         executed_tasks=stats.num_executed_tasks,
         is_cut=len(reply.owned_task_info_entries) < reply.tasks_total,
+        argument_bytes=sum(ref.size_bytes for ref in refs if ref.argument_uses and ref.size_bytes >= IN_STORE),
         counters=_counters(reply),
         tasks=tasks,
         task_states=task_states,

@@ -1,0 +1,139 @@
+"""Tasks that are not started because their arguments do not fit into the object store beside those of running tasks.
+
+Before a raylet starts a task, it pins the arguments of the task that are in shared memory. With those of the tasks that
+run there they may take a share of the object store, by default 70 % (``RAY_max_task_args_memory_fraction``). They are
+pinned until the task ends. Only the raylet knows which requests wait for that; it writes their number every 10 s. Seen
+on Ray 2.60.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import cached_property
+
+from dstack.analysis.graph.builder import GraphBuilder, waits_for
+from dstack.analysis.graph.resources.requests import Resources
+from dstack.analysis.graph.worker_starts import starts_of_workers
+from dstack.analysis.index import task_assignment
+from dstack.diagnosis import Group, Target, Vertex, Wait
+from dstack.model import Node
+from dstack.observed_node import RayletReport, Task
+from dstack.vertex_facts import Assumption, Subject, assumption, reason, subject
+from dstack.vertex_keys import AnyKey, UnknownKey
+
+STORE = "object_store_memory"
+ASSIGNED = "PENDING_NODE_ASSIGNMENT"
+USUAL_SHARE = 0.7
+SENT_S = 0.5
+"""The most that a request takes from its owner to the raylet."""
+
+
+class ArgumentMemory:
+    """Waits for room for arguments in one sample."""
+
+    def __init__(self, graph: GraphBuilder, resources: Resources) -> None:
+        self._graph = graph
+        self._index = graph.index
+        self._resources = resources
+
+    def wait_for(self, task: Task, wait: Wait) -> Wait:
+        """The wait for running tasks to release their arguments, in place of one for a scheduler that has resources.
+
+        If it is not certain that the task waits for that, the wait is for something unknown.
+        """
+        if not any(group.has_unknown("scheduler") for group in wait.groups):
+            return wait
+        node = next((node for node in self._resources.nodes if self._may_lack_room(node, task)), None)
+        if node is None:
+            return wait
+        if self._is_certain(node, task):
+            assumed = assumption("waits for memory", self._reports[node.node_id].waiting_for_memory, node)
+            return _wait_for((self._room(node, task),), (assumed,), wait.groups)
+        room = self._subject(node, task)
+        return waits_for("resources", self._graph.unknown("argument memory", node.node_id, task.owner_id, subject=room))
+
+    @cached_property
+    def _reports(self) -> dict[str, RayletReport]:
+        """The last reports of raylets, by node."""
+        return {report.node_id: report for report in self._index.snapshot.raylet_reports}
+
+    def _may_lack_room(self, node: Node, task: Task) -> bool:
+        """Whether a raylet reports waiting requests, or has not reported since and not all arguments fit."""
+        report = self._reports.get(node.node_id)
+        if report and report.waiting_for_memory:
+            return True
+        if report and self._is_in(report, task):
+            return False
+        all_bytes = sum(worker.argument_bytes for worker in self._index.worker_samples.values())
+        return self._own_bytes(task) > 0 and all_bytes > USUAL_SHARE * self._store_bytes(node)
+
+    def _store_bytes(self, node: Node) -> float:
+        return self._resources.holders.total(node).get(STORE, 0.0)
+
+    def _own_bytes(self, task: Task) -> int:
+        owner = self._index.worker_samples.get(task.owner_id)
+        return owner.argument_bytes if owner else 0
+
+    @cached_property
+    def _candidates(self) -> list[Task]:
+        """The tasks that no resource keeps from running."""
+        tasks = (one for one in self._index.tasks.values() if one.state == ASSIGNED and one.kind != "ACTOR_TASK")
+        waits = ((task, self._resources.wait_of_task(task)[0]) for task in tasks)
+        return [task for task, wait in waits if wait and any(group.has_unknown("scheduler") for group in wait.groups)]
+
+    def _is_certain(self, node: Node, task: Task) -> bool:
+        """Whether the only raylet reports as many requests as there are tasks that it could report, and this one."""
+        report = self._reports.get(node.node_id)
+        is_only = len(self._resources.nodes) == 1 and not self._index.snapshot.autoscaler
+        if report is None or not is_only or not self._is_in(report, task):
+            return False
+        return len(self._candidates) == report.waiting_for_memory
+
+    def _is_in(self, report: RayletReport, task: Task) -> bool:
+        """Whether a report is known to be younger than the request for a task."""
+        times = self._index.snapshot.task_times.get(task.task_id)
+        since = times.states.get(ASSIGNED) if times else None
+        return self._index.snapshot.has_one_time and since is not None and since + SENT_S < report.written_at
+
+    def _room(self, node: Node, task: Task) -> Target:
+        key = AnyKey("room", (node.node_id, "arguments", task.owner_id))
+        if key not in self._graph.vertices:
+            wait = _wait_for(tuple(dict.fromkeys(self._holders(node))))
+            self._graph.add(Vertex(key=key, kind="room", subject=self._subject(node, task), wait=wait))
+        return Target(vertex=key)
+
+    def _subject(self, node: Node, task: Task) -> Subject:
+        report = self._reports.get(node.node_id)
+        held = report.argument_bytes if report and report.waiting_for_memory else None
+        return subject("room for arguments", node, self._own_bytes(task), held, int(self._store_bytes(node)))
+
+    def _holders(self, node: Node) -> Iterator[Target]:
+        """All whose arguments may be pinned on a node: tasks that were sent there, actors, leases without a task."""
+        workers = {worker.worker_id for worker in self._index.present_workers if worker.node_id == node.node_id}
+        for task in self._index.tasks.values():
+            runs_there = self._index.worker_of_task.get(task.task_id) in workers
+            is_sent = task.state == "SUBMITTED_TO_WORKER" and task.node_id in (None, node.node_id)
+            if task.kind in ("NORMAL_TASK", "ACTOR_CREATION_TASK") and (runs_there or is_sent):
+                yield Target(vertex=task_assignment.key_of_task(self._index, task.task_id))
+        for actor in self._index.snapshot.actors:
+            if actor.worker_id in workers and actor.state == "ALIVE":
+                yield self._resources.holders.end_of(actor)
+        yield from starts_of_workers(self._graph, node_id=node.node_id)
+        cpus = self._resources.holders.of(node, "CPU")
+        yield from (held.target for held in cpus if isinstance(held.target.vertex, UnknownKey))
+        silent = sorted(one for one in workers if self._index.is_unresponsive(one))
+        yield from (self._resources.unread(worker_id) for worker_id in silent)
+
+
+def _wait_for(
+    targets: tuple[Target, ...], assumed: tuple[Assumption, ...] = (), proven: tuple[Group, ...] = ()
+) -> Wait:
+    return Wait(
+        kind="resources",
+        groups=(Group(needs=1, targets=targets),),
+        total=len(targets),
+        resources=(STORE,),
+        inferred=reason("any holder") if len(targets) > 1 else None,
+        assumed=assumed,
+        proven_groups=proven,
+    )
