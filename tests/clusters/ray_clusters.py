@@ -135,6 +135,7 @@ def ray_cluster(
     num_cpus: float = 2,
     num_gpus: float = 0,
     resources: Mapping[str, float] | Sequence[Mapping[str, float]] = MappingProxyType({}),
+    object_store_memory: int | None = None,
     ip: str | None = None,
     auth: Auth = "default",
     token_in: TokenIn = "home",
@@ -146,6 +147,7 @@ def ray_cluster(
     Their address is ``ip``, or by default the one that Ray finds. Several ``resources`` are those of each node.
     """
     node = {"num_cpus": num_cpus, "num_gpus": num_gpus} | ({"node_ip_address": ip} if ip else {})
+    node |= {"object_store_memory": object_store_memory} if object_store_memory else {}
     of_each = [resources] * nodes if isinstance(resources, Mapping) else resources
     arguments = [{**node, "resources": dict(own)} for own in of_each]
     server = [python, str(Path(__file__).with_name("cluster_server.py")), json.dumps(arguments)]

@@ -32,6 +32,7 @@ SHAPES = {
     None: {"nodes": 1, "num_cpus": 2, "num_gpus": 1, "resources": {"licence": 1}},
     "two nodes": {"nodes": 2, "num_cpus": 1},
     "two sites": TWO_SITES,
+    "small object store": {"nodes": 1, "num_cpus": 4, "object_store_memory": 200 * 2**20},
 }
 """The clusters by the ``Needs`` of a program. Each program of a folder ``libraries`` has its own cluster."""
 PLACES = {f"{sys.prefix}/": "/venv/", f"{sys.base_prefix}/": "/usr/", f"{ROOT}/": ""}

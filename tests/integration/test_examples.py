@@ -20,7 +20,10 @@ from tests.processes import carrying, is_rays, wait_until, woken_all_the_time
 
 pytestmark = pytest.mark.ray
 
-CLUSTERS: dict[str, dict[str, Any]] = {"two nodes": {"nodes": 2, "num_cpus": 1}}
+CLUSTERS: dict[str, dict[str, Any]] = {
+    "two nodes": {"nodes": 2, "num_cpus": 1},
+    "small object store": {"nodes": 1, "num_cpus": 4, "object_store_memory": 200 * 2**20},
+}
 """Clusters for programs that the shared one does not suit, by the ``Needs`` of their docstring."""
 
 PERIODICALLY_WAKING = (

@@ -9,7 +9,7 @@ from dstack.analysis.findings.facts.draft import Draft
 from dstack.analysis.findings.facts.finding_facts import FindingFacts
 from dstack.analysis.findings.kinds.open_chain import draft_of, is_start, steps, summary, to_inspect
 from dstack.analysis.findings.reduced_graph import ReducedGraph
-from dstack.analysis.findings.wording.fixes import RELEASE_RESOURCES
+from dstack.analysis.findings.wording.fixes import RELEASE_RESOURCES, STORE
 from dstack.analysis.findings.wording.narration import Narrator
 from dstack.analysis.naming.descriptions import describe, operand_in_words
 from dstack.analysis.solve.open_chains import OpenChain
@@ -45,6 +45,8 @@ def advice(facts: FindingFacts, narrator: Narrator) -> str:
         return f"{_end_a_holder(narrator, holders, resources)}{otherwise}"
     names = words.shortly(sorted({describe(holder) for holder in holders}), " or ") or "a holder"
     first = f"{to_inspect(facts, narrator)}" if ends else f"Wait until {names} ends"
+    if resources == STORE:
+        return f"{first}. Or cancel {names}, pass less data as arguments, or give the nodes a larger object store."
     return f"{first}. Or cancel {names}, let it ask for less, or add {words.listed(resources)}."
 
 

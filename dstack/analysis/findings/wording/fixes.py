@@ -23,6 +23,8 @@ RELEASE_RESOURCES = (
     "let them ask for less (num_cpus=0), or add resources."
 )
 """The fix where resources are held until their holder is ended."""
+STORE = ("object_store_memory",)
+"""The resource that arguments of running tasks hold."""
 
 
 def fix_for(waits: DeadlockedWaits) -> str:
@@ -70,7 +72,7 @@ def _held_while_waiting(waits: DeadlockedWaits) -> str | None:
             f"{words.word(len(requested), 'needs', 'need')} the CPUs that are held there."
         )
     what = words.shortly(requested, " or ") or "a task"
-    if waits.draft.resources == ("object_store_memory",):
+    if waits.draft.resources == STORE:
         return (
             f"Arguments in the object store are held until their task ends. Pass less data as arguments, start {what} "
             "first, return its ObjectRef instead of getting it, or give the nodes a larger object store."

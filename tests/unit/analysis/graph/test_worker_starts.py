@@ -1,4 +1,4 @@
-"""A task or actor whose runtime environment is being installed waits for that, and not for the scheduler."""
+"""A task or actor waits for its environment to be installed, or its worker to start, and not for the scheduler."""
 
 from __future__ import annotations
 
@@ -7,9 +7,10 @@ from msgspec.structs import replace
 from dstack.analysis.diagnose import diagnose
 from dstack.analysis.second_sample import plan_readings
 from dstack.diagnosis import Diagnosis
+from dstack.model import Node
 from dstack.observed_node import EnvironmentSetup
 from dstack.probes.node.core_workers.replies import environment_parts
-from tests.unit.scenes import TAKEN_AT, Call, Scene
+from tests.unit.scenes import TAKEN_AT, Call, Scene, SceneProcess
 
 PIP = ("env_vars", "pip")
 
@@ -92,10 +93,115 @@ def test_a_task_that_waits_for_resources_that_are_held_waits_for_their_holders()
     assert wait.resources == ("CPU",)
 
 
-def test_installations_are_read_only_where_a_task_may_wait_for_them() -> None:
-    asked = [plan_readings(pending(environment)[0].snapshot()).waits_to_start for environment in (PIP, (), ("config",))]
+def test_installations_and_starts_are_searched_only_where_a_task_may_wait_for_them() -> None:
+    for environment in (PIP, (), ("config",)):
+        assert plan_readings(pending(environment)[0].snapshot()).waits_to_start
 
-    assert asked == [True, False, False]
+    scene, _ = pending(())
+    scene.available[scene.nodes[0].node_id] = {"CPU": 0.0}
+    _, holder = scene.run("hold", scene.procs[0], scene.nodes[0], CPU=2.0)
+    holder.computes()
+    assert not plan_readings(scene.snapshot()).waits_to_start
+
+
+def starting(scene: Scene, node: Node | None = None, job_id: str | None = None) -> SceneProcess:
+    """A worker that takes no tasks yet, which has been starting for 30 s when the scene is sampled."""
+    worker = scene.worker(node)
+    worker.worker = replace(worker.worker, job_id=job_id, port=0)
+    worker.started_at = TAKEN_AT - 30.0
+    worker.known["starting"] = "setup hook"
+    worker.threads[0].role = "user"
+    return worker.computes()
+
+
+def test_a_task_that_could_be_placed_waits_for_the_worker_that_is_starting() -> None:
+    for is_actor in (False, True):
+        scene, start = pending((), is_actor=is_actor)
+        worker = starting(scene)
+
+        diagnosis = scene.sample().sample().diagnose()
+
+        (finding,) = diagnosis.findings
+        wait = diagnosis.vertices[start.key].wait
+        assert wait is not None
+        assert [target.vertex for target in wait.targets] == [worker.threads[0].key]
+        assert (diagnosis.verdict, finding.kind, diagnosis.incomplete) == ("blocked", "blocked", False)
+        assert "worker process that has been starting for 30 s (in its worker_process_setup_hook)" in finding.summary
+        assert finding.advice.startswith("Find out why the start of the worker process takes long at ")
+
+
+def test_what_no_known_holder_has_is_held_by_workers_that_are_starting() -> None:
+    scene, start = pending(())
+    scene.available[scene.nodes[0].node_id] = {"CPU": 0.0}
+    for _ in range(2):
+        starting(scene)
+
+    diagnosis = scene.sample().sample().diagnose()
+
+    (finding,) = diagnosis.findings
+    wait = diagnosis.vertices[start.key].wait
+    assert wait is not None
+    assert (wait.kind, wait.total, wait.resources) == ("executor", 2, ())
+    assert finding.kind == "blocked"
+    assert "CPU" not in finding.summary + finding.advice
+
+
+def test_beside_a_known_holder_a_starting_worker_holds_the_rest() -> None:
+    scene, start = pending(())
+    _, holder = scene.run("hold", scene.procs[0], scene.nodes[0], CPU=1.0)
+    holder.computes()
+    scene.available[scene.nodes[0].node_id] = {"CPU": 0.0}
+    worker = starting(scene)
+
+    wait = scene.wait_of(start)
+
+    assert {target.vertex for target in wait.targets} == {holder.threads[0].key, worker.threads[0].key}
+    assert wait.resources == ("CPU",)
+
+
+def test_a_task_that_was_sent_waits_for_a_worker_of_its_node_that_is_starting() -> None:
+    scene = Scene()
+    driver, other = scene.driver(scene.node(CPU=1.0)), scene.node(CPU=1.0)
+    task = scene.task("train", driver, node_id=other.node_id)
+    driver.gets(task)
+    starting(scene)
+    worker = starting(scene, other)
+
+    assert [target.vertex for target in scene.wait_of(task).targets] == [worker.threads[0].key]
+
+
+def test_workers_that_start_for_another_job_explain_nothing() -> None:
+    scene, start = pending(())
+    starting(scene, job_id="02000000")
+
+    assert any(group.has_unknown("scheduler") for group in scene.wait_of(start).groups)
+
+
+def test_a_starting_worker_that_waits_is_no_proof_of_a_deadlock() -> None:
+    scene, start = pending(())
+    driver = scene.procs[0]
+    needed = scene.task("rates", driver, required_resources={"CPU": 1.0})
+    needed.becomes(state="PENDING_NODE_ASSIGNMENT")
+    worker = starting(scene)
+    worker.gets(needed)
+
+    diagnosis = scene.sample().sample().diagnose()
+
+    wait = diagnosis.vertices[start.key].wait
+    assert wait is not None
+    assert any(group.has_unknown("scheduler") for group in wait.groups)
+    assert diagnosis.verdict == "blocked"
+
+
+def test_a_starting_worker_without_a_stack_is_unobserved() -> None:
+    scene, _ = pending(())
+    worker = starting(scene)
+    worker.has_no_stacks = True
+
+    diagnosis = scene.sample().sample().diagnose()
+
+    assert diagnosis.incomplete
+    assert "worker process that has been starting for 30 s" in diagnosis.findings[0].summary
 
 
 def test_the_parts_of_an_environment_are_those_that_ray_serialises() -> None:

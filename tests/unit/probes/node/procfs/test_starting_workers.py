@@ -1,0 +1,139 @@
+"""Worker processes that Ray does not list yet are found below the raylets of the requested nodes, and read."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from dstack.observed_node import StartingWorker
+from dstack.probes.node.probe import NodeProbe, Others
+from dstack.probes.node.procfs import proc
+from dstack.probes.node.procfs.raylet_reports import raylet_reports
+from dstack.probes.node.procfs.starting_workers import WorkerProcess, unlisted_workers
+from tests.processes import running, wait_until
+from tests.sampling import OPTIONS
+
+NODE, OTHER, WORKER = "ab" * 28, "cd" * 28, "12" * 28
+RAYLET = """
+import os, subprocess, sys
+environment = {**os.environ, "RAY_JOB_ID": "01000000"}
+child = subprocess.Popen(sys.argv[3:], env=environment)
+print("ready", child.pid, flush=True)
+sys.exit(child.wait())
+"""
+SCRIPT = """
+import time
+
+
+def connect():
+    time.sleep(1000)
+
+
+connect()
+"""
+
+
+def script(folder: Path, name: str = "default_worker.py") -> str:
+    """A program at the end of a path like that of Ray's."""
+    path = folder / "ray" / "_private" / "workers" / name
+    path.parent.mkdir(parents=True)
+    path.write_text(SCRIPT)
+    return str(path)
+
+
+@contextmanager
+def starting(folder: Path, command: list[str]) -> Iterator[int]:
+    """A process named as a raylet that has started this command; yields the command's pid."""
+    raylet = folder / "raylet"
+    raylet.symlink_to(os.path.realpath(sys.executable))
+    words = [str(raylet), "-c", RAYLET, f"--node_id={NODE}", f"--log_dir={folder}", *command]
+    with running(words, dict(os.environ), folder / "output") as child:
+        child.wait_for_line("ready", deadline_s=30)
+        line = child.line("ready ")
+        assert line is not None
+        yield int(line.split()[1])
+
+
+def found(node_id: str = NODE, listed: tuple[str, ...] = (), known: tuple[int, ...] = ()) -> list[WorkerProcess]:
+    return list(unlisted_workers([node_id], listed, known, proc.children()))
+
+
+def test_a_worker_is_found_with_its_id_and_job_unless_it_is_listed(tmp_path: Path) -> None:
+    with starting(tmp_path, [sys.executable, script(tmp_path), f"--worker-id={WORKER}"]) as pid:
+        wait_until(found, deadline_s=20, what=lambda: "no worker")
+
+        assert found() == [WorkerProcess(pid=pid, worker_id=WORKER, node_id=NODE, job_id="01000000")]
+        assert found(OTHER) == found(listed=(WORKER,)) == found(known=(pid,)) == []
+
+
+def test_a_worker_without_an_id_gets_one_that_stays(tmp_path: Path) -> None:
+    with starting(tmp_path, [sys.executable, script(tmp_path, "setup_worker.py")]):
+        wait_until(found, deadline_s=20, what=lambda: "no worker")
+        first, second = found(), found()
+
+    assert first == second
+    assert len(first[0].worker_id) == 56
+
+
+def test_a_worker_below_another_program_is_found(tmp_path: Path) -> None:
+    shell = f"{sys.executable} {script(tmp_path)} --worker-id={WORKER}; true"
+    with starting(tmp_path, ["/bin/sh", "-c", shell]) as shell_pid:
+        (worker,) = wait_until(found, deadline_s=20, what=lambda: "no worker")
+
+    assert worker.pid != shell_pid
+    assert worker.worker_id == WORKER
+
+
+@pytest.mark.parametrize("word", ["ray/dashboard/agent.py", "ray/_private/runtime_env/agent/main.py"])
+def test_agents_and_workers_for_spilling_take_no_tasks(word: str, tmp_path: Path) -> None:
+    sleep = [sys.executable, "-c", "import time; time.sleep(1000)"]
+    with starting(tmp_path, [*sleep, f"/x/{word}"]):
+        assert found() == []
+
+
+def test_a_worker_for_spilling_is_left_out(tmp_path: Path) -> None:
+    with starting(tmp_path, [sys.executable, script(tmp_path), "--worker-type=SPILL_WORKER"]):
+        assert found() == []
+
+
+def test_a_probe_reads_what_a_starting_worker_does(tmp_path: Path) -> None:
+    probe, others = NodeProbe(), Others(node_ids=[NODE])
+
+    def read() -> tuple[StartingWorker, ...]:
+        return probe.sample([], OPTIONS, others).starting
+
+    with starting(tmp_path, [sys.executable, script(tmp_path), f"--worker-id={WORKER}"]) as pid:
+        (worker,) = wait_until(read, deadline_s=30, what=lambda: "no worker was read")
+
+    main = worker.process.main_thread
+    assert (worker.worker_id, worker.process.pid, worker.process.starting) == (WORKER, pid, "start")
+    assert main is not None
+    assert main.role == "user"
+
+
+REPORT = f"""NodeManager:
+Node ID: {NODE}
+num_waiting_for_resource: 0
+num_waiting_for_plasma_memory: 1
+Total size of pinned lease arguments: 83886080
+"""
+
+
+def test_the_report_of_a_raylet_is_read(tmp_path: Path) -> None:
+    with starting(tmp_path, [sys.executable, script(tmp_path)]):
+        assert list(raylet_reports([NODE], proc.children())) == []
+        (tmp_path / "debug_state.txt").write_text(REPORT)
+        (report,) = raylet_reports([NODE], proc.children())
+        (tmp_path / "debug_state.txt").write_text(REPORT.replace("lease", "task"))
+        (older,) = raylet_reports([NODE], proc.children())
+        (tmp_path / "debug_state.txt").write_text(REPORT.replace(NODE, OTHER))
+        assert list(raylet_reports([NODE], proc.children())) == []
+
+    assert (report.node_id, report.waiting_for_memory, report.argument_bytes) == (NODE, 1, 80 * 2**20)
+    assert report.written_at == pytest.approx((tmp_path / "debug_state.txt").stat().st_mtime, abs=60)
+    assert older.argument_bytes == report.argument_bytes
