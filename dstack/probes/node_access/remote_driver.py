@@ -46,6 +46,7 @@ from dstack.probes.node_access.driver_messages import Reply, Request, encoded
 from dstack.probes.node_access.targets import own_addresses
 from dstack.probes.ray_state.control_plane import PROBE_NAMESPACE
 
+RUN_THERE = "Run dstack on that node: a raylet starts as many workers at once as it has CPUs, and these may hang."
 END_GRACE_S = 0.8
 """How long an orderly end may take after standard input has closed."""
 ANSWER_S = 0.3
@@ -166,7 +167,7 @@ class Sample:
             for ref in _ready([*self._starting, *self._reading], min(TURN_S, deadline - now)):
                 yield from self._proceed(ref)
         for node_id in (*self._waiting, *self._starting.values()):
-            yield node_id, NodeFailure("the start of its probe timed out", "timeout")
+            yield node_id, NodeFailure("the start of its probe timed out", "timeout", RUN_THERE)
         for node_id in self._reading.values():
             yield node_id, NodeFailure("its probe timed out", "timeout")
 

@@ -34,7 +34,7 @@ def advice(facts: FindingFacts, narrator: Narrator) -> str:
         return f"{to_inspect(facts, narrator)}."
     if ends and is_start(ends[0]):
         return f"{to_inspect(facts, narrator)}."
-    holders = [holder for holder in _holders(facts) if not is_start(holder)]
+    holders = [one for one in _holders(facts) if not is_start(one) and one.kind != "unknown"]
     are_for_life = any(holder.kind == "lifetime" for holder in holders)
     if are_for_life and any(holder.kind in ("execution", "task") for holder in holders):
         scarce = words.listed(resources)
@@ -43,8 +43,16 @@ def advice(facts: FindingFacts, narrator: Narrator) -> str:
         running = next((end for end in ends if end.kind == "execution"), None)
         otherwise = f" Otherwise wait for {describe(running)}{narrator.line(running)}." if running else ""
         return f"{_end_a_holder(narrator, holders, resources)}{otherwise}"
-    names = words.shortly(sorted({describe(holder) for holder in holders}), " or ") or "a holder"
-    first = f"{to_inspect(facts, narrator)}" if ends else f"Wait until {names} ends"
+    return _inspect_or_cancel(facts, narrator, holders)
+
+
+def _inspect_or_cancel(facts: FindingFacts, narrator: Narrator, holders: Sequence[Vertex]) -> str:
+    """What to inspect, and how to do without it; holders that are not known cannot be cancelled."""
+    known = words.shortly(sorted({describe(holder) for holder in holders}), " or ")
+    if facts.ends and not known:
+        return f"{to_inspect(facts, narrator)}."
+    names, resources = known or "a holder", facts.draft.resources
+    first = to_inspect(facts, narrator) if facts.ends else f"Wait until {names} ends"
     if resources == STORE:
         return f"{first}. Or cancel {names}, pass less data as arguments, or give the nodes a larger object store."
     return f"{first}. Or cancel {names}, let it ask for less, or add {words.listed(resources)}."
