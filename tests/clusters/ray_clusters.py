@@ -44,6 +44,7 @@ START_S = 120.0
 _TAG = "RAY_TMPDIR"
 _LONGEST_SOCKET = "ray/session_2026-01-01_00-00-00_000000_0000000/sockets/plasma_store.0"
 _SOCKET_PATH_LIMIT = 107  # sockaddr_un.sun_path less its final zero, Linux
+_WORKER, _FOR_ANY_JOB = "/default_worker.py", ("RAY_JOB_ID", "ffffffff")
 _NOT_BUSY = ("ray::IDLE", "ray::DashboardAgent", "ray::RuntimeEnvAgent")
 
 
@@ -163,13 +164,21 @@ def ray_cluster(
 def no_worker_left(tag: Tag) -> Iterator[None]:
     """Kill, at the end, the workers with ``tag`` in their environment that became busy within this context.
 
-    Ray ends a dead driver's workers itself, but slowly, and it cannot end workers that it does not reach.
+    Ray ends a dead driver's workers itself, but slowly, and it cannot end workers that it does not reach. It ends no
+    worker that is starting for the driver's job and is not connected yet.
     """
     before = busy_workers(tag)
     try:
         yield
     finally:
-        kill_all(lambda: [worker for worker in busy_workers(tag) if worker not in before])
+        kill_all(lambda: [one for one in (*busy_workers(tag), *_starting_workers(tag)) if one not in before])
+
+
+def _starting_workers(tag: Tag) -> list[psutil.Process]:
+    """The workers with ``tag`` in their environment that are starting for a job."""
+    found = [one for one in carrying(tag) if any(word.endswith(_WORKER) for word in command_line(one)[:3])]
+    for_any_job = carrying(_FOR_ANY_JOB) if found else []
+    return [one for one in found if one not in for_any_job]
 
 
 def busy_workers(tag: Tag) -> list[psutil.Process]:
