@@ -238,6 +238,7 @@ AssumptionKind = Literal[
     "rank not created",
     "reported",
     "same call",
+    "starting worker",
     "waits for memory",
 ]
 """What a suspected wait depends on."""

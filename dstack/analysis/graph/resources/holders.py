@@ -27,7 +27,7 @@ from itertools import accumulate, chain
 from dstack.analysis.graph.builder import GraphBuilder
 from dstack.analysis.graph.resources.amounts import EPSILON, Amounts, in_group, is_cpu, plain
 from dstack.analysis.graph.users import Users
-from dstack.analysis.graph.worker_starts import all_run, starts_of_workers
+from dstack.analysis.graph.worker_starts import starts_of_workers
 from dstack.analysis.index import task_assignment
 from dstack.call_sites import kind_of
 from dstack.diagnosis import Target, Vertex
@@ -160,11 +160,11 @@ class Holders:
     def _unaccounted(self, node: Node, resource: str, amount: float) -> Iterator[Target]:
         """Whatever holds an amount that no known holder has: any worker that is starting there, for a lease.
 
-        How much of it each of them holds is unknown. If one of them waits, something else may hold all of it.
+        How much of it each of them holds is unknown.
         """
         starts = starts_of_workers(self._graph, node_id=node.node_id)
         yield from starts
-        if not starts or not all_run(self._graph, starts):
+        if not starts:
             unidentified = subject("holder", Request(amounts=plain({resource: amount})), node)
             yield self._graph.unknown("holder", node.node_id, resource, subject=unidentified)
 
