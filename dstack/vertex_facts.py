@@ -99,6 +99,7 @@ SubjectKind = Literal[
     "process",
     "queued request",
     "stage",
+    "starting worker",
     "task",
     "thread",
     "training function",
@@ -159,7 +160,6 @@ SubjectKind = Literal[
     "setup",
     "start of actor",
     "start of replica",
-    "starting worker",
     "step",
     "value of dead owner",
     "waker",
@@ -238,7 +238,6 @@ AssumptionKind = Literal[
     "rank not created",
     "reported",
     "same call",
-    "starting worker",
     "waits for memory",
 ]
 """What a suspected wait depends on."""

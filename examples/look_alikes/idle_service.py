@@ -1,6 +1,6 @@
 """An idle service: an actor without calls, and a driver that waits to be ended.
 
-Expected: blocked
+Expected: stalled
 Outside: driver in threading.Event.wait
 Next step: no wait depends on Ray; 1 driver waits in threading.Event.wait (idle_service.py)
 """

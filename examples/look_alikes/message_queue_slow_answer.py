@@ -1,8 +1,8 @@
 """The same with a worker that has received the command and works on it, while heartbeats are exchanged.
 
 Expected: blocked
-Outside: driver in Socket.recv of zmq
-Next step: 1 driver waits in Socket.recv of zmq (message_queue_slow_answer.py)
+Members: driver message_queue_slow_answer.py
+Next step: Find out why Engine.run takes long at message_queue_slow_answer.py: it sleeps there
 """
 
 import os

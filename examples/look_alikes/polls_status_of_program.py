@@ -4,7 +4,7 @@ Every call succeeds at once, and no other call reaches that actor. The polled ev
 
 Expected: blocked
 Members: driver polls_status_of_program.py, Monitor.run
-Next step: Find out what delays the child process of actor Runner "runner"
+Next step: Find out why child process
 """
 
 import os

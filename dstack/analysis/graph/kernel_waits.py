@@ -30,18 +30,15 @@ def add_kernel_waits(graph: GraphBuilder, users: Users) -> None:
 
 
 def _completed(graph: GraphBuilder, users: Users, vertex: Vertex, wait: Wait, need: KernelObjects) -> Wait:
-    """The wait for what its ends lead to; for those that are in no observed process, it keeps its unknown waker."""
+    """The wait for what its ends lead to; while they may lead elsewhere, too, beside its unknown waker."""
     wait = replace(wait, kernel=need)
     if any(end.unread for end in need.ends if not end.is_write):
         return replace(wait, groups=(Group(needs=1, targets=(_in_transit(graph, vertex),)),))
-    own = graph.index.pid_of(vertex.worker_id or "") if vertex.child_pid is None else vertex.child_pid
-    others = any(end.mirrored or any(one.pid != own for one in end.holders) for end in need.ends)
-    if need.is_by_thread or not others:
-        return wait
     found = [tuple(_targets_of(graph, users, vertex, end)) for end in need.ends]
-    if not all(found):
-        return wait
     targets = tuple(dict.fromkeys(one for several in found for one in several if one.vertex != vertex.key))
+    if need.is_by_thread or not need.ends or not all(found) or not _leads_to_others(graph, vertex, need):
+        others = targets if _leads_to_others(graph, vertex, need) else ()
+        return replace(wait, groups=(Group(needs=1, targets=(*wait.targets, *others)),))
     return replace(
         wait,
         groups=(Group(needs=1, targets=targets),),
@@ -50,6 +47,12 @@ def _completed(graph: GraphBuilder, users: Users, vertex: Vertex, wait: Wait, ne
         assumed=(ONLY_THE_ENDS,),
         proven_groups=wait.groups,
     )
+
+
+def _leads_to_others(graph: GraphBuilder, vertex: Vertex, need: KernelObjects) -> bool:
+    """Whether another process has one of the other ends."""
+    own = graph.index.pid_of(vertex.worker_id or "") if vertex.child_pid is None else vertex.child_pid
+    return any(end.mirrored or any(one.pid != own for one in end.holders) for end in need.ends)
 
 
 def _targets_of(graph: GraphBuilder, users: Users, vertex: Vertex, end: End) -> Iterator[Target]:

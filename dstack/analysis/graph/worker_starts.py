@@ -5,19 +5,18 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from itertools import chain
 
-from msgspec.structs import replace
-
 from dstack.analysis.graph.builder import GraphBuilder, waits_for
 from dstack.analysis.index import subjects
 from dstack.analysis.index.sample_index import SampleIndex
-from dstack.diagnosis import Target, Wait
+from dstack.diagnosis import CallName, Target, Wait
 from dstack.model import Worker
 from dstack.observed_node import EnvironmentSetup, Task
-from dstack.vertex_facts import assumption, reason, subject
+from dstack.vertex_facts import reason, subject
 from dstack.vertex_keys import ThreadKey, Unknown
 
 UNINSTALLED = ("env_vars", "config", "worker_process_setup_hook", "nsight", "py_executable")
 """Parts of a runtime environment that need no installation; other names are those of plugins."""
+ANOTHER_WORKER = CallName(site="executor", text="the start of a worker process")
 UNEXPLAINED: tuple[Unknown, ...] = ("scheduler", "holder", "executor")
 """The unknown targets that a task may wait for while Ray installs its environment, or starts a worker for it."""
 
@@ -48,17 +47,16 @@ def wait_for_setup(graph: GraphBuilder, task: Task, wait: Wait | None) -> Wait |
 def wait_for_worker(graph: GraphBuilder, task: Task, wait: Wait | None, node_id: str | None = None) -> Wait | None:
     """The wait for a worker that is starting, in place of one for a scheduler or worker, or of none.
 
-    Ray does not say which worker that is: any of the task's job on the node, or on any node. That the task needs one of
-    these is an assumption where they wait themselves.
+    Ray does not say which worker that is: any of the task's job on the node, or on any node. Where these wait, another
+    worker may be the one, so its waker is unknown, too.
     """
     starts = starts_of_workers(graph, task.job_id, node_id)
     is_replaced = wait is None or _is_unexplained(wait) or set(wait.targets) <= set(starts)
     if not starts or not is_replaced:
         return wait
-    found = waits_for("executor", *starts, inferred=reason("any starting worker") if len(starts) > 1 else None)
-    if wait is None or all_run(graph, starts):
-        return found
-    return replace(found, assumed=(assumption("starting worker"),), proven_groups=wait.groups)
+    others = () if wait is None or all_run(graph, starts) else (graph.unknown_waker(ANOTHER_WORKER, task.job_id),)
+    inferred = reason("any starting worker") if len(starts) > 1 else None
+    return waits_for("executor", *starts, *others, inferred=inferred)
 
 
 def starts_of_workers(graph: GraphBuilder, job_id: str | None = None, node_id: str | None = None) -> tuple[Target, ...]:

@@ -364,7 +364,6 @@ ASSUMPTIONS: Mapping[AssumptionKind, Row] = {
     "rank in no group": "{} of {} will be an actor of the same class that is in no group yet",
     "rank not created": "{} of {} will be an actor of the same class that is not created yet",
     "reported": "{}",
-    "starting worker": "its task will run in one of the worker processes that are starting",
     "same call": "{} was in the same {} in all samples",
     "waits for memory": _waits_for_memory,
 }

@@ -131,7 +131,8 @@ class _NamedWait:
     def __str__(self) -> str:
         """The names of the targets: ``Right.ping``, ``a or b``."""
         wait = self.wait
-        labels = list(dict.fromkeys(map(self.name_of, self.targets)))
+        known = [target for target in self.targets if not target.waker_of] or self.targets
+        labels = list(dict.fromkeys(map(self.name_of, known)))
         is_all = (wait.kind == "ray.get" and not wait.inferred) or (wait.kind == "await" and wait.needed == wait.total)
         return words.shortly(labels, " and " if is_all else OR)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 from dstack.analysis.findings.facts.draft import Draft
 from dstack.analysis.findings.facts.finding_facts import FindingFacts
@@ -34,8 +35,12 @@ VERDICT: Verdict = "stalled"
 
 
 def find_in(reduced: ReducedGraph, chain: OpenChain) -> Draft | None:
-    """The finding about an open chain without progress."""
-    return draft_of(reduced, KIND, with_users_of_polled(reduced, chain)) if is_stalled(reduced, chain) else None
+    """The finding about an open chain without progress: it ends in unknown wakers, as far as there are any."""
+    if not is_stalled(reduced, chain):
+        return None
+    draft = draft_of(reduced, KIND, with_users_of_polled(reduced, chain))
+    wakers = tuple(one for one in draft.final_blockers if reduced.vertices[one.vertex].waker_of)
+    return replace(draft, final_blockers=wakers) if wakers else draft
 
 
 def summary(facts: FindingFacts, narrator: Narrator) -> str:

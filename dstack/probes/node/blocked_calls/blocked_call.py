@@ -72,6 +72,8 @@ RAY_CALLS = {"get_objects": RAY_GET, "wait": RAY_WAIT}
 RAY_WAIT_FOR_EVER = 10**6
 """ray.wait replaces timeout=None by this many seconds before it blocks."""
 
+LOOP_CALLERS = ("run", "run_forever", "run_until_complete")
+"""The functions that call uvloop."""
 MAX_PATH = 1_024
 FUTURES_FILE = "/concurrent/futures/_base.py"
 LOCKS = {locks.LOCK: LOCK, locks.RLOCK: RLOCK}
@@ -240,7 +242,7 @@ class BlockedCalls:
                 return None
             if slept_on is None:
                 work = self.group_calls.work_call(frames[0], thread.os_thread_id, blocked_in)
-                return work or self._kernel_call(frames, blocked_in)
+                return work or (None if self._runs_loop(thread) else self._kernel_call(frames, blocked_in))
             if leaf and slept_on.address == frames[0].local("waiter"):
                 return self._known_wait(frames, leaf, frames[0].local("self"))
             if slept_on.type_name in LOCKS:
@@ -271,6 +273,11 @@ class BlockedCalls:
             return ()
         pid = blocked_in.awaited_pid
         return tuple(one for one in self._around.below() if pid is None or one == pid)
+
+    def _runs_loop(self, thread: MemoryThread) -> bool:
+        """Whether a thread may run an event loop of uvloop, which shows no frames of its own."""
+        is_in_run = function_of(thread.frames[0]) in LOOP_CALLERS and self.has_loops
+        return is_event_loop(thread) or is_in_run
 
     def _kernel_call(self, frames: Sequence[Frame], blocked_in: SystemCall) -> Call | None:
         """A wait at no known site, by its system call; its name is that of the library's function, if there is one."""

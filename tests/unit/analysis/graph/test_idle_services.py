@@ -12,7 +12,7 @@ from dstack.analysis.index.sample_index import SampleIndex
 from dstack.diagnosis import Diagnosis
 from dstack.model import Snapshot
 from dstack.observed import Frame, Thread
-from dstack.observed_calls import Call, ProcessObject
+from dstack.observed_calls import Call, End, Holder, KernelObjects, ProcessObject
 from tests.unit.scenes import Scene, SceneProcess, SceneThread
 
 IDLE_LIBRARY = Frame(function="run", file="/usr/lib/python3/site-packages/ray/data/executor.py", line=4, origin="ray")
@@ -122,6 +122,18 @@ GET = Call(site="queue.Queue.get", frame=0, need=ProcessObject())
 WAIT = Call(site="threading.Event.wait", frame=0, need=ProcessObject(), timeout_s=10.0)
 
 
+def in_kernel(*pids: int, name: str = "", timeout_s: float | None = None) -> Call:
+    """A wait on a socket whose other end these processes have; of no job if they have a name."""
+    end = End(what="Unix socket", holders=tuple(Holder(pid=pid, name=name) for pid in pids))
+    return Call(site="kernel.call", frame=0, need=KernelObjects(system_call="read", ends=(end,)), timeout_s=timeout_s)
+
+
+OWN = 1000
+"""The pid of the driver of a scene."""
+POLLER = in_kernel(OWN)
+"""grpc.aio waits for its own events on a pair of sockets."""
+
+
 def stays_idle(*frames: Frame, call: Call | None = None, name: str = "Thread-1", on_cpu: bool = False) -> bool:
     """Whether a thread with this stack, leaf first, is assumed to stay idle."""
     scene = Scene()
@@ -158,7 +170,7 @@ def _with(snapshot: Snapshot, frames: tuple[Frame, ...], thread: Thread) -> Snap
         ((THREADING, LIBRARY), GET, "Thread-1"),
         ((RAYS, THREADING), None, "Thread-1"),
         ((THREADING,), GET, "Thread-1"),
-        ((THREADING,), None, "Thread-2 (_poll_wrapper)"),
+        ((THREADING,), POLLER, "Thread-2 (_poll_wrapper)"),
     ],
 )
 def test_a_library_wait_on_its_own_process_stays_idle(frames: tuple[Frame, ...], call: Call | None, name: str) -> None:
@@ -174,6 +186,10 @@ def test_a_library_wait_on_its_own_process_stays_idle(frames: tuple[Frame, ...],
         ((LIBRARY,), None),
         ((THREADING,), WAIT),
         ((THREADING, USERS), GET),
+        ((LIBRARY,), in_kernel(OWN, timeout_s=1.0)),
+        ((LIBRARY,), in_kernel(OWN, 77)),
+        ((LIBRARY,), in_kernel(77, name="redis-server")),
+        ((LIBRARY,), in_kernel()),
         ((), None),
     ],
 )

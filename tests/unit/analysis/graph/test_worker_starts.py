@@ -189,7 +189,7 @@ def test_a_starting_worker_that_waits_is_no_proof_of_a_deadlock() -> None:
 
     wait = diagnosis.vertices[start.key].wait
     assert wait is not None
-    assert any(group.has_unknown("scheduler") for group in wait.groups)
+    assert any(group.has_unknown("other side") for group in wait.groups)
     assert diagnosis.verdict == "blocked"
 
 

@@ -8,6 +8,7 @@ import json
 from msgspec.structs import replace
 
 from dstack.analysis.views.analysed_snapshot import AnalysedSnapshot
+from dstack.observed import Frame
 from dstack.report.check_json import check_json
 from dstack.report.text import report_text
 from tests.unit.analysis.graph.process_groups.rank_scenes import Gang, gang, only_finding, with_reward
@@ -205,7 +206,7 @@ def test_a_member_with_a_free_slot_may_be_called() -> None:
     it.ranks[3].memberships.clear()
     free.slots[0].gets(it.calls[0])
     idle = free.slots[1]
-    idle.role, idle.name = "ray", "ray_slot"
+    idle.role, idle.leaf = "ray", Frame(function="run", file="/ray/_private/worker.py", line=1, origin="ray")
     it.driver.gets(*it.calls, call)
     assert it.diagnose().is_stuck
 

@@ -97,10 +97,13 @@ def test_another_thread_of_the_owner_may_end_the_actor() -> None:
     assert it.verdict() == "blocked"
 
 
-@pytest.mark.parametrize(("name", "is_stuck"), [("ray_print_logs", True), ("PythonGCThread", True), ("monitor", False)])
-def test_library_threads_may_use_a_handle_and_ray_threads_do_not(name: str, is_stuck: bool) -> None:
+@pytest.mark.parametrize(
+    ("file", "is_stuck"), [("/ray/_private/worker.py", True), ("/ray/data/executor.py", False), ("/lib/x.py", False)]
+)
+def test_library_threads_may_use_a_handle_and_threads_of_rays_core_do_not(file: str, is_stuck: bool) -> None:
     it = held()
-    it.driver.thread(name, "ray")
+    thread = it.driver.thread("monitor", "ray")
+    thread.leaf = Frame(function="run", file=file, line=1, origin="ray" if "ray" in file else "library")
 
     assert it.verdict() == ("deadlock" if is_stuck else "blocked")
 

@@ -1,33 +1,29 @@
-"""A spawned child process holds a lock of its own while it works, and its other thread waits for that lock.
+"""A child process holds a lock of its own while it works, and its other thread waits for that lock.
 
 Expected: blocked
 Members: Loader.load
 Next step: it sleeps there
 """
 
-import multiprocessing
 import os
-import threading
-import time
+import subprocess
+import sys
 from typing import Any
 
 import ray
 
-
-def work() -> None:
-    lock = threading.RLock()
-    waiting = threading.Thread(target=lambda: lock.acquire())
-    with lock:
-        waiting.start()
-        time.sleep(900)
+PROGRAM = """
+import threading, time
+lock = threading.RLock()
+with lock:
+    threading.Thread(target=lock.acquire, daemon=True).start()
+    time.sleep(900)
+"""
 
 
 class Loader:
     def load(self) -> int:
-        child = multiprocessing.get_context("spawn").Process(target=work)
-        child.start()
-        child.join()
-        return child.exitcode or 0
+        return subprocess.run([sys.executable, "-c", PROGRAM]).returncode
 
 
 def main() -> None:
