@@ -218,6 +218,8 @@ class KernelWaits:
         if name is None or call.is_sleep:
             return None
         ends = () if call.number in FUTEXES else tuple(self._ends(call))
+        if call.number in EPOLLS:  # of a library with many descriptors, Ray's own among them
+            ends = tuple(end for end in ends if not (end.identity and self._is_inside_or_rays(end)))
         by_thread = call.number in FUTEXES or any(end.what == "eventfd" for end in ends)
         through = self._through(native) if by_thread else ()
         return KernelObjects(system_call=name, ends=(*ends, *through), is_by_thread=by_thread)
