@@ -32,6 +32,7 @@ GROUP_WAIT = Site(
         caller("/ray/util/placement_group.py", "wait", BOTH_RAYS),
     ),
 )
+SHUTDOWN = Site("ray.shutdown", "ray.shutdown", (caller("/ray/_private/worker.py", "shutdown", BOTH_RAYS),))
 DIRECT_TRANSPORT = Site("ray.direct_transport", "Ray Direct Transport", kind="future", library="ray.direct_transport")
 """A call names the object whose tensors it waits for."""
 RAY = (
@@ -42,6 +43,7 @@ RAY = (
     DIRECT_TRANSPORT,
     Site("ray.main_loop", "", (leaf("/ray/_private/worker.py", "main_loop", BOTH_RAYS),), is_idle=True),
     Site("ray.gc", "", (caller("/ray/_private/gc_collect_manager.py", "run", "Ray 2.60"),), is_idle=True),
+    SHUTDOWN,
     Site(
         "ray.function_manager.fetch",
         "fetch of a function from the GCS",
@@ -98,6 +100,8 @@ BARRIER = Site(
     ended_by=PARTIES,
     may_be_idle=False,
 )
+EXIT = Site("process.exit", "the exit of its process (threading._shutdown)", (leaf(THREADING, "_shutdown"),))
+"""The main thread waits for all threads that are no daemons, before the functions of ``atexit`` run."""
 THREADS = (
     THREAD_JOIN,
     LOCK,
@@ -118,7 +122,7 @@ THREADS = (
         ended_by=RELEASE,
         may_be_idle=False,
     ),
-    Site("process.exit", "exit of the process, until its other threads end", (leaf(THREADING, "_shutdown"),)),
+    EXIT,
     Site("queue.Queue.get", "queue.Queue.get", (caller("/queue.py", "get"),), ended_by=ITEM),
     Site("queue.Queue.put", "queue.Queue.put", (caller("/queue.py", "put"),), ended_by=ROOM, may_be_idle=False),
     Site("queue.Queue.join", "queue.Queue.join", (caller("/queue.py", "join"),), ended_by=DONE, may_be_idle=False),

@@ -95,6 +95,7 @@ SubjectKind = Literal[
     "child thread",
     "client's request",
     "event loop",
+    "exit",
     "named",
     "process",
     "queued request",

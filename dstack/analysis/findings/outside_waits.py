@@ -33,7 +33,7 @@ def outside_waits(
     waiters = (reduced.vertices[key] for chain in reduced.chains for key in chain.waiters if key not in in_findings)
     groups: dict[OutsideWait, list[Since]] = defaultdict(list)
     for vertex in waiters:
-        is_own = vertex.is_counted and not reduced.is_library_code(vertex.key)
+        is_own = vertex.is_counted and (vertex.subject.what == "exit" or not reduced.is_library_code(vertex.key))
         if is_own and (job_id is None or reduced.job_of(vertex) == job_id):
             groups[_outside_wait(reduced, vertex)].append(vertex.since or Since())
     found = (replace(one, count=len(several), since=of_any(several)) for one, several in groups.items())

@@ -17,7 +17,7 @@ from dstack.diagnosis import CallName, Vertex, Wait
 from dstack.model import is_at_hand
 from dstack.observed import Process, Thread
 from dstack.observed_calls import REF_CALLS, Call, LostOwner, Refs
-from dstack.vertex_facts import Never, never, subject
+from dstack.vertex_facts import Never, Subject, never, subject
 from dstack.vertex_keys import ChildThreadKey
 
 
@@ -39,15 +39,20 @@ def _vertex(graph: GraphBuilder, worker_id: str, child: Process, thread: Thread)
     return Vertex(
         key=key,
         kind="execution",
-        subject=subject("child process", child.pid)
-        if thread is child.main_thread
-        else subject("child thread", thread.name or thread.os_thread_id, child.pid),
+        subject=_subject(child, thread),
         worker_id=worker_id,
         os_thread_id=thread.os_thread_id,
         child_pid=child.pid,
         wait=wait,
         never=never,
     )
+
+
+def _subject(child: Process, thread: Thread) -> Subject:
+    if thread is not child.main_thread:
+        return subject("child thread", thread.name or thread.os_thread_id, child.pid)
+    process = subject("child process", child.pid)
+    return subject("exit", process, thread.exits_in) if thread.exits_in else process
 
 
 def _wait(graph: GraphBuilder, key: ChildThreadKey, thread: Thread) -> Wait | None:

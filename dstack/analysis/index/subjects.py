@@ -101,6 +101,8 @@ def of_thread(index: SampleIndex, worker_id: str, thread: Thread, task_id: str |
     if owner and owner.pid == thread.os_thread_id and (starting := of_start(index, owner)):
         return starting
     own = worker(index, owner) if owner else ProcessName(sort="process")
+    if thread.exits_in:
+        return subject("exit", own, thread.exits_in)
     if owner and owner.pid == thread.os_thread_id:
         return subject("process", own)
     if thread.role == "loop":  # Ray calls the threads of async actors ``AsyncIO Thread: GROUP`` (2.46 and 2.60)

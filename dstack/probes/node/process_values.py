@@ -12,7 +12,7 @@ from dstack.probes.node.procfs import proc
 from dstack.probes.node.procfs.children import is_cut_off
 from dstack.probes.node.reading import Problem, ProcessReading, ThreadReading
 from dstack.probes.node.redaction import masked_locals
-from dstack.probes.node.stacks.origins import start_phase
+from dstack.probes.node.stacks.origins import exit_function, start_phase
 from dstack.probes.node.stacks.table import StackTable
 from dstack.probes.node.threads import is_event_loop
 
@@ -57,7 +57,7 @@ class ProcessValues:
             tasks_read=reading.has_tasks,
             coroutines_read=reading.loops is not None and reading.loops.unread is None,
             concurrency_groups=reading.groups,
-            threads=tuple(self._thread(one, reading, cwd) for one in reading.threads),
+            threads=tuple(self._thread(one, reading, cwd, process.pid) for one in reading.threads),
             coroutines=reading.loops.observed(self._table, cwd, os_ids) if reading.loops else (),
             children=tuple(self.process(child, process) for child in process.children if _is_there(child)),
             children_left_out=process.children_left_out,
@@ -75,7 +75,7 @@ class ProcessValues:
             gpus=self._figures.gpus(process.pid),
         )
 
-    def _thread(self, one: ThreadReading, reading: ProcessReading, cwd: str) -> Thread:
+    def _thread(self, one: ThreadReading, reading: ProcessReading, cwd: str, pid: int) -> Thread:
         thread = one.thread
         return Thread(
             os_thread_id=thread.os_thread_id,
@@ -88,6 +88,7 @@ class ProcessValues:
             sleeps=one.sleeps,
             sleep_left_s=None if one.sleep_left_s is None else round(one.sleep_left_s, 3),
             slices=one.slices,
+            exits_in=exit_function(thread.frames, pid) if thread.os_thread_id == pid else None,
             task_id=_task_on(one, reading),
             call=one.call,
             locals=masked_locals(one.locals) if one.locals else None,

@@ -90,7 +90,7 @@ def take_inventory(cluster: Cluster, timeout_s: float, sample: int = 1) -> Inven
     nodes = tuple(_node(row) for row in answers["nodes"].node_info_list)
     alive = {node.node_id for node in nodes if node.alive}
     dead = {node.node_id: node for node in nodes if not node.alive}
-    workers = (_worker(row) for row in answers["workers"].worker_table_data if row.is_alive)
+    workers = live_workers(answers["workers"].worker_table_data, _rows(answers["jobs"], "job_info_list"))
     listed = (_gone_worker(row, dead) for row in answers["workers"].worker_table_data)
     gone = {worker.worker_id: worker for worker in listed if worker}
     return Inventory(
@@ -162,7 +162,7 @@ def take_roll(cluster: Cluster, timeout_s: float, *, with_jobs: bool = False) ->
     ids = {node.node_id for node in alive}
     own = [row for row in jobs.job_info_list if row.config.ray_namespace == PROBE_NAMESPACE]
     others = (row for row in jobs.job_info_list if row.config.ray_namespace != PROBE_NAMESPACE)
-    listed = (_worker(row) for row in workers.worker_table_data if row.is_alive)
+    listed = live_workers(workers.worker_table_data, jobs.job_info_list)
     return Inventory(
         nodes=alive,
         raylets=_raylets(nodes.node_info_list),
@@ -234,15 +234,31 @@ def _job(row: Any) -> Job:
 
 
 def _worker(row: Any) -> Worker:
-    address = row.worker_address
+    return _worker_at(row.worker_address, row.pid, is_driver=row.worker_type == common_pb2.DRIVER)
+
+
+def _worker_at(address: Any, pid: int, *, is_driver: bool) -> Worker:
     return Worker(
         worker_id=address.worker_id.hex(),
         node_id=_node_of(address).hex(),
         ip=canonical(address.ip_address),
         port=address.port,
-        pid=row.pid,
-        is_driver=row.worker_type == common_pb2.DRIVER,
+        pid=pid,
+        is_driver=is_driver,
     )
+
+
+def live_workers(rows: Iterable[Any], jobs: Iterable[Any]) -> Iterator[Worker]:
+    """The workers that are alive, by their rows and those of the jobs.
+
+    A driver with an uncaught exception replaces its row by one with the exception, without an address and a pid, before
+    it exits (``custom_excepthook`` of Ray 2.46 and 2.60). The row of its job still has both.
+    """
+    drivers = {row.driver_address.worker_id: row for row in jobs}
+    for row in rows:
+        job = None if row.pid else drivers.get(row.worker_address.worker_id)
+        if row.is_alive:
+            yield _worker_at(job.driver_address, job.driver_pid, is_driver=True) if job else _worker(row)
 
 
 def _gone_worker(row: Any, dead_nodes: Mapping[str, Node]) -> GoneWorker | None:

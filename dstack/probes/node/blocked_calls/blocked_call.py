@@ -15,6 +15,7 @@ from functools import partial
 from dstack.call_site import Site
 from dstack.call_sites import (
     EVENT_LOOP,
+    EXIT,
     GENERATOR,
     KERNEL,
     LOCK,
@@ -218,6 +219,21 @@ class BlockedCalls:
             return next((other.os_thread_id for other in self._threads if other.thread_id == ident), None)
         return None
 
+    def _threads_without_daemons(self) -> Need:
+        """The threads that the exit of the process waits for."""
+        found: list[tuple[int, ...]] = []
+        for thread in self._threads:
+            for frame in thread.frames:
+                if function_of(frame) == "_bootstrap_inner" and not self._is_daemon(frame.local("self")):
+                    found.append((thread.os_thread_id,))
+        return Futures(each=tuple(found)) if found else _object(None)
+
+    def _is_daemon(self, thread_object: int | None) -> bool:
+        """Whether a Thread object is that of a daemon, or cannot be read."""
+        with contextlib.suppress(Unreadable):
+            return self._objects.truth(self._objects.attribute(thread_object or 0, "_daemonic")) is not False
+        return True
+
     # Everything that sleeps in the kernel
 
     def _sleep(self, thread: MemoryThread) -> Call | None:
@@ -381,7 +397,7 @@ class BlockedCalls:
             owner = None if site.is_meeting else frames[at].local("self")
         if timeout_s is None and site.timeout == "local":
             timeout_s = self._timeout_s(frames[at::-1])
-        need: Need = _object(owner)
+        need: Need = self._threads_without_daemons() if site is EXIT else _object(owner)
         if is_in(frames[at], POOL_FILE) and (result := frames[at].local("self")):
             below = self._around.below()
             if pids := tuple(pid for pid in pool_processes(self._objects, result) if pid in below):

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import importlib.util
+import os
 import re
 import site
 import sysconfig
 from collections.abc import Sequence
 
+from dstack.call_sites import SHUTDOWN
 from dstack.observed import Origin, Role, StartPhase
 from dstack.probes.node.threads import AnyThread, Frame, Position, is_event_loop, is_in
 
@@ -70,6 +72,8 @@ WORKER_SCRIPTS = ("ray/_private/workers/default_worker.py", "ray/_private/worker
 SETUP_HOOK_FILE, SETUP_HOOK = "ray/_private/runtime_env/setup_hook.py", "load_and_execute_setup_hook"
 """Where a worker's process begins, and where it runs its ``worker_process_setup_hook``; seen on Ray 2.46 and 2.60."""
 IMPORTS = "importlib._bootstrap>"
+PROGRAMS = ("<module>", "_run_module_as_main", "_bootstrap")
+"""The outermost functions of a main thread that runs its program; the last one after a fork in a thread."""
 
 
 def role_of(thread: AnyThread, task_id: str | None, *, pid: int, is_driver: bool, origins: Origins) -> Role:
@@ -94,7 +98,8 @@ def shown_role(thread: AnyThread, *, pid: int, is_driver: bool, origins: Origins
     if not frames:
         return "ray"
     if thread.os_thread_id == pid:
-        return "user" if is_driver or start_phase(frames) else "ray" if _is_idle(thread) else "task"
+        is_users = is_driver or start_phase(frames) or exit_function(frames, pid) is not None
+        return "user" if is_users else "ray" if _is_idle(thread) else "task"
     if is_made_by_python(thread):
         return "user" if any(map(origins.is_user, frames)) else "ray"
     return "user" if is_driver else "task"
@@ -112,6 +117,31 @@ def start_phase(frames: Sequence[Frame]) -> StartPhase | None:
     if any(is_in(frame, SETUP_HOOK_FILE, SETUP_HOOK) for frame in frames):
         return "setup hook"
     return "import" if any(is_in(frame, IMPORTS) for frame in frames) else "start"
+
+
+def exit_function(frames: Sequence[Frame], pid: int) -> str | None:
+    """The function in which a process exits, by the frames of its main thread; None while its program runs.
+
+    The program is the outermost frame until it ends. Then the interpreter calls its exit functions from C:
+    ``threading._shutdown``, and those of ``atexit``. A child of multiprocessing exits within the frames of its parent.
+    A program that embeds Python may call any function from C. Seen on CPython 3.10 to 3.14.
+    """
+    if any(is_in(frame, "/multiprocessing/util.py", "_exit_function") for frame in frames):
+        return "multiprocessing"
+    if not frames or frames[-1].position.function in PROGRAMS or not _is_python(pid):
+        return None
+    if any(is_in(frame, RAY_WORKER_FILE, "shutdown") for frame in frames):
+        return SHUTDOWN.name
+    position = frames[-1].position
+    return "threading" if is_in(frames[-1], "/threading.py", "_shutdown") else f"atexit: {position.qualified}"
+
+
+def _is_python(pid: int) -> bool:
+    """Whether the program of a process is Python's own."""
+    try:
+        return os.path.basename(os.readlink(f"/proc/{pid}/exe")).startswith("python")
+    except OSError:
+        return False
 
 
 def is_made_by_python(thread: AnyThread) -> bool:

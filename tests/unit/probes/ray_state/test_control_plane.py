@@ -1,4 +1,4 @@
-"""Whether a cluster has an autoscaler, by replies of the GCS of Ray 2.46 and 2.60."""
+"""Live workers, and whether a cluster has an autoscaler, by replies of the GCS of Ray 2.46 and 2.60."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ import json
 from types import SimpleNamespace
 
 import pytest
-from ray.core.generated import autoscaler_pb2
+from ray.core.generated import autoscaler_pb2, common_pb2, gcs_pb2
 
 from dstack.probes.connection.rpc import CallFailure
-from dstack.probes.ray_state.control_plane import active_autoscaler
+from dstack.probes.ray_state.control_plane import active_autoscaler, live_workers
 
 NODE = "fe7512b43181b5aa2bf352d9b8466d9d0015beb05e2700aec7c9858a"
 NOTHING = autoscaler_pb2.GetClusterStatusReply()
@@ -64,3 +64,19 @@ def test_pending_instances_mean_an_autoscaler() -> None:
 
 def test_a_cluster_that_does_not_answer_may_have_an_autoscaler() -> None:
     assert "if there is one" in (active_autoscaler(CallFailure("no answer within 3.0 s"), NOTHING) or "")
+
+
+def test_a_driver_with_an_uncaught_exception_is_found_by_its_job() -> None:
+    job = gcs_pb2.JobTableData(driver_pid=77)
+    address = job.driver_address
+    address.worker_id, address.node_id, address.ip_address, address.port = b"\1", b"\2", "10.0.0.1", 9000
+    replaced = gcs_pb2.WorkerTableData(is_alive=True, worker_type=common_pb2.DRIVER)
+    replaced.worker_address.worker_id = b"\1"
+    other = gcs_pb2.WorkerTableData(is_alive=True, pid=78)
+    other.worker_address.worker_id = b"\3"
+
+    driver, worker = live_workers([replaced, other, gcs_pb2.WorkerTableData()], [job])
+
+    assert (driver.worker_id, driver.node_id, driver.ip, driver.port) == ("01", "02", "10.0.0.1", 9000)
+    assert (driver.pid, driver.is_driver) == (77, True)
+    assert (worker.worker_id, worker.pid, worker.is_driver) == ("03", 78, False)

@@ -24,7 +24,7 @@ from typing import Any, cast
 import pytest
 
 from dstack.call_site import Place, Site
-from dstack.call_sites import EVENT_LOOP, SITES, UNTIL_COMPLETE, kind_of, name_of
+from dstack.call_sites import EVENT_LOOP, EXIT, SITES, UNTIL_COMPLETE, kind_of, name_of
 from dstack.libraries.compiled_graphs.sites import READ as CHANNEL_READ
 from dstack.observed_calls import Awaitables, Call, Children, Executions, Futures, KernelObjects, ProcessObject
 from dstack.observed_calls import Refs as NeededRefs
@@ -372,6 +372,21 @@ def test_a_joined_thread_that_was_not_read_is_unread(read: Read, lines: tuple[st
     assert call == Call(site="thread.join", frame=len(lines) - 1, need=need)
 
 
+def test_the_exit_of_a_process_waits_for_its_threads_that_are_no_daemons(read: Read, kernel: Kernel) -> None:
+    last = thread(recorded(f"_shutdown {LIB}/threading.py:1590"))
+    others = run_by(OTHER, threading.Thread()), run_by(THIRD, threading.Thread(daemon=True))
+
+    call = read(last, *others)
+
+    assert call == Call(site="process.exit", frame=0, need=Futures(each=((OTHER,),)))
+
+
+def test_an_exit_whose_other_threads_are_unread_waits_for_something_unknown(read: Read, kernel: Kernel) -> None:
+    last = thread(recorded(f"_shutdown {LIB}/threading.py:1590"))
+
+    assert read(last, run_by(OTHER, "no thread")) == Call(site="process.exit", frame=0, need=ProcessObject())
+
+
 def test_a_join_without_locals_is_unread(read: Read) -> None:
     call = read(thread(recorded(f"Thread.join {LIB}/threading.py:1119", USER)))
 
@@ -395,7 +410,7 @@ def places(*at: str, is_idle: bool = False) -> list[Any]:
         for site in SITES.values()
         for place in site.places
         if place.at in at and place.every_s is None and site.is_idle == is_idle
-        if site is not EVENT_LOOP and "/concurrent/futures/_base" not in place.file
+        if site not in (EVENT_LOOP, EXIT) and "/concurrent/futures/_base" not in place.file
     ]
 
 

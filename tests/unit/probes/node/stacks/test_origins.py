@@ -1,12 +1,13 @@
-"""The origin of a frame is found by its file, also for other Pythons than the reader's."""
+"""The origin of a frame is found by its file, also for other Pythons than the reader's; exits by their frames."""
 
+import os
 import threading
 
 import pytest
 
 from dstack.observed import StartPhase
-from dstack.probes.node.stacks.origins import Origins, start_phase
-from dstack.probes.node.threads import Position, ShownFrame
+from dstack.probes.node.stacks.origins import Origins, exit_function, shown_role, start_phase
+from dstack.probes.node.threads import Position, PythonThread, ShownFrame
 
 
 @pytest.mark.parametrize(
@@ -66,3 +67,44 @@ def test_a_worker_is_starting_until_it_comes_to_its_loop(
     frames = [ShownFrame(Position(file, function, function, 1)) for file, function in reversed(outermost_first)]
 
     assert start_phase(frames) == phase
+
+
+MAIN_FILE = "/home/me/train.py"
+SHUTDOWN = (
+    ("shutdown", "/lib/site-packages/ray/_private/worker.py"),
+    ("wrapper", "/lib/site-packages/ray/_private/x.py"),
+)
+
+
+def frames(*places: tuple[str, str]) -> list[ShownFrame]:
+    return [ShownFrame(Position(file, function, f"Saver.{function}", 1)) for function, file in places]
+
+
+@pytest.mark.parametrize(
+    ("places", "name"),
+    [
+        ((("_shutdown", threading.__file__),), "threading"),
+        ((("join", threading.__file__), ("_python_exit", "/f.py"), ("_shutdown", threading.__file__)), "threading"),
+        (SHUTDOWN, "ray.shutdown"),
+        ((("save", MAIN_FILE),), "atexit: Saver.save"),
+        ((("_exit_function", "/lib/multiprocessing/util.py"), ("<module>", MAIN_FILE)), "multiprocessing"),
+        ((*SHUTDOWN, ("<module>", MAIN_FILE)), None),
+        ((("save", MAIN_FILE), ("_run_module_as_main", "<frozen runpy>")), None),
+        ((("main", MAIN_FILE), ("_bootstrap", threading.__file__)), None),
+        ((), None),
+    ],
+)
+def test_the_outermost_frame_shows_that_a_process_exits(places: tuple[tuple[str, str], ...], name: str | None) -> None:
+    assert exit_function(frames(*places), os.getpid()) == name
+
+
+def test_a_program_that_embeds_python_may_call_any_function() -> None:
+    assert exit_function(frames(("save", MAIN_FILE)), 1 << 30) is None
+
+
+def test_the_main_thread_of_a_worker_that_exits_is_the_applications() -> None:
+    exiting = PythonThread(1, os.getpid(), "MainThread", frames(("_shutdown", threading.__file__)))
+    starting = PythonThread(1, os.getpid(), "MainThread", frames(("<module>", "/lib/site-packages/ray/worker.py")))
+    roles = [shown_role(one, pid=os.getpid(), is_driver=False, origins=Origins()) for one in (exiting, starting)]
+
+    assert roles == ["user", "ray"]
