@@ -12,7 +12,7 @@ from typing import Literal
 from dstack.call_site import Site
 from dstack.call_sites import kind_of, name_of, named_site, site_of
 from dstack.model import Actor, Model, PlacementGroup
-from dstack.observed import Access
+from dstack.observed import Access, LoopBody
 from dstack.observed_calls import Call, CallKind, GroupCall, KernelObjects
 from dstack.observed_node import Failure
 from dstack.vertex_facts import Assumption, Never, Reason, Subject
@@ -400,7 +400,8 @@ class OutsideWait(Model, frozen=True):
     """Executions that wait in the same ``call`` at the same line, and do not depend on Ray.
 
     ``kind`` is the kind of the executions; the line is that of user code, if there is any. ``since`` bounds the
-    duration of each of these waits.
+    duration of each of these waits. Those that ``rests`` is true for are in no known wait: they sleep, or poll by
+    sleeping in the ``loop``, if there is one.
     """
 
     call: str
@@ -409,6 +410,8 @@ class OutsideWait(Model, frozen=True):
     file: str | None = None
     line: int | None = None
     since: Since | None = None
+    rests: bool = False
+    loop: LoopBody | None = None
 
 
 class Ratio(Model, frozen=True):
@@ -432,7 +435,8 @@ class Diagnosis(Model, frozen=True):
 
     ``incomplete`` is true if something that was not observed could change the verdict. With a ``job``, the findings and
     the verdict are those of this job. ``outside`` are waits that are in no finding because they do not depend on Ray,
-    most frequent first. ``failed_before`` are failures next to these waits, if there is no finding.
+    most frequent first, and without a finding also executions that sleep. Then ``explanation`` has sentences about
+    these, and ``failed_before`` the failures next to such waits.
     """
 
     verdict: Verdict
@@ -442,6 +446,7 @@ class Diagnosis(Model, frozen=True):
     coverage: Coverage
     job: str | None = None
     outside: tuple[OutsideWait, ...] = ()
+    explanation: tuple[Step, ...] = ()
     failed_before: tuple[FailedBefore, ...] = ()
 
     @property

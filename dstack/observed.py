@@ -39,12 +39,28 @@ OTHER_LANGUAGE_ACCESSES: tuple[Access, ...] = ("jstack", "gdb")
 
 
 @frozen_dataclass(frozen=True, slots=True, kw_only=True)
+class LoopBody:
+    """The lines of a loop in user code, from its source, and what it calls.
+
+    ``calls`` are the first names of functions that it calls, without Python's own, logging and sleeping: ``sleeps``
+    says that it calls a function of that name. ``actors`` are the names with which it calls ``ray.get_actor``.
+    """
+
+    first_line: Int
+    last_line: Int
+    calls: tuple[str, ...] = ()
+    sleeps: bool = False
+    actors: tuple[str, ...] = ()
+
+
+@frozen_dataclass(frozen=True, slots=True, kw_only=True)
 class Frame:
     """One Python frame. ``origin`` says whether the code is the user's, Ray's, or another library's.
 
     ``loop`` is the kind of the innermost loop around the line, in code of the user or of Ray, from its source:
     ``bounded`` if it ends by itself, because it counts or compares the time; ``busy`` if it makes other calls while the
-    polled value is missing; else ``plain``. It is None outside of loops, or if the source is unreadable.
+    polled value is missing; else ``plain``. It is None outside of loops, or if the source is unreadable. ``body`` has
+    the lines of that loop, in code of the user.
     """
 
     function: str
@@ -52,6 +68,7 @@ class Frame:
     line: Int
     origin: Origin = "user"
     loop: Loop | None = None
+    body: LoopBody | None = None
 
 
 @frozen_dataclass(frozen=True, slots=True, kw_only=True)

@@ -9,6 +9,7 @@ from dstack.analysis.findings import find_all, verdict_of
 from dstack.analysis.findings.facts.failures import Failures
 from dstack.analysis.findings.outside_waits import outside_waits, verdict_of_outside
 from dstack.analysis.findings.reduced_graph import ReducedGraph
+from dstack.analysis.findings.resting import explanation, resting
 from dstack.analysis.graph.confirmation import confirmed_graph
 from dstack.analysis.index.sample_index import SampleIndex
 from dstack.analysis.naming.job_selection import find_job
@@ -41,5 +42,6 @@ def diagnose(snapshot: Snapshot, *, job: str | None = None, first: SampleIndex |
         coverage=coverage_of(snapshot),
         job=job_id,
         outside=outside,
+        explanation=() if findings else tuple(explanation(reduced, resting(reduced, job_id))),
         failed_before=() if findings else Failures(reduced).beside_outside(job_id),
     )

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from dstack.analysis.findings.outside_waits import may_be_stalled, waits_outside
 from dstack.analysis.findings.reduced_graph import ReducedGraph
+from dstack.analysis.findings.resting import resting
 from dstack.analysis.graph.process_groups.calls import BY_CALLS
 from dstack.analysis.graph.wait_graph import wait_for_graph
 from dstack.analysis.graph.worker_starts import UNEXPLAINED, pending_setups
@@ -69,7 +70,7 @@ def plan_readings(snapshot: Snapshot) -> ReadingPlan:
     polling |= {vertex.worker_id for vertex in in_groups if vertex.worker_id and vertex.wait and vertex.wait.assumed}
     workers |= {vertex.worker_id for vertex in in_groups if vertex.worker_id}
     timeouts = tuple(vertex.wait.timeout_s or 0.0 for vertex in pollers if vertex.wait)
-    outside = waits_outside(reduced)
+    outside = (*waits_outside(reduced), *(() if reduced.chains or reduced.stuck else resting(reduced)))
     jobs = reduced.jobs_of((*stalled, *(vertex.key for vertex in outside)))
     workers |= {worker.worker_id for worker in workers_of_jobs(first, jobs)}
     starting = {task.owner_id for task in pending_setups(first)}

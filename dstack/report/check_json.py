@@ -66,6 +66,7 @@ class _DocumentBuilder:
             "job": diagnosis.job,
             "findings": [self._finding(finding) for finding in diagnosis.findings],
             "failed_before": [_failed_before(failed) for failed in diagnosis.failed_before],
+            "explanation": [_sentence(step) for step in diagnosis.explanation],
             "outside_ray": [_outside(wait) for wait in diagnosis.outside],
             "child_processes": [self._child(worker_id, child) for worker_id, child in self._index.children()],
             "coverage": self._coverage(),

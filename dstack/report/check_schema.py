@@ -13,7 +13,7 @@ import msgspec
 from msgspec import Meta
 
 from dstack.diagnosis import Exactness, FindingKind, Verdict
-from dstack.observed import Access
+from dstack.observed import Access, LoopBody
 from dstack.observed_calls import GroupLibrary
 from dstack.observed_node import Failure
 
@@ -181,6 +181,8 @@ class DocumentOutside(TypedDict):
     file: str | None
     line: int | None
     since_s: Bounds
+    rests: bool
+    loop: LoopBody | None
 
 
 class DocumentThread(TypedDict):
@@ -247,6 +249,7 @@ class Document(TypedDict):
     job: Annotated[str | None, Meta(description="Value of --job")]
     findings: Annotated[list[DocumentFinding], Meta(description="Worst first")]
     failed_before: Annotated[list[DocumentFailedBefore], Meta(description="Failures, where there is no finding")]
+    explanation: Annotated[list[str], Meta(description="What sleeps or polls, where there is no finding")]
     outside_ray: list[DocumentOutside]
     child_processes: list[DocumentChild]
     coverage: DocumentCoverage

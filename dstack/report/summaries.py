@@ -71,12 +71,25 @@ def _clear(diagnosis: Diagnosis) -> str:
 def _outside(waits: Sequence[OutsideWait]) -> Iterator[str]:
     """``4 tasks wait in threading.Event.wait (train.py:12)``, the most frequent first, and how many others wait."""
     for wait in waits[:SHOWN_OUTSIDE]:
-        line = f" ({wait.file.rpartition('/')[2]}:{wait.line})" if wait.file else ""
         lasting = f" {time}" if (time := names.lasting(wait.since)) else ""
-        yield f"{plural(wait.count, wait.kind)} {word(wait.count, 'waits', 'wait')} in {wait.call}{line}{lasting}"
+        yield f"{plural(wait.count, wait.kind)} {_does(wait)}{lasting}"
     others = sum(wait.count for wait in waits[SHOWN_OUTSIDE:])
     if others:
         yield f"{others:,} more in other calls"
+
+
+def _does(wait: OutsideWait) -> str:
+    """``waits in queue.Queue.get (app.py:3)``, ``polls ray.nodes in the loop at app.py:20-25, and sleeps``."""
+    file = wait.file.rpartition("/")[2] if wait.file else ""
+    line = f" ({file}:{wait.line})" if file else ""
+    if not wait.rests:
+        return f"{word(wait.count, 'waits', 'wait')} in {wait.call}{line}"
+    sleeps = word(wait.count, "sleeps", "sleep")
+    if wait.loop is None:
+        return f"{sleeps}{line}"
+    place = f"in the loop at {file}:{wait.loop.first_line}-{wait.loop.last_line}"
+    polled = listed(wait.loop.calls[:SHOWN_OUTSIDE])
+    return f"{word(wait.count, 'polls', 'poll')} {polled} {place}, and {sleeps}" if polled else f"{sleeps} {place}"
 
 
 def failures_in_words(snapshot: Snapshot, failures: Sequence[Failure]) -> list[str]:

@@ -91,9 +91,11 @@ def _fits(console: Console, sure: str, origin: str) -> bool:
 
 
 def _print_failed_before(console: Console, diagnosis: Diagnosis) -> None:
-    """What failed beside waits that are in no finding."""
-    if diagnosis.failed_before:
+    """What rests, and what failed, beside waits that are in no finding."""
+    if diagnosis.failed_before or diagnosis.explanation:
         console.print()
+    for step in diagnosis.explanation:
+        print_rows(console, remark_rows(step))
     for failed in diagnosis.failed_before:
         print_rows(console, remark_rows(step_of_failure(failed)))
 

@@ -15,6 +15,7 @@ from msgspec.structs import replace
 
 from dstack.analysis.evidence.wait_durations import of_any
 from dstack.analysis.findings.reduced_graph import ReducedGraph
+from dstack.analysis.findings.resting import loop_of, resting
 from dstack.analysis.findings.vertex_roles import is_outside
 from dstack.analysis.index.frames import user_frame
 from dstack.analysis.index.processes import PolledActors
@@ -28,7 +29,10 @@ from dstack.vertex_keys import Key
 def outside_waits(
     reduced: ReducedGraph, findings: Iterable[Finding], job_id: str | None = None
 ) -> tuple[OutsideWait, ...]:
-    """The open waits in none of the findings, of one job if given; grouped by call and line."""
+    """The open waits in none of the findings, of one job if given; without findings also what rests by itself.
+
+    They are grouped by call and line.
+    """
     in_findings = {key for finding in findings if finding.kind != "failed" for key in finding.members}
     waiters = (reduced.vertices[key] for chain in reduced.chains for key in chain.waiters if key not in in_findings)
     groups: dict[OutsideWait, list[Since]] = defaultdict(list)
@@ -36,6 +40,8 @@ def outside_waits(
         is_own = vertex.is_counted and (vertex.subject.what == "exit" or not reduced.is_library_code(vertex.key))
         if is_own and (job_id is None or reduced.job_of(vertex) == job_id):
             groups[_outside_wait(reduced, vertex)].append(vertex.since or Since())
+    for vertex in () if in_findings else resting(reduced, job_id):
+        groups[_outside_wait(reduced, vertex)].append(Since())
     found = (replace(one, count=len(several), since=of_any(several)) for one, several in groups.items())
     return tuple(sorted(found, key=lambda one: -one.count))
 
@@ -48,17 +54,21 @@ def verdict_of_outside(reduced: ReducedGraph, job_id: str | None = None) -> Verd
 
 
 def _outside_wait(reduced: ReducedGraph, vertex: Vertex) -> OutsideWait:
-    assert vertex.wait is not None, "the waiters of a chain wait"
-    frame = user_frame(details_of(reduced.index, vertex).frames)
+    details = details_of(reduced.index, vertex)
+    frame = user_frame(details.frames)
+    is_exit = vertex.wait is None and vertex.subject.what == "exit"
+    rest = f"the exit of its process ({vertex.subject.of[-1]})" if is_exit else "sleep"
     kind: Literal["driver", "asyncio task", "thread"] = (
         "driver" if reduced.is_driver(vertex) else "asyncio task" if vertex.coroutine_id else "thread"
     )
     return OutsideWait(
-        call=vertex.wait.call,
+        call=vertex.wait.call if vertex.wait else rest,
         kind="task" if vertex.task_id else kind,
         count=1,
         file=frame.file if frame else None,
         line=frame.line if frame else None,
+        rests=vertex.wait is None and not is_exit,
+        loop=None if vertex.wait else loop_of(details),
     )
 
 

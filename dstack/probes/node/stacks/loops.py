@@ -4,17 +4,22 @@ A thread that is repeatedly at the same poll may only poll. Not so if the loop c
 then proceeds without the polled value; nor if it makes other calls between two polls, which may unblock others. Only
 the lines of the loop are parsed; their indentation delimits them.
 
-A loop ends by itself if it counts, compares the time, or its condition calls something other than the poll.
+A loop ends by itself if it counts, compares the time, or its condition calls something other than the poll. The names
+of what it calls are for people, who may know what it polls.
 """
 
 from __future__ import annotations
 
 import ast
+import builtins
 import re
 import textwrap
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
-from dstack.observed import Loop
+from dstack.observed import Loop, LoopBody
+
+FoundLoop = tuple[Loop, LoopBody | None]
+"""The kind of a loop, and its lines and calls if it could be parsed."""
 
 MAX_LINES = 400
 """The longest loop that is parsed, and how far above a line its beginning is searched for."""
@@ -38,6 +43,11 @@ OUTSIDE = ("requests", "httpx", "session", "client", "http")
 """Modules and objects whose ``get`` asks a server."""
 OTHER_TIMES = (ast.While, ast.For, ast.AsyncFor, ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
 """Statements whose bodies may not be executed."""
+QUIET = re.compile(r"sleep|debug|info|warning|error|exception|log|flush")
+"""Names of calls that say nothing about what a loop polls."""
+OWN_FUNCTIONS = frozenset(dir(builtins)) - {"open", "input"}
+GET_ACTOR = "get_actor"
+MAX_CALLS, MAX_NAME = 6, 60
 LEAVES = (ast.Break, ast.Continue, ast.Return, ast.Raise)
 
 
@@ -45,9 +55,9 @@ class Loops:
     """The loops of one node's source files, each read once."""
 
     def __init__(self) -> None:
-        self._known: dict[tuple[str, int], Loop | None] = {}
+        self._known: dict[tuple[str, int], FoundLoop | None] = {}
 
-    def at(self, path: str, line: int, lines: Callable[[], Sequence[str]]) -> Loop | None:
+    def at(self, path: str, line: int, lines: Callable[[], Sequence[str]]) -> FoundLoop | None:
         """As :func:`loop_at`; ``lines`` reads the file where that is necessary."""
         key = (path, line)
         if key not in self._known:
@@ -57,8 +67,8 @@ class Loops:
         return self._known[key]
 
 
-def loop_at(lines: Sequence[str], line: int) -> Loop | None:
-    """The kind of the innermost loop around a line, counted from 1, in its function; None where it is in none.
+def loop_at(lines: Sequence[str], line: int) -> FoundLoop | None:
+    """The innermost loop around a line, counted from 1, in its function; None where it is in none.
 
     A loop that cannot be parsed counts as bounded.
     """
@@ -69,10 +79,51 @@ def loop_at(lines: Sequence[str], line: int) -> Loop | None:
     try:
         loop = ast.parse(textwrap.dedent("\n".join(block))).body[0]
     except (SyntaxError, ValueError, RecursionError, MemoryError, IndexError):
+        return "bounded", None
+    if not isinstance(loop, (ast.While, ast.For, ast.AsyncFor)):
+        return "bounded", None
+    return _kind(loop, line - begin), _body(loop, begin, lines)
+
+
+def _kind(loop: ast.While | ast.For | ast.AsyncFor, line: int) -> Loop:
+    if _is_bounded(loop):
         return "bounded"
-    if not isinstance(loop, (ast.While, ast.For, ast.AsyncFor)) or _is_bounded(loop):
-        return "bounded"
-    return "busy" if any(map(_is_work, _without_result(loop, line - begin))) else "plain"
+    return "busy" if any(map(_is_work, _without_result(loop, line))) else "plain"
+
+
+def _body(loop: ast.While | ast.For | ast.AsyncFor, begin: int, lines: Sequence[str]) -> LoopBody:
+    """The lines of a loop that begins below this number of lines, and its calls in the order of its lines."""
+    found = [node for node in ast.walk(loop) if isinstance(node, ast.Call)]
+    calls = sorted(found, key=lambda node: (node.lineno, node.col_offset))
+    names = [name for node in calls if (name := _dotted(node.func)) and name not in OWN_FUNCTIONS]
+    telling = [name for name in names if not QUIET.fullmatch(name.rpartition(".")[2]) and len(name) <= MAX_NAME]
+    actors = (_text(node.args[0], lines) for node in calls if node.args and _name(node.func) == GET_ACTOR)
+    return LoopBody(
+        first_line=begin + 1,
+        last_line=begin + (loop.end_lineno or loop.lineno),
+        calls=tuple(dict.fromkeys(telling))[:MAX_CALLS],
+        sleeps=any(name.rpartition(".")[2] == "sleep" for name in names),
+        actors=tuple(dict.fromkeys(name for name in actors if name and len(name) <= MAX_NAME))[:MAX_CALLS],
+    )
+
+
+def _dotted(called: ast.expr) -> str:
+    """``ray.nodes``; empty for a function that is not simply named."""
+    if isinstance(called, ast.Attribute):
+        of = _dotted(called.value)
+        return f"{of}.{called.attr}" if of else ""
+    return called.id if isinstance(called, ast.Name) else ""
+
+
+def _text(argument: ast.expr, lines: Sequence[str]) -> str | None:
+    """The text that an argument is; of a constant of the module, by its name in capitals, its only value."""
+    if isinstance(argument, ast.Constant):
+        return argument.value if isinstance(argument.value, str) else None
+    if not isinstance(argument, ast.Name) or not argument.id.isupper():
+        return None
+    assigned = re.compile(rf"\s*{re.escape(argument.id)}\s*(?::[^=]+)?=\s*(?:[\"']([^\"'\\]*)[\"']\s*(?:#.*)?$)?")
+    values = {match[1] for line in lines if (match := assigned.match(line))}
+    return next(iter(values)) if len(values) == 1 else None
 
 
 def _header(lines: Sequence[str], index: int) -> int | None:

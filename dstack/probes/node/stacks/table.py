@@ -5,10 +5,10 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 
-from dstack.observed import Frame, Loop
+from dstack.observed import Frame
 from dstack.probes.node import threads
 from dstack.probes.node.redaction import masked_source
-from dstack.probes.node.stacks.loops import Loops
+from dstack.probes.node.stacks.loops import FoundLoop, Loops
 from dstack.probes.node.stacks.origins import Origins
 from dstack.probes.node.stacks.source_lines import read_source
 from dstack.probes.node.threads import Position
@@ -62,13 +62,15 @@ class StackTable:
         if key not in self._frames:
             origin = self._origins.of_position(position)
             loop = self._loop_at(file, line, cwd) if origin in ("user", "ray") else None
+            kind, body = loop or (None, None)
             if origin == "user":
                 self._keep_source(file, line, cwd)
             self._frames[key] = len(self.frames)
-            self.frames.append(Frame(function=function, file=file, line=line, origin=origin, loop=loop))
+            body = body if origin == "user" else None
+            self.frames.append(Frame(function=function, file=file, line=line, origin=origin, loop=kind, body=body))
         return self._frames[key]
 
-    def _loop_at(self, file: str, line: int, cwd: str) -> Loop | None:
+    def _loop_at(self, file: str, line: int, cwd: str) -> FoundLoop | None:
         if not self._reads_source:
             return None
         return self._loops.at(os.path.join(cwd, file), line, lambda: self._source(file, cwd))

@@ -17,7 +17,8 @@ def kind(source: str, at: str) -> str | None:
     """The kind of the loop around the only line that contains this text."""
     lines = ["def f():", *(f"    {line}" for line in dedent(source).split("\n"))]
     (line,) = [number for number, text in enumerate(lines, 1) if at in text]
-    return loop_at(lines, line)
+    found = loop_at(lines, line)
+    return found and found[0]
 
 
 WAIT = "done, _ = ray.wait(refs, timeout=1)  # POLL"
