@@ -123,6 +123,7 @@ SubjectKind = Literal[
     "receiver",
     "refs",
     "replica",
+    "silent",
     "stack",
     "stage's thread",
     "target",

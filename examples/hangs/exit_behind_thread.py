@@ -2,8 +2,7 @@
 
 The writer thread ends when it takes None from its queue. Only the handler of `atexit` puts None there, and handlers run
 after all threads have ended that are no daemons. So `threading._shutdown` waits for the thread, and the thread for the
-handler. Register the function with `threading._register_atexit`, put None at the end of `main`, or make the thread a
-daemon.
+handler. Put None into the queue at the end of `main`, or make the thread a daemon.
 
 Expected: blocked
 Outside: driver in the exit of its process (threading._shutdown)

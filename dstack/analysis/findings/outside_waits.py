@@ -48,7 +48,8 @@ def outside_waits(
 
 def verdict_of_outside(reduced: ReducedGraph, job_id: str | None = None) -> Verdict:
     """The verdict on waits in no finding: ``stalled`` if their jobs, or this job, are at rest."""
-    waiters = (key for chain in reduced.chains for key in chain.waiters)
+    waiters = {key for chain in reduced.chains for key in chain.waiters}
+    waiters.update(vertex.key for vertex in resting(reduced, job_id))
     jobs = (job_id,) if job_id is not None else reduced.jobs_of(waiters)
     return "stalled" if reduced.are_at_rest(jobs) else "blocked"
 

@@ -34,7 +34,7 @@ class ReducedGraph(VertexRoles):
         self._evidence = evidence
         self.waits = waits_of(vertices.values())
         self.stuck = self._residue()
-        self._at_rest: dict[tuple[str, ...], bool] = {}
+        self._at_rest: dict[tuple[tuple[str, ...], frozenset[Key]], bool] = {}
 
     @property
     def watched_s(self) -> float | None:
@@ -62,14 +62,16 @@ class ReducedGraph(VertexRoles):
         is_soft = vertex.wait is None or vertex.wait.polls is not None or may_be_idle(vertex.wait)
         return vertex.is_counted and not is_soft
 
-    def are_at_rest(self, jobs: tuple[str, ...]) -> bool:
-        """Whether these jobs were read completely and did nothing between the samples."""
-        if jobs not in self._at_rest:
-            self._at_rest[jobs] = self._are_at_rest(jobs)
-        return self._at_rest[jobs]
+    def are_at_rest(self, jobs: tuple[str, ...], besides: frozenset[Key] = frozenset()) -> bool:
+        """Whether these jobs were read completely and did nothing between the samples, ``besides`` these executions."""
+        if (jobs, besides) not in self._at_rest:
+            self._at_rest[jobs, besides] = self._are_at_rest(jobs, besides)
+        return self._at_rest[jobs, besides]
 
-    def _are_at_rest(self, jobs: tuple[str, ...]) -> bool:
-        if self.rest is None or not self.unread_jobs.isdisjoint((*jobs, None)) or any(self.possible_wakers(jobs)):
+    def _are_at_rest(self, jobs: tuple[str, ...], besides: frozenset[Key]) -> bool:
+        if self.rest is None or not self.unread_jobs.isdisjoint((*jobs, None)):
+            return False
+        if any(vertex.key not in besides for vertex in self.possible_wakers(jobs)):
             return False
         progress, actors = self.progress(jobs), self.index.actors
         pairs = ((one.worker_id, actors.get(one.actor_id or "")) for one in workers_of_jobs(self.index, jobs))

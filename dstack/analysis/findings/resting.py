@@ -10,14 +10,12 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from dstack import words
 from dstack.analysis.findings.reduced_graph import ReducedGraph
-from dstack.analysis.graph.child_processes import may_run_code
 from dstack.analysis.naming import names
 from dstack.analysis.naming.sentences import step_at, subject
 from dstack.analysis.naming.vertex_details import VertexDetails, details_of
 from dstack.diagnosis import Step, Vertex
 from dstack.model import Actor
 from dstack.observed import LoopBody
-from dstack.vertex_keys import Key, ThreadKey
 
 
 def resting(reduced: ReducedGraph, job_id: str | None = None) -> list[Vertex]:
@@ -58,7 +56,7 @@ def explanation(reduced: ReducedGraph, waiters: Sequence[Vertex]) -> Iterator[St
         details = details_of(reduced.index, vertex)
         yield step_at(f"{subject(vertex, details)} {_activity(details)}", details, vertex)
     jobs = reduced.jobs_of(vertex.key for vertex in waiters)
-    if shown and is_at_rest(reduced, jobs, {vertex.key for vertex in waiters}):
+    if shown and reduced.are_at_rest(jobs, frozenset(vertex.key for vertex in waiters)):
         yield Step(text=f"Nothing else of {_jobs(jobs)} runs: no task, and no other thread is on a CPU")
     if shown and (progress := reduced.progress(jobs)):
         yield Step(text=names.progress(progress, jobs))
@@ -78,26 +76,6 @@ def _activity(details: VertexDetails) -> str:
 
 def _jobs(jobs: Sequence[str]) -> str:
     return f"{words.word(len(jobs), 'job')} {words.listed(jobs)}" if jobs else "the cluster"
-
-
-def is_at_rest(reduced: ReducedGraph, jobs: Iterable[str], besides: Iterable[Key]) -> bool:
-    """Whether all processes of these jobs were read, and run no task and no thread, except these.
-
-    Threads of Ray and of other libraries count only while they are on a CPU.
-    """
-    index, of_jobs = reduced.index, {*jobs, None}
-    if not reduced.unread_jobs.isdisjoint(of_jobs):
-        return False
-    own = {(key.worker_id, key.os_thread_id) for key in besides if isinstance(key, ThreadKey)}
-    for worker in index.present_workers:
-        process = index.process(worker.worker_id)
-        sample = index.worker_samples.get(worker.worker_id)
-        if worker.job_id not in of_jobs or process is None or sample is None:
-            continue
-        ran = {(worker.worker_id, thread.os_thread_id) for thread in process.threads} & index.threads_that_ran
-        if sample.running_task_ids or ran - own or may_run_code(index, worker.worker_id, process):
-            return False
-    return True
 
 
 def _actors(reduced: ReducedGraph, waiters: Iterable[Vertex]) -> Iterator[Step]:

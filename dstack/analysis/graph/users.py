@@ -158,11 +158,13 @@ class Users:
             yield self._graph.unknown("worker", worker_id, "idle", subject=subject("idle worker"))
 
     def unobserved(self, worker_id: str) -> Target:
-        """A worker that could not be read."""
+        """A worker that could not be read, or did not answer."""
         worker = self._index.workers.get(worker_id)
         process = replace(subjects.worker(self._index, worker), pid=worker.pid) if worker else ProcessName()
-        unread = subject("observed by nothing", process)
-        return self._graph.unknown("worker", worker_id, subject=unread, unobserved=True)
+        is_read = bool(self._index.threads(worker_id))
+        unread = subject("silent" if is_read else "observed by nothing", process)
+        place = worker_id if is_read else None
+        return self._graph.unknown("worker", worker_id, subject=unread, unobserved=True, worker_id=place)
 
     def _unresponsive(self) -> Iterable[Target]:
         """The workers of any job that did not report their refs: they may have received a handle with a call."""

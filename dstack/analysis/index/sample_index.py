@@ -180,8 +180,16 @@ class SampleIndex(ProcessIndex):
 
     @cached_property
     def worker_of_task(self) -> dict[str, str]:
-        """The worker that runs a task, by task id."""
-        return {task: key for key, worker in self.worker_samples.items() for task in worker.running_task_ids or ()}
+        """The worker that runs a task, by task id: as it reports, or if it did not answer, as its memory shows."""
+        reported = {task: key for key, worker in self.worker_samples.items() for task in worker.running_task_ids or ()}
+        return dict(self._read_in_memory()) | reported
+
+    def _read_in_memory(self) -> Iterator[tuple[str, str]]:
+        """The tasks on threads of workers that did not answer, as where C code holds the GIL, with these workers."""
+        for worker_id, worker in self.worker_samples.items():
+            if worker.running_task_ids is None and self.has_read_tasks(worker_id):
+                threads = self.threads_with_role(worker_id, "task")
+                yield from ((one.task_id, worker_id) for one in threads if one.task_id and not one.torn)
 
     @cached_property
     def tasks_of_owner(self) -> Mapping[str, list[Task]]:

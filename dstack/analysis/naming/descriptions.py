@@ -228,6 +228,7 @@ SUBJECTS: Mapping[SubjectKind, Row] = {
     "receiver": "worker that received the call but does not report it as running",
     "refs": "target of {}, which is unreadable",
     "replica": "replica {} of the deployment, which was not observed",
+    "silent": "{}, whose core worker does not answer",
     "stack": "stack of {}, which is unreadable",
     "stage's thread": "thread of stage {}, which is unreadable",
     "target": _target,

@@ -43,10 +43,7 @@ class ActorQueues:
             )
         worker = self._index.worker_samples.get(actor.worker_id)
         if worker is None or worker.running_task_ids is None:
-            unread = subject("observed by nothing", actor)
-            return waits_for(
-                "actor slot", self._graph.unknown("actor", actor.actor_id, subject=unread, unobserved=True)
-            )
+            return self._wait_for_silent(actor, actor.worker_id)
         if not worker.running_task_ids:
             return None
         if task_assignment.has_one_slot(self._index, actor.worker_id):
@@ -63,6 +60,18 @@ class ActorQueues:
             return waits_for("actor slot", slot)
         wait = self._wait_for_running(actor, worker.running_task_ids, self._index.calls_in_transit(task))
         return self._narrowed(actor, task, wait, worker.running_task_ids)
+
+    def _wait_for_silent(self, actor: Actor, worker_id: str) -> Wait:
+        """The wait for an actor whose core worker did not answer: for the call on its only thread, if that was read."""
+        if task_assignment.has_one_slot(self._index, worker_id):
+            threads = self._index.threads_with_role(worker_id, "task")
+            running = (self._index.task_of_thread[worker_id, thread.os_thread_id] for thread in threads)
+            return self._wait_for_running(actor, tuple(running))
+        is_read = bool(self._index.threads(worker_id))
+        unread = subject("silent" if is_read else "observed by nothing", actor)
+        place = worker_id if is_read else None
+        actors = self._graph.unknown("actor", actor.actor_id, subject=unread, unobserved=True, worker_id=place)
+        return waits_for("actor slot", actors)
 
     def _wait_for_running(self, actor: Actor, running: tuple[str, ...], before_it: Sequence[str] = ()) -> Wait:
         """The wait for a running call of the actor, or for an earlier call of the same caller in transit."""

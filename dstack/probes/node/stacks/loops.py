@@ -4,8 +4,8 @@ A thread that is repeatedly at the same poll may only poll. Not so if the loop c
 then proceeds without the polled value; nor if it makes other calls between two polls, which may unblock others. Only
 the lines of the loop are parsed; their indentation delimits them.
 
-A loop ends by itself if it counts, compares the time, or its condition calls something other than the poll. The names
-of what it calls are for people, who may know what it polls.
+A loop ends by itself if it counts, compares the time, or its condition calls something other than the poll. What it
+calls shows readers of a report what it polls.
 """
 
 from __future__ import annotations

@@ -158,6 +158,41 @@ def test_a_call_of_an_unreachable_actor_has_an_unobserved_target() -> None:
 
     (target,) = unobserved_targets(scene, scene.wait_of(scene.call(actor, "queued", by=driver)))
 
+    assert describe(target).endswith("whose core worker does not answer")
+    assert target.os_thread_id == actor.threads[0].tid, "its memory was read"
+
+
+def test_a_call_waits_for_the_only_thread_of_an_actor_that_does_not_answer() -> None:
+    scene = Scene()
+    driver, actor = scene.driver(), scene.actor()
+    actor.runs(scene.call(actor, "crunch", by=driver))
+    actor.is_unreachable = actor.tasks_read = True
+    queued = scene.call(actor, "queued", by=driver)
+    driver.gets(queued)
+
+    (finding, *_) = scene.diagnose().findings
+
+    assert groups_of(scene.wait_of(queued)) == [(1, [actor.threads[0].key])]
+    assert finding.kind == "blocked"
+    assert finding.final_blockers[0].vertex == actor.threads[0].key
+
+
+def test_the_task_of_a_torn_thread_does_not_count_where_its_worker_does_not_answer() -> None:
+    scene = Scene()
+    driver, actor = scene.driver(), scene.actor()
+    actor.runs(scene.call(actor, "crunch", by=driver))
+    actor.is_unreachable = actor.tasks_read = actor.threads[0].is_torn = True
+
+    assert unobserved_targets(scene, scene.wait_of(scene.call(actor, "queued", by=driver)))
+
+
+def test_a_call_of_an_actor_without_answer_and_memory_has_an_unobserved_target() -> None:
+    scene = Scene()
+    driver, actor = scene.driver(), scene.actor()
+    actor.is_unreachable = actor.has_no_stacks = True
+
+    (target,) = unobserved_targets(scene, scene.wait_of(scene.call(actor, "queued", by=driver)))
+
     assert describe(target).endswith("which was not observed")
 
 

@@ -1,4 +1,4 @@
-"""Kinds of loops by their source: loops that end by themselves, that only poll, and others."""
+"""Loops by their source: those that end by themselves, that only poll, and others; and what they call."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from textwrap import dedent
 
 import pytest
 
+from dstack.observed import LoopBody
 from dstack.probes.node.stacks.loops import Loops, loop_at
 from dstack.probes.node.stacks.origins import Origins
 from dstack.probes.node.stacks.table import StackTable
@@ -110,3 +111,67 @@ def test_frames_of_the_user_carry_the_kind_of_their_loop(tmp_path: Path) -> None
     table.add([ShownFrame(Position(str(path), "f", "f", line)) for line in (3, 4, 5)], "/")
 
     assert [frame.loop for frame in table.frames] == ["bounded", "plain", None]
+
+
+# What a loop calls
+
+
+def body(source: str, at: str = "# POLL") -> LoopBody | None:
+    """The lines and calls of the loop around the only line that contains this text."""
+    lines = dedent(source).strip().split("\n")
+    (line,) = [number for number, text in enumerate(lines, 1) if at in text]
+    found = loop_at(lines, line)
+    return found and found[1]
+
+
+def test_a_loop_has_its_lines_and_calls() -> None:
+    found = body(
+        """
+        def wait_for_nodes(wanted):
+            while True:
+                joined = sum(1 for node in ray.nodes() if node["Alive"])
+                if joined >= wanted:
+                    return
+                print(f"{joined} have joined"), logger.info("waiting"), os.path.exists(path), ray.nodes()
+                time.sleep(1)  # POLL
+        """
+    )
+
+    assert found == LoopBody(first_line=2, last_line=7, calls=("ray.nodes", "os.path.exists"), sleeps=True)
+
+
+def test_calls_without_a_name_and_too_many_are_left_out() -> None:
+    names = [f"f{number}()" for number in range(20)]
+    found = body(f"while not table[0]().done():\n    {'; '.join(names)}  # POLL\n    {'g' * 99}()")
+
+    assert found == LoopBody(first_line=1, last_line=3, calls=("f0", "f1", "f2", "f3", "f4", "f5"))
+
+
+@pytest.mark.parametrize(
+    ("source", "names"),
+    [
+        ('while True:\n    a = ray.get_actor("boss")  # POLL', ("boss",)),
+        ('NAME: str = "boss"  # theirs\nwhile True:\n    a = get_actor(NAME)  # POLL', ("boss",)),
+        ('NAME = "boss"\nNAME = "other"\nwhile True:\n    a = get_actor(NAME)  # POLL', ()),
+        ('NAME = f("boss")\nwhile True:\n    a = get_actor(NAME)  # POLL', ()),
+        ('name = "boss"\nwhile True:\n    a = get_actor(name)  # POLL', ()),
+        ("while True:\n    a = get_actor(3, get_actor(), names[0])  # POLL", ()),
+    ],
+)
+def test_the_actors_that_a_loop_asks_for_are_known_by_constants(source: str, names: tuple[str, ...]) -> None:
+    found = body(source)
+
+    assert found is not None
+    assert found.actors == names
+
+
+def test_only_frames_of_the_user_have_the_lines_of_their_loop(tmp_path: Path) -> None:
+    path = tmp_path / "app.py"
+    path.write_text("while True:\n    wait()\nwait()\n")
+    table = StackTable(Origins(), Loops())
+    positions = [Position(str(path), "f", "f", line) for line in (2, 3)]
+    of_ray = Position(str(path), "g", "g", 2, origin="ray")
+
+    table.add([ShownFrame(one) for one in (*positions, of_ray)], "/")
+
+    assert [frame.body for frame in table.frames] == [LoopBody(first_line=1, last_line=2, calls=("wait",)), None, None]
