@@ -80,10 +80,11 @@ class VerdictView(OutlineView):
 
 
 def finding_lines(analysed: AnalysedSnapshot, changes: SnapshotChanges | None = None) -> Iterator[Line]:
-    """The findings, and those that are gone; without any, the calls that failed; then what could not be read."""
+    """The findings, and those that are gone; without any, what rests or failed; then what could not be read."""
     diagnosis = analysed.diagnosis
     if not diagnosis.findings:
         yield Line("none", SafeText(f"No findings: {headline(diagnosis)}."), hanging_indent=0)
+        yield from _lines(analysed, "rests", None, _remarks(diagnosis.explanation))
         yield from _lines(analysed, "failed", None, _remarks(map(step_of_failure, diagnosis.failed_before)))
     for number, finding in enumerate(diagnosis.findings, 1):
         line = _finding(analysed, number, finding)

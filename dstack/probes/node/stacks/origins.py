@@ -98,7 +98,7 @@ def shown_role(thread: AnyThread, *, pid: int, is_driver: bool, origins: Origins
     if not frames:
         return "ray"
     if thread.os_thread_id == pid:
-        is_users = is_driver or start_phase(frames) or exit_function(frames, pid) is not None
+        is_users = is_driver or start_phase(frames) or _known_exit(frames) is not None
         return "user" if is_users else "ray" if _is_idle(thread) else "task"
     if is_made_by_python(thread):
         return "user" if any(map(origins.is_user, frames)) else "ray"
@@ -123,17 +123,31 @@ def exit_function(frames: Sequence[Frame], pid: int) -> str | None:
     """The function in which a process exits, by the frames of its main thread; None while its program runs.
 
     The program is the outermost frame until it ends. Then the interpreter calls its exit functions from C:
-    ``threading._shutdown``, and those of ``atexit``. A child of multiprocessing exits within the frames of its parent.
-    A program that embeds Python may call any function from C. Seen on CPython 3.10 to 3.14.
+    ``threading._shutdown``, and those of ``atexit``. A program that embeds Python may call any function from C. Seen on
+    CPython 3.10 to 3.14.
     """
+    if known := _known_exit(frames):
+        return known
+    outermost = _outermost(frames)
+    is_exit = outermost is not None and outermost.position.function not in PROGRAMS and _is_python(pid)
+    return f"atexit: {outermost.position.qualified}" if outermost and is_exit else None
+
+
+def _known_exit(frames: Sequence[Frame]) -> str | None:
+    """An exit function of Python's own or of Ray. A child of multiprocessing exits within the frames of its parent."""
     if any(is_in(frame, "/multiprocessing/util.py", "_exit_function") for frame in frames):
         return "multiprocessing"
-    if not frames or frames[-1].position.function in PROGRAMS or not _is_python(pid):
+    outermost = _outermost(frames)
+    if outermost is None or outermost.position.function in PROGRAMS:
         return None
     if any(is_in(frame, RAY_WORKER_FILE, "shutdown") for frame in frames):
         return SHUTDOWN.name
-    position = frames[-1].position
-    return "threading" if is_in(frames[-1], "/threading.py", "_shutdown") else f"atexit: {position.qualified}"
+    return "threading" if is_in(outermost, "/threading.py", "_shutdown") else None
+
+
+def _outermost(frames: Sequence[Frame]) -> Frame | None:
+    """The outermost frame of Python: those of C are around it, where they were read."""
+    return next((frame for frame in reversed(frames) if frame.position.module is None), None)
 
 
 def _is_python(pid: int) -> bool:

@@ -43,16 +43,17 @@ class Drawn:
 
 
 def section(data: ReportData) -> Section | None:
-    """The findings, or the failures beside waits that are in none; None if there are neither."""
+    """The findings, or what rests and failed beside waits that are in none; None if there is nothing to say."""
     diagnosis = data.analysed.diagnosis
-    if not diagnosis.findings and not diagnosis.failed_before and not data.analysed.starving:
+    beside = (*diagnosis.explanation, *map(step_of_failure, diagnosis.failed_before))
+    if not diagnosis.findings and not beside and not data.analysed.starving:
         return None
     drawn = [_drawn(finding, data.stack_ids) for finding in diagnosis.findings[:SHOWN_FINDINGS]]
     body = render(
         "findings.html",
         drawn=drawn,
         left_out=len(diagnosis.findings) - len(drawn),
-        failures=list(_lines((step_of_failure(one) for one in diagnosis.failed_before), data.stack_ids)),
+        failures=list(_lines(beside, data.stack_ids)),
         starving=data.analysed.starving,
     )
     return Section("findings", "Findings", body)

@@ -98,6 +98,14 @@ def test_the_outermost_frame_shows_that_a_process_exits(places: tuple[tuple[str,
     assert exit_function(frames(*places), os.getpid()) == name
 
 
+@pytest.mark.parametrize("place", [("<module>", MAIN), ("save", MAIN)])
+def test_frames_of_c_around_the_program_do_not_count(place: tuple[str, str]) -> None:
+    start = ShownFrame(Position("libc.c", "_start", "_start", 0, "/lib/libc.so"))
+    own = frames(place)
+
+    assert exit_function([*own, start], os.getpid()) == exit_function(own, os.getpid())
+
+
 def test_a_program_that_embeds_python_may_call_any_function() -> None:
     assert exit_function(frames(("save", MAIN_FILE)), 1 << 30) is None
 
