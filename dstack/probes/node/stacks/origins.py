@@ -124,7 +124,7 @@ def exit_function(frames: Sequence[Frame], pid: int) -> str | None:
 
     The program is the outermost frame until it ends. Then the interpreter calls its exit functions from C:
     ``threading._shutdown``, and those of ``atexit``. A program that embeds Python may call any function from C. Seen on
-    CPython 3.10 to 3.14.
+    CPython 3.10 to 3.13.
     """
     if known := _known_exit(frames):
         return known
