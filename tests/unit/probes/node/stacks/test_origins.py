@@ -98,7 +98,7 @@ def test_the_outermost_frame_shows_that_a_process_exits(places: tuple[tuple[str,
     assert exit_function(frames(*places), os.getpid()) == name
 
 
-@pytest.mark.parametrize("place", [("<module>", MAIN), ("save", MAIN)])
+@pytest.mark.parametrize("place", [("<module>", MAIN_FILE), ("save", MAIN_FILE)])
 def test_frames_of_c_around_the_program_do_not_count(place: tuple[str, str]) -> None:
     start = ShownFrame(Position("libc.c", "_start", "_start", 0, "/lib/libc.so"))
     own = frames(place)
