@@ -67,6 +67,7 @@ class SceneThread:
     is_asleep: bool = False
     sleeps: bool = False
     """Whether the kernel shows the thread in ``time.sleep``."""
+    slices: int | None = None
     exits_in: str | None = None
     is_in_ray: bool = False
     leaf: Frame | None = None

@@ -67,6 +67,7 @@ class WorkerSampler:
             role=thread.role,
             on_cpu=thread.call is None and not thread.is_asleep and not thread.sleeps,
             sleeps=thread.sleeps,
+            slices=thread.slices,
             exits_in=thread.exits_in,
             still=thread.is_stable,
             torn=thread.is_torn,

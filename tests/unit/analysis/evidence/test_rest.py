@@ -1,0 +1,99 @@
+"""Rest: a job in which nothing happened between the samples, and what shows that something may."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import pytest
+from msgspec.structs import replace
+
+from dstack.analysis.diagnose import diagnose
+from dstack.model import Snapshot
+from dstack.observed import Process, Thread
+from dstack.observed_calls import Call, ProcessObject
+from tests.unit.scenes import Scene, SceneProcess
+
+WAIT = Call(site="threading.Event.wait", frame=0, need=ProcessObject())
+POLL = dataclasses.replace(WAIT, timeout_s=0.1)
+
+
+def parked() -> tuple[Scene, SceneProcess, SceneProcess]:
+    """A driver that gets a call of an actor, which waits for an event that nothing sets."""
+    scene = Scene()
+    driver, gate = scene.driver(), scene.actor("Gate")
+    call = scene.call(gate, "enter", by=driver)
+    gate.runs(call).is_in("threading.Event.wait", "0x1")
+    driver.gets(call)
+    return scene, driver, gate
+
+
+def with_child(snapshot: Snapshot, parent: SceneProcess, *threads: Thread, cpu_s: float = 0.0) -> Snapshot:
+    """The snapshot with a child process; each thread is that of one sample."""
+    samples = []
+    for at, (sample, thread) in enumerate(zip(snapshot.samples, threads, strict=True)):
+        child = Process(pid=77, started_at=1.0, parent_pid=parent.worker.pid, threads=(thread,), cpu_s=cpu_s * at)
+        workers = [
+            replace(worker, process=dataclasses.replace(worker.process, children=(child,)))
+            if worker.worker_id == parent.worker_id and worker.process
+            else worker
+            for worker in sample.workers
+        ]
+        samples.append(replace(sample, workers=tuple(workers)))
+    return replace(snapshot, samples=tuple(samples))
+
+
+def child(slices: int, **known: Any) -> Thread:
+    return Thread(os_thread_id=77, name="child", stack=0, role="user", slices=slices, still=True, **known)
+
+
+def test_a_job_without_movement_is_stalled() -> None:
+    scene, _, _ = parked()
+    assert scene.sample().second_sample().diagnose().verdict == "stalled"
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "cpu_s", "verdict"),
+    [
+        (child(1, call=WAIT), child(1, call=WAIT), 0.0, "stalled"),
+        (child(1, call=WAIT), child(2, call=WAIT), 0.0, "blocked"),
+        (child(1, sleeps=True), child(2, sleeps=True), 0.0, "stalled"),
+        (child(1, sleeps=True), child(1, sleeps=True), 0.0, "blocked"),
+        (child(1, call=POLL), child(2, call=POLL), 0.0, "stalled"),
+        (child(1, call=POLL), child(1, call=POLL), 0.0, "blocked"),
+        (child(1, call=WAIT), child(1, call=WAIT), 2.0, "blocked"),
+        (child(1), child(1), 0.0, "blocked"),
+        (child(1, call=WAIT), child(1, call=WAIT, on_cpu=True), 0.0, "blocked"),
+    ],
+    ids=["waits", "was woken", "sleeps in a loop", "sleeps", "polls", "may time out", "computes", "unknown", "runs"],
+)
+def test_a_child_process_counts(before: Thread, after: Thread, cpu_s: float, verdict: str) -> None:
+    scene, _, gate = parked()
+    snapshot = scene.sample().second_sample().snapshot()
+
+    assert diagnose(with_child(snapshot, gate, before, after, cpu_s=cpu_s)).verdict == verdict
+
+
+@pytest.mark.parametrize(("again", "verdict"), [(1, "blocked"), (2, "stalled")], ids=["timer", "loop"])
+def test_a_thread_that_sleeps_is_in_a_loop_or_on_a_timer(again: int, verdict: str) -> None:
+    scene, driver, _ = parked()
+    thread = driver.thread("keeper", "user")
+    thread.sleeps, thread.slices = True, 1
+    scene.sample()
+    thread.slices = again
+
+    assert scene.second_sample().diagnose().verdict == verdict
+
+
+def test_a_process_that_uses_its_cpu_is_not_at_rest() -> None:
+    scene, _, gate = parked()
+    snapshot = scene.sample().second_sample().snapshot()
+    busy = [
+        replace(worker, process=dataclasses.replace(worker.process, cpu_s=5.0))
+        if worker.worker_id == gate.worker_id and worker.process
+        else worker
+        for worker in snapshot.samples[1].workers
+    ]
+    last = replace(snapshot.samples[1], workers=tuple(busy))
+
+    assert diagnose(replace(snapshot, samples=(snapshot.samples[0], last))).verdict == "blocked"
