@@ -115,6 +115,12 @@ class AwaitTargets:
         cancels &= known is None or known.site is not SHIELD
         return replace(call, timeout_s=timeout_s), cancels
 
+    def is_passed_on(self, chain: Chain, future: int) -> bool:
+        """Whether a task only wraps an awaitable whose source is known: then its waiters wait for that source."""
+        if not is_wrapper(chain):
+            return False
+        return not future or self._known(future, 0) is not None
+
     # Futures that refer to their source
 
     def _known(self, future: int, depth: int) -> Needs | None:
@@ -334,7 +340,7 @@ class AwaitTargets:
 
     def _named(self, inside: Sequence[Frame]) -> Call | None:
         """A wait for the object whose method the outermost function of asyncio is, by that function."""
-        frames = [frame for frame in inside if frame.function != "wait_for"]
+        frames = [frame for frame in inside if frame.function != "wait_for" and not _only_wraps(frame)]
         if not frames:
             return None
         owner, function = frames[-1].local("self"), frames[-1].position

@@ -10,7 +10,7 @@ from dstack.call_sites import AWAIT, kind_of
 from dstack.observed_calls import Call, ServeRequest
 from dstack.observed_calls import Unreadable as UnreadableNeed
 from dstack.probes.node.asyncio.await_chains import AwaitChains, Chain
-from dstack.probes.node.asyncio.await_targets import RUNS_TASKS, AwaitTargets, is_wrapper
+from dstack.probes.node.asyncio.await_targets import RUNS_TASKS, AwaitTargets
 from dstack.probes.node.asyncio.context_vars import Contexts
 from dstack.probes.node.asyncio.event_loops import TASK, EventLoops
 from dstack.probes.node.cached_property import cached_property
@@ -18,7 +18,7 @@ from dstack.probes.node.cpython.memory import Unreadable
 from dstack.probes.node.cpython.process import PythonProcess
 from dstack.probes.node.libraries import OF_COROUTINES, ServeRequests
 from dstack.probes.node.ray.ids import actor_of_task
-from dstack.probes.node.threads import ShownFrame
+from dstack.probes.node.threads import Position, ShownFrame
 from dstack.probes.node.waits.executors import Executors
 from dstack.probes.node.waits.known_sites import IN_COROUTINE, site_in
 from dstack.probes.node.waits.shared_objects import NOTHING, WaitsOn, of_coroutine
@@ -83,11 +83,14 @@ class Coroutines:
         return self._chains.holders
 
     def suspended(self) -> Iterator[Suspended]:
-        """All tasks but wrappers, with what they wait for."""
+        """All tasks but wrappers of something that is known, with what they wait for.
+
+        A task without frames is C's or Cython's, as the server of ``grpc.aio``: it is listed if it awaits a future.
+        """
         for task, chain in self.chains.items():
             with contextlib.suppress(Unreadable):
                 future = self._memory.pointer(task + self._layout.task_waiter)
-                if (chain.frames or future) and not is_wrapper(chain):
+                if (chain.frames or future) and not self.targets.is_passed_on(chain, future):
                     yield self._suspended(task, chain, future)
 
     def _suspended(self, task: int, chain: Chain, future: int) -> Suspended:
@@ -101,7 +104,7 @@ class Coroutines:
         return Suspended(
             address=task,
             name=self._name(task),
-            frames=shown or list(self._not_begun(chain)),
+            frames=shown or [*self._not_begun(chain), *_of_cython(chain)][:1],
             thread_id=self._thread_of(loop),
             task_id=task_id,
             is_task=task_id is not None and chain.root.endswith(RUNS_TASKS),
@@ -177,3 +180,9 @@ class Coroutines:
                 if thread_id is not None:
                     found[thread_id] = self._contexts.ray_task(task)
         return found
+
+
+def _of_cython(chain: Chain) -> Iterator[ShownFrame]:
+    """The coroutine of Cython's that a chain without frames begins with: it has a name, but neither file nor line."""
+    if not chain.frames:
+        yield ShownFrame(Position("", chain.root, chain.root, 0, origin="library"))

@@ -9,7 +9,7 @@ import inspect
 import os
 import sys
 import threading
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Generator, Iterator
 from typing import Any
 
 import pytest
@@ -129,3 +129,40 @@ def test_a_task_that_catches_its_cancellation_is_cancelled(memory: ProcessMemory
         return found
 
     assert {one.name: one.cancel_requests for one in asyncio.run(cancels())} == {"left": 0, "cancelled": 1}
+
+
+class Waiting:
+    """Something awaitable that is no coroutine: asyncio wraps it in a task of its own."""
+
+    def __init__(self, future: asyncio.Future[Any]) -> None:
+        self._future = future
+
+    def __await__(self) -> Generator[Any, None, Any]:
+        return self._future.__await__()
+
+
+@pytest.mark.parametrize("is_known", [False, True])
+def test_a_wrapper_is_listed_where_what_it_wraps_is_unknown(memory: ProcessMemory, is_known: bool) -> None:
+    """A task that awaits the wrapper would else depend on a coroutine that is not listed, so is not known to wait."""
+
+    async def waits() -> tuple[int, dict[int, Suspended]]:
+        loop = asyncio.get_running_loop()
+        future = loop.run_in_executor(None, gate.wait) if is_known else loop.create_future()
+        wrapper = asyncio.ensure_future(Waiting(future))
+        waiter = asyncio.create_task(asyncio.wait([wrapper]))
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        found = {one.address: one for one in coroutines_of(memory).suspended()}
+        gate.set()
+        future.cancel()
+        await asyncio.gather(wrapper, waiter, return_exceptions=True)
+        return id(wrapper), found
+
+    gate = threading.Event()
+    wrapper, found = asyncio.run(waits())
+
+    assert (wrapper in found) is not is_known
+    calls = {key: one.call for key, one in found.items() if one.call}
+    if not is_known:
+        assert calls[wrapper].site == "asyncio.future"
+        assert [call.coroutines for call in calls.values() if call.site == "asyncio.wait"] == [(hex(wrapper),)]
