@@ -16,6 +16,8 @@ import pytest
 from dstack.analysis.evidence.coverage import has_coverage_gaps
 from dstack.analysis.findings import is_stuck, verdict_of
 from dstack.analysis.index.frames import user_frame
+from dstack.analysis.index.subjects import names_of
+from dstack.analysis.naming.descriptions import asyncio_task
 from dstack.analysis.views.analysed_snapshot import AnalysedSnapshot
 from dstack.collecting.collector import SAVED_HISTORY, Collector
 from dstack.diagnosis import Finding
@@ -52,15 +54,17 @@ class Inspection:
         """One line for each coroutine of this process: its name and its innermost line of user code."""
         worker = own_worker(self.analysed.snapshot)
         samples = (one for sample in self.analysed.snapshot.samples[:1] for one in sample.workers if worker)
-        own = next((one.process for one in samples if worker and one.worker_id == worker.worker_id), None)
-        return "".join(f"  {line}\n" for one in (own.coroutines if own else ()) if (line := self._line_of(one)))
+        own = next((one for one in samples if worker and one.worker_id == worker.worker_id and one.process), None)
+        found = own.process.coroutines if own and own.process else ()
+        return "".join(f"  {line}\n" for one in found if own and (line := self._line_of(own.worker_id, one)))
 
-    def _line_of(self, coroutine: Coroutine) -> str:
+    def _line_of(self, worker_id: str, coroutine: Coroutine) -> str:
         frame = user_frame(self.analysed.snapshot.frames_of(coroutine))
         if frame is None:
             return ""
         source = self.analysed.snapshot.source_line(frame.file, frame.line) or ""
-        return visible(f"{coroutine.name}, {frame.file}:{frame.line}, in {frame.function}  {source}".rstrip())
+        task = asyncio_task(*names_of(self.analysed.first_index, worker_id, coroutine))
+        return visible(f"{task}, {frame.file}:{frame.line}, in {frame.function}  {source}".rstrip())
 
 
 class Inspector:

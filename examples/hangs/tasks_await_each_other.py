@@ -4,10 +4,10 @@ Each asks for the other side of the scale before it gives its own. No Ray call i
 gathers the two tasks, and the driver waits for the method.
 
 Expected: deadlock
-Members: asyncio task "left" of Scale.weigh, asyncio task "right" of Scale.weigh
+Members: asyncio task Scale.side "left" of Scale.weigh, asyncio task Scale.side "right" of Scale.weigh
 Behind: Scale.weigh, driver tasks_await_each_other.py
 Points at: return 1 + await other
-Next step: Remove one of the waits between asyncio task "left" of Scale.weigh and asyncio task "right" of Scale.weigh
+Next step: Remove one of the waits between asyncio task Scale.side "left" of Scale.weigh
 """
 
 import asyncio

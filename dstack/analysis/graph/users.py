@@ -195,17 +195,18 @@ class Users:
         if key in self._graph.vertices:
             yield Target(vertex=key)
         elif not self.only_serves(worker_id, thread):
-            yield self._library(key, subject("library's thread", thread.name), worker_id, thread)
+            yield self._library(key, worker_id, thread)
 
     def _coroutine(self, worker_id: str, coroutine: Coroutine) -> Target:
         key = CoroutineKey(worker_id, coroutine.coroutine_id)
         if key in self._graph.vertices:
             return Target(vertex=key)
-        return self._library(key, subject("library's asyncio task", coroutine.name), worker_id, coroutine)
+        return self._library(key, worker_id, coroutine)
 
-    def _library(self, key: Key, what: Subject, worker_id: str, execution: Thread | Coroutine) -> Target:
+    def _library(self, key: Key, worker_id: str, execution: Thread | Coroutine) -> Target:
         if is_idle_library(self._index, worker_id, execution):
             self.alternatives.idle.add(UnknownKey("library", (key,)))
+        what = subjects.of_library(self._index, worker_id, execution)
         return self._graph.unknown("library", key, subject=what, worker_id=worker_id)
 
     def workers_with_idle_libraries(self) -> set[str]:

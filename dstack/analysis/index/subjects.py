@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 
 from msgspec.structs import replace
@@ -20,6 +21,8 @@ SHORT = 8
 """The first digits of an id, as Ray's own log lines abbreviate it."""
 IN_BATCHES, IN_REPLICA = BATCHES_FILE[1:], REPLICA_FILE[1:]
 """The ends of the paths of Serve's files, which may be relative."""
+DEFAULT_NAME = re.compile(r"Task-\d+")
+"""The names that asyncio gives to tasks: a count of those that its process made."""
 
 
 def actor_of_call(index: SampleIndex, task_id: str) -> Actor | None:
@@ -160,7 +163,26 @@ def of_coroutine(index: SampleIndex, worker_id: str, coroutine: Coroutine) -> Su
         return subject("batch", method.function)
     if method and any(frame.file.endswith(IN_REPLICA) for frame in frames):
         return subject("named", method.function)
-    return subject("asyncio task", coroutine.name, owner_of(index, worker_id, coroutine))
+    return subject("asyncio task", *names_of(index, worker_id, coroutine), owner_of(index, worker_id, coroutine))
+
+
+def of_library(index: SampleIndex, worker_id: str, execution: Thread | Coroutine) -> Subject:
+    """A thread or coroutine that runs a library's code only."""
+    if isinstance(execution, Thread):
+        return subject("library's thread", execution.name)
+    return subject("library's asyncio task", *names_of(index, worker_id, execution))
+
+
+def names_of(index: SampleIndex, worker_id: str, coroutine: Coroutine) -> tuple[str, str]:
+    """The function that an asyncio task runs, and its name, empty if that is asyncio's default.
+
+    The function is the outermost one that is not Python's own, without those that enclose its definition.
+    """
+    frames = index.frames_of(worker_id, coroutine)
+    outermost = [*frames, *(frame for frame in frames if frame.origin != "stdlib")][-1:]
+    function = next((frame.function.rpartition("<locals>.")[2] for frame in outermost), "")
+    is_default = function and DEFAULT_NAME.fullmatch(coroutine.name)
+    return function, "" if is_default else coroutine.name
 
 
 def owner_of(index: SampleIndex, worker_id: str, coroutine: Coroutine) -> TaskName | ProcessName:

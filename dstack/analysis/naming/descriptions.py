@@ -152,6 +152,11 @@ def _thread(name: str | int, process: ProcessName | None) -> str:
     return f"{own} of {names.process(process)}" if process else own
 
 
+def asyncio_task(function: str, name: str) -> str:
+    """``asyncio task Pump.run "feeder"``: by its function, with the name that the program gave it, if any."""
+    return " ".join(part for part in ("asyncio task", function, f'"{name}"' if name else "") if part)
+
+
 def _child_thread(name: str | int, pid: int) -> str:
     return f'thread "{name}" of {names.child_process(pid)}'
 
@@ -197,7 +202,7 @@ def _room_for_arguments(node: Node, own: int, held: int | None, total: int) -> s
 
 
 SUBJECTS: Mapping[SubjectKind, Row] = {
-    "asyncio task": 'asyncio task "{}" of {}',
+    "asyncio task": lambda function, name, owner: f"{asyncio_task(function, name)} of {operand_in_words(owner)}",
     "batch": "batch of {}",
     "child process": names.child_process,
     "child thread": _child_thread,
@@ -256,7 +261,7 @@ SUBJECTS: Mapping[SubjectKind, Row] = {
     "free slot of replica": "free slot of replica {}, which the router has not found yet",
     "holder": "unidentified holder of {} on {}",
     "idle worker": "idle worker, which may receive a task or end",
-    "library's asyncio task": 'asyncio task "{}" of a library',
+    "library's asyncio task": lambda function, name: f"{asyncio_task(function, name)} of a library",
     "library's thread": 'thread "{}" of a library',
     "new replica": "new replica of Serve deployment {}, which Serve's controller may start",
     "removed group": "removed {} (no code was seen to need the results)",

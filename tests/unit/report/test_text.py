@@ -174,8 +174,8 @@ def test_coroutines_are_described_as_such() -> None:
     story = re.sub(r"\s+", " ", text)
 
     place = '(coroutine of actor Left "l", pid 3000, node 10.0.0.2)'
-    assert f'Left.ping {place} waits in asyncio.wait_for for asyncio task "Task-2" of Left.ping' in story
-    assert f'asyncio task "Task-2" of Left.ping {place} awaits Right.pong of actor' in story
+    assert f"Left.ping {place} waits in asyncio.wait_for for asyncio task work of Left.ping" in story
+    assert f"asyncio task work of Left.ping {place} awaits Right.pong of actor" in story
 
 
 def test_the_stitched_stack_goes_through_coroutines() -> None:

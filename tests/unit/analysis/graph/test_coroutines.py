@@ -58,8 +58,17 @@ def test_a_coroutine_that_a_suspended_task_started_is_not_the_task() -> None:
 
     assert graph[loop.key].task_id is None
     assert graph[besides.key].task_id is None
-    assert describe(graph[besides.key]) == 'asyncio task "Task-2" of Office.work'
+    assert describe(graph[besides.key]) == "asyncio task work of Office.work"
     assert graph[coro.key].task_id == call.task.task_id
+
+
+def test_a_name_that_the_program_has_set_is_beside_the_function() -> None:
+    scene = Scene()
+    driver = scene.driver()
+    feeder = driver.coroutine().awaits(driver.coroutine())
+    feeder.label = "feeder"
+
+    assert describe(scene.graph()[feeder.key]) == 'asyncio task work "feeder" of driver train.py'
 
 
 def test_library_coroutines_are_vertices_only_if_they_have_waiters() -> None:
@@ -73,7 +82,7 @@ def test_library_coroutines_are_vertices_only_if_they_have_waiters() -> None:
 
     assert idle.key not in graph
     assert awaited.key in graph
-    assert describe(graph[owner.key]) == f'asyncio task "{owner.name}" of driver train.py'
+    assert describe(graph[owner.key]) == "asyncio task work of driver train.py"
 
 
 def test_a_library_coroutine_without_a_user_waiter_is_no_finding() -> None:
@@ -396,12 +405,12 @@ def test_a_coroutine_may_read_the_values_of_a_generator() -> None:
 def test_a_library_coroutine_may_read_the_values_of_a_generator() -> None:
     scene = Scene()
     driver, _ = running_main(scene)
-    library = driver.coroutine(is_library=True)
+    driver.coroutine(is_library=True)
     stream, worker = scene.run("stream", by=driver)
     stream.becomes(items=3)
     worker.threads[0].is_in_ray = True
 
-    assert f'asyncio task "{library.name}" of a library' in labels(scene, scene.wait_of(worker))
+    assert "asyncio task sleep of a library" in labels(scene, scene.wait_of(worker))
 
 
 @pytest.mark.parametrize("is_awake", [True, False])
