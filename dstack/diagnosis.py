@@ -310,18 +310,20 @@ class Diagram(Model, frozen=True):
 
 
 class FailedBefore(Model, frozen=True):
-    """A failed task or dead actor that may explain a wait.
+    """A failed task, dead actor or ended asyncio task that may explain a wait.
 
     ``name`` is that of the task or actor, ``actor`` is the actor of the task. ``error_type`` is Ray's name of the kind
     of error, or of the reason of a death. ``is_held`` says that a process still holds the task's result, ``is_related``
-    that the failure is in a process, actor or class of the wait. ``count`` is the number of similar failures; the other
-    fields are those of the first. ``ago_s`` is None if clocks differ.
+    that the failure is in a process, actor or class of the wait. An asyncio task has a ``coroutine_id``; it is related
+    if its code held what is awaited, and else only of the same process. ``count`` is the number of similar failures;
+    the other fields are those of the first. ``ago_s`` is None if unknown or if clocks differ.
     """
 
     name: str
     error: str
     error_type: str = ""
     task_id: str | None = None
+    coroutine_id: str | None = None
     actor_id: str | None = None
     actor: str | None = None
     job_id: str | None = None

@@ -10,7 +10,7 @@ from __future__ import annotations
 import msgspec
 from msgspec import Struct
 
-from dstack.observed import Coroutine, Frame, Process, Thread
+from dstack.observed import Coroutine, EndedTask, Frame, Process, Thread
 from dstack.observed_calls import NEEDS, Holder, Int, Natural, Need, UnixTime
 from dstack.observed_node import EnvironmentSetup, Failure, HostFigures, RayletReport, Ref, Task, TaskKind
 
@@ -369,8 +369,8 @@ class Snapshot(Model, frozen=True, kw_only=True, omit_defaults=False):
         """Whether times of different hosts are comparable: no node's clock is known to differ."""
         return not any(node.has_another_time for node in self.nodes)
 
-    def frames_of(self, execution: Thread | Coroutine) -> tuple[Frame, ...]:
-        """The frames of a thread or coroutine, leaf first."""
+    def frames_of(self, execution: Thread | Coroutine | EndedTask) -> tuple[Frame, ...]:
+        """The frames of a thread, a coroutine or the exception of an ended task, leaf first."""
         return tuple(self.frames[i] for i in self.stacks[execution.stack])
 
     def source_line(self, file: str, line: int) -> str | None:

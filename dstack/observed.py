@@ -167,6 +167,27 @@ class Coroutine:
 
 
 @frozen_dataclass(frozen=True, slots=True, kw_only=True)
+class EndedTask:
+    """An asyncio task of a process that ended with an exception or was cancelled, and is still referenced.
+
+    ``coroutine_id`` and ``name`` are as those of :class:`Coroutine`, ``function`` is the qualified name of its
+    coroutine's function. ``stack`` has the frames of the exception's traceback, the innermost first; it may be empty.
+    ``error`` is the type of the exception, and ``message`` the first line of its text, without secrets. ``held`` are
+    the objects that threads and coroutines of the process wait on (:attr:`ProcessObject.object_id`) and that a bounded
+    search reached from the locals of these frames: the task may have been what would have ended these waits.
+    """
+
+    coroutine_id: str
+    name: str
+    function: str
+    stack: Natural
+    error: str
+    message: str = ""
+    is_cancelled: bool = False
+    held: tuple[str, ...] = ()
+
+
+@frozen_dataclass(frozen=True, slots=True, kw_only=True)
 class GpuUse:
     """What a process uses of the GPU with this ``index``; ``memory_bytes`` is None if unknown."""
 
@@ -196,8 +217,10 @@ class Process:
     ``access`` is how its threads were read, if there are any. Figures are 0 if only its stacks are known, as text.
     ``paused_ms`` is the maximum time for which dstack paused it: 0 unless ``--pause`` or ``--native`` was used.
     ``tasks_read`` says whether the task of each thread could be read. ``coroutines_read`` says whether its event loops
-    could be read, if it has any: then all of their suspended coroutines are included. ``concurrency_groups`` are those
-    of an actor's methods, by the method's name, as its class declares them; None if unreadable.
+    could be read, if it has any: then all of their suspended coroutines are included. ``ended_tasks`` are some of the
+    asyncio tasks that failed or were cancelled; they are read only if something in the process waits for an object of
+    it. ``concurrency_groups`` are those of an actor's methods, by the method's name, as its class declares them; None
+    if unreadable.
 
     ``children`` are all processes below it, such as those of multiprocessing, in one list; of those that do not run
     Python, only waits in the kernel are known. Their ``parent_pid`` is the process that started each, None for a worker
@@ -231,6 +254,7 @@ class Process:
     concurrency_groups: dict[str, str] | None = None
     threads: tuple[Thread, ...] = ()
     coroutines: tuple[Coroutine, ...] = ()
+    ended_tasks: tuple[EndedTask, ...] = ()
     children: tuple[Process, ...] = ()
     children_left_out: Natural = 0
     ended_children: tuple[EndedChild, ...] = ()
@@ -259,8 +283,9 @@ class Process:
         """The calls that its own threads and coroutines are blocked in."""
         return (execution.call for execution in self.executions() if execution.call)
 
-    def with_stacks(self) -> Iterator[Thread | Coroutine]:
-        """Everything that has a stack: the threads and coroutines of the process and of its children."""
+    def with_stacks(self) -> Iterator[Thread | Coroutine | EndedTask]:
+        """Everything that has a stack: the threads, coroutines and ended tasks of the process and of its children."""
         for process in (self, *self.children):
             yield from process.threads
             yield from process.coroutines
+            yield from process.ended_tasks

@@ -116,14 +116,15 @@ class DocumentBlocker(DocumentMember):
 
 
 class DocumentFailedBefore(TypedDict):
-    """A failed task or a dead actor that a wait may depend on."""
+    """A failed task, a dead actor or an ended asyncio task that a wait may depend on."""
 
     name: str
     error: str
     error_type: str
     task_id: str | None
+    coroutine_id: Annotated[str | None, Meta(description="An asyncio task that ended with an exception")]
     actor_id: str | None
-    actor: Annotated[str | None, Meta(description="Actor that the task was called on")]
+    actor: Annotated[str | None, Meta(description="Actor that the task was called on, or whose process it was in")]
     job_id: str | None
     pid: int | None
     node_ip: str | None
@@ -134,7 +135,10 @@ class DocumentFailedBefore(TypedDict):
     ago_s: float | None
     is_death: Annotated[bool, Meta(description="An actor died")]
     is_held: Annotated[bool, Meta(description="A process still holds the result of the task")]
-    is_related: Annotated[bool, Meta(description="It shares a process, actor or class with the wait")]
+    is_related: Annotated[
+        bool,
+        Meta(description="It shares a process, actor or class with the wait; an asyncio task held what is awaited"),
+    ]
     count: Annotated[int, Meta(description="Number of similar failures")]
 
 

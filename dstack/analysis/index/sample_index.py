@@ -13,7 +13,7 @@ from dstack.call_sites import OTHER_LOOP
 from dstack.diagnosis import Vertex
 from dstack.grouping import grouped
 from dstack.model import ACTOR_HANDLE, Actor, GoneWorker, Sample, Snapshot, Worker
-from dstack.observed import Coroutine, Frame, Thread
+from dstack.observed import Coroutine, EndedTask, Frame, Thread
 from dstack.observed_calls import Call, End, Holder, ServeRequest
 from dstack.observed_node import Task
 from dstack.vertex_keys import ThreadKey
@@ -135,6 +135,16 @@ class SampleIndex(ProcessIndex):
         in_samples = set(_threads_that_ran(self.snapshot.samples))
         polling = {(key.worker_id, key.os_thread_id) for key in self.known.polls if isinstance(key, ThreadKey)}
         return in_samples - polling | set(_threads_that_ran(self.snapshot.readings))
+
+    @cached_property
+    def ended_tasks(self) -> dict[str, tuple[EndedTask, ...]]:
+        """The asyncio tasks that have ended with an exception, by worker: the last sample that shows any counts."""
+        return {
+            worker.worker_id: worker.process.ended_tasks
+            for sample in self.snapshot.samples
+            for worker in sample.workers
+            if worker.process and worker.process.ended_tasks
+        }
 
     # The control plane
 

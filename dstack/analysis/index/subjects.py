@@ -13,7 +13,7 @@ from dstack.analysis.index.sample_index import SampleIndex
 from dstack.libraries.serve.sites import BATCHES_FILE, REPLICA_FILE
 from dstack.libraries.train.parts import TRAINING
 from dstack.model import Actor, GoneWorker, Node, Worker, actor_of_task, job_of_task
-from dstack.observed import Coroutine, Thread
+from dstack.observed import Coroutine, EndedTask, Thread
 from dstack.observed_calls import GroupCall, QueuedRequest
 from dstack.vertex_facts import ProcessName, Subject, TaskName, subject
 
@@ -183,6 +183,12 @@ def names_of(index: SampleIndex, worker_id: str, coroutine: Coroutine) -> tuple[
     function = next((frame.function.rpartition("<locals>.")[2] for frame in outermost), "")
     is_default = function and DEFAULT_NAME.fullmatch(coroutine.name)
     return function, "" if is_default else coroutine.name
+
+
+def names_of_ended(ended: EndedTask) -> tuple[str, str]:
+    """The same of an asyncio task that has ended."""
+    is_default = ended.function and DEFAULT_NAME.fullmatch(ended.name)
+    return ended.function.rpartition("<locals>.")[2], "" if is_default else ended.name
 
 
 def owner_of(index: SampleIndex, worker_id: str, coroutine: Coroutine) -> TaskName | ProcessName:

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 
 from dstack.call_sites import kind_of
 from dstack.observed_calls import REF_CALLS, Call, ChannelCall, GroupCall
-from dstack.probes.node.asyncio.coroutine_samples import LoopState, waits_of
+from dstack.probes.node.asyncio.coroutine_samples import LoopState, objects_of, waits_of
 from dstack.probes.node.asyncio.event_loops import has_tasks, may_have_loops
 from dstack.probes.node.blocked_calls.blocked_call import BlockedCalls
 from dstack.probes.node.cpython.frames import Step
@@ -123,6 +123,7 @@ class MemoryReader:
                 groups = self._read_groups(process)
                 stable_with_loops = stable & self._read_loops(process, calls, before, stable)
             self._reached = self._search(process, calls, states)
+            self._read_ended(process, calls, states)
             self._keep_learned(process.threads, before)
             self._known.python.os_thread_ids = [one.os_thread_id for one in process.threads if one.os_thread_id]
             self._keep_pages(process)
@@ -271,6 +272,16 @@ class MemoryReader:
         if self._loops:
             self._loops.reached = reached
         return reached
+
+    def _read_ended(self, process: PythonProcess, calls: BlockedCalls, states: Sequence[_ThreadState]) -> None:
+        """Read the asyncio tasks that ended, if something in the process waits for an object of it."""
+        if self._loops is None or self._loops.unread or not self._request.options.get("reach", True):
+            return
+        waits = [(one.call, one.waits_on) for one in states]
+        waits += [(one.call, one.waits_on) for one in self._loops.coroutines]
+        if awaited := objects_of(waits):
+            self._loops.awaited = awaited
+            self._loops.ended = calls.coroutines.ended(awaited)
 
     # Threads that ran
 

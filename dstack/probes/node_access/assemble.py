@@ -10,7 +10,7 @@ from typing import Generic, TypeVar
 import msgspec
 
 from dstack.model import Node
-from dstack.observed import Frame, Process
+from dstack.observed import EndedTask, Frame, Process
 from dstack.observed_node import Failure, HostFigures, NodeAnswer
 from dstack.probes.node_access.answers import MalformedAnswer
 from dstack.snapshot_file import MAX_FRAMES
@@ -137,7 +137,8 @@ def _item(items: Sequence[_T], index: int) -> _T:
 def _require_bounded(processes: Iterable[Process], stacks: Sequence[tuple[int, ...]]) -> None:
     """Raises :class:`ValueError` unless every call has its frame, and a snapshot file may have as many frames."""
     executions = list(chain.from_iterable(process.with_stacks() for process in processes))
-    if any(one.call and one.call.frame >= max(1, len(stacks[one.stack])) for one in executions):
+    calls = ((one.call, one.stack) for one in executions if not isinstance(one, EndedTask) and one.call)
+    if any(call.frame >= max(1, len(stacks[stack])) for call, stack in calls):
         raise ValueError("a call without its frame")
     if sum(len(stacks[one.stack]) for one in executions) > MAX_FRAMES:
         raise ValueError("too many frames")

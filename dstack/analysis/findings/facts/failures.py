@@ -1,7 +1,8 @@
-"""Tasks that failed and actors that died, as possible causes of the waits that may depend on them.
+"""Tasks that failed, actors that died and asyncio tasks that ended, as possible causes of the waits beside them.
 
 Healthy programs handle exceptions and release actors, so a failure changes no verdict. It may be the cause of a wait: a
-call that raised, and whose result is never fetched, does not enter the collective that others wait in.
+call that raised, and whose result is never fetched, does not enter the collective that others wait in. An asyncio task
+that has ended with an exception sets no future.
 """
 
 from __future__ import annotations
@@ -15,11 +16,16 @@ from msgspec.structs import replace
 
 from dstack.analysis.findings.facts.draft import Draft
 from dstack.analysis.findings.reduced_graph import ReducedGraph
+from dstack.analysis.graph.blocked_calls import reach_of
 from dstack.analysis.graph.refs.dead_producers import RELEASED
+from dstack.analysis.index.frames import innermost_frame
+from dstack.analysis.index.subjects import actor_of_worker, names_of_ended
 from dstack.analysis.naming import names
+from dstack.analysis.naming.descriptions import asyncio_task
 from dstack.analysis.solve.requirements import targets_of
 from dstack.diagnosis import FailedBefore
 from dstack.model import Actor, FailedTask, actor_of_task
+from dstack.observed import EndedTask
 from dstack.vertex_keys import Key
 from dstack.words import SHOWN
 
@@ -69,10 +75,10 @@ class Failures:
 
     def _of(self, jobs: Iterable[str], keys: Sequence[Key], *, is_open: bool) -> tuple[FailedBefore, ...]:
         jobs = set(jobs)
-        if not any(task.job_id in jobs for task in self._index.snapshot.failed_tasks) and not self._dead(jobs):
-            return ()
-        involved = self._involved(keys)
-        found = [*self._failed_calls(jobs, involved), *self._deaths(jobs, involved)]
+        found = list(self._ended_tasks(keys))
+        if any(task.job_id in jobs for task in self._index.snapshot.failed_tasks) or self._dead(jobs):
+            involved = self._involved(keys)
+            found += [*self._failed_calls(jobs, involved), *self._deaths(jobs, involved)]
         chosen = [one for one in found if one.is_related or one.is_held or is_open]
         chosen.sort(key=lambda one: (not one.is_related, not one.is_held, -(one.failed_at or 0.0), one.name))
         return tuple(folded(chosen))[:SHOWN]
@@ -122,6 +128,47 @@ class Failures:
             is_held=task.is_held,
             is_related=is_related,
         )
+
+    # Asyncio tasks
+
+    def _ended_tasks(self, keys: Iterable[Key]) -> Iterator[FailedBefore]:
+        """The asyncio tasks of the processes in which these wait for an object; cancelled ones if they held it."""
+        for worker_id, awaited in self._awaited(keys).items():
+            for ended in self._index.ended_tasks.get(worker_id, ()):
+                is_related = not awaited.isdisjoint(ended.held)
+                if is_related or not ended.is_cancelled:
+                    yield self._ended_task(worker_id, ended, is_related=is_related)
+
+    def _awaited(self, keys: Iterable[Key]) -> dict[str, set[str]]:
+        """The objects that these wait for, by worker."""
+        found: dict[str, set[str]] = defaultdict(set)
+        if self._index.ended_tasks:
+            for vertex in map(self._reduced.vertices.__getitem__, keys):
+                if vertex.worker_id and (object_id := reach_of(self._index.call_of_vertex(vertex)).object_id):
+                    found[vertex.worker_id].add(object_id)
+        return found
+
+    def _ended_task(self, worker_id: str, ended: EndedTask, *, is_related: bool) -> FailedBefore:
+        index = self._index
+        actor, worker = actor_of_worker(index, worker_id), index.workers.get(worker_id)
+        frame = innermost_frame(index.snapshot.frames_of(ended))
+        return FailedBefore(
+            name=asyncio_task(*names_of_ended(ended)),
+            error=": ".join(filter(None, (ended.error, ended.message))),
+            error_type=ended.error,
+            coroutine_id=ended.coroutine_id,
+            actor_id=actor.actor_id if actor else None,
+            actor=names.actor(actor) if actor else None,
+            job_id=worker.job_id if worker else None,
+            pid=worker.pid if worker else None,
+            node_ip=node.ip if worker and (node := index.nodes.get(worker.node_id)) else None,
+            file=frame.file if frame else None,
+            line=frame.line if frame else None,
+            source=index.snapshot.source_line(frame.file, frame.line) if frame else None,
+            is_related=is_related,
+        )
+
+    # Actors
 
     def _dead(self, jobs: set[str]) -> list[Actor]:
         """The dead actors of these jobs that were not released."""

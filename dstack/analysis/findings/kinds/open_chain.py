@@ -13,7 +13,7 @@ from dstack.analysis.findings.facts.draft import Draft
 from dstack.analysis.findings.facts.finding_facts import FindingFacts
 from dstack.analysis.findings.facts.shared_calls import SharedCall
 from dstack.analysis.findings.reduced_graph import ReducedGraph
-from dstack.analysis.findings.wording import collectives
+from dstack.analysis.findings.wording import collectives, failures
 from dstack.analysis.findings.wording.failures import restart_steps
 from dstack.analysis.findings.wording.narration import Narrator, group_by_step, more
 from dstack.analysis.naming import names
@@ -186,6 +186,8 @@ def to_inspect(facts: FindingFacts, narrator: Narrator) -> str:
     first = facts.ends[0]
     name, line = narrator.name(first), narrator.line(first)
     if first.waker_of:
+        if ended := failures.ended_task(facts.failed_before):
+            return failures.to_inspect(ended)
         return f"Find out what should end {_unknown_call(facts, narrator, first)}, and why it did not"
     if isinstance(first.key, UnknownKey) and first.key.what in TO_INSPECT:
         return f"{TO_INSPECT[first.key.what]}{f'; it is{line}' if line else ''}"

@@ -19,19 +19,43 @@ HELD = "; its result may never have been fetched"
 NOT_HELD = "; its error may have been handled"
 
 
+IN_PROCESS = "; it was in the same process"
+
+
 def step(failed: FailedBefore) -> Step:
     """``Failed before: Worker.run (pid 7, node 10.0.0.1) raised ValueError: 3, 40 s ago``."""
     return Step(text=_sentence(failed), file=failed.file, line=failed.line, source=failed.source)
 
 
 def headline(failures: Sequence[FailedBefore]) -> str:
-    """What the first failure with an error that may not have been fetched adds to a sentence about waits."""
+    """What the first failure that the waits may be for adds to a sentence about these.
+
+    It is an asyncio task that held what is awaited, or has an error that may not have been fetched.
+    """
+    if ended := ended_task(failures):
+        return f"; {ended.name}, which held what is awaited, {what_happened(ended)}{_at(ended)}"
     first = next((failed for failed in failures if failed.is_held), None)
     return f"; {first.name} {what_happened(first)}" if first else ""
 
 
+def ended_task(failures: Sequence[FailedBefore]) -> FailedBefore | None:
+    """The first asyncio task that held what is awaited."""
+    return next((failed for failed in failures if failed.coroutine_id and failed.is_related), None)
+
+
+def to_inspect(ended: FailedBefore) -> str:
+    """``Find out why asyncio task Pump.run ended with KeyError at pump.py:9: it held what is awaited``."""
+    return f"Find out why {ended.name} ended with {ended.error_type}{_at(ended)}: it held what is awaited"
+
+
+def _at(failed: FailedBefore) -> str:
+    return f" at {failed.file.rpartition('/')[2]}:{failed.line}" if failed.file else ""
+
+
 def advice(failures: Sequence[FailedBefore]) -> str:
-    """What to do about an error that may not have been fetched; empty if there is none."""
+    """What to do about the end of a task, or an error that may not have been fetched; empty if there is none."""
+    if ended := ended_task(failures):
+        return f"{to_inspect(ended)}. Where it ends, let its exception reach the futures and queues that it served."
     first = next((failed for failed in failures if failed.is_held), None)
     if first is None:
         return ""
@@ -42,8 +66,9 @@ def advice(failures: Sequence[FailedBefore]) -> str:
 
 
 def what_happened(failed: FailedBefore | FailedTask) -> str:
-    """``raised ValueError: 3`` or ``failed: WORKER_DIED``, with a short error."""
-    verb = "raised" if failed.error_type == RAISED else "failed:"
+    """``raised ValueError: 3``, ``failed: WORKER_DIED`` or ``ended with ValueError: 3``, with a short error."""
+    is_task = isinstance(failed, FailedBefore) and failed.coroutine_id is not None
+    verb = "ended with" if is_task else "raised" if failed.error_type == RAISED else "failed:"
     return f"{verb} {(failed.error or failed.error_type)[:SHOWN_ERROR]}"
 
 
@@ -63,6 +88,9 @@ def _sentence(failed: FailedBefore) -> str:
         f"node {failed.node_ip}" if failed.node_ip else None,
     )
     place = ", ".join(part for part in parts if part)
+    if failed.coroutine_id is not None:
+        reached = "; it held what is awaited" if failed.is_related else IN_PROCESS
+        return f"Ended before: {failed.name} ({place}) with {failed.error}{reached}{words.alike(failed.count)}"
     is_raised = failed.error_type == RAISED
     verb = "died" if failed.is_death else "raised" if is_raised else "failed"
     what = f"{verb}{' ' if is_raised else ': '}{failed.error or 'no cause given'}"

@@ -51,6 +51,7 @@ GENERATOR_FILE = "ray/_private/object_ref_generator.py"
 WRAPPERS = (("_wrap_awaitable", TASKS_FILE), ("_suppress_exceptions", GENERATOR_FILE))
 """Functions of tasks that only await something else. The second, for a generator's next item, was seen on Ray 2.53. It
 is Cython's, without a frame, on 2.46, and in no task of its own on 2.60."""
+PACKAGES = "/site-packages/"
 MAX_DEPTH = 20
 MAX_NEEDS = 1 << 15
 """The most needs of one coroutine. A need on two paths counts twice, so nested ``gather`` calls may double them."""
@@ -273,7 +274,9 @@ class AwaitTargets:
                     return self._for_needs(self._all_of(self._objects.set_items(tasks), 0), TASK_GROUP)
                 case "acquire" if frame.file.endswith(LOCKS_FILE):
                     return self._lock(frame)
-        return self._named(inside) or Call(site=ASYNC_FUTURE.id, frame=0, need=ProcessObject(object_id=hex(future)))
+        name = _library_future(chain.frames)
+        plain = Call(site=ASYNC_FUTURE.id, name=name, frame=0, need=ProcessObject(object_id=hex(future)))
+        return self._named(inside) or plain
 
     def _sets_messages(self, chain: Chain) -> Frame | None:
         """The frame in which a replica of Serve waits for messages of the user's method, or for its end.
@@ -402,6 +405,13 @@ def is_wrapper(chain: Chain) -> bool:
 
 def _only_wraps(frame: Frame) -> bool:
     return any(frame.function == function and frame.file.endswith(file) for function, file in WRAPPERS)
+
+
+def _library_future(frames: Sequence[Frame]) -> str | None:
+    """``asyncio future of ray/serve/batching.py``: by the file of the library that awaits it, if one does."""
+    file = next((frame.file for frame in frames if not _only_wraps(frame)), "")
+    _, is_of_library, path = file.rpartition(PACKAGES)
+    return f"{ASYNC_FUTURE.name} of {path}" if is_of_library else None
 
 
 def _known_by(name: str, other: Site) -> tuple[Site, str | None]:

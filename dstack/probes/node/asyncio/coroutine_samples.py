@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from dstack.call_sites import WAIT_FOR
-from dstack.observed import Coroutine
-from dstack.observed_calls import Awaitables, Call
+from dstack.call_sites import EVENT_LOOP, WAIT_FOR
+from dstack.observed import Coroutine, EndedTask
+from dstack.observed_calls import Awaitables, Call, ProcessObject
 from dstack.probes.node.asyncio.coroutines import Coroutines, Suspended
+from dstack.probes.node.asyncio.ended_tasks import Ended
 from dstack.probes.node.cpython.memory import Unreadable
+from dstack.probes.node.redaction import masked_local
 from dstack.probes.node.stacks.table import StackTable
 from dstack.probes.node.waits.reached import COROUTINE, Reached
 from dstack.probes.node.waits.shared_objects import WaitsOn
@@ -23,13 +26,16 @@ class LoopState:
 
     ``stable`` has the addresses of the coroutines that did not change. ``on_threads`` has the Ray task that an event
     loop runs, by the Python id of its thread. ``reached`` is what may end waits of the coroutines, ``unread`` says why
-    nothing could be read.
+    nothing could be read. ``ended`` are tasks that failed or were cancelled, ``awaited`` the ids of the objects that
+    calls wait on, by the addresses of these and of what they belong to.
     """
 
     coroutines: list[Suspended] = field(default_factory=list)
     stable: set[int] = field(default_factory=set)
     on_threads: dict[int, str | None] = field(default_factory=dict)
     reached: Reached = field(default_factory=Reached)
+    ended: Sequence[Ended] = ()
+    awaited: Mapping[int, Collection[str]] = field(default_factory=dict)
     unread: str | None = None
 
     @classmethod
@@ -71,6 +77,23 @@ class LoopState:
         timeouts = inherited_timeouts(self.coroutines)
         return tuple(self._coroutine(one, table, cwd, os_ids, timeouts) for one in self.coroutines)
 
+    def observed_ended(self, table: StackTable, cwd: str) -> tuple[EndedTask, ...]:
+        """The tasks that ended, the stacks of their exceptions entered into the table."""
+        return tuple(self._ended(one, table, cwd) for one in self.ended)
+
+    def _ended(self, one: Ended, table: StackTable, cwd: str) -> EndedTask:
+        held = {object_id for address in one.held for object_id in self.awaited.get(address, ())}
+        return EndedTask(
+            coroutine_id=hex(one.address),
+            name=one.name,
+            function=one.function,
+            stack=table.add(one.frames, cwd),
+            error=one.error,
+            message=masked_local("", "".join(one.message.splitlines()[:1])),
+            is_cancelled=one.is_cancelled,
+            held=tuple(sorted(held)),
+        )
+
     def _coroutine(
         self, one: Suspended, table: StackTable, cwd: str, os_ids: Mapping[int, int], timeouts: Mapping[int, float]
     ) -> Coroutine:
@@ -93,6 +116,19 @@ class LoopState:
             return None
         call = self.reached.with_reach((COROUTINE, one.address), one.call, one.waits_on)
         return replace(call, timeout_s=timeouts.get(one.address)) if call.timeout_s is None else call
+
+
+def objects_of(waits: Iterable[tuple[Call | None, WaitsOn]]) -> dict[int, set[str]]:
+    """The ids of the objects that calls wait on, by the addresses of the objects and of what they belong to.
+
+    Without event loops that wait for events: their objects are asyncio's own.
+    """
+    found: dict[int, set[str]] = defaultdict(set)
+    for call, waits_on in waits:
+        if call and call.site != EVENT_LOOP.id and isinstance(call.need, ProcessObject) and call.need.object_id:
+            for address in (int(call.need.object_id, 16), *waits_on.objects):
+                found[address].add(call.need.object_id)
+    return found
 
 
 def waits_of(coroutines: Sequence[Suspended]) -> dict[int, WaitsOn]:

@@ -12,6 +12,7 @@ from dstack.observed_calls import Unreadable as UnreadableNeed
 from dstack.probes.node.asyncio.await_chains import AwaitChains, Chain
 from dstack.probes.node.asyncio.await_targets import RUNS_TASKS, AwaitTargets
 from dstack.probes.node.asyncio.context_vars import Contexts
+from dstack.probes.node.asyncio.ended_tasks import Ended, EndedTasks
 from dstack.probes.node.asyncio.event_loops import TASK, EventLoops
 from dstack.probes.node.cached_property import cached_property
 from dstack.probes.node.cpython.memory import Unreadable
@@ -60,6 +61,7 @@ class Coroutines:
     """
 
     def __init__(self, process: PythonProcess, executors: Executors, thread_ids: Collection[int]) -> None:
+        self._process = process
         self._objects = process.objects
         self._memory = process.memory
         self._layout = process.layout.coroutines
@@ -103,7 +105,7 @@ class Coroutines:
         is_open = call is not None and kind_of(call) != "lock" and self.loops.may_hear_from_outside(loop)
         return Suspended(
             address=task,
-            name=self._name(task),
+            name=self.name_of(task),
             frames=shown or [*self._not_begun(chain), *_of_cython(chain)][:1],
             thread_id=self._thread_of(loop),
             task_id=task_id,
@@ -154,7 +156,7 @@ class Coroutines:
         except Unreadable as error:
             return Call(site=AWAIT.id, frame=0, need=UnreadableNeed(reason=str(error))), False
 
-    def _name(self, task: int) -> str:
+    def name_of(self, task: int) -> str:
         """The task's name, which is only a number until first used (from CPython 3.12 on)."""
         name = self._memory.pointer(task + self._layout.task_name)
         if self._objects.is_a(name, "int"):
@@ -165,6 +167,13 @@ class Coroutines:
         if loop not in self._threads:
             self._threads[loop] = self.loops.thread_of(loop, self._thread_ids)
         return self._threads[loop]
+
+    def ended(self, awaited: Collection[int]) -> list[Ended]:
+        """The tasks that failed or were cancelled, with those of the ``awaited`` objects that their code reached."""
+        try:
+            return EndedTasks(self._process, self.loops, self.name_of).read(awaited)
+        except Unreadable:
+            return []
 
     def is_task(self, address: int) -> bool:
         """Whether an object is an asyncio task that has not ended."""

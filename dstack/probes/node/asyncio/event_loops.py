@@ -24,7 +24,7 @@ ALL_TASKS = ("_scheduled_tasks", "_all_tasks")
 """From CPython 3.12 on, and before."""
 CURRENT_TASKS = "_current_tasks"
 REFERENT = 16
-PENDING = 0
+PENDING, CANCELLED = 0, 1
 HANDLES = ("Handle", "TimerHandle", "_ThreadSafeHandle", "uvloop.loop.Handle")
 """``call_soon_threadsafe`` makes the third one from CPython 3.14 on."""
 MAX_HANDLE_BYTES = 256
@@ -52,18 +52,29 @@ class EventLoops:
 
     def tasks(self) -> Iterator[int]:
         """All asyncio tasks that have not ended; tasks that start or end meanwhile may be missing."""
+        return (task for task, is_pending in self._listed if is_pending)
+
+    @property
+    def ended(self) -> list[int]:
+        """The asyncio tasks that have ended and are still referenced, as far as asyncio lists them."""
+        return [task for task, is_pending in self._listed if not is_pending]
+
+    @cached_property
+    def _listed(self) -> list[tuple[int, bool]]:
+        """All tasks that asyncio lists, and whether each has not ended yet."""
         lists = self._layout.task_lists
-        yield from self._linked(lists) if lists else self._referenced()
+        found: list[tuple[int, bool]] = []
+        for task in self._linked(lists) if lists else self._referenced():
+            with contextlib.suppress(Unreadable):
+                found.append((task, self.is_pending(task)))
+        return found
 
     def _linked(self, lists: TaskLists) -> Iterator[int]:
         """The tasks in the lists of all threads, and of threads that have ended."""
         heads = [thread + lists.thread_tasks for thread in self._frames.threads.values()]
         seen: set[int] = set()
         for head in (*heads, self._frames.interpreter + lists.interpreter_tasks):
-            for node in self._nodes(head, lists.task_node, seen):
-                with contextlib.suppress(Unreadable):
-                    if self.is_pending(node - lists.task_node):
-                        yield node - lists.task_node
+            yield from (node - lists.task_node for node in self._nodes(head, lists.task_node, seen))
         if len(seen) >= MAX_LINKED:
             raise Unreadable(f"it has more than {MAX_LINKED} tasks")
 
@@ -94,7 +105,7 @@ class EventLoops:
         for reference in self._objects.set_items(self._objects.attributes(weak_set).get("data", 0)):
             with contextlib.suppress(Unreadable):
                 task = self._memory.pointer(reference + REFERENT)
-                if self._objects.is_kind_of(task, TASK) and self.is_pending(task):
+                if self._objects.is_kind_of(task, TASK):
                     yield task
 
     @cached_property
@@ -125,6 +136,10 @@ class EventLoops:
     def is_pending(self, future: int) -> bool:
         """Whether a task or future has not ended."""
         return self._memory.int32(future + self._layout.future_state) == PENDING
+
+    def is_cancelled(self, future: int) -> bool:
+        """Whether a task or future has ended because it was cancelled."""
+        return self._memory.int32(future + self._layout.future_state) == CANCELLED
 
     def loop_of(self, future: int) -> int:
         """The loop that a task or future belongs to."""

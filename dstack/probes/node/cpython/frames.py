@@ -28,6 +28,9 @@ GLOBALS_3_10, GLOBALS_3_11, GLOBALS = 48, 8, 24
 """Where a frame has its globals, on CPython 3.10, on 3.11, and from 3.12 to 3.14."""
 STATE_3_10 = 4
 """CPython 3.10: a frame's state is this many bytes before its blocks, after their number."""
+TRACEBACK_NEXT, TRACEBACK_INSTRUCTION, FRAME_OF_OBJECT = 16, 32, 24
+"""Where a traceback has the next one, followed by its frame object, and its instruction; and where a frame object has
+its frame, which on CPython 3.10 is itself. The same in the sources of 3.10 to 3.14."""
 TRAMPOLINE = "<interpreter trampoline>"
 READ_AHEAD = 2 * PAGE
 """Callers of a frame lie below it."""
@@ -280,6 +283,24 @@ class Frames:
         offset = self._offset(code, instruction)
         position = self.codes.position(code, offset, name)
         return Frame(self, address, code, offset, position, self._depth(address, code))
+
+    def of_traceback(self, traceback: int, most: int) -> Iterator[Frame]:
+        """The frames of a traceback, outermost first, each at the line that raised its exception or passed it on.
+
+        They have ended, but keep their locals.
+        """
+        for _ in range(most):
+            if not self.objects.is_a(traceback, "traceback"):
+                return
+            following, address = self._memory.pointers(traceback + TRACEBACK_NEXT, 2)
+            self.objects.expect(address, "frame")
+            if self._layout.version > (3, 10):
+                address = self._memory.pointer(address + FRAME_OF_OBJECT)
+            executable, _, _ = self._head.unpack(self._memory.read(address, self._head.size))
+            code = self.codes.code(self._code_of(executable))
+            instruction = self._memory.int32(traceback + TRACEBACK_INSTRUCTION)
+            yield Frame(self, address, code, instruction, self.codes.position(code, instruction))
+            traceback = following
 
     def _depth(self, frame: int, code: Code) -> int:
         """The number of live words in the stack of a suspended frame."""

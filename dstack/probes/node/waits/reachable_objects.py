@@ -74,7 +74,7 @@ def _all_roots(
 
     def roots_of(frames: Sequence[Frame]) -> Roots:
         own = _modules(frame for frame in frames if is_user(frame))
-        return Roots(_variables(frames), {reached for module in own for reached in modules.reached_from(module)})
+        return Roots(variables_of(frames), {reached for module in own for reached in modules.reached_from(module)})
 
     roots: dict[Root, Roots] = {}
     for thread in process.threads:
@@ -151,7 +151,7 @@ class Search:
         return following
 
 
-def _variables(frames: Iterable[Frame]) -> set[int]:
+def variables_of(frames: Iterable[Frame]) -> set[int]:
     """The objects that the readable variables of these frames refer to.
 
     Without Ray's worker object, which every main thread has: it leads to the actor, which is a root of its own.
