@@ -16,7 +16,7 @@ import msgspec
 from dstack.document_file import DocumentFormat, to_json
 from dstack.errors import SnapshotFileError
 from dstack.model import SCHEMA, VERSION, Snapshot, need_of
-from dstack.observed import Coroutine, Thread
+from dstack.observed import Coroutine, EndedTask, Process, Thread
 from dstack.observed_calls import NEEDS
 
 MAX_FRAMES = 100_000_000
@@ -83,12 +83,9 @@ def _inconsistencies(snapshot: Snapshot) -> Iterator[str]:
     for i, sample in enumerate(snapshot.samples):
         for j, worker in enumerate(sample.workers):
             place = f"$.samples[{i}].workers[{j}].process"
-            process = worker.process
-            yield from _misplaced(snapshot, process.threads if process else (), f"{place}.threads")
-            yield from _misplaced(snapshot, process.coroutines if process else (), f"{place}.coroutines")
-            for k, child in enumerate(process.children if process else ()):
-                yield from _misplaced(snapshot, child.threads, f"{place}.children[{k}].threads")
-                yield from _misplaced(snapshot, child.coroutines, f"{place}.children[{k}].coroutines")
+            yield from _misplaced_in(snapshot, worker.process, place) if worker.process else ()
+            for k, child in enumerate(worker.process.children if worker.process else ()):
+                yield from _misplaced_in(snapshot, child, f"{place}.children[{k}]")
                 if child.children:
                     yield f"a child process has children - at `{place}.children[{k}].children`"
 
@@ -98,9 +95,16 @@ def _frames_shown(snapshot: Snapshot) -> int:
     return sum(len(snapshot.stacks[one.stack]) for process in processes for one in process.with_stacks())
 
 
-def _misplaced(snapshot: Snapshot, executions: Sequence[Thread | Coroutine], place: str) -> Iterator[str]:
-    for k, one in enumerate(executions):
+def _misplaced_in(snapshot: Snapshot, process: Process, place: str) -> Iterator[str]:
+    yield from _misplaced(snapshot, process.threads, f"{place}.threads")
+    yield from _misplaced(snapshot, process.coroutines, f"{place}.coroutines")
+    yield from _misplaced(snapshot, process.ended_tasks, f"{place}.ended_tasks")
+
+
+def _misplaced(snapshot: Snapshot, those: Sequence[Thread | Coroutine | EndedTask], place: str) -> Iterator[str]:
+    for k, one in enumerate(those):
+        call = None if isinstance(one, EndedTask) else one.call
         if one.stack >= len(snapshot.stacks):
             yield f"no such stack - at `{place}[{k}].stack`"
-        elif one.call and one.call.frame >= max(1, len(snapshot.stacks[one.stack])):
+        elif call and call.frame >= max(1, len(snapshot.stacks[one.stack])):
             yield f"no such frame in its stack - at `{place}[{k}].call.frame`"

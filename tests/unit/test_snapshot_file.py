@@ -86,6 +86,9 @@ TEXT = dumps(SNAPSHOT)
 SUFFIXES = (".json", ".json.gz")
 
 
+ENDED = b'{"coroutine_id":"0x1","name":"","function":"serve","stack":99,"error":"KeyError"}'
+
+
 def edited(**changes: Any) -> bytes:
     """The text of a good file with other top-level members."""
     return json.dumps(json.loads(TEXT) | changes).encode()
@@ -240,6 +243,7 @@ def test_another_schema_is_rejected() -> None:
         (edited(stacks=[[1]]), "`$.samples[0].workers[0].process.threads[0].call.frame`"),
         (edited(stacks=[[0, 1]]), "no such stack - at `$.samples[0].workers[0].process.threads[1].stack`"),
         (TEXT.replace(b'"frame":1', b'"frame":-1'), "threads[0].call.frame`"),
+        (TEXT.replace(b'"ended_tasks":[]', b'"ended_tasks":[%s]' % ENDED, 1), ".process.ended_tasks[0].stack`"),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )

@@ -84,6 +84,7 @@ def _with_valid_indices(snapshot: Snapshot) -> Snapshot:
             it,
             threads=tuple(map(execution, it.threads)),
             coroutines=tuple(map(execution, it.coroutines)),
+            ended_tasks=tuple(dataclasses.replace(one, stack=one.stack % len(stacks)) for one in it.ended_tasks),
             children=tuple(map(process, it.children)),
         )
 

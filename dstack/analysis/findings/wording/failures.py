@@ -32,20 +32,19 @@ def headline(failures: Sequence[FailedBefore]) -> str:
 
     It is an asyncio task that held what is awaited, or has an error that may not have been fetched.
     """
-    if ended := ended_task(failures):
-        return f"; {ended.name}, which held what is awaited, {what_happened(ended)}{_at(ended)}"
     first = next((failed for failed in failures if failed.is_held), None)
-    return f"; {first.name} {what_happened(first)}" if first else ""
+    return of_ended_task(failures) or (f"; {first.name} {what_happened(first)}" if first else "")
 
 
-def ended_task(failures: Sequence[FailedBefore]) -> FailedBefore | None:
+def of_ended_task(failures: Sequence[FailedBefore]) -> str:
+    """``; asyncio task Pump.run, which held what is awaited, ended with KeyError: 7 at pump.py:9``, if there is one."""
+    ended = _ended_task(failures)
+    return f"; {ended.name}, which held what is awaited, {what_happened(ended)}{_at(ended)}" if ended else ""
+
+
+def _ended_task(failures: Sequence[FailedBefore]) -> FailedBefore | None:
     """The first asyncio task that held what is awaited."""
     return next((failed for failed in failures if failed.coroutine_id and failed.is_related), None)
-
-
-def to_inspect(ended: FailedBefore) -> str:
-    """``Find out why asyncio task Pump.run ended with KeyError at pump.py:9: it held what is awaited``."""
-    return f"Find out why {ended.name} ended with {ended.error_type}{_at(ended)}: it held what is awaited"
 
 
 def _at(failed: FailedBefore) -> str:
@@ -54,8 +53,11 @@ def _at(failed: FailedBefore) -> str:
 
 def advice(failures: Sequence[FailedBefore]) -> str:
     """What to do about the end of a task, or an error that may not have been fetched; empty if there is none."""
-    if ended := ended_task(failures):
-        return f"{to_inspect(ended)}. Where it ends, let its exception reach the futures and queues that it served."
+    if ended := _ended_task(failures):
+        return (
+            f"Find out why {ended.name} ended with {ended.error_type}{_at(ended)}: it held what is awaited. Where it "
+            "ends, let its exception reach the futures and queues that it served."
+        )
     first = next((failed for failed in failures if failed.is_held), None)
     if first is None:
         return ""

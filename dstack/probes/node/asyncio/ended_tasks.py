@@ -103,11 +103,12 @@ class EndedTasks:
         fields = self._memory.pointers(exception + EXCEPTION_FIELDS, EXCEPTION_WORDS) if exception else ()
         traceback = next((word for word in fields if self._objects.is_a(word, "traceback")), 0)
         arguments = next((word for word in fields if self._objects.is_a(word, "tuple")), 0)
-        frames = list(self._frames.of_traceback(traceback, MAX_FRAMES))[::-1]
+        function = self._function(task)
+        frames = _own(list(self._frames.of_traceback(traceback, MAX_FRAMES)), function)[::-1]
         return Ended(
             address=task,
             name=self._name_of(task),
-            function=self._function(task) or (frames[-1].position.qualified if frames else ""),
+            function=function or (frames[-1].position.qualified if frames else ""),
             error=self._objects.type_name(exception).rpartition(".")[2] if exception else CANCELLED,
             message=self._message(arguments),
             is_cancelled=self._loops.is_cancelled(task),
@@ -142,3 +143,9 @@ class EndedTasks:
             references = self._references.of_all(level).values()
             level = {one for several in references for one in several[:MAX_FOLLOWED]}
         return found | level.intersection(awaited)
+
+
+def _own(frames: Sequence[Frame], function: str) -> Sequence[Frame]:
+    """The frames from the task's own function on; code that has fetched the exception comes before it."""
+    name = function.rpartition(".")[2]
+    return frames[next((at for at, frame in enumerate(frames) if frame.function == name), 0) :]

@@ -13,6 +13,7 @@ from dstack.analysis.findings.wording.failures import HELD, NOT_HELD
 from dstack.analysis.views.analysed_snapshot import AnalysedSnapshot
 from dstack.diagnosis import Diagnosis, FailedBefore
 from dstack.model import Actor, FailedTask, Node, Snapshot
+from dstack.observed import EndedTask
 from dstack.report.text import report_text
 from dstack.words import SHOWN
 from tests.unit.analysis.findings.kinds.small_findings import deadlocked, parked
@@ -85,6 +86,63 @@ def with_failures(scene: Scene, *tasks: FailedTask, actors: tuple[Actor, ...] = 
 
 def failures_beside(diagnosis: Diagnosis) -> tuple[FailedBefore, ...]:
     return diagnosis.findings[0].failed_before if diagnosis.findings else diagnosis.failed_before
+
+
+def with_ended_tasks(*ended: EndedTask) -> Diagnosis:
+    """The verdict on a driver that gets from an actor that waits in a condition, beside ended asyncio tasks."""
+    scene = Scene()
+    driver, gate = scene.driver(), scene.actor("Gate")
+    call = scene.call(gate, "enter", by=driver)
+    gate.runs(call).is_in(CONDITION, "0x1")
+    driver.gets(call)
+    gate.known["ended_tasks"] = ended
+    return diagnose(scene.sample().second_sample().snapshot())
+
+
+def ended(**known: Any) -> EndedTask:
+    fields: dict[str, Any] = {
+        "coroutine_id": "0x9",
+        "name": "Task-4",
+        "function": "Engine.start.<locals>.serve",
+        "stack": 0,
+        "error": "KeyError",
+        "message": "7",
+    }
+    return EndedTask(**{**fields, **known})
+
+
+def test_an_asyncio_task_that_held_what_is_awaited_is_named_in_all_parts_of_a_finding() -> None:
+    diagnosis = with_ended_tasks(ended(held=("0x1",)))
+
+    (finding,) = diagnosis.findings
+    (failure,) = finding.failed_before
+    assert (diagnosis.verdict, failure.name) == ("stalled", "asyncio task serve")
+    assert (failure.error, failure.is_related, failure.coroutine_id) == ("KeyError: 7", True, "0x9")
+    assert finding.summary.endswith(
+        "; asyncio task serve, which held what is awaited, ended with KeyError: 7 at app.py:10"
+    )
+    assert finding.advice.startswith("Find out why asyncio task serve ended with KeyError at app.py:10: it held what")
+    assert finding.diagram.remarks[0].text.startswith("Ended before: asyncio task serve (actor Gate")
+    assert finding.diagram.remarks[0].text.endswith("with KeyError: 7; it held what is awaited")
+
+
+def test_an_asyncio_task_that_failed_in_the_same_process_is_a_remark_only() -> None:
+    (finding,) = with_ended_tasks(ended(held=("0x2",))).findings
+
+    assert [one.is_related for one in finding.failed_before] == [False]
+    assert "KeyError" not in finding.summary + finding.advice
+    assert finding.diagram.remarks[0].text.endswith("with KeyError: 7; it was in the same process")
+
+
+@pytest.mark.parametrize(("held", "count"), [(("0x1",), 1), ((), 0)])
+def test_a_cancelled_asyncio_task_is_named_if_it_held_what_is_awaited(held: tuple[str, ...], count: int) -> None:
+    (finding,) = with_ended_tasks(ended(error="CancelledError", is_cancelled=True, held=held)).findings
+
+    assert len(finding.failed_before) == count
+
+
+def test_ended_asyncio_tasks_change_no_verdict() -> None:
+    assert with_ended_tasks(ended(held=("0x1",))).verdict == with_ended_tasks().verdict == "stalled"
 
 
 SCENES = [stalled, parked, deadlocked, working]

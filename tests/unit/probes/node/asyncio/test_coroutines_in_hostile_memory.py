@@ -26,6 +26,7 @@ from tests.unit.support.hostile_memory import HOSTILE, Change, Copied, Recorder,
 from tests.unit.support.own_process import own_layout, own_process
 
 VARIABLES = [contextvars.ContextVar[int](f"variable {number}") for number in range(40)]
+AWAITED = asyncio.Event()
 NAMES = ["waits for ", "has ", "asks ", "awaits "]
 
 
@@ -80,14 +81,27 @@ async def waits_in_many_ways(stopped: threading.Event) -> list[asyncio.Task[None
     return tasks
 
 
+async def fails(event: asyncio.Event) -> None:
+    raise ValueError(event, "held")
+
+
+async def failed(event: asyncio.Event) -> asyncio.Task[None]:
+    """A task that ended with an exception."""
+    task = asyncio.create_task(fails(event))
+    await asyncio.wait([task])
+    return task
+
+
 @contextmanager
 def suspended() -> Iterator[list[asyncio.Task[None]]]:
     """All these tasks, on a blocked event loop."""
     loop, stopped = asyncio.new_event_loop(), threading.Event()
+    ended = loop.run_until_complete(failed(AWAITED))
     tasks = loop.run_until_complete(waits_in_many_ways(stopped))
     try:
         yield tasks
     finally:
+        assert isinstance(ended.exception(), ValueError)
         stopped.set()
         left = asyncio.all_tasks(loop)
         for task in left:
@@ -124,6 +138,7 @@ def reads_of(memory: ProcessMemory, kind: type[Objects] = Objects) -> dict[str, 
         "suspended": lambda: list(coroutines.suspended()),
         "holders": lambda: coroutines.holders,
         "tasks on loops": lambda: coroutines.tasks_on_loops,
+        "ended": lambda: coroutines.ended({id(AWAITED)}),
     }
 
 
@@ -133,6 +148,12 @@ def test_an_unchanged_copy_shows_all_tasks(copy: Copy) -> None:
     assert copy.tasks.items() <= {one.address: one.name for one in found}.items()
     assert not any(one.call and isinstance(one.call.need, UnreadableNeed) for one in found)
     assert [one.frames[0].position.function for one in found if one.name == "first"] == ["waits"]
+
+
+def test_an_unchanged_copy_shows_what_a_failed_task_held(copy: Copy) -> None:
+    ended: Any = reads_of(Copied(copy.pages, []))["ended"]()
+
+    assert [(one.function, one.error, *one.held) for one in ended] == [("fails", "ValueError", id(AWAITED))]
 
 
 class WithoutAttributes(Objects):
