@@ -11,7 +11,7 @@ from msgspec.structs import replace
 
 from dstack.analysis.findings.facts.finding_facts import FindingFacts
 from dstack.analysis.findings.facts.group_ranks import CollectiveCall
-from dstack.analysis.findings.kinds.open_chain import shared_call_steps
+from dstack.analysis.findings.kinds.open_chain import other_side_steps, shared_call_steps
 from dstack.analysis.findings.kinds.unsatisfiable import submission
 from dstack.analysis.findings.wording.collectives import absent_steps, call_in_words, ranks_of_call
 from dstack.analysis.findings.wording.failures import happened_ago, restart_steps
@@ -264,7 +264,7 @@ class _Drawing:
     def remarks(self) -> Iterator[Step]:
         """Other members and final blockers, restarts and failures; at most a few."""
         failures = map(step_of_failure, self._facts.unreported_failures)
-        remarks = [*self._others(), *failures]
+        remarks = [*other_side_steps(self._facts, self._narrator, self._numbers), *self._others(), *failures]
         yield from remarks[:SHOWN_PARTS]
         if len(remarks) > SHOWN_PARTS:
             yield Step(text=f"{plural(len(remarks) - SHOWN_PARTS, 'more remark')} in the details")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -13,12 +13,13 @@ from dstack.analysis.findings.facts.failures import Failures, identity
 from dstack.analysis.findings.facts.group_ranks import GroupRanks
 from dstack.analysis.findings.facts.shared_calls import SharedCall
 from dstack.analysis.findings.reduced_graph import ReducedGraph
+from dstack.analysis.graph.blocked_calls import reach_of
 from dstack.analysis.solve.requirements import targets_of
 from dstack.diagnosis import FailedBefore, Vertex
 from dstack.grouping import grouped
 from dstack.model import Actor, actor_of_task
 from dstack.observed_node import Task
-from dstack.vertex_keys import Key
+from dstack.vertex_keys import CoroutineKey, Key, ThreadKey
 
 MAX_COMPARED = 1000
 """The most vertices that are compared with each other."""
@@ -80,6 +81,26 @@ class FindingFacts:
     def shared_calls(self) -> list[SharedCall]:
         """The calls with unknown wakers that the chains end in, those with most executions first."""
         return shared_calls.shared_calls(self.draft)
+
+    @cached_property
+    def other_sides(self) -> list[Vertex]:
+        """What holds the objects that the chains end in, in the user's code, and waits itself: it may be to end them.
+
+        Empty if a chain ends in anything else.
+        """
+        if not self.ends or not all(end.waker_of for end in self.ends):
+            return []
+        ends = set(self.draft.ends)
+        last = [one for one in self.waits if not ends.isdisjoint(targets_of(one))][:MAX_COMPARED]
+        keys = dict.fromkeys(key for one in last for key in self._holders(one))
+        found = (self.reduced.vertices[key] for key in keys if key in self.reduced.vertices)
+        return [one for one in found if one.wait and self.reduced.is_in_users_code(one.key)]
+
+    def _holders(self, waiter: Vertex) -> Iterator[Key]:
+        """The threads and coroutines that hold the object of a wait, without those that wait for the same event."""
+        worker_id, reach = waiter.worker_id or "", reach_of(self.reduced.index.call_of_vertex(waiter))
+        yield from (CoroutineKey(worker_id, one) for one in reach.reached_by_coroutines)
+        yield from (ThreadKey(worker_id, one) for one in reach.reached_by)
 
     @cached_property
     def longest_chain(self) -> list[Vertex]:

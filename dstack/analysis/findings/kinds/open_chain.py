@@ -186,9 +186,8 @@ def to_inspect(facts: FindingFacts, narrator: Narrator) -> str:
     first = facts.ends[0]
     name, line = narrator.name(first), narrator.line(first)
     if first.waker_of:
-        if ended := failures.ended_task(facts.failed_before):
-            return failures.to_inspect(ended)
-        return f"Find out what should end {_unknown_call(facts, narrator, first)}, and why it did not"
+        ended = failures.of_ended_task(facts.failed_before)
+        return f"Find out what should end {_unknown_call(facts, narrator, first)}, and why it did not{ended}"
     if isinstance(first.key, UnknownKey) and first.key.what in TO_INSPECT:
         return f"{TO_INSPECT[first.key.what]}{f'; it is{line}' if line else ''}"
     if first.unobserved:
@@ -230,6 +229,7 @@ def steps(facts: FindingFacts, narrator: Narrator) -> Iterator[Step]:
     ends = zip(facts.draft.final_blockers, facts.ends, strict=True)
     yield from _blocker_steps([one for one, end in ends if not end.waker_of and end.key not in absent], narrator)
     yield from restart_steps(facts)
+    yield from other_side_steps(facts, narrator, facts.draft.members)
     yield from _possible_wakers(facts, narrator)
 
 
@@ -261,6 +261,12 @@ def _wait_of_child(narrator: Narrator, vertex: Vertex) -> str:
     thread = narrator.index.execution_of(vertex) if vertex.child_pid is not None else None
     call = call_in_words(thread.call) if thread else ""
     return f", which waits in {call}" if call else ""
+
+
+def other_side_steps(facts: FindingFacts, narrator: Narrator, described: Container[Key]) -> Iterator[Step]:
+    """What waits while it holds an object that a chain ends in, without what is ``described`` already."""
+    others = [vertex for vertex in facts.other_sides if vertex.key not in described]
+    yield from narrator.similar_steps(others, "Holds what is awaited: ")
 
 
 def _possible_wakers(facts: FindingFacts, narrator: Narrator) -> Iterator[Step]:

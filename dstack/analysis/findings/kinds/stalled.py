@@ -10,6 +10,7 @@ from dstack.analysis.findings.facts.finding_facts import FindingFacts
 from dstack.analysis.findings.kinds.open_chain import (
     Waiter,
     draft_of,
+    other_side_steps,
     shared_call_in_words,
     shared_call_steps,
     to_inspect,
@@ -55,6 +56,7 @@ def summary(facts: FindingFacts, narrator: Narrator) -> str:
 def steps(facts: FindingFacts, narrator: Narrator) -> Iterator[Step]:
     """The calls with unknown wakers, what is queued behind them, and how certain the finding is."""
     yield from shared_call_steps(facts.shared_calls, narrator)
+    yield from other_side_steps(facts, narrator, facts.draft.members)
     yield from narrator.similar_steps(_queued(facts), "")
     watched, jobs = duration(facts.draft.watched_s or 0.0), word(len(facts.draft.jobs), "job")
     yield Step(

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from dstack.analysis.second_sample import plan_readings
-from dstack.diagnosis import Diagnosis, Finding
+from dstack.diagnosis import Diagnosis, Entry, Finding
 from tests.fuzzing.effort import examples
 from tests.unit.scenes import JOB, Call, Scene, SceneProcess
 
@@ -51,6 +51,43 @@ def texts(finding: Finding) -> str:
 
 
 # Stalled chains
+
+
+def siblings(*, is_thread: bool) -> Scene:
+    """A call that needs an item of a thread or coroutine of its actor, which needs an event from the call."""
+    scene = Scene()
+    driver = scene.driver()
+    mill = scene.actor("Mill") if is_thread else scene.async_actor("Mill")
+    call = scene.call(mill, "grind", by=driver)
+    driver.gets(call)
+    if is_thread:
+        mill.runs(call)
+        grinds, delivers = mill.slots[0], mill.thread("deliveries", "user")
+        grinds.is_in("queue.Queue.get", "0x1").is_reached_by(delivers)
+        delivers.is_in("threading.Event.wait", "0x2").is_reached_by(grinds)
+    else:
+        started, other = mill.begins(call), mill.coroutine(call)
+        started.is_in("asyncio.Queue.get", "0x1").is_reached_by(other)
+        other.is_in("asyncio.Event.wait", "0x2").is_reached_by(started)
+    return scene
+
+
+@pytest.mark.parametrize(("is_thread", "call"), [(True, "threading.Event.wait"), (False, "asyncio.Event.wait")])
+def test_the_other_side_of_an_awaited_object_is_printed_with_its_line(is_thread: bool, call: str) -> None:
+    finding = only_finding(twice(siblings(is_thread=is_thread)))
+
+    (remark,) = [one for one in finding.diagram.remarks if one.text.startswith("Holds what is awaited: ")]
+    assert f"waits in {call} for a call of Event.set" in remark.text
+    assert (remark.file, remark.line) != (None, None)
+    assert f"waits in {call}" in texts(finding)
+
+
+def test_an_other_side_that_is_drawn_is_not_repeated() -> None:
+    scene = siblings(is_thread=False)
+    finding = only_finding(twice(scene))
+    drawn = {row.vertex for row in finding.diagram.rows if isinstance(row, Entry)}
+
+    assert not any(remark.vertex in drawn for remark in finding.diagram.remarks)
 
 
 def test_a_chain_that_ends_in_a_condition_without_a_signaller_is_stalled() -> None:
