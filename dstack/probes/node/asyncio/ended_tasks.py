@@ -23,13 +23,13 @@ from dstack.probes.node.cpython.references import References
 from dstack.probes.node.cpython.values import text_of
 from dstack.probes.node.waits.reachable_objects import MAX_FOLLOWED, variables_of
 
-MAX_TASKS = 16
+MAX_TASKS = 8
 """Failed tasks come first."""
 MAX_FRAMES = 200
 MAX_MESSAGE = 200
 MAX_DEPTH = 5
 """References from a local to what is awaited: ``self``, its ``queue``, the queue's items, a request, its future."""
-MAX_EXAMINED = 4_000
+MAX_EXAMINED = 2_000
 """The objects of all tasks whose references are followed."""
 AFTER_CALLBACKS = 8
 """A future has its exception behind its list of callbacks."""
