@@ -4,7 +4,7 @@ The writer thread ends when it takes None from its queue. Only the handler of `a
 after all threads have ended that are no daemons. So `threading._shutdown` waits for the thread, and the thread for the
 handler. Put None into the queue at the end of `main`, or make the thread a daemon.
 
-Expected: blocked
+Expected: stalled
 Outside: driver in the exit of its process (threading._shutdown)
 Next step: 1 driver waits in the exit of its process (threading._shutdown) and 1 thread waits in queue.Queue.get
 """

@@ -190,6 +190,15 @@ class Coroutines:
                     found[thread_id] = self._contexts.ray_task(task)
         return found
 
+    @cached_property
+    def loop_threads(self) -> set[int]:
+        """The Python ids of the threads that run an event loop with tasks."""
+        found: set[int | None] = set()
+        with contextlib.suppress(Unreadable):
+            for task in self.loops.tasks():
+                found.add(self._thread_of(self.loops.loop_of(task)))
+        return {thread for thread in found if thread is not None}
+
 
 def _of_cython(chain: Chain) -> Iterator[ShownFrame]:
     """The coroutine of Cython's that a chain without frames begins with: it has a name, but neither file nor line."""

@@ -73,7 +73,8 @@ RAY_CALLS = {"get_objects": RAY_GET, "wait": RAY_WAIT}
 RAY_WAIT_FOR_EVER = 10**6
 """ray.wait replaces timeout=None by this many seconds before it blocks."""
 
-RUN_FOREVER = "run_forever"
+LOOP_CALLERS = ("run_forever", "run_until_complete")
+"""Functions of programs that call uvloop's of the same name."""
 MAX_PATH = 1_024
 FUTURES_FILE = "/concurrent/futures/_base.py"
 LOCKS = {locks.LOCK: LOCK, locks.RLOCK: RLOCK}
@@ -290,15 +291,10 @@ class BlockedCalls:
         return tuple(one for one in self._around.below() if pid is None or one == pid)
 
     def _runs_loop(self, thread: MemoryThread) -> bool:
-        """Whether a thread runs an event loop of uvloop, which shows no frames of its own.
-
-        A thread is named by its function since Python 3.10, unless the program gives it another name.
-        """
-        return is_event_loop(thread) or thread.name.endswith(f"({RUN_FOREVER})") or self._calls_loop(thread.frames[0])
-
-    @staticmethod
-    def _calls_loop(leaf: Frame) -> bool:
-        return function_of(leaf) in (RUN_FOREVER, "run_until_complete")
+        """Whether a thread runs an event loop of uvloop, which shows no frames of its own."""
+        if is_event_loop(thread) or function_of(thread.frames[0]) in LOOP_CALLERS:
+            return True
+        return self.has_loops and thread.thread_id in self.coroutines.loop_threads
 
     def _kernel_call(self, frames: Sequence[Frame], blocked_in: SystemCall) -> Call | None:
         """A wait at no known site, by its system call; its name is that of the library's function, if there is one."""
