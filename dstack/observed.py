@@ -120,9 +120,11 @@ class Thread:
     shows: the reading is exact. ``torn``
     is true if the thread ran during every reading of its stack: its frames may not belong together, and its wait is
     unknown. ``sleeps`` is true if the thread is in ``time.sleep``, as the kernel shows, for ``sleep_left_s`` more.
-    ``slices`` counts how often it has been scheduled: it did not run between equal numbers. ``exits_in`` is the
-    function in which the interpreter exits on the main thread, as ``ray.shutdown``; None while its program runs.
-    ``task_id`` is the Ray task that it runs, None for none; it is valid only if ``Process.tasks_read`` is true.
+    ``slices`` counts how often it has been scheduled: it did not run between equal numbers. ``written_bytes`` counts
+    what it has written by ``write(2)`` to files, pipes and sockets; it is read only of a thread that wakes by itself.
+    ``exits_in`` is the function in which the interpreter exits on the main thread, as ``ray.shutdown``; None while its
+    program runs. ``task_id`` is the Ray task that it runs, None for none; it is valid only if ``Process.tasks_read`` is
+    true.
     """
 
     os_thread_id: Int
@@ -135,6 +137,7 @@ class Thread:
     sleeps: bool = False
     sleep_left_s: float | None = None
     slices: Natural | None = None
+    written_bytes: Natural | None = None
     exits_in: str | None = None
     task_id: str | None = None
     call: Call | None = None

@@ -1,7 +1,8 @@
 """Rest: which executions only woke and slept again between the samples, and which processes did nothing.
 
 A thread that sleeps, or waits with a timeout, rests if it has run in between and is at the same lines again: it is in a
-loop without effect. If it has not run, its timer is still pending, and may end its wait.
+loop without effect, unless it has written something. If it has not run, its timer is still pending, and may end its
+wait.
 """
 
 from __future__ import annotations
@@ -80,7 +81,8 @@ def _has_looped(before: Thread, after: Thread) -> bool:
     is_timed = (before.sleeps and after.sleeps) or all(
         one.call is not None and one.call.timeout_s is not None for one in (before, after)
     )
-    return is_timed and before.stack == after.stack and has_run(before, after)
+    has_written = before.written_bytes != after.written_bytes
+    return is_timed and before.stack == after.stack and has_run(before, after) and not has_written
 
 
 def _by_pid(process: Process) -> Iterator[Process]:

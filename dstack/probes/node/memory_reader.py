@@ -366,6 +366,7 @@ class MemoryReader:
             sleeps=is_stable and state.sleeps,
             sleep_left_s=state.sleep_left_s if is_stable else None,
             slices=proc.times_scheduled(self._marks.get(state.thread.os_thread_id, "")),
+            written_bytes=proc.written_bytes(request.pid, state.thread.os_thread_id) if _wakes(state) else None,
             task_id=state.task_id,
             locals=state.locals,
         )
@@ -379,6 +380,11 @@ class MemoryReader:
         reasons = [self._unreadable[tid] for tid in asleep if tid in self._unreadable]
         if reasons and not self._request.is_child:
             yield Problem("memory", f"the waits of some of its threads could not be read: {reasons[0]}", "unreadable")
+
+
+def _wakes(state: _ThreadState) -> bool:
+    """Whether it will wake by itself, by a timer."""
+    return state.sleeps or (state.call is not None and state.call.timeout_s is not None)
 
 
 def _is_in_ref_call(state: _ThreadState) -> bool:

@@ -89,6 +89,7 @@ class ProcessValues:
             sleeps=one.sleeps,
             sleep_left_s=None if one.sleep_left_s is None else round(one.sleep_left_s, 3),
             slices=one.slices,
+            written_bytes=one.written_bytes,
             exits_in=exit_function(thread.frames, pid) if thread.os_thread_id == pid and not one.is_torn else None,
             task_id=_task_on(one, reading),
             call=one.call,

@@ -49,8 +49,8 @@ class ThreadReading:
 
     ``is_stable``: it did not run while it was read. ``is_torn``: it ran during every reading, so its frames may not
     belong together. ``sleeps``: it was in ``time.sleep``, for ``sleep_left_s`` more. ``slices`` counts how often it was
-    scheduled. ``task_id`` is the Ray task that it runs. ``locals`` are the
-    values of its locals by frame, if requested.
+    scheduled. ``written_bytes`` are those of :class:`dstack.observed.Thread`. ``task_id`` is the Ray task that it runs.
+    ``locals`` are the values of its locals by frame, if requested.
     """
 
     thread: AnyThread
@@ -61,6 +61,7 @@ class ThreadReading:
     sleeps: bool = False
     sleep_left_s: float | None = None
     slices: int | None = None
+    written_bytes: int | None = None
     task_id: str | None = None
     locals: Sequence[Mapping[str, str]] = ()
 

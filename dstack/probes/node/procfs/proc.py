@@ -211,6 +211,12 @@ def times_scheduled(mark: str) -> int | None:
     return words[2] if len(words) == 3 else sum(words) if words else None
 
 
+def written_bytes(pid: int, thread: int) -> int | None:
+    """How many bytes a thread has written to files, pipes and sockets; None where the kernel does not count them."""
+    lines = (line.partition(": ") for line in _lines(f"/proc/{pid}/task/{thread}/io"))
+    return next((int(value) for what, _, value in lines if what == "wchar"), None)
+
+
 def name(pid: int) -> str:
     """The name of a process's program, cut to 15 characters."""
     return _read(f"/proc/{pid}/comm").strip()
