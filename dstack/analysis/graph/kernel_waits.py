@@ -15,18 +15,35 @@ from msgspec.structs import replace
 from dstack.analysis.graph.builder import GraphBuilder
 from dstack.analysis.graph.users import Users
 from dstack.diagnosis import Group, Target, Vertex, Wait
-from dstack.observed_calls import End, KernelObjects
+from dstack.observed_calls import Children, End, KernelObjects
 from dstack.vertex_facts import assumption, subject
 
 ONLY_THE_ENDS = assumption("only the ends")
 
 
 def add_kernel_waits(graph: GraphBuilder, users: Users) -> None:
-    """Complete the waits of executions in system calls."""
+    """Complete the waits of executions in system calls, and for child processes."""
     for vertex in [vertex for vertex in graph.vertices.values() if vertex.kind == "execution" and vertex.wait]:
         call = graph.index.call_of_vertex(vertex)
-        if call is not None and isinstance(call.need, KernelObjects) and vertex.wait and not vertex.wait.polls:
+        if call is None or vertex.wait is None or vertex.wait.polls:
+            continue
+        if isinstance(call.need, KernelObjects):
             graph.add(replace(vertex, wait=_completed(graph, users, vertex, vertex.wait, call.need)))
+        elif isinstance(call.need, Children):
+            graph.add(replace(vertex, wait=_for_children(graph, users, vertex, vertex.wait, call.need)))
+
+
+def _for_children(graph: GraphBuilder, users: Users, vertex: Vertex, wait: Wait, need: Children) -> Wait:
+    """The wait for any thread of the children: each of them may end its process, as a watchdog does."""
+    found = (target for pid in need.pids for target in _may_end(graph, users, vertex.worker_id or "", pid))
+    targets = tuple(dict.fromkeys(found))
+    return replace(wait, groups=(Group(needs=1, targets=targets),), total=len(targets)) if targets else wait
+
+
+def _may_end(graph: GraphBuilder, users: Users, worker_id: str, pid: int) -> Iterator[Target]:
+    """What may end a child process: its main thread, or any other that can proceed."""
+    yield graph.child(worker_id, pid)
+    yield from users.of_child(worker_id, pid) if graph.index.child(worker_id, pid) else ()
 
 
 def _completed(graph: GraphBuilder, users: Users, vertex: Vertex, wait: Wait, need: KernelObjects) -> Wait:
@@ -58,7 +75,8 @@ def _leads_to_others(graph: GraphBuilder, vertex: Vertex, need: KernelObjects) -
 def _targets_of(graph: GraphBuilder, users: Users, vertex: Vertex, end: End) -> Iterator[Target]:
     """What can act at an end; nothing if that is not known."""
     if end.what == "process":
-        yield from (graph.child(vertex.worker_id or "", holder.pid) for holder in end.holders)
+        for holder in end.holders:
+            yield from _may_end(graph, users, vertex.worker_id or "", holder.pid)
         return
     found = [place for _, place in graph.index.places_of(vertex.worker_id or "", end)]
     for place in found if None not in found else ():

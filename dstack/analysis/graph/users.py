@@ -129,7 +129,8 @@ class Users:
         child = self._index.child(worker_id, pid)
         for thread in child.threads if child else ():
             key = ChildThreadKey(worker_id, pid, thread.os_thread_id)
-            if key in self._graph.vertices or not self.only_serves(worker_id, thread):
+            is_native = not self._index.frames_of(worker_id, thread)
+            if key in self._graph.vertices or is_native or not self.only_serves(worker_id, thread):
                 yield self._graph.child(worker_id, pid, thread.os_thread_id)
         if child is None or not child.threads:
             yield self._graph.child(worker_id, pid)

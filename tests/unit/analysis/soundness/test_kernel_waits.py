@@ -1,0 +1,35 @@
+"""Threads that are reported as stuck in the kernel are stuck, and a job in which something moves is not stalled."""
+
+from __future__ import annotations
+
+from dstack.analysis.diagnose import diagnose
+from tests.kernel_worlds.judge import Judgement, judged
+from tests.kernel_worlds.observed import ObservedWorld
+from tests.kernel_worlds.world import Action, Channel, Process, World
+
+
+def judgement(world: World, *hidden: int) -> Judgement:
+    observed = ObservedWorld(world, hidden)
+    return judged(observed.stage, diagnose(observed.snapshot()))
+
+
+def test_each_thread_of_a_child_may_end_the_child() -> None:
+    """The child waits for a lock that its parent holds; its watchdog will end it."""
+    parent = Process("driver", threads=[Action("Popen.wait", other=1)])
+    child = Process("popen", 0, [Action("flock", other=0), Action("sleep")])
+    alone = Process("popen", 0, [Action("flock", other=0)])
+
+    verdicts = [judgement(World(0, [parent, one], lock_holders=[[0]])).diagnosis.verdict for one in (child, alone)]
+
+    assert verdicts == ["blocked", "deadlock"]
+
+
+def test_a_program_without_a_known_wait_may_act_at_the_end_of_a_pipe_that_it_has() -> None:
+    reader = Process("driver", threads=[Action("receive", ((0, 0),))])
+    locks = Process("driver", threads=[Action("flock", other=0)])
+    program = Process("sleep", 0, [Action("sleep")])
+    pipes = [Channel("pipe", ({0}, writers)) for writers in ({1}, {1, 2})]
+
+    verdicts = [judgement(World(0, [reader, locks, program], [pipe], [[0]])).diagnosis.verdict for pipe in pipes]
+
+    assert verdicts == ["deadlock", "blocked"]
