@@ -99,9 +99,13 @@ def is_idle(reduced: ReducedGraph, chain: OpenChain) -> bool:
 
 
 def may_be_stalled(reduced: ReducedGraph, chain: OpenChain) -> bool:
-    """Whether a chain has the shape of a stall, by one sample."""
+    """Whether a chain has the shape of a stall, by one sample: its ends are unknown wakers, or it has none.
+
+    Processes that read from each other have none: they may be idle services, so their waits are no deadlock.
+    """
     ends = _ends(reduced, chain)
-    return bool(ends) and all(map(_may_be_at_rest, ends)) and _is_through_others(reduced, chain)
+    is_closed = not ends and any(wait.kernel for key in chain.waiters if (wait := reduced.vertices[key].wait))
+    return (is_closed or bool(ends)) and all(map(_may_be_at_rest, ends)) and _is_through_others(reduced, chain)
 
 
 def _may_be_at_rest(end: Vertex) -> bool:

@@ -111,7 +111,7 @@ def summary(facts: FindingFacts, narrator: Narrator) -> str:
     draft, blockers = facts.draft, facts.draft.final_blockers
     waits = f"{_waiters(facts)} {words.word(draft.waiters_total, 'waits', 'wait')}"
     if not blockers:
-        return f"{waits} for each other's timeouts"
+        return f"{waits} for each other{_timeouts(facts)}"
     first = facts.ends[0]
     others = f", and {words.plural(len(blockers) - 1, 'other')}" if len(blockers) > 1 else ""
     scarce = _scarce(draft, first)
@@ -127,6 +127,11 @@ def summary(facts: FindingFacts, narrator: Narrator) -> str:
 def is_start(vertex: Vertex) -> bool:
     """Whether it is a worker process that is starting: its lease holds resources, for the task that it starts for."""
     return vertex.subject.what == "starting worker"
+
+
+def _timeouts(facts: FindingFacts) -> str:
+    """``'s timeouts``, where a wait has one."""
+    return "'s timeouts" * any(one.wait is not None and one.wait.timeout_s is not None for one in facts.members)
 
 
 def _scarce(draft: Draft, first: Vertex) -> str:
@@ -183,6 +188,8 @@ def waiter_of(facts: FindingFacts, blocker: Vertex) -> Waiter | None:
 
 def to_inspect(facts: FindingFacts, narrator: Narrator) -> str:
     """``Find out why Clerk.stamp takes long at app.py:12: it sleeps there``, by the first blocker."""
+    if not facts.ends:
+        return "Find out which of them should have sent something first, and why it did not"
     first = facts.ends[0]
     name, line = narrator.name(first), narrator.line(first)
     if first.waker_of:

@@ -16,6 +16,7 @@ from dstack.analysis.findings.kinds.open_chain import (
     to_inspect,
     waiter_of,
 )
+from dstack.analysis.findings.kinds.open_chain import summary as open_chain_summary
 from dstack.analysis.findings.outside_waits import is_stalled, with_users_of_polled
 from dstack.analysis.findings.reduced_graph import ReducedGraph
 from dstack.analysis.findings.wording import collectives, failures
@@ -57,6 +58,8 @@ def steps(facts: FindingFacts, narrator: Narrator) -> Iterator[Step]:
     """The calls with unknown wakers, what is queued behind them, and how certain the finding is."""
     yield from shared_call_steps(facts.shared_calls, narrator)
     yield from other_side_steps(facts, narrator, facts.draft.members)
+    if not facts.ends:
+        yield from narrator.similar_steps(facts.members, "")
     yield from narrator.similar_steps(_queued(facts), "")
     watched, jobs = duration(facts.draft.watched_s or 0.0), word(len(facts.draft.jobs), "job")
     yield Step(
@@ -87,6 +90,8 @@ def advice(facts: FindingFacts, narrator: Narrator) -> str:
 def _ends_in_words(facts: FindingFacts, narrator: Narrator) -> str:
     """``3 of 4 Trainer.step wait in threading.Event.wait``: the largest group in one call."""
     first = next(iter(facts.shared_calls), None)
+    if not facts.ends:
+        return open_chain_summary(facts, narrator)
     if first is None:
         return f"{waiting(facts.draft.waiters_total)} in {shortly(_calls(facts))}"
     if len(first.inside) + len(first.absent) > 1:

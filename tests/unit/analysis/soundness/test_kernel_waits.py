@@ -13,6 +13,17 @@ def judgement(world: World, *hidden: int) -> Judgement:
     return judged(observed.stage, diagnose(observed.snapshot()))
 
 
+def test_processes_that_read_from_each_other_are_stalled_without_an_end_of_their_chain() -> None:
+    reads = [Process("driver", threads=[Action("receive", ((0, side),))]) for side in (0, 1)]
+
+    found = judgement(World(0, reads, [Channel("tcp", ({0}, {1}))]))
+
+    (finding,) = found.diagnosis.findings
+    assert finding.summary == "2 drivers wait for each other, and nothing that could end the wait is running"
+    assert finding.advice.startswith("Find out which of them should have sent something first")
+    assert [step.text.partition(" (")[0] for step in finding.explanation[:2]] == ["driver", "driver"]
+
+
 def test_each_thread_of_a_child_may_end_the_child() -> None:
     """The child waits for a lock that its parent holds; its watchdog will end it."""
     parent = Process("driver", threads=[Action("Popen.wait", other=1)])
