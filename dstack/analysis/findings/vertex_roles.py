@@ -12,7 +12,7 @@ from dstack.analysis.index.ray_libraries import machinery
 from dstack.analysis.index.sample_index import SampleIndex
 from dstack.analysis.index.task_assignment import is_in_user_code
 from dstack.analysis.naming.descriptions import describe
-from dstack.diagnosis import Vertex
+from dstack.diagnosis import Vertex, Wait
 from dstack.model import job_of_task
 from dstack.vertex_keys import AnyKey, Key
 
@@ -125,9 +125,11 @@ class VertexRoles:
     def _may_run(self, vertex: Vertex) -> bool:
         """Whether it runs a task or a driver's main code and its wait may end, or may act by itself.
 
-        A coroutine that sleeps in the user's code may act. Threads of libraries always sleep between their rounds, so
-        they count only while on a CPU.
+        A coroutine that sleeps in the user's code may act, and so may a reader at a terminal, where a person types.
+        Threads of libraries always sleep between their rounds, so they count only while on a CPU.
         """
+        if vertex.wait is not None and _is_at_terminal(vertex.wait):
+            return True
         if vertex.worker_id is None or (vertex.wait is not None and not vertex.wait.is_timed):
             return False
         if self.is_resting(vertex):
@@ -138,6 +140,10 @@ class VertexRoles:
         if execution is None:
             return False
         return index.is_on_cpu(vertex.worker_id, execution) or is_in_user_code(index, vertex)
+
+
+def _is_at_terminal(wait: Wait) -> bool:
+    return wait.kernel is not None and any(end.what == "terminal" and not end.is_write for end in wait.kernel.ends)
 
 
 def is_outside(vertex: Vertex) -> bool:

@@ -44,3 +44,13 @@ def test_a_program_without_a_known_wait_may_act_at_the_end_of_a_pipe_that_it_has
     verdicts = [judgement(World(0, [reader, locks, program], [pipe], [[0]])).diagnosis.verdict for pipe in pipes]
 
     assert verdicts == ["deadlock", "blocked"]
+
+
+def test_a_job_is_not_stalled_while_a_person_may_type_or_a_loop_writes() -> None:
+    reads = [Process("driver", threads=[Action("receive", ((0, side),))]) for side in (0, 1)]
+    wire = Channel("tcp", ({0}, {1}))
+
+    def verdict(action: Action) -> str:
+        return judgement(World(0, [*reads, Process("driver", threads=[action])], [wire])).diagnosis.verdict
+
+    assert [verdict(Action(does)) for does in ("terminal", "work", "watch file")] == ["blocked", "blocked", "stalled"]
