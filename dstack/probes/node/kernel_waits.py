@@ -13,6 +13,7 @@ import struct
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import islice
 
 from dstack.observed_calls import End, EndKind, EndState, Holder, KernelObjects
 from dstack.probes.node.cached_property import cached_property
@@ -22,6 +23,7 @@ from dstack.probes.node.procfs.sockets import LISTENING, SYN_SENT, TcpSocket
 
 MAX_ENDS = 64
 """The most descriptors of one thread that are followed."""
+MAX_POLLED = 4_096
 MAX_HOLDERS = 32
 MAX_SCANNED = 4_000
 """The most processes outside of the job that are searched for the other end of a pipe or socket."""
@@ -108,14 +110,23 @@ class KernelTables:
     # The processes that have a file
 
     def holders(self, file: str, *, can_write: bool | None = None) -> tuple[Holder, ...]:
-        """The processes that have a pipe or socket open, those of the jobs if there are any.
+        """The processes that have a pipe or socket open, those of the jobs first.
 
         With ``can_write``, only those that can write to it, or only those that can read from it.
         """
         found = self._owners.get(file, ())
         pids = dict.fromkeys(pid for pid, fd in found if can_write is None or proc.is_open_for(pid, fd, can_write))
-        others = () if pids else self._others_with(file)
-        return tuple(self._holder(pid) for pid in (*pids, *others)[:MAX_HOLDERS])
+        others = (pid for pid in self._others_with(file) if can_write is None or self._is_open(pid, file, can_write))
+        return self._holders_of((*pids, *others))
+
+    def _holders_of(self, pids: Collection[int]) -> tuple[Holder, ...]:
+        """The holders by their pids; those beyond the limit are one that is in no job, so that all of them count."""
+        found = tuple(map(self._holder, islice(pids, MAX_HOLDERS)))
+        left = len(pids) - len(found)
+        return (*found, Holder(pid=0, name=f"{left} more processes")) if left > 0 else found
+
+    def _is_open(self, pid: int, file: str, can_write: bool) -> bool:
+        return any(one == file and proc.is_open_for(pid, fd, can_write) for fd, one in self._files_of(pid).items())
 
     def _holder(self, pid: int) -> Holder:
         return Holder(pid=pid, name="" if pid in self.pids else proc.title(pid))
@@ -135,11 +146,27 @@ class KernelTables:
 
     @cached_property
     def _others(self) -> dict[int, set[str]]:
-        """The pipes and sockets of the other processes of this host that may be read."""
+        """The pipes, sockets and files of the other processes of this host that may be read."""
         others = [pid for pid in proc.all_pids() if pid not in self.pids][:MAX_SCANNED]
         return {
-            pid: {file for file in self._files_of(pid).values() if file.startswith(("pipe:", "sock"))} for pid in others
+            pid: {file for file in self._files_of(pid).values() if file.startswith(("pipe:", "sock", "/"))}
+            for pid in others
         }
+
+    def lock_holders(self, pid: int, fd: int, path: str) -> tuple[Holder, ...]:
+        """The processes that can release the locks on a file that a process has open.
+
+        A fork shares the ``flock`` of its parent: it keeps the lock when the parent ends, and can release it itself.
+        """
+        takers = self.locks.get(proc.lock_key(pid, f"/proc/{pid}/fd/{fd}") or "", [])
+        sharers = [one for one, at in self._owners.get(path, ()) if proc.holds_lock(one, at)] if takers else []
+        sharers += [one for one in self._others_with(path) if self._holds_lock_on(one, path)] if takers else []
+        living = [taker for taker in takers if proc.state(taker)]
+        pids = dict.fromkeys((*sharers, *living)) or takers
+        return self._holders_of(pids)
+
+    def _holds_lock_on(self, pid: int, path: str) -> bool:
+        return any(file == path and proc.holds_lock(pid, fd) for fd, file in self._files_of(pid).items())
 
     # Sockets and locks
 
@@ -302,8 +329,16 @@ class KernelWaits:
         if call.number in SIGNALS:
             yield End(what="signal")
             return
-        for want in list(self._wants(call))[:MAX_ENDS]:
-            yield self._end(want, call.number)
+        wants = self._wanted(call)
+        yield from (self._end(want, call.number) for want in wants[:MAX_ENDS])
+        if len(wants) > MAX_ENDS:
+            yield End(what="unreadable")
+
+    def _wanted(self, call: proc.SystemCall) -> Sequence[_Want]:
+        """The descriptors that a call waits on, at most one more than are followed; none if a part is unreadable."""
+        with contextlib.suppress(Unreadable):
+            return list(islice(self._wants(call), MAX_ENDS + 1))
+        return ()
 
     def _wants(self, call: proc.SystemCall) -> Iterator[_Want]:
         number, arguments = call.number, call.arguments
@@ -319,19 +354,17 @@ class KernelWaits:
             yield from self._of_epoll(_int32(arguments[0]))
 
     def _polled(self, address: int, count: int) -> Iterator[_Want]:
-        with contextlib.suppress(Unreadable):
-            data = self._memory.read(address, 8 * min(count, MAX_ENDS)) if count else b""
-            for fd, events, _ in struct.iter_unpack("=iHH", data):
-                if fd >= 0:
-                    yield _Want(fd, is_write=bool(events & TO_WRITE) and not events & TO_READ)
+        data = self._memory.read(address, 8 * min(count, MAX_POLLED)) if count else b""
+        for fd, events, _ in struct.iter_unpack("=iHH", data):
+            if fd >= 0:
+                yield _Want(fd, is_write=bool(events & TO_WRITE) and not events & TO_READ)
 
     def _selected(self, arguments: tuple[int, ...]) -> Iterator[_Want]:
         count = min(_int32(arguments[0]), 1024)
         for address, is_write in ((arguments[1], False), (arguments[2], True)):
             if address and count > 0:
-                with contextlib.suppress(Unreadable):
-                    bits = int.from_bytes(self._memory.read(address, (count + 7) // 8), "little")
-                    yield from (_Want(fd, is_write) for fd in range(count) if bits >> fd & 1)
+                bits = int.from_bytes(self._memory.read(address, (count + 7) // 8), "little")
+                yield from (_Want(fd, is_write) for fd in range(count) if bits >> fd & 1)
 
     def _of_epoll(self, epoll: int, depth: int = 2) -> Iterator[_Want]:
         for fd, events in proc.epoll_set(self._pid, epoll):
@@ -368,9 +401,7 @@ class KernelWaits:
         return End(what=kinds.get(kind, "other"), name="" if kind in kinds else kind)
 
     def _lock(self, fd: int, path: str) -> End:
-        held = self._tables.locks.get(proc.lock_key(self._pid, f"/proc/{self._pid}/fd/{fd}") or "", [])
-        holders = tuple(Holder(pid=pid, name="" if pid in self._tables.pids else proc.title(pid)) for pid in held)
-        return End(what="file lock", name=path, identity=path, holders=holders[:MAX_HOLDERS])
+        return End(what="file lock", name=path, identity=path, holders=self._tables.lock_holders(self._pid, fd, path))
 
     # Sockets
 

@@ -346,6 +346,11 @@ def file_locks() -> dict[str, list[int]]:
             found[words[5]].append(int(words[4]))
     return found
 
+def holds_lock(pid: int, descriptor: int) -> bool:
+    """Whether a lock on the file belongs to this descriptor, also if another process took it before a fork."""
+    return any(words[0] == "lock:" for words in _fdinfo(pid, descriptor))
+
+
 
 def lock_key(pid: int, path: str) -> str | None:
     """The device and inode of a file that a process sees, as ``/proc/locks`` has them; None without such a file."""
