@@ -65,6 +65,7 @@ OTHERS = {
 }
 NAMES = {**READS, **ACCEPTS, **WRITES, **OF_FILES, **SETS, **OTHERS}
 FUTEXES = (202, 449)
+TIMER = "anon_inode:[timerfd]"
 LOOPBACK = ("127.0.0.1", "[::1]")
 SIGNALS = (34, 128, 130)
 TO_READ, TO_WRITE = 0x001 | 0x002 | 0x2000, 0x004
@@ -289,9 +290,15 @@ class KernelWaits:
     def timeout_s(self, call: proc.SystemCall) -> float | None:
         """The seconds after which the call ends by itself, as it was called; None if it has no timeout."""
         with contextlib.suppress(Unreadable, struct.error):
-            seconds = self._timeout_s(call)
-            return seconds if seconds is not None and 0 <= seconds < LONGEST_TIMEOUT_S else None
+            timeouts = [self._timeout_s(call), *self._timers(call)]
+            return min((one for one in timeouts if one is not None and 0 <= one < LONGEST_TIMEOUT_S), default=None)
         return None
+
+    def _timers(self, call: proc.SystemCall) -> Iterator[float | None]:
+        """When the armed timers among the descriptors will fire that a call waits on."""
+        for want in self._wanted(call):
+            if self._tables.file_of(self._pid, want.fd) == TIMER:
+                yield proc.timer_s(self._pid, want.fd)
 
     def _timeout_s(self, call: proc.SystemCall) -> float | None:
         arguments = call.arguments
@@ -312,8 +319,12 @@ class KernelWaits:
                 return self._time_at(arguments[4], NANOSECONDS)
             case "recvfrom" | "recvmsg" | "read" | "accept" | "accept4":
                 return sockets.receive_timeout_s(self._pid, arguments[0])
-            case "sendto" | "sendmsg" | "write" | "connect":
+            case "sendto" | "sendmsg" | "write":
                 return sockets.send_timeout_s(self._pid, arguments[0])
+            case "connect":
+                own = sockets.send_timeout_s(self._pid, arguments[0])
+                inode = self._tables.file_of(self._pid, _int32(arguments[0]))[8:-1]
+                return sockets.CONNECT_TIMEOUT_S if own is None and inode in self._tables.tcp_of(self._pid) else own
             case _:
                 return None
 

@@ -334,8 +334,21 @@ def pid_of_pidfd(pid: int, descriptor: int) -> int | None:
     return found if found > 0 else None
 
 
+def timer_s(pid: int, descriptor: int | str) -> float | None:
+    """In how many seconds a timerfd will fire; None if it is not armed."""
+    words = next((words for words in _fdinfo(pid, descriptor) if words[0] == "it_value:"), [])
+    found = re.findall(r"\d+", " ".join(words[1:]))
+    left_s = int(found[0]) + int(found[1]) / 1e9 if len(found) == 2 else 0.0
+    return left_s or None
+
+
 def _fdinfo(pid: int, descriptor: int | str) -> list[list[str]]:
     return [words for line in _lines(f"/proc/{pid}/fdinfo/{descriptor}") if len(words := line.split()) > 1]
+
+
+def holds_lock(pid: int, descriptor: int) -> bool:
+    """Whether a lock on the file belongs to this descriptor, also if another process took it before a fork."""
+    return any(words[0] == "lock:" for words in _fdinfo(pid, descriptor))
 
 
 def file_locks() -> dict[str, list[int]]:
@@ -345,11 +358,6 @@ def file_locks() -> dict[str, list[int]]:
         if len(words) > 5 and words[1] != "->" and words[4].isdecimal() and words[4] != "0":
             found[words[5]].append(int(words[4]))
     return found
-
-def holds_lock(pid: int, descriptor: int) -> bool:
-    """Whether a lock on the file belongs to this descriptor, also if another process took it before a fork."""
-    return any(words[0] == "lock:" for words in _fdinfo(pid, descriptor))
-
 
 
 def lock_key(pid: int, path: str) -> str | None:

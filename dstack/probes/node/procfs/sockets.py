@@ -22,6 +22,8 @@ NAME, PEER, QUEUES = 0, 2, 4
 """What is asked for each Unix socket, and the attributes that answer (``linux/unix_diag.h``)."""
 PIDFD_GETFD = 438
 DUMP_TIMEOUT_S = 1.0
+CONNECT_TIMEOUT_S = 127.0
+"""After which a TCP connect fails that is not answered: the kernel's default, ``net.ipv4.tcp_syn_retries`` = 6."""
 
 
 @dataclass(frozen=True)

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import ctypes
+import fcntl
 import os
+import struct
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -115,3 +120,40 @@ def test_an_ended_process_has_no_values() -> None:
     assert proc.tracer(ABSENT) == 0
     assert not proc.is_open_for(ABSENT, 0, can_write=True)
     assert not proc.has_mapped(ABSENT, "python")
+
+
+def test_a_file_lock_belongs_to_the_descriptor_that_took_it_also_in_a_child(tmp_path: Path) -> None:
+    with (tmp_path / "lock").open("w") as taken, (tmp_path / "lock").open("w") as other:
+        fcntl.flock(taken, fcntl.LOCK_EX)
+        with subprocess.Popen(
+            [sys.executable, "-c", "input()"], stdin=subprocess.PIPE, pass_fds=[taken.fileno()]
+        ) as child:
+            descriptors = [(os.getpid(), taken), (os.getpid(), other), (child.pid, taken)]
+            found = [proc.holds_lock(pid, file.fileno()) for pid, file in descriptors]
+            child.communicate(b"\n")
+    assert found == [True, False, True]
+
+
+def test_an_armed_timer_has_the_time_until_it_fires() -> None:
+    libc = ctypes.CDLL(None)
+    timer = libc.timerfd_create(time.CLOCK_MONOTONIC, 0)
+    try:
+        unarmed = proc.timer_s(os.getpid(), timer)
+        libc.timerfd_settime(timer, 0, struct.pack("=qqqq", 0, 0, 600, 0), None)
+        armed = proc.timer_s(os.getpid(), timer)
+    finally:
+        os.close(timer)
+    assert unarmed is None
+    assert armed is not None
+    assert 0 < armed <= 600
+
+
+def test_a_thread_has_the_bytes_that_it_has_written(tmp_path: Path) -> None:
+    me = os.getpid(), threading.get_native_id()
+    before = proc.written_bytes(*me)
+    (tmp_path / "file").write_bytes(bytes(100))
+    after = proc.written_bytes(*me)
+
+    assert before is not None
+    assert after == before + 100
+    assert proc.written_bytes(ABSENT, ABSENT) is None
