@@ -42,7 +42,7 @@ compatibility: $(READY)
 	EFFORT=thorough $(BIN)/python -m tests.versions.compatibility
 
 search: $(READY)
-	EFFORT=search $(BIN)/python -m pytest --timeout 36000 tests/unit/analysis/soundness tests/unit/analysis/test_hostile_snapshots.py
+	EFFORT=search $(BIN)/python -m pytest --timeout 36000 tests/unit/analysis/soundness tests/unit/analysis/test_hostile_snapshots.py tests/kernel_worlds
 
 bench: $(READY)
 	for name in $(notdir $(basename $(wildcard benchmarks/bench_*.py))); do $(BIN)/python -m benchmarks.$$name || exit 1; done

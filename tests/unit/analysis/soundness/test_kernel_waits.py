@@ -2,15 +2,56 @@
 
 from __future__ import annotations
 
+from hypothesis import event, given
+from hypothesis import strategies as st
+
 from dstack.analysis.diagnose import diagnose
+from tests.fuzzing.effort import examples
 from tests.kernel_worlds.judge import Judgement, judged
 from tests.kernel_worlds.observed import ObservedWorld
+from tests.kernel_worlds.random_worlds import random_world
 from tests.kernel_worlds.world import Action, Channel, Process, World
+
+seeds = st.integers(0, 2**32)
+very_many = examples(3_000)
 
 
 def judgement(world: World, *hidden: int) -> Judgement:
     observed = ObservedWorld(world, hidden)
     return judged(observed.stage, diagnose(observed.snapshot()))
+
+
+@given(seeds)
+@very_many
+def test_what_is_reported_as_stuck_in_the_kernel_is_stuck(seed: int) -> None:
+    found = judgement(random_world(seed))
+
+    event(found.diagnosis.verdict)
+    assert not list(found.errors()), str(found)
+
+
+@given(seeds)
+@very_many
+def test_a_world_in_which_nothing_can_move_is_found(seed: int) -> None:
+    world = random_world(seed)
+    if world.may_move():
+        return
+
+    found = judgement(world)
+
+    event(found.diagnosis.verdict)
+    assert found.is_found, str(found)
+
+
+@given(seeds, st.integers(0, 7))
+@very_many
+def test_a_process_that_could_not_be_read_may_move(seed: int, hidden: int) -> None:
+    world = random_world(seed)
+    hidden %= len(world.processes)
+    found = judgement(world, hidden)
+
+    event(found.diagnosis.verdict)
+    assert found.claimed <= world.with_moving(hidden).stuck(), f"{found}\nhidden: {hidden}"
 
 
 def test_processes_that_read_from_each_other_are_stalled_without_an_end_of_their_chain() -> None:
