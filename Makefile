@@ -33,7 +33,7 @@ check: $(READY)
 
 # With all of Ray's libraries, torch and verl, which take 1.9 GB; the other tests need only Ray itself.
 libraries: $(LIBRARIES)/.ready
-	$(LIBRARIES)/bin/python -m pytest -m libraries tests/integration/test_library_examples.py tests/integration/waits/test_torch_groups.py
+	$(LIBRARIES)/bin/python -m pytest -m libraries tests/integration/test_library_examples.py tests/integration/waits/test_torch_groups.py tests/kernel_worlds
 
 smoke: $(READY)
 	$(BIN)/python -m tests.versions.compatibility --smoke
@@ -42,7 +42,7 @@ compatibility: $(READY)
 	EFFORT=thorough $(BIN)/python -m tests.versions.compatibility
 
 search: $(READY)
-	EFFORT=search $(BIN)/python -m pytest --timeout 36000 tests/unit/analysis/soundness tests/unit/analysis/test_hostile_snapshots.py tests/kernel_worlds
+	EFFORT=search $(BIN)/python -m pytest --timeout 36000 tests/unit/analysis/soundness tests/unit/analysis/test_hostile_snapshots.py tests/kernel_worlds/test_real_worlds.py
 
 bench: $(READY)
 	for name in $(notdir $(basename $(wildcard benchmarks/bench_*.py))); do $(BIN)/python -m benchmarks.$$name || exit 1; done
@@ -92,6 +92,6 @@ $(READY): pyproject.toml
 
 $(LIBRARIES)/.ready: pyproject.toml
 	$(PYTHON) -m venv --clear $(LIBRARIES)
-	$(LIBRARIES)/bin/python -m pip install --quiet --disable-pip-version-check --editable '.[dev,soak,collectives,verl]'
+	$(LIBRARIES)/bin/python -m pip install --quiet --disable-pip-version-check --editable '.[dev,soak,collectives,messages,verl]'
 	$(LIBRARIES)/bin/python -m pip install --quiet --disable-pip-version-check --no-deps $(VERL)
 	touch $@
