@@ -1,4 +1,4 @@
-"""The same with a thread that reads the output of the program slowly.
+"""An actor waits for the end of a program whose output a thread of it reads slowly.
 
 Expected: blocked
 Members: Archive.pack

@@ -158,8 +158,7 @@ class ObservedWorld:
 
     def _kernel_objects(self, process: int, action: Action) -> KernelObjects:
         ends = tuple(self._ends(process, action))
-        own = any(holder.pid == self.stage.pids[process] for end in ends for holder in end.holders)
-        return KernelObjects(system_call="poll", ends=ends, is_in_process=own)
+        return KernelObjects(system_call="poll", ends=ends)
 
     def _ends(self, process: int, action: Action) -> Iterator[End]:
         if action.does == "flock":

@@ -84,12 +84,20 @@ class _Want:
 class KernelTables:
     """The descriptors, sockets and file locks of this host, each read when it is first needed in a sample.
 
-    ``find_pids`` returns the processes of the jobs; others are searched only for an end that none of these has.
-    ``ray_ports`` are those at which their core workers listen.
+    ``find_pids`` returns the processes of the jobs. Others are searched for an end that none of these has; with
+    ``scans_host`` for all ends, since a process of no job may have one, too. ``ray_ports`` are those at which the core
+    workers of the jobs listen.
     """
 
-    def __init__(self, find_pids: Callable[[], Collection[int]] = tuple, ray_ports: Collection[int] = ()) -> None:
+    def __init__(
+        self,
+        find_pids: Callable[[], Collection[int]] = tuple,
+        ray_ports: Collection[int] = (),
+        *,
+        scans_host: bool = True,
+    ) -> None:
         self._find_pids = find_pids
+        self._scans_host = scans_host
         self.ray_ports = {str(port) for port in ray_ports}
         self._links: dict[int, dict[int, str]] = {}
         self._tcp: dict[str, dict[str, TcpSocket]] = {}
@@ -117,6 +125,8 @@ class KernelTables:
         """
         found = self._owners.get(file, ())
         pids = dict.fromkeys(pid for pid, fd in found if can_write is None or proc.is_open_for(pid, fd, can_write))
+        if pids and not self._scans_host:
+            return self._holders_of(pids)
         others = (pid for pid in self._others_with(file) if can_write is None or self._is_open(pid, file, can_write))
         return self._holders_of((*pids, *others))
 

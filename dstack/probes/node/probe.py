@@ -93,7 +93,9 @@ class NodeProbe:
         targets = [target for target in targets if target["pid"] != self._own_pid]
         families = Families([target["pid"] for target in targets])
         ports = [target["port"] for target in targets]
-        tables = KernelTables(lambda: families.with_all_below([target["pid"] for target in targets]), ports)
+        pids = [target["pid"] for target in targets]
+        scans_host = options.get("reach", True)  # the first sample suspects, the second one proves
+        tables = KernelTables(lambda: families.with_all_below(pids), ports, scans_host=scans_host)
         processes = [TargetProcess(target, families, tables) for target in targets]
         owners = PortOwners()
         identified = self._identified(processes, owners)

@@ -298,6 +298,8 @@ class BlockedCalls:
 
     def _kernel_call(self, frames: Sequence[Frame], blocked_in: SystemCall) -> Call | None:
         """A wait at no known site, by its system call; its name is that of the library's function, if there is one."""
+        if package_of(frames[0].position.file) == "ray" and not any(map(self._is_user, frames)):
+            return None  # a thread of Ray's own
         need = self._kernel.objects(blocked_in, self._native_threads if any(map(self._is_user, frames)) else ())
         if need is None:
             return None
