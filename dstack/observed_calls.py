@@ -197,10 +197,14 @@ EndState = Literal["", "connected", "connecting", "refused", "listening", "close
 
 @frozen_dataclass(frozen=True, slots=True, kw_only=True)
 class Holder:
-    """A process of a node, by its pid there; ``name`` is that of a process that no job has started."""
+    """A process of a node, by its pid there.
+
+    ``name`` is that of a process that no job has started, and ``cpu_s`` the CPU time that it has used.
+    """
 
     pid: Int
     name: str = ""
+    cpu_s: float = 0.0
 
 
 @frozen_dataclass(frozen=True, slots=True, kw_only=True)

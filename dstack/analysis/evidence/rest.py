@@ -12,6 +12,7 @@ from collections.abc import Collection, Iterator
 from dstack.analysis.index.sample_index import SampleIndex
 from dstack.diagnosis import Vertex
 from dstack.observed import Process, Thread
+from dstack.observed_calls import KernelObjects
 
 IDLE_SHARE, IDLE_S = 0.05, 0.03
 """The CPU time of a process at rest: a share of one CPU, and what the answers to dstack take. A worker of Ray that does
@@ -36,7 +37,7 @@ class Rest:
         return (before if isinstance(before, Thread) else None), (after if isinstance(after, Thread) else None)
 
     def are_idle(self, worker_ids: Collection[str]) -> bool:
-        """Whether these processes, and those below them, were read twice and did nothing meanwhile."""
+        """Whether these processes were read twice and did nothing meanwhile, nor those below them or at other ends."""
         return all(map(self._is_idle, worker_ids))
 
     def _is_idle(self, worker_id: str) -> bool:
@@ -47,14 +48,17 @@ class Rest:
         if after.children_left_out or {one.pid for one in before.children} != {one.pid for one in after.children}:
             return False
         pairs = list(zip(_by_pid(before), _by_pid(after), strict=True))
-        return all(map(self._is_unused, *zip(*pairs, strict=True))) and not any(
-            self._may_child_act(*children) for children in pairs[1:]
-        )
+        if not all(self._is_unused(one.cpu_s, other.cpu_s) for one, other in pairs):
+            return False
+        earlier, later = _others(before), _others(after)
+        if not all(self._is_unused(earlier.get(pid, 0.0), cpu_s) for pid, cpu_s in later.items()):
+            return False
+        return not any(self._may_child_act(*children) for children in pairs[1:])
 
-    def _is_unused(self, before: Process, after: Process) -> bool:
+    def _is_unused(self, before_s: float, after_s: float) -> bool:
         """Whether a process used no CPU to speak of."""
         over_s = self._second.sample.ended_s - self._first.sample.began_s if self._second else 0.0
-        return after.cpu_s - before.cpu_s <= IDLE_S + IDLE_SHARE * over_s
+        return after_s - before_s <= IDLE_S + IDLE_SHARE * over_s
 
     def _may_child_act(self, before: Process, after: Process) -> bool:
         """Whether a thread of a child process ran, or may act by itself."""
@@ -83,6 +87,14 @@ def _has_looped(before: Thread, after: Thread) -> bool:
     )
     has_written = before.written_bytes != after.written_bytes
     return is_timed and before.stack == after.stack and has_run(before, after) and not has_written
+
+
+def _others(process: Process) -> dict[int, float]:
+    """The CPU time of the processes of no job at the other ends of what a process waits on, by pid."""
+    calls = (thread.call for one in _by_pid(process) for thread in one.threads)
+    needs = (call.need for call in calls if call is not None)
+    ends = (end for need in needs if isinstance(need, KernelObjects) for end in need.ends)
+    return {holder.pid: holder.cpu_s for end in ends for holder in end.holders if holder.name}
 
 
 def _by_pid(process: Process) -> Iterator[Process]:

@@ -19,6 +19,7 @@ from dstack.observed_calls import End, EndKind, EndState, Holder, KernelObjects
 from dstack.probes.node.cached_property import cached_property
 from dstack.probes.node.cpython.memory import ProcessMemory, Unreadable
 from dstack.probes.node.procfs import proc, sockets
+from dstack.probes.node.procfs.children import is_of_dstack
 from dstack.probes.node.procfs.sockets import LISTENING, SYN_SENT, TcpSocket
 
 MAX_ENDS = 64
@@ -100,6 +101,7 @@ class KernelTables:
         self._scans_host = scans_host
         self.ray_ports = {str(port) for port in ray_ports}
         self._links: dict[int, dict[int, str]] = {}
+        self._namespaces: dict[int, str] = {}
         self._tcp: dict[str, dict[str, TcpSocket]] = {}
 
     @cached_property
@@ -113,7 +115,7 @@ class KernelTables:
 
     def _files_of(self, pid: int) -> Mapping[int, str]:
         if pid not in self._links:
-            self._links[pid] = {int(fd): proc.file_at(pid, fd) for fd in proc.descriptors(pid) if fd.isdecimal()}
+            self._links[pid] = proc.files_of(pid)
         return self._links[pid]
 
     # The processes that have a file
@@ -126,12 +128,12 @@ class KernelTables:
         found = self._owners.get(file, ())
         pids = dict.fromkeys(pid for pid, fd in found if can_write is None or proc.is_open_for(pid, fd, can_write))
         if pids and not self._scans_host:
-            return self._holders_of(pids)
+            return self.holders_of(pids)
         others = (pid for pid in self._others_with(file) if can_write is None or self._is_open(pid, file, can_write))
-        return self._holders_of((*pids, *others))
+        return self.holders_of((*pids, *others))
 
-    def _holders_of(self, pids: Collection[int]) -> tuple[Holder, ...]:
-        """The holders by their pids; those beyond the limit are one that is in no job, so that all of them count."""
+    def holders_of(self, pids: Collection[int]) -> tuple[Holder, ...]:
+        """These processes; those beyond the limit are one that is in no job, so that all of them count."""
         found = tuple(map(self._holder, islice(pids, MAX_HOLDERS)))
         left = len(pids) - len(found)
         return (*found, Holder(pid=0, name=f"{left} more processes")) if left > 0 else found
@@ -140,7 +142,9 @@ class KernelTables:
         return any(one == file and proc.is_open_for(pid, fd, can_write) for fd, one in self._files_of(pid).items())
 
     def _holder(self, pid: int) -> Holder:
-        return Holder(pid=pid, name="" if pid in self.pids else proc.title(pid))
+        if pid in self.pids:
+            return Holder(pid=pid)
+        return Holder(pid=pid, name=proc.title(pid), cpu_s=proc.cpu_clock(pid) or 0.0)
 
     @cached_property
     def _owners(self) -> dict[str, list[tuple[int, int]]]:
@@ -152,17 +156,18 @@ class KernelTables:
                     found.setdefault(file, []).append((pid, fd))
         return found
 
-    def _others_with(self, file: str) -> Iterator[int]:
-        return (pid for pid, files in self._others.items() if file in files)
+    def _others_with(self, file: str) -> Sequence[int]:
+        return self._others.get(file, ())
 
     @cached_property
-    def _others(self) -> dict[int, set[str]]:
-        """The pipes, sockets and files of the other processes of this host that may be read."""
-        others = [pid for pid in proc.all_pids() if pid not in self.pids][:MAX_SCANNED]
-        return {
-            pid: {file for file in self._files_of(pid).values() if file.startswith(("pipe:", "sock", "/"))}
-            for pid in others
-        }
+    def _others(self) -> dict[str, list[int]]:
+        """The other processes of this host that may be read, by the pipes, sockets and files that they have open."""
+        found: dict[str, list[int]] = {}
+        others = (pid for pid in proc.all_pids() if pid not in self.pids)
+        for pid in islice(others, MAX_SCANNED):
+            for file in set(self._files_of(pid).values()):
+                found.setdefault(file, []).append(pid)
+        return found
 
     def lock_holders(self, pid: int, fd: int, path: str) -> tuple[Holder, ...]:
         """The processes that can release the locks on a file that a process has open.
@@ -174,7 +179,7 @@ class KernelTables:
         sharers += [one for one in self._others_with(path) if self._holds_lock_on(one, path)] if takers else []
         living = [taker for taker in takers if proc.state(taker)]
         pids = dict.fromkeys((*sharers, *living)) or takers
-        return self._holders_of(pids)
+        return self.holders_of(pids)
 
     def _holds_lock_on(self, pid: int, path: str) -> bool:
         return any(file == path and proc.holds_lock(pid, fd) for fd, file in self._files_of(pid).items())
@@ -183,32 +188,23 @@ class KernelTables:
 
     def tcp_of(self, pid: int) -> Mapping[str, TcpSocket]:
         """The TCP sockets of the network namespace of a process, by inode."""
-        namespace = proc.network_namespace(pid)
+        if pid not in self._namespaces:
+            self._namespaces[pid] = proc.network_namespace(pid)
+        namespace = self._namespaces[pid]
         if namespace not in self._tcp:
             self._tcp[namespace] = sockets.tcp_sockets(pid)
         return self._tcp[namespace]
 
-    def tcp_at(self, pid: int, local: str, remote: str) -> str | None:
-        """The inode of the TCP socket with these addresses, in the namespaces of this process and of the jobs."""
-        for own in (pid, *self.pids):
-            self.tcp_of(own)
-        return next(
-            (
-                inode
-                for table in self._tcp.values()
-                for inode, one in table.items()
-                if (one.local, one.remote) == (local, remote)
-            ),
-            None,
-        )
+    @cached_property
+    def tcp_by_address(self) -> Mapping[str, tuple[str, TcpSocket]]:
+        """The TCP sockets of the namespaces of the jobs and of this process, with their inodes, by both addresses."""
+        tables = map(self.tcp_of, (os.getpid(), *self.pids))
+        return {f"{one.local} {one.remote}": (inode, one) for table in tables for inode, one in table.items()}
 
     def tcp_ends(self, wanted: Sequence[str]) -> dict[str, tuple[Holder, ...]]:
         """The holders of these sockets of this host, by their addresses, the local one first."""
-        own = os.getpid()
-        for pid in (own, *self.pids):
-            self.tcp_of(pid)
-        inodes = {f"{one.local} {one.remote}": inode for table in self._tcp.values() for inode, one in table.items()}
-        return {end: self.holders(f"socket:[{inodes[end]}]") for end in wanted if end in inodes}
+        found = ((end, self.tcp_by_address.get(end)) for end in wanted)
+        return {end: self.holders(f"socket:[{one[0]}]") for end, one in found if one}
 
     def listener(self, pid: int, address: str) -> str | None:
         """The inode of the socket that listens at an address, as a process sees it; None if there is none."""
@@ -247,7 +243,7 @@ class KernelWaits:
         self._native_ends: tuple[End, ...] | None = None
 
     def objects(self, call: proc.SystemCall, native: Collection[int] = ()) -> KernelObjects | None:
-        """What a system call waits for; None for one that is not known to wait.
+        """What a system call waits for; None for one that is not known to wait, or that waits for dstack itself.
 
         ``native`` are the threads of the process that do not run Python: where one of them may wake the waiter, by an
         eventfd or a futex, the ends that they wait on belong to it, too.
@@ -256,6 +252,8 @@ class KernelWaits:
         if name is None or call.is_sleep:
             return None
         ends = () if call.number in FUTEXES else tuple(self._ends(call))
+        if any(holder.name and is_of_dstack(holder.pid) for end in ends for holder in end.holders):
+            return None
         if call.number in EPOLLS:  # of a library with many descriptors, Ray's own among them
             ends = tuple(end for end in ends if not (end.identity and self._is_inside_or_rays(end)))
         by_thread = call.number in FUTEXES or any(end.what == "eventfd" for end in ends)
@@ -293,9 +291,8 @@ class KernelWaits:
         held = self._tables.locks.get(key, []) if key else []
         if key is None or not (held or "lock" in path.rpartition("/")[2]):
             return None
-        holders = [Holder(pid=pid, name="" if pid in self._tables.pids else proc.title(pid)) for pid in held]
-        opened = self._tables.holders(path) if not holders else ()
-        return End(what="file lock", name=path, identity=path, holders=(*holders, *opened)[:MAX_HOLDERS])
+        holders = self._tables.holders_of(held) if held else self._tables.holders(path)
+        return End(what="file lock", name=path, identity=path, holders=holders)
 
     def timeout_s(self, call: proc.SystemCall) -> float | None:
         """The seconds after which the call ends by itself, as it was called; None if it has no timeout."""
@@ -349,6 +346,9 @@ class KernelWaits:
     def _ends(self, call: proc.SystemCall) -> Iterator[End]:
         if call.number in SIGNALS:
             yield End(what="signal")
+            return
+        if call.awaits_child and call.awaited_pid:
+            yield End(what="process", holders=self._tables.holders_of([call.awaited_pid]))
             return
         wants = self._wanted(call)
         yield from (self._end(want, call.number) for want in wants[:MAX_ENDS])
@@ -412,7 +412,7 @@ class KernelWaits:
     def _anonymous(self, file: str, want: _Want) -> End:
         kind = file.removeprefix("anon_inode:").strip("[]")
         if kind == "pidfd" and (pid := proc.pid_of_pidfd(self._pid, want.fd)):
-            return End(what="process", holders=(Holder(pid=pid, name=proc.title(pid)),))
+            return End(what="process", holders=self._tables.holders_of([pid]))
         kinds: dict[str, EndKind] = {
             "eventfd": "eventfd",
             "timerfd": "timer",
@@ -451,13 +451,15 @@ class KernelWaits:
             holders = self._tables.holders(f"socket:[{listener}]") if listener else ()
             is_refused = self._tables.is_refused(self._pid, one.remote)
             return replace(end, state="refused" if is_refused else "connecting", holders=holders)
-        peer = self._tables.tcp_at(self._pid, one.remote, one.local)
+        peer = self._tables.tcp_by_address.get(f"{one.remote} {one.local}")
         if peer is None:
             return replace(end, state="connected" if one.is_connected else "closed")
-        other = next(table[peer] for table in self._tables._tcp.values() if peer in table)
-        holders = self._tables.holders(f"socket:[{peer}]")
+        holders = self._tables.holders(f"socket:[{peer[0]}]")
         return replace(
-            end, state="connected" if one.is_connected else "closed", holders=holders, unread=one.unread + other.unsent
+            end,
+            state="connected" if one.is_connected else "closed",
+            holders=holders,
+            unread=one.unread + peer[1].unsent,
         )
 
 

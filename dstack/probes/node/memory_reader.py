@@ -118,7 +118,7 @@ class MemoryReader:
             stable = unchanged(before, marks_of(self._request.pid, before)) - process.broken
             stable_with_loops = stable
             memberships, labels = calls.group_calls.groups.memberships(), self._labels(process)
-            ended = ended_processes(process, self._request.pid)
+            ended = ended_processes(process, self._request.pid) if self._searches else []
             if not self._request.is_child:
                 groups = self._read_groups(process)
                 stable_with_loops = stable & self._read_loops(process, calls, before, stable)
@@ -257,9 +257,14 @@ class MemoryReader:
 
     # What reaches the objects that are waited on
 
+    @property
+    def _searches(self) -> bool:
+        """Whether to read what only the proof needs, and not the first of two samples."""
+        return self._request.options.get("reach", True)
+
     def _search(self, process: PythonProcess, calls: BlockedCalls, states: Sequence[_ThreadState]) -> Reached:
         """Find references to the objects that threads and coroutines wait on; reads nothing without such objects."""
-        if not self._request.options.get("reach", True):
+        if not self._searches:
             return Reached()
         coroutines = self._loops.coroutines if self._loops else []
         waits = {(THREAD, one.thread.os_thread_id): one.waits_on for one in states if one.waits_on.objects}
@@ -275,7 +280,7 @@ class MemoryReader:
 
     def _read_ended(self, process: PythonProcess, calls: BlockedCalls, states: Sequence[_ThreadState]) -> None:
         """Read the asyncio tasks that ended, if something in the process waits for an object of it."""
-        if self._loops is None or self._loops.unread or not self._request.options.get("reach", True):
+        if self._loops is None or self._loops.unread or not self._searches:
             return
         waits = [(one.call, one.waits_on) for one in states]
         waits += [(one.call, one.waits_on) for one in self._loops.coroutines]

@@ -75,7 +75,7 @@ def test_children_of_an_unrelated_process_with_the_workers_pid_are_ignored(tmp_p
         ("joins_fork", JOIN, "sleeps", True),
         ("joins_spawn", JOIN, "sleeps", True),
         ("joins_forkserver", JOIN, "sleeps", False),
-        ("receives", RECV, "gives", True),
+        ("receives", RECV, "gives", False),
         ("receives_from_socket", RECV, "gives", False),
         ("gets_from_pool", "multiprocessing.Pool result", "worker", True),
         ("gets_from_pool_of_threads", "multiprocessing.Pool result", "sleeps", False),
@@ -103,10 +103,19 @@ def test_a_child_of_a_shell_is_read_and_the_wait_is_for_the_shell(tmp_path: Path
         result, waits = settled(parent.pid, "os.waitpid")
 
     process = result["processes"]["w"]
-    (child,) = process["children"]
+    shell, child = process["children"]
+    assert shell["access"] == "kernel", "it runs no Python"
     assert [child["pid"]] == pids
-    assert waits["child_pids"] == [child["parent_pid"]]
-    assert process["children_left_out"] == 1, "the shell, which runs no Python"
+    assert waits["child_pids"] == [shell["pid"]] == [child["parent_pid"]]
+    assert process["children_left_out"] == 0
+
+
+def test_what_is_received_has_the_process_at_the_other_end(tmp_path: Path) -> None:
+    with family("receives", tmp_path) as (parent, pids):
+        (end,) = settled(parent.pid, RECV)[1]["ends"]
+
+    assert end["what"] == "pipe"
+    assert [holder["pid"] for holder in end["holders"]] == pids
 
 
 def test_only_the_first_of_too_many_children_are_read_with_a_note(tmp_path: Path) -> None:

@@ -92,10 +92,10 @@ def test_every_thread_has_the_dependency_that_the_program_prints(read_threads: P
     assert read == {name: expected(call) for name, call in printed["calls"].items() if call}
 
 
-def test_sleeping_reading_computing_and_idle_threads_do_not_wait(read_threads: Plain, printed: Plain) -> None:
+def test_sleeping_computing_and_idle_threads_do_not_wait(read_threads: Plain, printed: Plain) -> None:
     free = {name for name, call in printed["calls"].items() if call is None}
 
-    assert {"sleeps", "reads", "computes", "holder", "idle_0"} <= free
+    assert {"sleeps", "computes", "holder", "idle_0"} <= free
     assert not [name for name in free if read_threads.get(name, {}).get("call")]
 
 

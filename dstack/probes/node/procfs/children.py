@@ -15,7 +15,7 @@ from dstack.probes.node.procfs import proc
 RAY_PROGRAMS = ("raylet", "gcs_server")
 RAY_SCRIPT = re.compile(r"/ray/(?:dashboard|autoscaler|_private|util/client)/|^ray\.util\.client\.server$")
 """Ray's processes of a cluster other than workers, by their command lines; seen on Ray 2.46 and 2.60."""
-OWN = re.compile(r"^dstack(?:\.|$)|/dstack$|run_module\('dstack\.")
+OWN = re.compile(r"^dstack(?:\.|$)|/dstack$|run_(?:module|child)\('dstack\.")
 HELPERS = re.compile(r"^from multiprocessing\.(?:resource_tracker|forkserver) import ")
 """multiprocessing's resource tracker and fork server; the processes that the latter forks are the application's."""
 PYTHON = re.compile(r"python[\d.]*")
@@ -99,7 +99,12 @@ def is_cut_off(child: tuple[int, proc.Birth], worker: tuple[int, proc.Birth]) ->
     )
 
 
+def is_of_dstack(pid: int) -> bool:
+    """Whether a process runs dstack."""
+    return any(map(OWN.search, proc.arguments(pid, FIRST_WORDS)))
+
+
 def _is_others(pid: int) -> bool:
     """Whether a process belongs to Ray's cluster, or to dstack."""
     words = proc.arguments(pid, FIRST_WORDS)
-    return proc.name(pid) in RAY_PROGRAMS or any(RAY_SCRIPT.search(word) or OWN.search(word) for word in words)
+    return proc.name(pid) in RAY_PROGRAMS or any(map(RAY_SCRIPT.search, words)) or is_of_dstack(pid)

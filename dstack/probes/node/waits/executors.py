@@ -159,17 +159,25 @@ def _process_objects(process: PythonProcess, pid: int) -> Iterator[tuple[int, st
 
 
 def _popen_objects(process: PythonProcess) -> Iterator[tuple[int, str]]:
-    """The ``subprocess.Popen`` objects in variables of frames, and in attributes of their ``self``."""
+    """The ``subprocess.Popen`` objects in variables of frames, and in attributes of the first one, as of ``self``."""
     objects = process.objects
-    for frame in (frame for thread in process.threads for frame in thread.frames[:MAX_FRAMES]):
-        words = list(frame.locals)
-        with contextlib.suppress(Unreadable):
-            owner = frame.local("self")
-            words += objects.attribute_values(owner)[:MAX_ATTRIBUTES] if owner else ()
-        for word in words:
+    words: set[int] = set()
+    owners: set[int] = set()
+    with objects.memory.temporary():
+        for frame in (frame for thread in process.threads for frame in thread.frames[:MAX_FRAMES]):
             with contextlib.suppress(Unreadable):
-                if word and objects.is_a(word, "Popen") and "args" in objects.attributes(word):
-                    yield word, ""
+                words.update(frame.variables)
+                owners.update(frame.variables[:1])
+        objects.memory.prefetch(owners)
+        for owner in owners:
+            with contextlib.suppress(Unreadable):
+                words.update(objects.attribute_values(owner)[:MAX_ATTRIBUTES])
+        objects.memory.prefetch(words)
+        found = [word for word in words if objects.is_a(word, "Popen")]
+    for word in found:
+        with contextlib.suppress(Unreadable):
+            if "args" in objects.attributes(word):
+                yield word, ""
 
 
 def _pid(objects: Objects, process: int) -> int:

@@ -231,10 +231,13 @@ def joins() -> None:
     start("shutdown", busy.shutdown, kind="thread.join", what="ThreadPoolExecutor.shutdown", threads=["closing_0"])
 
 
-def not_waits() -> None:
+def kernel_waits() -> None:
     read, _write = os.pipe()
+    start("reads", lambda: os.read(read, 1), kind="other", what="system call read")
+
+
+def not_waits() -> None:
     start("sleeps", lambda: time.sleep(10_000))
-    start("reads", lambda: os.read(read, 1))
     start("computes", compute)
 
 
@@ -251,7 +254,7 @@ def until(condition: Callable[[], object]) -> None:
 
 
 def main() -> None:
-    for make in (locks, conditions, others, futures, joins, not_waits):
+    for make in (locks, conditions, others, futures, joins, kernel_waits, not_waits):
         make()
     threads = {thread.name: thread.native_id for thread in threading.enumerate()}
     print("expected", json.dumps({"calls": expected, "threads": threads}))

@@ -95,6 +95,17 @@ def test_a_process_of_no_job_can_act() -> None:
     assert "redis-server (pid 77)" in text_of(twice(scene))
 
 
+def test_a_process_of_no_job_that_runs_may_act() -> None:
+    scene, _, left, right = pair()
+    right.gets(scene.call(left, "other", by=right))
+    for cpu_s in (1.0, 1.5):
+        end = to(77)
+        sleeps_in(left, replace(end, holders=(replace(end.holders[0], cpu_s=cpu_s),)))
+        scene.sample() if cpu_s == 1.0 else scene.second_sample()
+
+    assert scene.diagnose().verdict == "blocked"
+
+
 def test_bytes_on_their_way_end_the_wait() -> None:
     scene, _, left, right = pair()
     sleeps_in(left, to(right, what="TCP", unread=7))

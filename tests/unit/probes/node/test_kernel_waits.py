@@ -102,6 +102,41 @@ def test_a_process_of_no_job_is_named_where_it_alone_has_the_other_end() -> None
     os.close(read)
 
 
+def test_the_cpu_time_of_a_process_of_no_job_is_counted() -> None:
+    read, write = os.pipe()
+    with blocked("os.read(fd, 1)", read, "read") as sleeping:
+        before, after = (only(objects(sleeping, lambda pid: [pid])).holders[0].cpu_s for _ in range(2))
+        os.close(write)
+    os.close(read)
+
+    assert 0 < before < after
+
+
+def test_a_child_whose_end_is_awaited_is_the_other_end() -> None:
+    code = "child = os.fork() or signal.pause()\nos.waitid(os.P_PID, child, os.WEXITED)"
+    with blocked(f"import signal\n{code}", 0, "waitid") as sleeping:
+        end = only(objects(sleeping))
+        (child,) = proc.children()[sleeping[0]]
+        assert (end.what, holders_of(end)) == ("process", [child])
+        os.kill(child, signal.SIGKILL)
+
+
+def test_a_wait_for_dstack_is_none() -> None:
+    read, write = os.pipe()
+    with blocked("os.read(fd, 1)", read, "read") as (pid, call):
+        code = "import os, sys; print(flush=True); os.read(0, 1); run_child('dstack.no_module')"
+        with subprocess.Popen(
+            [sys.executable, "-c", code], pass_fds=[write], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+        ) as own:
+            assert own.stdout
+            own.stdout.readline()
+            os.close(write)
+            with open_memory(pid) as memory:
+                assert KernelWaits(KernelTables(lambda: [pid]), memory).objects(call) is None
+            own.kill()
+    os.close(read)
+
+
 # Sockets
 
 
