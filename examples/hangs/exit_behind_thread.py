@@ -6,7 +6,7 @@ handler. Put None into the queue at the end of `main`, or make the thread a daem
 
 Expected: stalled
 Outside: driver in the exit of its process (threading._shutdown)
-Next step: 1 driver waits in the exit of its process (threading._shutdown) and 1 thread waits in queue.Queue.get
+Next step: 1 driver waits in the exit of its process (threading._shutdown)
 """
 
 import atexit

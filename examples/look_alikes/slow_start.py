@@ -3,11 +3,10 @@
 Every worker of this job first warms up for a quarter of an hour. Until then the task has a CPU and a worker, but does
 not run.
 
-Expected: blocked, incomplete
-Later: blocked, once it can be seen to which worker a task was sent
+Expected: blocked
 Members: driver slow_start.py, work
 Points at: print(ray.get(work.remote()))
-Next step: Find out why the worker that received the call does not run it, and take another snapshot
+Next step: Find out why the start of the worker process takes long
 """
 
 import os

@@ -190,7 +190,7 @@ def test_a_starting_worker_that_waits_is_no_proof_of_a_deadlock() -> None:
     wait = diagnosis.vertices[start.key].wait
     assert wait is not None
     assert any(group.has_unknown("other side") for group in wait.groups)
-    assert diagnosis.verdict == "blocked"
+    assert diagnosis.verdict == "stalled"
 
 
 def test_a_starting_worker_without_a_stack_is_unobserved() -> None:
