@@ -118,7 +118,8 @@ class MemoryReader:
             stable = unchanged(before, marks_of(self._request.pid, before)) - process.broken
             stable_with_loops = stable
             memberships, labels = calls.group_calls.groups.memberships(), self._labels(process)
-            ended = ended_processes(process, self._request.pid) if self._searches else []
+            has_ended = self._searches and proc.has_ended_children(self._request.pid)
+            ended = ended_processes(process, self._request.pid) if has_ended else []
             if not self._request.is_child:
                 groups = self._read_groups(process)
                 stable_with_loops = stable & self._read_loops(process, calls, before, stable)

@@ -38,6 +38,8 @@ MAPPED_FILE = re.compile(rb"^([0-9a-f]+)-([0-9a-f]+) \S+ 0+ (\S+) ([1-9]\d*) +(.
 SELECT, NANOSLEEP, WAIT4, FUTEX, CLOCK_NANOSLEEP, WAITID, PSELECT6 = 23, 35, 61, 202, 230, 247, 270
 P_PID = 1
 """The kind of id with which ``waitid`` waits for one process."""
+CHILDRENS_FAULTS = 8
+"""The word of ``stat`` from the state on: ``cminflt``, see ``proc(5)``."""
 
 
 # Processes and threads
@@ -50,6 +52,11 @@ def children() -> defaultdict[int, list[int]]:
         for parent in _stat(pid)[1:2]:
             found[int(parent)].append(pid)
     return found
+
+
+def has_ended_children(pid: int) -> bool:
+    """Whether a process has waited for a child that ended: the page faults of these are added up in ``stat``."""
+    return _stat(pid)[CHILDRENS_FAULTS : CHILDRENS_FAULTS + 1] != ["0"]
 
 
 def all_pids() -> list[int]:

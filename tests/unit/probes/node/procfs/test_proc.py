@@ -157,3 +157,17 @@ def test_a_thread_has_the_bytes_that_it_has_written(tmp_path: Path) -> None:
     assert before is not None
     assert after == before + 100
     assert proc.written_bytes(ABSENT, ABSENT) is None
+
+
+def test_a_process_that_has_waited_for_a_child_is_known() -> None:
+    code = "import subprocess, sys; sys.argv[1:] and subprocess.run(sys.argv[1:]); print(flush=True); input()"
+    found = []
+    for command in ([], ["true"]):
+        arguments = [sys.executable, "-c", code, *command]
+        with subprocess.Popen(arguments, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+            assert process.stdout
+            process.stdout.readline()
+            found.append(proc.has_ended_children(process.pid))
+            process.kill()
+
+    assert found == [False, True]
