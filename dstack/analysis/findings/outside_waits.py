@@ -37,8 +37,7 @@ def outside_waits(
     waiters = (reduced.vertices[key] for chain in reduced.chains for key in chain.waiters if key not in in_findings)
     groups: dict[OutsideWait, list[Since]] = defaultdict(list)
     for vertex in waiters:
-        is_own = vertex.is_counted and (vertex.subject.what == "exit" or not reduced.is_library_code(vertex.key))
-        if is_own and (job_id is None or reduced.job_of(vertex) == job_id):
+        if reduced.is_of_application(vertex.key) and (job_id is None or reduced.job_of(vertex) == job_id):
             groups[_outside_wait(reduced, vertex)].append(vertex.since or Since())
     for vertex in () if in_findings else resting(reduced, job_id):
         groups[_outside_wait(reduced, vertex)].append(Since())
@@ -165,8 +164,8 @@ def _polling(reduced: ReducedGraph, chain: OpenChain) -> set[Key]:
 
 
 def _is_through_others(reduced: ReducedGraph, chain: OpenChain) -> bool:
-    """Whether a wait of the chain is for something in another process, by Ray or by a pipe or socket."""
-    waits = (reduced.vertices[key].wait for key in chain.waiters)
+    """Whether a wait of the chain is for something in another process: by Ray, or of the application by the kernel."""
+    waits = (reduced.vertices[key].wait for key in chain.waiters if reduced.is_of_application(key))
     if any(end.holders or end.mirrored for wait in waits if wait and wait.kernel for end in wait.kernel.ends):
         return True
     return any(

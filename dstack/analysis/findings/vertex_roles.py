@@ -64,6 +64,11 @@ class VertexRoles:
         vertex = self.vertices[key]
         return vertex.kind == "execution" and vertex.task_id is None and not self.is_in_users_code(key)
 
+    def is_of_application(self, key: Key) -> bool:
+        """Whether it counts, and is no thread that only runs code of libraries; the exit of a process is none."""
+        is_exit = self.vertices[key].subject.what == "exit"
+        return self.is_counted(key) and (is_exit or not self.is_library_code(key))
+
     def weight(self, key: Key) -> float:
         """The cost of a vertex in a cycle: least for the user's code and requests, which explain most."""
         if self.is_helper(key):
