@@ -95,6 +95,18 @@ def test_a_process_of_no_job_can_act() -> None:
     assert "redis-server (pid 77)" in text_of(twice(scene))
 
 
+@pytest.mark.parametrize(("is_in_ray", "expected"), [(True, "clear"), (False, "blocked")])
+def test_a_thread_of_a_library_alone_is_no_finding(is_in_ray: bool, expected: str) -> None:
+    scene = Scene()
+    driver = scene.driver()
+    thread = driver.thread("receiver", role="user")
+    thread.is_in_ray = is_in_ray
+    need = KernelObjects(system_call="read", ends=(to(77),))
+    thread.call = Call(site="kernel.call", name="Popen2IO.read of execnet", frame=0, need=need)
+
+    assert verdict(scene) == expected
+
+
 def test_a_process_of_no_job_that_runs_may_act() -> None:
     scene, _, left, right = pair()
     right.gets(scene.call(left, "other", by=right))
