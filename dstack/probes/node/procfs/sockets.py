@@ -9,7 +9,6 @@ import socket
 import struct
 from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import cache
 
 from dstack.probes.node.procfs import proc
 
@@ -124,11 +123,6 @@ def _attributes(entry: bytes, at: int) -> Iterator[tuple[int, bytes]]:
         at += (length + 3) & ~3
 
 
-@cache
-def _libc() -> ctypes.CDLL:
-    return ctypes.CDLL(None, use_errno=True)
-
-
 def receive_timeout_s(pid: int, fd: int) -> float | None:
     """The ``SO_RCVTIMEO`` of a socket of another process, which nothing else shows; None for none or if hidden."""
     return _timeout_s(pid, fd, socket.SO_RCVTIMEO)
@@ -150,7 +144,7 @@ def _timeout_s(pid: int, fd: int, option: int) -> float | None:
     with contextlib.suppress(OSError, AttributeError):
         pidfd = os.pidfd_open(pid)
         try:
-            own = _libc().syscall(PIDFD_GETFD, pidfd, fd, 0)
+            own = ctypes.CDLL(None, use_errno=True).syscall(PIDFD_GETFD, pidfd, fd, 0)
             if own < 0:
                 return None
             with socket.socket(fileno=own) as duplicate:
