@@ -19,10 +19,9 @@ from dstack.probes.node.process import TargetProcess
 from dstack.probes.node.process_reader import ProcessReader
 from dstack.probes.node.process_values import ProcessValues, failures_of
 from dstack.probes.node.procfs.children import Families
-from dstack.probes.node.procfs.environment_setups import environment_setups
+from dstack.probes.node.procfs.environment_setups import environment_setups, raylets
 from dstack.probes.node.procfs.proc import Birth
-from dstack.probes.node.procfs.raylet_reports import raylet_reports
-from dstack.probes.node.procfs.starting_workers import WorkerProcess, unlisted_workers
+from dstack.probes.node.procfs.starting_workers import WorkerProcess, raylet_reports, unlisted_workers
 from dstack.probes.node.procfs.worker_pid import PortOwners
 from dstack.probes.node.pyspy import PySpy, find_pyspy
 from dstack.probes.node.sampling.sampler import Sampler
@@ -101,7 +100,8 @@ class NodeProbe:
         identified = self._identified(processes, owners)
         self._figures.begin_disks()
         self._read_all(identified, options, deadline)
-        starting = self._starting(others, families, tables, owners) if others else []
+        of_nodes = list(raylets(others.node_ids, families.started)) if others and others.node_ids else []
+        starting = self._starting(of_nodes, others, families, tables, owners) if others else []
         self._read_all([process for _, process in starting if process.figures], options, deadline)
         if options["children"]:
             children = self._identified(_find_children(identified), owners)
@@ -109,8 +109,7 @@ class NodeProbe:
         setups = environment_setups(options["setups_of"]) if options.get("setups_of") else ()
         ends = tables.tcp_ends(options["tcp_ends"]) if options.get("tcp_ends") else {}
         answer = self._answer(processes, starting, began_at, deadline)
-        reports = raylet_reports(others.node_ids, families.started) if others else ()
-        return replace(answer, setups=tuple(setups), tcp_ends=ends, raylets=tuple(reports))
+        return replace(answer, setups=tuple(setups), tcp_ends=ends, raylets=tuple(raylet_reports(of_nodes)))
 
     def record(self, targets: Sequence[Target], options: RecordOptions) -> RecordedRound:
         """One round of a recording of the target processes."""
@@ -122,11 +121,16 @@ class NodeProbe:
         return replace(found, failures=tuple(failures))
 
     def _starting(
-        self, others: Others, families: Families, tables: KernelTables, owners: PortOwners
+        self,
+        of_nodes: Sequence[tuple[str, int]],
+        others: Others,
+        families: Families,
+        tables: KernelTables,
+        owners: PortOwners,
     ) -> list[tuple[WorkerProcess, TargetProcess]]:
-        """The worker processes of these nodes that the request does not name, the first ones of them."""
+        """The worker processes below the raylets of nodes that the request does not name, the first ones of them."""
         pids = {*others.named.values(), os.getpid()}
-        found = unlisted_workers(others.node_ids, others.named, pids, families.started if others.node_ids else {})
+        found = unlisted_workers(of_nodes, others.named, pids, families.started) if of_nodes else iter(())
         first = list(islice(found, MAX_STARTING))
         processes = [TargetProcess(self._prepare(one.as_target()), families, tables) for one in first]
         self._identified(processes, owners)

@@ -1,21 +1,22 @@
-"""Worker processes that are starting: children of a raylet that Ray lists nowhere yet. Seen on Ray 2.60.
+"""Workers that a raylet is starting, and why it starts no others. Seen on Ray 2.60.
 
 A raylet starts a worker as ``python setup_worker.py`` or ``python default_worker.py``, perhaps through another program
-that runs it, such as ``uv``. The process is listed when it connects, after Python's own start and the import of Ray.
-Shortly before, it changes its command line to ``ray::IDLE``. Processes in a container are left out: their pids are
-others there.
+that runs it, such as ``uv``. Ray lists the process nowhere before it connects, after Python's own start and the import
+of Ray. Shortly before, it changes its command line to ``ray::IDLE``. Processes in a container are left out: their pids
+are others there.
 """
 
 from __future__ import annotations
 
 import hashlib
+import os
 import re
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
+from dstack.observed_node import RayletReport
 from dstack.probes.node.procfs import proc
 from dstack.probes.node.procfs.children import is_python
-from dstack.probes.node.procfs.environment_setups import raylets
 from dstack.probes.node.stacks.origins import WORKER_SCRIPTS
 from dstack.probes.node.wire import Target
 
@@ -29,6 +30,12 @@ ANY_JOB = "f" * 8
 """The job in the environment of a worker that was started before any job needs it."""
 MAX_BETWEEN = 3
 """The most programs between a raylet and a worker."""
+FOLDER, FILE = "--log_dir=", "debug_state.txt"
+MAX_BYTES = 1 << 16
+"""How much of the file is read: the queue is at its beginning."""
+NODE = re.compile(r"^Node ID: ([0-9a-f]{56})$", re.MULTILINE)
+WAITING_FOR_MEMORY = re.compile(r"^num_waiting_for_plasma_memory: (\d{1,15})$", re.MULTILINE)
+ARGUMENT_BYTES = re.compile(r"^Total size of pinned (?:lease|task) arguments: (\d{1,18})$", re.MULTILINE)
 
 
 @dataclass(frozen=True)
@@ -46,13 +53,13 @@ class WorkerProcess:
 
 
 def unlisted_workers(
-    node_ids: Collection[str],
+    raylets: Iterable[tuple[str, int]],
     listed: Collection[str],
     known: Collection[int],
     children: Mapping[int, Collection[int]],
 ) -> Iterator[WorkerProcess]:
-    """The worker processes of these nodes that are not among the ``listed`` ids and the ``known`` pids."""
-    for node_id, raylet in raylets(node_ids, children) if node_ids else ():
+    """The workers below these raylets, by the ids of their nodes, without the ``listed`` ids and ``known`` pids."""
+    for node_id, raylet in raylets:
         for pid in _python_below(raylet, known, children):
             if (found := _worker(pid, node_id)) and found.worker_id not in listed:
                 yield found
@@ -90,3 +97,33 @@ def _worker(pid: int, node_id: str) -> WorkerProcess | None:
 def _digest(node_id: str, pid: int, birth: proc.Birth) -> str:
     """An id of as many digits as a worker's, for a process that states none."""
     return hashlib.sha224(f"{node_id} {pid} {birth.start_ticks}".encode()).hexdigest()
+
+
+def raylet_reports(raylets: Iterable[tuple[str, int]]) -> Iterator[RayletReport]:
+    """What these raylets, by the ids of their nodes, last wrote about their queues, as far as that can be read.
+
+    It is in ``debug_state.txt`` of a raylet's folder for logs, every 10 s, and in no reply of a raylet or of the GCS.
+    Raylets of one host that share a session share the file; then it is that of the last writer, which names its node.
+    """
+    for node_id, raylet in raylets:
+        folder = next((one for one in proc.ray_options(raylet) if one.startswith(FOLDER)), FOLDER)[len(FOLDER) :]
+        if folder and (report := _report(node_id, os.path.join(folder, FILE))):
+            yield report
+
+
+def _report(node_id: str, path: str) -> RayletReport | None:
+    try:
+        with open(path, "rb") as file:
+            written_at = os.stat(file.fileno()).st_mtime
+            text = file.read(MAX_BYTES).decode("utf-8", "replace")
+    except OSError:
+        return None
+    node, waiting, size = NODE.search(text), WAITING_FOR_MEMORY.search(text), ARGUMENT_BYTES.search(text)
+    if node is None or node[1] != node_id or waiting is None or size is None:
+        return None
+    return RayletReport(
+        node_id=node_id,
+        written_at=written_at,
+        waiting_for_memory=int(waiting[1]),
+        argument_bytes=int(size[1]),
+    )

@@ -13,8 +13,8 @@ import pytest
 from dstack.observed_node import StartingWorker
 from dstack.probes.node.probe import NodeProbe, Others
 from dstack.probes.node.procfs import proc
-from dstack.probes.node.procfs.raylet_reports import raylet_reports
-from dstack.probes.node.procfs.starting_workers import WorkerProcess, unlisted_workers
+from dstack.probes.node.procfs.environment_setups import raylets
+from dstack.probes.node.procfs.starting_workers import WorkerProcess, raylet_reports, unlisted_workers
 from tests.processes import running, wait_until
 from tests.sampling import OPTIONS
 
@@ -60,7 +60,7 @@ def starting(folder: Path, command: list[str]) -> Iterator[int]:
 
 
 def found(node_id: str = NODE, listed: tuple[str, ...] = (), known: tuple[int, ...] = ()) -> list[WorkerProcess]:
-    return list(unlisted_workers([node_id], listed, known, proc.children()))
+    return list(unlisted_workers(raylets([node_id], proc.children()), listed, known, proc.children()))
 
 
 def test_a_worker_is_found_with_its_id_and_job_unless_it_is_listed(tmp_path: Path) -> None:
@@ -126,13 +126,13 @@ Total size of pinned lease arguments: 83886080
 
 def test_the_report_of_a_raylet_is_read(tmp_path: Path) -> None:
     with starting(tmp_path, [sys.executable, script(tmp_path)]):
-        assert list(raylet_reports([NODE], proc.children())) == []
+        assert list(raylet_reports(raylets([NODE], proc.children()))) == []
         (tmp_path / "debug_state.txt").write_text(REPORT)
-        (report,) = raylet_reports([NODE], proc.children())
+        (report,) = raylet_reports(raylets([NODE], proc.children()))
         (tmp_path / "debug_state.txt").write_text(REPORT.replace("lease", "task"))
-        (older,) = raylet_reports([NODE], proc.children())
+        (older,) = raylet_reports(raylets([NODE], proc.children()))
         (tmp_path / "debug_state.txt").write_text(REPORT.replace(NODE, OTHER))
-        assert list(raylet_reports([NODE], proc.children())) == []
+        assert list(raylet_reports(raylets([NODE], proc.children()))) == []
 
     assert (report.node_id, report.waiting_for_memory, report.argument_bytes) == (NODE, 1, 80 * 2**20)
     assert report.written_at == pytest.approx((tmp_path / "debug_state.txt").stat().st_mtime, abs=60)
