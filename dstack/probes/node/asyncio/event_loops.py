@@ -23,7 +23,6 @@ TASK, FUTURE = "_asyncio.Task", "_asyncio.Future"
 ALL_TASKS = ("_scheduled_tasks", "_all_tasks")
 """From CPython 3.12 on, and before."""
 CURRENT_TASKS = "_current_tasks"
-REFERENT = 16
 PENDING, CANCELLED = 0, 1
 HANDLES = ("Handle", "TimerHandle", "_ThreadSafeHandle", "uvloop.loop.Handle")
 """``call_soon_threadsafe`` makes the third one from CPython 3.14 on."""
@@ -102,11 +101,7 @@ class EventLoops:
         weak_set = self._named(*ALL_TASKS)
         if not weak_set:
             return
-        for reference in self._objects.set_items(self._objects.attributes(weak_set).get("data", 0)):
-            with contextlib.suppress(Unreadable):
-                task = self._memory.pointer(reference + REFERENT)
-                if self._objects.is_kind_of(task, TASK):
-                    yield task
+        yield from (task for task in self._objects.weak_items(weak_set) if self._objects.is_kind_of(task, TASK))
 
     @cached_property
     def current(self) -> dict[int, int]:

@@ -24,6 +24,8 @@ REFERENCES = 2**32 - 1
 """CPython 3.14: the bits of an object's first word that count references; its flags are above."""
 DICT_KEYS, DICT_VALUES = 32, 40
 SET_MASK, SET_TABLE = 32, 40
+REFERENT = 16
+"""Where a weak reference has its object; CPython 3.10 to 3.14."""
 REMOVED = 2**64 - 1
 """The hash in an entry of a set whose item was removed: -1, which no object has."""
 BOUND_TO = 24
@@ -182,6 +184,12 @@ class Objects:
         words = self.memory.pointers(table, 2 * (mask + 1))
         entries = zip(words[::2], words[1::2], strict=True)
         return tuple(sorted(key for key, hashed in entries if key and hashed != REMOVED))
+
+    def weak_items(self, address: int, most: int | None = None) -> Iterator[int]:
+        """Addresses of the objects that a ``WeakSet`` refers to, of the ``most`` first ones; 0 for one that is gone."""
+        for reference in self.set_items(self.attributes(address).get("data", 0))[:most]:
+            with contextlib.suppress(Unreadable):
+                yield self.memory.pointer(reference + REFERENT)
 
     def text(self, address: int, first: int | None = None) -> str:
         """A string, or its ``first`` characters, however long it is."""

@@ -121,8 +121,6 @@ def pool_processes(objects: Objects, result: int) -> list[int]:
 
 PROCESSES = ("multiprocessing.process", "_dangling")
 """The set of weak references to all Process objects that exist; CPython 3.10 to 3.14."""
-REFERENT = 16
-"""The offset of the object in a weak reference; CPython 3.10 to 3.14."""
 MAX_ENDED = 32
 
 
@@ -147,13 +145,12 @@ def _ended(objects: Objects, popen: int, name: str, pid: int) -> EndedChild | No
 def _process_objects(process: PythonProcess, pid: int) -> Iterator[tuple[int, str]]:
     """The ``Popen`` of each ``multiprocessing.Process`` that this process has started, with the name of the latter."""
     objects = process.objects
-    references: Sequence[int] = ()
+    started: Sequence[int] = ()
     with contextlib.suppress(Unreadable):
         table = process.modules.lookup(*PROCESSES)
-        references = objects.set_items(objects.attribute(table, "data"))[:MAX_PROCESSES] if table else ()
-    for reference in references:
+        started = list(objects.weak_items(table, MAX_PROCESSES)) if table else ()
+    for one in started:
         with contextlib.suppress(Unreadable):
-            one = objects.memory.pointer(reference + REFERENT)
             if objects.is_kind_of(one, "BaseProcess") and objects.number(objects.attribute(one, "_parent_pid")) == pid:
                 yield objects.attribute(one, "_popen"), objects.text(objects.attribute(one, "_name"))
 
