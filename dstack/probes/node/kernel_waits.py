@@ -15,7 +15,8 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
 
-from dstack.observed_calls import End, EndKind, EndState, Holder, KernelObjects
+from dstack.call_sites import KERNEL
+from dstack.observed_calls import Call, End, EndKind, EndState, Holder, KernelObjects
 from dstack.probes.node.cached_property import cached_property
 from dstack.probes.node.cpython.memory import ProcessMemory, Unreadable
 from dstack.probes.node.procfs import proc, sockets
@@ -101,6 +102,8 @@ class KernelTables:
         self._scans_host = scans_host
         self.ray_ports = {str(port) for port in ray_ports}
         self._links: dict[int, dict[int, str]] = {}
+        self._holders: dict[int, Holder] = {}
+        self._of_dstack: set[int] = set()
         self._namespaces: dict[int, str] = {}
         self._tcp: dict[str, dict[str, TcpSocket]] = {}
 
@@ -129,7 +132,7 @@ class KernelTables:
         pids = dict.fromkeys(pid for pid, fd in found if can_write is None or proc.is_open_for(pid, fd, can_write))
         if pids and not self._scans_host:
             return self.holders_of(pids)
-        others = (pid for pid in self._others_with(file) if can_write is None or self._is_open(pid, file, can_write))
+        others = (pid for pid in self._others.get(file, ()) if can_write is None or self._is_open(pid, file, can_write))
         return self.holders_of((*pids, *others))
 
     def holders_of(self, pids: Collection[int]) -> tuple[Holder, ...]:
@@ -142,9 +145,20 @@ class KernelTables:
         return any(one == file and proc.is_open_for(pid, fd, can_write) for fd, one in self._files_of(pid).items())
 
     def _holder(self, pid: int) -> Holder:
-        if pid in self.pids:
-            return Holder(pid=pid)
-        return Holder(pid=pid, name=proc.title(pid), cpu_s=proc.cpu_clock(pid) or 0.0)
+        if pid not in self._holders:
+            is_stranger = pid not in self.pids
+            self._holders[pid] = (
+                Holder(pid=pid, name=proc.title(pid), cpu_s=proc.cpu_clock(pid) or 0.0)
+                if is_stranger
+                else Holder(pid=pid)
+            )
+            if is_stranger and is_of_dstack(pid):
+                self._of_dstack.add(pid)
+        return self._holders[pid]
+
+    def leads_to_dstack(self, end: End) -> bool:
+        """Whether a process of dstack can act at the other end."""
+        return any(holder.pid in self._of_dstack for holder in end.holders)
 
     @cached_property
     def _owners(self) -> dict[str, list[tuple[int, int]]]:
@@ -155,9 +169,6 @@ class KernelTables:
                 if file.startswith(("pipe:", "socket:", "/")):
                     found.setdefault(file, []).append((pid, fd))
         return found
-
-    def _others_with(self, file: str) -> Sequence[int]:
-        return self._others.get(file, ())
 
     @cached_property
     def _others(self) -> dict[str, list[int]]:
@@ -176,7 +187,7 @@ class KernelTables:
         """
         takers = self.locks.get(proc.lock_key(pid, f"/proc/{pid}/fd/{fd}") or "", [])
         sharers = [one for one, at in self._owners.get(path, ()) if proc.holds_lock(one, at)] if takers else []
-        sharers += [one for one in self._others_with(path) if self._holds_lock_on(one, path)] if takers else []
+        sharers += [one for one in self._others.get(path, ()) if self._holds_lock_on(one, path)] if takers else []
         living = [taker for taker in takers if proc.state(taker)]
         pids = dict.fromkeys((*sharers, *living)) or takers
         return self.holders_of(pids)
@@ -252,13 +263,26 @@ class KernelWaits:
         if name is None or call.is_sleep:
             return None
         ends = () if call.number in FUTEXES else tuple(self._ends(call))
-        if any(holder.name and is_of_dstack(holder.pid) for end in ends for holder in end.holders):
+        if any(map(self._tables.leads_to_dstack, ends)):
             return None
         if call.number in EPOLLS:  # of a library with many descriptors, Ray's own among them
             ends = tuple(end for end in ends if not (end.identity and self._is_inside_or_rays(end)))
         by_thread = call.number in FUTEXES or any(end.what == "eventfd" for end in ends)
         through = self._through(native) if by_thread else ()
         return KernelObjects(system_call=name, ends=(*ends, *through), is_by_thread=by_thread)
+
+    def call(self, blocked_in: proc.SystemCall, name: str | None = None, native: Collection[int] = ()) -> Call | None:
+        """The wait of a thread in a system call, called by the ``name`` of a function, or else by that of the call.
+
+        None where :meth:`objects`, to which ``native`` is passed, finds none.
+        """
+        need = self.objects(blocked_in, native)
+        if need is None:
+            return None
+        timeout_s = self.timeout_s(blocked_in)
+        return Call(
+            site=KERNEL.id, frame=0, need=need, name=name or f"system call {need.system_call}", timeout_s=timeout_s
+        )
 
     def _through(self, native: Collection[int]) -> tuple[End, ...]:
         """What the native threads wait on that leads out of the process; Ray's own processes act for no one."""

@@ -11,7 +11,7 @@ from dataclasses import replace
 
 import psutil
 
-from dstack.call_sites import KERNEL, WAITPID
+from dstack.call_sites import WAITPID
 from dstack.observed_calls import Call, Children
 from dstack.observed_node import Cause
 from dstack.probes.node.cpython.interpreter import Interpreter, OwnPython
@@ -170,11 +170,8 @@ def _read_native(request: Request) -> ProcessReading:
 
 def _native_call(call: proc.SystemCall, waits: KernelWaits, request: Request) -> Call | None:
     if call.awaits_child:
-        pids = tuple(pid for pid in request.around.below() if call.awaited_pid in (None, pid))
-        return Call(site=WAITPID.id, frame=0, need=Children(pids=pids))
-    need = waits.objects(call)
-    name = f"system call {need.system_call}" if need else None
-    return Call(site=KERNEL.id, frame=0, need=need, name=name, timeout_s=waits.timeout_s(call)) if need else None
+        return Call(site=WAITPID.id, frame=0, need=Children(pids=request.around.awaited_children(call)))
+    return waits.call(call)
 
 
 def _not_read(reason: str, cause: Cause) -> Problem:

@@ -94,6 +94,12 @@ class Surroundings:
     tables: KernelTables = field(default_factory=KernelTables)
     threads_of_parent: Mapping[int, int] | None = None
 
+    def awaited_children(self, blocked_in: SystemCall) -> tuple[int, ...]:
+        """The processes below whose end a system call waits for: one of them, or any."""
+        if not blocked_in.awaits_child:
+            return ()
+        return tuple(pid for pid in self.below() if blocked_in.awaited_pid in (None, pid))
+
 
 class BlockedCalls:
     """The calls that the threads of one process are blocked in.
@@ -249,7 +255,7 @@ class BlockedCalls:
             self.asleep[thread.os_thread_id] = remaining_sleep_s(blocked_in, self._process.memory)
         if poll or is_asleep:
             return poll or self._file_poll(frames[0], self.asleep[thread.os_thread_id])
-        if children := self._awaited_children(blocked_in):
+        if children := self._around.awaited_children(blocked_in):
             call = self._known_wait(frames, leaf or WAITPID, None)
             return replace(call, need=Children(pids=children)) if call else None
         if leaf is None or self._may_take_lock_back(frames[0]):
@@ -283,13 +289,6 @@ class BlockedCalls:
                 )
         return None
 
-    def _awaited_children(self, blocked_in: SystemCall) -> tuple[int, ...]:
-        """The processes below this one whose end a system call waits for: one of them, or any."""
-        if not blocked_in.awaits_child:
-            return ()
-        pid = blocked_in.awaited_pid
-        return tuple(one for one in self._around.below() if pid is None or one == pid)
-
     def _runs_loop(self, thread: MemoryThread) -> bool:
         """Whether a thread runs an event loop of uvloop, which shows no frames of its own."""
         if is_event_loop(thread) or function_of(thread.frames[0]) in LOOP_CALLERS:
@@ -298,14 +297,11 @@ class BlockedCalls:
 
     def _kernel_call(self, frames: Sequence[Frame], blocked_in: SystemCall) -> Call | None:
         """A wait at no known site, by its system call; its name is that of the library's function, if there is one."""
-        if package_of(frames[0].position.file) == "ray" and not any(map(self._is_user, frames)):
+        has_user = any(map(self._is_user, frames))
+        if package_of(frames[0].position.file) == "ray" and not has_user:
             return None  # a thread of Ray's own
-        need = self._kernel.objects(blocked_in, self._native_threads if any(map(self._is_user, frames)) else ())
-        if need is None:
-            return None
-        name = f"system call {need.system_call}" if self._is_user(frames[0]) else _library_call(frames[0])
-        timeout_s = self._kernel.timeout_s(blocked_in)
-        return Call(site=KERNEL.id, frame=0, need=need, name=name, timeout_s=timeout_s)
+        name = None if self._is_user(frames[0]) else _library_call(frames[0])
+        return self._kernel.call(blocked_in, name, self._native_threads if has_user else ())
 
     def _in_kernel(self, call: Call, blocked_in: SystemCall) -> Call:
         """The call at a known site, with what the kernel shows that it waits for."""
