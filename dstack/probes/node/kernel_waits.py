@@ -371,13 +371,19 @@ class KernelWaits:
         if call.number in SIGNALS:
             yield End(what="signal")
             return
-        if call.awaits_child and call.awaited_pid:
-            yield End(what="process", holders=self._tables.holders_of([call.awaited_pid]))
+        if call.awaits_child:
+            yield from self._child(call.awaited_pid)
             return
         wants = self._wanted(call)
         yield from (self._end(want, call.number) for want in wants[:MAX_ENDS])
         if len(wants) > MAX_ENDS:
             yield End(what="unreadable")
+
+    def _child(self, pid: int | None) -> Iterator[End]:
+        """The child whose end is awaited, if its pid here is the one that the process itself knows."""
+        figures = proc.figures(pid) if pid else None
+        if pid and figures and figures.parent_pid == self._pid:
+            yield End(what="process", holders=self._tables.holders_of([pid]))
 
     def _wanted(self, call: proc.SystemCall) -> Sequence[_Want]:
         """The descriptors that a call waits on, at most one more than are followed; none if a part is unreadable."""
