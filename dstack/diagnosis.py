@@ -13,7 +13,7 @@ from dstack.call_site import Site
 from dstack.call_sites import kind_of, name_of, named_site, site_of
 from dstack.model import Actor, Model, PlacementGroup
 from dstack.observed import Access, LoopBody
-from dstack.observed_calls import Call, CallKind, GroupCall, KernelObjects
+from dstack.observed_calls import Call, CallKind, End, GroupCall, KernelObjects
 from dstack.observed_node import Failure
 from dstack.vertex_facts import Assumption, Never, Reason, Subject
 from dstack.vertex_keys import AnyKey, Key, Unknown, UnknownKey
@@ -138,9 +138,9 @@ class Wait(Model, frozen=True):
     is the call if the kind is not enough, ``limit`` what is reached in a Serve deployment. ``loop`` is a target that a
     coroutine needs besides: the thread that blocks its event loop. ``polls`` is the place of a loop, ``FILE:LINE``,
     that does nothing but wait again in several readings. ``is_linked`` says that the targets can reach an object of
-    their process that the wait is on. ``of_group`` describes a call on a process group, ``kernel`` a wait
-    in a system call. ``fails_after_s`` is a timeout
-    of a library, not of the program: it ends the wait with an error, so the waiter does not proceed by it.
+    their process that the wait is on. ``of_group`` describes a call on a process group, ``kernel`` a wait in a system
+    call. ``fails_after_s`` is a timeout of a library, not of the program: it ends the wait with an error, so the waiter
+    does not proceed by it.
     """
 
     kind: WaitKind
@@ -160,6 +160,11 @@ class Wait(Model, frozen=True):
     of_group: GroupWait | None = None
     kernel: KernelObjects | None = None
     fails_after_s: float | None = None
+
+    @property
+    def ends(self) -> tuple[End, ...]:
+        """What a wait in a system call is on; nothing for other waits."""
+        return self.kernel.ends if self.kernel else ()
 
     @property
     def targets(self) -> Iterator[Target]:

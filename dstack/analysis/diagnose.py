@@ -32,8 +32,11 @@ def diagnose(snapshot: Snapshot, *, job: str | None = None, first: SampleIndex |
     reduced = ReducedGraph(evidence.first, vertices, evidence)
     found = tuple(find_all(reduced))
     findings = tuple(finding for finding in found if job_id is None or job_id in finding.jobs)
-    outside = outside_waits(reduced, found, job_id)
-    verdict = verdict_of(findings[0]) if findings else verdict_of_outside(reduced, job_id) if outside else "clear"
+    rests = resting(reduced, job_id) if all(finding.kind == "failed" for finding in findings) else []
+    outside = outside_waits(reduced, found, rests, job_id)
+    verdict = (
+        verdict_of(findings[0]) if findings else verdict_of_outside(reduced, rests, job_id) if outside else "clear"
+    )
     return Diagnosis(
         verdict=verdict,
         incomplete=verdict != "deadlock" and has_coverage_gaps(snapshot, vertices),
@@ -42,6 +45,6 @@ def diagnose(snapshot: Snapshot, *, job: str | None = None, first: SampleIndex |
         coverage=coverage_of(snapshot),
         job=job_id,
         outside=outside,
-        explanation=() if findings else tuple(explanation(reduced, resting(reduced, job_id))),
+        explanation=() if findings else tuple(explanation(reduced, rests)),
         failed_before=() if findings else Failures(reduced).beside_outside(job_id),
     )

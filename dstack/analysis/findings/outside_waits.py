@@ -15,7 +15,7 @@ from msgspec.structs import replace
 
 from dstack.analysis.evidence.wait_durations import of_any
 from dstack.analysis.findings.reduced_graph import ReducedGraph
-from dstack.analysis.findings.resting import loop_of, resting
+from dstack.analysis.findings.resting import loop_of
 from dstack.analysis.findings.vertex_roles import is_outside
 from dstack.analysis.index.frames import user_frame
 from dstack.analysis.index.processes import PolledActors
@@ -27,9 +27,9 @@ from dstack.vertex_keys import Key
 
 
 def outside_waits(
-    reduced: ReducedGraph, findings: Iterable[Finding], job_id: str | None = None
+    reduced: ReducedGraph, findings: Iterable[Finding], rests: Iterable[Vertex], job_id: str | None = None
 ) -> tuple[OutsideWait, ...]:
-    """The open waits in none of the findings, of one job if given; without findings also what rests by itself.
+    """The open waits in none of the findings, of one job if given; without findings also what ``rests`` by itself.
 
     They are grouped by call and line.
     """
@@ -39,16 +39,16 @@ def outside_waits(
     for vertex in waiters:
         if reduced.is_of_application(vertex.key) and (job_id is None or reduced.job_of(vertex) == job_id):
             groups[_outside_wait(reduced, vertex)].append(vertex.since or Since())
-    for vertex in () if in_findings else resting(reduced, job_id):
+    for vertex in () if in_findings else rests:
         groups[_outside_wait(reduced, vertex)].append(Since())
     found = (replace(one, count=len(several), since=of_any(several)) for one, several in groups.items())
     return tuple(sorted(found, key=lambda one: -one.count))
 
 
-def verdict_of_outside(reduced: ReducedGraph, job_id: str | None = None) -> Verdict:
-    """The verdict on waits in no finding: ``stalled`` if their jobs, or this job, are at rest."""
+def verdict_of_outside(reduced: ReducedGraph, rests: Iterable[Vertex], job_id: str | None = None) -> Verdict:
+    """The verdict on waits in no finding and what ``rests``: ``stalled`` if their jobs, or this job, are at rest."""
     waiters = {key for chain in reduced.chains for key in chain.waiters}
-    waiters.update(vertex.key for vertex in resting(reduced, job_id))
+    waiters.update(vertex.key for vertex in rests)
     jobs = (job_id,) if job_id is not None else reduced.jobs_of(waiters)
     return "stalled" if reduced.are_at_rest(jobs) else "blocked"
 
@@ -166,7 +166,7 @@ def _polling(reduced: ReducedGraph, chain: OpenChain) -> set[Key]:
 def _is_through_others(reduced: ReducedGraph, chain: OpenChain) -> bool:
     """Whether a wait of the chain is for something in another process: by Ray, or of the application by the kernel."""
     waits = (reduced.vertices[key].wait for key in chain.waiters if reduced.is_of_application(key))
-    if any(end.holders or end.mirrored for wait in waits if wait and wait.kernel for end in wait.kernel.ends):
+    if any(end.holders or end.mirrored for wait in waits if wait for end in wait.ends):
         return True
     return any(
         vertex.worker_id is None or reduced.vertices[target].worker_id != vertex.worker_id

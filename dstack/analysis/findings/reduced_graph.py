@@ -132,7 +132,7 @@ class ReducedGraph(VertexRoles):
         waiters = [vertex for vertex in self.vertices.values() if vertex.kind == "execution" and vertex.wait]
         by_process = grouped(((vertex.worker_id, vertex.child_pid), vertex.key) for vertex in waiters)
         for vertex in waiters:
-            for end in vertex.wait.kernel.ends if vertex.wait and vertex.wait.kernel else ():
+            for end in vertex.wait.ends if vertex.wait else ():
                 places = self.index.places_of(vertex.worker_id or "", end)
                 others = (key for _, place in places if place for key in by_process.get(place, ()))
                 found.setdefault(vertex.key, []).extend(others)

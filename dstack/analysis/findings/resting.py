@@ -10,6 +10,7 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from dstack import words
 from dstack.analysis.findings.reduced_graph import ReducedGraph
+from dstack.analysis.index.frames import user_frame
 from dstack.analysis.naming import names
 from dstack.analysis.naming.sentences import step_at, subject
 from dstack.analysis.naming.vertex_details import VertexDetails, details_of
@@ -45,13 +46,13 @@ def loop_of(details: VertexDetails) -> LoopBody | None:
 
 def _is_own(details: VertexDetails, loop: LoopBody) -> bool:
     """Whether a loop is in the innermost function of the user's code: calls of others may compute."""
-    own = next((frame for frame in details.frames if frame.origin == "user"), None)
+    own = user_frame(details.frames)
     return own is not None and own.body == loop
 
 
 def explanation(reduced: ReducedGraph, waiters: Sequence[Vertex]) -> Iterator[Step]:
     """What these do at which lines, whether anything else of their jobs runs, and the actors that they ask for."""
-    shown = [vertex for vertex in waiters if vertex.wait is None][: words.SHOWN]
+    shown = waiters[: words.SHOWN]
     for vertex in shown:
         details = details_of(reduced.index, vertex)
         yield step_at(f"{subject(vertex, details)} {_activity(details)}", details, vertex)

@@ -148,7 +148,7 @@ class VertexRoles:
 
 
 def _is_at_terminal(wait: Wait) -> bool:
-    return wait.kernel is not None and any(end.what == "terminal" and not end.is_write for end in wait.kernel.ends)
+    return any(end.what == "terminal" and not end.is_write for end in wait.ends)
 
 
 def is_outside(vertex: Vertex) -> bool:

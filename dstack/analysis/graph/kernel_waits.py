@@ -53,8 +53,9 @@ def _completed(graph: GraphBuilder, users: Users, vertex: Vertex, wait: Wait, ne
         return replace(wait, groups=(Group(needs=1, targets=(_in_transit(graph, vertex),)),))
     found = [tuple(_targets_of(graph, users, vertex, end)) for end in need.ends]
     targets = tuple(dict.fromkeys(one for several in found for one in several if one.vertex != vertex.key))
-    if need.is_by_thread or not need.ends or not all(found) or not _leads_to_others(graph, vertex, need):
-        others = targets if _leads_to_others(graph, vertex, need) else ()
+    leads_to_others = _leads_to_others(graph, vertex, need)
+    if need.is_by_thread or not need.ends or not all(found) or not leads_to_others:
+        others = targets if leads_to_others else ()
         return replace(wait, groups=(Group(needs=1, targets=(*wait.targets, *others)),))
     return replace(
         wait,

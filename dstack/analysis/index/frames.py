@@ -22,10 +22,14 @@ def is_ray_core(frames: tuple[Frame, ...]) -> bool:
 
 
 def _is_of_core(frame: Frame) -> bool:
-    return frame.origin == "ray" and "/ray/_private/" in f"/{frame.file}"
+    return frame.origin == "ray" and _is_private(frame)
+
+
+def _is_private(frame: Frame) -> bool:
+    return "/ray/_private/" in f"/{frame.file}"
 
 
 def library_frame(frames: tuple[Frame, ...]) -> Frame | None:
     """The innermost frame outside of the standard library and Ray's core, else the innermost frame."""
-    parts = (one for one in frames if one.origin != "stdlib" and "/ray/_private/" not in f"/{one.file}")
+    parts = (one for one in frames if one.origin != "stdlib" and not _is_private(one))
     return next(parts, frames[0] if frames else None)

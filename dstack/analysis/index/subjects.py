@@ -180,15 +180,17 @@ def names_of(index: SampleIndex, worker_id: str, coroutine: Coroutine) -> tuple[
     """
     frames = index.frames_of(worker_id, coroutine)
     outermost = [*frames, *(frame for frame in frames if frame.origin != "stdlib")][-1:]
-    function = next((frame.function.rpartition("<locals>.")[2] for frame in outermost), "")
-    is_default = function and DEFAULT_NAME.fullmatch(coroutine.name)
-    return function, "" if is_default else coroutine.name
+    return _shown_names(next((frame.function for frame in outermost), ""), coroutine.name)
 
 
 def names_of_ended(ended: EndedTask) -> tuple[str, str]:
     """The same of an asyncio task that has ended."""
-    is_default = ended.function and DEFAULT_NAME.fullmatch(ended.name)
-    return ended.function.rpartition("<locals>.")[2], "" if is_default else ended.name
+    return _shown_names(ended.function, ended.name)
+
+
+def _shown_names(function: str, name: str) -> tuple[str, str]:
+    is_default = function and DEFAULT_NAME.fullmatch(name)
+    return function.rpartition("<locals>.")[2], "" if is_default else name
 
 
 def owner_of(index: SampleIndex, worker_id: str, coroutine: Coroutine) -> TaskName | ProcessName:

@@ -141,7 +141,7 @@ def _in_kernel(waits: DeadlockedWaits) -> str | None:
 
 
 def _ends_of(vertex: Vertex) -> Sequence[End]:
-    return vertex.wait.kernel.ends if vertex.wait and vertex.wait.kernel else ()
+    return vertex.wait.ends if vertex.wait else ()
 
 
 def _event_loop(waits: DeadlockedWaits) -> str | None:
