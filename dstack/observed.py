@@ -117,14 +117,13 @@ class Thread:
     of the thread: ``task`` executes Ray tasks, ``loop`` runs the event loop of an async actor, ``user`` was started by
     user code (or is the main thread of a driver, or of a worker that is starting), ``ray`` belongs to Ray or to a
     library. ``still`` is true if the thread did not run while its stack and refs were read, as the operating system
-    shows: the reading is exact. ``torn``
-    is true if the thread ran during every reading of its stack: its frames may not belong together, and its wait is
-    unknown. ``sleeps`` is true if the thread is in ``time.sleep``, as the kernel shows, for ``sleep_left_s`` more.
-    ``slices`` counts how often it has been scheduled: it did not run between equal numbers. ``written_bytes`` counts
-    what it has written by ``write(2)`` to files, pipes and sockets; it is read only of a thread that wakes by itself.
-    ``exits_in`` is the function in which the interpreter exits on the main thread, as ``ray.shutdown``; None while its
-    program runs. ``task_id`` is the Ray task that it runs, None for none; it is valid only if ``Process.tasks_read`` is
-    true.
+    shows: the reading is exact. ``torn`` is true if the thread ran during every reading of its stack: its frames may
+    not belong together, and its wait is unknown. ``sleeps`` is true if the thread is in ``time.sleep``, as the kernel
+    shows, for ``sleep_left_s`` more. ``slices`` counts how often it has been scheduled: it did not run between equal
+    numbers. ``written_bytes`` counts what it has written by ``write(2)`` to files, pipes and sockets; it is read only
+    of a thread that wakes by itself. ``exits_in`` is the function in which the interpreter exits on the main thread, as
+    ``ray.shutdown``; None while its program runs. ``task_id`` is the Ray task that it runs, None for none; it is valid
+    only if ``Process.tasks_read`` is true.
     """
 
     os_thread_id: Int

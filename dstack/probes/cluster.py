@@ -75,8 +75,8 @@ class ClusterProbe:
         """Sample 2, after sample 1 has ended everywhere: the state of all, the processes of these and of new workers.
 
         ``with_setups`` also finds the runtime environments that are being installed, and looks for workers that are
-        starting on nodes without others. If the control plane has ended
-        meanwhile, the snapshot gets a failure instead of a second sample.
+        starting on nodes without others. If the control plane has ended meanwhile, the snapshot gets a failure instead
+        of a second sample.
         """
         budget = Budget.of(2, deadline_s)
         known = {worker.worker_id for worker in self._inventory.workers}
