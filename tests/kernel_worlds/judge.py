@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
+
+from msgspec.structs import replace
 
 from dstack.analysis.diagnose import diagnose
 from dstack.diagnosis import Diagnosis
@@ -24,6 +26,33 @@ STUCK_KINDS = ("deadlock", "infeasible", "orphaned")
 
 def worker_id_of(process: int) -> str:
     return f"{process + 1:056x}"
+
+
+def snapshot_of(stage: Stage, samples: Iterable[Sample], taken_at: float) -> Snapshot:
+    """The samples of a world as a snapshot, whose drivers are those of one job; it has no frames yet."""
+    drivers = stage.world.drivers()
+    workers = (
+        Worker(
+            worker_id=worker_id_of(one),
+            node_id=NODE.node_id,
+            ip=NODE.ip,
+            port=0,
+            pid=stage.pids[one],
+            is_driver=True,
+            job_id=JOB,
+        )
+        for one in drivers
+    )
+    return Snapshot(
+        dstack_version="0",
+        taken_at=taken_at,
+        address="127.0.0.1:6379",
+        ray_version="2.60.0",
+        nodes=(NODE,),
+        jobs=(Job(job_id=JOB, driver_pid=stage.pids[drivers[0]]),),
+        workers=tuple(workers),
+        samples=tuple(samples),
+    )
 
 
 class Reading:
@@ -61,30 +90,10 @@ class Reading:
         return time.monotonic() - self._began - self._samples[-1].ended_s
 
     def snapshot(self) -> Snapshot:
-        drivers = self.stage.world.drivers()
-        workers = (
-            Worker(
-                worker_id=worker_id_of(one),
-                node_id=NODE.node_id,
-                ip=NODE.ip,
-                port=0,
-                pid=self.stage.pids[one],
-                is_driver=True,
-                job_id=JOB,
-            )
-            for one in drivers
-        )
-        return Snapshot(
-            dstack_version="0",
-            taken_at=self._taken_at,
-            address="127.0.0.1:6379",
-            ray_version="2.60.0",
-            nodes=(NODE,),
-            jobs=(Job(job_id=JOB, driver_pid=self.stage.pids[drivers[0]]),),
-            workers=tuple(workers),
+        return replace(
+            snapshot_of(self.stage, self._samples, self._taken_at),
             frames=self._assembly.frames,
             stacks=self._assembly.stacks,
-            samples=tuple(self._samples),
         )
 
 

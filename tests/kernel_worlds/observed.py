@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator
 from dataclasses import replace
 
+from msgspec import structs
+
 from dstack.call_sites import KERNEL, LOCK, PROCESS_LOCK, THREAD_JOIN, WAITPID
-from dstack.model import Job, Sample, Snapshot, Worker, WorkerSample
+from dstack.model import Sample, Snapshot, WorkerSample
 from dstack.observed import Frame, Process, Thread
 from dstack.observed_calls import (
     Call,
@@ -20,7 +22,7 @@ from dstack.observed_calls import (
     Need,
     ProcessObject,
 )
-from tests.kernel_worlds.judge import JOB, NODE, worker_id_of
+from tests.kernel_worlds.judge import snapshot_of, worker_id_of
 from tests.kernel_worlds.stage import Stage
 from tests.kernel_worlds.world import IN_PROCESS, MOVES, OF_CHILDREN, OF_FAMILY, ON_WIRES, SHORT_S, Action, Wire, World
 
@@ -45,31 +47,8 @@ class ObservedWorld:
 
     def snapshot(self) -> Snapshot:
         """The snapshot with both samples."""
-        drivers = self._world.drivers()
-        workers = (
-            Worker(
-                worker_id=worker_id_of(one),
-                node_id=NODE.node_id,
-                ip=NODE.ip,
-                port=0,
-                pid=self.stage.pids[one],
-                is_driver=True,
-                job_id=JOB,
-            )
-            for one in drivers
-        )
-        return Snapshot(
-            dstack_version="0",
-            taken_at=1.7e9,
-            address="127.0.0.1:6379",
-            ray_version="2.60.0",
-            nodes=(NODE,),
-            jobs=(Job(job_id=JOB, driver_pid=self.stage.pids[drivers[0]]),),
-            workers=tuple(workers),
-            frames=(FRAME,),
-            stacks=((0,), ()),
-            samples=tuple(map(self._sample, (0, 1))),
-        )
+        found = snapshot_of(self.stage, map(self._sample, (0, 1)), 1.7e9)
+        return structs.replace(found, frames=(FRAME,), stacks=((0,), ()))
 
     def _sample(self, number: int) -> Sample:
         drivers = self._world.drivers()
