@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -31,6 +32,22 @@ AS_OTHER_USER = (
     *("--inh-caps=-all,+dac_read_search", "--ambient-caps=-all,+dac_read_search"),  # to read the checkout
 )
 WITHOUT_PTRACE = ("setpriv", "--bounding-set=-sys_ptrace")
+BELOW = """
+import sys
+from dstack.probes.node.procfs.children import Families
+print([*Families([int(sys.argv[1])]).below(int(sys.argv[1]))])
+"""
+DAEMON = """
+import os, sys, time
+if os.fork() == 0:
+    os.setsid()
+    if os.fork():
+        os._exit(0)
+    print("ready", os.getpid(), flush=True)
+else:
+    os.wait()
+time.sleep(1000)
+"""
 NOT_DUMPABLE = (
     "import ctypes; ctypes.CDLL(None).prctl(4, 0); " + "import time; print('ready', flush=True); time.sleep(1000)"
 )
@@ -141,6 +158,24 @@ def test_a_container_without_ptrace_is_named_as_the_reason(in_ray_get: int, fold
 
     assert "without the capability SYS_PTRACE" in reasons(answer)
     assert "docker run --cap-add=SYS_PTRACE" in reasons(answer)
+
+
+def below(pid: int, prefix: Sequence[str] = ()) -> list[int]:
+    """The processes below this one for dstack under ``prefix``."""
+    done = subprocess.run([*prefix, sys.executable, "-c", BELOW, str(pid)], capture_output=True, text=True, check=True)
+    found: list[int] = json.loads(done.stdout)
+    return found
+
+
+def test_orphans_are_told_apart_by_what_the_kernel_shows(in_ray_get: int, folder: Path) -> None:
+    with running([sys.executable, "-c", DAEMON], os.environ, folder / "daemon.log") as parent:
+        orphan = int(parent.wait_for_line("ready", deadline_s=20).split()[1])
+        try:
+            assert below(parent.pid) == [orphan]
+            assert below(in_ray_get) == []
+            assert below(in_ray_get, WITHOUT_PTRACE) == []
+        finally:
+            os.kill(orphan, signal.SIGKILL)
 
 
 def test_a_process_that_is_not_dumpable_differs_from_one_of_another_user(folder: Path) -> None:

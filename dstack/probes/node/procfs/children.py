@@ -44,6 +44,7 @@ class Families:
     def _adopted(self) -> dict[int, list[int]]:
         """The orphans that a known process has started, as a daemon: they are in its process group, or its forks."""
         births = {figures.birth.stack_start: pid for pid in self._known if (figures := proc.figures(pid))}
+        births.pop(0, None)  # without permission, the kernel shows this address of no process
         found: dict[int, list[int]] = {}
         for pid in self.started.get(INIT, ()):
             figures = proc.figures(pid)
