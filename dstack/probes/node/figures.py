@@ -172,10 +172,10 @@ class NodeFigures:
     def begin_snapshot(self) -> None:
         """Measure the use of CPUs from the next sample on."""
         self._cpu = CpuMeter()
+        self._raylets.clear()
 
     def begin(self) -> None:
         """Begin a sample."""
-        self._raylets.clear()
         self._cpu.begin()
         self._late_gpus.begin(self._nvml.read)
 
