@@ -402,6 +402,11 @@ def actor_of_task(task_id: str) -> str | None:
     return None if actor[:24] == "f" * 24 else actor
 
 
+def is_of_driver(task_id: str) -> bool:
+    """Whether it is the id of a driver's own task: all bits are set except those of the job."""
+    return not task_id[:40].strip("f")
+
+
 def job_of_task(task_id: str) -> str:
     """The job in a task id: its last 4 bytes."""
     return task_id[40:48]

@@ -21,7 +21,16 @@ from dstack.analysis.index.processes import CallRate, ExecutionKey, OwnTasks, Po
 from dstack.call_sites import kind_of
 from dstack.grouping import grouped
 from dstack.libraries.train.parts import RETRYING
-from dstack.model import ACTOR_HANDLE, RepeatedCall, Sample, Snapshot, Worker, actor_of_task, producer_task_id
+from dstack.model import (
+    ACTOR_HANDLE,
+    RepeatedCall,
+    Sample,
+    Snapshot,
+    Worker,
+    actor_of_task,
+    is_of_driver,
+    producer_task_id,
+)
 from dstack.observed import Coroutine, Frame, Process, Thread
 from dstack.observed_calls import Awaitables, Call, Executions, HeldRefs, ProcessObject, Refs, Unreadable
 
@@ -171,7 +180,7 @@ class _Finder:
             repeated = self._repeated.get(ACTOR_HANDLE + worker.actor_id, [])
         if not repeated and worker.is_driver and identity == worker.pid:
             parents = (p for p, calls in self._repeated.items() if calls[0].job_id == worker.job_id)
-            repeated = [c for p in parents if _is_of_driver(p) and p not in tasks for c in self._repeated[p]]
+            repeated = [c for p in parents if is_of_driver(p) and p not in tasks for c in self._repeated[p]]
         actors = {call.actor_id for call in repeated}
         refs = (ref for one in several if one.one.call for ref in one.one.call.refs)
         if not repeated or any(actor_of_task(producer_task_id(ref)) not in actors for ref in refs):
@@ -283,11 +292,6 @@ def _is_wrapper(frame: Frame) -> bool:
 
 def _place(frame: Frame) -> tuple[str, str]:
     return frame.function, frame.file
-
-
-def _is_of_driver(task_id: str) -> bool:
-    """Whether it is the id of a driver's own task: all bits are set except those of the job."""
-    return not task_id[:40].strip("f")
 
 
 def _identity(call: Call) -> tuple[object, ...]:

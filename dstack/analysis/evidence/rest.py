@@ -1,8 +1,8 @@
 """Rest: which executions only woke and slept again between the samples, and which processes did nothing.
 
 A thread that sleeps, or waits with a timeout, rests if it has run in between and is at the same lines again: it is in a
-loop without effect, unless it has written something. If it has not run, its timer is still pending, and may end its
-wait.
+loop without effect, unless it has written something or calls actors again and again. If it has not run, its timer is
+still pending, and may end its wait.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from collections.abc import Collection, Iterator
 
 from dstack.analysis.index.sample_index import SampleIndex
 from dstack.diagnosis import Vertex
+from dstack.model import ACTOR_HANDLE, is_of_driver
 from dstack.observed import Process, Thread
 from dstack.observed_calls import KernelObjects
 
@@ -29,7 +30,18 @@ class Rest:
     def is_resting(self, vertex: Vertex) -> bool:
         """Whether a thread that sleeps, or waits with a timeout, is in a loop without effect."""
         before, after = self._pair(vertex)
-        return before is not None and after is not None and _has_looped(before, after)
+        return before is not None and after is not None and _has_looped(before, after) and not self._calls(vertex)
+
+    def _calls(self, vertex: Vertex) -> bool:
+        """Whether a task, or the main code of a driver, calls actors again and again."""
+        worker = self._first.workers.get(vertex.worker_id or "")
+        if worker is None:
+            return False
+        calls = self._first.snapshot.repeated_calls
+        if vertex.task_id is None and worker.is_driver:
+            return any(is_of_driver(one.parent_task_id) and one.job_id == worker.job_id for one in calls)
+        callers = (vertex.task_id, ACTOR_HANDLE + worker.actor_id if worker.actor_id else None)
+        return any(one.parent_task_id in callers for one in calls)
 
     def _pair(self, vertex: Vertex) -> tuple[Thread | None, Thread | None]:
         before = self._first.execution_of(vertex)

@@ -97,3 +97,20 @@ def test_a_process_that_uses_its_cpu_is_not_at_rest() -> None:
     last = replace(snapshot.samples[1], workers=tuple(busy))
 
     assert diagnose(replace(snapshot, samples=(snapshot.samples[0], last))).verdict == "blocked"
+
+
+@pytest.mark.parametrize(("calls", "verdict"), [(False, "stalled"), (True, "blocked")], ids=["looks", "calls an actor"])
+def test_a_loop_that_calls_an_actor_is_not_at_rest(calls: bool, verdict: str) -> None:
+    scene, driver, _ = parked()
+    producer, buffer = scene.actor("Producer"), scene.actor("Buffer").idles()
+    produce, add = scene.call(producer, "produce", by=driver), scene.call(buffer, "add", by=producer)
+    producer.submitted.remove(add)
+    thread = producer.runs(produce).threads[0]
+    thread.is_in("threading.Event.wait", "0x2", timeout_s=1.0)
+    if calls:
+        scene.repeats(add, by=produce)
+    thread.slices = 1
+    scene.sample()
+    thread.slices = 2
+
+    assert scene.second_sample().diagnose().verdict == verdict
