@@ -167,7 +167,7 @@ def below(pid: int, prefix: Sequence[str] = ()) -> list[int]:
     return found
 
 
-def test_orphans_are_told_apart_by_what_the_kernel_shows(in_ray_get: int, folder: Path) -> None:
+def test_only_own_orphans_are_children(in_ray_get: int, folder: Path) -> None:
     with running([sys.executable, "-c", DAEMON], os.environ, folder / "daemon.log") as parent:
         orphan = int(parent.wait_for_line("ready", deadline_s=20).split()[1])
         try:
