@@ -19,6 +19,7 @@ import secrets
 import shutil
 import sys
 import tempfile
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -39,6 +40,9 @@ TokenIn = Literal["home", "file", "environment"]
 DIRECTORY = "DSTACK_TEST_CLUSTERS"
 """The variable for the clusters' directory; its default is ``/tmp``, because socket paths must be short."""
 START_S = 120.0
+CONNECTS_S = 10.0
+"""How long a worker that is starting gets to connect. If it is killed before, Ray starts no other in its place for 60 s
+(Ray 2.60)."""
 """Deadline for a cluster to start, and for an example to print ``ready``."""
 
 _TAG = "RAY_TMPDIR"
@@ -165,12 +169,15 @@ def no_worker_left(tag: Tag) -> Iterator[None]:
     """Kill, at the end, the workers with ``tag`` in their environment that became busy within this context.
 
     Ray ends a dead driver's workers itself, but slowly, and it cannot end workers that it does not reach. It ends no
-    worker that is starting for the driver's job and is not connected yet.
+    worker that is starting for the driver's job and hangs before it is connected.
     """
     before = busy_workers(tag)
     try:
         yield
     finally:
+        end = time.monotonic() + CONNECTS_S
+        while _starting_workers(tag) and time.monotonic() < end:
+            time.sleep(0.2)
         kill_all(lambda: [one for one in (*busy_workers(tag), *_starting_workers(tag)) if one not in before])
 
 

@@ -99,7 +99,9 @@ def test_a_process_that_uses_its_cpu_is_not_at_rest() -> None:
     assert diagnose(replace(snapshot, samples=(snapshot.samples[0], last))).verdict == "blocked"
 
 
-@pytest.mark.parametrize(("calls", "verdict"), [(False, "stalled"), (True, "blocked")], ids=["only wakes", "calls an actor"])
+@pytest.mark.parametrize(
+    ("calls", "verdict"), [(False, "stalled"), (True, "blocked")], ids=["only wakes", "calls an actor"]
+)
 def test_a_loop_that_calls_an_actor_is_not_at_rest(calls: bool, verdict: str) -> None:
     scene, driver, _ = parked()
     producer, buffer = scene.actor("Producer"), scene.actor("Buffer").idles()
