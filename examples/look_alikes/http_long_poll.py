@@ -4,6 +4,7 @@ Each request waits on a socket for a thread of the server, and that thread for a
 
 Expected: blocked
 Members: Client.follow
+Next step: waits in threading.Event.wait, timeout 40 s
 """
 
 import http.client

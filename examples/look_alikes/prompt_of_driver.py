@@ -4,6 +4,7 @@ Without a terminal as its standard input, it makes one.
 
 Expected: blocked
 Outside: driver in InteractiveConsole.raw_input of code
+Next step: 1 driver waits in InteractiveConsole.raw_input of code
 """
 
 import code

@@ -34,7 +34,10 @@ LINK = ("sh", "-c", "ln -sT /proc/$(pgrep -xo raylet)/root/tmp/ray /tmp/ray")
 """Links the files of Ray's container. In a real pod its first process, with the user of Ray, serves as well."""
 
 
-@pytest.fixture(scope="module", params=[RAY, ANOTHER], ids=["same-user", "other-user"])
+@pytest.fixture(
+    scope="module",
+    params=[pytest.param(RAY, marks=pytest.mark.exhaustive, id="same-user"), pytest.param(ANOTHER, id="other-user")],
+)
 def pods(hosts_possible: None, request: pytest.FixtureRequest) -> Iterator[Hosts]:
     """Two pods with one member of a deadlock in each; the user of Ray is another in the second.
 

@@ -82,7 +82,10 @@ CASES = [
             calls=("&Waiter::Order", "&Cook::CookMeal"),
             lines={("Waiter::Order", 36), ("Cook::CookMeal", 35)},
         ),
-        marks=pytest.mark.skipif(not shutil.which("g++") or not shutil.which("gdb"), reason="needs g++ and gdb"),
+        marks=[
+            pytest.mark.skipif(not shutil.which("g++") or not shutil.which("gdb"), reason="needs g++ and gdb"),
+            pytest.mark.exhaustive,
+        ],
         id="cpp",
     ),
 ]
