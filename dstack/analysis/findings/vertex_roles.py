@@ -130,10 +130,10 @@ class VertexRoles:
     def _may_run(self, vertex: Vertex) -> bool:
         """Whether it runs a task or a driver's main code and its wait may end, or may act by itself.
 
-        A coroutine that sleeps in the user's code may act, and so may a reader at a terminal, where a person types.
+        A coroutine that sleeps in the user's code may act, and so may what waits for a signal, or at a terminal.
         Threads of libraries always sleep between their rounds, so they count only while on a CPU.
         """
-        if vertex.wait is not None and _is_at_terminal(vertex.wait):
+        if vertex.wait is not None and _is_for_a_person(vertex.wait):
             return True
         if vertex.worker_id is None or (vertex.wait is not None and not vertex.wait.is_timed):
             return False
@@ -147,8 +147,9 @@ class VertexRoles:
         return index.is_on_cpu(vertex.worker_id, execution) or is_in_user_code(index, vertex)
 
 
-def _is_at_terminal(wait: Wait) -> bool:
-    return any(end.what == "terminal" and not end.is_write for end in wait.ends)
+def _is_for_a_person(wait: Wait) -> bool:
+    """Whether a signal, or what a person types, ends a wait."""
+    return any(end.what in ("terminal", "signal") and not end.is_write for end in wait.ends)
 
 
 def is_outside(vertex: Vertex) -> bool:

@@ -2,9 +2,10 @@
 
 The controller checks the health of the replica periodically.
 
-Expected: clear
+Expected: blocked
+Outside: driver in system call pause
 Needs: ray[serve]
-Next step: CLEAR no waits
+Next step: 1 driver waits in system call pause
 """
 
 import os

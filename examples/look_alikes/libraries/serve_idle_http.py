@@ -1,8 +1,9 @@
 """A Serve application with an HTTP proxy and two deployments, without requests.
 
-Expected: clear
+Expected: blocked
+Outside: driver in system call pause
 Needs: ray[serve]
-Next step: CLEAR no waits
+Next step: 1 driver waits in system call pause
 """
 
 import os
