@@ -40,10 +40,10 @@ TokenIn = Literal["home", "file", "environment"]
 DIRECTORY = "DSTACK_TEST_CLUSTERS"
 """The variable for the clusters' directory; its default is ``/tmp``, because socket paths must be short."""
 START_S = 120.0
+"""Deadline for a cluster to start, and for an example to print ``ready``."""
 CONNECTS_S = 10.0
 """How long a worker that is starting gets to connect. If it is killed before, Ray starts no other in its place for 60 s
 (Ray 2.60)."""
-"""Deadline for a cluster to start, and for an example to print ``ready``."""
 
 _TAG = "RAY_TMPDIR"
 _LONGEST_SOCKET = "ray/session_2026-01-01_00-00-00_000000_0000000/sockets/plasma_store.0"
