@@ -133,7 +133,7 @@ class VertexRoles:
         A coroutine that sleeps in the user's code may act, and so may what waits for a signal, or at a terminal.
         Threads of libraries always sleep between their rounds, so they count only while on a CPU.
         """
-        if vertex.wait is not None and _is_for_a_person(vertex.wait):
+        if vertex.wait is not None and _is_for_signal_or_input(vertex.wait):
             return True
         if vertex.worker_id is None or (vertex.wait is not None and not vertex.wait.is_timed):
             return False
@@ -147,8 +147,8 @@ class VertexRoles:
         return index.is_on_cpu(vertex.worker_id, execution) or is_in_user_code(index, vertex)
 
 
-def _is_for_a_person(wait: Wait) -> bool:
-    """Whether a signal, or what a person types, ends a wait."""
+def _is_for_signal_or_input(wait: Wait) -> bool:
+    """Whether a signal, or what a person types at a terminal, ends a wait."""
     return any(end.what in ("terminal", "signal") and not end.is_write for end in wait.ends)
 
 
