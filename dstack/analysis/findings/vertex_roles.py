@@ -12,6 +12,7 @@ from dstack.analysis.index.ray_libraries import machinery
 from dstack.analysis.index.sample_index import SampleIndex
 from dstack.analysis.index.task_assignment import is_in_user_code
 from dstack.analysis.naming.descriptions import describe
+from dstack.analysis.solve.requirements import targets_of
 from dstack.diagnosis import Vertex, Wait
 from dstack.model import job_of_task
 from dstack.vertex_keys import AnyKey, Key
@@ -109,15 +110,18 @@ class VertexRoles:
 
     @cached_property
     def runners(self) -> dict[str | None, list[Vertex]]:
-        """The executions that run or are unread, by job; None for those whose job is not known.
+        """The executions that run, and what is waited for and unread, by job; None for those whose job is not known.
 
-        Ray libraries at work for themselves are left out.
+        Ray libraries at work for themselves are left out, as is what only they wait for.
         """
         runners: dict[str | None, list[Vertex]] = defaultdict(list)
         machines = machinery(self.index, self.vertices)
+        awaited = {target for vertex in self.vertices.values() for target in targets_of(vertex)}
         for vertex in self.vertices.values():
-            if vertex.unobserved or (vertex.key not in machines and self._may_run(vertex)):
-                runners[None if vertex.unobserved else self.job_of(vertex)].append(vertex)
+            if vertex.unobserved and vertex.key in awaited:
+                runners[None].append(vertex)
+            elif not vertex.unobserved and vertex.key not in machines and self._may_run(vertex):
+                runners[self.job_of(vertex)].append(vertex)
         return runners
 
     @cached_property

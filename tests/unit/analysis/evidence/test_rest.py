@@ -116,3 +116,19 @@ def test_a_loop_that_calls_an_actor_is_not_at_rest(calls: bool, verdict: str) ->
     thread.slices = 2
 
     assert scene.second_sample().diagnose().verdict == verdict
+
+
+@pytest.mark.parametrize(("is_awaited", "verdict"), [(False, "stalled"), (True, "blocked")])
+def test_an_unread_call_of_a_library_counts_only_if_the_application_waits_for_it(
+    is_awaited: bool, verdict: str
+) -> None:
+    scene, driver, _ = parked()
+    serve = scene.actor("ServeController", name="SERVE_CONTROLLER_ACTOR")
+    serve.threads[0].role = "ray"
+    serve.thread("AsyncIO Thread: default", "loop")
+    listen = scene.call(serve, "listen_for_change", by=driver)
+    serve.runs(listen)
+    if is_awaited:
+        scene.driver().gets(listen)
+
+    assert scene.sample().second_sample().diagnose().verdict == verdict
