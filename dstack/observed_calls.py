@@ -150,23 +150,6 @@ class Awaitables(Need):
 
 
 @frozen_dataclass(frozen=True, slots=True, kw_only=True)
-class ProcessObject(Need):
-    """An object of the process, such as a queue, an event or a lock without a known holder; None if not identified.
-
-    ``reached_by`` are OS ids of other threads of this process, and ``reached_by_coroutines`` ids of its coroutines,
-    whose frames hold the object, so they may end the call. ``reached_by_actor`` says that the instance of the actor
-    holds it, so its methods may end the call. All three come from a bounded search: they are candidates, perhaps not
-    all.
-    """
-
-    kind: Literal["object"] = "object"
-    object_id: str | None = None
-    reached_by: tuple[Int, ...] = ()
-    reached_by_coroutines: tuple[str, ...] = ()
-    reached_by_actor: bool = False
-
-
-@frozen_dataclass(frozen=True, slots=True, kw_only=True)
 class Children(Need):
     """One of these processes below this one must end or write."""
 
@@ -233,6 +216,24 @@ class End:
         """The identity of the other end of a TCP connection, whose holders another node may know; None for others."""
         is_open = self.what == "TCP" and self.state == "connected" and not self.holders
         return " ".join(reversed(self.identity.split())) if is_open else None
+
+
+@frozen_dataclass(frozen=True, slots=True, kw_only=True)
+class ProcessObject(Need):
+    """An object of the process, such as a queue, an event or a lock without a known holder; None if not identified.
+
+    ``reached_by`` are OS ids of other threads of this process, and ``reached_by_coroutines`` ids of its coroutines,
+    whose frames hold the object, so they may end the call. ``reached_by_actor`` says that the instance of the actor
+    holds it, so its methods may end the call. All three come from a bounded search: they are candidates, perhaps not
+    all. ``ends`` are those of the pipes and sockets that a coroutine's event loop watches, by which the call may end.
+    """
+
+    kind: Literal["object"] = "object"
+    object_id: str | None = None
+    reached_by: tuple[Int, ...] = ()
+    reached_by_coroutines: tuple[str, ...] = ()
+    reached_by_actor: bool = False
+    ends: tuple[End, ...] = ()
 
 
 @frozen_dataclass(frozen=True, slots=True, kw_only=True)
@@ -371,6 +372,11 @@ class Call:
     def owners(self) -> tuple[str, ...]:
         """The owners of the refs, see :class:`Refs`."""
         return self.need.owners if isinstance(self.need, (Refs, Awaitables)) else ()
+
+    @property
+    def ends(self) -> tuple[End, ...]:
+        """The pipes, sockets and other ends by which the kernel may end it."""
+        return self.need.ends if isinstance(self.need, (KernelObjects, ProcessObject)) else ()
 
     @property
     def coroutines(self) -> tuple[str, ...]:

@@ -26,7 +26,7 @@ from dstack.model import (
     producer_task_id,
 )
 from dstack.observed import Process
-from dstack.observed_calls import Call, KernelObjects
+from dstack.observed_calls import Call
 from dstack.observed_node import (
     CoreWorkerReply,
     EnvironmentSetup,
@@ -186,7 +186,7 @@ def ends_elsewhere(samples: Iterable[Sample]) -> dict[str, None]:
     """The other ends of TCP connections in which threads wait, where none is on their own node."""
     processes = (worker.process for sample in samples for worker in sample.workers if worker.process)
     calls = _calls(one for process in processes for one in (process, *process.children))
-    ends = (end for call in calls if isinstance(call.need, KernelObjects) for end in call.need.ends)
+    ends = (end for call in calls for end in call.ends)
     return dict.fromkeys(end.mirrored for end in ends if end.mirrored)
 
 

@@ -13,7 +13,6 @@ from dstack.analysis.index.sample_index import SampleIndex
 from dstack.diagnosis import Vertex
 from dstack.model import ACTOR_HANDLE, is_of_driver
 from dstack.observed import Process, Thread
-from dstack.observed_calls import KernelObjects
 
 IDLE_SHARE, IDLE_S = 0.05, 0.03
 """The CPU time of a process at rest: a share of one CPU, and what the answers to dstack take. A worker of Ray that does
@@ -104,8 +103,7 @@ def _has_looped(before: Thread, after: Thread) -> bool:
 def _others(process: Process) -> dict[int, float]:
     """The CPU time of the processes of no job at the other ends of what a process waits on, by pid."""
     calls = (thread.call for one in _by_pid(process) for thread in one.threads)
-    needs = (call.need for call in calls if call is not None)
-    ends = (end for need in needs if isinstance(need, KernelObjects) for end in need.ends)
+    ends = (end for call in calls if call is not None for end in call.ends)
     return {holder.pid: holder.cpu_s for end in ends for holder in end.holders if holder.name}
 
 

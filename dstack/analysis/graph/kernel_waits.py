@@ -3,7 +3,8 @@
 A wait is known if all its ends lead to processes that were read. Any thread of these may end it, and to be safe, all
 code that can proceed in them or call into them. Whatever else may end it makes its waker unknown: a listening socket, a
 signal, a terminal, a process outside of the jobs, a native thread of the waiter's own process. So does a pipe of which
-only the waiter's own process has the other end: which of its code would write is not known.
+only the waiter's own process has the other end: which of its code would write is not known. A coroutine may be ended by
+what its event loop watches, or by other code of its process.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from msgspec.structs import replace
 from dstack.analysis.graph.builder import GraphBuilder
 from dstack.analysis.graph.users import Users
 from dstack.diagnosis import Group, Target, Vertex, Wait
-from dstack.observed_calls import Children, End, KernelObjects
+from dstack.observed_calls import Children, End, KernelObjects, ProcessObject
 from dstack.vertex_facts import assumption, subject
 
 ONLY_THE_ENDS = assumption("only the ends")
@@ -27,10 +28,14 @@ def add_kernel_waits(graph: GraphBuilder, users: Users) -> None:
         call = graph.index.call_of_vertex(vertex)
         if call is None or vertex.wait is None or vertex.wait.polls:
             continue
-        if isinstance(call.need, KernelObjects):
-            graph.add(replace(vertex, wait=_completed(graph, users, vertex, vertex.wait, call.need)))
-        elif isinstance(call.need, Children):
-            graph.add(replace(vertex, wait=_for_children(graph, users, vertex, vertex.wait, call.need)))
+        match call.need:
+            case KernelObjects() as need:
+                graph.add(replace(vertex, wait=_completed(graph, users, vertex, vertex.wait, need)))
+            case ProcessObject(ends=ends) if ends:
+                need = KernelObjects(system_call="epoll_wait", ends=ends, is_by_thread=True)
+                graph.add(replace(vertex, wait=_completed(graph, users, vertex, vertex.wait, need)))
+            case Children() as need:
+                graph.add(replace(vertex, wait=_for_children(graph, users, vertex, vertex.wait, need)))
 
 
 def _for_children(graph: GraphBuilder, users: Users, vertex: Vertex, wait: Wait, need: Children) -> Wait:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from dstack.call_sites import AWAIT, kind_of
-from dstack.observed_calls import Call, ServeRequest
+from dstack.observed_calls import Call, End, ProcessObject, ServeRequest
 from dstack.observed_calls import Unreadable as UnreadableNeed
 from dstack.probes.node.asyncio.await_chains import AwaitChains, Chain
 from dstack.probes.node.asyncio.await_targets import RUNS_TASKS, AwaitTargets
@@ -56,11 +56,18 @@ class Suspended:
 class Coroutines:
     """The coroutines of one process; ``thread_ids`` are its threads, by their Python ids.
 
-    A coroutine that cannot be read, because it changes, is left out. Every method raises :class:`Unreadable` where
+    ``ends_of`` returns what the event loop of a thread watches, see :class:`~dstack.observed_calls.ProcessObject`. A
+    coroutine that cannot be read, because it changes, is left out. Every method raises :class:`Unreadable` where
     nothing can be read.
     """
 
-    def __init__(self, process: PythonProcess, executors: Executors, thread_ids: Collection[int]) -> None:
+    def __init__(
+        self,
+        process: PythonProcess,
+        executors: Executors,
+        thread_ids: Collection[int],
+        ends_of: Callable[[int], tuple[End, ...]] = lambda _: (),
+    ) -> None:
         self._process = process
         self._objects = process.objects
         self._memory = process.memory
@@ -69,6 +76,8 @@ class Coroutines:
         self._contexts = Contexts(process)
         self._thread_ids = thread_ids
         self._threads: dict[int, int | None] = {}
+        self._find_ends = ends_of
+        self._ends: dict[int, tuple[End, ...]] = {}
         self.loops = EventLoops(process)
         self._chains = AwaitChains(process, self.loops)
         self.targets = AwaitTargets(process, self.loops, executors, self._chains)
@@ -110,13 +119,21 @@ class Coroutines:
             thread_id=self._thread_of(loop),
             task_id=task_id,
             is_task=task_id is not None and chain.root.endswith(RUNS_TASKS),
-            call=call,
+            call=self._with_ends(call, self._thread_of(loop)) if call and is_open else call,
             cancels=cancels,
             mark=(task, chain.mark, future, replace(call, timeout_s=None) if call else None),
             waits_on=NOTHING if is_open else of_coroutine(call, chain.frames, self._objects),
             cancel_requests=self._cancel_requests(task),
             request=self._requests.executed(chain.frames),
         )
+
+    def _with_ends(self, call: Call, thread_id: int | None) -> Call:
+        """The call with what the event loop of a thread watches, by which it may end."""
+        if thread_id is None or not isinstance(call.need, ProcessObject):
+            return call
+        if thread_id not in self._ends:
+            self._ends[thread_id] = self._find_ends(thread_id)
+        return replace(call, need=replace(call.need, ends=self._ends[thread_id]))
 
     def _cancel_requests(self, task: int) -> int:
         """How often a task was asked to be cancelled; 0 where Python does not count that."""

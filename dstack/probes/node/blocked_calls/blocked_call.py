@@ -34,6 +34,7 @@ from dstack.observed_calls import (
     Call,
     ChannelCall,
     Children,
+    End,
     Executions,
     Futures,
     Inference,
@@ -469,6 +470,13 @@ class BlockedCalls:
                     return Call(site=UNTIL_COMPLETE.id, frame=at, need=Awaitables(coroutines=(hex(future),)))
         return None
 
+    def _ends_of_loop(self, thread_id: int) -> tuple[End, ...]:
+        """What the event loop of a thread, by its Python id, watches that leads out of the process, while it waits."""
+        thread = next((one for one in self._threads if one.thread_id == thread_id), None)
+        blocked_in = system_call(self._pid, thread.os_thread_id) if thread else None
+        need = self._kernel.objects(blocked_in) if blocked_in else None
+        return tuple(replace(end, through=thread.name) for end in need.ends if end.identity) if need and thread else ()
+
     # Names
 
     def _named(self, call: Call, frames: Sequence[Frame]) -> Call:
@@ -515,7 +523,7 @@ class BlockedCalls:
     def coroutines(self) -> Coroutines:
         """The coroutines of this process."""
         ids = [thread.thread_id for thread in self._threads]
-        return Coroutines(self._process, self._executors, ids)
+        return Coroutines(self._process, self._executors, ids, self._ends_of_loop)
 
     @cached_property
     def _locks(self) -> Locks:

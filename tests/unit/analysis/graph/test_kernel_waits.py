@@ -13,7 +13,7 @@ from dstack.analysis.views.analysed_snapshot import AnalysedSnapshot
 from dstack.diagnosis import Diagnosis
 from dstack.model import Snapshot, TcpEnd
 from dstack.observed import EndedChild
-from dstack.observed_calls import Call, End, EndKind, Holder, KernelObjects
+from dstack.observed_calls import Call, End, EndKind, Holder, KernelObjects, ProcessObject
 from dstack.report.text import report_text
 from tests.unit.scenes import Scene, SceneProcess
 
@@ -153,6 +153,24 @@ def test_native_threads_lead_to_the_other_process_but_prove_nothing() -> None:
     assert "for actor Left" in text
     assert "for actor Right" in text
     assert "by the sockets of thread IO/0, with nothing unread or unsent" in text
+
+
+@pytest.mark.parametrize(("unread", "expected"), [(0, "stalled"), (7, "blocked")])
+def test_a_coroutine_may_be_ended_by_what_its_event_loop_watches(unread: int, expected: str) -> None:
+    scene = Scene()
+    driver, server, client = scene.driver(), scene.actor("Server"), scene.async_actor("Client")
+    first, second = scene.call(client, "ask", by=driver), scene.call(server, "answer", by=driver)
+    server.runs(second)
+    reader = client.begins(first).is_in("asyncio.StreamReader.read", "0x9")
+    driver.gets(first, second)
+    assert reader.call is not None
+    ends = (to(server, what="TCP", through="loop", unread=unread),)
+    reader.call = replace(reader.call, need=ProcessObject(object_id="0x9", ends=ends))
+    sleeps_in(server, End(what="TCP", state="listening", name="127.0.0.1:80"))
+
+    assert verdict(scene) == expected
+    if not unread:
+        assert "for actor Server" in text_of(twice(scene))
 
 
 def test_a_pipe_of_the_own_process_alone_proves_nothing() -> None:

@@ -49,6 +49,13 @@ READY = """
 print("ready", flush=True)
 time.sleep(10_000)
 """
+LISTENING = """
+import socket
+one = socket.create_server(("127.0.0.1", 0))
+print("port", one.getsockname()[1], flush=True)
+other, _ = one.accept()
+one.accept()
+"""
 
 
 @contextmanager
@@ -351,6 +358,26 @@ def test_a_stream_of_the_network_is_ended_by_no_coroutine(tmp_path: Path) -> Non
 
     assert call["what"] == "asyncio.StreamReader.read"
     assert call["reached"] == set()
+
+
+def test_a_coroutine_may_be_ended_by_what_its_event_loop_watches(tmp_path: Path) -> None:
+    serves = [sys.executable, "-c", LISTENING]
+    lines = """
+    async def main():
+        reader, writer = await asyncio.open_connection('127.0.0.1', PORT)
+        task = asyncio.create_task(reader.read(1), name='waiter')
+        await asyncio.sleep(10_000)
+    start('loop', asyncio.run, main())
+    """
+
+    with running(serves, {}, tmp_path / "server") as server:
+        server.wait_for_line("port", deadline_s=30)
+        port = (server.line("port ") or "").removeprefix("port ")
+        with program(tmp_path, in_main(lines.replace("PORT", port))) as child:
+            (end,) = calls_of(child.pid, "waiter")["waiter"]["ends"]
+
+    assert (end.what, end.name, end.through) == ("TCP", f"127.0.0.1:{port}", "loop")
+    assert [holder.pid for holder in end.holders] == [server.pid]
 
 
 # Ray
