@@ -12,6 +12,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from dstack.analysis.index.sample_index import SampleIndex
 from dstack.analysis.solve.requirements import targets_of
+from dstack.call_sites import KERNEL
 from dstack.diagnosis import Vertex, Wait
 from dstack.grouping import grouped
 from dstack.observed import Coroutine, Frame, Thread
@@ -95,8 +96,9 @@ def _waits_inside(index: SampleIndex, worker_id: str, execution: Thread | Corout
         return True
     call, poll = index.call_of(worker_id, execution), index.poll_of(worker_id, execution)
     if call is not None and isinstance(call.need, KernelObjects):
-        own = {index.pid_of(worker_id)}
-        return call.timeout_s is None and not any(_leads_outside(end, own) for end in call.need.ends)
+        own, is_known = {index.pid_of(worker_id)}, call.site != KERNEL.id
+        if any(_leads_outside(end, own) for end in call.need.ends) or (call.timeout_s is not None and not is_known):
+            return False
     is_timed = poll is not None or (call is not None and call.timeout_s is not None)
     is_stdlib = all(frame.origin == "stdlib" for frame in frames)  # as threading.Timer
     return index.is_waiting(worker_id, execution) and not (is_stdlib and is_timed)

@@ -171,6 +171,7 @@ def _with(snapshot: Snapshot, frames: tuple[Frame, ...], thread: Thread) -> Snap
         ((RAYS, THREADING), None, "Thread-1"),
         ((THREADING,), GET, "Thread-1"),
         ((THREADING,), POLLER, "Thread-2 (_poll_wrapper)"),
+        ((LIBRARY,), dataclasses.replace(in_kernel(OWN, timeout_s=30.0), site="multiprocessing.Queue.get"), "Thread-2"),
     ],
 )
 def test_a_library_wait_on_its_own_process_stays_idle(frames: tuple[Frame, ...], call: Call | None, name: str) -> None:
