@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import math
+import re
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -77,6 +78,12 @@ RAY_WAIT_FOR_EVER = 10**6
 LOOP_CALLERS = ("run_forever", "run_until_complete")
 """Functions of programs that call uvloop's of the same name."""
 MAX_PATH = 1_024
+MAX_HOST = 254
+MAX_CLIENT = 16
+"""The most frames, innermost first, in which a client of the network is searched for."""
+HOST = ("host", "hostname", "_host", "server_hostname")
+"""The variables and attributes in which clients keep the name of the host that they are connected to."""
+HOST_NAME = re.compile(r"(?!localhost$)[A-Za-z0-9_.-]*[A-Za-z][A-Za-z0-9_.-]*")
 FUTURES_FILE = "/concurrent/futures/_base.py"
 LOCKS = {locks.LOCK: LOCK, locks.RLOCK: RLOCK}
 OTHERS = {locks.SIMPLE_QUEUE: SIMPLE_QUEUE, locks.PROCESS_LOCK: PROCESS_LOCK}
@@ -272,7 +279,9 @@ class BlockedCalls:
                 return self._lock(slept_on)
             return self._known_wait(frames, OTHERS[slept_on.type_name], slept_on.address, slept_on.timeout_s)
         call = self._known_wait(frames, leaf, frames[0].local("self"))
-        return self._in_kernel(self._with_group(call, thread, blocked_in), blocked_in) if call else None
+        if call is None:
+            return None
+        return self._with_host(self._in_kernel(self._with_group(call, thread, blocked_in), blocked_in), frames)
 
     def _file_poll(self, leaf: Frame, left_s: float | None) -> Call | None:
         """The wait of a library's function that sleeps until a lock file is free, as torch's FileBaton and filelock."""
@@ -302,7 +311,8 @@ class BlockedCalls:
         if package_of(frames[0].position.file) == "ray" and not has_user:
             return None  # a thread of Ray's own
         name = None if self._is_user(frames[0]) else _library_call(frames[0])
-        return self._kernel.call(blocked_in, name, self._native_threads if has_user else ())
+        call = self._kernel.call(blocked_in, name, self._native_threads if has_user else ())
+        return self._with_host(call, frames) if call else None
 
     def _in_kernel(self, call: Call, blocked_in: SystemCall) -> Call:
         """The call at a known site, with what the kernel shows that it waits for."""
@@ -312,6 +322,25 @@ class BlockedCalls:
         known = (call.timeout_s, self._kernel.timeout_s(blocked_in))
         timeout_s = min((one for one in known if one is not None), default=None)
         return replace(call, need=need, timeout_s=timeout_s) if need and need.ends else call
+
+    def _with_host(self, call: Call, frames: Sequence[Frame]) -> Call:
+        """The call with the host's name at the other end of its only connection, where a frame or its object has it."""
+        if not isinstance(call.need, KernelObjects) or [end.what for end in call.need.ends] != ["TCP"]:
+            return call
+        (end,) = call.need.ends
+        host = next(filter(None, map(self._host_in, frames[:MAX_CLIENT])), None)
+        named = replace(end, name=f"{host} ({end.name})")
+        return replace(call, need=replace(call.need, ends=(named,))) if host and end.name else call
+
+    def _host_in(self, frame: Frame) -> str | None:
+        """The name of a host, and no address, in a variable of a frame, or in an attribute of its object."""
+        with contextlib.suppress(Unreadable):
+            owner = frame.local("self")
+            attributes = self._objects.attributes(owner) if owner else {}
+            words = (found for name in HOST for found in (frame.local(name), attributes.get(name)))
+            texts = (self._objects.text(word, MAX_HOST) for word in words if word and self._objects.is_a(word, "str"))
+            return next((text for text in texts if HOST_NAME.fullmatch(text)), None)
+        return None
 
     @cached_property
     def _native_threads(self) -> list[int]:

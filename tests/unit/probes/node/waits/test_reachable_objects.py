@@ -380,6 +380,24 @@ def test_a_coroutine_may_be_ended_by_what_its_event_loop_watches(tmp_path: Path)
     assert [holder.pid for holder in end.holders] == [server.pid]
 
 
+def test_a_connection_has_the_name_of_its_host_where_the_client_keeps_it(tmp_path: Path) -> None:
+    lines = """
+    import http.client, socket
+    client = http.client.HTTPConnection("models.example.org")
+    client.sock = socket.create_connection(("127.0.0.1", PORT))
+    client.request("GET", "/")
+    start('waiter', client.getresponse)
+    """
+
+    with running([sys.executable, "-c", LISTENING], {}, tmp_path / "server") as server:
+        server.wait_for_line("port", deadline_s=30)
+        port = (server.line("port ") or "").removeprefix("port ")
+        with program(tmp_path, in_main(lines.replace("PORT", port))) as child:
+            (end,) = calls_of(child.pid, "waiter")["waiter"]["ends"]
+
+    assert end.name == f"models.example.org (127.0.0.1:{port})"
+
+
 # Ray
 
 ACTOR = """
