@@ -147,13 +147,13 @@ class Thread:
 class Coroutine:
     """A suspended asyncio task of a process, with its await chain instead of a stack.
 
-    ``coroutine_id`` is the address of the asyncio task, in hex, and ``name`` its name. ``stack`` is an index into
-    ``Snapshot.stacks``: the innermost coroutine first. ``os_thread_id`` is the thread that runs its event loop, None if
-    there is none or it is unknown. ``task_id`` is the Ray task in whose context it was created; ``is_task`` says that
-    it is this task itself, not one that the task started. ``still`` is true if two readings agreed, or its event loop
-    did not run meanwhile; only then it has a ``call``. ``request`` is the request to a Serve deployment that it
-    executes in a replica. ``cancel_requests`` counts its cancellations, for example by ``ray.cancel``, which it may
-    have caught (CPython 3.11 and later).
+    ``coroutine_id`` is the address of the asyncio task, in hex, in a child process with its pid. ``name`` is its name.
+    ``stack`` is an index into ``Snapshot.stacks``: the innermost coroutine first. ``os_thread_id`` is the thread that
+    runs its event loop, None if there is none or it is unknown. ``task_id`` is the Ray task in whose context it was
+    created; ``is_task`` says that it is this task itself, not one that the task started. ``still`` is true if two
+    readings agreed, or its event loop did not run meanwhile; only then it has a ``call``. ``request`` is the request to
+    a Serve deployment that it executes in a replica. ``cancel_requests`` counts its cancellations, for example by
+    ``ray.cancel``, which it may have caught (CPython 3.11 and later).
     """
 
     coroutine_id: str

@@ -34,7 +34,7 @@ class ProcessName(Model, frozen=True):
     of a node that is not known.
     """
 
-    sort: Literal["driver", "worker", "process", "unlisted process", "ended process"] = "worker"
+    sort: Literal["driver", "worker", "process", "child process", "unlisted process", "ended process"] = "worker"
     entrypoint: str = ""
     actor: Actor | None = None
     pid: int | None = None

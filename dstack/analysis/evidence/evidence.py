@@ -22,7 +22,7 @@ from dstack.analysis.evidence.sample_changes import SampleChanges, ended_workers
 from dstack.analysis.index.processes import NOTHING_ELSE, ExecutionKey, Known, Polls, execution_key
 from dstack.analysis.index.sample_index import SampleIndex
 from dstack.model import Snapshot
-from dstack.observed import Process
+from dstack.observed import Coroutine, Process, Thread
 from dstack.observed_calls import Call
 
 
@@ -114,12 +114,17 @@ class Evidence:
             before = self._first_alone.process(worker.worker_id)
             if worker.process is None or before is None or before.started_at != worker.process.started_at:
                 continue
-            calls = {execution_key(worker.worker_id, one): one.call for one in before.executions() if one.call}
-            for later in worker.process.executions() if calls else ():
+            calls = {execution_key(worker.worker_id, one): one.call for one in _executions(before) if one.call}
+            for later in _executions(worker.process) if calls else ():
                 key = execution_key(worker.worker_id, later)
                 call = calls.get(key)
                 if call and later.call and call != later.call and call.is_same_as(later.call):
                     yield key, later.call
+
+
+def _executions(process: Process) -> Iterator[Thread | Coroutine]:
+    """The threads and coroutines of a process and of those below it."""
+    return (execution for one in (process, *process.children) for execution in one.executions())
 
 
 def _shows_less(process: Process | None, before: Process | None) -> bool:

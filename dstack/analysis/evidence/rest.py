@@ -10,13 +10,15 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator
 
 from dstack.analysis.index.sample_index import SampleIndex
+from dstack.call_sites import EVENT_LOOP, UNTIL_COMPLETE
 from dstack.diagnosis import Vertex
 from dstack.model import ACTOR_HANDLE, is_of_driver
-from dstack.observed import Process, Thread
+from dstack.observed import Coroutine, Process, Thread
 
 IDLE_SHARE, IDLE_S = 0.05, 0.03
 """The CPU time of a process at rest: a share of one CPU, and what the answers to dstack take. A worker of Ray that does
 nothing uses 0.25 % (Ray 2.60, 50 wake-ups a second), and a request for its tasks and refs 2 to 5 ms."""
+LOOPS = (EVENT_LOOP.id, UNTIL_COMPLETE.id)
 
 
 class Rest:
@@ -72,13 +74,24 @@ class Rest:
         return after_s - before_s <= IDLE_S + IDLE_SHARE * over_s
 
     def _may_child_act(self, before: Process, after: Process) -> bool:
-        """Whether a thread of a child process ran, or may act by itself."""
+        """Whether a thread of a child process ran, or may act by itself.
+
+        A thread that runs an event loop does what its coroutines do: one in the user's code that does not wait may act.
+        """
         earlier = {thread.os_thread_id: thread for thread in before.threads}
-        return not after.threads or any(self._may_act(earlier.get(one.os_thread_id), one) for one in after.threads)
+        loops = [one for one in after.threads if one.call and one.call.site in LOOPS and not one.on_cpu]
+        if not after.threads or (loops and not after.coroutines_read):
+            return True
+        others = (one for one in after.threads if one not in loops)
+        return any(self._may_act(earlier.get(one.os_thread_id), one) for one in others) or any(
+            one.call is None and self._is_users(one) for one in after.coroutines
+        )
+
+    def _is_users(self, execution: Thread | Coroutine) -> bool:
+        return any(frame.origin == "user" for frame in self._first.snapshot.frames_of(execution))
 
     def _may_act(self, before: Thread | None, after: Thread) -> bool:
-        frames = self._first.snapshot.frames_of(after)
-        is_library = bool(frames) and not any(frame.origin == "user" for frame in frames)
+        is_library = bool(self._first.snapshot.frames_of(after)) and not self._is_users(after)
         if before is None or after.on_cpu:
             return True
         if after.call is not None and after.call.timeout_s is None:

@@ -19,7 +19,7 @@ from dstack.call_sites import kind_of
 from dstack.diagnosis import Target, Vertex
 from dstack.model import Snapshot, actor_of_task, producer_task_id
 from dstack.observed import Coroutine, Thread
-from dstack.observed_calls import Call, GroupCall, HeldRefs, KernelObjects, ProcessObject, Unreadable
+from dstack.observed_calls import Call, HeldRefs, KernelObjects, ProcessObject, Unreadable
 from dstack.vertex_keys import Key, TaskKey
 
 
@@ -225,9 +225,7 @@ def is_known(call: Call | None) -> bool:
 
 def are_equal(before: Call | None, after: Call | None) -> bool:
     """Whether two readings of a call are equal, apart from remaining times and what is at the other ends."""
-    if before is None or after is None or not isinstance(before.need, GroupCall | KernelObjects):
-        return before == after
-    return before.is_same_as(after)
+    return before == after or (before is not None and after is not None and before.is_same_as(after))
 
 
 def _was_woken(call: Call | None, before: Thread, after: Thread) -> bool:

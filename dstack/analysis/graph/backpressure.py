@@ -60,7 +60,7 @@ def _consumers(graph: GraphBuilder, task: Task) -> tuple[Target, ...]:
         return (graph.unknown("consumer", task.task_id, subject=consumer, unobserved=True),)
     threads = [t for role in ("task", "user") for t in index.threads_with_role(owner_id, role)]
     is_closed = owner.is_driver or task_assignment.has_one_slot(index, owner_id)
-    coroutines = relevant_coroutines(index, owner_id)
+    coroutines = relevant_coroutines(index, owner_id, index.process(owner_id))
     is_closed = is_closed and len(coroutines) == len(index.coroutines(owner_id))
     if not is_closed or any(map(_may_consume, index.threads(owner_id))):
         consumer = subject("consumer", subjects.task(index, task.task_id), subjects.place(index, owner))

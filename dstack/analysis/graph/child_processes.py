@@ -10,6 +10,7 @@ from msgspec.structs import replace
 
 from dstack.analysis.graph.blocked_calls import wait_of_call
 from dstack.analysis.graph.builder import GraphBuilder
+from dstack.analysis.graph.coroutines import add_coroutine, relevant_coroutines
 from dstack.analysis.index.frames import user_frame
 from dstack.analysis.index.sample_index import SampleIndex
 from dstack.call_sites import kind_of
@@ -22,7 +23,7 @@ from dstack.vertex_keys import ChildThreadKey
 
 
 def add_children(graph: GraphBuilder, worker_id: str) -> None:
-    """Add the main threads of a worker's child processes, and the threads that wait or are awaited."""
+    """Add the main threads and coroutines of a worker's child processes, and the threads that wait or are awaited."""
     process = graph.index.process(worker_id)
     for child in process.children if process else ():
         awaited = {thread_id for call in child.calls() for thread_id in call.threads}
@@ -30,6 +31,8 @@ def add_children(graph: GraphBuilder, worker_id: str) -> None:
             vertex = _vertex(graph, worker_id, child, thread)
             if vertex.wait or vertex.never or thread is child.main_thread or thread.os_thread_id in awaited:
                 graph.add(vertex)
+        for coroutine in relevant_coroutines(graph.index, worker_id, child):
+            add_coroutine(graph, worker_id, coroutine, child_pid=child.pid)
 
 
 def _vertex(graph: GraphBuilder, worker_id: str, child: Process, thread: Thread) -> Vertex:
@@ -56,9 +59,9 @@ def _subject(child: Process, thread: Thread) -> Subject:
 
 
 def _wait(graph: GraphBuilder, key: ChildThreadKey, thread: Thread) -> Wait | None:
-    """The wait of a thread; None in calls to Ray, which works in no child, and for coroutines, which are not read."""
-    call = thread.call
-    if call is None or kind_of(call) in (*REF_CALLS, "await") or call.coroutines:
+    """The wait of a thread; None in calls to Ray, which works in no child."""
+    call = graph.index.call_of(key.worker_id, thread)
+    if call is None or kind_of(call) in REF_CALLS or call.refs:
         return None
     return replace(wait_of_call(graph, key, call), loop=None)
 

@@ -12,18 +12,20 @@ from dstack.analysis.index.sample_index import SampleIndex
 from dstack.call_sites import OTHER_LOOP
 from dstack.diagnosis import Group, Target, Vertex, Wait
 from dstack.libraries.serve.waits import as_passed_on
-from dstack.observed import Coroutine
+from dstack.observed import Coroutine, Process
 from dstack.observed_calls import Call
 from dstack.vertex_keys import CoroutineKey, ThreadKey
 
 
-def relevant_coroutines(index: SampleIndex, worker_id: str) -> list[Coroutine]:
-    """The coroutines that are tasks, run user code, wait or are awaited; others serve a library."""
-    process = index.process(worker_id)
+def relevant_coroutines(index: SampleIndex, worker_id: str, process: Process | None) -> list[Coroutine]:
+    """The coroutines of a process that are tasks, run user code, wait or are awaited; others serve a library.
+
+    The process is that of a worker or driver, or one below it.
+    """
     if process is None or not process.coroutines:
         return []
-    calls = index.calls_in(worker_id)
-    awaited = {one for call in calls for one in (*call.coroutines, *reach_of(call).reached_by_coroutines)}
+    calls = (index.call_of(worker_id, one) for one in process.executions())
+    awaited = {one for call in calls if call for one in (*call.coroutines, *reach_of(call).reached_by_coroutines)}
     return [
         coroutine
         for coroutine in process.coroutines
@@ -39,9 +41,16 @@ def call_of(index: SampleIndex, worker_id: str, coroutine: Coroutine) -> Call | 
     return index.call_of(worker_id, coroutine) if index.is_still(worker_id, coroutine) else None
 
 
-def add_coroutine(graph: GraphBuilder, worker_id: str, coroutine: Coroutine, backpressure: Wait | None = None) -> None:
-    """Add the vertex of a coroutine; a generator may wait for its consumer."""
+def add_coroutine(
+    graph: GraphBuilder,
+    worker_id: str,
+    coroutine: Coroutine,
+    backpressure: Wait | None = None,
+    child_pid: int | None = None,
+) -> None:
+    """Add the vertex of a coroutine, which may be in a child process; a generator may wait for its consumer."""
     is_task = task_assignment.is_task(graph.index, worker_id, coroutine)
+    is_lost = child_pid is not None and coroutine.call is not None and coroutine.call.refs  # Ray works in no child
     key = CoroutineKey(worker_id, coroutine.coroutine_id)
     vertex = Vertex(
         key=key,
@@ -49,8 +58,9 @@ def add_coroutine(graph: GraphBuilder, worker_id: str, coroutine: Coroutine, bac
         subject=subjects.of_coroutine(graph.index, worker_id, coroutine),
         worker_id=worker_id,
         coroutine_id=coroutine.coroutine_id,
+        child_pid=child_pid,
         task_id=coroutine.task_id if is_task else None,
-        wait=_wait(graph, key, coroutine, backpressure),
+        wait=None if is_lost else _wait(graph, key, coroutine, backpressure),
     )
     graph.add(vertex)
 

@@ -26,8 +26,8 @@ LOOP_THREAD, DEFAULT_GROUP = "AsyncIO Thread: ", "default"
 
 def add_executions(graph: GraphBuilder, worker_id: str) -> None:
     """Add a worker's tasks, and its threads and coroutines that run user code, wait or are awaited."""
-    suspended = coroutines.relevant_coroutines(graph.index, worker_id)
     process = graph.index.process(worker_id)
+    suspended = coroutines.relevant_coroutines(graph.index, worker_id, process)
     if process:
         _add_threads(graph, worker_id, process, suspended)
     add_children(graph, worker_id)

@@ -132,6 +132,8 @@ class Users:
             is_native = not self._index.frames_of(worker_id, thread)
             if key in self._graph.vertices or is_native or not self.only_serves(worker_id, thread):
                 yield self._graph.child(worker_id, pid, thread.os_thread_id)
+        for coroutine in child.coroutines if child else ():
+            yield self._coroutine(worker_id, coroutine)
         if child is None or not child.threads:
             yield self._graph.child(worker_id, pid)
 

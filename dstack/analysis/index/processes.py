@@ -237,12 +237,18 @@ class ProcessIndex:
         return process.coroutines if process else ()
 
     def coroutine(self, worker_id: str | None, coroutine_id: str | None) -> Coroutine | None:
-        """One coroutine of a worker, if it was read."""
+        """One coroutine of a worker, or of a process below it, if it was read."""
         return self._coroutine_by_id.get((worker_id or "", coroutine_id or ""))
 
     @cached_property
     def _coroutine_by_id(self) -> dict[tuple[str, str], Coroutine]:
-        return {(worker_id, coroutine.coroutine_id): coroutine for worker_id, coroutine in self.all_coroutines}
+        in_children = ((key, coroutine) for key, child in self.children() for coroutine in child.coroutines)
+        return {(key, one.coroutine_id): one for key, one in (*in_children, *self.all_coroutines)}
+
+    @cached_property
+    def child_of_coroutine(self) -> dict[tuple[str, str], int]:
+        """The pid of the child process that each coroutine is in which is in one, by worker and coroutine."""
+        return {(key, one.coroutine_id): child.pid for key, child in self.children() for one in child.coroutines}
 
     @cached_property
     def all_coroutines(self) -> list[tuple[str, Coroutine]]:

@@ -45,11 +45,11 @@ class SampleIndex(ProcessIndex):
         return self.snapshot.taken_at + self.sample.began_s
 
     def execution_of(self, vertex: Vertex) -> Thread | Coroutine | None:
-        """The thread or coroutine of an execution, or the thread of a child process, if it was read."""
-        if vertex.child_pid is not None:
-            return self.child_thread(vertex.worker_id, vertex.child_pid, vertex.os_thread_id or vertex.child_pid)
+        """The thread or coroutine of an execution, also of a child process, if it was read."""
         if vertex.coroutine_id is not None:
             return self.coroutine(vertex.worker_id, vertex.coroutine_id)
+        if vertex.child_pid is not None:
+            return self.child_thread(vertex.worker_id, vertex.child_pid, vertex.os_thread_id or vertex.child_pid)
         return self.thread(vertex.worker_id, vertex.os_thread_id)
 
     def call_of_vertex(self, vertex: Vertex) -> Call | None:
@@ -137,13 +137,14 @@ class SampleIndex(ProcessIndex):
         return in_samples - polling | set(_threads_that_ran(self.snapshot.readings))
 
     @cached_property
-    def ended_tasks(self) -> dict[str, tuple[EndedTask, ...]]:
-        """The asyncio tasks that have ended with an exception, by worker: the last sample that shows any counts."""
+    def ended_tasks(self) -> dict[Place, tuple[EndedTask, ...]]:
+        """The asyncio tasks that have ended with an exception, by process: the last sample that shows any counts."""
         return {
-            worker.worker_id: worker.process.ended_tasks
+            (worker.worker_id, process.parent_pid and process.pid): process.ended_tasks
             for sample in self.snapshot.samples
             for worker in sample.workers
-            if worker.process and worker.process.ended_tasks
+            for process in ((worker.process, *worker.process.children) if worker.process else ())
+            if process.ended_tasks
         }
 
     # The control plane

@@ -197,5 +197,7 @@ def owner_of(index: SampleIndex, worker_id: str, coroutine: Coroutine) -> TaskNa
     """The task that a coroutine belongs to, or its process."""
     if coroutine.task_id and coroutine.task_id in index.tasks:
         return task(index, coroutine.task_id)
+    if pid := index.child_of_coroutine.get((worker_id, coroutine.coroutine_id)):
+        return ProcessName(sort="child process", pid=pid)
     own = process(index, worker_id)
     return ProcessName(sort="process") if own.sort == "unlisted process" else own

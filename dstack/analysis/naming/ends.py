@@ -25,10 +25,12 @@ SHOWN_ENDED = 3
 
 
 def ends_in_words(index: SampleIndex, vertex: Vertex, need: KernelObjects) -> str:
-    """What a wait in the kernel is for, as a part of a sentence that begins with a space; empty if nothing is known."""
+    """What a wait in the kernel is for, as the end of a sentence; empty if nothing is known."""
     own = [end for end in need.ends if not end.through and end.what != "eventfd"]
     through = [end for end in need.ends if end.through]
     parts = list(dict.fromkeys(_end(index, vertex, end) for end in own))
+    if through and vertex.coroutine_id is not None:
+        return _by_loop(index, vertex, through)
     if through:
         parts.append(_by_threads(index, vertex, through))
     elif not own and need.is_by_thread:
@@ -78,14 +80,29 @@ def _by_threads(index: SampleIndex, vertex: Vertex, ends: Sequence[End]) -> str:
     """What the native threads wait for, by which the waiter is woken."""
     connected = [end for end in ends if end.state == "connected"]
     threads = words.shortly(list(dict.fromkeys(end.through for end in connected or ends)))
-    known = _holders(index, vertex, connected)
-    unknown = (end.name for end in connected if not index.places_of(vertex.worker_id or "", end))
-    leads = words.shortly([*([known] if known else []), *unknown])
+    leads = _leads(index, vertex, connected)
     if not leads:
         listening = [end.name for end in ends if end.state == "listening"]
         return f"(thread {threads} listens at {words.shortly(listening)})" if listening else f"(by thread {threads})"
-    is_quiet = not any(end.unread or end.unsent for end in connected)
-    return f"for {leads}, by the sockets of thread {threads}{', with nothing unread or unsent' if is_quiet else ''}"
+    return f"for {leads}, by the sockets of thread {threads}{_quiet(connected)}"
+
+
+def _by_loop(index: SampleIndex, vertex: Vertex, ends: Sequence[End]) -> str:
+    """What the event loop of a coroutine is connected to, by which the coroutine may be woken."""
+    connected = [end for end in ends if end.state == "connected"]
+    leads = _leads(index, vertex, connected)
+    return f"; its event loop is connected to {leads}{_quiet(connected)}" if leads else ""
+
+
+def _leads(index: SampleIndex, vertex: Vertex, connected: Sequence[End]) -> str:
+    """The processes at the other ends of these sockets, or the addresses of those that are not known."""
+    known = _holders(index, vertex, connected)
+    unknown = (end.name for end in connected if not index.places_of(vertex.worker_id or "", end))
+    return words.shortly([*([known] if known else []), *unknown])
+
+
+def _quiet(connected: Sequence[End]) -> str:
+    return "" if any(end.unread or end.unsent for end in connected) else ", with nothing unread or unsent"
 
 
 def _holders(index: SampleIndex, vertex: Vertex, ends: Sequence[End]) -> str:

@@ -84,6 +84,7 @@ class Execution:
     activity: Activity
     path: tuple[PathStep, ...]
     ranks: Ranks = NO_RANKS
+    child_pid: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,7 +112,7 @@ def running(index: SampleIndex, vertices: Mapping[Key, Vertex], *, whole: bool =
         if vertex.kind == "execution" and (vertex.wait or vertex.key not in machines)
         if not _is_idle(index, vertex) and (execution := reader.execution(vertex))
     )
-    total = sum(len(process.threads) + len(process.coroutines) for process in index.processes.values())
+    total = sum(len(one.executions()) for process in index.processes.values() for one in (process, *process.children))
     return AppExecutions(found, total - len(found), reader.folded)
 
 
@@ -170,6 +171,7 @@ class _Reader:
             activity=activity_of(vertex, thread),
             path=self._path(thread),
             ranks=self._index.ranks(worker.worker_id, vertex.child_pid),
+            child_pid=vertex.child_pid,
         )
 
     @cached_property

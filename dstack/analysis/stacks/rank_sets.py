@@ -12,7 +12,6 @@ from dstack.analysis.index.sample_index import SampleIndex
 from dstack.analysis.naming import names
 from dstack.analysis.stacks.app_threads import Execution, kind_of
 from dstack.diagnosis import Vertex
-from dstack.vertex_keys import ChildThreadKey
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,4 +119,4 @@ class RankSets:
 
 def _worker_of(one: Execution | Vertex) -> str:
     """The id of the worker that an execution is in, empty in a child process."""
-    return "" if isinstance(one.key, ChildThreadKey) else one.worker_id or ""
+    return "" if one.child_pid is not None else one.worker_id or ""

@@ -10,7 +10,7 @@ from dstack.analysis.index import subjects
 from dstack.analysis.index.frames import innermost_frame
 from dstack.analysis.index.sample_index import SampleIndex
 from dstack.analysis.naming import names, sentences
-from dstack.analysis.naming.descriptions import describe, in_words
+from dstack.analysis.naming.descriptions import asyncio_task, describe, in_words
 from dstack.analysis.naming.vertex_details import details_of, is_torn
 from dstack.analysis.solve.requirements import targets_of
 from dstack.analysis.stacks.app_threads import Activity, activity_of, call_in_words
@@ -38,7 +38,7 @@ class ThreadSummary:
 
 @dataclass(frozen=True, slots=True)
 class ChildThreads:
-    """A process that a worker or driver has started, with its threads, the main thread first."""
+    """A process that a worker or driver has started, with its threads, the main thread first, and its coroutines."""
 
     process: Process
     name: str
@@ -101,23 +101,29 @@ def child_threads(index: SampleIndex, worker_id: str) -> tuple[ChildThreads, ...
 
 def _threads_of(index: SampleIndex, worker_id: str, child: Process) -> ChildThreads:
     threads = sorted(child.threads, key=lambda thread: (thread.os_thread_id != child.pid, thread.role == "ray"))
+    found: list[tuple[Key, Thread | Coroutine]] = [
+        *((ChildThreadKey(worker_id, child.pid, thread.os_thread_id), thread) for thread in threads),
+        *((CoroutineKey(worker_id, coroutine.coroutine_id), coroutine) for coroutine in child.coroutines),
+    ]
     summaries = (
         ThreadSummary(
-            key=ChildThreadKey(worker_id, child.pid, thread.os_thread_id),
-            name=name_in_child(child, thread),
+            key=key,
+            name=name_in_child(index, child, one),
             worker_id=worker_id,
-            activity="waiting" if thread.call else activity_of(None, thread),
-            words=call_in_words(thread.call) or _function(index, thread),
-            is_torn=thread.torn,
+            activity="waiting" if one.call else activity_of(None, one),
+            words=call_in_words(one.call) or _function(index, one),
+            is_torn=is_torn(one),
         )
-        for thread in threads
+        for key, one in found
     )
     return ChildThreads(child, f"child process {child.name}".rstrip(), tuple(summaries))
 
 
-def name_in_child(child: Process, thread: Thread | Coroutine) -> str:
-    """``main thread``, or ``thread`` with its name."""
-    return "main thread" if thread.os_thread_id == child.pid else f'thread "{thread.name or thread.os_thread_id}"'
+def name_in_child(index: SampleIndex, child: Process, one: Thread | Coroutine) -> str:
+    """``main thread``, or ``thread`` or ``asyncio task`` with its name."""
+    if isinstance(one, Coroutine):
+        return asyncio_task(*subjects.names_of(index, "", one))
+    return "main thread" if one.os_thread_id == child.pid else f'thread "{one.name or one.os_thread_id}"'
 
 
 def worker_name(index: SampleIndex, worker: Worker) -> str:
@@ -224,11 +230,23 @@ class StackPages:
         execution = self._execution(key)
         return self._index.snapshot.frames_of(execution) if execution else ()
 
-    def path_to(self, key: Key) -> tuple[str, str] | None:
-        """The ids of the node and the worker of a thread or coroutine; None if it has no worker."""
+    def path_to(self, key: Key) -> tuple[str, str, int | None] | None:
+        """The ids of the node and the worker of a thread or coroutine, and the pid of its child process, if in one.
+
+        None if it has no worker.
+        """
         vertex = self._vertices.get(key)
         worker = self._index.workers.get((vertex.worker_id if vertex else _worker_id(key)) or "")
-        return (worker.node_id, worker.worker_id) if worker else None
+        return (worker.node_id, worker.worker_id, self._child_of(key)) if worker else None
+
+    def _child_of(self, key: Key) -> int | None:
+        match key:
+            case ChildThreadKey(pid=pid):
+                return pid
+            case CoroutineKey(worker_id, coroutine_id):
+                return self._index.child_of_coroutine.get((worker_id, coroutine_id))
+            case _:
+                return None
 
     def _execution(self, key: Key) -> Thread | Coroutine | None:
         if vertex := self._vertices.get(key):
@@ -245,8 +263,8 @@ class StackPages:
     def _name(self, key: Key, vertex: Vertex | None, execution: Thread | Coroutine | None) -> str:
         if execution is None or (vertex is not None and vertex.child_pid is None):
             return describe(vertex) if vertex else ""
-        if isinstance(key, ChildThreadKey) and (child := self._index.child(key.worker_id, key.pid)):
-            return f"{name_in_child(child, execution)} of child process (pid {child.pid})"
+        if (pid := self._child_of(key)) is not None and (child := self._index.child(_worker_id(key), pid)):
+            return f"{name_in_child(self._index, child, execution)} of child process (pid {child.pid})"
         return execution_name(self._index, self._vertices, key, _worker_id(key), execution)
 
     def _place(self, worker_id: str) -> str:

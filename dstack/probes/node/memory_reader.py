@@ -116,13 +116,12 @@ class MemoryReader:
             states = self._read_all(process, calls)
             stages = stages_of(process.objects, process.threads)
             stable = unchanged(before, marks_of(self._request.pid, before)) - process.broken
-            stable_with_loops = stable
             memberships, labels = calls.group_calls.groups.memberships(), self._labels(process)
             has_ended = self._searches and proc.has_ended_children(self._request.pid)
             ended = ended_processes(process, self._request.pid) if has_ended else []
             if not self._request.is_child:
                 groups = self._read_groups(process)
-                stable_with_loops = stable & self._read_loops(process, calls, before, stable)
+            stable_with_loops = stable & self._read_loops(process, calls, before, stable)
             self._reached = self._search(process, calls, states)
             self._read_ended(process, calls, states)
             self._keep_learned(process.threads, before)
@@ -379,7 +378,7 @@ class MemoryReader:
 
     def _problems(self, threads: Sequence[ThreadReading]) -> Iterator[Problem]:
         """One problem for all blocked threads of the application whose wait could not be read."""
-        if self._loops and self._loops.unread:
+        if self._loops and self._loops.unread and not self._request.is_child:
             yield Problem("memory", f"its coroutines could not be read: {self._loops.unread}", "unreadable")
             return
         asleep = [one.thread.os_thread_id for one in threads if one.is_stable and one.role != "ray"]

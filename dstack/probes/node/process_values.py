@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
 
-from dstack.observed import Process, StartPhase, Thread
+from dstack.observed import Coroutine, Process, StartPhase, Thread
+from dstack.observed_calls import Awaitables, Call, Executions, Need, ProcessObject
 from dstack.observed_node import Failure
 from dstack.probes.node.figures import NodeFigures
 from dstack.probes.node.process import TargetProcess
@@ -43,7 +45,7 @@ class ProcessValues:
         cwd = proc.working_directory(process.pid)
         os_ids = {one.thread.thread_id: one.thread.os_thread_id for one in reading.threads}
         use = self._figures.cpu(process.pid, figures.birth)
-        return Process(
+        observed = Process(
             pid=process.pid,
             started_at=figures.started_at,
             parent_pid=process.parent_pid,
@@ -75,6 +77,7 @@ class ProcessValues:
             cpu_over_s=use.over_s if use else 0.0,
             gpus=self._figures.gpus(process.pid),
         )
+        return observed if parent is None else _with_unique_ids(observed)
 
     def _thread(self, one: ThreadReading, reading: ProcessReading, cwd: str, pid: int) -> Thread:
         thread = one.thread
@@ -95,6 +98,37 @@ class ProcessValues:
             call=one.call,
             locals=masked_locals(one.locals) if one.locals else None,
         )
+
+
+def _with_unique_ids(child: Process) -> Process:
+    """A child process with its pid in the ids of coroutines and awaited objects: a fork has those of its parent."""
+
+    def own(ids: Iterable[str]) -> tuple[str, ...]:
+        return tuple(f"{one}/{child.pid}" for one in ids)
+
+    def need_of(need: Need) -> Need:
+        match need:
+            case Awaitables():
+                return replace(need, coroutines=own(need.coroutines))
+            case Executions():
+                return replace(need, coroutines=own(need.coroutines))
+            case ProcessObject(object_id=object_id):
+                reached_by = own(need.reached_by_coroutines)
+                return replace(need, object_id=object_id and own([object_id])[0], reached_by_coroutines=reached_by)
+            case _:
+                return need
+
+    def call_of(one: Thread | Coroutine) -> Call | None:
+        return replace(one.call, need=need_of(one.call.need)) if one.call else None
+
+    coroutines = zip(child.coroutines, own(one.coroutine_id for one in child.coroutines), strict=True)
+    ended = zip(child.ended_tasks, own(one.coroutine_id for one in child.ended_tasks), strict=True)
+    return replace(
+        child,
+        threads=tuple(replace(one, call=call_of(one)) for one in child.threads),
+        coroutines=tuple(replace(one, coroutine_id=id, call=call_of(one)) for one, id in coroutines),
+        ended_tasks=tuple(replace(one, coroutine_id=id, held=own(one.held)) for one, id in ended),
+    )
 
 
 def _start_phase(process: TargetProcess, reading: ProcessReading) -> StartPhase | None:

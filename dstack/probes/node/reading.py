@@ -19,8 +19,7 @@ from dstack.probes.node.wire import Options, ThreadContext
 class Request:
     """A process to read, with what is ``around`` it; ``title`` is what it calls itself.
 
-    ``is_child``: a worker or driver has started it, and only its threads are read. ``deadline`` is a
-    ``time.monotonic()``.
+    ``is_child``: a worker or driver has started it. ``deadline`` is a ``time.monotonic()``.
     """
 
     pid: int

@@ -18,7 +18,7 @@ from dstack.report.rich_text import SafeText, location
 from dstack.report.stacks_text import WORDS, activities_in_words, activity_word, short
 from dstack.tui.views.base import marked
 from dstack.tui.widgets.outline import Line
-from dstack.vertex_keys import ChildThreadKey, Key
+from dstack.vertex_keys import Key
 from dstack.words import plural
 
 T = TypeVar("T")
@@ -279,8 +279,8 @@ def stack_keys(stacks: Stacks, vertex: Key) -> list[str]:
     place = stacks.pages.path_to(vertex)
     if place is None:
         return []
-    node_id, worker_id = place
-    below = [_child_key(vertex.worker_id, vertex.pid)] if isinstance(vertex, ChildThreadKey) else []
+    node_id, worker_id, child_pid = place
+    below = [_child_key(worker_id, child_pid)] if child_pid is not None else []
     return [f"node/{node_id}", f"worker/{worker_id}", *below, str(vertex)]
 
 

@@ -118,6 +118,20 @@ def test_what_is_received_has_the_process_at_the_other_end(tmp_path: Path) -> No
     assert [holder["pid"] for holder in end["holders"]] == pids
 
 
+def test_a_fork_has_the_coroutines_of_its_own_event_loop(tmp_path: Path) -> None:
+    with family("awaits_in_fork", tmp_path) as (parent, (pid,)):
+        result, _ = settled(parent.pid, "asyncio event loop")
+
+    process = result["processes"]["w"]
+    (child,) = process["children"]
+    assert sorted(one["name"] for one in process["coroutines"]) == ["Task-1", "of parent"]
+    (coroutine,) = child["coroutines"]
+    assert words_of(coroutine["call"])["what"] == "asyncio.Event.wait"
+    assert coroutine["coroutine_id"].endswith(f"/{pid}")
+    main = words_of(child["threads"][0]["call"])
+    assert main["coroutines"] == [coroutine["coroutine_id"]]
+
+
 def test_only_the_first_of_too_many_children_are_read_with_a_note(tmp_path: Path) -> None:
     with family("has_many", tmp_path) as (parent, pids):
         result, _ = settled(parent.pid, JOIN)

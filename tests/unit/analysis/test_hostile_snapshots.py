@@ -164,5 +164,5 @@ def test_an_expensive_snapshot_is_diagnosed_in_bounded_time(made: Callable[[], J
     text = report_text(analysed)
     check_json(analysed)
 
-    assert time.process_time() - began < 2 * MOST_S
+    assert time.process_time() - began < 4 * MOST_S
     assert len(text) < 1_000_000

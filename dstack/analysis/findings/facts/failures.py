@@ -19,6 +19,7 @@ from dstack.analysis.findings.reduced_graph import ReducedGraph
 from dstack.analysis.graph.blocked_calls import reach_of
 from dstack.analysis.graph.refs.dead_producers import RELEASED
 from dstack.analysis.index.frames import innermost_frame
+from dstack.analysis.index.sample_index import Place
 from dstack.analysis.index.subjects import actor_of_worker, names_of_ended
 from dstack.analysis.naming import names
 from dstack.analysis.naming.descriptions import asyncio_task
@@ -133,23 +134,23 @@ class Failures:
 
     def _ended_tasks(self, keys: Iterable[Key]) -> Iterator[FailedBefore]:
         """The asyncio tasks of the processes in which these wait for an object; cancelled ones if they held it."""
-        for worker_id, awaited in self._awaited(keys).items():
-            for ended in self._index.ended_tasks.get(worker_id, ()):
+        for place, awaited in self._awaited(keys).items():
+            for ended in self._index.ended_tasks.get(place, ()):
                 is_related = not awaited.isdisjoint(ended.held)
                 if is_related or not ended.is_cancelled:
-                    yield self._ended_task(worker_id, ended, is_related=is_related)
+                    yield self._ended_task(place, ended, is_related=is_related)
 
-    def _awaited(self, keys: Iterable[Key]) -> dict[str, set[str]]:
-        """The objects that these wait for, by worker."""
-        found: dict[str, set[str]] = defaultdict(set)
+    def _awaited(self, keys: Iterable[Key]) -> dict[Place, set[str]]:
+        """The objects that these wait for, by process."""
+        found: dict[Place, set[str]] = defaultdict(set)
         if self._index.ended_tasks:
             for vertex in map(self._reduced.vertices.__getitem__, keys):
                 if vertex.worker_id and (object_id := reach_of(self._index.call_of_vertex(vertex)).object_id):
-                    found[vertex.worker_id].add(object_id)
+                    found[vertex.worker_id, vertex.child_pid].add(object_id)
         return found
 
-    def _ended_task(self, worker_id: str, ended: EndedTask, *, is_related: bool) -> FailedBefore:
-        index = self._index
+    def _ended_task(self, place: Place, ended: EndedTask, *, is_related: bool) -> FailedBefore:
+        index, (worker_id, child_pid) = self._index, place
         actor, worker = actor_of_worker(index, worker_id), index.workers.get(worker_id)
         frame = innermost_frame(index.snapshot.frames_of(ended))
         return FailedBefore(
@@ -160,7 +161,7 @@ class Failures:
             actor_id=actor.actor_id if actor else None,
             actor=names.actor(actor) if actor else None,
             job_id=worker.job_id if worker else None,
-            pid=worker.pid if worker else None,
+            pid=child_pid or (worker.pid if worker else None),
             node_ip=node.ip if worker and (node := index.nodes.get(worker.node_id)) else None,
             file=frame.file if frame else None,
             line=frame.line if frame else None,

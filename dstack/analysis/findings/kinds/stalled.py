@@ -22,6 +22,7 @@ from dstack.analysis.findings.reduced_graph import ReducedGraph
 from dstack.analysis.findings.wording import collectives, failures
 from dstack.analysis.findings.wording.fixes import let_queued_run
 from dstack.analysis.findings.wording.narration import Narrator
+from dstack.analysis.graph.blocked_calls import reach_of
 from dstack.analysis.graph.pending.actor_queues import is_queued
 from dstack.analysis.naming.descriptions import describe
 from dstack.analysis.naming.ends import ended_children, ended_in_words
@@ -30,6 +31,7 @@ from dstack.analysis.solve.open_chains import OpenChain
 from dstack.analysis.solve.requirements import targets_of
 from dstack.diagnosis import FindingKind, Step, Verdict, Vertex
 from dstack.observed import EndedChild
+from dstack.vertex_keys import Key
 from dstack.words import duration, shortly, word
 
 KIND: FindingKind = "stalled"
@@ -41,8 +43,21 @@ def find_in(reduced: ReducedGraph, chain: OpenChain) -> Draft | None:
     if not is_stalled(reduced, chain):
         return None
     draft = draft_of(reduced, KIND, with_users_of_polled(reduced, chain))
-    wakers = tuple(one for one in draft.final_blockers if reduced.vertices[one.vertex].waker_of)
-    return replace(draft, final_blockers=wakers) if wakers else draft
+    wakers = [one for one in draft.final_blockers if reduced.vertices[one.vertex].waker_of]
+    explained = _of_ended_tasks(draft)
+    wakers.sort(key=lambda one: one.vertex not in explained)
+    return replace(draft, final_blockers=tuple(wakers)) if wakers else draft
+
+
+def _of_ended_tasks(draft: Draft) -> set[Key]:
+    """The targets of waits for objects that asyncio tasks held which have ended: these explain most."""
+    index = draft.reduced.index
+    held = {(*place, one) for place, tasks in index.ended_tasks.items() for task in tasks for one in task.held}
+    found: set[Key] = set()
+    for vertex in draft.reduced.vertices_of(draft.members) if held else ():
+        if (vertex.worker_id, vertex.child_pid, reach_of(index.call_of_vertex(vertex)).object_id) in held:
+            found.update(targets_of(vertex))
+    return found
 
 
 def summary(facts: FindingFacts, narrator: Narrator) -> str:

@@ -19,13 +19,15 @@ from dstack.probes.node.cpython.memory import Unreadable
 from dstack.probes.node.cpython.process import PythonProcess
 from dstack.probes.node.libraries import OF_COROUTINES, ServeRequests
 from dstack.probes.node.ray.ids import actor_of_task
-from dstack.probes.node.threads import Position, ShownFrame
+from dstack.probes.node.threads import Position, ShownFrame, is_in
 from dstack.probes.node.waits.executors import Executors
 from dstack.probes.node.waits.known_sites import IN_COROUTINE, site_in
 from dstack.probes.node.waits.shared_objects import NOTHING, WaitsOn, of_coroutine
 
 TRACING = "/ray/util/tracing/tracing_helper.py"
 """Wrappers around methods of actors; they are Ray's, not the application's."""
+FORKS, RUNS_LOOP = "/multiprocessing/popen_fork.py", "/asyncio/base_events.py"
+"""What is below the frames of a process that multiprocessing has forked, and what runs an event loop."""
 WRAPPED, NOT_BEGUN = "method", -1
 """The variable of such a wrapper that has the method, and the instruction of a function that has not begun."""
 
@@ -101,7 +103,8 @@ class Coroutines:
         for task, chain in self.chains.items():
             with contextlib.suppress(Unreadable):
                 future = self._memory.pointer(task + self._layout.task_waiter)
-                if (chain.frames or future) and not self.targets.is_passed_on(chain, future):
+                is_shown = (chain.frames or future) and not self.targets.is_passed_on(chain, future)
+                if is_shown and not self._is_of_parent(self.loops.loop_of(task)):
                     yield self._suspended(task, chain, future)
 
     def _suspended(self, task: int, chain: Chain, future: int) -> Suspended:
@@ -126,6 +129,22 @@ class Coroutines:
             cancel_requests=self._cancel_requests(task),
             request=self._requests.executed(chain.frames),
         )
+
+    def _is_of_parent(self, loop: int) -> bool:
+        """Whether a loop is that of the process from which this one was forked: it does not run in the fork."""
+        own = self._loops_in_frames.get(self._thread_of(loop))
+        return own is not None and own != loop
+
+    @cached_property
+    def _loops_in_frames(self) -> dict[int | None, int]:
+        """The innermost loop in the frames of each thread that show one; 0 if the thread has run none since a fork."""
+        found: dict[int | None, int] = {}
+        for thread in self._process.threads:
+            for frame in thread.frames:
+                if is_in(frame, FORKS, "_launch") or is_in(frame, RUNS_LOOP, "_run_once"):
+                    found[thread.thread_id] = frame.local("self") if is_in(frame, RUNS_LOOP) else 0
+                    break
+        return found
 
     def _with_ends(self, call: Call, thread_id: int | None) -> Call:
         """The call with what the event loop of a thread watches, by which it may end."""

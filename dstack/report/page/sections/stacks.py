@@ -19,7 +19,7 @@ from dstack.observed import Frame
 from dstack.report.page.section import ReportData, Section, render
 from dstack.report.rich_text import place_of
 from dstack.report.stacks_text import WORDS, activities_in_words, frame_location, short
-from dstack.vertex_keys import ChildThreadKey, Key
+from dstack.vertex_keys import Key
 from dstack.visible import visible
 from dstack.words import SHOWN, plural
 
@@ -232,7 +232,7 @@ class MergedStacks:
         return Markup("\n").join(found)
 
     def _pid(self, one: Execution) -> int:
-        return one.key.pid if isinstance(one.key, ChildThreadKey) else self._chosen.index.workers[one.worker_id].pid
+        return one.child_pid or self._chosen.index.workers[one.worker_id].pid
 
 
 def _branches(root: StackBranch) -> Iterator[_Branch]:

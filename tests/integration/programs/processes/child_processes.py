@@ -5,6 +5,7 @@ The argument names the call in which the main thread waits.
 
 from __future__ import annotations
 
+import asyncio
 import json
 import multiprocessing
 import multiprocessing.pool
@@ -53,6 +54,27 @@ def joins(context: Any) -> None:
     is_there.wait()
     ready(child.pid)
     child.join()
+
+
+def awaits_in_fork() -> None:
+    """A coroutine forks a child that has an event loop of its own; both loops have a coroutine that waits."""
+
+    async def waits(is_there: Any) -> None:
+        is_there.set()
+        await asyncio.Event().wait()
+
+    async def starts() -> None:
+        context = multiprocessing.get_context("fork")
+        is_there = context.Event()
+        own = asyncio.create_task(asyncio.Event().wait(), name="of parent")
+        await asyncio.sleep(0)
+        child = context.Process(target=lambda: asyncio.run(waits(is_there)))
+        child.start()
+        is_there.wait()
+        ready(child.pid)
+        await own
+
+    asyncio.run(starts())
 
 
 def receives() -> None:
@@ -120,6 +142,7 @@ def ready(*pids: int | None) -> None:
 
 
 WAYS: tuple[Callable[[], None], ...] = (
+    awaits_in_fork,
     joins_fork,
     joins_spawn,
     joins_forkserver,

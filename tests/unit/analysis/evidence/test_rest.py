@@ -10,8 +10,8 @@ from msgspec.structs import replace
 
 from dstack.analysis.diagnose import diagnose
 from dstack.model import Snapshot
-from dstack.observed import Process, Thread
-from dstack.observed_calls import Call, ProcessObject
+from dstack.observed import Coroutine, Process, Thread
+from dstack.observed_calls import Awaitables, Call, ProcessObject
 from tests.unit.scenes import Scene, SceneProcess
 
 WAIT = Call(site="threading.Event.wait", frame=0, need=ProcessObject())
@@ -132,3 +132,34 @@ def test_an_unread_call_of_a_library_counts_only_if_the_application_waits_for_it
         scene.driver().gets(listen)
 
     assert scene.sample().second_sample().diagnose().verdict == verdict
+
+
+def loops(slices: int) -> Thread:
+    need = Awaitables(coroutines=("0x9/77",))
+    return child(slices, call=Call(site="asyncio.run", frame=0, need=need))
+
+
+@pytest.mark.parametrize(
+    ("of_child", "verdict"),
+    [
+        (Coroutine(coroutine_id="0x9/77", name="main", stack=0, still=True, call=WAIT), "stalled"),
+        (Coroutine(coroutine_id="0x9/77", name="main", stack=0, still=True), "blocked"),
+        (None, "blocked"),
+    ],
+    ids=["waits", "sleeps", "unread"],
+)
+def test_an_event_loop_of_a_child_does_what_its_coroutines_do(of_child: Coroutine | None, verdict: str) -> None:
+    scene, _, gate = parked()
+    snapshot = with_child(scene.sample().second_sample().snapshot(), gate, loops(1), loops(2))
+    samples = []
+    for sample in snapshot.samples:
+        workers = []
+        for worker in sample.workers:
+            process = worker.process
+            if process and process.children:
+                known: dict[str, Any] = {"coroutines": (of_child,), "coroutines_read": True} if of_child else {}
+                process = dataclasses.replace(process, children=(dataclasses.replace(process.children[0], **known),))
+            workers.append(replace(worker, process=process))
+        samples.append(replace(sample, workers=tuple(workers)))
+
+    assert diagnose(replace(snapshot, samples=tuple(samples))).verdict == verdict

@@ -170,7 +170,7 @@ def test_a_coroutine_may_be_ended_by_what_its_event_loop_watches(unread: int, ex
 
     assert verdict(scene) == expected
     if not unread:
-        assert "for actor Server" in text_of(twice(scene))
+        assert "its event loop is connected to actor Server" in text_of(twice(scene))
 
 
 def test_a_pipe_of_the_own_process_alone_proves_nothing() -> None:

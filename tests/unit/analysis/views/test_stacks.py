@@ -111,7 +111,7 @@ def test_a_page_links_to_the_producer_of_the_ref_on_another_node() -> None:
     assert then.key == worker.key
     assert far.ip in then.place
     assert then.dependencies == ()
-    assert stacks_of(scene).pages.path_to(worker.key) == (far.node_id, worker.worker_id)
+    assert stacks_of(scene).pages.path_to(worker.key) == (far.node_id, worker.worker_id, None)
 
 
 def test_a_pending_task_has_a_page_without_frames_and_with_links() -> None:
