@@ -8,7 +8,7 @@ LIBRARIES := .venv-libraries
 VERL := verl==0.9.1 tensordict==0.10.0 # without the packages for GPUs that it requires
 PYTEST := $(BIN)/python -m pytest -n 2 --no-loadscope-reorder
 
-.PHONY: demo test check suite test-all unit libraries smoke compatibility search bench performance soak record docs
+.PHONY: demo test check suite test-all unit libraries smoke prepare-smoke compatibility search bench performance soak record docs
 .PHONY: package clean
 
 demo: $(READY)
@@ -37,6 +37,9 @@ libraries: $(LIBRARIES)/.ready
 
 smoke: $(READY)
 	$(BIN)/python -m tests.versions.compatibility --smoke
+
+prepare-smoke: $(READY)
+	$(BIN)/python -m tests.versions.compatibility --smoke --prepare
 
 compatibility: $(READY)
 	EFFORT=thorough $(BIN)/python -m tests.versions.compatibility

@@ -185,6 +185,7 @@ def test_the_details_say_how_cpu_was_measured_and_name_disks_and_gpus() -> None:
     in_cluster(Shop().snapshot(), body)
 
 
+@pytest.mark.exhaustive
 def test_each_vertex_is_found_in_each_grouping_and_order() -> None:
     async def body(app: DstackApp, pilot: Pilot[Any], view: ClusterView) -> None:
         assert view.analysed
@@ -239,6 +240,7 @@ def test_the_filter_and_the_export_know_groups_and_columns() -> None:
     in_cluster(Shop().snapshot(), body)
 
 
+@pytest.mark.exhaustive
 def test_the_largest_of_many_workers_have_lines_and_the_others_are_folded() -> None:
     counts: list[int] = []
 

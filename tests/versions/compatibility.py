@@ -1,11 +1,12 @@
-"""Run the tests on other versions of Python and Ray: ``python -m tests.versions.compatibility [--smoke]``.
+"""Run the tests on other versions of Python and Ray: ``python -m tests.versions.compatibility [--smoke [--prepare]]``.
 
 Every pair below has its own virtual environment in ``.venv-compatibility``. Its Python must be on the PATH or under
 pyenv. The fallback for Python 3.14 is a Debian tree (:mod:`~tests.versions.debian_tree`): it needs root and mmdebstrap.
 Without these the pair is skipped, and the summary gives the reason.
 
 Two pairs run in parallel, and each prints its output at its end. The exit code is 1 if tests fail or an interpreter is
-missing. With ``--smoke`` only a few tests run, on the oldest supported Ray, in 2 to 3 minutes.
+missing. With ``--smoke`` only a few tests run, on the oldest supported Ray, in 2 to 3 minutes; with ``--prepare`` none,
+but their environment is made.
 """
 
 from __future__ import annotations
@@ -123,15 +124,16 @@ DIRECTORY = ROOT / ".venv-compatibility"
 
 
 def main() -> None:
-    pairs, workers = (SMOKE, 2) if sys.argv[1:] == ["--smoke"] else (PAIRS, 1)
+    pairs, workers = (SMOKE, 2) if "--smoke" in sys.argv else (PAIRS, 1)
+    only_prepares = "--prepare" in sys.argv
     with ThreadPoolExecutor(2) as side_by_side:
-        ends = list(side_by_side.map(partial(outcome, workers=workers), pairs))
+        ends = list(side_by_side.map(partial(outcome, workers=workers, only_prepares=only_prepares), pairs))
     for pair, end in zip(pairs, ends, strict=True):
         print(f"{pair}: {end}")
     sys.exit(any(end.startswith(FAILED) for end in ends))
 
 
-def outcome(pair: Pair, workers: int) -> str:
+def outcome(pair: Pair, workers: int, *, only_prepares: bool = False) -> str:
     """``PASSED``, ``FAILED``, or ``SKIPPED`` with the reason."""
     python = find(pair.python)
     tree = debian_tree(pair.python) if python is None and pair.python in FROM_DEBIAN else None
@@ -143,13 +145,14 @@ def outcome(pair: Pair, workers: int) -> str:
         if tree is None:
             return f"{FAILED}: {reason}"
     try:
-        return PASSED if passes(pair, workers, python or f"python{pair.python}", tree) else FAILED
+        is_good = passes(pair, workers, python or f"python{pair.python}", tree, only_prepares=only_prepares)
+        return PASSED if is_good else FAILED
     except subprocess.CalledProcessError as error:
         return f"{FAILED}: {shlex.join(error.cmd[-6:])} ended with {error.returncode}"
 
 
-def passes(pair: Pair, workers: int, python: str, tree: DebianTree | None) -> bool:
-    """Run the pair's tests in its environment; make that and its Debian tree if they are missing."""
+def passes(pair: Pair, workers: int, python: str, tree: DebianTree | None, *, only_prepares: bool) -> bool:
+    """Make the pair's environment and its Debian tree if they are missing, and run its tests."""
     variables = {CLUSTER: sys.executable}
     venv = DIRECTORY / f"python{pair.python}-ray{pair.ray}"
     own = str(venv / "bin/python")
@@ -166,6 +169,8 @@ def passes(pair: Pair, workers: int, python: str, tree: DebianTree | None) -> bo
         packages = ("-e", f"{ROOT}[dev]", f"ray=={pair.ray}", *pair.packages)
         run(*command(own, "-m", "pip", "install", "-qq", *packages))
         (venv / "ready").touch()
+    if only_prepares:
+        return True
     options = ("-q", "-p", "no:cacheprovider", "-m", "not libraries", f"--numprocesses={workers}")
     test = command(own, "-m", "pytest", *options, *pair.tests)
     environment = {**os.environ, **variables}

@@ -70,6 +70,7 @@ def test_running_code_is_recorded_with_the_work_it_belongs_to(busy: Example, tmp
     assert recording.rate_hz == 20
 
 
+@pytest.mark.exhaustive
 def test_each_suffix_is_a_format(busy: Example, tmp_path: Path) -> None:
     folded, scope, page = (tmp_path / f"r{suffix}" for suffix in (".folded", ".speedscope.json", ".html"))
     for path in (folded, scope, page):

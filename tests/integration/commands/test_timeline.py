@@ -22,7 +22,7 @@ from tests.paths import PROGRAMS
 from tests.perfetto.trace_processor import trace_processor
 from tests.processes import wait_until
 
-pytestmark = pytest.mark.ray
+pytestmark = [pytest.mark.ray, pytest.mark.exhaustive]
 
 REPORTED_S = 60.0
 """Deadline for the events of a program to reach the GCS: workers report once a second."""

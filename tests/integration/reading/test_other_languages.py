@@ -71,7 +71,7 @@ CASES = [
             calls=("Restaurant$Waiter.order", "Restaurant$Cook.cook"),
             lines={("Restaurant$Waiter.order", 15), ("Restaurant$Cook.cook", 10)},
         ),
-        marks=pytest.mark.skipif(shutil.which("javac") is None, reason="needs javac"),
+        marks=[pytest.mark.skipif(shutil.which("javac") is None, reason="needs javac"), pytest.mark.exhaustive],
         id="java",
     ),
     pytest.param(
