@@ -326,8 +326,10 @@ def files_of(pid: int) -> dict[int, str]:
         return found
     try:
         for name in os.listdir(folder):
-            with contextlib.suppress(OSError):
+            try:  # a context manager would take a fifth of the time
                 found[int(name)] = os.readlink(name, dir_fd=folder)
+            except OSError:
+                continue
     except OSError:
         pass
     finally:
