@@ -9,6 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator
 
+from msgspec.structs import replace
+
 from dstack.analysis.index.sample_index import SampleIndex
 from dstack.call_sites import EVENT_LOOP, UNTIL_COMPLETE
 from dstack.diagnosis import Vertex
@@ -29,9 +31,24 @@ class Rest:
         self._second = second
 
     def is_resting(self, vertex: Vertex) -> bool:
-        """Whether a thread that sleeps, or waits with a timeout, is in a loop without effect."""
-        before, after = self._pair(vertex)
-        return before is not None and after is not None and _has_looped(before, after) and not self._calls(vertex)
+        """Whether a thread that sleeps, or waits with a timeout, is in a loop without effect.
+
+        So is a coroutine of a library that sleeps at the same lines again, while the thread of its event loop has run.
+        """
+        before, after = self._first.execution_of(vertex), self._second.execution_of(vertex) if self._second else None
+        if isinstance(before, Coroutine) and isinstance(after, Coroutine):
+            return self._has_slept_again(vertex, before, after)
+        if not isinstance(before, Thread) or not isinstance(after, Thread):
+            return False
+        return _has_looped(before, after) and not self._calls(vertex)
+
+    def _has_slept_again(self, vertex: Vertex, before: Coroutine, after: Coroutine) -> bool:
+        if before.call or after.call or before.stack != after.stack or self._is_users(after) or self._second is None:
+            return False
+        place = replace(vertex, coroutine_id=None, os_thread_id=after.os_thread_id)
+        threads = (self._first.execution_of(place), self._second.execution_of(place))
+        was, now = (one if isinstance(one, Thread) else None for one in threads)
+        return was is not None and now is not None and has_run(was, now)
 
     def _calls(self, vertex: Vertex) -> bool:
         """Whether a task, or the main code of a driver, calls actors again and again."""
@@ -43,11 +60,6 @@ class Rest:
             return any(is_of_driver(one.parent_task_id) and one.job_id == worker.job_id for one in calls)
         callers = (vertex.task_id, ACTOR_HANDLE + worker.actor_id if worker.actor_id else None)
         return any(one.parent_task_id in callers for one in calls)
-
-    def _pair(self, vertex: Vertex) -> tuple[Thread | None, Thread | None]:
-        before = self._first.execution_of(vertex)
-        after = self._second.execution_of(vertex) if self._second else None
-        return (before if isinstance(before, Thread) else None), (after if isinstance(after, Thread) else None)
 
     def are_idle(self, worker_ids: Collection[str]) -> bool:
         """Whether these processes were read twice and did nothing meanwhile, nor those below them or at other ends."""

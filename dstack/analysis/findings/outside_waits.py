@@ -23,7 +23,7 @@ from dstack.analysis.naming.vertex_details import details_of
 from dstack.analysis.solve.open_chains import OpenChain
 from dstack.analysis.solve.requirements import targets_of
 from dstack.diagnosis import FinalBlocker, Finding, OutsideWait, Since, Verdict, Vertex
-from dstack.vertex_keys import Key
+from dstack.vertex_keys import Key, UnknownKey
 
 
 def outside_waits(
@@ -104,12 +104,16 @@ def may_be_stalled(reduced: ReducedGraph, chain: OpenChain) -> bool:
     """
     ends = _ends(reduced, chain)
     is_closed = not ends and any(wait.kernel for key in chain.waiters if (wait := reduced.vertices[key].wait))
-    return (is_closed or bool(ends)) and all(map(_may_be_at_rest, ends)) and _is_through_others(reduced, chain)
+    is_quiet = all(_may_be_at_rest(reduced, end) for end in ends)
+    return (is_closed or bool(ends)) and is_quiet and _is_through_others(reduced, chain)
 
 
-def _may_be_at_rest(end: Vertex) -> bool:
-    """Whether it is an unknown waker, or any code of a process: neither runs in a job at rest."""
-    return end.waker_of is not None or (end.kind == "lifetime" and end.holder is None)
+def _may_be_at_rest(reduced: ReducedGraph, end: Vertex) -> bool:
+    """Whether it is an unknown waker, any code of a process, or idle library code: none runs in a job at rest."""
+    if isinstance(end.key, UnknownKey) and end.key.what == "library":
+        return reduced.is_idle_library(end)
+    is_any_code = end.kind == "lifetime" and end.holder is None
+    return end.waker_of is not None or is_any_code or reduced.is_library_code(end.key)
 
 
 def is_stalled(reduced: ReducedGraph, chain: OpenChain) -> bool:
@@ -118,6 +122,8 @@ def is_stalled(reduced: ReducedGraph, chain: OpenChain) -> bool:
         return False
     waiters = reduced.vertices_of(_waiters(reduced, chain))
     if not all(vertex.is_confirmed or reduced.is_resting(vertex) for vertex in waiters):
+        return False
+    if not all(end.kind != "execution" or reduced.is_resting(end) for end in _ends(reduced, chain)):
         return False
     return reduced.are_at_rest(reduced.jobs_of(chain.waiters))
 

@@ -8,6 +8,7 @@ from functools import cached_property
 
 from dstack.analysis.evidence.coverage import read_workers
 from dstack.analysis.evidence.rest import Rest
+from dstack.analysis.graph.idle_services import is_idle_library
 from dstack.analysis.index.ray_libraries import machinery
 from dstack.analysis.index.sample_index import SampleIndex
 from dstack.analysis.index.task_assignment import is_in_user_code
@@ -15,7 +16,7 @@ from dstack.analysis.naming.descriptions import describe
 from dstack.analysis.solve.requirements import targets_of
 from dstack.diagnosis import Vertex, Wait
 from dstack.model import job_of_task
-from dstack.vertex_keys import AnyKey, Key
+from dstack.vertex_keys import AnyKey, CoroutineKey, Key, ThreadKey, UnknownKey
 
 
 class VertexRoles:
@@ -95,8 +96,14 @@ class VertexRoles:
 
     # What runs
 
+    def is_idle_library(self, vertex: Vertex) -> bool:
+        """Whether it represents code of a library that is not followed, and was idle in every sample and reading."""
+        (key,) = vertex.key.ids if isinstance(vertex.key, UnknownKey) else (None,)
+        execution = self.index.execution(key) if isinstance(key, ThreadKey | CoroutineKey) else None
+        return execution is not None and is_idle_library(self.index, vertex.worker_id or "", execution)
+
     def is_resting(self, vertex: Vertex) -> bool:
-        """Whether it is a thread that only woke and slept again between the samples."""
+        """Whether it is a thread, or a library's coroutine, that only woke and slept again between the samples."""
         return self.rest is not None and self.rest.is_resting(vertex)
 
     @cached_property

@@ -71,11 +71,15 @@ class Waiter:
 
 
 def draft_of(reduced: ReducedGraph, kind: FindingKind, chain: OpenChain) -> Draft:
-    """The finding about an open chain: known final blockers first, then helpers, then unknown wakers."""
+    """The finding about an open chain: known final blockers first, then helpers, then unknown wakers.
 
-    def place(blocker: FinalBlocker) -> tuple[bool, bool]:
+    Of the known ones, coroutines of libraries come last: servers tick in them.
+    """
+
+    def place(blocker: FinalBlocker) -> tuple[bool, bool, bool]:
         vertex = reduced.vertices[blocker.vertex]
-        return bool(vertex.waker_of), vertex.kind == "lifetime" and reduced.is_helper(vertex.key)
+        ticks = vertex.coroutine_id is not None and reduced.is_library_code(vertex.key)
+        return bool(vertex.waker_of), vertex.kind == "lifetime" and reduced.is_helper(vertex.key), ticks
 
     blockers = sorted(chain.blockers, key=lambda blocker: place(blocker)[0])
     blockers = sorted([*blockers, *_blockers_behind_lifetimes(reduced, blockers)], key=place)

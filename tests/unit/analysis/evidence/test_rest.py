@@ -10,8 +10,8 @@ from msgspec.structs import replace
 
 from dstack.analysis.diagnose import diagnose
 from dstack.model import Snapshot
-from dstack.observed import Coroutine, Process, Thread
-from dstack.observed_calls import Awaitables, Call, ProcessObject
+from dstack.observed import Coroutine, Frame, Process, Thread
+from dstack.observed_calls import Awaitables, Call, Children, ProcessObject
 from tests.unit.scenes import Scene, SceneProcess
 
 WAIT = Call(site="threading.Event.wait", frame=0, need=ProcessObject())
@@ -134,6 +134,22 @@ def test_an_unread_call_of_a_library_counts_only_if_the_application_waits_for_it
     assert scene.sample().second_sample().diagnose().verdict == verdict
 
 
+def with_coroutines(snapshot: Snapshot, *coroutines: Coroutine) -> Snapshot:
+    """The snapshot with these coroutines in each child process."""
+    samples = []
+    for sample in snapshot.samples:
+        workers = []
+        for worker in sample.workers:
+            process = worker.process
+            if process and process.children:
+                (child,) = process.children
+                child = dataclasses.replace(child, coroutines=coroutines, coroutines_read=True)
+                process = dataclasses.replace(process, children=(child,))
+            workers.append(replace(worker, process=process))
+        samples.append(replace(sample, workers=tuple(workers)))
+    return replace(snapshot, samples=tuple(samples))
+
+
 def loops(slices: int) -> Thread:
     need = Awaitables(coroutines=("0x9/77",))
     return child(slices, call=Call(site="asyncio.run", frame=0, need=need))
@@ -151,15 +167,23 @@ def loops(slices: int) -> Thread:
 def test_an_event_loop_of_a_child_does_what_its_coroutines_do(of_child: Coroutine | None, verdict: str) -> None:
     scene, _, gate = parked()
     snapshot = with_child(scene.sample().second_sample().snapshot(), gate, loops(1), loops(2))
-    samples = []
-    for sample in snapshot.samples:
-        workers = []
-        for worker in sample.workers:
-            process = worker.process
-            if process and process.children:
-                known: dict[str, Any] = {"coroutines": (of_child,), "coroutines_read": True} if of_child else {}
-                process = dataclasses.replace(process, children=(dataclasses.replace(process.children[0], **known),))
-            workers.append(replace(worker, process=process))
-        samples.append(replace(sample, workers=tuple(workers)))
+    if of_child:
+        snapshot = with_coroutines(snapshot, of_child)
 
-    assert diagnose(replace(snapshot, samples=tuple(samples))).verdict == verdict
+    assert diagnose(snapshot).verdict == verdict
+
+
+@pytest.mark.parametrize(("again", "verdict"), [(2, "stalled"), (1, "blocked")], ids=["ticks", "sleeps for long"])
+def test_a_coroutine_of_a_library_rests_if_its_loop_has_run(again: int, verdict: str) -> None:
+    """As the server that a child process runs, in a method that wakes ten times a second."""
+    scene, _, gate = parked()
+    gate.threads[0].call = Call(site="multiprocessing.Process.join", frame=0, need=Children(pids=(77,)))
+    snapshot = with_child(scene.sample().second_sample().snapshot(), gate, loops(1), loops(again))
+    tick = Frame(
+        function="main_loop", file="/usr/lib/python3/site-packages/uvicorn/server.py", line=248, origin="library"
+    )
+    frames, stacks = (*snapshot.frames, tick), (*snapshot.stacks, (len(snapshot.frames),))
+    main = Coroutine(coroutine_id="0x9/77", name="main", stack=len(snapshot.stacks), os_thread_id=77, still=True)
+    snapshot = with_coroutines(replace(snapshot, frames=frames, stacks=stacks), main)
+
+    assert diagnose(snapshot).verdict == verdict
