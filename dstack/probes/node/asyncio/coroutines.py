@@ -26,8 +26,9 @@ from dstack.probes.node.waits.shared_objects import NOTHING, WaitsOn, of_corouti
 
 TRACING = "/ray/util/tracing/tracing_helper.py"
 """Wrappers around methods of actors; they are Ray's, not the application's."""
-FORKS, RUNS_LOOP = "/multiprocessing/popen_fork.py", "/asyncio/base_events.py"
-"""What is below the frames of a process that multiprocessing has forked, and what runs an event loop."""
+FORKS = "/multiprocessing/popen_fork.py"
+"""The file of the frames from which multiprocessing forks a process, whose own frames are above them."""
+RUNS_LOOP, RUNNERS = "/asyncio/base_events.py", "/asyncio/runners.py"
 WRAPPED, NOT_BEGUN = "method", -1
 """The variable of such a wrapper that has the method, and the instruction of a function that has not begun."""
 
@@ -141,8 +142,11 @@ class Coroutines:
         found: dict[int | None, int] = {}
         for thread in self._process.threads:
             for frame in thread.frames:
+                if is_in(frame, RUNNERS, "run"):
+                    break  # a loop of uvloop, which shows no frames
                 if is_in(frame, FORKS, "_launch") or is_in(frame, RUNS_LOOP, "_run_once"):
-                    found[thread.thread_id] = frame.local("self") if is_in(frame, RUNS_LOOP) else 0
+                    with contextlib.suppress(Unreadable):
+                        found[thread.thread_id] = frame.local("self") if is_in(frame, RUNS_LOOP) else 0
                     break
         return found
 
