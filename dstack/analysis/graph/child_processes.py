@@ -38,7 +38,7 @@ def add_children(graph: GraphBuilder, worker_id: str) -> None:
 def _vertex(graph: GraphBuilder, worker_id: str, child: Process, thread: Thread) -> Vertex:
     key = ChildThreadKey(worker_id, child.pid, thread.os_thread_id)
     never = _never(graph.index, worker_id, child, thread)
-    wait = None if never else _wait(graph, key, thread)
+    wait = None if never else _wait(graph, key, child, thread)
     return Vertex(
         key=key,
         kind="execution",
@@ -58,10 +58,10 @@ def _subject(child: Process, thread: Thread) -> Subject:
     return subject("exit", process, thread.exits_in) if thread.exits_in else process
 
 
-def _wait(graph: GraphBuilder, key: ChildThreadKey, thread: Thread) -> Wait | None:
-    """The wait of a thread; None in calls to Ray, which works in no child."""
+def _wait(graph: GraphBuilder, key: ChildThreadKey, child: Process, thread: Thread) -> Wait | None:
+    """The wait of a thread; None in calls to Ray, which works in no child, and for coroutines that were not read."""
     call = graph.index.call_of(key.worker_id, thread)
-    if call is None or kind_of(call) in REF_CALLS or call.refs:
+    if call is None or kind_of(call) in REF_CALLS or call.refs or (call.coroutines and not child.coroutines_read):
         return None
     return replace(wait_of_call(graph, key, call), loop=None)
 
