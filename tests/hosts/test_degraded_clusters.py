@@ -15,7 +15,7 @@ from tests.processes import carrying, command_line, stopped, wait_until
 
 pytestmark = [pytest.mark.hosts, pytest.mark.usefixtures("hosts_possible")]
 
-TIMEOUT_S = 10.0
+TIMEOUT_S = 20.0
 FAST_HEALTH_CHECKS = {
     "RAY_health_check_period_ms": "500",
     "RAY_health_check_timeout_ms": "1000",
