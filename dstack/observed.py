@@ -277,6 +277,11 @@ class Process:
         """The thread that it began with, if its stack was read."""
         return next((thread for thread in self.threads if thread.os_thread_id == self.pid), None)
 
+    @property
+    def family(self) -> tuple[Process, ...]:
+        """The process itself, and those below it."""
+        return (self, *self.children)
+
     def executions(self) -> tuple[Thread | Coroutine, ...]:
         """Its own threads and coroutines."""
         return (*self.threads, *self.coroutines)
@@ -287,7 +292,7 @@ class Process:
 
     def with_stacks(self) -> Iterator[Thread | Coroutine | EndedTask]:
         """Everything that has a stack: the threads, coroutines and ended tasks of the process and of its children."""
-        for process in (self, *self.children):
+        for process in self.family:
             yield from process.threads
             yield from process.coroutines
             yield from process.ended_tasks

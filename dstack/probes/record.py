@@ -173,8 +173,7 @@ class Record:
 
 def awaited_refs(processes: Iterable[Process]) -> set[str]:
     """The refs that threads and coroutines of these processes, and of their children, wait for."""
-    with_children = (one for process in processes for one in (process, *process.children))
-    return {ref for call in _calls(with_children) for ref in call.refs}
+    return {ref for call in _calls(one for process in processes for one in process.family) for ref in call.refs}
 
 
 def has_children(samples: Iterable[Sample]) -> bool:
@@ -185,7 +184,7 @@ def has_children(samples: Iterable[Sample]) -> bool:
 def ends_elsewhere(samples: Iterable[Sample]) -> dict[str, None]:
     """The other ends of TCP connections in which threads wait, where none is on their own node."""
     processes = (worker.process for sample in samples for worker in sample.workers if worker.process)
-    calls = _calls(one for process in processes for one in (process, *process.children))
+    calls = _calls(one for process in processes for one in process.family)
     ends = (end for call in calls for end in call.ends)
     return dict.fromkeys(end.mirrored for end in ends if end.mirrored)
 

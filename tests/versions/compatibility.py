@@ -17,7 +17,7 @@ import shutil
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
@@ -124,16 +124,18 @@ DIRECTORY = ROOT / ".venv-compatibility"
 
 
 def main() -> None:
+    pairs: tuple[Pair, ...]
     pairs, workers = (SMOKE, 2) if "--smoke" in sys.argv else (PAIRS, 1)
-    only_prepares = "--prepare" in sys.argv
+    if "--prepare" in sys.argv:
+        pairs = tuple(replace(pair, tests=()) for pair in pairs)
     with ThreadPoolExecutor(2) as side_by_side:
-        ends = list(side_by_side.map(partial(outcome, workers=workers, only_prepares=only_prepares), pairs))
+        ends = list(side_by_side.map(partial(outcome, workers=workers), pairs))
     for pair, end in zip(pairs, ends, strict=True):
         print(f"{pair}: {end}")
     sys.exit(any(end.startswith(FAILED) for end in ends))
 
 
-def outcome(pair: Pair, workers: int, *, only_prepares: bool = False) -> str:
+def outcome(pair: Pair, workers: int) -> str:
     """``PASSED``, ``FAILED``, or ``SKIPPED`` with the reason."""
     python = find(pair.python)
     tree = debian_tree(pair.python) if python is None and pair.python in FROM_DEBIAN else None
@@ -145,14 +147,13 @@ def outcome(pair: Pair, workers: int, *, only_prepares: bool = False) -> str:
         if tree is None:
             return f"{FAILED}: {reason}"
     try:
-        is_good = passes(pair, workers, python or f"python{pair.python}", tree, only_prepares=only_prepares)
-        return PASSED if is_good else FAILED
+        return PASSED if passes(pair, workers, python or f"python{pair.python}", tree) else FAILED
     except subprocess.CalledProcessError as error:
         return f"{FAILED}: {shlex.join(error.cmd[-6:])} ended with {error.returncode}"
 
 
-def passes(pair: Pair, workers: int, python: str, tree: DebianTree | None, *, only_prepares: bool) -> bool:
-    """Make the pair's environment and its Debian tree if they are missing, and run its tests."""
+def passes(pair: Pair, workers: int, python: str, tree: DebianTree | None) -> bool:
+    """Make the pair's environment and its Debian tree if they are missing, and run its tests, if it has any."""
     variables = {CLUSTER: sys.executable}
     venv = DIRECTORY / f"python{pair.python}-ray{pair.ray}"
     own = str(venv / "bin/python")
@@ -169,7 +170,7 @@ def passes(pair: Pair, workers: int, python: str, tree: DebianTree | None, *, on
         packages = ("-e", f"{ROOT}[dev]", f"ray=={pair.ray}", *pair.packages)
         run(*command(own, "-m", "pip", "install", "-qq", *packages))
         (venv / "ready").touch()
-    if only_prepares:
+    if not pair.tests:
         return True
     options = ("-q", "-p", "no:cacheprovider", "-m", "not libraries", f"--numprocesses={workers}")
     test = command(own, "-m", "pytest", *options, *pair.tests)

@@ -124,7 +124,7 @@ class Evidence:
 
 def _executions(process: Process) -> Iterator[Thread | Coroutine]:
     """The threads and coroutines of a process and of those below it."""
-    return (execution for one in (process, *process.children) for execution in one.executions())
+    return (execution for one in process.family for execution in one.executions())
 
 
 def _shows_less(process: Process | None, before: Process | None) -> bool:

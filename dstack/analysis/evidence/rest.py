@@ -9,8 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator
 
-from msgspec.structs import replace
-
+from dstack.analysis.index.frames import user_frame
 from dstack.analysis.index.sample_index import SampleIndex
 from dstack.call_sites import EVENT_LOOP, UNTIL_COMPLETE
 from dstack.diagnosis import Vertex
@@ -45,9 +44,8 @@ class Rest:
     def _has_slept_again(self, vertex: Vertex, before: Coroutine, after: Coroutine) -> bool:
         if before.call or after.call or before.stack != after.stack or self._is_users(after) or self._second is None:
             return False
-        place = replace(vertex, coroutine_id=None, os_thread_id=after.os_thread_id)
-        threads = (self._first.execution_of(place), self._second.execution_of(place))
-        was, now = (one if isinstance(one, Thread) else None for one in threads)
+        was = self._first.loop_thread(vertex.worker_id or "", before)
+        now = self._second.loop_thread(vertex.worker_id or "", after)
         return was is not None and now is not None and has_run(was, now)
 
     def _calls(self, vertex: Vertex) -> bool:
@@ -100,7 +98,7 @@ class Rest:
         )
 
     def _is_users(self, execution: Thread | Coroutine) -> bool:
-        return any(frame.origin == "user" for frame in self._first.snapshot.frames_of(execution))
+        return user_frame(self._first.snapshot.frames_of(execution)) is not None
 
     def _may_act(self, before: Thread | None, after: Thread) -> bool:
         is_library = bool(self._first.snapshot.frames_of(after)) and not self._is_users(after)

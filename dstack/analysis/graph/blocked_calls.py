@@ -190,23 +190,12 @@ def _future(blocked: _BlockedCall, threads: Sequence[int], inferred: Inference |
 
 
 def _thread(blocked: _BlockedCall, os_thread_id: int) -> Target:
-    if (pid := _child_of(blocked)) is not None:
+    if (pid := blocked.graph.index.child_of(blocked.waiter)) is not None:
         return blocked.graph.child(blocked.worker_id, pid, os_thread_id)
     if blocked.graph.index.thread(blocked.worker_id, os_thread_id) is None:
         thread = subject("thread of process", os_thread_id, _process(blocked))
         return blocked.graph.unknown("thread", blocked.worker_id, os_thread_id, subject=thread, unobserved=True)
     return Target(vertex=ThreadKey(blocked.worker_id, os_thread_id))
-
-
-def _child_of(blocked: _BlockedCall) -> int | None:
-    """The pid of the child process that the waiter is in; None if it is in that of a worker or driver."""
-    match blocked.waiter:
-        case ChildThreadKey(pid=pid):
-            return pid
-        case CoroutineKey(worker_id, coroutine_id):
-            return blocked.graph.index.child_of_coroutine.get((worker_id, coroutine_id))
-        case _:
-            return None
 
 
 def _coroutine(blocked: _BlockedCall, coroutine_id: str) -> Target:

@@ -18,7 +18,7 @@ from dstack.model import Sample, WorkerSample
 from dstack.observed import Access, Coroutine, Frame, Process, Role, Thread
 from dstack.observed_calls import Call
 from dstack.observed_node import Ref, Task
-from dstack.vertex_keys import CoroutineKey, Key, ThreadKey
+from dstack.vertex_keys import ChildThreadKey, CoroutineKey, Key, ThreadKey
 
 ExecutionKey: TypeAlias = ThreadKey | CoroutineKey
 
@@ -245,9 +245,24 @@ class ProcessIndex:
         in_children = ((key, coroutine) for key, child in self.children() for coroutine in child.coroutines)
         return {(key, one.coroutine_id): one for key, one in (*in_children, *self.all_coroutines)}
 
+    def child_of(self, key: Key) -> int | None:
+        """The pid of the child process that a thread or coroutine is in; None if it is in a worker or driver."""
+        match key:
+            case ChildThreadKey(pid=pid):
+                return pid
+            case CoroutineKey(worker_id, coroutine_id):
+                return self._child_of_coroutine.get((worker_id, coroutine_id))
+            case _:
+                return None
+
+    def loop_thread(self, worker_id: str, coroutine: Coroutine) -> Thread | None:
+        """The thread that runs the event loop of a coroutine, which may be in a child process, if it was read."""
+        pid = self.child_of(CoroutineKey(worker_id, coroutine.coroutine_id))
+        os_thread_id = coroutine.os_thread_id or 0
+        return self.thread(worker_id, os_thread_id) if pid is None else self.child_thread(worker_id, pid, os_thread_id)
+
     @cached_property
-    def child_of_coroutine(self) -> dict[tuple[str, str], int]:
-        """The pid of the child process that each coroutine is in which is in one, by worker and coroutine."""
+    def _child_of_coroutine(self) -> dict[tuple[str, str], int]:
         return {(key, one.coroutine_id): child.pid for key, child in self.children() for one in child.coroutines}
 
     @cached_property

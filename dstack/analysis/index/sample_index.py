@@ -143,7 +143,7 @@ class SampleIndex(ProcessIndex):
             (worker.worker_id, process.parent_pid and process.pid): process.ended_tasks
             for sample in self.snapshot.samples
             for worker in sample.workers
-            for process in ((worker.process, *worker.process.children) if worker.process else ())
+            for process in (worker.process.family if worker.process else ())
             if process.ended_tasks
         }
 

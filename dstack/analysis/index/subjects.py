@@ -16,6 +16,7 @@ from dstack.model import Actor, GoneWorker, Node, Worker, actor_of_task, job_of_
 from dstack.observed import Coroutine, EndedTask, Thread
 from dstack.observed_calls import GroupCall, QueuedRequest
 from dstack.vertex_facts import ProcessName, Subject, TaskName, subject
+from dstack.vertex_keys import CoroutineKey
 
 SHORT = 8
 """The first digits of an id, as Ray's own log lines abbreviate it."""
@@ -197,7 +198,7 @@ def owner_of(index: SampleIndex, worker_id: str, coroutine: Coroutine) -> TaskNa
     """The task that a coroutine belongs to, or its process."""
     if coroutine.task_id and coroutine.task_id in index.tasks:
         return task(index, coroutine.task_id)
-    if pid := index.child_of_coroutine.get((worker_id, coroutine.coroutine_id)):
+    if pid := index.child_of(CoroutineKey(worker_id, coroutine.coroutine_id)):
         return ProcessName(sort="child process", pid=pid)
     own = process(index, worker_id)
     return ProcessName(sort="process") if own.sort == "unlisted process" else own

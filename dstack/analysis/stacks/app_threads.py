@@ -112,7 +112,7 @@ def running(index: SampleIndex, vertices: Mapping[Key, Vertex], *, whole: bool =
         if vertex.kind == "execution" and (vertex.wait or vertex.key not in machines)
         if not _is_idle(index, vertex) and (execution := reader.execution(vertex))
     )
-    total = sum(len(one.executions()) for process in index.processes.values() for one in (process, *process.children))
+    total = sum(len(one.executions()) for process in index.processes.values() for one in process.family)
     return AppExecutions(found, total - len(found), reader.folded)
 
 

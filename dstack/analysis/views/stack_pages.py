@@ -237,16 +237,7 @@ class StackPages:
         """
         vertex = self._vertices.get(key)
         worker = self._index.workers.get((vertex.worker_id if vertex else _worker_id(key)) or "")
-        return (worker.node_id, worker.worker_id, self._child_of(key)) if worker else None
-
-    def _child_of(self, key: Key) -> int | None:
-        match key:
-            case ChildThreadKey(pid=pid):
-                return pid
-            case CoroutineKey(worker_id, coroutine_id):
-                return self._index.child_of_coroutine.get((worker_id, coroutine_id))
-            case _:
-                return None
+        return (worker.node_id, worker.worker_id, self._index.child_of(key)) if worker else None
 
     def _execution(self, key: Key) -> Thread | Coroutine | None:
         if vertex := self._vertices.get(key):
@@ -263,7 +254,7 @@ class StackPages:
     def _name(self, key: Key, vertex: Vertex | None, execution: Thread | Coroutine | None) -> str:
         if execution is None or (vertex is not None and vertex.child_pid is None):
             return describe(vertex) if vertex else ""
-        if (pid := self._child_of(key)) is not None and (child := self._index.child(_worker_id(key), pid)):
+        if (pid := self._index.child_of(key)) is not None and (child := self._index.child(_worker_id(key), pid)):
             return f"{name_in_child(self._index, child, execution)} of child process (pid {child.pid})"
         return execution_name(self._index, self._vertices, key, _worker_id(key), execution)
 

@@ -199,6 +199,6 @@ class _UnfetchedFailures:
 
 
 def _awaited_refs(process: Process) -> Iterator[str]:
-    for one in (process, *process.children):
+    for one in process.family:
         for call in one.calls():
             yield from call.refs

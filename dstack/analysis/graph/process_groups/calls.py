@@ -89,7 +89,7 @@ def calls_of(index: SampleIndex) -> Calls:
 def calls_in(sample: Sample) -> Calls:
     """The same in a sample as it was read."""
     processes = (worker.process for worker in sample.workers if worker.process is not None)
-    return _by_group(call for one in processes for process in (one, *one.children) for call in process.calls())
+    return _by_group(call for one in processes for process in one.family for call in process.calls())
 
 
 def _by_group(calls: Iterable[Call]) -> Calls:

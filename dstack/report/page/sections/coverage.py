@@ -104,7 +104,7 @@ def _samples(analysed: AnalysedSnapshot) -> Iterator[str]:
         count = "No sample was" if not snapshot.samples else "Only one sample was"
         yield f"{count} taken: no wait is confirmed."
     found = analysed.merged_index.processes.values()
-    processes = [process for one in found for process in (one, *one.children)]
+    processes = [process for one in found for process in one.family]
     if torn := sum(thread.torn for process in processes for thread in process.threads):
         yield f"{plural(torn, 'thread')} ran during every reading of the stack: its frames may not belong together."
     if left_out := sum(process.children_left_out for process in processes):

@@ -360,8 +360,15 @@ def test_a_stream_of_the_network_is_ended_by_no_coroutine(tmp_path: Path) -> Non
     assert call["reached"] == set()
 
 
+@contextmanager
+def listening(tmp_path: Path) -> Iterator[tuple[Child, str]]:
+    """A process that accepts one connection and never answers, and its port."""
+    with running([sys.executable, "-c", LISTENING], {}, tmp_path / "server") as server:
+        server.wait_for_line("port", deadline_s=30)
+        yield server, (server.line("port ") or "").removeprefix("port ")
+
+
 def test_a_coroutine_may_be_ended_by_what_its_event_loop_watches(tmp_path: Path) -> None:
-    serves = [sys.executable, "-c", LISTENING]
     lines = """
     async def main():
         reader, writer = await asyncio.open_connection('127.0.0.1', PORT)
@@ -370,11 +377,8 @@ def test_a_coroutine_may_be_ended_by_what_its_event_loop_watches(tmp_path: Path)
     start('loop', asyncio.run, main())
     """
 
-    with running(serves, {}, tmp_path / "server") as server:
-        server.wait_for_line("port", deadline_s=30)
-        port = (server.line("port ") or "").removeprefix("port ")
-        with program(tmp_path, in_main(lines.replace("PORT", port))) as child:
-            (end,) = calls_of(child.pid, "waiter")["waiter"]["ends"]
+    with listening(tmp_path) as (server, port), program(tmp_path, in_main(lines.replace("PORT", port))) as child:
+        (end,) = calls_of(child.pid, "waiter")["waiter"]["ends"]
 
     assert (end.what, end.name, end.through) == ("TCP", f"127.0.0.1:{port}", "loop")
     assert [holder.pid for holder in end.holders] == [server.pid]
@@ -389,11 +393,8 @@ def test_a_connection_has_the_name_of_its_host_where_the_client_keeps_it(tmp_pat
     start('waiter', client.getresponse)
     """
 
-    with running([sys.executable, "-c", LISTENING], {}, tmp_path / "server") as server:
-        server.wait_for_line("port", deadline_s=30)
-        port = (server.line("port ") or "").removeprefix("port ")
-        with program(tmp_path, in_main(lines.replace("PORT", port))) as child:
-            (end,) = calls_of(child.pid, "waiter")["waiter"]["ends"]
+    with listening(tmp_path) as (_, port), program(tmp_path, in_main(lines.replace("PORT", port))) as child:
+        (end,) = calls_of(child.pid, "waiter")["waiter"]["ends"]
 
     assert end.name == f"models.example.org (127.0.0.1:{port})"
 
