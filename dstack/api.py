@@ -12,7 +12,7 @@ from collections.abc import Callable
 from dstack.analysis.views.analysed_snapshot import AnalysedSnapshot
 from dstack.analysis.views.networkx_graph import to_networkx
 from dstack.collecting.collector import WHOLE_HISTORY, Collector, Terms
-from dstack.diagnosis import Diagnosis
+from dstack.diagnosis import NODES_SETTLE_S, Diagnosis
 from dstack.errors import ClusterError, UsageError
 from dstack.model import Snapshot
 from dstack.probes.connection.own_cluster import connected_cluster, require_no_client
@@ -77,11 +77,12 @@ class Session:
         timeout_s: float = 30.0,
         pause: bool = False,
         watch_s: float | None = None,
+        nodes_settle_s: float = NODES_SETTLE_S,
         progress: Callable[[str], None] | None = None,
     ) -> Diagnosis:
         """Take a snapshot and return its diagnosis; arguments and errors are those of :func:`dstack.check`."""
         taken = self.snapshot(timeout_s=timeout_s, pause=pause, watch_s=watch_s, progress=progress)
-        return AnalysedSnapshot.of(taken, job=job).diagnosis
+        return AnalysedSnapshot.of(taken, job=job, nodes_settle_s=nodes_settle_s).diagnosis
 
     def assert_no_deadlock(
         self, *, job: str | None = None, timeout_s: float = 30.0, complete: bool = False
@@ -162,15 +163,24 @@ def check(
     timeout_s: float = 30.0,
     pause: bool = False,
     watch_s: float | None = None,
+    nodes_settle_s: float = NODES_SETTLE_S,
     progress: Callable[[str], None] | None = None,
 ) -> Diagnosis:
     """Take a snapshot and return its diagnosis; arguments and errors are those of :func:`snapshot`.
 
     With ``job``, the diagnosis has only the findings that involve this job. A job is named by its id, the beginning of
-    its id, its submission id, or the script of its driver.
+    its id, its submission id, or the script of its driver. What no node has is a hang once no node has joined or left
+    for ``nodes_settle_s``, or for five times as long if a lost node had it.
     """
     with session(address) as one:
-        return one.check(job=job, timeout_s=timeout_s, pause=pause, watch_s=watch_s, progress=progress)
+        return one.check(
+            job=job,
+            timeout_s=timeout_s,
+            pause=pause,
+            watch_s=watch_s,
+            nodes_settle_s=nodes_settle_s,
+            progress=progress,
+        )
 
 
 def assert_no_deadlock(

@@ -29,6 +29,8 @@ FAILING: Mapping[FailOn, frozenset[FindingKind]] = {
     "starved": frozenset({"deadlock", "orphaned", "infeasible", "stalled", "starved"}),
 }
 """The kinds of findings that make ``check`` fail."""
+NODES_SETTLE_S = 60.0
+"""Default for how long no node must have joined or left before what none of them has counts as a hang."""
 Verdict = Literal["deadlock", "hang", "stalled", "blocked", "clear"]
 WaitKind = Literal[
     CallKind,  # the calls that dstack recognises; "other" for all others, which Wait.called names

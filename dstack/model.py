@@ -110,8 +110,9 @@ class Sample(Model, frozen=True):
 class Node(Model, frozen=True):
     """A Ray node. The figures of its ``host`` are unknown if no probe reached it.
 
-    ``ended_at`` and ``death_cause`` are None unless it died. ``clock_ahead_s`` is the minimum by which its clock is
-    ahead of the clock of dstack, or behind it if negative. It is 0 if the time of a request may explain the difference.
+    A dead node keeps its ``resources`` and ``labels``. ``started_at`` is by its own clock. ``ended_at``, by the head's
+    clock, and ``death_cause`` are None unless it died. ``clock_ahead_s`` is the minimum by which its clock is ahead of
+    the clock of dstack, or behind it if negative. It is 0 if the time of a request may explain the difference.
     """
 
     node_id: str
@@ -122,6 +123,7 @@ class Node(Model, frozen=True):
     resources: dict[str, float] = {}
     labels: dict[str, str] = {}
     host: HostFigures = HostFigures()
+    started_at: UnixTime | None = None
     ended_at: UnixTime | None = None
     death_cause: str | None = None
     clock_ahead_s: float | None = None
@@ -329,10 +331,11 @@ class Snapshot(Model, frozen=True, kw_only=True, omit_defaults=False):
     ``sources`` maps a file to line numbers to text, for the lines around user frames, read on the nodes.
     ``task_times`` are the times of some of the waiting and awaited tasks, by id, if the GCS has them.
     ``task_event_window`` describes the ended tasks that ``repeated_calls`` is based on; None if they were not read.
-    ``autoscaler`` names the autoscaler that can add nodes; None if there is none. ``readings`` are partial samples
-    between the two samples, only of processes that seem to poll, without refs. ``history`` is None if it was not
-    requested, or the GCS did not answer. ``tcp_ends`` are those of connections to which threads of other nodes wait at
-    the other end, by their addresses, the local one first.
+    ``autoscaler`` names the autoscaler that can add nodes; None if there is none. ``is_of_one_driver`` says that a
+    driver made the cluster for itself, by ``ray.init()``: no other node is meant to join. ``readings`` are partial
+    samples between the two samples, only of processes that seem to poll, without refs. ``history`` is None if it was
+    not requested, or the GCS did not answer. ``tcp_ends`` are those of connections to which threads of other nodes wait
+    at the other end, by their addresses, the local one first.
     """
 
     schema: str = SCHEMA
@@ -342,6 +345,7 @@ class Snapshot(Model, frozen=True, kw_only=True, omit_defaults=False):
     address: str
     ray_version: str
     autoscaler: str | None = None
+    is_of_one_driver: bool = False
     nodes: tuple[Node, ...] = ()
     jobs: tuple[Job, ...] = ()
     actors: tuple[Actor, ...] = ()

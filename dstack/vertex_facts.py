@@ -153,6 +153,7 @@ SubjectKind = Literal[
     "idle worker",
     "library's asyncio task",
     "library's thread",
+    "new node",
     "new replica",
     "removed group",
     "room for request",
@@ -221,6 +222,11 @@ ReasonKind = Literal[
     "not all on one node",
     "not on any node",
     "room for few",
+    # why a node that satisfies it may still join
+    "lost node",
+    "node joined",
+    "node left",
+    "young cluster",
     # why a request could be satisfied
     "free on node",
     "no request",
@@ -245,9 +251,19 @@ AssumptionKind = Literal[
 """What a suspected wait depends on."""
 
 NeverKind = Literal[
-    "dead actor", "dead owner", "ended training", "forked", "lost lock", "removed group", "unsatisfiable"
+    "dead actor",
+    "dead owner",
+    "ended training",
+    "forked",
+    "lost lock",
+    "removed group",
+    "unsatisfiable",
+    "unsatisfied",
 ]
-"""Why something can never complete: its producer is gone, or its request can never be satisfied."""
+"""Why something can never complete: its producer is gone, or its request can never be satisfied.
+
+A request is unsatisfied where a node could still join, but none has for a while.
+"""
 
 
 class Subject(Fact, frozen=True, kw_only=True):
@@ -276,7 +292,7 @@ class Never(Fact, frozen=True, kw_only=True):
     @property
     def is_orphaned(self) -> bool:
         """Whether its producer is gone; otherwise no node satisfies its request."""
-        return self.why != "unsatisfiable"
+        return self.why not in ("unsatisfiable", "unsatisfied")
 
 
 def subject(what: SubjectKind, *of: Operand) -> Subject:

@@ -30,6 +30,7 @@ Unknown = Literal[
     "holder",
     "library",
     "lookup",
+    "new node",
     "other side",
     "placement group",
     "process",
@@ -153,6 +154,11 @@ class UnknownKey(Key, frozen=True, cache_hash=True, gc=False):
     def is_scheduler(self) -> bool:
         """Whether it is the scheduler, for a request whose resources are free."""
         return self.what in ("scheduler", "argument memory")
+
+    @property
+    def is_new_node(self) -> bool:
+        """Whether it is a node that may still join, with what no present node has."""
+        return self.what == "new node"
 
     @property
     def is_setup(self) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from time import localtime, strftime
 
 SHOWN = 3
 """The items that a sentence or a short list has, unless more of a kind are useful; it counts the others."""
@@ -64,6 +65,11 @@ def duration(seconds: float) -> str:
             rest = whole % size // part
             return f"{whole // size} {unit}" + (f" {rest} {smaller}" if rest else "")
     return f"{whole} s"
+
+
+def time_of_day(at: float) -> str:
+    """``03:12:40``, by the clock and in the time zone of dstack's host; ``at`` are Unix seconds."""
+    return strftime("%H:%M:%S", localtime(at))
 
 
 def short_duration(seconds: float) -> str:

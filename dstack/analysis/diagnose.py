@@ -13,21 +13,28 @@ from dstack.analysis.findings.resting import explanation, resting
 from dstack.analysis.graph.confirmation import confirmed_graph
 from dstack.analysis.index.sample_index import SampleIndex
 from dstack.analysis.naming.job_selection import find_job
-from dstack.diagnosis import Diagnosis
+from dstack.diagnosis import NODES_SETTLE_S, Diagnosis
 from dstack.model import Snapshot
 
 
-def diagnose(snapshot: Snapshot, *, job: str | None = None, first: SampleIndex | None = None) -> Diagnosis:
+def diagnose(
+    snapshot: Snapshot,
+    *,
+    job: str | None = None,
+    first: SampleIndex | None = None,
+    nodes_settle_s: float = NODES_SETTLE_S,
+) -> Diagnosis:
     """Diagnose a snapshot. Pure: the same snapshot gives the same diagnosis.
 
     With a ``job``, which may be given as for :func:`find_job`, only the findings in which that job takes part. A caller
-    that has an index of the ``first`` sample passes it on.
+    that has an index of the ``first`` sample passes it on. What no node has is a hang once no node has joined or left
+    for ``nodes_settle_s``.
     """
     job_id = find_job(snapshot, job) if job is not None else None
     if not snapshot.samples:
         coverage = coverage_of(snapshot)
         return Diagnosis(verdict="clear", incomplete=True, findings=(), vertices={}, coverage=coverage, job=job_id)
-    evidence = Evidence(snapshot, first)
+    evidence = Evidence(snapshot, first, nodes_settle_s)
     vertices = with_bounds(evidence, confirmed_graph(evidence))
     reduced = ReducedGraph(evidence.first, vertices, evidence)
     found = tuple(find_all(reduced))

@@ -55,6 +55,17 @@ job_option = click.option(
 )
 
 
+nodes_settle_option = click.option(
+    "--nodes-settle-after",
+    "nodes_settle_s",
+    type=click.FloatRange(min=0),
+    default=60.0,
+    show_default=True,
+    metavar="SECONDS",
+    help="What no node has is a hang once no node has joined or left for this long; five times that if one had it.",
+)
+
+
 def take_snapshot(
     address: str | None,
     timeout_s: float,

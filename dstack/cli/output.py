@@ -25,13 +25,18 @@ Form = Literal["report", "details", "json"]
 
 
 def print_snapshot(
-    snapshot: Snapshot, form: Form = "report", job: str | None = None, *, within_s: float | None = None
+    snapshot: Snapshot,
+    form: Form = "report",
+    job: str | None = None,
+    *,
+    within_s: float | None = None,
+    nodes_settle_s: float = 60.0,
 ) -> Diagnosis:
     """Explains a snapshot and prints the report. The time limit is for the explanation, not for printing."""
     from dstack.analysis.views.analysed_snapshot import AnalysedSnapshot
 
     with _ended_after(within_s):
-        analysed = AnalysedSnapshot.of(snapshot, job=job)
+        analysed = AnalysedSnapshot.of(snapshot, job=job, nodes_settle_s=nodes_settle_s)
         text = rendered(analysed, form)
     print_text(text)
     return analysed.diagnosis

@@ -15,6 +15,7 @@ from dstack.cli.inputs import (
     json_option,
     load_snapshot,
     native_option,
+    nodes_settle_option,
     pause_option,
     seconds_option,
     take_snapshot,
@@ -107,6 +108,7 @@ def snapshot(
     help="Exit with 1 on this or worse: deadlock (includes hang and suspected deadlock), stalled, starved.",
 )
 @click.option("--wait", is_flag=True, help="Follow the job of --job until it has ended or is stuck.")
+@nodes_settle_option
 @seconds_option("--every", default=10.0, help="With --wait: pause between polls, which read no stacks.")
 @seconds_option(
     "--stuck-after", default=60.0, help="With --wait: inspect the job when something made no progress for this long."
@@ -122,6 +124,7 @@ def check(
     pause: bool,
     watch_s: float | None,
     fail_on: FailOn,
+    nodes_settle_s: float,
     wait: bool,
     every: float,
     stuck_after: float,
@@ -143,13 +146,22 @@ def check(
             raise UsageError(
                 "--wait needs --job, and cannot be combined with FILE, --native, --pause or --for.", "Add --job ID."
             )
-        _follow(address, job, fail_on, form, timeout_s, every_s=every, stuck_after_s=stuck_after)
+        _follow(
+            address,
+            job,
+            fail_on,
+            form,
+            timeout_s,
+            every_s=every,
+            stuck_after_s=stuck_after,
+            nodes_settle_s=nodes_settle_s,
+        )
         return
     if file:
-        diagnosis = print_snapshot(load_snapshot(file), form, job)
+        diagnosis = print_snapshot(load_snapshot(file), form, job, nodes_settle_s=nodes_settle_s)
     else:
         taken = take_snapshot(address, timeout_s, on, watch_s)
-        diagnosis = print_snapshot(taken, form, job, within_s=EXPLAIN_S)
+        diagnosis = print_snapshot(taken, form, job, within_s=EXPLAIN_S, nodes_settle_s=nodes_settle_s)
     if diagnosis.fails(fail_on):
         sys.exit(STUCK)
     if diagnosis.incomplete:
@@ -201,13 +213,22 @@ def _follow(
     *,
     every_s: float,
     stuck_after_s: float,
+    nodes_settle_s: float,
 ) -> None:
     """Returns when the job has ended; exits with 1 and a report when it is stuck."""
     from dstack.collecting.collector import Collector
     from dstack.watch.job_follower import JobFollower
 
     with show_progress() as progress, Collector(address, timeout_s) as collector:
-        follower = JobFollower(collector, job, fail_on, every_s=every_s, stuck_after_s=stuck_after_s, say=progress)
+        follower = JobFollower(
+            collector,
+            job,
+            fail_on,
+            every_s=every_s,
+            stuck_after_s=stuck_after_s,
+            nodes_settle_s=nodes_settle_s,
+            say=progress,
+        )
         stuck = follower.run()
     if stuck is not None:
         print_text(rendered(stuck, form))

@@ -136,6 +136,7 @@ class Record:
             address=cluster.address,
             ray_version=cluster.ray_version,
             autoscaler=inventory.autoscaler,
+            is_of_one_driver=inventory.is_of_one_driver,
             nodes=nodes,
             jobs=inventory.jobs,
             actors=inventory.actors,

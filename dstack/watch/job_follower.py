@@ -14,7 +14,7 @@ from dstack.analysis.naming.job_selection import jobs_called
 from dstack.analysis.views.analysed_snapshot import AnalysedSnapshot
 from dstack.cluster_poll import ClusterPoll
 from dstack.collecting.collector import Collector
-from dstack.diagnosis import FAILING, FailOn
+from dstack.diagnosis import FAILING, NODES_SETTLE_S, FailOn
 from dstack.errors import ClusterError, UsageError
 from dstack.model import Job
 from dstack.watch.alerts import FindingTracker
@@ -40,6 +40,7 @@ class JobFollower:
         *,
         every_s: float,
         stuck_after_s: float,
+        nodes_settle_s: float = NODES_SETTLE_S,
         say: Callable[[str], None],
     ) -> None:
         self._collector = collector
@@ -49,6 +50,7 @@ class JobFollower:
         self._progress = ProgressTracker()
         self._trigger = SnapshotTrigger(stuck_after_s, SHARE)
         self._stuck_after_s = stuck_after_s
+        self._nodes_settle_s = nodes_settle_s
         kinds = FAILING[fail_on]
         self._findings: defaultdict[str, FindingTracker] = defaultdict(lambda: FindingTracker(stuck_after_s, kinds))
         """By the id of a job: a submitted job may have several drivers."""
@@ -97,7 +99,7 @@ class JobFollower:
             return None
         now = time.monotonic()
         for job in jobs:
-            analysed = AnalysedSnapshot.of(snapshot, job=job.job_id)
+            analysed = AnalysedSnapshot.of(snapshot, job=job.job_id, nodes_settle_s=self._nodes_settle_s)
             changes = self._findings[job.job_id].update(analysed, now)
             if changes.new:
                 return analysed

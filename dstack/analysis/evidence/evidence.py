@@ -21,6 +21,7 @@ from dstack.analysis.evidence.rest import Rest
 from dstack.analysis.evidence.sample_changes import SampleChanges, ended_workers
 from dstack.analysis.index.processes import NOTHING_ELSE, ExecutionKey, Known, Polls, execution_key
 from dstack.analysis.index.sample_index import SampleIndex
+from dstack.diagnosis import NODES_SETTLE_S
 from dstack.model import Snapshot
 from dstack.observed import Coroutine, Process, Thread
 from dstack.observed_calls import Call
@@ -29,9 +30,15 @@ from dstack.observed_calls import Call
 class Evidence:
     """The evidence in a snapshot, which has a sample; each part is computed once, when it is needed."""
 
-    def __init__(self, snapshot: Snapshot, first: SampleIndex | None = None) -> None:
-        """``first`` is an index of the first sample alone, if the caller has one."""
+    def __init__(
+        self, snapshot: Snapshot, first: SampleIndex | None = None, nodes_settle_s: float = NODES_SETTLE_S
+    ) -> None:
+        """``first`` is an index of the first sample alone, if the caller has one.
+
+        ``nodes_settle_s`` is how long after a change of the cluster's nodes no other node is expected any more.
+        """
         self.snapshot = snapshot
+        self.nodes_settle_s = nodes_settle_s
         self._first_alone = first or SampleIndex(snapshot, snapshot.samples[0])
 
     @property

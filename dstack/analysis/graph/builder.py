@@ -12,10 +12,11 @@ from typing import Literal
 
 import msgspec
 
+from dstack.analysis.graph.membership import Membership
 from dstack.analysis.index.sample_index import SampleIndex
 from dstack.analysis.index.task_assignment import is_blocked_loop
 from dstack.call_sites import name_of
-from dstack.diagnosis import CallName, Group, Target, Vertex, Wait, WaitKind
+from dstack.diagnosis import NODES_SETTLE_S, CallName, Group, Target, Vertex, Wait, WaitKind
 from dstack.observed import Thread
 from dstack.observed_calls import Call
 from dstack.vertex_facts import Reason, Subject
@@ -31,10 +32,11 @@ SharedWaitKind = Literal["actor slot", "arguments", "event loop", "order", "thre
 
 
 class GraphBuilder:
-    """The vertices of one sample by key, with or without a wait."""
+    """The vertices of one sample by key, with or without a wait; ``nodes_settle_s`` is that of :class:`Membership`."""
 
-    def __init__(self, index: SampleIndex) -> None:
+    def __init__(self, index: SampleIndex, nodes_settle_s: float = NODES_SETTLE_S) -> None:
         self.index = index
+        self.membership = Membership(index.snapshot, nodes_settle_s)
         self.vertices: dict[Key, Vertex] = {}
 
     def add(self, vertex: Vertex) -> None:

@@ -30,10 +30,11 @@ Vertices = Mapping[Key, Vertex]
 
 def confirmed_graph(evidence: Evidence) -> dict[Key, Vertex]:
     """The wait-for graph of the first sample, without the waits that the second sample disproves, if there is one."""
-    before = wait_for_graph(evidence.first)
+    before = wait_for_graph(evidence.first, evidence.nodes_settle_s)
     if not evidence.has_second_sample:
         return with_proven_calls(before)
-    return with_proven_calls(_Confirmation(evidence, before, wait_for_graph(evidence.latest)).graph())
+    after = wait_for_graph(evidence.latest, evidence.nodes_settle_s)
+    return with_proven_calls(_Confirmation(evidence, before, after).graph())
 
 
 class _Confirmation:

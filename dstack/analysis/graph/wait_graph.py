@@ -17,7 +17,7 @@ from dstack.analysis.graph.process_groups.waits import add_group_waits
 from dstack.analysis.graph.users import Users
 from dstack.analysis.index.ray_libraries import without_idle_machinery
 from dstack.analysis.index.sample_index import SampleIndex
-from dstack.diagnosis import Vertex
+from dstack.diagnosis import NODES_SETTLE_S, Vertex
 from dstack.libraries.compiled_graphs.waits import add_channel_waits
 from dstack.vertex_keys import Key
 
@@ -33,9 +33,9 @@ class Step:
     run: Callable[[GraphBuilder, Users], None]
 
 
-def wait_for_graph(index: SampleIndex) -> dict[Key, Vertex]:
-    """All vertices of one sample by key, waiting or not."""
-    graph = GraphBuilder(index)
+def wait_for_graph(index: SampleIndex, nodes_settle_s: float = NODES_SETTLE_S) -> dict[Key, Vertex]:
+    """All vertices of one sample by key, waiting or not; ``nodes_settle_s`` is that of :class:`Membership`."""
+    graph = GraphBuilder(index, nodes_settle_s)
     users = Users(graph)
     for step in STEPS:
         step.run(graph, users)

@@ -193,6 +193,13 @@ def _starting_worker(phase: StartPhase, age_s: float) -> str:
     return f"worker process that has been starting for {words.duration(age_s)}{PHASES[phase]}"
 
 
+def _new_node(asked: Operand, because: Reason | None, expected: Reason) -> str:
+    """``node for 2 special that may still join: no node has any special, but the cluster is 40 s old``."""
+    wanted = f" for {operand_in_words(asked)}" if asked else ""
+    lacking = f"{in_words(because)}, but " if because else ""
+    return f"node{wanted} that may still join: {lacking}{in_words(expected)}"
+
+
 def _room_for_arguments(node: Node, own: int, held: int | None, total: int) -> str:
     """What the arguments of an owner's tasks need in a node's object store, and what those of running tasks hold."""
     store = f"the {words.size(total)} of the object store of {names.node(node)}" if total else names.node(node)
@@ -263,6 +270,7 @@ SUBJECTS: Mapping[SubjectKind, Row] = {
     "idle worker": "idle worker, which may receive a task or end",
     "library's asyncio task": lambda function, name: f"{asyncio_task(function, name)} of a library",
     "library's thread": 'thread "{}" of a library',
+    "new node": _new_node,
     "new replica": "new replica of Serve deployment {}, which Serve's controller may start",
     "removed group": "removed {} (no code was seen to need the results)",
     "room for request": "room for {}",
@@ -298,6 +306,16 @@ SUBJECTS: Mapping[SubjectKind, Row] = {
 # Reasons
 
 
+def _there_are(nodes: int) -> str:
+    return f"there {words.word(nodes, 'is', 'are')} {words.plural(nodes, 'node')}"
+
+
+def _lost_node(node: Node, had: Operand, until: float) -> str:
+    """``node 10.0.0.7 had 2 special until 03:12:40``."""
+    had_it = f"had {text}" if (text := operand_in_words(had)) else "was there"
+    return f"{names.node(node)} {had_it} until {words.time_of_day(until)}"
+
+
 REASONS: Mapping[ReasonKind, Row] = {
     "queued future": "any thread of the executor may run the queued future",
     "with block": "it is in a with block of the lock",
@@ -322,7 +340,7 @@ REASONS: Mapping[ReasonKind, Row] = {
     "ready ref": "a ref without a task is one of PlacementGroup.ready(), of any pending group",
     "unread stack": "its process holds pending refs, and its stack is unreadable",
     "bundles do not fit": "the nodes of the cluster cannot hold it",
-    "few nodes": "there are {} nodes for {} bundles",
+    "few nodes": lambda nodes, bundles: f"{_there_are(nodes)} for {words.plural(bundles, 'bundle')}",
     "few nodes fit": "only {} of them fit on different nodes",
     "group too large": "no single node can hold all of it",
     "lacking bundle": "no bundle has that much",
@@ -334,6 +352,10 @@ REASONS: Mapping[ReasonKind, Row] = {
     "not all on one node": "no single node has all of it",
     "not on any node": "no node can hold {}",
     "room for few": "there is room for {} of them",
+    "lost node": _lost_node,
+    "node joined": lambda node, ago_s: f"{names.node(node)} joined {words.duration(ago_s)} ago",
+    "node left": lambda node, ago_s: f"{names.node(node)} left {words.duration(ago_s)} ago",
+    "young cluster": lambda age_s: f"the cluster is {words.duration(age_s)} old",
     "free on node": "it is free on {}",
     "no request": "it asks for no resources",
     "room for bundles": "there is room for each bundle",
@@ -392,6 +414,10 @@ def _unsatisfiable(asked: Operand, because: Reason) -> str:
     return f"asks for {operand_in_words(asked) if asked else 'a node'}, but {in_words(because)}"
 
 
+def _unsatisfied(asked: Operand, because: Reason, joined_s: float) -> str:
+    return f"{_unsatisfiable(asked, because)}, and none has joined for {words.duration(joined_s)}"
+
+
 NEVER: Mapping[NeverKind, Row] = {
     "dead actor": "{} is dead: {}",
     "dead owner": "its owner, {}, died: {}",
@@ -400,4 +426,5 @@ NEVER: Mapping[NeverKind, Row] = {
     "lost lock": _lost_lock,
     "removed group": "{}, which it must run in, was removed",
     "unsatisfiable": _unsatisfiable,
+    "unsatisfied": _unsatisfied,
 }

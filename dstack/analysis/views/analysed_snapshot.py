@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from dstack.analysis.diagnose import diagnose
 from dstack.analysis.index.processes import Known
 from dstack.analysis.index.sample_index import SampleIndex
-from dstack.diagnosis import Diagnosis
+from dstack.diagnosis import NODES_SETTLE_S, Diagnosis
 from dstack.gc_pause import GcPause
 from dstack.model import Sample, Snapshot
 
@@ -35,11 +35,13 @@ class AnalysedSnapshot:
     first_index: SampleIndex = field(repr=False, compare=False)
 
     @classmethod
-    def of(cls, snapshot: Snapshot, *, job: str | None = None) -> AnalysedSnapshot:
-        """Diagnose a snapshot; ``job`` is that of :func:`dstack.analysis.diagnose.diagnose`."""
+    def of(
+        cls, snapshot: Snapshot, *, job: str | None = None, nodes_settle_s: float = NODES_SETTLE_S
+    ) -> AnalysedSnapshot:
+        """Diagnose a snapshot; the other arguments are those of :func:`dstack.analysis.diagnose.diagnose`."""
         with GcPause():
             first = SampleIndex(snapshot, snapshot.samples[0] if snapshot.samples else EMPTY)
-            return cls(snapshot, diagnose(snapshot, job=job, first=first), first)
+            return cls(snapshot, diagnose(snapshot, job=job, first=first, nodes_settle_s=nodes_settle_s), first)
 
     @cached_property
     def last_index(self) -> SampleIndex:

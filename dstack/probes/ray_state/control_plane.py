@@ -60,6 +60,7 @@ class Inventory:
     total: dict[str, dict[str, float]] = field(default_factory=dict)
     available: dict[str, dict[str, float]] = field(default_factory=dict)
     autoscaler: str | None = None
+    is_of_one_driver: bool = False
     failures: tuple[Failure, ...] = ()
 
     def is_unlisted(self, worker: StartingWorker) -> bool:
@@ -88,6 +89,7 @@ def take_inventory(cluster: Cluster, timeout_s: float, sample: int = 1) -> Inven
     own_jobs = [job for job in jobs if job.namespace == PROBE_NAMESPACE]
     own = frozenset(job.job_id for job in own_jobs)
     nodes = tuple(_node(row) for row in answers["nodes"].node_info_list)
+    is_own = is_of_one_driver(answers["cluster's metadata"])
     alive = {node.node_id for node in nodes if node.alive}
     dead = {node.node_id: node for node in nodes if not node.alive}
     workers = live_workers(answers["workers"].worker_table_data, _rows(answers["jobs"], "job_info_list"))
@@ -112,7 +114,8 @@ def take_inventory(cluster: Cluster, timeout_s: float, sample: int = 1) -> Inven
             row.node_id.hex(): dict(row.resources_available)
             for row in _rows(answers["available resources"], "resources_list")
         },
-        autoscaler=active_autoscaler(answers["autoscaler's report"], answers["autoscaler's state"]),
+        autoscaler=None if is_own else active_autoscaler(answers["autoscaler's report"], answers["autoscaler's state"]),
+        is_of_one_driver=is_own,
         failures=tuple(
             Failure(
                 stage="control plane",
@@ -185,7 +188,8 @@ def _roll_requests() -> dict[str, Request]:
 
 def _requests() -> dict[str, Request]:
     """The requests to the GCS by the name of their table: stub, method and message."""
-    return {**{name: _request(*request) for name, request in _LISTS.items()}, **AUTOSCALER_REQUESTS}
+    lists = {name: _request(*request) for name, request in _LISTS.items()}
+    return {**lists, **AUTOSCALER_REQUESTS, "cluster's metadata": METADATA_REQUEST}
 
 
 def _request(service: str, method: str) -> Request:
@@ -216,6 +220,7 @@ def _node(row: Any) -> Node:
         is_head=row.is_head_node,
         resources=dict(row.resources_total),
         labels=dict(row.labels),
+        started_at=_seconds(row.start_time_ms),
         ended_at=_seconds(row.end_time_ms),
         death_cause=_sentence(row.death_info.reason_message),
     )
@@ -407,3 +412,24 @@ def _may_add_v2(status: Any) -> bool:
     is_adding = state.pending_instance_requests or state.pending_instances or state.failed_instance_requests
     has_types = any(node.ray_node_type_name for node in status.cluster_resource_state.node_states)
     return bool(state.autoscaler_state_version and (is_adding or has_types))
+
+
+METADATA_REQUEST: Request = (
+    gcs_service_pb2_grpc.InternalKVGcsServiceStub,
+    "InternalKVGet",
+    gcs_service_pb2.InternalKVGetRequest(namespace=b"cluster", key=b"CLUSTER_METADATA"),
+)
+"""What Ray keeps for its usage reports, also if these are off. The head writes it before a driver can connect."""
+
+
+def is_of_one_driver(metadata: Any) -> bool:
+    """Whether ``ray.init()`` made the cluster, by the reply to that request; False if that is unknown.
+
+    It is not so for the clusters of ``ray start`` and of ``cluster_utils.Cluster``. Seen on Ray 2.46 and 2.60.
+    """
+    if isinstance(metadata, CallFailure):
+        return False
+    try:
+        return json.loads(metadata.value)["ray_init_cluster"] is True
+    except (ValueError, KeyError, TypeError):
+        return False

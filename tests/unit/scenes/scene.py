@@ -67,6 +67,7 @@ class Scene:
         self.available: dict[str, dict[str, float]] = {}
         self.total: dict[str, dict[str, float]] = {}
         self.autoscaler: str | None = None
+        self.is_of_one_driver = False
         self.jobs = [Job(job_id=JOB, entrypoint="python train.py", namespace="default")]
         self.failures: list[Failure] = []
         self.dead_workers: list[GoneWorker] = []
@@ -86,6 +87,19 @@ class Scene:
         self.nodes.append(node)
         self.available[node.node_id] = dict(resources if free is None else free)
         return node
+
+    def joined(self, node: Node, ago_s: float, **known: Any) -> Node:
+        """Changes when a node joined, by default a time that is not known, and other fields of it."""
+        changed = replace(node, started_at=TAKEN_AT - ago_s, **known)
+        self.nodes[self.nodes.index(node)] = changed
+        return changed
+
+    def lose(self, node: Node, ago_s: float) -> Node:
+        """Lets a node die."""
+        changed = replace(node, alive=False, ended_at=TAKEN_AT - ago_s)
+        self.nodes[self.nodes.index(node)] = changed
+        self.available.pop(node.node_id)
+        return changed
 
     def driver(self, node: Node | None = None, job_id: str = JOB) -> SceneProcess:
         return self._proc("user", node, is_driver=True, job_id=job_id)
@@ -276,6 +290,7 @@ class Scene:
             ray_version="2.60.0",
             nodes=tuple(self.nodes),
             autoscaler=self.autoscaler,
+            is_of_one_driver=self.is_of_one_driver,
             jobs=tuple(self.jobs),
             actors=tuple(self.actors),
             workers=tuple(proc.worker for proc in self.procs),

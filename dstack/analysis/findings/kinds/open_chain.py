@@ -48,6 +48,7 @@ TO_INSPECT: dict[Unknown, str] = {
         "The resources are free, yet it is not started: perhaps its arguments do not fit into the object store beside "
         "those of running tasks. Ray reports it every 10 s: take another snapshot, and check the size of its arguments"
     ),
+    "new node": "Start a node that has it, or ask for less",
     "slot": (
         "Find out why the actor does not start the call: native code may hold its GIL, or the arguments are still in "
         "transfer"
@@ -238,13 +239,13 @@ def steps(facts: FindingFacts, narrator: Narrator) -> Iterator[Step]:
     yield from shared_call_steps(facts.shared_calls, narrator)
     absent = {vertex.key for call in facts.shared_calls if call.is_most for vertex in call.absent}
     ends = zip(facts.draft.final_blockers, facts.ends, strict=True)
-    yield from _blocker_steps([one for one, end in ends if not end.waker_of and end.key not in absent], narrator)
+    yield from blocker_steps([one for one, end in ends if not end.waker_of and end.key not in absent], narrator)
     yield from restart_steps(facts)
     yield from other_side_steps(facts, narrator, facts.draft.members)
     yield from _possible_wakers(facts, narrator)
 
 
-def _blocker_steps(blockers: Sequence[FinalBlocker], narrator: Narrator) -> Iterator[Step]:
+def blocker_steps(blockers: Sequence[FinalBlocker], narrator: Narrator) -> Iterator[Step]:
     """The first final blockers, those in the same words as one, and the number of others."""
     shown = list(group_by_step(blockers, lambda blocker: _blocker_step(blocker, narrator)))[: words.SHOWN]
     for step, similar in shown:

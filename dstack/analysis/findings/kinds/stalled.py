@@ -9,6 +9,7 @@ from dstack.analysis.findings.facts.draft import Draft
 from dstack.analysis.findings.facts.finding_facts import FindingFacts
 from dstack.analysis.findings.kinds.open_chain import (
     Waiter,
+    blocker_steps,
     draft_of,
     other_side_steps,
     shared_call_in_words,
@@ -31,7 +32,7 @@ from dstack.analysis.solve.open_chains import OpenChain
 from dstack.analysis.solve.requirements import targets_of
 from dstack.diagnosis import FindingKind, Step, Verdict, Vertex
 from dstack.observed import EndedChild
-from dstack.vertex_keys import Key
+from dstack.vertex_keys import Key, UnknownKey
 from dstack.words import duration, shortly, word
 
 KIND: FindingKind = "stalled"
@@ -43,7 +44,8 @@ def find_in(reduced: ReducedGraph, chain: OpenChain) -> Draft | None:
     if not is_stalled(reduced, chain):
         return None
     draft = draft_of(reduced, KIND, with_users_of_polled(reduced, chain))
-    wakers = [one for one in draft.final_blockers if reduced.vertices[one.vertex].waker_of]
+    ends = ((one, reduced.vertices[one.vertex]) for one in draft.final_blockers)
+    wakers = [one for one, end in ends if end.waker_of or _is_new_node(end)]
     explained = _of_ended_tasks(draft)
     wakers.sort(key=lambda one: one.vertex not in explained)
     return replace(draft, final_blockers=tuple(wakers)) if wakers else draft
@@ -63,6 +65,8 @@ def _of_ended_tasks(draft: Draft) -> set[Key]:
 def summary(facts: FindingFacts, narrator: Narrator) -> str:
     """How many wait, and in which calls the chain ends."""
     failed = failures.headline(facts.failed_before)
+    if _is_for_nodes(facts):
+        return f"{open_chain_summary(facts, narrator)}{failed}"
     if apart := collectives.disagreement(facts):
         return f"{_ends_in_words(facts, narrator)}, and {apart}{failed}"
     ended = "".join(f"; {ended_in_words(children)}" for children in _failed_children(facts, narrator)[:1])
@@ -72,10 +76,16 @@ def summary(facts: FindingFacts, narrator: Narrator) -> str:
 def steps(facts: FindingFacts, narrator: Narrator) -> Iterator[Step]:
     """The calls with unknown wakers, what is queued behind them, and how certain the finding is."""
     yield from shared_call_steps(facts.shared_calls, narrator)
+    yield from blocker_steps(
+        [one for one in facts.draft.final_blockers if _is_new_node(narrator.vertices[one.vertex])], narrator
+    )
     yield from other_side_steps(facts, narrator, facts.draft.members)
     if not facts.ends:
         yield from narrator.similar_steps(facts.members, "")
     yield from narrator.similar_steps(_queued(facts), "")
+    if _is_for_nodes(facts):
+        yield Step(text="No hang yet: nodes joined or left a short time ago, and such a node may still join")
+        return
     watched, jobs = duration(facts.draft.watched_s or 0.0), word(len(facts.draft.jobs), "job")
     yield Step(
         text=f"Likely, not proven: none of them moved within {watched}, and nothing else of the {jobs} is running. A "
@@ -87,6 +97,8 @@ def advice(facts: FindingFacts, narrator: Narrator) -> str:
     """What to inspect: a failure, executions outside of the call, a queued call, or the missing waker."""
     if failed := failures.advice(facts.failed_before):
         return failed
+    if _is_for_nodes(facts):
+        return f"{to_inspect(facts, narrator)}."
     if collectives.disagreement(facts):
         return collectives.SAME_ADDRESS
     if ended := _failed_children(facts, narrator):
@@ -121,6 +133,15 @@ def _failed_children(facts: FindingFacts, narrator: Narrator) -> list[list[Ended
     ends = {end.key for end in facts.ends}
     last = (vertex for vertex in facts.waits if not ends.isdisjoint(targets_of(vertex)))
     return [alike for vertex in last for alike in ended_children(narrator.index, vertex) if alike[0].exit_code]
+
+
+def _is_for_nodes(facts: FindingFacts) -> bool:
+    """Whether the chain ends only in nodes that may still join."""
+    return bool(facts.ends) and all(map(_is_new_node, facts.ends))
+
+
+def _is_new_node(end: Vertex) -> bool:
+    return isinstance(end.key, UnknownKey) and end.key.is_new_node
 
 
 def _calls(facts: FindingFacts) -> list[str]:

@@ -50,8 +50,11 @@ def sentence(facts: FindingFacts, because: str) -> str:
     first = facts.members[0]
     if first.child_pid is not None:
         return _sentence_of_children(facts, because)
+    name = f"{describe(first)}{alike(len(facts.members))}"
+    if first.never and first.never.why == "unsatisfied":
+        return f"{name} cannot run on the present nodes: {because}"
     verb = "run" if first.task_id in facts.reduced.index.tasks or first.task_id is None else "complete"
-    return f"{describe(first)}{alike(len(facts.members))} can never {verb}: {because}"
+    return f"{name} can never {verb}: {because}"
 
 
 def _sentence_of_children(facts: FindingFacts, because: str) -> str:

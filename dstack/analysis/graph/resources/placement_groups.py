@@ -9,11 +9,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from math import floor
 
+from dstack.analysis.graph.membership import Satisfies
 from dstack.analysis.graph.resources.amounts import EPSILON, Amounts, fits, summed, wanted
 from dstack.analysis.graph.resources.requests import Resources, WaitOrNever
 from dstack.diagnosis import Wait
-from dstack.model import PlacementGroup
-from dstack.vertex_facts import Bundles, Reason, Request, never, reason
+from dstack.model import Node, PlacementGroup
+from dstack.vertex_facts import Bundles, Reason, Request, reason
 from dstack.vertex_keys import AnyKey
 
 MAX_PAIRS = 50_000
@@ -25,16 +26,21 @@ def wait_of_group(resources: Resources, group: PlacementGroup) -> WaitOrNever:
     missing = [wanted(bundle.resources) for bundle in group.bundles if bundle.node_id is None]
     bundles = missing or [wanted(bundle.resources) for bundle in group.bundles]
     asked = Bundles(group=group, has_strategy=True)
-    why = cannot_hold(group.strategy, bundles, [resources.holders.total(node) for node in resources.nodes])
+    totals = [resources.holders.total(node) for node in resources.nodes]
+    why = cannot_hold(group.strategy, bundles, totals)
     if group.scheduling_state == "INFEASIBLE":
         why = why or reason("bundles do not fit")
+
+    def satisfies(others: Sequence[Node]) -> bool:
+        return cannot_hold(group.strategy, bundles, [*totals, *(node.resources for node in others)]) is None
+
     if why:
-        autoscaler = resources.wait_for_autoscaler(summed(bundles))
-        return (autoscaler, None) if autoscaler else (None, never("unsatisfiable", asked, why))
-    return _wait(resources, group, bundles, asked), None
+        return resources.without_node(summed(bundles), {}, asked, why, satisfies)
+    return _wait(resources, asked, bundles, satisfies), None
 
 
-def _wait(resources: Resources, group: PlacementGroup, bundles: Sequence[Amounts], asked: Bundles) -> Wait:
+def _wait(resources: Resources, asked: Bundles, bundles: Sequence[Amounts], satisfies: Satisfies) -> Wait:
+    group = asked.group
     units = [summed(bundles)] if group.strategy == "STRICT_PACK" else bundles
     short = [unit for unit in _distinct(units) if not resources.is_free(unit)]
     waits = [wait for unit in short if (wait := resources.wait_of(unit)[0])]
@@ -47,7 +53,7 @@ def _wait(resources: Resources, group: PlacementGroup, bundles: Sequence[Amounts
     free = [resources.holders.available(node) for node in resources.nodes]
     if cannot_hold(group.strategy, bundles, free):
         key = AnyKey("holders", (group.strategy, *(tuple(one.items()) for one in bundles)))
-        wait = resources.wait_for_any_holder(summed(bundles), key)
+        wait = resources.wait_for_any_holder(summed(bundles), asked, satisfies, key)
         if wait:
             return wait
     return resources.not_placed(asked, reason("room for bundles"), group.placement_group_id)

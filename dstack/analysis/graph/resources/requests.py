@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 import msgspec
 
 from dstack.analysis.graph.builder import FEW, GraphBuilder, waits_for
+from dstack.analysis.graph.membership import Satisfies
 from dstack.analysis.graph.resources.amounts import (
     EPSILON,
     Amounts,
@@ -94,7 +95,8 @@ class Resources:
             key = (free.node_id, tuple(request.items()), group_id)
             return self.not_placed(asked if request else None, because, *key), None
         rooms = [self._shortages(node, self.missing(request, node)) for node in able]
-        return self._any_of(rooms, tuple(request.items()), group_id), None
+        others = [] if group_id else self._other_nodes(request, selector, asked)
+        return self._any_of(rooms, others, tuple(request.items())), None
 
     def _asked(self, request: Amounts, group_id: str | None) -> Request:
         """The amounts by the names that users know, with the bundle and placement group."""
@@ -106,17 +108,72 @@ class Resources:
     def _never_satisfied(
         self, request: Amounts, selector: Mapping[str, str], group_id: str | None, asked: Request
     ) -> WaitOrNever:
-        """The wait for what no present node could ever satisfy: for an autoscaler, or never."""
+        """The wait for what no present node could ever satisfy: for another node, or never."""
         if group_id and not self._is_known(group_id):
             room = self._graph.unknown(
                 "room", group_id, tuple(request.items()), subject=subject("room for request", asked)
             )
             return waits_for("resources", room), None
-        autoscaler = None if group_id else self.wait_for_autoscaler(request)
-        if autoscaler:
-            return autoscaler, None
-        offer = reason("lacking bundle") if group_id else self._lacking_resource(request, selector)
-        return None, never("unsatisfiable", asked if request else None, offer)
+        if group_id:
+            return None, never("unsatisfiable", asked, reason("lacking bundle"))
+        because = self._lacking_resource(request, selector)
+        return self.without_node(request, selector, asked if request else None, because)
+
+    def without_node(
+        self,
+        request: Amounts,
+        selector: Mapping[str, str],
+        asked: Request | Bundles | None,
+        because: Reason,
+        satisfies: Satisfies | None = None,
+    ) -> WaitOrNever:
+        """The wait for another node, or never, if no present node satisfies a request, for this reason.
+
+        ``satisfies`` says whether other nodes would; by default one that has the ``request`` and the labels does.
+        """
+        if others := self._other_nodes(request, selector, asked, because, satisfies):
+            return self._resource_wait(others, 1, plain(request)), None
+        joined_s = self._graph.membership.joined_s
+        if joined_s is None:
+            return None, never("unsatisfiable", asked, because)
+        return None, never("unsatisfied", asked, because, joined_s)
+
+    def _other_nodes(
+        self,
+        request: Amounts,
+        selector: Mapping[str, str],
+        asked: Request | Bundles | None,
+        because: Reason | None = None,
+        satisfies: Satisfies | None = None,
+    ) -> list[Target]:
+        """What may yet bring a node that satisfies a request: the autoscaler, or a node that joins or returns.
+
+        Without a reason ``because`` of which no present node does, only a node that was lost is another one.
+        """
+        if name := self._index.snapshot.autoscaler:
+            return [self._graph.unknown("autoscaler", subject=subject("autoscaler", name))]
+
+        def fits_on_one(nodes: Sequence[Node]) -> bool:
+            return any(fits(request, node.resources) and labels_match(selector, node.labels) for node in nodes)
+
+        expected = self._lost(request, selector, satisfies or fits_on_one)
+        expected = expected or (self._graph.membership.last_change() if because else None)
+        if expected is None:
+            return []
+        group = asked.group if isinstance(asked, Bundles) else None
+        owner = (tuple(request.items()), tuple(sorted(selector.items())), group.placement_group_id if group else None)
+        new = subject("new node", group or asked, because, expected)
+        return [self._graph.unknown("new node", *owner, subject=new)]
+
+    def _lost(self, request: Amounts, selector: Mapping[str, str], satisfies: Satisfies) -> Reason | None:
+        """The lost node that would satisfy a request, with what it had of it."""
+        lost = self._graph.membership.lost(satisfies)
+        if lost is None:
+            return None
+        node, until = lost
+        labels = {name: node.labels[name] for name in selector if name in node.labels}
+        amounts = {name: node.resources[name] for name in request if name in node.resources}
+        return reason("lost node", node, Labels(values=labels) if labels else Request(amounts=amounts), until)
 
     def _is_known(self, group_id: str) -> bool:
         """Whether all nodes of a placement group show its resources."""
@@ -154,17 +211,14 @@ class Resources:
         """What is missing on a node: for each resource, how many of its holders must release it."""
         return [(node, name, self.holders.needed(node, name, amount)) for name, amount in missing.items()]
 
-    def _any_of(self, rooms: Sequence[list[tuple[Node, str, int]]], key: Id, group_id: str | None) -> Wait:
-        autoscaler = None if group_id else self._index.snapshot.autoscaler
+    def _any_of(self, rooms: Sequence[list[tuple[Node, str, int]]], others: Sequence[Target], key: Id) -> Wait:
         resources = plain(dict.fromkeys((name for room in rooms for _, name, _ in room), 0.0))
-        if len(rooms) == 1 and not autoscaler:
+        if len(rooms) == 1 and not others:
             return self._room(rooms[0], resources)
         targets: list[Target] = []
         for room in rooms:
             targets += self._targets(room)
-        if autoscaler:
-            targets.append(self._autoscaler(autoscaler))
-        wait = self._resource_wait(targets, 1, resources)
+        wait = self._resource_wait([*targets, *others], 1, resources)
         return self._shared(AnyKey("room", (key,)), subject("room anywhere"), wait)
 
     def _targets(self, room: list[tuple[Node, str, int]]) -> Sequence[Target]:
@@ -230,9 +284,6 @@ class Resources:
         scheduler = subject("scheduler", asked, because if is_anomaly else None)
         return waits_for("resources", self._graph.unknown("scheduler", *owner, subject=scheduler))
 
-    def _autoscaler(self, name: str) -> Target:
-        return self._graph.unknown("autoscaler", subject=subject("autoscaler", name))
-
     def _wait_for_group(self, group_id: str) -> Wait | None:
         """The wait of a task in a placement group for that group; None if the group is placed."""
         group = self._index.placement_groups.get(group_id)
@@ -253,15 +304,9 @@ class Resources:
         """Whether some node has all of it available."""
         return any(fits(request, self.holders.available(node)) for node in self.nodes)
 
-    def wait_for_autoscaler(self, request: Amounts) -> Wait | None:
-        """The wait for a new node, None without an autoscaler."""
-        name = self._index.snapshot.autoscaler
-        return self._resource_wait([self._autoscaler(name)], 1, plain(request)) if name else None
-
-    def wait_for_any_holder(self, request: Amounts, key: AnyKey) -> Wait | None:
-        """The wait for any holder of these resources on any node, or for a new node."""
+    def wait_for_any_holder(self, request: Amounts, asked: Bundles, satisfies: Satisfies, key: AnyKey) -> Wait | None:
+        """The wait for any holder of these resources on any node, or for another node."""
         held = [held.target for node in self.nodes for name in request for held in self.holders.of(node, name)]
-        name = self._index.snapshot.autoscaler
-        targets = [*held, self._autoscaler(name)] if name else held
+        targets = [*held, *self._other_nodes(request, {}, asked, satisfies=satisfies)]
         wait = self._resource_wait(targets, 1, plain(request))
         return self._shared(key, subject("any holder"), wait) if targets else None

@@ -1,4 +1,4 @@
-"""Live workers, and whether a cluster has an autoscaler, by replies of the GCS of Ray 2.46 and 2.60."""
+"""Live workers, an autoscaler, and a cluster of one driver, by replies of the GCS of Ray 2.46 and 2.60."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 from ray.core.generated import autoscaler_pb2, common_pb2, gcs_pb2
 
 from dstack.probes.connection.rpc import CallFailure
-from dstack.probes.ray_state.control_plane import active_autoscaler, live_workers
+from dstack.probes.ray_state.control_plane import active_autoscaler, is_of_one_driver, live_workers
 
 NODE = "fe7512b43181b5aa2bf352d9b8466d9d0015beb05e2700aec7c9858a"
 NOTHING = autoscaler_pb2.GetClusterStatusReply()
@@ -64,6 +64,26 @@ def test_pending_instances_mean_an_autoscaler() -> None:
 
 def test_a_cluster_that_does_not_answer_may_have_an_autoscaler() -> None:
     assert "if there is one" in (active_autoscaler(CallFailure("no answer within 3.0 s"), NOTHING) or "")
+
+
+@pytest.mark.parametrize(
+    ("value", "expected"),
+    [
+        (b'{"ray_version": "2.60.0", "ray_init_cluster": true}', True),
+        (b'{"ray_version": "2.60.0", "ray_init_cluster": false}', False),  # ray start, cluster_utils.Cluster
+        (b'{"ray_version": "2.40.0"}', False),
+        (b'{"ray_init_cluster": "yes"}', False),
+        (b"[]", False),
+        (b"\xff", False),
+        (b"", False),
+    ],
+)
+def test_a_cluster_of_ray_init_is_of_one_driver(value: bytes, expected: bool) -> None:
+    assert is_of_one_driver(SimpleNamespace(value=value)) is expected
+
+
+def test_a_cluster_whose_metadata_are_unknown_may_get_other_nodes() -> None:
+    assert not is_of_one_driver(CallFailure("no answer within 3.0 s"))
 
 
 def test_a_driver_with_an_uncaught_exception_is_found_by_its_job() -> None:
