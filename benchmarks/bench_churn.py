@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import re
 import subprocess
 import sys
 import time
@@ -24,10 +25,10 @@ from statistics import median
 
 from benchmarks.tables import Results
 from dstack import api
-from dstack.analysis.evidence.coverage import coverage_gaps
 from dstack.analysis.views.analysed_snapshot import AnalysedSnapshot
 from dstack.diagnosis import Diagnosis
 from dstack.errors import ClusterError
+from dstack.report.not_observed import gaps_in_words
 from dstack.snapshot_file import save
 from tests.clusters.ray_clusters import Example, ray_cluster
 from tests.paths import ROOT
@@ -43,6 +44,8 @@ MEANINGS = {
 }
 """Exit codes of `dstack check`."""
 SHOWN_REASONS = 15
+GAPS = re.compile(r"\b[0-9a-f]{8,}\b|\b\d+\b")
+"""Ids and numbers, in which similar reasons differ."""
 
 
 @dataclass
@@ -64,7 +67,7 @@ class Tally:
         if len(snapshot.samples) > 1:
             self.between_s.append(snapshot.samples[1].ended_s - snapshot.samples[0].began_s)
         if code == INCONCLUSIVE:
-            self.reasons.update({str(hole) for hole in coverage_gaps(snapshot, diagnosis.vertices)})
+            self.reasons.update({GAPS.sub("…", gap.text) for gap in gaps_in_words(analysed)})
         return code
 
 

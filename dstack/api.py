@@ -8,6 +8,7 @@ is complete; in async code use ``await asyncio.to_thread(dstack.check)``.
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 
 from dstack.analysis.views.analysed_snapshot import AnalysedSnapshot
 from dstack.analysis.views.networkx_graph import to_networkx
@@ -16,7 +17,9 @@ from dstack.diagnosis import NODES_SETTLE_S, Diagnosis
 from dstack.errors import ClusterError, UsageError
 from dstack.model import Snapshot
 from dstack.probes.connection.own_cluster import connected_cluster, require_no_client
+from dstack.report.not_observed import gaps_in_words
 from dstack.report.text import report_text
+from dstack.words import SHOWN
 
 __all__ = ["DeadlockFound", "Session", "assert_no_deadlock", "check", "session", "snapshot", "to_networkx"]
 
@@ -62,13 +65,20 @@ class Session:
         progress: Callable[[str], None] | None = None,
     ) -> Snapshot:
         """Take a snapshot; arguments and errors are those of :func:`dstack.snapshot`."""
-        if not timeout_s > 0:
-            raise UsageError(
-                f"The timeout is {timeout_s:g} s; it must be positive.", "Give a positive number of seconds."
-            )
+        _require_positive(timeout_s)
         options = {"native": native, "locals": locals, "pause": pause}
         on = [name for name, is_on in options.items() if is_on]
         return self._collector.take(progress, terms=Terms(timeout_s, on, watch_s, WHOLE_HISTORY if history else 0))
+
+    def _analysed(
+        self,
+        analyse: Callable[[Snapshot], AnalysedSnapshot],
+        terms: Terms,
+        progress: Callable[[str], None] | None = None,
+    ) -> AnalysedSnapshot:
+        """A conclusive snapshot, if one of several within the timeout is."""
+        _require_positive(terms.timeout_s)
+        return self._collector.take_analysed(analyse, progress, terms=terms)
 
     def check(
         self,
@@ -81,25 +91,31 @@ class Session:
         progress: Callable[[str], None] | None = None,
     ) -> Diagnosis:
         """Take a snapshot and return its diagnosis; arguments and errors are those of :func:`dstack.check`."""
-        taken = self.snapshot(timeout_s=timeout_s, pause=pause, watch_s=watch_s, progress=progress)
-        return AnalysedSnapshot.of(taken, job=job, nodes_settle_s=nodes_settle_s).diagnosis
+        analyse = partial(AnalysedSnapshot.of, job=job, nodes_settle_s=nodes_settle_s)
+        terms = Terms(timeout_s, ("pause",) if pause else (), watch_s)
+        return self._analysed(analyse, terms, progress).diagnosis
 
     def assert_no_deadlock(
         self, *, job: str | None = None, timeout_s: float = 30.0, complete: bool = False
     ) -> Diagnosis:
         """Raise :class:`DeadlockFound` for a deadlock or a hang; as :func:`dstack.assert_no_deadlock`."""
-        analysed = AnalysedSnapshot.of(self.snapshot(timeout_s=timeout_s), job=job)
+        analysed = self._analysed(partial(AnalysedSnapshot.of, job=job), Terms(timeout_s))
         diagnosis = analysed.diagnosis
         if diagnosis.is_stuck:
             raise DeadlockFound(report_text(analysed), analysed.snapshot, diagnosis)
         if complete and diagnosis.incomplete:
-            reasons = " ".join(f"{failure.stage}: {failure.reason}." for failure in diagnosis.coverage.failures[:3])
+            reasons = " ".join(gap.text for gap in gaps_in_words(analysed)[:SHOWN])
             raise ClusterError(f"Too much was unreadable to exclude a deadlock. {reasons}".rstrip())
         return diagnosis
 
     def close(self) -> None:
         """End the session and its probes; the next snapshot would begin them again."""
         self._collector.close()
+
+
+def _require_positive(timeout_s: float) -> None:
+    if not timeout_s > 0:
+        raise UsageError(f"The timeout is {timeout_s:g} s; it must be positive.", "Give a positive number of seconds.")
 
 
 def session(address: str | None = "auto") -> Session:

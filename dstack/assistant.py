@@ -121,7 +121,7 @@ class Snapshots:
         if self._collector is None:
             return self._last
         with self._lock:
-            analysed = AnalysedSnapshot.of(self._collector.take())
+            analysed = self._collector.take_analysed(AnalysedSnapshot.of)
             self._last += 1
             self._kept[self._last] = analysed
             if (oldest := self._last - MAX_KEPT) > self._saved:

@@ -7,7 +7,7 @@ stable text.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import Literal
+from typing import Literal, TypeAlias
 
 from dstack.call_site import Site
 from dstack.call_sites import kind_of, name_of, named_site, site_of
@@ -379,7 +379,8 @@ class Finding(Model, frozen=True):
     take part, ``watched_s`` is how long the finding was observed without progress, and ``since`` bounds the duration of
     all waits of its members. A finding with ``assumed`` is suspected: two samples agree, but it depends on these
     assumptions. ``progress`` is the progress in its jobs meanwhile, ``failed_before`` are failures that may explain its
-    waits. ``explanation`` has a sentence for each member, ``diagram`` is the short form.
+    waits. ``doubt`` says why a finding is likely but not proven, as a clause. ``explanation`` has a sentence for each
+    member, ``diagram`` is the short form.
     """
 
     kind: FindingKind
@@ -399,6 +400,7 @@ class Finding(Model, frozen=True):
     final_blockers: tuple[FinalBlocker, ...] = ()
     resources: tuple[str, ...] = ()
     assumed: tuple[str, ...] = ()
+    doubt: str = ""
     progress: Progress | None = None
     failed_before: tuple[FailedBefore, ...] = ()
     explanation: tuple[Step, ...] = ()
@@ -439,24 +441,69 @@ class Coverage(Model, frozen=True):
     failures: tuple[Failure, ...] = ()
 
 
+class NoSample(Model, frozen=True):
+    """A gap: the snapshot has no sample."""
+
+
+class UnreadWorker(Model, frozen=True):
+    """A gap: a worker or driver of which no sample has both state and stacks.
+
+    ``failures`` are the reasons, as far as any are known. ``is_partly_read`` says that a sample has one of both.
+    """
+
+    worker_id: str
+    is_partly_read: bool = False
+    failures: tuple[Failure, ...] = ()
+
+
+class UnreadMemory(Model, frozen=True):
+    """A gap: a worker or driver whose stacks were read, but not what its threads wait for."""
+
+    worker_id: str
+    access: Access
+    failures: tuple[Failure, ...] = ()
+
+
+class HidingFailure(Model, frozen=True):
+    """A gap: a failure that may hide a wait, though every worker counts as observed."""
+
+    failure: Failure
+
+
+class UnknownDependency(Model, frozen=True):
+    """A gap: the ``waiter`` depends on the vertex ``target``, of which too little was observed."""
+
+    waiter: Key
+    target: Key
+
+
+Gap: TypeAlias = NoSample | UnreadWorker | UnreadMemory | HidingFailure | UnknownDependency
+"""Something that was not observed and could change a verdict other than a deadlock."""
+
+
 class Diagnosis(Model, frozen=True):
     """The verdict on a snapshot, its findings worst first, and the graph behind them.
 
-    ``incomplete`` is true if something that was not observed could change the verdict. With a ``job``, the findings and
-    the verdict are those of this job. ``outside`` are waits that are in no finding because they do not depend on Ray,
+    ``gaps`` are what was not observed and could hide a wait. With a ``job``, the findings and the verdict are those of
+    this job. ``outside`` are waits that are in no finding because they do not depend on Ray,
     most frequent first, and without a finding also executions that sleep. Then ``explanation`` has sentences about
     these, and ``failed_before`` the failures next to such waits.
     """
 
     verdict: Verdict
-    incomplete: bool
     findings: tuple[Finding, ...]
     vertices: dict[Key, Vertex]
     coverage: Coverage
+    gaps: tuple[Gap, ...] = ()
     job: str | None = None
     outside: tuple[OutsideWait, ...] = ()
     explanation: tuple[Step, ...] = ()
     failed_before: tuple[FailedBefore, ...] = ()
+
+    @property
+    def incomplete(self) -> bool:
+        """Whether something that was not observed could change the verdict."""
+        return bool(self.gaps) and self.verdict != "deadlock"
 
     @property
     def is_stuck(self) -> bool:

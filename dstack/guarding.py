@@ -202,7 +202,7 @@ class _Watch:
 
     def _inspect(self) -> Hang:
         with self._collector as collector:
-            analysed = AnalysedSnapshot.of(collector.take())
+            analysed = collector.take_analysed(AnalysedSnapshot.of)
         left_alone = self._why_left_alone(analysed) if self._settings.break_deadlock else None
         report = report_text(analysed)
         return Hang(self._settings.timeout_s, analysed.snapshot, analysed.diagnosis, report, left_alone)

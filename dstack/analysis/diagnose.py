@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dstack.analysis.evidence.coverage import coverage_of, has_coverage_gaps
+from dstack.analysis.evidence.coverage import coverage_of, gaps_of
 from dstack.analysis.evidence.evidence import Evidence
 from dstack.analysis.evidence.wait_durations import with_bounds
 from dstack.analysis.findings import find_all, verdict_of
@@ -33,7 +33,9 @@ def diagnose(
     job_id = find_job(snapshot, job) if job is not None else None
     if not snapshot.samples:
         coverage = coverage_of(snapshot)
-        return Diagnosis(verdict="clear", incomplete=True, findings=(), vertices={}, coverage=coverage, job=job_id)
+        return Diagnosis(
+            verdict="clear", findings=(), vertices={}, coverage=coverage, gaps=tuple(gaps_of(snapshot, {})), job=job_id
+        )
     evidence = Evidence(snapshot, first, nodes_settle_s)
     vertices = with_bounds(evidence, confirmed_graph(evidence))
     reduced = ReducedGraph(evidence.first, vertices, evidence)
@@ -46,10 +48,10 @@ def diagnose(
     )
     return Diagnosis(
         verdict=verdict,
-        incomplete=verdict != "deadlock" and has_coverage_gaps(snapshot, vertices),
         findings=findings,
         vertices=vertices,
         coverage=coverage_of(snapshot),
+        gaps=tuple(gaps_of(snapshot, vertices)),
         job=job_id,
         outside=outside,
         explanation=() if findings else tuple(explanation(reduced, rests)),

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -11,6 +12,8 @@ from dstack.cli.output import show_progress
 from dstack.errors import UsageError
 
 if TYPE_CHECKING:
+    from dstack.analysis.views.analysed_snapshot import AnalysedSnapshot
+    from dstack.collecting.collector import Collector
     from dstack.model import Snapshot
 
 
@@ -75,6 +78,29 @@ def take_snapshot(
     history: int = 0,
 ) -> Snapshot:
     """Take a snapshot of a running cluster, and show the progress; arguments are those of ``Collector``."""
+    with _collector(address, timeout_s, options, watch_s, history) as (collector, note, began):
+        return collector.take(note, began=began)
+
+
+def take_analysed(
+    analyse: Callable[[Snapshot], AnalysedSnapshot],
+    address: str | None,
+    timeout_s: float,
+    options: Collection[str] = (),
+    watch_s: float | None = None,
+    *,
+    history: int = 0,
+) -> AnalysedSnapshot:
+    """Take snapshots until one is conclusive, as :meth:`Collector.take_analysed`, and show the progress."""
+    with _collector(address, timeout_s, options, watch_s, history) as (collector, note, began):
+        return collector.take_analysed(analyse, note, began=began)
+
+
+@contextmanager
+def _collector(
+    address: str | None, timeout_s: float, options: Collection[str], watch_s: float | None, history: int
+) -> Iterator[tuple[Collector, Callable[[str], None], float | None]]:
+    """A collector, a function that shows its steps, and when the command began."""
     from dstack.collecting.collector import Collector
 
     with show_progress() as progress:
@@ -85,7 +111,7 @@ def take_snapshot(
 
         began: float | None = click.get_current_context().find_root().obj
         with Collector(address, timeout_s, options, watch_s, history) as collector:
-            return collector.take(note, began=began)
+            yield collector, note, began
 
 
 def load_snapshot(file: str) -> Snapshot:

@@ -33,10 +33,23 @@ def print_snapshot(
     nodes_settle_s: float = 60.0,
 ) -> Diagnosis:
     """Explains a snapshot and prints the report. The time limit is for the explanation, not for printing."""
+    analysed = explained(snapshot, job, within_s=within_s, nodes_settle_s=nodes_settle_s)
+    return print_analysed(analysed, form, within_s=within_s)
+
+
+def explained(
+    snapshot: Snapshot, job: str | None = None, *, within_s: float | None = None, nodes_settle_s: float = 60.0
+) -> AnalysedSnapshot:
+    """The snapshot with its diagnosis; ends the command if that takes longer."""
     from dstack.analysis.views.analysed_snapshot import AnalysedSnapshot
 
     with _ended_after(within_s):
-        analysed = AnalysedSnapshot.of(snapshot, job=job, nodes_settle_s=nodes_settle_s)
+        return AnalysedSnapshot.of(snapshot, job=job, nodes_settle_s=nodes_settle_s)
+
+
+def print_analysed(analysed: AnalysedSnapshot, form: Form = "report", *, within_s: float | None = None) -> Diagnosis:
+    """Prints the report of a diagnosis; the time limit is for making it."""
+    with _ended_after(within_s):
         text = rendered(analysed, form)
     print_text(text)
     return analysed.diagnosis

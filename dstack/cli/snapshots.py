@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from functools import partial
 from typing import TYPE_CHECKING
 
 import click
@@ -18,10 +19,11 @@ from dstack.cli.inputs import (
     nodes_settle_option,
     pause_option,
     seconds_option,
+    take_analysed,
     take_snapshot,
     timeout_option,
 )
-from dstack.cli.output import Form, print_snapshot, print_text, rendered, show_progress
+from dstack.cli.output import Form, explained, print_analysed, print_snapshot, print_text, rendered, show_progress
 from dstack.errors import UsageError
 from dstack.signals import CleanUp
 from dstack.visible import visible
@@ -133,7 +135,7 @@ def check(
     """Exit with 1 on a deadlock or hang. Inspects a running cluster, or FILE.
 
     Exit codes: 0 none found, 1 deadlock or hang (see --fail-on), 2 usage error, 3 cluster or file unreadable,
-    4 inconclusive: too little could be read.
+    4 inconclusive: too little could be read; the report says what, and why.
     """
     form = _form(as_json, details)
     on = [name for name, is_on in (("native", native), ("pause", pause)) if is_on]
@@ -160,8 +162,8 @@ def check(
     if file:
         diagnosis = print_snapshot(load_snapshot(file), form, job, nodes_settle_s=nodes_settle_s)
     else:
-        taken = take_snapshot(address, timeout_s, on, watch_s)
-        diagnosis = print_snapshot(taken, form, job, within_s=EXPLAIN_S, nodes_settle_s=nodes_settle_s)
+        explain = partial(explained, job=job, within_s=EXPLAIN_S, nodes_settle_s=nodes_settle_s)
+        diagnosis = print_analysed(take_analysed(explain, address, timeout_s, on, watch_s), form, within_s=EXPLAIN_S)
     if diagnosis.fails(fail_on):
         sys.exit(STUCK)
     if diagnosis.incomplete:

@@ -21,6 +21,7 @@ from dstack.child import REAP_S, Message, Messages, end_child, raise_sent, send,
 from dstack.errors import ClusterError
 
 if TYPE_CHECKING:
+    from dstack.analysis.views.analysed_snapshot import AnalysedSnapshot
     from dstack.cluster_poll import ClusterPoll
     from dstack.model import Snapshot
 
@@ -33,6 +34,9 @@ WHOLE_HISTORY = 100_000
 """The maximum number of attempts of tasks in a history: as many as the GCS keeps by default."""
 SAVED_HISTORY = 20_000
 """The same for snapshots that are saved without being asked for a history: about 1 MB in a file."""
+TRIES, TRIED_AGAIN_WITHIN_S, PAUSE_S = 4, 5.0, 0.25
+"""How many snapshots are taken until one is conclusive, how long after the first another may begin, and the first pause
+before another, which doubles."""
 LONGER = "Use a longer timeout, or run dstack on a host with more free CPU time."
 
 
@@ -122,6 +126,40 @@ class Collector:
         with self._replies("take", terms, began) as replies:
             return _received(replies, terms, progress or (lambda _: None), early)
 
+    def take_analysed(
+        self,
+        analyse: Callable[[Snapshot], AnalysedSnapshot],
+        progress: Callable[[str], None] | None = None,
+        early: Callable[[Snapshot], None] | None = None,
+        terms: Terms | None = None,
+        *,
+        began: float | None = None,
+    ) -> AnalysedSnapshot:
+        """Takes a snapshot and analyses it, and others within its timeout while it is inconclusive.
+
+        They are only taken if all that is missing was in motion, and not if ``watch_s`` was requested. The result is
+        the first conclusive one, else the one with the fewest gaps. Arguments and errors are those of :meth:`take`.
+        """
+        terms = terms or self._terms._replace(history=self.history)
+        began = time.monotonic() if began is None else began
+        best = analyse(self.take(progress, early, terms=terms, began=began))
+        first_at = time.monotonic()
+        for number in range(TRIES - 1):
+            pause_s, now = PAUSE_S * 2**number, time.monotonic()
+            left_s = terms.timeout_s - (now - began) - pause_s
+            is_late = now - first_at > TRIED_AGAIN_WITHIN_S or left_s < best.snapshot.total_s
+            if is_late or terms.watch_s or not _may_settle(best):
+                break
+            time.sleep(pause_s)
+            try:
+                again = analyse(self.take(progress, terms=terms._replace(timeout_s=left_s)))
+            except ClusterError:
+                if self.is_cancelled:
+                    raise
+                break
+            best = min(best, again, key=_gaps)
+        return best
+
     def poll(self, timeout_s: float, *, with_jobs: bool = False) -> ClusterPoll:
         """Polls the cluster, which reads no stacks; lists all jobs ``with_jobs``. Raises as :meth:`take`."""
         import msgspec
@@ -200,6 +238,18 @@ class Collector:
                 self._child = _start(self._driver)
             self._is_busy = True
             return self._child
+
+
+def _gaps(analysed: AnalysedSnapshot) -> int:
+    """How much is missing for a verdict; nothing if something is stuck."""
+    return 0 if analysed.diagnosis.is_stuck else len(analysed.diagnosis.gaps)
+
+
+def _may_settle(analysed: AnalysedSnapshot) -> bool:
+    """Whether it is inconclusive, and another snapshot may not be."""
+    from dstack.analysis.evidence.coverage import may_settle
+
+    return _gaps(analysed) > 0 and may_settle(analysed.diagnosis.gaps)
 
 
 class _Replies:

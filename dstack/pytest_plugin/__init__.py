@@ -171,8 +171,5 @@ def _fail_if_stuck(item: pytest.Item, settings: Settings) -> None:
     if inspection.stuck:
         pytest.fail(f"The test leaves a deadlock or hang in the cluster.\n\n{inspection.report}", pytrace=False)
     if inspection.analysed.diagnosis.incomplete:
-        item.add_report_section(
-            "call",
-            SECTION,
-            "no deadlock was found, but the check is incomplete: some workers or nodes could not be read.",
-        )
+        reasons = inspection.gap_lines()
+        item.add_report_section("call", SECTION, f"no deadlock was found, but the check is inconclusive:\n{reasons}")

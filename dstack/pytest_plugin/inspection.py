@@ -13,7 +13,6 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from dstack.analysis.evidence.coverage import has_coverage_gaps
 from dstack.analysis.findings import is_stuck, verdict_of
 from dstack.analysis.index.frames import user_frame
 from dstack.analysis.index.subjects import names_of
@@ -27,12 +26,13 @@ from dstack.model import Snapshot
 from dstack.observed import Coroutine
 from dstack.probes.connection.own_cluster import begun_cluster, connected_cluster, own_worker, require_no_client
 from dstack.pytest_plugin.settings import Settings
+from dstack.report.not_observed import gaps_in_words
 from dstack.report.page.page_maker import PageMaker
 from dstack.report.text import report_text
 from dstack.snapshot_file import save
 from dstack.vertex_keys import Key
 from dstack.visible import visible
-from dstack.words import plural
+from dstack.words import SHOWN, plural
 
 TIMEOUT_S = 30.0
 
@@ -49,6 +49,12 @@ class Inspection:
     def stuck(self) -> list[Finding]:
         """The deadlocks and hangs, confirmed or suspected."""
         return [one for one in self.analysed.diagnosis.findings if is_stuck(one)]
+
+    def gap_lines(self) -> str:
+        """What could change the verdict, one line for each of the first reasons."""
+        gaps = gaps_in_words(self.analysed)
+        more = [f"and {plural(len(gaps) - SHOWN, 'more such reason')}"] if len(gaps) > SHOWN else []
+        return "".join(f"  {visible(text)}\n" for text in (*(gap.text for gap in gaps[:SHOWN]), *more))
 
     def coroutine_lines(self) -> str:
         """One line for each coroutine of this process: its name and its innermost line of user code."""
@@ -84,12 +90,11 @@ class Inspector:
         """Takes a snapshot, and saves it if ``keep`` is set. Raises :class:`dstack.DstackError`."""
         path = self._settings.directory / self._file_name if keep and self._settings.directory else None
         with self._collector as collector:
-            snapshot = collector.take(early=lambda early: _save_if_possible(early, path))
-        whole = AnalysedSnapshot.of(snapshot, job=_own_job(snapshot))
+            whole = collector.take_analysed(_analysed, early=lambda early: _save_if_possible(early, path))
         shown = _without_reported(whole, self._settings.reported)
         left_out = len(whole.diagnosis.findings) - len(shown.diagnosis.findings)
         note = f"Not shown: {plural(left_out, 'finding')} that failed earlier tests.\n" if left_out else ""
-        is_saved, saved = _saved(snapshot, path)
+        is_saved, saved = _saved(whole.snapshot, path)
         return Inspection(shown, report_text(shown) + note + saved, path if is_saved else None)
 
     def page_note(self, inspection: Inspection) -> str:
@@ -127,6 +132,10 @@ class Inspector:
         return address
 
 
+def _analysed(snapshot: Snapshot) -> AnalysedSnapshot:
+    return AnalysedSnapshot.of(snapshot, job=_own_job(snapshot))
+
+
 def _own_job(snapshot: Snapshot) -> str | None:
     own = connected_cluster()
     worker = own_worker(snapshot)
@@ -135,8 +144,8 @@ def _own_job(snapshot: Snapshot) -> str | None:
 
 def _without_reported(analysed: AnalysedSnapshot, reported: set[Key]) -> AnalysedSnapshot:
     """The diagnosis without the findings that were reported before and that this test does not wait for."""
-    snapshot, diagnosis = analysed.snapshot, analysed.diagnosis
-    worker = own_worker(snapshot)
+    diagnosis = analysed.diagnosis
+    worker = own_worker(analysed.snapshot)
     main = threading.main_thread().native_id
 
     def is_own(key: Key) -> bool:
@@ -151,8 +160,7 @@ def _without_reported(analysed: AnalysedSnapshot, reported: set[Key]) -> Analyse
 
     findings = tuple(finding for finding in diagnosis.findings if not is_old(finding))
     verdict = verdict_of(findings[0]) if findings else "clear"
-    incomplete = verdict != "deadlock" and has_coverage_gaps(snapshot, diagnosis.vertices)
-    shown = msgspec.structs.replace(diagnosis, findings=findings, verdict=verdict, incomplete=incomplete)
+    shown = msgspec.structs.replace(diagnosis, findings=findings, verdict=verdict)
     return replace(analysed, diagnosis=shown)
 
 

@@ -28,6 +28,7 @@ from dstack.report.check_schema import (
     DocumentCoverage,
     DocumentFailedBefore,
     DocumentFinding,
+    DocumentGap,
     DocumentGroupCall,
     DocumentMember,
     DocumentOutside,
@@ -37,6 +38,7 @@ from dstack.report.check_schema import (
     DocumentWait,
     Ranked,
 )
+from dstack.report.not_observed import Unobserved, gaps_in_words
 from dstack.vertex_keys import Key
 
 MANY = 1000
@@ -52,6 +54,7 @@ def check_json(analysed: AnalysedSnapshot) -> bytes:
 
 class _DocumentBuilder:
     def __init__(self, analysed: AnalysedSnapshot) -> None:
+        self._analysed = analysed
         self._snapshot = analysed.snapshot
         self._diagnosis = analysed.diagnosis
         self._index = analysed.first_index
@@ -63,6 +66,7 @@ class _DocumentBuilder:
             "schema": "dstack.check/1",
             "verdict": diagnosis.verdict,
             "incomplete": diagnosis.incomplete,
+            "gaps": [_gap(gap) for gap in gaps_in_words(self._analysed)],
             "job": diagnosis.job,
             "findings": [self._finding(finding) for finding in diagnosis.findings],
             "failed_before": [_failed_before(failed) for failed in diagnosis.failed_before],
@@ -198,6 +202,10 @@ def _fields_of(value: msgspec.Struct, shape: type[Shape]) -> Shape:
 def _shallow(value: VertexDetails | Ranks) -> dict[str, object]:
     """The fields of a dataclass; unlike ``asdict``, without copies of their values."""
     return {field.name: getattr(value, field.name) for field in fields(value)}
+
+
+def _gap(gap: Unobserved) -> DocumentGap:
+    return {"kind": gap.kind, "text": gap.text, "count": gap.count}
 
 
 def _failed_before(failed: FailedBefore) -> DocumentFailedBefore:

@@ -20,6 +20,10 @@ from dstack.observed_node import Failure
 Json = dict[str, Any]
 
 
+GapKind = Literal["sample", "worker", "access", "failure", "dependency"]
+"""What was not observed: everything, a worker, its waits, what a failure hides, or what a wait depends on."""
+
+
 class Bounds(TypedDict):
     """For how many seconds something has lasted; null where a bound is unknown."""
 
@@ -244,12 +248,21 @@ class DocumentTiming(TypedDict):
     pause_ms: DocumentPauses | None
 
 
+class DocumentGap(TypedDict):
+    """Something that was not observed and could change the verdict; similar ones as one."""
+
+    kind: Annotated[GapKind, Meta(description="What was not observed")]
+    text: Annotated[str, Meta(description="What was not observed, why, and what to do; the wording may change")]
+    count: Annotated[int, Meta(description="How many are alike")]
+
+
 class Document(TypedDict):
     """What ``dstack check --json`` prints."""
 
     schema: Literal["dstack.check/1"]
     verdict: Verdict
     incomplete: Annotated[bool, Meta(description="Something that was not observed could change the verdict")]
+    gaps: Annotated[list[DocumentGap], Meta(description="What was not observed and could hide a wait")]
     job: Annotated[str | None, Meta(description="Value of --job")]
     findings: Annotated[list[DocumentFinding], Meta(description="Worst first")]
     failed_before: Annotated[list[DocumentFailedBefore], Meta(description="Failures, where there is no finding")]

@@ -36,10 +36,11 @@ def titled(finding: Finding) -> str:
 
 
 def status(finding: Finding) -> str:
-    """How sure the finding is, how long it has lasted and how much is blocked behind it, in one line."""
+    """How sure the finding is, how long it has lasted, how much is blocked behind it and why it is not proven."""
     sure = "suspected: the same in 2 samples" if finding.assumed and not finding.confirmed else certainty(finding)
     lasting = names.lasting(finding.since)
     parts = [" ".join(part for part in (f"{sure}," if sure and lasting else sure, lasting) if part), _impact(finding)]
+    parts.append(finding.doubt)
     return "; ".join(part for part in parts if part)
 
 

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from time import localtime, strftime
 
 from rich.console import Console
 from rich.text import Text
 
+from dstack.analysis.findings.kinds.stalled import NOT_PROVEN
 from dstack.analysis.findings.wording.failures import step as step_of_failure
 from dstack.analysis.views.analysed_snapshot import AnalysedSnapshot
 from dstack.diagnosis import Diagnosis, Finding
@@ -16,15 +17,17 @@ from dstack.model import Snapshot
 from dstack.report.check_json import pauses_ms
 from dstack.report.details import print_details, print_stacks
 from dstack.report.finding import assumption_rows, fix_row, picture, remark_rows, status, status_sentence
+from dstack.report.not_observed import gaps_in_words, other_failures
 from dstack.report.rich_text import Row, SafeText, lines_of, print_lines, print_rows, wrapped
-from dstack.report.summaries import STYLE_OF_VERDICT, failures_in_words, headline
-from dstack.words import SHOWN, plural, word
+from dstack.report.summaries import STYLE_OF_VERDICT, headline
+from dstack.words import SHOWN, capitalised, plural, word
 
 WIDTH = 100
 FIRST_LINES = 15
 """What a reader sees without searching; the fix is in these lines."""
 MANY = 1000
 """No limit, as far as a reader cares."""
+NOT_OBSERVED = "Not observed: "
 
 
 def print_report(console: Console, analysed: AnalysedSnapshot, *, details: bool = False) -> None:
@@ -71,7 +74,9 @@ def _head(console: Console, analysed: AnalysedSnapshot) -> Iterator[Text]:
 
 
 def _status(diagnosis: Diagnosis) -> str:
-    text = status_sentence(diagnosis.findings[0]) if diagnosis.findings else ""
+    if not diagnosis.findings:
+        return f"{capitalised(NOT_PROVEN)}." if diagnosis.verdict == "stalled" else ""
+    text = status_sentence(diagnosis.findings[0])
     if len(diagnosis.findings) > 1:
         text += f" This is the first of {len(diagnosis.findings):,} findings."
     return text.strip()
@@ -143,11 +148,10 @@ def _print_foot(console: Console, analysed: AnalysedSnapshot, shown: int) -> Non
     snapshot, diagnosis = analysed.snapshot, analysed.diagnosis
     coverage = diagnosis.coverage
     console.print()
-    failures = failures_in_words(snapshot, coverage.failures)
-    for failure in failures[:shown]:
-        print_rows(console, [Row("Not observed: ", " " * 14, SafeText(failure, "yellow"))])
-    if len(failures) > shown:
-        console.print(SafeText(f"{' ' * 14}and {plural(len(failures) - shown, 'more failure')} (--details)", "yellow"))
+    gaps = gaps_in_words(analysed)
+    lead = "Inconclusive: " if diagnosis.incomplete and not diagnosis.is_stuck else NOT_OBSERVED
+    _print_reasons(console, lead, [gap.text for gap in gaps], shown, "more such reason")
+    _print_reasons(console, NOT_OBSERVED, other_failures(analysed, gaps), shown, "more failure")
     index = (
         f"{coverage.workers.observed} of {coverage.workers.total} workers and drivers, "
         f"{coverage.nodes.observed} of {coverage.nodes.total} nodes{_access(diagnosis)}"
@@ -155,6 +159,13 @@ def _print_foot(console: Console, analysed: AnalysedSnapshot, shown: int) -> Non
     if not _fits(console, _status(diagnosis), origin := _origin(analysed)):
         console.print(SafeText(origin, "dim"))
     print_rows(console, [Row("Observed: ", " " * 10, SafeText(f"{index}; {', '.join(_timing(snapshot))}", "dim"))])
+
+
+def _print_reasons(console: Console, lead: str, reasons: Sequence[str], shown: int, others: str) -> None:
+    for reason in reasons[:shown]:
+        print_rows(console, [Row(lead, " " * len(lead), SafeText(reason, "yellow"))])
+    if len(reasons) > shown:
+        console.print(SafeText(f"{' ' * len(lead)}and {plural(len(reasons) - shown, others)} (--details)", "yellow"))
 
 
 def _access(diagnosis: Diagnosis) -> str:

@@ -4,18 +4,30 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from typing import Literal
 
 from dstack.analysis.evidence.sample_changes import ended_workers, new_workers
 from dstack.analysis.solve.requirements import relevant_unobserved, targets_of
-from dstack.diagnosis import Coverage, Ratio, Vertex
-from dstack.model import Snapshot
+from dstack.diagnosis import (
+    Coverage,
+    Gap,
+    HidingFailure,
+    NoSample,
+    Ratio,
+    UnknownDependency,
+    UnreadMemory,
+    UnreadWorker,
+    Vertex,
+)
+from dstack.grouping import grouped
+from dstack.model import Snapshot, Worker
 from dstack.observed import ACCESSES, Access
-from dstack.observed_node import Failure
-from dstack.vertex_keys import Key, UnknownKey
+from dstack.observed_node import Cause, Failure
+from dstack.vertex_keys import Key
 
 ReadState = Literal["seen", "partly seen", "not seen"]
+PASSING: tuple[Cause, ...] = ("timeout", "ended")
+"""The causes of failures that another attempt a moment later may not meet."""
 
 
 def coverage_of(snapshot: Snapshot) -> Coverage:
@@ -50,42 +62,63 @@ def count_access(read: Iterable[Access]) -> dict[Access, int]:
     return {one: counts[one] for one in ACCESSES if counts[one]}
 
 
-@dataclass(frozen=True, slots=True)
-class CoverageGap:
-    """Something that was not observed and could change a verdict."""
-
-    kind: Literal["worker", "access", "failure", "dependency"]
-    detail: str
-
-    def __str__(self) -> str:
-        return f"{self.kind}: {self.detail}"
-
-
-def has_coverage_gaps(snapshot: Snapshot, vertices: Mapping[Key, Vertex]) -> bool:
-    """Whether something that was not observed could be stuck, or be a dependency."""
-    return next(coverage_gaps(snapshot, vertices), None) is not None
-
-
-def coverage_gaps(snapshot: Snapshot, vertices: Mapping[Key, Vertex]) -> Iterator[CoverageGap]:
-    """What makes a diagnosis incomplete: workers, failures, and the dependencies of waits.
+def gaps_of(snapshot: Snapshot, vertices: Mapping[Key, Vertex]) -> Iterator[Gap]:
+    """What was not observed and could be stuck, or be a dependency: workers, failures, and dependencies of waits.
 
     A worker that began or ended between the samples is no part of a deadlock that existed throughout. For what only the
     second sample failed to read, the first one decides.
     """
+    if not snapshot.samples:
+        yield NoSample()
+        return
     transient = ended_workers(snapshot) | new_workers(snapshot)
-    lasting = [worker.worker_id for worker in snapshot.workers if worker.worker_id not in transient]
-    seen, access = read_states(snapshot), access_of(snapshot)
-    yield from (CoverageGap("worker", seen[one]) for one in lasting if seen[one] != "seen")
-    yield from (CoverageGap("access", access[one]) for one in lasting if access[one] != "memory")
+    lasting = [worker for worker in snapshot.workers if worker.worker_id not in transient]
+    yield from _unread(snapshot, lasting)
     for failure in snapshot.failures:
         if failure.worker_id not in transient and _may_hide(failure):
-            yield CoverageGap("failure", f"{failure.stage}, {failure.cause}")
+            yield HidingFailure(failure=failure)
     hidden = relevant_unobserved(vertices)
     for vertex in vertices.values() if hidden else ():
-        found = (target for target in targets_of(vertex) if target in hidden)
-        yield from (
-            CoverageGap("dependency", f"{vertex.wait.kind_name} of {_what(key)}") for key in found if vertex.wait
-        )
+        found = (target for target in dict.fromkeys(targets_of(vertex)) if target in hidden)
+        yield from (UnknownDependency(waiter=vertex.key, target=target) for target in found)
+
+
+def _unread(snapshot: Snapshot, workers: Iterable[Worker]) -> Iterator[Gap]:
+    """The workers of which less than everything was read, with the reasons."""
+    seen, access = read_states(snapshot), access_of(snapshot)
+    of_workers = grouped((failure.worker_id, failure) for failure in snapshot.failures)
+    of_nodes = grouped((failure.node_id, failure) for failure in of_workers.get(None, ()) if failure.node_id)
+    for worker in workers:
+        state, way = seen[worker.worker_id], access[worker.worker_id]
+        if state == "seen" and way == "memory":
+            continue
+        failures = (*of_workers.get(worker.worker_id, ()), *of_nodes.get(worker.node_id, ()))
+        if state != "seen":
+            is_partly_read = state == "partly seen"
+            yield UnreadWorker(worker_id=worker.worker_id, is_partly_read=is_partly_read, failures=failures)
+        if way not in ("memory", "state only"):
+            yield UnreadMemory(worker_id=worker.worker_id, access=way, failures=failures)
+
+
+def may_settle(gaps: Iterable[Gap]) -> bool:
+    """Whether another snapshot, a moment later, may have none of these gaps.
+
+    What is in motion, is starting, has just ended or did not answer in time may be observed then. What is not allowed
+    or not supported is not.
+    """
+    return all(map(_may_pass, gaps))
+
+
+def _may_pass(gap: Gap) -> bool:
+    match gap:
+        case UnreadWorker():
+            return all(failure.cause in PASSING for failure in gap.failures)
+        case HidingFailure():
+            return gap.failure.cause in PASSING
+        case UnknownDependency():
+            return True
+        case _:
+            return False
 
 
 def _may_hide(failure: Failure) -> bool:
@@ -94,10 +127,6 @@ def _may_hide(failure: Failure) -> bool:
     A worker without an answer, or on a node without one, does not count; one that listed only some of its tasks does.
     """
     return failure.stage == "control plane" or (failure.stage == "core worker" and failure.cause == "truncated")
-
-
-def _what(key: Key) -> str:
-    return key.what if isinstance(key, UnknownKey) else str(key)
 
 
 def read_workers(snapshot: Snapshot) -> set[str]:

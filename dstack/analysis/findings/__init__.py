@@ -132,6 +132,7 @@ def _finding(facts: FindingFacts, narrator: Narrator) -> Finding:
         final_blockers=draft.final_blockers,
         resources=draft.resources,
         assumed=draft.assumed,
+        doubt=stalled.doubt(facts) if kind is stalled else "",
         progress=draft.progress,
         failed_before=facts.failed_before,
         explanation=tuple(_explanation(facts, narrator)),

@@ -11,7 +11,7 @@ from msgspec.structs import replace
 
 from dstack.analysis.findings.facts.finding_facts import FindingFacts
 from dstack.analysis.findings.facts.group_ranks import CollectiveCall
-from dstack.analysis.findings.kinds.open_chain import other_side_steps, shared_call_steps
+from dstack.analysis.findings.kinds.open_chain import caller_steps, other_side_steps, shared_call_steps
 from dstack.analysis.findings.kinds.unsatisfiable import submission
 from dstack.analysis.findings.wording.collectives import absent_steps, call_in_words, ranks_of_call
 from dstack.analysis.findings.wording.failures import happened_ago, restart_steps
@@ -273,6 +273,7 @@ class _Drawing:
         if self._facts.draft.final_blockers:
             yield from self._other_ends()
             yield from restart_steps(self._facts)
+            yield from caller_steps(self._facts, self._narrator)
         elif self._facts.draft.cycle:
             yield from self._other_members()
 

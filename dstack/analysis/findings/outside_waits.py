@@ -127,7 +127,7 @@ def is_stalled(reduced: ReducedGraph, chain: OpenChain) -> bool:
         return False
     if not all(end.kind != "execution" or reduced.is_resting(end) for end in _ends(reduced, chain)):
         return False
-    return reduced.are_at_rest(reduced.jobs_of(chain.waiters))
+    return reduced.are_at_rest(reduced.jobs_that_reach(chain.waiters))
 
 
 def _ends(reduced: ReducedGraph, chain: OpenChain) -> list[Vertex]:

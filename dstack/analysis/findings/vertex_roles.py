@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from functools import cached_property
 
 from dstack.analysis.evidence.coverage import read_workers
 from dstack.analysis.evidence.rest import Rest
 from dstack.analysis.graph.idle_services import is_idle_library
-from dstack.analysis.index.ray_libraries import machinery
+from dstack.analysis.index.ray_libraries import is_machinery_actor, machinery
 from dstack.analysis.index.sample_index import SampleIndex
 from dstack.analysis.index.task_assignment import is_in_user_code
 from dstack.analysis.naming.descriptions import describe
 from dstack.analysis.solve.requirements import targets_of
 from dstack.diagnosis import Vertex, Wait
-from dstack.model import job_of_task
+from dstack.model import Actor, job_of_task
 from dstack.vertex_keys import AnyKey, CoroutineKey, Key, ThreadKey, UnknownKey
 
 
@@ -93,6 +93,28 @@ class VertexRoles:
     def jobs_of(self, keys: Iterable[Key]) -> tuple[str, ...]:
         """The jobs of these vertices."""
         return tuple(sorted({job for key in keys if (job := self.job_of(self.vertices[key]))}))
+
+    def jobs_that_reach(self, keys: Iterable[Key]) -> tuple[str, ...]:
+        """The jobs of these vertices, and those that may call the actors which these are in.
+
+        A process that looked up a named actor is not known to hold its handle, and may be in any namespace (Ray 2.60).
+        """
+        keys = list(keys)
+        actors = {actor.actor_id: actor for key in keys if (actor := self._actor_of(self.vertices[key]))}
+        jobs = {*self.jobs_of(keys), *(job for actor_id in actors for job in self._jobs_of_holders(actor_id))}
+        if any(actor.name and not is_machinery_actor(actor) for actor in actors.values()):
+            jobs.update(worker.job_id for worker in self.index.present_workers if worker.job_id)
+        return tuple(sorted(jobs))
+
+    def _actor_of(self, vertex: Vertex) -> Actor | None:
+        """The actor that runs it."""
+        worker = self.index.workers.get(vertex.worker_id or "")
+        return self.index.actors.get((worker.actor_id if worker else None) or "")
+
+    def _jobs_of_holders(self, actor_id: str) -> Iterator[str]:
+        """The jobs of the processes that hold a handle of an actor."""
+        holders = (self.index.workers.get(handle.holder_id) for handle in self.index.refs.handles_of.get(actor_id, ()))
+        return (holder.job_id for holder in holders if holder and holder.job_id)
 
     # What runs
 

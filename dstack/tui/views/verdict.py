@@ -16,8 +16,9 @@ from dstack.analysis.views.analysed_snapshot import AnalysedSnapshot
 from dstack.analysis.views.snapshot_changes import SnapshotChanges
 from dstack.diagnosis import Finding, Step
 from dstack.report.finding import assumption_rows, fix_row, picture, remark_rows, status_sentence
+from dstack.report.not_observed import gaps_in_words, other_failures
 from dstack.report.rich_text import Row, SafeText
-from dstack.report.summaries import SHOWN_FAILURES, STYLE_OF_VERDICT, failures_in_words, headline
+from dstack.report.summaries import SHOWN_FAILURES, STYLE_OF_VERDICT, headline
 from dstack.tui.views.base import OutlineView, SourceLocation, marked
 from dstack.tui.widgets.outline import Line, Outline
 from dstack.vertex_keys import Key
@@ -93,18 +94,21 @@ def finding_lines(analysed: AnalysedSnapshot, changes: SnapshotChanges | None = 
     for number, finding in enumerate(changes.gone_findings if changes else ()):
         text = SafeText(f"{finding.kind}: {finding.summary}", "dim")
         yield Line(f"gone/{number}", marked("gone", text, in_words=True), hanging_indent=HANG)
-    failures = failures_in_words(analysed.snapshot, diagnosis.coverage.failures)
-    if failures:
+    gaps = gaps_in_words(analysed)
+    if gaps:
+        could = "could change the verdict" if diagnosis.incomplete else "cannot change the verdict"
+        title = SafeText(f"Not observed, {could}: {plural(len(gaps), 'reason')}", "bold yellow")
+        yield Line("gaps", title, list(_reasons("gap", [gap.text for gap in gaps])), is_open=True)
+    if failures := other_failures(analysed, gaps):
         title = SafeText(f"Not observed: {plural(len(failures), 'failure')}", "bold yellow")
-        yield Line("failures", title, list(_failures(failures)), is_open=True)
+        yield Line("failures", title, list(_reasons("failure", failures)), is_open=True)
 
 
-def _failures(failures: Sequence[str]) -> Iterator[Line]:
-    for at, text in enumerate(failures[:SHOWN_FAILURES]):
-        yield Line(f"failure/{at}", SafeText(text), hanging_indent=0)
-    if len(failures) > SHOWN_FAILURES:
-        more = plural(len(failures) - SHOWN_FAILURES, "more failure")
-        yield Line("failure/more", SafeText(more, "dim"))
+def _reasons(key: str, reasons: Sequence[str]) -> Iterator[Line]:
+    for at, text in enumerate(reasons[:SHOWN_FAILURES]):
+        yield Line(f"{key}/{at}", SafeText(text), hanging_indent=0)
+    if len(reasons) > SHOWN_FAILURES:
+        yield Line(f"{key}/more", SafeText(f"{len(reasons) - SHOWN_FAILURES:,} more", "dim"))
 
 
 def _finding(analysed: AnalysedSnapshot, number: int, finding: Finding) -> Line:

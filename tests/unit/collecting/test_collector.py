@@ -10,16 +10,19 @@ import time
 import traceback
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
 from click.testing import CliRunner
+from msgspec.structs import replace
 
 from dstack import api
+from dstack.analysis.views.analysed_snapshot import AnalysedSnapshot
 from dstack.child import Message, Messages
 from dstack.cli import main
 from dstack.collecting import collector
-from dstack.collecting.collector import Collector
+from dstack.collecting.collector import Collector, Terms
 from dstack.errors import ClusterError, DstackError, UsageError
 from dstack.model import Snapshot
 from dstack.snapshot_file import load, loads, save
@@ -199,6 +202,103 @@ def test_a_collector_that_is_cancelled_between_two_snapshots_ends_its_child(does
     one.cancel()
 
 
+class Scripted(Collector):
+    """A collector whose snapshots are these; each takes ``takes_s``."""
+
+    def __init__(
+        self, *snapshots: Snapshot | ClusterError, timeout_s: float = 30.0, watch_s: float | None = None
+    ) -> None:
+        super().__init__("127.0.0.1:1", timeout_s, watch_s=watch_s)
+        self.left, self.taken = list(snapshots), list[float]()
+
+    def take(self, *_: Any, terms: Terms | None = None, began: float | None = None, **__: Any) -> Snapshot:
+        assert terms is not None
+        self.taken.append(terms.timeout_s)
+        found = self.left.pop(0)
+        if isinstance(found, ClusterError):
+            raise found
+        return found
+
+
+def moving(count: int = 1) -> Snapshot:
+    """A driver that waits for calls of an async actor, whose coroutines are in motion."""
+    scene = Scene()
+    driver, server = scene.driver(), scene.async_actor("Server")
+    server.coroutines_read = True
+    server.running = [scene.call(server, f"serve{number}", by=driver) for number in range(count)]
+    driver.gets(*server.running)
+    return scene.sample().snapshot()
+
+
+def not_allowed() -> Snapshot:
+    scene = Scene()
+    scene.driver().idles().access = "py-spy"
+    return scene.sample().snapshot()
+
+
+def settled() -> Snapshot:
+    scene = Scene()
+    scene.driver().idles()
+    return scene.sample().snapshot()
+
+
+def taken_by(one: Scripted) -> tuple[bool, int]:
+    """Whether the result is incomplete, and how many snapshots were taken."""
+    found = one.take_analysed(AnalysedSnapshot.of)
+    return found.diagnosis.incomplete, len(one.taken)
+
+
+@pytest.fixture
+def without_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(collector, "PAUSE_S", 0.0)
+
+
+@pytest.mark.usefixtures("without_pauses")
+def test_an_inconclusive_snapshot_is_taken_again_until_one_is_conclusive() -> None:
+    one = Scripted(moving(), moving(), settled(), settled())
+
+    assert taken_by(one) == (False, 3)
+    assert one.taken == sorted(one.taken, reverse=True), "within the same timeout"
+
+
+@pytest.mark.usefixtures("without_pauses")
+def test_a_conclusive_snapshot_and_one_that_no_other_can_complete_are_the_only_ones() -> None:
+    assert taken_by(Scripted(settled())) == (False, 1)
+    assert taken_by(Scripted(not_allowed())) == (True, 1)
+    assert taken_by(Scripted(moving(), watch_s=5.0)) == (True, 1)
+
+
+@pytest.mark.usefixtures("without_pauses")
+def test_the_most_complete_of_inconclusive_snapshots_counts() -> None:
+    one = Scripted(moving(3), moving(1), moving(2), moving(3))
+
+    found = one.take_analysed(AnalysedSnapshot.of)
+
+    assert (len(one.taken), len(found.diagnosis.gaps)) == (
+        collector.TRIES,
+        len(AnalysedSnapshot.of(moving(1)).diagnosis.gaps),
+    )
+
+
+@pytest.mark.usefixtures("without_pauses")
+def test_a_failed_attempt_keeps_the_snapshot_before() -> None:
+    assert taken_by(Scripted(moving(), ClusterError("No answer."))) == (True, 2)
+
+
+def test_no_attempt_begins_that_the_timeout_would_end() -> None:
+    slow = replace(moving(), total_s=20.0)
+
+    assert taken_by(Scripted(slow, timeout_s=15.0)) == (True, 1)
+
+
+def test_a_cancelled_attempt_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    one = Scripted(moving(), ClusterError("Cancelled."))
+    monkeypatch.setattr(time, "sleep", lambda _: one.cancel())
+
+    with pytest.raises(ClusterError, match="Cancelled"):
+        one.take_analysed(AnalysedSnapshot.of)
+
+
 def test_an_error_of_a_snapshot_keeps_the_child(
     does: Callable[[str], None], children: Callable[[], list[psutil.Process]]
 ) -> None:
@@ -315,7 +415,7 @@ import dstack.analysis.diagnose
 from dstack.cli import main, snapshots
 snapshots.EXPLAIN_S = 0.2
 dstack.analysis.diagnose.diagnose = lambda *_, **__: threading.Event().wait()
-snapshots.take_snapshot = lambda *_, **__: snapshots.load_snapshot(sys.argv[1])
+snapshots.take_analysed = lambda explain, *_, **__: explain(snapshots.load_snapshot(sys.argv[1]))
 main(["check"])
 """
 

@@ -243,6 +243,7 @@ def steps(facts: FindingFacts, narrator: Narrator) -> Iterator[Step]:
     yield from restart_steps(facts)
     yield from other_side_steps(facts, narrator, facts.draft.members)
     yield from _possible_wakers(facts, narrator)
+    yield from caller_steps(facts, narrator)
 
 
 def blocker_steps(blockers: Sequence[FinalBlocker], narrator: Narrator) -> Iterator[Step]:
@@ -284,9 +285,22 @@ def other_side_steps(facts: FindingFacts, narrator: Narrator, described: Contain
 def _possible_wakers(facts: FindingFacts, narrator: Narrator) -> Iterator[Step]:
     """The running executions of the jobs, if all chains end in calls with unknown wakers."""
     if facts.shared_calls and all(end.waker_of for end in facts.ends):
-        wakers = (vertex for vertex in facts.reduced.possible_wakers(facts.draft.jobs) if not vertex.unobserved)
+        jobs = facts.reduced.jobs_that_reach(facts.draft.members)
+        wakers = (vertex for vertex in facts.reduced.possible_wakers(jobs) if not vertex.unobserved)
         others = [vertex for vertex in wakers if vertex.key not in facts.draft.members]
         yield from narrator.similar_steps(others, "Running, and could end the wait: ")
+
+
+def caller_steps(facts: FindingFacts, narrator: Narrator) -> Iterator[Step]:
+    """The drivers of other jobs that are not at rest and may call an actor of the chain, which would end the wait."""
+    reduced = facts.reduced
+    if not facts.ends or not all(end.waker_of for end in facts.ends):
+        return
+    others = set(reduced.jobs_that_reach(facts.draft.members)).difference(facts.draft.jobs)
+    active = {job for job in others if not reduced.are_at_rest((job,))}
+    vertices = narrator.vertices.values() if active else ()
+    drivers = [vertex for vertex in vertices if reduced.is_driver(vertex) and reduced.job_of(vertex) in active]
+    yield from narrator.similar_steps(drivers, "May end the wait by a call, from another job: ")
 
 
 # Calls that similar executions share

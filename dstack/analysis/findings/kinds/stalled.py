@@ -37,6 +37,8 @@ from dstack.words import duration, shortly, word
 
 KIND: FindingKind = "stalled"
 VERDICT: Verdict = "stalled"
+NOT_PROVEN = "likely, not proven: a message from outside could still end it"
+NODE_MAY_JOIN = "no hang yet: such a node may still join"
 
 
 def find_in(reduced: ReducedGraph, chain: OpenChain) -> Draft | None:
@@ -71,6 +73,11 @@ def summary(facts: FindingFacts, narrator: Narrator) -> str:
         return f"{_ends_in_words(facts, narrator)}, and {apart}{failed}"
     ended = "".join(f"; {ended_in_words(children)}" for children in _failed_children(facts, narrator)[:1])
     return f"{_ends_in_words(facts, narrator)}, and nothing that could end the wait is running{ended}{failed}"
+
+
+def doubt(facts: FindingFacts) -> str:
+    """What could still end the waits, in every form of the report."""
+    return NODE_MAY_JOIN if _is_for_nodes(facts) else NOT_PROVEN
 
 
 def steps(facts: FindingFacts, narrator: Narrator) -> Iterator[Step]:

@@ -2,32 +2,20 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
 
-from dstack.analysis.evidence.coverage import CoverageGap, coverage_gaps
 from dstack.analysis.views.analysed_snapshot import AnalysedSnapshot
 from dstack.model import Node, Snapshot, TaskHistory
-from dstack.observed import Access, Process
+from dstack.observed import Process
 from dstack.report.check_json import pauses_ms
+from dstack.report.not_observed import ACCESS_WORDS, gaps_in_words, other_failures
 from dstack.report.page.section import ReportData, Section, render
-from dstack.report.summaries import SHOWN_FAILURES, failures_in_words, shortfalls
-from dstack.words import duration, listed, plural, shortly, word
+from dstack.report.summaries import SHOWN_FAILURES, shortfalls
+from dstack.words import duration, listed, plural, shortly
 
 SHOWN_GAPS = 20
 SHOWN_NODES = 5
-ACCESS_WORDS: Mapping[Access, str] = {
-    "memory": "read from memory, with what their threads wait for",
-    "py-spy": "read by py-spy: stacks, but not what they wait for",
-    "setuid py-spy": "read by a setuid py-spy: stacks, but not what they wait for",
-    "py-spy via sudo": "read by py-spy through sudo: stacks, but not what they wait for",
-    "text stack": "read by Ray's agents: stacks as text, but not what they wait for",
-    "jstack": "read by jstack: stacks of Java, but not what they wait for",
-    "gdb": "read by gdb: stacks of C++, but not what they wait for",
-    "kernel": "by the kernel, without stacks",
-    "state only": "without stacks",
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,8 +30,8 @@ def section(data: ReportData) -> Section:
     """The section; there always is one, as a reader has to know that all was observed."""
     analysed = data.analysed
     snapshot, coverage = analysed.snapshot, analysed.diagnosis.coverage
-    gaps = Counter(coverage_gaps(snapshot, analysed.diagnosis.vertices)).most_common()
-    failures = failures_in_words(snapshot, coverage.failures)
+    gaps = gaps_in_words(analysed)
+    failures = other_failures(analysed, gaps)
     body = render(
         "coverage.html",
         conclusion=_conclusion(analysed, bool(gaps), bool(failures)),
@@ -51,7 +39,7 @@ def section(data: ReportData) -> Section:
         access=[
             f"{plural(count, 'process', 'processes')} {ACCESS_WORDS[way]}" for way, count in coverage.access.items()
         ],
-        gaps=[gap_in_words(gap, count) for gap, count in gaps[:SHOWN_GAPS]],
+        gaps=[gap.text for gap in gaps[:SHOWN_GAPS]],
         more_gaps=len(gaps) - SHOWN_GAPS,
         failures=failures[:SHOWN_FAILURES],
         more_failures=len(failures) - SHOWN_FAILURES,
@@ -70,22 +58,6 @@ def _conclusion(analysed: AnalysedSnapshot, has_gaps: bool, has_failures: bool) 
     if has_failures:
         return Conclusion("Not everything was observed, but nothing of it could change the verdict.", False)
     return Conclusion("All workers, drivers and nodes were observed.", True)
-
-
-def gap_in_words(gap: CoverageGap, count: int) -> str:
-    """What was not observed, as a sentence without its end."""
-    match gap.kind:
-        case "worker":
-            how = "read only in part" if gap.detail == "partly seen" else "not read"
-            return f"{plural(count, 'worker or driver', 'workers and drivers')} {word(count, 'was', 'were')} {how}"
-        case "access":
-            processes = plural(count, "process", "processes")
-            if gap.detail == "state only":
-                return f"{processes} {word(count, 'has', 'have')} no stacks"
-            return f"{processes} {word(count, 'was', 'were')} read by {gap.detail}, without what the threads wait for"
-        case "failure":
-            return f"{plural(count, 'failure')} may hide a wait: {gap.detail}"
-    return f"{plural(count, 'dependency', 'dependencies')} of waits {word(count, 'is', 'are')} not known: {gap.detail}"
 
 
 def _remarks(data: ReportData) -> Iterator[str]:

@@ -9,17 +9,18 @@ from collections.abc import Callable
 import pytest
 from msgspec.structs import replace
 
-from dstack.analysis.evidence.coverage import coverage_gaps, coverage_of, has_coverage_gaps, read_workers
+from dstack.analysis.evidence.coverage import coverage_of, gaps_of, may_settle, read_workers
 from dstack.analysis.views.inventory import Inventory
-from dstack.diagnosis import Ratio
+from dstack.diagnosis import Gap, HidingFailure, NoSample, Ratio, UnknownDependency, UnreadMemory, UnreadWorker
 from dstack.model import Snapshot
-from dstack.observed_node import Failure
+from dstack.observed_node import Cause, Failure
 from dstack.report.check_json import check_json
 from dstack.report.text import report_text
 from dstack.tui.snapshots import NumberedSnapshot
 from dstack.tui.views.base import Status, coverage_line
 from dstack.tui.views.stacks_pages import branch_page
 from dstack.tui.views.stacks_trees import MergedTree
+from dstack.vertex_keys import TaskKey, UnknownKey
 from tests.unit.scenes import Scene, SceneProcess
 
 
@@ -178,7 +179,7 @@ def test_all_counts_agree(make: Callable[[], Snapshot], observed: int, total: in
     tree = MergedTree.of(shown.analysed.stacks)
     page = " ".join(line.text.plain for line in branch_page(tree, tree.root))
     assert ("not read: may be anywhere" in page) == bool(missing)
-    assert has_coverage_gaps(snapshot, {}) == (observed < total and make is not one_just_started_and_unreadable)
+    assert bool(list(gaps_of(snapshot, {}))) == (observed < total and make is not one_just_started_and_unreadable)
 
 
 def test_every_gap_is_reported_with_its_kind() -> None:
@@ -189,11 +190,32 @@ def test_every_gap_is_reported_with_its_kind() -> None:
     scene.failures.append(Failure(stage="control plane", reason="no answer", cause="timeout"))
     snapshot = scene.sample().snapshot()
 
-    holes = sorted(map(str, coverage_gaps(snapshot, scene.diagnose().vertices)))
+    gaps = list(gaps_of(snapshot, scene.diagnose().vertices))
 
-    assert holes == [
-        "access: text stack",
-        "dependency: ray.get of value",
-        "failure: control plane, timeout",
-        "worker: partly seen",
-    ]
+    assert [type(gap) for gap in gaps] == [UnreadWorker, UnreadMemory, HidingFailure, UnknownDependency]
+    assert gaps[0] == UnreadWorker(worker_id=scene.procs[-2].worker_id, is_partly_read=True)
+
+
+def failed(cause: Cause) -> Failure:
+    return Failure(stage="process", reason="odd", cause=cause)
+
+
+@pytest.mark.parametrize(
+    ("gap", "may"),
+    [
+        (UnreadWorker(worker_id="w"), True),
+        (UnreadWorker(worker_id="w", failures=(failed("timeout"), failed("ended"))), True),
+        (UnreadWorker(worker_id="w", failures=(failed("timeout"), failed("permission"))), False),
+        (UnreadWorker(worker_id="w", failures=(failed("unreachable"),)), False),
+        (UnreadMemory(worker_id="w", access="py-spy"), False),
+        (HidingFailure(failure=failed("timeout")), True),
+        (HidingFailure(failure=failed("truncated")), False),
+        (UnknownDependency(waiter=TaskKey("a"), target=UnknownKey("step", ("a",))), True),
+        (NoSample(), False),
+    ],
+)
+def test_what_is_in_motion_may_settle_and_what_is_not_allowed_may_not(gap: Gap, may: bool) -> None:
+    settled = UnknownDependency(waiter=TaskKey("b"), target=UnknownKey("step", ("b",)))
+
+    assert may_settle([gap]) == may
+    assert may_settle([settled, gap, settled]) == may

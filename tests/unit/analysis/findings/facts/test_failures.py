@@ -199,7 +199,7 @@ def test_an_error_whose_result_is_not_held_may_have_been_handled() -> None:
 
     assert f"40 s ago{NOT_HELD}" in text
     assert HELD not in text
-    assert "raised RuntimeError" not in text.partition("Ray 2.60.0")[0]
+    assert "raised RuntimeError" not in text.partition("likely, not proven")[0]
     assert "may be what these wait for" not in text
 
 

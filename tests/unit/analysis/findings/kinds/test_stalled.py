@@ -12,6 +12,7 @@ from msgspec.structs import replace
 
 from dstack.analysis.second_sample import plan_readings
 from dstack.diagnosis import Diagnosis, Entry, Finding
+from dstack.report.finding import status_sentence, titled
 from tests.fuzzing.effort import examples
 from tests.unit.scenes import JOB, Call, Scene, SceneProcess
 
@@ -363,3 +364,62 @@ def test_a_chain_with_a_running_or_unobserved_end_is_never_stalled(
                 ahead += wants[number] if does[number] == "gets" else []
         assert {does[number] for number in reached} <= {"parked", "gets"}
         assert "parked" in {does[number] for number in reached}
+
+
+# What could still end it
+
+
+def named_gate(name: str = "gate") -> Scene:
+    """A driver that gets a call of a parked actor with a name, beside the driver of another job."""
+    scene = waiting()
+    _, gate = scene.procs
+    scene.becomes(scene.actors[-1], name=name)
+    scene.driver(job_id=OTHER_JOB)
+    assert gate.worker.actor_id == scene.actors[-1].actor_id
+    return scene
+
+
+def test_a_stalled_report_says_in_its_first_lines_that_it_is_not_proven() -> None:
+    finding = only_finding(twice(waiting()))
+
+    assert finding.doubt == "likely, not proven: a message from outside could still end it"
+    assert status_sentence(finding).endswith("; likely, not proven: a message from outside could still end it.")
+    assert titled(finding) == "stalled"
+
+
+def test_a_report_of_a_deadlock_has_no_doubt() -> None:
+    scene = Scene()
+    left, right = scene.actor("Left"), scene.actor("Right")
+    driver = scene.driver()
+    ping = scene.call(left, "ping", by=driver)
+    pong = scene.call(right, "pong", by=left)
+    left.runs(ping).gets(pong)
+    right.runs(pong).gets(ping)
+
+    assert [one.doubt for one in twice(scene).findings] == [""]
+
+
+def test_a_wait_in_a_named_actor_that_a_running_job_may_call_is_not_stalled() -> None:
+    scene = named_gate()
+    scene.procs[-1].computes()
+
+    finding = only_finding(twice(scene))
+
+    assert finding.kind == "blocked"
+    callers = [one.text for one in finding.diagram.remarks if one.text.startswith("May end the wait by a call, ")]
+    assert len(callers) == 1
+    assert f"pid {scene.procs[-1].worker.pid}" in callers[0]
+
+
+@pytest.mark.parametrize("name", ["gate", ""])
+def test_a_wait_that_no_running_job_may_end_stays_stalled(name: str) -> None:
+    """Look-alikes: the other job is at rest, or the actor has no name."""
+    scene = named_gate(name)
+    if name:
+        scene.procs[-1].is_in(CONDITION, "0x9")
+    else:
+        scene.procs[-1].computes()
+
+    kinds = {finding.kind for finding in twice(scene).findings}
+
+    assert "stalled" in kinds

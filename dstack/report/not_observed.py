@@ -1,0 +1,184 @@
+"""What was not observed, in sentences: first what could change the verdict, then all other failures.
+
+A check that is inconclusive always has its reasons here: the text, the JSON, the pages, the TUI and pytest show them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterator, Mapping
+from dataclasses import dataclass
+
+from msgspec.structs import replace
+
+from dstack import words
+from dstack.analysis.index import subjects
+from dstack.analysis.index.sample_index import SampleIndex
+from dstack.analysis.naming import names
+from dstack.analysis.naming.descriptions import PHASES, describe
+from dstack.analysis.naming.sentences import sentence
+from dstack.analysis.views.analysed_snapshot import AnalysedSnapshot
+from dstack.diagnosis import (
+    Gap,
+    HidingFailure,
+    NoSample,
+    UnknownDependency,
+    UnreadMemory,
+    UnreadWorker,
+    Vertex,
+)
+from dstack.grouping import grouped
+from dstack.observed import Access
+from dstack.observed_node import Failure
+from dstack.report.check_schema import GapKind
+from dstack.report.summaries import failures_in_words
+from dstack.vertex_keys import Key, Unknown, UnknownKey
+
+KINDS: Mapping[type[Gap], GapKind] = {
+    NoSample: "sample",
+    UnreadWorker: "worker",
+    UnreadMemory: "access",
+    HidingFailure: "failure",
+    UnknownDependency: "dependency",
+}
+ACCESS_WORDS: Mapping[Access, str] = {
+    "memory": "read from memory, with what their threads wait for",
+    "py-spy": "read by py-spy: stacks, but not what they wait for",
+    "setuid py-spy": "read by a setuid py-spy: stacks, but not what they wait for",
+    "py-spy via sudo": "read by py-spy through sudo: stacks, but not what they wait for",
+    "text stack": "read by Ray's agents: stacks as text, but not what they wait for",
+    "jstack": "read by jstack: stacks of Java, but not what they wait for",
+    "gdb": "read by gdb: stacks of C++, but not what they wait for",
+    "kernel": "by the kernel, without stacks",
+    "state only": "without stacks",
+}
+AGAIN = "Run dstack again"
+IN_MOTION: dict[Unknown, str] = {
+    "argument": "it was on its way to its owner",
+    "executor": "the call was on its way, or had just ended",
+    "slot": "calls were on their way to the actor",
+    "step": "its coroutine began, ended or ran during each reading",
+    "value": "the value was being made, or its owner had just ended",
+    "worker": "its process was starting",
+}
+"""What was in motion while it was read; another reading may observe it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Unobserved:
+    """One reason in words: of ``count`` similar gaps of this ``kind``. ``failures`` are those that it is about."""
+
+    kind: GapKind
+    text: str
+    count: int = 1
+    failures: tuple[Failure, ...] = ()
+
+
+def gaps_in_words(analysed: AnalysedSnapshot) -> list[Unobserved]:
+    """What could change the verdict, similar gaps together; those of which no failure says why come first."""
+    words_of = _GapWords(analysed)
+    alike = grouped((words_of.likeness(gap), gap) for gap in analysed.diagnosis.gaps)
+    found = [words_of.of(gaps) for gaps in alike.values()]
+    return sorted(found, key=lambda one: bool(one.failures))
+
+
+def other_failures(analysed: AnalysedSnapshot, gaps: list[Unobserved]) -> list[str]:
+    """The failures that these gaps do not name: they cannot change the verdict."""
+    named = {failure for gap in gaps for failure in gap.failures}
+    rest = [failure for failure in analysed.diagnosis.coverage.failures if failure not in named]
+    return failures_in_words(analysed.snapshot, rest)
+
+
+class _GapWords:
+    """Makes the sentences about the gaps of one diagnosis."""
+
+    def __init__(self, analysed: AnalysedSnapshot) -> None:
+        self._snapshot = analysed.snapshot
+        self._index: SampleIndex = analysed.merged_index
+        self._vertices: Mapping[Key, Vertex] = analysed.diagnosis.vertices
+
+    def likeness(self, gap: Gap) -> Hashable:
+        """Equal for gaps that one sentence can be about."""
+        match gap:
+            case UnreadWorker() | UnreadMemory() if gap.failures:
+                failure = gap.failures[0]
+                return "failure", failure.stage, failure.node_id, failure.reason, failure.remedy
+            case UnreadWorker():
+                return "worker", self._missing(gap), self._node_of(gap.worker_id)
+            case UnreadMemory():
+                return "access", gap.access, self._node_of(gap.worker_id)
+            case HidingFailure():
+                failure = gap.failure
+                return "failure", failure.stage, failure.node_id, failure.reason, failure.remedy
+            case UnknownDependency():
+                waiter = self._vertices[gap.waiter]
+                return "dependency", _what(gap.target), waiter.wait.kind_name if waiter.wait else ""
+            case _:
+                return "sample"
+
+    def of(self, gaps: list[Gap]) -> Unobserved:
+        """The sentence about the first of these gaps, and how many are alike."""
+        first, kind = self._clearest(gaps), KINDS[type(gaps[0])]
+        if failures := tuple(dict.fromkeys(failure for gap in gaps for failure in _failures_of(gap))):
+            text = " ".join(failures_in_words(self._snapshot, failures)[: words.SHOWN])
+            return Unobserved(kind, text, len(gaps), failures)
+        text, remedy = self._sentence(first)
+        return Unobserved(kind, f"{text}{words.alike(len(gaps))}. {remedy}.", len(gaps))
+
+    def _clearest(self, gaps: list[Gap]) -> Gap:
+        """The first gap whose waiter a reader knows, not a vertex that represents others."""
+        known = (gap for gap in gaps if isinstance(gap, UnknownDependency) and self._vertices[gap.waiter].is_counted)
+        return next(known, gaps[0])
+
+    def _sentence(self, gap: Gap) -> tuple[str, str]:
+        """What was not observed and why, and what to do."""
+        match gap:
+            case UnreadWorker():
+                missing = self._missing(gap)
+                return f"{self._process(gap.worker_id)} {missing}", f"{AGAIN}, with a longer --timeout if it is busy"
+            case UnreadMemory():
+                how = ACCESS_WORDS[gap.access]
+                return f"{self._process(gap.worker_id)} was {how}", "dstack doctor says what its node allows"
+            case UnknownDependency():
+                return self._dependency(gap)
+            case _:
+                return "nothing was read: the snapshot has no sample", f"{AGAIN}, with a longer --timeout"
+
+    def _missing(self, gap: UnreadWorker) -> str:
+        """What of a worker was not read, as a predicate."""
+        process = self._index.process(gap.worker_id)
+        if process is not None and process.starting is not None:
+            return f"is starting{PHASES[process.starting]}, and was not read completely"
+        if not gap.is_partly_read:
+            return "was not read"
+        if process is not None and process.threads:
+            return "did not answer which tasks it runs"
+        return "has no stacks that could be read"
+
+    def _dependency(self, gap: UnknownDependency) -> tuple[str, str]:
+        waiter, target = self._vertices[gap.waiter], self._vertices[gap.target]
+        text = sentence(self._index, self._vertices, waiter).text if waiter.is_counted else f"the {describe(target)}"
+        if (what := _what(gap.target)) in IN_MOTION:
+            return text, f"{AGAIN}: {IN_MOTION[what]}"
+        return text, f"{AGAIN}; if it stays so, dstack stacks shows what its process does"
+
+    def _process(self, worker_id: str) -> str:
+        """``actor Left "l" (pid 7, node 10.0.0.1)``."""
+        worker = self._index.workers[worker_id]
+        node = self._index.nodes.get(worker.node_id)
+        own = subjects.process(self._index, worker_id, with_pid=True)
+        return names.process(replace(own, node=node.ip if node else None))
+
+    def _node_of(self, worker_id: str) -> str:
+        return self._index.workers[worker_id].node_id
+
+
+def _failures_of(gap: Gap) -> Iterator[Failure]:
+    match gap:
+        case UnreadWorker() | UnreadMemory():
+            yield from gap.failures
+        case HidingFailure():
+            yield gap.failure
+
+
+def _what(key: Key) -> Unknown | None:
+    return key.what if isinstance(key, UnknownKey) else None
