@@ -25,7 +25,6 @@ MAX_GPUS = 1_024
 """The most GPUs of one node or process."""
 
 Origin = Literal["user", "library", "ray", "stdlib"]
-Loop = Literal["plain", "busy", "bounded"]
 Role = Literal["task", "loop", "user", "ray"]
 StartPhase = Literal["start", "import", "setup hook"]
 """What a worker process does before it takes tasks: its ``worker_process_setup_hook``, an import, anything else."""
@@ -40,10 +39,13 @@ OTHER_LANGUAGE_ACCESSES: tuple[Access, ...] = ("jstack", "gdb")
 
 @frozen_dataclass(frozen=True, slots=True, kw_only=True)
 class LoopBody:
-    """The lines of a loop in user code, from its source, and what it calls.
+    """The lines of a loop, from its source, and what it calls.
 
     ``calls`` are the first names of functions that it calls, without Python's own, logging and sleeping: ``sleeps``
-    says that it calls a function of that name. ``actors`` are the names with which it calls ``ray.get_actor``.
+    says that it calls a function of that name. ``actors`` are the names with which it calls ``ray.get_actor``. ``over``
+    is the source text of what it iterates over, and ``until`` that of the first condition that may end it, other than
+    by the result of what it polls. Both are empty if there is none. A loop that is proven to only poll ends by no such
+    condition, except for one flag: an event of ``threading`` that only code of its process sets.
     """
 
     first_line: Int
@@ -51,23 +53,24 @@ class LoopBody:
     calls: tuple[str, ...] = ()
     sleeps: bool = False
     actors: tuple[str, ...] = ()
+    over: str = ""
+    until: str = ""
 
 
 @frozen_dataclass(frozen=True, slots=True, kw_only=True)
 class Frame:
     """One Python frame. ``origin`` says whether the code is the user's, Ray's, or another library's.
 
-    ``loop`` is the kind of the innermost loop around the line, in code of the user or of Ray, from its source:
-    ``bounded`` if it ends by itself, because it counts or compares the time; ``busy`` if it makes other calls while the
-    polled value is missing; else ``plain``. It is None outside of loops, or if the source is unreadable. ``body`` has
-    the lines of that loop, in code of the user.
+    ``body`` is the innermost loop around the line; None outside of loops, or if the source is unreadable. That loop
+    ``only_polls``, or the whole function if there is none, if its source proves that it ends by nothing but the result
+    of what it calls in this line, and does nothing else but sleep and log.
     """
 
     function: str
     file: str
     line: Int
     origin: Origin = "user"
-    loop: Loop | None = None
+    only_polls: bool = False
     body: LoopBody | None = None
 
 

@@ -1,9 +1,11 @@
 """Polling loops: threads and coroutines that several readings show at the same place, for the same dependencies.
 
 A timed wait ends by itself, so formally its thread can proceed. In a loop that only waits again, it cannot. That is
-observed, not proven: in all samples and quick readings, which span more than the timeout, the thread is in the same
-loop and polls for the same dependencies, and its process neither ends nor submits a task. Conclusions rest on the
-assumption that the loop only polls.
+observed: in all samples and quick readings, which span more than the timeout, the thread is in the same loop and polls
+for the same dependencies, and its process neither ends nor submits a task. And the source proves that nothing else can
+end the loop: that of the loop and of all functions between it and the poll (``Frame.only_polls``). Loops of Ray's
+libraries do more; those that are known to poll without end are listed in their rooms, with the version. Conclusions
+still rest on the assumption that the loop only polls.
 
 Some loops poll by calls that succeed: the same method of the same actor, repeatedly (``repeated_calls``). Such a loop
 depends on what can change the actor's state. Controllers of Ray's libraries sleep, and check without a wait whether
@@ -15,12 +17,17 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import takewhile
 
 from dstack.analysis.evidence.progress import JobProgress, RoutineCalls
 from dstack.analysis.index.processes import CallRate, ExecutionKey, OwnTasks, Poll, PolledActors, Polls, execution_key
+from dstack.call_site import Place, caller
 from dstack.call_sites import kind_of
 from dstack.grouping import grouped
-from dstack.libraries.train.parts import RETRYING
+from dstack.libraries.data import parts as data
+from dstack.libraries.serve import parts as serve
+from dstack.libraries.train import parts as train
+from dstack.libraries.tune import parts as tune
 from dstack.model import (
     ACTOR_HANDLE,
     RepeatedCall,
@@ -36,18 +43,15 @@ from dstack.observed_calls import Awaitables, Call, Executions, HeldRefs, Proces
 
 MIN_READINGS = 4
 """Fewer observations of a loop prove nothing."""
-ENTRIES = (
-    "/threading.py",
-    "/asyncio/base_events.py",
-    "/asyncio/events.py",
-    "/asyncio/runners.py",
-    "/concurrent/futures/thread.py",
-    "ray/_private/function_manager.py",
-    "ray/_private/worker.py",
-    "ray/_private/workers/default_worker.py",
-    "ray/util/tracing/tracing_helper.py",
+ENDLESS: tuple[Place, ...] = (
+    caller("/ray/util/multiprocessing/pool.py", "run", "Ray 2.60"),
+    caller("/ray/experimental/rdt/rdt_manager.py", "_monitor_failures", "Ray 2.60"),
+    *data.ENDLESS,
+    *serve.ENDLESS,
+    *train.ENDLESS,
+    *tune.ENDLESS,
 )
-"""Files whose loops run any submitted code: a thread there is between two pieces of work."""
+"""Functions of Ray's libraries that poll until what they poll for has come, and do work only then."""
 
 WRAPPERS = ("ray/_private/client_mode_hook.py", "ray/_private/auto_init_hook.py")
 
@@ -149,13 +153,11 @@ class _Finder:
             return None  # it may be one call that has not timed out yet, or have a deadline of its own
         if self._does_more(several, inside):
             return None
-        shown = inside[-1].one
-        innermost = len(self._snapshot.stacks[shown.stack]) - 2 - calls[-1].frame + self._is_own_frame(shown)
-        return self._poll(several, shown, calls[-1], innermost)
+        return self._poll(several, inside, calls[-1])
 
     def _is_retried(self, one: Thread | Coroutine) -> bool:
         """Whether a library is known to retry after a timeout."""
-        return any(frame.file.endswith(RETRYING) for frame in self._snapshot.frames_of(one))
+        return any(frame.file.endswith(train.RETRYING) for frame in self._snapshot.frames_of(one))
 
     def _is_own_frame(self, shown: Thread | Coroutine) -> bool:
         """Whether a call's frame is that of the loop: one that calls into C, or a function of Ray's that sleeps."""
@@ -189,9 +191,7 @@ class _Finder:
             return None
         if _is_one_wait(several) or not all(self._is_between_polls(one.one) for one in several):
             return None
-        shown = several[-1].one
-        target = PolledActors(tuple(sorted(actors)), tuple(self._rates(repeated)))
-        return self._poll(several, shown, target, len(self._snapshot.stacks[shown.stack]) - 1)
+        return self._poll(several, several, PolledActors(tuple(sorted(actors)), tuple(self._rates(repeated))))
 
     def _is_between_polls(self, one: Thread | Coroutine) -> bool:
         """Whether it is in a call, asleep, or in Ray's code that makes the calls."""
@@ -231,25 +231,37 @@ class _Finder:
         is_asleep = _is_sleep(frames[0]) or all(isinstance(one.one, Thread) and one.one.sleeps for one in several)
         if not is_asleep or any(one.one.call or not one.one.still for one in several):
             return None
-        return self._poll(several, shown, OwnTasks(), len(frames) - 1)
+        return self._poll(several, several, OwnTasks())
 
     def _poll(
-        self,
-        several: Sequence[_Observation],
-        shown: Thread | Coroutine,
-        target: Call | PolledActors | OwnTasks,
-        innermost: int,
+        self, several: Sequence[_Observation], polling: Sequence[_Observation], target: Call | PolledActors | OwnTasks
     ) -> Poll | None:
-        """The poll with the frame of its loop, at most ``innermost`` frames below the outermost one."""
+        """The poll, if each of the observations that show it has the loop in a function that all of them share."""
         stacks = [self._snapshot.stacks[one.one.stack] for one in several]
-        depth = min(_depth_of_loop(stacks, self._snapshot.frames), innermost)
-        if depth < 0:
+        shared = _depth_of_loop(stacks, self._snapshot.frames)
+        loops = [self._loop(one.one) for one in polling]
+        if any(loop is None or loop[0] > shared for loop in loops):
             return None
-        outward = [self._snapshot.frames[index] for index in self._snapshot.stacks[shown.stack][::-1][depth::-1]]
-        at = next((frame for frame in outward if not _is_wrapper(frame)), None)
-        if at is None or at.file.endswith(ENTRIES) or _is_weak(outward, target):
-            return None
-        return Poll(target, shown.stack, at)
+        _, at = loops[-1] or (0, None)
+        return Poll(target, polling[-1].one.stack, at) if at is not None else None
+
+    def _loop(self, one: Thread | Coroutine) -> tuple[int, Frame] | None:
+        """The loop that only polls around what a thread does, with the depth of its frame in the stack."""
+        frames = self._snapshot.frames_of(one)
+        begin = one.call.frame + (not self._is_own_frame(one)) if one.call else 0
+        around = list(enumerate(frames[begin:], begin))
+        library = list(takewhile(lambda numbered: numbered[1].origin != "user", around))
+        for number, frame in library:
+            if _is_endless(frame):
+                return len(frames) - 1 - number, next(frame for _, frame in library if not _is_wrapper(frame))
+        for number, frame in around if one.call else around[len(library) :]:
+            if _is_wrapper(frame):
+                continue
+            if not frame.only_polls:
+                return None
+            if frame.body is not None:
+                return len(frames) - 1 - number, frame
+        return None
 
 
 def _series(processes: Iterable[tuple[Sample, Process]]) -> dict[int | str, list[_Observation]]:
@@ -286,8 +298,14 @@ def _runs_out(calls: Sequence[Call]) -> bool:
 
 
 def _is_wrapper(frame: Frame) -> bool:
-    """Whether a frame is not of the application: of the standard library, or a wrapper of Ray."""
-    return frame.file.endswith(WRAPPERS) or (frame.origin == "stdlib" and not frame.file.endswith(ENTRIES))
+    """Whether a frame only calls the next one: a wrapper of Ray, or a function of Python without a loop around that."""
+    return frame.file.endswith(WRAPPERS) or (frame.origin == "stdlib" and frame.body is None)
+
+
+def _is_endless(frame: Frame) -> bool:
+    """Whether a function of a library is known to poll until what it polls for has come."""
+    name = frame.function.rpartition(".")[2]
+    return any(name == place.function and frame.file.endswith(place.file) for place in ENDLESS)
 
 
 def _place(frame: Frame) -> tuple[str, str]:
@@ -314,15 +332,3 @@ def _depth_of_loop(stacks: Sequence[tuple[int, ...]], frames: Sequence[Frame]) -
     places = {_place(frames[row[depth]]) for row in rows if len(row) > depth}
     is_same = len(places) == 1 and all(len(row) > depth for row in rows)
     return depth if is_same else depth - 1
-
-
-def _is_weak(frames: Sequence[Frame], target: Call | PolledActors | OwnTasks) -> bool:
-    """Whether the innermost loop of these frames is user code that does more than poll.
-
-    It may end by itself. Or, between polls that are not for refs, it makes other calls, as to search for work outside.
-    """
-    loop = next((frame for frame in frames if frame.loop is not None), None)
-    if loop is None or loop.origin != "user":
-        return False
-    is_for_refs = isinstance(target, Call) and bool(target.refs)
-    return loop.loop == "bounded" or (loop.loop == "busy" and not is_for_refs)

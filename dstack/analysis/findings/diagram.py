@@ -13,6 +13,7 @@ from dstack.analysis.findings.facts.finding_facts import FindingFacts
 from dstack.analysis.findings.facts.group_ranks import CollectiveCall
 from dstack.analysis.findings.kinds.open_chain import caller_steps, other_side_steps, shared_call_steps
 from dstack.analysis.findings.kinds.unsatisfiable import submission
+from dstack.analysis.findings.resting import end_of_loop
 from dstack.analysis.findings.wording.collectives import absent_steps, call_in_words, ranks_of_call
 from dstack.analysis.findings.wording.failures import happened_ago, restart_steps
 from dstack.analysis.findings.wording.failures import step as step_of_failure
@@ -209,8 +210,13 @@ class _Drawing:
             line=line,
             source=details.source,
             does=part.does or self._does(vertex, details),
-            also=tuple(filter(None, (*owner, *map(ended_in_words, ended_children(self._narrator.index, vertex))))),
+            also=tuple(filter(None, (*owner, *self._remarks(vertex, details)))),
         )
+
+    def _remarks(self, vertex: Vertex, details: VertexDetails) -> Iterator[str]:
+        if end := end_of_loop(vertex, details):
+            yield f"its loop {end}"
+        yield from map(ended_in_words, ended_children(self._narrator.index, vertex))
 
     def _does(self, vertex: Vertex, details: VertexDetails) -> str:
         if len(self._facts.deadlock.shown_cycle) > 1 and (following := self._facts.deadlock.following.get(vertex.key)):

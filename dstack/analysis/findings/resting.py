@@ -41,7 +41,16 @@ def _rests(reduced: ReducedGraph, vertex: Vertex) -> bool:
 
 def loop_of(details: VertexDetails) -> LoopBody | None:
     """The innermost loop in the user's code around what an execution does."""
-    return next((frame.body for frame in details.frames if frame.body is not None), None)
+    own = (frame.body for frame in details.frames if frame.origin == "user")
+    return next((body for body in own if body is not None), None)
+
+
+def end_of_loop(vertex: Vertex, details: VertexDetails) -> str:
+    """What may end the loop around a wait with a timeout, other than what it waits for; empty if that is not known."""
+    loop = loop_of(details)
+    if loop is None or vertex.wait is None or vertex.wait.timeout_s is None:
+        return ""
+    return f"goes on until {loop.until}" if loop.until else f"goes over {loop.over}" if loop.over else ""
 
 
 def _is_own(details: VertexDetails, loop: LoopBody) -> bool:

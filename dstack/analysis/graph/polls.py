@@ -2,7 +2,7 @@
 
 Such a loop is in its poll in all samples. First it waits as its call does, with a timeout; a loop that polls by calls
 which succeed waits for something unknown. Once the waits of all others are known, it waits without a timeout for what
-it polls, if that is known.
+it polls, if that is known. If the loop also ends by a flag, it waits for any code that may set that, too.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from dstack.observed import Coroutine, Thread
 from dstack.observed_calls import Call
 from dstack.vertex_keys import AnyKey, CoroutineKey, Key, ThreadKey
 
+LOOPS = ("/asyncio/base_events.py", "/asyncio/runners.py")
 BY_CALLS = "poll"
 """The id of the site of a poll by calls that succeed, which is no call site of its own."""
 
@@ -63,7 +64,23 @@ def _polled(graph: GraphBuilder, users: Users, vertex: Vertex, poll: Poll) -> Wa
         groups = (Group(needs=1, targets=targets),)
     elif vertex.wait.kind == "ray.wait":  # which returns the ready refs when it times out
         groups = (Group(needs=1, targets=tuple(dict.fromkeys(vertex.wait.targets))),)
+    if poll.has_flag:
+        if any(group.needs > 1 for group in groups) or not _is_set_by_threads(graph, vertex):
+            return vertex.wait
+        setters = tuple(target for target in users.of_process(vertex.worker_id or "") if target.vertex != vertex.key)
+        groups = tuple(replace(group, targets=tuple(dict.fromkeys((*group.targets, *setters)))) for group in groups)
     return replace(vertex.wait, groups=groups, polls=place, proven_groups=())
+
+
+def _is_set_by_threads(graph: GraphBuilder, vertex: Vertex) -> bool:
+    """Whether only threads and calls can set a flag in a process: it has no event loop."""
+    worker_id = vertex.worker_id or ""
+    process = graph.index.process(worker_id)
+    if process is None or process.coroutines or vertex.child_pid is not None:
+        return False
+    return not any(
+        frame.file.endswith(LOOPS) for one in process.threads for frame in graph.index.frames_of(worker_id, one)
+    )
 
 
 def _has_other_users(graph: GraphBuilder, users: Iterable[Target]) -> bool:

@@ -68,6 +68,11 @@ class Poll:
     at: Frame
 
     @property
+    def has_flag(self) -> bool:
+        """Whether the loop also ends by a flag that code of its process sets."""
+        return self.at.only_polls and self.at.body is not None and bool(self.at.body.until)
+
+    @property
     def call(self) -> Call | None:
         """The call in which it polls, if that blocks."""
         return self.target if isinstance(self.target, Call) else None

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import re
 
+from dstack.call_site import BOTH_RAYS, caller
+from dstack.libraries.data.sites import STATE
 from dstack.libraries.recogniser import Recogniser
 
 PARTS = (
@@ -31,6 +33,9 @@ PARTS = (
         is_machinery=True,
     ),
 )
+
+ENDLESS = (caller(STATE, "process_completed_tasks", BOTH_RAYS), caller(STATE, "get_output_blocking", BOTH_RAYS))
+"""Where the loop of an executor polls for its tasks, and where its consumer polls for the next output."""
 
 EXECUTOR = "StreamingExecutor"
 """The beginning of the names of the threads that execute a dataset; Ray 2.46 and 2.60."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dstack.call_site import caller
 from dstack.libraries.recogniser import Recogniser
 
 REPLICA_NAME = r"SERVE_REPLICA::.*#(?P<replica>[^#]+)"
@@ -28,5 +29,7 @@ PARTS = (
     ),
     Recogniser(r"ProxyActor", "Serve's proxy", actor_name=r"SERVE_PROXY_ACTOR.*", is_machinery=True),
 )
+ENDLESS = (caller("/ray/serve/_private/client.py", "_wait_for_application_running", "Ray 2.60"),)
+"""Where ``serve.run`` polls, without a timeout, until the application runs or has failed."""
 IN_PROXY = "ProxyResponseGenerator."
 """The names of the functions in which Serve's proxy waits for a response begin so; Ray 2.60."""

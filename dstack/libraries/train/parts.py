@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dstack.call_site import caller
 from dstack.libraries.recogniser import Recogniser
 
 PARTS = (
@@ -15,3 +16,8 @@ TRAINING = "TrainingThread("
 """The name of the thread that runs the training function of a worker begins so (Ray 2.60)."""
 RETRYING = ("ray/train/v2/_internal/execution/controller/controller.py",)
 """Loops that retry after a timeout, for ever by default; seen on Ray 2.60."""
+ENDLESS = (
+    caller(f"/{RETRYING[0]}", "run", "Ray 2.60"),
+    caller("/ray/train/_internal/session.py", "_get_result_from_queues", "Ray 2.60"),
+)
+"""The loop of Train's controller, with all that it calls, and where a worker of the first Train awaits a result."""

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from dstack.call_site import caller
 from dstack.libraries.recogniser import Recogniser
 
 PARTS = (Recogniser(r"ImplicitFunc", "Tune trial", which=" {id}", work=("train", "step of")),)
+ENDLESS = (caller("/ray/air/execution/_internal/actor_manager.py", "next", "Ray 2.60"),)
+"""Where the loop of Tune's trials polls for the next event."""

@@ -15,7 +15,7 @@ from msgspec.structs import replace
 from dstack.call_sites import kind_of
 from dstack.libraries.serve.sites import FREE_REPLICA
 from dstack.model import ACTOR_HANDLE, Actor, Worker
-from dstack.observed import Access, Frame, GraphStage, Role
+from dstack.observed import Access, Frame, GraphStage, LoopBody, Role
 from dstack.observed_calls import (
     Awaitables,
     CallKind,
@@ -67,6 +67,11 @@ class SceneThread:
     is_asleep: bool = False
     sleeps: bool = False
     """Whether the kernel shows the thread in ``time.sleep``."""
+    is_in_loop: bool = False
+    """Whether its own line is in a loop that only polls. In a wait with a timeout it is, unless a caller's is."""
+    only_polls: bool = True
+    """Whether the source of its own frame proves that this only polls; it may be ended by the flag ``until``."""
+    until: str = ""
     slices: int | None = None
     exits_in: str | None = None
     is_in_ray: bool = False
@@ -179,8 +184,10 @@ class SceneThread:
             return (SELECT,)
         if self.leaf:
             return (self.leaf, *self.outer)
-        own = (Frame(function=self.function, file=APP, line=self.line), *self.outer)
-        return (LEAVES.get(kind_of(self.call), OTHER_LEAF), *own) if self.call else own
+        is_in_loop = (self.is_in_loop or _is_timed(self.call)) and not any(frame.body for frame in self.outer)
+        body = LoopBody(first_line=self.line, last_line=self.line, until=self.until) if is_in_loop else None
+        own = Frame(function=self.function, file=APP, line=self.line, only_polls=self.only_polls, body=body)
+        return (LEAVES.get(kind_of(self.call), OTHER_LEAF), own, *self.outer) if self.call else (own, *self.outer)
 
     def _is_in(self, call: BlockedCall) -> SceneThread:
         self.call = call
@@ -272,7 +279,8 @@ class SceneCoroutine:
     def frames(self) -> tuple[Frame, ...]:
         leaf = AWAITS if self.call else SLEEPS
         line = self.line or self.process.worker.pid // 10 + self.number
-        own = Frame(function=self.function, file=APP, line=line)
+        body = LoopBody(first_line=line, last_line=line) if _is_timed(self.call) else None
+        own = Frame(function=self.function, file=APP, line=line, only_polls=True, body=body)
         return (leaf, *self.outer) if self.is_library else (leaf, own, *self.outer)
 
     def _is_in(self, call: BlockedCall | None) -> SceneCoroutine:
@@ -457,6 +465,10 @@ class SceneProcess:
         """Becomes another process with the same pid."""
         self.started_at += 60
         return self
+
+
+def _is_timed(call: BlockedCall | None) -> bool:
+    return call is not None and call.timeout_s is not None
 
 
 def await_for(

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from dstack import words
 from dstack.analysis.findings.facts.draft import Draft
 from dstack.analysis.findings.facts.finding_facts import FindingFacts
 from dstack.analysis.findings.kinds import open_chain
 from dstack.analysis.findings.reduced_graph import ReducedGraph
+from dstack.analysis.findings.resting import end_of_loop
 from dstack.analysis.findings.vertex_roles import is_outside
 from dstack.analysis.findings.wording.narration import Narrator
 from dstack.analysis.naming import names
 from dstack.analysis.naming.descriptions import describe
+from dstack.analysis.naming.sentences import step_at
 from dstack.analysis.solve.open_chains import OpenChain
 from dstack.analysis.solve.requirements import targets_of
 from dstack.diagnosis import FindingKind, Step, Verdict, Vertex
@@ -49,6 +51,7 @@ def steps(facts: FindingFacts, narrator: Narrator) -> Iterator[Step]:
     pollers = [vertex for vertex in facts.members if _has_timeout(vertex)]
     pollers.sort(key=lambda vertex: not narrator.reduced.is_in_users_code(vertex.key))
     yield from narrator.similar_steps(pollers, "")
+    yield from _ends_of_loops(pollers, narrator)
     if (watched_s := facts.draft.watched_s) is not None:
         confirmed = sum(vertex.is_confirmed for vertex in pollers)
         subject = "It was" if len(pollers) == 1 else f"{confirmed} of these {words.word(confirmed, 'was', 'were')}"
@@ -56,6 +59,17 @@ def steps(facts: FindingFacts, narrator: Narrator) -> Iterator[Step]:
         if confirmed:
             yield Step(text=f"{subject} observed in the same wait again{later}")
     yield from open_chain.steps(facts, narrator)
+
+
+def _ends_of_loops(pollers: Sequence[Vertex], narrator: Narrator) -> Iterator[Step]:
+    """What may end the loops around these waits, other than what they poll for."""
+    ends: dict[str, Step] = {}
+    for vertex in pollers:
+        details = narrator.details(vertex)
+        if end := end_of_loop(vertex, details):
+            step = step_at(f"The loop of {describe(vertex)} {end}", details, vertex)
+            ends.setdefault(step.text, step)
+    yield from list(ends.values())[: words.SHOWN]
 
 
 def advice(facts: FindingFacts, narrator: Narrator) -> str:

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dstack.observed import Frame
 from dstack.probes.node import threads
 from dstack.probes.node.redaction import masked_source
-from dstack.probes.node.stacks.loops import FoundLoop, Loops
+from dstack.probes.node.stacks.loops import NOTHING, FoundLoop, Loops
 from dstack.probes.node.stacks.origins import Origins
 from dstack.probes.node.stacks.source_lines import read_source
 from dstack.probes.node.threads import Position
@@ -61,18 +61,25 @@ class StackTable:
         function, file, line = key = (position.qualified, position.module or position.file, position.line)
         if key not in self._frames:
             origin = self._origins.of_position(position)
-            loop = self._loop_at(file, line, cwd) if origin in ("user", "ray") else None
-            kind, body = loop or (None, None)
+            loop = NOTHING if position.module else self._loop_at(file, line, cwd)
             if origin == "user":
                 self._keep_source(file, line, cwd)
             self._frames[key] = len(self.frames)
-            body = body if origin == "user" else None
-            self.frames.append(Frame(function=function, file=file, line=line, origin=origin, loop=kind, body=body))
+            self.frames.append(
+                Frame(
+                    function=function,
+                    file=file,
+                    line=line,
+                    origin=origin,
+                    only_polls=loop.only_polls,
+                    body=loop.body,
+                )
+            )
         return self._frames[key]
 
-    def _loop_at(self, file: str, line: int, cwd: str) -> FoundLoop | None:
+    def _loop_at(self, file: str, line: int, cwd: str) -> FoundLoop:
         if not self._reads_source:
-            return None
+            return NOTHING
         return self._loops.at(os.path.join(cwd, file), line, lambda: self._source(file, cwd))
 
     def _keep_source(self, file: str, line: int, cwd: str) -> None:

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from dstack.diagnosis import Diagnosis, Finding
+from dstack.libraries.train.parts import RETRYING
 from dstack.observed import Frame
 from tests.unit.scenes import Call, Scene, SceneProcess
 
@@ -13,7 +14,10 @@ ONLY_POLLS = "the loop at app.py:30 only polls"
 
 
 TRAIN_CONTROLLER = Frame(
-    function="run", file="/usr/lib/python3/site-packages/ray/train/controller.py", line=7, origin="ray"
+    function="TrainController.run",
+    file=f"/usr/lib/python3/site-packages/{RETRYING[0]}",
+    line=7,
+    origin="ray",
 )
 
 

@@ -131,7 +131,7 @@ def heartbeat() -> Heartbeat:
     producer.works_for().gets(more)
     driver.holds(buffer).holds(holder)
     producer.holds(buffer)
-    driver.threads[0].sleeps = True
+    driver.threads[0].sleeps = driver.threads[0].is_in_loop = True
     scene.repeats(size, by=driver)
     return Heartbeat(scene, driver, buffer, producer, size)
 
@@ -198,7 +198,7 @@ def test_a_loop_that_works_between_its_calls_is_no_heartbeat(place: str) -> None
         it.driver.threads[0].is_asleep = place == "library"
 
     def sleeps() -> None:
-        it.driver.threads[0].sleeps = True
+        it.driver.threads[0].sleeps = it.driver.threads[0].is_in_loop = True
 
     assert not is_suspected(watched(it, nothing, works, sleeps))
 
@@ -254,7 +254,7 @@ def test_loops_that_are_the_only_users_of_an_actor_wait_for_nothing_in_the_job(c
         callers.append(worker.works_for().holds(tracker))
         scene.repeats(report, by=task)
     for caller in callers:
-        caller.threads[0].sleeps = True
+        caller.threads[0].sleeps = caller.threads[0].is_in_loop = True
 
     diagnosis = watch(scene, *callers)
 
@@ -273,7 +273,7 @@ def test_a_user_that_polls_for_the_end_of_the_loop_is_no_other_user_in_any_order
     driver.submitted.remove(report)
     order = (ask, follow) if asks_first else (follow, ask)
     workers = {call.task.name: scene.worker().runs(call).works_for().holds(tracker) for call in order}
-    workers["ask"].threads[0].sleeps = True
+    workers["ask"].threads[0].sleeps = workers["ask"].threads[0].is_in_loop = True
     workers["follow"].gets(ask, timeout_s=1.0)
     driver.gets(follow)
     scene.repeats(report, by=ask)
@@ -294,7 +294,7 @@ def polled_buffer(timeout_s: float | None = None) -> tuple[Scene, SceneProcess, 
     producer.works_for().runs(produce).is_in("threading.Event.wait", "0x10", timeout_s=timeout_s)
     driver.holds(buffer).holds(producer)
     producer.holds(buffer)
-    driver.threads[0].sleeps = True
+    driver.threads[0].sleeps = driver.threads[0].is_in_loop = True
     scene.repeats(size, by=driver)
     scene.sample()
     for _ in range(4):

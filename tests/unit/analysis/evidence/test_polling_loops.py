@@ -10,11 +10,13 @@ from msgspec.structs import replace
 
 from dstack.analysis.diagnose import diagnose
 from dstack.analysis.evidence.evidence import Evidence
-from dstack.analysis.evidence.polling_loops import ENTRIES
 from dstack.analysis.second_sample import plan_readings
-from dstack.observed import Frame
+from dstack.libraries.data.sites import STATE
+from dstack.observed import Frame, LoopBody
 from tests.unit.analysis.evidence.polling_scenes import ONLY_POLLS, Poller, is_suspected, nothing, only_finding, poller
 from tests.unit.scenes import APP, JOB, Scene, SceneProcess
+
+LOOP = LoopBody(first_line=4, last_line=9)
 
 # A loop that only polls
 
@@ -112,7 +114,7 @@ def test_lines_of_the_loop_may_differ() -> None:
 def test_the_loop_is_what_all_stacks_share() -> None:
     it = poller()
     own = it.actor.threads[0]
-    own.outer = (Frame(function="loop", file=APP, line=5),)
+    own.outer = (Frame(function="loop", file=APP, line=5, only_polls=True, body=LOOP),)
 
     def asks_in_another_function() -> None:
         own.function = "ask_twice"
@@ -125,7 +127,7 @@ def test_the_loop_is_what_all_stacks_share() -> None:
 def test_a_loop_around_a_call_without_a_frame_is_at_its_caller() -> None:
     it = poller()
     it.actor.threads[0].wants_lock("0x1", it.actor.thread("holder", "user").gets(it.again), timeout_s=1.0)
-    it.actor.threads[0].leaf = Frame(function="run", file=APP, line=44)
+    it.actor.threads[0].leaf = Frame(function="run", file=APP, line=44, only_polls=True, body=LOOP)
 
     finding = only_finding(it.watch())
 
@@ -138,10 +140,108 @@ def test_a_loop_of_a_library_that_sleeps_is_its_own_place() -> None:
     it.actor.is_in("Ray Data's next output", "0x1", timeout_s=0.01)
     it.actor.is_reached_by(it.actor.thread("executor", "user").gets(it.again))
     own.leaf = Frame(
-        function="get_output_blocking", file="/usr/lib/python3/site-packages/ray/data/state.py", line=8, origin="ray"
+        function="OpState.get_output_blocking", file=f"/usr/lib/python3/site-packages{STATE}", line=8, origin="ray"
     )
 
-    assert "the loop at state.py:8 only polls" in only_finding(it.watch()).assumed
+    assert "the loop at streaming_executor_state.py:8 only polls" in only_finding(it.watch()).assumed
+
+
+# Loops that something else may end
+
+
+def test_a_loop_that_is_not_proven_to_only_poll_may_proceed() -> None:
+    it = poller()
+    it.actor.threads[0].only_polls = False
+
+    diagnosis = it.watch()
+
+    assert (diagnosis.verdict, only_finding(diagnosis).kind) == ("blocked", "polling")
+
+
+@pytest.mark.parametrize("is_proven", [True, False])
+def test_a_function_between_the_loop_and_its_poll_must_only_poll(is_proven: bool) -> None:
+    it = poller()
+    own = it.actor.threads[0]
+    own.outer = (Frame(function="loop", file=APP, line=5, only_polls=True, body=LOOP),)
+    own.only_polls = is_proven
+
+    assert is_suspected(it.watch()) is is_proven
+
+
+def test_a_function_that_only_polls_in_no_loop_may_proceed() -> None:
+    it = poller()
+    it.actor.threads[0].outer = (Frame(function="main", file=APP, line=5),)
+    it.actor.threads[0].leaf = Frame(function="run", file=APP, line=44, only_polls=True)
+
+    assert not is_suspected(it.watch())
+
+
+@pytest.mark.parametrize(("function", "is_known"), [("ResultThread.run", True), ("ResultThread.stop", False)])
+def test_a_loop_of_a_library_that_is_not_known_may_proceed(function: str, is_known: bool) -> None:
+    it = poller()
+    file = "/usr/lib/python3/site-packages/ray/util/multiprocessing/pool.py"
+    own = it.actor.threads[0]
+    own.leaf = Frame(function="wait", file="/site-packages/ray/_private/worker.py", line=3, origin="ray")
+    own.outer = (Frame(function=function, file=file, line=8, origin="ray", body=LOOP),)
+
+    assert is_suspected(it.watch()) is is_known
+
+
+def flagged() -> Poller:
+    """The loop also ends by a flag, which the actor's other thread may set after the same call."""
+    it = poller()
+    it.actor.threads[0].until = "stop.is_set()"
+    it.actor.thread("setter", "user").gets(it.again)
+    return it
+
+
+def test_a_flag_that_only_stuck_code_may_set_does_not_end_the_loop() -> None:
+    it = flagged()
+
+    finding = only_finding(it.watch())
+
+    assert (finding.kind, finding.confirmed) == ("deadlock", False)
+    assert ONLY_POLLS in finding.assumed
+
+
+def sleeps(it: Poller) -> None:
+    it.actor.threads[1].gets(it.again, timeout_s=60.0)
+
+
+def computes(it: Poller) -> None:
+    it.actor.threads[1].computes()
+
+
+def is_called(it: Poller) -> None:
+    it.scene.worker().works_for().runs(it.scene.task("other", by=it.driver)).holds(it.actor).computes()
+
+
+def runs_event_loop(it: Poller) -> None:
+    runner = it.actor.thread("loop", "user").gets(it.again)
+    runner.outer = (Frame(function="run_forever", file="/usr/lib/python3/asyncio/base_events.py", line=9),)
+
+
+@pytest.mark.parametrize("change", [sleeps, computes, is_called, runs_event_loop])
+def test_a_flag_that_other_code_may_set_ends_the_loop(change: Callable[[Poller], None]) -> None:
+    it = flagged()
+    change(it)
+
+    assert not is_suspected(it.watch())
+
+
+@pytest.mark.parametrize(
+    ("over", "until", "words"),
+    [("", "stop.is_set()", "goes on until stop.is_set()"), ("range(9)", "", "goes over range(9)")],
+)
+def test_the_finding_says_what_ends_a_loop(over: str, until: str, words: str) -> None:
+    it = poller()
+    body = LoopBody(first_line=4, last_line=9, over=over, until=until)
+    it.actor.threads[0].outer = (Frame(function="loop", file=APP, line=5, body=body),)
+
+    finding = only_finding(it.watch())
+
+    assert finding.kind == "polling"
+    assert f"The loop of Poller.run {words}" in [step.text for step in finding.explanation]
 
 
 # Loops that do something else
@@ -275,21 +375,6 @@ def test_decreasing_timeouts_belong_to_a_deadline(timeouts: tuple[float, ...], i
     assert is_suspected(it.watch(*(lambda seconds=seconds: it.polls(seconds) for seconds in later))) is is_found
 
 
-@pytest.mark.parametrize("entry", ENTRIES)
-def test_a_thread_between_two_tasks_is_not_in_a_loop_of_the_application(entry: str) -> None:
-    it = poller()
-    own = it.actor.threads[0]
-    own.function = "one_piece"
-    own.outer = (
-        Frame(function="loop", file=f"/usr/lib/python3{'/' * (entry[0] != '/')}{entry}", line=9, origin="ray"),
-    )
-
-    def another_task_name() -> None:
-        own.function = "another_piece"
-
-    assert not is_suspected(it.watch(another_task_name))
-
-
 def test_unread_refs_may_differ_each_time() -> None:
     it = poller()
     it.actor.keeps(it.again).threads[0].gets_held_refs(timeout_s=1.0)
@@ -376,7 +461,7 @@ def heartbeat_loop() -> tuple[Scene, SceneProcess]:
     run, status = scene.call(monitor, "run", by=driver), scene.call(runner, "status", by=monitor)
     monitor.submitted.remove(status)
     monitor.works_for().runs(run).holds(runner)
-    monitor.threads[0].sleeps = True
+    monitor.threads[0].sleeps = monitor.threads[0].is_in_loop = True
     driver.gets(run).holds(runner).holds(monitor)
     scene.repeats(status, by=run)
     scene.sample()

@@ -15,7 +15,7 @@ RAY = Frame(function="nodes", file="/site-packages/ray/_private/state.py", line=
 
 def polling(thread: SceneThread, body: LoopBody = LOOP, *, sleeps: bool = True) -> SceneThread:
     """The thread in a loop: it sleeps there, or is in a call of Ray."""
-    own = Frame(function="wait_for_nodes", file=APP, line=25, loop="plain", body=body)
+    own = Frame(function="wait_for_nodes", file=APP, line=25, only_polls=True, body=body)
     thread.sleeps, thread.is_asleep = sleeps, True
     thread.leaf, thread.outer = (own, ()) if sleeps else (RAY, (own,))
     return thread

@@ -1,0 +1,720 @@
+"""Proves by the source of a loop, or of a function called in it, that it does nothing but poll.
+
+A pass through it must be the same each time, as long as the poll has the same result. So what ends the loop is a
+constant condition or one of the poll's result, and what a pass executes though nothing came is the poll, sleeping,
+logging and pure functions of Python. All else may end it or may unblock others: a flag, an attribute, a property, a
+function of the user, an iterator that ends, a counter, a time. What looks like one of these is not proven.
+
+Names are the poll's result if only the statement with the poll assigns them, or if they are computed from such names
+alone. A name that is ``empty`` is false if nothing came; of any other, neither value is assumed.
+"""
+
+from __future__ import annotations
+
+import ast
+import operator
+import re
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from dstack.probes.node.redaction import MASK, masked_local, masked_source
+
+Block = ast.While | ast.For | ast.AsyncFor | ast.FunctionDef | ast.AsyncFunctionDef
+Value = Literal["empty", "any"]
+
+PURE = re.compile(
+    r"len|min|max|sum|int|float|str|bool|list|set|dict|tuple|frozenset|sorted|reversed|range|zip|enumerate|isinstance"
+    r"|repr|format|any|all|abs|round"
+)
+"""Functions of Python that only compute."""
+KEEPS_EMPTY = re.compile(r"len|sum|bool|list|set|dict|tuple|frozenset|sorted|any")
+"""Those whose value is false if their argument is empty."""
+VIEWS = re.compile(r"[\w.]+\.(keys|values|items)")
+CLOCKS = re.compile(r"(time\.)?(time|monotonic|perf_counter)(_ns)?|(datetime\.)*datetime\.(now|utcnow)")
+SLEEPS = re.compile(r"(time|asyncio|trio|anyio|gevent|eventlet)\.sleep")
+LOGS = re.compile(
+    r"(.*\.)?_*(log|logger|logging)\.(debug|info|warning|warn|error|exception|critical|log)|print"
+    r"|sys\.std(out|err)\.(write|flush)",
+    re.IGNORECASE,
+)
+METHODS = re.compile(r"get|items|keys|values|startswith|endswith|lower|upper|strip|split|count|format")
+"""Methods of Python's own values, if a result is one."""
+CHANGES = re.compile(r"append|extend|add|update|insert|remove|discard|pop|clear")
+RETURNING = re.compile(r"wait|acquire|join|poll|select|is_ready")
+"""Names of polls that return if nothing came; others with a timeout raise an exception."""
+EMPTY_IF_NOTHING = re.compile(r"wait|acquire|poll|select")
+OF_SEVERAL = re.compile(r"((ray|asyncio|(concurrent\.)?futures)\.)?wait")
+"""Functions that return what is done, and what is not."""
+STATES = {"is_set": False, "is_alive": True, "done": None, "ready": None, "locked": None, "empty": None, "qsize": None}
+"""Methods that show the state of the object that is polled, with their value if nothing came; None for either."""
+AWAITABLE = re.compile(r"get|put|wait|acquire|join|read|readline|recv|receive|shield")
+"""Waits that ``asyncio.wait_for`` limits."""
+TIMED_OUT = re.compile(r"(Queue)?(Empty|Full)|(Get)?TimeoutError|TimeoutExpired|(Base)?Exception")
+"""Exceptions of a poll that nothing came for, and their bases."""
+REMOTE = ("remote", "options")
+LEAVES = (ast.Break, ast.Return, ast.Raise)
+OPPOSITE: dict[type[ast.cmpop], type[ast.cmpop]] = {
+    ast.Lt: ast.GtE,
+    ast.GtE: ast.Lt,
+    ast.Gt: ast.LtE,
+    ast.LtE: ast.Gt,
+    ast.Eq: ast.NotEq,
+    ast.NotEq: ast.Eq,
+    ast.Is: ast.IsNot,
+    ast.IsNot: ast.Is,
+    ast.In: ast.NotIn,
+    ast.NotIn: ast.In,
+}
+COMPARE: dict[type[ast.cmpop], Callable[[int, int], bool]] = {
+    ast.Eq: operator.eq,
+    ast.NotEq: operator.ne,
+    ast.Gt: operator.gt,
+    ast.GtE: operator.ge,
+    ast.Lt: operator.lt,
+    ast.LtE: operator.le,
+}
+EVENTS = re.compile(r"(\w+)\s*=\s*threading\.Event\(|(\w+)\s*:\s*threading\.Event\b")
+SEVERAL_EVENTS = re.compile(r"\s*([\w., ]+?)\s*=\s*threading\.Event\(\)(\s*,\s*threading\.Event\(\))+\s*(#.*)?$")
+PASSED_SET = re.compile(r"(\w+)\.set\b(?!\()")
+CALLBACKS = re.compile(
+    r"lambda\b.*\.set\(|callback|_on_completed|\bsignal\.|call_(later|at|soon)|add_reader|\batexit\b|weakref"
+)
+"""How code comes to be called by something else than a thread of Python's."""
+MAX_TEXT = 60
+TELLING = ("def ", "async ", "global ", "nonlocal ", "from ")
+STRING = re.compile(r"'[^']*'|\"[^\"]*\"")
+DEFINITION = re.compile(r"\s*(?:async\s+)?def\s+(\w+)")
+DECLARATION = re.compile(r"\s*(?:global|nonlocal)\s+(.*)")
+IMPORTED_SLEEP = re.compile(r"\s*from\s+(time|asyncio|trio|anyio|gevent|eventlet)\s+import\b.*\bsleep\b")
+
+
+@dataclass(frozen=True, slots=True)
+class FileNames:
+    """What the lines of a file say about names, also outside of a loop.
+
+    ``defined`` are the functions and methods, also properties. ``shared`` are variables that another function than
+    their own may assign. ``flags`` are events of ``threading`` that only Python code sets, by ``flag.set()``, and no
+    callback.
+    """
+
+    defined: frozenset[str]
+    shared: frozenset[str]
+    flags: frozenset[str]
+    has_sleep: bool
+
+    @staticmethod
+    def of(lines: Sequence[str]) -> FileNames:
+        """The names of a file with these lines."""
+        telling = [line for line in lines if line.lstrip().startswith(TELLING)]
+        shared = (match[1].partition("#")[0] for line in telling if (match := DECLARATION.match(line)))
+        return FileNames(
+            defined=frozenset(match[1] for line in telling if (match := DEFINITION.match(line))),
+            shared=frozenset(name.strip() for names in shared for name in names.split(",")),
+            flags=_flags(lines),
+            has_sleep=any(map(IMPORTED_SLEEP.match, telling)),
+        )
+
+
+def _flags(lines: Sequence[str]) -> frozenset[str]:
+    """The events that only code of threads sets; none in a file that makes callbacks of another kind."""
+    telling = [line for line in lines if "Event" in line or ".set" in line or CALLBACKS.search(line)]
+    if any(map(CALLBACKS.search, telling)):
+        return frozenset()
+    events = {match[1] or match[2] for line in telling for match in EVENTS.finditer(line)}
+    several = (match for line in telling if (match := SEVERAL_EVENTS.match(line)))
+    events.update(name.strip().rpartition(".")[2] for match in several for name in match[1].split(","))
+    return frozenset(events - {match[1] for line in telling for match in PASSED_SET.finditer(line)})
+
+
+class Unproven(Exception):
+    """Something may end the loop: ``until`` is its condition, empty if it is none."""
+
+    def __init__(self, condition: ast.expr | None = None, *, is_negated: bool = False) -> None:
+        negated = _negated(condition) if condition is not None and is_negated else condition
+        self.until = expression_text(negated) if negated is not None else ""
+
+
+def prove_that_it_polls(block: Block, line: int, names: FileNames) -> str:
+    """Raise :class:`Unproven` unless a loop, or a function, only polls by the call in this line of its own.
+
+    A loop may also end by a flag that code of its process sets. That is returned as a condition, empty for none.
+    """
+    one_pass = Pass(block, line, names)
+    try:
+        one_pass.prove()
+    except Unproven as unproven:
+        unproven.until = unproven.until or one_pass.first_condition()
+        raise
+    return one_pass.flag
+
+
+def expression_text(expression: ast.expr) -> str:
+    """The text of an expression, in at most 60 characters and without secrets."""
+    try:
+        text = masked_source(ast.unparse(expression))
+        if any(masked_local(last_name(one), "") == MASK for one in ast.walk(expression)):
+            text = STRING.sub(f"'{MASK}'", text)
+    except (RecursionError, ValueError):
+        return ""
+    return text if len(text) <= MAX_TEXT else text[: MAX_TEXT - 1] + "…"
+
+
+def _negated(condition: ast.expr) -> ast.expr:
+    if isinstance(condition, ast.UnaryOp) and isinstance(condition.op, ast.Not):
+        return condition.operand
+    if isinstance(condition, ast.Compare) and len(condition.ops) == 1 and type(condition.ops[0]) in OPPOSITE:
+        opposite = OPPOSITE[type(condition.ops[0])]()
+        return ast.Compare(left=condition.left, ops=[opposite], comparators=condition.comparators)
+    return ast.UnaryOp(op=ast.Not(), operand=condition)
+
+
+def dotted(node: ast.AST) -> str:
+    """``ray.nodes``; empty for what is not simply named."""
+    if isinstance(node, ast.Attribute):
+        of = dotted(node.value)
+        return f"{of}.{node.attr}" if of else ""
+    return node.id if isinstance(node, ast.Name) else ""
+
+
+def last_name(node: ast.AST) -> str:
+    """``nodes`` of ``ray.nodes``, also where that is an attribute of something that has no name."""
+    return node.attr if isinstance(node, ast.Attribute) else node.id if isinstance(node, ast.Name) else ""
+
+
+class Pass:
+    """One pass through a loop, or one call of a function, in which the poll had no result."""
+
+    def __init__(self, block: Block, line: int, names: FileNames) -> None:
+        self._block = block
+        self._names = names
+        self._is_function = isinstance(block, (ast.FunctionDef, ast.AsyncFunctionDef))
+        self._assignments = list(_assigned(block))
+        self._assigned = {name.id for target, _ in self._assignments for name in _stored(target)}
+        self._refs = {
+            name.id
+            for target, value in self._assignments
+            if value is not None and any(last_name(call.func) == "remote" for call in _calls(value))
+            for name in _stored(target)
+        }
+        self._at = _statement_at(block, line)
+        self._polls = self._find_polls() if line <= (block.body[-1].end_lineno or line) else []
+        self._is_polled = False
+        self.flag = ""
+        self._results: dict[str, Value] = {}
+        self._others: set[str] = set()
+
+    def prove(self) -> None:
+        """Raise :class:`Unproven` unless a pass only polls."""
+        if not self._polls and self._is_function:
+            raise Unproven
+        self._name_results()
+        block = self._block
+        if isinstance(block, ast.While):
+            is_over = self._truth(block.test, is_negated=True) is False
+            self._check(block.test)
+            if is_over:
+                raise Unproven  # it ends though nothing came, so another loop is around it
+        elif isinstance(block, (ast.For, ast.AsyncFor)):
+            _check_endless(block)
+        elif any(isinstance(one, (ast.Yield, ast.YieldFrom)) for one in ast.walk(block)):
+            raise Unproven
+        self._execute(block.body, may_leave=False)
+        if not self._is_polled:
+            raise Unproven
+
+    def first_condition(self) -> str:
+        """The first condition that may end the loop, other than by the poll's result; empty if there is none."""
+        if self._is_function:
+            return ""
+        loop = [(self._block.test, True)] if isinstance(self._block, ast.While) else []
+        branches = (node for node in ast.walk(self._block) if isinstance(node, ast.If))
+        leaving = ((node.test, False) for node in branches if any(map(_may_leave, node.body)))
+        for test, is_negated in (*loop, *leaving):
+            try:
+                self._truth(test, is_negated=is_negated)
+            except Unproven as unproven:
+                return unproven.until
+        return ""
+
+    # The poll, and the names of its result
+
+    def _find_polls(self) -> list[ast.Call]:
+        """The only call in the line that does more than computing; in a line without one, all calls of actors."""
+        own = [call for part in _header(self._at) for call in _calls(part) if not self._is_harmless(call)]
+        if not own or any(map(self._is_call_of_actor, own)):
+            return [call for call in _calls(self._block) if self._is_call_of_actor(call)]
+        limited = [inner for call in own for inner in _limited(call)]
+        polls = [call for call in own if call not in limited]
+        return polls if len(polls) == 1 else []
+
+    def _is_call_of_actor(self, call: ast.Call) -> bool:
+        """Whether it gets the result of a call that a pass makes: ``ray.get(actor.size.remote())``."""
+        if last_name(call.func) == "remote":
+            return any(one.value is call for one in ast.walk(self._block) if isinstance(one, ast.Await))
+        is_new = any(last_name(inner.func) == "remote" for inner in _calls(call))
+        return last_name(call.func) == "get" and (is_new or any(name.id in self._refs for name in _names(call)))
+
+    def _name_results(self) -> None:
+        """Name what depends on the poll's result alone, and all else that a pass assigns."""
+        for target, value in self._assignments:
+            if value is not None and any(map(self._is_poll, _calls(value))):
+                self._name(target, value)
+        before = None
+        while before != (before := (dict(self._results), set(self._others))):
+            for node in _unconditional([self._block], self._truth_or_none):
+                for target, value in _assigned(node):
+                    self._name(target, value, is_added=isinstance(node, ast.AugAssign) or _is_change(node))
+            for name in self._assigned - self._others - self._names.shared:
+                self._results.setdefault(name, "any")  # assigned only if something came
+
+    def _name(self, target: ast.expr, value: ast.expr | None, *, is_added: bool = False) -> None:
+        stored = _stored(target)
+        is_result = value is not None and self._is_result(value)
+        is_shared = not self._names.shared.isdisjoint(name.id for name in stored)
+        if value is None or not is_result or is_shared or (is_added and self._value(value) != "empty"):
+            self._others.update(name.id for name in stored)
+        elif not is_added:
+            is_unpacked = isinstance(target, (ast.Tuple, ast.List))
+            for number, name in enumerate(stored):
+                is_empty = number == 0 and self._value(value, is_unpacked=is_unpacked) == "empty"
+                is_same = self._results.get(name.id, "empty") == "empty"
+                self._results[name.id] = "empty" if is_empty and is_same else "any"
+        for name in stored:
+            if name.id in self._others:
+                self._results.pop(name.id, None)
+
+    def _value(self, value: ast.expr, *, is_unpacked: bool = False) -> Value:
+        """What a result is if nothing came; of several that are unpacked, the first."""
+        value = value.value if isinstance(value, (ast.Await, ast.NamedExpr)) else value
+        if isinstance(value, ast.Call) and self._is_poll(value):
+            is_empty = EMPTY_IF_NOTHING.fullmatch(last_name(value.func)) and _is_of_several(value) is is_unpacked
+            return "empty" if is_empty else "any"
+        if isinstance(value, ast.Call) and KEEPS_EMPTY.fullmatch(dotted(value.func)) and len(value.args) == 1:
+            return self._value(value.args[0])
+        if isinstance(value, ast.Subscript) and isinstance(value.slice, ast.Constant) and value.slice.value == 0:
+            return self._value(value.value, is_unpacked=True) if isinstance(value.value, ast.Call) else "any"
+        return self._results.get(value.id, "any") if isinstance(value, ast.Name) else "any"
+
+    def _is_result(self, value: ast.expr) -> bool:
+        """Whether a value depends on the poll's result, and on nothing else that may change."""
+        own = {name.id for one in ast.walk(value) if isinstance(one, ast.comprehension) for name in _names(one.target)}
+        try:
+            return self._depends(value, own)
+        except Unproven:
+            return False
+
+    def _depends(self, node: ast.AST, own: set[str]) -> bool:
+        """Whether a value depends on the poll's result; unproven if it depends on what else may change.
+
+        ``own`` are the names inside of the value, as those of a comprehension.
+        """
+        if isinstance(node, ast.Name):
+            if node.id in self._names.shared or (node.id in self._assigned and node.id not in self._results):
+                raise Unproven
+            return node.id in self._results
+        if isinstance(node, ast.Attribute):
+            root = _root(node)
+            if not isinstance(root, ast.Name) or root.id not in {*self._results, *own}:
+                raise Unproven
+            return root.id in self._results
+        if isinstance(node, ast.Call):
+            return self._depends_on_call(node, own)
+        if isinstance(node, (ast.Lambda, ast.Yield, ast.YieldFrom)):
+            raise Unproven
+        # not lazily: each part may be unproven
+        return True in [self._depends(child, own) for child in ast.iter_child_nodes(node)]
+
+    def _depends_on_call(self, call: ast.Call, own: set[str]) -> bool:
+        if self._is_poll(call) or self._is_state_of_poll(call):
+            return True
+        parts = [*call.args, *(keyword.value for keyword in call.keywords)]
+        is_method = isinstance(call.func, ast.Attribute) and bool(METHODS.fullmatch(call.func.attr))
+        if isinstance(call.func, ast.Attribute) and is_method:
+            parts.append(call.func.value)
+        depends = True in [self._depends(part, own) for part in parts]
+        if not (depends if is_method else self._is_pure(call)):
+            raise Unproven
+        return depends
+
+    def _is_poll(self, call: ast.Call) -> bool:
+        return any(call is poll for poll in self._polls)
+
+    def _polled(self) -> set[str]:
+        """The objects that have the polled methods, as ``event`` of ``event.wait(1)``."""
+        return {dotted(poll.func.value) for poll in self._polls if isinstance(poll.func, ast.Attribute)} - {""}
+
+    def _is_state_of_poll(self, call: ast.Call) -> bool:
+        """Whether it shows the state of the object that is polled, as ``event.is_set()``."""
+        is_state = isinstance(call.func, ast.Attribute) and call.func.attr in STATES
+        return is_state and not call.args and dotted(call.func.value) in self._polled()  # type: ignore[attr-defined]
+
+    def _is_flag(self, node: ast.AST) -> bool:
+        """Whether it asks for the only flag of a loop, which another thread may set."""
+        if self._is_function or "is_set" in self._names.defined:
+            return False
+        if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Attribute):
+            return False
+        is_asked = node.func.attr == "is_set" and last_name(node.func.value) in self._names.flags
+        return is_asked and self.flag in ("", expression_text(node))
+
+    # Conditions
+
+    def _truth_or_none(self, test: ast.expr) -> bool | None:
+        try:
+            return self._truth(test)
+        except Unproven:
+            return None
+
+    def _truth(self, test: ast.expr, *, is_negated: bool = False) -> bool | None:
+        """The value of a condition if nothing came, None for either; unproven if it depends on what else may change.
+
+        That ends the loop if the condition is true; with ``is_negated``, if it is false.
+        """
+        if isinstance(test, ast.Constant):
+            return bool(test.value)
+        if isinstance(test, ast.UnaryOp) and isinstance(test.op, ast.Not):
+            value = self._truth(test.operand, is_negated=not is_negated)
+            return None if value is None else not value
+        if isinstance(test, ast.BoolOp):
+            return self._truth_of_several(test, is_negated=is_negated)
+        if self._is_flag(test):
+            self.flag = expression_text(test)
+            return False
+        if not self._is_result(test):
+            raise Unproven(test, is_negated=is_negated)
+        if isinstance(test, ast.Call) and self._is_state_of_poll(test):
+            return STATES[last_name(test.func)]
+        if isinstance(test, ast.Compare):
+            return self._truth_of_length(test)
+        return False if self._value(test) == "empty" else None
+
+    def _truth_of_several(self, test: ast.BoolOp, *, is_negated: bool) -> bool | None:
+        """The value of ``and`` and ``or``: the first decisive operand decides, unless one before it is open."""
+        decisive = isinstance(test.op, ast.Or)
+        values = []
+        for operand in test.values:
+            values.append(self._truth(operand, is_negated=is_negated))
+            if values[-1] is decisive:
+                break
+        if values[-1] is decisive:
+            return decisive if None not in values else None
+        return None if None in values else not decisive
+
+    def _truth_of_length(self, test: ast.Compare) -> bool | None:
+        """The value of ``len(done) == 0`` and the like."""
+        left, right = test.left, test.comparators[0]
+        is_length = isinstance(left, ast.Call) and dotted(left.func) == "len" and self._value(left) == "empty"
+        if not is_length or len(test.ops) > 1 or not isinstance(right, ast.Constant) or type(right.value) is not int:
+            return None
+        compare = COMPARE.get(type(test.ops[0]))
+        return compare(0, right.value) if compare else None
+
+    # What a pass executes
+
+    def _execute(self, body: Iterable[ast.stmt], *, may_leave: bool) -> bool:
+        """Whether the end of these statements is reached; unproven if one of them may leave the loop, or does work."""
+        return all(self._statement(statement, may_leave=may_leave) for statement in body)
+
+    def _statement(self, node: ast.stmt, *, may_leave: bool) -> bool:
+        if isinstance(node, ast.If):
+            return self._branch(node, may_leave=may_leave)
+        if isinstance(node, ast.Try):
+            return self._try(node, may_leave=may_leave)
+        if isinstance(node, (ast.With, ast.AsyncWith)):
+            return self._with(node, may_leave=may_leave)
+        if isinstance(node, ast.For):
+            return self._inner_loop(node)
+        if isinstance(node, LEAVES):
+            return self._leave(node, may_leave=may_leave)
+        if isinstance(node, ast.Assert):
+            self._truth(node.test, is_negated=True)
+        elif not isinstance(node, (ast.Expr, ast.Assign, ast.AugAssign, ast.AnnAssign, ast.Pass, ast.Continue)):
+            raise Unproven
+        self._check(node)
+        return not isinstance(node, ast.Continue)
+
+    def _branch(self, node: ast.If, *, may_leave: bool) -> bool:
+        try:
+            value = self._truth(node.test)
+            may_leave = may_leave or value is None
+        except Unproven as unproven:
+            value = None
+            if any(map(_may_leave, node.body)):
+                raise
+            if any(map(_may_leave, node.orelse)):
+                raise Unproven(node.test, is_negated=True) from unproven
+        self._check(node.test)
+        bodies = [body for body, is_other in ((node.body, False), (node.orelse, True)) if value is not is_other]
+        # if it depends on the result whether a branch leaves, a loop that goes on has not been in that branch
+        staying = [body for body in bodies if not (may_leave and body and self._is_end(body[-1]))]
+        return True in [self._execute(body, may_leave=may_leave) for body in staying]
+
+    def _is_end(self, last: ast.stmt) -> bool:
+        return isinstance(last, ast.Raise if self._is_function else LEAVES)
+
+    def _try(self, node: ast.Try, *, may_leave: bool) -> bool:
+        """A block around the poll: if that raises an exception, its handler is executed."""
+        raising = next((one for one in node.body if self._may_raise(one)), None)
+        if raising is None:
+            is_through = self._execute([*node.body, *node.orelse], may_leave=may_leave)
+        else:
+            handler = next((one for one in node.handlers if _catches(one)), None)
+            if handler is None:
+                raise Unproven
+            self._execute_until(raising, node.body)
+            is_through = self._execute(handler.body, may_leave=may_leave)
+        return self._execute(node.finalbody, may_leave=may_leave) and is_through
+
+    def _with(self, node: ast.With | ast.AsyncWith, *, may_leave: bool) -> bool:
+        """The condition whose ``wait`` is the poll, or a block that ignores the exception of the poll."""
+        raising = next((one for one in node.body if self._may_raise(one)), None)
+        if all(map(_suppresses, node.items)) and raising is not None:
+            self._execute_until(raising, node.body)
+            return True
+        if not all(dotted(item.context_expr) in self._polled() for item in node.items):
+            raise Unproven
+        return self._execute(node.body, may_leave=may_leave)
+
+    def _execute_until(self, raising: ast.stmt, body: Sequence[ast.stmt]) -> None:
+        """The statements up to the poll, whose exception is handled."""
+        self._execute(body[: body.index(raising)], may_leave=False)
+        if _statements(raising):
+            raise Unproven
+        self._check(raising, is_caught=True)
+
+    def _inner_loop(self, node: ast.For) -> bool:
+        """A loop over the result, which is empty, or one that only prints."""
+        self._check(node.iter)
+        if self._value(node.iter) != "empty":
+            if any(map(_may_leave, node.body)):
+                raise Unproven
+            self._execute([*node.body, *node.orelse], may_leave=False)
+        return True
+
+    def _leave(self, node: ast.stmt, *, may_leave: bool) -> bool:
+        if isinstance(node, ast.Return) and self._is_function:
+            if node.value is not None:
+                self._check(node.value)
+                self._depends(node.value, set())
+        elif not may_leave:
+            raise Unproven
+        return False
+
+    def _check(self, node: ast.AST, *, is_caught: bool = False) -> None:
+        """Unproven unless all that is called and awaited is the poll, or harmless."""
+        remote = (one.value for one in ast.walk(node) if isinstance(one, ast.Attribute) and one.attr in REMOTE)
+        called = {id(one) for one in (*remote, *(poll.func for poll in self._polls))}
+        for one in ast.walk(node):
+            if isinstance(one, (ast.Yield, ast.YieldFrom, ast.Lambda)):
+                raise Unproven
+            if isinstance(one, ast.Await) and not self._is_known_await(one):
+                raise Unproven
+            if isinstance(one, ast.Attribute) and one.attr in self._names.defined and id(one) not in called:
+                raise Unproven  # a property, or a function of the user's
+            if isinstance(one, ast.Call) and self._is_poll(one):
+                self._check_poll(one, is_caught=is_caught)
+            elif isinstance(one, ast.Call) and not self._is_allowed(one):
+                raise Unproven
+
+    def _check_poll(self, poll: ast.Call, *, is_caught: bool) -> None:
+        """Unproven if it raises an exception after its timeout, or if what is polled or its timeout may change."""
+        self._is_polled = True
+        if self._raises(poll) and not is_caught:
+            raise Unproven
+        for argument in (*poll.args, *poll.keywords):
+            changed = {name.id for name in _names(argument)} & self._others - self._refs
+            is_timeout = isinstance(argument, ast.keyword) and "timeout" in (argument.arg or "")
+            if changed and not (is_timeout and all(map(self._is_computed, changed))):
+                raise Unproven
+        if any(CLOCKS.fullmatch(dotted(call.func)) for call in _calls(poll)):
+            raise Unproven
+
+    def _is_computed(self, name: str) -> bool:
+        """Whether all that a pass assigns to a name is computed, as a timeout that is doubled."""
+        values = [value for target, value in self._assignments if name in {one.id for one in _stored(target)}]
+        return all(value is not None and all(map(self._is_pure, _calls(value))) for value in values)
+
+    def _raises(self, poll: ast.Call) -> bool:
+        return not self._is_call_of_actor(poll) and raises_if_nothing(poll)
+
+    def _may_raise(self, node: ast.AST) -> bool:
+        """Whether a statement has a poll that raises an exception if nothing came."""
+        return any(self._is_poll(call) and self._raises(call) for call in _calls(node))
+
+    def _is_known_await(self, node: ast.Await) -> bool:
+        called = node.value
+        return isinstance(called, ast.Call) and (self._is_poll(called) or self._is_harmless(called))
+
+    def _is_allowed(self, call: ast.Call) -> bool:
+        """Whether a call in a pass is harmless, or belongs to the poll."""
+        if self._is_harmless(call) or self._is_state_of_poll(call) or self._is_flag(call):
+            return True
+        if last_name(call.func) in REMOTE:
+            return any(map(self._is_call_of_actor, self._polls))
+        if any(call is inner for poll in self._polls for inner in _limited(poll)):
+            return True
+        if _is_addition(call):
+            return all(self._value(argument) == "empty" for argument in call.args)
+        return bool(METHODS.fullmatch(last_name(call.func))) and self._is_result(call)
+
+    def _is_harmless(self, call: ast.Call) -> bool:
+        name = dotted(call.func)
+        if name == "sleep":
+            return self._names.has_sleep and name not in self._names.defined
+        if isinstance(call.func, ast.Attribute) and isinstance(call.func.value, (ast.Constant, ast.JoinedStr)):
+            return call.func.attr in ("format", "join")
+        if SLEEPS.fullmatch(name) or CLOCKS.fullmatch(name) or LOGS.fullmatch(name):
+            return name not in self._names.defined
+        return self._is_pure(call) or (bool(VIEWS.fullmatch(name)) and not call.args)
+
+    def _is_pure(self, call: ast.Call) -> bool:
+        name = call.func.id if isinstance(call.func, ast.Name) else ""
+        return PURE.fullmatch(name) is not None and name not in self._names.defined
+
+
+def raises_if_nothing(poll: ast.Call) -> bool:
+    """Whether a poll raises an exception if nothing came: it has a timeout, and no name of one that returns."""
+    if RETURNING.fullmatch(last_name(poll.func)):
+        return False
+    is_timed = any(keyword.arg is None or "timeout" in keyword.arg for keyword in poll.keywords)
+    numbers = (one for one in poll.args if isinstance(one, ast.Constant) and type(one.value) in (int, float))
+    return is_timed or last_name(poll.func) == "wait_for" or next(numbers, None) is not None
+
+
+def _check_endless(loop: ast.For | ast.AsyncFor) -> None:
+    """Unproven if what a ``for`` iterates over may end: all but iterators of ``itertools``, and ``iter(int, 1)``."""
+    iterated = loop.iter
+    arguments = iterated.args if isinstance(iterated, ast.Call) else []
+    name = last_name(iterated.func) if isinstance(iterated, ast.Call) else ""
+    is_never = name == "iter" and len(arguments) == 2 and dotted(arguments[0]) in ("int", "object")
+    if not (name == "count" or (name in ("cycle", "repeat") and len(arguments) == 1) or is_never):
+        raise Unproven
+
+
+def _is_of_several(call: ast.Call) -> bool:
+    """Whether a ``wait`` returns what is done and what is not."""
+    return bool(OF_SEVERAL.fullmatch(dotted(call.func)))
+
+
+def _limited(call: ast.Call) -> list[ast.Call]:
+    """The wait that a call of ``asyncio.wait_for`` limits."""
+    inner = call.args[0] if last_name(call.func) == "wait_for" and call.args else None
+    return [inner] if isinstance(inner, ast.Call) and AWAITABLE.fullmatch(last_name(inner.func)) else []
+
+
+def _catches(handler: ast.ExceptHandler) -> bool:
+    """Whether a handler is for the exception of a poll that nothing came for."""
+    caught = handler.type
+    types = caught.elts if isinstance(caught, ast.Tuple) else [caught]
+    return caught is None or any(TIMED_OUT.fullmatch(last_name(one)) for one in types if one is not None)
+
+
+def _suppresses(item: ast.withitem) -> bool:
+    called = item.context_expr
+    is_suppress = isinstance(called, ast.Call) and last_name(called.func) == "suppress"
+    return is_suppress and any(TIMED_OUT.fullmatch(last_name(one)) for one in called.args)  # type: ignore[attr-defined]
+
+
+def _may_leave(node: ast.stmt) -> bool:
+    return any(isinstance(one, LEAVES) for one in ast.walk(node))
+
+
+def _is_change(node: ast.AST) -> bool:
+    """Whether it is a statement that changes a list, a set or a dict: ``done.append(one)``."""
+    called = node.value if isinstance(node, ast.Expr) else None
+    is_method = isinstance(called, ast.Call) and isinstance(called.func, ast.Attribute)
+    return is_method and bool(CHANGES.fullmatch(called.func.attr))  # type: ignore[union-attr]
+
+
+def _is_addition(call: ast.Call) -> bool:
+    """Whether it changes nothing if what it adds is empty: ``done.extend(ready)``."""
+    is_on_name = isinstance(call.func, ast.Attribute) and isinstance(call.func.value, ast.Name)
+    return is_on_name and last_name(call.func) in ("extend", "update") and not call.keywords
+
+
+def _statement_at(block: ast.stmt, line: int) -> ast.stmt:
+    """The innermost statement that contains this line."""
+    inner = (one for one in _statements(block) if one.lineno <= line <= (one.end_lineno or one.lineno))
+    found = next(inner, None)
+    return block if found is None else _statement_at(found, line)
+
+
+def _statements(node: ast.stmt) -> list[ast.stmt]:
+    """The statements directly inside of another one."""
+    handlers = [one for handler in getattr(node, "handlers", ()) for one in handler.body]
+    bodies = [one for name in ("body", "orelse", "finalbody") for one in getattr(node, name, ())]
+    return [*bodies, *handlers]
+
+
+def _header(node: ast.stmt) -> list[ast.AST]:
+    """The parts of a statement that are not other statements."""
+    if isinstance(node, (ast.If, ast.While)):
+        return [node.test]
+    if isinstance(node, (ast.For, ast.AsyncFor)):
+        return [node.iter]
+    if isinstance(node, (ast.With, ast.AsyncWith)):
+        return [item.context_expr for item in node.items]
+    return [] if _statements(node) else [node]
+
+
+def _unconditional(body: Iterable[ast.stmt], value_of: Callable[[ast.expr], bool | None]) -> Iterator[ast.AST]:
+    """The statements, and headers of statements, that a pass may execute though nothing came."""
+    for node in body:
+        yield from _header(node)
+        if isinstance(node, ast.If):
+            value = value_of(node.test)
+            yield from _unconditional(node.body if value is not False else (), value_of)
+            yield from _unconditional(node.orelse if value is not True else (), value_of)
+        else:
+            yield from _targets(node)
+            yield from _unconditional(_statements(node), value_of)
+
+
+def _targets(node: ast.AST) -> Iterator[ast.AST]:
+    """The names that the header of a statement assigns, as of a ``for``."""
+    if isinstance(node, (ast.For, ast.AsyncFor)):
+        yield node.target
+    elif isinstance(node, (ast.With, ast.AsyncWith)):
+        yield from (item.optional_vars for item in node.items if item.optional_vars is not None)
+
+
+def _assigned(node: ast.AST) -> Iterator[tuple[ast.expr, ast.expr | None]]:
+    """What a statement assigns or changes, with its value, None if that is not known."""
+    explained: set[int] = set()
+    for one in ast.walk(node):
+        if isinstance(one, ast.Assign):
+            yield from ((target, one.value) for target in one.targets)
+            explained.update(id(name) for target in one.targets for name in _names(target))
+        elif isinstance(one, (ast.AnnAssign, ast.AugAssign, ast.NamedExpr)):
+            yield one.target, one.value
+            explained.update(map(id, _names(one.target)))
+        elif isinstance(one, ast.comprehension):
+            explained.update(map(id, _names(one.target)))
+        elif isinstance(one, ast.Expr) and _is_change(one):
+            called: ast.Call = one.value  # type: ignore[assignment]
+            yield called.func.value, called.args[0] if len(called.args) == 1 else None  # type: ignore[attr-defined]
+    for one in ast.walk(node):
+        if isinstance(one, ast.Name) and not isinstance(one.ctx, ast.Load) and id(one) not in explained:
+            yield one, None
+
+
+def _stored(target: ast.expr) -> list[ast.Name]:
+    """The names that a statement assigns with this target."""
+    elements = target.elts if isinstance(target, (ast.Tuple, ast.List)) else [target]
+    found = [one.value if isinstance(one, ast.Starred) else one for one in elements]
+    return [one for one in found if isinstance(one, ast.Name)]
+
+
+def _calls(node: ast.AST) -> Iterator[ast.Call]:
+    return (one for one in ast.walk(node) if isinstance(one, ast.Call))
+
+
+def _names(node: ast.AST) -> Iterator[ast.Name]:
+    return (one for one in ast.walk(node) if isinstance(one, ast.Name))
+
+
+def _root(node: ast.expr) -> ast.expr:
+    while isinstance(node, (ast.Attribute, ast.Subscript)):
+        node = node.value
+    return node

@@ -1,0 +1,58 @@
+"""Two actors that call each other, one of which polls while its office is open.
+
+The clerk waits for the manager, which asks the clerk for the file: a cycle. The manager polls with a timeout, and
+another thread of it closes the office, which ends the loop.
+
+Expected: blocked (finding: polling)
+Members: Clerk.apply, Manager.decide
+Points at: done, _ = ray.wait([file], timeout=1.0)
+Next step: Manager.decide waits at most 1 s in ray.wait at polling_ring_while_open.py
+"""
+
+import os
+import threading
+from typing import Any
+
+import ray
+
+
+class Clerk:
+    def file(self) -> str:
+        return "file"
+
+    def apply(self, manager: Any) -> str:
+        me = ray.get_runtime_context().current_actor
+        decision: str = ray.get(manager.decide.remote(me))
+        return decision
+
+
+class Manager:
+    def __init__(self) -> None:
+        self.open = True
+
+    def close(self) -> None:
+        self.open = False
+
+    def decide(self, clerk: Any) -> str:
+        file = clerk.file.remote()
+        threading.Timer(900, self.close).start()
+        while self.open:
+            done, _ = ray.wait([file], timeout=1.0)
+            if done:
+                return "granted"
+        return "granted unseen"
+
+
+def main() -> None:
+    address = os.environ.get("RAY_ADDRESS", "local")
+    ray.init(address, num_cpus=2 if address == "local" else None, include_dashboard=False)
+    clerk: Any = ray.remote(Clerk).options(name="clerk").remote()
+    manager: Any = ray.remote(Manager).options(name="manager").remote()
+    ray.get([clerk.__ray_ready__.remote(), manager.__ray_ready__.remote()])
+    decision = clerk.apply.remote(manager)
+    print("ready", flush=True)
+    print(ray.get(decision))
+
+
+if __name__ == "__main__":
+    main()
