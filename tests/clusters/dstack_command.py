@@ -32,8 +32,12 @@ def dstack(*arguments: str, environment: Mapping[str, str] | None = None, timeou
 
 
 def check(address: str, environment: Mapping[str, str], *options: str) -> Json:
-    """The document of ``dstack check --json`` with its exit code as ``exit_code``."""
-    done = dstack("check", "--address", address, "--json", *options, environment=environment)
+    """The document of ``dstack check --json`` with its exit code as ``exit_code``.
+
+    By default no other node is expected: programs begin before a young cluster has settled.
+    """
+    settled = ("--nodes-settle-after", "0", *options)
+    done = dstack("check", "--address", address, "--json", *settled, environment=environment)
     assert done.stdout, done.stderr
     document: Json = json.loads(done.stdout)
     return {**document, "exit_code": done.returncode}

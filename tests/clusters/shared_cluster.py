@@ -101,11 +101,14 @@ def shared() -> Iterator[SharedCluster]:
 
 
 @contextmanager
-def shared_cluster(nodes: int, **shape: Any) -> Iterator[SharedCluster]:
-    """Start a cluster, as :func:`tests.clusters.ray_clusters.ray_cluster` does, with a dstack for it."""
+def shared_cluster(nodes: int, *, nodes_settle_s: float = 0.0, **shape: Any) -> Iterator[SharedCluster]:
+    """Start a cluster, as :func:`tests.clusters.ray_clusters.ray_cluster` does, with a dstack for it.
+
+    By default no other node is expected: programs begin before a young cluster has settled.
+    """
     with ray_cluster(nodes, **shape) as cluster:
         server = subprocess.Popen(
-            [sys.executable, str(PROGRAMS / "tools/check_server.py"), cluster.address],
+            [sys.executable, str(PROGRAMS / "tools/check_server.py"), cluster.address, str(nodes_settle_s)],
             env=cluster.environment,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,

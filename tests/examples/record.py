@@ -33,6 +33,7 @@ SHAPES = {
     "two nodes": {"nodes": 2, "num_cpus": 1},
     "two sites": TWO_SITES,
     "small object store": {"nodes": 1, "num_cpus": 4, "object_store_memory": 200 * 2**20},
+    "nodes that come and go": {"nodes": 1, "num_cpus": 1},
 }
 """The clusters by the ``Needs`` of a program. Each program of a folder ``libraries`` has its own cluster."""
 PLACES = {f"{sys.prefix}/": "/venv/", f"{sys.base_prefix}/": "/usr/", f"{ROOT}/": ""}

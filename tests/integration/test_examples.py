@@ -23,6 +23,7 @@ pytestmark = pytest.mark.ray
 CLUSTERS: dict[str, dict[str, Any]] = {
     "two nodes": {"nodes": 2, "num_cpus": 1},
     "small object store": {"nodes": 1, "num_cpus": 4, "object_store_memory": 200 * 2**20},
+    "nodes that come and go": {"nodes": 1, "num_cpus": 1, "nodes_settle_s": 600.0},
 }
 """Clusters for programs that the shared one does not suit, by the ``Needs`` of their docstring."""
 

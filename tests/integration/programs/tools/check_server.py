@@ -1,4 +1,4 @@
-"""Answer questions about a cluster, one on each line of stdin: check_server.py ADDRESS
+"""Answer questions about a cluster, one on each line of stdin: check_server.py ADDRESS NODES_SETTLE_AFTER
 
 The answer to ``check`` is the document of ``dstack check --json`` with the text report as ``report``. The answer to
 ``busy`` is a list of the reasons why the cluster is not idle. A separate process has the cluster's environment, and
@@ -23,15 +23,18 @@ TIMEOUT_S = 10.0
 
 
 def main() -> None:
-    address = sys.argv[1]
+    address, nodes_settle_s = sys.argv[1], float(sys.argv[2])
     cluster = connect(address)
     for line in sys.stdin:
-        answer = check(address) if line.strip() == "check" else list(busy_parts(take_inventory(cluster, TIMEOUT_S)))
+        if line.strip() == "check":
+            answer = check(address, nodes_settle_s)
+        else:
+            answer = list(busy_parts(take_inventory(cluster, TIMEOUT_S)))
         print(json.dumps(answer), flush=True)
 
 
-def check(address: str) -> Any:
-    analysed = AnalysedSnapshot.of(capture.snapshot(address))
+def check(address: str, nodes_settle_s: float) -> Any:
+    analysed = AnalysedSnapshot.of(capture.snapshot(address), nodes_settle_s=nodes_settle_s)
     return {**json.loads(check_json(analysed)), "report": report_text(analysed)}
 
 
@@ -46,7 +49,7 @@ def busy_parts(inventory: Inventory) -> Iterator[str]:
     for group in inventory.placement_groups:
         if group.state != "REMOVED":
             yield f"placement group {group.name}"
-    for node in inventory.nodes:
+    for node in (node for node in inventory.nodes if node.alive):
         for name in ("CPU", "GPU"):
             if inventory.available.get(node.node_id, {}).get(name, 0.0) < node.resources.get(name, 0.0):
                 yield f"{name} in use on node {node.node_id}"
