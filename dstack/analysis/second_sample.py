@@ -14,12 +14,14 @@ from dstack.analysis.graph.worker_starts import UNEXPLAINED, pending_setups
 from dstack.analysis.index.sample_index import SampleIndex
 from dstack.analysis.index.subjects import workers_of_jobs
 from dstack.analysis.solve import reduction
+from dstack.analysis.solve.open_chains import OpenChain
 from dstack.analysis.solve.requirements import Waits, relevant_unobserved, targets_of, waits_of
 from dstack.diagnosis import Vertex
 from dstack.grouping import grouped
 from dstack.model import Snapshot, actor_of_task
 from dstack.observed_node import Cause
 from dstack.vertex_keys import Key, UnknownKey
+from dstack.words import SHOWN
 
 LASTING: tuple[Cause, ...] = ("unreachable", "permission", "ended", "namespace", "identity", "missing")
 """Causes of failures that a second attempt a moment later does not change."""
@@ -73,9 +75,10 @@ def plan_readings(snapshot: Snapshot) -> ReadingPlan:
     outside = (*waits_outside(reduced), *(() if reduced.chains or reduced.stuck else resting(reduced)))
     jobs = reduced.jobs_of((*stalled, *(vertex.key for vertex in outside)))
     workers |= {worker.worker_id for worker in workers_of_jobs(first, jobs)}
+    computing = {worker for chain in reduced.chains for worker in _on_cpu(reduced, chain)}
     starting = {task.owner_id for task in pending_setups(first)}
     return ReadingPlan(
-        workers=workers | polling | starting,
+        workers=workers | polling | starting | computing,
         tasks=_tasks_of_interest(reduced),
         may_be_stalled=bool(stalled or in_groups or outside),
         pollers=polling,
@@ -83,6 +86,15 @@ def plan_readings(snapshot: Snapshot) -> ReadingPlan:
         waits_to_start=bool(starting) or any(map(_is_unexplained, reduced.vertices)),
         has_waits=bool(reduced.stuck or reduced.chains),
     )
+
+
+def _on_cpu(reduced: ReducedGraph, chain: OpenChain) -> Iterator[str]:
+    """The workers of the first final blockers of a chain that are on a CPU: a second reading shows if they compute."""
+    for blocker in chain.blockers[:SHOWN]:
+        vertex = reduced.vertices[blocker.vertex]
+        execution = reduced.index.execution_of(vertex)
+        if vertex.worker_id and execution and reduced.index.is_on_cpu(vertex.worker_id, execution):
+            yield vertex.worker_id
 
 
 def _is_unexplained(key: Key) -> bool:

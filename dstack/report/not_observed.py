@@ -92,9 +92,14 @@ class _GapWords:
     """Makes the sentences about the gaps of one diagnosis."""
 
     def __init__(self, analysed: AnalysedSnapshot) -> None:
+        self._analysed = analysed
         self._snapshot = analysed.snapshot
-        self._index: SampleIndex = analysed.merged_index
         self._vertices: Mapping[Key, Vertex] = analysed.diagnosis.vertices
+
+    @property
+    def _index(self) -> SampleIndex:
+        """Of both samples; made only if there is a gap."""
+        return self._analysed.merged_index
 
     def likeness(self, gap: Gap) -> Hashable:
         """Equal for gaps that one sentence can be about."""

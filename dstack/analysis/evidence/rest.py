@@ -19,6 +19,8 @@ from dstack.observed import Coroutine, Process, Thread
 IDLE_SHARE, IDLE_S = 0.05, 0.03
 """The CPU time of a process at rest: a share of one CPU, and what the answers to dstack take. A worker of Ray that does
 nothing uses 0.25 % (Ray 2.60, 50 wake-ups a second), and a request for its tasks and refs 2 to 5 ms."""
+COMPUTING_SHARE = 0.5
+"""The share of one CPU that a process uses whose thread computes, where only one sample shows the thread on a CPU."""
 LOOPS = (EVENT_LOOP.id, UNTIL_COMPLETE.id)
 
 
@@ -40,6 +42,31 @@ class Rest:
         if not isinstance(before, Thread) or not isinstance(after, Thread):
             return False
         return _has_looped(before, after) and not self._calls(vertex)
+
+    def computes(self, vertex: Vertex) -> bool | None:
+        """Whether a thread used a CPU between the samples, not only while it was read; None if it was not read twice.
+
+        It is on a CPU in both samples, or in one of them while its process used as much as a thread that computes.
+        """
+        before, after = self._first.execution_of(vertex), self._second.execution_of(vertex) if self._second else None
+        if before is after or not isinstance(before, Thread) or not isinstance(after, Thread):
+            return None
+        if before.on_cpu and after.on_cpu:
+            return True
+        return (before.on_cpu or after.on_cpu) and self._cpu_share(vertex.worker_id or "") >= COMPUTING_SHARE
+
+    def sleeps_between(self, vertex: Vertex) -> bool:
+        """Whether one of the samples shows a thread in ``time.sleep``."""
+        found = (index.execution_of(vertex) for index in (self._first, self._second) if index)
+        return any(isinstance(thread, Thread) and thread.sleeps for thread in found)
+
+    def _cpu_share(self, worker_id: str) -> float:
+        """The CPU time of a process as a share of one CPU between the samples, at least; 0 if unknown."""
+        before, after = self._first.process(worker_id), self._second.process(worker_id) if self._second else None
+        if self._second is None or before is None or after is None or before.started_at != after.started_at:
+            return 0.0
+        over_s = self._second.sample.ended_s - self._first.sample.began_s
+        return (after.cpu_s - before.cpu_s) / over_s if over_s > 0 else 0.0
 
     def _has_slept_again(self, vertex: Vertex, before: Coroutine, after: Coroutine) -> bool:
         if before.call or after.call or before.stack != after.stack or self._is_users(after) or self._second is None:

@@ -128,6 +128,14 @@ class VertexRoles:
         """Whether it is a thread, or a library's coroutine, that only woke and slept again between the samples."""
         return self.rest is not None and self.rest.is_resting(vertex)
 
+    def computes(self, vertex: Vertex) -> bool | None:
+        """Whether a thread used a CPU between the samples; None if it was not read twice."""
+        return self.rest.computes(vertex) if self.rest is not None else None
+
+    def sleeps_between(self, vertex: Vertex) -> bool:
+        """Whether one of the samples shows a thread in ``time.sleep``."""
+        return self.rest is not None and self.rest.sleeps_between(vertex)
+
     @cached_property
     def running_tasks(self) -> dict[tuple[str, str | None], list[Vertex]]:
         """The executions that run a task, by the task's name and job."""

@@ -19,12 +19,12 @@ def test_workers_of_interest_seem_stuck() -> None:
     left, right = ring(scene, "Left", "Right")
     owner, behind, bystander = scene.procs[0], scene.driver(), scene.driver()
     behind.gets(left.running[0])
-    call, _ = scene.run("work", by=bystander)
+    call, works = scene.run("work", by=bystander)
     bystander.gets(call)
 
     found = plan_readings(scene.snapshot()).workers
 
-    assert found == {proc.worker_id for proc in (left, right, owner, behind)}
+    assert found == {proc.worker_id for proc in (left, right, owner, behind, works)}, "and what runs, which may compute"
 
 
 def test_the_creator_of_an_infeasible_group_is_of_interest() -> None:

@@ -207,10 +207,12 @@ def to_inspect(facts: FindingFacts, narrator: Narrator) -> str:
     if first.kind == "lifetime" and first.holder is None:
         return f"Find out what should end the wait: only {name} can"
     if is_start(first):
-        return f"Find out why the start of the worker process takes long{line}: {_state(narrator, first)}"
+        return (
+            f"Find out why the start of the worker process takes long{line}: {_state(facts.reduced, narrator, first)}"
+        )
     if first.kind != "execution":
         return f"Find out what delays {name}{line}"
-    return f"Find out why {describe(first)} takes long{line}: {_state(narrator, first)}"
+    return f"Find out why {describe(first)} takes long{line}: {_state(facts.reduced, narrator, first)}"
 
 
 def _unknown_call(facts: FindingFacts, narrator: Narrator, waker: Vertex) -> str | None:
@@ -221,15 +223,20 @@ def _unknown_call(facts: FindingFacts, narrator: Narrator, waker: Vertex) -> str
     return f"{waiter.call} in {describe(waiter.vertex)}{narrator.line(waiter.vertex)}"
 
 
-def _state(narrator: Narrator, blocker: Vertex) -> str:
-    """What a final blocker does at its line."""
+def _state(reduced: ReducedGraph, narrator: Narrator, blocker: Vertex) -> str:
+    """What a final blocker does at its line: it computes only if it used a CPU between the samples."""
     details = narrator.details(blocker)
     if details.sleeps:
         return "it sleeps there"
     if details.coroutine:
         return "it sleeps there, or is ready to run"
-    if details.on_cpu:
+    computes = reduced.computes(blocker)
+    if computes:
         return "it is computing there"
+    if details.on_cpu and computes is not None and reduced.sleeps_between(blocker):
+        return "it wakes and sleeps there"
+    if details.on_cpu:
+        return "it runs there" if computes is None else "it runs there now and then, and uses little CPU time"
     return "it sleeps there, or waits outside Python (network, file, C code)"
 
 

@@ -54,9 +54,9 @@ def test_a_report_indexes_no_sample_twice(
 def test_a_report_builds_two_graphs(monkeypatch: pytest.MonkeyPatch, command: list[str]) -> None:
     built: list[SampleIndex] = []
 
-    def counted(index: SampleIndex) -> dict[Key, Vertex]:
+    def counted(index: SampleIndex, *settings: float) -> dict[Key, Vertex]:
         built.append(index)
-        return wait_for_graph(index)
+        return wait_for_graph(index, *settings)
 
     monkeypatch.setattr("dstack.analysis.graph.confirmation.wait_for_graph", counted)
 

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
+import pytest
+
 from dstack.analysis.solve.open_chains import MAX_RANKED
 from tests.unit.analysis.findings.kinds.small_findings import kinds, only_finding, ring
-from tests.unit.scenes import Scene
+from tests.unit.scenes import Scene, SceneProcess
 
 
 def test_the_end_of_a_chain_is_its_final_blocker() -> None:
@@ -133,3 +137,61 @@ def test_two_calls_that_poll_each_other_have_no_final_blocker() -> None:
 
     assert (finding.kind, finding.final_blockers) == ("polling", ())
     assert finding.summary == "4 tasks wait for each other's timeouts"
+
+
+def advice_of(change: Callable[[SceneProcess], None] | None, *, first: Callable[[SceneProcess], None]) -> str:
+    """The fix for a driver behind a task, which is as ``first`` in the first sample, and changed in the second."""
+    scene = Scene()
+    driver = scene.driver()
+    call, worker = scene.run("work", by=driver)
+    driver.gets(call)
+    first(worker)
+    scene.sample()
+    if change:
+        change(worker)
+        scene.sample()
+    return only_finding(scene.diagnose()).advice
+
+
+def runs(worker: SceneProcess) -> None:
+    worker.slots[0].slices = 1
+
+
+def runs_again(worker: SceneProcess) -> None:
+    worker.slots[0].slices = 2
+
+
+def is_off_cpu(worker: SceneProcess) -> None:
+    worker.slots[0].slices, worker.slots[0].is_asleep = 2, True
+
+
+def is_off_cpu_after_much_cpu_time(worker: SceneProcess) -> None:
+    is_off_cpu(worker)
+    worker.cpu_s = 9.0
+
+
+def sleeps(worker: SceneProcess) -> None:
+    is_off_cpu(worker)
+    worker.slots[0].sleeps = True
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "words"),
+    [
+        (runs, runs, "it is computing there"),
+        (runs, runs_again, "it is computing there"),
+        (runs, is_off_cpu_after_much_cpu_time, "it is computing there"),
+        (is_off_cpu, runs, "it sleeps there, or waits outside Python"),
+        (runs, is_off_cpu, "it runs there now and then, and uses little CPU time"),
+        (runs, sleeps, "it wakes and sleeps there"),
+        (runs, None, "it runs there."),
+        (sleeps, runs, "it sleeps there."),
+    ],
+)
+def test_only_what_used_a_cpu_between_the_samples_computes(
+    first: Callable[[SceneProcess], None], second: Callable[[SceneProcess], None] | None, words: str
+) -> None:
+    advice = advice_of(second, first=first)
+
+    assert words.rstrip(".") in advice
+    assert ("computing" in advice) == ("computing" in words)
