@@ -99,3 +99,11 @@ def test_an_owner_that_does_not_answer_is_not_dead(program: Example) -> None:
     assert any(f"whose owner, worker (pid {owner.pid}, " in one and "did not answer" in one for one in blockers), (
         blockers
     )
+
+
+def test_a_node_that_was_lost_a_short_time_ago_may_return(program: Example) -> None:
+    document = check(program.address, program.environment, "--nodes-settle-after", "600")
+
+    assert document["exit_code"] in (0, 4)
+    named = [blocker["execution"] for finding in document["findings"] for blocker in finding["final_blockers"]]
+    assert any("had 1 special until" in one for one in named), named
