@@ -273,6 +273,7 @@ WAIT_FOR = Site("asyncio.wait_for", "asyncio.wait_for", kind="await")
 WAIT = Site("asyncio.wait", "asyncio.wait", kind="await")
 AS_COMPLETED = Site("asyncio.as_completed", "asyncio.as_completed", kind="await")
 TASK_GROUP = Site("asyncio.TaskGroup", "asyncio.TaskGroup", kind="await")
+ANYIO_GROUP = Site("anyio.TaskGroup", "anyio.TaskGroup", kind="await")
 TO_THREAD = Site("asyncio.to_thread", "asyncio.to_thread", kind="await")
 ASYNC_LOCK = Site("asyncio.Lock.acquire", "asyncio.Lock.acquire", kind="lock", may_be_idle=False)
 ASYNC_SEMAPHORE = Site(
@@ -293,6 +294,7 @@ COROUTINES = (
     WAIT,
     AS_COMPLETED,
     TASK_GROUP,
+    ANYIO_GROUP,
     TO_THREAD,
     ASYNC_LOCK,
     ASYNC_SEMAPHORE,

@@ -17,7 +17,7 @@ from typing import Annotated, Literal, get_args
 from msgspec import Meta
 
 from dstack.frozen_dataclass import frozen_dataclass
-from dstack.observed_calls import Call, Int, Natural, ProcessGroup, ServeRequest, UnixTime
+from dstack.observed_calls import Call, Int, Natural, ProcessGroup, ServeRequest, Timer, UnixTime
 
 Percent = Annotated[float, Meta(ge=0, le=1e12)]
 """A share in percent; of several CPUs it may exceed 100."""
@@ -58,12 +58,21 @@ class LoopBody:
 
 
 @frozen_dataclass(frozen=True, slots=True, kw_only=True)
+class StopCall:
+    """A call in source code that stops something else, by the name that the code calls, as ``ray.cancel``."""
+
+    name: str
+    line: Int
+
+
+@frozen_dataclass(frozen=True, slots=True, kw_only=True)
 class Frame:
     """One Python frame. ``origin`` says whether the code is the user's, Ray's, or another library's.
 
     ``body`` is the innermost loop around the line; None outside of loops, or if the source is unreadable. That loop
     ``only_polls``, or the whole function if there is none, if its source proves that it ends by nothing but the result
-    of what it calls in this line, and does nothing else but sleep and log.
+    of what it calls in this line, and does nothing else but sleep and log. ``stops`` is the next call by which the
+    user's code may cancel or kill something, from the source.
     """
 
     function: str
@@ -72,6 +81,7 @@ class Frame:
     origin: Origin = "user"
     only_polls: bool = False
     body: LoopBody | None = None
+    stops: StopCall | None = None
 
 
 @frozen_dataclass(frozen=True, slots=True, kw_only=True)
@@ -126,7 +136,7 @@ class Thread:
     numbers. ``written_bytes`` counts what it has written by ``write(2)`` to files, pipes and sockets; it is read only
     of a thread that wakes by itself. ``exits_in`` is the function in which the interpreter exits on the main thread, as
     ``ray.shutdown``; None while its program runs. ``task_id`` is the Ray task that it runs, None for none; it is valid
-    only if ``Process.tasks_read`` is true.
+    only if ``Process.tasks_read`` is true. ``timer`` is what a ``threading.Timer`` will call that it waits for.
     """
 
     os_thread_id: Int
@@ -143,6 +153,7 @@ class Thread:
     exits_in: str | None = None
     task_id: str | None = None
     call: Call | None = None
+    timer: Timer | None = None
     locals: dict[str, dict[str, str]] | None = None
 
 
@@ -241,7 +252,8 @@ class Process:
     ``cpu_percent`` is its use of CPU, of which 100 is one CPU, over the ``cpu_over_s`` before its reading ended; None
     if it was not measured. ``gpus`` are the GPUs that it uses, by NVIDIA's driver; None if unknown.
 
-    ``starting`` is what a worker does that takes no tasks yet, None for others.
+    ``starting`` is what a worker does that takes no tasks yet, None for others. ``handled_signals`` are the signals for
+    which the program has installed a handler, by name, without those that Ray handles or that end a program.
     """
 
     pid: Int
@@ -271,6 +283,7 @@ class Process:
     labels: dict[str, str] = field(default_factory=dict)
     graph_stages: tuple[GraphStage, ...] = ()
     starting: StartPhase | None = None
+    handled_signals: tuple[str, ...] = ()
     cpu_percent: Percent | None = None
     cpu_over_s: float = 0.0
     gpus: Annotated[tuple[GpuUse, ...], Meta(max_length=MAX_GPUS)] | None = None

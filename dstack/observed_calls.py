@@ -136,7 +136,8 @@ class Futures(Need):
 class Awaitables(Need):
     """All, or ``count``, of refs, coroutines, futures, and ``others``, which counts those that are unknown.
 
-    ``futures`` has for each future the threads that may complete it; ``owners`` are those of the refs.
+    ``futures`` has for each future the threads that may complete it; ``owners`` are those of the refs. With
+    ``fails_fast`` one that fails ends the call, too, as in ``asyncio.gather`` and task groups.
     """
 
     kind: Literal["awaitables"] = "awaitables"
@@ -147,6 +148,7 @@ class Awaitables(Need):
     others: Natural = 0
     count: Natural | None = None
     inferred: Inference | None = None
+    fails_fast: bool = False
 
 
 @frozen_dataclass(frozen=True, slots=True, kw_only=True)
@@ -347,13 +349,31 @@ NEEDS: dict[str, type[Need]] = {
 
 
 @frozen_dataclass(frozen=True, slots=True, kw_only=True)
+class Timer:
+    """An armed timer: it calls ``name`` in ``left_s`` seconds; None if the remaining time is unreadable.
+
+    ``name`` is a function by its qualified name, or the scope of a library with a deadline, as ``asyncio.timeout`` and
+    ``anyio.CancelScope``; ``file`` and ``line`` are where a coroutine is inside that scope. ``stops`` says that the
+    function cancels or kills something, by its name or the names that its code uses.
+    """
+
+    name: str
+    left_s: float | None = None
+    stops: bool = False
+    file: str = ""
+    line: Natural = 0
+
+
+@frozen_dataclass(frozen=True, slots=True, kw_only=True)
 class Call:
     """A blocking call of a thread or coroutine, with what it needs.
 
     ``site`` is the id of the call site where it blocks, see :mod:`dstack.call_sites`. ``within`` is that of an outer
     function of a library that made the call, by which users know it. ``name`` is the user's name of the call where
     that of the site is not exact, as for a method of a subclass. ``frame`` is the index, from the leaf, of the frame
-    that called into Ray or the standard library.
+    that called into Ray or the standard library. ``timer`` is an armed timer that ends it at ``timeout_s``. A coroutine
+    is also cancelled when one of the coroutines ``cut_short_by`` fails, or goes on: they are in its task group, or hold
+    its asyncio task in code that cancels. The threads ``cut_short_by_threads`` hold it likewise.
     """
 
     site: str
@@ -362,6 +382,9 @@ class Call:
     within: str | None = None
     name: str | None = None
     timeout_s: float | None = None
+    timer: Timer | None = None
+    cut_short_by: tuple[str, ...] = ()
+    cut_short_by_threads: tuple[Int, ...] = ()
 
     @property
     def refs(self) -> tuple[str, ...]:
@@ -401,13 +424,15 @@ class Call:
         return self._without_reach() == other._without_reach()
 
     def _without_reach(self) -> Call:
+        call = replace(self, timeout_s=None, timer=None) if self.timer else self
+        call = replace(call, cut_short_by=(), cut_short_by_threads=())
         match self.need:
             case GroupCall():
-                return replace(self, need=replace(self.need, fails_at=None))
+                return replace(call, need=replace(self.need, fails_at=None))
             case ProcessObject():
-                return replace(self, need=ProcessObject(object_id=self.need.object_id))
+                return replace(call, need=ProcessObject(object_id=self.need.object_id))
             case KernelObjects(ends=ends):
                 own = tuple(replace(end, unread=0, unsent=0, holders=()) for end in ends if not end.through)
-                return replace(self, need=replace(self.need, ends=own))
+                return replace(call, need=replace(self.need, ends=own))
             case _:
-                return self
+                return call

@@ -12,11 +12,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from dstack.call_sites import kind_of
-from dstack.observed_calls import REF_CALLS, Call, ChannelCall, GroupCall
+from dstack.observed_calls import REF_CALLS, Call, ChannelCall, GroupCall, Timer
 from dstack.probes.node.asyncio.coroutine_samples import LoopState, objects_of, waits_of
 from dstack.probes.node.asyncio.event_loops import has_tasks, may_have_loops
+from dstack.probes.node.asyncio.timers import CANCELS, Callbacks, timer_of_thread
 from dstack.probes.node.blocked_calls.blocked_call import BlockedCalls
-from dstack.probes.node.cpython.frames import Step
+from dstack.probes.node.cpython.frames import Frame, Step
 from dstack.probes.node.cpython.interpreter import Interpreter
 from dstack.probes.node.cpython.memory import ProcessMemory, Unreadable, open_memory
 from dstack.probes.node.cpython.process import Known, MemoryThread, PythonProcess
@@ -34,7 +35,7 @@ from dstack.probes.node.stacks.origins import Origins, role_of
 from dstack.probes.node.threads import is_event_loop
 from dstack.probes.node.waits.executors import ended_processes
 from dstack.probes.node.waits.reachable_objects import what_reaches
-from dstack.probes.node.waits.reached import COROUTINE, THREAD, Reached
+from dstack.probes.node.waits.reached import COROUTINE, THREAD, Reached, Root
 from dstack.probes.node.waits.shared_objects import NOTHING, WaitsOn
 
 ATTEMPTS = 5
@@ -44,6 +45,8 @@ PAUSE_S = 0.001
 ALL_ATTEMPTS_S = 0.5
 """The time for all further readings of threads of one process."""
 MAX_KNOWN_PAGES = 1 << 14
+MAX_CANCELLED = 1_000
+"""The most asyncio tasks of which code that cancels is searched for references to them."""
 
 
 @dataclass
@@ -76,6 +79,7 @@ class _ThreadState:
     waits_on: WaitsOn = NOTHING
     sleeps: bool = False
     sleep_left_s: float | None = None
+    timer: Timer | None = None
 
     def agrees_with(self, other: _ThreadState) -> bool:
         """Whether both show the thread in the same calls; its innermost frame may be at another instruction."""
@@ -196,6 +200,7 @@ class MemoryReader:
             waits_on=calls.waits_on(thread, call),
             sleeps=thread.os_thread_id in calls.asleep,
             sleep_left_s=calls.asleep.get(thread.os_thread_id),
+            timer=timer_of_thread(process, thread.frames),
         )
 
     def _tasks(self, memory: ProcessMemory, threads: Sequence[MemoryThread]) -> dict[int, str | None] | None:
@@ -269,14 +274,33 @@ class MemoryReader:
         coroutines = self._loops.coroutines if self._loops else []
         waits = {(THREAD, one.thread.os_thread_id): one.waits_on for one in states if one.waits_on.objects}
         waits.update({(COROUTINE, address): waits_on for address, waits_on in waits_of(coroutines).items()})
-        if not waits:
-            return Reached()
         chains = calls.coroutines.chains if coroutines else {}
         frames = {one.address: chains[one.address].frames for one in coroutines if one.address in chains}
-        reached = what_reaches(process, waits, frames, self._origins.is_user)
+        cancelling = self._cancelling(process, states, frames) if coroutines else set()
+        tasks = [one.address for one in coroutines if one.call] if cancelling else []
+        reached = Reached()
+        if waits or tasks:
+            reached = what_reaches(process, waits, frames, self._origins.is_user, tasks[:MAX_CANCELLED])
         if self._loops:
             self._loops.reached = reached
+            self._loops.coroutines = [
+                calls.coroutines.with_interruptions(one, cancelling.intersection(reached.roots_of(one.address)))
+                for one in coroutines
+            ]
         return reached
+
+    def _cancelling(
+        self, process: PythonProcess, states: Sequence[_ThreadState], coroutines: Mapping[int, Sequence[Frame]]
+    ) -> set[Root]:
+        """The threads and coroutines whose own code, or whose timer, uses a name that cancels something."""
+        callbacks = Callbacks(process)
+        found: set[Root] = {(THREAD, one.thread.os_thread_id) for one in states if one.timer and one.timer.stops}
+        all_frames: dict[Root, Sequence[Frame]] = {(THREAD, o.thread.os_thread_id): o.thread.frames for o in states}
+        all_frames.update({(COROUTINE, address): frames for address, frames in coroutines.items()})
+        for root, frames in all_frames.items():
+            if any(self._origins.is_user(one) and callbacks.uses(one.code.address, CANCELS) for one in frames):
+                found.add(root)
+        return found
 
     def _read_ended(self, process: PythonProcess, calls: BlockedCalls, states: Sequence[_ThreadState]) -> None:
         """Read the asyncio tasks that ended, if something in the process waits for an object of it."""
@@ -371,6 +395,7 @@ class MemoryReader:
             sleeps=is_stable and state.sleeps,
             sleep_left_s=state.sleep_left_s if is_stable else None,
             slices=proc.times_scheduled(self._marks.get(state.thread.os_thread_id, "")),
+            timer=state.timer,
             written_bytes=proc.written_bytes(request.pid, state.thread.os_thread_id) if _wakes(state) else None,
             task_id=state.task_id,
             locals=state.locals,

@@ -73,6 +73,7 @@ class ProcessValues:
             labels=dict(reading.labels),
             graph_stages=tuple(reading.graph_stages),
             starting=_start_phase(process, reading),
+            handled_signals=proc.handled_signals(process.pid),
             cpu_percent=use.percent if use else None,
             cpu_over_s=use.over_s if use else 0.0,
             gpus=self._figures.gpus(process.pid),
@@ -96,6 +97,7 @@ class ProcessValues:
             exits_in=exit_function(thread.frames, pid) if thread.os_thread_id == pid and not one.is_torn else None,
             task_id=_task_on(one, reading),
             call=one.call,
+            timer=one.timer,
             locals=masked_locals(one.locals) if one.locals else None,
         )
 
@@ -119,7 +121,8 @@ def _with_unique_ids(child: Process) -> Process:
                 return need
 
     def call_of(one: Thread | Coroutine) -> Call | None:
-        return replace(one.call, need=need_of(one.call.need)) if one.call else None
+        call = one.call
+        return replace(call, need=need_of(call.need), cut_short_by=own(call.cut_short_by)) if call else None
 
     coroutines = zip(child.coroutines, own(one.coroutine_id for one in child.coroutines), strict=True)
     ended = zip(child.ended_tasks, own(one.coroutine_id for one in child.ended_tasks), strict=True)

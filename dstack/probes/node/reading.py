@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from dstack.observed import Access, EndedChild, GraphStage, Role
-from dstack.observed_calls import Call
+from dstack.observed_calls import Call, Timer
 from dstack.observed_node import Cause, Stage
 from dstack.probes.node.asyncio.coroutine_samples import LoopState
 from dstack.probes.node.blocked_calls.blocked_call import Surroundings
@@ -49,7 +49,7 @@ class ThreadReading:
     ``is_stable``: it did not run while it was read. ``is_torn``: it ran during every reading, so its frames may not
     belong together. ``sleeps``: it was in ``time.sleep``, for ``sleep_left_s`` more. ``slices`` counts how often it was
     scheduled. ``written_bytes`` are those of :class:`dstack.observed.Thread`. ``task_id`` is the Ray task that it runs.
-    ``locals`` are the values of its locals by frame, if requested.
+    ``locals`` are the values of its locals by frame, if requested. ``timer`` is that of a ``threading.Timer``.
     """
 
     thread: AnyThread
@@ -62,6 +62,7 @@ class ThreadReading:
     slices: int | None = None
     written_bytes: int | None = None
     task_id: str | None = None
+    timer: Timer | None = None
     locals: Sequence[Mapping[str, str]] = ()
 
 

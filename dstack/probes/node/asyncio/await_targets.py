@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-import time
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
 from dstack.call_site import Site
 from dstack.call_sites import (
+    ANYIO_GROUP,
     AS_COMPLETED,
     ASYNC_FUTURE,
     ASYNC_LOCK,
@@ -30,16 +30,17 @@ from dstack.call_sites import (
     WAIT_FOR,
 )
 from dstack.libraries.serve.sites import MESSAGES, MESSAGES_FILE
-from dstack.observed_calls import Awaitables, Call, Executions, Inference, ProcessObject
+from dstack.observed_calls import Awaitables, Call, Executions, Inference, ProcessObject, Timer
 from dstack.probes.node.asyncio.await_chains import GENERATORS, AwaitChains, Chain
 from dstack.probes.node.asyncio.event_loops import FUTURE, TASK, EventLoops
-from dstack.probes.node.asyncio.library_futures import LibraryFutures
+from dstack.probes.node.asyncio.library_futures import ANYIO_FILE, LibraryFutures
+from dstack.probes.node.asyncio.timers import Timers
 from dstack.probes.node.cached_property import cached_property
 from dstack.probes.node.cpython.frames import Frame
 from dstack.probes.node.cpython.memory import Unreadable
 from dstack.probes.node.cpython.process import PythonProcess
 from dstack.probes.node.ray.object_refs import object_refs, owners
-from dstack.probes.node.threads import ASYNCIO
+from dstack.probes.node.threads import ASYNCIO, is_in
 from dstack.probes.node.waits.executors import Executors
 
 LOCKS_FILE, TASKS_FILE, GROUPS_FILE = "/asyncio/locks.py", "/asyncio/tasks.py", "/asyncio/taskgroups.py"
@@ -67,6 +68,7 @@ class Needs:
     others: int = 0
     inferred: Inference | None = None
     site: Site | None = None
+    fails_fast: bool = False
 
     def __len__(self) -> int:
         return len(self.refs) + len(self.coroutines) + len(self.futures) + self.others
@@ -85,7 +87,10 @@ class Needs:
 class AwaitTargets:
     """What the coroutines of one process wait for. Every method raises :class:`Unreadable`."""
 
-    def __init__(self, process: PythonProcess, loops: EventLoops, executors: Executors, chains: AwaitChains) -> None:
+    def __init__(
+        self, process: PythonProcess, loops: EventLoops, executors: Executors, chains: AwaitChains, timers: Timers
+    ) -> None:
+        self._timers = timers
         self._objects = process.objects
         self._memory = process.memory
         self._frames = process.frames
@@ -111,10 +116,11 @@ class AwaitTargets:
             call = self._for_needs(known, *_known_by(f"asyncio.{inside[0].function}", AWAIT))
         if call is None:
             return None, False
-        timeout_s, cancels = self._timeout(chain.frames, inside)
-        timeout_s = min((one for one in (timeout_s, call.timeout_s) if one is not None), default=None)
-        cancels &= known is None or known.site is not SHIELD
-        return replace(call, timeout_s=timeout_s), cancels
+        timer, is_cancelling = self._timer(chain.frames, inside)
+        known_s = timer.left_s if timer else None
+        timeout_s = min((one for one in (known_s, call.timeout_s) if one is not None), default=None)
+        cancels = is_cancelling and (known is None or known.site is not SHIELD)
+        return replace(call, timeout_s=timeout_s, timer=timer if timer and timer.file else None), cancels
 
     def is_passed_on(self, chain: Chain, future: int) -> bool:
         """Whether a task only wraps an awaitable whose source is known: then its waiters wait for that source."""
@@ -138,7 +144,8 @@ class AwaitTargets:
             raise Unreadable(f"a {self._objects.type_name(future)} where a future was expected")
         if self._objects.is_a(future, "_GatheringFuture"):
             children = self._objects.items(self._objects.attributes(future).get("_children", 0))
-            return replace(self._all_of(children, depth + 1), site=GATHER)
+            fails_fast = not any(map(self._returns_exceptions, children))
+            return replace(self._all_of(children, depth + 1), site=GATHER, fails_fast=fails_fast)
         for function in self._callbacks(future):
             name = self._objects.text(self._memory.pointer(function + self._layout.function_qualname))
             if name.endswith(CHAINED):
@@ -147,6 +154,14 @@ class AwaitTargets:
                 inner = self._all_of([self._enclosed(function).get("inner", 0)], depth + 1)
                 return replace(inner, site=SHIELD)
         return self._set_by_library(future)
+
+    def _returns_exceptions(self, child: int) -> bool:
+        """Whether ``gather`` awaits this future with ``return_exceptions``, by its callback there."""
+        for function in self._callbacks(child):
+            given = self._enclosed(function).get("return_exceptions", 0)
+            if given:
+                return self._objects.truth(given) is True
+        return False
 
     def _set_by_library(self, future: int) -> Needs | None:
         """The thread or coroutine of a library that has the future to set."""
@@ -161,9 +176,11 @@ class AwaitTargets:
 
     def _all_of(self, futures: Iterable[int], depth: int) -> Needs:
         needs = Needs()
-        for future in futures:
-            if self._loops.is_pending(future):
-                needs.add(self._known(future, depth) or Needs(others=1))
+        pending = [future for future in futures if self._loops.is_pending(future)]
+        for future in pending:
+            one = self._known(future, depth) or Needs(others=1)
+            needs.add(one)
+            needs.fails_fast = len(pending) == 1 and one.fails_fast
         return needs
 
     def _any_of(self, futures: Iterable[int], depth: int) -> Needs:
@@ -270,13 +287,19 @@ class AwaitTargets:
                 case "_wait_for_one" if frame.file.endswith(TASKS_FILE):
                     return self._as_completed(frame, chain)
                 case "__aexit__" | "_aexit" if frame.file.endswith(GROUPS_FILE):
-                    tasks = self._objects.attributes(frame.local("self")).get("_tasks", 0)
-                    return self._for_needs(self._all_of(self._objects.set_items(tasks), 0), TASK_GROUP)
+                    return self._for_group(frame, TASK_GROUP)
                 case "acquire" if frame.file.endswith(LOCKS_FILE):
                     return self._lock(frame)
+        if chain.frames and is_in(chain.frames[0], ANYIO_FILE, "__aexit__"):
+            return self._for_group(chain.frames[0], ANYIO_GROUP)
         name = _library_future(chain.frames)
         plain = Call(site=ASYNC_FUTURE.id, name=name, frame=0, need=ProcessObject(object_id=hex(future)))
         return self._named(inside) or plain
+
+    def _for_group(self, frame: Frame, site: Site) -> Call | None:
+        """The exit of a task group: all of its tasks must end, and one that fails cancels the others."""
+        tasks = self._objects.attributes(frame.local("self")).get("_tasks", 0)
+        return self._for_needs(replace(self._all_of(self._objects.set_items(tasks), 0), fails_fast=True), site)
 
     def _sets_messages(self, chain: Chain) -> Frame | None:
         """The frame in which a replica of Serve waits for messages of the user's method, or for its end.
@@ -371,31 +394,24 @@ class AwaitTargets:
             others=needs.others,
             count=count,
             inferred=needs.inferred,
+            fails_fast=needs.fails_fast,
         )
         return Call(site=site.id, name=name, frame=0, need=awaited)
 
-    def _timeout(self, frames: Iterable[Frame], inside: Iterable[Frame]) -> tuple[float | None, bool]:
-        """The timeout of a wait, if any, and whether it cancels what it waits for."""
-        waits: list[float | None] = []
-        cancels: list[float | None] = []
+    def _timer(self, frames: Sequence[Frame], inside: Iterable[Frame]) -> tuple[Timer | None, bool]:
+        """The first timeout or deadline of a wait, if any, and whether one of them cancels what it waits for."""
         given = [frame for frame in inside if frame.function in ("wait_for", "wait", "_wait")]
+        found: list[Timer] = []
         for frame in given:
-            seconds = self._seconds(frame.local("timeout"))
-            (cancels if frame.function == "wait_for" else waits).append(seconds)
-        for frame in frames:
-            if frame not in given:
-                cancels += [self._left(one) for one in self._frames.held(frame) if self._objects.is_a(one, "Timeout")]
-        found = [seconds for seconds in (*waits, *cancels) if seconds is not None]
-        return min(found, default=None), any(seconds is not None for seconds in cancels)
+            if (seconds := self._seconds(frame.local("timeout"))) is not None:
+                found.append(Timer(name=frame.function, left_s=seconds))
+        cancels = any(timer.name == "wait_for" for timer in found)
+        if scope := self._timers.deadline([frame for frame in frames if frame not in given]):
+            found.append(scope)
+        return min(found, key=lambda timer: timer.left_s or 0.0, default=None), cancels or scope is not None
 
     def _seconds(self, address: int) -> float | None:
         return self._objects.number(address) if self._objects.is_a(address, "int", "float") else None
-
-    def _left(self, timeout: int) -> float | None:
-        """The time left of a ``Timeout``, of asyncio or async_timeout; None where it has no deadline."""
-        attributes = self._objects.attributes(timeout)
-        when = self._seconds(attributes.get("_when") or attributes.get("_deadline") or 0)
-        return None if when is None else round(max(0.0, when - time.monotonic()), 1)
 
 
 def is_wrapper(chain: Chain) -> bool:

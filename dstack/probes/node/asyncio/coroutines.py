@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from dstack.call_sites import AWAIT, kind_of
@@ -14,6 +14,7 @@ from dstack.probes.node.asyncio.await_targets import RUNS_TASKS, AwaitTargets
 from dstack.probes.node.asyncio.context_vars import Contexts
 from dstack.probes.node.asyncio.ended_tasks import Ended, EndedTasks
 from dstack.probes.node.asyncio.event_loops import TASK, EventLoops
+from dstack.probes.node.asyncio.timers import Timers
 from dstack.probes.node.cached_property import cached_property
 from dstack.probes.node.cpython.memory import Unreadable
 from dstack.probes.node.cpython.process import PythonProcess
@@ -22,6 +23,7 @@ from dstack.probes.node.ray.ids import actor_of_task
 from dstack.probes.node.threads import Position, ShownFrame, is_in
 from dstack.probes.node.waits.executors import Executors
 from dstack.probes.node.waits.known_sites import IN_COROUTINE, site_in
+from dstack.probes.node.waits.reached import COROUTINE, THREAD, Root
 from dstack.probes.node.waits.shared_objects import NOTHING, WaitsOn, of_coroutine
 
 TRACING = "/ray/util/tracing/tracing_helper.py"
@@ -29,6 +31,8 @@ TRACING = "/ray/util/tracing/tracing_helper.py"
 FORKS = "/multiprocessing/popen_fork.py"
 """The file of the frames from which multiprocessing forks a process, whose own frames are above them."""
 RUNS_LOOP, RUNNERS = "/asyncio/base_events.py", "/asyncio/runners.py"
+SAME_S = 0.2
+"""Two readings of the time that a timer has left differ by less."""
 WRAPPED, NOT_BEGUN = "method", -1
 """The variable of such a wrapper that has the method, and the instruction of a function that has not begun."""
 
@@ -83,7 +87,8 @@ class Coroutines:
         self._ends: dict[int, tuple[End, ...]] = {}
         self.loops = EventLoops(process)
         self._chains = AwaitChains(process, self.loops)
-        self.targets = AwaitTargets(process, self.loops, executors, self._chains)
+        self._timers = Timers(process, self.loops)
+        self.targets = AwaitTargets(process, self.loops, executors, self._chains, self._timers)
         self._requests = ServeRequests(process.objects)
 
     @property
@@ -125,11 +130,32 @@ class Coroutines:
             is_task=task_id is not None and chain.root.endswith(RUNS_TASKS),
             call=self._with_ends(call, self._thread_of(loop)) if call and is_open else call,
             cancels=cancels,
-            mark=(task, chain.mark, future, replace(call, timeout_s=None) if call else None),
+            mark=(task, chain.mark, future, replace(call, timeout_s=None, timer=None) if call else None),
             waits_on=NOTHING if is_open else of_coroutine(call, chain.frames, self._objects),
             cancel_requests=self._cancel_requests(task),
             request=self._requests.executed(chain.frames),
         )
+
+    def with_interruptions(self, one: Suspended, cancelled_by: Iterable[Root]) -> Suspended:
+        """The same with what may cut its wait short: timers, members of its task groups, and code that cancels it."""
+        chain = self.chains.get(one.address)
+        if one.call is None or chain is None:
+            return one
+        on = of_coroutine(one.call, chain.frames, self._objects).objects
+        timer, call = self._timers.ending((one.address, chain.future, *on)), one.call
+        if timer is not None and timer.left_s is not None and call.timeout_s is not None:
+            timer = timer if timer.left_s < call.timeout_s - SAME_S else None  # else it is that of a block
+        if timer is not None:
+            call = replace(call, timer=timer, timeout_s=timer.left_s or 0.0)
+        others = tuple(cancelled_by)
+        members = self._timers.group_members(chain.frames) | {key for kind, key in others if kind == COROUTINE}
+        threads = sorted(key for kind, key in others if kind == THREAD)
+        call = replace(
+            call,
+            cut_short_by=tuple(map(hex, sorted(members - {one.address}))),
+            cut_short_by_threads=tuple(threads),
+        )
+        return replace(one, call=call, cancels=one.cancels or timer is not None)
 
     def _is_of_parent(self, loop: int) -> bool:
         """Whether a loop is that of the process from which this one was forked: it does not run in the fork."""

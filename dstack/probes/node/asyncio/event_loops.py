@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass
 
 from dstack.probes.node.cached_property import cached_property
 from dstack.probes.node.cpython.memory import Unreadable
@@ -34,8 +35,23 @@ NEXT, PREVIOUS = 0, 1
 WATCHED = "_fd_to_key"
 """The attribute of a selector with the files that it watches, by their numbers (CPython 3.10 to 3.14)."""
 UVLOOP_BYTES = 512
-"""uvloop's loop has the id of its thread, and the queue of its next calls, within this many bytes; seen with uvloop
-0.23."""
+"""uvloop's loop has the id of its thread, the queue of its next calls and the set of its timers within this many bytes;
+seen with uvloop 0.22."""
+UVLOOP_TIMER = "uvloop.loop.TimerHandle"
+UVLOOP_CALLBACK, UVLOOP_WORDS = 24, 32
+"""Where a timer of uvloop has its callback and then its arguments, and the most words of it (uvloop 0.17 to 0.22)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Handle:
+    """An armed timer of a loop: its callback and the tuple of its arguments, or 0, and its time, None if unreadable.
+
+    ``at_s`` is by ``time.monotonic()``.
+    """
+
+    callback: int
+    args: int
+    at_s: float | None
 
 
 class EventLoops:
@@ -166,6 +182,56 @@ class EventLoops:
                 size = self._memory.int64(self._memory.pointer(handle + TYPE) + BASIC_SIZE)
                 words = self._memory.pointers(handle, max(0, min(size, MAX_HANDLE_BYTES)) // 8)
                 yield from (word for word in words if self._objects.is_a(word, "function"))
+
+    @cached_property
+    def loops(self) -> list[int]:
+        """The loops that have tasks."""
+        found: dict[int, None] = {}
+        for task in self.tasks():
+            with contextlib.suppress(Unreadable):
+                found[self.loop_of(task)] = None
+        return list(found)
+
+    def timers(self, most: int) -> Iterator[Handle]:
+        """The armed timers of all loops that have tasks. Nothing is raised."""
+        for loop in self.loops:
+            for handle in itertools.islice(self.timer_handles(loop), most):
+                with contextlib.suppress(Unreadable):
+                    timer = self._uvloop_timer(handle, loop) if self._is_uvloops(handle) else self._timer(handle)
+                    if timer is not None:
+                        yield timer
+
+    def timer_handles(self, loop: int) -> Iterator[int]:
+        """The handles of a loop's timers: in a list, or in the C field of uvloop that is a set of them."""
+        with contextlib.suppress(Unreadable):
+            if scheduled := self._objects.attributes(loop).get("_scheduled"):
+                yield from self._objects.items(scheduled)
+                return
+        with contextlib.suppress(Unreadable):
+            for word in self._fields(loop):
+                if self._objects.is_a(word, "set"):
+                    yield from filter(self._is_uvloops, self._objects.set_items(word))
+
+    def _is_uvloops(self, handle: int) -> bool:
+        return self._objects.is_a(handle, UVLOOP_TIMER)
+
+    def _timer(self, handle: int) -> Handle | None:
+        slots = self._objects.slots(handle)
+        callback, args = slots.get("_callback", 0), slots.get("_args", 0)
+        if self._objects.is_a(callback, "NoneType") or not callback:
+            return None  # it was cancelled
+        return Handle(callback, args, self._objects.number(slots.get("_when", 0)))
+
+    def _uvloop_timer(self, handle: int, loop: int) -> Handle | None:
+        size = self._memory.int64(self._memory.pointer(handle + TYPE) + BASIC_SIZE)
+        words = self._memory.pointers(handle, min(max(0, size // 8), UVLOOP_WORDS))
+        if loop not in words:
+            raise Unreadable("a timer of uvloop in another form")
+        callback, args = self._memory.pointers(handle + UVLOOP_CALLBACK, 2)
+        if self._objects.is_a(callback, "NoneType"):
+            return None
+        at_s = next((self._objects.number(word) for word in words if self._objects.is_a(word, "float")), None)
+        return Handle(callback, args, at_s)
 
     def _ready(self, loop: int) -> int:
         """The queue of a loop's next calls: an attribute, or a C field of uvloop, whose only deque it is."""

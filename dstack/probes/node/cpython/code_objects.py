@@ -39,6 +39,8 @@ class Record:
 
 
 MAX_STACK = 1 << 12
+CODE_WORDS, MAX_USED = 14, 2_000
+"""A code object has the names that it uses in one of its first words (CPython 3.10 to 3.14), and may have so many."""
 MAX_TABLE = 1 << 20
 MAX_NAME = 4096
 """The longest path that Linux knows."""
@@ -93,6 +95,7 @@ class CodeObjects:
         self._record = Record(*fields)
         self._texts: dict[int, str] = {}
         self._locals_counts: dict[int, int] = {}
+        self._used_names: dict[int, frozenset[str]] = {}
 
     def load(self, addresses: Collection[int]) -> None:
         """Read or validate the code objects at these addresses together; other objects are left out."""
@@ -160,6 +163,21 @@ class CodeObjects:
             self._memory.prefetch(items, NAME_BYTES)
             code.names = tuple(map(self._text, items))
         return code.names
+
+    def used_names(self, address: int) -> frozenset[str]:
+        """The names that a code object uses, as of attributes and globals: what its tuples of only texts have."""
+        if address not in self._used_names:
+            code = self.code(address)
+            words = self._memory.pointers(code.address, CODE_WORDS)
+            tuples = (word for word in words if self._objects.is_a(word, "tuple"))
+            self._used_names[address] = frozenset(name for one in tuples for name in self._only_texts(one))
+        return self._used_names[address]
+
+    def _only_texts(self, address: int) -> Sequence[str]:
+        items = self._objects.items(address)[:MAX_USED]
+        self._memory.prefetch(items, NAME_BYTES)
+        is_text = all(self._objects.is_a(one, "str") for one in items)
+        return [self._text(one) for one in items] if is_text else ()
 
     def locals_count(self, code: Code) -> int:
         """How many locals a frame has."""

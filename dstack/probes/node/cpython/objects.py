@@ -16,7 +16,10 @@ from collections.abc import Callable, Collection, Iterator
 from dstack.probes.node.cpython.memory import ProcessMemory, Unreadable
 
 TYPE, SIZE = 8, 16
-BASIC_SIZE, TYPE_NAME, TYPE_FLAGS, BASE, DICT_OFFSET = 32, 24, 168, 256, 288
+BASIC_SIZE, TYPE_NAME, TYPE_FLAGS, MEMBERS, BASE, DICT_OFFSET = 32, 24, 168, 240, 256, 288
+MEMBER_BYTES, MEMBER_OFFSET = 40, 16
+"""The size of a ``PyMemberDef``, which begins with a name, and where it has the offset in the object."""
+MAX_MEMBERS = 64
 LIST_ITEMS = 24
 TAG_BITS = 3
 """CPython 3.14: flags in a reference that a frame holds; both are set in a number that refers to no object."""
@@ -89,6 +92,7 @@ class Objects:
         self._type_names: dict[int, str] = {}
         self._names: dict[int, list[str]] = {}
         self._base_names: dict[int, tuple[str, ...]] = {}
+        self._slots: dict[int, dict[str, int]] = {}
         self._flags: dict[int, int] = {}
         self._key_counts: dict[int, int] = {}
 
@@ -256,6 +260,26 @@ class Objects:
     def attributes(self, address: int) -> dict[str, int]:
         """The addresses of an instance's attributes, by name."""
         return self._named(*self._attribute_table(address))
+
+    def slots(self, address: int) -> dict[str, int]:
+        """The addresses of the values in an instance's slots, by name; 0 for an empty one."""
+        kind = self.memory.pointer(address + TYPE)
+        if kind not in self._slots:
+            self._slots[kind] = dict(self._members(kind))
+        return {name: self.memory.pointer(address + offset) for name, offset in self._slots[kind].items()}
+
+    def _members(self, kind: int) -> Iterator[tuple[str, int]]:
+        """The names and offsets of the slots of a class in Python and those it inherits from."""
+        for _ in range(MAX_BASES):
+            if not kind:
+                return
+            members = self.memory.pointer(kind + MEMBERS)
+            for member in range(members, members + MAX_MEMBERS * MEMBER_BYTES, MEMBER_BYTES) if members else ():
+                name, *_, offset = self.memory.pointers(member, MEMBER_OFFSET // 8 + 1)
+                if not name:
+                    break
+                yield self.memory.c_string(name), offset
+            kind = self.memory.pointer(kind + BASE)
 
     def attribute_values(self, address: int) -> tuple[int, ...]:
         """The addresses of an instance's attributes, without their names, which take longer to read."""

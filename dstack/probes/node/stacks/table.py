@@ -5,12 +5,13 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 
-from dstack.observed import Frame
+from dstack.observed import Frame, StopCall
 from dstack.probes.node import threads
 from dstack.probes.node.redaction import masked_source
 from dstack.probes.node.stacks.loops import NOTHING, FoundLoop, Loops
 from dstack.probes.node.stacks.origins import Origins
 from dstack.probes.node.stacks.source_lines import read_source
+from dstack.probes.node.stacks.stop_calls import StopCalls
 from dstack.probes.node.threads import Position
 
 CONTEXT_LINES = 2
@@ -25,9 +26,17 @@ class StackTable:
     Without ``reads_source`` it reads no source file, so it has neither source lines nor loops.
     """
 
-    def __init__(self, origins: Origins, loops: Loops | None = None, *, reads_source: bool = True) -> None:
+    def __init__(
+        self,
+        origins: Origins,
+        loops: Loops | None = None,
+        stop_calls: StopCalls | None = None,
+        *,
+        reads_source: bool = True,
+    ) -> None:
         self._origins = origins
         self._loops = loops or Loops()
+        self._stop_calls = stop_calls or StopCalls()
         self._reads_source = reads_source
         self._positions: dict[tuple[Position, str], int] = {}
         self._frames: dict[tuple[str, str, int], int] = {}
@@ -73,6 +82,7 @@ class StackTable:
                     origin=origin,
                     only_polls=loop.only_polls,
                     body=loop.body,
+                    stops=self._stop_call_at(file, line, cwd) if origin == "user" else None,
                 )
             )
         return self._frames[key]
@@ -81,6 +91,11 @@ class StackTable:
         if not self._reads_source:
             return NOTHING
         return self._loops.at(os.path.join(cwd, file), line, lambda: self._source(file, cwd))
+
+    def _stop_call_at(self, file: str, line: int, cwd: str) -> StopCall | None:
+        if not self._reads_source:
+            return None
+        return self._stop_calls.next_at(os.path.join(cwd, file), line, lambda: self._source(file, cwd))
 
     def _keep_source(self, file: str, line: int, cwd: str) -> None:
         if not self._reads_source:

@@ -48,14 +48,15 @@ def what_reaches(
     waits: Mapping[Root, WaitsOn],
     coroutines: Mapping[int, Sequence[Frame]],
     is_user: Callable[[AnyFrame], bool],
+    others: Collection[int] = (),
 ) -> Reached:
-    """What reaches the objects of these waits of threads and coroutines.
+    """What reaches the objects of these waits of threads and coroutines, and these ``others``.
 
     ``coroutines`` are the frames of the suspended ones, by address. Nothing is raised.
     """
     if len(coroutines) > MAX_COROUTINES:
         return Reached()
-    wanted = {one for waits_on in waits.values() for one in waits_on.objects}
+    wanted = {*others, *(one for waits_on in waits.values() for one in waits_on.objects)}
     with process.memory.temporary():
         roots = _all_roots(process, coroutines, is_user)
         holders = Search(process, wanted).holders(roots.values())

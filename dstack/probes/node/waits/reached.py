@@ -45,6 +45,13 @@ class Reached:
             self._known[key] = self._reach(waiter, waits_on)
         return replace(call, need=replace(self._known[key], object_id=need.object_id))
 
+    def roots_of(self, address: int) -> set[Root]:
+        """The threads, coroutines and the actor that reach an object; none if they are too many."""
+        found: set[Root] = set()
+        for roots in self._roots_of(WaitsOn((address,))):
+            found.update(roots)
+        return found if len(found) <= MAX_REACHED else set()
+
     def _reach(self, waiter: Root, waits_on: WaitsOn) -> ProcessObject:
         most = MAX_REACHED + 1 + self._waiters[waits_on.kind]
         found: set[Root] = set()

@@ -1,0 +1,230 @@
+"""The armed timers of event loops, and the tasks, futures and objects that each of them will end.
+
+A timer that will cancel a task, set a future or release a lock ends the wait for it. What its callback does is known
+from its name and from the names that its code uses; what it reaches is found from its arguments, what it is bound to
+and its closure, by a bounded search. Deadlines of ``with`` blocks are read from the objects of these blocks. Seen on
+CPython 3.10 to 3.14, uvloop 0.22, anyio 4.16 and async_timeout 5.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import re
+import time
+from collections.abc import Iterable, Iterator, Sequence
+
+from dstack.observed_calls import Timer
+from dstack.probes.node.asyncio.event_loops import EventLoops, Handle
+from dstack.probes.node.cached_property import cached_property
+from dstack.probes.node.cpython.frames import Frame
+from dstack.probes.node.cpython.memory import Unreadable
+from dstack.probes.node.cpython.objects import BOUND_TO
+from dstack.probes.node.cpython.process import PythonProcess
+from dstack.probes.node.cpython.references import PARTIAL, References
+from dstack.probes.node.threads import is_in
+from dstack.probes.node.waits.locks import BOUND_METHODS
+
+CANCELS = re.compile(r"cancel|kill|terminate|abort|interrupt|throw")
+"""Names of functions that end a task, thread or process as a whole."""
+ENDS_WAIT = re.compile(rf"{CANCELS.pattern}|release|notify|wake|^(set|put|close|stop|finish)")
+"""Names of functions that end the wait of another."""
+SLEEP = "_set_result_unless_cancelled"
+"""What the timer of ``asyncio.sleep`` calls: its coroutine is known to sleep."""
+FUNCTION_OF_METHOD, DEFINITION = 16, 16
+"""Where a method has its function, and a method in C its definition, which begins with the name."""
+MAX_TIMERS = 2_000
+MAX_DEPTH, MAX_REACHED = 3, 2_000
+"""References from a callback to what it ends: what it is bound to, a collection, the task."""
+MAX_SCOPES = 8
+GENERATED = ("_GeneratorContextManager", "_AsyncGeneratorContextManager")
+TIMEOUT, SCOPE = "Timeout", "CancelScope"
+"""The scopes of asyncio and async_timeout, and of anyio, by the names of their classes."""
+GROUP = "TaskGroup"
+THREADING, THREAD_TIMER = "/threading.py", "Timer"
+
+
+class Callbacks:
+    """What callbacks do, by their names and the names that their code uses. Nothing is raised."""
+
+    def __init__(self, process: PythonProcess) -> None:
+        self._objects = process.objects
+        self._memory = process.memory
+        self._codes = process.frames.codes
+        self._layout = process.layout.coroutines
+
+    def name_of(self, callback: int) -> str:
+        """``Task.cancel``: the qualified name of a callback, or a function behind it; empty if unreadable."""
+        with contextlib.suppress(Unreadable):
+            function = self._function(callback)
+            if not self._objects.is_a(function, *BOUND_METHODS):
+                return self._objects.text(self._memory.pointer(function + self._layout.function_qualname))
+            name = self._memory.c_string(self._memory.pointer(self._memory.pointer(function + DEFINITION)))
+            return f"{self._objects.type_name(self._memory.pointer(function + BOUND_TO)).rpartition('.')[2]}.{name}"
+        return ""
+
+    def does(self, callback: int, what: re.Pattern[str]) -> bool:
+        """Whether a callback's own name, or a name that its code uses, is one of those."""
+        if what.search(self.name_of(callback).rpartition(".")[2]):
+            return True
+        with contextlib.suppress(Unreadable):
+            function = self._function(callback)
+            if self._objects.is_a(function, "function"):
+                return self.uses(self._memory.pointer(function + self._layout.function_code), what)
+        return False
+
+    def uses(self, code: int, what: re.Pattern[str]) -> bool:
+        """Whether a code object uses one of those names."""
+        with contextlib.suppress(Unreadable):
+            return any(map(what.search, self._codes.used_names(code)))
+        return False
+
+    def _function(self, callback: int) -> int:
+        """The function in Python, or the bound method in C, behind bound methods and partial functions."""
+        for _ in range(MAX_DEPTH):
+            if self._objects.is_a(callback, "functools.partial"):
+                callback = self._memory.pointer(callback + PARTIAL)
+            elif self._objects.is_a(callback, "method"):
+                callback = self._memory.pointer(callback + FUNCTION_OF_METHOD)
+        self._objects.expect(callback, "function", *BOUND_METHODS)
+        return callback
+
+
+class Timers:
+    """The timers of the event loops of one process. Nothing is raised."""
+
+    def __init__(self, process: PythonProcess, loops: EventLoops) -> None:
+        self._process = process
+        self._objects = process.objects
+        self._memory = process.memory
+        self._frames = process.frames
+        self._loops = loops
+        self._callbacks = Callbacks(process)
+
+    def ending(self, objects: Iterable[int]) -> Timer | None:
+        """The first timer that will end one of these tasks, futures or objects."""
+        found = [timer for one in objects if (timer := self._by_object.get(one))]
+        return min(found, key=lambda timer: timer.left_s or 0.0, default=None)
+
+    @cached_property
+    def _by_object(self) -> dict[int, Timer]:
+        """The first timer that ends each object."""
+        found: dict[int, Timer] = {}
+        for handle in sorted(self._loops.timers(MAX_TIMERS), key=lambda one: one.at_s or 0.0):
+            name = self._callbacks.name_of(handle.callback)
+            if not name.endswith(SLEEP) and self._callbacks.does(handle.callback, ENDS_WAIT):
+                timer = Timer(name=name, left_s=None if handle.at_s is None else _left_s(handle.at_s))
+                for one in self._reached_by(handle):
+                    found.setdefault(one, timer)
+        return found
+
+    def _reached_by(self, handle: Handle) -> set[int]:
+        """The objects that a timer's callback reaches."""
+        with contextlib.suppress(Unreadable):
+            if self._objects.is_a(scope := self._memory.pointer(handle.callback + BOUND_TO), SCOPE):
+                return self._tasks_in(scope)
+        references = References(self._process)
+        reached: set[int] = set()
+        level = {handle.callback, handle.args}
+        for _ in range(MAX_DEPTH + 1):
+            reached |= level
+            found = references.of_all(level) if len(reached) < MAX_REACHED else {}
+            level = {one for several in found.values() for one in several if one} - reached
+        return reached | level
+
+    def _tasks_in(self, scope: int) -> set[int]:
+        """The tasks in a scope of anyio and in the scopes inside of it, but for those that are shielded."""
+        found: set[int] = set()
+        ahead, seen = [scope], {scope}
+        while ahead and len(seen) < MAX_REACHED:
+            slots = self._objects.slots(ahead.pop())
+            found.update(self._objects.set_items(slots.get("_tasks", 0)))
+            inner = set(self._objects.set_items(slots.get("_child_scopes", 0))) - seen
+            seen |= inner
+            ahead += [one for one in inner if not self._is_shielded(one)]
+        return found
+
+    # Deadlines of with blocks
+
+    def deadline(self, frames: Sequence[Frame]) -> Timer | None:
+        """The first deadline of the ``with`` blocks that these frames, the innermost first, are in.
+
+        A shielded scope of anyio protects what is in it from the scopes around it.
+        """
+        found: list[tuple[float, str, Frame]] = []
+        for frame, scope in ((one, scope) for one in frames for scope in self._scopes(one)):
+            with contextlib.suppress(Unreadable):
+                if deadline := self._deadline_of(scope):
+                    found.append((*deadline, frame))
+                if self._is_shielded(scope):
+                    break
+        if not found:
+            return None
+        at_s, name, frame = min(found, key=lambda one: one[0])
+        position = frame.position
+        return Timer(name=name, left_s=_left_s(at_s), file=position.module or position.file, line=position.line)
+
+    def _scopes(self, frame: Frame) -> Iterator[int]:
+        """The objects of the ``with`` blocks of a frame, innermost first, also those inside of context managers."""
+        ahead = [(one, 0) for one in self._held(frame)]
+        while ahead:
+            scope, depth = ahead.pop(0)
+            yield scope
+            with contextlib.suppress(Unreadable):
+                if depth < MAX_SCOPES and self._objects.is_a(scope, *GENERATED):
+                    inner = self._frames.suspended(self._objects.attribute(scope, "gen"))
+                    ahead[:0] = [(one, depth + 1) for one in self._held(inner)] if inner else []
+                elif self._objects.is_a(scope, GROUP):
+                    group = self._objects.attributes(scope).get("cancel_scope")
+                    ahead[:0] = [(group, depth + 1)] if group and depth < MAX_SCOPES else []
+
+    def _held(self, frame: Frame) -> list[int]:
+        with contextlib.suppress(Unreadable):
+            return list(self._frames.held(frame))[::-1]
+        return []
+
+    def _deadline_of(self, scope: int) -> tuple[float, str] | None:
+        """The deadline of a scope by ``time.monotonic()``, with the name of its kind; None without one."""
+        address, name = 0, ""
+        if self._objects.is_a(scope, SCOPE):
+            address, name = self._objects.slots(scope).get("_deadline", 0), "anyio.CancelScope"
+        elif self._objects.is_a(scope, TIMEOUT):
+            fields = self._objects.slots(scope) or self._objects.attributes(scope)
+            address, name = fields.get("_when") or fields.get("_deadline") or 0, "asyncio.timeout"
+        at_s = self._objects.number(address) if self._objects.is_a(address, "int", "float") else None
+        return (at_s, name) if at_s is not None and math.isfinite(at_s) else None
+
+    def _is_shielded(self, scope: int) -> bool:
+        is_scope = self._objects.is_a(scope, SCOPE)
+        return is_scope and self._objects.truth(self._objects.slots(scope).get("_shield", 0)) is True
+
+    # Task groups
+
+    def group_members(self, frames: Iterable[Frame]) -> set[int]:
+        """The tasks of the task groups, of asyncio and anyio, whose ``with`` blocks these frames are in."""
+        found: set[int] = set()
+        for frame in frames:
+            for group in self._held(frame):
+                if self._objects.is_a(group, GROUP):
+                    with contextlib.suppress(Unreadable):
+                        found.update(self._objects.set_items(self._objects.attribute(group, "_tasks")))
+        return found
+
+
+def timer_of_thread(process: PythonProcess, frames: Sequence[Frame]) -> Timer | None:
+    """The timer of a ``threading.Timer`` that has not fired yet; its whole time, as the remaining one is not known."""
+    for frame in frames:
+        if is_in(frame, THREADING, "run") and process.objects.is_kind_of(frame.local("self") or 0, THREAD_TIMER):
+            with contextlib.suppress(Unreadable):
+                attributes, callbacks = process.objects.attributes(frame.local("self") or 0), Callbacks(process)
+                function, interval = attributes.get("function", 0), attributes.get("interval", 0)
+                return Timer(
+                    name=callbacks.name_of(function),
+                    left_s=process.objects.number(interval),
+                    stops=callbacks.does(function, CANCELS),
+                )
+    return None
+
+
+def _left_s(at_s: float) -> float:
+    return round(max(0.0, at_s - time.monotonic()), 1)
