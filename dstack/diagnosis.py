@@ -13,7 +13,7 @@ from dstack.call_site import Site
 from dstack.call_sites import kind_of, name_of, named_site, site_of
 from dstack.model import Actor, Model, PlacementGroup
 from dstack.observed import Access, LoopBody
-from dstack.observed_calls import Call, CallKind, End, GroupCall, KernelObjects
+from dstack.observed_calls import Call, CallKind, End, GroupCall, KernelObjects, Timer
 from dstack.observed_node import Failure
 from dstack.vertex_facts import Assumption, Never, Reason, Subject
 from dstack.vertex_keys import AnyKey, Key, Unknown, UnknownKey
@@ -142,7 +142,9 @@ class Wait(Model, frozen=True):
     that does nothing but wait again in several readings. ``is_linked`` says that the targets can reach an object of
     their process that the wait is on. ``of_group`` describes a call on a process group, ``kernel`` a wait in a system
     call. ``fails_after_s`` is a timeout of a library, not of the program: it ends the wait with an error, so the waiter
-    does not proceed by it.
+    does not proceed by it. ``timer`` ends the wait at ``timeout_s``. With ``fails_fast`` a target that fails ends the
+    wait, so any of them may. ``cut_short_by`` are targets that are not awaited, but may end the wait: they can cancel
+    or kill the waiter, or fail in its task group.
     """
 
     kind: WaitKind
@@ -162,6 +164,9 @@ class Wait(Model, frozen=True):
     of_group: GroupWait | None = None
     kernel: KernelObjects | None = None
     fails_after_s: float | None = None
+    timer: Timer | None = None
+    fails_fast: bool = False
+    cut_short_by: tuple[Target, ...] = ()
 
     @property
     def ends(self) -> tuple[End, ...]:

@@ -40,6 +40,7 @@ Unknown = Literal[
     "scheduler",
     "scheduler state",
     "setup",
+    "signal",
     "slot",
     "stack",
     "start of actor",

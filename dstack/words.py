@@ -24,6 +24,11 @@ def capitalised(text: str) -> str:
     return text[:1].upper() + text[1:]
 
 
+def base_name(path: str) -> str:
+    """The last part of a path."""
+    return path.rpartition("/")[2]
+
+
 def times(count: int) -> str:
     """``once`` or ``6 times``."""
     return "once" if count == 1 else f"{count:,} times"

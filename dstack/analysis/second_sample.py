@@ -60,7 +60,7 @@ def plan_readings(snapshot: Snapshot) -> ReadingPlan:
     unresolved = _unresolved(reduced.vertices)
     workers = set(_unread(snapshot))
     for vertex in reduced.vertices.values():
-        is_stuck = vertex.key in reduced.stuck or vertex.key in stalled
+        is_stuck = vertex.key in reduced.stuck_unless_cut_short or vertex.key in stalled
         if is_stuck or vertex.key in unresolved or (vertex.wait and vertex.wait.is_timed):
             workers |= _workers_of(vertex, first)
     repeating = _repeating(snapshot)

@@ -10,6 +10,7 @@ from dstack import words
 from dstack.analysis.evidence.evidence import Evidence
 from dstack.analysis.findings.vertex_roles import VertexRoles
 from dstack.analysis.graph.idle_services import may_be_idle
+from dstack.analysis.index.frames import user_frame
 from dstack.analysis.index.ray_libraries import is_machinery_actor
 from dstack.analysis.index.sample_index import SampleIndex
 from dstack.analysis.index.subjects import workers_of_jobs
@@ -33,6 +34,7 @@ class ReducedGraph(VertexRoles):
         super().__init__(index, vertices, evidence.rest if evidence and evidence.has_second_sample else None)
         self._evidence = evidence
         self.waits = waits_of(vertices.values())
+        self._endable = waits_of(vertices.values(), is_cut_short=True)
         self.stuck = self._residue()
         self._at_rest: dict[tuple[tuple[str, ...], frozenset[Key]], bool] = {}
 
@@ -41,26 +43,43 @@ class ReducedGraph(VertexRoles):
         """How long all confirmed waits were observed at least; None without a second sample."""
         return self._evidence.watched_s if self._evidence else None
 
+    @cached_property
+    def stuck_unless_cut_short(self) -> set[Key]:
+        """What can never proceed if no target fails and nothing cancels a wait."""
+        return reduction.residue(self.waits)
+
     def _residue(self) -> set[Key]:
         """What can never proceed.
 
         Polling loops and suspected waits alone are no deadlock: other input may end them. Their waits are removed.
         """
         while True:
-            stuck = reduction.residue(self.waits)
+            stuck = reduction.residue(self._endable)
             suspected = [key for key in stuck if (wait := self.vertices[key].wait) and wait.is_suspected]
             cores = reduction.cores(self.waits, reduction.stuck_graph(self.waits, stuck)) if suspected else []
             soft = {key for core in cores if not any(map(self._is_hard, core)) for key in core.intersection(suspected)}
             if not soft:
                 return stuck
             for key in soft:
-                del self.waits[key]
+                del self.waits[key], self._endable[key]
 
     def _is_hard(self, key: Key) -> bool:
         """Whether it is an execution, task or placement group in a wait that no idle service has."""
         vertex = self.vertices[key]
         is_soft = vertex.wait is None or vertex.wait.polls is not None or may_be_idle(vertex.wait)
         return vertex.is_counted and not is_soft
+
+    def may_act(self, key: Key) -> bool:
+        """Whether it is code of the user that runs, sleeps or waits with a timeout, and may do more than that.
+
+        Not so in a loop that only sleeps or polls, by its source.
+        """
+        vertex = self.vertices[key]
+        if key in self.stuck or not self.is_in_users_code(key) or (vertex.wait and not vertex.wait.is_timed):
+            return False
+        execution = self.index.execution_of(vertex)
+        frame = user_frame(self.index.frames_of(vertex.worker_id or "", execution)) if execution else None
+        return frame is not None and not frame.only_polls
 
     def are_at_rest(self, jobs: tuple[str, ...], besides: frozenset[Key] = frozenset()) -> bool:
         """Whether these jobs were read completely and did nothing between the samples, ``besides`` these executions."""
@@ -90,12 +109,13 @@ class ReducedGraph(VertexRoles):
     @cached_property
     def certain(self) -> set[Key]:
         """What can never proceed by waits that both samples show, without any assumption."""
-        return reduction.residue(waits_of((v for v in self.vertices.values() if v.is_confirmed), proven_only=True))
+        confirmed = (vertex for vertex in self.vertices.values() if vertex.is_confirmed)
+        return reduction.residue(waits_of(confirmed, proven_only=True, is_cut_short=True))
 
     @cached_property
     def confirmed(self) -> set[Key]:
         """What can never proceed by waits that both samples show, if their assumptions hold."""
-        return reduction.residue(waits_of(v for v in self.vertices.values() if v.is_confirmed))
+        return reduction.residue(waits_of((v for v in self.vertices.values() if v.is_confirmed), is_cut_short=True))
 
     def assumed(self, keys: Set[Key]) -> tuple[str, ...]:
         """The assumptions that these depend on; none if they are certain, or not confirmed."""

@@ -64,6 +64,28 @@ def wait_of_call(graph: GraphBuilder, waiter: Waiter, call: Call, loop: Target |
     suspended: they run there, or have ended.
     """
     blocked = _BlockedCall(graph, waiter, call, loop)
+    return _with_interruptions(blocked, _wait_for_need(blocked))
+
+
+def _with_interruptions(blocked: _BlockedCall, wait: Wait) -> Wait:
+    """The wait with the timer that ends it, and with what may cancel the waiter or fail in its task group."""
+    call = blocked.call
+    fails_fast = isinstance(call.need, Awaitables) and call.need.fails_fast
+    others = [_coroutine(blocked, one) for one in call.cut_short_by if one != _coroutine_of(blocked.waiter)]
+    others += [_thread(blocked, one) for one in call.cut_short_by_threads]
+    if call.timer is None and not fails_fast and not others:
+        return wait
+    return replace(
+        wait, timer=call.timer, fails_fast=fails_fast or wait.fails_fast, cut_short_by=tuple(dict.fromkeys(others))
+    )
+
+
+def _coroutine_of(waiter: Waiter) -> str | None:
+    return waiter.coroutine_id if isinstance(waiter, CoroutineKey) else None
+
+
+def _wait_for_need(blocked: _BlockedCall) -> Wait:
+    graph, waiter, call = blocked.graph, blocked.waiter, blocked.call
     match call.need:
         case Unreadable() as unread:
             target = subject("target", kind_of(call), unread.reason)
@@ -128,7 +150,8 @@ def _wait_for_refs(blocked: _BlockedCall, need: Refs) -> Wait:
         groups = (Group(needs=remaining, targets=targets),)
     else:
         groups = _each(targets)
-    return _wait(call, groups, needed, total, need.inferred)
+    wait = _wait(call, groups, needed, total, need.inferred)
+    return replace(wait, fails_fast=True) if not is_wait and len(groups) > 1 else wait
 
 
 def _wait_for_awaited(blocked: _BlockedCall, need: Awaitables) -> Wait:

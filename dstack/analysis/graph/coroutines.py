@@ -25,7 +25,12 @@ def relevant_coroutines(index: SampleIndex, worker_id: str, process: Process | N
     if process is None or not process.coroutines:
         return []
     calls = (index.call_of(worker_id, one) for one in process.executions())
-    awaited = {one for call in calls if call for one in (*call.coroutines, *reach_of(call).reached_by_coroutines)}
+    awaited = {
+        one
+        for call in calls
+        if call
+        for one in (*call.coroutines, *call.cut_short_by, *reach_of(call).reached_by_coroutines)
+    }
     return [
         coroutine
         for coroutine in process.coroutines

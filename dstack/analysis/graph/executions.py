@@ -41,14 +41,18 @@ def add_executions(graph: GraphBuilder, worker_id: str) -> None:
 
 def _add_threads(graph: GraphBuilder, worker_id: str, process: Process, suspended: Sequence[Coroutine]) -> None:
     index = graph.index
-    awaited = {one for call in index.calls_in(worker_id) for one in (*call.threads, *reach_of(call).reached_by)}
+    awaited = {
+        one
+        for call in index.calls_in(worker_id)
+        for one in (*call.threads, *call.cut_short_by_threads, *reach_of(call).reached_by)
+    }
     awaited |= {loop.os_thread_id for one in suspended if (loop := task_assignment.blocked_loop(index, worker_id, one))}
     for thread in process.threads:
         is_execution = thread.role in ("task", "user") or task_assignment.task_of(index, worker_id, thread) is not None
         is_blocked = thread.role == "loop" and task_assignment.is_blocked_loop(index, worker_id, thread)
         call = index.call_of(worker_id, thread)
         is_awaited = thread.os_thread_id in awaited or (call is not None and has_known_dependency(call))
-        is_awaited = is_awaited or has_known_wakers(call)
+        is_awaited = is_awaited or has_known_wakers(call) or thread.timer is not None
         if is_execution or is_blocked or is_awaited:
             _add_thread(graph, worker_id, thread)
 

@@ -9,6 +9,7 @@ from typing import Literal
 from dstack.analysis.graph.builder import GraphBuilder
 from dstack.analysis.graph.executions import add_executions
 from dstack.analysis.graph.in_process_links import add_links
+from dstack.analysis.graph.interruptions import add_interruptions
 from dstack.analysis.graph.kernel_waits import add_kernel_waits
 from dstack.analysis.graph.pending.given_up import release_given_up
 from dstack.analysis.graph.pending.pending_tasks import Pending
@@ -21,7 +22,7 @@ from dstack.diagnosis import NODES_SETTLE_S, Vertex
 from dstack.libraries.compiled_graphs.waits import add_channel_waits
 from dstack.vertex_keys import Key
 
-Part = Literal["executions", "pending", "ranks", "channels", "kernel", "objects", "polls", "given up"]
+Part = Literal["executions", "pending", "ranks", "channels", "kernel", "objects", "polls", "interruptions", "given up"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +65,7 @@ STEPS = (
     Step("kernel", ("executions", "pending"), add_kernel_waits),
     Step("objects", ("executions", "pending", "ranks", "channels", "kernel"), add_links),
     Step("polls", ("executions", "pending", "objects"), add_polls),
+    Step("interruptions", ("executions", "pending", "polls"), add_interruptions),
     Step("given up", ("executions", "pending", "objects", "polls"), lambda graph, users: release_given_up(graph)),
 )
 """In order. Threads and coroutines with their calls; calls, actors and placement groups that do not run. Then waits

@@ -48,6 +48,15 @@ class RefIndex:
         )
 
     @cached_property
+    def actors_held_by(self) -> dict[str, list[str]]:
+        """By worker: the actors of which it has a handle in its variables, by its own report."""
+        return grouped(
+            (ref.holder_id, actor_of_task(producer_task_id(ref.ref)) or "")
+            for ref in self._processes.refs_reported
+            if ref.local_uses and ref.ref.startswith(ACTOR_HANDLE)
+        )
+
+    @cached_property
     def handles_of(self) -> dict[str, list[Ref]]:
         """By actor: the handles of it that processes report."""
         return grouped(

@@ -64,7 +64,8 @@ def predicate(
     if vertex.wait is None:
         return activity(vertex, details)
     waits = _waits(index, vertices, vertex.wait, name_of or partial(name, index))
-    return f"{waits}{ends_in_words(index, vertex, vertex.wait.kernel)}" if vertex.wait.kernel else waits
+    ends = ends_in_words(index, vertex, vertex.wait.kernel) if vertex.wait.kernel else ""
+    return f"{waits}{ends}{_cut_short(index, vertices, vertex.wait)}"
 
 
 def name(index: SampleIndex, vertex: Vertex) -> str:
@@ -149,6 +150,22 @@ def _waits(index: SampleIndex, vertices: Vertices, wait: Wait, name_of: NameOf) 
     if wait.of_group is not None:
         return _in_group(index, named, wait.of_group)
     return _polls(named) if wait.polls is not None else PREDICATES[wait.kind](named)
+
+
+def _cut_short(index: SampleIndex, vertices: Vertices, wait: Wait) -> str:
+    """What may end a wait besides its dependencies: ``; a timer of anyio (client.py:31) cancels it in 28 s``."""
+    parts = []
+    if wait.timer is not None:
+        left_s = wait.timer.left_s
+        place = f"{words.base_name(wait.timer.file)}:{wait.timer.line}" if wait.timer.file else ""
+        when = f" in {words.duration(left_s)}" if left_s is not None else ""
+        parts.append(f"a timer ({', '.join(filter(None, (wait.timer.name, place)))}) ends the wait{when}")
+    if wait.fails_fast and wait.needed > 1:
+        parts.append("one of them that fails ends the wait, too")
+    if wait.cut_short_by:
+        others = list(dict.fromkeys(name(index, vertices[target.vertex]) for target in wait.cut_short_by))
+        parts.append(f"{words.shortly(others, OR)} may cancel it")
+    return "".join(f"; {part}" for part in parts)
 
 
 def _in_group(index: SampleIndex, named: _NamedWait, of_group: GroupWait) -> str:
@@ -299,7 +316,7 @@ def _waits_in(call: str, wait: Wait) -> str:
 
 
 def _timeout(wait: Wait) -> str:
-    return f", timeout {wait.timeout_s:g} s" if wait.timeout_s is not None else ""
+    return f", timeout {wait.timeout_s:g} s" if wait.timeout_s is not None and wait.timer is None else ""
 
 
 def _inferred(wait: Wait) -> str:

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass
 
 from dstack.analysis.solve.digraph import Digraph, strong_components, unique, weak_components
+from dstack.analysis.solve.requirements import targets_of
 from dstack.diagnosis import FinalBlocker, Vertex
 from dstack.grouping import grouped
 from dstack.vertex_keys import Key
@@ -49,7 +50,7 @@ def _open_graph(vertices: Mapping[Key, Vertex], stuck: set[Key]) -> Digraph[Key]
     for vertex in vertices.values():
         if vertex.wait is None or vertex.key in stuck or vertex.kind == "lifetime":
             continue  # a lifetime may end in many ways: it is a final blocker itself
-        targets = [target.vertex for target in vertex.wait.targets if target.vertex not in stuck]
+        targets = [target for target in targets_of(vertex) if target not in stuck]
         if targets:
             successors[vertex.key] = unique(targets)
     for target in unique(target for targets in successors.values() for target in targets):

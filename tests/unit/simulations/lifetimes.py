@@ -91,7 +91,7 @@ class SimulatedCluster:
         while True:
             before = len(active), len(done), len(ended), len(removed)
             for number, process in enumerate(self.processes):
-                if process.waits_for is not None and done.issuperset(process.waits_for):
+                if process.waits_for is not None and (not process.waits_for or done.intersection(process.waits_for)):
                     active.add(number)
                     done.add(number)
             for number in sorted(active):

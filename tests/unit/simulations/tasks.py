@@ -69,6 +69,8 @@ class SimulatedCluster:
     reads_tasks: bool = False
     ended_at_start: frozenset[int] = frozenset()
     """The works that had ended before the first sample."""
+    works_fail: bool = True
+    """Whether a work that ends may fail."""
 
     def steps(self) -> Iterator[tuple[str, int]]:
         """The possible next steps: an action and the number of a work, or the driver."""
@@ -116,6 +118,7 @@ class SimulatedCluster:
             work.phase = "runs" if is_loop else "ended"
         is_loop = cluster.driver and cluster.driver.polls and not cluster.driver.in_helper
         cluster.driver = cluster.driver if is_loop else None
+        cluster.works_fail = False
         cluster.run(random.Random(0))
         return cluster.unfinished()
 
@@ -136,7 +139,9 @@ class SimulatedCluster:
         ended = {number for number in block.works if self.works[number].phase == "ended"}
         if len(ended) >= block.needs:
             return True
-        return block.polls and block.is_wait and not ended <= self.ended_at_start
+        # a poll returns what has ended when it times out, and a get ends with an error as soon as one work fails
+        may_end = block.polls if block.is_wait else self.works_fail
+        return may_end and not ended <= self.ended_at_start
 
     def blocks(self) -> list[Block]:
         """The blocking calls of running works and of the driver."""

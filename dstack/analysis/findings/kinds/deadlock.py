@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence, Set
 
 from dstack import words
 from dstack.analysis.findings.facts.draft import Draft
@@ -12,12 +12,16 @@ from dstack.analysis.findings.reduced_graph import ReducedGraph
 from dstack.analysis.findings.wording import collectives
 from dstack.analysis.findings.wording.fixes import fix_for, until_released
 from dstack.analysis.findings.wording.narration import SHOWN_CYCLE, Narrator, more
-from dstack.analysis.naming.descriptions import describe, operand_in_words
+from dstack.analysis.graph.interruptions import can_stop
+from dstack.analysis.naming.descriptions import describe, in_words, operand_in_words
+from dstack.analysis.naming.vertex_details import details_of
 from dstack.analysis.solve import reduction
 from dstack.analysis.solve.digraph import Digraph, lightest_cycle
 from dstack.call_sites import BARRIER
 from dstack.diagnosis import FindingKind, Step, Verdict, Vertex
+from dstack.vertex_facts import assumption
 from dstack.vertex_keys import Key
+from dstack.words import base_name
 
 KIND: FindingKind = "deadlock"
 VERDICT: Verdict = "deadlock"
@@ -34,16 +38,30 @@ def find(reduced: ReducedGraph) -> Iterator[Draft]:
         behind = reduced.behind(core)
         own = reduction.stuck_graph({key: reduced.waits[key] for key in sorted(core, key=str)}, core)
         cycle = _from_entry(_cycle(own, reduced), reduced, behind)
+        might_stop = _what_might_stop(reduced, core)
         yield Draft(
             reduced,
             KIND,
             (*cycle, *sorted(core - set(cycle), key=str)),
-            confirmed=core <= reduced.certain,
-            assumed=reduced.assumed(core),
+            confirmed=core <= reduced.certain and not might_stop,
+            assumed=(*reduced.assumed(core), *might_stop),
             cycle=cycle,
             behind=behind,
             resources=reduced.resources(core),
         )
+
+
+def _what_might_stop(reduced: ReducedGraph, core: Set[Key]) -> tuple[str, ...]:
+    """The assumption that nothing cancels or kills a member of a core, if code of the user may do so that goes on."""
+    if not core <= reduced.confirmed:
+        return ()
+    possible = (key for key in can_stop(reduced.index, reduced.vertices, core) if reduced.may_act(key))
+    if (first := min(possible, key=str, default=None)) is None:
+        return ()
+    vertex = reduced.vertices[first]
+    details = details_of(reduced.index, vertex)
+    place = f" at {base_name(details.file)}:{details.line}" if details.file else ""
+    return (in_words(assumption("nothing stops", f"{describe(vertex)}{place}")),)
 
 
 def _cycle(core: Digraph[Key], reduced: ReducedGraph) -> list[Key]:
