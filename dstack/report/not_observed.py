@@ -5,7 +5,7 @@ A check that is inconclusive always has its reasons here: the text, the JSON, th
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterator, Mapping
+from collections.abc import Hashable, Mapping
 from dataclasses import dataclass
 
 from msgspec.structs import replace
@@ -30,7 +30,7 @@ from dstack.grouping import grouped
 from dstack.observed import Access
 from dstack.observed_node import Failure
 from dstack.report.check_schema import GapKind
-from dstack.report.summaries import failures_in_words
+from dstack.report.summaries import alike_failures, alike_in_words, failures_in_words
 from dstack.vertex_keys import Key, Unknown, UnknownKey
 
 KINDS: Mapping[type[Gap], GapKind] = {
@@ -65,7 +65,7 @@ IN_MOTION: dict[Unknown, str] = {
 
 @dataclass(frozen=True, slots=True)
 class Unobserved:
-    """One reason in words: of ``count`` similar gaps of this ``kind``. ``failures`` are those that it is about."""
+    """One reason in words: of ``count`` similar gaps of this ``kind``, or of so many ``failures`` that explain some."""
 
     kind: GapKind
     text: str
@@ -75,10 +75,14 @@ class Unobserved:
 
 def gaps_in_words(analysed: AnalysedSnapshot) -> list[Unobserved]:
     """What could change the verdict, similar gaps together; those of which no failure says why come first."""
-    words_of = _GapWords(analysed)
-    alike = grouped((words_of.likeness(gap), gap) for gap in analysed.diagnosis.gaps)
-    found = [words_of.of(gaps) for gaps in alike.values()]
-    return sorted(found, key=lambda one: bool(one.failures))
+    words_of, gaps = _GapWords(analysed), analysed.diagnosis.gaps
+    alike = grouped((words_of.likeness(gap), gap) for gap in gaps if not _failures_of(gap))
+    found = [words_of.of(same) for same in alike.values()]
+    kinds = {failure: KINDS[type(gap)] for gap in reversed(gaps) for failure in reversed(_failures_of(gap))}
+    for same in alike_failures(reversed(kinds)):
+        text = alike_in_words(analysed.snapshot, same)
+        found.append(Unobserved(kinds[same[0]], text, len(same), tuple(same)))
+    return found
 
 
 def other_failures(analysed: AnalysedSnapshot, gaps: list[Unobserved]) -> list[str]:
@@ -93,7 +97,6 @@ class _GapWords:
 
     def __init__(self, analysed: AnalysedSnapshot) -> None:
         self._analysed = analysed
-        self._snapshot = analysed.snapshot
         self._vertices: Mapping[Key, Vertex] = analysed.diagnosis.vertices
 
     @property
@@ -104,16 +107,10 @@ class _GapWords:
     def likeness(self, gap: Gap) -> Hashable:
         """Equal for gaps that one sentence can be about."""
         match gap:
-            case UnreadWorker() | UnreadMemory() if gap.failures:
-                failure = gap.failures[0]
-                return "failure", failure.stage, failure.node_id, failure.reason, failure.remedy
             case UnreadWorker():
                 return "worker", self._missing(gap), self._node_of(gap.worker_id)
             case UnreadMemory():
                 return "access", gap.access, self._node_of(gap.worker_id)
-            case HidingFailure():
-                failure = gap.failure
-                return "failure", failure.stage, failure.node_id, failure.reason, failure.remedy
             case UnknownDependency():
                 waiter = self._vertices[gap.waiter]
                 return "dependency", _what(gap.target), waiter.wait.kind_name if waiter.wait else ""
@@ -122,12 +119,8 @@ class _GapWords:
 
     def of(self, gaps: list[Gap]) -> Unobserved:
         """The sentence about the first of these gaps, and how many are alike."""
-        first, kind = self._clearest(gaps), KINDS[type(gaps[0])]
-        if failures := tuple(dict.fromkeys(failure for gap in gaps for failure in _failures_of(gap))):
-            text = " ".join(failures_in_words(self._snapshot, failures)[: words.SHOWN])
-            return Unobserved(kind, text, len(gaps), failures)
-        text, remedy = self._sentence(first)
-        return Unobserved(kind, f"{text}{words.alike(len(gaps))}. {remedy}.", len(gaps))
+        text, remedy = self._sentence(self._clearest(gaps))
+        return Unobserved(KINDS[type(gaps[0])], f"{text}{words.alike(len(gaps))}. {remedy}.", len(gaps))
 
     def _clearest(self, gaps: list[Gap]) -> Gap:
         """The first gap whose waiter a reader knows, not a vertex that represents others."""
@@ -177,12 +170,15 @@ class _GapWords:
         return self._index.workers[worker_id].node_id
 
 
-def _failures_of(gap: Gap) -> Iterator[Failure]:
+def _failures_of(gap: Gap) -> tuple[Failure, ...]:
+    """The failures that say why there is a gap."""
     match gap:
         case UnreadWorker() | UnreadMemory():
-            yield from gap.failures
+            return gap.failures
         case HidingFailure():
-            yield gap.failure
+            return (gap.failure,)
+        case _:
+            return ()
 
 
 def _what(key: Key) -> Unknown | None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from rich.console import Console
@@ -93,12 +93,19 @@ def _does(wait: OutsideWait) -> str:
 
 
 def failures_in_words(snapshot: Snapshot, failures: Sequence[Failure]) -> list[str]:
-    """All of them; failures alike of several processes of a node, or in both samples, as one."""
+    """All of them, those alike as one."""
+    return [alike_in_words(snapshot, same) for same in alike_failures(failures)]
+
+
+def alike_failures(failures: Iterable[Failure]) -> list[list[Failure]]:
+    """The failures, those alike of several processes of a node, or in both samples, together."""
     alike = grouped(((failure.stage, failure.node_id, failure.reason, failure.remedy), failure) for failure in failures)
-    return [
-        failure_in_words(snapshot, same[0], processes=len({failure.pid for failure in same if failure.pid}))
-        for same in alike.values()
-    ]
+    return list(alike.values())
+
+
+def alike_in_words(snapshot: Snapshot, alike: Sequence[Failure]) -> str:
+    """Failures that are alike, as one."""
+    return failure_in_words(snapshot, alike[0], processes=len({failure.pid for failure in alike if failure.pid}))
 
 
 def failure_in_words(snapshot: Snapshot, failure: Failure, *, processes: int = 1) -> str:

@@ -167,6 +167,19 @@ def test_a_failure_that_explains_a_gap_is_named_once_and_first() -> None:
     assert other_failures(one, gaps) == ["stacks: a remark."]
 
 
+def test_each_failure_of_a_gap_is_a_reason() -> None:
+    """Also many of one node: none is left out of the list."""
+    scene = unread_worker()
+    node_id = scene.nodes[0].node_id
+    scene.failures += [Failure(stage="node probe", reason=f"odd {number}", node_id=node_id) for number in range(5)]
+    one = AnalysedSnapshot.of(scene.snapshot())
+
+    gaps = gaps_in_words(one)
+
+    assert [gap.text.split(": ")[1] for gap in gaps] == [f"odd {number}." for number in range(5)]
+    assert {gap.kind for gap in gaps} == {"worker"}
+
+
 def test_a_snapshot_without_a_sample_says_so() -> None:
     one = AnalysedSnapshot.of(replace(unread_worker().snapshot(), samples=()))
 
