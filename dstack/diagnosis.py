@@ -143,8 +143,8 @@ class Wait(Model, frozen=True):
     their process that the wait is on. ``of_group`` describes a call on a process group, ``kernel`` a wait in a system
     call. ``fails_after_s`` is a timeout of a library, not of the program: it ends the wait with an error, so the waiter
     does not proceed by it. ``timer`` ends the wait at ``timeout_s``. With ``fails_fast`` a target that fails ends the
-    wait, so any of them may. ``cut_short_by`` are targets that are not awaited, but may end the wait: they can cancel
-    or kill the waiter, or fail in its task group.
+    wait; ``failing`` are those that may. ``cut_short_by`` are targets that are not awaited, but may end the wait: they
+    can cancel or kill the waiter, or fail in its task group.
     """
 
     kind: WaitKind
@@ -166,6 +166,7 @@ class Wait(Model, frozen=True):
     fails_after_s: float | None = None
     timer: Timer | None = None
     fails_fast: bool = False
+    failing: tuple[Target, ...] = ()
     cut_short_by: tuple[Target, ...] = ()
 
     @property

@@ -72,7 +72,8 @@ class Frame:
     ``body`` is the innermost loop around the line; None outside of loops, or if the source is unreadable. That loop
     ``only_polls``, or the whole function if there is none, if its source proves that it ends by nothing but the result
     of what it calls in this line, and does nothing else but sleep and log. ``stops`` is the next call by which the
-    user's code may cancel or kill something, from the source.
+    user's code may cancel or kill something, from the source; ``may_fail`` is False if the source shows that what it
+    may still do raises no exception.
     """
 
     function: str
@@ -82,6 +83,7 @@ class Frame:
     only_polls: bool = False
     body: LoopBody | None = None
     stops: StopCall | None = None
+    may_fail: bool = True
 
 
 @frozen_dataclass(frozen=True, slots=True, kw_only=True)

@@ -238,6 +238,7 @@ ReasonKind = Literal[
 AssumptionKind = Literal[
     "among held refs",
     "declared group",
+    "does not fail",
     "dropped value",
     "idle library",
     "lock holder",

@@ -56,6 +56,7 @@ Helper = Literal[
     "Serve slot",
     "actor slot",
     "arguments",
+    "cancellers",
     "end of actor",
     "event loop",
     "future",
@@ -74,6 +75,7 @@ Helper = Literal[
     "silent",
     "tasks of",
     "thread",
+    "whole",
 ]
 """The kinds of helpers."""
 

@@ -198,8 +198,8 @@ class Collector:
     def __exit__(self, *exc):
         pass
 
-    def take(self):
-        return snapshot
+    def take_analysed(self, analyse):
+        return analyse(snapshot)
 
     def cancel(self):
         pass

@@ -18,7 +18,7 @@ from dstack.analysis.naming.descriptions import in_words
 from dstack.analysis.solve import reduction
 from dstack.analysis.solve.digraph import Digraph
 from dstack.analysis.solve.open_chains import OpenChain, open_chains
-from dstack.analysis.solve.requirements import targets_of, waits_of
+from dstack.analysis.solve.requirements import stuck_in, targets_of, waits_of
 from dstack.diagnosis import Progress, Vertex
 from dstack.grouping import grouped
 from dstack.vertex_keys import Key
@@ -46,7 +46,7 @@ class ReducedGraph(VertexRoles):
     @cached_property
     def stuck_unless_cut_short(self) -> set[Key]:
         """What can never proceed if no target fails and nothing cancels a wait."""
-        return reduction.residue(self.waits)
+        return stuck_in(self.waits)
 
     def _residue(self) -> set[Key]:
         """What can never proceed.
@@ -54,7 +54,7 @@ class ReducedGraph(VertexRoles):
         Polling loops and suspected waits alone are no deadlock: other input may end them. Their waits are removed.
         """
         while True:
-            stuck = reduction.residue(self._endable)
+            stuck = stuck_in(self._endable)
             suspected = [key for key in stuck if (wait := self.vertices[key].wait) and wait.is_suspected]
             cores = reduction.cores(self.waits, reduction.stuck_graph(self.waits, stuck)) if suspected else []
             soft = {key for core in cores if not any(map(self._is_hard, core)) for key in core.intersection(suspected)}
@@ -68,6 +68,12 @@ class ReducedGraph(VertexRoles):
         vertex = self.vertices[key]
         is_soft = vertex.wait is None or vertex.wait.polls is not None or may_be_idle(vertex.wait)
         return vertex.is_counted and not is_soft
+
+    @cached_property
+    def executions_of(self) -> dict[str, list[Key]]:
+        """The executions by their workers."""
+        found = (vertex for vertex in self.vertices.values() if vertex.kind == "execution" and vertex.worker_id)
+        return grouped((vertex.worker_id or "", vertex.key) for vertex in found)
 
     def may_act(self, key: Key) -> bool:
         """Whether it is code of the user that runs, sleeps or waits with a timeout, and may do more than that.
@@ -110,12 +116,12 @@ class ReducedGraph(VertexRoles):
     def certain(self) -> set[Key]:
         """What can never proceed by waits that both samples show, without any assumption."""
         confirmed = (vertex for vertex in self.vertices.values() if vertex.is_confirmed)
-        return reduction.residue(waits_of(confirmed, proven_only=True, is_cut_short=True))
+        return stuck_in(waits_of(confirmed, proven_only=True, is_cut_short=True))
 
     @cached_property
     def confirmed(self) -> set[Key]:
         """What can never proceed by waits that both samples show, if their assumptions hold."""
-        return reduction.residue(waits_of((v for v in self.vertices.values() if v.is_confirmed), is_cut_short=True))
+        return stuck_in(waits_of((v for v in self.vertices.values() if v.is_confirmed), is_cut_short=True))
 
     def assumed(self, keys: Set[Key]) -> tuple[str, ...]:
         """The assumptions that these depend on; none if they are certain, or not confirmed."""

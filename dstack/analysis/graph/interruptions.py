@@ -8,46 +8,116 @@ code that holds these may do it, too: then a deadlock is suspected only.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from msgspec.structs import replace
 
 from dstack.analysis.graph.builder import GraphBuilder
 from dstack.analysis.graph.users import Users
 from dstack.analysis.index.sample_index import SampleIndex
-from dstack.diagnosis import Target, Vertex
+from dstack.diagnosis import Group, Target, Vertex, Wait
 from dstack.grouping import grouped
 from dstack.model import actor_of_task, producer_task_id
 from dstack.observed import Thread
 from dstack.observed_calls import ProcessObject
-from dstack.vertex_facts import subject
-from dstack.vertex_keys import Key
+from dstack.observed_node import Ref
+from dstack.vertex_facts import assumption, subject
 
 ALARM = "SIGALRM"
 """Its handler is called when ``signal.alarm`` is due, on the main thread, and can take that out of any call."""
-MAX_AHEAD = 10_000
+MAX_DESCENDANTS = 10_000
 
 
 def add_interruptions(graph: GraphBuilder, users: Users) -> None:
     """Add what may cut each wait short to it."""
-    reach = _Reach(graph.index, graph.vertices)
-    cut_short: dict[Key, list[Target]] = defaultdict(list)
+    stoppers = _Stoppers(graph, users)
     for vertex in list(graph.vertices.values()):
-        if is_stopping(graph.index, vertex):
-            for key in reach.of(vertex.worker_id or ""):
-                cut_short[key].append(Target(vertex=vertex.key))
-        elif signals := _signals(graph.index, vertex):
+        if vertex.wait is None:
+            continue
+        wait = _failing(graph, vertex.wait) if vertex.wait.fails_fast else vertex.wait
+        others = [target for target in stoppers.of(vertex) if target.vertex != vertex.key]
+        if signals := _signals(graph.index, vertex):
             handler = subject("signal", ", ".join(signals))
-            cut_short[vertex.key].append(graph.unknown("signal", vertex.worker_id or "", subject=handler))
-    for key, targets in cut_short.items():
-        vertex = graph.vertices[key]
-        others = [target for target in targets if target.vertex != key]
-        if vertex.wait is not None and others:
-            wait = replace(vertex.wait, cut_short_by=tuple(dict.fromkeys((*vertex.wait.cut_short_by, *others))))
+            others.append(graph.unknown("signal", vertex.worker_id or "", subject=handler))
+        if others:
+            wait = replace(wait, cut_short_by=tuple(dict.fromkeys((*wait.cut_short_by, *others))))
+        if wait is not vertex.wait:
             graph.add(replace(vertex, wait=wait))
 
 
-def is_stopping(index: SampleIndex, vertex: Vertex) -> bool:
+class _Stoppers:
+    """The executions that are about to cancel or kill something, by the tasks and actors that these can reach."""
+
+    def __init__(self, graph: GraphBuilder, users: Users) -> None:
+        self._users = users
+        self._of_task: dict[str, list[Target]] = defaultdict(list)
+        self._of_actor: dict[str, list[Target]] = defaultdict(list)
+        index = graph.index
+        found = (vertex for vertex in graph.vertices.values() if _is_stopping(index, vertex))
+        by_worker = grouped((vertex.worker_id or "", Target(vertex=vertex.key)) for vertex in found)
+        subtasks = _subtasks(index) if by_worker else {}
+        for worker_id, targets in by_worker.items():
+            for task in _with_descendants(index.refs.held_by.get(worker_id, ()), subtasks):
+                self._of_task[task] += targets
+            for actor in set(index.refs.actors_held_by.get(worker_id, ())):
+                self._of_actor[actor] += targets
+
+    def of(self, vertex: Vertex) -> Iterator[Target]:
+        """Those that can end the wait of a vertex; a helper represents many."""
+        if vertex.task_id in self._of_task:
+            yield from self._few(vertex.task_id or "", self._of_task[vertex.task_id or ""])
+        actor = actor_of_task(vertex.task_id) if vertex.task_id else None
+        if actor in self._of_actor:
+            yield from self._few(actor or "", self._of_actor[actor or ""])
+
+    def _few(self, owner: str, targets: Sequence[Target]) -> Sequence[Target]:
+        cancellers = subject("any of", len(targets))
+        return self._users.alternatives.few("cancellers", owner, cancellers, lambda: targets)
+
+
+def _with_descendants(refs: Iterable[Ref], subtasks: Mapping[str, Sequence[str]]) -> set[str]:
+    """The tasks of these refs and those that descend from them, as ``ray.cancel`` cancels both."""
+    ahead = [producer_task_id(ref.ref) for ref in refs]
+    found: set[str] = set()
+    while ahead and len(found) < MAX_DESCENDANTS:
+        task = ahead.pop()
+        if task not in found:
+            found.add(task)
+            ahead += subtasks.get(task, ())
+    return found
+
+
+def _subtasks(index: SampleIndex) -> dict[str, list[str]]:
+    """The unfinished tasks by the task that submitted them."""
+    return grouped((task.parent_task_id, task.task_id) for task in index.tasks.values() if task.parent_task_id)
+
+
+def _failing(graph: GraphBuilder, wait: Wait) -> Wait:
+    """The wait with the targets that may fail; that others do not is assumed if their source shows no failure."""
+    targets = tuple(dict.fromkeys(target for target in wait.targets if target.vertex != wait.loop))
+    is_safe = {target: _cannot_fail(graph, graph.vertices[target.vertex]) for target in targets}
+    found = replace(wait, failing=tuple(target for target in targets if not is_safe[target]))
+    safe = [target for target in targets if is_safe[target]]
+    if not safe:
+        return found
+    names = tuple(graph.vertices[target.vertex].subject for target in safe[:1])
+    proven = wait.proven_groups if wait.assumed else wait.groups
+    return replace(
+        found,
+        assumed=(*wait.assumed, assumption("does not fail", *names)),
+        proven_groups=tuple(Group(needs=one.needs, targets=(*one.targets, *safe * one.needs)) for one in proven),
+    )
+
+
+def _cannot_fail(graph: GraphBuilder, vertex: Vertex) -> bool:
+    """Whether it is code of the user that runs or sleeps, and raises nothing after that, by its source."""
+    execution = graph.index.execution_of(vertex) if vertex.kind == "execution" and vertex.wait is None else None
+    frames = graph.index.frames_of(vertex.worker_id or "", execution) if execution else ()
+    own = [frame for frame in frames if frame.origin == "user"]
+    return bool(own) and not any(frame.may_fail for frame in own)
+
+
+def _is_stopping(index: SampleIndex, vertex: Vertex) -> bool:
     """Whether an execution is about to cancel or kill something, by its source or its timer."""
     execution = index.execution_of(vertex) if vertex.kind == "execution" and vertex.worker_id else None
     if execution is None:
@@ -56,18 +126,15 @@ def is_stopping(index: SampleIndex, vertex: Vertex) -> bool:
     return is_timer or any(frame.stops for frame in index.frames_of(vertex.worker_id or "", execution))
 
 
-def can_stop(index: SampleIndex, vertices: Mapping[Key, Vertex], keys: Iterable[Key]) -> Iterator[Key]:
-    """The executions in processes that hold a ref or handle with which one of these could be cancelled or killed.
-
-    Also those in the processes of these themselves.
-    """
-    wanted, reach = set(keys), _Reach(index, vertices)
-    own = {vertices[key].worker_id for key in wanted}
-    for vertex in vertices.values():
-        if vertex.kind != "execution" or not vertex.worker_id or vertex.key in wanted:
-            continue
-        if vertex.worker_id in own or not wanted.isdisjoint(reach.of(vertex.worker_id)):
-            yield vertex.key
+def holders_of(index: SampleIndex, vertices: Iterable[Vertex]) -> set[str]:
+    """The workers that hold a ref or handle with which one of these could be cancelled or killed, and their own."""
+    found: set[str] = set()
+    for vertex in vertices:
+        actor = actor_of_task(vertex.task_id) if vertex.task_id else None
+        found.update(index.refs.holders_of_task.get(vertex.task_id or "", ()))
+        found.update(ref.holder_id for ref in index.refs.handles_of.get(actor or "", ()) if ref.local_uses)
+        found.update([vertex.worker_id] if vertex.worker_id else [])
+    return found
 
 
 def _signals(index: SampleIndex, vertex: Vertex) -> tuple[str, ...]:
@@ -80,43 +147,3 @@ def _signals(index: SampleIndex, vertex: Vertex) -> tuple[str, ...]:
         return process.handled_signals
     is_main = vertex.os_thread_id == process.pid
     return (ALARM,) if is_main and ALARM in process.handled_signals else ()
-
-
-class _Reach:
-    """The waits of tasks and actors that code of a process can end by ``ray.cancel`` and ``ray.kill``."""
-
-    def __init__(self, index: SampleIndex, vertices: Mapping[Key, Vertex]) -> None:
-        self._index = index
-        self._by_task: dict[str, list[Key]] = defaultdict(list)
-        self._by_actor: dict[str, list[Key]] = defaultdict(list)
-        self._known: dict[str, set[Key]] = {}
-        tasks = (task for task in index.tasks.values() if task.parent_task_id)
-        self._children = grouped((task.parent_task_id, task.task_id) for task in tasks)
-        for vertex in vertices.values():
-            worker = index.workers.get(vertex.worker_id or "") if vertex.kind == "execution" else None
-            if vertex.wait is not None and vertex.task_id:
-                self._by_task[vertex.task_id].append(vertex.key)
-                self._by_actor[actor_of_task(vertex.task_id) or ""].append(vertex.key)
-            elif vertex.wait is not None and worker is not None:
-                self._by_actor[worker.actor_id or ""].append(vertex.key)
-        self._by_actor.pop("", None)
-
-    def of(self, worker_id: str) -> set[Key]:
-        """The waits that code of this process can end."""
-        if worker_id not in self._known:
-            actors = self._index.refs.actors_held_by.get(worker_id, ())
-            found = {key for actor in actors for key in self._by_actor.get(actor, ())}
-            found.update(key for task in self._tasks(worker_id) for key in self._by_task.get(task, ()))
-            self._known[worker_id] = found
-        return self._known[worker_id]
-
-    def _tasks(self, worker_id: str) -> set[str]:
-        """The tasks whose refs a process holds, and those that descend from them: a task is cancelled with these."""
-        ahead = [producer_task_id(ref.ref) for ref in self._index.refs.held_by.get(worker_id, ())]
-        found: set[str] = set()
-        while ahead and len(found) < MAX_AHEAD:
-            task = ahead.pop()
-            if task not in found:
-                found.add(task)
-                ahead += self._children.get(task, ())
-        return found

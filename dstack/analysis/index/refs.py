@@ -57,6 +57,15 @@ class RefIndex:
         )
 
     @cached_property
+    def holders_of_task(self) -> dict[str, list[str]]:
+        """By task: the workers that have a ref of its values in their variables, by their own reports."""
+        return grouped(
+            (producer_task_id(ref.ref), ref.holder_id)
+            for ref in self._processes.refs_reported
+            if ref.local_uses and not ref.ref.startswith(ACTOR_HANDLE)
+        )
+
+    @cached_property
     def handles_of(self) -> dict[str, list[Ref]]:
         """By actor: the handles of it that processes report."""
         return grouped(

@@ -387,6 +387,7 @@ def _declared_group(call: str, group: str) -> str:
 ASSUMPTIONS: Mapping[AssumptionKind, Row] = {
     "among held refs": "the refs that it waits for are among those that its process holds",
     "declared group": _declared_group,
+    "does not fail": "{} does not fail: its source shows no exception",
     "dropped value": "only code of its process drops a value that was read from a graph's channel and not copied",
     "idle library": "library code that was idle in every reading stays idle",
     "lock holder": _lock_holder,

@@ -164,7 +164,7 @@ def _cut_short(index: SampleIndex, vertices: Vertices, wait: Wait) -> str:
         parts.append("one of them that fails ends the wait, too")
     if wait.cut_short_by:
         others = list(dict.fromkeys(name(index, vertices[target.vertex]) for target in wait.cut_short_by))
-        parts.append(f"{words.shortly(others, OR)} may cancel it")
+        parts.append(f"{words.shortly(others, OR)} may end the wait")
     return "".join(f"; {part}" for part in parts)
 
 

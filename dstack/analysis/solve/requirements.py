@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 from dstack.analysis.solve import reduction
-from dstack.diagnosis import Vertex, Wait
-from dstack.vertex_keys import Key
+from dstack.diagnosis import Vertex
+from dstack.vertex_keys import AnyKey, Key
 
 Waits = dict[Key, list[tuple[int, list[Key]]]]
 
@@ -17,8 +17,9 @@ def waits_of(
     """The requirements of each wait: none for a wait with a timeout, impossible ones for a vertex that never completes.
 
     With ``proven_only``, no assumption counts, nor that a loop only polls. ``with_timed`` counts waits with timeouts.
-    With ``is_cut_short``, a wait also ends by what may cut it short, or if one target of a wait that fails fast may go
-    on. What goes on may do so; what is stuck neither fails nor cancels anything, so it matters for the residue only.
+    With ``is_cut_short``, a wait also ends by what may cut it short, or if one target fails that may. What goes on may
+    do so; what is stuck neither fails nor cancels anything, so it matters for :func:`stuck_in` only. Until a thread
+    frees the event loop that it blocks, nothing there is cancelled.
     """
     waits: Waits = {}
     for vertex in vertices:
@@ -27,21 +28,25 @@ def waits_of(
         elif vertex.wait is not None and (with_timed or not vertex.wait.is_timed):
             groups = vertex.wait.proven_groups if proven_only and vertex.wait.is_suspected else vertex.wait.groups
             found = [(group.needs, [target.vertex for target in group.targets]) for group in groups]
-            waits[vertex.key] = _cut_short(vertex.wait, found) if is_cut_short else found
+            others = [target.vertex for target in (*vertex.wait.failing, *vertex.wait.cut_short_by)]
+            if is_cut_short and others:
+                whole, by_loop = _whole(vertex), [one for one in found if vertex.wait.loop in one[1]]
+                waits[whole] = [one for one in found if one not in by_loop]
+                waits[vertex.key] = [(1, [whole, *others]), *by_loop]
+            else:
+                waits[vertex.key] = found
     return waits
 
 
-def _cut_short(wait: Wait, requirements: list[tuple[int, list[Key]]]) -> list[tuple[int, list[Key]]]:
-    """The requirements, each of which is also met by what may cut the wait short.
+def _whole(vertex: Vertex) -> AnyKey:
+    """What ends a wait that is not cut short: all of its own dependencies."""
+    return AnyKey("whole", (vertex.key,))
 
-    But for the thread that blocks the event loop of a coroutine: until then, nothing is cancelled.
-    """
-    others = [target.vertex for target in wait.cut_short_by]
-    if wait.fails_fast:
-        others += [target for _, targets in requirements if wait.loop not in targets for target in targets]
-    return [
-        (needs, targets if wait.loop in targets else [*targets, *others * needs]) for needs, targets in requirements
-    ]
+
+def stuck_in(waits: Waits) -> set[Key]:
+    """The vertices that can never proceed."""
+    found = reduction.residue(waits)
+    return {key for key in found if not isinstance(key, AnyKey) or key.what != "whole"}
 
 
 def targets_of(vertex: Vertex) -> list[Key]:
@@ -62,6 +67,6 @@ def relevant_unobserved(vertices: Mapping[Key, Vertex]) -> set[Key]:
     bounded = {key: vertices[key].at_most for key in unobserved if vertices[key].at_most is not None}
     waits = waits_of(vertices.values(), is_cut_short=True)
     at_worst = waits | {key: [(1, [target]) for target in targets or ()] for key, targets in bounded.items()}
-    if bounded and reduction.residue(waits) == reduction.residue(at_worst):
+    if bounded and stuck_in(waits) == stuck_in(at_worst):
         return unobserved - bounded.keys()
     return unobserved

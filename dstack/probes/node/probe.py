@@ -26,7 +26,7 @@ from dstack.probes.node.procfs.worker_pid import PortOwners
 from dstack.probes.node.pyspy import PySpy, find_pyspy
 from dstack.probes.node.sampling.sampler import Sampler
 from dstack.probes.node.stacks.loops import Loops
-from dstack.probes.node.stacks.stop_calls import StopCalls
+from dstack.probes.node.stacks.next_calls import NextCalls
 from dstack.probes.node.stacks.table import StackTable
 from dstack.probes.node.wire import Options, RecordOptions, Target
 
@@ -63,7 +63,7 @@ class NodeProbe:
         path = find_pyspy()
         self._reader = ProcessReader(PySpy(path) if path else None)
         self._verified: dict[int, tuple[Birth, int]] = {}
-        self._loops, self._stop_calls = Loops(), StopCalls()
+        self._loops, self._next_calls = Loops(), NextCalls()
         self._sampler = Sampler(self._reader)
         self._figures = NodeFigures()
 
@@ -82,7 +82,7 @@ class NodeProbe:
     def begin_snapshot(self) -> None:
         """Forgets what holds for one snapshot only, and the processes that have ended."""
         self._figures.begin_snapshot()
-        self._loops, self._stop_calls = Loops(), StopCalls()
+        self._loops, self._next_calls = Loops(), NextCalls()
         self._reader.forget_ended()
         self._verified = {pid: known for pid, known in self._verified.items() if psutil.pid_exists(pid)}
 
@@ -168,7 +168,7 @@ class NodeProbe:
         began_at: float,
         deadline: float,
     ) -> NodeAnswer:
-        table = StackTable(self._reader.origins, self._loops, self._stop_calls)
+        table = StackTable(self._reader.origins, self._loops, self._next_calls)
         host = self._figures.end(deadline)
         values = ProcessValues(table, self._figures)
         found: dict[str, Process] = {}

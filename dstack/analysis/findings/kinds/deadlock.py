@@ -12,7 +12,7 @@ from dstack.analysis.findings.reduced_graph import ReducedGraph
 from dstack.analysis.findings.wording import collectives
 from dstack.analysis.findings.wording.fixes import fix_for, until_released
 from dstack.analysis.findings.wording.narration import SHOWN_CYCLE, Narrator, more
-from dstack.analysis.graph.interruptions import can_stop
+from dstack.analysis.graph.interruptions import holders_of
 from dstack.analysis.naming.descriptions import describe, in_words, operand_in_words
 from dstack.analysis.naming.vertex_details import details_of
 from dstack.analysis.solve import reduction
@@ -55,7 +55,8 @@ def _what_might_stop(reduced: ReducedGraph, core: Set[Key]) -> tuple[str, ...]:
     """The assumption that nothing cancels or kills a member of a core, if code of the user may do so that goes on."""
     if not core <= reduced.confirmed:
         return ()
-    possible = (key for key in can_stop(reduced.index, reduced.vertices, core) if reduced.may_act(key))
+    holders = holders_of(reduced.index, reduced.vertices_of(core))
+    possible = (key for worker in holders for key in reduced.executions_of.get(worker, ()) if reduced.may_act(key))
     if (first := min(possible, key=str, default=None)) is None:
         return ()
     vertex = reduced.vertices[first]

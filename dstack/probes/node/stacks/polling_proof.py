@@ -3,7 +3,7 @@
 A pass through it must be the same each time, as long as the poll has the same result. So what ends the loop is a
 constant condition or one of the poll's result, and what a pass executes though nothing came is the poll, sleeping,
 logging and pure functions of Python. All else may end it or may unblock others: a flag, an attribute, a property, a
-function of the user, an iterator that ends, a counter, a time. What looks like one of these is not proven.
+function of the user, an iterator that ends, a counter, a time. What may be one of these is not proven.
 
 Names are the poll's result if only the statement with the poll assigns them, or if they are computed from such names
 alone. A name that is ``empty`` is false if nothing came; of any other, neither value is assumed.

@@ -5,13 +5,13 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 
-from dstack.observed import Frame, StopCall
+from dstack.observed import Frame
 from dstack.probes.node import threads
 from dstack.probes.node.redaction import masked_source
 from dstack.probes.node.stacks.loops import NOTHING, FoundLoop, Loops
+from dstack.probes.node.stacks.next_calls import Next, NextCalls
 from dstack.probes.node.stacks.origins import Origins
 from dstack.probes.node.stacks.source_lines import read_source
-from dstack.probes.node.stacks.stop_calls import StopCalls
 from dstack.probes.node.threads import Position
 
 CONTEXT_LINES = 2
@@ -30,13 +30,13 @@ class StackTable:
         self,
         origins: Origins,
         loops: Loops | None = None,
-        stop_calls: StopCalls | None = None,
+        next_calls: NextCalls | None = None,
         *,
         reads_source: bool = True,
     ) -> None:
         self._origins = origins
         self._loops = loops or Loops()
-        self._stop_calls = stop_calls or StopCalls()
+        self._next_calls = next_calls or NextCalls()
         self._reads_source = reads_source
         self._positions: dict[tuple[Position, str], int] = {}
         self._frames: dict[tuple[str, str, int], int] = {}
@@ -71,6 +71,7 @@ class StackTable:
         if key not in self._frames:
             origin = self._origins.of_position(position)
             loop = NOTHING if position.module else self._loop_at(file, line, cwd)
+            following = self._next_at(file, line, cwd) if origin == "user" else Next()
             if origin == "user":
                 self._keep_source(file, line, cwd)
             self._frames[key] = len(self.frames)
@@ -82,7 +83,8 @@ class StackTable:
                     origin=origin,
                     only_polls=loop.only_polls,
                     body=loop.body,
-                    stops=self._stop_call_at(file, line, cwd) if origin == "user" else None,
+                    stops=following.stops,
+                    may_fail=following.may_fail,
                 )
             )
         return self._frames[key]
@@ -92,10 +94,10 @@ class StackTable:
             return NOTHING
         return self._loops.at(os.path.join(cwd, file), line, lambda: self._source(file, cwd))
 
-    def _stop_call_at(self, file: str, line: int, cwd: str) -> StopCall | None:
+    def _next_at(self, file: str, line: int, cwd: str) -> Next:
         if not self._reads_source:
-            return None
-        return self._stop_calls.next_at(os.path.join(cwd, file), line, lambda: self._source(file, cwd))
+            return Next()
+        return self._next_calls.at(os.path.join(cwd, file), line, lambda: self._source(file, cwd))
 
     def _keep_source(self, file: str, line: int, cwd: str) -> None:
         if not self._reads_source:

@@ -1,7 +1,7 @@
-"""Finds calls of ``ray.cancel``, ``ray.kill`` and the like in source, which a function may make next.
+"""What a function may do next, by its source: whether it calls ``ray.cancel`` or ``ray.kill``, and whether it may fail.
 
 A function may still make the calls from its current line on, and those in a loop around it. A call of another function
-of the same file counts if that one makes such a call, directly or through others.
+of the same file does what that one calls, directly or through others.
 """
 
 from __future__ import annotations
@@ -11,39 +11,52 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from dstack.observed import StopCall
+from dstack.probes.node.stacks.polling_proof import CHANGES, CLOCKS, LOGS, PURE, SLEEPS
 
 STOPS = ("cancel", "kill", "__ray_terminate__")
 """Functions of Ray, and a method of actors, that stop a task or an actor (Ray 2.46 to 2.60)."""
 MAX_FILES, MAX_NAME = 2_000, 60
 MAX_DEPTH = 4
 """Functions of one file that call each other."""
-LOOPS, SCOPES = (ast.While, ast.For, ast.AsyncFor), (ast.FunctionDef, ast.AsyncFunctionDef)
+LOOPS, SCOPES, FAILS = (
+    (ast.While, ast.For, ast.AsyncFor),
+    (ast.FunctionDef, ast.AsyncFunctionDef),
+    (ast.Raise, ast.Assert),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Next:
+    """The first call that stops something, and whether the function may end with an exception."""
+
+    stops: StopCall | None = None
+    may_fail: bool = True
 
 
 @dataclass
 class _Function:
-    """A function, or the top level of a file, with its own calls and the lines of its own loops."""
+    """A function, or the top level of a file, with its own calls and the lines of its loops and failures."""
 
     name: str
     first_line: int
     last_line: int
     calls: list[StopCall] = field(default_factory=list)
     loops: list[tuple[int, int]] = field(default_factory=list)
+    fails: list[int] = field(default_factory=list)
 
-    def calls_from(self, line: int) -> Iterator[StopCall]:
-        """The calls that it may still make at this line."""
-        begins = (first for first, last in self.loops if first <= line <= last)
-        return (call for call in self.calls if call.line >= min(begins, default=line))
+    def first_line_from(self, line: int) -> int:
+        """The first line that it may still execute at this one."""
+        return min((first for first, last in self.loops if first <= line <= last), default=line)
 
 
-class StopCalls:
-    """The calls that stop something, in the source files of one node; each is parsed once."""
+class NextCalls:
+    """What functions may do next, in the source files of one node; each is parsed once."""
 
     def __init__(self) -> None:
         self._files: dict[str, list[_Function]] = {}
 
-    def next_at(self, path: str, line: int, lines: Callable[[], Sequence[str]]) -> StopCall | None:
-        """The next such call that a function may make while it is at this line; ``lines`` reads the file."""
+    def at(self, path: str, line: int, lines: Callable[[], Sequence[str]]) -> Next:
+        """What a function may do next while it is at this line; ``lines`` reads the file."""
         if path not in self._files:
             if len(self._files) >= MAX_FILES:
                 self._files.clear()
@@ -51,8 +64,14 @@ class StopCalls:
         functions = self._files[path]
         around = [one for one in functions if one.first_line <= line <= one.last_line]
         own = min(around, key=lambda one: one.last_line - one.first_line, default=None)
-        calls = own.calls_from(line) if own else ()
-        return next((call for call in calls if _stops(call, functions, MAX_DEPTH)), None)
+        if own is None:
+            return Next()
+        first = own.first_line_from(line)
+        calls = [call for call in own.calls if call.line >= first]
+        fails = any(at >= first for at in own.fails) or not all(
+            _is_harmless(one, functions, MAX_DEPTH) for one in calls
+        )
+        return Next(next((call for call in calls if _stops(call, functions, MAX_DEPTH)), None), fails)
 
 
 def _stops(call: StopCall, functions: Sequence[_Function], depth: int) -> bool:
@@ -60,14 +79,28 @@ def _stops(call: StopCall, functions: Sequence[_Function], depth: int) -> bool:
     of, _, name = call.name.rpartition(".")
     if (of == "ray" and name in STOPS) or STOPS[-1] in call.name.split("."):
         return True
-    called = [one for one in functions if one.name == name] if depth else []
-    return any(_stops(inner, functions, depth - 1) for function in called for inner in function.calls)
+    return any(_stops(inner, functions, depth - 1) for one in _called(call, functions, depth) for inner in one.calls)
+
+
+def _is_harmless(call: StopCall, functions: Sequence[_Function], depth: int) -> bool:
+    """Whether a call sleeps, logs or computes, or calls a function of the file that does no more."""
+    last = call.name.rpartition(".")[2]
+    if any(known.fullmatch(call.name) for known in (SLEEPS, LOGS, PURE, CLOCKS)) or CHANGES.fullmatch(last):
+        return True
+    called = _called(call, functions, depth)
+    return bool(called) and not any(
+        one.fails or not all(_is_harmless(inner, functions, depth - 1) for inner in one.calls) for one in called
+    )
+
+
+def _called(call: StopCall, functions: Sequence[_Function], depth: int) -> list[_Function]:
+    """The functions of the file that a call may be of, by their name."""
+    name = call.name.rpartition(".")[2]
+    return [one for one in functions if name and one.name == name] if depth else []
 
 
 def _functions(source: str) -> list[_Function]:
-    """The functions of a file, with its top level first; none for a file without such calls."""
-    if not any(name in source for name in STOPS):
-        return []
+    """The functions of a file, with its top level first; none for a file that cannot be parsed."""
     try:
         module = ast.parse(source)
     except (SyntaxError, ValueError, RecursionError, MemoryError):
@@ -94,14 +127,16 @@ def _collect(node: ast.AST, own: _Function, found: list[_Function], names: Mappi
             found.append(inner)
         elif isinstance(child, LOOPS):
             own.loops.append((child.lineno, child.end_lineno or child.lineno))
-        elif isinstance(child, ast.Call) and (name := _dotted(child.func)):
-            first, dot, rest = name.partition(".")
+        elif isinstance(child, FAILS):
+            own.fails.append(child.lineno)
+        elif isinstance(child, ast.Call):
+            first, dot, rest = _dotted(child.func).partition(".")
             own.calls.append(StopCall(name=f"{names.get(first, first)}{dot}{rest}"[:MAX_NAME], line=child.lineno))
         _collect(child, inner, found, names)
 
 
 def _dotted(called: ast.expr) -> str:
-    """``ray.cancel``; of a method of a value, only its own name."""
+    """``ray.cancel``; of a method of a value, only its own name; empty for what has none."""
     if isinstance(called, ast.Attribute):
         of = _dotted(called.value)
         return f"{of}.{called.attr}" if of else called.attr

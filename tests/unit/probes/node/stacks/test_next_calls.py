@@ -1,0 +1,139 @@
+"""What functions may do next, by their source."""
+
+from __future__ import annotations
+
+import pytest
+
+from dstack.observed import StopCall
+from dstack.probes.node.stacks.next_calls import NextCalls
+
+SOURCE = """\
+import asyncio, time
+import ray as r
+from ray import kill as end, cancel
+
+def sleeps_then_cancels(ref):
+    time.sleep(1)  # here
+    cancel(ref)
+
+def cancels_first(ref):
+    r.cancel(ref)
+    time.sleep(1)  # here
+
+def cancels_in_loop(refs):
+    for ref in refs:
+        r.cancel(ref)
+        time.sleep(1)  # here
+
+class Supervisor:
+    def watch(self):
+        time.sleep(1)  # here
+        self.stop_all()
+
+    def stop_all(self):
+        for actor in self.actors:
+            end(actor)
+
+def cancels_a_timer(timer):
+    time.sleep(1)  # here
+    timer.cancel()
+
+def terminates(actor):
+    time.sleep(1)  # here
+    actor.__ray_terminate__.remote()
+
+def returns(seconds):
+    time.sleep(seconds)  # here
+    return 42
+
+async def raises(seconds):
+    await asyncio.sleep(seconds)  # here
+    raise TimeoutError
+
+def raised_before(seconds):
+    if seconds < 0:
+        raise ValueError
+    time.sleep(seconds)  # here
+    print(len("done"))
+
+def calls_unknown(work):
+    time.sleep(1)  # here
+    work()
+
+def calls_what_raises():
+    time.sleep(1)  # here
+    fails()
+
+def fails():
+    assert False
+
+def calls_what_returns():
+    time.sleep(1)  # here
+    returns(1)
+
+def has_inner():
+    def inner():
+        raise KeyError
+    time.sleep(1)  # here
+""".splitlines()
+
+
+def line_in(function: str) -> int:
+    begin = next(number for number, line in enumerate(SOURCE) if f"def {function}(" in line)
+    return next(number for number, line in enumerate(SOURCE[begin:], begin + 1) if line.endswith("# here"))
+
+
+@pytest.mark.parametrize(
+    ("function", "stops"),
+    [
+        ("sleeps_then_cancels", "ray.cancel"),
+        ("cancels_first", None),
+        ("cancels_in_loop", "ray.cancel"),
+        ("watch", "self.stop_all"),
+        ("cancels_a_timer", None),
+        ("terminates", "actor.__ray_terminate__.remote"),
+        ("returns", None),
+    ],
+)
+def test_the_next_call_that_stops_something_is_found(function: str, stops: str | None) -> None:
+    found = NextCalls().at("app.py", line_in(function), lambda: SOURCE).stops
+
+    assert (found.name if found else None) == stops
+    assert found is None or found.line > line_in(function) or function == "cancels_in_loop"
+
+
+@pytest.mark.parametrize(
+    ("function", "may_fail"),
+    [
+        ("returns", False),
+        ("raises", True),
+        ("raised_before", False),
+        ("calls_unknown", True),
+        ("calls_what_raises", True),
+        ("calls_what_returns", False),
+        ("has_inner", False),
+    ],
+)
+def test_a_function_may_fail_unless_its_source_shows_that_it_does_not(function: str, may_fail: bool) -> None:
+    assert NextCalls().at("app.py", line_in(function), lambda: SOURCE).may_fail is may_fail
+
+
+@pytest.mark.parametrize("lines", [[], ["def f(:"], ["x = 1", "", ""]])
+def test_without_readable_source_a_function_may_fail_and_stops_nothing(lines: list[str]) -> None:
+    found = NextCalls().at("app.py", 7, lambda: lines)
+
+    assert (found.stops, found.may_fail) == (None, True)
+
+
+def test_a_file_is_parsed_once() -> None:
+    reads: list[int] = []
+
+    def lines() -> list[str]:
+        reads.append(1)
+        return SOURCE
+
+    calls = NextCalls()
+    found = [calls.at("app.py", line_in(name), lines).stops for name in ("terminates", "sleeps_then_cancels")]
+
+    assert found[1] == StopCall(name="ray.cancel", line=7)
+    assert len(reads) == 1
