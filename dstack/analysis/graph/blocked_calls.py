@@ -64,7 +64,8 @@ def wait_of_call(graph: GraphBuilder, waiter: Waiter, call: Call, loop: Target |
     suspended: they run there, or have ended.
     """
     blocked = _BlockedCall(graph, waiter, call, loop)
-    return _with_interruptions(blocked, _wait_for_need(blocked))
+    wait = _with_interruptions(blocked, _wait_for_need(blocked))
+    return replace(wait, failing=tuple(dict.fromkeys(wait.targets))) if wait.fails_fast else wait
 
 
 def _with_interruptions(blocked: _BlockedCall, wait: Wait) -> Wait:

@@ -93,11 +93,10 @@ def _subtasks(index: SampleIndex) -> dict[str, list[str]]:
 
 
 def _failing(graph: GraphBuilder, wait: Wait) -> Wait:
-    """The wait with the targets that may fail; that others do not is assumed if their source shows no failure."""
-    targets = tuple(dict.fromkeys(target for target in wait.targets if target.vertex != wait.loop))
-    is_safe = {target: _cannot_fail(graph, graph.vertices[target.vertex]) for target in targets}
-    found = replace(wait, failing=tuple(target for target in targets if not is_safe[target]))
-    safe = [target for target in targets if is_safe[target]]
+    """The wait with the awaited targets that may fail; that others do not is assumed if their source shows no failure."""
+    is_safe = {target: _cannot_fail(graph, graph.vertices[target.vertex]) for target in wait.failing}
+    found = replace(wait, failing=tuple(target for target in wait.failing if not is_safe[target]))
+    safe = [target for target in wait.failing if is_safe[target]]
     if not safe:
         return found
     names = tuple(graph.vertices[target.vertex].subject for target in safe[:1])

@@ -21,8 +21,8 @@ from dstack.analysis.naming.vertex_details import VertexDetails, details_of
 from dstack.call_sites import EVENT_LOOP, UNTIL_COMPLETE, site_of
 from dstack.diagnosis import GroupWait, Step, Vertex, Wait, WaitKind
 from dstack.libraries.compiled_graphs.sites import OF_DRIVER
-from dstack.observed import Coroutine
-from dstack.observed_calls import GroupCall
+from dstack.observed import Coroutine, Thread
+from dstack.observed_calls import GroupCall, Timer
 from dstack.vertex_keys import Key, UnknownKey
 
 OR = " or "
@@ -63,9 +63,21 @@ def predicate(
         return in_words(vertex.never)
     if vertex.wait is None:
         return activity(vertex, details)
+    if timer := timer_of(index, vertex):
+        return f"is a timer that calls {timer.name or 'a function'} {_at_most(timer)}"
     waits = _waits(index, vertices, vertex.wait, name_of or partial(name, index))
     ends = ends_in_words(index, vertex, vertex.wait.kernel) if vertex.wait.kernel else ""
     return f"{waits}{ends}{_cut_short(index, vertices, vertex.wait)}"
+
+
+def timer_of(index: SampleIndex, vertex: Vertex) -> Timer | None:
+    """The timer of a ``threading.Timer`` that a thread runs."""
+    execution = index.execution_of(vertex) if vertex.kind == "execution" else None
+    return execution.timer if isinstance(execution, Thread) else None
+
+
+def _at_most(timer: Timer) -> str:
+    return "at some time" if timer.left_s is None else f"in at most {words.duration(timer.left_s)}"
 
 
 def name(index: SampleIndex, vertex: Vertex) -> str:

@@ -14,7 +14,7 @@ from dstack.analysis.findings.vertex_roles import is_outside
 from dstack.analysis.findings.wording.narration import Narrator
 from dstack.analysis.naming import names
 from dstack.analysis.naming.descriptions import describe
-from dstack.analysis.naming.sentences import step_at
+from dstack.analysis.naming.sentences import predicate, step_at, timer_of
 from dstack.analysis.solve.open_chains import OpenChain
 from dstack.analysis.solve.requirements import targets_of
 from dstack.diagnosis import FindingKind, Step, Verdict, Vertex
@@ -81,6 +81,9 @@ def advice(facts: FindingFacts, narrator: Narrator) -> str:
     waiter = min(timed, key=lambda one: not narrator.reduced.is_in_users_code(one.key), default=None)
     if waiter is None or waiter.wait is None:
         return f"{open_chain.to_inspect(facts, narrator)}."
+    if timer_of(narrator.index, waiter):
+        does = predicate(narrator.index, narrator.reduced.vertices, waiter, narrator.details(waiter))
+        return f"{describe(waiter)} {does}. Inspect what that ends."
     return (
         f"{describe(waiter)} waits at most {waiter.wait.timeout_s:g} s in "
         f"{waiter.wait.call}{narrator.line(waiter)}. Inspect what it does when this timeout ends."

@@ -72,7 +72,8 @@ def summary(facts: FindingFacts, narrator: Narrator) -> str:
     if apart := collectives.disagreement(facts):
         return f"{_ends_in_words(facts, narrator)}, and {apart}{failed}"
     ended = "".join(f"; {ended_in_words(children)}" for children in _failed_children(facts, narrator)[:1])
-    return f"{_ends_in_words(facts, narrator)}, and nothing that could end the wait is running{ended}{failed}"
+    other = "" if _calls(facts) or not facts.ends else "else "  # than the handler of a signal
+    return f"{_ends_in_words(facts, narrator)}, and nothing {other}that could end the wait is running{ended}{failed}"
 
 
 def doubt(facts: FindingFacts) -> str:
@@ -124,7 +125,7 @@ def advice(facts: FindingFacts, narrator: Narrator) -> str:
 def _ends_in_words(facts: FindingFacts, narrator: Narrator) -> str:
     """``3 of 4 Trainer.step wait in threading.Event.wait``: the largest group in one call."""
     first = next(iter(facts.shared_calls), None)
-    if not facts.ends:
+    if not _calls(facts):
         return open_chain_summary(facts, narrator)
     if first is None:
         return f"{waiting(facts.draft.waiters_total)} in {shortly(_calls(facts))}"
