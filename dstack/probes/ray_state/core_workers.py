@@ -10,7 +10,7 @@ from collections.abc import Collection, Iterable, Sequence
 from dataclasses import replace
 from itertools import islice
 
-from dstack.model import ACTOR_HANDLE, Worker, is_at_hand
+from dstack.model import ACTOR_HANDLE, Worker, is_at_hand, producer_task_id
 from dstack.observed_node import CoreWorkerReply, Failure, Ref
 from dstack.probes.connection import ray_stubs
 from dstack.probes.connection.connect import Metadata
@@ -58,16 +58,20 @@ def ask_core_workers(
 def relevant_refs(answers: Iterable[CoreWorkerReply], awaited: set[str], unread: Collection[str] = ()) -> list[Ref]:
     """The refs that waits depend on, possible missing arguments of pending tasks, and handles of actors.
 
-    A worker in ``unread`` may wait for any absent ref that it holds; one present ref represents all refs that would
-    have to be fetched.
+    With them are the refs of running tasks in variables, as their holders can cancel these. A worker in ``unread`` may
+    wait for any absent ref that it holds; one present ref represents all refs that would have to be fetched.
     """
     answers = list(answers)
     awaited = awaited | _held_by(answers, unread)
+    running = {task_id for answer in answers for task_id in answer.running_task_ids}
     return [
         ref
         for answer in answers
         for ref in answer.refs
-        if ref.ref in awaited or ref.ref.startswith(ACTOR_HANDLE) or _may_be_a_missing_argument(ref)
+        if ref.ref in awaited
+        or ref.ref.startswith(ACTOR_HANDLE)
+        or _may_be_a_missing_argument(ref)
+        or (_may_be_cancelled(ref) and producer_task_id(ref.ref) in running)
     ]
 
 
@@ -83,6 +87,11 @@ def _held_by(answers: Sequence[CoreWorkerReply], unread: Collection[str]) -> set
             to_fetch = (ref.ref for ref in held if ref.ref in given and not is_at_hand(ref))
             found.update((*(ref.ref for ref in held if ref.ref not in given), *islice(to_fetch, 1)))
     return found
+
+
+def _may_be_cancelled(ref: Ref) -> bool:
+    """Whether a variable holds a return value that is not known to exist; what a task puts counts from 100,000,001."""
+    return bool(ref.local_uses) and ref.size_bytes < 0 and ref.ref.endswith("0000")
 
 
 def _may_be_a_missing_argument(ref: Ref) -> bool:

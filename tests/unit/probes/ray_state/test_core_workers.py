@@ -7,7 +7,8 @@ import grpc
 from ray.core.generated import core_worker_pb2_grpc
 
 from dstack.model import Worker
-from dstack.probes.ray_state.core_workers import ask_core_workers, questions
+from dstack.observed_node import CoreWorkerReply, Ref
+from dstack.probes.ray_state.core_workers import ask_core_workers, questions, relevant_refs
 from tests.unit.support.core_worker_servers import CoreWorkerServer
 
 
@@ -28,3 +29,19 @@ def test_a_worker_on_ipv6_answers() -> None:
     (failure,) = failures
     assert (failure.node_id, failure.worker_id, failure.sample) == ("m", gone.worker_id, 2)
     assert failure.cause == "unreachable"
+
+
+def test_refs_of_running_tasks_are_relevant_to_their_holders_only() -> None:
+    """A watchdog can cancel the task with such a ref, though no wait needs it."""
+    running, ended = "ab" * 24, "cd" * 24
+    held = Ref(ref=f"{running}01000000", holder_id="driver", local_uses=1)
+    others = (
+        Ref(ref=f"{ended}01000000", holder_id="driver", local_uses=1),
+        Ref(ref=f"{running}02000000", holder_id="driver", local_uses=0),
+        Ref(ref=f"{running}03000000", holder_id="driver", local_uses=1, size_bytes=8),
+        Ref(ref=f"{running}01e1f505", holder_id="driver", local_uses=1),  # of ray.put
+    )
+    driver = CoreWorkerReply(worker_id="driver", refs=(held, *others))
+    executor = CoreWorkerReply(worker_id="executor", running_task_ids=(running,))
+
+    assert relevant_refs([driver, executor], awaited=set()) == [held]
