@@ -32,13 +32,14 @@ Cause = Literal[
     "malformed",
     "truncated",
     "unreadable",
+    "starting",
     "other",
 ]
 """The typed cause of a failure, for logic; ``Failure.reason`` is the text for users.
 
 In this order: no answer in time; no connection; not allowed; the process or service has ended; the process has another
 pid where dstack runs, as in a container; the pid belongs to another process; a tool is not installed; an answer that
-cannot be parsed; only a part was given; memory that cannot be interpreted; anything else.
+cannot be parsed; only a part was given; memory that cannot be interpreted; it is starting; anything else.
 """
 
 

@@ -15,6 +15,7 @@ import time
 from collections.abc import Callable, Collection, Iterator
 from concurrent.futures import Future
 from contextlib import contextmanager
+from itertools import count
 from typing import TYPE_CHECKING, NamedTuple, TypedDict
 
 from dstack.child import REAP_S, Message, Messages, end_child, raise_sent, send, start_child
@@ -34,9 +35,9 @@ WHOLE_HISTORY = 100_000
 """The maximum number of attempts of tasks in a history: as many as the GCS keeps by default."""
 SAVED_HISTORY = 20_000
 """The same for snapshots that are saved without being asked for a history: about 1 MB in a file."""
-TRIES, TRIED_AGAIN_WITHIN_S, PAUSE_S = 4, 5.0, 0.25
-"""How many snapshots are taken until one is conclusive, how long after the first another may begin, and the first pause
-before another, which doubles."""
+TRIES, TRIED_AGAIN_WITHIN_S, PAUSE_S, MAX_PAUSE_S = 4, 5.0, 0.25, 1.0
+"""How many snapshots are taken until one is conclusive, how long after the first another may begin, and the first and
+longest pause before another, which doubles. While the cluster itself starts, only the timeout limits them."""
 LONGER = "Use a longer timeout, or run dstack on a host with more free CPU time."
 
 
@@ -142,22 +143,23 @@ class Collector:
         """
         terms = terms or self._terms._replace(history=self.history)
         began = time.monotonic() if began is None else began
-        best = analyse(self.take(progress, early, terms=terms, began=began))
+        best = last = analyse(self.take(progress, early, terms=terms, began=began))
         first_at = time.monotonic()
-        for number in range(TRIES - 1):
-            pause_s, now = PAUSE_S * 2**number, time.monotonic()
+        for number in count():
+            pause_s, now = min(PAUSE_S * 2**number, MAX_PAUSE_S), time.monotonic()
             left_s = terms.timeout_s - (now - began) - pause_s
-            is_late = now - first_at > TRIED_AGAIN_WITHIN_S or left_s < best.snapshot.total_s
+            has_tried = number >= TRIES - 1 or now - first_at > TRIED_AGAIN_WITHIN_S
+            is_late = left_s < last.snapshot.total_s or (has_tried and not _is_starting(last))
             if is_late or terms.watch_s or not _may_settle(best):
                 break
             time.sleep(pause_s)
             try:
-                again = analyse(self.take(progress, terms=terms._replace(timeout_s=left_s)))
+                last = analyse(self.take(progress, terms=terms._replace(timeout_s=left_s)))
             except ClusterError:
                 if self.is_cancelled:
                     raise
                 break
-            best = min(best, again, key=_gaps)
+            best = min(best, last, key=_gaps)
         return best
 
     def poll(self, timeout_s: float, *, with_jobs: bool = False) -> ClusterPoll:
@@ -250,6 +252,14 @@ def _may_settle(analysed: AnalysedSnapshot) -> bool:
     from dstack.analysis.evidence.coverage import may_settle
 
     return _gaps(analysed) > 0 and may_settle(analysed.diagnosis.gaps)
+
+
+def _is_starting(analysed: AnalysedSnapshot) -> bool:
+    """Whether the cluster itself has not started completely."""
+    from dstack.diagnosis import HidingFailure
+
+    gaps = analysed.diagnosis.gaps
+    return any(isinstance(gap, HidingFailure) and gap.failure.cause == "starting" for gap in gaps)
 
 
 class _Replies:

@@ -67,7 +67,7 @@ class ClusterProbe:
         self._inventory = take_inventory(self.cluster, budget.rpc_timeout_s())
         self._note(self._inventory.failures)
         if not any(node.alive for node in self._inventory.nodes):
-            self._note([Failure(stage="control plane", reason=NO_NODE, remedy=CHECK_GCS)])
+            self._note([Failure(stage="control plane", reason=NO_NODE, cause="starting", remedy=CHECK_GCS)])
         wanted = {worker.worker_id for worker in self._inventory.workers}
         self._sample(self._inventory, wanted, budget, Extras(children=True, starting=True))
 

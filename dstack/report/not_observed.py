@@ -120,7 +120,7 @@ class _GapWords:
     def of(self, gaps: list[Gap]) -> Unobserved:
         """The sentence about the first of these gaps, and how many are alike."""
         text, remedy = self._sentence(self._clearest(gaps))
-        return Unobserved(KINDS[type(gaps[0])], f"{text}{words.alike(len(gaps))}. {remedy}.", len(gaps))
+        return Unobserved(KINDS[type(gaps[0])], f"{text.rstrip('.')}{words.alike(len(gaps))}. {remedy}.", len(gaps))
 
     def _clearest(self, gaps: list[Gap]) -> Gap:
         """The first gap whose waiter a reader knows, not a vertex that represents others."""

@@ -26,7 +26,7 @@ from dstack.observed_node import Cause, Failure
 from dstack.vertex_keys import Key
 
 ReadState = Literal["seen", "partly seen", "not seen"]
-PASSING: tuple[Cause, ...] = ("timeout", "ended")
+PASSING: tuple[Cause, ...] = ("timeout", "ended", "starting")
 """The causes of failures that another attempt a moment later may not meet."""
 
 

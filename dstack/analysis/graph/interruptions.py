@@ -93,7 +93,7 @@ def _subtasks(index: SampleIndex) -> dict[str, list[str]]:
 
 
 def _failing(graph: GraphBuilder, wait: Wait) -> Wait:
-    """The wait with the awaited targets that may fail; that others do not is assumed if their source shows no failure."""
+    """The wait with the awaited targets that may fail; that others do not is assumed if their source shows that."""
     is_safe = {target: _cannot_fail(graph, graph.vertices[target.vertex]) for target in wait.failing}
     found = replace(wait, failing=tuple(target for target in wait.failing if not is_safe[target]))
     safe = [target for target in wait.failing if is_safe[target]]

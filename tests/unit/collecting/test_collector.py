@@ -25,6 +25,7 @@ from dstack.collecting import collector
 from dstack.collecting.collector import Collector, Terms
 from dstack.errors import ClusterError, DstackError, UsageError
 from dstack.model import Snapshot
+from dstack.observed_node import Failure
 from dstack.snapshot_file import load, loads, save
 from tests.paths import ROOT
 from tests.processes import wait_until
@@ -278,6 +279,18 @@ def test_the_most_complete_of_inconclusive_snapshots_counts() -> None:
         collector.TRIES,
         len(AnalysedSnapshot.of(moving(1)).diagnosis.gaps),
     )
+
+
+def starting() -> Snapshot:
+    failure = Failure(stage="control plane", reason="the GCS lists no live node", cause="starting")
+    return replace(Scene().sample().snapshot(), failures=(failure,))
+
+
+@pytest.mark.usefixtures("without_pauses")
+def test_a_cluster_that_starts_is_awaited_within_the_timeout() -> None:
+    attempts = collector.TRIES + 3
+
+    assert taken_by(Scripted(*[starting()] * attempts, settled())) == (False, attempts + 1)
 
 
 @pytest.mark.usefixtures("without_pauses")
