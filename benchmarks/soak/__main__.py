@@ -202,7 +202,8 @@ def main() -> None:
     options.keep.mkdir(parents=True, exist_ok=True)
     clock = Clock()
     with ExitStack() as stack:
-        hosts = stack.enter_context(Hosts(options.hosts, redis=has_redis))
+        racks = {number: {f"rack{number}": 1.0} for number in range(2, options.hosts + 1)}
+        hosts = stack.enter_context(Hosts(options.hosts, redis=has_redis, custom=racks))
         drivers = stack.enter_context(Drivers(hosts, names, options.together, clock.say))
         await_ready(drivers)
         clock.say(f"running: {', '.join(driver.name for driver in drivers.running)}")

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import importlib.util
+import itertools
 import random
 import signal
 import sys
@@ -24,7 +25,7 @@ from tests.paths import ROOT
 from tests.processes import Child, last_output
 
 WORKLOADS = ROOT / "benchmarks" / "workloads"
-LIBRARIES = ("collectives", "data", "serve", "train", "tune")
+LIBRARIES = ("collectives", "data", "serve", "serve_timeouts", "train", "tune")
 CORE = (
     "actor_pool",
     "async_actors",
@@ -41,9 +42,19 @@ CORE = (
     "threads",
     "timeouts",
 )
+ENDED = ("deadlines", "flags", "racks", "watchdogs")
+"""Cycles of waits, and requests that no host satisfies, until a timer, a watchdog, a signal or a new host ends them."""
 NOT_TOLERANT = ("compiled_graph",)
 """Only by name: the channels of a compiled graph do not survive the death of an actor."""
-NEEDS = {"collectives": "torch", "data": "pyarrow", "serve": "fastapi", "tune": "tensorboardX", "train": "pyarrow"}
+NEEDS = {
+    "collectives": "torch",
+    "data": "pyarrow",
+    "deadlines": "anyio",
+    "serve": "fastapi",
+    "serve_timeouts": "fastapi",
+    "tune": "tensorboardX",
+    "train": "pyarrow",
+}
 """Workloads that need an extra, each with a package that shows whether it is installed."""
 
 TURN_S = 150.0
@@ -132,9 +143,11 @@ class Drivers:
         self._say = say
         self._stack = ExitStack()
         libraries = [name for name in names if name in LIBRARIES]
-        core = [name for name in names if name not in LIBRARIES]
-        kinds = [kind for kind in (libraries, core) if kind]
+        ended = [name for name in names if name in ENDED]
+        core = [name for name in names if name not in LIBRARIES and name not in ENDED]
+        kinds = [kind for kind in (libraries, core, ended) if kind]
         self._orders = [_shuffled_for_ever(kind) for kind in kinds]
+        self._any = _shuffled_for_ever(names)
         self._slots: list[Driver | None] = [None] * min(together, len(names))
         self.progress: dict[str, float] = {}
         self.ended: set[str] = set()
@@ -177,7 +190,8 @@ class Drivers:
     def _start(self, number: int) -> Driver:
         order = self._orders[number % len(self._orders)]
         busy = {driver.name for driver in self.running}
-        name = next((name for name in (next(order) for _ in range(50)) if name not in busy), None) or next(order)
+        wanted = itertools.chain(itertools.islice(order, 50), itertools.islice(self._any, 50))
+        name = next((name for name in wanted if name not in busy), None) or next(order)
         argv = [sys.executable, str(WORKLOADS / f"{name}.py")]
         environment = {
             "RAY_ADDRESS": self._hosts.address,
@@ -221,10 +235,10 @@ class Drivers:
 
 def chosen(wanted: list[str]) -> tuple[list[str], list[str]]:
     """The workloads to run, and those that cannot run here."""
-    known = [*LIBRARIES, *CORE, *NOT_TOLERANT]
+    known = [*LIBRARIES, *CORE, *ENDED, *NOT_TOLERANT]
     if unknown := set(wanted) - set(known):
         sys.exit(f"There is no workload {', '.join(sorted(unknown))}. There are {', '.join(known)}.")
-    names = wanted or [*LIBRARIES, *CORE]
+    names = wanted or [*LIBRARIES, *CORE, *ENDED]
     missing = {name for name in names if name in NEEDS and importlib.util.find_spec(NEEDS[name]) is None}
     return [name for name in names if name not in missing], sorted(missing)
 

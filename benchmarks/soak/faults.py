@@ -1,8 +1,9 @@
 """Faults at random: workers, hosts and the GCS are killed, and come back.
 
 - worker: SIGKILL to a worker that runs a task or holds an actor, dstack's own probes included. Ray starts another.
-- host: all its processes end at once, and its connections are closed. A new host joins in its place.
-- power: a host is cut off from the network, and killed later; its peers learn nothing of it. A new host joins.
+- host: all its processes end at once, and its connections are closed. A while later a new host with the same custom
+  resources joins in its place. Nothing announces it: there is no autoscaler.
+- power: a host is cut off from the network, and killed later; its peers learn nothing of it. A new host joins likewise.
 - GCS: SIGKILL. It is started again up to ten seconds later, with its state in Redis.
 
 The head's host with the drivers stays.
@@ -28,6 +29,8 @@ EVERY_S = {"worker": 12.0, "host": 90.0, "power": 240.0, "gcs": 180.0}
 """Mean time between two faults of a kind."""
 GCS_AWAY_S = (0.5, 10.0)
 CUT_OFF_S = (10.0, 100.0)
+REPLACED_S = (0.0, 60.0)
+"""How long after a host was lost another begins to join."""
 JOIN_S = 90.0
 """Deadline for a new host to join."""
 GCS_BACK_S = 20.0
@@ -57,11 +60,11 @@ class Faults:
     def __init__(self, hosts: Hosts, kinds: Collection[str], say: Callable[[str], None]) -> None:
         self._hosts = hosts
         self.say = say
-        self._wanted = len(hosts.nodes)
         now = time.monotonic()
         self._due = {kind: now + random.uniform(0.2, 0.6) * EVERY_S[kind] for kind in kinds}
         self._joining: dict[Joining, float] = {}
         self._cut_off: dict[int, float] = {}
+        self._lost: dict[int, float] = {}
         self._gcs: _GcsAway | None = None
         self._gcs_away: list[tuple[float, float]] = []
         self.done: list[Fault] = []
@@ -86,13 +89,15 @@ class Faults:
                 del self._cut_off[number]
                 self._hosts.kill(number)
         self._mind_joining(now)
-        while len(self._hosts.nodes) + len(self._joining) < self._wanted:
-            self._joining[self._hosts.add()] = now + JOIN_S
+        for number, replace_at in list(self._lost.items()):
+            if at_once or now >= replace_at:
+                del self._lost[number]
+                self._joining[self._hosts.add(in_place_of=number)] = now + JOIN_S
 
     @property
     def is_over(self) -> bool:
         """Whether no fault is going on."""
-        return self._gcs is None and not self._cut_off and not self._joining
+        return self._gcs is None and not self._cut_off and not self._lost and not self._joining
 
     def gcs_was_away(self, since: float, until: float) -> bool:
         """Whether the GCS was away, or just back, at any time between these."""
@@ -152,6 +157,7 @@ class Faults:
             return
         number = random.choice(hosts)
         node = self._hosts.nodes.pop(number)
+        self._lost[number] = time.monotonic() + random.uniform(*REPLACED_S)
         if is_silent:
             self._hosts.cut(number)
             cut_off_s = random.uniform(*CUT_OFF_S)
@@ -175,4 +181,5 @@ class Faults:
             elif now > deadline:
                 del self._joining[joining]
                 self.counts["not joined"] += 1
+                self._lost[joining.number] = now
                 self._hosts.kill(joining.number)

@@ -7,6 +7,7 @@
 Hosts count from 1; Ray's head is on the first. Token authentication is on, with the same token in every home. With
 ``redis=True`` the GCS keeps its state in a Redis server on the first host, so that it may be killed and restarted.
 ``users`` are the numbers of the users that run all programs on the hosts, Ray included, by host; root is the default.
+``custom`` are the custom resources of Ray's nodes, by host.
 """
 
 from __future__ import annotations
@@ -59,6 +60,7 @@ class Hosts:
         environment: Mapping[str, str] | None = None,
         redis: bool = False,
         users: Mapping[int, int] | None = None,
+        custom: Mapping[int, Mapping[str, float]] | None = None,
     ) -> None:
         assert 1 <= number <= namespaces.MOST_HOSTS, number
         self.number = number
@@ -71,6 +73,7 @@ class Hosts:
         self._cut: set[int] = set()
         self._redis = redis
         self._users = users or {}
+        self._custom = {**(custom or {})}
         self._token = secrets.token_hex(32)
         self._next = itertools.cycle([*range(number + 1, namespaces.MOST_HOSTS + 1), *range(2, number + 1)])
 
@@ -173,9 +176,10 @@ class Hosts:
         namespaces.set_link(self._switch, self._hosts[host], "up")
         self._cut.discard(host)
 
-    def add(self) -> Joining:
-        """Start one more host, whose Ray node joins the cluster in a while."""
+    def add(self, *, in_place_of: int | None = None) -> Joining:
+        """Start one more host, whose Ray node joins the cluster in a while, with the custom resources of a lost one."""
         number = next(number for number in self._next if number not in self._hosts)
+        self._custom[number] = self._custom.get(in_place_of or number, {})
         self._make_host(self._stack, number)
         host = self._hosts[number]
         ray = self._stack.enter_context(self._ray_start(host))
@@ -234,8 +238,9 @@ class Hosts:
         role = head if is_head else [f"--address={self.address}"]
         blocks = [] if is_head and self._redis else ["--block"]
         common = [*blocks, f"--node-ip-address={host.ip}", f"--object-store-memory={OBJECT_STORE_BYTES}"]
+        custom = f"--resources={json.dumps(dict(self._custom.get(host.number, {})))}"
         environment = {"RAY_AUTH_MODE": "token"} | ({"RAY_REDIS_ADDRESS": REDIS_ADDRESS} if not blocks else {})
-        return self.start(host.number, [ray, "start", *role, *common, *self._resources], **environment)
+        return self.start(host.number, [ray, "start", *role, *common, *self._resources, custom], **environment)
 
 
 @dataclass(frozen=True)
