@@ -20,6 +20,7 @@ from dstack.diagnosis import FailedBefore, Finding, GroupWait, OutsideWait, Sinc
 from dstack.document_file import to_json
 from dstack.model import Snapshot
 from dstack.observed import Process, Thread
+from dstack.observed_calls import Timer
 from dstack.report.check_schema import (
     Bounds,
     Document,
@@ -34,6 +35,7 @@ from dstack.report.check_schema import (
     DocumentOutside,
     DocumentTarget,
     DocumentThread,
+    DocumentTimer,
     DocumentTiming,
     DocumentWait,
     Ranked,
@@ -141,6 +143,8 @@ class _DocumentBuilder:
             "assumed": list(map(in_words, wait.assumed)),
             "resources": list(wait.resources),
             "targets": [self._target(target) for target in wait.targets if within is None or target.vertex in within],
+            "timer": _timer(wait.timer) if wait.timer else None,
+            "cut_short_by": [self._target(target) for target in (*wait.failing, *wait.cut_short_by)],
         }
 
     def _target(self, target: Target) -> DocumentTarget:
@@ -223,6 +227,10 @@ def _timing(snapshot: Snapshot) -> DocumentTiming:
         "sample_s": [round(sample.ended_s - sample.began_s, 4) for sample in snapshot.samples],
         "pause_ms": {"median": round(median(pauses), 2), "max": max(pauses)} if pauses else None,
     }
+
+
+def _timer(timer: Timer) -> DocumentTimer:
+    return {"name": timer.name, "left_s": timer.left_s, "file": timer.file, "line": timer.line}
 
 
 def _call_on_group(wait: GroupWait) -> DocumentGroupCall:

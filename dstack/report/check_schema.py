@@ -56,6 +56,15 @@ class DocumentGroupCall(TypedDict):
     fails_at: Annotated[float | None, Meta(description="Unix time at which the library ends the call with an error")]
 
 
+class DocumentTimer(TypedDict):
+    """An armed timer that ends a wait."""
+
+    name: Annotated[str, Meta(description="The function that it calls, or the scope whose deadline it is")]
+    left_s: Annotated[float | None, Meta(description="Seconds until it is due, null if unknown")]
+    file: Annotated[str, Meta(description="Where the code is inside the scope; may be empty")]
+    line: int
+
+
 class DocumentWait(TypedDict):
     """A wait, with its dependencies."""
 
@@ -70,6 +79,8 @@ class DocumentWait(TypedDict):
     assumed: Annotated[list[str], Meta(description="Assumptions that the wait rests on")]
     resources: Annotated[list[str], Meta(description="Requested resources")]
     targets: Annotated[list[DocumentTarget], Meta(description="The dependencies")]
+    timer: Annotated[DocumentTimer | None, Meta(description="The armed timer that ends the wait")]
+    cut_short_by: Annotated[list[DocumentTarget], Meta(description="What else may end the wait, as by ray.cancel")]
 
 
 class Ranked(TypedDict):
