@@ -171,3 +171,24 @@ def test_a_process_that_has_waited_for_a_child_is_known() -> None:
             process.kill()
 
     assert found == [False, True]
+
+
+HANDLES = """
+import signal, sys
+for name in sys.argv[1:]:
+    signal.signal(signal.Signals[name], lambda *_: None)
+signal.signal(signal.SIGHUP, signal.SIG_IGN)
+print("ready", flush=True)
+signal.pause()
+"""
+
+
+@pytest.mark.parametrize("names", [(), ("SIGUSR2", "SIGALRM"), ("SIGTERM", "SIGINT")])
+def test_a_process_has_the_signals_that_its_program_handles(names: tuple[str, ...]) -> None:
+    with subprocess.Popen([sys.executable, "-c", HANDLES, *names], stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        process.stdout.readline()
+        found = proc.handled_signals(process.pid)
+        process.kill()
+
+    assert found == tuple(name for name in names if name in proc.PROGRAM_SIGNALS)
