@@ -15,7 +15,7 @@ from msgspec.structs import replace
 from dstack.call_sites import kind_of
 from dstack.libraries.serve.sites import FREE_REPLICA
 from dstack.model import ACTOR_HANDLE, Actor, Worker
-from dstack.observed import Access, Frame, GraphStage, LoopBody, Role
+from dstack.observed import Access, Frame, GraphStage, LoopBody, Role, StopCall
 from dstack.observed_calls import (
     Awaitables,
     CallKind,
@@ -28,6 +28,7 @@ from dstack.observed_calls import (
     QueuedRequest,
     Refs,
     ServeRequest,
+    Timer,
     Unreadable,
 )
 from dstack.observed_calls import Call as BlockedCall
@@ -72,6 +73,11 @@ class SceneThread:
     only_polls: bool = True
     """Whether the source of its own frame proves that this only polls; it may be ended by the flag ``until``."""
     until: str = ""
+    stops: StopCall | None = None
+    """The next call in the source of its own frame that cancels or kills something."""
+    may_fail: bool = True
+    """Whether its own frame may still raise an exception, by its source."""
+    timer: Timer | None = None
     slices: int | None = None
     exits_in: str | None = None
     is_in_ray: bool = False
@@ -186,7 +192,15 @@ class SceneThread:
             return (self.leaf, *self.outer)
         is_in_loop = (self.is_in_loop or _is_timed(self.call)) and not any(frame.body for frame in self.outer)
         body = LoopBody(first_line=self.line, last_line=self.line, until=self.until) if is_in_loop else None
-        own = Frame(function=self.function, file=APP, line=self.line, only_polls=self.only_polls, body=body)
+        own = Frame(
+            function=self.function,
+            file=APP,
+            line=self.line,
+            only_polls=self.only_polls,
+            body=body,
+            stops=self.stops,
+            may_fail=self.may_fail,
+        )
         return (LEAVES.get(kind_of(self.call), OTHER_LEAF), own, *self.outer) if self.call else (own, *self.outer)
 
     def _is_in(self, call: BlockedCall) -> SceneThread:
@@ -210,6 +224,8 @@ class SceneCoroutine:
     is_library: bool = False
     line: int = 0
     label: str = ""
+    may_fail: bool = True
+    """Whether its own frame may still raise an exception, by its source."""
     outer: tuple[Frame, ...] = ()
     """The frames that called its own frame, innermost first."""
     request: ServeRequest | None = None
@@ -258,6 +274,18 @@ class SceneCoroutine:
         """Awaits an object that could not be read for this reason."""
         return self._is_in(BlockedCall(site="await", frame=0, need=Unreadable(reason=why)))
 
+    def is_cut_short_by(self, *others: SceneCoroutine | SceneThread) -> SceneCoroutine:
+        """These hold its asyncio task, and will cancel it."""
+        assert self.call is not None, "only a blocked call is cut short"
+        coroutines = tuple(one.coroutine_id for one in others if isinstance(one, SceneCoroutine))
+        threads = tuple(one.tid for one in others if isinstance(one, SceneThread))
+        return self._is_in(dataclasses.replace(self.call, cut_short_by=coroutines, cut_short_by_threads=threads))
+
+    def is_in_scope(self, timer: Timer) -> SceneCoroutine:
+        """This timer cancels its wait."""
+        assert self.call is not None, "only a blocked call is cut short"
+        return self._is_in(dataclasses.replace(self.call, timer=timer, timeout_s=timer.left_s))
+
     def is_queued(self, queued: QueuedRequest) -> SceneCoroutine:
         """Waits in a Serve router until a replica has room for this request."""
         return self._is_in(BlockedCall(site=FREE_REPLICA.id, frame=0, need=queued))
@@ -280,7 +308,7 @@ class SceneCoroutine:
         leaf = AWAITS if self.call else SLEEPS
         line = self.line or self.process.worker.pid // 10 + self.number
         body = LoopBody(first_line=line, last_line=line) if _is_timed(self.call) else None
-        own = Frame(function=self.function, file=APP, line=line, only_polls=True, body=body)
+        own = Frame(function=self.function, file=APP, line=line, only_polls=True, body=body, may_fail=self.may_fail)
         return (leaf, *self.outer) if self.is_library else (leaf, own, *self.outer)
 
     def _is_in(self, call: BlockedCall | None) -> SceneCoroutine:

@@ -73,4 +73,5 @@ class WorkerSampler:
             torn=thread.is_torn,
             task_id=thread.task_id,
             call=thread.call,
+            timer=thread.timer,
         )

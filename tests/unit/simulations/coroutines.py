@@ -1,23 +1,26 @@
 """Small random clusters of async actors that can be run to their end.
 
 The calls of an actor share its event loop, which one of them may block, and its one lock. A work that is not blocked,
-and whose loop is free, ends at some time; a work that begins during the simulation does not block.
+and whose loop is free, ends at some time; a work that begins during the simulation does not block. A work that ends
+fails if it may, and cancels the works that it watches: so what is unfinished in the end is so in every future.
 """
 
 from __future__ import annotations
 
 import random
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from hypothesis import strategies as st
 
+from dstack.observed_calls import Timer
 from dstack.vertex_keys import Key
 from tests.unit.scenes import Call, Scene, SceneCoroutine, SceneProcess, SceneThread
 
 Phase = Literal["runs", "queued", "ended"]
 DRIVER = -1
+SCOPE = Timer(name="anyio.CancelScope", left_s=9.0, stops=True)
 
 
 @dataclass(frozen=True)
@@ -25,7 +28,9 @@ class Block:
     """A blocking call that needs this many of these works and of ``others``, which are unknown, or needs the lock.
 
     ``by_coroutine`` awaits works of the same actor as coroutines instead of their refs; with ``in_helper``, a thread
-    gets all refs, and the work awaits that thread.
+    gets all refs, and the work awaits that thread. One that ``is_timed`` times out, or is cancelled by the deadline of
+    its scope. With ``fails_fast`` it ends with an error once a work fails. ``cancellers`` are works of the same actor
+    that hold the waiter's asyncio task and cancel it.
     """
 
     works: tuple[int, ...]
@@ -35,11 +40,17 @@ class Block:
     wants_lock: bool = False
     by_coroutine: bool = False
     in_helper: bool = False
+    in_scope: bool = False
+    fails_fast: bool = False
+    cancellers: tuple[int, ...] = ()
 
 
 @dataclass
 class Work:
-    """A task on a thread, or a call of an async actor: suspended, running on the loop's thread, or not begun."""
+    """A task on a thread, or a call of an async actor: suspended, running on the loop's thread, or not begun.
+
+    It fails when it ends, except if its source shows that it raises nothing: then not ``may_fail``.
+    """
 
     actor: int | None
     phase: Phase
@@ -47,6 +58,7 @@ class Work:
     is_on_loop: bool = False
     has_begun: bool = True
     holds_lock: bool = False
+    may_fail: bool = True
 
 
 @dataclass
@@ -57,6 +69,8 @@ class SimulatedCluster:
     works: list[Work]
     driver: Block | None
     is_driver_async: bool
+    all_fail: bool = False
+    """Whether also works fail whose source shows no failure."""
 
     def steps(self) -> Iterator[tuple[str, int]]:
         """The possible next steps: an action and the number of a work, or the driver."""
@@ -74,9 +88,21 @@ class SimulatedCluster:
             self.driver = None
         elif what == "ends":
             self.works[number].phase = "ended"
+            self._cut_short(number)
         else:
             self.works[number].phase = "runs"
             self.works[number].has_begun = self.on_loop(self.works[number].actor) is None
+
+    def _cut_short(self, number: int) -> None:
+        """Wakes the works that a work cancels when it ends, and those that its failure ends."""
+        has_failed = self.all_fail or self.works[number].may_fail
+        for other in self.works:
+            block = other.block
+            if block and (number in block.cancellers or (block.fails_fast and has_failed and number in block.works)):
+                other.block = None
+        driver = self.driver
+        if driver and driver.fails_fast and has_failed and number in driver.works:
+            self.driver = None
 
     def run(self, order: random.Random, steps: int | None = None) -> None:
         """Applies this many possible steps in random order, or all."""
@@ -112,6 +138,8 @@ class SimulatedCluster:
             return True
         if block.wants_lock:
             return self.holder(actor) is None
+        if block.fails_fast and block.others:
+            return True
         return sum(self.works[number].phase == "ended" for number in block.works) + block.others >= block.needs
 
 
@@ -169,16 +197,19 @@ class ClusterScene:
         work, proc, call = self.cluster.works[number], self.procs[number], self.calls[number]
         if work.actor is None:
             proc.runs(call)
+            proc.threads[0].may_fail = work.may_fail
             return proc.threads[0]
         if work.is_on_loop:
             proc.running.append(call)
             proc.threads[1].computes().task_id = call.task.task_id
+            proc.threads[1].may_fail = work.may_fail
             return proc.threads[1]
         if not work.has_begun and self.cluster.on_loop(work.actor) is not None:
             proc.running.append(call)
             return None
         coro = proc.begins(call)
         coro.number = number + 1
+        coro.may_fail = work.may_fail
         return coro
 
     def _show_driver(self) -> None:
@@ -211,7 +242,17 @@ class ClusterScene:
             blocked.waits(*refs, num_returns=needs, timeout_s=timeout_s)
             return
         things = [self._awaited(number, work, block) for work in block.works]
-        blocked.awaits(*things, others=block.others, count=block.needs, timeout_s=timeout_s)
+        known = {"others": block.others, "count": block.needs, "fails_fast": block.fails_fast}
+        blocked.awaits(*things, timeout_s=timeout_s, **known)
+        if block.in_scope and isinstance(blocked, SceneCoroutine):
+            blocked.is_in_scope(SCOPE)
+        if block.cancellers and isinstance(blocked, SceneCoroutine):
+            blocked.is_cut_short_by(*map(self._watcher, block.cancellers))
+
+    def _watcher(self, number: int) -> SceneCoroutine | SceneThread:
+        """The execution of a work that cancels another one of its actor."""
+        is_thread = self.cluster.works[number].is_on_loop
+        return self.procs[number].threads[1] if is_thread else SceneCoroutine(self.procs[number], number + 1, None)
 
     def _awaited(self, number: int, other: int, block: Block) -> Call | SceneCoroutine:
         """The ref of a work, or its coroutine if that is suspended."""
@@ -247,12 +288,30 @@ def coroutine_clusters(draw: st.DrawFn) -> SimulatedCluster:
         if work.phase == "runs" and work.has_begun:
             work.block = draw(_blocks(count))
             work.block = _valid_block(cluster, number, work.block)
+            work.may_fail = draw(st.booleans()) or not _shows_its_end(cluster, work)
+    for number, work in enumerate(cluster.works):
+        if work.block and _is_coroutine(work) and not work.block.in_helper and not work.block.wants_lock:
+            near = [
+                other for other in cluster.running(work.actor) if cluster.works[other].has_begun and other != number
+            ]
+            if draw(st.booleans()) and near:
+                cancellers = draw(st.lists(st.sampled_from(near), min_size=1, max_size=2, unique=True))
+                work.block = replace(work.block, cancellers=tuple(cancellers))
     cluster.driver = draw(_blocks(count))
     if cluster.driver and cluster.driver.wants_lock:
         cluster.driver = None
     if cluster.driver and (cluster.driver.in_helper or not cluster.is_driver_async):
         cluster.driver = _block_of_thread(cluster.driver)
     return cluster
+
+
+def _is_coroutine(work: Work) -> bool:
+    return work.actor is not None and not work.is_on_loop
+
+
+def _shows_its_end(cluster: SimulatedCluster, work: Work) -> bool:
+    """Whether the source of a work is about to be executed: it is not blocked, nor its loop by another one."""
+    return work.block is None and cluster.has_loop(work)
 
 
 def _valid_block(cluster: SimulatedCluster, number: int, block: Block | None) -> Block | None:
@@ -293,7 +352,7 @@ def _blocks(count: int) -> st.SearchStrategy[Block | None]:
     """Mostly an await of one to three works, all or some, sometimes the lock, a timeout, or no block."""
 
     def block(
-        works: list[int], needs: int, others: int, kind: str, by_coroutine: bool, in_helper: bool
+        works: list[int], needs: int, others: int, kind: str, by_coroutine: bool, in_helper: bool, fails_fast: bool
     ) -> Block | None:
         if kind == "none":
             return None
@@ -302,10 +361,12 @@ def _blocks(count: int) -> st.SearchStrategy[Block | None]:
             works=tuple(works),
             needs=total if kind == "all" else min(needs, total),
             others=others,
-            is_timed=kind == "timed",
+            is_timed=kind in ("timed", "scope"),
+            in_scope=kind == "scope" and not in_helper,
             wants_lock=kind == "lock",
             by_coroutine=by_coroutine,
             in_helper=in_helper,
+            fails_fast=fails_fast and kind == "all" and not in_helper,
         )
 
     return st.builds(
@@ -313,7 +374,8 @@ def _blocks(count: int) -> st.SearchStrategy[Block | None]:
         st.lists(st.integers(0, count - 1), min_size=1, max_size=3, unique=True),
         st.integers(1, 3),
         st.sampled_from([0, 0, 0, 1, 2]),
-        st.sampled_from(["all", "all", "some", "lock", "lock", "timed", "none"]),
+        st.sampled_from(["all", "all", "all", "some", "lock", "lock", "timed", "scope", "none", "none"]),
         st.booleans(),
         st.sampled_from([False, False, False, True]),
+        st.booleans(),
     )

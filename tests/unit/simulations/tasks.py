@@ -3,6 +3,9 @@
 A cluster is a list of works, each a task or an actor call in some phase. It runs in single steps as long as any step is
 possible: a work that is not blocked ends at some time, and a work that begins does not block. Works that have not ended
 when no step is possible are stuck for good. A scene can show the state of a cluster at any time.
+
+A work that goes on may fail, cancels what its process holds refs of, and kills the actors of which it has handles. So
+what is unfinished in the end is so in every future.
 """
 
 from __future__ import annotations
@@ -10,11 +13,13 @@ from __future__ import annotations
 import copy
 import random
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from hypothesis import strategies as st
 
+from dstack.observed import StopCall
+from dstack.observed_node import Ref
 from dstack.vertex_keys import Key
 from tests.unit.scenes import Call, Scene, SceneProcess, SceneThread
 
@@ -42,11 +47,28 @@ class Block:
     polls: bool = False
     in_helper: bool = False
     with_value_of: int | None = None
+    by_signal: bool = False
+    """Whether a handler of ``signal.alarm`` takes the main thread out of it."""
+
+
+@dataclass(frozen=True)
+class Stops:
+    """What a work that goes on cancels, with all that descends from it, and the actors that it kills.
+
+    One that ``is_shown`` does so by its source. Of another one, only the refs and handles in its process are known.
+    """
+
+    works: tuple[int, ...] = ()
+    actors: tuple[int, ...] = ()
+    is_shown: bool = True
 
 
 @dataclass
 class Work:
-    """A task or actor call; it runs in this ``slot`` of its actor, which belongs to its concurrency group."""
+    """A task or actor call; it runs in this ``slot`` of its actor, which belongs to its concurrency group.
+
+    One that is not blocked fails when it ends, except if its source shows that it raises nothing: not ``may_fail``.
+    """
 
     actor: int | None
     owner: int
@@ -56,6 +78,8 @@ class Work:
     has_gpu: bool = False
     slot: int = 0
     group: int = 0
+    may_fail: bool = True
+    stops: Stops | None = None
 
 
 @dataclass
@@ -71,6 +95,11 @@ class SimulatedCluster:
     """The works that had ended before the first sample."""
     works_fail: bool = True
     """Whether a work that ends may fail."""
+    all_fail: bool = False
+    """Whether also works fail whose source shows no failure."""
+    all_stop: bool = False
+    """Whether also works cancel and kill whose source shows nothing of it."""
+    driver_stops: Stops | None = None
 
     def steps(self) -> Iterator[tuple[str, int]]:
         """The possible next steps: an action and the number of a work, or the driver."""
@@ -85,6 +114,8 @@ class SimulatedCluster:
                 yield "is sent", number
             elif work.phase == "wants a GPU" and self.free_gpus:
                 yield "gets a GPU", number
+            if work.phase != "ended" and self.is_stopped(number):
+                yield "is stopped", number
         if self.driver and self.is_satisfied(self.driver):
             yield "proceeds", DRIVER
 
@@ -95,7 +126,7 @@ class SimulatedCluster:
             return
         work = self.works[number]
         match what:
-            case "ends":
+            case "ends" | "is stopped":
                 work.phase = "ended"
                 self.free_gpus += work.has_gpu
             case "begins":
@@ -137,11 +168,45 @@ class SimulatedCluster:
         if block is None or (block.is_timed and not block.polls):
             return True
         ended = {number for number in block.works if self.works[number].phase == "ended"}
-        if len(ended) >= block.needs:
+        if len(ended) >= block.needs or block.by_signal:
             return True
         # a poll returns what has ended when it times out, and a get ends with an error as soon as one work fails
-        may_end = block.polls if block.is_wait else self.works_fail
-        return may_end and not ended <= self.ended_at_start
+        new = ended - self.ended_at_start
+        if block.is_wait:
+            return block.polls and bool(new)
+        return self.works_fail and any(self.all_fail or self.works[number].may_fail for number in new)
+
+    def is_stopped(self, number: int) -> bool:
+        """Whether a work that has gone on cancels this one, or a work that it descends from, or kills its actor."""
+        work = self.works[number]
+        done = [
+            (DRIVER, self.driver_stops if self.driver is None else None),
+            *((other, one.stops if one.phase == "ended" else None) for other, one in enumerate(self.works)),
+        ]
+        active = [(other, stops) for other, stops in done if stops and (stops.is_shown or self.all_stop)]
+        reached = [self.reach(other) for other, _ in active]
+        if any(work.actor in actors for _, actors in reached):
+            return True
+        family = {number, *self.ancestors(number)}
+        return not self.never_runs(work) and any(not family.isdisjoint(works) for works, _ in reached)
+
+    def never_runs(self, work: Work) -> bool:
+        """Whether a task can run on no node: a finding says so, whether or not it is cancelled."""
+        has_gpus = self.free_gpus + sum(other.has_gpu for other in self.works) > 0
+        return work.phase == "impossible" or (work.phase == "wants a GPU" and not has_gpus)
+
+    def reach(self, number: int) -> tuple[set[int], set[int]]:
+        """The works of which the process of this work holds refs, and the actors of which it has handles."""
+        actor = None if number == DRIVER else self.works[number].actor
+        near = [number] if actor is None else [n for n, work in enumerate(self.works) if work.actor == actor]
+        found = [self.driver_stops] if number == DRIVER else [self.works[one].stops for one in near]
+        held = [stops for stops in found if stops]
+        return {one for stops in held for one in stops.works}, {one for stops in held for one in stops.actors}
+
+    def ancestors(self, number: int) -> set[int]:
+        """The works that submitted this one, directly or through others."""
+        owner = self.works[number].owner
+        return set() if owner == DRIVER else {owner, *self.ancestors(owner)}
 
     def blocks(self) -> list[Block]:
         """The blocking calls of running works and of the driver."""
@@ -196,6 +261,8 @@ class ClusterScene:
                 self.procs[number] = self._place(work)
         for work in works:
             self.calls.append(self._submit(work, by=self.owner(work)))
+            if work.owner != DRIVER:
+                self.calls[-1].becomes(parent_task_id=self.calls[work.owner].task.task_id)
         for number in self.procs:
             self.procs[number].running = [self.calls[number]]
             self.values[number] = self.procs[number].puts()
@@ -210,17 +277,22 @@ class ClusterScene:
         for proc in self.scene.procs:
             proc.running = []
             proc.tasks_read = self.cluster.reads_tasks
+            proc.known.pop("handled_signals", None)
             del proc.threads[max(1, self._slots_of(proc)) + self._is_threaded(proc) :]
             for thread in proc.threads if proc is not self.driver else ():
                 thread.role, thread.task_id = "ray", None
                 thread.computes()
+                thread.stops, thread.may_fail, thread.only_polls = None, True, True
         for number, work in enumerate(self.cluster.works):
             if work.phase == "runs":
                 proc = self.procs[number] = self.procs.get(number) or self._place(work)
                 proc.running.append(self.calls[number])
                 self._thread(number).role = "task"
                 self._thread(number).task_id = self.calls[number].task.task_id
+                self._thread(number).may_fail = work.may_fail
+                self._show_stops(self._thread(number), work.stops)
                 self._show_block(proc, self._thread(number), work.block)
+        self._show_stops(self.driver.threads[0], self.cluster.driver_stops)
         self._show_block(self.driver, self.driver.threads[0], self.cluster.driver)
         self.scene.available[self.node.node_id]["GPU"] = float(self.cluster.free_gpus)
 
@@ -279,6 +351,19 @@ class ClusterScene:
                 missing = [a for a in work.arguments if self.cluster.works[a].phase != "ended"]
                 owner.passes(*(self.calls[a] for a in missing))
 
+    def _show_stops(self, thread: SceneThread, stops: Stops | None) -> None:
+        """Shows the refs and handles of an execution, and whether its source uses them."""
+        if stops is None:
+            return
+        thread.only_polls = False
+        thread.stops = StopCall(name="ray.cancel", line=thread.line) if stops.is_shown else None
+        for number in stops.works:
+            ref, holder = self.calls[number].ref, thread.process
+            known = holder.refs.get(ref, Ref(ref=ref, holder_id=holder.worker_id))
+            holder.refs[ref] = replace(known, local_uses=1)
+        for actor in stops.actors:
+            thread.process.holds(self.actors[actor])
+
     def _show_block(self, proc: SceneProcess, thread: SceneThread, block: Block | None) -> None:
         thread.computes()
         self.blocks.pop(thread.key, None)
@@ -289,6 +374,8 @@ class ClusterScene:
             blocked = proc.thread(f"helper of {thread.key}", "user")
             thread.joins(blocked)
         self.blocks[blocked.key] = block
+        if block.by_signal:
+            proc.known["handled_signals"] = ("SIGALRM",)
         refs = [self.calls[number].ref for number in block.works]
         timeout_s = 1.0 if block.is_timed else None
         if block.is_wait:
@@ -312,8 +399,10 @@ def task_clusters(draw: st.DrawFn, *, exact: bool = False, kinds_of_block: Seque
     """Clusters of a few works, most of them blocked.
 
     One sample of an ``exact`` cluster is complete: it shows which thread runs what, no actor has concurrency groups, no
-    call is on its way, and each owner lists at most one missing argument, which no actor call lacks.
+    call is on its way, and each owner lists at most one missing argument, which no actor call lacks. Where loops poll,
+    nothing cancels: code that does is in none that only polls.
     """
+    is_stopped = kinds_of_block == BLOCKS
     kinds = [(1,), (2,)] if exact else [(1,), (1,), (2,), (1, 1), (1, 2)]
     cluster = SimulatedCluster(
         slots=draw(st.lists(st.sampled_from(kinds), max_size=3)),
@@ -328,10 +417,43 @@ def task_clusters(draw: st.DrawFn, *, exact: bool = False, kinds_of_block: Seque
     for work in cluster.works:
         if work.phase == "runs":
             work.block = draw(_blocks(count, kinds_of_block))
+            work.may_fail = work.block is not None or draw(st.booleans())
+            work.stops = draw(_stops(count, len(cluster.slots))) if is_stopped else None
     cluster.driver = draw(_blocks(count, kinds_of_block))
+    cluster.driver_stops = draw(_stops(count, len(cluster.slots))) if is_stopped else None
+    for work in cluster.works:
+        work.block = _valid_block(cluster, work, work.block)
     _settle(cluster)
     cluster.ended_at_start = frozenset(number for number, work in enumerate(cluster.works) if work.phase == "ended")
     return cluster
+
+
+def _valid_block(cluster: SimulatedCluster, work: Work, block: Block | None) -> Block | None:
+    """The block in a form that is possible for this work: signals end only the calls of main threads.
+
+    Helpers of a work outlive its cancellation, so there are none where works are cancelled.
+    """
+    if block is None:
+        return None
+    is_main = work.actor is None or cluster.slots[work.actor] == (1,)
+    has_stops = any(one.stops for one in cluster.works) or cluster.driver_stops
+    return replace(block, by_signal=block.by_signal and is_main, in_helper=block.in_helper and not has_stops)
+
+
+def _stops(count: int, actors: int) -> st.SearchStrategy[Stops | None]:
+    """Mostly nothing, sometimes a call of ``ray.cancel`` or ``ray.kill``, which the source may show."""
+    some = st.builds(
+        lambda work, actor, is_work, is_shown: Stops(
+            works=(work,) if is_work or not actors else (),
+            actors=(actor % actors,) if actors and not is_work else (),
+            is_shown=is_shown,
+        ),
+        st.integers(0, count - 1),
+        st.integers(0, 2),
+        st.booleans(),
+        st.booleans(),
+    )
+    return st.one_of(st.none(), some)
 
 
 def _settle(cluster: SimulatedCluster) -> None:
@@ -376,7 +498,9 @@ def _works(draw: st.DrawFn, cluster: SimulatedCluster, number: int, count: int, 
 def _blocks(count: int, kinds: Sequence[Kind]) -> st.SearchStrategy[Block | None]:
     """Mostly a get of a few works, sometimes a wait for some, a timeout, or no block."""
 
-    def block(works: list[int], needs: int, kind: Kind, in_helper: bool, value: int | None) -> Block | None:
+    def block(
+        works: list[int], needs: int, kind: Kind, in_helper: bool, value: int | None, by_signal: bool
+    ) -> Block | None:
         if kind == "none":
             return None
         is_wait = kind in ("wait", "polled wait", "timed wait")
@@ -388,6 +512,7 @@ def _blocks(count: int, kinds: Sequence[Kind]) -> st.SearchStrategy[Block | None
             polls=kind in ("polled", "polled wait"),
             in_helper=in_helper,
             with_value_of=value,
+            by_signal=by_signal and not in_helper,
         )
 
     return st.builds(
@@ -397,4 +522,5 @@ def _blocks(count: int, kinds: Sequence[Kind]) -> st.SearchStrategy[Block | None
         st.sampled_from(kinds),
         st.sampled_from([False, False, False, True]),
         st.one_of(st.none(), st.integers(0, count - 1)),
+        st.sampled_from([False] * 9 + [True]),
     )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import dataclasses
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from hypothesis import strategies as st
 
@@ -16,7 +16,7 @@ from tests.fuzzing.effort import examples
 from tests.unit.scenes import SceneProcess, SceneThread
 from tests.unit.simulations.coroutines import ClusterScene as CoroutineScene
 from tests.unit.simulations.coroutines import SimulatedCluster as CoroutineCluster
-from tests.unit.simulations.tasks import ClusterScene, SimulatedCluster
+from tests.unit.simulations.tasks import DRIVER, ClusterScene, SimulatedCluster, Stops
 
 PERMANENT = ("deadlock", "infeasible", "orphaned")
 
@@ -29,6 +29,40 @@ def stuck(cluster: SimulatedCluster | CoroutineCluster) -> set[int]:
     cluster = copy.deepcopy(cluster)
     cluster.run(random.Random(0))
     return cluster.unfinished()
+
+
+def stuck_at_worst(cluster: SimulatedCluster | CoroutineCluster) -> set[int]:
+    """The works that are unfinished even if works that go on fail, cancel and kill without a sign in their source."""
+    stuck_by_source, cluster = stuck(cluster), copy.deepcopy(cluster)
+    cluster.all_fail = True
+    if isinstance(cluster, SimulatedCluster):
+        cluster.all_stop = True
+        for number in stuck_by_source - {DRIVER}:
+            cluster.works[number].stops = _shown(cluster.works[number].stops)
+        cluster.driver_stops = _shown(cluster.driver_stops) if DRIVER in stuck_by_source else cluster.driver_stops
+    return stuck(cluster)
+
+
+def _shown(stops: Stops | None) -> Stops | None:
+    return stops if stops and stops.is_shown else None
+
+
+def without_unread_stops(shown: ClusterScene, hidings: Sequence[str]) -> SimulatedCluster:
+    """The same world, in which works of processes that are not read completely cancel and kill nothing."""
+    cluster = copy.deepcopy(shown.cluster)
+    hidden = [proc for proc, how in zip(shown.scene.procs, hidings, strict=False) if how]
+    for number, proc in shown.procs.items():
+        if proc in hidden:
+            cluster.works[number].stops = None
+    if shown.driver in hidden:
+        cluster.driver_stops = None
+    return cluster
+
+
+def confirmed(diagnosis: Diagnosis, work_numbers: dict[Key, int]) -> set[int]:
+    """The members of confirmed findings, which have no assumption."""
+    found = (one for one in diagnosis.findings if one.kind in PERMANENT and one.confirmed)
+    return {work_numbers[key] for finding in found for key in finding.members}
 
 
 def claimed(diagnosis: Diagnosis, work_numbers: dict[Key, int]) -> set[int]:

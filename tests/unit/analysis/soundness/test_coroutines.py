@@ -10,16 +10,18 @@ from hypothesis import strategies as st
 from tests.unit.analysis.soundness.claims import (
     PERMANENT,
     claimed,
+    confirmed,
     detectable_hidings,
     hide,
     hidings,
     many,
     sample_during_steps,
     stuck,
+    stuck_at_worst,
 )
+from tests.unit.simulations.coroutines import Block, Work, coroutine_clusters
 from tests.unit.simulations.coroutines import ClusterScene as CoroutineScene
 from tests.unit.simulations.coroutines import SimulatedCluster as CoroutineCluster
-from tests.unit.simulations.coroutines import coroutine_clusters
 from tests.unit.simulations.tasks import ClusterScene, SimulatedCluster, task_clusters
 
 
@@ -92,7 +94,10 @@ def test_a_second_sample_confirms_stuck_coroutines(cluster: CoroutineCluster) ->
     diagnosis = shown.scene.diagnose()
 
     assert claimed(diagnosis, shown.work_numbers) == stuck(cluster)
-    assert all(finding.confirmed for finding in diagnosis.findings if finding.kind in PERMANENT)
+    assert confirmed(diagnosis, shown.work_numbers) <= stuck_at_worst(cluster)
+    findings = [one for one in diagnosis.findings if one.kind in PERMANENT]
+    assert all(finding.confirmed or finding.assumed for finding in findings)
+    assert stuck_at_worst(cluster) != stuck(cluster) or all(finding.confirmed for finding in findings)
 
 
 @given(coroutine_clusters(), hidings)
@@ -124,3 +129,14 @@ def test_coroutines_that_proceed_between_two_samples_are_not_stuck(
 
     found = {shown.work_numbers[key] for one in findings for key in (*one.members, *one.blocked_behind)}
     assert found <= stuck(cluster)
+
+
+def test_a_failure_of_the_work_that_blocks_the_loop_ends_a_gathering() -> None:
+    on_loop = Work(actor=0, phase="runs", is_on_loop=True)
+    gathers = Work(actor=0, phase="runs", block=Block(works=(0, 1), needs=2, fails_fast=True))
+    cluster = CoroutineCluster(slots=[2], works=[on_loop, gathers], driver=None, is_driver_async=False)
+    shown = CoroutineScene(cluster)
+
+    found = claimed(shown.scene.diagnose(), shown.work_numbers)
+
+    assert found == stuck(cluster) == set()
