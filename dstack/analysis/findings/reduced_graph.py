@@ -76,12 +76,12 @@ class ReducedGraph(VertexRoles):
         return grouped((vertex.worker_id or "", vertex.key) for vertex in found)
 
     def may_act(self, key: Key) -> bool:
-        """Whether it is code of the user that runs, sleeps or waits with a timeout, and may do more than that.
+        """Whether it is code of the user that goes on, or waits for what goes on, and may do more than that.
 
         Not so in a loop that only sleeps or polls, by its source.
         """
         vertex = self.vertices[key]
-        if key in self.stuck or not self.is_in_users_code(key) or (vertex.wait and not vertex.wait.is_timed):
+        if key in self.stuck or not self.is_in_users_code(key):
             return False
         execution = self.index.execution_of(vertex)
         frame = user_frame(self.index.frames_of(vertex.worker_id or "", execution)) if execution else None

@@ -130,9 +130,20 @@ def holders_of(index: SampleIndex, vertices: Iterable[Vertex]) -> set[str]:
     found: set[str] = set()
     for vertex in vertices:
         actor = actor_of_task(vertex.task_id) if vertex.task_id else None
-        found.update(index.refs.holders_of_task.get(vertex.task_id or "", ()))
+        for task_id in _with_ancestors(index, vertex.task_id):
+            found.update(index.refs.holders_of_task.get(task_id, ()))
         found.update(ref.holder_id for ref in index.refs.handles_of.get(actor or "", ()) if ref.local_uses)
         found.update([vertex.worker_id] if vertex.worker_id else [])
+    return found
+
+
+def _with_ancestors(index: SampleIndex, task_id: str | None) -> set[str]:
+    """A task and those that it descends from."""
+    found: set[str] = set()
+    while task_id and task_id not in found:
+        found.add(task_id)
+        task = index.tasks.get(task_id)
+        task_id = task.parent_task_id if task else None
     return found
 
 

@@ -52,10 +52,11 @@ def find(reduced: ReducedGraph) -> Iterator[Draft]:
 
 
 def _what_might_stop(reduced: ReducedGraph, core: Set[Key]) -> tuple[str, ...]:
-    """The assumption that nothing cancels or kills a member of a core, if code of the user may do so that goes on."""
+    """The assumption that nothing stops a member of a core, or what it gets, if code that goes on may do so."""
     if not core <= reduced.confirmed:
         return ()
-    holders = holders_of(reduced.index, reduced.vertices_of(core))
+    failing = {one.vertex for vertex in reduced.vertices_of(core) if vertex.wait for one in vertex.wait.failing}
+    holders = holders_of(reduced.index, reduced.vertices_of(core | failing))
     possible = (key for worker in holders for key in reduced.executions_of.get(worker, ()) if reduced.may_act(key))
     if (first := min(possible, key=str, default=None)) is None:
         return ()
