@@ -14,6 +14,7 @@ from msgspec.structs import replace
 
 from dstack.analysis.graph.builder import GraphBuilder
 from dstack.analysis.graph.users import Users
+from dstack.analysis.index import task_assignment
 from dstack.analysis.index.sample_index import SampleIndex
 from dstack.diagnosis import Group, Target, Vertex, Wait
 from dstack.grouping import grouped
@@ -54,7 +55,8 @@ class _Stoppers:
         self._of_actor: dict[str, list[Target]] = defaultdict(list)
         index = graph.index
         found = (vertex for vertex in graph.vertices.values() if _is_stopping(index, vertex))
-        by_worker = grouped((vertex.worker_id or "", Target(vertex=vertex.key)) for vertex in found)
+        running = ((vertex.worker_id or "", Target(vertex=vertex.key)) for vertex in found)
+        by_worker = grouped((*running, *_starting_actors(graph)))
         subtasks = _subtasks(index) if by_worker else {}
         for worker_id, targets in by_worker.items():
             for task in _with_descendants(index.refs.held_by.get(worker_id, ()), subtasks):
@@ -73,6 +75,17 @@ class _Stoppers:
     def _few(self, owner: str, targets: Sequence[Target]) -> Sequence[Target]:
         cancellers = subject("any of", len(targets))
         return self._users.alternatives.few("cancellers", owner, cancellers, lambda: targets)
+
+
+def _starting_actors(graph: GraphBuilder) -> Iterator[tuple[str, Target]]:
+    """The actors that are being created, with their owners: each may be a supervisor, which gets handles of its owner.
+
+    Its source is known once it runs. Those that wait for resources may wait for long, so they do not count.
+    """
+    for task in graph.index.creations.values():
+        vertex = graph.vertices.get(task_assignment.key_of_task(graph.index, task.task_id))
+        if vertex is not None and (vertex.wait is None or not vertex.wait.resources):
+            yield task.owner_id, Target(vertex=vertex.key)
 
 
 def _with_descendants(refs: Iterable[Ref], subtasks: Mapping[str, Sequence[str]]) -> set[str]:
