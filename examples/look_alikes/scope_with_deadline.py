@@ -25,7 +25,7 @@ class Parrot:
         name = "silence"
         with anyio.move_on_after(900.0):
             name = await other.name.remote()
-        return name
+        return f"{name}!"
 
     async def name(self) -> str:
         return "parrot"

@@ -280,7 +280,8 @@ class MemoryReader:
         tasks = [one.address for one in coroutines if one.call] if cancelling else []
         reached = Reached()
         if waits or tasks:
-            reached = what_reaches(process, waits, frames, self._origins.is_user, tasks[:MAX_CANCELLED])
+            timers = calls.coroutines.timers_by_thread() if coroutines else {}
+            reached = what_reaches(process, waits, frames, self._origins.is_user, tasks[:MAX_CANCELLED], timers)
         if self._loops:
             self._loops.reached = reached
             self._loops.coroutines = [

@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from dstack.call_sites import AWAIT, kind_of
-from dstack.observed_calls import Call, End, ProcessObject, ServeRequest
+from dstack.observed_calls import Call, End, Executions, ProcessObject, ServeRequest
 from dstack.observed_calls import Unreadable as UnreadableNeed
 from dstack.probes.node.asyncio.await_chains import AwaitChains, Chain
 from dstack.probes.node.asyncio.await_targets import RUNS_TASKS, AwaitTargets
@@ -82,6 +82,7 @@ class Coroutines:
         self._codes = process.frames.codes
         self._contexts = Contexts(process)
         self._thread_ids = thread_ids
+        self._os_ids = executors.os_ids
         self._threads: dict[int, int | None] = {}
         self._find_ends = ends_of
         self._ends: dict[int, tuple[End, ...]] = {}
@@ -142,7 +143,8 @@ class Coroutines:
         if one.call is None or chain is None:
             return one
         on = of_coroutine(one.call, chain.frames, self._objects).objects
-        timer, call = self._timers.ending((one.address, chain.future, *on)), one.call
+        held = one.call.need.object_id if isinstance(one.call.need, Executions) else None
+        timer, call = self._timers.ending((one.address, chain.future, *on, int(held or "0", 16))), one.call
         if timer is not None and timer.left_s is not None and call.timeout_s is not None:
             timer = timer if timer.left_s < call.timeout_s - SAME_S else None  # else it is that of a block
         if timer is not None:
@@ -156,6 +158,14 @@ class Coroutines:
             cut_short_by_threads=tuple(threads),
         )
         return replace(one, call=call, cancels=one.cancels or timer is not None)
+
+    def timers_by_thread(self) -> dict[int, set[int]]:
+        """What the timers of event loops will call, with the arguments, by the OS ids of the threads of the loops."""
+        found: dict[int, set[int]] = {}
+        for loop in self.loops.loops:
+            if thread := self._os_ids.get(self._thread_of(loop) or 0):
+                found[thread] = {one for timer in self.loops.timers_of(loop) for one in (timer.callback, timer.args)}
+        return found
 
     def _is_of_parent(self, loop: int) -> bool:
         """Whether a loop is that of the process from which this one was forked: it does not run in the fork."""

@@ -28,7 +28,7 @@ PENDING, CANCELLED = 0, 1
 HANDLES = ("Handle", "TimerHandle", "_ThreadSafeHandle", "uvloop.loop.Handle")
 """``call_soon_threadsafe`` makes the third one from CPython 3.14 on."""
 MAX_HANDLE_BYTES = 256
-MAX_READY = 2_000
+MAX_READY = MAX_TIMERS = 2_000
 MAX_LINKED = 1 << 16
 NEXT, PREVIOUS = 0, 1
 """Which word of a node in a list of tasks points to which other node."""
@@ -192,16 +192,15 @@ class EventLoops:
                 found[self.loop_of(task)] = None
         return list(found)
 
-    def timers(self, most: int) -> Iterator[Handle]:
-        """The armed timers of all loops that have tasks. Nothing is raised."""
-        for loop in self.loops:
-            for handle in itertools.islice(self.timer_handles(loop), most):
-                with contextlib.suppress(Unreadable):
-                    timer = self._uvloop_timer(handle, loop) if self._is_uvloops(handle) else self._timer(handle)
-                    if timer is not None:
-                        yield timer
+    def timers_of(self, loop: int) -> Iterator[Handle]:
+        """The armed timers of a loop. Nothing is raised."""
+        for handle in itertools.islice(self._timer_handles(loop), MAX_TIMERS):
+            with contextlib.suppress(Unreadable):
+                timer = self._uvloop_timer(handle, loop) if self._is_uvloops(handle) else self._timer(handle)
+                if timer is not None:
+                    yield timer
 
-    def timer_handles(self, loop: int) -> Iterator[int]:
+    def _timer_handles(self, loop: int) -> Iterator[int]:
         """The handles of a loop's timers: in a list, or in the C field of uvloop that is a set of them."""
         with contextlib.suppress(Unreadable):
             if scheduled := self._objects.attributes(loop).get("_scheduled"):

@@ -33,7 +33,6 @@ SLEEP = "_set_result_unless_cancelled"
 """What the timer of ``asyncio.sleep`` calls: its coroutine is known to sleep."""
 FUNCTION_OF_METHOD, DEFINITION = 16, 16
 """Where a method has its function, and a method in C its definition, which begins with the name."""
-MAX_TIMERS = 2_000
 MAX_DEPTH, MAX_REACHED = 3, 2_000
 """References from a callback to what it ends: what it is bound to, a collection, the task."""
 MAX_SCOPES = 8
@@ -110,7 +109,8 @@ class Timers:
     def _by_object(self) -> dict[int, Timer]:
         """The first timer that ends each object."""
         found: dict[int, Timer] = {}
-        for handle in sorted(self._loops.timers(MAX_TIMERS), key=lambda one: one.at_s or 0.0):
+        armed = (handle for loop in self._loops.loops for handle in self._loops.timers_of(loop))
+        for handle in sorted(armed, key=lambda one: one.at_s or 0.0):
             name = self._callbacks.name_of(handle.callback)
             if not name.endswith(SLEEP) and self._callbacks.does(handle.callback, ENDS_WAIT):
                 timer = Timer(name=name, left_s=None if handle.at_s is None else _left_s(handle.at_s))

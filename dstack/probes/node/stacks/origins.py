@@ -29,12 +29,15 @@ class Origins:
     """The origins of frames, by the paths of their files."""
 
     def __init__(self) -> None:
-        ray = importlib.util.find_spec("ray")
+        ray, own = importlib.util.find_spec("ray"), importlib.util.find_spec("dstack")
         libraries = [*site.getsitepackages(), site.getusersitepackages()]
         standard = [sysconfig.get_path("stdlib"), sysconfig.get_path("platstdlib")]
         self._roots: tuple[tuple[str, Origin], ...] = (
             *((path + "/", "ray") for path in ((ray and ray.submodule_search_locations) or ())),
             *((path + "/", "library") for path in libraries),
+            *(
+                (path + "/", "library") for path in ((own and own.submodule_search_locations) or ())
+            ),  # also in a checkout
             *((path + "/", "stdlib") for path in standard),
         )
         self._of_files: dict[str, Origin] = {}

@@ -49,16 +49,20 @@ def what_reaches(
     coroutines: Mapping[int, Sequence[Frame]],
     is_user: Callable[[AnyFrame], bool],
     others: Collection[int] = (),
+    timers: Mapping[int, Collection[int]] | None = None,
 ) -> Reached:
     """What reaches the objects of these waits of threads and coroutines, and these ``others``.
 
-    ``coroutines`` are the frames of the suspended ones, by address. Nothing is raised.
+    ``coroutines`` are the frames of the suspended ones, by address, and ``timers`` what the timers of event loops will
+    call, by the OS ids of their threads. Nothing is raised.
     """
     if len(coroutines) > MAX_COROUTINES:
         return Reached()
     wanted = {*others, *(one for waits_on in waits.values() for one in waits_on.objects)}
     with process.memory.temporary():
         roots = _all_roots(process, coroutines, is_user)
+        for thread, called in (timers or {}).items():
+            roots.setdefault((THREAD, thread), Roots(set())).variables.update(called)
         holders = Search(process, wanted).holders(roots.values())
     leading = wanted.union(*holders.values())
     by_object: dict[int, list[Root]] = {}
