@@ -217,10 +217,10 @@ class _Watch:
         if self.task is not None:
             is_in_it = any(one.coroutine_id == hex(id(self.task)) for one in own)
             return None if is_in_it else NOT_DEADLOCKED
-        if not any(one.os_thread_id == self._os_thread_id for one in own):
-            return NOT_DEADLOCKED
         if not self._is_main_thread:
             return "Python can interrupt blocked calls only in the main thread"
+        if not any(one.os_thread_id == self._os_thread_id for one in own):
+            return NOT_DEADLOCKED
         return None if is_interruptible() else "the program has its own SIGINT handler"
 
     def _interrupt(self) -> None:

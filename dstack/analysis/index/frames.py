@@ -16,6 +16,11 @@ def innermost_frame(frames: tuple[Frame, ...]) -> Frame | None:
     return user_frame(frames) or (frames[0] if frames else None)
 
 
+def is_of_dstack(frame: Frame) -> bool:
+    """Whether a frame is of dstack, which a driver may call to check itself."""
+    return frame.origin == "library" and "/dstack/" in frame.file
+
+
 def is_ray_core(frames: tuple[Frame, ...]) -> bool:
     """Whether only code of Ray's core runs, as in the threads that Ray starts: it acts on messages of Ray only."""
     return any(map(_is_of_core, frames)) and all(_is_of_core(one) or one.origin == "stdlib" for one in frames)
