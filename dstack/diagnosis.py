@@ -180,6 +180,11 @@ class Wait(Model, frozen=True):
         return (target for group in self.groups for target in group.targets)
 
     @property
+    def all_targets(self) -> tuple[Target, ...]:
+        """The targets of all groups, and what may cut the wait short."""
+        return (*self.targets, *self.cut_short_by)
+
+    @property
     def kind_name(self) -> str:
         """The kind as users read it: the name of the call if that is of no kind of its own."""
         return self.call if self.kind == "other" else self.kind

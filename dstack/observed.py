@@ -73,7 +73,7 @@ class Frame:
     ``only_polls``, or the whole function if there is none, if its source proves that it ends by nothing but the result
     of what it calls in this line, and does nothing else but sleep and log. ``stops`` is the next call by which the
     user's code may cancel or kill something, from the source; ``may_fail`` is False if the source shows that what it
-    may still do raises no exception.
+    may still do raises no exception, ``may_stop`` if it shows that this cancels and kills nothing.
     """
 
     function: str
@@ -84,6 +84,7 @@ class Frame:
     body: LoopBody | None = None
     stops: StopCall | None = None
     may_fail: bool = True
+    may_stop: bool = True
 
 
 @frozen_dataclass(frozen=True, slots=True, kw_only=True)

@@ -144,7 +144,7 @@ class Copies:
         found = {}
         for letter, (answer, _) in self._answers.items():
             for data in answer["core_workers"].values():
-                found.update({task["task_id"]: letter for task in data["tasks"]})
+                found.update({task["task_id"]: letter for task in data.get("tasks", ())})
         return found
 
     def _letter_of_task(self, task_id: str) -> str:

@@ -2,7 +2,7 @@
 
 Expected: blocked (finding: polling)
 Points at: rung.wait()
-Next step: thread "Thread-1" waits at most 900 s in threading.Event.wait at threading.py
+Next step: thread "Thread-1" is a timer that calls Event.set in at most
 """
 
 import os

@@ -10,7 +10,7 @@ from dstack import words
 from dstack.analysis.evidence.evidence import Evidence
 from dstack.analysis.findings.vertex_roles import VertexRoles
 from dstack.analysis.graph.idle_services import may_be_idle
-from dstack.analysis.index.frames import is_of_dstack, user_frame
+from dstack.analysis.index.frames import is_of_dstack
 from dstack.analysis.index.ray_libraries import is_machinery_actor
 from dstack.analysis.index.sample_index import SampleIndex
 from dstack.analysis.index.subjects import workers_of_jobs
@@ -78,15 +78,16 @@ class ReducedGraph(VertexRoles):
     def may_act(self, key: Key) -> bool:
         """Whether it is code of the user that goes on, or waits for what goes on, and may do more than that.
 
-        Not so in a loop that only sleeps or polls, by its source, and while it waits for a check by dstack.
+        Not so if its source shows that it cancels and kills nothing, and while it waits for a check by dstack.
         """
         vertex = self.vertices[key]
         if key in self.stuck or not self.is_in_users_code(key):
             return False
         execution = self.index.execution_of(vertex)
         frames = self.index.frames_of(vertex.worker_id or "", execution) if execution else ()
-        frame = user_frame(frames)
-        return frame is not None and not frame.only_polls and not any(map(is_of_dstack, frames))
+        own = [frame for frame in frames if frame.origin == "user"]
+        may_stop = any(frame.may_stop for frame in own) and not own[0].only_polls
+        return may_stop and not any(map(is_of_dstack, frames))
 
     def are_at_rest(self, jobs: tuple[str, ...], besides: frozenset[Key] = frozenset()) -> bool:
         """Whether these jobs were read completely and did nothing between the samples, ``besides`` these executions."""

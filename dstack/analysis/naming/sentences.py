@@ -172,8 +172,6 @@ def _cut_short(index: SampleIndex, vertices: Vertices, wait: Wait) -> str:
         place = f"{words.base_name(wait.timer.file)}:{wait.timer.line}" if wait.timer.file else ""
         when = f" in {words.duration(left_s)}" if left_s is not None else ""
         parts.append(f"a timer ({', '.join(filter(None, (wait.timer.name, place)))}) ends the wait{when}")
-    if wait.fails_fast and wait.needed > 1:
-        parts.append("one of them that fails ends the wait, too")
     if wait.cut_short_by:
         others = list(dict.fromkeys(name(index, vertices[target.vertex]) for target in wait.cut_short_by))
         parts.append(f"{words.shortly(others, OR)} may end the wait")

@@ -51,7 +51,7 @@ def stuck_in(waits: Waits) -> set[Key]:
 
 def targets_of(vertex: Vertex) -> list[Key]:
     """All dependencies of a vertex, and what may cut its wait short."""
-    return [target.vertex for target in (*vertex.wait.targets, *vertex.wait.cut_short_by)] if vertex.wait else []
+    return [target.vertex for target in vertex.wait.all_targets] if vertex.wait else []
 
 
 def relevant_unobserved(vertices: Mapping[Key, Vertex]) -> set[Key]:

@@ -325,7 +325,7 @@ class WaitTree:
         vertex = self._vertices[waiters[0]]
         wait = vertex.wait
         assert wait is not None, "a branch waits for the one above it"
-        met = [target for group in wait.groups for target in group.targets if target.vertex in targets]
+        met = [target for target in wait.all_targets if target.vertex in targets]
         return Edge(
             waiter=vertex.key,
             target=met[0].vertex,

@@ -15,6 +15,7 @@ from dstack.probes.node.stacks.polling_proof import CHANGES, CLOCKS, LOGS, PURE,
 
 STOPS = ("cancel", "kill", "__ray_terminate__")
 """Functions of Ray, and a method of actors, that stop a task or an actor (Ray 2.46 to 2.60)."""
+WAITS = ("ray.get", "ray.wait")
 MAX_FILES, MAX_NAME = 2_000, 60
 MAX_DEPTH = 4
 """Functions of one file that call each other."""
@@ -27,10 +28,11 @@ LOOPS, SCOPES, FAILS = (
 
 @dataclass(frozen=True, slots=True)
 class Next:
-    """The first call that stops something, and whether the function may end with an exception."""
+    """The first call that stops something, and whether the function may end with an exception, or stop something."""
 
     stops: StopCall | None = None
     may_fail: bool = True
+    may_stop: bool = True
 
 
 @dataclass
@@ -71,7 +73,10 @@ class NextCalls:
         fails = any(at >= first for at in own.fails) or not all(
             _is_harmless(one, functions, MAX_DEPTH) for one in calls
         )
-        return Next(next((call for call in calls if _stops(call, functions, MAX_DEPTH)), None), fails)
+        stops = next((call for call in calls if _stops(call, functions, MAX_DEPTH)), None)
+        later = (call for call in calls if call.line != line and call.name not in WAITS)
+        may_stop = stops is not None or not all(_is_harmless(one, functions, MAX_DEPTH) for one in later)
+        return Next(stops, fails, may_stop)
 
 
 def _stops(call: StopCall, functions: Sequence[_Function], depth: int) -> bool:

@@ -85,6 +85,7 @@ class StackTable:
                     body=loop.body,
                     stops=following.stops,
                     may_fail=following.may_fail,
+                    may_stop=following.may_stop,
                 )
             )
         return self._frames[key]

@@ -314,7 +314,7 @@ async def of_events() -> None:
     loop = asyncio.get_running_loop()
     timer = future()
     loop.call_later(900, timer.set_result, None)
-    start("timer", waits(timer), others=1)
+    start("timer", waits(timer), others=1, timeout_s=900.0)
 
 
 async def waits_in(condition: asyncio.Condition) -> None:

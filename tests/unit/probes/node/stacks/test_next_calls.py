@@ -118,6 +118,14 @@ def test_a_function_may_fail_unless_its_source_shows_that_it_does_not(function: 
     assert NextCalls().at("app.py", line_in(function), lambda: SOURCE).may_fail is may_fail
 
 
+@pytest.mark.parametrize(
+    ("function", "may_stop"),
+    [("sleeps_then_cancels", True), ("cancels_first", False), ("calls_unknown", True), ("raises", False), ("returns", False)],
+)
+def test_a_function_stops_nothing_if_all_that_it_may_still_call_is_harmless(function: str, may_stop: bool) -> None:
+    assert NextCalls().at("app.py", line_in(function), lambda: SOURCE).may_stop is may_stop
+
+
 @pytest.mark.parametrize("lines", [[], ["def f(:"], ["x = 1", "", ""]])
 def test_without_readable_source_a_function_may_fail_and_stops_nothing(lines: list[str]) -> None:
     found = NextCalls().at("app.py", 7, lambda: lines)
