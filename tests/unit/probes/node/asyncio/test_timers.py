@@ -8,16 +8,14 @@ import gc
 import os
 import sys
 import threading
-import time
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
 from importlib.util import find_spec
 
 import anyio
 import pytest
 
-from dstack.observed_calls import Awaitables, Call, Timer
+from dstack.observed_calls import Awaitables, Call
 from dstack.probes.node.asyncio.coroutines import Coroutines
-from dstack.probes.node.asyncio.timers import timer_of_thread
 from dstack.probes.node.cpython.memory import ProcessMemory, open_memory
 from dstack.probes.node.waits.executors import Executors
 from tests.unit.support.own_process import own_process
@@ -258,22 +256,3 @@ def test_a_wait_in_the_body_of_a_task_group_is_cut_short_by_its_members(
     call = calls_of(loop, memory, in_the_body_of_a_group)["waiter"]
 
     assert len(call.cut_short_by) == 1
-
-
-@pytest.mark.parametrize(("does_stop", "function"), [(True, "cancel"), (False, "result")])
-def test_a_timer_thread_is_read_with_what_it_will_call(does_stop: bool, function: str) -> None:
-    future: asyncio.Future[None] = asyncio.new_event_loop().create_future()
-    timer = threading.Timer(LEFT_S, getattr(future, function))
-    timer.start()
-    deadline = time.monotonic() + 60
-    found: list[Timer] = []
-    try:
-        while not found and time.monotonic() < deadline:  # the thread begins to run at some time
-            with open_memory(os.getpid()) as memory:
-                process = own_process(memory)
-                found = [one for thread in process.threads if (one := timer_of_thread(process, thread.frames))]
-    finally:
-        timer.cancel()
-        timer.join()
-
-    assert found == [Timer(name=f"Future.{function}", left_s=LEFT_S, stops=does_stop)]
