@@ -53,7 +53,7 @@ def check_invariants(snapshot: Snapshot) -> None:
         if branch.edge is not None:
             wait = diagnosis.vertices[branch.edge.waiter].wait
             assert wait is not None
-            assert branch.edge.target in {target.vertex for group in wait.groups for target in group.targets}
+            assert branch.edge.target in {target.vertex for target in wait.all_targets}
 
 
 @given(task_clusters())
