@@ -164,6 +164,11 @@ class UnknownKey(Key, frozen=True, cache_hash=True, gc=False):
         return self.what == "new node"
 
     @property
+    def is_signal(self) -> bool:
+        """Whether it is the handler of a signal, which something outside may send."""
+        return self.what == "signal"
+
+    @property
     def is_setup(self) -> bool:
         """Whether it is the installation of a runtime environment."""
         return self.what == "setup"

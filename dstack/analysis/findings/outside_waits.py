@@ -112,7 +112,7 @@ def _may_be_at_rest(reduced: ReducedGraph, end: Vertex) -> bool:
     """Whether nothing of it runs in a job at rest: an unknown waker, any code of a process, idle code, a new node."""
     if isinstance(end.key, UnknownKey) and end.key.what == "library":
         return reduced.is_idle_library(end)
-    if isinstance(end.key, UnknownKey) and (end.key.is_new_node or end.key.what == "signal"):
+    if isinstance(end.key, UnknownKey) and (end.key.is_new_node or end.key.is_signal):
         return True
     is_any_code = end.kind == "lifetime" and end.holder is None
     return end.waker_of is not None or is_any_code or reduced.is_library_code(end.key)

@@ -83,8 +83,7 @@ class ReducedGraph(VertexRoles):
         vertex = self.vertices[key]
         if key in self.stuck or not self.is_in_users_code(key):
             return False
-        execution = self.index.execution_of(vertex)
-        frames = self.index.frames_of(vertex.worker_id or "", execution) if execution else ()
+        frames = self.index.frames_of_vertex(vertex)
         own = [frame for frame in frames if frame.origin == "user"]
         may_stop = any(frame.may_stop for frame in own) and not own[0].only_polls
         return may_stop and not any(map(is_of_dstack, frames))

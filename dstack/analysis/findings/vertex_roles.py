@@ -195,5 +195,5 @@ def _is_for_signal_or_input(wait: Wait) -> bool:
 
 def is_outside(vertex: Vertex) -> bool:
     """Whether a vertex is outside of what Ray runs: an unknown waker, a signal, or a child process."""
-    is_signal = isinstance(vertex.key, UnknownKey) and vertex.key.what == "signal"
+    is_signal = isinstance(vertex.key, UnknownKey) and vertex.key.is_signal
     return vertex.waker_of is not None or vertex.child_pid is not None or is_signal

@@ -123,8 +123,7 @@ def _failing(graph: GraphBuilder, wait: Wait) -> Wait:
 
 def _cannot_fail(graph: GraphBuilder, vertex: Vertex) -> bool:
     """Whether it is code of the user that runs or sleeps, and raises nothing after that, by its source."""
-    execution = graph.index.execution_of(vertex) if vertex.kind == "execution" and vertex.wait is None else None
-    frames = graph.index.frames_of(vertex.worker_id or "", execution) if execution else ()
+    frames = graph.index.frames_of_vertex(vertex) if vertex.wait is None else ()
     own = [frame for frame in frames if frame.origin == "user"]
     return bool(own) and not any(frame.may_fail for frame in own)
 
@@ -135,7 +134,7 @@ def _is_stopping(index: SampleIndex, vertex: Vertex) -> bool:
     if execution is None:
         return False
     is_timer = isinstance(execution, Thread) and execution.timer is not None and execution.timer.stops
-    return is_timer or any(frame.stops for frame in index.frames_of(vertex.worker_id or "", execution))
+    return is_timer or any(frame.stops for frame in index.frames_of_vertex(vertex))
 
 
 def holders_of(index: SampleIndex, vertices: Iterable[Vertex]) -> set[str]:

@@ -57,6 +57,11 @@ class SampleIndex(ProcessIndex):
         execution = self.execution_of(vertex)
         return self.call_of(vertex.worker_id or "", execution) if execution else None
 
+    def frames_of_vertex(self, vertex: Vertex) -> tuple[Frame, ...]:
+        """The frames of the execution of a vertex; none if it was not read."""
+        execution = self.execution_of(vertex) if vertex.kind == "execution" else None
+        return self.frames_of(vertex.worker_id or "", execution) if execution else ()
+
     def frames_of(self, worker_id: str, execution: Thread | Coroutine) -> tuple[Frame, ...]:
         """The frames of a thread or coroutine, leaf first; of a polling loop while it polls."""
         stack = self.stack_of(worker_id, execution) if self.known.polls else execution.stack

@@ -162,9 +162,9 @@ class Coroutines:
     def timers_by_thread(self) -> dict[int, set[int]]:
         """What the timers of event loops will call, with the arguments, by the OS ids of the threads of the loops."""
         found: dict[int, set[int]] = {}
-        for loop in self.loops.loops:
+        for loop, timers in self.loops.timers.items():
             if thread := self._os_ids.get(self._thread_of(loop) or 0):
-                found[thread] = {one for timer in self.loops.timers_of(loop) for one in (timer.callback, timer.args)}
+                found[thread] = {one for timer in timers for one in (timer.callback, timer.args)}
         return found
 
     def _is_of_parent(self, loop: int) -> bool:

@@ -36,10 +36,10 @@ WATCHED = "_fd_to_key"
 """The attribute of a selector with the files that it watches, by their numbers (CPython 3.10 to 3.14)."""
 UVLOOP_BYTES = 512
 """uvloop's loop has the id of its thread, the queue of its next calls and the set of its timers within this many bytes;
-seen with uvloop 0.22."""
+seen with uvloop 0.23."""
 UVLOOP_TIMER = "uvloop.loop.TimerHandle"
 UVLOOP_CALLBACK, UVLOOP_WORDS = 24, 32
-"""Where a timer of uvloop has its callback and then its arguments, and the most words of it (uvloop 0.17 to 0.22)."""
+"""Where a timer of uvloop has its callback and then its arguments, and the most words of it (uvloop 0.23)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -192,8 +192,12 @@ class EventLoops:
                 found[self.loop_of(task)] = None
         return list(found)
 
-    def timers_of(self, loop: int) -> Iterator[Handle]:
-        """The armed timers of a loop. Nothing is raised."""
+    @cached_property
+    def timers(self) -> dict[int, list[Handle]]:
+        """The armed timers of each loop that has tasks. Nothing is raised but for the list of tasks."""
+        return {loop: list(self._timers_of(loop)) for loop in self.loops}
+
+    def _timers_of(self, loop: int) -> Iterator[Handle]:
         for handle in itertools.islice(self._timer_handles(loop), MAX_TIMERS):
             with contextlib.suppress(Unreadable):
                 timer = self._uvloop_timer(handle, loop) if self._is_uvloops(handle) else self._timer(handle)

@@ -3,7 +3,7 @@
 A timer that will cancel a task, set a future or release a lock ends the wait for it. What its callback does is known
 from its name and from the names that its code uses; what it reaches is found from its arguments, what it is bound to
 and its closure, by a bounded search. Deadlines of ``with`` blocks are read from the objects of these blocks. Seen on
-CPython 3.10 to 3.14, uvloop 0.22, anyio 4.16 and async_timeout 5.
+CPython 3.10 to 3.13, uvloop 0.23 and anyio 4.16.
 """
 
 from __future__ import annotations
@@ -93,12 +93,12 @@ class Timers:
     """The timers of the event loops of one process. Nothing is raised."""
 
     def __init__(self, process: PythonProcess, loops: EventLoops) -> None:
-        self._process = process
         self._objects = process.objects
         self._memory = process.memory
         self._frames = process.frames
         self._loops = loops
         self._callbacks = Callbacks(process)
+        self._references = References(process)
 
     def ending(self, objects: Iterable[int]) -> Timer | None:
         """The first timer that will end one of these tasks, futures or objects."""
@@ -109,7 +109,7 @@ class Timers:
     def _by_object(self) -> dict[int, Timer]:
         """The first timer that ends each object."""
         found: dict[int, Timer] = {}
-        armed = (handle for loop in self._loops.loops for handle in self._loops.timers_of(loop))
+        armed = (handle for handles in self._loops.timers.values() for handle in handles)
         for handle in sorted(armed, key=lambda one: one.at_s or 0.0):
             name = self._callbacks.name_of(handle.callback)
             if not name.endswith(SLEEP) and self._callbacks.does(handle.callback, ENDS_WAIT):
@@ -123,12 +123,11 @@ class Timers:
         with contextlib.suppress(Unreadable):
             if self._objects.is_a(scope := self._memory.pointer(handle.callback + BOUND_TO), SCOPE):
                 return self._tasks_in(scope)
-        references = References(self._process)
         reached: set[int] = set()
         level = {handle.callback, handle.args}
         for _ in range(MAX_DEPTH + 1):
             reached |= level
-            found = references.of_all(level) if len(reached) < MAX_REACHED else {}
+            found = self._references.of_all(level) if len(reached) < MAX_REACHED else {}
             level = {one for several in found.values() for one in several if one} - reached
         return reached | level
 
