@@ -105,7 +105,9 @@ def _called(call: StopCall, functions: Sequence[_Function], depth: int) -> list[
 
 
 def _functions(source: str) -> list[_Function]:
-    """The functions of a file, with its top level first; none for a file that cannot be parsed."""
+    """The functions of a file, with its top level first; none for a file that cannot be read or parsed."""
+    if not source:
+        return []
     try:
         module = ast.parse(source)
     except (SyntaxError, ValueError, RecursionError, MemoryError):
