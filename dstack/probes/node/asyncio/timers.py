@@ -1,7 +1,7 @@
 """The armed timers of event loops, and the tasks, futures and objects that each of them will end.
 
 A timer that will cancel a task, set a future or release a lock ends the wait for it. What its callback does is known
-from its name and from the names that its code uses; what it reaches is found from its arguments, what it is bound to
+from its name and from the names that its code uses, or the functions that it calls; what it reaches is found from its arguments, what it is bound to
 and its closure, by a bounded search. Deadlines of ``with`` blocks are read from the objects of these blocks. Seen on
 CPython 3.10 to 3.13, uvloop 0.23 and anyio 4.16.
 """
@@ -12,7 +12,7 @@ import contextlib
 import math
 import re
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 
 from dstack.observed_calls import Timer
 from dstack.probes.node.asyncio.event_loops import EventLoops, Handle
@@ -35,6 +35,9 @@ FUNCTION_OF_METHOD, DEFINITION = 16, 16
 """Where a method has its function, and a method in C its definition, which begins with the name."""
 MAX_DEPTH, MAX_REACHED = 3, 2_000
 """References from a callback to what it ends: what it is bound to, a collection, the task."""
+MAX_CALLED = 50
+"""Functions that a callback calls, directly or through others."""
+FUNCTION_WORDS = 4
 MAX_SCOPES = 8
 GENERATED = ("_GeneratorContextManager", "_AsyncGeneratorContextManager")
 TIMEOUT, SCOPE = "Timeout", "CancelScope"
@@ -55,7 +58,7 @@ class Callbacks:
     def name_of(self, callback: int) -> str:
         """``Task.cancel``: the qualified name of a callback, or a function behind it; empty if unreadable."""
         with contextlib.suppress(Unreadable):
-            function = self._function(callback)
+            function, _ = self._behind(callback)
             if not self._objects.is_a(function, *BOUND_METHODS):
                 return self._objects.text(self._memory.pointer(function + self._layout.function_qualname))
             name = self._memory.c_string(self._memory.pointer(self._memory.pointer(function + DEFINITION)))
@@ -63,13 +66,11 @@ class Callbacks:
         return ""
 
     def does(self, callback: int, what: re.Pattern[str]) -> bool:
-        """Whether a callback's own name, or a name that its code uses, is one of those."""
+        """Whether a callback's own name is one of those, or a name that it uses, or that what it calls uses."""
         if what.search(self.name_of(callback).rpartition(".")[2]):
             return True
         with contextlib.suppress(Unreadable):
-            function = self._function(callback)
-            if self._objects.is_a(function, "function"):
-                return self.uses(self._memory.pointer(function + self._layout.function_code), what)
+            return any(self.uses(code, what) for code in self._codes_of(callback))
         return False
 
     def uses(self, code: int, what: re.Pattern[str]) -> bool:
@@ -78,15 +79,49 @@ class Callbacks:
             return any(map(what.search, self._codes.used_names(code)))
         return False
 
-    def _function(self, callback: int) -> int:
-        """The function in Python, or the bound method in C, behind bound methods and partial functions."""
+    def _behind(self, callback: int) -> tuple[int, list[int]]:
+        """The function in Python, or the bound method in C, behind a callback, and the objects that it is bound to.
+
+        It may be behind bound methods, partial functions and an object with ``__call__``.
+        """
+        owners: list[int] = []
         for _ in range(MAX_DEPTH):
             if self._objects.is_a(callback, "functools.partial"):
+                owners += self._objects.items(self._memory.pointer(callback + PARTIAL + 8))
                 callback = self._memory.pointer(callback + PARTIAL)
             elif self._objects.is_a(callback, "method"):
+                owners.append(self._memory.pointer(callback + BOUND_TO))
                 callback = self._memory.pointer(callback + FUNCTION_OF_METHOD)
+            elif called := self._objects.class_attributes(callback).get("__call__"):
+                owners.append(callback)
+                callback = called
         self._objects.expect(callback, "function", *BOUND_METHODS)
-        return callback
+        return callback, owners
+
+    def _codes_of(self, callback: int) -> Iterator[int]:
+        """The code of a callback, and of the functions that it calls: methods of what it has, and those of its file."""
+        function, owners = self._behind(callback)
+        ahead, seen = [function], {function}
+        while ahead and len(seen) < MAX_CALLED:
+            function = ahead.pop(0)
+            if not self._objects.is_a(function, "function"):
+                continue
+            yield (code := self._memory.pointer(function + self._layout.function_code))
+            names = self._codes.used_names(code)
+            closure = self._memory.pointer(function + self._layout.function_closure)
+            cells = self._objects.items(closure) if self._objects.is_a(closure, "tuple") else ()
+            owners += [self._objects.content(cell) for cell in cells]
+            scopes = [*map(self._objects.class_attributes, dict.fromkeys(owners)), self._globals(function, names)]
+            called = [scope[name] for scope in scopes for name in names & scope.keys()]
+            ahead += [one for one in called if one not in seen]
+            seen.update(called)
+
+    def _globals(self, function: int, names: Collection[str]) -> dict[str, int]:
+        """The globals of these names in the module of a function: its first dict (CPython 3.10 to 3.14)."""
+        words = self._memory.pointers(function + FUNCTION_OF_METHOD, FUNCTION_WORDS)
+        found = next((word for word in words if self._objects.is_a(word, "dict")), 0)
+        places = self._objects.places_of(found, names) if found else {}
+        return {name: self._objects.value_at(found, place, name) for name, place in places.items()}
 
 
 class Timers:

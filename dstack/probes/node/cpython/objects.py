@@ -16,7 +16,7 @@ from collections.abc import Callable, Collection, Iterator
 from dstack.probes.node.cpython.memory import ProcessMemory, Unreadable
 
 TYPE, SIZE = 8, 16
-BASIC_SIZE, TYPE_NAME, TYPE_FLAGS, MEMBERS, BASE, DICT_OFFSET = 32, 24, 168, 240, 256, 288
+BASIC_SIZE, TYPE_NAME, TYPE_FLAGS, MEMBERS, BASE, TYPE_DICT, DICT_OFFSET = 32, 24, 168, 240, 256, 264, 288
 MEMBER_BYTES, MEMBER_OFFSET = 40, 16
 """The size of a ``PyMemberDef``, which begins with a name, and where it has the offset in the object."""
 MAX_MEMBERS = 64
@@ -45,8 +45,8 @@ TEXT_HEADERS, TEXT_HEADERS_3_11 = (40, 56), (48, 72)
 """Bytes before the characters of an ASCII string, and of any other; the second pair up to 3.11."""
 TEXT_WIDTHS = {1: "latin-1", 2: "utf-16-le", 4: "utf-32-le"}
 
-INLINE_VALUES, MANAGED_DICT = 1 << 2, 1 << 4
-"""Type flags, from CPython 3.13 and 3.11 on."""
+INLINE_VALUES, MANAGED_DICT, HEAP_TYPE = 1 << 2, 1 << 4, 1 << 9
+"""Type flags: from CPython 3.13, from 3.11, and of all types but those that C defines statically."""
 VALUES_3_11, DICT = -32, -24
 """The offsets, before an object with a managed dict, of its values (3.11 only) and its dict."""
 
@@ -280,6 +280,17 @@ class Objects:
                     break
                 yield self.memory.c_string(name), offset
             kind = self.memory.pointer(kind + BASE)
+
+    def class_attributes(self, address: int) -> dict[str, int]:
+        """The addresses of what an instance has from its class in Python, by name; nothing of classes in C."""
+        found: dict[str, int] = {}
+        kind = self.memory.pointer(address + TYPE)
+        for _ in range(MAX_BASES):
+            if not kind or not self.memory.pointer(kind + TYPE_FLAGS) & HEAP_TYPE:
+                break
+            found = {**self.named(self.memory.pointer(kind + TYPE_DICT)), **found}
+            kind = self.memory.pointer(kind + BASE)
+        return found
 
     def attribute_values(self, address: int) -> tuple[int, ...]:
         """The addresses of an instance's attributes, without their names, which take longer to read."""

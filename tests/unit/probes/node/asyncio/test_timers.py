@@ -104,9 +104,41 @@ async def future_is_set() -> None:
     await future
 
 
+class Deadline:
+    """Called as a function; cancels through a method and a function of this file, as the total timeout of aiohttp."""
+
+    def __init__(self, task: asyncio.Task[None]) -> None:
+        self.tasks = [task]
+
+    def __call__(self) -> None:
+        self.pass_on()
+
+    def pass_on(self) -> None:
+        for task in self.tasks:
+            give_up(task)
+
+
+def give_up(task: asyncio.Task[None]) -> None:
+    task.cancel()
+
+
+async def cancelled_by_callable() -> None:
+    task = named("other")
+    asyncio.get_running_loop().call_later(LEFT_S, Deadline(task))
+    await task
+
+
+async def cancelled_through_closure() -> None:
+    deadline = Deadline(named("other"))
+    asyncio.get_running_loop().call_later(LEFT_S, lambda: deadline.pass_on())
+    await deadline.tasks[0]
+
+
 @pytest.mark.parametrize(
     ("scenario", "name"),
     [
+        (cancelled_by_callable, "Deadline.__call__"),
+        (cancelled_through_closure, "cancelled_through_closure.<locals>.<lambda>"),
         (cancelled_by_method, "Task.cancel"),
         (cancelled_by_lambda, "cancelled_by_lambda.<locals>.<lambda>"),
         (set_through_an_instance, "Gate.open"),
@@ -188,13 +220,33 @@ async def reported_by_timer() -> None:
     await event.wait()
 
 
+class Meter:
+    """Counts what is queued, every few seconds."""
+
+    def __init__(self, event: asyncio.Event) -> None:
+        self.event = event
+        self.counted = 0
+
+    def tick(self) -> None:
+        self.count()
+
+    def count(self) -> None:
+        self.counted += self.event.is_set()
+
+
+async def counted_by_timer() -> None:
+    meter = Meter(asyncio.Event())
+    asyncio.get_running_loop().call_later(LEFT_S, meter.tick)
+    await meter.event.wait()
+
+
 async def cancelled_timer() -> None:
     task = named("other")
     asyncio.get_running_loop().call_later(LEFT_S, task.cancel).cancel()
     await task
 
 
-@pytest.mark.parametrize("scenario", [reported_by_timer, cancelled_timer])
+@pytest.mark.parametrize("scenario", [reported_by_timer, counted_by_timer, cancelled_timer])
 def test_a_timer_that_ends_nothing_does_not_count(
     loop: asyncio.AbstractEventLoop, memory: ProcessMemory, scenario: Scenario
 ) -> None:
