@@ -115,7 +115,7 @@ def failure_in_words(snapshot: Snapshot, failure: Failure, *, processes: int = 1
     where = ", ".join(part for part in (pid if failure.pid else "", f"node {node.ip}" if node else "") if part)
     after = f" (after {failure.elapsed_s:.1f} s)" if failure.elapsed_s >= 0.1 else ""
     remedy = f" {failure.remedy}" if failure.remedy else ""
-    return f"{failure.stage}{f', {where}' if where else ''}: {failure.reason}{after}.{remedy}"
+    return f"{failure.stage}{f', {where}' if where else ''}: {failure.reason.rstrip('.')}{after}.{remedy}"
 
 
 def recording_summary(recording: Recording) -> str:
