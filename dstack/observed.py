@@ -59,10 +59,14 @@ class LoopBody:
 
 @frozen_dataclass(frozen=True, slots=True, kw_only=True)
 class StopCall:
-    """A call in source code that stops something else, by the name that the code calls, as ``ray.cancel``."""
+    """A call in source code that stops something, by the name that the code calls, as ``ray.cancel``.
+
+    ``ends_process`` says that it may end its own process, or the parent of that, as ``os.kill`` does.
+    """
 
     name: str
     line: Int
+    ends_process: bool = False
 
 
 @frozen_dataclass(frozen=True, slots=True, kw_only=True)
@@ -238,8 +242,8 @@ class Process:
     ``tasks_read`` says whether the task of each thread could be read. ``coroutines_read`` says whether its event loops
     could be read, if it has any: then all of their suspended coroutines are included. ``ended_tasks`` are some of the
     asyncio tasks that failed or were cancelled; they are read only if something in the process waits for an object of
-    it. ``concurrency_groups`` are those of an actor's methods, by the method's name, as its class declares them; None
-    if unreadable.
+    it. ``timers`` are those of its event loops that end the process, or stop tasks or actors. ``concurrency_groups``
+    are those of an actor's methods, by the method's name, as its class declares them; None if unreadable.
 
     ``children`` are all processes below it, such as those of multiprocessing, in one list; of those that do not run
     Python, only waits in the kernel are known. Their ``parent_pid`` is the process that started each, None for a worker
@@ -275,6 +279,7 @@ class Process:
     threads: tuple[Thread, ...] = ()
     coroutines: tuple[Coroutine, ...] = ()
     ended_tasks: tuple[EndedTask, ...] = ()
+    timers: tuple[Timer, ...] = ()
     children: tuple[Process, ...] = ()
     children_left_out: Natural = 0
     ended_children: tuple[EndedChild, ...] = ()

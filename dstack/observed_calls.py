@@ -354,12 +354,14 @@ class Timer:
 
     ``name`` is a function by its qualified name, or the scope of a library with a deadline, as ``asyncio.timeout`` and
     ``anyio.CancelScope``; ``file`` and ``line`` are where a coroutine is inside that scope. ``stops`` says that the
-    function cancels or kills something, by its name or the names that its code uses.
+    function cancels or kills something, by its name or the names that its code uses, and ``ends_process`` that it ends
+    its process.
     """
 
     name: str
     left_s: float | None = None
     stops: bool = False
+    ends_process: bool = False
     file: str = ""
     line: Natural = 0
 

@@ -165,6 +165,7 @@ SubjectKind = Literal[
     "start of actor",
     "start of replica",
     "step",
+    "timer",
     "value of dead owner",
     "waker",
     "written value",

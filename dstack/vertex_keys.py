@@ -47,6 +47,7 @@ Unknown = Literal[
     "step",
     "target",
     "thread",
+    "timer",
     "value",
     "worker",
 ]

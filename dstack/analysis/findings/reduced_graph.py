@@ -76,14 +76,17 @@ class ReducedGraph(VertexRoles):
         return grouped((vertex.worker_id or "", vertex.key) for vertex in found)
 
     def may_act(self, key: Key) -> bool:
-        """Whether it is code of the user that goes on, or waits for what goes on, and may do more than that.
+        """Whether it is code of the user, or another program, that goes on or waits for what does, and may do more.
 
         Not so if its source shows that it cancels and kills nothing, and while it waits for a check by dstack.
         """
         vertex = self.vertices[key]
-        if key in self.stuck or not self.is_in_users_code(key):
-            return False
         frames = self.index.frames_of_vertex(vertex)
+        is_program = vertex.child_pid is not None and not frames
+        if key in self.stuck or not (is_program or self.is_in_users_code(key)):
+            return False
+        if is_program:
+            return True
         own = [frame for frame in frames if frame.origin == "user"]
         may_stop = any(frame.may_stop for frame in own) and not own[0].only_polls
         return may_stop and not any(map(is_of_dstack, frames))

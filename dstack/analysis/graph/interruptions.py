@@ -14,15 +14,16 @@ from msgspec.structs import replace
 
 from dstack.analysis.graph.builder import GraphBuilder
 from dstack.analysis.graph.users import Users
-from dstack.analysis.index import task_assignment
+from dstack.analysis.index import subjects, task_assignment
 from dstack.analysis.index.sample_index import SampleIndex
 from dstack.diagnosis import Group, Target, Vertex, Wait
 from dstack.grouping import grouped
 from dstack.model import actor_of_task, producer_task_id
-from dstack.observed import Thread
-from dstack.observed_calls import ProcessObject
+from dstack.observed import StopCall, Thread
+from dstack.observed_calls import ProcessObject, Timer
 from dstack.observed_node import Ref
 from dstack.vertex_facts import assumption, subject
+from dstack.words import duration
 
 ALARM = "SIGALRM"
 """Its handler is called when ``signal.alarm`` is due, on the main thread, and can take that out of any call."""
@@ -53,10 +54,20 @@ class _Stoppers:
         self._users = users
         self._of_task: dict[str, list[Target]] = defaultdict(list)
         self._of_actor: dict[str, list[Target]] = defaultdict(list)
+        self._of_process: dict[str, list[Target]] = defaultdict(list)
         index = graph.index
-        found = (vertex for vertex in graph.vertices.values() if _is_stopping(index, vertex))
+        stops = {key: list(_stops(index, vertex)) for key, vertex in graph.vertices.items()}
+        found = [graph.vertices[key] for key, calls in stops.items() if calls]
         running = ((vertex.worker_id or "", Target(vertex=vertex.key)) for vertex in found)
-        by_worker = grouped((*running, *_starting_actors(graph)))
+        timers = list(_timers_of_loops(graph))
+        by_timer = ((worker_id, target) for worker_id, _, target in timers)
+        by_worker = grouped((*running, *by_timer, *_starting_actors(graph)))
+        for worker_id, timer, target in timers:
+            if timer.ends_process:
+                self._of_process[worker_id].append(target)
+        for vertex in found:
+            if any(call.ends_process for call in stops[vertex.key]):
+                self._of_process[vertex.worker_id or ""].append(Target(vertex=vertex.key))
         subtasks = _subtasks(index) if by_worker else {}
         for worker_id, targets in by_worker.items():
             for task in _with_descendants(index.refs.held_by.get(worker_id, ()), subtasks):
@@ -66,6 +77,7 @@ class _Stoppers:
 
     def of(self, vertex: Vertex) -> Iterator[Target]:
         """Those that can end the wait of a vertex; a helper represents many."""
+        yield from self._of_process.get(vertex.worker_id or "", ())
         if vertex.task_id in self._of_task:
             yield from self._few(vertex.task_id or "", self._of_task[vertex.task_id or ""])
         actor = actor_of_task(vertex.task_id) if vertex.task_id else None
@@ -75,6 +87,16 @@ class _Stoppers:
     def _few(self, owner: str, targets: Sequence[Target]) -> Sequence[Target]:
         cancellers = subject("any of", len(targets))
         return self._users.alternatives.few("cancellers", owner, cancellers, lambda: targets)
+
+
+def _timers_of_loops(graph: GraphBuilder) -> Iterator[tuple[str, Timer, Target]]:
+    """The timers of event loops that stop something, by their workers."""
+    for worker_id in graph.index.workers:
+        process = graph.index.process(worker_id)
+        for number, timer in enumerate(process.timers if process else ()):
+            when = f" in {duration(timer.left_s)}" if timer.left_s is not None else ""
+            what = subject("timer", subjects.process(graph.index, worker_id), timer.name or "a function", when)
+            yield worker_id, timer, graph.unknown("timer", worker_id, number, subject=what, worker_id=worker_id)
 
 
 def _starting_actors(graph: GraphBuilder) -> Iterator[tuple[str, Target]]:
@@ -128,13 +150,14 @@ def _cannot_fail(graph: GraphBuilder, vertex: Vertex) -> bool:
     return bool(own) and not any(frame.may_fail for frame in own)
 
 
-def _is_stopping(index: SampleIndex, vertex: Vertex) -> bool:
-    """Whether an execution is about to cancel or kill something, by its source or its timer."""
+def _stops(index: SampleIndex, vertex: Vertex) -> Iterator[StopCall | Timer]:
+    """The calls of an execution that are about to cancel or kill something, by its source or its timer."""
     execution = index.execution_of(vertex) if vertex.kind == "execution" and vertex.worker_id else None
     if execution is None:
-        return False
-    is_timer = isinstance(execution, Thread) and execution.timer is not None and execution.timer.stops
-    return is_timer or any(frame.stops for frame in index.frames_of_vertex(vertex))
+        return
+    if isinstance(execution, Thread) and execution.timer is not None and execution.timer.stops:
+        yield execution.timer
+    yield from (frame.stops for frame in index.frames_of_vertex(vertex) if frame.stops)
 
 
 def holders_of(index: SampleIndex, vertices: Iterable[Vertex]) -> set[str]:

@@ -283,6 +283,7 @@ SUBJECTS: Mapping[SubjectKind, Row] = {
     "starting worker": _starting_worker,
     "start of replica": "start or end of replica {} of Serve deployment {}",
     "step": "next step of {}, which was observed neither suspended nor running",
+    "timer": "timer of {} that calls {}{}",
     "value of dead owner": "value of {:.8}, or an error, because its owner, {}, has just died: {}",
     "waker": "unknown waker",
     "written value": "value that is already written and about to be read",

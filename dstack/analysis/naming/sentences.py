@@ -103,6 +103,8 @@ def subject(vertex: Vertex, details: VertexDetails) -> str:
 
 def activity(vertex: Vertex, details: VertexDetails) -> str:
     """What an execution does that does not wait."""
+    if isinstance(vertex.key, UnknownKey) and vertex.key.what == "timer":
+        return "is armed"
     if vertex.kind != "execution":
         return "is not known to wait"
     if details.sleeps:

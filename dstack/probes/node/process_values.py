@@ -62,6 +62,7 @@ class ProcessValues:
             threads=tuple(self._thread(one, reading, cwd, process.pid) for one in reading.threads),
             coroutines=reading.loops.observed(self._table, cwd, os_ids) if reading.loops else (),
             ended_tasks=reading.loops.observed_ended(self._table, cwd) if reading.loops else (),
+            timers=tuple(reading.loops.timers) if reading.loops else (),
             children=tuple(self.process(child, process) for child in process.children if _is_there(child)),
             children_left_out=process.children_left_out,
             ended_children=(*process.ended_children, *reading.ended_children),

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from dstack.observed_calls import Timer
 from dstack.probes.node.cpython import interpreter
 from dstack.probes.node.cpython.layout import Layout, calibrate
 from dstack.probes.node.cpython.memory import Unreadable
@@ -97,6 +98,15 @@ def test_sleeping_computing_and_idle_threads_do_not_wait(read_threads: Plain, pr
 
     assert {"sleeps", "computes", "holder", "idle_0"} <= free
     assert not [name for name in free if read_threads.get(name, {}).get("call")]
+
+
+def test_timers_and_schedulers_show_what_they_will_stop(read_threads: Plain) -> None:
+    timers = {name: thread["timer"] for name, thread in read_threads.items() if thread.get("timer")}
+
+    assert timers == {
+        "timer": Timer(name="module._exit", left_s=9000.0, stops=True, ends_process=True),
+        "scheduler": Timer(name="cancel_all", stops=True),
+    }
 
 
 def test_threads_that_wait_for_the_same_object_have_its_id(read_threads: Plain) -> None:

@@ -49,6 +49,7 @@ TO_INSPECT: dict[Unknown, str] = {
         "those of running tasks. Ray reports it every 10 s: take another snapshot, and check the size of its arguments"
     ),
     "new node": "Start a node that has it, or ask for less",
+    "timer": "Find out what the waits before it need: only this timer is about to end them",
     "slot": (
         "Find out why the actor does not start the call: native code may hold its GIL, or the arguments are still in "
         "transfer"

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 
 from dstack.call_sites import EVENT_LOOP, WAIT_FOR
 from dstack.observed import Coroutine, EndedTask
-from dstack.observed_calls import Awaitables, Call, ProcessObject
+from dstack.observed_calls import Awaitables, Call, ProcessObject, Timer
 from dstack.probes.node.asyncio.coroutines import Coroutines, Suspended
 from dstack.probes.node.asyncio.ended_tasks import Ended
 from dstack.probes.node.cpython.memory import Unreadable
@@ -27,7 +27,8 @@ class LoopState:
     ``stable`` has the addresses of the coroutines that did not change. ``on_threads`` has the Ray task that an event
     loop runs, by the Python id of its thread. ``reached`` is what may end waits of the coroutines, ``unread`` says why
     nothing could be read. ``ended`` are tasks that failed or were cancelled, ``awaited`` the ids of the objects that
-    calls wait on, by the addresses of these and of what they belong to.
+    calls wait on, by the addresses of these and of what they belong to. ``timers`` are those that end the process, or
+    stop tasks or actors.
     """
 
     coroutines: list[Suspended] = field(default_factory=list)
@@ -36,6 +37,7 @@ class LoopState:
     reached: Reached = field(default_factory=Reached)
     ended: Sequence[Ended] = ()
     awaited: Mapping[int, Collection[str]] = field(default_factory=dict)
+    timers: Sequence[Timer] = ()
     unread: str | None = None
 
     @classmethod

@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from dstack.call_sites import AWAIT, kind_of
-from dstack.observed_calls import Call, End, Executions, ProcessObject, ServeRequest
+from dstack.observed_calls import Call, End, Executions, ProcessObject, ServeRequest, Timer
 from dstack.observed_calls import Unreadable as UnreadableNeed
 from dstack.probes.node.asyncio.await_chains import AwaitChains, Chain
 from dstack.probes.node.asyncio.await_targets import RUNS_TASKS, AwaitTargets
@@ -166,6 +166,10 @@ class Coroutines:
             if thread := self._os_ids.get(self._thread_of(loop) or 0):
                 found[thread] = {one for timer in timers for one in (timer.callback, timer.args)}
         return found
+
+    def stopping_timers(self) -> list[Timer]:
+        """The first timer of each event loop that ends the process, or stops a task or an actor of Ray."""
+        return [timer for loop in self.loops.timers if (timer := self._timers.stopping(loop))]
 
     def _is_of_parent(self, loop: int) -> bool:
         """Whether a loop is that of the process from which this one was forked: it does not run in the fork."""

@@ -1,9 +1,9 @@
 """The armed timers of event loops, and the tasks, futures and objects that each of them will end.
 
 A timer that will cancel a task, set a future or release a lock ends the wait for it. What its callback does is known
-from its name and from the names that its code uses, or the functions that it calls; what it reaches is found from its arguments, what it is bound to
-and its closure, by a bounded search. Deadlines of ``with`` blocks are read from the objects of these blocks. Seen on
-CPython 3.10 to 3.13, uvloop 0.23 and anyio 4.16.
+from its name and from the names that its code uses, or the functions that it calls; what it reaches is found from its
+arguments, what it is bound to and its closure, by a bounded search. Deadlines of ``with`` blocks are read from the
+objects of these blocks. Seen on CPython 3.10 to 3.13, uvloop 0.23 and anyio 4.16.
 """
 
 from __future__ import annotations
@@ -19,13 +19,15 @@ from dstack.probes.node.asyncio.event_loops import EventLoops, Handle
 from dstack.probes.node.cached_property import cached_property
 from dstack.probes.node.cpython.frames import Frame
 from dstack.probes.node.cpython.memory import Unreadable
-from dstack.probes.node.cpython.objects import BOUND_TO
+from dstack.probes.node.cpython.objects import BOUND_TO, tuple_items
 from dstack.probes.node.cpython.process import PythonProcess
 from dstack.probes.node.cpython.references import PARTIAL, References
 from dstack.probes.node.threads import is_in
 from dstack.probes.node.waits.locks import BOUND_METHODS
 
-CANCELS = re.compile(r"cancel|kill|terminate|abort|interrupt|throw")
+EXITS = re.compile(r"^(_?exit|exit_actor|abort|killpg|raise_signal|pthread_kill|interrupt_main)$")
+"""Names of functions that end or interrupt their own process."""
+CANCELS = re.compile(rf"cancel|kill|terminate|abort|interrupt|throw|{EXITS.pattern}")
 """Names of functions that end a task, thread or process as a whole."""
 ENDS_WAIT = re.compile(rf"{CANCELS.pattern}|release|notify|wake|^(set|put|close|stop|finish)")
 """Names of functions that end the wait of another."""
@@ -43,7 +45,10 @@ GENERATED = ("_GeneratorContextManager", "_AsyncGeneratorContextManager")
 TIMEOUT, SCOPE = "Timeout", "CancelScope"
 """The scopes of asyncio and async_timeout, and of anyio, by the names of their classes."""
 GROUP = "TaskGroup"
-THREADING, THREAD_TIMER = "/threading.py", "Timer"
+THREADING, THREAD_TIMER, SCHEDULER = "/threading.py", "Timer", "/sched.py"
+ACTION = 3
+"""Which field of an event in the queue of a ``sched.scheduler`` has its function (CPython 3.10 to 3.14)."""
+OF_RAY = ("ActorHandle", "ObjectRef")
 
 
 class Callbacks:
@@ -78,6 +83,22 @@ class Callbacks:
         with contextlib.suppress(Unreadable):
             return any(map(what.search, self._codes.used_names(code)))
         return False
+
+    def timer(self, callback: int, left_s: float | None) -> Timer | None:
+        """The timer that calls this, with what the callback stops; None for that of a sleeping coroutine."""
+        if (name := self.name_of(callback)).endswith(SLEEP):
+            return None
+        stops, exits = (self.does(callback, what) for what in (CANCELS, EXITS))
+        return Timer(name=name, left_s=left_s, stops=stops, ends_process=exits)
+
+    def used_globals(self, callback: int) -> Collection[int]:
+        """The globals that the code of a callback uses."""
+        with contextlib.suppress(Unreadable):
+            function, _ = self._behind(callback)
+            if self._objects.is_a(function, "function"):
+                code = self._memory.pointer(function + self._layout.function_code)
+                return self._globals(function, self._codes.used_names(code)).values()
+        return ()
 
     def _behind(self, callback: int) -> tuple[int, list[int]]:
         """The function in Python, or the bound method in C, behind a callback, and the objects that it is bound to.
@@ -140,18 +161,31 @@ class Timers:
         found = [timer for one in objects if (timer := self._by_object.get(one))]
         return min(found, key=lambda timer: timer.left_s or 0.0, default=None)
 
+    def stopping(self, loop: int) -> Timer | None:
+        """The first timer of a loop that ends its process, or cancels or kills what it has a ref or handle of."""
+        for handle, timer in self._armed(loop):
+            if timer.stops:
+                reached = (*self._reached_by(handle), *self._callbacks.used_globals(handle.callback))
+                if timer.ends_process or any(self._objects.is_kind_of(one, kind) for one in reached for kind in OF_RAY):
+                    return timer
+        return None
+
     @cached_property
     def _by_object(self) -> dict[int, Timer]:
         """The first timer that ends each object."""
         found: dict[int, Timer] = {}
-        armed = (handle for handles in self._loops.timers.values() for handle in handles)
-        for handle in sorted(armed, key=lambda one: one.at_s or 0.0):
-            name = self._callbacks.name_of(handle.callback)
-            if not name.endswith(SLEEP) and self._callbacks.does(handle.callback, ENDS_WAIT):
-                timer = Timer(name=name, left_s=None if handle.at_s is None else _left_s(handle.at_s))
+        for handle, timer in (one for loop in self._loops.timers for one in self._armed(loop)):
+            if self._callbacks.does(handle.callback, ENDS_WAIT):
                 for one in self._reached_by(handle):
-                    found.setdefault(one, timer)
+                    if one not in found or (timer.left_s or 0.0) < (found[one].left_s or 0.0):
+                        found[one] = timer
         return found
+
+    def _armed(self, loop: int) -> list[tuple[Handle, Timer]]:
+        """The timers of a loop, the first one first; without those of coroutines that sleep."""
+        handles = sorted(self._loops.timers.get(loop, ()), key=lambda one: one.at_s or 0.0)
+        pairs = ((one, self._callbacks.timer(one.callback, one.at_s and _left_s(one.at_s))) for one in handles)
+        return [(handle, timer) for handle, timer in pairs if timer is not None]
 
     def _reached_by(self, handle: Handle) -> set[int]:
         """The objects that a timer's callback reaches."""
@@ -246,17 +280,24 @@ class Timers:
 
 
 def timer_of_thread(process: PythonProcess, frames: Sequence[Frame]) -> Timer | None:
-    """The timer of a ``threading.Timer`` that has not fired yet; its whole time, as the remaining one is not known."""
+    """What a thread will call that only waits for its time: a ``threading.Timer``, or a ``sched.scheduler``.
+
+    The time is the whole one of a timer, as the remaining one is not known, and None for a scheduler.
+    """
+    objects, callbacks = process.objects, Callbacks(process)
     for frame in frames:
-        if is_in(frame, THREADING, "run") and process.objects.is_kind_of(frame.local("self") or 0, THREAD_TIMER):
-            with contextlib.suppress(Unreadable):
-                attributes, callbacks = process.objects.attributes(frame.local("self") or 0), Callbacks(process)
-                function, interval = attributes.get("function", 0), attributes.get("interval", 0)
-                return Timer(
-                    name=callbacks.name_of(function),
-                    left_s=process.objects.number(interval),
-                    stops=callbacks.does(function, CANCELS),
-                )
+        with contextlib.suppress(Unreadable):
+            this = frame.local("self") or 0
+            if is_in(frame, THREADING, "run") and objects.is_kind_of(this, THREAD_TIMER):
+                function, interval = (objects.attribute(this, name) for name in ("function", "interval"))
+                return callbacks.timer(function, objects.number(interval))
+            if is_in(frame, SCHEDULER, "run"):
+                events = objects.items(objects.attribute(this, "_queue"), MAX_CALLED)
+                actions = [
+                    objects.memory.pointer(event + tuple_items(objects.version) + 8 * ACTION) for event in events
+                ]
+                timers = [callbacks.timer(action, None) for action in actions]
+                return next((one for one in timers if one and one.stops), timers[0] if timers else None)
     return None
 
 

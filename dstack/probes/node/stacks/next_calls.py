@@ -1,4 +1,4 @@
-"""What a function may do next, by its source: whether it calls ``ray.cancel`` or ``ray.kill``, and whether it may fail.
+"""What a function may do next, by its source: what it stops, as a task, an actor or its process, and if it may fail.
 
 A function may still make the calls from its current line on, and those in a loop around it. A call of another function
 of the same file does what that one calls, directly or through others.
@@ -7,15 +7,21 @@ of the same file does what that one calls, directly or through others.
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from dstack.observed import StopCall
 from dstack.probes.node.stacks.polling_proof import CHANGES, CLOCKS, LOGS, PURE, SLEEPS
 
 STOPS = ("cancel", "kill", "__ray_terminate__")
 """Functions of Ray, and a method of actors, that stop a task or an actor (Ray 2.46 to 2.60)."""
+ENDS_PROCESS = re.compile(
+    r"os\.(_exit|abort|kill|killpg)|signal\.(raise_signal|pthread_kill)|_thread\.interrupt_main|ray\.actor\.exit_actor"
+)
+"""Functions that end the process, or interrupt its main thread. Which process ``os.kill`` ends is not known."""
 WAITS = ("ray.get", "ray.wait")
+MODULES = ("ray", "ray.actor", "os", "signal", "_thread")
 MAX_FILES, MAX_NAME = 2_000, 60
 MAX_DEPTH = 4
 """Functions of one file that call each other."""
@@ -37,12 +43,16 @@ class Next:
 
 @dataclass
 class _Function:
-    """A function, or the top level of a file, with its own calls and the lines of its loops and failures."""
+    """A function, or the top level of a file, with its own calls and the lines of its loops and failures.
+
+    ``behind`` are calls in a statement that is behind another one of the same line.
+    """
 
     name: str
     first_line: int
     last_line: int
     calls: list[StopCall] = field(default_factory=list)
+    behind: list[StopCall] = field(default_factory=list)
     loops: list[tuple[int, int]] = field(default_factory=list)
     fails: list[int] = field(default_factory=list)
 
@@ -73,18 +83,22 @@ class NextCalls:
         fails = any(at >= first for at in own.fails) or not all(
             _is_harmless(one, functions, MAX_DEPTH) for one in calls
         )
-        stops = next((call for call in calls if _stops(call, functions, MAX_DEPTH)), None)
-        later = (call for call in calls if call.line != line and call.name not in WAITS)
+        stops = next(filter(None, (_stop(call, functions, MAX_DEPTH) for call in calls)), None)
+        later = (call for call in calls if (call.line != line or call in own.behind) and call.name not in WAITS)
         may_stop = stops is not None or not all(_is_harmless(one, functions, MAX_DEPTH) for one in later)
         return Next(stops, fails, may_stop)
 
 
-def _stops(call: StopCall, functions: Sequence[_Function], depth: int) -> bool:
-    """Whether a call stops something, by its name or by what the function of that name in the file calls."""
+def _stop(call: StopCall, functions: Sequence[_Function], depth: int) -> StopCall | None:
+    """The call if it stops something, by its name or by what the function of that name in the file calls."""
     of, _, name = call.name.rpartition(".")
+    if ENDS_PROCESS.fullmatch(call.name):
+        return replace(call, ends_process=True)
     if (of == "ray" and name in STOPS) or STOPS[-1] in call.name.split("."):
-        return True
-    return any(_stops(inner, functions, depth - 1) for one in _called(call, functions, depth) for inner in one.calls)
+        return call
+    inner = (_stop(one, functions, depth - 1) for called in _called(call, functions, depth) for one in called.calls)
+    found = next(filter(None, inner), None)
+    return replace(call, ends_process=found.ends_process) if found else None
 
 
 def _is_harmless(call: StopCall, functions: Sequence[_Function], depth: int) -> bool:
@@ -113,33 +127,48 @@ def _functions(source: str) -> list[_Function]:
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         return []
     found = [_Function("", 0, source.count("\n") + 1)]
-    _collect(module, found[0], found, dict(_names_of_ray(module)))
+    _Collector(found, dict(_imported_names(module))).collect(module, found[0])
     return found
 
 
-def _names_of_ray(module: ast.Module) -> Iterator[tuple[str, str]]:
-    """The names by which a file calls ``ray`` and what it imports from it, with Ray's own names."""
+def _imported_names(module: ast.Module) -> Iterator[tuple[str, str]]:
+    """The names by which a file calls the modules that can stop something, and what it imports from them."""
     for node in ast.walk(module):
         if isinstance(node, ast.Import):
-            yield from ((one.asname, one.name) for one in node.names if one.asname and one.name == "ray")
-        elif isinstance(node, ast.ImportFrom) and node.module == "ray":
-            yield from ((one.asname or one.name, f"ray.{one.name}") for one in node.names)
+            yield from ((one.asname, one.name) for one in node.names if one.asname and one.name in MODULES)
+        elif isinstance(node, ast.ImportFrom) and node.module in MODULES:
+            yield from ((one.asname or one.name, f"{node.module}.{one.name}") for one in node.names)
 
 
-def _collect(node: ast.AST, own: _Function, found: list[_Function], names: Mapping[str, str]) -> None:
-    for child in ast.iter_child_nodes(node):
-        inner = own
-        if isinstance(child, SCOPES):
-            inner = _Function(child.name, child.lineno, child.end_lineno or child.lineno)
-            found.append(inner)
-        elif isinstance(child, LOOPS):
-            own.loops.append((child.lineno, child.end_lineno or child.lineno))
-        elif isinstance(child, FAILS):
-            own.fails.append(child.lineno)
-        elif isinstance(child, ast.Call):
-            first, dot, rest = _dotted(child.func).partition(".")
-            own.calls.append(StopCall(name=f"{names.get(first, first)}{dot}{rest}"[:MAX_NAME], line=child.lineno))
-        _collect(child, inner, found, names)
+class _Collector:
+    """Collects the functions of a file with what they contain; ``names`` are the imported ones."""
+
+    def __init__(self, found: list[_Function], names: Mapping[str, str]) -> None:
+        self._found = found
+        self._names = names
+        self._first_of_line: dict[int, ast.AST] = {}
+
+    def collect(self, node: ast.AST, own: _Function, statement: ast.AST | None = None) -> None:
+        """Collect what is below a node of a function, in a simple statement or outside of one."""
+        for child in ast.iter_child_nodes(node):
+            inner, inside = own, statement
+            if isinstance(child, SCOPES):
+                inner = _Function(child.name, child.lineno, child.end_lineno or child.lineno)
+                self._found.append(inner)
+            elif isinstance(child, LOOPS):
+                own.loops.append((child.lineno, child.end_lineno or child.lineno))
+            elif isinstance(child, ast.stmt) and not hasattr(child, "body"):
+                inside = child
+                self._first_of_line.setdefault(child.lineno, child)
+            if isinstance(child, FAILS):
+                own.fails.append(child.lineno)
+            elif isinstance(child, ast.Call):
+                first, dot, rest = _dotted(child.func).partition(".")
+                call = StopCall(name=f"{self._names.get(first, first)}{dot}{rest}"[:MAX_NAME], line=child.lineno)
+                own.calls.append(call)
+                if self._first_of_line.get(child.lineno, inside) is not inside:
+                    own.behind.append(call)
+            self.collect(child, inner, inside)
 
 
 def _dotted(called: ast.expr) -> str:

@@ -10,6 +10,7 @@ import json
 import multiprocessing
 import os
 import queue
+import sched
 import selectors
 import socket
 import subprocess
@@ -236,6 +237,21 @@ def kernel_waits() -> None:
     start("reads", lambda: os.read(read, 1), kind="other", what="system call read")
 
 
+def timers() -> None:
+    timer = threading.Timer(9000, os._exit, (7,))
+    timer.name, timer.daemon = "timer", True
+    expected["timer"] = {"kind": "other", "what": "threading.Event.wait", "timeout_s": 9000.0}
+    timer.start()
+    scheduler = sched.scheduler()
+    for after_s, action in ((9000, print), (9001, cancel_all)):
+        scheduler.enter(after_s, 0, action)
+    start("scheduler", scheduler.run)
+
+
+def cancel_all() -> None:
+    """Would cancel what is waited for."""
+
+
 def not_waits() -> None:
     start("sleeps", lambda: time.sleep(10_000))
     start("computes", compute)
@@ -254,7 +270,7 @@ def until(condition: Callable[[], object]) -> None:
 
 
 def main() -> None:
-    for make in (locks, conditions, others, futures, joins, kernel_waits, not_waits):
+    for make in (locks, conditions, others, futures, joins, kernel_waits, timers, not_waits):
         make()
     threads = {thread.name: thread.native_id for thread in threading.enumerate()}
     print("expected", json.dumps({"calls": expected, "threads": threads}))

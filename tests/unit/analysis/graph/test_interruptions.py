@@ -5,9 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 import pytest
+from msgspec.structs import replace
 
+from dstack.analysis.diagnose import diagnose
+from dstack.analysis.naming.descriptions import describe
 from dstack.diagnosis import Diagnosis
-from dstack.observed import StopCall
+from dstack.observed import Process, StopCall, Thread
+from dstack.observed_calls import Timer
 from tests.unit.scenes import Scene, SceneProcess
 
 
@@ -129,3 +133,51 @@ def test_the_handler_of_an_alarm_may_end_any_wait_of_the_main_thread(signals: tu
     ring.right.known["handled_signals"] = signals
 
     assert ring.diagnose().is_stuck is is_stuck
+
+
+def test_a_timer_of_an_event_loop_stops_no_actor_of_which_its_process_has_no_handle() -> None:
+    ring = Ring()
+    ring.driver.known["timers"] = (Timer(name="ray.kill", left_s=9.0, stops=True),)
+
+    assert ring.diagnose().verdict == "deadlock"
+
+
+def test_a_timer_of_an_event_loop_stops_the_actor_whose_handle_its_process_holds() -> None:
+    ring = Ring()
+    ring.driver.known["timers"] = (Timer(name="ray.kill", left_s=9.0, stops=True),)
+    ring.driver.holds(ring.right)
+
+    diagnosis = ring.diagnose()
+
+    (blocker,) = diagnosis.findings[0].final_blockers
+    assert diagnosis.verdict == "blocked"
+    assert "timer of driver train.py that calls ray.kill in 9.0 s" in describe(diagnosis.vertices[blocker.vertex])
+
+
+@pytest.mark.parametrize(("of_member", "is_stuck"), [(True, False), (False, True)])
+@pytest.mark.parametrize("by", ["source", "timer"])
+def test_what_ends_its_own_process_ends_the_waits_of_that(of_member: bool, is_stuck: bool, by: str) -> None:
+    ring = Ring()
+    process = ring.left if of_member else ring.scene.actor("Other")
+    if by == "timer":
+        process.known["timers"] = (Timer(name="os._exit", stops=True, ends_process=True),)
+    else:
+        thread = process.thread("watchdog", role="user").computes()
+        thread.only_polls = False
+        thread.stops = StopCall(name="os._exit", line=9, ends_process=True)
+
+    assert ring.diagnose().is_stuck is is_stuck
+
+
+@pytest.mark.parametrize("is_there", [True, False])
+def test_another_program_below_a_member_may_kill_it(is_there: bool) -> None:
+    ring = Ring()
+    empty = len(Ring().scene.sample().snapshot().stacks)
+    program = Thread(os_thread_id=77, name="sh", stack=empty, role="user")
+    child = Process(pid=77, started_at=1.7e9, parent_pid=ring.left.worker.pid, name="sh", threads=(program,))
+    ring.left.known["children"] = (child,) if is_there else ()
+    snapshot = ring.scene.sample().sample().snapshot()
+
+    diagnosis = diagnose(replace(snapshot, stacks=(*snapshot.stacks, ())))
+
+    assert verdict(diagnosis) == ("deadlock", not is_there)

@@ -14,7 +14,7 @@ from importlib.util import find_spec
 import anyio
 import pytest
 
-from dstack.observed_calls import Awaitables, Call
+from dstack.observed_calls import Awaitables, Call, Timer
 from dstack.probes.node.asyncio.coroutines import Coroutines
 from dstack.probes.node.cpython.memory import ProcessMemory, open_memory
 from dstack.probes.node.waits.executors import Executors
@@ -308,3 +308,43 @@ def test_a_wait_in_the_body_of_a_task_group_is_cut_short_by_its_members(
     call = calls_of(loop, memory, in_the_body_of_a_group)["waiter"]
 
     assert len(call.cut_short_by) == 1
+
+
+class ActorHandle:
+    """Stands in for Ray's class, by its name."""
+
+
+def stopping_timers(memory: ProcessMemory, *arm: Callable[[asyncio.AbstractEventLoop], object]) -> list[Timer]:
+    """The timers that end the process, or stop tasks or actors, of a loop with these timers."""
+
+    async def read() -> list[Timer]:
+        for one in arm:
+            one(asyncio.get_running_loop())
+        process = own_process(memory)
+        return Coroutines(process, Executors(process.threads, process), [threading.get_ident()]).stopping_timers()
+
+    return asyncio.run(read())
+
+
+def kill(_actor: object) -> None:
+    """Stands in for ``ray.kill``."""
+
+
+def test_a_timer_stops_an_actor_if_it_has_a_handle_and_uses_a_name_that_kills(memory: ProcessMemory) -> None:
+    actor, other = ActorHandle(), object()
+
+    (found,) = stopping_timers(
+        memory,
+        lambda loop: loop.call_later(LEFT_S / 3, kill, other),
+        lambda loop: loop.call_later(LEFT_S / 2, print, actor),
+        lambda loop: loop.call_later(LEFT_S, lambda: kill(actor)),
+    )
+
+    assert (found.stops, found.ends_process) == (True, False)
+    assert found.left_s == pytest.approx(LEFT_S, abs=10)
+
+
+def test_a_timer_that_ends_its_process_needs_no_handle(memory: ProcessMemory) -> None:
+    (found,) = stopping_timers(memory, lambda loop: loop.call_later(LEFT_S, os._exit, 7))
+
+    assert (found.name, found.ends_process) == ("module._exit", True)

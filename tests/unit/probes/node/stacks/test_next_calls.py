@@ -10,6 +10,7 @@ from dstack.probes.node.stacks.next_calls import NextCalls
 SOURCE = """\
 import asyncio, time
 import ray as r
+from os import _exit as leave
 from ray import kill as end, cancel
 
 def sleeps_then_cancels(ref):
@@ -41,6 +42,16 @@ def cancels_a_timer(timer):
 def terminates(actor):
     time.sleep(1)  # here
     actor.__ray_terminate__.remote()
+
+def exits():
+    time.sleep(1)  # here
+    leave(7)
+
+def one_line():
+    time.sleep(1); helper()  # here
+
+def in_helper():
+    helper()  # here
 
 def returns(seconds):
     time.sleep(seconds)  # here
@@ -92,6 +103,7 @@ def line_in(function: str) -> int:
         ("watch", "self.stop_all"),
         ("cancels_a_timer", None),
         ("terminates", "actor.__ray_terminate__.remote"),
+        ("exits", "os._exit"),
         ("returns", None),
     ],
 )
@@ -120,7 +132,14 @@ def test_a_function_may_fail_unless_its_source_shows_that_it_does_not(function: 
 
 @pytest.mark.parametrize(
     ("function", "may_stop"),
-    [("sleeps_then_cancels", True), ("cancels_first", False), ("calls_unknown", True), ("raises", False)],
+    [
+        ("sleeps_then_cancels", True),
+        ("cancels_first", False),
+        ("calls_unknown", True),
+        ("raises", False),
+        ("one_line", True),
+        ("in_helper", False),
+    ],
 )
 def test_a_function_stops_nothing_if_all_that_it_may_still_call_is_harmless(function: str, may_stop: bool) -> None:
     assert NextCalls().at("app.py", line_in(function), lambda: SOURCE).may_stop is may_stop
@@ -143,5 +162,5 @@ def test_a_file_is_parsed_once() -> None:
     calls = NextCalls()
     found = [calls.at("app.py", line_in(name), lines).stops for name in ("terminates", "sleeps_then_cancels")]
 
-    assert found[1] == StopCall(name="ray.cancel", line=7)
+    assert found[1] == StopCall(name="ray.cancel", line=8)
     assert len(reads) == 1
