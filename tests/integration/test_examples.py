@@ -128,6 +128,7 @@ VARIANTS = (
     "look_alikes/coroutine_asked_from_thread",
     "look_alikes/coroutine_on_other_loop",
     "look_alikes/crashing_call",
+    "look_alikes/ended_by_own_watchdog",
     "look_alikes/engine_loop_started_again",
     "look_alikes/event_set_by_signal",
     "look_alikes/event_set_by_sleeping_coroutine",
