@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import functools
+import gc
 import os
 
+from dstack.probes.node.asyncio.event_loops import ALL_TASKS
 from dstack.probes.node.cpython.frames import Frames
 from dstack.probes.node.cpython.interpreter import Interpreter, OwnPython
 from dstack.probes.node.cpython.layout import Layout
@@ -45,3 +48,11 @@ def own_process(memory: ProcessMemory, objects: Objects | None = None, frames: F
     if frames is not None:
         process.__dict__["frames"] = frames
     return process
+
+
+def forget_ended_tasks() -> None:
+    """Remove the asyncio tasks of earlier tests that have ended and are still referenced, as by their exceptions."""
+    gc.collect()
+    for tasks in (vars(asyncio.tasks).get(name, ()) for name in ALL_TASKS):
+        for task in [one for one in tasks if one.done()]:
+            tasks.discard(task)

@@ -23,7 +23,7 @@ from dstack.probes.node.cpython.objects import Objects
 from dstack.probes.node.waits.executors import Executors
 from tests.fuzzing.effort import examples
 from tests.unit.support.hostile_memory import HOSTILE, Change, Copied, Recorder, TooMuch, ends_well
-from tests.unit.support.own_process import own_layout, own_process
+from tests.unit.support.own_process import forget_ended_tasks, own_layout, own_process
 
 VARIABLES = [contextvars.ContextVar[int](f"variable {number}") for number in range(40)]
 AWAITED = asyncio.Event()
@@ -123,6 +123,7 @@ class Copy:
 
 @pytest.fixture(scope="module")
 def copy() -> Iterator[Copy]:
+    forget_ended_tasks()
     with suspended() as tasks:
         recorder = Recorder()
         for read in reads_of(recorder).values():

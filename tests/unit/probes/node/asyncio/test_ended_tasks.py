@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import gc
 import inspect
 import os
 import threading
@@ -20,14 +19,14 @@ from dstack.probes.node.cpython.memory import ProcessMemory, open_memory
 from dstack.probes.node.stacks.origins import Origins
 from dstack.probes.node.stacks.table import StackTable
 from dstack.probes.node.waits.executors import Executors
-from tests.unit.support.own_process import own_process
+from tests.unit.support.own_process import forget_ended_tasks, own_process
 
 Result = asyncio.Future[int]
 
 
 @pytest.fixture
 def memory() -> Iterator[ProcessMemory]:
-    gc.collect()  # a task whose exception was raised again refers to itself
+    forget_ended_tasks()
     with open_memory(os.getpid()) as memory:
         yield memory
 
