@@ -82,11 +82,12 @@ class ReducedGraph(VertexRoles):
         """
         vertex = self.vertices[key]
         frames = self.index.frames_of_vertex(vertex)
-        is_program = vertex.child_pid is not None and not frames
-        if key in self.stuck or not (is_program or self.is_in_users_code(key)):
+        if key in self.stuck:
             return False
-        if is_program:
+        if vertex.child_pid is not None and not frames:
             return True
+        if not self.is_in_users_code(key):
+            return False
         own = [frame for frame in frames if frame.origin == "user"]
         may_stop = any(frame.may_stop for frame in own) and not own[0].only_polls
         return may_stop and not any(map(is_of_dstack, frames))

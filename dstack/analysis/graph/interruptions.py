@@ -56,18 +56,11 @@ class _Stoppers:
         self._of_actor: dict[str, list[Target]] = defaultdict(list)
         self._of_process: dict[str, list[Target]] = defaultdict(list)
         index = graph.index
-        stops = {key: list(_stops(index, vertex)) for key, vertex in graph.vertices.items()}
-        found = [graph.vertices[key] for key, calls in stops.items() if calls]
-        running = ((vertex.worker_id or "", Target(vertex=vertex.key)) for vertex in found)
-        timers = list(_timers_of_loops(graph))
-        by_timer = ((worker_id, target) for worker_id, _, target in timers)
-        by_worker = grouped((*running, *by_timer, *_starting_actors(graph)))
-        for worker_id, timer, target in timers:
-            if timer.ends_process:
+        found = [*_stopping(graph), *_timers_of_loops(graph)]
+        by_worker = grouped((*((worker_id, target) for worker_id, target, _ in found), *_starting_actors(graph)))
+        for worker_id, target, call in found:
+            if call.ends_process:
                 self._of_process[worker_id].append(target)
-        for vertex in found:
-            if any(call.ends_process for call in stops[vertex.key]):
-                self._of_process[vertex.worker_id or ""].append(Target(vertex=vertex.key))
         subtasks = _subtasks(index) if by_worker else {}
         for worker_id, targets in by_worker.items():
             for task in _with_descendants(index.refs.held_by.get(worker_id, ()), subtasks):
@@ -89,14 +82,28 @@ class _Stoppers:
         return self._users.alternatives.few("cancellers", owner, cancellers, lambda: targets)
 
 
-def _timers_of_loops(graph: GraphBuilder) -> Iterator[tuple[str, Timer, Target]]:
+def _stopping(graph: GraphBuilder) -> Iterator[tuple[str, Target, StopCall | Timer]]:
+    """The executions that are about to cancel or kill something, by their source or timer, with their workers."""
+    for vertex in graph.vertices.values():
+        execution = graph.index.execution_of(vertex) if vertex.kind == "execution" and vertex.worker_id else None
+        if execution is None:
+            continue
+        calls: list[StopCall | Timer] = [one.stops for one in graph.index.frames_of_vertex(vertex) if one.stops]
+        if isinstance(execution, Thread) and execution.timer is not None and execution.timer.stops:
+            calls.append(execution.timer)
+        if calls:
+            call = next((one for one in calls if one.ends_process), calls[0])
+            yield vertex.worker_id or "", Target(vertex=vertex.key), call
+
+
+def _timers_of_loops(graph: GraphBuilder) -> Iterator[tuple[str, Target, StopCall | Timer]]:
     """The timers of event loops that stop something, by their workers."""
     for worker_id in graph.index.workers:
         process = graph.index.process(worker_id)
         for number, timer in enumerate(process.timers if process else ()):
             when = f" in {duration(timer.left_s)}" if timer.left_s is not None else ""
             what = subject("timer", subjects.process(graph.index, worker_id), timer.name or "a function", when)
-            yield worker_id, timer, graph.unknown("timer", worker_id, number, subject=what, worker_id=worker_id)
+            yield worker_id, graph.unknown("timer", worker_id, number, subject=what, worker_id=worker_id), timer
 
 
 def _starting_actors(graph: GraphBuilder) -> Iterator[tuple[str, Target]]:
@@ -148,16 +155,6 @@ def _cannot_fail(graph: GraphBuilder, vertex: Vertex) -> bool:
     frames = graph.index.frames_of_vertex(vertex) if vertex.wait is None else ()
     own = [frame for frame in frames if frame.origin == "user"]
     return bool(own) and not any(frame.may_fail for frame in own)
-
-
-def _stops(index: SampleIndex, vertex: Vertex) -> Iterator[StopCall | Timer]:
-    """The calls of an execution that are about to cancel or kill something, by its source or its timer."""
-    execution = index.execution_of(vertex) if vertex.kind == "execution" and vertex.worker_id else None
-    if execution is None:
-        return
-    if isinstance(execution, Thread) and execution.timer is not None and execution.timer.stops:
-        yield execution.timer
-    yield from (frame.stops for frame in index.frames_of_vertex(vertex) if frame.stops)
 
 
 def holders_of(index: SampleIndex, vertices: Iterable[Vertex]) -> set[str]:

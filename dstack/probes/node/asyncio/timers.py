@@ -21,7 +21,7 @@ from dstack.probes.node.cpython.frames import Frame
 from dstack.probes.node.cpython.memory import Unreadable
 from dstack.probes.node.cpython.objects import BOUND_TO, tuple_items
 from dstack.probes.node.cpython.process import PythonProcess
-from dstack.probes.node.cpython.references import PARTIAL, References
+from dstack.probes.node.cpython.references import HEADER, PARTIAL, References
 from dstack.probes.node.threads import is_in
 from dstack.probes.node.waits.locks import BOUND_METHODS
 
@@ -40,6 +40,7 @@ MAX_DEPTH, MAX_REACHED = 3, 2_000
 MAX_CALLED = 50
 """Functions that a callback calls, directly or through others."""
 FUNCTION_WORDS = 4
+"""The first words of a function, one of which is the dict of its globals."""
 MAX_SCOPES = 8
 GENERATED = ("_GeneratorContextManager", "_AsyncGeneratorContextManager")
 TIMEOUT, SCOPE = "Timeout", "CancelScope"
@@ -108,8 +109,8 @@ class Callbacks:
         owners: list[int] = []
         for _ in range(MAX_DEPTH):
             if self._objects.is_a(callback, "functools.partial"):
-                owners += self._objects.items(self._memory.pointer(callback + PARTIAL + 8))
-                callback = self._memory.pointer(callback + PARTIAL)
+                callback, arguments = self._memory.pointers(callback + PARTIAL, 2)
+                owners += self._objects.items(arguments)
             elif self._objects.is_a(callback, "method"):
                 owners.append(self._memory.pointer(callback + BOUND_TO))
                 callback = self._memory.pointer(callback + FUNCTION_OF_METHOD)
@@ -139,7 +140,7 @@ class Callbacks:
 
     def _globals(self, function: int, names: Collection[str]) -> dict[str, int]:
         """The globals of these names in the module of a function: its first dict (CPython 3.10 to 3.14)."""
-        words = self._memory.pointers(function + FUNCTION_OF_METHOD, FUNCTION_WORDS)
+        words = self._memory.pointers(function + HEADER, FUNCTION_WORDS)
         found = next((word for word in words if self._objects.is_a(word, "dict")), 0)
         places = self._objects.places_of(found, names) if found else {}
         return {name: self._objects.value_at(found, place, name) for name, place in places.items()}
@@ -284,21 +285,23 @@ def timer_of_thread(process: PythonProcess, frames: Sequence[Frame]) -> Timer | 
 
     The time is the whole one of a timer, as the remaining one is not known, and None for a scheduler.
     """
-    objects, callbacks = process.objects, Callbacks(process)
     for frame in frames:
         with contextlib.suppress(Unreadable):
-            this = frame.local("self") or 0
-            if is_in(frame, THREADING, "run") and objects.is_kind_of(this, THREAD_TIMER):
-                function, interval = (objects.attribute(this, name) for name in ("function", "interval"))
-                return callbacks.timer(function, objects.number(interval))
+            if is_in(frame, THREADING, "run") and process.objects.is_kind_of(frame.local("self") or 0, THREAD_TIMER):
+                fields = process.objects.attributes(frame.local("self") or 0)
+                interval = process.objects.number(fields.get("interval", 0))
+                return Callbacks(process).timer(fields.get("function", 0), interval)
             if is_in(frame, SCHEDULER, "run"):
-                events = objects.items(objects.attribute(this, "_queue"), MAX_CALLED)
-                actions = [
-                    objects.memory.pointer(event + tuple_items(objects.version) + 8 * ACTION) for event in events
-                ]
-                timers = [callbacks.timer(action, None) for action in actions]
+                timers = [Callbacks(process).timer(one, None) for one in _scheduled(process, frame)]
                 return next((one for one in timers if one and one.stops), timers[0] if timers else None)
     return None
+
+
+def _scheduled(process: PythonProcess, frame: Frame) -> list[int]:
+    """The functions that a ``sched.scheduler`` will call, the next one first."""
+    objects = process.objects
+    events = objects.items(objects.attribute(frame.local("self") or 0, "_queue"), MAX_CALLED)
+    return [objects.memory.pointer(event + tuple_items(objects.version) + 8 * ACTION) for event in events]
 
 
 def _left_s(at_s: float) -> float:
