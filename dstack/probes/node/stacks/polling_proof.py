@@ -264,7 +264,7 @@ class Pass:
         while before != (before := (dict(self._results), set(self._others))):
             for node in _unconditional([self._block], self._truth_or_none):
                 for target, value in _assigned(node):
-                    self._name(target, value, is_added=isinstance(node, ast.AugAssign) or _is_change(node))
+                    self._name(target, value, is_added=isinstance(node, ast.AugAssign) or _change(node) is not None)
             for name in self._assigned - self._others - self._names.shared:
                 self._results.setdefault(name, "any")  # assigned only if something came
 
@@ -346,8 +346,9 @@ class Pass:
 
     def _is_state_of_poll(self, call: ast.Call) -> bool:
         """Whether it shows the state of the object that is polled, as ``event.is_set()``."""
-        is_state = isinstance(call.func, ast.Attribute) and call.func.attr in STATES
-        return is_state and not call.args and dotted(call.func.value) in self._polled()  # type: ignore[attr-defined]
+        if not isinstance(call.func, ast.Attribute) or call.func.attr not in STATES:
+            return False
+        return not call.args and dotted(call.func.value) in self._polled()
 
     def _is_flag(self, node: ast.AST) -> bool:
         """Whether it asks for the only flag of a loop, which another thread may set."""
@@ -612,19 +613,21 @@ def _catches(handler: ast.ExceptHandler) -> bool:
 
 def _suppresses(item: ast.withitem) -> bool:
     called = item.context_expr
-    is_suppress = isinstance(called, ast.Call) and last_name(called.func) == "suppress"
-    return is_suppress and any(TIMED_OUT.fullmatch(last_name(one)) for one in called.args)  # type: ignore[attr-defined]
+    if not isinstance(called, ast.Call) or last_name(called.func) != "suppress":
+        return False
+    return any(TIMED_OUT.fullmatch(last_name(one)) for one in called.args)
 
 
 def _may_leave(node: ast.stmt) -> bool:
     return any(isinstance(one, LEAVES) for one in ast.walk(node))
 
 
-def _is_change(node: ast.AST) -> bool:
-    """Whether it is a statement that changes a list, a set or a dict: ``done.append(one)``."""
+def _change(node: ast.AST) -> tuple[ast.Call, ast.expr] | None:
+    """The call that changes a list, a set or a dict, and that object, in a statement like ``done.append(one)``."""
     called = node.value if isinstance(node, ast.Expr) else None
-    is_method = isinstance(called, ast.Call) and isinstance(called.func, ast.Attribute)
-    return is_method and bool(CHANGES.fullmatch(called.func.attr))  # type: ignore[union-attr]
+    if not isinstance(called, ast.Call) or not isinstance(called.func, ast.Attribute):
+        return None
+    return (called, called.func.value) if CHANGES.fullmatch(called.func.attr) else None
 
 
 def _is_addition(call: ast.Call) -> bool:
@@ -691,9 +694,9 @@ def _assigned(node: ast.AST) -> Iterator[tuple[ast.expr, ast.expr | None]]:
             explained.update(map(id, _names(one.target)))
         elif isinstance(one, ast.comprehension):
             explained.update(map(id, _names(one.target)))
-        elif isinstance(one, ast.Expr) and _is_change(one):
-            called: ast.Call = one.value  # type: ignore[assignment]
-            yield called.func.value, called.args[0] if len(called.args) == 1 else None  # type: ignore[attr-defined]
+        elif change := _change(one):
+            called, changed = change
+            yield changed, called.args[0] if len(called.args) == 1 else None
     for one in ast.walk(node):
         if isinstance(one, ast.Name) and not isinstance(one.ctx, ast.Load) and id(one) not in explained:
             yield one, None
