@@ -60,9 +60,9 @@ def counted() -> Iterator[Counts]:
         return counting
 
     def of_files(call: Callable[..., Any]) -> Callable[..., Any]:
-        def counting(*arguments: Any) -> Any:
+        def counting(*arguments: Any, **options: Any) -> Any:
             counts.files += 1
-            return call(*arguments)
+            return call(*arguments, **options)
 
         return counting
 
