@@ -144,7 +144,7 @@ class AwaitTargets:
             raise Unreadable(f"a {self._objects.type_name(future)} where a future was expected")
         if self._objects.is_a(future, "_GatheringFuture"):
             children = self._objects.items(self._objects.attributes(future).get("_children", 0))
-            fails_fast = not any(map(self._returns_exceptions, children))
+            fails_fast = not self._returns_exceptions(children)
             return replace(self._all_of(children, depth + 1), site=GATHER, fails_fast=fails_fast)
         for function in self._callbacks(future):
             name = self._objects.text(self._memory.pointer(function + self._layout.function_qualname))
@@ -155,11 +155,10 @@ class AwaitTargets:
                 return replace(inner, site=SHIELD)
         return self._set_by_library(future)
 
-    def _returns_exceptions(self, child: int) -> bool:
-        """Whether ``gather`` awaits this future with ``return_exceptions``, by its callback there."""
-        for function in self._callbacks(child):
-            given = self._enclosed(function).get("return_exceptions", 0)
-            if given:
+    def _returns_exceptions(self, children: Iterable[int]) -> bool:
+        """Whether ``gather`` awaits these with ``return_exceptions``, by its callback of the first pending one."""
+        for function in (one for child in children for one in self._callbacks(child)):
+            if given := self._enclosed(function).get("return_exceptions", 0):
                 return self._objects.truth(given) is True
         return False
 

@@ -31,6 +31,8 @@ TRACING = "/ray/util/tracing/tracing_helper.py"
 FORKS = "/multiprocessing/popen_fork.py"
 """The file of the frames from which multiprocessing forks a process, whose own frames are above them."""
 RUNS_LOOP, RUNNERS = "/asyncio/base_events.py", "/asyncio/runners.py"
+RELEASES = "_release_waiter"
+"""What the timer of ``asyncio.wait`` calls, and of ``wait_for`` up to CPython 3.11."""
 SAME_S = 0.2
 """Two readings of the time that a timer has left differ by less."""
 WRAPPED, NOT_BEGUN = "method", -1
@@ -146,7 +148,8 @@ class Coroutines:
         held = one.call.need.object_id if isinstance(one.call.need, Executions) else None
         timer, call = self._timers.ending((one.address, chain.future, *on, int(held or "0", 16))), one.call
         if timer is not None and timer.left_s is not None and call.timeout_s is not None:
-            timer = timer if timer.left_s < call.timeout_s - SAME_S else None  # else it is that of a block
+            is_own = timer.name.endswith(RELEASES) or timer.left_s >= call.timeout_s - SAME_S
+            timer = None if is_own else timer  # that of the call, or of a block
         if timer is not None:
             call = replace(call, timer=timer, timeout_s=timer.left_s or 0.0)
         others = tuple(cancelled_by)
@@ -157,7 +160,7 @@ class Coroutines:
             cut_short_by=tuple(map(hex, sorted(members - {one.address}))),
             cut_short_by_threads=tuple(threads),
         )
-        return replace(one, call=call, cancels=one.cancels or timer is not None)
+        return replace(one, call=call, cancels=one.cancels or self._timers.ending((one.address,)) is not None)
 
     def timers_by_thread(self) -> dict[int, set[int]]:
         """What the timers of event loops will call, with the arguments, by the OS ids of the threads of the loops."""

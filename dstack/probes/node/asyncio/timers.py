@@ -49,6 +49,8 @@ GROUP = "TaskGroup"
 THREADING, THREAD_TIMER, SCHEDULER = "/threading.py", "Timer", "/sched.py"
 ACTION = 3
 """Which field of an event in the queue of a ``sched.scheduler`` has its function (CPython 3.10 to 3.14)."""
+OUTERMOST, INNERMOST = 3, 4
+"""How many frames may be around ``Timer.run``, with it, and inside of a scheduler's function, which sleeps."""
 OF_RAY = ("ActorHandle", "ObjectRef")
 
 
@@ -285,12 +287,13 @@ def timer_of_thread(process: PythonProcess, frames: Sequence[Frame]) -> Timer | 
 
     The time is the whole one of a timer, as the remaining one is not known, and None for a scheduler.
     """
-    for frame in frames:
-        with contextlib.suppress(Unreadable):
+    with contextlib.suppress(Unreadable):
+        for frame in frames[-OUTERMOST:]:
             if is_in(frame, THREADING, "run") and process.objects.is_kind_of(frame.local("self") or 0, THREAD_TIMER):
                 fields = process.objects.attributes(frame.local("self") or 0)
                 interval = process.objects.number(fields.get("interval", 0))
                 return Callbacks(process).timer(fields.get("function", 0), interval)
+        for frame in frames[:INNERMOST]:
             if is_in(frame, SCHEDULER, "run"):
                 timers = [Callbacks(process).timer(one, None) for one in _scheduled(process, frame)]
                 return next((one for one in timers if one and one.stops), timers[0] if timers else None)

@@ -8,6 +8,7 @@ import gc
 import os
 import sys
 import threading
+import time
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
 from importlib.util import find_spec
 
@@ -15,7 +16,8 @@ import anyio
 import pytest
 
 from dstack.observed_calls import Awaitables, Call, Timer
-from dstack.probes.node.asyncio.coroutines import Coroutines
+from dstack.probes.node.asyncio import timers
+from dstack.probes.node.asyncio.coroutines import Coroutines, Suspended
 from dstack.probes.node.cpython.memory import ProcessMemory, open_memory
 from dstack.probes.node.waits.executors import Executors
 from tests.unit.support.own_process import own_process
@@ -44,8 +46,13 @@ def loop(request: pytest.FixtureRequest) -> Iterator[asyncio.AbstractEventLoop]:
 
 def calls_of(loop: asyncio.AbstractEventLoop, memory: ProcessMemory, scenario: Scenario) -> dict[str, Call]:
     """The calls of the tasks of a scenario by name, with what cuts them short; the scenario's own is ``waiter``."""
+    return {name: one.call for name, one in suspended_in(loop, memory, scenario).items() if one.call}
 
-    async def read() -> dict[str, Call]:
+
+def suspended_in(loop: asyncio.AbstractEventLoop, memory: ProcessMemory, scenario: Scenario) -> dict[str, Suspended]:
+    """The tasks of a scenario by name, with what cuts their waits short."""
+
+    async def read() -> dict[str, Suspended]:
         task = asyncio.ensure_future(scenario())
         task.set_name("waiter")
         for _ in range(5):
@@ -57,7 +64,7 @@ def calls_of(loop: asyncio.AbstractEventLoop, memory: ProcessMemory, scenario: S
             one.cancel()
         with contextlib.suppress(asyncio.CancelledError, Exception):
             await task
-        return {one.name: one.call for one in found if one.call}
+        return {one.name: one for one in found}
 
     return loop.run_until_complete(read())
 
@@ -308,6 +315,31 @@ def test_a_wait_in_the_body_of_a_task_group_is_cut_short_by_its_members(
     call = calls_of(loop, memory, in_the_body_of_a_group)["waiter"]
 
     assert len(call.cut_short_by) == 1
+
+
+async def waits_with_timeout() -> None:
+    await asyncio.wait([named("awaited")], timeout=LEFT_S)
+
+
+async def waits_for() -> None:
+    await asyncio.wait_for(named("awaited"), LEFT_S)
+
+
+@pytest.mark.parametrize(("scenario", "cancels"), [(waits_with_timeout, False), (waits_for, True)])
+def test_a_timeout_that_began_long_ago_cancels_what_is_awaited_only_in_wait_for(
+    loop: asyncio.AbstractEventLoop,
+    memory: ProcessMemory,
+    monkeypatch: pytest.MonkeyPatch,
+    scenario: Scenario,
+    cancels: bool,
+) -> None:
+    monkeypatch.setattr(timers, "_left_s", lambda at_s: at_s - time.monotonic() - LEFT_S / 2)
+
+    waiter = suspended_in(loop, memory, scenario)["waiter"]
+
+    assert waiter.call is not None
+    assert waiter.call.timeout_s is not None
+    assert waiter.cancels is cancels
 
 
 class ActorHandle:
