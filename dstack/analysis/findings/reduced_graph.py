@@ -80,10 +80,10 @@ class ReducedGraph(VertexRoles):
 
         Not so if its source shows that it cancels and kills nothing, and while it waits for a check by dstack.
         """
-        vertex = self.vertices[key]
-        frames = self.index.frames_of_vertex(vertex)
         if key in self.stuck:
             return False
+        vertex = self.vertices[key]
+        frames = self.index.frames_of_vertex(vertex)
         if vertex.child_pid is not None and not frames:
             return True
         if not self.is_in_users_code(key):

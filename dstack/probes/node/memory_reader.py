@@ -282,10 +282,9 @@ class MemoryReader:
         if waits or tasks:
             timers = calls.coroutines.timers_by_thread() if coroutines else {}
             reached = what_reaches(process, waits, frames, self._origins.is_user, tasks[:MAX_CANCELLED], timers)
-        if self._loops and coroutines:
-            self._loops.timers = calls.coroutines.stopping_timers()
         if self._loops:
             self._loops.reached = reached
+            self._loops.timers = calls.coroutines.stopping_timers() if coroutines else ()
             self._loops.coroutines = [
                 calls.coroutines.with_interruptions(one, cancelling.intersection(reached.roots_of(one.address)))
                 for one in coroutines

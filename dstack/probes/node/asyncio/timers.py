@@ -91,8 +91,8 @@ class Callbacks:
         """The timer that calls this, with what the callback stops; None for that of a sleeping coroutine."""
         if (name := self.name_of(callback)).endswith(SLEEP):
             return None
-        stops, exits = (self.does(callback, what) for what in (CANCELS, EXITS))
-        return Timer(name=name, left_s=left_s, stops=stops, ends_process=exits)
+        stops = self.does(callback, CANCELS)
+        return Timer(name=name, left_s=left_s, stops=stops, ends_process=stops and self.does(callback, EXITS))
 
     def used_globals(self, callback: int) -> Collection[int]:
         """The globals that the code of a callback uses."""
@@ -166,7 +166,7 @@ class Timers:
 
     def stopping(self, loop: int) -> Timer | None:
         """The first timer of a loop that ends its process, or cancels or kills what it has a ref or handle of."""
-        for handle, timer in self._armed(loop):
+        for handle, timer in self._armed.get(loop, ()):
             if timer.stops:
                 reached = (*self._reached_by(handle), *self._callbacks.used_globals(handle.callback))
                 if timer.ends_process or any(self._objects.is_kind_of(one, kind) for one in reached for kind in OF_RAY):
@@ -177,18 +177,23 @@ class Timers:
     def _by_object(self) -> dict[int, Timer]:
         """The first timer that ends each object."""
         found: dict[int, Timer] = {}
-        for handle, timer in (one for loop in self._loops.timers for one in self._armed(loop)):
+        for handle, timer in (one for timers in self._armed.values() for one in timers):
             if self._callbacks.does(handle.callback, ENDS_WAIT):
                 for one in self._reached_by(handle):
                     if one not in found or (timer.left_s or 0.0) < (found[one].left_s or 0.0):
                         found[one] = timer
         return found
 
-    def _armed(self, loop: int) -> list[tuple[Handle, Timer]]:
-        """The timers of a loop, the first one first; without those of coroutines that sleep."""
-        handles = sorted(self._loops.timers.get(loop, ()), key=lambda one: one.at_s or 0.0)
-        pairs = ((one, self._callbacks.timer(one.callback, one.at_s and _left_s(one.at_s))) for one in handles)
-        return [(handle, timer) for handle, timer in pairs if timer is not None]
+    @cached_property
+    def _armed(self) -> dict[int, list[tuple[Handle, Timer]]]:
+        """The timers of each loop, the first one first; without those of coroutines that sleep."""
+        return {loop: list(self._by_time(handles)) for loop, handles in self._loops.timers.items()}
+
+    def _by_time(self, handles: Iterable[Handle]) -> Iterator[tuple[Handle, Timer]]:
+        for handle in sorted(handles, key=lambda one: one.at_s or 0.0):
+            left_s = None if handle.at_s is None else _left_s(handle.at_s)
+            if timer := self._callbacks.timer(handle.callback, left_s):
+                yield handle, timer
 
     def _reached_by(self, handle: Handle) -> set[int]:
         """The objects that a timer's callback reaches."""
