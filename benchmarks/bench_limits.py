@@ -24,7 +24,7 @@ from rich.console import Console
 from rich.table import Table
 
 TASKS, CALLS, THREADS = map(int, sys.argv[1:4] if len(sys.argv) > 3 else (100_000, 10_000, 1_000))
-VERDICTS = ("blocked", "clear", "stalled")
+VERDICTS = ("running", "idle", "stalled")
 CHILD = """
 import atexit, sys
 from dstack.cli import main

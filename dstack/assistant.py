@@ -150,7 +150,7 @@ class Tools:
         self._numbers = itertools.count(1)
 
     def check(self, job: str | None = None) -> str:
-        """Take a snapshot of the running cluster, and return its diagnosis as JSON (schema dstack.check/1).
+        """Take a snapshot of the running cluster, and return its diagnosis as JSON (schema dstack.check/2).
 
         `job` restricts it to one job: its id, submission id or script. Takes a few seconds. The answer has the number
         of the snapshot, for the other tools. Each finding has a summary, the sentences that explain it and a fix.

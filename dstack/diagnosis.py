@@ -22,7 +22,7 @@ Exactness = Literal["exact", "inferred"]
 VertexKind = Literal["execution", "task", "placement group", "room", "lifetime", "unknown"]
 FailOn = Literal["deadlock", "stalled", "starved"]
 """The findings that make ``check`` fail; each includes those before it. Suspected deadlocks and hangs count, too."""
-FindingKind = Literal["deadlock", "orphaned", "infeasible", "starved", "blocked", "polling", "stalled", "failed"]
+FindingKind = Literal["deadlock", "orphaned", "infeasible", "starved", "running", "polling", "stalled", "failed"]
 FAILING: Mapping[FailOn, frozenset[FindingKind]] = {
     "deadlock": frozenset({"deadlock", "orphaned", "infeasible"}),
     "stalled": frozenset({"deadlock", "orphaned", "infeasible", "stalled"}),
@@ -31,7 +31,7 @@ FAILING: Mapping[FailOn, frozenset[FindingKind]] = {
 """The kinds of findings that make ``check`` fail."""
 NODES_SETTLE_S = 60.0
 """Default for how long no node must have joined or left before what none of them has counts as a hang."""
-Verdict = Literal["deadlock", "hang", "stalled", "blocked", "clear"]
+Verdict = Literal["deadlock", "hang", "stalled", "unknown", "running", "idle"]
 WaitKind = Literal[
     CallKind,  # the calls that dstack recognises; "other" for all others, which Wait.called names
     "actor creation",
@@ -63,7 +63,7 @@ WaitKind = Literal[
 _HELPERS = (AnyKey, UnknownKey)
 _PASSED_ON: tuple[WaitKind, ...] = ("thread", "Serve request")
 """The kinds of wait of a vertex that represents another execution."""
-VERDICTS: tuple[Verdict, ...] = ("deadlock", "hang", "stalled", "blocked", "clear")
+VERDICTS: tuple[Verdict, ...] = ("deadlock", "hang", "stalled", "unknown", "running", "idle")
 """Worst first."""
 
 

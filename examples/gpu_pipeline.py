@@ -4,7 +4,7 @@ Each step takes the result of the step before it, so only the first step asks fo
 argument. The training run will end and release the GPU: the pipeline is starved, not deadlocked, and the report names
 the holder of the GPU. (Ray counts GPUs as slots; no real GPU is needed.)
 
-Expected: blocked (finding: starved)
+Expected: running (finding: starved)
 Members: driver gpu_pipeline.py, step
 Points at: time.sleep(seconds)
 Ends in: end of actor Trainer "training of another team", which holds 1 CPU and 1 GPU, 1 directly, 5 in all

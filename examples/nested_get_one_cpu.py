@@ -3,7 +3,7 @@
 It looks as if `outer` held the only CPU while it waits for `inner`, which needs a CPU. But a task that is blocked in
 `ray.get` releases its CPU, so `inner` runs. It is only slow.
 
-Expected: blocked
+Expected: running
 Members: driver nested_get_one_cpu.py, outer
 Points at: time.sleep(seconds)
 Ends in: inner, 1 directly, 2 in all

@@ -3,7 +3,7 @@
 Each `ray.wait` returns after half a second and is called again, so the driver can proceed at any time. A snapshot
 nearly always finds it inside `ray.wait`: this is a wait, but never a deadlock.
 
-Expected: blocked (finding: polling)
+Expected: running (finding: polling)
 Members: driver polling.py
 Points at: time.sleep(seconds)
 Ends in: simulate, 1 directly, 1 in all

@@ -3,7 +3,7 @@
 It looks like a hang, because no call ends for minutes. But the clerk works: one letter after the other. All waits
 depend on the line that the clerk executes.
 
-Expected: blocked
+Expected: running
 Members: driver slow_actor_queue.py, Clerk.stamp
 Points at: time.sleep(60)
 Ends in: Clerk.stamp, 50 directly, 51 in all

@@ -3,7 +3,7 @@
 The driver waits for the root, the root for its two branches, and each branch for its two leaves. Three leaves end at
 once; the fourth takes a quarter of an hour. The stacks of four processes show where the time is spent.
 
-Expected: blocked
+Expected: running
 Members: driver worker_tree.py, count
 Points at: time.sleep(seconds)
 Ends in: count, 1 directly, 3 in all

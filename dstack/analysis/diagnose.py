@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from dstack.analysis.evidence.coverage import coverage_of, gaps_of
+from dstack.analysis.evidence.coverage import coverage_of, gaps_of, is_too_little
 from dstack.analysis.evidence.evidence import Evidence
 from dstack.analysis.evidence.wait_durations import with_bounds
 from dstack.analysis.findings import find_all, verdict_of
 from dstack.analysis.findings.facts.failures import Failures
-from dstack.analysis.findings.outside_waits import outside_waits, verdict_of_outside
+from dstack.analysis.findings.outside_waits import outside_waits, verdict_without_findings
 from dstack.analysis.findings.reduced_graph import ReducedGraph
 from dstack.analysis.findings.resting import explanation, resting
 from dstack.analysis.graph.confirmation import confirmed_graph
@@ -34,7 +34,12 @@ def diagnose(
     if not snapshot.samples:
         coverage = coverage_of(snapshot)
         return Diagnosis(
-            verdict="clear", findings=(), vertices={}, coverage=coverage, gaps=tuple(gaps_of(snapshot, {})), job=job_id
+            verdict="unknown",
+            findings=(),
+            vertices={},
+            coverage=coverage,
+            gaps=tuple(gaps_of(snapshot, {})),
+            job=job_id,
         )
     evidence = Evidence(snapshot, first, nodes_settle_s)
     vertices = with_bounds(evidence, confirmed_graph(evidence))
@@ -43,14 +48,13 @@ def diagnose(
     findings = tuple(finding for finding in found if job_id is None or job_id in finding.jobs)
     rests = resting(reduced, job_id) if all(finding.kind == "failed" for finding in findings) else []
     outside = outside_waits(reduced, found, rests, job_id)
-    verdict = (
-        verdict_of(findings[0]) if findings else verdict_of_outside(reduced, rests, job_id) if outside else "clear"
-    )
+    coverage = coverage_of(snapshot)
+    verdict = verdict_of(findings[0]) if findings else verdict_without_findings(reduced, rests, job_id)
     return Diagnosis(
-        verdict=verdict,
+        verdict="unknown" if verdict in ("running", "idle") and is_too_little(coverage) else verdict,
         findings=findings,
         vertices=vertices,
-        coverage=coverage_of(snapshot),
+        coverage=coverage,
         gaps=tuple(gaps_of(snapshot, vertices)),
         job=job_id,
         outside=outside,

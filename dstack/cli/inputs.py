@@ -32,7 +32,7 @@ timeout_option = seconds_option(
     "--timeout", "timeout_s", default=30.0, help="Overall time limit; partial results are kept."
 )
 json_option = click.option(
-    "--json", "as_json", is_flag=True, help="Print the diagnosis as JSON (schema dstack.check/1)."
+    "--json", "as_json", is_flag=True, help="Print the diagnosis as JSON (schema dstack.check/2)."
 )
 details_option = click.option("--details", is_flag=True, help="Print all members, stacks and failures too.")
 

@@ -1,4 +1,4 @@
-"""The stable, versioned JSON of ``dstack check --json``, schema ``dstack.check/1``."""
+"""The stable, versioned JSON of ``dstack check --json``, schema ``dstack.check/2``."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ class _DocumentBuilder:
     def build(self) -> Document:
         diagnosis = self._diagnosis
         return {
-            "schema": "dstack.check/1",
+            "schema": "dstack.check/2",
             "verdict": diagnosis.verdict,
             "incomplete": diagnosis.incomplete,
             "gaps": [_gap(gap) for gap in gaps_in_words(self._analysed)],

@@ -1,6 +1,6 @@
 """The structure of what ``dstack check --json`` prints, and its JSON Schema.
 
-Fields are only ever added to ``dstack.check/1``: readers must ignore fields that they do not know. A failure is in the
+Fields are only ever added to ``dstack.check/2``: readers must ignore fields that they do not know. A failure is in the
 document as it was observed. All else is made for the document: executions with names, places and ranks in place of
 indices, and conclusions.
 """
@@ -270,7 +270,7 @@ class DocumentGap(TypedDict):
 class Document(TypedDict):
     """What ``dstack check --json`` prints."""
 
-    schema: Literal["dstack.check/1"]
+    schema: Literal["dstack.check/2"]
     verdict: Verdict
     incomplete: Annotated[bool, Meta(description="Something that was not observed could change the verdict")]
     gaps: Annotated[list[DocumentGap], Meta(description="What was not observed and could hide a wait")]
@@ -285,7 +285,7 @@ class Document(TypedDict):
 
 
 def check_schema() -> Json:
-    """The JSON Schema of ``dstack.check/1``."""
+    """The JSON Schema of ``dstack.check/2``."""
     schema = msgspec.json.schema(Document)
     failure = schema["$defs"][Failure.__name__]
     failure["required"] = list(failure["properties"])  # a document states also those with a default

@@ -41,8 +41,9 @@ STYLE_OF_VERDICT: dict[Verdict, str] = {
     "deadlock": "bold red",
     "hang": "bold red",
     "stalled": "bold yellow",
-    "blocked": "bold cyan",
-    "clear": "bold green",
+    "unknown": "bold magenta",
+    "running": "bold cyan",
+    "idle": "bold green",
 }
 
 
@@ -53,8 +54,8 @@ def headline(diagnosis: Diagnosis) -> str:
         return _clear(diagnosis)
     first = diagnosis.findings[0]
     certain = ("" if first.confirmed else "suspected: ") if diagnosis.is_stuck else ""
-    if diagnosis.verdict == "blocked":
-        certain = "no deadlock; " if not diagnosis.incomplete else "no deadlock observed, but not everything was read; "
+    if diagnosis.verdict == "running" and diagnosis.incomplete:
+        certain = "as far as it was read; "
     return f"{certain}{first.summary}"
 
 

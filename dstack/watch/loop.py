@@ -200,10 +200,10 @@ class Watch:
         diagnosis = analysed.diagnosis
         seen = diagnosis.coverage.workers
         if changes == Changes():
-            blocked = [one for one in diagnosis.findings if verdict_of(one) == "blocked" and one.kind != "failed"]
-            chains = f"; {plural(len(blocked), 'open chain')} of waits" if blocked else ""
+            chains = [one for one in diagnosis.findings if verdict_of(one) == "running" and one.kind != "failed"]
+            more = f"; {plural(len(chains), 'open chain')} of waits" if chains else ""
             self._events.emit(
-                "seen", f"nothing is stuck; read {seen.observed} of {seen.total} workers and drivers{chains}"
+                "seen", f"nothing is stuck; read {seen.observed} of {seen.total} workers and drivers{more}"
             )
 
     def _report_new(self, analysed: AnalysedSnapshot, new: Sequence[int], files: SavedFiles) -> None:

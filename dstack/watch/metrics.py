@@ -16,7 +16,7 @@ from dstack.errors import UsageError
 from dstack.watch.figures import Figures, spent_s
 
 LOOPBACK = "127.0.0.1"
-REPORTED_KINDS = [kind for kind in get_args(FindingKind) if KIND_OF[kind].VERDICT != "blocked"]
+REPORTED_KINDS = [kind for kind in get_args(FindingKind) if KIND_OF[kind].VERDICT != "running"]
 
 
 def serve(place: str, figures: Callable[[], Figures]) -> str:

@@ -7,7 +7,7 @@ nothing uses, because the analysis may not run there. (Ray counts GPUs as slots;
 With the argument `unpinned` the analysis runs wherever a GPU is free, and a batch takes about half the time.
 
 Needs: two sites
-Expected: blocked (finding: starved)
+Expected: running (finding: starved)
 Members: driver document_pipeline.py, write
 Points at: time.sleep(1.5)
 Next step: Find out why analyse takes long at document_pipeline.py: it sleeps there

@@ -5,7 +5,7 @@ the register for its peers before it generates. The register answers one call at
 each. So the workers wait in its queue, and a step takes two seconds longer than its own work. With the argument `fixed`
 each worker keeps the answer.
 
-Expected: blocked
+Expected: running
 Members: Rollout.generate
 Points at: self.known = ray.get(self.register.peers.remote(self.rank))
 Next step: Find out why Register.peers takes long at register_center.py: it sleeps there

@@ -5,7 +5,7 @@ same time; then actor and critic are trained. All models sleep where a real one 
 each answer with the solution of its task, character by character on a CPU, and the other roles wait for it. With the
 argument `fixed` it compares only the last lines, which have the results.
 
-Expected: blocked
+Expected: running
 Members: driver rlhf_roles.py
 Points at: rewards, values, kept = ray.get([rewards_ref, values_ref, kept_ref])
 Ends in: Reward.score, 1 directly, 1 in all

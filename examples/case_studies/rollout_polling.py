@@ -5,7 +5,7 @@ batch as soon as there are enough. It asks for that many times a second. The buf
 every question, and answers one call at a time. With the argument `fixed` the trainer makes one call for each batch,
 which the buffer answers when there are enough.
 
-Expected: blocked
+Expected: running
 Members: driver rollout_polling.py
 Ends in: Trainer.fit, 1 directly, 1 in all
 Next step: Find out why Trainer.fit takes long at rollout_polling.py

@@ -6,7 +6,7 @@ that got shard 5, which must be restored from an archive first. All callers abov
 
 With the argument `local` shard 5 is on the disk like the others.
 
-Expected: blocked
+Expected: running
 Members: driver slow_leaves.py, Branch.search
 Points at: return sum(ray.get(calls))
 Ends in: Archive.restore, 1 directly, 4 in all

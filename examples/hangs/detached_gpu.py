@@ -3,7 +3,7 @@
 The first program starts a detached notebook on the GPU, and ends. The notebook is not used any more, but holds the GPU
 until it is killed by name. A task of the second program waits for a GPU.
 
-Expected: blocked (finding: starved)
+Expected: running (finding: starved)
 Members: driver detached_gpu.py, train
 Points at: print(ray.get(train.remote()))
 Next step: Free GPU: end actor Notebook "notebook"

@@ -3,7 +3,7 @@
 At the exit of the process `ray.shutdown` tears the graph down, which waits until all stages have ended. The stage
 `polish` sleeps for a quarter of an hour. The exception is already printed, so the program seems to have ended.
 
-Expected: blocked (finding: polling)
+Expected: running (finding: polling)
 Members: exit of driver exit_behind_graph_stage.py (ray.shutdown)
 Points at: time.sleep(900)
 Next step: exit of driver exit_behind_graph_stage.py (ray.shutdown) waits for stage Workshop.polish

@@ -3,7 +3,7 @@
 Outputs come through a queue outside of Ray, as in servers for language models. The worker's call raised an exception
 before it put its output there. The driver holds the ref with the exception, and fetches it only after the output.
 
-Expected: blocked (finding: failed)
+Expected: running (finding: failed)
 Members: driver output_of_failed_call_awaited.py
 Points at: print(outputs.get(), ray.get(done))
 Failed before: Worker.execute_model

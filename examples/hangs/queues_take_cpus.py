@@ -4,7 +4,7 @@ A broker opens a queue for each channel. Each queue is an actor that holds a CPU
 would fill them. The broker is still working and closes the queues when it is done: the task is starved, and the report
 names the holders of the CPUs.
 
-Expected: blocked (finding: starved)
+Expected: running (finding: starved)
 Members: driver queues_take_cpus.py, fill
 Points at: print(ray.get(filled))
 Next step: Free CPU: end ray.util.queue.Queue

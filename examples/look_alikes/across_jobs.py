@@ -2,7 +2,7 @@
 
 Each of two programs has an actor. The sales ask the stock, which counts and asks no other actor.
 
-Expected: blocked
+Expected: running
 Members: driver across_jobs.py, Sales.sold
 Points at: time.sleep(seconds)
 Next step: Find out why Stock.left takes long at across_jobs.py: it sleeps there

@@ -2,7 +2,7 @@
 
 The index dies during a call. Ray restarts it, and repeats the call after the new index has loaded its files.
 
-Expected: blocked
+Expected: running
 Members: driver actor_restarting.py, Index.find
 Points at: time.sleep(seconds)
 Next step: Find out why Index.__init__ (restart 1) takes long at actor_restarting.py: it sleeps there

@@ -3,7 +3,7 @@
 Ray repeats the call up to its retry limit, and the caller waits. A snapshot cannot show whether the next attempt will
 fail too; here one succeeds after a quarter of an hour.
 
-Expected: blocked
+Expected: running
 Members: driver always_restarting.py, Engine.start
 Points at: print(ray.get(engine.start.remote()))
 Next step: Find out why actor Engine "engine" dies: read the end of its log

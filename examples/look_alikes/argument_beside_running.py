@@ -3,7 +3,7 @@
 The arguments of all tasks that run on a node may take 70 % of its object store. The one of `train` is held until it
 ends, and needs nothing for that.
 
-Expected: blocked (finding: starved)
+Expected: running (finding: starved)
 Members: driver argument_beside_running.py, evaluate
 Points at: time.sleep(seconds)
 Needs: small object store

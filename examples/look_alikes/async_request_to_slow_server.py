@@ -1,6 +1,6 @@
 """The same with a server that works for long before it answers.
 
-Expected: blocked
+Expected: running
 Members: Client.fetch
 Next step: it sleeps there
 """

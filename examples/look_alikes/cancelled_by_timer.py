@@ -2,7 +2,7 @@
 
 Without the timer this is a deadlock.
 
-Expected: blocked (finding: polling)
+Expected: running (finding: polling)
 Members: Parrot.answer, Parrot.greet
 Points at: return str(await other.name.remote())
 Next step: thread "cancels" of driver cancelled_by_timer.py is a timer that calls cancel in at most

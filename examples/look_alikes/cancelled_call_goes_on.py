@@ -3,7 +3,7 @@
 `ray.cancel` raises `asyncio.CancelledError` in it, once; this loop catches it like any other error. The next call is
 queued behind the loop, which sleeps and works. So no call is stuck for ever.
 
-Expected: blocked
+Expected: running
 Members: driver cancelled_call_goes_on.py, Watch.status
 Points at: await asyncio.sleep(0.5)
 Next step: To let the cancelled call end, do not catch asyncio.CancelledError, or raise it again

@@ -2,7 +2,7 @@
 
 The pipe has room for 64 KiB. Then the program waits until the task reads, but a watchdog ends it after a time.
 
-Expected: blocked
+Expected: running
 Members: Trainer.export
 Points at: return exporter.wait()
 Next step: Find out what should end the wait

@@ -3,7 +3,7 @@
 Each of them is in an `async with` block of the condition. `restock` needs the condition too, and gets it after the
 delivery.
 
-Expected: blocked
+Expected: running
 Members: Store.buy, Store.restock
 Points at: time.sleep(seconds)
 Next step: Find out why Truck.deliver takes long at condition_notified_later.py: it sleeps there

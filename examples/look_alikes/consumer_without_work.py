@@ -3,7 +3,7 @@
 Each thread could end the other's wait, but neither will: a job, or the order to stop, arrives by a call, at any time.
 The driver waits to be interrupted.
 
-Expected: blocked
+Expected: running
 Members: Service.run
 Points at: self.stopped.wait()
 Next step: Find out what should end threading.Event.wait in Service.run at consumer_without_work.py

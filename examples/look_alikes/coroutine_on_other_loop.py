@@ -2,7 +2,7 @@
 
 Unlike in the hang, the event loop is another one: it runs while the actor's own event loop is blocked.
 
-Expected: blocked
+Expected: running
 Points at: await asyncio.sleep(1000)
 Next step: of Office.report takes long at coroutine_on_other_loop.py: it sleeps there
 """

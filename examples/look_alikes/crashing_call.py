@@ -3,7 +3,7 @@
 Ray restarts the actor and repeats the call, without end. A snapshot cannot show whether the next attempt will fail too;
 here one succeeds after a quarter of an hour.
 
-Expected: blocked
+Expected: running
 Members: driver crashing_call.py
 Points at: print(ray.get(parser.parse.remote("page", ready_at)))
 Next step: Find out why actor Parser "parser" dies: read the end of its log

@@ -2,7 +2,7 @@
 
 Without the thread this is a deadlock.
 
-Expected: blocked (finding: blocked)
+Expected: running (finding: blocked)
 Members: Parrot.answer, Parrot.greet
 Points at: time.sleep(900.0)
 Next step: Find out why thread "watchdog" takes long at ended_by_own_watchdog.py:

@@ -3,7 +3,7 @@
 The actor still refers to the first task, and the request that it held is served by the second one, which asks a slow
 model.
 
-Expected: blocked
+Expected: running
 Members: driver engine_loop_started_again.py
 Points at: time.sleep(seconds)
 Next step: Find out why Model.score takes long at engine_loop_started_again.py: it sleeps there

@@ -1,6 +1,6 @@
 """Two coroutines of an actor wait for each other through an event and a queue, and a third one opens at eight.
 
-Expected: blocked
+Expected: running
 Members: driver event_set_by_sleeping_coroutine.py
 Points at: await asyncio.sleep(seconds)
 Next step: Find out why asyncio task Mill.open_later of Mill.grind takes long

@@ -3,7 +3,7 @@
 It looks as if a queued call had to set the event. But `__init__` has ended and left a task in the event loop, which
 opens the gate later.
 
-Expected: blocked
+Expected: running
 Members: Gate.enter
 Points at: await self.opened.wait()
 Next step: takes long at event_set_by_sleeping_task.py: it sleeps there

@@ -3,7 +3,7 @@
 Python ends no process before all threads have ended that are no daemons. This one gets the result of a slow task, so
 the process ends with it.
 
-Expected: blocked
+Expected: running
 Members: exit of driver exit_behind_working_thread.py (threading)
 Points at: time.sleep(900)
 Next step: Find out why summarise takes long at exit_behind_working_thread.py: it sleeps there

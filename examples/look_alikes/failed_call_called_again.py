@@ -3,7 +3,7 @@
 Rank 0 waits for rank 1 at the barrier. The driver fetched the exception of the first call on rank 1 and called it again
 with a batch that is not empty: rank 1 is working, and will arrive.
 
-Expected: blocked
+Expected: running
 Members: driver failed_call_called_again.py, Rank.train
 Points at: self.arrived.wait()
 Next step: Find out what should end threading.Event.wait in Rank.train at failed_call_called_again.py

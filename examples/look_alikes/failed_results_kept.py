@@ -3,7 +3,7 @@
 One batch of four is empty, so its call raises an exception. The driver fetches each result as soon as it is there,
 keeps the failed ones, and waits for the next result.
 
-Expected: blocked
+Expected: running
 Members: driver failed_results_kept.py
 Next step: Find out why Loader.load takes long at failed_results_kept.py: it sleeps there
 """

@@ -1,6 +1,6 @@
 """The same with a holder of the file lock that works, and then releases it.
 
-Expected: blocked
+Expected: running
 Members: Cache.store
 Next step: Cache.rebuild takes long at file_lock_of_working_holder.py: it sleeps there
 """

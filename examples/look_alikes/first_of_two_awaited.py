@@ -3,7 +3,7 @@
 The neighbour asks back for a name, but the only slot of the actor is occupied. The stranger, which was asked too, is
 only slow, and one result is enough.
 
-Expected: blocked
+Expected: running
 Members: Traveller.ask
 Points at: done, _ = await asyncio.wait(asked, return_when=asyncio.FIRST_COMPLETED)
 Next step: Find out why Stranger.way takes long at first_of_two_awaited.py: it sleeps there

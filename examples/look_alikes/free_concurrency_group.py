@@ -2,7 +2,7 @@
 
 `handle` occupies the only thread of its group, and `user` runs in another group, on a thread of its own.
 
-Expected: blocked
+Expected: running
 Members: driver free_concurrency_group.py
 Points at: time.sleep(seconds)
 Next step: Find out why Server.user takes long at free_concurrency_group.py: it sleeps there

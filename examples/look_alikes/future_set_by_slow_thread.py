@@ -2,7 +2,7 @@
 
 Unlike in the hang, a thread sets the future, and needs no event loop.
 
-Expected: blocked
+Expected: running
 Points at: time.sleep(1000)
 Next step: thread "Thread-1 (count)" takes long at future_set_by_slow_thread.py: it sleeps there
 """

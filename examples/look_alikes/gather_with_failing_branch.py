@@ -3,7 +3,7 @@
 The northern branch asks the headquarters for their budget, but the only slot of the headquarters is occupied by the
 call that gathers. The alarm ends the gathering with an error.
 
-Expected: blocked
+Expected: running
 Members: Headquarters.gather, North.figures
 Points at: await asyncio.sleep(seconds)
 Next step: Find out why asyncio task Headquarters.alarm

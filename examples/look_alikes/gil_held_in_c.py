@@ -3,7 +3,7 @@
 The actor is asynchronous and should answer `ping` meanwhile. But a C call that does not release the GIL blocks its
 event loop and all other threads, until it returns.
 
-Expected: blocked
+Expected: running
 Members: driver gil_held_in_c.py
 Points at: ctypes.PyDLL(None).sleep(seconds)
 Next step: Find out why the actor does not start the call: native code may hold its GIL

@@ -3,8 +3,8 @@
 The actor asks for a `concurrent.futures.Future` of a ref. Ray's own thread sets it, for which it needs the GIL. Until
 the C function returns, that thread serves no requests either. The memory of the process still shows what it does.
 
-Expected: blocked, incomplete
-Later: blocked, once the core worker answers
+Expected: running, incomplete
+Later: running, once the core worker answers
 Members: driver gil_held_without_answer.py
 Points at: ctypes.PyDLL(None).sleep(seconds)
 Next step: Find out why Cruncher.crunch takes long at gil_held_without_answer.py: it sleeps there

@@ -2,7 +2,7 @@
 
 It keeps the GPU while it waits, and another task waits for the GPU. But the task that it waits for needs no GPU.
 
-Expected: blocked (finding: starved)
+Expected: running (finding: starved)
 Members: driver gpu_waits_for_cpu.py, train
 Points at: time.sleep(seconds)
 Next step: Find out why clean takes long at gpu_waits_for_cpu.py: it sleeps there

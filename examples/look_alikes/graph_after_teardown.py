@@ -2,7 +2,7 @@
 
 The first graph was torn down, so the actor runs the loop of the second one, whose stage is slow.
 
-Expected: blocked
+Expected: running
 Members: driver graph_after_teardown.py
 Ends in: stage Model.rank, 1 directly, 1 in all
 Points at: time.sleep(900)

@@ -1,6 +1,6 @@
 """A coroutine that keeps copies of all arrays that it awaits from a compiled graph with a slow stage.
 
-Expected: blocked
+Expected: running
 Members: driver graph_awaited_output_copied.py
 Points at: time.sleep(900)
 Next step: Find out why stage Simulator.step takes long at graph_awaited_output_copied.py: it sleeps there

@@ -1,6 +1,6 @@
 """A compiled graph that a thread of the driver executes repeatedly.
 
-Expected: blocked
+Expected: running
 Outside: driver in threading.Event.wait
 Next step: no wait depends on Ray; 1 driver waits in threading.Event.wait (graph_goes_on.py)
 """

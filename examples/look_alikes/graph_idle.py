@@ -1,6 +1,6 @@
 """An idle compiled graph: its driver waits for something else, its stages wait for input.
 
-Expected: blocked
+Expected: running
 Outside: driver in threading.Event.wait
 Next step: no wait depends on Ray; 1 driver waits in threading.Event.wait (graph_idle.py)
 """

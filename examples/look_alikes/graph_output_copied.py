@@ -1,6 +1,6 @@
 """A driver that keeps copies of all arrays that a compiled graph returns; one of its stages is slow.
 
-Expected: blocked
+Expected: running
 Members: driver graph_output_copied.py
 Ends in: stage Simulator.step, 1 directly, 1 in all
 Points at: time.sleep(900)

@@ -1,6 +1,6 @@
 """A compiled graph with one slow stage.
 
-Expected: blocked
+Expected: running
 Members: driver graph_slow_stage.py, stage Postprocess.run
 Ends in: stage Model.run, 1 directly, 2 in all
 Points at: time.sleep(900)

@@ -2,7 +2,7 @@
 
 Each request waits on a socket for a thread of the server, and that thread for a timer. It goes on for ever.
 
-Expected: blocked
+Expected: running
 Members: Client.follow
 Next step: waits in threading.Event.wait, timeout 40 s
 """

@@ -2,7 +2,7 @@
 
 There is no work at present. The consumer polls with a timeout, so it can be stopped at any time.
 
-Expected: blocked
+Expected: running
 Members: driver idle_queue.py
 Points at: return str(jobs.get(timeout=1.0))
 Next step: Find out why Consumer.run takes long at idle_queue.py: it sleeps there

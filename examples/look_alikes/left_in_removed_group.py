@@ -3,7 +3,7 @@
 The group never fits. The program removes it, drops the refs, and continues without the tasks. Ray
 keeps them pending until the driver ends, but nothing needs them.
 
-Expected: blocked
+Expected: running
 Members: driver left_in_removed_group.py
 Points at: time.sleep(900)
 Next step: Find out why alone takes long

@@ -3,7 +3,7 @@
 `open` of the vault seems to hold the lock while the guard calls the vault. But its `async with` block has ended; the
 guard gets the picture of the door, which is only slow.
 
-Expected: blocked
+Expected: running
 Members: Vault.open, Guard.inspect
 Points at: await asyncio.sleep(seconds)
 Next step: Find out why Vault.door takes long at lock_let_go_before_call.py: it sleeps there

@@ -1,6 +1,6 @@
 """A child process holds a lock of its own while it works, and its other thread waits for that lock.
 
-Expected: blocked
+Expected: running
 Members: Loader.load
 Next step: it sleeps there
 """

@@ -3,7 +3,7 @@
 Without the timeout this is a deadlock. The transfer of the left account is cancelled after the timeout, and releases
 its lock.
 
-Expected: blocked (finding: polling)
+Expected: running (finding: polling)
 Members: Account.transfer, Account.deposit
 Points at: await asyncio.wait_for(other.deposit.remote(amount), timeout)
 Next step: Account.transfer waits at most 900 s in asyncio.wait_for at locks_with_timeout.py

@@ -3,7 +3,7 @@
 No present node has the resource. No autoscaler adds one: the host of the lost node restarts, and joins again.
 
 Needs: nodes that come and go
-Expected: blocked (finding: starved)
+Expected: running (finding: starved)
 Members: driver lost_node_returns.py, archive
 Points at: print(ray.get(archive.remote()))
 Next step: Start a node that has it, or ask for less

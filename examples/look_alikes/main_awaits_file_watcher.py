@@ -3,7 +3,7 @@
 Each thread waits for an event that only the other one sets. But the watcher waits with a timeout, and polls for the
 file in between.
 
-Expected: blocked (finding: polling)
+Expected: running (finding: polling)
 Points at: done.wait()
 Next step: thread "watcher" waits at most 0.3 s in threading.Event.wait at main_awaits_file_watcher.py
 """

@@ -2,7 +2,7 @@
 
 At the deadline it releases these actors, and the late one starts.
 
-Expected: blocked (finding: starved)
+Expected: running (finding: starved)
 Next step: Free CPU: end actor Player "player 0" or actor Player "player 1"
 """
 

@@ -1,6 +1,6 @@
 """The same with a worker that has received the command and works on it, while heartbeats are exchanged.
 
-Expected: blocked
+Expected: running
 Members: driver message_queue_slow_answer.py
 Next step: Find out why Engine.run takes long at message_queue_slow_answer.py: it sleeps there
 """

@@ -3,7 +3,7 @@
 Each of the four waiting tasks seems to hold a CPU that the fifth needs. But a task that waits in `ray.get` releases its
 CPU, so the innermost task is running.
 
-Expected: blocked
+Expected: running
 Members: driver nested_get.py, descend
 Points at: time.sleep(seconds)
 Next step: Find out why descend takes long at nested_get.py: it sleeps there

@@ -3,7 +3,7 @@
 As where each node of a job on Slurm runs `ray start` by itself, and the driver begins beside the head.
 
 Needs: nodes that come and go
-Expected: blocked (finding: starved)
+Expected: running (finding: starved)
 Members: driver node_joins_late.py, placement group archive
 Points at: ray.get(group.ready())
 Next step: Start a node that has it, or ask for less

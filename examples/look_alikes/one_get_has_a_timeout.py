@@ -3,7 +3,7 @@
 Both questions are queued behind both introductions. But the wait of Bob ends after a quarter of an hour, and then all
 calls proceed.
 
-Expected: blocked (finding: polling)
+Expected: running (finding: polling)
 Members: Guest.introduce, Guest.name
 Points at: name: str = ray.get(self.other.name.remote(), timeout=self.patience_s)
 Next step: Guest.introduce waits at most 900 s in ray.get at one_get_has_a_timeout.py

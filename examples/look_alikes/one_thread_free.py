@@ -2,7 +2,7 @@
 
 Two quotes ask their own actor for the rate. The third thread is free, and runs that call.
 
-Expected: blocked
+Expected: running
 Members: driver one_thread_free.py
 Points at: time.sleep(seconds)
 Next step: Find out why Exchange.rate takes long at one_thread_free.py: it sleeps there

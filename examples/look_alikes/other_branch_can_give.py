@@ -3,7 +3,7 @@
 The caller is in a cycle with the friend, which calls back. But the caller needs only one result, and the library will
 give one, though slowly.
 
-Expected: blocked
+Expected: running
 Members: driver other_branch_can_give.py, Caller.ask
 Points at: time.sleep(seconds)
 Next step: Find out why look_up takes long at other_branch_can_give.py: it sleeps there

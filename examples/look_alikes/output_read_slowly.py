@@ -1,6 +1,6 @@
 """An actor waits for the end of a program whose output a thread of it reads slowly.
 
-Expected: blocked
+Expected: running
 Members: Archive.pack
 Next step: Find out why thread "reader" takes long at output_read_slowly.py: it sleeps there
 """

@@ -3,7 +3,7 @@
 `run` holds both CPUs and waits for the first result in its queue. The task of the scheduler thread needs no CPU, and
 runs; it is slow.
 
-Expected: blocked
+Expected: running
 Members: run
 Points at: time.sleep(900.0)
 Next step: Find out why square takes long at own_thread_needs_no_cpu.py: it sleeps there

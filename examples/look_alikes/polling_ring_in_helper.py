@@ -3,7 +3,7 @@
 The clerk waits for the manager, which asks the clerk for the file: a cycle. The manager polls in a loop that has no
 end, but the method that polls raises an exception after a quarter of an hour.
 
-Expected: blocked (finding: polling)
+Expected: running (finding: polling)
 Members: Clerk.apply, Manager.decide
 Points at: done, _ = ray.wait([file], timeout=1.0)
 Next step: Manager.decide waits at most 1 s in ray.wait at polling_ring_in_helper.py

@@ -3,7 +3,7 @@
 Nothing waits in Ray: the driver sleeps between two looks, and it has not kept the ref of the task. But the task runs,
 so the job does not stand still.
 
-Expected: blocked
+Expected: running
 Outside: driver in sleep
 Next step: 1 driver polls os.path.exists in the loop at polls_for_file.py
 """

@@ -2,7 +2,7 @@
 
 Every call succeeds at once, and no other call reaches that actor. The polled event comes from outside Ray.
 
-Expected: blocked
+Expected: running
 Members: driver polls_status_of_program.py, Monitor.run
 Next step: Find out why child process
 """

@@ -1,6 +1,6 @@
 """A process pool with slow work; a thread of the driver polls for the results.
 
-Expected: blocked
+Expected: running
 Members: driver pool_with_slow_work.py
 Points at: time.sleep(20.0)
 Next step: batch of ray.util.multiprocessing.Pool takes long at pool_with_slow_work.py: it sleeps there

@@ -2,7 +2,7 @@
 
 Without a terminal as its standard input, it makes one.
 
-Expected: blocked
+Expected: running
 Outside: driver in InteractiveConsole.raw_input of code
 Next step: 1 driver waits in InteractiveConsole.raw_input of code
 """

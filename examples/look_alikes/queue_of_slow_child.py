@@ -1,6 +1,6 @@
 """The same with a child process that works for long before it sends its first message.
 
-Expected: blocked
+Expected: running
 Members: Environment.reset
 Next step: it sleeps there
 """

@@ -2,7 +2,7 @@
 
 The queue is an async actor; its `get` is a coroutine that waits inside the actor until an item is put.
 
-Expected: blocked
+Expected: running
 Members: Consumer.eat
 Points at: time.sleep(seconds)
 Next step: Find out why Producer.cook takes long at queue_with_slow_producer.py: it sleeps there

@@ -2,7 +2,7 @@
 
 The queue is empty. Any program that knows the name of the queue may put something into it at any time.
 
-Expected: blocked
+Expected: running
 Members: Consumer.run
 Points at: return str(jobs.get())
 Next step: Find out what should end Queue.get of ray.util.queue in Consumer.run at queue_without_work.py

@@ -3,7 +3,7 @@
 The actor runs 20 calls at a time, and 20 acquires wait in these slots. The releases have a slot of their own, and
 arrive when the two clients that hold the semaphore have finished their slow work.
 
-Expected: blocked
+Expected: running
 Members: Clients.use, Semaphore.acquire
 Points at: await asyncio.sleep(900.0)
 Next step: Find out why Clients.use takes long at releases_in_own_group.py: it sleeps there

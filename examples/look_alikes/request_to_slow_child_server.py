@@ -1,6 +1,6 @@
 """The same with a handler that works on the request for long.
 
-Expected: blocked
+Expected: running
 Members: Client.fetch
 Points at: await asyncio.sleep(900)
 Next step: Find out why asyncio task handle

@@ -1,6 +1,6 @@
 """The same with a handler that works for long before it answers.
 
-Expected: blocked
+Expected: running
 Members: Client.fetch
 Next step: it sleeps there
 """

@@ -2,7 +2,7 @@
 
 The processes of the first two attempts died. The third attempt is working, under the same id.
 
-Expected: blocked
+Expected: running
 Members: driver retries.py
 Points at: time.sleep(seconds)
 Next step: Find out why climb fails: read the end of its worker's log

@@ -2,7 +2,7 @@
 
 While the host awaits the guest, its event loop is free and answers the guest's question; the answer is only slow.
 
-Expected: blocked
+Expected: running
 Members: Host.invite, Guest.come
 Points at: await asyncio.sleep(seconds)
 Next step: Find out why Host.address takes long at ring_with_async_member.py: it sleeps there

@@ -3,7 +3,7 @@
 It looks like the deadlock of two busy actors. But the kitchen's call to the cashier runs on a free thread; only the
 payment is slow.
 
-Expected: blocked
+Expected: running
 Members: Cashier.order, Kitchen.cook
 Points at: time.sleep(seconds)
 Next step: Find out why Cashier.is_paid takes long at ring_with_second_thread.py: it sleeps there

@@ -3,7 +3,7 @@
 With a Lock it would wait for itself. An RLock counts, so the thread continues and waits for a slow task while other
 threads wait for the lock.
 
-Expected: blocked
+Expected: running
 Members: driver rlock_taken_twice.py, thread "reader" of driver rlock_taken_twice.py
 Points at: time.sleep(seconds)
 Next step: Find out why measure takes long at rlock_taken_twice.py: it sleeps there

@@ -3,7 +3,7 @@
 Without the scope this is a deadlock. With it the deadline cancels the call, and the actor goes on. HTTP clients and
 servers limit their requests in this way.
 
-Expected: blocked (finding: polling)
+Expected: running (finding: polling)
 Members: Parrot.answer
 Points at: name = await other.name.remote()
 Next step: Parrot.answer waits at most

@@ -2,7 +2,7 @@
 
 `ray.get` blocks the event loop of `handle`. But `user` runs in another group, on an event loop and thread of its own.
 
-Expected: blocked
+Expected: running
 Members: driver second_group_answers.py
 Points at: user: str = ray.get(server.user.remote(seconds))
 Next step: Find out why Server.user takes long at second_group_answers.py: it sleeps there

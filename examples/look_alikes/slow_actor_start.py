@@ -2,7 +2,7 @@
 
 Its `__init__` downloads for a quarter of an hour; the calls wait until it is done.
 
-Expected: blocked
+Expected: running
 Members: driver slow_actor_start.py, Model.answer
 Points at: time.sleep(seconds)
 Next step: Find out why model:Model.__init__ takes long at slow_actor_start.py: it sleeps there

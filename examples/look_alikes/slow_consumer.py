@@ -3,7 +3,7 @@
 The stream may run two items ahead. The producer has made them and waits until the driver takes one; the driver still
 works on the first.
 
-Expected: blocked
+Expected: running
 Members: decode
 Points at: time.sleep(seconds)
 Next step: Find out why driver slow_consumer.py takes long at slow_consumer.py: it sleeps there

@@ -3,7 +3,7 @@
 The environment is a wheel that depends on another one, whose server accepts a connection and does not answer for a
 quarter of an hour. Until then the task has a CPU, but no worker.
 
-Expected: blocked
+Expected: running
 Members: driver slow_environment.py, train
 Points at: print(ray.get(train.remote()))
 Next step: Check whether the node reaches the package index, or install the packages on the nodes

@@ -3,7 +3,7 @@
 Every worker of this job first warms up for a quarter of an hour. Until then the task has a CPU and a worker, but does
 not run.
 
-Expected: blocked
+Expected: running
 Members: driver slow_start.py, work
 Points at: print(ray.get(work.remote()))
 Next step: Find out why the start of the worker process takes long

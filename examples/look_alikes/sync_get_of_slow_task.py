@@ -3,7 +3,7 @@
 It blocks the event loop, so `status` cannot start meanwhile. This is bad style, but the task that it waits for does not
 need the event loop.
 
-Expected: blocked
+Expected: running
 Members: driver sync_get_of_slow_task.py
 Points at: time.sleep(seconds)
 Next step: Find out why count_votes takes long at sync_get_of_slow_task.py: it sleeps there

@@ -2,7 +2,7 @@
 
 The second task waits for the first, which waits for nothing. (If it waited for the second, neither would end.)
 
-Expected: blocked (finding: starved)
+Expected: running (finding: starved)
 Members: driver tasks_in_one_bundle.py, work
 Points at: time.sleep(seconds)
 Next step: Find out why work takes long at tasks_in_one_bundle.py: it sleeps there

@@ -2,7 +2,7 @@
 
 Without the timer this is a deadlock.
 
-Expected: blocked (finding: polling)
+Expected: running (finding: polling)
 Members: Parrot.answer
 Points at: name = await task
 Next step: Parrot.answer waits at most

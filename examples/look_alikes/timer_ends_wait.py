@@ -1,6 +1,6 @@
 """A task whose main thread waits for an event that a timer sets.
 
-Expected: blocked (finding: polling)
+Expected: running (finding: polling)
 Points at: rung.wait()
 Next step: thread "Thread-1" is a timer that calls Event.set in at most
 """

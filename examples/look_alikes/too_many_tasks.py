@@ -2,7 +2,7 @@
 
 It is slow, but each task will run.
 
-Expected: blocked (finding: starved)
+Expected: running (finding: starved)
 Members: driver too_many_tasks.py, work
 Points at: time.sleep(seconds)
 Next step: Find out why work takes long at too_many_tasks.py: it sleeps there

@@ -2,7 +2,7 @@
 
 `ray.wait` releases the CPU, just as `ray.get` does.
 
-Expected: blocked
+Expected: running
 Members: driver wait_inside_tasks.py, outer
 Points at: time.sleep(seconds)
 Next step: Find out why inner takes long at wait_inside_tasks.py: it sleeps there

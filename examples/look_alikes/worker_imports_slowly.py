@@ -2,7 +2,7 @@
 
 Ray lists these processes nowhere yet: they are children of the raylet. Python imports `sitecustomize` at its start.
 
-Expected: blocked
+Expected: running
 Members: driver worker_imports_slowly.py, Shelf.title
 Points at: time.sleep(900)
 Next step: Find out why the start of the worker process takes long at sitecustomize.py: it sleeps there

@@ -83,7 +83,7 @@ class Expected:
         if self.outside:
             if self.outside not in outside(document):
                 yield f"outside of Ray wait {outside(document)}"
-        elif self.verdict != "clear" and not any(self._is_in(one) for one in findings):
+        elif self.verdict != "idle" and not any(self._is_in(one) for one in findings):
             yield f"no finding {self.finding!r} has {set(self.members)} and {set(self.behind)} behind it"
         if self.line and self.line not in lines(document):
             yield f"not pointed at: {self.line}"

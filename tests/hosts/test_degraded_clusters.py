@@ -44,7 +44,7 @@ def failures_on(hosts: Hosts, host: int, document: Json) -> list[Json]:
 def test_a_clear_cluster_is_sampled_once(three_hosts: Hosts) -> None:
     document = check(three_hosts)
 
-    assert (document["verdict"], document["incomplete"], document["exit_code"]) == ("clear", False, 0)
+    assert (document["verdict"], document["incomplete"], document["exit_code"]) == ("idle", False, 0)
     assert len(document["timing"]["sample_s"]) == 1
 
 
@@ -73,9 +73,9 @@ def test_a_worker_that_does_not_answer_makes_a_check_inconclusive(three_hosts: H
     assert [
         (document["verdict"], document["incomplete"], document["exit_code"]) for document in (before, meanwhile, after)
     ] == [
-        ("blocked", False, 0),
-        ("blocked", True, 4),
-        ("blocked", False, 0),
+        ("running", False, 0),
+        ("running", True, 4),
+        ("running", False, 0),
     ]
     (failure,) = meanwhile["coverage"]["failures"]
     assert failure["stage"] == "core worker"
@@ -180,5 +180,5 @@ def test_workers_of_a_dead_host_are_missing_until_ray_declares_it_dead() -> None
     assert (at_once["incomplete"], at_once["exit_code"]) == (True, 4)
     assert not confirmed_deadlocks(at_once)
     assert {failure["stage"] for failure in failures_on(hosts, 2, at_once)} == {"node probe", "core worker"}
-    assert (later["verdict"], later["incomplete"], later["exit_code"]) == ("clear", False, 0)
+    assert (later["verdict"], later["incomplete"], later["exit_code"]) == ("idle", False, 0)
     assert later["coverage"]["nodes"] == {"seen": 1, "total": 1}

@@ -94,7 +94,7 @@ def test_a_signal_restores_the_terminal_even_a_tiny_one(tmp_path: Path) -> None:
     script = f'echo $$ > {pid}; exec "$@"'
 
     with terminal(["sh", "-c", script, "sh", *TUI, str(file)], environment, 20, 6) as screen:
-        screen.wait_for("BLOCKED")
+        screen.wait_for("RUNNING")
         os.kill(int(pid.read_text()), signal.SIGTERM)
         shown = screen.wait_for("ended 143", deadline_s=20)
 
@@ -118,7 +118,7 @@ def test_the_program_can_be_served_to_a_browser(tmp_path: Path) -> None:
         assert program.stdout
         assert program.stdout.readline() == b"__GANGLION__\n"
         drawn = b""
-        while b"BLOCKED" not in drawn:
+        while b"RUNNING" not in drawn:
             more = program.stdout.read1(65536)  # type: ignore[attr-defined]
             assert more, drawn
             drawn += more

@@ -19,7 +19,7 @@ VALUES = st.recursive(
 
 
 def test_a_short_document_is_whole() -> None:
-    document = {"findings": [{"members": [1, 2, 3]}], "verdict": "clear"}
+    document = {"findings": [{"members": [1, 2, 3]}], "verdict": "idle"}
 
     assert shortened(document, 1_000) == (document, {})
 
@@ -66,4 +66,4 @@ def restored(data: Any, document: Any, path: str, left_out: dict[str, int]) -> A
 @pytest.mark.parametrize("path", ["x", "findings.7", "findings.x", "verdict.a", "findings.0.members.0.0"])
 def test_a_path_to_nothing_is_an_error(path: str) -> None:
     with pytest.raises(KeyError):
-        part({"findings": [{"members": [1]}], "verdict": "clear"}, path)
+        part({"findings": [{"members": [1]}], "verdict": "idle"}, path)

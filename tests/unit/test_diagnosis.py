@@ -83,7 +83,7 @@ def clear() -> Diagnosis:
         (stalled, "stalled", ("stalled", "starved")),
         (starved, "starved", ("starved",)),
         (polling, "polling", ()),
-        (blocked, "blocked", ()),
+        (blocked, "running", ()),
         (clear, None, ()),
     ],
 )
@@ -101,4 +101,4 @@ def test_the_kinds_that_fail_agree_with_the_verdicts_that_they_lead_to() -> None
     kinds = get_args(FindingKind)
 
     assert FAILING["deadlock"] == {kind for kind in kinds if verdict_of_kind(kind) in ("deadlock", "hang")}
-    assert FAILING["stalled"] == {kind for kind in kinds if verdict_of_kind(kind) != "blocked"}
+    assert FAILING["stalled"] == {kind for kind in kinds if verdict_of_kind(kind) != "running"}

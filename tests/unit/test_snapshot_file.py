@@ -197,10 +197,10 @@ def test_an_older_major_version_is_rejected() -> None:
 
 
 def test_another_schema_is_rejected() -> None:
-    text = b'{"schema": "dstack.check/1", "version": [1, 0]}'
+    text = b'{"schema": "dstack.check/2", "version": [1, 0]}'
 
     assert rejection(lambda: loads(text, name="a.json")) == (
-        "a.json has the schema dstack.check/1, not dstack.snapshot. Give a file that dstack snapshot -o wrote."
+        "a.json has the schema dstack.check/2, not dstack.snapshot. Give a file that dstack snapshot -o wrote."
     )
 
 

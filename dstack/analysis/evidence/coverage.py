@@ -45,6 +45,12 @@ def coverage_of(snapshot: Snapshot) -> Coverage:
     )
 
 
+def is_too_little(coverage: Coverage) -> bool:
+    """Whether too little was read to say how the cluster is: no node, or less than half of the workers and drivers."""
+    workers = coverage.workers
+    return coverage.nodes.total == 0 or 2 * workers.observed < workers.total
+
+
 def access_of(snapshot: Snapshot) -> dict[str, Access]:
     """How each worker was read, in the better of two samples."""
     best: dict[str, Access] = {worker.worker_id: "state only" for worker in snapshot.workers}

@@ -90,6 +90,16 @@ class Rest:
         """Whether these processes were read twice and did nothing meanwhile, nor those below them or at other ends."""
         return all(map(self._is_idle, worker_ids))
 
+    def are_unused(self, worker_ids: Collection[str]) -> bool:
+        """Whether none of these processes used a CPU to speak of between the samples, as far as they were read twice."""
+        return not any(map(self._is_used, worker_ids))
+
+    def _is_used(self, worker_id: str) -> bool:
+        before, after = self._first.process(worker_id), self._second.process(worker_id) if self._second else None
+        if before is None or after is None or before.started_at != after.started_at:
+            return False
+        return not self._is_unused(before.cpu_s, after.cpu_s)
+
     def _is_idle(self, worker_id: str) -> bool:
         before = self._first.process(worker_id)
         after = self._second.process(worker_id) if self._second else None

@@ -12,7 +12,7 @@ from dstack.analysis.findings.diagram import diagram
 from dstack.analysis.findings.facts.draft import Draft
 from dstack.analysis.findings.facts.failures import Failures, identity
 from dstack.analysis.findings.facts.finding_facts import FindingFacts
-from dstack.analysis.findings.kinds import blocked, deadlock, failed, infeasible, orphaned, polling, stalled, starved
+from dstack.analysis.findings.kinds import deadlock, failed, infeasible, orphaned, polling, running, stalled, starved
 from dstack.analysis.findings.outside_waits import is_idle
 from dstack.analysis.findings.reduced_graph import ReducedGraph
 from dstack.analysis.findings.wording.failures import step as step_of_failure
@@ -61,7 +61,7 @@ class CauseKind(Kind, Protocol):
 
 
 STUCK: tuple[StuckKind, ...] = (deadlock, orphaned, infeasible)
-OPEN: tuple[OpenKind, ...] = (stalled, starved, polling, blocked)
+OPEN: tuple[OpenKind, ...] = (stalled, starved, polling, running)
 """The first kind that fits an open chain is used."""
 
 CAUSES: tuple[CauseKind, ...] = (failed,)

@@ -8,7 +8,7 @@ end them. That is no proof: a message may come from outside of Ray.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Literal
 
 from msgspec.structs import replace
@@ -45,12 +45,19 @@ def outside_waits(
     return tuple(sorted(found, key=lambda one: -one.count))
 
 
-def verdict_of_outside(reduced: ReducedGraph, rests: Iterable[Vertex], job_id: str | None = None) -> Verdict:
-    """The verdict on waits in no finding and what ``rests``: ``stalled`` if their jobs, or this job, are at rest."""
-    waiters = {key for chain in reduced.chains for key in chain.waiters}
+def verdict_without_findings(reduced: ReducedGraph, rests: Sequence[Vertex], job_id: str | None = None) -> Verdict:
+    """The verdict on waits in no finding, and on what ``rests``, of one job if given.
+
+    ``stalled`` if jobs at rest wait for what is outside of them; ``running`` if anything else of them runs; ``idle`` if
+    nothing does, or nothing waits.
+    """
+    waiters = {key for chain in reduced.chains for key in chain.waiters if reduced.is_of_application(key)}
     waiters.update(vertex.key for vertex in rests)
-    jobs = (job_id,) if job_id is not None else reduced.jobs_of(waiters)
-    return "stalled" if reduced.are_at_rest(jobs) else "blocked"
+    of_waiters = reduced.jobs_of(waiters) if job_id is None else (job_id,)
+    if waiters and reduced.are_at_rest(of_waiters):
+        return "stalled"
+    jobs = reduced.live_jobs if job_id is None else (job_id,)
+    return "running" if reduced.are_running(jobs, {vertex.key for vertex in rests if not vertex.task_id}) else "idle"
 
 
 def _outside_wait(reduced: ReducedGraph, vertex: Vertex) -> OutsideWait:

@@ -103,10 +103,29 @@ class ReducedGraph(VertexRoles):
             return False
         if any(vertex.key not in besides for vertex in self.possible_wakers(jobs)):
             return False
-        progress, actors = self.progress(jobs), self.index.actors
+        progress = self.progress(jobs)
+        return self.rest.are_idle(self._own_workers(jobs)) and not (progress and progress.has_moved)
+
+    @cached_property
+    def live_jobs(self) -> tuple[str, ...]:
+        """The jobs that have processes."""
+        return tuple(sorted({worker.job_id for worker in self.index.present_workers if worker.job_id}))
+
+    def are_running(self, jobs: tuple[str, ...], besides: Set[Key] = frozenset()) -> bool:
+        """Whether anything of these jobs runs, ``besides`` these executions: it does not wait, moved, or used a CPU."""
+        runners = (vertex for job in jobs for vertex in self.runners.get(job, ()))
+        if any(vertex.wait is None and vertex.key not in besides for vertex in runners):
+            return True
+        progress = self.progress(jobs)
+        if progress is not None and progress.has_moved:
+            return True
+        return self.rest is not None and not self.rest.are_unused(self._own_workers(jobs))
+
+    def _own_workers(self, jobs: tuple[str, ...]) -> list[str]:
+        """The processes of the user's code of these jobs, not the machinery of libraries."""
+        actors = self.index.actors
         pairs = ((one.worker_id, actors.get(one.actor_id or "")) for one in workers_of_jobs(self.index, jobs))
-        own = [worker_id for worker_id, actor in pairs if actor is None or not is_machinery_actor(actor)]
-        return self.rest.are_idle(own) and not (progress and progress.has_moved)
+        return [worker_id for worker_id, actor in pairs if actor is None or not is_machinery_actor(actor)]
 
     def possible_wakers(self, jobs: Iterable[str]) -> Iterator[Vertex]:
         """The executions of these jobs, or of unknown ones, that run or may run."""

@@ -30,7 +30,14 @@ from dstack.visible import visible
 from dstack.words import duration
 
 MARK_STYLES: dict[Mark, str] = {"new": "bold green", "changed": "bold cyan", "gone": "bold red"}
-VERDICT_MARKS: dict[Verdict, str] = {"deadlock": "✖", "hang": "✖", "stalled": "■", "blocked": "●", "clear": "✔"}
+VERDICT_MARKS: dict[Verdict, str] = {
+    "deadlock": "✖",
+    "hang": "✖",
+    "stalled": "■",
+    "unknown": "?",
+    "running": "●",
+    "idle": "✔",
+}
 """The marks say the same as the colours."""
 GROUP = Binding("b", "group", "Group", id="own.group", tooltip="Group by class, node, job, rank, dimension or label")
 WHOLE = Binding(

@@ -27,9 +27,16 @@ from dstack.tui.widgets.span_chart import Span, SpanRow
 from dstack.tui.widgets.time_axis import clock
 from dstack.words import duration
 
-LETTERS: dict[Verdict, str] = {"deadlock": "D", "hang": "H", "stalled": "S", "blocked": "b", "clear": "."}
+LETTERS: dict[Verdict, str] = {
+    "deadlock": "D",
+    "hang": "H",
+    "stalled": "S",
+    "unknown": "U",
+    "running": "r",
+    "idle": ".",
+}
 """They say the same as the colours."""
-LEGEND = "D deadlock  H hang  S stalled  b blocked  . clear  ? not read"
+LEGEND = "D deadlock  H hang  S stalled  U unknown  r running  . idle  ? not read"
 UNREAD = "?"
 STANDS = "●"
 STYLE_OF_KIND: dict[FindingKind, Verdict] = {
@@ -39,7 +46,7 @@ STYLE_OF_KIND: dict[FindingKind, Verdict] = {
     "stalled": "stalled",
     "starved": "stalled",
 }
-"""Findings of other kinds have the style of the verdict ``blocked``."""
+"""Findings of other kinds have the style of the verdict ``running``."""
 T = TypeVar("T", ExecutionChange, WaitChange)
 CHANGES: dict[Change, tuple[str, str]] = {
     "new": ("+ new", "green"),
@@ -119,7 +126,7 @@ def _verdict(at: int, snapshot: NumberedSnapshot) -> Span:
 
 
 def _row(found: FindingSpan) -> SpanRow:
-    style = STYLE_OF_KIND.get(found.kind, "blocked")
+    style = STYLE_OF_KIND.get(found.kind, "running")
     return SpanRow(f"{found.kind}: {found.summary}", [Span(found.first, found.last, STANDS, style)])
 
 

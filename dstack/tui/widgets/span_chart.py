@@ -62,14 +62,15 @@ class SpanChart(ScrollView, can_focus=True):
         Binding("end,G", "last", "Last", show=False, id="outline.last"),
         Binding("enter", "choose", "Choose", show=False, id="outline.choose"),
     ]
-    STYLES: ClassVar[tuple[str, ...]] = ("deadlock", "hang", "stalled", "blocked", "clear", "unread")
+    STYLES: ClassVar[tuple[str, ...]] = ("deadlock", "hang", "stalled", "unknown", "running", "idle", "unread")
     COMPONENT_CLASSES: ClassVar[set[str]] = {f"span--{name}" for name in (*STYLES, "title", "cursor", "selected")}
     DEFAULT_CSS = """
     SpanChart { height: auto; scrollbar-gutter: stable; overflow-x: hidden; overflow-y: auto; }
     SpanChart > .span--deadlock, SpanChart > .span--hang { color: $text-error; text-style: bold; }
     SpanChart > .span--stalled { color: $text-warning; text-style: bold; }
-    SpanChart > .span--blocked { color: $text-primary; }
-    SpanChart > .span--clear { color: $text-success; }
+    SpanChart > .span--unknown { color: $text-accent; }
+    SpanChart > .span--running { color: $text-primary; }
+    SpanChart > .span--idle { color: $text-success; }
     SpanChart > .span--unread { color: $text-muted; }
     SpanChart > .span--title { color: $text; }
     SpanChart > .span--cursor { background: $block-cursor-blurred-background; text-style: bold; }

@@ -4,7 +4,7 @@ The driver dispatches a batch of prompts to two rollout ranks, and the futures o
 as verl does: the data goes from rank to rank, not through the driver. Each rollout rank first asks the register for the
 version of the weights. The register answers one call at a time, and reads its store anew for each.
 
-Expected: blocked
+Expected: running
 Members: Rollout.generate
 Points at: version: int = ray.get(self.store.version.remote(self.rank))
 Needs: verl

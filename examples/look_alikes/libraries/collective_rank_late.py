@@ -1,6 +1,6 @@
 """A rank in an allreduce of ray.util.collective, and one that is late.
 
-Expected: blocked
+Expected: running
 Members: driver collective_rank_late.py
 Points at: time.sleep(900.0)
 Needs: torch

@@ -2,7 +2,7 @@
 
 The operator has one actor of one CPU, so the rows are read; doubling them takes long.
 
-Expected: blocked (finding: polling)
+Expected: running (finding: polling)
 Members: task of Data operator MapBatches(Double)
 Points at: time.sleep(900.0)
 Needs: ray[data]

@@ -2,7 +2,7 @@
 
 Train's controller polls its worker about once a second, and the pipeline's executor thread polls for its tasks.
 
-Expected: blocked
+Expected: running
 Members: driver data_beside_train_worker.py
 Points at: time.sleep(900.0)
 Needs: ray[data,train]

@@ -1,6 +1,6 @@
 """A driver that works long on each row of a Data pipeline, which is under backpressure meanwhile.
 
-Expected: blocked (finding: polling)
+Expected: running (finding: polling)
 Points at: time.sleep(20.0)
 Needs: ray[data]
 Next step: Find out why driver data_consumer_rests.py takes long at data_consumer_rests.py: it sleeps there

@@ -1,6 +1,6 @@
 """Tasks that hold no CPU while each waits for a slow Data pipeline, whose tasks need a CPU.
 
-Expected: blocked
+Expected: running
 Members: driver data_inside_small_tasks.py
 Points at: time.sleep(900.0)
 Needs: ray[data]

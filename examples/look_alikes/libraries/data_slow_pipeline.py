@@ -1,6 +1,6 @@
 """A Data pipeline that makes slow progress: one task ends every 20 seconds.
 
-Expected: blocked
+Expected: running
 Members: driver data_slow_pipeline.py
 Points at: time.sleep(20.0)
 Needs: ray[data]

@@ -2,7 +2,7 @@
 
 Unlike in the hang, the second reader is only slow, and waits for no other reader.
 
-Expected: blocked
+Expected: running
 Members: driver data_split_slow_reader.py
 Points at: time.sleep(seconds)
 Needs: ray[data]

@@ -1,6 +1,6 @@
 """An async method of a Serve deployment that awaits an actor, which calls the deployment again, which is slow.
 
-Expected: blocked
+Expected: running
 Members: Shop.order, Store.price
 Points at: await asyncio.sleep(900.0)
 Needs: ray[serve]

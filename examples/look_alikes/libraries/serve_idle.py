@@ -2,7 +2,7 @@
 
 The controller checks the health of the replica periodically.
 
-Expected: blocked
+Expected: running
 Outside: driver in system call pause
 Needs: ray[serve]
 Next step: 1 driver waits in system call pause

@@ -1,6 +1,6 @@
 """A Serve application with an HTTP proxy and two deployments, without requests.
 
-Expected: blocked
+Expected: running
 Outside: driver in system call pause
 Needs: ray[serve]
 Next step: 1 driver waits in system call pause

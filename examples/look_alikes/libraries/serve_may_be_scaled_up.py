@@ -2,7 +2,7 @@
 
 Autoscaling is slow, but then the queued request to Shop.is_paid can start there.
 
-Expected: blocked
+Expected: running
 Members: Shop.order, Kitchen.cook
 Points at: if await self.shop.is_paid.remote(dish):
 Needs: ray[serve]

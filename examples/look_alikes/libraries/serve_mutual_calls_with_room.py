@@ -2,7 +2,7 @@
 
 The request to Shop.is_paid starts while Shop.order waits, but it is slow.
 
-Expected: blocked
+Expected: running
 Members: Shop.order, Kitchen.cook
 Points at: await asyncio.sleep(900.0)
 Ends in: Shop.is_paid, 1 directly, 3 in all

@@ -2,7 +2,7 @@
 
 Serve runs sync methods in threads. Shop.is_paid starts while Shop.order waits, but it is slow.
 
-Expected: blocked
+Expected: running
 Members: Shop.order, Kitchen.cook
 Points at: time.sleep(900.0)
 Needs: ray[serve]

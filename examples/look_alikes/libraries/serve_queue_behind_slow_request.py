@@ -1,6 +1,6 @@
 """Requests that are queued behind a slow one, in a Serve deployment that takes one at a time.
 
-Expected: blocked
+Expected: running
 Members: driver serve_queue_behind_slow_request.py
 Points at: time.sleep(900.0)
 Needs: ray[serve]

@@ -2,7 +2,7 @@
 
 The driver polls the Serve controller for the application's state, and the controller polls the replica.
 
-Expected: blocked (finding: polling)
+Expected: running (finding: polling)
 Members: thread "Thread-1 (_run_user_code_event_loop)"
 Points at: time.sleep(900.0)
 Needs: ray[serve]

@@ -1,6 +1,6 @@
 """A Serve deployment whose constructor waits for a request to another one, which starts slowly.
 
-Expected: blocked (finding: polling)
+Expected: running (finding: polling)
 Points at: self.menu: list[str] = await kitchen.menu.remote()
 Needs: ray[serve]
 Next step: Find out why Kitchen.__init__ takes long at serve_replicas_start_in_order.py: it sleeps there

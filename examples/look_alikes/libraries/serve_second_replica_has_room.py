@@ -2,7 +2,7 @@
 
 The other replica of Shop takes Shop.is_paid, which is slow.
 
-Expected: blocked
+Expected: running
 Members: Shop.order, Kitchen.cook
 Points at: await asyncio.sleep(900.0)
 Needs: ray[serve]

@@ -1,6 +1,6 @@
 """A batch of a Serve deployment waits for a slow request to the deployment that waits for the batch.
 
-Expected: blocked
+Expected: running
 Members: Shop.order, Kitchen.cook
 Points at: await asyncio.sleep(900.0)
 Needs: ray[serve]

@@ -1,6 +1,6 @@
 """An HTTP request to a Serve deployment, which waits for another one that calls it again, which is slow.
 
-Expected: blocked
+Expected: running
 Members: Shop.__call__, Kitchen.cook
 Points at: await asyncio.sleep(900.0)
 Needs: ray[serve]

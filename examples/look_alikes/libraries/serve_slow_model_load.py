@@ -1,6 +1,6 @@
 """A multiplexed Serve deployment whose model is loaded slowly, with two requests that wait for it.
 
-Expected: blocked
+Expected: running
 Members: Shop.order, Kitchen.cook
 Points at: await asyncio.sleep(900.0)
 Needs: ray[serve]

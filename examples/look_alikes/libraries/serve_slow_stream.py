@@ -1,6 +1,6 @@
 """A Serve deployment consumes the stream of another one, which waits for a slow request before the next item.
 
-Expected: blocked
+Expected: running
 Members: Shop.order, Kitchen.courses
 Points at: await asyncio.sleep(900.0)
 Needs: ray[serve]

@@ -1,6 +1,6 @@
 """Two actors that each get tensors of the other by Ray Direct Transport, for one caller.
 
-Expected: blocked
+Expected: running
 Ends in: Worker.load, 1 directly, 2 in all
 Points at: time.sleep(900)
 Needs: torch

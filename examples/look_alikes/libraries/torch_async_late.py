@@ -2,7 +2,7 @@
 
 Rank 1 has started the all_reduce and calls rank 0 before it waits. Only rank 2 is missing, and it will join.
 
-Expected: blocked
+Expected: running
 Members: driver torch_async_late.py
 Points at: time.sleep(900.0)
 Needs: torch

@@ -1,6 +1,6 @@
 """Two ranks in the backward pass of DistributedDataParallel, and a third that still loads its data.
 
-Expected: blocked
+Expected: running
 Members: driver torch_backward_late.py
 Points at: time.sleep(900.0)
 Needs: torch

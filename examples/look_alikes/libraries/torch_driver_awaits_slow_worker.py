@@ -1,6 +1,6 @@
 """A driver that is rank 0 of a group, in an all_reduce with a worker that still computes.
 
-Expected: blocked
+Expected: running
 Members: driver torch_driver_awaits_slow_worker.py
 Points at: time.sleep(seconds)
 Needs: torch

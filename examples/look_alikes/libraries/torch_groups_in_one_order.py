@@ -1,6 +1,6 @@
 """Four ranks in a grid that all reduce in their row first, then in their column; one is late.
 
-Expected: blocked
+Expected: running
 Members: driver torch_groups_in_one_order.py
 Points at: time.sleep(900.0)
 Needs: torch

@@ -1,6 +1,6 @@
 """A rank that makes a new group with another, which arrives late.
 
-Expected: blocked
+Expected: running
 Members: driver torch_new_group_late.py
 Points at: time.sleep(900.0)
 Needs: torch

@@ -1,6 +1,6 @@
 """Two ranks that gather objects, and a third that is late.
 
-Expected: blocked
+Expected: running
 Members: driver torch_objects_late.py
 Points at: time.sleep(900.0)
 Needs: torch

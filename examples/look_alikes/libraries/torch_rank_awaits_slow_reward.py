@@ -1,6 +1,6 @@
 """Three ranks in an all_reduce, and a fourth that asks a reward actor, which computes.
 
-Expected: blocked
+Expected: running
 Members: driver torch_rank_awaits_slow_reward.py
 Points at: time.sleep(900.0)
 Needs: torch

@@ -1,6 +1,6 @@
 """Three ranks in an all_reduce, and a fourth that still loads its data.
 
-Expected: blocked
+Expected: running
 Members: driver torch_rank_loads_slowly.py
 Points at: time.sleep(900.0)
 Needs: torch

@@ -1,6 +1,6 @@
 """A rank that receives from another, which computes before it sends.
 
-Expected: blocked
+Expected: running
 Members: driver torch_slow_sender.py
 Points at: time.sleep(900.0)
 Needs: torch

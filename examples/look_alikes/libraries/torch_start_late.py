@@ -1,6 +1,6 @@
 """A rank that makes a process group with another, which arrives late.
 
-Expected: blocked
+Expected: running
 Members: driver torch_start_late.py
 Points at: time.sleep(900.0)
 Needs: torch

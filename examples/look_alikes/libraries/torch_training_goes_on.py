@@ -1,6 +1,6 @@
 """Ranks that train without end: all_reduce, broadcast and barrier in quick succession.
 
-Expected: blocked
+Expected: running
 Members: driver torch_training_goes_on.py
 Points at: print(ray.get(sums))
 Needs: torch

@@ -2,7 +2,7 @@
 
 The second trainer is in a barrier of the trainers' own world. Its rank there is that of the engine in the other group.
 
-Expected: blocked
+Expected: running
 Members: driver torch_weights_of_slow_engine.py
 Points at: time.sleep(900.0)
 Needs: torch

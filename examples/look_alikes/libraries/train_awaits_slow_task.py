@@ -2,7 +2,7 @@
 
 Train's controller polls its worker about once a second.
 
-Expected: blocked
+Expected: running
 Members: driver train_awaits_slow_task.py
 Points at: time.sleep(900.0)
 Needs: ray[train]

@@ -3,7 +3,7 @@
 The trial's function waits for Train's controller, an actor, which polls its worker about once a second. The driver
 polls the trial.
 
-Expected: blocked
+Expected: running
 Members: thread "Thread-1 (<lambda>)"
 Points at: DataParallelTrainer(train, scaling_config=ScalingConfig(num_workers=1)).fit()
 Needs: ray[train,tune]

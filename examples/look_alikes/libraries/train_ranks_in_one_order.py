@@ -2,7 +2,7 @@
 
 Train's controller polls both workers about once a second.
 
-Expected: blocked
+Expected: running
 Members: Barrier.arrive
 Points at: ray.get(barrier.arrive.remote())
 Needs: ray[train]

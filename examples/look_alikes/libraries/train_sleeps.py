@@ -1,6 +1,6 @@
 """A slow Train run; the controller polls its workers about once a second.
 
-Expected: blocked
+Expected: running
 Members: driver train_sleeps.py
 Points at: time.sleep(20.0)
 Needs: ray[train]

@@ -2,7 +2,7 @@
 
 Train's controller polls both workers about once a second.
 
-Expected: blocked
+Expected: running
 Members: driver train_slow_rank.py
 Points at: print(DataParallelTrainer(step, scaling_config=ScalingConfig(num_workers=2)).fit())
 Needs: ray[train]

@@ -1,6 +1,6 @@
 """A Tune run whose trials report every 20 seconds; some trials wait until others have ended.
 
-Expected: blocked (finding: starved)
+Expected: running (finding: starved)
 Members: driver tune_slow_trials.py
 Points at: time.sleep(20.0)
 Needs: ray[tune]

@@ -3,7 +3,7 @@
 The group has a bundle for the trial and one for its only simulator. The trial waits for the simulator, and the driver
 polls the trial.
 
-Expected: blocked (finding: polling)
+Expected: running (finding: polling)
 Members: thread "Thread-1 (<lambda>)"
 Points at: time.sleep(900.0)
 Needs: ray[tune]

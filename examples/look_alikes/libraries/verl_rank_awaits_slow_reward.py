@@ -3,7 +3,7 @@
 Rank 0 is in all_reduce. Rank 1 waits in ray.get for the reward actor, which computes. After that rank 1 joins the
 collective.
 
-Expected: blocked
+Expected: running
 Members: Ranks.update, driver verl_rank_awaits_slow_reward.py
 Points at: time.sleep(3600)
 Needs: verl

@@ -175,7 +175,7 @@ def test_a_token_is_found_in_each_place_and_a_wrong_or_missing_token_is_reported
             {"HOME": str(tmp_path)},
         ):
             environment = {**unnamed, **token}
-            assert check(cluster.address, environment)["verdict"] == "clear"
+            assert check(cluster.address, environment)["verdict"] == "idle"
             assert dstack("check", environment={**environment, "RAY_ADDRESS": cluster.address}).returncode == 0
 
 

@@ -63,7 +63,7 @@ def test_a_saved_deadlock_is_explained_by_all_tools() -> None:
         assert tools.keys() == {"check", "snapshot", "finding", "stacks", "call_graph", "more"}
 
         check = await answer(client, "check")
-        assert (check["snapshot"], check["data"]["schema"]) == (1, "dstack.check/1")
+        assert (check["snapshot"], check["data"]["schema"]) == (1, "dstack.check/2")
         assert check["data"]["verdict"] == "deadlock"
         (found,) = check["data"]["findings"]
 

@@ -29,7 +29,7 @@ class ExpectedFinding:
 
 
 WAYS = {
-    "lent": ExpectedFinding("blocked", (), ("time.sleep(seconds)",)),
+    "lent": ExpectedFinding("running", (), ("time.sleep(seconds)",)),
     "gpus": ExpectedFinding(
         "deadlock", ("GPU",), ("train waits for GPU, held by train", "ray.get(train.remote(depth - 1))")
     ),
@@ -81,7 +81,7 @@ def is_as_expected(document: Json, expected: ExpectedFinding) -> bool:
     findings = document["findings"]
     if not findings or findings[0]["kind"] != expected.kind or tuple(findings[0]["resources"]) != expected.resources:
         return False
-    is_confirmed = findings[0]["confirmed"] or expected.kind in ("blocked", "starved")
+    is_confirmed = findings[0]["confirmed"] or expected.kind in ("running", "starved")
     return len(findings) == 1 and is_confirmed and all(words in explanations(document) for words in expected.words)
 
 

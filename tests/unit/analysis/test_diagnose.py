@@ -30,13 +30,13 @@ def test_a_snapshot_without_a_sample_is_incomplete() -> None:
 
     diagnosis = diagnose(snapshot)
 
-    assert (diagnosis.verdict, diagnosis.incomplete, diagnosis.findings) == ("clear", True, ())
+    assert (diagnosis.verdict, diagnosis.incomplete, diagnosis.findings) == ("idle", True, ())
 
 
 def test_an_empty_cluster_is_clear() -> None:
     diagnosis = Scene().diagnose()
 
-    assert (diagnosis.verdict, diagnosis.incomplete, diagnosis.findings) == ("clear", False, ())
+    assert (diagnosis.verdict, diagnosis.incomplete, diagnosis.findings) == ("idle", False, ())
 
 
 def test_a_cluster_without_waits_is_clear() -> None:
@@ -46,7 +46,7 @@ def test_a_cluster_without_waits_is_clear() -> None:
 
     diagnosis = scene.diagnose()
 
-    assert (diagnosis.verdict, diagnosis.incomplete, diagnosis.findings) == ("clear", False, ())
+    assert (diagnosis.verdict, diagnosis.incomplete, diagnosis.findings) == ("idle", False, ())
 
 
 def test_the_worst_finding_gives_the_verdict_and_comes_first() -> None:
@@ -60,7 +60,7 @@ def test_the_worst_finding_gives_the_verdict_and_comes_first() -> None:
     diagnosis = scene.diagnose()
 
     assert diagnosis.verdict == "deadlock"
-    assert kinds(diagnosis) == ["deadlock", "infeasible", "blocked"]
+    assert kinds(diagnosis) == ["deadlock", "infeasible", "running"]
 
 
 def test_a_hang_is_worse_than_an_open_chain() -> None:
@@ -73,7 +73,7 @@ def test_a_hang_is_worse_than_an_open_chain() -> None:
     diagnosis = scene.diagnose()
 
     assert diagnosis.verdict == "hang"
-    assert kinds(diagnosis) == ["infeasible", "blocked"]
+    assert kinds(diagnosis) == ["infeasible", "running"]
 
 
 # Completeness
@@ -100,7 +100,7 @@ def test_an_unobserved_worker_might_be_stuck(hidden: str) -> None:
 
     diagnosis = scene.diagnose()
 
-    assert (diagnosis.verdict, diagnosis.incomplete) == ("clear", True)
+    assert (diagnosis.verdict, diagnosis.incomplete) == ("idle", True)
     assert diagnosis.coverage.workers == Ratio(observed=1, total=2)
     assert diagnosis.coverage.nodes == Ratio(observed=1, total=2)
 
@@ -111,7 +111,7 @@ def test_a_wait_for_an_unlisted_ref_might_never_end() -> None:
 
     diagnosis = scene.diagnose()
 
-    assert (diagnosis.verdict, diagnosis.incomplete) == ("blocked", True)
+    assert (diagnosis.verdict, diagnosis.incomplete) == ("running", True)
 
 
 def test_a_chain_that_ends_in_a_coroutine_is_incomplete() -> None:
@@ -124,7 +124,7 @@ def test_a_chain_that_ends_in_a_coroutine_is_incomplete() -> None:
 
     diagnosis = scene.diagnose()
 
-    assert (diagnosis.verdict, diagnosis.incomplete) == ("blocked", True)
+    assert (diagnosis.verdict, diagnosis.incomplete) == ("running", True)
 
 
 def test_a_failure_of_the_control_plane_is_a_gap() -> None:
@@ -167,7 +167,7 @@ def test_calls_whose_stacks_were_not_read_are_no_finding_of_their_own() -> None:
 
     diagnosis = scene.diagnose()
 
-    assert (diagnosis.verdict, diagnosis.incomplete, diagnosis.findings) == ("clear", True, ())
+    assert (diagnosis.verdict, diagnosis.incomplete, diagnosis.findings) == ("idle", True, ())
 
 
 # Random snapshots

@@ -53,7 +53,7 @@ def test_a_record_contains_no_private_data(name: str) -> None:
 def test_a_serve_application_without_requests_is_clear(name: str) -> None:
     diagnosis = diagnosis_of(name)
 
-    assert diagnosis.verdict == "clear"
+    assert diagnosis.verdict == "idle"
     assert not diagnosis.incomplete
     assert "listen_for_change of Serve's controller" in labels(diagnosis)
 
@@ -110,7 +110,7 @@ def test_trials_are_named(name: str) -> None:
 def test_only_the_awaited_empty_queue_is_named(name: str) -> None:
     diagnosis = diagnosis_of(name)
 
-    assert diagnosis.verdict == "blocked"
+    assert diagnosis.verdict == "running"
     assert "get of ray.util.queue.Queue" in labels(diagnosis)
     assert len(diagnosis.findings) == 1
 
@@ -119,7 +119,7 @@ def test_only_the_awaited_empty_queue_is_named(name: str) -> None:
 def test_tasks_that_wait_outside_of_ray_are_named_where_there_is_no_finding(name: str) -> None:
     diagnosis = diagnosis_of(name)
 
-    assert (diagnosis.verdict, diagnosis.findings) == ("blocked", ())
+    assert (diagnosis.verdict, diagnosis.findings) == ("running", ())
     expected = "no wait depends on Ray; 4 tasks wait in threading.Event.wait (data1.py:8)"
     assert headline(diagnosis).startswith(expected)
 
@@ -149,7 +149,7 @@ def test_a_request_that_is_queued_in_serve_waits_for_the_ongoing_one(name: str) 
 
     (finding,) = diagnosis.findings
     (blocker,) = finding.final_blockers
-    assert (finding.kind, diagnosis.incomplete) == ("blocked", False)
+    assert (finding.kind, diagnosis.incomplete) == ("running", False)
     assert {"request Kitchen.cook", "queued request Kitchen.cook"} <= labels(diagnosis)
     assert describe(diagnosis.vertices[blocker.vertex]) == "Kitchen.cook"
     assert "driver" in {describe(diagnosis.vertices[key]).split()[0] for key in finding.members}

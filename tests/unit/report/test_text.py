@@ -203,7 +203,7 @@ def test_a_deadlock_in_one_sample_is_only_suspected() -> None:
 def test_what_was_not_observed_follows_the_fix_with_its_reason() -> None:
     text = text_of(blind().snapshot())
 
-    assert text.startswith("BLOCKED  no deadlock observed, but not everything was read; ")
+    assert text.startswith("RUNNING  no deadlock observed, but not everything was read; ")
     assert "Observed: 2 of 3 workers" in text
     assert text.index("Fix: ") < text.index("Not observed: core worker, pid") < text.index("no answer within 3.0 s")
 
@@ -245,7 +245,7 @@ def test_a_snapshot_without_waits_is_clear() -> None:
     scene = Scene()
     scene.driver()
 
-    assert text_of(scene.snapshot()).startswith("CLEAR  no waits\n")
+    assert text_of(scene.snapshot()).startswith("IDLE  no waits\n")
 
 
 def test_waits_outside_of_ray_are_counted_by_call_and_line() -> None:
@@ -259,7 +259,7 @@ def test_waits_outside_of_ray_are_counted_by_call_and_line() -> None:
 
     diagnosis = scene.diagnose()
 
-    assert (diagnosis.verdict, diagnosis.findings) == ("blocked", ())
+    assert (diagnosis.verdict, diagnosis.findings) == ("running", ())
     first, second, _ = diagnosis.outside
     assert (first.call, first.kind, first.count, first.line) == ("queue.Queue.get", "thread", 3, 7)
     assert headline(diagnosis) == (
@@ -359,7 +359,7 @@ def test_any_snapshot_can_be_reported(snapshot: Snapshot) -> None:
 
     assert max(map(cell_len, lines)) <= WIDTH
     assert all(line.isprintable() for line in lines)
-    assert json_of(snapshot).schema == "dstack.check/1"
+    assert json_of(snapshot).schema == "dstack.check/2"
 
 
 # JSON
@@ -423,7 +423,7 @@ class JsonBlocker(JsonMember):
 
 
 class JsonFinding(msgspec.Struct):
-    kind: Literal["deadlock", "orphaned", "infeasible", "starved", "blocked", "polling", "stalled", "failed"]
+    kind: Literal["deadlock", "orphaned", "infeasible", "starved", "running", "polling", "stalled", "failed"]
     confirmed: bool
     summary: str
     advice: str
@@ -476,8 +476,8 @@ class JsonCheck(msgspec.Struct):
     It does not use :mod:`dstack.report.check_schema` on purpose: a field removed there fails here.
     """
 
-    schema: Literal["dstack.check/1"]
-    verdict: Literal["deadlock", "hang", "stalled", "blocked", "clear"]
+    schema: Literal["dstack.check/2"]
+    verdict: Literal["deadlock", "hang", "stalled", "running", "idle"]
     incomplete: bool
     job: str | None
     findings: list[JsonFinding]
@@ -491,7 +491,7 @@ def json_of(snapshot: Snapshot) -> JsonCheck:
 
 @pytest.mark.parametrize("name", SCENES)
 def test_the_json_keeps_its_contract(name: str) -> None:
-    assert json_of(SCENES[name]().snapshot()).schema == "dstack.check/1"
+    assert json_of(SCENES[name]().snapshot()).schema == "dstack.check/2"
 
 
 def test_the_json_has_the_deadlock() -> None:

@@ -20,7 +20,7 @@ from dstack.analysis.solve.requirements import targets_of
 from dstack.diagnosis import FindingKind, Step, Verdict, Vertex
 
 KIND: FindingKind = "polling"
-VERDICT: Verdict = "blocked"
+VERDICT: Verdict = "running"
 
 
 def find_in(reduced: ReducedGraph, chain: OpenChain) -> Draft | None:

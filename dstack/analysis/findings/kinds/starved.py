@@ -19,7 +19,7 @@ from dstack.vertex_keys import AnyKey, UnknownKey
 
 __all__ = ["KIND", "VERDICT", "advice", "find_in", "steps", "summary"]
 KIND: FindingKind = "starved"
-VERDICT: Verdict = "blocked"
+VERDICT: Verdict = "running"
 
 
 def find_in(reduced: ReducedGraph, chain: OpenChain) -> Draft | None:

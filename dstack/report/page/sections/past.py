@@ -40,8 +40,9 @@ STYLES: dict[Verdict, tuple[str, str]] = {
     "deadlock": ("hex", "#d9364c"),
     "hang": ("square", "#d9364c"),
     "stalled": ("triangle", "#c77d00"),
-    "blocked": ("diamond", "#3a7fd5"),
-    "clear": ("star", "#2e9d55"),
+    "unknown": ("x", "#8e44ad"),
+    "running": ("diamond", "#3a7fd5"),
+    "idle": ("star", "#2e9d55"),
 }
 """The marker and the colour of each verdict."""
 MAX_COMPARED = 20

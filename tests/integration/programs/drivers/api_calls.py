@@ -132,7 +132,7 @@ def main() -> None:
     outcome: dict[str, Any] = {}
     snapshot = dstack.snapshot()
     outcome["reads itself"] = [worker.pid for worker in snapshot.workers if worker.is_driver] == [os.getpid()]
-    outcome["clear"] = dstack.assert_no_deadlock(complete=True).verdict
+    outcome["idle"] = dstack.assert_no_deadlock(complete=True).verdict
     outcome["slow"] = lets_slow_code_continue()
     stuck = deadlock()
     outcome["main thread"] = breaks_the_main_thread(stuck)

@@ -91,7 +91,7 @@ async def test_await_unset_event() -> None:
 @pytest.mark.dstack(timeout=0)
 def test_asserts(dstack: Any) -> None:
     assert dstack.assert_no_deadlock()
-    assert dstack.check().verdict == "clear"
+    assert dstack.check().verdict == "idle"
     deadlock()
     while dstack.check().verdict != "deadlock":
         pass  # the call has not begun

@@ -5,10 +5,10 @@ from __future__ import annotations
 from dstack.diagnosis import Diagnosis
 from tests.unit.scenes import Scene, SceneProcess
 
-NOTHING = ("clear", False)
+NOTHING = ("idle", False)
 
 
-UNDECIDED = ("blocked", True)
+UNDECIDED = ("running", True)
 
 
 def outcome(diagnosis: Diagnosis) -> tuple[str, bool]:

@@ -36,7 +36,7 @@ def test_a_loop_that_polls_in_vain_is_a_suspected_deadlock() -> None:
 def test_one_sample_shows_a_wait_that_may_time_out() -> None:
     it = poller()
 
-    assert it.scene.diagnose().verdict == "blocked"
+    assert it.scene.diagnose().verdict == "running"
     assert plan_readings(it.scene.snapshot()).pollers == {it.actor.worker_id}
     assert plan_readings(it.scene.snapshot()).timeouts_s == (1.0,)
 
@@ -62,7 +62,7 @@ def test_readings_without_a_second_sample_show_nothing() -> None:
         it.scene.read([it.actor])
 
     assert Evidence(it.scene.snapshot()).polls == {}
-    assert it.scene.diagnose().verdict == "blocked"
+    assert it.scene.diagnose().verdict == "running"
 
 
 def test_a_process_that_is_in_few_readings_is_not_known() -> None:
@@ -155,7 +155,7 @@ def test_a_loop_that_is_not_proven_to_only_poll_may_proceed() -> None:
 
     diagnosis = it.watch()
 
-    assert (diagnosis.verdict, only_finding(diagnosis).kind) == ("blocked", "polling")
+    assert (diagnosis.verdict, only_finding(diagnosis).kind) == ("running", "polling")
 
 
 @pytest.mark.parametrize("is_proven", [True, False])

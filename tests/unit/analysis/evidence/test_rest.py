@@ -56,14 +56,14 @@ def test_a_job_without_movement_is_stalled() -> None:
     ("before", "after", "cpu_s", "verdict"),
     [
         (child(1, call=WAIT), child(1, call=WAIT), 0.0, "stalled"),
-        (child(1, call=WAIT), child(2, call=WAIT), 0.0, "blocked"),
+        (child(1, call=WAIT), child(2, call=WAIT), 0.0, "running"),
         (child(1, sleeps=True), child(2, sleeps=True), 0.0, "stalled"),
-        (child(1, sleeps=True), child(1, sleeps=True), 0.0, "blocked"),
+        (child(1, sleeps=True), child(1, sleeps=True), 0.0, "running"),
         (child(1, call=POLL), child(2, call=POLL), 0.0, "stalled"),
-        (child(1, call=POLL), child(1, call=POLL), 0.0, "blocked"),
-        (child(1, call=WAIT), child(1, call=WAIT), 2.0, "blocked"),
-        (child(1), child(1), 0.0, "blocked"),
-        (child(1, call=WAIT), child(1, call=WAIT, on_cpu=True), 0.0, "blocked"),
+        (child(1, call=POLL), child(1, call=POLL), 0.0, "running"),
+        (child(1, call=WAIT), child(1, call=WAIT), 2.0, "running"),
+        (child(1), child(1), 0.0, "running"),
+        (child(1, call=WAIT), child(1, call=WAIT, on_cpu=True), 0.0, "running"),
     ],
     ids=["waits", "was woken", "sleeps in a loop", "sleeps", "polls", "may time out", "computes", "unknown", "runs"],
 )
@@ -74,7 +74,7 @@ def test_a_child_process_counts(before: Thread, after: Thread, cpu_s: float, ver
     assert diagnose(with_child(snapshot, gate, before, after, cpu_s=cpu_s)).verdict == verdict
 
 
-@pytest.mark.parametrize(("again", "verdict"), [(1, "blocked"), (2, "stalled")], ids=["timer", "loop"])
+@pytest.mark.parametrize(("again", "verdict"), [(1, "running"), (2, "stalled")], ids=["timer", "loop"])
 def test_a_thread_that_sleeps_is_in_a_loop_or_on_a_timer(again: int, verdict: str) -> None:
     scene, driver, _ = parked()
     thread = driver.thread("keeper", "user")
@@ -96,11 +96,11 @@ def test_a_process_that_uses_its_cpu_is_not_at_rest() -> None:
     ]
     last = replace(snapshot.samples[1], workers=tuple(busy))
 
-    assert diagnose(replace(snapshot, samples=(snapshot.samples[0], last))).verdict == "blocked"
+    assert diagnose(replace(snapshot, samples=(snapshot.samples[0], last))).verdict == "running"
 
 
 @pytest.mark.parametrize(
-    ("calls", "verdict"), [(False, "stalled"), (True, "blocked")], ids=["only wakes", "calls an actor"]
+    ("calls", "verdict"), [(False, "stalled"), (True, "running")], ids=["only wakes", "calls an actor"]
 )
 def test_a_loop_that_calls_an_actor_is_not_at_rest(calls: bool, verdict: str) -> None:
     scene, driver, _ = parked()
@@ -118,7 +118,7 @@ def test_a_loop_that_calls_an_actor_is_not_at_rest(calls: bool, verdict: str) ->
     assert scene.second_sample().diagnose().verdict == verdict
 
 
-@pytest.mark.parametrize(("is_awaited", "verdict"), [(False, "stalled"), (True, "blocked")])
+@pytest.mark.parametrize(("is_awaited", "verdict"), [(False, "stalled"), (True, "running")])
 def test_an_unread_call_of_a_library_counts_only_if_the_application_waits_for_it(
     is_awaited: bool, verdict: str
 ) -> None:
@@ -159,8 +159,8 @@ def loops(slices: int) -> Thread:
     ("of_child", "verdict"),
     [
         (Coroutine(coroutine_id="0x9/77", name="main", stack=0, still=True, call=WAIT), "stalled"),
-        (Coroutine(coroutine_id="0x9/77", name="main", stack=0, still=True), "blocked"),
-        (None, "blocked"),
+        (Coroutine(coroutine_id="0x9/77", name="main", stack=0, still=True), "running"),
+        (None, "running"),
     ],
     ids=["waits", "sleeps", "unread"],
 )
@@ -173,7 +173,7 @@ def test_an_event_loop_of_a_child_does_what_its_coroutines_do(of_child: Coroutin
     assert diagnose(snapshot).verdict == verdict
 
 
-@pytest.mark.parametrize(("again", "verdict"), [(2, "stalled"), (1, "blocked")], ids=["ticks", "sleeps for long"])
+@pytest.mark.parametrize(("again", "verdict"), [(2, "stalled"), (1, "running")], ids=["ticks", "sleeps for long"])
 def test_a_coroutine_of_a_library_rests_if_its_loop_has_run(again: int, verdict: str) -> None:
     """As the server that a child process runs, in a method that wakes ten times a second."""
     scene, _, gate = parked()

@@ -44,7 +44,7 @@ def test_calls_that_are_the_same_in_both_samples_are_a_finding() -> None:
 
     scene.sample().sample(only=())
 
-    assert of(scene) == ("blocked", False)
+    assert of(scene) == ("running", False)
 
 
 def test_a_call_that_ended_does_not_wait_with_the_stack_of_the_next_call() -> None:
@@ -222,7 +222,7 @@ def test_a_coroutine_between_two_steps_that_is_suspended_a_moment_later_is_no_ga
     server.begins(call).sleeps()
     scene.second_sample()
 
-    assert of(scene) == ("blocked", False)
+    assert of(scene) == ("running", False)
 
 
 def test_a_coroutine_between_two_steps_that_ended_is_no_gap() -> None:
@@ -296,7 +296,7 @@ def test_a_call_that_may_lack_a_slot_is_no_gap_where_no_running_call_could_depen
 
     scene.sample().second_sample()
 
-    assert of(scene) == ("blocked", False)
+    assert of(scene) == ("running", False)
 
 
 def test_a_call_that_may_lack_a_slot_is_a_gap_where_a_running_call_waits_for_it() -> None:

@@ -137,7 +137,7 @@ def test_an_unreachable_worker_that_was_not_asked_again_is_a_gap() -> None:
     scene.procs.remove(unreachable)
     scene.sample()
 
-    assert outcome(diagnose_with(scene, (driver.worker, unreachable.worker))) == ("clear", True)
+    assert outcome(diagnose_with(scene, (driver.worker, unreachable.worker))) == ("idle", True)
 
 
 def test_a_worker_that_started_between_the_samples_and_was_not_read_is_no_gap() -> None:
@@ -159,7 +159,7 @@ def test_a_node_that_was_read_only_in_the_first_sample_is_no_gap() -> None:
     scene.failures.append(Failure(stage="node probe", reason="too late", cause="timeout", sample=2))
     scene.sample(only=())
 
-    assert of(scene) == ("blocked", False)
+    assert of(scene) == ("running", False)
 
 
 def test_an_unread_process_is_retried_unless_a_retry_would_fail() -> None:

@@ -33,7 +33,7 @@ def test_a_driver_that_polls_is_shown_with_its_loop(sleeps: bool) -> None:
     diagnosis = scene.sample().second_sample().diagnose()
 
     (wait,) = diagnosis.outside
-    assert (diagnosis.verdict, diagnosis.findings) == ("blocked", ())
+    assert (diagnosis.verdict, diagnosis.findings) == ("running", ())
     assert (wait.kind, wait.rests, wait.loop, wait.line) == ("driver", True, LOOP, 25)
     first, rest, progress = texts(diagnosis)
     assert first.endswith("its loop in lines 20-25 calls ray.nodes")
@@ -47,7 +47,7 @@ def test_a_driver_that_computes_in_such_a_loop_is_not_at_rest() -> None:
     driver = polling(scene.driver().threads[0])
     driver.sleeps = driver.is_asleep = False
 
-    assert scene.diagnose().verdict == "clear"
+    assert scene.diagnose().verdict == "idle"
 
 
 def test_a_call_of_another_function_may_compute_off_the_cpu() -> None:
@@ -56,7 +56,7 @@ def test_a_call_of_another_function_may_compute_off_the_cpu() -> None:
     driver.sleeps = False
     driver.leaf, driver.outer = Frame(function="train", file=APP, line=3), (driver.frames()[0],)
 
-    assert scene.diagnose().verdict == "clear"
+    assert scene.diagnose().verdict == "idle"
 
 
 def test_a_sleep_in_a_library_is_not_the_applications() -> None:

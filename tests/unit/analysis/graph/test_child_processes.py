@@ -106,7 +106,7 @@ def test_a_chain_ends_in_the_child_with_its_pid_and_line() -> None:
     diagnosis = diagnose(snapshot)
 
     (finding,) = diagnosis.findings
-    assert (diagnosis.verdict, finding.kind) == ("blocked", "blocked")
+    assert (diagnosis.verdict, finding.kind) == ("running", "running")
     assert finding.summary.startswith("1 driver and 1 task wait; all depend on child process (pid 77)")
     (step,) = [step for step in finding.explanation if "child process" in step.text]
     assert (step.file, step.line) == (FRAME.file, FRAME.line)
@@ -136,7 +136,7 @@ def test_a_deadlock_beside_a_wait_for_a_child_is_found() -> None:
     left.runs(ping).gets(pong)
     right.runs(pong).gets(ping)
 
-    assert kinds(diagnose(with_child(twice(scene), loader))) == ["deadlock", "blocked"]
+    assert kinds(diagnose(with_child(twice(scene), loader))) == ["deadlock", "running"]
 
 
 def parked() -> tuple[Scene, SceneProcess]:
@@ -157,10 +157,10 @@ def test_no_chain_is_stalled_while_a_child_may_run() -> None:
 
     assert kinds(diagnose(snapshot)) == ["stalled"]
     assert verdicts(call=LOCK) == ["stalled"]
-    assert verdicts(on_cpu=True) == ["blocked"]
-    assert verdicts() == ["blocked"]
-    assert verdicts(left_out=1, call=LOCK) == ["blocked"]
-    assert kinds(diagnose(with_child(snapshot, gate, call=LOCK))) == ["blocked"], "it has ended, or was not read again"
+    assert verdicts(on_cpu=True) == ["running"]
+    assert verdicts() == ["running"]
+    assert verdicts(left_out=1, call=LOCK) == ["running"]
+    assert kinds(diagnose(with_child(snapshot, gate, call=LOCK))) == ["running"], "it has ended, or was not read again"
 
 
 def test_a_child_is_below_its_worker_in_report_json_and_stacks() -> None:
@@ -287,11 +287,11 @@ def test_a_fork_in_ray_get_without_a_waiter_is_reported() -> None:
 def test_another_call_in_a_child_is_no_hang(child: Child) -> None:
     scene, loader = waiting()
 
-    assert diagnose(with_children(sampled_twice(scene), loader, [child])).verdict == "blocked"
+    assert diagnose(with_children(sampled_twice(scene), loader, [child])).verdict == "running"
 
 
 def test_a_fork_can_get_a_value_in_shared_memory_but_none_of_an_owner() -> None:
-    for size_bytes, verdict in ((10_000_000, "blocked"), (8, "hang")):
+    for size_bytes, verdict in ((10_000_000, "running"), (8, "hang")):
         scene, loader = waiting()
         snapshot = with_children(sampled_twice(scene), loader, [fork()])
         known = Ref(ref=REF, holder_id=loader.worker_id, state="FINISHED", size_bytes=size_bytes)
@@ -308,7 +308,7 @@ def test_a_fork_must_be_in_the_same_call_in_both_samples() -> None:
     moved = replace(first, samples=(first.samples[0], second.samples[1]))
     unread = with_children(snapshot, loader, [fork()], samples=1)
 
-    assert [diagnose(one).verdict for one in (moved, unread)] == ["blocked", "blocked"]
+    assert [diagnose(one).verdict for one in (moved, unread)] == ["running", "running"]
 
 
 def test_a_chain_continues_through_children_and_their_threads() -> None:

@@ -130,7 +130,7 @@ def test_a_process_that_was_unreadable_in_both_samples_may_be_stuck() -> None:
     scene.sample().second_sample()
 
     diagnosis = scene.diagnose()
-    assert (diagnosis.verdict, diagnosis.incomplete) == ("blocked", True)
+    assert (diagnosis.verdict, diagnosis.incomplete) == ("running", True)
 
 
 def test_a_process_that_proceeds_after_an_unreadable_sample_is_not_stuck() -> None:
@@ -142,7 +142,7 @@ def test_a_process_that_proceeds_after_an_unreadable_sample_is_not_stuck() -> No
     scene.second_sample()
 
     diagnosis = scene.diagnose()
-    assert (diagnosis.verdict, diagnosis.incomplete) == ("blocked", False)
+    assert (diagnosis.verdict, diagnosis.incomplete) == ("running", False)
 
 
 # Waits that changed
@@ -155,7 +155,7 @@ def test_a_thread_that_left_its_wait_ends_the_suspicion() -> None:
     scene.right.computes()
     scene.second_sample()
 
-    assert scene.diagnose().verdict == "blocked"
+    assert scene.diagnose().verdict == "running"
 
 
 def test_a_thread_that_waits_for_something_else_now_is_not_stuck() -> None:
@@ -166,7 +166,7 @@ def test_a_thread_that_waits_for_something_else_now_is_not_stuck() -> None:
     scene.right.gets(other)
     scene.second_sample()
 
-    assert scene.diagnose().verdict == "blocked"
+    assert scene.diagnose().verdict == "running"
 
 
 def test_the_same_wait_at_another_line_is_another_wait() -> None:
@@ -176,7 +176,7 @@ def test_the_same_wait_at_another_line_is_another_wait() -> None:
     scene.right.threads[0].line += 1
     scene.second_sample()
 
-    assert scene.diagnose().verdict == "blocked"
+    assert scene.diagnose().verdict == "running"
 
 
 def test_the_same_pid_in_another_process_is_another_wait() -> None:
@@ -186,7 +186,7 @@ def test_the_same_pid_in_another_process_is_another_wait() -> None:
     scene.right.is_restarted()
     scene.second_sample()
 
-    assert scene.diagnose().verdict == "blocked"
+    assert scene.diagnose().verdict == "running"
 
 
 def test_a_value_that_came_ends_the_suspicion() -> None:
@@ -196,7 +196,7 @@ def test_a_value_that_came_ends_the_suspicion() -> None:
     scene.left.has(scene.to_right)
     scene.second_sample()
 
-    assert scene.diagnose().verdict == "blocked"
+    assert scene.diagnose().verdict == "running"
 
 
 def test_a_thread_that_has_ended_ends_the_suspicion() -> None:
@@ -209,7 +209,7 @@ def test_a_thread_that_has_ended_ends_the_suspicion() -> None:
     scene.right.computes()
     scene.second_sample()
 
-    assert scene.diagnose().verdict == "blocked"
+    assert scene.diagnose().verdict == "running"
 
 
 def test_an_actor_that_runs_another_call_with_the_same_wait_is_not_stuck() -> None:
@@ -220,7 +220,7 @@ def test_an_actor_that_runs_another_call_with_the_same_wait_is_not_stuck() -> No
     scene.right.runs(other).gets(scene.to_left)
     scene.second_sample()
 
-    assert scene.diagnose().verdict == "blocked"
+    assert scene.diagnose().verdict == "running"
 
 
 def test_an_actor_that_runs_one_more_call_now_is_not_stuck() -> None:
@@ -232,7 +232,7 @@ def test_an_actor_that_runs_one_more_call_now_is_not_stuck() -> None:
     scene.right.runs(scene.second, other).gets(scene.to_left)
     scene.second_sample()
 
-    assert scene.diagnose().verdict == "blocked"
+    assert scene.diagnose().verdict == "running"
 
 
 @pytest.mark.parametrize("change", [{"attempt": 1}, {"state": "PENDING_NODE_ASSIGNMENT"}])
@@ -243,7 +243,7 @@ def test_another_attempt_or_state_of_a_pending_task_is_another_wait(change: dict
     scene.to_left.becomes(**change)
     scene.second_sample()
 
-    assert scene.diagnose().verdict == "blocked"
+    assert scene.diagnose().verdict == "running"
 
 
 def test_another_attempt_of_a_running_task_is_another_wait() -> None:
@@ -253,7 +253,7 @@ def test_another_attempt_of_a_running_task_is_another_wait() -> None:
     scene.second.becomes(attempt=1)
     scene.second_sample()
 
-    assert scene.diagnose().verdict == "blocked"
+    assert scene.diagnose().verdict == "running"
 
 
 def test_a_wait_that_began_between_the_samples_is_not_in_a_deadlock_yet() -> None:
@@ -264,7 +264,7 @@ def test_a_wait_that_began_between_the_samples_is_not_in_a_deadlock_yet() -> Non
     scene.right.gets(scene.to_left)
     scene.sample()
 
-    assert scene.diagnose().verdict == "blocked"
+    assert scene.diagnose().verdict == "running"
 
 
 def test_a_worker_that_is_new_in_the_second_sample_is_not_in_a_deadlock_yet() -> None:
@@ -289,7 +289,7 @@ def test_a_task_that_became_feasible_is_not_reported() -> None:
     call.becomes(state="SUBMITTED_TO_WORKER")
     scene.second_sample()
 
-    assert scene.diagnose().verdict == "blocked"
+    assert scene.diagnose().verdict == "running"
 
 
 def test_a_task_that_is_infeasible_in_both_samples_is_confirmed() -> None:
@@ -390,7 +390,7 @@ def test_a_thread_that_ran_during_its_reading_at_another_place_has_moved() -> No
     scene.right.threads[0].is_unstable().computes()
     scene.second_sample()
 
-    assert scene.diagnose().verdict == "blocked"
+    assert scene.diagnose().verdict == "running"
 
 
 def test_an_unproven_wait_does_not_confirm_another_wait() -> None:

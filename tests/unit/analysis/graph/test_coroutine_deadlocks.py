@@ -189,7 +189,7 @@ def test_an_actor_that_awaits_a_slow_call_of_its_own_is_only_slow() -> None:
 
     diagnosis = twice(scene)
 
-    assert (diagnosis.verdict, diagnosis.incomplete) == ("blocked", False)
+    assert (diagnosis.verdict, diagnosis.incomplete) == ("running", False)
     assert diagnosis.findings[0].final_blockers[0].vertex == inner.key
     assert "is sleeping" in texts(diagnosis)
 
@@ -227,7 +227,7 @@ def test_a_sleeping_user_coroutine_may_be_the_waker() -> None:
     actor.coroutine()
     driver.gets(call)
 
-    assert twice(scene).verdict == "blocked"
+    assert twice(scene).verdict == "running"
 
 
 def test_a_library_coroutine_is_not_the_waker() -> None:
@@ -290,7 +290,7 @@ def test_a_producer_that_runs_may_fill_the_queue() -> None:
     producer = scene.actor("Producer")
     producer.runs(scene.call(producer, "cook", by=scene.procs[0])).computes()
 
-    assert twice(scene).verdict == "blocked"
+    assert twice(scene).verdict == "running"
 
 
 def test_similar_sleepers_are_named_once() -> None:

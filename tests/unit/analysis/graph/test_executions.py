@@ -59,7 +59,7 @@ def test_a_task_without_python_frames_is_not_on_the_thread_of_another() -> None:
     actor.runs(caller, called).gets(called)
 
     assert unobserved_targets(scene, scene.wait_of(called))
-    assert scene.diagnose().verdict == "blocked"
+    assert scene.diagnose().verdict == "running"
 
 
 def test_helper_threads_do_not_hide_which_thread_runs_the_task() -> None:
@@ -123,7 +123,7 @@ def test_calls_wait_for_their_event_loop_that_computes() -> None:
 
     diagnosis = scene.diagnose()
 
-    assert (diagnosis.verdict, diagnosis.incomplete) == ("blocked", False)
+    assert (diagnosis.verdict, diagnosis.incomplete) == ("running", False)
     assert diagnosis.findings[0].final_blockers[0].vertex == loop.key
 
 

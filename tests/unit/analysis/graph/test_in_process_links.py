@@ -333,7 +333,7 @@ def test_idle_library_code_beside_a_linked_wait_is_assumed_to_stay_idle() -> Non
     engine.is_asleep = False
     stuck, waiting = scene.sample().sample().diagnose().findings
     assert driver.key not in stuck.blocked_behind
-    assert (waiting.kind, waiting.members) == ("blocked", (driver.key,))
+    assert (waiting.kind, waiting.members) == ("running", (driver.key,))
 
 
 def runs(thread: SceneThread) -> None:

@@ -83,7 +83,7 @@ def test_a_process_that_computes_can_act() -> None:
     sleeps_in(left, to(right, is_write=True))
     right.computes()
 
-    assert verdict(scene) == "blocked"
+    assert verdict(scene) == "running"
 
 
 def test_a_process_of_no_job_can_act() -> None:
@@ -95,7 +95,7 @@ def test_a_process_of_no_job_can_act() -> None:
     assert "redis-server (pid 77)" in text_of(twice(scene))
 
 
-@pytest.mark.parametrize(("is_in_ray", "expected"), [(True, "clear"), (False, "blocked")])
+@pytest.mark.parametrize(("is_in_ray", "expected"), [(True, "idle"), (False, "running")])
 def test_a_thread_of_a_library_alone_is_no_finding(is_in_ray: bool, expected: str) -> None:
     scene = Scene()
     driver = scene.driver()
@@ -115,7 +115,7 @@ def test_a_process_of_no_job_that_runs_may_act() -> None:
         sleeps_in(left, replace(end, holders=(replace(end.holders[0], cpu_s=cpu_s),)))
         scene.sample() if cpu_s == 1.0 else scene.second_sample()
 
-    assert scene.diagnose().verdict == "blocked"
+    assert scene.diagnose().verdict == "running"
 
 
 def test_bytes_on_their_way_end_the_wait() -> None:
@@ -123,7 +123,7 @@ def test_bytes_on_their_way_end_the_wait() -> None:
     sleeps_in(left, to(right, what="TCP", unread=7))
     right.gets(scene.call(left, "other", by=right))
 
-    assert verdict(scene) == "blocked"
+    assert verdict(scene) == "running"
 
 
 def test_a_wait_with_a_timeout_ends_by_itself() -> None:
@@ -131,7 +131,7 @@ def test_a_wait_with_a_timeout_ends_by_itself() -> None:
     sleeps_in(left, to(right, is_write=True), timeout_s=60.0)
     right.gets(scene.call(left, "other", by=right))
 
-    assert verdict(scene) == "blocked"
+    assert verdict(scene) == "running"
 
 
 @pytest.mark.parametrize("what", ["terminal", "signal", "directory"])
@@ -140,7 +140,7 @@ def test_what_comes_from_outside_can_end_a_wait(what: EndKind) -> None:
     sleeps_in(left, to(right, is_write=True), End(what=what))
     right.gets(scene.call(left, "other", by=right))
 
-    assert verdict(scene) in ("blocked", "stalled")
+    assert verdict(scene) in ("running", "stalled")
 
 
 def test_native_threads_lead_to_the_other_process_but_prove_nothing() -> None:
@@ -155,7 +155,7 @@ def test_native_threads_lead_to_the_other_process_but_prove_nothing() -> None:
     assert "by the sockets of thread IO/0, with nothing unread or unsent" in text
 
 
-@pytest.mark.parametrize(("unread", "expected"), [(0, "stalled"), (7, "blocked")])
+@pytest.mark.parametrize(("unread", "expected"), [(0, "stalled"), (7, "running")])
 def test_a_coroutine_may_be_ended_by_what_its_event_loop_watches(unread: int, expected: str) -> None:
     scene = Scene()
     driver, server, client = scene.driver(), scene.actor("Server"), scene.async_actor("Client")

@@ -237,7 +237,7 @@ def test_a_cycle_with_a_running_holder_is_no_deadlock() -> None:
     *_, holder = ring(scene)
     holder.computes()
 
-    assert scene.sample().second_sample().diagnose().verdict == "blocked"
+    assert scene.sample().second_sample().diagnose().verdict == "running"
 
 
 def test_a_cycle_with_a_timeout_on_the_lock_is_no_deadlock() -> None:
@@ -245,7 +245,7 @@ def test_a_cycle_with_a_timeout_on_the_lock_is_no_deadlock() -> None:
     _, _, worker, holder = ring(scene)
     worker.wants_lock("0x10", holder, timeout_s=60.0)
 
-    assert scene.sample().second_sample().diagnose().verdict == "blocked"
+    assert scene.sample().second_sample().diagnose().verdict == "running"
 
 
 def test_a_cycle_with_an_unknown_holder_is_suspected() -> None:
@@ -262,7 +262,7 @@ def test_a_cycle_with_another_lock_in_the_second_sample_is_not_confirmed() -> No
     scene.sample()
     worker.wants_lock("0x20", holder, inferred="with block")
 
-    assert scene.second_sample().diagnose().verdict == "blocked"
+    assert scene.second_sample().diagnose().verdict == "running"
 
 
 def test_threads_that_acquire_two_locks_in_opposite_orders_are_a_deadlock() -> None:
@@ -303,7 +303,7 @@ def test_an_executor_with_a_running_thread_is_no_deadlock() -> None:
     pool[0].awaits_future(*pool, inferred="queued future")
     driver.threads[0].awaits_future(pool[0])
 
-    assert scene.diagnose().verdict == "blocked"
+    assert scene.diagnose().verdict == "running"
 
 
 def test_all_futures_are_needed_though_one_of_them_runs() -> None:

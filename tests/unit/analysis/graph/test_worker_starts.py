@@ -52,7 +52,7 @@ def test_the_installation_is_named_with_its_command_age_and_output() -> None:
         diagnosis = diagnosis_with_installations(scene)
 
         (finding,) = diagnosis.findings
-        assert (diagnosis.verdict, finding.kind) == ("blocked", "blocked")
+        assert (diagnosis.verdict, finding.kind) == ("running", "running")
         assert (
             "installation of a runtime environment by pip install torch (pid 70, node 10.0.0.1), "
             "which has run for 41 s; its last output: Collecting torch" in finding.summary
@@ -125,7 +125,7 @@ def test_a_task_that_could_be_placed_waits_for_the_worker_that_is_starting() -> 
         wait = diagnosis.vertices[start.key].wait
         assert wait is not None
         assert [target.vertex for target in wait.targets] == [worker.threads[0].key]
-        assert (diagnosis.verdict, finding.kind, diagnosis.incomplete) == ("blocked", "blocked", False)
+        assert (diagnosis.verdict, finding.kind, diagnosis.incomplete) == ("running", "running", False)
         assert "worker process that has been starting for 30 s (in its worker_process_setup_hook)" in finding.summary
         assert finding.advice.startswith("Find out why the start of the worker process takes long at ")
 
@@ -142,7 +142,7 @@ def test_what_no_known_holder_has_is_held_by_workers_that_are_starting() -> None
     wait = diagnosis.vertices[start.key].wait
     assert wait is not None
     assert (wait.kind, wait.total, wait.resources) == ("executor", 2, ())
-    assert finding.kind == "blocked"
+    assert finding.kind == "running"
     assert "CPU" not in finding.summary + finding.advice
 
 

@@ -94,7 +94,7 @@ def test_unawaited_calls_of_library_actors_are_no_findings() -> None:
 
     diagnosis = scene.diagnose()
 
-    assert diagnosis.verdict == "clear"
+    assert diagnosis.verdict == "idle"
     assert not diagnosis.incomplete
 
 
@@ -105,7 +105,7 @@ def test_many_queued_calls_of_library_actors_are_no_findings() -> None:
     running, *_ = [scene.call(stats, "update", by=driver) for _ in range(100)]
     stats.runs(running)
 
-    assert scene.diagnose().verdict == "clear"
+    assert scene.diagnose().verdict == "idle"
 
 
 def test_a_library_actor_with_a_user_waiter_is_reported_and_a_gap() -> None:
@@ -117,7 +117,7 @@ def test_a_library_actor_with_a_user_waiter_is_reported_and_a_gap() -> None:
 
     diagnosis = scene.diagnose()
 
-    assert diagnosis.verdict == "blocked"
+    assert diagnosis.verdict == "running"
     assert diagnosis.incomplete
     assert "deploy of Serve's controller" in diagnosis.findings[0].summary
 

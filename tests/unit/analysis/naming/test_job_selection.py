@@ -70,8 +70,8 @@ def test_only_findings_of_the_job_are_reported() -> None:
 
     whole, first, second = diagnose(snapshot), diagnose(snapshot, job=JOB), diagnose(snapshot, job=OTHER)
 
-    assert [finding.kind for finding in whole.findings] == ["infeasible", "blocked"]
-    assert (first.verdict, [finding.kind for finding in first.findings]) == ("blocked", ["blocked"])
+    assert [finding.kind for finding in whole.findings] == ["infeasible", "running"]
+    assert (first.verdict, [finding.kind for finding in first.findings]) == ("running", ["running"])
     assert (second.verdict, [finding.kind for finding in second.findings]) == ("hang", ["infeasible"])
 
 

@@ -123,7 +123,7 @@ def test_a_stage_that_computes_is_a_final_blocker() -> None:
     diagnosis = (it := graph()).diagnose()
 
     (finding,) = diagnosis.findings
-    assert (diagnosis.verdict, finding.final_blockers[0].vertex) == ("blocked", it.load.key)
+    assert (diagnosis.verdict, finding.final_blockers[0].vertex) == ("running", it.load.key)
     assert describe(diagnosis.vertices[it.load.key]) == "stage Load.run"
 
 
@@ -186,7 +186,7 @@ def test_an_idle_graph_is_no_finding() -> None:
 
     diagnosis = it.diagnose()
 
-    assert (diagnosis.verdict, diagnosis.findings, diagnosis.outside) == ("clear", (), ())
+    assert (diagnosis.verdict, diagnosis.findings, diagnosis.outside) == ("idle", (), ())
 
 
 def test_the_loop_of_a_second_graph_is_queued_behind_the_first_loop() -> None:

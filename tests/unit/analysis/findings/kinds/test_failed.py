@@ -69,7 +69,7 @@ def test_a_failure_beside_a_wait_outside_of_ray_is_the_only_finding() -> None:
     diagnosis = judged(parked(), failed())
 
     finding = of_failure(diagnosis)
-    assert (diagnosis.verdict, kinds(diagnosis), finding.jobs) == ("blocked", ["failed"], (JOB,))
+    assert (diagnosis.verdict, kinds(diagnosis), finding.jobs) == ("running", ["failed"], (JOB,))
     assert finding.summary.startswith(
         "Worker.execute_model raised RuntimeError: out of memory, 40 s ago; its result is still held, but nothing "
         f"waits for it: driver train.py waits in {EVENT}"
@@ -84,7 +84,7 @@ def test_the_report_draws_the_caller_and_the_failed_call() -> None:
 
     text = " ".join(report_text(AnalysedSnapshot.of(snapshot)).split())
 
-    assert text.startswith("BLOCKED no deadlock; Worker.execute_model raised RuntimeError: out of memory, 40 s ago")
+    assert text.startswith("RUNNING no deadlock; Worker.execute_model raised RuntimeError: out of memory, 40 s ago")
     assert "1 driver train.py pid 1000 on 10.0.0.2" in text
     assert f"{APP}:10 return run_of(me) waits in {EVENT}" in text
     assert f"2 Worker.execute_model pid 7 {APP}:31 return self.forward(batch) raised RuntimeError" in text
@@ -103,31 +103,31 @@ def test_a_failure_in_a_deadlocked_job_is_found_after_the_deadlock_whatever_else
 def test_a_failure_beside_a_running_call_is_found_where_nothing_has_ended_since() -> None:
     scene, _, _ = getting()
 
-    assert kinds(judged(scene, failed())) == ["blocked", "failed"]
-    assert kinds(judged(scene, failed(), last_ended_s=AGE_S + 5.0)) == ["blocked", "failed"]
-    assert kinds(judged(scene, failed(), last_ended_s=AGE_S - 5.0)) == ["blocked", "failed"], "a call of the same step"
+    assert kinds(judged(scene, failed())) == ["running", "failed"]
+    assert kinds(judged(scene, failed(), last_ended_s=AGE_S + 5.0)) == ["running", "failed"]
+    assert kinds(judged(scene, failed(), last_ended_s=AGE_S - 5.0)) == ["running", "failed"], "a call of the same step"
 
 
 @pytest.mark.parametrize("last_ended_s", [0.0, 3.0, AGE_S / 3])
 def test_a_job_in_which_calls_end_has_no_such_finding(last_ended_s: float) -> None:
     scene, _, _ = getting()
 
-    assert kinds(judged(scene, failed(), last_ended_s=last_ended_s)) == ["blocked"]
+    assert kinds(judged(scene, failed(), last_ended_s=last_ended_s)) == ["running"]
 
 
 def test_a_job_in_which_calls_fail_again_and_again_has_no_such_finding_about_the_first() -> None:
     scene, _, _ = getting()
     later = failed(task_id="5c" * 24, failed_at=TAKEN_AT - 1.0, is_held=False)
 
-    assert kinds(judged(scene, failed(), later)) == ["blocked"]
+    assert kinds(judged(scene, failed(), later)) == ["running"]
 
 
 def test_a_caller_that_waits_for_a_later_call_has_gone_on() -> None:
     scene, _, call = getting()
     later, before = (TaskTimes(submitted_at=TAKEN_AT - AGE_S + by_s) for by_s in (1.0, -1.0))
 
-    assert kinds(judged(scene, failed(), task_times={call.task.task_id: later})) == ["blocked"]
-    assert kinds(judged(scene, failed(), task_times={call.task.task_id: before})) == ["blocked", "failed"]
+    assert kinds(judged(scene, failed(), task_times={call.task.task_id: later})) == ["running"]
+    assert kinds(judged(scene, failed(), task_times={call.task.task_id: before})) == ["running", "failed"]
 
 
 def test_a_young_failure_is_found_only_in_a_job_that_is_stuck() -> None:
@@ -140,15 +140,15 @@ def test_a_young_failure_is_found_only_in_a_job_that_is_stuck() -> None:
 def test_without_the_ended_tasks_a_failure_beside_a_running_call_is_not_found() -> None:
     scene, _, _ = getting()
 
-    assert kinds(judged(scene, failed(), task_event_window=None)) == ["blocked"]
+    assert kinds(judged(scene, failed(), task_event_window=None)) == ["running"]
 
 
 def test_a_result_that_is_not_held_or_is_awaited_is_no_finding() -> None:
     scene, driver, call = getting()
     driver.waits(call, f"{failed().task_id}01000000")
 
-    assert kinds(judged(scene, failed(is_held=False))) == ["blocked"]
-    assert kinds(judged(scene, failed())) == ["blocked"]
+    assert kinds(judged(scene, failed(is_held=False))) == ["running"]
+    assert kinds(judged(scene, failed())) == ["running"]
 
 
 def test_a_caller_that_waits_for_unread_refs_may_wait_for_the_result() -> None:
@@ -169,8 +169,8 @@ def test_a_caller_that_runs_is_at_work() -> None:
     other.gets(call)
     of_first = failed(parent_task_id=None, holders=(driver.worker_id,))
 
-    assert kinds(judged(scene, of_first)) == ["blocked"]
-    assert kinds(judged(scene, replace(of_first, holders=(other.worker_id,)))) == ["blocked", "failed"]
+    assert kinds(judged(scene, of_first)) == ["running"]
+    assert kinds(judged(scene, replace(of_first, holders=(other.worker_id,)))) == ["running", "failed"]
 
 
 def test_the_caller_is_the_task_that_made_the_call() -> None:
@@ -219,5 +219,5 @@ def test_findings_of_another_job_are_left_out() -> None:
 def test_a_recorded_program_that_keeps_failed_results_has_no_such_finding() -> None:
     diagnosis = diagnose(load(RECORDED / "look_alikes" / "failed_results_kept.json.gz"))
 
-    assert kinds(diagnosis) == ["blocked"]
+    assert kinds(diagnosis) == ["running"]
     assert diagnosis.findings[0].failed_before[0].is_held

@@ -22,7 +22,7 @@ def test_the_end_of_a_chain_is_its_final_blocker() -> None:
     diagnosis = scene.diagnose()
 
     finding = only_finding(diagnosis)
-    assert (diagnosis.verdict, finding.kind) == ("blocked", "blocked")
+    assert (diagnosis.verdict, finding.kind) == ("running", "running")
     assert set(finding.members) == {driver.key, relay.key}
     (blocker,) = finding.final_blockers
     assert (blocker.vertex, blocker.waiters_direct, blocker.waiters_total) == (worker.key, 1, 2)
@@ -80,7 +80,7 @@ def test_a_long_queue_is_blocked_on_the_call_that_runs() -> None:
     diagnosis = scene.diagnose()
 
     (blocker,) = only_finding(diagnosis).final_blockers
-    assert diagnosis.verdict == "blocked"
+    assert diagnosis.verdict == "running"
     assert (blocker.vertex, blocker.waiters_total) == (clerk.key, 100)
 
 
@@ -94,7 +94,7 @@ def test_waiting_for_held_resources_is_starved() -> None:
     diagnosis = scene.diagnose()
 
     finding = only_finding(diagnosis)
-    assert (diagnosis.verdict, finding.kind, finding.resources) == ("blocked", "starved", ("GPU",))
+    assert (diagnosis.verdict, finding.kind, finding.resources) == ("running", "starved", ("GPU",))
     assert [blocker.vertex for blocker in finding.final_blockers] == [holder.key]
 
 
@@ -107,7 +107,7 @@ def test_waiting_with_timeouts_is_polling() -> None:
     diagnosis = scene.diagnose()
 
     finding = only_finding(diagnosis)
-    assert (diagnosis.verdict, finding.kind) == ("blocked", "polling")
+    assert (diagnosis.verdict, finding.kind) == ("running", "polling")
     assert [blocker.vertex for blocker in finding.final_blockers] == [worker.key]
 
 

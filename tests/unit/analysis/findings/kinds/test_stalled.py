@@ -168,7 +168,7 @@ def test_a_dead_or_idle_rank_is_named() -> None:
 
 
 def test_one_sample_gives_no_stalled_finding() -> None:
-    assert only_finding(waiting().sample().diagnose()).kind == "blocked"
+    assert only_finding(waiting().sample().diagnose()).kind == "running"
 
 
 def test_a_wait_without_a_ray_waiter_is_idle() -> None:
@@ -180,7 +180,7 @@ def test_a_wait_without_a_ray_waiter_is_idle() -> None:
 
     diagnosis = twice(scene)
 
-    assert (diagnosis.verdict, diagnosis.findings) == ("blocked", ())
+    assert (diagnosis.verdict, diagnosis.findings) == ("running", ())
 
 
 def test_a_rank_that_runs_elsewhere_is_the_final_blocker() -> None:
@@ -192,7 +192,7 @@ def test_a_rank_that_runs_elsewhere_is_the_final_blocker() -> None:
     diagnosis = twice(scene)
 
     finding = only_finding(diagnosis)
-    assert (diagnosis.verdict, finding.final_blockers[0].vertex) == ("blocked", late.key)
+    assert (diagnosis.verdict, finding.final_blockers[0].vertex) == ("running", late.key)
     assert 'Not in this call: Trainer.train (actor Trainer "late"' in texts(finding)
     assert 'Trainer.train of "late", running at' in finding.summary
 
@@ -271,7 +271,7 @@ def test_the_execution_that_might_end_a_wait_is_named() -> None:
 
     finding = only_finding(twice(scene))
 
-    assert finding.kind == "blocked"
+    assert finding.kind == "running"
     assert "Running, and could end the wait: feed" in texts(finding)
 
 
@@ -405,7 +405,7 @@ def test_a_wait_in_a_named_actor_that_a_running_job_may_call_is_not_stalled() ->
 
     finding = only_finding(twice(scene))
 
-    assert finding.kind == "blocked"
+    assert finding.kind == "running"
     callers = [one.text for one in finding.diagram.remarks if one.text.startswith("May end the wait by a call, ")]
     assert len(callers) == 1
     assert f"pid {scene.procs[-1].worker.pid}" in callers[0]

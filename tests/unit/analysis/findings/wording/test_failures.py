@@ -38,7 +38,7 @@ def test_a_retried_call_waits_for_its_next_attempt_and_not_for_an_argument() -> 
     diagnosis = scene.sample().sample().diagnose()
 
     (finding,) = diagnosis.findings
-    assert (diagnosis.verdict, diagnosis.incomplete) == ("blocked", False)
+    assert (diagnosis.verdict, diagnosis.incomplete) == ("running", False)
     wait = diagnosis.vertices[call.key].wait
     assert wait is not None
     assert wait.kind == "retry"

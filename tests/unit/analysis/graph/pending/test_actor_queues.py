@@ -173,7 +173,7 @@ def test_a_call_waits_for_the_only_thread_of_an_actor_that_does_not_answer() -> 
     (finding, *_) = scene.diagnose().findings
 
     assert groups_of(scene.wait_of(queued)) == [(1, [actor.threads[0].key])]
-    assert finding.kind == "blocked"
+    assert finding.kind == "running"
     assert finding.final_blockers[0].vertex == actor.threads[0].key
 
 

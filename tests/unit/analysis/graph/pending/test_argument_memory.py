@@ -73,7 +73,7 @@ def test_a_running_task_that_needs_nothing_ends_the_wait() -> None:
 
     diagnosis = diagnosed(scene, inner)
 
-    assert (diagnosis.verdict, diagnosis.findings[0].kind) == ("blocked", "starved")
+    assert (diagnosis.verdict, diagnosis.findings[0].kind) == ("running", "starved")
 
 
 def test_an_actor_may_hold_arguments_as_long_as_it_lives() -> None:
@@ -82,14 +82,14 @@ def test_an_actor_may_hold_arguments_as_long_as_it_lives() -> None:
     train = scene.call(trainer, "train", by=scene.procs[0])
     trainer.runs(train).computes()
 
-    assert diagnosed(scene, inner).verdict == "blocked"
+    assert diagnosed(scene, inner).verdict == "running"
 
 
 def test_a_lease_that_no_known_task_has_may_hold_arguments() -> None:
     scene, inner = merging()
     scene.available[scene.nodes[0].node_id]["CPU"] = 3.0
 
-    assert diagnosed(scene, inner).verdict == "blocked"
+    assert diagnosed(scene, inner).verdict == "running"
 
 
 def test_without_a_report_about_exactly_this_request_nothing_is_certain() -> None:
@@ -107,13 +107,13 @@ def test_without_a_report_about_exactly_this_request_nothing_is_certain() -> Non
     for change in changes:
         scene, inner = merging()
         change(scene)
-        assert diagnosed(scene, inner).verdict == "blocked"
+        assert diagnosed(scene, inner).verdict == "running"
 
     for age_s, has_times in ((9.0, True), (7.8, True), (5.0, False)):
         scene, inner = merging()
         diagnosis = diagnosed(scene, *[inner] * has_times, age_s=age_s)
         (finding,) = diagnosis.findings
-        assert diagnosis.verdict == "blocked"
+        assert diagnosis.verdict == "running"
         assert "room for up to 80 MiB of arguments beside 80 MiB of running tasks" in finding.summary
         assert "affinity" not in finding.advice
 

@@ -48,7 +48,7 @@ def test_retried_calls_do_not_wait_for_other_arguments_of_their_owner() -> None:
     driver.gets(scene.call(actor, "pack", by=driver, state="PENDING_ARGS_AVAIL"))
 
     assert [scene.wait_of(call).kind for call in retried] == ["retry", "retry"]
-    assert [finding.kind for finding in scene.diagnose().findings] == ["blocked"]
+    assert [finding.kind for finding in scene.diagnose().findings] == ["running"]
 
 
 def test_possible_waiters_share_many_arguments() -> None:
@@ -125,7 +125,7 @@ def test_a_borrowed_argument_may_be_missing_though_its_owner_has_it() -> None:
     wait = scene.wait_of(call)
 
     assert pending.key in [target.vertex for target in wait.groups[0].targets]
-    assert scene.diagnose().verdict == "blocked"
+    assert scene.diagnose().verdict == "running"
     assert wait.total == 2
 
 
@@ -164,7 +164,7 @@ def test_a_call_is_not_behind_one_that_runs_since_its_owner_answered() -> None:
     driver.gets(later)
 
     assert unknown_labels(scene, scene.wait_of(later)) == ["caller, which has not sent it yet"]
-    assert scene.diagnose().verdict == "blocked"
+    assert scene.diagnose().verdict == "running"
 
 
 def test_many_calls_behind_many_that_lack_arguments_keep_the_graph_small() -> None:
@@ -226,7 +226,7 @@ def test_a_task_that_waits_for_a_value_that_it_put_does_not_wait_for_itself() ->
     call, worker = scene.run("reserve", by=scene.driver())
     worker.gets(f"{call.task.task_id}01e1f505")
 
-    assert scene.diagnose().verdict == "blocked"
+    assert scene.diagnose().verdict == "running"
 
 
 def test_a_shared_vertex_is_not_counted_among_the_waiters() -> None:

@@ -102,12 +102,12 @@ def test_an_actor_of_the_class_without_a_group_is_assumed_to_be_the_missing_rank
 def test_the_environment_of_an_actor_gives_its_rank() -> None:
     it = starting()
     other = it.scene.actor("Rank").works_for().computes()
-    assert it.diagnose().verdict == "blocked"
+    assert it.diagnose().verdict == "running"
 
     it.scene.samples.clear()
     it.ranks[1].rank, other.rank = 1, 0
 
-    assert it.diagnose().verdict == "blocked"
+    assert it.diagnose().verdict == "running"
 
 
 def test_an_actor_in_another_group_is_not_in_this_one() -> None:

@@ -56,11 +56,11 @@ def test_a_ref_whose_owner_died_just_now_may_yet_give_an_error() -> None:
 
     finding = only_finding(scene)
 
-    assert finding.kind == "blocked"
+    assert finding.kind == "running"
     assert "or an error, because its owner" in finding.summary
 
 
-@pytest.mark.parametrize(("ago_s", "ahead_s", "kind"), [(100, -3600.0, "blocked"), (100, -50.0, "orphaned")])
+@pytest.mark.parametrize(("ago_s", "ahead_s", "kind"), [(100, -3600.0, "running"), (100, -50.0, "orphaned")])
 def test_the_clock_that_is_furthest_behind_gives_the_time_of_an_owners_death(
     ago_s: float, ahead_s: float, kind: str
 ) -> None:
@@ -82,7 +82,7 @@ def test_a_ref_whose_owner_does_not_answer_is_unknown() -> None:
 
     diagnosis = scene.diagnose()
 
-    assert (diagnosis.verdict, diagnosis.incomplete) == ("blocked", True)
+    assert (diagnosis.verdict, diagnosis.incomplete) == ("running", True)
     assert f"whose owner, worker (pid {owner.worker.pid}, node 10.0.0.2), did not answer" in str(diagnosis.findings)
 
 
@@ -94,7 +94,7 @@ def test_a_ref_with_an_unlisted_owner_is_unknown() -> None:
 
     diagnosis = scene.diagnose()
 
-    assert (diagnosis.verdict, diagnosis.incomplete) == ("blocked", True)
+    assert (diagnosis.verdict, diagnosis.incomplete) == ("running", True)
 
 
 def test_a_task_that_still_runs_is_not_orphaned_by_its_owners_death() -> None:
@@ -104,7 +104,7 @@ def test_a_task_that_still_runs_is_not_orphaned_by_its_owners_death() -> None:
     scene.driver().gets(task)
     scene.dies(owner)
 
-    assert only_finding(scene).kind == "blocked"
+    assert only_finding(scene).kind == "running"
 
 
 def test_an_available_value_is_not_orphaned_by_its_owners_death() -> None:
@@ -115,7 +115,7 @@ def test_an_available_value_is_not_orphaned_by_its_owners_death() -> None:
     reader.has(task)
     scene.dies(owner)
 
-    assert only_finding(scene).kind == "blocked"
+    assert only_finding(scene).kind == "running"
 
 
 def test_a_wait_with_a_timeout_is_not_orphaned() -> None:
@@ -152,7 +152,7 @@ def test_the_caller_of_an_actor_that_died_just_now_gets_an_error_soon(state: str
     driver.gets(scene.call(actor, "work", by=driver, state=state))
     scene.dies(actor, ago_s=1)
 
-    assert only_finding(scene).kind == "blocked"
+    assert only_finding(scene).kind == "running"
 
 
 def test_an_actor_that_is_exiting_still_ends_its_calls() -> None:
@@ -212,7 +212,7 @@ def test_a_restart_on_a_worker_that_does_not_answer_is_unknown() -> None:
 
     diagnosis = scene.diagnose()
 
-    assert (diagnosis.verdict, diagnosis.incomplete) == ("blocked", True)
+    assert (diagnosis.verdict, diagnosis.incomplete) == ("running", True)
 
 
 def test_a_creation_with_a_dead_owner_can_be_infeasible() -> None:
@@ -255,7 +255,7 @@ def test_tasks_in_a_removed_placement_group_are_no_hang_if_no_code_needs_them() 
 
     diagnosis = scene.diagnose()
 
-    assert diagnosis.verdict == "blocked"
+    assert diagnosis.verdict == "running"
     first, second = diagnosis.findings
     assert first.members == (driver.key,)
     assert "removed placement group trainers (no code was seen to need the results)" in second.summary
@@ -305,10 +305,10 @@ def test_a_task_that_one_of_several_tasks_may_replace_is_no_hang() -> None:
     driver.waits(left, working)
     scene.sample().second_sample()
 
-    assert scene.diagnose().verdict == "blocked"
+    assert scene.diagnose().verdict == "running"
 
 
-@pytest.mark.parametrize(("attempt", "ago_s", "kind"), [(0, 1, "orphaned"), (1, 1, "blocked"), (1, 60, "orphaned")])
+@pytest.mark.parametrize(("attempt", "ago_s", "kind"), [(0, 1, "orphaned"), (1, 1, "running"), (1, 60, "orphaned")])
 def test_a_retried_task_in_a_removed_placement_group_may_yet_fail(attempt: int, ago_s: float, kind: str) -> None:
     scene = Scene()
     driver = scene.driver()
@@ -354,7 +354,7 @@ def test_the_creation_of_a_dead_actor_that_is_still_listed_is_no_hang(in_group: 
 
     scene.becomes(actor, state="DEAD", death_cause="its node has died")
 
-    assert {finding.kind for finding in scene.diagnose().findings} == {"blocked"}
+    assert {finding.kind for finding in scene.diagnose().findings} == {"running"}
 
 
 # Lost values

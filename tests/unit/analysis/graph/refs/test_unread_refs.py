@@ -47,15 +47,15 @@ def test_an_unread_wait_may_be_for_any_other_held_ref() -> None:
     call, _ = ring.scene.run("work", by=ring.right)
     ring.right.keeps(call)
 
-    assert ring.scene.sample().second_sample().diagnose().verdict == "blocked"
+    assert ring.scene.sample().second_sample().diagnose().verdict == "running"
 
 
 @pytest.mark.parametrize(
     ("known", "verdict"),
     [
         ({"state": "FINISHED", "size_bytes": 8}, "deadlock"),
-        ({"state": "FINISHED", "size_bytes": 1 << 20}, "blocked"),
-        ({"size_bytes": 8}, "blocked"),
+        ({"state": "FINISHED", "size_bytes": 1 << 20}, "running"),
+        ({"size_bytes": 8}, "running"),
     ],
     ids=["at hand", "large", "borrowed"],
 )
@@ -67,7 +67,7 @@ def test_an_available_value_may_be_on_its_way(known: dict[str, object], verdict:
 
 
 def test_a_timeout_ends_an_unread_wait() -> None:
-    assert Ring(timeout_s=1.0).scene.sample().second_sample().diagnose().verdict == "blocked"
+    assert Ring(timeout_s=1.0).scene.sample().second_sample().diagnose().verdict == "running"
 
 
 def test_a_process_with_an_incomplete_list_of_refs_may_wait_for_another() -> None:
@@ -77,7 +77,7 @@ def test_a_process_with_an_incomplete_list_of_refs_may_wait_for_another() -> Non
 
     snapshot = msgspec.structs.replace(ring.scene.snapshot(), failures=(failure,))
 
-    assert diagnose(snapshot).verdict == "blocked"
+    assert diagnose(snapshot).verdict == "running"
 
 
 def test_a_process_that_holds_other_refs_in_the_second_sample_has_moved() -> None:
@@ -87,7 +87,7 @@ def test_a_process_that_holds_other_refs_in_the_second_sample_has_moved() -> Non
     ring.left.refs.clear()
     ring.left.keeps(again)
 
-    assert ring.scene.second_sample().diagnose().verdict == "blocked"
+    assert ring.scene.second_sample().diagnose().verdict == "running"
 
 
 def test_an_unobserved_process_may_wait_but_has_no_wait() -> None:
@@ -97,7 +97,7 @@ def test_an_unobserved_process_may_wait_but_has_no_wait() -> None:
 
     diagnosis = ring.scene.sample().second_sample().diagnose()
 
-    assert (diagnosis.verdict, diagnosis.incomplete) == ("blocked", True)
+    assert (diagnosis.verdict, diagnosis.incomplete) == ("running", True)
     waits = {describe(vertex): vertex.wait for vertex in diagnosis.vertices.values()}
     wait = waits["Left.ping"]
     assert wait is not None
@@ -126,5 +126,5 @@ def test_a_partly_read_cluster_is_not_clear() -> None:
 
     diagnosis = scene.sample().diagnose()
 
-    assert (diagnosis.verdict, diagnosis.incomplete) == ("clear", True)
+    assert (diagnosis.verdict, diagnosis.incomplete) == ("idle", True)
     assert diagnosis.coverage.access == {"text stack": 1}

@@ -94,7 +94,7 @@ def test_another_thread_of_the_owner_may_end_the_actor() -> None:
     it = held()
     it.driver.thread("helper", "user")
 
-    assert it.verdict() == "blocked"
+    assert it.verdict() == "running"
 
 
 @pytest.mark.parametrize(
@@ -105,7 +105,7 @@ def test_library_threads_may_use_a_handle_and_threads_of_rays_core_do_not(file: 
     thread = it.driver.thread("monitor", "ray")
     thread.leaf = Frame(function="run", file=file, line=1, origin="ray" if "ray" in file else "library")
 
-    assert it.verdict() == ("deadlock" if is_stuck else "blocked")
+    assert it.verdict() == ("deadlock" if is_stuck else "running")
 
 
 def test_an_idle_executor_thread_uses_no_handle() -> None:
@@ -125,7 +125,7 @@ def test_a_call_that_runs_in_the_actor_may_end_it() -> None:
     it.actor.runs(method)
 
     assert it.enders() == {"driver train.py", "Trainer.fit"}
-    assert it.verdict() == "blocked"
+    assert it.verdict() == "running"
 
 
 def test_a_call_that_is_queued_at_the_actor_may_end_it() -> None:
@@ -143,9 +143,9 @@ def test_a_process_with_a_handle_may_end_the_actor() -> None:
     worker.holds(it.actor)
 
     assert it.enders() == {"driver train.py", "evaluate"}
-    assert it.verdict() == "blocked"
+    assert it.verdict() == "running"
     worker.gets(it.call)
-    assert it.verdict() == "blocked"
+    assert it.verdict() == "running"
     it.scene.samples.clear()
     assert it.verdict() == "deadlock"
     assert call.task.name == "evaluate"
@@ -155,7 +155,7 @@ def test_an_idle_worker_that_has_a_handle_may_be_ended_with_it() -> None:
     it = held()
     it.scene.worker().idles().holds(it.actor)
 
-    assert it.verdict() == "blocked"
+    assert it.verdict() == "running"
 
 
 def test_an_idle_actor_with_a_handle_proceeds_if_it_is_called() -> None:
@@ -168,7 +168,7 @@ def test_an_idle_actor_with_a_handle_proceeds_if_it_is_called() -> None:
     caller.holds(other).runs(it.scene.call(caller, "work", by=it.driver))
 
     assert it.enders() == {"driver train.py", "Caller.work"}
-    assert it.verdict() == "blocked"
+    assert it.verdict() == "running"
     it.scene.samples.clear()
     caller.gets(it.call)
     assert it.verdict() == "deadlock"
@@ -190,7 +190,7 @@ def test_a_handle_inside_another_value_may_be_used_by_the_whole_job() -> None:
     worker.worker = replace(worker.worker, job_id=JOB)
 
     assert it.enders() == {"driver train.py", "wanting", "evaluate"}
-    assert it.verdict() == "blocked"
+    assert it.verdict() == "running"
 
 
 def test_a_named_actor_may_be_ended_from_anywhere_in_its_namespace() -> None:
@@ -200,7 +200,7 @@ def test_a_named_actor_may_be_ended_from_anywhere_in_its_namespace() -> None:
     other.worker = replace(other.worker, job_id=OTHER_JOB)
 
     assert it.enders() == {"driver train.py", "wanting", "driver other.py"}
-    assert it.verdict() == "blocked"
+    assert it.verdict() == "running"
 
 
 def test_a_detached_actor_outlives_its_job() -> None:
@@ -252,7 +252,7 @@ def test_a_placement_group_may_be_removed_from_anywhere_in_its_job() -> None:
     assert scene.diagnose().verdict == "deadlock"
     scene.samples.clear()
     driver.thread("helper", "user")
-    assert scene.diagnose().verdict == "blocked"
+    assert scene.diagnose().verdict == "running"
 
 
 def test_a_named_placement_group_may_be_removed_from_anywhere_in_its_namespace() -> None:
@@ -261,7 +261,7 @@ def test_a_named_placement_group_may_be_removed_from_anywhere_in_its_namespace()
     other = scene.driver()
     other.worker = replace(other.worker, job_id=OTHER_JOB)
 
-    assert scene.diagnose().verdict == "blocked"
+    assert scene.diagnose().verdict == "running"
 
 
 def test_an_actor_that_another_job_may_call_may_remove_a_placement_group_of_its_job() -> None:
@@ -274,7 +274,7 @@ def test_an_actor_that_another_job_may_call_may_remove_a_placement_group_of_its_
     other = scene.driver().holds(actor)
     other.worker = replace(other.worker, job_id=OTHER_JOB)
 
-    assert scene.diagnose().verdict == "blocked"
+    assert scene.diagnose().verdict == "running"
 
 
 def test_a_detached_placement_group_outlives_its_job() -> None:
@@ -289,7 +289,7 @@ def test_the_group_of_an_actor_is_removed_with_it() -> None:
     scene.groups[-1] = replace(scene.groups[-1], creator_actor_id=creator.actor_id)
     creator.runs(scene.call(creator, "tune", by=driver))
 
-    assert scene.diagnose().verdict == "blocked"
+    assert scene.diagnose().verdict == "running"
 
 
 def test_a_shared_vertex_is_not_a_waiter() -> None:

@@ -114,7 +114,7 @@ def test_the_cpu_of_a_bundle_is_released_too() -> None:
     wait = inside.scene.wait_of(child)
 
     assert worker.key not in groups_of(wait)[0][1]
-    assert inside.scene.diagnose().verdict == "blocked"
+    assert inside.scene.diagnose().verdict == "running"
 
 
 def test_more_than_a_bundle_has_is_infeasible() -> None:

@@ -39,7 +39,7 @@ def test_each_snapshot_has_a_line_and_what_changed_is_listed() -> None:
     body = body_of(earlier(60, workers=2), earlier(30))
 
     assert re.findall(r'<tr id="past-(\d)">', body) == ["1", "2", "3"]
-    assert re.findall(r'class="verdict (\w+)"', body) == ["blocked", "deadlock", "deadlock"]
+    assert re.findall(r'class="verdict (\w+)"', body) == ["running", "deadlock", "deadlock"]
     assert "<td>no changes</td>" in body
     (changes,) = re.findall(r"<summary>(.+?)</summary>", body)
     assert changes.startswith("From 1 to 2, 29 s later: -1 finding")

@@ -1,4 +1,4 @@
-"""Blocked: an open chain. Its waiters resume when the final blockers proceed."""
+"""Running: an open chain. Its waiters resume when the final blockers proceed."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from dstack.diagnosis import FindingKind, Verdict
 from dstack.vertex_keys import UnknownKey
 
 __all__ = ["KIND", "VERDICT", "advice", "find_in", "steps", "summary"]
-KIND: FindingKind = "blocked"
-VERDICT: Verdict = "blocked"
+KIND: FindingKind = "running"
+VERDICT: Verdict = "running"
 REPEATED = 2
 """Restarts or retries that are a reason to find their cause."""
 
