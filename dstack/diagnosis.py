@@ -216,10 +216,16 @@ class Wait(Model, frozen=True):
 
 
 class Since(Model, frozen=True):
-    """The bounds of a duration, None if unknown. They are as accurate as the clocks of the hosts."""
+    """The bounds of a duration, None if unknown. They are as accurate as the clocks of the hosts.
+
+    ``began_at`` is the Unix time of the upper bound. ``is_close`` says that the awaited call was submitted then,
+    or that what waits entered its state: a wait usually begins right after it, but may have begun later.
+    """
 
     at_least_s: float | None = None
     at_most_s: float | None = None
+    began_at: float | None = None
+    is_close: bool = False
 
 
 class Vertex(Model, frozen=True):
@@ -235,7 +241,7 @@ class Vertex(Model, frozen=True):
     None if unknown. One with ``waker_of``, a call such as ``queue.Queue.get``, is the unknown waker of that
     call: all processes were read, but nothing shows what will end it. ``child_pid`` is set for a child process.
     ``absent`` is the member of a process group that a helper represents. ``is_graph_loop`` marks a task that may be an
-    actor's loop in a compiled graph. ``since`` bounds the duration of the wait.
+    actor's loop in a compiled graph. ``since`` bounds the duration of the wait; without a wait, that of its task.
     """
 
     key: Key
@@ -362,7 +368,8 @@ class Progress(Model, frozen=True):
     """Progress in the jobs of a finding within ``watched_s`` seconds, without polls and calls of libraries.
 
     ``started``, ``finished`` and ``submitted`` count tasks; ``cpu_s`` is the CPU time of the jobs' processes that were
-    read twice. ``idle_s`` is how long ago the last task of the jobs ended, by Ray's task events, None if unknown.
+    read twice. By Ray's task events, the last task of the jobs ended ``idle_s`` ago, at ``last_ended_at``, and
+    ``per_s`` tasks ended each second lately; None if unknown.
     """
 
     watched_s: float
@@ -371,6 +378,8 @@ class Progress(Model, frozen=True):
     submitted: int = 0
     cpu_s: float | None = None
     idle_s: float | None = None
+    last_ended_at: float | None = None
+    per_s: float | None = None
 
     @property
     def has_moved(self) -> bool:
@@ -391,7 +400,8 @@ class Finding(Model, frozen=True):
     all waits of its members. A finding with ``assumed`` is suspected: two samples agree, but it depends on these
     assumptions. ``progress`` is the progress in its jobs meanwhile, ``failed_before`` are failures that may explain its
     waits. ``doubt`` says why a finding is likely but not proven, as a clause. ``explanation`` has a sentence for each
-    member, ``diagram`` is the short form.
+    member, ``diagram`` is the short form; of waits that may end, ``brief`` is a sentence for each final blocker, and
+    ``is_slow`` says that the first one takes longer than usual, or that nothing moves.
     """
 
     kind: FindingKind
@@ -416,23 +426,38 @@ class Finding(Model, frozen=True):
     failed_before: tuple[FailedBefore, ...] = ()
     explanation: tuple[Step, ...] = ()
     diagram: Diagram = Diagram()
+    brief: tuple[Step, ...] = ()
+    is_slow: bool = False
+
+
+class IdleActors(Model, frozen=True):
+    """``count`` actors of one class that are alive and execute nothing.
+
+    Each is a ``unit`` if ``name`` is a part of a library.
+    """
+
+    name: str
+    count: int
+    unit: str = ""
 
 
 class OutsideWait(Model, frozen=True):
-    """Executions that wait in the same ``call`` at the same line, and do not depend on Ray.
+    """Executions of one ``name`` that wait in the same ``call`` at the same line, and do not depend on Ray.
 
     ``kind`` is the kind of the executions; the line is that of user code, if there is any. ``since`` bounds the
-    duration of each of these waits. Those that ``rests`` is true for are in no known wait: they sleep, or poll by
-    sleeping in the ``loop``, if there is one.
+    duration of each of these waits. What ``does`` not wait rests, that is, it sleeps, or polls by sleeping in the
+    ``loop``, if there is one; or it runs. ``awaits`` is what ends the call, if that is known.
     """
 
+    name: str
     call: str
     kind: Literal["task", "driver", "thread", "asyncio task"]
     count: int
     file: str | None = None
     line: int | None = None
     since: Since | None = None
-    rests: bool = False
+    does: Literal["waits", "rests", "runs"] = "waits"
+    awaits: Literal["", "a signal", "input at its terminal"] = ""
     loop: LoopBody | None = None
 
 
@@ -496,9 +521,10 @@ class Diagnosis(Model, frozen=True):
     """The verdict on a snapshot, its findings worst first, and the graph behind them.
 
     ``gaps`` are what was not observed and could hide a wait. With a ``job``, the findings and the verdict are those of
-    this job. ``outside`` are waits that are in no finding because they do not depend on Ray,
-    most frequent first, and without a finding also executions that sleep. Then ``explanation`` has sentences about
-    these, and ``failed_before`` the failures next to such waits.
+    this job. ``outside`` are waits that are in no finding because they do not depend on Ray, most frequent first, and
+    without a finding also executions that run or sleep. Then ``explanation`` has sentences about these, ``remarks``
+    about actors that they ask for in vain, ``idle`` has what executes nothing, and ``failed_before`` the failures next
+    to such waits. ``progress`` is that of all jobs, or of this one; None without a second sample.
     """
 
     verdict: Verdict
@@ -509,7 +535,10 @@ class Diagnosis(Model, frozen=True):
     job: str | None = None
     outside: tuple[OutsideWait, ...] = ()
     explanation: tuple[Step, ...] = ()
+    remarks: tuple[Step, ...] = ()
+    idle: tuple[IdleActors, ...] = ()
     failed_before: tuple[FailedBefore, ...] = ()
+    progress: Progress | None = None
 
     @property
     def incomplete(self) -> bool:

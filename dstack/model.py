@@ -259,13 +259,31 @@ class RepeatedCall(Model, frozen=True):
     other_calls: Natural = 0
 
 
+class RecentEnds(Model, frozen=True):
+    """How many tasks of a job ended in the last ``over_s`` seconds."""
+
+    tasks: Natural
+    over_s: float
+
+
+class FunctionTimes(Model, frozen=True):
+    """How many ended ``calls`` of a function or method were read, and the median of their run times.
+
+    A run begins by the clock of its worker's host, and ends by that of its owner's.
+    """
+
+    calls: Natural
+    usual_s: float
+
+
 class TaskEventWindow(Model, frozen=True):
     """The part of the GCS's task events of finished tasks that was read.
 
     The GCS has ``kept`` tasks; the newest ``read`` finished ones of live jobs were read. ``is_limited`` says that there
     are older ones, and ``oldest_at`` is when the first of those read ended. ``last_ended_at`` is, by job, when the
     newest task ended that is in no :attr:`Snapshot.repeated_calls`, by the clock of its owner's host. Workers report an
-    end up to a second late. A job without finished tasks is missing.
+    end up to a second late. A job without finished tasks is missing. ``recent`` counts the same tasks by job, and
+    ``functions`` has, by job and name, the run times of all.
     """
 
     kept: Natural
@@ -273,6 +291,8 @@ class TaskEventWindow(Model, frozen=True):
     is_limited: bool = False
     oldest_at: UnixTime | None = None
     last_ended_at: dict[str, UnixTime] = {}
+    recent: dict[str, RecentEnds] = {}
+    functions: dict[str, dict[str, FunctionTimes]] = {}
 
 
 class TaskAttempt(Model, frozen=True):

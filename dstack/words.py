@@ -77,6 +77,11 @@ def time_of_day(at: float) -> str:
     return strftime("%H:%M:%S", localtime(at))
 
 
+def moment(at: float, ago_s: float) -> str:
+    """The same, with the date of what is a day or more ago: ``2026-11-27 03:12:40``."""
+    return time_of_day(at) if ago_s < 86_400 else strftime("%Y-%m-%d %H:%M:%S", localtime(at))
+
+
 def short_duration(seconds: float) -> str:
     """The same with milliseconds: ``0.4 ms``, ``340 ms``, ``1.2 s``."""
     milliseconds = seconds * 1_000

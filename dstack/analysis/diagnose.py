@@ -7,9 +7,9 @@ from dstack.analysis.evidence.evidence import Evidence
 from dstack.analysis.evidence.wait_durations import with_bounds
 from dstack.analysis.findings import find_all, verdict_of
 from dstack.analysis.findings.facts.failures import Failures
-from dstack.analysis.findings.outside_waits import outside_waits, verdict_without_findings
+from dstack.analysis.findings.outside_waits import idle_actors, outside_waits, verdict_without_findings
 from dstack.analysis.findings.reduced_graph import ReducedGraph
-from dstack.analysis.findings.resting import explanation, resting
+from dstack.analysis.findings.resting import actors_asked_for, explanation, resting
 from dstack.analysis.graph.confirmation import confirmed_graph
 from dstack.analysis.index.sample_index import SampleIndex
 from dstack.analysis.naming.job_selection import find_job
@@ -59,5 +59,8 @@ def diagnose(
         job=job_id,
         outside=outside,
         explanation=() if findings else tuple(explanation(reduced, rests)),
+        remarks=() if findings else tuple(actors_asked_for(reduced, rests)),
+        idle=() if findings else idle_actors(reduced, job_id),
         failed_before=() if findings else Failures(reduced).beside_outside(job_id),
+        progress=reduced.progress(reduced.live_jobs if job_id is None else (job_id,)),
     )

@@ -117,7 +117,7 @@ def settled_snapshot(address: str, progress: Callable[[str], None]) -> Snapshot:
         taken = snapshot(address, progress=progress)
         diagnosis = diagnose(taken)
         before, waits = waits, {key: vertex.wait for key, vertex in diagnosis.vertices.items()}
-        has_waits = diagnosis.findings or any(not wait.rests for wait in diagnosis.outside)
+        has_waits = diagnosis.findings or any(wait.does == "waits" for wait in diagnosis.outside)
         settled = waits == before and has_waits and not diagnosis.incomplete
         if settled or time.monotonic() > deadline:
             return taken

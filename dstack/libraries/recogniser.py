@@ -16,7 +16,8 @@ class Recogniser:
     actor's short ``id``. ``work`` is the pattern of the methods that execute the user's requests, with words for them.
     An actor that ``is_machinery`` runs no user code; neither do the calls in ``upkeep`` of other actors. The name of
     the actor must match as well, because a class of the user may have the same name. ``id`` distinguishes a part that
-    other code of dstack refers to. The library ``calls_only_for_state`` an actor whose thread executes its work.
+    other code of dstack refers to. The library ``calls_only_for_state`` an actor whose thread executes its work. Of
+    several actors with one name, each is a ``unit``.
     """
 
     class_name: str
@@ -28,3 +29,4 @@ class Recogniser:
     is_machinery: bool = False
     id: str = ""
     calls_only_for_state: bool = False
+    unit: str = ""

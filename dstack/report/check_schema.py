@@ -192,15 +192,16 @@ class DocumentFinding(TypedDict):
 
 
 class DocumentOutside(TypedDict):
-    """Threads of the application that wait for something outside of Ray."""
+    """Executions of the application that wait for something outside of Ray; without a finding, also other ones."""
 
+    name: str
     call: str
     kind: Literal["task", "driver", "thread", "asyncio task"]
     count: int
     file: str | None
     line: int | None
     since_s: Bounds
-    rests: bool
+    does: Annotated[Literal["waits", "rests", "runs"], Meta(description="What rests sleeps, or polls by sleeping")]
     loop: LoopBody | None
 
 

@@ -12,7 +12,7 @@ from dstack.analysis.findings import is_stuck
 from dstack.analysis.naming import names
 from dstack.diagnosis import Diagram, Entry, Finding, Step
 from dstack.report.rich_text import Row, SafeText, place_of
-from dstack.words import capitalised, listed, word
+from dstack.words import capitalised, duration, listed, moment, word
 
 FIRST, BETWEEN, LAST, OUTSIDE = "┌▶ ", "│  ", "└─ ", "   "
 """What a row of a cycle begins with: the bracket leads from its last entry back to its first."""
@@ -38,15 +38,27 @@ def titled(finding: Finding) -> str:
 def status(finding: Finding) -> str:
     """How sure the finding is, how long it has lasted, how much is blocked behind it and why it is not proven."""
     sure = "suspected: the same in 2 samples" if finding.assumed and not finding.confirmed else certainty(finding)
-    lasting = names.lasting(finding.since)
-    parts = [" ".join(part for part in (f"{sure}," if sure and lasting else sure, lasting) if part), _impact(finding)]
-    parts.append(finding.doubt)
+    parts = (sure, _standing(finding), _impact(finding), finding.doubt)
     return "; ".join(part for part in parts if part)
 
 
 def status_sentence(finding: Finding) -> str:
     """The same as a sentence; empty where there is nothing to say."""
     return f"{capitalised(text)}." if (text := status(finding)) else ""
+
+
+def _standing(finding: Finding) -> str:
+    """``stuck since 03:53:24 (1 min 37 s)``; of a stall also when its jobs last finished a task."""
+    standing = names.standing(finding.since)
+    if is_stuck(finding):
+        return standing if standing.startswith("seen") else f"stuck {standing}" if standing else ""
+    if finding.kind != "stalled":
+        return ""
+    progress = finding.progress
+    if progress is None or progress.idle_s is None or progress.last_ended_at is None:
+        return standing
+    ended = f"its job last finished a task at {moment(progress.last_ended_at, progress.idle_s)}"
+    return "; ".join(part for part in (standing, f"{ended} ({duration(progress.idle_s)} ago)") if part)
 
 
 def _impact(finding: Finding) -> str:

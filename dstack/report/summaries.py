@@ -10,16 +10,15 @@ from rich.console import Console
 from rich.text import Text
 
 from dstack.analysis.findings.wording.failures import headline as failures_in_headline
-from dstack.analysis.naming import names
 from dstack.analysis.views.analysed_snapshot import AnalysedSnapshot
 from dstack.checks import Check, Level
-from dstack.diagnosis import Diagnosis, OutsideWait, Verdict
+from dstack.diagnosis import Diagnosis, IdleActors, NoSample, OutsideWait, Progress, Verdict
 from dstack.grouping import grouped
 from dstack.model import Snapshot
 from dstack.observed_node import Failure
 from dstack.recording import Recording
 from dstack.report.rich_text import SafeText, wrapped
-from dstack.words import SHOWN, capitalised, duration, listed, plural, short_duration, word
+from dstack.words import SHOWN, capitalised, duration, listed, plural, short_duration, shortly, word
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -50,41 +49,96 @@ STYLE_OF_VERDICT: dict[Verdict, str] = {
 def headline(diagnosis: Diagnosis) -> str:
     """The verdict in one line, without its word."""
     count = len(diagnosis.findings)
+    if diagnosis.verdict == "unknown":
+        return _unknown(diagnosis)
     if not count:
-        return _clear(diagnosis)
+        return _without_findings(diagnosis)
     first = diagnosis.findings[0]
-    certain = ("" if first.confirmed else "suspected: ") if diagnosis.is_stuck else ""
-    if diagnosis.verdict == "running" and diagnosis.incomplete:
-        certain = "as far as it was read; "
-    return f"{certain}{first.summary}"
+    if diagnosis.is_stuck:
+        return first.summary if first.confirmed else f"suspected: {first.summary}"
+    if diagnosis.verdict != "running":
+        return first.summary
+    return "; ".join(part for part in (_unread(diagnosis), pace(diagnosis.progress), first.summary) if part)
 
 
-def _clear(diagnosis: Diagnosis) -> str:
-    """What is waited for without any finding: nothing, or what does not depend on Ray."""
-    whose = f" of job {diagnosis.job}" if diagnosis.job is not None else ""
-    unread = ", but not everything could be read" if diagnosis.incomplete else ""
-    if not diagnosis.outside:
-        return f"no waits{whose} observed{unread}" if unread else f"no waits{whose}"
-    waits = listed(list(_outside(diagnosis.outside)))
-    return f"no wait{whose} depends on Ray{unread}; {waits}{failures_in_headline(diagnosis.failed_before)}"
+def pace(progress: Progress | None) -> str:
+    """``3.4 tasks/s finish``; empty where none did lately."""
+    if progress is None:
+        return ""
+    if progress.per_s:
+        return (
+            f"{progress.per_s:.2g} tasks/s finish" if progress.per_s < 9.95 else f"{progress.per_s:,.0f} tasks/s finish"
+        )
+    if not progress.finished:
+        return ""
+    return f"{plural(progress.finished, 'task')} finished within {duration(progress.watched_s)}"
+
+
+def _cpus(progress: Progress | None) -> str:
+    """``its processes use 1.2 CPUs``."""
+    if progress is None or not progress.cpu_s or not progress.watched_s:
+        return ""
+    return f"processes of the application use {progress.cpu_s / progress.watched_s:.1f} CPUs"
+
+
+def _unread(diagnosis: Diagnosis) -> str:
+    return "not everything was read" if diagnosis.incomplete else ""
+
+
+def _unknown(diagnosis: Diagnosis) -> str:
+    """That nothing, or too little, was read; the reasons are among what was not observed."""
+    workers, nodes = diagnosis.coverage.workers, diagnosis.coverage.nodes
+    if not nodes.total:
+        return "no node has joined the cluster yet, or none is alive: nothing was read"
+    if any(isinstance(gap, NoSample) for gap in diagnosis.gaps):
+        return "nothing was read"
+    return (
+        f"too little was read: {workers.observed} of {plural(workers.total, 'worker or driver', 'workers and drivers')}"
+    )
+
+
+def _without_findings(diagnosis: Diagnosis) -> str:
+    """What runs, rests, and waits for what is outside of Ray, and the actors that execute nothing."""
+    does = [*_outside(diagnosis.outside)]
+    if diagnosis.idle:
+        does.append(f"idle: {shortly([_idle_actors(one) for one in diagnosis.idle])}")
+    if not does:
+        whose = f" of job {diagnosis.job}" if diagnosis.job is not None else ""
+        does.append(f"nothing{whose} runs or waits" if diagnosis.coverage.workers.total else "no driver is connected")
+    failed = failures_in_headline(diagnosis.failed_before)
+    is_named = any(one.does == "runs" for one in diagnosis.outside)
+    moves = pace(diagnosis.progress) or (
+        "" if is_named or diagnosis.verdict != "running" else _cpus(diagnosis.progress)
+    )
+    parts = (_unread(diagnosis), moves, f"{'; '.join(does)}{failed}")
+    return "; ".join(filter(None, parts))
+
+
+def _idle_actors(idle: IdleActors) -> str:
+    """``2 replicas of Serve deployment Shop``, ``3 x actor Cache``."""
+    if idle.unit:
+        return f"{plural(idle.count, idle.unit)} of {idle.name}"
+    return f"{idle.count:,} × {idle.name}" if idle.count > 1 else idle.name
 
 
 def _outside(waits: Sequence[OutsideWait]) -> Iterator[str]:
-    """``4 tasks wait in threading.Event.wait (train.py:12)``, the most frequent first, and how many others wait."""
+    """``4 Worker.step wait in threading.Event.wait (train.py:12)``, and how many others there are."""
     for wait in waits[:SHOWN_OUTSIDE]:
-        lasting = f" {time}" if (time := names.lasting(wait.since)) else ""
-        yield f"{plural(wait.count, wait.kind)} {_does(wait)}{lasting}"
+        many = f"{wait.count:,} × " if wait.count > 1 else ""
+        yield f"{many}{wait.name} {_does(wait)}"
     others = sum(wait.count for wait in waits[SHOWN_OUTSIDE:])
     if others:
-        yield f"{others:,} more in other calls"
+        yield f"{others:,} more at other lines"
 
 
 def _does(wait: OutsideWait) -> str:
     """``waits in queue.Queue.get (app.py:3)``, ``polls ray.nodes in the loop at app.py:20-25, and sleeps``."""
     file = wait.file.rpartition("/")[2] if wait.file else ""
     line = f" ({file}:{wait.line})" if file else ""
-    if not wait.rests:
-        return f"{word(wait.count, 'waits', 'wait')} in {wait.call}{line}"
+    if wait.does == "runs":
+        return f"{word(wait.count, 'runs', 'run')}{line}"
+    if wait.does == "waits":
+        return f"{word(wait.count, 'waits', 'wait')} {f'for {wait.awaits}' if wait.awaits else f'in {wait.call}'}{line}"
     sleeps = word(wait.count, "sleeps", "sleep")
     if wait.loop is None:
         return f"{sleeps}{line}"

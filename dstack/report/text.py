@@ -12,7 +12,7 @@ from rich.text import Text
 from dstack.analysis.findings.kinds.stalled import NOT_PROVEN
 from dstack.analysis.findings.wording.failures import step as step_of_failure
 from dstack.analysis.views.analysed_snapshot import AnalysedSnapshot
-from dstack.diagnosis import Diagnosis, Finding
+from dstack.diagnosis import Diagnosis, Finding, Verdict
 from dstack.model import Snapshot
 from dstack.report.check_json import pauses_ms
 from dstack.report.details import print_details, print_stacks
@@ -28,12 +28,19 @@ FIRST_LINES = 15
 MANY = 1000
 """No limit, as far as a reader cares."""
 NOT_OBSERVED = "Not observed: "
+SHORT: tuple[Verdict, ...] = ("unknown", "running", "idle")
+"""The verdicts whose report is a few lines, without diagrams."""
+SHORT_BLOCKERS, SHORT_FINDINGS = 2, 2
+"""The final blockers, and the findings, that such a report shows."""
 
 
 def print_report(console: Console, analysed: AnalysedSnapshot, *, details: bool = False) -> None:
     """Prints the report, 100 columns wide at most; with ``details`` all members, stacks and failures."""
     console.width = min(console.width, WIDTH) if console.is_terminal else WIDTH
     diagnosis = analysed.diagnosis
+    if not details and diagnosis.verdict in SHORT:
+        _print_short(console, analysed)
+        return
     head = list(_head(console, analysed))
     print_lines(console, head)
     _print_failed_before(console, diagnosis)
@@ -42,12 +49,38 @@ def print_report(console: Console, analysed: AnalysedSnapshot, *, details: bool 
         _print_finding(console, finding, number, len(head))
     if len(shown) < len(diagnosis.findings):
         _print_rest(console, len(diagnosis.findings) - len(shown))
-    _print_starving(console, analysed)
+    if analysed.starving:
+        console.print()
+    _print_starving(console, analysed, SHOWN)
     if details:
         print_details(console, analysed)
     else:
         print_stacks(console, analysed)
     _print_foot(console, analysed, MANY if details else SHOWN)
+
+
+def _print_short(console: Console, analysed: AnalysedSnapshot) -> None:
+    """Where nothing is stuck: what runs, what everything depends on, and what to do if that is slow."""
+    diagnosis = analysed.diagnosis
+    print_lines(console, _headline(console, diagnosis))
+    print_rows(console, (Row("", "", SafeText(note, "yellow")) for note in analysed.snapshot.notes))
+    for step in (*diagnosis.remarks, *map(step_of_failure, diagnosis.failed_before)):
+        print_rows(console, remark_rows(step))
+    for finding in diagnosis.findings[:1]:
+        for step in (*finding.brief[:SHORT_BLOCKERS], *map(step_of_failure, finding.failed_before)):
+            print_rows(console, remark_rows(step))
+        if finding.is_slow:
+            print_rows(console, [fix_row(finding)])
+    for finding in diagnosis.findings[1:SHORT_FINDINGS]:
+        print_rows(console, [Row("Also: ", " " * 6, SafeText(finding.summary))])
+    if len(diagnosis.findings) > SHORT_FINDINGS:
+        _print_rest(console, len(diagnosis.findings) - SHORT_FINDINGS)
+    _print_starving(console, analysed, 1)
+    _print_gaps(console, analysed, 1)
+    taken = strftime("%Y-%m-%d %H:%M:%S", localtime(analysed.snapshot.taken_at))
+    of_job = f", job {diagnosis.job} only" if diagnosis.job else ""
+    text = f"{_covered(diagnosis)}, {analysed.snapshot.total_s:.2f} s; Ray {analysed.snapshot.ray_version}, {taken}{of_job}"
+    print_rows(console, [Row("Observed: ", " " * 10, SafeText(text, "dim"))])
 
 
 def report_text(analysed: AnalysedSnapshot, *, details: bool = False) -> str:
@@ -60,17 +93,21 @@ def report_text(analysed: AnalysedSnapshot, *, details: bool = False) -> str:
 
 def _head(console: Console, analysed: AnalysedSnapshot) -> Iterator[Text]:
     diagnosis = analysed.diagnosis
-    lead = f"{diagnosis.verdict.upper()}  "
-    first, *others = wrapped(SafeText(headline(diagnosis), "bold"), console, max(20, console.width - len(lead)))
-    yield SafeText(lead, STYLE_OF_VERDICT[diagnosis.verdict]) + first
-    for line in others:
-        yield SafeText(" " * len(lead)) + line
+    yield from _headline(console, diagnosis)
     sure, origin = _status(diagnosis), _origin(analysed)
     line = SafeText(sure)
     if _fits(console, sure, origin):
         line.append(" " * bool(sure)).append(origin, "dim")
     yield from lines_of(console, [Row("", "", line)])
     yield from lines_of(console, (Row("", "", SafeText(note, "yellow")) for note in analysed.snapshot.notes))
+
+
+def _headline(console: Console, diagnosis: Diagnosis) -> Iterator[Text]:
+    lead = f"{diagnosis.verdict.upper()}  "
+    first, *others = wrapped(SafeText(headline(diagnosis), "bold"), console, max(20, console.width - len(lead)))
+    yield SafeText(lead, STYLE_OF_VERDICT[diagnosis.verdict]) + first
+    for line in others:
+        yield SafeText(" " * len(lead)) + line
 
 
 def _status(diagnosis: Diagnosis) -> str:
@@ -131,14 +168,12 @@ def _print_rest(console: Console, count: int) -> None:
     console.print(SafeText(f"{plural(count, 'more finding')}: --details prints {word(count, 'it', 'them')}.", "dim"))
 
 
-def _print_starving(console: Console, analysed: AnalysedSnapshot) -> None:
+def _print_starving(console: Console, analysed: AnalysedSnapshot, shown: int) -> None:
     """What is free on one node while tasks wait for it on another."""
-    if analysed.starving:
-        console.print()
     lead = "Free elsewhere: "
-    for text in analysed.starving[:SHOWN]:
+    for text in analysed.starving[:shown]:
         print_rows(console, [Row(lead, " " * len(lead), SafeText(f"{text}."))])
-    rest = len(analysed.starving) - SHOWN
+    rest = len(analysed.starving) - shown
     if rest > 0:
         console.print(SafeText(f"{' ' * len(lead)}and {plural(rest, 'more such resource')}", "dim"))
 
@@ -146,19 +181,29 @@ def _print_starving(console: Console, analysed: AnalysedSnapshot) -> None:
 def _print_foot(console: Console, analysed: AnalysedSnapshot, shown: int) -> None:
     """What was not observed, then coverage and timing in one line."""
     snapshot, diagnosis = analysed.snapshot, analysed.diagnosis
-    coverage = diagnosis.coverage
     console.print()
-    gaps = gaps_in_words(analysed)
-    lead = "Inconclusive: " if diagnosis.incomplete and not diagnosis.is_stuck else NOT_OBSERVED
-    _print_reasons(console, lead, [gap.text for gap in gaps], shown, "more such reason")
-    _print_reasons(console, NOT_OBSERVED, other_failures(analysed, gaps), shown, "more failure")
-    index = (
-        f"{coverage.workers.observed} of {coverage.workers.total} workers and drivers, "
-        f"{coverage.nodes.observed} of {coverage.nodes.total} nodes{_access(diagnosis)}"
-    )
+    _print_gaps(console, analysed, shown)
     if not _fits(console, _status(diagnosis), origin := _origin(analysed)):
         console.print(SafeText(origin, "dim"))
-    print_rows(console, [Row("Observed: ", " " * 10, SafeText(f"{index}; {', '.join(_timing(snapshot))}", "dim"))])
+    print_rows(
+        console,
+        [Row("Observed: ", " " * 10, SafeText(f"{_covered(diagnosis)}; {', '.join(_timing(snapshot))}", "dim"))],
+    )
+
+
+def _print_gaps(console: Console, analysed: AnalysedSnapshot, shown: int) -> None:
+    gaps = gaps_in_words(analysed)
+    is_open = analysed.diagnosis.incomplete and not analysed.diagnosis.is_stuck
+    lead = "Inconclusive: " if is_open else NOT_OBSERVED
+    _print_reasons(console, lead, [gap.text for gap in gaps], shown, "more such reason")
+    _print_reasons(console, NOT_OBSERVED, other_failures(analysed, gaps), shown, "more failure")
+
+
+def _covered(diagnosis: Diagnosis) -> str:
+    """``7 of 7 workers and drivers, 2 of 2 nodes``."""
+    workers, nodes = diagnosis.coverage.workers, diagnosis.coverage.nodes
+    read = f"{workers.observed} of {workers.total} workers and drivers, {nodes.observed} of {nodes.total} nodes"
+    return f"{read}{_access(diagnosis)}"
 
 
 def _print_reasons(console: Console, lead: str, reasons: Sequence[str], shown: int, others: str) -> None:

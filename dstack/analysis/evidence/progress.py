@@ -75,16 +75,24 @@ class _Observer:
             finished=max(len(ran - runs), executed),
             submitted=len(self._owned(last, first) - self._owned(first, last)),
             cpu_s=_cpu_s(pairs),
-            idle_s=self._idle_s(first),
+            **self._by_events(first),
         )
 
-    def _idle_s(self, first: Sample) -> float | None:
-        """How long before the first sample the last task of the jobs ended, by hosts' clocks that agree."""
+    def _by_events(self, first: Sample) -> dict[str, float]:
+        """How long before the first sample the last task of the jobs ended, and how many end each second.
+
+        The clocks of the hosts have to agree.
+        """
         window = self._snapshot.task_event_window
         if window is None or not self._snapshot.has_one_time:
-            return None
+            return {}
+        recent = [found for job, found in window.recent.items() if job in self._jobs and found.over_s]
+        rate = {"per_s": round(sum(one.tasks / one.over_s for one in recent), 3)} if recent else {}
         ends = [ended_at for job, ended_at in window.last_ended_at.items() if job in self._jobs]
-        return round(max(0.0, self._snapshot.taken_at + first.began_s - max(ends)), 1) if ends else None
+        if not ends:
+            return rate
+        idle_s = round(max(0.0, self._snapshot.taken_at + first.began_s - max(ends)), 1)
+        return {**rate, "idle_s": idle_s, "last_ended_at": max(ends)}
 
     def _counts(self, one: WorkerSample) -> bool:
         worker = self._workers.get(one.worker_id)

@@ -91,7 +91,7 @@ class Rest:
         return all(map(self._is_idle, worker_ids))
 
     def are_unused(self, worker_ids: Collection[str]) -> bool:
-        """Whether none of these processes used a CPU to speak of between the samples, as far as they were read twice."""
+        """Whether none of these processes used a CPU to speak of, as far as they were read twice."""
         return not any(map(self._is_used, worker_ids))
 
     def _is_used(self, worker_id: str) -> bool:

@@ -8,6 +8,7 @@ These times are by other hosts' clocks: if one is known to differ from dstack's,
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from typing import NamedTuple
 
 import msgspec
 
@@ -20,8 +21,18 @@ from dstack.vertex_keys import Key
 UNKNOWN = TaskTimes()
 
 
+class _Bound(NamedTuple):
+    """A time before which a wait cannot have begun: the submission of what it waits for, or its own beginning."""
+
+    at: float
+    is_submission: bool = False
+
+
 def with_bounds(evidence: Evidence, vertices: Mapping[Key, Vertex]) -> dict[Key, Vertex]:
-    """The same vertices, with bounds for those that wait; none for timed waits, which begin again and again."""
+    """The same vertices, with bounds for those that wait and for running tasks.
+
+    There are none for timed waits, which begin again and again.
+    """
     bounds = _Bounds(evidence.snapshot, evidence.first)
     return {key: bounds.added_to(vertex) for key, vertex in vertices.items()}
 
@@ -29,22 +40,19 @@ def with_bounds(evidence: Evidence, vertices: Mapping[Key, Vertex]) -> dict[Key,
 def of_all(several: Sequence[Since]) -> Since:
     """The time since the last of these began."""
     at_least = [since.at_least_s for since in several]
-    at_most = [since.at_most_s for since in several if since.at_most_s is not None]
     known = [bound for bound in at_least if bound is not None]
-    return Since(
-        at_least_s=min(known) if known and len(known) == len(at_least) else None,
-        at_most_s=min(at_most, default=None),
-    )
+    bounded = [since for since in several if since.at_most_s is not None]
+    latest = min(bounded, key=lambda since: (since.at_most_s or 0.0, not since.is_close), default=Since())
+    return msgspec.structs.replace(latest, at_least_s=min(known) if known and len(known) == len(at_least) else None)
 
 
 def of_any(several: Sequence[Since]) -> Since:
     """Bounds that hold for each of these."""
     at_least = [since.at_least_s for since in several if since.at_least_s is not None]
-    at_most = [since.at_most_s for since in several if since.at_most_s is not None]
-    return Since(
-        at_least_s=min(at_least) if len(at_least) == len(several) else None,
-        at_most_s=max(at_most) if len(at_most) == len(several) else None,
-    )
+    bounded = [since for since in several if since.at_most_s is not None]
+    earliest = max(bounded, key=lambda since: since.at_most_s or 0.0) if len(bounded) == len(several) else None
+    least = min(at_least) if len(at_least) == len(several) else None
+    return msgspec.structs.replace(earliest or Since(), at_least_s=least)
 
 
 class _Bounds:
@@ -63,9 +71,9 @@ class _Bounds:
         return snapshot.taken_at + sample.began_s, snapshot.taken_at + sample.ended_s
 
     def added_to(self, vertex: Vertex) -> Vertex:
-        if (vertex.wait is None and vertex.never is None) or (vertex.wait and vertex.wait.is_timed):
+        if vertex.wait and vertex.wait.is_timed:
             return vertex
-        since = self._since(vertex)
+        since = self._since(vertex) if vertex.wait or vertex.never else self._running(vertex)
         if since.at_least_s is None and since.at_most_s is None:
             return vertex
         return msgspec.structs.replace(vertex, since=since)
@@ -75,9 +83,21 @@ class _Bounds:
         watched_s = self._watched_s if vertex.is_confirmed else None
         entered = self._entered(vertex)
         if entered is not None:
-            return _since(max(began - entered, watched_s or 0.0), ended - entered)
+            return _since(max(began - entered, watched_s or 0.0), ended - entered, entered, is_close=True)
         earliest = max(self._not_before(vertex), default=None)
-        return _since(watched_s, None if earliest is None else ended - earliest)
+        if earliest is None:
+            return _since(watched_s)
+        return _since(watched_s, ended - earliest.at, earliest.at, is_close=earliest.is_submission)
+
+    def _running(self, vertex: Vertex) -> Since:
+        """For how long the task of an execution that does not wait has run."""
+        task = self._first.tasks.get(vertex.task_id or "")
+        times = self._times.get(vertex.task_id or "", UNKNOWN)
+        began_at = times.states.get("RUNNING")
+        if vertex.worker_id is None or began_at is None or (task is not None and times.attempt < task.attempt):
+            return Since()
+        began, ended = self._last_shown[False]
+        return _since(max(0.0, began - began_at), ended - began_at, began_at, is_close=True)
 
     def _entered(self, vertex: Vertex) -> float | None:
         """When a pending vertex entered its state."""
@@ -90,19 +110,30 @@ class _Bounds:
         times = self._times.get(task.task_id, UNKNOWN)
         return times.states.get(task.state) if times.attempt >= task.attempt else None
 
-    def _not_before(self, vertex: Vertex) -> Iterator[float]:
+    def _not_before(self, vertex: Vertex) -> Iterator[_Bound]:
         """Times before which the wait cannot have begun."""
         own = self._times.get(vertex.task_id or "", UNKNOWN)
+        process = self._first.process(vertex.worker_id or "") if self._has_one_time else None
         if vertex.worker_id is not None:
-            yield from filter(None, [own.states.get("RUNNING")])
+            started_at = process.started_at if process and vertex.child_pid is None else None
+            yield from (_Bound(at) for at in (own.states.get("RUNNING"), started_at) if at is not None)
         for group in vertex.wait.groups if vertex.wait else ():
             for target in group.targets:
                 producer = self._times.get(producer_task_id(target.ref), UNKNOWN) if target.ref else UNKNOWN
-                yield from filter(None, [producer.submitted_at])
+                if producer.submitted_at is not None:
+                    yield _Bound(producer.submitted_at, is_submission=True)
 
 
-def _since(at_least_s: float | None, at_most_s: float | None) -> Since:
+def _since(
+    at_least_s: float | None,
+    at_most_s: float | None = None,
+    began_at: float | None = None,
+    *,
+    is_close: bool = False,
+) -> Since:
     """Bounds that fit each other, whatever the clocks say."""
-    if at_most_s is not None:
-        at_most_s = round(max(at_most_s, at_least_s or 0.0), 3)
-    return Since(at_least_s=None if at_least_s is None else round(at_least_s, 3), at_most_s=at_most_s)
+    at_least_s = None if at_least_s is None else round(at_least_s, 3)
+    if at_most_s is None:
+        return Since(at_least_s=at_least_s)
+    at_most_s = round(max(at_most_s, at_least_s or 0.0), 3)
+    return Since(at_least_s=at_least_s, at_most_s=at_most_s, began_at=began_at, is_close=is_close)

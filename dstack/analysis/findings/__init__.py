@@ -12,7 +12,17 @@ from dstack.analysis.findings.diagram import diagram
 from dstack.analysis.findings.facts.draft import Draft
 from dstack.analysis.findings.facts.failures import Failures, identity
 from dstack.analysis.findings.facts.finding_facts import FindingFacts
-from dstack.analysis.findings.kinds import deadlock, failed, infeasible, orphaned, polling, running, stalled, starved
+from dstack.analysis.findings.kinds import (
+    deadlock,
+    failed,
+    infeasible,
+    open_chain,
+    orphaned,
+    polling,
+    running,
+    stalled,
+    starved,
+)
 from dstack.analysis.findings.outside_waits import is_idle
 from dstack.analysis.findings.reduced_graph import ReducedGraph
 from dstack.analysis.findings.wording.failures import step as step_of_failure
@@ -137,6 +147,8 @@ def _finding(facts: FindingFacts, narrator: Narrator) -> Finding:
         failed_before=facts.failed_before,
         explanation=tuple(_explanation(facts, narrator)),
         diagram=diagram(facts, narrator),
+        brief=tuple(open_chain.brief(facts, narrator)) if draft.is_open else (),
+        is_slow=facts.is_slow,
     )
 
 

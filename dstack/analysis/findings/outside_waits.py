@@ -7,8 +7,8 @@ end them. That is no proof: a message may come from outside of Ray.
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Literal
 
 from msgspec.structs import replace
@@ -19,19 +19,22 @@ from dstack.analysis.findings.resting import loop_of
 from dstack.analysis.findings.vertex_roles import is_outside
 from dstack.analysis.index.frames import user_frame
 from dstack.analysis.index.processes import PolledActors
+from dstack.analysis.index.ray_libraries import is_machinery_actor
+from dstack.analysis.naming import names
+from dstack.analysis.naming.descriptions import describe
 from dstack.analysis.naming.vertex_details import details_of
 from dstack.analysis.solve.open_chains import OpenChain
 from dstack.analysis.solve.requirements import targets_of
-from dstack.diagnosis import FinalBlocker, Finding, OutsideWait, Since, Verdict, Vertex
+from dstack.diagnosis import FinalBlocker, Finding, IdleActors, OutsideWait, Since, Verdict, Vertex
 from dstack.vertex_keys import Key, UnknownKey
 
 
 def outside_waits(
-    reduced: ReducedGraph, findings: Iterable[Finding], rests: Iterable[Vertex], job_id: str | None = None
+    reduced: ReducedGraph, findings: Iterable[Finding], rests: Sequence[Vertex], job_id: str | None = None
 ) -> tuple[OutsideWait, ...]:
-    """The open waits in none of the findings, of one job if given; without findings also what ``rests`` by itself.
+    """The open waits in none of the findings, of one job if given; without findings also what ``rests`` or runs.
 
-    They are grouped by call and line.
+    They are grouped by name, call and line.
     """
     in_findings = {key for finding in findings if finding.kind != "failed" for key in finding.members}
     waiters = (reduced.vertices[key] for chain in reduced.chains for key in chain.waiters if key not in in_findings)
@@ -39,10 +42,25 @@ def outside_waits(
     for vertex in waiters:
         if reduced.is_of_application(vertex.key) and (job_id is None or reduced.job_of(vertex) == job_id):
             groups[_outside_wait(reduced, vertex)].append(vertex.since or Since())
-    for vertex in () if in_findings else rests:
-        groups[_outside_wait(reduced, vertex)].append(Since())
+    for vertex in () if in_findings else (*_running(reduced, rests, job_id), *rests):
+        groups[_outside_wait(reduced, vertex, does="rests" if vertex in rests else "runs")].append(Since())
     found = (replace(one, count=len(several), since=of_any(several)) for one, several in groups.items())
-    return tuple(sorted(found, key=lambda one: -one.count))
+    return tuple(sorted(found, key=lambda one: (one.does != "runs", -one.count)))
+
+
+def _running(reduced: ReducedGraph, rests: Sequence[Vertex], job_id: str | None) -> Iterator[Vertex]:
+    """What runs and does not wait, besides threads and drivers that rest; of one job if given."""
+    jobs = reduced.live_jobs if job_id is None else (job_id,)
+    return reduced.running(jobs, {vertex.key for vertex in rests})
+
+
+def idle_actors(reduced: ReducedGraph, job_id: str | None = None) -> tuple[IdleActors, ...]:
+    """The actors that are alive and execute nothing, by class or part of a library, without machinery."""
+    busy = {worker.worker_id for worker in reduced.index.sample.workers if worker.running_task_ids}
+    alive = (actor for actor in reduced.index.snapshot.actors if actor.state == "ALIVE")
+    idle = (actor for actor in alive if actor.worker_id not in busy and job_id in (None, actor.job_id))
+    counts = Counter(names.actor_kind(actor) for actor in idle if not is_machinery_actor(actor))
+    return tuple(IdleActors(name=kind.name, unit=kind.unit, count=count) for kind, count in counts.most_common())
 
 
 def verdict_without_findings(reduced: ReducedGraph, rests: Sequence[Vertex], job_id: str | None = None) -> Verdict:
@@ -57,10 +75,14 @@ def verdict_without_findings(reduced: ReducedGraph, rests: Sequence[Vertex], job
     if waiters and reduced.are_at_rest(of_waiters):
         return "stalled"
     jobs = reduced.live_jobs if job_id is None else (job_id,)
-    return "running" if reduced.are_running(jobs, {vertex.key for vertex in rests if not vertex.task_id}) else "idle"
+    has_tasks = any(vertex.task_id for vertex in rests)
+    is_running = has_tasks or any(True for _ in _running(reduced, rests, job_id)) or reduced.have_moved(jobs)
+    return "running" if is_running else "idle"
 
 
-def _outside_wait(reduced: ReducedGraph, vertex: Vertex) -> OutsideWait:
+def _outside_wait(
+    reduced: ReducedGraph, vertex: Vertex, does: Literal["waits", "rests", "runs"] = "waits"
+) -> OutsideWait:
     details = details_of(reduced.index, vertex)
     frame = user_frame(details.frames)
     is_exit = vertex.wait is None and vertex.subject.what == "exit"
@@ -69,14 +91,21 @@ def _outside_wait(reduced: ReducedGraph, vertex: Vertex) -> OutsideWait:
         "driver" if reduced.is_driver(vertex) else "asyncio task" if vertex.coroutine_id else "thread"
     )
     return OutsideWait(
+        name=describe(vertex),
         call=vertex.wait.call if vertex.wait else rest,
         kind="task" if vertex.task_id else kind,
         count=1,
         file=frame.file if frame else None,
         line=frame.line if frame else None,
-        rests=vertex.wait is None and not is_exit,
-        loop=None if vertex.wait else loop_of(details),
+        does="waits" if is_exit else does,
+        loop=loop_of(details) if does == "rests" else None,
+        awaits=_awaits(vertex),
     )
+
+
+def _awaits(vertex: Vertex) -> Literal["", "a signal", "input at its terminal"]:
+    ends = {end.what for end in vertex.wait.ends} if vertex.wait else set()
+    return "a signal" if "signal" in ends else "input at its terminal" if "terminal" in ends else ""
 
 
 def waits_outside(reduced: ReducedGraph) -> list[Vertex]:

@@ -111,11 +111,13 @@ class ReducedGraph(VertexRoles):
         """The jobs that have processes."""
         return tuple(sorted({worker.job_id for worker in self.index.present_workers if worker.job_id}))
 
-    def are_running(self, jobs: tuple[str, ...], besides: Set[Key] = frozenset()) -> bool:
-        """Whether anything of these jobs runs, ``besides`` these executions: it does not wait, moved, or used a CPU."""
+    def running(self, jobs: Iterable[str], besides: Set[Key] = frozenset()) -> Iterator[Vertex]:
+        """The executions of these jobs that run and do not wait, ``besides`` these."""
         runners = (vertex for job in jobs for vertex in self.runners.get(job, ()))
-        if any(vertex.wait is None and vertex.key not in besides for vertex in runners):
-            return True
+        return (vertex for vertex in runners if vertex.wait is None and vertex.key not in besides)
+
+    def have_moved(self, jobs: tuple[str, ...]) -> bool:
+        """Whether tasks of these jobs started or ended between the samples, or a process of theirs used a CPU."""
         progress = self.progress(jobs)
         if progress is not None and progress.has_moved:
             return True

@@ -6,7 +6,7 @@ that stands still often polls for something that never comes, such as nodes or a
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 
 from dstack import words
 from dstack.analysis.findings.reduced_graph import ReducedGraph
@@ -60,7 +60,7 @@ def _is_own(details: VertexDetails, loop: LoopBody) -> bool:
 
 
 def explanation(reduced: ReducedGraph, waiters: Sequence[Vertex]) -> Iterator[Step]:
-    """What these do at which lines, whether anything else of their jobs runs, and the actors that they ask for."""
+    """What these do at which lines, and whether anything else of their jobs runs."""
     shown = waiters[: words.SHOWN]
     for vertex in shown:
         details = details_of(reduced.index, vertex)
@@ -70,7 +70,6 @@ def explanation(reduced: ReducedGraph, waiters: Sequence[Vertex]) -> Iterator[St
         yield Step(text=f"Nothing else of {_jobs(jobs)} runs: no task, and no other thread is on a CPU")
     if shown and (progress := reduced.progress(jobs)):
         yield Step(text=names.progress(progress, jobs))
-    yield from _actors(reduced, shown)
 
 
 def _activity(details: VertexDetails) -> str:
@@ -88,10 +87,10 @@ def _jobs(jobs: Sequence[str]) -> str:
     return f"{words.word(len(jobs), 'job')} {words.listed(jobs)}" if jobs else "the cluster"
 
 
-def _actors(reduced: ReducedGraph, waiters: Iterable[Vertex]) -> Iterator[Step]:
+def actors_asked_for(reduced: ReducedGraph, waiters: Sequence[Vertex]) -> Iterator[Step]:
     """The actors that loops ask for by name and do not get: those that have died, or that Ray does not list."""
     asked: dict[tuple[str, str], None] = {}
-    for vertex in waiters:
+    for vertex in waiters[: words.SHOWN]:
         loop = loop_of(details_of(reduced.index, vertex))
         job = reduced.index.jobs.get(reduced.job_of(vertex) or "")
         if loop is not None and job is not None:

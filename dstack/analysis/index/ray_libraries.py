@@ -32,6 +32,7 @@ SHORT = 8
 RAYS_OWN = (
     Recogniser(r"JobSupervisor", "job {job}", actor_name=r"_ray_internal_job_actor_(?P<job>.+)", is_machinery=True),
     Recogniser(r"_QueueActor", "ray.util.queue.Queue", which=" {id}"),
+    Recogniser(r"CompiledDAG\.DAGDriverProxyActor", "proxy of a compiled graph", which=" {id}", is_machinery=True),
     Recogniser(r"PoolActor", "ray.util.multiprocessing.Pool", which=", process {id}", work=("run_batch", "batch of")),
 )
 RECOGNISERS = (*serve.PARTS, *data.PARTS, *train.PARTS, *tune.PARTS, *RAYS_OWN)

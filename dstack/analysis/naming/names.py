@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 
 from dstack.analysis.index import ray_libraries
 from dstack.diagnosis import Progress, Since
 from dstack.model import RAY_CLIENT_SERVER, Actor, Node, PlacementGroup
 from dstack.observed_calls import DATA, TRAIN, ProcessGroup
 from dstack.vertex_facts import ProcessName, TaskName
-from dstack.words import duration, listed, plural, word
+from dstack.words import duration, listed, moment, plural, word
 
 SHORT = 8
 SHORTEST_S = 0.05
 """The smallest bound that is shown."""
+CLOSE_S, CLOSE_SHARE = 2.0, 0.1
+"""Bounds of a duration that differ by no more count as one, in seconds and as a share of the upper one."""
 BYTES = ("memory", "object_store_memory")
 SHOWN_RANGES = 8
 """The most ranges of ranks that are listed; the other ranks are counted."""
@@ -35,6 +38,20 @@ def actor_in_words(class_name: str, name: str, actor_id: str) -> str:
         return f"{part.name}{part.which}"
     kind = actor_class(class_name)
     return f'{kind} "{name}"' if name else f"{kind} {short(actor_id)}"
+
+
+@dataclass(frozen=True, slots=True)
+class ActorKind:
+    """What actors of one kind are called: ``Trainer``, or a part of a Ray library, of which each is a ``unit``."""
+
+    name: str
+    unit: str
+
+
+def actor_kind(value: Actor) -> ActorKind:
+    """The kind of an actor."""
+    part = ray_libraries.part(value.class_name, value.name, value.actor_id)
+    return ActorKind(part.name, part.recogniser.unit) if part else ActorKind(actor_class(value.class_name), "")
 
 
 def actor_class(class_name: str) -> str:
@@ -156,6 +173,17 @@ def lasting(since: Since | None) -> str:
     return _bounded(since, "for at least ", "for at most ", "for ")
 
 
+def standing(since: Since | None) -> str:
+    """``since 03:53:24 (1 min 37 s)``, with ``at the earliest`` if it may be later, or ``seen for 1.1 s``."""
+    if since is None:
+        return ""
+    least, most = since.at_least_s or 0.0, since.at_most_s
+    if most is None or since.began_at is None:
+        return f"seen for {duration(least)}" if least >= SHORTEST_S else ""
+    is_close = since.is_close or most - least <= max(CLOSE_S, CLOSE_SHARE * most)
+    return f"since {moment(since.began_at, most)}{'' if is_close else ' at the earliest'} ({duration(most)})"
+
+
 def bounds(since: Since | None) -> str:
     """The same in short form: ``3 min 20 s``, ``0.4 s to 5 min``, ``≥ 0.4 s``, ``≤ 5 min``."""
     return _bounded(since, "≥ ", "≤ ", "")
@@ -170,7 +198,7 @@ def _bounded(since: Since | None, at_least: str, at_most: str, within: str) -> s
         return f"{at_least}{duration(least)}" if least >= SHORTEST_S else ""
     if least < SHORTEST_S:
         return f"{at_most}{duration(most)}"
-    if most - least <= max(2.0, 0.1 * most) or duration(least) == duration(most):
+    if most - least <= max(CLOSE_S, CLOSE_SHARE * most) or duration(least) == duration(most):
         return f"{within}{duration(least)}"
     return f"{within}{duration(least)} to {duration(most)}"
 

@@ -15,6 +15,7 @@ PARTS = (
         r"ServeReplica:(?P<app>[^:]*):(?P<deployment>.+)",
         "Serve deployment {deployment} of app {app}",
         which=", replica {replica}",
+        unit="replica",
         actor_name=REPLICA_NAME,
         work=(REQUESTS, "request to"),
         upkeep=r"check_health|record_routing_stats|get_num_ongoing_requests|push_proxy_handle|is_allocated|"

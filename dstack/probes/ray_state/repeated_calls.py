@@ -15,7 +15,8 @@ from itertools import pairwise
 from statistics import median
 from typing import Any
 
-from dstack.model import RepeatedCall
+from dstack.grouping import grouped
+from dstack.model import FunctionTimes, RecentEnds, RepeatedCall
 from dstack.probes.connection.ray_stubs import common_pb2
 from dstack.probes.ray_state.task_rows import event_time
 
@@ -46,6 +47,7 @@ class EndedCall:
     parent_task_id: str
     submitted_at: float | None
     finished_at: float | None
+    began_at: float | None = None
 
     @property
     def key(self) -> CallKey:
@@ -70,6 +72,7 @@ def call_of(row: Any) -> EndedCall:
         parent_task_id=info.parent_task_id.hex(),
         submitted_at=event_time(times.get(common_pb2.PENDING_ARGS_AVAIL)),
         finished_at=event_time(times.get(common_pb2.FINISHED)),
+        began_at=event_time(times.get(common_pb2.RUNNING)),
     )
 
 
@@ -152,11 +155,29 @@ def _interval(ordered: Sequence[_Timed]) -> float:
     return median([later.began - earlier.began for earlier, later in pairwise(newest)] or [0.0])
 
 
-def last_ended(ended: Iterable[EndedCall], repeated: Iterable[RepeatedCall]) -> dict[str, float]:
-    """By job, when its newest task that is no repeated call finished."""
+def ends_of(ended: Iterable[EndedCall], repeated: Iterable[RepeatedCall]) -> dict[str, list[float]]:
+    """By job, when its tasks that are no repeated calls finished, in order."""
     keys = {(call.parent_task_id, call.actor_id, call.name) for call in repeated}
-    last: dict[str, float] = {}
+    ends = grouped((one.job_id, one.finished_at) for one in ended if one.finished_at and one.key not in keys)
+    return {job_id: sorted(times) for job_id, times in ends.items()}
+
+
+def recent_ends(ends: Sequence[float], asked_at: float, *, is_limited: bool) -> RecentEnds:
+    """How many of these ended in the last :data:`WINDOW_S` that a reply shows; fewer if it shows only the newest."""
+    latest = max(ends[-1], asked_at)
+    since = max(latest - WINDOW_S, ends[0]) if is_limited else latest - WINDOW_S
+    return RecentEnds(tasks=sum(one >= since for one in ends), over_s=round(latest - since, 3))
+
+
+def function_times(ended: Iterable[EndedCall]) -> dict[str, dict[str, FunctionTimes]]:
+    """The run times of functions and methods by job and name, where beginning and end are known."""
+    found: dict[str, dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
     for one in ended:
-        if one.finished_at is not None and one.key not in keys:
-            last[one.job_id] = max(one.finished_at, last.get(one.job_id, 0.0))
-    return last
+        if one.began_at is not None and one.finished_at is not None:
+            found[one.job_id][one.name].append(max(0.0, one.finished_at - one.began_at))
+    return {
+        job_id: {
+            name: FunctionTimes(calls=len(times), usual_s=round(median(times), 3)) for name, times in functions.items()
+        }
+        for job_id, functions in found.items()
+    }

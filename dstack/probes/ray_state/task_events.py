@@ -31,7 +31,14 @@ from dstack.probes.connection.connect import Cluster
 from dstack.probes.connection.ray_stubs import common_pb2, gcs_service_pb2, gcs_service_pb2_grpc
 from dstack.probes.connection.rpc import Call, CallFailure, call_all
 from dstack.probes.node.core_workers.replies import group_asked_for
-from dstack.probes.ray_state.repeated_calls import EndedCall, call_of, last_ended, repeated_calls
+from dstack.probes.ray_state.repeated_calls import (
+    EndedCall,
+    call_of,
+    ends_of,
+    function_times,
+    recent_ends,
+    repeated_calls,
+)
 from dstack.probes.ray_state.task_rows import error_of, failed_tasks, states_of
 
 ARRIVED = "PENDING_ACTOR_TASK_ORDERING_OR_CONCURRENCY"
@@ -215,7 +222,7 @@ def ask_ended_tasks(cluster: Cluster, jobs: Sequence[Job], timeout_s: float, lat
     return EndedTasks(
         failed=() if isinstance(failed, CallFailure) else failed_tasks(_of(failed, live)),
         repeated=repeated,
-        window=None if isinstance(finished, CallFailure) else _window(finished, ended, repeated),
+        window=None if isinstance(finished, CallFailure) else _window(finished, ended, repeated, latest_at),
     )
 
 
@@ -232,12 +239,17 @@ def _of(reply: Any, job_ids: Collection[str]) -> list[Any]:
     return [row for row in reply.events_by_task if row.job_id.hex() in job_ids]
 
 
-def _window(reply: Any, ended: Sequence[EndedCall], repeated: Sequence[RepeatedCall]) -> TaskEventWindow:
+def _window(
+    reply: Any, ended: Sequence[EndedCall], repeated: Sequence[RepeatedCall], latest_at: float
+) -> TaskEventWindow:
     ends = [call.finished_at for call in ended if call.finished_at is not None]
+    by_job, is_limited = ends_of(ended, repeated), reply.num_truncated > 0
     return TaskEventWindow(
         kept=max(0, reply.num_total_stored),
         read=len(ended),
-        is_limited=reply.num_truncated > 0,
+        is_limited=is_limited,
         oldest_at=min(ends, default=None),
-        last_ended_at=last_ended(ended, repeated),
+        last_ended_at={job_id: times[-1] for job_id, times in by_job.items()},
+        recent={job_id: recent_ends(times, latest_at, is_limited=is_limited) for job_id, times in by_job.items()},
+        functions=function_times(ended),
     )

@@ -17,12 +17,18 @@ from dstack.analysis.graph.blocked_calls import reach_of
 from dstack.analysis.solve.requirements import targets_of
 from dstack.diagnosis import FailedBefore, Vertex
 from dstack.grouping import grouped
-from dstack.model import Actor, actor_of_task
+from dstack.model import Actor, FunctionTimes, actor_of_task
 from dstack.observed_node import Task
 from dstack.vertex_keys import CoroutineKey, Key, ThreadKey
 
 MAX_COMPARED = 1000
 """The most vertices that are compared with each other."""
+FEWEST_CALLS = 3
+"""The calls of a function that say what is usual."""
+SLOWER, SLACK_S = 3.0, 1.0
+"""A call is slow if it takes so many times as long as usual, and so much longer."""
+SLOW_S = 10.0
+"""A call is slow after so long if it is not known what is usual."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -112,6 +118,27 @@ class FindingFacts:
         if path and vertices[path[-1]].kind == "lifetime":
             path += [end for end in ends if end not in path and vertices[end].kind == "execution"][:1]
         return self.reduced.vertices_of(path)
+
+    def usual(self, vertex: Vertex) -> FunctionTimes | None:
+        """How long calls of the function that an execution runs have taken so far, if any are known."""
+        index = self.reduced.index
+        window, task = index.snapshot.task_event_window, index.tasks.get(vertex.task_id or "")
+        if window is None or task is None or not index.snapshot.has_one_time:
+            return None
+        return window.functions.get(task.job_id, {}).get(task.name)
+
+    @property
+    def is_slow(self) -> bool:
+        """Whether the first final blocker takes longer than usual; without its age, whether nothing moves."""
+        first = next(iter(self.ends), None)
+        if first is None or first.kind != "execution":
+            return True
+        age_s = first.since.at_most_s if first.since and not first.wait else None
+        if age_s is None:
+            return not (self.draft.progress and (self.draft.progress.has_moved or self.draft.progress.per_s))
+        usual = self.usual(first)
+        is_known = usual is not None and usual.calls >= FEWEST_CALLS
+        return age_s > (SLOW_S if usual is None or not is_known else SLOWER * usual.usual_s + SLACK_S)
 
     @cached_property
     def failed_before(self) -> tuple[FailedBefore, ...]:

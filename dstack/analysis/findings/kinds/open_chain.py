@@ -23,6 +23,7 @@ from dstack.analysis.solve.open_chains import OpenChain
 from dstack.analysis.solve.requirements import targets_of
 from dstack.analysis.stacks.app_threads import call_in_words
 from dstack.diagnosis import FinalBlocker, FindingKind, Step, Vertex
+from dstack.grouping import grouped
 from dstack.model import Actor
 from dstack.vertex_keys import DriverKey, Key, Unknown, UnknownKey
 
@@ -113,21 +114,49 @@ def _behind_lifetime(reduced: ReducedGraph, key: Key) -> Iterator[Key]:
 
 
 def summary(facts: FindingFacts, narrator: Narrator) -> str:
-    """How many wait, and for which final blocker, at which line."""
+    """What the driver waits for, else how many wait; and on which final blocker all depend, at which line."""
     draft, blockers = facts.draft, facts.draft.final_blockers
-    waits = f"{_waiters(facts)} {words.word(draft.waiters_total, 'waits', 'wait')}"
+    waiter = _lone_waiter(facts)
     if not blockers:
-        return f"{waits} for each other{_timeouts(facts)}"
+        return f"{_waiters(facts)} {words.word(draft.waiters_total, 'waits', 'wait')} for each other{_timeouts(facts)}"
     first = facts.ends[0]
-    others = f", and {words.plural(len(blockers) - 1, 'other')}" if len(blockers) > 1 else ""
     scarce = _scarce(draft, first)
-    if draft.waiters_total == 1:
-        return f"{waits}{scarce} for {_blocker_in_words(facts, narrator, first)}{others}"
-    if first.waker_of and blockers[0].waiters_direct > 1 and (waiter := waiter_of(facts, first)):
-        where = f"{narrator.name(waiter.vertex)}{narrator.line_and_process(waiter.vertex)}"
-        return f"{waits}; the chains end in {waiter.call}, as in {where}{others}"
-    depend = "they depend" if others else "all depend"
+    if waiter is not None and not scarce and set(targets_of(waiter)) == set(draft.ends):
+        return f"{describe(waiter)} waits for {_awaited(facts, narrator)}"
+    others = f", and {words.plural(len(blockers) - 1, 'other')}" if len(blockers) > 1 else ""
+    waits = f"{_waiters(facts)} {words.word(draft.waiters_total, 'waits', 'wait')}"
+    if waiter is not None:
+        waits = f"{describe(waiter)} waits for {_targets(narrator, waiter)}" if targets_of(waiter) else waits
+    if first.waker_of and blockers[0].waiters_direct > 1 and (last := waiter_of(facts, first)):
+        return f"{waits}; the chains end in {last.call}, as in {narrator.name(last.vertex)}{narrator.line(last.vertex)}"
+    depend = "they depend" if others else "all depends" if draft.waiters_total > 1 else "it depends"
     return f"{waits}{scarce}; {depend} on {_blocker_in_words(facts, narrator, first)}{others}"
+
+
+def _lone_waiter(facts: FindingFacts) -> Vertex | None:
+    """The only member, or the main thread of the only driver among the members: what a reader asks about first."""
+    if len(facts.members) == 1:
+        return facts.members[0]
+    drivers = [one for one in facts.members if facts.reduced.is_driver(one)]
+    return drivers[0] if len(drivers) == 1 else None
+
+
+def _awaited(facts: FindingFacts, narrator: Narrator) -> str:
+    """``Clerk.stamp, sleeping at app.py:12``; of several ``12 transform and 2 load, all on their way``."""
+    if len(facts.ends) == 1:
+        return _blocker_in_words(facts, narrator, facts.ends[0])
+    return f"{_counted(narrator, facts.ends)}, all on their way"
+
+
+def _targets(narrator: Narrator, waiter: Vertex) -> str:
+    targets = [narrator.vertices[key] for key in dict.fromkeys(targets_of(waiter))]
+    return narrator.name(targets[0]) if len(targets) == 1 else _counted(narrator, targets)
+
+
+def _counted(narrator: Narrator, vertices: Sequence[Vertex]) -> str:
+    """``12 transform and load``."""
+    counts = Counter(map(describe, vertices))
+    return words.shortly([f"{count:,} {name}" if count > 1 else name for name, count in counts.most_common()])
 
 
 def is_start(vertex: Vertex) -> bool:
@@ -171,12 +200,42 @@ def _sort(vertex: Vertex, reduced: ReducedGraph) -> str:
 def _blocker_in_words(facts: FindingFacts, narrator: Narrator, blocker: Vertex) -> str:
     """``Clerk.stamp, running at app.py:12 (pid 7, node 10.0.0.1)``; of an unknown waker, its waiter."""
     if blocker.waker_of and (waiter := waiter_of(facts, blocker)):
-        place = narrator.line_and_process(waiter.vertex)
-        return f"{narrator.name(waiter.vertex)}, which waits in {waiter.call}{place}"
+        return f"{narrator.name(waiter.vertex)}, which waits in {waiter.call}{narrator.line(waiter.vertex)}"
+    return f"{narrator.name(blocker)}{_doing(narrator, blocker)}{narrator.line(blocker)}"
+
+
+def _doing(narrator: Narrator, blocker: Vertex) -> str:
+    """``, sleeping`` or ``, running``; nothing for what is no thread."""
     details = narrator.details(blocker)
     is_running = blocker.kind == "execution" and not details.coroutine
-    state = ", sleeping" if details.sleeps else ", running" if is_running else ""
-    return f"{narrator.name(blocker)}{state}{narrator.line_and_process(blocker)}"
+    return ", sleeping" if details.sleeps else ", running" if is_running else ""
+
+
+def brief(facts: FindingFacts, narrator: Narrator) -> Iterator[Step]:
+    """The final blockers, those alike as one: at which line, since when, and how long that usually takes."""
+    ends = [end for end in facts.ends if not end.waker_of]
+    groups = grouped(((describe(end), narrator.line(end)), end) for end in ends)
+    for same in list(groups.values())[: words.SHOWN]:
+        first = max(same, key=lambda end: (end.since.at_most_s if end.since else None) or 0.0)
+        many = f"{len(same):,} × {describe(first)}" if len(same) > 1 else narrator.name(first)
+        oldest = "the oldest " if len(same) > 1 else ""
+        age = f"{oldest}{age_in_words(facts, first)}" if first.since else ""
+        details = narrator.details(first)
+        where = details.short_place if first.kind == "execution" and len(same) == 1 else ""
+        parts = (f"{many}{_doing(narrator, first)}", age, where)
+        yield step_at(", ".join(filter(None, parts)), details, first)
+
+
+def age_in_words(facts: FindingFacts, vertex: Vertex) -> str:
+    """``for 3 min (usually 1.1 s, by 40 calls)``: for how long its task has run."""
+    since = vertex.since.at_most_s if vertex.since else None
+    if since is None:
+        return ""
+    usual = facts.usual(vertex)
+    compared = (
+        f" (usually {words.short_duration(usual.usual_s)}, by {words.plural(usual.calls, 'call')})" if usual else ""
+    )
+    return f"for {words.duration(since)}{compared}"
 
 
 def waiter_of(facts: FindingFacts, blocker: Vertex) -> Waiter | None:
