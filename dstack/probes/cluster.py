@@ -16,7 +16,15 @@ from dstack.probes.connection.connect import Cluster
 from dstack.probes.node_access.node_readers import Extras, NodeReaders, Options, Wanted
 from dstack.probes.node_access.ray_agents import Agents, completed, unknown_waits, unread_workers, with_pause_as_remedy
 from dstack.probes.node_access.session import Budget, ProbeSession
-from dstack.probes.ray_state.control_plane import CHECK_GCS, Inventory, take_inventory, take_roll
+from dstack.probes.ray_state.control_plane import (
+    AGAIN,
+    CHECK_GCS,
+    NO_NODE,
+    STARTING,
+    Inventory,
+    take_inventory,
+    take_roll,
+)
 from dstack.probes.ray_state.core_workers import ask_core_workers, questions, relevant_refs
 from dstack.probes.ray_state.liveness import Liveness
 from dstack.probes.ray_state.task_events import (
@@ -39,7 +47,6 @@ MAX_TCP_ENDS = 1_000
 """The most TCP sockets of other nodes whose holders a sample finds."""
 MAX_SETUP_NODES = 100
 """The most nodes on which installations of runtime environments are searched."""
-NO_NODE = "the GCS lists no live node: it has just started, or it lost its state"
 RESTARTED = "the GCS restarted and lost the state of the cluster"
 
 
@@ -67,7 +74,8 @@ class ClusterProbe:
         self._inventory = take_inventory(self.cluster, budget.rpc_timeout_s())
         self._note(self._inventory.failures)
         if not any(node.alive for node in self._inventory.nodes):
-            self._note([Failure(stage="control plane", reason=NO_NODE, cause="starting", remedy=CHECK_GCS)])
+            reason = NO_NODE if self._inventory.nodes else STARTING
+            self._note([Failure(stage="control plane", reason=reason, cause="starting", remedy=AGAIN)])
         wanted = {worker.worker_id for worker in self._inventory.workers}
         self._sample(self._inventory, wanted, budget, Extras(children=True, starting=True))
 

@@ -16,10 +16,11 @@ from dstack.probes.node import wire
 from dstack.probes.node_access.answers import NodeFailure
 from dstack.probes.node_access.node_readers import is_elsewhere, nodes_here
 from dstack.probes.node_access.node_recorders import LocalRecorder, NodeRound, RemoteRecorder
-from dstack.probes.ray_state.control_plane import CHECK_GCS, Inventory, take_inventory
+from dstack.probes.ray_state.control_plane import AGAIN, STARTING, Inventory, take_inventory
 from dstack.probes.ray_state.core_workers import ask_core_workers, questions
 from dstack.probes.ray_state.liveness import Liveness
 from dstack.version import __version__
+from dstack.words import capitalised
 
 Progress = Callable[[str], None]
 Chooses = Callable[[Snapshot], str | None]
@@ -34,7 +35,6 @@ START_S = 15.0
 GRACE_S, NATIVE_GRACE_S = 3.0, 8.0
 """How long after the end of the recording the last rounds are awaited; py-spy takes longer with C frames."""
 TURN_S = 0.1
-NO_NODE = "The GCS lists no live node: it has just started, or it lost its state."
 
 
 class ClusterRecorder:
@@ -59,7 +59,7 @@ class ClusterRecorder:
         progress("reading the control plane")
         self._list()
         if not self._inventory.nodes:
-            raise ClusterError(NO_NODE, CHECK_GCS)
+            raise ClusterError(f"{capitalised(STARTING)}.", AGAIN)
         self._job_id = choose(self.snapshot())
         self._is_stopped = False
         self._local = LocalRecorder(options, self._rounds.put)

@@ -166,6 +166,8 @@ class DocumentProgress(TypedDict, total=False):
     submitted: int
     cpu_s: float | None
     idle_s: Annotated[float | None, Meta(description="Seconds since the last task of the jobs ended")]
+    last_ended_at: Annotated[float | None, Meta(description="Unix time at which it ended")]
+    per_s: Annotated[float | None, Meta(description="Tasks of the jobs that ended each second lately")]
 
 
 class DocumentFinding(TypedDict):
@@ -183,6 +185,8 @@ class DocumentFinding(TypedDict):
     waiters_total: Annotated[int, Meta(description="Number of all waits that depend on the finding")]
     watched_s: Annotated[float | None, Meta(description="Seconds observed without progress")]
     since_s: Bounds
+    since: Annotated[float | None, Meta(description="Unix time before which it cannot have begun")]
+    last_progress: Annotated[float | None, Meta(description="Unix time at which the last task of its jobs ended")]
     progress: DocumentProgress | None
     failed_before: list[DocumentFailedBefore]
     members: Annotated[list[DocumentMember], Meta(description="The waits; of a deadlock a shortest cycle first")]
@@ -268,6 +272,13 @@ class DocumentGap(TypedDict):
     count: Annotated[int, Meta(description="How many are alike")]
 
 
+class DocumentIdle(TypedDict):
+    """Actors of one class, or parts of one library, that are alive and execute nothing."""
+
+    name: str
+    count: int
+
+
 class Document(TypedDict):
     """What ``dstack check --json`` prints."""
 
@@ -279,6 +290,9 @@ class Document(TypedDict):
     findings: Annotated[list[DocumentFinding], Meta(description="Worst first")]
     failed_before: Annotated[list[DocumentFailedBefore], Meta(description="Failures, where there is no finding")]
     explanation: Annotated[list[str], Meta(description="What sleeps or polls, where there is no finding")]
+    idle: Annotated[list[DocumentIdle], Meta(description="What executes nothing, where there is no finding")]
+    last_progress: Annotated[float | None, Meta(description="Unix time at which the last task of all jobs ended")]
+    tasks_per_s: Annotated[float | None, Meta(description="Tasks of all jobs that ended each second lately")]
     outside_ray: list[DocumentOutside]
     child_processes: list[DocumentChild]
     coverage: DocumentCoverage

@@ -38,7 +38,7 @@ def titled(finding: Finding) -> str:
 def status(finding: Finding) -> str:
     """How sure the finding is, how long it has lasted, how much is blocked behind it and why it is not proven."""
     sure = "suspected: the same in 2 samples" if finding.assumed and not finding.confirmed else certainty(finding)
-    parts = (sure, _standing(finding), _impact(finding), finding.doubt)
+    parts = (sure, standing(finding), _impact(finding), finding.doubt)
     return "; ".join(part for part in parts if part)
 
 
@@ -47,18 +47,18 @@ def status_sentence(finding: Finding) -> str:
     return f"{capitalised(text)}." if (text := status(finding)) else ""
 
 
-def _standing(finding: Finding) -> str:
+def standing(finding: Finding) -> str:
     """``stuck since 03:53:24 (1 min 37 s)``; of a stall also when its jobs last finished a task."""
-    standing = names.standing(finding.since)
+    since = names.standing(finding.since)
     if is_stuck(finding):
-        return standing if standing.startswith("seen") else f"stuck {standing}" if standing else ""
+        return f"stuck {since}" if finding.since and finding.since.began_at is not None else since
     if finding.kind != "stalled":
         return ""
     progress = finding.progress
     if progress is None or progress.idle_s is None or progress.last_ended_at is None:
-        return standing
+        return since
     ended = f"its job last finished a task at {moment(progress.last_ended_at, progress.idle_s)}"
-    return "; ".join(part for part in (standing, f"{ended} ({duration(progress.idle_s)} ago)") if part)
+    return "; ".join(part for part in (since, f"{ended} ({duration(progress.idle_s)} ago)") if part)
 
 
 def _impact(finding: Finding) -> str:

@@ -79,7 +79,8 @@ def _print_short(console: Console, analysed: AnalysedSnapshot) -> None:
     _print_gaps(console, analysed, 1)
     taken = strftime("%Y-%m-%d %H:%M:%S", localtime(analysed.snapshot.taken_at))
     of_job = f", job {diagnosis.job} only" if diagnosis.job else ""
-    text = f"{_covered(diagnosis)}, {analysed.snapshot.total_s:.2f} s; Ray {analysed.snapshot.ray_version}, {taken}{of_job}"
+    origin = f"Ray {analysed.snapshot.ray_version}, {taken}{of_job}"
+    text = f"{_covered(diagnosis)}, {analysed.snapshot.total_s:.2f} s; {origin}"
     print_rows(console, [Row("Observed: ", " " * 10, SafeText(text, "dim"))])
 
 

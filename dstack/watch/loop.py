@@ -10,7 +10,6 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 
-from dstack.analysis.findings import verdict_of
 from dstack.analysis.views.analysed_snapshot import AnalysedSnapshot
 from dstack.collecting.collector import SAVED_HISTORY, Collector
 from dstack.diagnosis import Finding, FindingKind, Ratio
@@ -18,7 +17,9 @@ from dstack.document_file import to_json
 from dstack.errors import DstackError
 from dstack.probes.connection.connect import Cluster, connect
 from dstack.report.check_json import check_json
+from dstack.report.finding import standing
 from dstack.report.page.page_maker import PageMaker
+from dstack.report.summaries import headline
 from dstack.watch.alerts import Changes, FindingTracker
 from dstack.watch.events import Command, Events
 from dstack.watch.figures import Figures, spent_s, waits_of
@@ -200,11 +201,8 @@ class Watch:
         diagnosis = analysed.diagnosis
         seen = diagnosis.coverage.workers
         if changes == Changes():
-            chains = [one for one in diagnosis.findings if verdict_of(one) == "running" and one.kind != "failed"]
-            more = f"; {plural(len(chains), 'open chain')} of waits" if chains else ""
-            self._events.emit(
-                "seen", f"nothing is stuck; read {seen.observed} of {seen.total} workers and drivers{more}"
-            )
+            read = f"read {seen.observed} of {seen.total} workers and drivers"
+            self._events.emit("seen", f"{diagnosis.verdict}: {headline(diagnosis)}; {read}")
 
     def _report_new(self, analysed: AnalysedSnapshot, new: Sequence[int], files: SavedFiles) -> None:
         documents = json.loads(check_json(analysed))["findings"]
@@ -238,4 +236,5 @@ def _page_maker() -> PageMaker:
 
 def _headline(finding: Finding) -> str:
     suspected = "" if finding.confirmed or finding.kind == "stalled" else "suspected "
-    return f"{suspected}{finding.kind}: {finding.summary}"
+    since = f" ({text})" if (text := standing(finding)) else ""
+    return f"{suspected}{finding.kind}: {finding.summary}{since}"

@@ -17,7 +17,7 @@ from dstack.analysis.findings.wording import collectives, failures
 from dstack.analysis.findings.wording.failures import restart_steps
 from dstack.analysis.findings.wording.narration import Narrator, group_by_step, more
 from dstack.analysis.naming import names
-from dstack.analysis.naming.descriptions import describe
+from dstack.analysis.naming.descriptions import describe, operand_in_words
 from dstack.analysis.naming.sentences import activity, cancellation, step_at, subject
 from dstack.analysis.solve.open_chains import OpenChain
 from dstack.analysis.solve.requirements import targets_of
@@ -118,15 +118,16 @@ def summary(facts: FindingFacts, narrator: Narrator) -> str:
     draft, blockers = facts.draft, facts.draft.final_blockers
     waiter = _lone_waiter(facts)
     if not blockers:
-        return f"{_waiters(facts)} {words.word(draft.waiters_total, 'waits', 'wait')} for each other{_timeouts(facts)}"
+        return _without_ends(facts, narrator)
     first = facts.ends[0]
     scarce = _scarce(draft, first)
     if waiter is not None and not scarce and set(targets_of(waiter)) == set(draft.ends):
         return f"{describe(waiter)} waits for {_awaited(facts, narrator)}"
-    others = f", and {words.plural(len(blockers) - 1, 'other')}" if len(blockers) > 1 else ""
+    count = len(set(map(narrator.name, named_ends(facts))) - {narrator.name(first)})
+    others = f", and {words.plural(count, 'other')}" if count else ""
     waits = f"{_waiters(facts)} {words.word(draft.waiters_total, 'waits', 'wait')}"
     if waiter is not None:
-        waits = f"{describe(waiter)} waits for {_targets(narrator, waiter)}" if targets_of(waiter) else waits
+        waits = f"{describe(waiter)} waits{_for_targets(narrator, waiter)}"
     if first.waker_of and blockers[0].waiters_direct > 1 and (last := waiter_of(facts, first)):
         return f"{waits}; the chains end in {last.call}, as in {narrator.name(last.vertex)}{narrator.line(last.vertex)}"
     depend = "they depend" if others else "all depends" if draft.waiters_total > 1 else "it depends"
@@ -145,15 +146,19 @@ def _awaited(facts: FindingFacts, narrator: Narrator) -> str:
     """``Clerk.stamp, sleeping at app.py:12``; of several ``12 transform and 2 load, all on their way``."""
     if len(facts.ends) == 1:
         return _blocker_in_words(facts, narrator, facts.ends[0])
-    return f"{_counted(narrator, facts.ends)}, all on their way"
+    return f"{_counted(facts.ends)}, all on their way"
 
 
-def _targets(narrator: Narrator, waiter: Vertex) -> str:
+def _for_targets(narrator: Narrator, waiter: Vertex) -> str:
+    """`` for 12 transform``: what a wait depends on, without vertices that only represent others."""
     targets = [narrator.vertices[key] for key in dict.fromkeys(targets_of(waiter))]
-    return narrator.name(targets[0]) if len(targets) == 1 else _counted(narrator, targets)
+    shown = [one for one in targets if one.is_counted and one.kind not in ("unknown", "lifetime", "room")]
+    if not shown:
+        return ""
+    return f" for {narrator.name(shown[0]) if len(shown) == 1 else _counted(shown)}"
 
 
-def _counted(narrator: Narrator, vertices: Sequence[Vertex]) -> str:
+def _counted(vertices: Sequence[Vertex]) -> str:
     """``12 transform and load``."""
     counts = Counter(map(describe, vertices))
     return words.shortly([f"{count:,} {name}" if count > 1 else name for name, count in counts.most_common()])
@@ -164,9 +169,16 @@ def is_start(vertex: Vertex) -> bool:
     return vertex.subject.what == "starting worker"
 
 
-def _timeouts(facts: FindingFacts) -> str:
-    """``'s timeouts``, where a wait has one."""
-    return "'s timeouts" * any(one.wait is not None and one.wait.timeout_s is not None for one in facts.members)
+def _without_ends(facts: FindingFacts, narrator: Narrator) -> str:
+    """What ends the waits for each other of a chain without final blockers: the first timeout."""
+    waits = f"{_waiters(facts)} {words.word(facts.draft.waiters_total, 'waits', 'wait')}"
+    timed = _first_timeout(facts)
+    if timed is None or timed.wait is None:
+        return f"{waits} for each other"
+    call = f"{timed.wait.call}{narrator.line(timed)}"
+    return (
+        f"{waits}; a timeout of {words.duration(timed.wait.timeout_s or 0.0)} in {describe(timed)} ends that ({call})"
+    )
 
 
 def _scarce(draft: Draft, first: Vertex) -> str:
@@ -199,43 +211,99 @@ def _sort(vertex: Vertex, reduced: ReducedGraph) -> str:
 
 def _blocker_in_words(facts: FindingFacts, narrator: Narrator, blocker: Vertex) -> str:
     """``Clerk.stamp, running at app.py:12 (pid 7, node 10.0.0.1)``; of an unknown waker, its waiter."""
-    if blocker.waker_of and (waiter := waiter_of(facts, blocker)):
-        return f"{narrator.name(waiter.vertex)}, which waits in {waiter.call}{narrator.line(waiter.vertex)}"
-    return f"{narrator.name(blocker)}{_doing(narrator, blocker)}{narrator.line(blocker)}"
+    if _is_any_code(blocker) and (waiter := waiter_of(facts, blocker)):
+        line = _line(facts, narrator, waiter.vertex)
+        return f"{narrator.name(waiter.vertex)}, which waits in {waiter.call}{line}"
+    if blocker.holder:
+        return f"the end of {operand_in_words(blocker.holder)}"
+    return f"{narrator.name(blocker)}{_doing(narrator, blocker)}{_line(facts, narrator, blocker)}"
+
+
+def _line(facts: FindingFacts, narrator: Narrator, vertex: Vertex) -> str:
+    """`` at app.py:12``; `` at line 12`` if it is in the script of the driver that the headline names."""
+    waiter, details = _lone_waiter(facts), narrator.details(vertex)
+    is_there = waiter is not None and facts.reduced.is_driver(waiter) and waiter.key != vertex.key
+    if waiter and is_there and details.file and details.file == narrator.details(waiter).file:
+        return f" at line {details.line}"
+    return narrator.line(vertex)
 
 
 def _doing(narrator: Narrator, blocker: Vertex) -> str:
     """``, sleeping`` or ``, running``; nothing for what is no thread."""
     details = narrator.details(blocker)
-    is_running = blocker.kind == "execution" and not details.coroutine
-    return ", sleeping" if details.sleeps else ", running" if is_running else ""
+    if blocker.kind != "execution":
+        return ""
+    return ", sleeping" if details.sleeps else "" if details.coroutine else ", running"
 
 
 def brief(facts: FindingFacts, narrator: Narrator) -> Iterator[Step]:
-    """The final blockers, those alike as one: at which line, since when, and how long that usually takes."""
-    ends = [end for end in facts.ends if not end.waker_of]
-    groups = grouped(((describe(end), narrator.line(end)), end) for end in ends)
+    """The final blockers, those alike as one: at which line, since when, and how long that usually takes.
+
+    Without any, the wait whose timeout ends first.
+    """
+    groups = grouped(((describe(end), narrator.line(end)), end) for end in named_ends(facts))
     for same in list(groups.values())[: words.SHOWN]:
         first = max(same, key=lambda end: (end.since.at_most_s if end.since else None) or 0.0)
-        many = f"{len(same):,} × {describe(first)}" if len(same) > 1 else narrator.name(first)
-        oldest = "the oldest " if len(same) > 1 else ""
-        age = f"{oldest}{age_in_words(facts, first)}" if first.since else ""
-        details = narrator.details(first)
-        where = details.short_place if first.kind == "execution" and len(same) == 1 else ""
-        parts = (f"{many}{_doing(narrator, first)}", age, where)
-        yield step_at(", ".join(filter(None, parts)), details, first)
+        if first.kind in ("unknown", "placement group") and len(same) == 1:
+            continue  # the headline says all that is known of it
+        text = _holding(facts, first) if first.holder else _alike(facts, narrator, first, len(same))
+        yield step_at(text, narrator.details(first), first)
+    if not facts.ends and (timed := _first_timeout(facts)):
+        yield narrator.step(timed)
+
+
+def named_ends(facts: FindingFacts) -> list[Vertex]:
+    """The final blockers that are known: no unknown wakers, and not just any code that may end a wait."""
+    return [end for end in facts.ends if not _is_any_code(end)]
+
+
+def _is_any_code(end: Vertex) -> bool:
+    return bool(end.waker_of) or (end.kind == "lifetime" and end.holder is None)
+
+
+def _alike(facts: FindingFacts, narrator: Narrator, vertex: Vertex, count: int) -> str:
+    """``Clerk.stamp of "clerk" (pid 7, node 10.0.0.1), sleeping for 3 min (usually 1.1 s, by 40 calls)``."""
+    details = narrator.details(vertex)
+    name = f"{count:,} × {describe(vertex)}" if count > 1 else narrator.name(vertex)
+    pid = f"pid {details.pid}" if details.pid and vertex.child_pid is None else ""
+    node = f"node {details.node_ip}" if details.node_ip else ""
+    place = ", ".join(filter(None, (details.ranks.in_words, pid, node)))
+    where = f" ({place})" if place and count == 1 and vertex.kind == "execution" else ""
+    age = f"{'; the oldest' if count > 1 else ''} {age}" if (age := age_in_words(facts, vertex)) else ""
+    return f"{name}{where}{_doing(narrator, vertex)}{age}"
 
 
 def age_in_words(facts: FindingFacts, vertex: Vertex) -> str:
     """``for 3 min (usually 1.1 s, by 40 calls)``: for how long its task has run."""
-    since = vertex.since.at_most_s if vertex.since else None
-    if since is None:
+    age_s = vertex.since.at_most_s if vertex.since and vertex.wait is None else None
+    if age_s is None:
         return ""
     usual = facts.usual(vertex)
-    compared = (
-        f" (usually {words.short_duration(usual.usual_s)}, by {words.plural(usual.calls, 'call')})" if usual else ""
+    calls = f", by {words.plural(usual.calls, 'call')}" if usual else ""
+    return f"for {words.duration(age_s)}{f' (usually {words.short_duration(usual.usual_s)}{calls})' if usual else ''}"
+
+
+def _holding(facts: FindingFacts, lifetime: Vertex) -> str:
+    """``actor Trainer "t" holds 1 GPU, for at most 4 min, and executes nothing``."""
+    index, (holder, amounts) = facts.reduced.index, lifetime.subject.of[:2]
+    held = f"{operand_in_words(holder)} holds {operand_in_words(amounts)}"
+    if not isinstance(holder, Actor):
+        return held
+    process = index.process(holder.worker_id or "")
+    age_s = index.snapshot.taken_at - process.started_at if process and index.snapshot.has_one_time else None
+    age = f", for at most {words.duration(max(0.0, age_s))}" if age_s is not None else ""
+    sample = index.worker_samples.get(holder.worker_id or "")
+    ran = sample.running_task_ids if sample else None
+    does = (
+        "" if ran is None else f", and executes {words.plural(len(ran), 'task')}" if ran else ", and executes nothing"
     )
-    return f"for {words.duration(since)}{compared}"
+    return f"{held}{age}{does}"
+
+
+def _first_timeout(facts: FindingFacts) -> Vertex | None:
+    """The member whose timeout ends first."""
+    timed = ((one.wait.timeout_s, one) for one in facts.members if one.wait and one.wait.timeout_s is not None)
+    return min(timed, key=lambda pair: pair[0], default=(0.0, None))[1]
 
 
 def waiter_of(facts: FindingFacts, blocker: Vertex) -> Waiter | None:
