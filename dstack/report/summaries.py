@@ -87,9 +87,10 @@ def _unread(diagnosis: Diagnosis) -> str:
 
 def _unknown(diagnosis: Diagnosis) -> str:
     """That nothing, or too little, was read; the reasons are among what was not observed."""
-    workers, nodes = diagnosis.coverage.workers, diagnosis.coverage.nodes
-    if not nodes.total:
-        return "no node has joined the cluster yet, or none is alive: nothing was read"
+    workers, failures = diagnosis.coverage.workers, diagnosis.coverage.failures
+    starting = (one.reason for one in failures if one.stage == "control plane" and one.cause == "starting")
+    if reason := next(starting, None):
+        return f"nothing was read: {reason}"
     if any(isinstance(gap, NoSample) for gap in diagnosis.gaps):
         return "nothing was read"
     return (
@@ -124,8 +125,8 @@ def _idle_actors(idle: IdleActors) -> str:
 def _outside(waits: Sequence[OutsideWait]) -> Iterator[str]:
     """``4 Worker.step wait in threading.Event.wait (train.py:12)``, and how many others there are."""
     for wait in waits[:SHOWN_OUTSIDE]:
-        many = f"{wait.count:,} × " if wait.count > 1 else ""
-        yield f"{many}{wait.name} {_does(wait)}"
+        what = f"{wait.count:,} × {wait.name}" if wait.name and wait.count > 1 else wait.name
+        yield f"{what or plural(wait.count, wait.kind)} {_does(wait)}"
     others = sum(wait.count for wait in waits[SHOWN_OUTSIDE:])
     if others:
         yield f"{others:,} more at other lines"

@@ -38,14 +38,21 @@ def outside_waits(
     """
     in_findings = {key for finding in findings if finding.kind != "failed" for key in finding.members}
     waiters = (reduced.vertices[key] for chain in reduced.chains for key in chain.waiters if key not in in_findings)
-    groups: dict[OutsideWait, list[Since]] = defaultdict(list)
+    groups: dict[OutsideWait, list[Vertex]] = defaultdict(list)
     for vertex in waiters:
         if reduced.is_of_application(vertex.key) and (job_id is None or reduced.job_of(vertex) == job_id):
-            groups[_outside_wait(reduced, vertex)].append(vertex.since or Since())
+            groups[_outside_wait(reduced, vertex)].append(vertex)
     for vertex in () if in_findings else (*_running(reduced, rests, job_id), *rests):
-        groups[_outside_wait(reduced, vertex, does="rests" if vertex in rests else "runs")].append(Since())
-    found = (replace(one, count=len(several), since=of_any(several)) for one, several in groups.items())
+        groups[_outside_wait(reduced, vertex, "rests" if vertex in rests else "runs")].append(vertex)
+    found = (_of_all(one, similar) for one, similar in groups.items())
     return tuple(sorted(found, key=lambda one: (one.does != "runs", -one.count)))
+
+
+def _of_all(first: OutsideWait, similar: Sequence[Vertex]) -> OutsideWait:
+    """What is true of all of these; a single one has its name, also a thread."""
+    name = describe(similar[0]) if len(similar) == 1 else first.name
+    since = of_any([vertex.since or Since() for vertex in similar if vertex.wait])
+    return replace(first, name=name, count=len(similar), since=since)
 
 
 def _running(reduced: ReducedGraph, rests: Sequence[Vertex], job_id: str | None) -> Iterator[Vertex]:
@@ -86,12 +93,12 @@ def _outside_wait(
     details = details_of(reduced.index, vertex)
     frame = user_frame(details.frames)
     is_exit = vertex.wait is None and vertex.subject.what == "exit"
-    rest = f"the exit of its process ({vertex.subject.of[-1]})" if is_exit else "sleep"
+    rest = f"the exit of its process ({vertex.subject.of[-1]})" if is_exit else "sleep" * (does == "rests")
     kind: Literal["driver", "asyncio task", "thread"] = (
         "driver" if reduced.is_driver(vertex) else "asyncio task" if vertex.coroutine_id else "thread"
     )
     return OutsideWait(
-        name=describe(vertex),
+        name=describe(vertex) if vertex.task_id or kind == "driver" else "",
         call=vertex.wait.call if vertex.wait else rest,
         kind="task" if vertex.task_id else kind,
         count=1,

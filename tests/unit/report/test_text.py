@@ -203,9 +203,9 @@ def test_a_deadlock_in_one_sample_is_only_suspected() -> None:
 def test_what_was_not_observed_follows_the_fix_with_its_reason() -> None:
     text = text_of(blind().snapshot())
 
-    assert text.startswith("RUNNING  no deadlock observed, but not everything was read; ")
+    assert text.startswith("RUNNING  not everything was read; driver train.py waits for work, ")
     assert "Observed: 2 of 3 workers" in text
-    assert text.index("Fix: ") < text.index("Not observed: core worker, pid") < text.index("no answer within 3.0 s")
+    assert text.index("Inconclusive: ") < text.index("Not observed: core worker, pid") < text.index("within 3.0 s")
 
 
 def test_paths_are_shortened_from_the_left() -> None:
@@ -241,11 +241,27 @@ def test_similar_entries_are_folded_with_their_number() -> None:
     assert len(text.splitlines()) < 60
 
 
-def test_a_snapshot_without_waits_is_clear() -> None:
+def test_a_driver_that_computes_runs_and_one_that_sleeps_is_idle() -> None:
     scene = Scene()
-    scene.driver()
+    driver = scene.driver()
 
-    assert text_of(scene.snapshot()).startswith("IDLE  no waits\n")
+    assert text_of(scene.snapshot()).startswith("RUNNING  driver train.py runs (app.py:10)\n")
+
+    driver.threads[0].sleeps = True
+
+    assert text_of(scene.snapshot()).startswith("IDLE  driver train.py sleeps (app.py:10)\n")
+
+
+def test_a_cluster_without_a_driver_is_idle_and_one_without_nodes_unknown() -> None:
+    scene = Scene()
+
+    assert text_of(scene.sample().snapshot()).startswith("IDLE  no driver is connected\n")
+
+    scene.nodes.clear()
+    scene.failures.append(Failure(stage="control plane", reason="no node has joined", cause="starting", remedy="Wait"))
+
+    assert text_of(scene.sample().snapshot()).startswith("UNKNOWN  nothing was read: no node has joined\n")
+    assert "it lost its state" not in text_of(scene.snapshot())
 
 
 def test_waits_outside_of_ray_are_counted_by_call_and_line() -> None:
@@ -259,24 +275,35 @@ def test_waits_outside_of_ray_are_counted_by_call_and_line() -> None:
 
     diagnosis = scene.diagnose()
 
-    assert (diagnosis.verdict, diagnosis.findings) == ("running", ())
+    assert (diagnosis.verdict, diagnosis.findings) == ("idle", ())
     first, second, _ = diagnosis.outside
     assert (first.call, first.kind, first.count, first.line) == ("queue.Queue.get", "thread", 3, 7)
     assert headline(diagnosis) == (
-        "no wait depends on Ray; 3 threads wait in queue.Queue.get (app.py:7), "
-        f"1 {second.kind} waits in {second.call} (app.py:{second.line}) and 1 more in other calls"
+        "3 threads wait in queue.Queue.get (app.py:7); "
+        f"{second.name} waits in {second.call} (app.py:{second.line}); 1 more at other lines"
     )
 
 
-def test_a_clear_verdict_on_a_part_says_so() -> None:
+def test_a_verdict_on_a_part_says_so() -> None:
     scene = Scene()
     scene.driver()
     scene.driver().is_unreadable = True
 
-    assert headline(scene.diagnose()) == "no waits observed, but not everything could be read"
-    assert (
-        headline(diagnose(scene.snapshot(), job=JOB))
-        == f"no waits of job {JOB} observed, but not everything could be read"
+    assert headline(scene.diagnose()) == "not everything was read; driver train.py runs (app.py:10)"
+    assert headline(diagnose(scene.snapshot(), job=JOB)) == headline(scene.diagnose())
+
+
+def test_what_less_than_half_was_read_of_is_unknown() -> None:
+    scene = Scene()
+    scene.driver()
+    for _ in range(2):
+        scene.driver().is_unreadable = True
+
+    diagnosis = scene.diagnose()
+
+    assert (diagnosis.verdict, headline(diagnosis)) == (
+        "unknown",
+        "too little was read: 1 of 3 workers and drivers",
     )
 
 
@@ -477,7 +504,7 @@ class JsonCheck(msgspec.Struct):
     """
 
     schema: Literal["dstack.check/2"]
-    verdict: Literal["deadlock", "hang", "stalled", "running", "idle"]
+    verdict: Literal["deadlock", "hang", "stalled", "unknown", "running", "idle"]
     incomplete: bool
     job: str | None
     findings: list[JsonFinding]

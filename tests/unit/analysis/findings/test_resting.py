@@ -34,7 +34,7 @@ def test_a_driver_that_polls_is_shown_with_its_loop(sleeps: bool) -> None:
 
     (wait,) = diagnosis.outside
     assert (diagnosis.verdict, diagnosis.findings) == ("running", ())
-    assert (wait.kind, wait.rests, wait.loop, wait.line) == ("driver", True, LOOP, 25)
+    assert (wait.kind, wait.does, wait.loop, wait.line) == ("driver", "rests", LOOP, 25)
     first, rest, progress = texts(diagnosis)
     assert first.endswith("its loop in lines 20-25 calls ray.nodes")
     assert diagnosis.explanation[0].line == 25
@@ -73,7 +73,7 @@ def test_a_thread_that_sleeps_outside_of_loops_is_shown() -> None:
 
     diagnosis = scene.diagnose()
 
-    assert [(wait.kind, wait.rests, wait.loop) for wait in diagnosis.outside] == [("thread", True, None)]
+    assert [(wait.kind, wait.does, wait.loop) for wait in diagnosis.outside] == [("thread", "rests", None)]
 
 
 @pytest.mark.parametrize("what", ["task", "thread", "unread"])
@@ -131,7 +131,7 @@ def test_the_exit_of_a_process_is_shown_without_user_code() -> None:
     diagnosis = scene.diagnose()
 
     (wait,) = diagnosis.outside
-    assert (wait.call, wait.kind, wait.rests) == ("the exit of its process (ray.shutdown)", "driver", False)
+    assert (wait.call, wait.kind, wait.does) == ("the exit of its process (ray.shutdown)", "driver", "waits")
     assert texts(diagnosis)[0].startswith("exit of driver train.py (ray.shutdown)")
 
 

@@ -7,9 +7,16 @@ from collections.abc import Sequence
 
 import pytest
 
-from dstack.model import RepeatedCall
+from dstack.model import FunctionTimes, RecentEnds, RepeatedCall
 from dstack.probes.connection.ray_stubs import common_pb2, gcs_pb2
-from dstack.probes.ray_state.repeated_calls import EndedCall, call_of, last_ended, repeated_calls
+from dstack.probes.ray_state.repeated_calls import (
+    EndedCall,
+    call_of,
+    ends_of,
+    function_times,
+    recent_ends,
+    repeated_calls,
+)
 
 DRIVER, ACTOR, JOB = "f" * 40 + "01000000", "2b" * 16, "01000000"
 NOW = 1.7e9
@@ -102,12 +109,29 @@ def test_the_series_begins_after_the_last_pause() -> None:
     assert call.first_at == pytest.approx(NOW - 19.002)
 
 
-def test_a_job_has_the_last_end_of_its_other_calls() -> None:
+def test_a_job_has_the_ends_of_its_other_calls() -> None:
     polls, work = calls(every(1.0, 9)), calls([-41.0, -50.0], name="Trainer.step")
 
-    assert last_ended([*polls, *work], found(polls, work)) == {JOB: NOW - 41.0}
-    assert last_ended(polls, found(polls)) == {}
-    assert last_ended(polls, ()) == {JOB: NOW}
+    assert ends_of([*polls, *work], found(polls, work)) == {JOB: [NOW - 50.0, NOW - 41.0]}
+    assert ends_of(polls, found(polls)) == {}
+    assert ends_of(polls, ())[JOB][-1] == NOW
+
+
+def test_recent_ends_are_those_of_the_last_seconds_or_of_what_a_limited_reply_shows() -> None:
+    ends = [NOW - 60.0, NOW - 8.0, NOW - 4.0, NOW - 2.0]
+
+    assert recent_ends(ends, NOW, is_limited=False) == RecentEnds(tasks=3, over_s=10.0)
+    assert recent_ends(ends, NOW + 30.0, is_limited=False) == RecentEnds(tasks=0, over_s=10.0)
+    assert recent_ends(ends[1:], NOW, is_limited=True) == RecentEnds(tasks=3, over_s=8.0)
+
+
+def test_functions_have_the_median_of_their_run_times() -> None:
+    def call(name: str, began_at: float | None, took_s: float) -> EndedCall:
+        return EndedCall(JOB, name, "", "", None, (began_at or NOW) + took_s, began_at)
+
+    ended = [call("load", NOW, 1.0), call("load", NOW, 3.0), call("load", NOW, 1.1), call("save", None, 9.0)]
+
+    assert function_times(ended) == {JOB: {"load": FunctionTimes(calls=3, usual_s=1.1)}}
 
 
 def test_a_series_without_times_or_of_a_task_is_no_poll() -> None:

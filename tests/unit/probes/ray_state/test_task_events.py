@@ -168,6 +168,7 @@ def test_only_live_jobs_count(monkeypatch: pytest.MonkeyPatch) -> None:
     assert found.window is not None
     assert (found.window.kept, found.window.read, found.window.is_limited) == (4, 1, True)
     assert (found.window.oldest_at, found.window.last_ended_at) == (NOW, {LIVE.job_id: NOW})
+    assert found.window.recent[LIVE.job_id].tasks == 1
 
 
 def test_the_newest_dead_jobs_are_left_out_by_the_gcs(monkeypatch: pytest.MonkeyPatch) -> None:
