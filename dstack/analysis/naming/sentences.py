@@ -107,11 +107,13 @@ def activity(vertex: Vertex, details: VertexDetails) -> str:
         return "is armed"
     if vertex.kind != "execution":
         return "is not known to wait"
+    since = vertex.since.at_most_s if vertex.since and vertex.wait is None else None
+    age = f"; its task has run for {words.duration(since)}" if since is not None else ""
     if details.sleeps:
-        return "is sleeping"
+        return f"is sleeping{age}"
     if vertex.coroutine_id is not None:
-        return "is sleeping, or ready to run"
-    return "is running" if details.on_cpu else "is running, off CPU (sleeping, or in a call outside Python)"
+        return f"is sleeping, or ready to run{age}"
+    return f"is running{'' if details.on_cpu else ', off CPU (sleeping, or in a call outside Python)'}{age}"
 
 
 def reason(vertex: Vertex) -> str:
