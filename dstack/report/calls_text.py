@@ -12,16 +12,26 @@ from rich.text import Text
 
 from dstack.analysis.history.call_figures import Figures
 from dstack.analysis.history.call_nodes import NodeKey, NodeWait
-from dstack.analysis.views.call_graph import CallEdge, CallGraph, CallNode, is_frequent
+from dstack.analysis.views.call_graph import CallEdge, CallGraph, CallNode
 from dstack.report.rich_text import SafeText
 from dstack.words import duration, listed, plural, short_duration, size, times, word
 
 RATED_CALLS = 10
 """Fewer calls have no rate: they are a burst, or far apart."""
-MARKS = {"deadlocked": ("✖", "bold red"), "blocked": ("■", "yellow"), "waits": ("…", "cyan")}
+MARKS = {
+    "deadlocked": ("✖", "bold red"),
+    "blocked": ("■", "yellow"),
+    "inferred": ("?", "cyan"),
+    "waits": ("…", "cyan"),
+}
 """The words beside these marks say the same."""
-OWN = {"actor slot": "a slot", "event loop": "the event loop"}
-"""What a call waits for at its own actor, by the kind of its wait."""
+OWN = {
+    "actor slot": "for a slot",
+    "arguments": "for results",
+    "event loop": "for the event loop",
+    "resources": "for resources",
+}
+"""How a call waits for its own actor or function, by the kind of its wait."""
 LABEL_METHODS = 3
 """The most frequent methods that the label of an edge names."""
 WIDTH = 100
@@ -51,7 +61,7 @@ def rate(figures: Figures) -> str:
     if figures.per_s is None or figures.attempts < RATED_CALLS:
         return ""
     number = f"{figures.per_s:,.0f}" if figures.per_s >= 9.95 else f"{figures.per_s:.1f}"
-    return f"{number}!" if is_frequent(figures) else number
+    return f"{number}!" if figures.is_frequent else number
 
 
 def brief(seconds: float) -> str:
@@ -113,7 +123,8 @@ def _job(graph: CallGraph, key: NodeKey) -> str:
 
 def wait_mark(wait: NodeWait) -> tuple[str, str]:
     """The mark of a wait, with its colour."""
-    return MARKS["deadlocked" if wait.deadlocked else "blocked" if wait.blocked else "waits"]
+    certain = "inferred" if wait.is_inferred else "waits"
+    return MARKS["deadlocked" if wait.deadlocked else "blocked" if wait.blocked else certain]
 
 
 def wait_kinds(wait: NodeWait) -> str:
@@ -123,17 +134,15 @@ def wait_kinds(wait: NodeWait) -> str:
 
 def own_wait(graph: CallGraph, wait: NodeWait) -> str:
     """``2 calls wait for a slot of their own actor``: a wait of a node for itself."""
-    parts = [_own_calls(kind, count) for kind, count in wait.kinds.items()]
+    parts = [_own_calls(kind, count, is_inferred=wait.is_inferred) for kind, count in wait.kinds.items()]
     node = graph.node[wait.source]
     own = "function" if node.key.kind == "function" else "class" if node.instances > 1 else node.key.kind
     return f"{listed(parts)} of {word(wait.count, 'its', 'their')} own {own}"
 
 
-def _own_calls(kind: str, count: int) -> str:
-    waits = word(count, "waits", "wait")
-    if kind in OWN:
-        return f"{plural(count, 'call')} {waits} for {OWN[kind]}"
-    return f"{plural(count, 'call')} {waits} in {kind} for calls"
+def _own_calls(kind: str, count: int, *, is_inferred: bool) -> str:
+    waits = "may wait" if is_inferred else word(count, "waits", "wait")
+    return f"{plural(count, 'call')} {waits} {OWN.get(kind, f'in {kind} for calls')}"
 
 
 def wait_in_words(graph: CallGraph, wait: NodeWait) -> str:
@@ -141,7 +150,12 @@ def wait_in_words(graph: CallGraph, wait: NodeWait) -> str:
     source = node_title(graph, wait.source)
     if wait.source == wait.target:
         return f"{source}: {own_wait(graph, wait)}"
-    return f"{source} waits for {node_title(graph, wait.target)}: {wait_kinds(wait)}"
+    return f"{source} {waits_for(wait)} {node_title(graph, wait.target)}: {wait_kinds(wait)}"
+
+
+def waits_for(wait: NodeWait) -> str:
+    """``waits for``, or ``may wait for`` what is only one of several possibilities."""
+    return "may wait for" if wait.is_inferred else "waits for"
 
 
 def wait_outcome(wait: NodeWait) -> str:
@@ -226,7 +240,8 @@ def methods_in_words(edge: CallEdge) -> str:
 
 def wait_lines(wait: NodeWait) -> list[str]:
     """In which calls so many wait, and what becomes of it."""
-    return [line for line in (f"waits: {wait_kinds(wait)}", wait_outcome(wait)) if line]
+    waits = "may wait" if wait.is_inferred else "waits"
+    return [line for line in (f"{waits}: {wait_kinds(wait)}", wait_outcome(wait)) if line]
 
 
 def call_table(graph: CallGraph, width: int = WIDTH) -> str:
@@ -249,7 +264,7 @@ def print_call_table(console: Console, graph: CallGraph) -> None:
         console.print(_table(graph, callers[:SHOWN_CALLERS], console.width))
     if rest := callers[SHOWN_CALLERS:]:
         console.print(SafeText(f"and {plural(len(rest), 'more caller')}: --format json has all", "dim"))
-    notes = [*_legend(graph), *remarks(graph)]
+    notes = [*legend(graph), *remarks(graph)]
     if notes:
         console.print()
     for note in notes:
@@ -303,11 +318,14 @@ def _add_edge(table: Table, graph: CallGraph, edge: CallEdge, width: int) -> Non
 
 
 def _style(edge: CallEdge) -> str:
-    return "red" if edge.figures.failed else "yellow" if is_frequent(edge.figures) else ""
+    return "red" if edge.figures.failed else "yellow" if edge.figures.is_frequent else ""
 
 
-def _legend(graph: CallGraph) -> Iterator[str]:
-    if any(is_frequent(edge.figures) for edge in graph.edges):
+def legend(graph: CallGraph) -> Iterator[str]:
+    """What the signs beside figures and words mean: one sentence for each that is there."""
+    if any(edge.figures.is_frequent for edge in graph.edges):
         yield "!: a high rate of calls, as of a loop that polls."
     if any(edge.figures.is_max_open for edge in graph.edges):
         yield "≥: this call still runs."
+    if any(wait.is_inferred for wait in graph.waits):
+        yield "?, may wait: for this or for something else; for which is not known."

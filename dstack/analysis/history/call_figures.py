@@ -9,7 +9,11 @@ from operator import itemgetter
 from dstack.analysis.history.task_index import Attempt
 
 SHORTEST_SPAN_S = 1.0
-"""The shortest span of a rate, so that a burst of calls is no high frequency."""
+"""The shortest span of a rate."""
+HIGH_RATE_PER_S = 10.0
+"""Calls at this rate, or more frequent, are marked."""
+HIGH_RATE_CALLS = 20
+"""Fewer repeated calls have no high rate."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,8 +24,10 @@ class Figures:
     ``failed``. ``run_s`` is the sum of the durations of the ``timed`` attempts that have ended. ``max_s`` is the
     longest duration, and at least so long if ``is_max_open``: that attempt still runs. ``first_at`` and ``last_at`` are
     when the first and the last known attempt was submitted. ``per_s`` is the number of calls per second between these,
-    and within at least one second; for several methods together that of the most frequent one. ``live_bytes`` is the
-    size of the live objects that the tasks have made.
+    and within at least one second; for several methods together that of the most frequent one. ``is_frequent`` says
+    whether a method is called again and again at a high rate, as by a loop that polls: after earlier calls of it on the
+    same actor have ended, which a burst of calls is not. ``live_bytes`` is the size of the live objects that the tasks
+    have made.
     """
 
     attempts: int = 0
@@ -37,6 +43,7 @@ class Figures:
     first_at: float | None = None
     last_at: float | None = None
     per_s: float | None = None
+    is_frequent: bool = False
     live_bytes: int = 0
 
     @property
@@ -66,6 +73,7 @@ def total(parts: list[Figures]) -> Figures:
         first_at=min(first, default=None),
         last_at=max(last, default=None),
         per_s=max((part.per_s for part in parts if part.per_s is not None), default=None),
+        is_frequent=any(part.is_frequent for part in parts),
         live_bytes=sum(part.live_bytes for part in parts),
     )
 
@@ -93,6 +101,7 @@ class Tally:
         durations = [found for one in self.attempts if (found := _duration(one, now))]
         ended = [duration_s for duration_s, is_open in durations if not is_open]
         max_s, is_max_open = max(durations, key=itemgetter(0), default=(None, False))
+        per_s = None if first_at is None else len(self.attempts) / max(SHORTEST_SPAN_S, (last_at or 0.0) - first_at)
         return Figures(
             attempts=len(self.attempts),
             tasks=self.tasks,
@@ -106,8 +115,23 @@ class Tally:
             is_max_open=is_max_open,
             first_at=first_at,
             last_at=last_at,
-            per_s=None if first_at is None else len(self.attempts) / max(SHORTEST_SPAN_S, (last_at or 0.0) - first_at),
+            per_s=per_s,
+            is_frequent=(per_s or 0.0) >= HIGH_RATE_PER_S and self._repeated() >= HIGH_RATE_CALLS,
             live_bytes=self.live_bytes,
+        )
+
+    def _repeated(self) -> int:
+        """The number of calls that were submitted after an earlier one on the same actor had ended."""
+        first_end: dict[str | None, float] = {}
+        for one in self.attempts:
+            if one.ended_at is not None:
+                actor = one.task.actor_id
+                first_end[actor] = min(one.ended_at, first_end.get(actor, one.ended_at))
+        never = float("inf")
+        return sum(
+            one.submitted_at >= first_end.get(one.task.actor_id, never)
+            for one in self.attempts
+            if one.submitted_at is not None
         )
 
 

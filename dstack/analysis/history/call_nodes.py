@@ -11,7 +11,7 @@ is known, and so is the caller of all calls with the same parent (seen on Ray 2.
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Literal
@@ -22,7 +22,7 @@ from dstack.analysis.index import ray_libraries
 from dstack.analysis.index.sample_index import SampleIndex
 from dstack.analysis.naming import names
 from dstack.analysis.solve.requirements import targets_of
-from dstack.diagnosis import Diagnosis, Vertex
+from dstack.diagnosis import Diagnosis, Vertex, Wait
 from dstack.model import ACTOR_HANDLE, TaskAttempt, actor_of_task, job_of_task
 from dstack.vertex_keys import AnyKey, Key
 
@@ -183,7 +183,8 @@ class NodeWait:
 
     ``waiters`` are vertices of the wait-for graph. Of these, ``deadlocked`` are in a deadlock with the other node, and
     ``blocked`` can never proceed for another reason: they are blocked behind a deadlock, or what they need never comes.
-    ``kinds`` counts the waiters by the name of their call.
+    ``kinds`` counts the waiters by the name of their call. With ``is_inferred`` the other node is only one of several
+    that the waiters may wait for, as Ray does not say for which.
     """
 
     source: NodeKey
@@ -192,6 +193,7 @@ class NodeWait:
     kinds: Mapping[str, int]
     deadlocked: int = 0
     blocked: int = 0
+    is_inferred: bool = False
 
     @property
     def count(self) -> int:
@@ -208,22 +210,45 @@ class _Waits:
 
 
 def node_waits(diagnosis: Diagnosis, nodes: CallNodes) -> tuple[NodeWait, ...]:
-    """The waits between nodes, most waiters first."""
+    """The waits between nodes: deadlocks first, inferred waits after certain ones, most waiters first."""
     found = _Search(diagnosis, nodes).waits()
     waits = [
         NodeWait(
-            source, target, tuple(one.waiters), dict(one.kinds), len(one.deadlocked), len(one.blocked - one.deadlocked)
+            source,
+            target,
+            tuple(one.waiters),
+            dict(one.kinds),
+            len(one.deadlocked),
+            len(one.blocked - one.deadlocked),
+            is_inferred,
         )
-        for (source, target), one in found.items()
+        for (source, target, is_inferred), one in found.items()
     ]
-    return tuple(sorted(waits, key=lambda wait: (-wait.deadlocked, -wait.count, str(wait.source), str(wait.target))))
+    return tuple(
+        sorted(
+            waits,
+            key=lambda wait: (-wait.deadlocked, wait.is_inferred, -wait.count, str(wait.source), str(wait.target)),
+        )
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Reach:
+    """The nodes that a target leads to.
+
+    ``is_exact`` says that no helper on the way was inferred, ``is_whole`` that each way ends in a node.
+    """
+
+    nodes: frozenset[NodeKey]
+    is_exact: bool = True
+    is_whole: bool = True
 
 
 class _Search:
     def __init__(self, diagnosis: Diagnosis, nodes: CallNodes) -> None:
         self._vertices = diagnosis.vertices
         self._node_of = {key: nodes.vertex(vertex) for key, vertex in diagnosis.vertices.items()}
-        self._reached: dict[Key, frozenset[NodeKey]] = {}
+        self._reached: dict[Key, _Reach] = {}
         deadlocks = [finding for finding in diagnosis.findings if finding.kind == "deadlock"]
         self._members = {key for finding in deadlocks for key in finding.members}
         self._cores = self._members | {key for finding in deadlocks for key in finding.helpers}
@@ -235,18 +260,30 @@ class _Search:
             for key in finding.members
         }
 
-    def waits(self) -> Mapping[tuple[NodeKey, NodeKey], _Waits]:
-        """The waits by the nodes that they go from and to."""
-        found: dict[tuple[NodeKey, NodeKey], _Waits] = defaultdict(_Waits)
+    def waits(self) -> Mapping[tuple[NodeKey, NodeKey, bool], _Waits]:
+        """The waits by the nodes that they go from and to, and whether they are only inferred."""
+        found: dict[tuple[NodeKey, NodeKey, bool], _Waits] = defaultdict(_Waits)
         for key, vertex in self._vertices.items():
             source = self._node_of[key]
             if vertex.wait is None or source is None or not vertex.is_counted:
                 continue
-            for target in targets_of(vertex):
-                is_in_core = key in self._members and target in self._cores
-                for node in self._nodes_at(target):
-                    self._add(found[source, node], vertex, is_in_core=is_in_core)
+            certain = self._certain(vertex.wait)
+            for target in vertex.wait.targets:
+                is_in_core = key in self._members and target.vertex in self._cores
+                for node in self._at(target.vertex).nodes:
+                    self._add(found[source, node, node not in certain], vertex, is_in_core=is_in_core)
         return found
+
+    def _certain(self, wait: Wait) -> set[NodeKey]:
+        """The nodes that it is known to wait for: by what was read, or as all of the possible targets are there."""
+        certain: set[NodeKey] = set()
+        for group in wait.proven_groups if wait.assumed else wait.groups:
+            reached = [self._at(target.vertex) for target in group.targets]
+            nodes = frozenset[NodeKey]().union(*(one.nodes for one in reached))
+            is_exact = not wait.inferred and all(one.is_exact for one in reached)
+            if is_exact or (len(nodes) == 1 and all(one.is_whole for one in reached)):
+                certain |= nodes
+        return certain
 
     def _add(self, waits: _Waits, vertex: Vertex, *, is_in_core: bool) -> None:
         assert vertex.wait is not None
@@ -258,23 +295,27 @@ class _Search:
         elif vertex.key in self._stuck or vertex.key in self._members:
             waits.blocked.add(vertex.key)
 
-    def _nodes_at(self, target: Key) -> frozenset[NodeKey]:
+    def _at(self, target: Key) -> _Reach:
         """The node of a target; for one between two nodes, those that it waits for."""
-        node = self._node_of.get(target)
-        if node is not None:
-            return frozenset((node,))
         if target not in self._reached:
-            self._reached[target] = frozenset(self._nodes_behind(target))
+            node = self._node_of.get(target)
+            self._reached[target] = self._behind(target) if node is None else _Reach(frozenset((node,)))
         return self._reached[target]
 
-    def _nodes_behind(self, target: Key) -> Iterator[NodeKey]:
+    def _behind(self, target: Key) -> _Reach:
+        nodes: set[NodeKey] = set()
         seen, ahead = {target}, [target]
+        is_exact = is_whole = True
         while ahead:
             vertex = self._vertices.get(ahead.pop())
-            for further in targets_of(vertex) if vertex and vertex.wait else ():
+            targets = targets_of(vertex) if vertex else []
+            is_exact = is_exact and not (vertex and vertex.wait and vertex.wait.inferred)
+            is_whole = is_whole and bool(targets)
+            for further in targets:
                 node = self._node_of.get(further)
                 if node is not None:
-                    yield node
+                    nodes.add(node)
                 elif further not in seen:
                     seen.add(further)
                     ahead.append(further)
+        return _Reach(frozenset(nodes), is_exact, is_whole)

@@ -21,11 +21,6 @@ from dstack.grouping import grouped
 from dstack.model import actor_of_task
 from dstack.vertex_keys import CoroutineKey, Key, ThreadKey
 
-HIGH_RATE_PER_S = 10.0
-"""Calls at this rate, or more frequent, are marked."""
-HIGH_RATE_CALLS = 20
-"""Fewer calls have no high rate."""
-
 
 @dataclass(frozen=True, slots=True)
 class CallNode:
@@ -135,11 +130,6 @@ class CallGraph:
     def has_several_jobs(self) -> bool:
         """Whether nodes of one name may belong to different jobs."""
         return len({node.key.job_id for node in self.nodes if node.key.job_id}) > 1
-
-
-def is_frequent(figures: Figures) -> bool:
-    """Whether calls are made at a high rate, as by a loop that polls."""
-    return figures.attempts >= HIGH_RATE_CALLS and (figures.per_s or 0.0) >= HIGH_RATE_PER_S
 
 
 class _Builder:

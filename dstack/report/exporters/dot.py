@@ -1,4 +1,7 @@
-"""A call graph in Graphviz's DOT language: calls as solid edges, waits as dashed red ones, deadlocks in bold."""
+"""A call graph in Graphviz's DOT language.
+
+Calls are solid edges and waits dashed red ones, bold in a deadlock, and dotted if they are only inferred.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +12,7 @@ from graphviz import Digraph
 from graphviz.quoting import NoHtml
 
 from dstack.analysis.history.call_nodes import NodeKind, NodeWait
-from dstack.analysis.views.call_graph import CallEdge, CallGraph, CallNode, is_frequent
+from dstack.analysis.views.call_graph import CallEdge, CallGraph, CallNode
 from dstack.report.calls_text import edge_lines, node_title, remarks, summary, wait_lines
 from dstack.visible import visible
 from dstack.words import size
@@ -63,7 +66,7 @@ def _edge(edge: CallEdge) -> dict[str, str]:
     attributes = {"label": _label(edge_lines(edge)), "penwidth": f"{1 + log10(max(1, figures.attempts)):.1f}"}
     if figures.failed:
         attributes |= {"color": FAILED_COLOUR, "fontcolor": FAILED_COLOUR}
-    elif is_frequent(figures):
+    elif figures.is_frequent:
         attributes |= {"color": FREQUENT_COLOUR, "fontcolor": FREQUENT_COLOUR}
     return attributes
 
@@ -74,7 +77,7 @@ def _wait(wait: NodeWait, *, constrains: bool) -> dict[str, str]:
     colour = DEADLOCK_COLOUR if is_deadlock else WAIT_COLOUR
     return {
         "label": _label(wait_lines(wait)),
-        "style": "dashed,bold" if is_deadlock else "dashed",
+        "style": f"{'dotted' if wait.is_inferred else 'dashed'}{',bold' if is_deadlock else ''}",
         "penwidth": "3" if is_deadlock else "1.5",
         "color": colour,
         "fontcolor": colour,

@@ -74,6 +74,7 @@ class DocumentNodeWait(TypedDict):
     deadlocked: Annotated[int, Meta(description="Waiters in a deadlock with the target")]
     blocked: Annotated[int, Meta(description="Other waiters that can never proceed")]
     kinds: Annotated[dict[str, int], Meta(description="Number of waiters by call")]
+    inferred: Annotated[bool, Meta(description="The target is only one of several that they may wait for")]
 
 
 class DocumentHistory(TypedDict):
@@ -181,4 +182,5 @@ def _wait(wait: NodeWait) -> DocumentNodeWait:
         "deadlocked": wait.deadlocked,
         "blocked": wait.blocked,
         "kinds": dict(wait.kinds),
+        "inferred": wait.is_inferred,
     }

@@ -50,7 +50,8 @@ class CallsView(OutlineView):
 
     Columns: calls made, calls per second (! if that is a high rate, as of a loop that polls), pending, running and
     failed calls, mean and longest duration (≥ if that call still runs), and the size of the live objects that the calls
-    have made. Marks are waits of this snapshot: ✖ in a deadlock, ■ never proceeds, … may end.
+    have made. Marks are waits of this snapshot: ✖ in a deadlock, ■ never proceeds, … may end, ? may
+    wait for this or for something else.
     """
 
     CSS = """

@@ -11,7 +11,7 @@ from rich.text import Text
 
 from dstack.analysis.history.call_figures import Figures
 from dstack.analysis.history.call_nodes import NodeKey, NodeWait
-from dstack.analysis.views.call_graph import CallEdge, CallGraph, MethodCalls, is_frequent
+from dstack.analysis.views.call_graph import CallEdge, CallGraph, MethodCalls
 from dstack.report.calls_text import (
     COLUMNS,
     Column,
@@ -25,6 +25,7 @@ from dstack.report.calls_text import (
     wait_kinds,
     wait_mark,
     wait_outcome,
+    waits_for,
 )
 from dstack.report.rich_text import SafeText
 from dstack.tui.widgets.outline import INDENT, Line
@@ -113,7 +114,7 @@ class CallLines:
         if wait.source == wait.target:
             text.append(own_wait(self.graph, wait))
         else:
-            text.append("waits for ", style).append(node_title(self.graph, wait.target), "bold")
+            text.append(f"{waits_for(wait)} ", style).append(node_title(self.graph, wait.target), "bold")
             text.append(f": {wait_kinds(wait)}")
         text.append(f", {outcome}" if (outcome := wait_outcome(wait)) else "", style)
         row = CallRow(wait.source, wait.target, waits=(wait,), is_wait=True)
@@ -192,7 +193,7 @@ def _layout(name: Text, figures: Figures) -> Callable[[int, Console], Sequence[T
 def _cell_style(column: Column, figures: Figures) -> str:
     if column.name == "fail" and figures.failed:
         return "bold red"
-    if column.name == "/s" and is_frequent(figures):
+    if column.name == "/s" and figures.is_frequent:
         return "bold yellow"
     if column.name in ("pend", "run"):
         return "cyan"
@@ -207,7 +208,7 @@ def _marks(waits: Sequence[NodeWait]) -> SafeText:
     """The mark of the worst of these waits."""
     text = SafeText()
     if waits:
-        worst = max(waits, key=lambda wait: (wait.deadlocked > 0, wait.blocked > 0))
+        worst = max(waits, key=lambda wait: (wait.deadlocked > 0, wait.blocked > 0, not wait.is_inferred))
         mark, style = wait_mark(worst)
         text.append(f"{mark} ", style)
     return text
@@ -223,7 +224,7 @@ def _figures(figures: Figures) -> Iterator[Text]:
     if figures.max_s is not None:
         parts.append(f"longest {longest(figures)}" + (", still running" if figures.is_max_open else ""))
     if rate(figures):
-        frequent = ": a high rate, as of a loop that polls" if is_frequent(figures) else ""
+        frequent = ": a high rate, as of a loop that polls" if figures.is_frequent else ""
         parts.append(f"{rate(figures).rstrip('!')} calls/s{frequent}")
     if figures.live_bytes:
         parts.append(f"{size(figures.live_bytes)} of live objects")

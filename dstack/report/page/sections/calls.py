@@ -9,12 +9,13 @@ from typing import Literal
 
 from dstack.analysis.history.call_figures import Figures
 from dstack.analysis.history.call_nodes import NodeKey, NodeKind, NodeWait
-from dstack.analysis.views.call_graph import CallEdge, CallGraph, CallNode, is_frequent
+from dstack.analysis.views.call_graph import CallEdge, CallGraph, CallNode
 from dstack.report.calls_text import (
     COLUMNS,
     SHOWN_WAITS,
     edge_lines,
     edge_title,
+    legend,
     node_title,
     own_wait,
     remarks,
@@ -23,6 +24,7 @@ from dstack.report.calls_text import (
     wait_lines,
     wait_mark,
     wait_outcome,
+    waits_for,
 )
 from dstack.report.page.graph_chart import (
     BoxStyle,
@@ -58,6 +60,7 @@ LINKS: Mapping[str, LinkStyle] = {
     "calls at a high rate": LinkStyle(PURPLE),
     "waits": LinkStyle(RED, 1.4, "dashed"),
     "waits in a deadlock": LinkStyle(RED, 3.2, "dashed"),
+    "may wait": LinkStyle(RED, 1.4, "dotted"),
 }
 
 
@@ -124,7 +127,7 @@ def _edge(graph: CallGraph, edge: CallEdge) -> Iterator[CallRow]:
         edge_title(graph, edge),
         _cells(figures),
         is_failed=figures.failed > 0,
-        is_frequent=is_frequent(figures),
+        is_frequent=figures.is_frequent,
     )
     for one in methods[:MAX_METHODS]:
         yield CallRow("method", f".{one.method}", _cells(one.figures))
@@ -180,7 +183,7 @@ def section(data: ReportData) -> Section | None:
                for wait in graph.waits[:SHOWN_WAITS]],
         more_waits=len(graph.waits) - SHOWN_WAITS,
         table=table,
-        remarks=list(_remarks(graph)),
+        remarks=[*legend(graph), *remarks(graph)],
     )  # fmt: skip
     charts = {f"{KEY}-chart": graph_chart(f"{KEY}-chart", drawing.boxes, drawing.links)} if drawing.boxes else {}
     return Section(KEY, "Calls", body, charts, "graph.js")
@@ -226,7 +229,7 @@ def _node(graph: CallGraph, node: CallNode, anchor: str | None) -> GraphBox:
     is_stuck = any(wait.deadlocked and node.key in (wait.source, wait.target) for wait in graph.waits)
     lines = [f"{size(node.put_bytes)} alive by ray.put"] if node.put_bytes else []
     lines += [f"calls itself: {', '.join(edge_lines(edge)[:1])}" for edge in own_calls]
-    lines += [f"waits for itself: {wait_outcome(wait) or plural(wait.count, 'wait')}" for wait in own_waits]
+    lines += [f"{waits_for(wait)} itself: {wait_outcome(wait) or plural(wait.count, 'wait')}" for wait in own_waits]
     title = node_title(graph, node.key)
     made = graph.made.get(node.key)
     tip = [title, f"makes {plural(made.attempts, 'call')}" if made else "makes no calls"]
@@ -257,7 +260,7 @@ def _edge_label(graph: CallGraph, edge: CallEdge, anchor: str | None) -> GraphBo
 
 def _edge_style(edge: CallEdge) -> LinkStyle:
     style = LINKS["calls, some failed" if edge.figures.failed else
-                  "calls at a high rate" if is_frequent(edge.figures) else "calls"]  # fmt: skip
+                  "calls at a high rate" if edge.figures.is_frequent else "calls"]  # fmt: skip
     return LinkStyle(style.colour, 1.0 + 0.6 * log10(max(1, edge.figures.attempts)))
 
 
@@ -270,27 +273,20 @@ def _wait_label(graph: CallGraph, wait: NodeWait, stacks: Mapping[Key, str]) -> 
 
 
 def _wait_style(wait: NodeWait) -> LinkStyle:
+    if wait.is_inferred:
+        return LINKS["may wait"]
     return LINKS["waits in a deadlock" if wait.deadlocked else "waits"]
 
 
 def _legend(graph: CallGraph, drawing: _Drawing) -> Legend:
     kinds = {node.key.kind for node in graph.nodes}
     boxes = {box.style for box in drawing.boxes}
-    colours = {(link.style.colour, link.style.dash) for link in drawing.links}
-    widths = {link.style.width for link in drawing.links if link.style.dash == "dashed"}
+    drawn = {_sign(link.style) for link in drawing.links}
     nodes = [(text, style) for kind, (text, style) in NODES.items() if kind in kinds and style in boxes]
     nodes += [("✖ in a deadlock", DEADLOCKED)] if DEADLOCKED in boxes else []
-    links = [
-        (text, style)
-        for text, style in LINKS.items()
-        if (style.colour, style.dash) in colours and (style.dash == "solid" or style.width in widths)
-    ]
-    return legend_of(nodes, links)
+    return legend_of(nodes, [(text, style) for text, style in LINKS.items() if _sign(style) in drawn])
 
 
-def _remarks(graph: CallGraph) -> Iterator[str]:
-    if any(is_frequent(edge.figures) for edge in graph.edges):
-        yield "!: a high rate of calls, as of a loop that polls."
-    if any(edge.figures.is_max_open for edge in graph.edges):
-        yield "≥: this call still runs."
-    yield from remarks(graph)
+def _sign(style: LinkStyle) -> tuple[str, str, float]:
+    """What tells links apart; the width of calls is their number."""
+    return style.colour, style.dash, 0.0 if style.dash == "solid" else style.width

@@ -11,14 +11,16 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from dstack.analysis.history.call_nodes import UNKNOWN, NodeKey
-from dstack.analysis.views.call_graph import CallGraph, is_frequent
+from dstack.analysis.views.call_graph import CallGraph
 from dstack.model import Job, TaskAttempt
 from dstack.observed_node import TaskKind
+from dstack.report.calls_text import call_table
 from dstack.snapshot_file import load
 from tests.fuzzing.effort import examples
 from tests.paths import RECORDED_CLUSTERS
 from tests.unit.scenes import Scene
-from tests.unit.scenes.calls import JOB
+from tests.unit.scenes.calls import JOB, Call
+from tests.unit.scenes.processes import SceneProcess
 from tests.unit.support.call_histories import DRIVER, NOW, attempt, edges, ended, graph_of, with_history
 
 OTHER_JOB = "02000000"
@@ -240,19 +242,46 @@ def test_a_snapshot_without_any_sample_or_history_has_an_empty_graph() -> None:
 # Rates and bytes
 
 
+def answered(call: Call, by: SceneProcess, at: float) -> TaskAttempt:
+    """A call that ends after 5 ms."""
+    return attempt(call, by, at, started=at, ended=at + 0.005)
+
+
 def test_frequent_calls_are_marked_and_bursts_are_not() -> None:
     scene = Scene()
     driver, store = scene.driver(), scene.actor("Store")
     polls = [ended(scene, scene.call(store, "size", by=driver)) for _ in range(100)]
     burst = [ended(scene, scene.task("burst", by=driver)) for _ in range(9)]
-    attempts = [attempt(call, driver, -9 + number / 50) for number, call in enumerate(polls)]
+    attempts = [answered(call, driver, -9 + number / 50) for number, call in enumerate(polls)]
     found = edges(graph_of(with_history(scene, [*attempts, *(attempt(call, driver) for call in burst)])))
     size, other = (found[DRIVER_TITLE, name].figures for name in ("Store", "burst"))
 
     assert size.per_s == pytest.approx(100 / 1.98)
-    assert is_frequent(size)
+    assert size.is_frequent
     assert other.per_s == 9
-    assert not is_frequent(other)
+    assert not other.is_frequent
+
+
+@pytest.mark.parametrize("span_s", [0.1, 2.0])
+@pytest.mark.parametrize("kind", ["constructors", "one call of each actor", "tasks"])
+def test_calls_that_are_made_once_are_no_loop_that_polls(kind: str, span_s: float) -> None:
+    scene = Scene()
+    driver = scene.driver()
+    actors = [scene.actor("Worker") for _ in range(40)]
+    is_task = kind == "tasks"
+    calls = [scene.task("burst", by=driver) if is_task else scene.call(one, "ready", by=driver) for one in actors]
+    begins = [-9 + span_s * number / 40 for number in range(40)]
+    attempts = [
+        attempt(ended(scene, call), driver, at, started=at, ended=at + 2.5 if is_task else at + 0.01)
+        for call, at in zip(calls, begins, strict=True)
+    ]
+    if kind == "constructors":
+        attempts = [replace(one, kind="ACTOR_CREATION_TASK") for one in attempts]
+    graph = graph_of(with_history(scene, attempts))
+
+    assert graph.figures.per_s == pytest.approx(40 if span_s < 1 else 40 / (span_s * 39 / 40))
+    assert not any(edge.figures.is_frequent for edge in graph.edges)
+    assert "polls" not in call_table(graph)
 
 
 def test_one_early_call_does_not_hide_the_rate_of_another_method() -> None:
@@ -260,10 +289,10 @@ def test_one_early_call_does_not_hide_the_rate_of_another_method() -> None:
     driver, store = scene.driver(), scene.actor("Store")
     polls = [ended(scene, scene.call(store, "size", by=driver)) for _ in range(100)]
     first = ended(scene, scene.call(store, "start", by=driver))
-    attempts = [attempt(call, driver, -9 + number / 50) for number, call in enumerate(polls)]
+    attempts = [answered(call, driver, -9 + number / 50) for number, call in enumerate(polls)]
     edge = edges(graph_of(with_history(scene, [attempt(first, driver, -900), *attempts])))[DRIVER_TITLE, "Store"]
 
-    assert is_frequent(edge.figures)
+    assert edge.figures.is_frequent
 
 
 def test_bytes_are_of_the_edge_of_the_driver_or_of_neither() -> None:
@@ -315,6 +344,34 @@ def test_a_wait_for_resources_goes_to_what_holds_them() -> None:
     titles = {node.key: node.title for node in graph.nodes}
 
     assert ("starved", "holder") in {(titles[wait.source], titles[wait.target]) for wait in graph.waits}
+
+
+def test_a_wait_for_one_of_several_possible_arguments_is_marked_as_inferred() -> None:
+    """Ray says that a call waits for arguments, not for which: the owner has passed two that are pending."""
+    scene = Scene()
+    driver = scene.driver()
+    first, _ = scene.run("step_a", by=driver)
+    second = scene.task("step_b", by=driver, state="PENDING_ARGS_AVAIL")
+    scene.task("step_c", by=driver, state="PENDING_ARGS_AVAIL")
+    driver.passes(first, second)
+    graph = graph_of(scene)
+    lines = call_table(graph).splitlines()
+
+    assert "? step_c may wait for step_a: 1 × arguments" in lines
+    assert "? step_c may wait for step_b: 1 × arguments" in lines
+    assert "… step_b waits for step_a: 1 × arguments" in lines  # it is not its own argument
+    assert not any("own function" in line for line in lines)
+
+
+def test_a_wait_for_any_of_several_targets_in_one_node_is_a_fact() -> None:
+    scene = Scene()
+    driver = scene.driver()
+    several = [scene.run("step_a", by=driver)[0] for _ in range(2)]
+    scene.task("step_b", by=driver, state="PENDING_ARGS_AVAIL")
+    driver.passes(*several)
+    (wait,) = graph_of(scene).waits
+
+    assert not wait.is_inferred
 
 
 def test_a_node_without_known_calls_has_its_waits() -> None:

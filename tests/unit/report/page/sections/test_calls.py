@@ -40,6 +40,20 @@ def test_calls_and_waits_are_drawn_with_their_figures() -> None:
     assert "waits in a deadlock" in next(elements_of(found.body).all("p", class_="legend")).text
 
 
+def test_inferred_waits_are_dotted_and_in_the_legend() -> None:
+    scene = Scene()
+    driver = scene.driver()
+    first, _ = scene.run("step_a", by=driver)
+    second = scene.task("step_b", by=driver, state="PENDING_ARGS_AVAIL")
+    scene.task("step_c", by=driver, state="PENDING_ARGS_AVAIL")
+    driver.passes(first, second)
+    found, boxes, lines = section_of(scene.snapshot())
+
+    assert "? may wait: 1 × arguments" in boxes["title"]
+    assert "may wait" in next(elements_of(found.body).all("p", class_="legend")).text
+    assert len(set(lines["dash"])) == 3  # calls, a certain wait, inferred waits
+
+
 def test_the_table_has_callers_edges_and_methods_in_the_order_of_the_text() -> None:
     found, boxes, _ = section_of(load(RECORDED_CALLS))
     page = elements_of(found.body)
