@@ -55,6 +55,8 @@ def as_dstack_error(error: Exception) -> DstackError:
         return DstackError("dstack reached the limit of processes and threads.", "Raise the limit: ulimit -u 4096")
     if number == errno.ENOMEM or isinstance(error, MemoryError):
         return DstackError("dstack ran out of memory.", "Raise the limit (ulimit -v unlimited) or free memory.")
+    if number == errno.ENOSPC:
+        return DstackError("dstack cannot write: no space is left.", "Free some space, or redirect the output.")
     what = f"{type(error).__name__}: {error}"
     return DstackError(
         f"Internal error in dstack: {what}", "Run it again with dstack -v, and please report the output."

@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import sys
 import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from dstack.errors import SnapshotFileError, UsageError
@@ -61,9 +63,18 @@ def _rename_to_new(temporary: str, path: Path) -> None:
 
 
 def _write_stdout(data: bytes) -> None:
-    try:
+    with explained_stdout():
         sys.stdout.buffer.write(data)
         sys.stdout.buffer.flush()
+
+
+@contextmanager
+def explained_stdout() -> Iterator[None]:
+    """Raise :class:`SnapshotFileError` if standard output cannot be written; a BrokenPipeError passes through."""
+    if sys.stdout is None:
+        raise SnapshotFileError("Cannot write to standard output: it is closed.")
+    try:
+        yield
     except BrokenPipeError:
         raise
     except OSError as error:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import os
 import signal
+import sys
 from typing import Any
 
 import click
@@ -12,7 +13,7 @@ from click.shell_completion import get_completion_class
 
 from dstack.cli.history import graph, timeline
 from dstack.cli.monitoring import mcp, tui, watch
-from dstack.cli.output import discard_unprintable_output, end_at_once
+from dstack.cli.output import discard_unprintable_output, end_at_once, print_text
 from dstack.cli.recording import record
 from dstack.cli.report import report
 from dstack.cli.snapshots import check, demo, doctor, show, snapshot
@@ -29,12 +30,22 @@ BROKEN_PIPE = 141
 class Commands(click.Group):
     """Prints each error as one line and a remedy, and exits with its code; ends on Ctrl-C at once."""
 
+    def main(self, *args: Any, **kwargs: Any) -> Any:
+        """Runs the command, or prints its help, which is before :meth:`invoke`."""
+        try:
+            return super().main(*args, **kwargs)
+        except OSError as error:
+            self._explain(as_dstack_error(error))
+            discard_unprintable_output()
+            sys.exit(DstackError.exit_code)
+
     def invoke(self, ctx: click.Context) -> Any:
         """Runs the subcommand."""
+        is_verbose = bool(ctx.params.get("verbose"))
         try:
             return super().invoke(ctx)
         except DstackError as error:
-            self._explain(ctx, error)
+            self._explain(error, is_verbose=is_verbose)
             discard_unprintable_output()
             ctx.exit(error.exit_code)
         except KeyboardInterrupt as error:
@@ -49,12 +60,13 @@ class Commands(click.Group):
         except (click.exceptions.Exit, click.Abort):
             raise
         except Exception as error:
-            self._explain(ctx, as_dstack_error(error))
+            self._explain(as_dstack_error(error), is_verbose=is_verbose)
+            discard_unprintable_output()
             ctx.exit(DstackError.exit_code)
 
     @staticmethod
-    def _explain(ctx: click.Context, error: DstackError) -> None:
-        if ctx.params.get("verbose"):
+    def _explain(error: DstackError, *, is_verbose: bool = False) -> None:
+        if is_verbose:
             import traceback
 
             click.echo(visible_lines(traceback.format_exc()), err=True, nl=False)
@@ -86,7 +98,7 @@ def completion(ctx: click.Context, shell: str) -> None:
     """Print the script that completes dstack's commands, options and files in a shell."""
     of_shell = get_completion_class(shell)
     assert of_shell is not None
-    click.echo(of_shell(ctx.find_root().command, {}, "dstack", "_DSTACK_COMPLETE").source())
+    print_text(of_shell(ctx.find_root().command, {}, "dstack", "_DSTACK_COMPLETE").source() + "\n")
 
 
 for command in (

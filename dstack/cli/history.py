@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import gzip
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 import click
 
 from dstack.cli.inputs import address_option, load_snapshot, snapshot_with_history, take_snapshot, timeout_option
+from dstack.cli.output import console_text, print_text, stdout_encoding
 from dstack.errors import UsageError
 from dstack.file_output import STDOUT, require_new, write_file
 from dstack.signals import CleanUp
 from dstack.visible import encodable, visible
 
 if TYPE_CHECKING:
+    from rich.console import Console
+
     from dstack.analysis.history.call_nodes import By
     from dstack.analysis.views.analysed_snapshot import AnalysedSnapshot
     from dstack.analysis.views.call_graph import CallGraph
@@ -81,12 +83,10 @@ def _write_trace(shown: Timeline, output: str, *, force: bool) -> None:
 
 def _print_summary(shown: Timeline, analysed: AnalysedSnapshot, output: str | None) -> None:
     """Prints the summary; next to a trace it is short, and on standard error."""
-    from rich.console import Console
-
     from dstack.report.summaries import print_timeline_summary, summary_lines
 
     if not output:
-        print_timeline_summary(Console(highlight=False), shown, analysed)
+        print_text(console_text(lambda console: print_timeline_summary(console, shown, analysed)))
         return
     for line in summary_lines(shown, analysed):
         click.echo(visible(line), err=True)
@@ -171,15 +171,13 @@ def _document(snapshot: Snapshot, form: Format, by: By, job: str | None, *, is_o
 
 def _text(calls: CallGraph, *, is_on_screen: bool) -> bytes:
     """The table, in colours and as wide as the terminal if it goes to one."""
-    from rich.console import Console
-
     from dstack.report.calls_text import WIDTH, call_table, print_call_table
+
+    def show(console: Console) -> None:
+        console.width = console.width if console.is_terminal else WIDTH
+        print_call_table(console, calls)
 
     if not is_on_screen:
         return call_table(calls).encode("utf-8", "backslashreplace")
-    console = Console(highlight=False)
-    console.width = console.width if console.is_terminal else WIDTH
-    with console.capture() as captured:
-        print_call_table(console, calls)
-    encoding = sys.stdout.encoding or "utf-8"
-    return encodable(captured.get(), encoding).encode(encoding, "backslashreplace")
+    encoding = stdout_encoding()
+    return encodable(console_text(show), encoding).encode(encoding, "backslashreplace")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 import sys
 import threading
@@ -12,10 +13,13 @@ from typing import TYPE_CHECKING, Literal, NoReturn
 import click
 
 from dstack.errors import DstackError
+from dstack.file_output import explained_stdout
 from dstack.signals import CleanUp
 from dstack.visible import encodable
 
 if TYPE_CHECKING:
+    from rich.console import Console
+
     from dstack.analysis.views.analysed_snapshot import AnalysedSnapshot
     from dstack.diagnosis import Diagnosis
     from dstack.model import Snapshot
@@ -58,15 +62,19 @@ def print_analysed(analysed: AnalysedSnapshot, form: Form = "report", *, within_
 def print_text(text: str | bytes) -> None:
     """Writes text or bytes to standard output; a reader that has closed it is no error."""
     try:
-        if isinstance(text, bytes):
-            sys.stdout.buffer.write(text)
-        else:
-            sys.stdout.write(encodable(text, sys.stdout.encoding or "utf-8"))
-        sys.stdout.flush()
+        with explained_stdout():
+            if isinstance(text, bytes):
+                sys.stdout.buffer.write(text)
+            else:
+                sys.stdout.write(encodable(text, stdout_encoding()))
+            sys.stdout.flush()
     except BrokenPipeError:
         _discard_output()
-    except OSError as error:
-        raise DstackError(f"Cannot write to standard output: {error.strerror}.") from error
+
+
+def stdout_encoding() -> str:
+    """The encoding of standard output; UTF-8 where it has none."""
+    return getattr(sys.stdout, "encoding", None) or "utf-8"
 
 
 def rendered(analysed: AnalysedSnapshot, form: Form) -> str | bytes:
@@ -75,14 +83,29 @@ def rendered(analysed: AnalysedSnapshot, form: Form) -> str | bytes:
         from dstack.report.check_json import check_json
 
         return check_json(analysed)
-    from rich.console import Console
-
     from dstack.report.text import print_report
 
-    console = Console(highlight=False)
-    with console.capture() as capture:
-        print_report(console, analysed, details=form == "details")
-    return capture.get()
+    return console_text(lambda console: print_report(console, analysed, details=form == "details"))
+
+
+def console_text(show: Callable[[Console], None]) -> str:
+    """What a function prints on a console, with the colours and the width of standard output; writes nothing there."""
+    from rich.console import Console
+
+    printed = _LikeStdout()
+    show(Console(file=printed, highlight=False))
+    return printed.getvalue()
+
+
+class _LikeStdout(io.StringIO):
+    @property
+    def encoding(self) -> str:  # type: ignore[override]  # typed as writeable
+        """That of standard output, by which a console chooses what it draws with."""
+        return stdout_encoding()
+
+    def isatty(self) -> bool:
+        """Whether standard output is a terminal."""
+        return sys.stdout is not None and sys.stdout.isatty()
 
 
 @contextmanager
@@ -113,7 +136,8 @@ def _time_out(seconds: float) -> NoReturn:
 def discard_unprintable_output() -> None:
     """Discards buffered output that cannot be written, so that Python does not report it again at exit."""
     try:
-        sys.stdout.flush()
+        if sys.stdout is not None:
+            sys.stdout.flush()
     except OSError:
         _discard_output()
 

@@ -23,12 +23,23 @@ from dstack.cli.inputs import (
     take_snapshot,
     timeout_option,
 )
-from dstack.cli.output import Form, explained, print_analysed, print_snapshot, print_text, rendered, show_progress
+from dstack.cli.output import (
+    Form,
+    console_text,
+    explained,
+    print_analysed,
+    print_snapshot,
+    print_text,
+    rendered,
+    show_progress,
+)
 from dstack.errors import UsageError
 from dstack.signals import CleanUp
 from dstack.visible import visible
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from dstack.checks import Check
     from dstack.diagnosis import FailOn
 
@@ -191,8 +202,7 @@ def demo(name: str, list_them: bool) -> None:
     if list_them:
         summaries = examples.summaries()
         width = max(map(len, summaries))
-        for known, summary in summaries.items():
-            click.echo(f"{known:{width}}  {summary}")
+        print_text("".join(f"{known:{width}}  {summary}\n" for known, summary in summaries.items()))
         return
     path = examples.find(name)
     from dstack.collecting import capture
@@ -261,25 +271,27 @@ def doctor(address: str | None, timeout_s: float) -> None:
 
     Exit codes: 0 nothing limits dstack, 1 something does, 3 the cluster is unreachable.
     """
-    from rich.console import Console
-
     from dstack.probes.this_host import host_checks
-    from dstack.report.summaries import print_checks
 
-    console = Console(highlight=False)
     checks = host_checks()
-    print_checks(console, "This machine", checks)
+    _print_checks("This machine", checks)
     snapshot = take_snapshot(address, timeout_s)
     from dstack.analysis.views.analysed_snapshot import AnalysedSnapshot
     from dstack.analysis.views.capabilities import cluster_checks, node_checks
 
     analysed = AnalysedSnapshot.of(snapshot)
     of_cluster = cluster_checks(analysed)
-    print_checks(console, f"The cluster at {snapshot.address}", of_cluster)
+    _print_checks(f"The cluster at {snapshot.address}", of_cluster)
     found: list[Check] = [*checks, *of_cluster]
     for node, of_node in node_checks(analysed):
         head = ", head" if node.is_head else ""
-        print_checks(console, f"Node {node.ip}{head}", of_node)
+        _print_checks(f"Node {node.ip}{head}", of_node)
         found += of_node
     if any(check.level != "ok" for check in found):
         sys.exit(LIMITED)
+
+
+def _print_checks(title: str, checks: Sequence[Check]) -> None:
+    from dstack.report.summaries import print_checks
+
+    print_text(console_text(lambda console: print_checks(console, title, checks)))

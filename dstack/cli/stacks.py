@@ -124,12 +124,7 @@ def _document(chosen: ChosenStacks, by: By, format_: StacksFormat) -> bytes:
 
 def _print_text(chosen: ChosenStacks, by: By) -> None:
     """Prints the text; in colours, and as wide as the window, only on a terminal."""
-    from rich.console import Console
-
-    from dstack.cli.output import print_text
+    from dstack.cli.output import console_text, print_text
     from dstack.report.stacks_text import print_all_stacks
 
-    console = Console(highlight=False)
-    with console.capture() as captured:
-        print_all_stacks(console, chosen, by)
-    print_text(captured.get())
+    print_text(console_text(lambda console: print_all_stacks(console, chosen, by)))
