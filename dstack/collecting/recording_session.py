@@ -98,7 +98,7 @@ class Attribution:
 
     def __init__(self, cluster: Snapshot) -> None:
         self._index = SampleIndex(cluster, Sample(began_s=0.0, ended_s=0.0))
-        self._nodes = {node.node_id: names.node(node) for node in cluster.nodes}
+        self._nodes = names.nodes(cluster.nodes)
 
     def thread(self, sampled: SampledThread, stack: Sequence[Frame], rank: int | None) -> RecordedThread | None:
         """The thread while it has this stack, leaf first; None if its worker is unknown, as one of dstack's own."""

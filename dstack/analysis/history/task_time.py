@@ -154,7 +154,7 @@ class TaskNames:
 
     @cached_property
     def _nodes(self) -> Mapping[str, str]:
-        return {node.node_id: names.node(node) for node in self._index.snapshot.nodes}
+        return names.nodes(self._index.snapshot.nodes)
 
     @cached_property
     def _jobs(self) -> Mapping[str, str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -95,6 +96,13 @@ def ranks(values: Iterable[int], group: ProcessGroup | None = None) -> str:
 def node(value: Node) -> str:
     """``node 10.0.0.1``."""
     return f"node {value.ip}"
+
+
+def nodes(values: Iterable[Node]) -> dict[str, str]:
+    """The names of nodes by their ids; those that share an address also have the beginning of their id."""
+    known = list(values)
+    counts = Counter(one.ip for one in known)
+    return {one.node_id: f"{node(one)} ({short(one.node_id)})" if counts[one.ip] > 1 else node(one) for one in known}
 
 
 def placement_group(value: PlacementGroup) -> str:

@@ -176,7 +176,7 @@ class _Reader:
 
     @cached_property
     def _nodes(self) -> dict[str, str]:
-        return {node.node_id: names.node(node) for node in self._index.snapshot.nodes}
+        return names.nodes(self._index.snapshot.nodes)
 
     def _job(self, job_id: str | None) -> str:
         if job_id not in self._jobs:

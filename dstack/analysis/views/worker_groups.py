@@ -156,7 +156,8 @@ class WorkerGroups:
     def _groups(self, grouping: WorkerGrouping) -> Iterator[WorkerGroup]:
         match grouping.kind:
             case "node":
-                yield from map(self._of_node, self._inventory.nodes)
+                titles = names.nodes(self._inventory.nodes)
+                yield from (self._of_node(node, titles[node.node_id]) for node in self._inventory.nodes)
             case "placement group":
                 yield from self._by_placement_group()
             case "all":
@@ -164,8 +165,8 @@ class WorkerGroups:
             case _:
                 yield from self._by_title(grouping)
 
-    def _of_node(self, node: Node) -> WorkerGroup:
-        return WorkerGroup(node.node_id, names.node(node), tuple(self._inventory.on_node(node)), node=node)
+    def _of_node(self, node: Node, title: str) -> WorkerGroup:
+        return WorkerGroup(node.node_id, title, tuple(self._inventory.on_node(node)), node=node)
 
     def _by_title(self, grouping: WorkerGrouping) -> Iterator[WorkerGroup]:
         found = grouped((self._title(worker, grouping), worker) for worker in self._index.snapshot.workers)

@@ -220,7 +220,7 @@ class ClusterLines:
         return self._with_totals(line, group.workers)
 
     def _node(self, group: WorkerGroup, node: Node, *, is_open: bool) -> Line:
-        text = SafeText().append(names.node(node), "bold").append(" (head)" if node.is_head else "")
+        text = SafeText().append(group.title, "bold").append(" (head)" if node.is_head else "")
         text.append(f" {node.hostname}" if node.hostname else "", "dim")
         if not node.alive:
             text.append("  ✖ dead", "bold red")

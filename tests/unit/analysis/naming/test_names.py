@@ -6,7 +6,8 @@ from collections.abc import Iterable
 
 import pytest
 
-from dstack.analysis.naming.names import ranks_in_words
+from dstack.analysis.naming.names import nodes, ranks_in_words
+from dstack.model import Node
 
 
 @pytest.mark.parametrize(
@@ -22,3 +23,11 @@ from dstack.analysis.naming.names import ranks_in_words
 )
 def test_consecutive_ranks_are_one_range_and_long_lists_are_cut(ranks: Iterable[int], words: str) -> None:
     assert ranks_in_words(ranks) == words
+
+
+def test_nodes_of_one_address_are_told_apart_by_their_ids() -> None:
+    known = [
+        Node(node_id=f"{letter * 56}", ip=ip) for letter, ip in (("a", "10.0.0.1"), ("b", "10.0.0.1"), ("c", "::1"))
+    ]
+
+    assert list(nodes(known).values()) == ["node 10.0.0.1 (aaaaaaaa)", "node 10.0.0.1 (bbbbbbbb)", "node ::1"]
