@@ -550,6 +550,13 @@ class Diagnosis(Model, frozen=True):
         """Whether the verdict is a deadlock or a hang, confirmed or suspected."""
         return self.verdict in ("deadlock", "hang")
 
+    @property
+    def stuck(self) -> frozenset[Key]:
+        """The waits that can never proceed: in a deadlock, for what never comes, or blocked behind these."""
+        behind = (key for finding in self.findings for key in finding.blocked_behind)
+        members = (key for one in self.findings if one.kind in FAILING["deadlock"] for key in one.members)
+        return frozenset((*behind, *members))
+
     def fails(self, on: FailOn = "deadlock") -> bool:
         """Whether ``check --fail-on`` exits with 1."""
         return any(finding.kind in FAILING[on] for finding in self.findings)

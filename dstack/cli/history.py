@@ -57,7 +57,7 @@ def timeline(
         if analysed.history is None:
             raise UsageError("The snapshot has no history of tasks.", "Take one with: dstack snapshot -o FILE")
         only = find_job(snapshot, job) if job else None
-        shown = Timeline(analysed.history, analysed.diagnosis.vertices, job=only)
+        shown = Timeline(analysed.history, analysed.diagnosis.vertices, stuck=analysed.diagnosis.stuck, job=only)
         if output:
             _write_trace(shown, output, force=force)
     _print_summary(shown, analysed, output)

@@ -240,13 +240,16 @@ def counts_in_words(timeline: Timeline) -> str:
     from dstack.analysis.views.timeline import NOT_STARTED
 
     tracks = [track for track in timeline.tracks if track.group != NOT_STARTED]
-    nodes = len({track.group for track in tracks})
+    nodes = {track.node_id for track in tracks if track.node_id}
     attempts = [attempt for attempt in timeline.attempts if attempt.task.kind != "DRIVER_TASK"]
     states = Counter(attempt.state for attempt in attempts)
     counts = ", ".join(f"{states[state]:,} {state}" for state in ("finished", "failed", "running", "pending"))
-    where = f"{plural(len(tracks), 'process', 'processes')} on {plural(nodes, 'node')}"
+    on = f" on {plural(len(nodes), 'node')}" if nodes else ""
+    where = f"{plural(len(tracks), 'process', 'processes')}{on}"
     span = duration(timeline.ended_at - timeline.began_at)
-    return f"{plural(len(attempts), 'attempt')} of tasks in {span}, in {where}: {counts}"
+    stuck = sum(mark.is_stuck for attempt in attempts if (mark := timeline.mark_of.get(id(attempt))))
+    never = f"; {stuck:,} of them can never proceed" if stuck else ""
+    return f"{plural(len(attempts), 'attempt')} of tasks in {span}, in {where}: {counts}{never}"
 
 
 def pipeline_title(pipeline: Pipeline) -> str:
@@ -257,8 +260,11 @@ def pipeline_title(pipeline: Pipeline) -> str:
 
 
 def limiting_in_words(pipeline: Pipeline) -> str:
-    """``step_b limits the throughput: ...``, or that no step does."""
+    """``step_b limits the throughput: ...``, or that no step does, or which calls can never proceed."""
     step = pipeline.limiting
+    if pipeline.stuck:
+        calls = listed([f"{plural(one.stuck, 'call')} of {one.name}" for one in pipeline.stuck])
+        return f"{calls} can never proceed, which limits the throughput."
     if step is None:
         return "No step clearly limits the throughput."
     use = f"{step.at_once} at once {'is' if step.at_once == 1 else 'are'} in use {step.utilisation:.0%} of the time"

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dstack.analysis.history.task_index import Attempt
-from dstack.analysis.views.timeline_bars import FAILED, FINISHED, QUEUE, RUNNING, Bar, Bars, Levels
+from dstack.analysis.views.timeline_bars import FAILED, FINISHED, QUEUE, RUNNING, STUCK, WAITING, Bar, Bars, Levels
 from dstack.analysis.views.timeline_rows import Lane, TimelineRow
 from dstack.tui.widgets.gantt_drawing import RowDrawing, title_of
 from dstack.tui.widgets.time_axis import Window, cells_of, heights_of, relative, ruler, runs_of, tick_step
@@ -39,6 +39,8 @@ def drawn(found: Bars, window: Window, name: str = "", gaps: Bars | None = None)
         ([(0.0, 0.4, FINISHED), (0.5, 0.9, FAILED)], "✖"),
         ([(0.0, 2.0, FAILED)], "██"),
         ([(0.0, 2.0, RUNNING)], "█▶"),
+        ([(0.0, 2.0, WAITING)], "█◆"),
+        ([(0.0, 2.0, STUCK)], "█■"),
         ([(-5.0, 50.0, FINISHED)], "██████████"),
     ],
 )

@@ -252,13 +252,7 @@ class _Search:
         deadlocks = [finding for finding in diagnosis.findings if finding.kind == "deadlock"]
         self._members = {key for finding in deadlocks for key in finding.members}
         self._cores = self._members | {key for finding in deadlocks for key in finding.helpers}
-        self._stuck = {key for finding in diagnosis.findings for key in finding.blocked_behind}
-        self._stuck |= {
-            key
-            for finding in diagnosis.findings
-            if finding.kind in ("orphaned", "infeasible")
-            for key in finding.members
-        }
+        self._stuck = diagnosis.stuck
 
     def waits(self) -> Mapping[tuple[NodeKey, NodeKey, bool], _Waits]:
         """The waits by the nodes that they go from and to, and whether they are only inferred."""
@@ -292,7 +286,7 @@ class _Search:
             waits.kinds[vertex.wait.kind_name] += 1
         if is_in_core:
             waits.deadlocked.add(vertex.key)
-        elif vertex.key in self._stuck or vertex.key in self._members:
+        elif vertex.key in self._stuck:
             waits.blocked.add(vertex.key)
 
     def _at(self, target: Key) -> _Reach:

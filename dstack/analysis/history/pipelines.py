@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from dstack.analysis.history.chains import Chain
 from dstack.analysis.history.slices import Slice
+from dstack.analysis.history.task_index import Attempt
 from dstack.grouping import grouped
 
 RARE = 0.05
@@ -24,7 +25,8 @@ class Step:
 
     ``running_s`` is the sum of all, ``waited_s`` that of the waits from the arrival of the last argument to the start.
     ``at_once`` is the usual maximum of attempts that run at the same time, and ``utilisation`` the part of the
-    pipeline's time in which so many run on average: 1 if it could do no more.
+    pipeline's time in which so many run on average: 1 if it could do no more. Of its attempts that have not ended,
+    ``stuck`` can never proceed; a stuck attempt does not use the step.
     """
 
     name: str
@@ -35,6 +37,7 @@ class Step:
     longest_wait_s: float
     at_once: int
     utilisation: float
+    stuck: int = 0
 
     @property
     def mean_s(self) -> float:
@@ -53,7 +56,8 @@ class Pipeline:
 
     ``parts`` are chains through a part of the functions: of items that have not passed all of them yet, or whose other
     links are not known. The figures of a step are those of all calls of its function. ``limiting`` is the step that
-    limits the throughput, None if no step is in use for most of the time, or if several are so equally.
+    limits the throughput, None if no step is in use for most of the time, or if several are so equally, or if calls of
+    the pipeline can never proceed.
     """
 
     steps: tuple[Step, ...]
@@ -63,13 +67,24 @@ class Pipeline:
     ended_at: float
     limiting: Step | None
 
+    @property
+    def stuck(self) -> Sequence[Step]:
+        """The steps with attempts that can never proceed."""
+        return [step for step in self.steps if step.stuck]
+
 
 Path = tuple[str, ...]
 """The functions of a chain, in the order of the item's way."""
 
 
-def pipelines_of(chains: Sequence[Chain], running: Iterable[Slice]) -> list[Pipeline]:
-    """The pipelines, those with the most chains first; ``running`` are all slices in which attempts run."""
+def pipelines_of(
+    chains: Sequence[Chain], running: Iterable[Slice], stuck: Iterable[Attempt | None] = ()
+) -> list[Pipeline]:
+    """The pipelines, those with the most chains first.
+
+    ``running`` are all slices in which attempts run, ``stuck`` the attempts that can never proceed.
+    """
+    stuck_of = grouped((attempt.task.name, id(attempt)) for attempt in stuck if attempt is not None)
     by_path = grouped((_path(chain), chain) for chain in chains)
     whole_of = {path: _whole(path, by_path) for path in by_path}
     names = {name for path in by_path for name in path}
@@ -79,7 +94,7 @@ def pipelines_of(chains: Sequence[Chain], running: Iterable[Slice]) -> list[Pipe
         parts = [chain for part, whole in whole_of.items() if whole == path != part for chain in by_path[part]]
         ran = {name: slices[name] for name in path if name in slices}
         if ran:
-            found.append(_pipeline(by_path[path], parts, ran))
+            found.append(_pipeline(by_path[path], parts, ran, stuck_of))
     return sorted(found, key=lambda pipeline: -len(pipeline.chains))
 
 
@@ -113,26 +128,33 @@ def _whole(path: Path, by_path: Mapping[Path, Sequence[Chain]]) -> Path:
     return longest[0] if len(longest) == 1 else path
 
 
-def _pipeline(chains: Sequence[Chain], parts: Sequence[Chain], slices: Mapping[str, Sequence[Slice]]) -> Pipeline:
+def _pipeline(
+    chains: Sequence[Chain],
+    parts: Sequence[Chain],
+    slices: Mapping[str, Sequence[Slice]],
+    stuck: Mapping[str, Sequence[int]],
+) -> Pipeline:
     began = min(one.began_at for many in slices.values() for one in many)
     ended = max(one.ended_at for many in slices.values() for one in many)
-    steps = tuple(_step(name, many, ended - began) for name, many in slices.items())
+    steps = tuple(_step(name, many, ended - began, stuck.get(name, ())) for name, many in slices.items())
     return Pipeline(steps, tuple(chains), tuple(parts), began, ended, _limiting(steps))
 
 
-def _step(name: str, slices: Sequence[Slice], span_s: float) -> Step:
+def _step(name: str, slices: Sequence[Slice], span_s: float, stuck: Sequence[int]) -> Step:
     waits = [_wait_s(one) for one in slices]
-    running_s = sum(one.duration_s for one in slices)
-    at_once = usual_maximum(slices)
+    used = [one for one in slices if id(one.attempt) not in stuck]
+    used_s = sum(one.duration_s for one in used)
+    at_once = usual_maximum(used)
     return Step(
         name=name,
         attempts=len(slices),
-        running_s=running_s,
+        running_s=sum(one.duration_s for one in slices),
         longest_s=max(one.duration_s for one in slices),
         waited_s=sum(waits),
         longest_wait_s=max(waits),
         at_once=at_once,
-        utilisation=min(1.0, running_s / (at_once * span_s)) if span_s > 0 else 1.0,
+        utilisation=min(1.0, used_s / (at_once * span_s)) if span_s > 0 else 1.0,
+        stuck=len(stuck),
     )
 
 
@@ -161,7 +183,7 @@ def usual_maximum(slices: Sequence[Slice]) -> int:
 
 def _limiting(steps: Sequence[Step]) -> Step | None:
     busiest = max(steps, key=lambda step: step.utilisation)
-    if busiest.utilisation < BUSY or len(steps) == 1:
+    if busiest.utilisation < BUSY or len(steps) == 1 or any(step.stuck for step in steps):
         return None
     close = [step for step in steps if step.utilisation >= CLOSE * busiest.utilisation]
     return busiest if close == [busiest] else None

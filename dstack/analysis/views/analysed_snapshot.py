@@ -82,7 +82,8 @@ class AnalysedSnapshot:
         """The timeline of its tasks, None if it has no history."""
         from dstack.analysis.views.timeline import Timeline
 
-        return Timeline(self.history, self.diagnosis.vertices) if self.history else None
+        found = self.diagnosis
+        return Timeline(self.history, found.vertices, stuck=found.stuck) if self.history else None
 
     @cached_property
     def starving(self) -> Sequence[str]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from operator import attrgetter
@@ -57,12 +57,14 @@ class Mark:
     """A wait that the snapshot shows: on which track, at what time, of which attempt if its task is in the history.
 
     ``since`` says how long it has lasted at least and at most. What an attempt waited for earlier is not known.
+    ``is_stuck`` says that the wait can never end.
     """
 
     track: str
     at: float
     vertex: Vertex = field(repr=False)
     attempt: Attempt | None = field(repr=False)
+    is_stuck: bool
     _words: Callable[[Vertex], str] = field(repr=False, compare=False)
 
     @property
@@ -84,15 +86,21 @@ class Mark:
 class Timeline:
     """The timeline of a history; ``vertices`` are those of the diagnosis, for the waits at its end.
 
-    With a ``job``, it has the attempts of that job only.
+    ``stuck`` are those of them that can never proceed. With a ``job``, it has the attempts of that job only.
     """
 
     def __init__(
-        self, history: HistoryIndex, vertices: Mapping[Key, Vertex] | None = None, *, job: str | None = None
+        self,
+        history: HistoryIndex,
+        vertices: Mapping[Key, Vertex] | None = None,
+        *,
+        stuck: Collection[Key] = (),
+        job: str | None = None,
     ) -> None:
         self.history = history
         self.job = job
         self._vertices = vertices or {}
+        self._stuck = stuck
         self._index = history.index
 
     @cached_property
@@ -186,10 +194,11 @@ class Timeline:
         )
 
     def _node_of_driver(self, attempts: Sequence[Attempt]) -> str | None:
-        """The node of the driver that one of the attempts is."""
+        """The node of the driver that one of the attempts is, if only one has its address."""
         job = self._index.jobs.get(attempts[0].task.job_id)
         ip = job.driver_ip if job else None
-        return next((node.node_id for node in self._index.snapshot.nodes if node.ip == ip), None)
+        there = [node.node_id for node in self._index.snapshot.nodes if node.ip == ip]
+        return there[0] if len(there) == 1 else None
 
     def _title(self, worker: Worker | None, attempts: Sequence[Attempt], actor_id: str | None, pid: int | None) -> str:
         """``actor Trainer "left", rank 3, pid 7``; ``driver train.py, pid 8``; ``worker, pid 9``."""
@@ -212,8 +221,12 @@ class Timeline:
 
     def node_title(self, node_id: str | None) -> str:
         """``node 10.0.0.1``, or with the beginning of its id if it is not listed."""
-        node = self._index.nodes.get(node_id or "")
-        return names.node(node) if node else f"node {names.short(node_id)}" if node_id else "node unknown"
+        unlisted = f"node {names.short(node_id)}" if node_id else "node unknown"
+        return self._node_names.get(node_id or "", unlisted)
+
+    @cached_property
+    def _node_names(self) -> Mapping[str, str]:
+        return names.nodes(self._index.snapshot.nodes)
 
     def _order(self, track: Track) -> tuple[bool, int, bool, float, str]:
         nodes = list(self._index.nodes)
@@ -240,7 +253,8 @@ class Timeline:
     @cached_property
     def pipelines(self) -> Sequence[Pipeline]:
         """The functions whose calls form chains, with the step that limits each of these pipelines."""
-        return pipelines_of(self.chains, (one for track in self.tracks for one in track.slices))
+        slices = (one for track in self.tracks for one in track.slices)
+        return pipelines_of(self.chains, slices, [mark.attempt for mark in self.mark_of.values() if mark.is_stuck])
 
     # Marks
 
@@ -254,10 +268,24 @@ class Timeline:
         for vertex in self._vertices.values():
             if vertex.wait is None or not vertex.is_counted:
                 continue
-            attempt = self.history.latest.get(vertex.task_id or "")
-            key = vertex.worker_id or (self._place(attempt) if attempt else None)
-            if key in self.track_by_key:
-                yield Mark(key or "", at, vertex, attempt, self._sentence)
+            attempt = self.history.latest.get(vertex.task_id or "") or self._driver_in(vertex)
+            places = (vertex.worker_id, self._place(attempt) if attempt else None)
+            for key in [place for place in places if place in self.track_by_key][:1]:
+                yield Mark(key or "", at, vertex, attempt, vertex.key in self._stuck, self._sentence)
+
+    def _driver_in(self, vertex: Vertex) -> Attempt | None:
+        """The attempt of a driver, if this is its main thread."""
+        worker = self._index.workers.get(vertex.worker_id or "")
+        track = self.track_by_key.get(vertex.worker_id or "")
+        if worker is None or track is None or vertex.os_thread_id != worker.pid:
+            return None
+        return next((attempt for attempt in track.attempts if attempt.task.kind == "DRIVER_TASK"), None)
+
+    @cached_property
+    def mark_of(self) -> Mapping[int, Mark]:
+        """By the Python id of an attempt that waits now: its wait, one that can never end if there are several."""
+        marks = sorted(self.marks, key=lambda mark: mark.is_stuck)
+        return {id(mark.attempt): mark for mark in marks if mark.attempt is not None}
 
     def _sentence(self, vertex: Vertex) -> str:
         return sentence(self._index, self._vertices, vertex).text

@@ -12,8 +12,13 @@ from typing import NamedTuple
 
 from dstack.analysis.history.task_index import Attempt
 
-NOTHING, ARGUMENTS, RESOURCES, SENT, QUEUE, FINISHED, RUNNING, FAILED = range(8)
-"""What an attempt waits for, or how its run ended; of several in one cell of the screen, the highest is drawn."""
+NOTHING, ARGUMENTS, RESOURCES, SENT, QUEUE, FINISHED, RUNNING, WAITING, STUCK, FAILED = range(10)
+"""What an attempt waits for, or how its run ended; of several in one cell of the screen, the highest is drawn.
+
+Of those that have begun and not ended, the snapshot shows some in a wait, and some of these can never proceed.
+"""
+OPEN = (RUNNING, WAITING, STUCK)
+"""The kinds of attempts that have begun and not ended."""
 
 
 class Bar(NamedTuple):

@@ -23,6 +23,8 @@ from dstack.analysis.views.timeline_bars import (
     RESOURCES,
     RUNNING,
     SENT,
+    STUCK,
+    WAITING,
     Bar,
     Bars,
     Levels,
@@ -260,7 +262,7 @@ class TimelineRows:
         in_order = in_lanes(running)
 
         def bar(one: Slice) -> Bar:
-            return Bar(one.began_at, one.ended_at, _kind(one), one.attempt, label_of[id(one.attempt)])
+            return Bar(one.began_at, one.ended_at, self._kind(one), one.attempt, label_of[id(one.attempt)])
 
         def lane(slices: Sequence[Slice]) -> Lane:
             gaps = [bar(gap) for gap in _gaps(slices, phases)]
@@ -283,6 +285,17 @@ class TimelineRows:
             _ = made.waiting  # in this thread, as it takes too long for a row that is being drawn
         return made
 
+    def _kind(self, one: Slice) -> int:
+        """What a slice is drawn as."""
+        if one.phase != "running":
+            return KIND_OF_PHASE[one.phase]
+        if one.attempt.state == "failed":
+            return FAILED
+        if not one.is_open:
+            return FINISHED
+        mark = self.timeline.mark_of.get(id(one.attempt))
+        return RUNNING if mark is None else STUCK if mark.is_stuck else WAITING
+
 
 def link(timeline: Timeline) -> None:
     """Compute the chains and pipelines of a timeline, which takes seconds for 100,000 attempts."""
@@ -303,15 +316,6 @@ class _Place(NamedTuple):
 
 def _order(place: _Place) -> tuple[int, str]:
     return place.number, place.title
-
-
-def _kind(one: Slice) -> int:
-    """What a slice is drawn as."""
-    if one.phase != "running":
-        return KIND_OF_PHASE[one.phase]
-    if one.attempt.state == "failed":
-        return FAILED
-    return RUNNING if one.is_open else FINISHED
 
 
 def _unstarted_failures(attempts: Iterable[tuple[Attempt, int]]) -> list[Slice]:

@@ -86,7 +86,8 @@ class _Trace:
 
     def __init__(self, timeline: Timeline) -> None:
         self._timeline = timeline
-        self._pids = {group: number for number, group in enumerate(dict.fromkeys(t.group for t in timeline.tracks), 1)}
+        groups = dict.fromkeys((track.group, track.node_id) for track in timeline.tracks)
+        self._pids = {group: number for number, group in enumerate(groups, 1)}
         self._tids: dict[str, int] = {}
         self._places: dict[int, _Place] = {}
         self._threads = 0
@@ -94,7 +95,7 @@ class _Trace:
 
     def events(self) -> Iterator[Event]:
         """All events: names and slices by track, then arrows and marks."""
-        for group, pid in self._pids.items():
+        for (group, _), pid in self._pids.items():
             yield _name("process_name", pid, 0, visible(group))
             yield _sort_index("process_sort_index", pid, 0, pid)
         for track in self._timeline.tracks:
@@ -114,7 +115,7 @@ class _Trace:
     # Slices
 
     def _track(self, track: Track) -> Iterator[Event]:
-        pid = self._pids[track.group]
+        pid = self._pids[track.group, track.node_id]
         for number, lane in enumerate(track.lanes or [[]]):
             self._threads += 1
             tid = self._threads
@@ -138,7 +139,7 @@ class _Trace:
             "tid": tid,
             "ts": place.began_us,
             "dur": place.ended_us - place.began_us,
-            "args": _arguments(one, chain),
+            "args": _arguments(one, chain, self._timeline.mark_of.get(id(one.attempt))),
         }
         colour = _colour(one.attempt, chain)
         return {**event, "cname": colour} if colour else event
@@ -195,7 +196,7 @@ class _Trace:
             "s": "t",
             "cat": "wait in the snapshot",
             "name": visible(mark.text),
-            "pid": self._pids[track.group],
+            "pid": self._pids[track.group, track.node_id],
             "tid": self._tids[track.key],
             "ts": self._us(mark.at),
             "args": {"vertex": str(mark.key), "lasts": bounds(mark.since)},
@@ -214,7 +215,7 @@ def _title(attempt: Attempt) -> str:
     return visible(attempt.task.name) or ("driver" if attempt.task.kind == "DRIVER_TASK" else "task")
 
 
-def _arguments(one: Slice, chain: Chain | None) -> Event:
+def _arguments(one: Slice, chain: Chain | None, mark: Mark | None) -> Event:
     task = one.attempt.task
     known: Event = {
         "task_id": task.task_id,
@@ -224,6 +225,8 @@ def _arguments(one: Slice, chain: Chain | None) -> Event:
         "chain": chain.number if chain else None,
         "error": visible(task.error),
         "had_not_ended": one.is_open or None,
+        "waits": visible(mark.text) if mark and one.is_open else None,
+        "can_never_proceed": (mark is not None and mark.is_stuck and one.is_open) or None,
     }
     return {name: value for name, value in known.items() if value not in (None, "")}
 

@@ -13,12 +13,19 @@ from dstack.analysis.history.task_index import Attempt
 from dstack.analysis.naming.vertex_details import details_of
 from dstack.analysis.views.analysed_snapshot import AnalysedSnapshot
 from dstack.analysis.views.timeline import Mark, Timeline
-from dstack.analysis.views.timeline_bars import FAILED, FINISHED, RUNNING, Bars
+from dstack.analysis.views.timeline_bars import FAILED, FINISHED, RUNNING, STUCK, WAITING, Bars
 from dstack.analysis.views.timeline_rows import KIND_OF_PHASE, TimelineRow
 from dstack.report.rich_text import SafeText
 from dstack.report.summaries import limiting_in_words
 from dstack.tui.widgets.gantt import Selection
-from dstack.tui.widgets.gantt_drawing import FAILED_GLYPH, LETTERS, MARK_GLYPH, RUNNING_GLYPH, WAIT_GLYPHS
+from dstack.tui.widgets.gantt_drawing import (
+    FAILED_GLYPH,
+    LETTERS,
+    MARK_GLYPH,
+    RUNNING_GLYPH,
+    STUCK_GLYPH,
+    WAIT_GLYPHS,
+)
 from dstack.tui.widgets.time_axis import clock
 from dstack.vertex_keys import Key
 from dstack.words import SHOWN, capitalised, duration, plural, short_duration, shortly
@@ -31,9 +38,13 @@ WAITS: dict[Phase, str] = {
 }
 SHORT_WAITS: dict[Phase, str] = {"arguments": "arguments", "resources": "resources", "sent": "sent", "queue": "queue"}
 STATES = {"pending": "has not started", "running": f"{RUNNING_GLYPH} runs", "finished": "finished", "failed": "failed"}
-NAMES_OF_KINDS = {FINISHED: "finished", RUNNING: "running", FAILED: "failed"} | {
-    kind: f"waiting for {WAITS[phase]}" for phase, kind in KIND_OF_PHASE.items()
-}
+NAMES_OF_KINDS = {
+    FINISHED: "finished",
+    RUNNING: "running",
+    WAITING: "begun, and waiting now",
+    STUCK: "that can never proceed",
+    FAILED: "failed",
+} | {kind: f"waiting for {WAITS[phase]}" for phase, kind in KIND_OF_PHASE.items()}
 SHOWN_FUNCTIONS = 4
 
 
@@ -46,7 +57,8 @@ def legend(*, by_chain: bool) -> Text:
     """What the glyphs and colours are."""
     waits = "  ".join(f"{glyph} {LETTERS[kind]} {SHORT_WAITS[phase]}" for phase, kind, glyph in _waits())
     runs = "coloured by chain" if by_chain else "█ ran"
-    return SafeText(f"{runs}  {RUNNING_GLYPH} runs  {FAILED_GLYPH} failed  {MARK_GLYPH} waits now    before: {waits}")
+    now = f"{RUNNING_GLYPH} runs  {MARK_GLYPH} waits now  {STUCK_GLYPH} stuck  {FAILED_GLYPH} failed"
+    return SafeText(f"{runs}  {now}    before: {waits}")
 
 
 def _waits() -> Iterator[tuple[Phase, int, str]]:
@@ -83,7 +95,7 @@ class TimelineTexts:
     def limits(self) -> Iterator[Text]:
         """The step that limits the largest pipeline, and the first node that starves."""
         linked = self.timeline.pipelines if self.is_linked else ()
-        pipelines = [one for one in linked if len(one.chains) > 1 and one.limiting is not None]
+        pipelines = [one for one in linked if len(one.chains) > 1 and (one.limiting is not None or one.stuck)]
         yield from (SafeText(limiting_in_words(one)) for one in pipelines[:1])
         yield from (SafeText(f"{capitalised(one)}.", "yellow") for one in self.analysed.starving[:1])
 
@@ -134,7 +146,7 @@ class TimelineTexts:
         task = attempt.task
         text = SafeText().append(task.name, "bold")
         text.append(f" (attempt {task.attempt + 1})" if task.attempt else "")
-        text.append(f"  {STATES[attempt.state]}", "bold red" if attempt.state == "failed" else "")
+        text.append(f"  {self._state(attempt)}", "bold red" if attempt.state == "failed" else "")
         text.append(self._duration(attempt))
         if (count := len(selection.numbers)) > 1:
             text.append(f"  one of {count:,} in this cell: {_kinds(selection)}", "yellow")
@@ -144,12 +156,20 @@ class TimelineTexts:
         yield self._times(attempt)
         yield self._place(attempt)
 
+    def _state(self, attempt: Attempt) -> str:
+        mark = self.timeline.mark_of.get(id(attempt))
+        if mark is None or attempt.state != "running":
+            return STATES[attempt.state]
+        return f"{STUCK_GLYPH} can never proceed, begun" if mark.is_stuck else f"{MARK_GLYPH} waits now, begun"
+
     def _duration(self, attempt: Attempt) -> str:
         if attempt.started_at is None:
             return ""
         end = attempt.ended_at if attempt.ended_at is not None else self.timeline.history.asked_at
-        word = "for" if attempt.ended_at is None else "after"
-        return f" {word} {short_duration(max(0.0, end - attempt.started_at))}"
+        lasts = short_duration(max(0.0, end - attempt.started_at))
+        if attempt.ended_at is None and id(attempt) in self.timeline.mark_of:
+            return f" {lasts} ago"
+        return f" {'for' if attempt.ended_at is None else 'after'} {lasts}"
 
     def _times(self, attempt: Attempt) -> Text:
         """When it was submitted, what it waited for, and when it began to run."""
@@ -180,7 +200,8 @@ class TimelineTexts:
         """The waits that the snapshot shows on this track."""
         marks = sorted(row.marks, key=lambda mark: mark.attempt is not attempt)
         for mark in marks[:SHOWN]:
-            yield SafeText().append(f"{MARK_GLYPH} ", "magenta").append(mark.text)
+            glyph, style = (STUCK_GLYPH, "red") if mark.is_stuck else (MARK_GLYPH, "magenta")
+            yield SafeText().append(f"{glyph} ", style).append(mark.text)
         if len(marks) > SHOWN:
             yield SafeText(f"{len(marks) - SHOWN:,} more waits on this track", "dim")
 

@@ -11,7 +11,18 @@ from rich.cells import cell_len, set_cell_size
 from rich.segment import Segment
 from rich.style import Style
 
-from dstack.analysis.views.timeline_bars import ARGUMENTS, FAILED, FINISHED, QUEUE, RESOURCES, RUNNING, SENT, Bars
+from dstack.analysis.views.timeline_bars import (
+    ARGUMENTS,
+    FAILED,
+    FINISHED,
+    QUEUE,
+    RESOURCES,
+    RUNNING,
+    SENT,
+    STUCK,
+    WAITING,
+    Bars,
+)
 from dstack.analysis.views.timeline_rows import TimelineRow
 from dstack.tui.widgets.time_axis import EIGHTHS, NEARLY_FULL, Cell, Window, cells_of, heights_of, runs_of
 from dstack.visible import visible
@@ -26,15 +37,19 @@ NAMES = {
     QUEUE: "queue",
     FINISHED: "finished",
     RUNNING: "running",
+    WAITING: "waiting",
+    STUCK: "stuck",
     FAILED: "failed",
 } | {FIRST_CHAIN + number: f"chain-{number}" for number in range(CHAIN_COLOURS)}
 STYLES = (*NAMES.values(), "title", "heading", "cursor", "selected", "mark")
 """The component classes of a Gantt chart: of bars by kind, and of its other parts."""
 WAIT_GLYPHS = {ARGUMENTS: "┄", RESOURCES: "─", SENT: "·", QUEUE: "═"}
 """They say the same as the colours."""
-LETTERS = {kind: NAMES[kind][0] for kind in WAIT_GLYPHS}
+FAILED_GLYPH, RUNNING_GLYPH, MARK_GLYPH, STUCK_GLYPH = "✖", "▶", "◆", "■"
+ENDINGS = {RUNNING: RUNNING_GLYPH, WAITING: MARK_GLYPH, STUCK: STUCK_GLYPH}
+"""The last cell of a bar whose attempt has not ended."""
+LETTERS = {kind: NAMES[kind][0] for kind in WAIT_GLYPHS} | {WAITING: MARK_GLYPH, STUCK: STUCK_GLYPH}
 """``a`` for arguments, and so on: drawn where the numbers of waits are."""
-FAILED_GLYPH, RUNNING_GLYPH, MARK_GLYPH = "✖", "▶", "◆"
 LEGIBLE = 4
 """A bar with fewer full cells shows no name."""
 PAIR = 2
@@ -82,7 +97,8 @@ class RowDrawing:
         for mark in row.marks:
             column = window.column(mark.at)
             if 0 <= column < window.columns:
-                glyphs[column] = Glyph(MARK_GLYPH, "mark")
+                is_stuck = mark.is_stuck or glyphs[column].text == STUCK_GLYPH
+                glyphs[column] = Glyph(STUCK_GLYPH, "stuck") if is_stuck else Glyph(MARK_GLYPH, "mark")
         return cls(glyphs)
 
     def segments(self, style_of: Callable[[str], Style], cursor: int | None) -> Iterator[Segment]:
@@ -141,7 +157,7 @@ def _draw_bars(
     for run in runs_of(cells):
         own = bars.kinds[run.number]
         colour = NAMES[own if own == FAILED else colours[run.number]]
-        ending = RUNNING_GLYPH if own == RUNNING else ""
+        ending = ENDINGS.get(own, "")
         if run.width >= LEGIBLE:
             text = (f"{FAILED_GLYPH} " if own == FAILED else "") + visible(name(row, run.number))
             room = run.width - len(ending)

@@ -13,6 +13,8 @@ from dstack.model import Node
 from dstack.observed_node import Count, Coverage, Failure
 from dstack.recording import RecordedThread, Recording
 from dstack.report.summaries import print_timeline_summary, recording_summary, shortfalls, summary_lines
+from dstack.snapshot_file import load
+from tests.paths import RECORDED_CALLS
 from tests.unit.support.histories import HEAD, attempt, driver_attempt, index, pipeline
 
 RECORDING = Recording(
@@ -65,6 +67,16 @@ def text_of(history: HistoryIndex) -> str:
     return captured.get()
 
 
+def test_a_deadlock_is_no_step_in_use_and_nodes_of_one_address_are_several() -> None:
+    analysed = AnalysedSnapshot.of(load(RECORDED_CALLS))
+    assert analysed.timeline
+    first, second = summary_lines(analysed.timeline, analysed)
+
+    assert ", in 14 processes on 2 nodes: " in first
+    assert first.endswith("2 running, 2 pending; 4 of them can never proceed.")
+    assert second.endswith(": 1 call of Trainer.step can never proceed, which limits the throughput.")
+
+
 def test_counts_and_the_limiting_step() -> None:
     history = index(driver_attempt(), *pipeline(RUNS), attempt(99, "never", submitted=3), asked=10.0)
 
@@ -93,5 +105,5 @@ def test_what_is_missing_or_unknown_is_said() -> None:
 
 def test_an_empty_timeline() -> None:
     assert list(summary_lines(*shown(index()))) == [
-        "0 attempts of tasks in 0.0 s, in 0 processes on 0 nodes: 0 finished, 0 failed, 0 running, 0 pending."
+        "0 attempts of tasks in 0.0 s, in 0 processes: 0 finished, 0 failed, 0 running, 0 pending."
     ]

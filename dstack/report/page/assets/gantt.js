@@ -34,7 +34,7 @@ function drawGantt(gantt, place, chart, axes) {
       columns.alpha.push(isMatch(i) ? 0.45 + 0.55 * data.busy[i] : 0.12);
     }
     bars.data = columns;
-    const isFailed = (_, at) => data.kind[shown[at]] === FAILED_KIND && isMatch(shown[at]);
+    const isFailed = (_, at) => data.kind[shown[at]] >= STUCK_KIND && isMatch(shown[at]);
     failed.data = Object.fromEntries(EDGES.map((edge) => [edge, columns[edge].filter(isFailed)]));
     const waits = data.marks.filter((mark) => !Number.isNaN(slots[mark.row]));
     marks.data = {
@@ -160,7 +160,7 @@ function drawGantt(gantt, place, chart, axes) {
   showTimes();
 }
 
-const FINISHED_KIND = 5, FAILED_KIND = 7, EDGES = ["left", "right", "top", "bottom"];
+const FINISHED_KIND = 5, STUCK_KIND = 8, EDGES = ["left", "right", "top", "bottom"];
 const TICK_PX = 80;
 
 function extent(data, i) { // where a bar begins and ends within its row, from above

@@ -9,7 +9,7 @@ from typing import Literal
 
 from dstack.analysis.history.task_index import Attempt
 from dstack.analysis.views.timeline import NOT_STARTED, Mark
-from dstack.analysis.views.timeline_bars import NOTHING, RUNNING, Bars, Levels
+from dstack.analysis.views.timeline_bars import NOTHING, OPEN, Bars, Levels
 from dstack.analysis.views.timeline_rows import Lane, RowTrack
 from dstack.words import capitalised, plural
 
@@ -212,7 +212,7 @@ def _groups(bars: Bars, cell_s: float) -> Iterator[list[int]]:
     for number in range(len(bars)):
         begin, kind = begins[number], kinds[number]
         known = open_.get(kind)
-        if number >= latest or kind == RUNNING or ends[number] - begin >= cell_s:
+        if number >= latest or kind in OPEN or ends[number] - begin >= cell_s:
             yield [number]
         elif known and begin - ends[known[-1]] < cell_s and ends[number] - begins[known[0]] <= WIDEST_CELLS * cell_s:
             known.append(number)

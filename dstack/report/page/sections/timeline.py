@@ -17,7 +17,18 @@ from bokeh.models import BoxZoomTool, ColumnDataSource, DatetimeAxis, DatetimeTi
 from dstack.analysis.history.task_index import Attempt
 from dstack.analysis.naming.names import bounds
 from dstack.analysis.views.timeline import Mark, Timeline
-from dstack.analysis.views.timeline_bars import ARGUMENTS, FAILED, FINISHED, QUEUE, RESOURCES, RUNNING, SENT
+from dstack.analysis.views.timeline_bars import (
+    ARGUMENTS,
+    FAILED,
+    FINISHED,
+    OPEN,
+    QUEUE,
+    RESOURCES,
+    RUNNING,
+    SENT,
+    STUCK,
+    WAITING,
+)
 from dstack.analysis.views.timeline_rows import TimelineRows
 from dstack.report.page.section import ReportData, Section, data_element, new_chart, render, theme_colour
 from dstack.report.page.sections.gantt_bars import GanttBar, GanttBars, GanttRow, bars_of, left_out, rows_of
@@ -41,6 +52,8 @@ KINDS: Mapping[int, tuple[str, str]] = {
     QUEUE: ("waits for its actor", "#d98fca"),
     FINISHED: ("finished", "#86b4e8"),
     RUNNING: ("running", "#5cc28a"),
+    WAITING: ("has begun, and waits now", "#c9ced6"),
+    STUCK: ("can never proceed", "#d0806a"),
     FAILED: ("failed", "#f0717b"),
 }
 """The words for what a bar is, and its colour, on which black text is readable, in a light and a dark page."""
@@ -195,7 +208,7 @@ def _functions(attempts: Iterable[Attempt]) -> str:
 
 
 def _stack(bar: GanttBar, attempt: Attempt | None, stack_of_task: Mapping[str, str]) -> str:
-    return stack_of_task.get(attempt.task.task_id, "") if attempt and bar.kind == RUNNING else ""
+    return stack_of_task.get(attempt.task.task_id, "") if attempt and bar.kind in OPEN else ""
 
 
 def _coloured(bars: Iterable[GanttBar]) -> dict[str, str]:
@@ -282,7 +295,7 @@ def section(data: ReportData) -> Section | None:
         counts=counts_in_words(timeline),
         rows=rows.rows,
         stacks=_stacks_of_workers(data),
-        kinds=list(KINDS.values()),
+        kinds=[(words, colour, kind >= STUCK) for kind, (words, colour) in KINDS.items()],
         functions=made.functions,
         other=OTHER_COLOUR,
         offset=f"{offset_s // 3600:+03d}:{abs(offset_s) % 3600 // 60:02d}",
@@ -303,7 +316,9 @@ def _timeline(data: ReportData) -> Timeline | None:
     analysed = data.analysed
     if analysed.history is None or data.stacks.job_id is None:
         return analysed.timeline
-    return Timeline(analysed.history, analysed.diagnosis.vertices, job=data.stacks.job_id)
+    return Timeline(
+        analysed.history, analysed.diagnosis.vertices, stuck=analysed.diagnosis.stuck, job=data.stacks.job_id
+    )
 
 
 def _ended_at(timeline: Timeline) -> float:

@@ -4,10 +4,25 @@ from __future__ import annotations
 
 import pytest
 
+from dstack.analysis.views.analysed_snapshot import AnalysedSnapshot
 from dstack.analysis.views.timeline import NOT_STARTED, Timeline
-from dstack.analysis.views.timeline_bars import ARGUMENTS, FAILED, FINISHED, QUEUE, RESOURCES, RUNNING, SENT
+from dstack.analysis.views.timeline_bars import (
+    ARGUMENTS,
+    FAILED,
+    FINISHED,
+    QUEUE,
+    RESOURCES,
+    RUNNING,
+    SENT,
+    STUCK,
+    WAITING,
+)
 from dstack.analysis.views.timeline_rows import MOST_LANES, Search, TimelineRow, TimelineRows
 from dstack.model import TaskAttempt
+from dstack.snapshot_file import load
+from tests.paths import RECORDED_CALLS
+from tests.unit.scenes import Scene
+from tests.unit.support import call_histories
 from tests.unit.support.histories import ACTOR, NOW, OTHER, attempt, driver_attempt, index, pipeline
 
 
@@ -166,3 +181,33 @@ def test_an_attempt_is_found_in_its_row() -> None:
 def test_calls_in_the_queue_of_an_actor() -> None:
     call = attempt(1, "A.f", submitted=0, ready=0, sent=1, started=6, ended=7, worker=7, kind="ACTOR_TASK")
     assert (1, 6, QUEUE) in gaps(rows(call).rows({})[1])
+
+
+def test_open_attempts_that_wait_or_never_proceed_have_kinds_of_their_own() -> None:
+    analysed = AnalysedSnapshot.of(load(RECORDED_CALLS))
+    assert analysed.timeline
+    found = TimelineRows(analysed.timeline, "worker")
+    bars = [lane.bars for track in found.tracks for lane in track.lanes]
+    kinds = {
+        attempt.task.name or attempt.task.kind: kind
+        for one in bars
+        for attempt, kind in zip(one.attempts, one.kinds, strict=True)
+        if attempt.ended_at is None
+    }
+
+    assert kinds == {"DRIVER_TASK": STUCK, "Trainer.sync": STUCK, "Rollout.pause": STUCK}
+
+
+def test_an_open_attempt_that_waits_for_running_work_is_waiting() -> None:
+    scene = Scene()
+    driver = scene.driver()
+    inner, _ = scene.run("inner", by=driver)
+    outer, worker = scene.run("outer", by=driver)
+    worker.gets(inner)
+    history = [call_histories.attempt(one, driver, started=-5.0) for one in (inner, outer)]
+    analysed = AnalysedSnapshot.of(call_histories.with_history(scene, history))
+    assert analysed.timeline
+    rows = TimelineRows(analysed.timeline, "worker").tracks
+    kinds = {one.name: lane.bars.kinds[0] for row in rows for lane in row.lanes for one in [lane.bars.attempts[0].task]}
+
+    assert kinds == {"inner": RUNNING, "outer": WAITING}

@@ -43,8 +43,8 @@ def test_the_chart_has_the_rows_of_the_workers_and_the_waits_of_the_snapshot() -
     (data,) = page.all("script")
     marks = json.loads(data.text)["marks"]
 
-    assert rows[:3] == ["Node 192.0.2.2", "actor Rollout c2f0c4ae, pid 15741", "lane 2"]
-    assert page.text.startswith("121 attempts of tasks in 14 s, in 14 processes on 1 node: 116 finished, 1 failed")
+    assert rows[:3] == ["Node 192.0.2.2 (980566a4)", "actor Rollout c2f0c4ae, pid 15741", "lane 2"]
+    assert page.text.startswith("121 attempts of tasks in 14 s, in 14 processes on 2 nodes: 116 finished, 1 failed")
     assert len(marks) == 3
     assert any("waits in ray.get for Rollout.pause" in text for mark in marks for text in mark["texts"])
     links = {one.attributes["href"].removeprefix("#") for one in page.all("a")}
