@@ -36,6 +36,7 @@ from dstack.cli.output import (
 from dstack.errors import UsageError
 from dstack.signals import CleanUp
 from dstack.visible import visible
+from dstack.words import capitalised
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -276,17 +277,20 @@ def doctor(address: str | None, timeout_s: float) -> None:
     checks = host_checks()
     _print_checks("This machine", checks)
     snapshot = take_snapshot(address, timeout_s)
+    from dstack.analysis.naming import names
     from dstack.analysis.views.analysed_snapshot import AnalysedSnapshot
-    from dstack.analysis.views.capabilities import cluster_checks, node_checks
+    from dstack.analysis.views.capabilities import cluster_checks, conclusion, node_checks
 
     analysed = AnalysedSnapshot.of(snapshot)
     of_cluster = cluster_checks(analysed)
     _print_checks(f"The cluster at {snapshot.address}", of_cluster)
     found: list[Check] = [*checks, *of_cluster]
+    titles = names.nodes(node for node in snapshot.nodes if node.alive)
     for node, of_node in node_checks(analysed):
         head = ", head" if node.is_head else ""
-        _print_checks(f"Node {node.ip}{head}", of_node)
+        _print_checks(f"{capitalised(titles[node.node_id])}{head}", of_node)
         found += of_node
+    print_text(f"{conclusion(analysed, found)}\n")
     if any(check.level != "ok" for check in found):
         sys.exit(LIMITED)
 

@@ -14,7 +14,7 @@ from contextlib import suppress
 import ray
 
 from dstack.checks import Check
-from dstack.probes.connection.connect import SUPPORTED, is_supported
+from dstack.probes.connection.connect import SUPPORTED, is_supported, release_of
 from dstack.probes.node.cpython.layout import calibrate
 from dstack.probes.node.cpython.memory import Unreadable
 from dstack.probes.node.cpython.saved_layouts import TABLES
@@ -52,9 +52,14 @@ def _python() -> Check:
 
 
 def _ray() -> Check:
+    tested = listed([".".join(map(str, release)) for release in SUPPORTED])
+    text = f"Ray {ray.__version__}"
+    if release_of(ray.__version__) in SUPPORTED:
+        return Check("ok", f"{text}: dstack is tested with it")
     if is_supported(ray.__version__):
-        return Check("ok", f"Ray {ray.__version__}")
-    return Check("failure", f"Ray {ray.__version__}: not tested", f"Use Ray {_range(SUPPORTED)}, that of the cluster.")
+        return Check("ok", f"{text}: should work, as {tested} do, but dstack is not tested with it")
+    remedy = f"Use Ray {_range(SUPPORTED)}, that of the cluster."
+    return Check("failure", f"{text}: not supported, as dstack is tested with {tested}", remedy)
 
 
 def _permission() -> Check:

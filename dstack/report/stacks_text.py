@@ -89,7 +89,7 @@ class _ProcessTree:
 
     def tree(self, node: Node, workers: Sequence[Worker]) -> Tree:
         """The tree of a node."""
-        title = SafeText(f"node {node.ip}", "bold").append(
+        title = SafeText(self._stacks.node_names[node.node_id], "bold").append(
             f"  {plural(len(workers), 'process', 'processes')}{', head' * node.is_head}", "dim"
         )
         tree = Tree(title, guide_style="dim")

@@ -38,6 +38,18 @@ def cluster_checks(analysed: AnalysedSnapshot) -> list[Check]:
     ]
 
 
+def conclusion(analysed: AnalysedSnapshot, checks: Sequence[Check]) -> str:
+    """What all checks say together, in one sentence."""
+    access = analysed.diagnosis.coverage.access
+    count = sum(access.values())
+    read = count - access.get("state only", 0)
+    limits = sum(check.level != "ok" for check in checks)
+    if not limits:
+        return f"dstack can read everything on this cluster: {plural(count, 'process', 'processes')}."
+    marked = plural(limits, "limit")
+    return f"dstack works with {marked}, marked above: it has read {read:,} of {plural(count, 'process', 'processes')}."
+
+
 def _reading_of(workers: Sequence[Access]) -> Check:
     """How the workers of a node were read."""
     if not workers:

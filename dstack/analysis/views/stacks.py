@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from functools import cached_property
 
 from dstack.analysis.index.sample_index import SampleIndex
+from dstack.analysis.naming import names
 from dstack.analysis.stacks.app_threads import Activity, AppExecutions, Execution, kind_of, running
 from dstack.analysis.stacks.peers import AbsenceReasons, AbsentWorker, Outlier, absent_workers, outliers
 from dstack.analysis.stacks.rank_sets import RankSets
@@ -70,6 +71,11 @@ class Stacks:
         """The nodes with workers, the head first."""
         found = (node for node in self.index.snapshot.nodes if node.node_id in self._workers_on)
         return tuple(sorted(found, key=lambda node: not node.is_head))
+
+    @cached_property
+    def node_names(self) -> Mapping[str, str]:
+        """The names of all nodes by their ids."""
+        return names.nodes(self.index.snapshot.nodes)
 
     def workers_on(self, node: Node) -> tuple[Worker, ...]:
         """The workers of a node: drivers first, then workers with executions."""

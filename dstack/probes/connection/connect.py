@@ -163,9 +163,15 @@ def _no_answer_of_gcs(address: str, error: grpc.RpcError) -> ClusterError:
 
 
 def is_supported(version: str) -> bool:
-    """Whether this code was tested with this version of Ray."""
+    """Whether this version of Ray is one that the tests run on, or between these."""
+    release = release_of(version)
+    return release is not None and SUPPORTED[0] <= release <= SUPPORTED[1]
+
+
+def release_of(version: str) -> tuple[int, int] | None:
+    """``(2, 60)`` of ``2.60.1``; None if it is no version."""
     match = re.match(r"(\d+)\.(\d+)", version)
-    return match is not None and SUPPORTED[0] <= (int(match[1]), int(match[2])) <= SUPPORTED[1]
+    return (int(match[1]), int(match[2])) if match else None
 
 
 def _require_supported(version: str) -> None:

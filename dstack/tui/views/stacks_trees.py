@@ -221,7 +221,7 @@ class ProcessTree:
         ids = tuple(worker.worker_id for worker in workers)
         activities = [self.stacks.activities.get(worker_id, {}) for worker_id in ids]
         counts: dict[Activity, int] = {activity: sum(one.get(activity, 0) for one in activities) for activity in WORDS}
-        text = SafeText(mark_of(ids, self.marked)).append(f"node {node.ip}", "bold")
+        text = SafeText(mark_of(ids, self.marked)).append(self.stacks.node_names[node.node_id], "bold")
         text.append(f"  {plural(len(workers), 'process', 'processes')}{', head' * node.is_head}", "dim")
         text.append(f"  {activities_in_words(counts)}" if any(counts.values()) else "")
         return Line(

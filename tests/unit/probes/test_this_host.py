@@ -75,7 +75,7 @@ def test_a_build_that_cannot_be_calibrated_is_a_limit(monkeypatch: pytest.Monkey
 def test_an_unsupported_ray_is_a_failure(monkeypatch: pytest.MonkeyPatch, version: str) -> None:
     monkeypatch.setattr(ray, "__version__", version)
 
-    assert check(2)[:2] == ("failure", f"Ray {version}: not tested")
+    assert check(2)[:2] == ("failure", f"Ray {version}: not supported, as dstack is tested with 2.46 and 2.60")
 
 
 def test_another_platform_is_a_failure(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -88,3 +88,18 @@ def test_another_python_is_a_failure(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(platform, "python_version_tuple", lambda: ("3", "9", "1"))
 
     assert check(1)[0] == "failure"
+
+
+@pytest.mark.parametrize(
+    ("version", "says"),
+    [
+        ("2.46.0", "dstack is tested with it"),
+        ("2.60.1", "dstack is tested with it"),
+        ("2.53.0", "should work, as 2.46 and 2.60 do, but dstack is not tested with it"),
+    ],
+)
+def test_a_supported_version_of_ray_is_said_to_be_tested_or_not(
+    monkeypatch: pytest.MonkeyPatch, version: str, says: str
+) -> None:
+    monkeypatch.setattr(ray, "__version__", version)
+    assert check(2) == ("ok", f"Ray {version}: {says}", None)

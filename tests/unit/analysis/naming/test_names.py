@@ -25,7 +25,7 @@ def test_consecutive_ranks_are_one_range_and_long_lists_are_cut(ranks: Iterable[
     assert ranks_in_words(ranks) == words
 
 
-def test_nodes_of_one_address_are_told_apart_by_their_ids() -> None:
+def test_names_of_nodes_with_one_address_have_their_ids() -> None:
     known = [
         Node(node_id=f"{letter * 56}", ip=ip) for letter, ip in (("a", "10.0.0.1"), ("b", "10.0.0.1"), ("c", "::1"))
     ]

@@ -7,7 +7,7 @@ import dataclasses
 from msgspec.structs import replace
 
 from dstack.analysis.views.analysed_snapshot import AnalysedSnapshot
-from dstack.analysis.views.capabilities import cluster_checks, node_checks
+from dstack.analysis.views.capabilities import cluster_checks, conclusion, node_checks
 from dstack.checks import Check
 from dstack.model import Snapshot
 from dstack.observed_node import Failure
@@ -80,3 +80,14 @@ def test_a_failure_without_a_node_concerns_the_cluster() -> None:
     checks = cluster_checks(AnalysedSnapshot.of(snapshot))
     assert [check.level for check in checks] == ["ok", "failure"]
     assert checks[1].text == "no actors"
+
+
+def test_the_conclusion_says_whether_everything_was_read() -> None:
+    scene = Scene()
+    scene.driver()
+    scene.worker()
+    analysed = AnalysedSnapshot.of(scene.sample().snapshot())
+
+    assert conclusion(analysed, [Check("ok", "fine")]) == "dstack can read everything on this cluster: 2 processes."
+    limited = conclusion(analysed, [Check("ok", "fine"), Check("limit", "no py-spy")])
+    assert limited == "dstack works with 1 limit, marked above: it has read 2 of 2 processes."
