@@ -188,7 +188,7 @@ class Tools:
         includes the frames of Ray and libraries.
         """
         number = self._number(snapshot)
-        chosen = ChosenStacks(self._snapshots.get(number), whole=whole)
+        chosen = ChosenStacks(self._snapshots.get(number), whole=whole, unfolded=True)
         document = json.loads(stacks_json(chosen, "process" if pid is not None else by))
         if pid is not None:
             document["groups"] = [group for group in document["groups"] if _is_of(group, pid, node_ip)]

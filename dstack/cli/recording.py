@@ -126,7 +126,7 @@ def exported(recording: Recording, suffix: str) -> bytes:
         return gzip.compress(text, compresslevel=6, mtime=0) if suffix == ".json.gz" else text
     from dstack.analysis.stacks.weighted_stacks import recorded_stacks
 
-    stacks = recorded_stacks(recording)
+    stacks = recorded_stacks(recording, unfolded=suffix != ".html")
     if suffix == ".html":
         from dstack.report.page.pages import flame_page
         from dstack.report.summaries import recording_summary

@@ -83,7 +83,8 @@ def stacks(
     from dstack.analysis.views.analysed_snapshot import AnalysedSnapshot
     from dstack.analysis.views.stack_groups import ChosenStacks
 
-    chosen = ChosenStacks(AnalysedSnapshot.of(snapshot), job=job, whole=whole or native)
+    analysed = AnalysedSnapshot.of(snapshot)
+    chosen = ChosenStacks(analysed, job=job, whole=whole or native, unfolded=chosen_format != "text")
     if chosen_format == "text" and output == STDOUT:
         _print_text(chosen, by)
         return

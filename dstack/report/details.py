@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
 
 from rich.console import Console
 from rich.tree import Tree
 
-from dstack.analysis.findings import is_stuck
-from dstack.analysis.index.frames import innermost_frame
+from dstack.analysis.index.frames import innermost_shown
 from dstack.analysis.naming import names
 from dstack.analysis.naming.sentences import TORN_STACK
 from dstack.analysis.stacks.app_threads import Activity
 from dstack.analysis.views.analysed_snapshot import AnalysedSnapshot
-from dstack.analysis.views.distributed_stack import StackNode, group_similar, roots, stitch, vertices_in
+from dstack.analysis.views.distributed_stack import StackNode, group_similar, roots, stitch_all, vertices_in
 from dstack.analysis.views.stack_pages import StackPages, ThreadSummary, child_threads, worker_name
 from dstack.diagnosis import Diagnosis, Finding
 from dstack.model import Snapshot
@@ -30,7 +28,7 @@ MAX_INDENT = 40
 """Further to the right nothing is readable on a page of 80 columns."""
 INDENT = 4
 LONGEST_LOCATION = 44
-SHOWN_STEPS, SHOWN_STEPS_IN_DETAILS = 12, 200
+SHOWN_STEPS = 200
 SHOWN_CHILDREN = 10
 VERBS: Mapping[Activity, str] = {"waiting": "waits", "running": "runs", "off CPU": "rests"}
 
@@ -121,38 +119,24 @@ def print_details(console: Console, analysed: AnalysedSnapshot) -> None:
         for step in finding.explanation:
             print_rows(console, remark_rows(step, bullet="- "))
     if findings:
-        _print_stacks(console, analysed, findings, SHOWN_STEPS_IN_DETAILS)
+        _print_stacks(console, analysed, findings)
         _print_children(console, analysed)
 
 
-def print_stacks(console: Console, analysed: AnalysedSnapshot) -> None:
-    """Prints the stitched stacks of open chains; the diagram of a deadlock or hang shows its lines already."""
-    first = analysed.diagnosis.findings[:1]
-    if first and not is_stuck(first[0]) and not _is_drawn(first[0], analysed.diagnosis):
-        _print_stacks(console, analysed, first, SHOWN_STEPS)
-
-
-def _is_drawn(finding: Finding, diagnosis: Diagnosis) -> bool:
-    """Whether the diagram has every execution that waits, so that the stack would only repeat it."""
-    drawn = {row.vertex for row in finding.diagram.rows}
-    return all(key in drawn for key in finding.members if diagnosis.vertices[key].kind == "execution")
-
-
-def _print_stacks(console: Console, analysed: AnalysedSnapshot, findings: Sequence[Finding], steps: int) -> None:
+def _print_stacks(console: Console, analysed: AnalysedSnapshot, findings: Sequence[Finding]) -> None:
     """One stitched stack for each separate beginning of a wait; what is in one is not begun again."""
     diagnosis = analysed.diagnosis
     console.print()
     console.print(SafeText("Stitched stack", "bold").append(", waiter first", "not bold"))
     shown: set[Key] = set()
     printed = left_out = 0
-    stack = StitchedStack(analysed.snapshot, steps)
-    for key, *others in _beginnings(diagnosis, findings):
-        if key in shown:
+    stack = StitchedStack(analysed.snapshot, SHOWN_STEPS)
+    for node in stitch_all(analysed.first_index, diagnosis.vertices, _beginnings(diagnosis, findings)):
+        if node.vertex in shown:
             continue
         if printed == SHOWN:
-            left_out += 1 + len(others)
+            left_out += node.count
             continue
-        node = replace(stitch(analysed.first_index, diagnosis.vertices, key), count=1 + len(others))
         shown |= vertices_in(node)
         printed += 1
         print_lines(console, stack.lines(node))
@@ -207,7 +191,7 @@ def _process(ranks: str, pid: int) -> str:
 def _thread_text(thread: ThreadSummary, frames: tuple[Frame, ...], snapshot: Snapshot) -> SafeText:
     """A thread of a child process: what it is in, and the line of the user's code that is nearest."""
     text = SafeText(f"{thread.name} ", no_wrap=True, overflow="ellipsis").append(f"{VERBS[thread.activity]} ", "bold")
-    frame = innermost_frame(frames)
+    frame = innermost_shown(frames)
     if thread.activity == "waiting":
         text.append(f"in {thread.words}  ")
     if thread.is_torn:

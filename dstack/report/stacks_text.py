@@ -9,15 +9,16 @@ from rich.console import Console
 from rich.text import Text
 from rich.tree import Tree
 
+from dstack.analysis.index.frames import fold_imports, own_frames
 from dstack.analysis.naming.sentences import TORN_STACK
 from dstack.analysis.naming.vertex_details import details_of
-from dstack.analysis.stacks.app_threads import Activity, Execution, PathStep
+from dstack.analysis.stacks.app_threads import Activity, Execution, PathStep, shown_step, step_of
 from dstack.analysis.stacks.peers import Outlier
 from dstack.analysis.stacks.stack_tree import StackBranch
 from dstack.analysis.views.stack_groups import By, ChosenStacks, Position, StackGroup
 from dstack.analysis.views.stack_pages import ProcessThreads, ThreadSummary
 from dstack.model import Node, Snapshot, Worker
-from dstack.observed import Frame, Origin
+from dstack.observed import Origin
 from dstack.report.rich_text import SafeText, location, place_of
 from dstack.words import SHOWN, listed, plural, shortly
 
@@ -135,13 +136,10 @@ class _ProcessTree:
         if thread.key in self._paths:
             return self._paths[thread.key]
         frames = self._stacks.pages.frames_of(thread.key)
-        own = [frame for frame in frames if frame.origin == "user"]
-        shown = frames if self._chosen.whole or not own else own
-        return [_step(frame) for frame in reversed(shown)]
-
-
-def _step(frame: Frame) -> PathStep:
-    return PathStep(frame.function, frame.file, frame.line, frame.function, frame.origin)
+        if self._chosen.whole:
+            return list(map(step_of, reversed(frames)))
+        shown = list(fold_imports(frames))
+        return list(map(shown_step, reversed(own_frames(shown) or shown)))
 
 
 def print_all_stacks(console: Console, chosen: ChosenStacks, by: By) -> None:
@@ -247,12 +245,17 @@ def _indented(lines: Sequence[Text], lead: str) -> Text:
     return Text("\n").join(SafeText(one, "bold").append_text(line) for one, line in zip(leads, lines, strict=True))
 
 
+def position_in_words(position: Position) -> str:
+    """``in ray.get``, ``imports fastapi``."""
+    return position.name if position.is_import else f"in {short(position.name)}"
+
+
 def positions_in_words(positions: Sequence[tuple[Position, int]]) -> SafeText:
     """``in ray.get at train.py:33``; of several positions each with its number."""
     text = SafeText()
     for at, (position, count) in enumerate(positions[:SHOWN]):
         text.append(", " if at else "").append(f"{count:,} " if len(positions) > 1 else "")
-        text.append(f"in {short(position.name)}")
+        text.append(position_in_words(position))
         if position.file:
             text.append(" at ").append(f"{position.file.rpartition('/')[2]}:{position.line}", "cyan")
     rest = sum(count for _, count in positions[SHOWN:])

@@ -15,7 +15,7 @@ from dstack.analysis.views.analysed_snapshot import AnalysedSnapshot
 from dstack.diagnosis import Diagnosis, Finding, Verdict
 from dstack.model import Snapshot
 from dstack.report.check_json import pauses_ms
-from dstack.report.details import print_details, print_stacks
+from dstack.report.details import print_details
 from dstack.report.finding import assumption_rows, fix_row, picture, remark_rows, status, status_sentence
 from dstack.report.not_observed import gaps_in_words, other_failures
 from dstack.report.rich_text import Row, SafeText, lines_of, print_lines, print_rows, wrapped
@@ -54,8 +54,6 @@ def print_report(console: Console, analysed: AnalysedSnapshot, *, details: bool 
     _print_starving(console, analysed, SHOWN)
     if details:
         print_details(console, analysed)
-    else:
-        print_stacks(console, analysed)
     _print_foot(console, analysed, MANY if details else SHOWN)
 
 

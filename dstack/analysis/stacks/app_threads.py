@@ -10,6 +10,7 @@ from typing import Literal
 from msgspec import Struct
 
 from dstack.analysis.index import ray_libraries, subjects
+from dstack.analysis.index.frames import ShownFrame, all_frames, fold_imports, own_frames
 from dstack.analysis.index.ranks import NO_RANKS, Ranks
 from dstack.analysis.index.sample_index import SampleIndex
 from dstack.analysis.index.task_assignment import is_in_user_code
@@ -43,8 +44,8 @@ ENTRIES = ("ray/_private/workers/default_worker.py", "ray/_private/worker.py")
 class PathStep(Struct, frozen=True, order=True, cache_hash=True):
     """One step of a path: a frame, or a group above all frames, which has no ``file``.
 
-    ``name`` is the frame's ``function``; of a blocked call, the name of its API function. It is a struct, as many
-    steps are compared and hashed.
+    ``name`` is the frame's ``function``; of a blocked call, the name of its API function; of the frames of an import,
+    what they import. It is a struct, as many steps are compared and hashed.
     """
 
     name: str
@@ -52,6 +53,7 @@ class PathStep(Struct, frozen=True, order=True, cache_hash=True):
     line: int = 0
     function: str = ""
     origin: Origin = "user"
+    is_import: bool = False
 
     @property
     def is_frame(self) -> bool:
@@ -99,13 +101,17 @@ class AppExecutions:
     folded: int
 
 
-def running(index: SampleIndex, vertices: Mapping[Key, Vertex], *, whole: bool = False) -> AppExecutions:
-    """The application's executions; with only its own frames and the call it is blocked in, or ``whole`` stacks.
+Extent = Literal["own", "unfolded", "whole"]
+"""The frames of a stack that are shown: the application's own with imports folded, the same unfolded, or all."""
+
+
+def running(index: SampleIndex, vertices: Mapping[Key, Vertex], extent: Extent = "own") -> AppExecutions:
+    """The application's executions; with only its own frames and the call it is blocked in, or whole stacks.
 
     Executions of libraries are left out unless an application depends on them, and idle task threads.
     """
     machines = ray_libraries.machinery(index, vertices)
-    reader = _Reader(index, whole)
+    reader = _Reader(index, extent)
     found = tuple(
         execution
         for vertex in vertices.values()
@@ -144,9 +150,9 @@ def job_in_words(index: SampleIndex, job_id: str | None) -> str:
 class _Reader:
     """Build executions from vertices; paths are shared."""
 
-    def __init__(self, index: SampleIndex, whole: bool) -> None:
+    def __init__(self, index: SampleIndex, extent: Extent) -> None:
         self._index = index
-        self._whole = whole
+        self._extent = extent
         self._places: dict[PathStep, PathStep] = {}
         self._paths: dict[int, tuple[PathStep, ...]] = {}
         self._jobs: dict[str | None, str] = {}
@@ -187,7 +193,7 @@ class _Reader:
         stack = execution.stack
         if stack not in self._paths:
             frames = self._index.snapshot.frames_of(execution)
-            places = _places(frames, self._calls.get(stack), self._whole)
+            places = _places(frames, self._calls.get(stack), self._extent)
             self._paths[stack] = tuple(self._places.setdefault(place, place) for place in places)
         path = self._paths[stack]
         self.folded += len(self._index.snapshot.stacks[stack]) - len(path)
@@ -217,30 +223,45 @@ def call_in_words(call: Call | None) -> str:
     return CallName.of(call).text if call else ""
 
 
-def _places(frames: tuple[Frame, ...], call: Call | None, whole: bool) -> Iterator[PathStep]:
+def step_of(frame: Frame) -> PathStep:
+    """A frame as a step."""
+    return PathStep(frame.function, frame.file, frame.line, frame.function, frame.origin)
+
+
+def shown_step(one: ShownFrame, name: str = "") -> PathStep:
+    """A frame or an import as a step, with the name of the call that it is, if any."""
+    frame = one.frame
+    return PathStep(name or frame.function, frame.file, frame.line, frame.function, frame.origin, one.is_import)
+
+
+def _places(frames: tuple[Frame, ...], call: Call | None, extent: Extent) -> Iterator[PathStep]:
     """The path of a stack that is given leaf first."""
     at_call = call.frame if call else None
-    shown = set(range(len(frames)) if whole else _shown(frames, at_call or 0))
-    for index in reversed(range(len(frames))):
-        if index in shown:
-            frame = frames[index]
-            name = call_in_words(call) if index == at_call and frame.origin != "user" else ""
-            yield PathStep(name or frame.function, frame.file, frame.line, frame.function, frame.origin)
+    for one in reversed(_shown(frames, at_call, extent)):
+        is_call = one.first == at_call and one.frame.origin != "user"
+        yield shown_step(one, call_in_words(call) if is_call else "")
 
 
-def _shown(frames: tuple[Frame, ...], at_call: int) -> Iterator[int]:
+def _shown(frames: tuple[Frame, ...], at_call: int | None, extent: Extent) -> list[ShownFrame]:
     """The user frames and the call; without user frames, all frames from the thread's entry to the call.
 
     It begins after the first ones of the standard library, or after ``Worker.main_loop`` and what calls that. Seen on
     Ray 2.46 and 2.60.
     """
-    own = [index for index, frame in enumerate(frames) if frame.origin == "user"]
-    if own:
-        return iter((at_call, *own))
-    begin = len(frames)
-    while begin > 1 and (frames[begin - 1].origin == "stdlib" or _is_entry(frames[begin - 1])):
+    shown = list(fold_imports(frames, at_call) if extent == "own" else all_frames(frames))
+    if extent == "whole":
+        return shown
+    innermost = at_call or 0
+    if own := own_frames(shown):
+        return [one for one in shown if one in own or one.first <= innermost <= one.last]
+    begin = len(shown)
+    while begin > 1 and _is_before_entry(shown[begin - 1]):
         begin -= 1
-    return iter(range(min(at_call, begin - 1), begin))
+    return [one for one in shown[:begin] if one.last >= innermost] or shown[begin - 1 : begin]
+
+
+def _is_before_entry(one: ShownFrame) -> bool:
+    return not one.is_import and (one.frame.origin == "stdlib" or _is_entry(one.frame))
 
 
 def _is_entry(frame: Frame) -> bool:

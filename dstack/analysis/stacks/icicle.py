@@ -8,13 +8,13 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import accumulate
 from typing import Any, Generic, Literal, TypeVar
 
 from dstack.analysis.stacks.app_threads import Execution, PathStep
-from dstack.analysis.stacks.stack_tree import Entry, PathBranch
+from dstack.analysis.stacks.stack_tree import Entry, PathBranch, marks_of
 
 Branch = TypeVar("Branch", bound=PathBranch[Any])
 Weigh = Callable[[Execution], int]
@@ -31,7 +31,8 @@ LEAST = 8
 class Cell(Generic[Branch]):
     """One rectangle: of one branch, or of several that are folded because they are narrow, the largest first.
 
-    ``start`` and ``width`` are in cells. ``own`` is the weight of what ends in it.
+    ``start`` and ``width`` are in cells. ``own`` is the weight of what ends in it. ``mark`` tells it from a cell with
+    the same name beside it.
     """
 
     depth: int
@@ -40,6 +41,7 @@ class Cell(Generic[Branch]):
     weight: int
     own: int
     branches: tuple[Branch, ...]
+    mark: str = ""
 
     @property
     def place(self) -> PathStep | None:
@@ -146,8 +148,10 @@ def _row(
     edges = [min(width, int(width * weight / total + 0.5)) for weight in sums]
     if narrow:
         _make_room(edges, width)
+    marks = marks_of([part[0].place for part in parts if len(part) == 1])
     for part, begin, end in zip(parts, edges, edges[1:], strict=False):
-        yield _cell(part, weights, depth, start + begin, end - begin)
+        cell = _cell(part, weights, depth, start + begin, end - begin)
+        yield replace(cell, mark=marks.get(cell.place, ""))
 
 
 def _make_room(edges: list[int], width: int) -> None:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Generic, Literal, Protocol, TypeVar
 
 from dstack.analysis.index.ranks import names_in
 from dstack.analysis.stacks.app_threads import Activity, Execution, PathStep
+from dstack.grouping import grouped
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -86,6 +87,20 @@ class PathBranch(Generic[Entry]):
         return branch
 
 
+def marks_of(siblings: Iterable[PathStep | None]) -> dict[PathStep | None, str]:
+    """``:12`` or `` train.py:12`` for each of these frames that would read like another one without it."""
+    frames = [step for step in siblings if step is not None and step.is_frame]
+    by_name = grouped((step.name.rpartition("<locals>.")[2], step) for step in dict.fromkeys(frames))
+    marks: dict[PathStep | None, str] = {}
+    for same in by_name.values():
+        if len(same) > 1:
+            is_line_enough = len({step.line for step in same}) == len(same)
+            files = [] if is_line_enough else [step.file.rpartition("/")[2] for step in same]
+            marks |= {step: f":{step.line}" for step in same}
+            marks |= {step: f" {file}:{step.line}" for step, file in zip(same, files, strict=False)}
+    return marks
+
+
 @dataclass(frozen=True, slots=True)
 class ByRanks:
     """Groups of those with the same rank, the same rank in a dimension, or the same value of a label: by its name."""
@@ -129,8 +144,8 @@ def merge(
         return StackBranch(tree, 0, len(tree), 0)
     named = [(group_of(execution, by), execution) for execution in chosen]
     groups = {name: PathStep(name) for name, _ in named}
-    grouped = (replace(execution, path=(groups[name], *execution.path)) for name, execution in named)
-    tree = sorted(grouped, key=lambda one: (_by_number(one.path[0].name), one.path, *_order(one)))
+    found = (replace(execution, path=(groups[name], *execution.path)) for name, execution in named)
+    tree = sorted(found, key=lambda one: (_by_number(one.path[0].name), one.path, *_order(one)))
     return StackBranch(tree, 0, len(tree), 0)
 
 

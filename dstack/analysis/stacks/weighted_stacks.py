@@ -7,15 +7,15 @@ the first group, as two recordings are seldom of the same length, and two snapsh
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from operator import attrgetter
 from typing import Literal
 
-from dstack.analysis.stacks.app_threads import Execution, PathStep
+from dstack.analysis.index.frames import fold_imports, is_importer
+from dstack.analysis.stacks.app_threads import Execution, PathStep, shown_step, step_of
 from dstack.analysis.stacks.icicle import Weights
 from dstack.analysis.stacks.stack_tree import Grouping, PathBranch, group_of
-from dstack.observed import Frame
 from dstack.recording import RecordedThread, Recording
 
 Unit = Literal["executions", "samples", "microseconds"]
@@ -67,14 +67,14 @@ LEVELS: tuple[RecordedGrouping, ...] = ("node", "kind", "rank")
 
 
 def recorded_stacks(
-    recording: Recording, by: Sequence[RecordedGrouping] = LEVELS, *, whole: bool = True
+    recording: Recording, by: Sequence[RecordedGrouping] = LEVELS, *, whole: bool = True, unfolded: bool = False
 ) -> WeightedStacks:
     """The samples as stacks, below one group for each of ``by``.
 
-    Unless ``whole``, stacks begin at the first frame of the application, if they have one.
+    Unless ``whole``, stacks begin at the first frame of the application, if they have one. Unless ``unfolded``, an
+    import is one frame.
     """
-    frames = tuple(map(_step, recording.frames))
-    paths = [tuple(frames[index] for index in reversed(stack)) for stack in recording.stacks]
+    paths = list(_paths(recording, unfolded=unfolded))
     paths = paths if whole else [path[_first_own(path) :] for path in paths]
     groups = [_groups(thread, by) for thread in recording.threads]
     stacks = ((groups[one.thread], paths[one.stack], one.samples) for one in recording.counts)
@@ -104,8 +104,16 @@ def _without_line(step: PathStep) -> tuple[str, ...]:
     return step.name, step.file, step.function, step.origin
 
 
-def _step(frame: Frame) -> PathStep:
-    return PathStep(frame.function, frame.file, frame.line, frame.function, frame.origin)
+def _paths(recording: Recording, *, unfolded: bool) -> Iterator[tuple[PathStep, ...]]:
+    """The path of each stack."""
+    steps = tuple(map(step_of, recording.frames))
+    importers = {index for index, frame in enumerate(recording.frames) if is_importer(frame)}
+    for stack in recording.stacks:
+        if unfolded or importers.isdisjoint(stack):
+            yield tuple(steps[index] for index in reversed(stack))
+        else:
+            shown = list(fold_imports([recording.frames[index] for index in stack]))
+            yield tuple(map(shown_step, reversed(shown)))
 
 
 def _first_own(path: Sequence[PathStep]) -> int:

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from dstack.analysis.index.frames import fold_imports, own_frames
 from dstack.analysis.index.sample_index import SampleIndex
 from dstack.analysis.naming.descriptions import describe, in_words
 from dstack.analysis.naming.vertex_details import VertexDetails, details_of
 from dstack.diagnosis import Vertex
 from dstack.grouping import grouped
+from dstack.model import Actor
 from dstack.observed import Frame
+from dstack.vertex_facts import Fact, Operand, ProcessName, Ranks, Subject, TaskName
 from dstack.vertex_keys import Key
 
 MAX_NODES = 2000
@@ -46,7 +49,15 @@ class StackNode:
 
 def stitch(index: SampleIndex, vertices: Mapping[Key, Vertex], root: Key) -> StackNode:
     """The distributed stack that begins at ``root``, equal branches folded."""
-    return _Stitcher(index, vertices).node(root, frozenset())
+    return stitch_all(index, vertices, [[root]])[0]
+
+
+def stitch_all(
+    index: SampleIndex, vertices: Mapping[Key, Vertex], beginnings: Iterable[Sequence[Key]]
+) -> tuple[StackNode, ...]:
+    """The distributed stacks that begin at similar vertices, equal ones folded like branches."""
+    stitcher = _Stitcher(index, vertices)
+    return _folded([replace(stitcher.stack(first), count=1 + len(more)) for first, *more in beginnings])
 
 
 def vertices_in(node: StackNode) -> set[Key]:
@@ -90,6 +101,27 @@ def similarity_key(vertex: Vertex) -> object:
     return describe(vertex), never, vertex.is_confirmed, vertex.wait and (vertex.wait.kind_name, vertex.wait.groups)
 
 
+def similar_subject(fact: Fact) -> object:
+    """Equal for what differs only in its actor, of the same class, in its ranks or its process."""
+    what = fact.what if isinstance(fact, Subject) else type(fact)
+    return what, *map(_similar_operand, fact.of)
+
+
+def _similar_operand(value: Operand) -> object:
+    match value:
+        case Fact():
+            return similar_subject(value)
+        case Actor():
+            return value.class_name
+        case TaskName(name=str()):
+            return value.name, value.actor and value.actor.class_name
+        case ProcessName():
+            return value.sort, value.entrypoint, value.actor and value.actor.class_name
+        case Ranks():
+            return value.group
+    return repr(value)
+
+
 class _Stitcher:
     """Follow every vertex once and refer to it afterwards."""
 
@@ -98,6 +130,12 @@ class _Stitcher:
         self._vertices = vertices
         self._built: dict[Key, StackNode] = {}
         self._shapes: dict[object, int] = {}
+        self._most = 0
+
+    def stack(self, root: Key) -> StackNode:
+        """The distributed stack that begins here."""
+        self._most = len(self._built) + MAX_NODES
+        return self.node(root, frozenset())
 
     def node(self, key: Key, above: frozenset[Key]) -> StackNode:
         if key in self._built:
@@ -115,7 +153,7 @@ class _Stitcher:
         if key in above:
             return self._shaped(replace(node, repeats=True, frames=()))
         targets, left_out = self._targets(vertex)
-        if len(above) >= MAX_DEPTH or len(self._built) > MAX_NODES:
+        if len(above) >= MAX_DEPTH or len(self._built) > self._most:
             return self._shaped(replace(node, goes_on=bool(targets)))
         within = above | {key}
         nodes = [replace(self.node(first, within), count=1 + len(more)) for first, *more in targets]
@@ -124,11 +162,15 @@ class _Stitcher:
         return self._built[key]
 
     def _shaped(self, node: StackNode) -> StackNode:
-        """The node with its shape: equal for branches with the same names and lines all the way down."""
+        """The node with its shape: equal for branches with the same names and lines all the way down.
+
+        The names are those of classes and functions: actors of one class are alike, whatever they are called.
+        """
         children = tuple((child.shape, child.count) for child in node.children)
         what = (
-            node.details.execution,
+            similar_subject(self._vertices[node.vertex].subject),
             node.wait_kind,
+            node.never,
             node.frames,
             node.repeats,
             node.goes_on,
@@ -170,5 +212,5 @@ def _folded(nodes: list[StackNode]) -> tuple[StackNode, ...]:
 
 
 def _shown(frames: tuple[Frame, ...]) -> tuple[Frame, ...]:
-    own = tuple(frame for frame in reversed(frames) if frame.origin == "user")
-    return own or frames[:1]
+    shown = list(fold_imports(frames))
+    return tuple(one.frame for one in reversed(own_frames(shown) or shown[:1]))

@@ -33,6 +33,7 @@ class Position:
     name: str
     file: str = ""
     line: int = 0
+    is_import: bool = False
 
 
 @dataclass(frozen=True)
@@ -54,15 +55,20 @@ class StackGroup:
 
 
 class ChosenStacks:
-    """The stacks of one snapshot, of one job if given, with only the application's frames or ``whole``."""
+    """The stacks of one snapshot, of one job if given, with only the application's frames or ``whole``.
 
-    def __init__(self, analysed: AnalysedSnapshot, *, job: str | None = None, whole: bool = False) -> None:
+    Unless ``unfolded``, for other programs, an import is one of these frames.
+    """
+
+    def __init__(
+        self, analysed: AnalysedSnapshot, *, job: str | None = None, whole: bool = False, unfolded: bool = False
+    ) -> None:
         self.stacks = analysed.stacks
         self.snapshot = analysed.snapshot
         self.index = analysed.merged_index
         self.whole = whole
         self.job_id = find_job(self.snapshot, job) if job is not None else None
-        self._all = self.stacks.running(whole=whole)
+        self._all = self.stacks.running(whole=whole, unfolded=unfolded)
 
     @cached_property
     def executions(self) -> tuple[Execution, ...]:
@@ -144,7 +150,7 @@ def position_of(execution: Execution) -> Position:
     if not path:
         return Position("unknown code")
     own: PathStep = next((step for step in reversed(path) if step.origin == "user"), path[-1])
-    return Position(path[-1].name, own.file, own.line)
+    return Position(path[-1].name, own.file, own.line, path[-1].is_import)
 
 
 def _largest_first(executions: Iterable[Execution]) -> list[tuple[str, list[Execution]]]:

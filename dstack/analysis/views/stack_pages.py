@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from itertools import groupby
 
 from dstack.analysis.index import subjects
-from dstack.analysis.index.frames import innermost_frame
+from dstack.analysis.index.frames import ShownFrame, fold_imports, innermost_shown
 from dstack.analysis.index.sample_index import SampleIndex
 from dstack.analysis.naming import names, sentences
 from dstack.analysis.naming.descriptions import asyncio_task, describe, in_words
@@ -146,7 +146,7 @@ def _words(
 
 
 def _function(index: SampleIndex, execution: Thread | Coroutine) -> str:
-    frame = innermost_frame(index.snapshot.frames_of(execution))
+    frame = innermost_shown(index.snapshot.frames_of(execution))
     return frame.function if frame else ""
 
 
@@ -158,11 +158,12 @@ MAX_DEPENDENCIES = 200
 class FrameRun:
     """Adjacent frames of a stack with their indices from the leaf, outermost first.
 
-    ``is_foldable`` is true for code that is not the user's.
+    ``is_foldable`` is true for code that is not the user's. ``imported`` stands for the frames of an import.
     """
 
     frames: tuple[tuple[int, Frame], ...]
     is_foldable: bool
+    imported: Frame | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -216,7 +217,7 @@ class StackPages:
             name=self._name(key, vertex, execution),
             place=details_of(self._index, vertex).place if vertex else self._place(_worker_id(key)),
             sentence=sentences.sentence(self._index, self._vertices, vertex).text if vertex else "",
-            runs=_runs(frames, call.frame if call else 0),
+            runs=tuple(_runs(frames, call.frame if call else None)),
             call_at=call.frame if call else None,
             call=call_in_words(call),
             locals={int(index): frame for index, frame in (values or {}).items() if index.isdecimal()},
@@ -277,11 +278,14 @@ def _worker_id(key: Key) -> str:
     return key.worker_id if isinstance(key, ThreadKey | CoroutineKey | ChildThreadKey) else ""
 
 
-def _runs(frames: tuple[Frame, ...], call_at: int) -> tuple[FrameRun, ...]:
-    """Split a stack, given leaf first, into runs of the user's frames with the call, and of other frames."""
+def _runs(frames: tuple[Frame, ...], call_at: int | None) -> Iterator[FrameRun]:
+    """Split a stack, given leaf first, into runs of the user's frames with the call, imports, and other frames."""
 
-    def is_foldable(indexed: tuple[int, Frame]) -> bool:
-        return indexed[1].origin != "user" and indexed[0] != call_at
+    def kind(one: ShownFrame) -> tuple[bool, Frame | None]:
+        is_foldable = one.is_import or (one.frame.origin != "user" and one.first != (call_at or 0))
+        return is_foldable, one.frame if one.is_import else None
 
-    outermost_first = reversed(list(enumerate(frames)))
-    return tuple(FrameRun(tuple(run), foldable) for foldable, run in groupby(outermost_first, is_foldable))
+    outermost_first = reversed(list(fold_imports(frames, call_at)))
+    for (is_foldable, imported), run in groupby(outermost_first, kind):
+        indices = (index for one in run for index in range(one.last, one.first - 1, -1))
+        yield FrameRun(tuple((index, frames[index]) for index in indices), is_foldable, imported)

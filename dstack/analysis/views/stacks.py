@@ -8,7 +8,7 @@ from functools import cached_property
 
 from dstack.analysis.index.sample_index import SampleIndex
 from dstack.analysis.naming import names
-from dstack.analysis.stacks.app_threads import Activity, AppExecutions, Execution, kind_of, running
+from dstack.analysis.stacks.app_threads import Activity, AppExecutions, Execution, Extent, kind_of, running
 from dstack.analysis.stacks.peers import AbsenceReasons, AbsentWorker, Outlier, absent_workers, outliers
 from dstack.analysis.stacks.rank_sets import RankSets
 from dstack.analysis.stacks.stack_tree import Grouping, TextFilter, groupings
@@ -26,17 +26,18 @@ class Stacks:
     def __init__(self, index: SampleIndex, vertices: Mapping[Key, Vertex]) -> None:
         self.index = index
         self.vertices = vertices
-        self._running: dict[bool, AppExecutions] = {}
+        self._running: dict[Extent, AppExecutions] = {}
         self._outliers: dict[bool, dict[Key, Outlier]] = {}
         self.pages = StackPages(index, vertices)
 
     # Merged
 
-    def running(self, *, whole: bool = False) -> AppExecutions:
-        """The application's executions, with whole stacks or only with user frames."""
-        if whole not in self._running:
-            self._running[whole] = running(self.index, self.vertices, whole=whole)
-        return self._running[whole]
+    def running(self, *, whole: bool = False, unfolded: bool = False) -> AppExecutions:
+        """The application's executions, with whole stacks or only with user frames; imports are one frame there."""
+        extent: Extent = "whole" if whole else "unfolded" if unfolded else "own"
+        if extent not in self._running:
+            self._running[extent] = running(self.index, self.vertices, extent)
+        return self._running[extent]
 
     def outliers(self, *, whole: bool = False) -> dict[Key, Outlier]:
         """The executions that are in other code than most similar ones, by key."""

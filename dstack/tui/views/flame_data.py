@@ -146,7 +146,8 @@ def _not_recorded(opened: Sequence[OpenedRecording]) -> list[str]:
 def _stacks_of(recording: Recording, selection: Selection) -> WeightedStacks:
     by = selection.grouping
     name: RecordedGrouping | None = "rank" if isinstance(by, ByRanks) else by
-    return recorded_stacks(recording, () if name is None else (name,), whole=selection.is_whole)
+    whole = selection.is_whole
+    return recorded_stacks(recording, () if name is None else (name,), whole=whole, unfolded=whole)
 
 
 def _about(opened: OpenedRecording) -> str:

@@ -140,7 +140,7 @@ class StacksDrawing:
         if cell.is_folded:
             return cell.label
         (branch,) = cell.branches
-        label = f"{short(cell.label)} {cell.weight:,}"
+        label = f"{short(cell.label)}{cell.mark} {cell.weight:,}"
         if branch.count < self.root.count and cell.place is not None and cell.place.is_frame:
             label = longer(label, self._ranks(cell), cell)
         return longer(label, activities_in_words(branch.activity), cell) if self.measure == "executions" else label
@@ -225,7 +225,7 @@ class WeightedDrawing:
     def label(self, cell: Cell[WeightedBranch]) -> str:
         """A mark for its change, its name and its weight; where the cell has room also the share or its change."""
         shares = self.tree.shares(cell.branches)
-        name = cell.label if cell.is_folded else f"{short(cell.label)} {self._amount(cell.weight)}"
+        name = cell.label if cell.is_folded else f"{short(cell.label)}{cell.mark} {self._amount(cell.weight)}"
         if not self.is_compared:
             return longer(name, share(cell.weight, self.weights.of(self.root)), cell)
         return longer(f"{MARKS[shares.change]} {name}", _points(shares) if shares.points else "", cell)

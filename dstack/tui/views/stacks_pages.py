@@ -61,12 +61,15 @@ class _StackLines:
         self._innermost = min(own, default=-1)
 
     def run(self, run: FrameRun) -> list[Line]:
-        """Consecutive frames; several frames of other code are one line that unfolds."""
+        """Consecutive frames; an import, or several frames of other code, are one line that unfolds."""
         lines = [self._frame(index, frame) for index, frame in run.frames]
         if not run.is_foldable or len(lines) == 1:
             return lines
-        origins = words.listed(list(dict.fromkeys(ORIGINS[frame.origin] for _, frame in run.frames)))
-        text = SafeText(f"{len(lines):,} {origins} frames", "dim italic")
+        if run.imported:
+            text = self._frame_text(run.imported, is_call=False)
+        else:
+            origins = words.listed(list(dict.fromkeys(ORIGINS[frame.origin] for _, frame in run.frames)))
+            text = SafeText(f"{len(lines):,} {origins} frames", "dim italic")
         return [Line(f"{self._prefix}aside/{run.frames[0][0]}", text, lines)]
 
     def targets(self) -> list[Line]:
@@ -86,10 +89,10 @@ class _StackLines:
         children += self.targets() if is_call else []
         targets = tuple(one.keys[0] for one in self._stack.dependencies) if is_call else ()
         data = About(location=(frame.file, frame.line), targets=targets, prefix=self._prefix)
-        text = self._frame_text(frame, is_call)
+        text = self._frame_text(frame, is_call=is_call)
         return Line(f"{self._prefix}frame/{index}", text, children, is_open=is_open or is_call, data=data)
 
-    def _frame_text(self, frame: Frame, is_call: bool) -> SafeText:
+    def _frame_text(self, frame: Frame, *, is_call: bool) -> SafeText:
         name = (self._stack.call if is_call else "") or short(frame.function)
         text = SafeText().append(name, "bold" if frame.origin == "user" else "")
         text.append(f"  {location(frame.file, frame.line)}", "cyan")
@@ -133,7 +136,8 @@ def stack_in_words(stack: StackPage) -> str:
     lines = [stack.sentence or f"{stack.name} ({stack.place})"]
     lines += [f"  ({TORN_STACK})"] if stack.is_torn else []
     for run in stack.runs:
-        for index, frame in run.frames:
+        frames = ((-1, run.imported),) if run.imported else run.frames
+        for index, frame in frames:
             call = f" ({stack.call})" if index == stack.call_at and stack.call else ""
             lines.append(f"  {frame.file}:{frame.line} in {frame.function}{call}")
     lines += [f"  → {one.name}{f' ({one.place})' if one.place else ''}" for one in stack.dependencies]

@@ -17,8 +17,10 @@ from markupsafe import Markup
 
 from dstack.analysis.history.task_time import TaskTime
 from dstack.analysis.stacks.app_threads import PathStep
+from dstack.analysis.stacks.stack_tree import marks_of
 from dstack.analysis.stacks.weighted_stacks import Unit, WeightedStack, WeightedStacks, recorded_stacks
 from dstack.analysis.views.stack_groups import ChosenStacks
+from dstack.grouping import grouped
 from dstack.recording import Recording
 from dstack.report.page.section import ReportData, Section, data_element, new_chart, render
 from dstack.report.summaries import recording_summary, shortfalls
@@ -162,9 +164,12 @@ def _panel(chart: str, flame: Flame, most: int) -> Panel:
 
 
 def _compact(boxes: Boxes, unit: Unit) -> dict[str, object]:
-    """Columns with one entry for each rectangle, and columns with one for each different step."""
-    steps: dict[PathStep, int] = {}
-    numbers = [steps.setdefault(box.step, len(steps)) for box in boxes.boxes]
+    """Columns with one entry for each rectangle, and columns with one for each different step and mark."""
+    siblings = grouped((box.parent, box.step) for box in boxes.boxes)
+    marks = {parent: marks_of(steps) for parent, steps in siblings.items()}
+    steps: dict[tuple[PathStep, str], int] = {}
+    keys = ((box.step, marks[box.parent].get(box.step, "")) for box in boxes.boxes)
+    numbers = [steps.setdefault(key, len(steps)) for key in keys]
     return {
         "unit": unit,
         "total": boxes.total,
@@ -172,9 +177,9 @@ def _compact(boxes: Boxes, unit: Unit) -> dict[str, object]:
         "width": [box.weight for box in boxes.boxes],
         "parent": [box.parent for box in boxes.boxes],
         "step": numbers,
-        "name": [visible(step.name) or "(no name)" for step in steps],
-        "place": list(map(_place, steps)),
-        "colour": list(map(colour_of, steps)),
+        "name": [(visible(step.name) or "(no name)") + visible(mark) for step, mark in steps],
+        "place": [_place(step) for step, _ in steps],
+        "colour": [colour_of(step) for step, _ in steps],
     }
 
 

@@ -11,14 +11,14 @@ from itertools import accumulate, count
 from markupsafe import Markup
 
 from dstack.analysis.naming.vertex_details import details_of
-from dstack.analysis.stacks.app_threads import Execution, PathStep
+from dstack.analysis.stacks.app_threads import Execution, PathStep, step_of
 from dstack.analysis.stacks.stack_tree import StackBranch
 from dstack.analysis.views.stack_groups import ChosenStacks, StackGroup
 from dstack.diagnosis import Diagnosis
 from dstack.observed import Frame
 from dstack.report.page.section import ReportData, Section, render
 from dstack.report.rich_text import place_of
-from dstack.report.stacks_text import WORDS, activities_in_words, frame_location, short
+from dstack.report.stacks_text import WORDS, activities_in_words, frame_location, position_in_words, short
 from dstack.vertex_keys import Key
 from dstack.visible import visible
 from dstack.words import SHOWN, plural
@@ -202,7 +202,7 @@ class MergedStacks:
     def _end(self, ending: Sequence[Execution], *, has_one_job: bool) -> StackEnd:
         outliers = self._chosen.outliers
         whole = self._whole(ending)
-        steps = [PathStep(one.function, one.file, one.line, one.function, one.origin) for one in whole]
+        steps = list(map(step_of, whole))
         return StackEnd(
             id=self._ids[ending[0].key],
             count=len(ending),
@@ -333,7 +333,8 @@ def _blocks(groups: Sequence[ShownGroup]) -> Iterator[GroupBlock]:
     for shown, lines in zip(groups, accumulate(group.frames for group in groups), strict=True):
         found = shown.group.positions
         first = tuple(
-            (count, short(one.name), place_of(one.file, one.line) if one.file else "") for one, count in found[:SHOWN]
+            (number, position_in_words(one), place_of(one.file, one.line) if one.file else "")
+            for one, number in found[:SHOWN]
         )
         elsewhere = sum(count for _, count in found[SHOWN:])
         yield GroupBlock(shown, first, elsewhere, lines <= OPENED_LINES)

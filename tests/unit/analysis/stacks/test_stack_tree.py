@@ -12,7 +12,7 @@ from dstack.analysis.diagnose import diagnose
 from dstack.analysis.index.sample_index import SampleIndex
 from dstack.analysis.stacks.app_threads import Activity, AppExecutions, Execution, PathStep, PeerGroup, running
 from dstack.analysis.stacks.peers import AbsentWorker, Outlier, OutlierIndex, absent_workers, branch_peers, outliers
-from dstack.analysis.stacks.stack_tree import Grouping, StackBranch, merge
+from dstack.analysis.stacks.stack_tree import Grouping, StackBranch, marks_of, merge
 from dstack.model import Snapshot
 from dstack.observed import Frame
 from dstack.observed_node import Failure
@@ -61,7 +61,7 @@ def named(root: StackBranch, *names: str) -> StackBranch:
 
 def running_in(scene: Scene, *, whole: bool = False) -> AppExecutions:
     snapshot = scene.snapshot()
-    return running(SampleIndex(snapshot, snapshot.samples[0]), scene.diagnose().vertices, whole=whole)
+    return running(SampleIndex(snapshot, snapshot.samples[0]), scene.diagnose().vertices, "whole" if whole else "own")
 
 
 def lost(scene: Scene) -> tuple[AbsentWorker, ...]:
@@ -387,3 +387,27 @@ def test_a_worker_with_many_executions_elsewhere_counts_once() -> None:
     (servers,) = branch_peers(root, named(root, "drain"), lost(scene))
 
     assert (servers.here, servers.away, len(servers.elsewhere), servers.all) == (1, 1, 3, 2)
+
+
+def test_imports_are_one_step_below_the_line_that_began_them() -> None:
+    scene = Scene()
+    driver = scene.driver()
+    slow = Frame(function="<module>", file="/venv/lib/python3.11/site-packages/shop/slow.py", line=7, origin="library")
+    loads = Frame(function="_find_and_load", file="<frozen importlib._bootstrap>", line=1, origin="stdlib")
+    shop = Frame(function="<module>", file="/venv/lib/python3.11/site-packages/shop/__init__.py", line=1, origin="ray")
+    line = Frame(function="main", file="/srv/app/app.py", line=3)
+    driver.threads[0].leaf, driver.threads[0].outer = slow, (loads, shop, loads, line)
+
+    (folded,), (whole,) = running_in(scene).executions, running_in(scene, whole=True).executions
+
+    assert [(step.name, step.line) for step in folded.path] == [("main", 3), ("imports shop.slow", 7)]
+    assert len(whole.path) == 5
+
+
+def test_siblings_that_read_the_same_are_marked_by_line_or_by_file() -> None:
+    at_5, at_9 = PathStep("step", "/srv/a.py", 5, "step"), PathStep("step", "/srv/a.py", 9, "step")
+    other = PathStep("step", "/srv/b.py", 5, "step")
+    alone = PathStep("load", "/srv/a.py", 1, "load")
+
+    assert marks_of([at_5, at_9, alone, PathStep("node 1"), None]) == {at_5: ":5", at_9: ":9"}
+    assert marks_of([at_5, other]) == {at_5: " a.py:5", other: " b.py:5"}

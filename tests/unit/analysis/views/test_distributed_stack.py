@@ -212,3 +212,27 @@ def test_branches_that_were_printed_before_are_one_line() -> None:
 
     assert text.count("shared (2), as above") == 8
     assert text.count("→ shared  ") == 1
+
+
+def test_waiters_at_one_line_are_one_stack_whatever_their_actors_are_called() -> None:
+    scene = Scene()
+    late = scene.call(scene.actor("Late"), "load", by=scene.driver())
+    for number in range(40):
+        actor = scene.actor("Trainer", name=f"trainer {number}")
+        actor.runs(scene.call(actor, "step", by=scene.procs[0])).gets(late)
+        actor.threads[0].line = 12
+
+    text = text_of(scene)
+
+    stack = text[text.index("Stitched stack") : text.index("Observed")]
+    assert stack.count("Trainer.step") == 1
+    assert '40 × Trainer.step  first: "trainer' in stack
+
+
+def test_only_details_have_stitched_stacks() -> None:
+    scene = chain(3)
+    out = io.StringIO()
+    print_report(Console(file=out, highlight=False), AnalysedSnapshot.of(scene.snapshot()))
+
+    assert "Stitched stack" not in out.getvalue()
+    assert "Stitched stack" in text_of(scene)
