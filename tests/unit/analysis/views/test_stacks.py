@@ -10,6 +10,7 @@ from dstack.analysis.stacks.stack_tree import TextFilter
 from dstack.analysis.views.stack_pages import MAX_DEPENDENCIES, StackPage
 from dstack.analysis.views.stacks import Stacks
 from dstack.model import Snapshot
+from dstack.observed import Frame
 from dstack.observed_node import Failure
 from dstack.snapshot_file import load
 from dstack.vertex_keys import Key, ThreadKey, UnknownKey
@@ -199,3 +200,19 @@ def test_any_snapshot_has_pages(snapshot: Snapshot) -> None:
                 assert stacks.pages.page(thread.key) is not None
     for key in stacks.vertices:
         assert stacks.pages.page(key) is not None
+
+
+def test_the_page_of_a_stack_has_an_import_as_one_run_that_keeps_its_frames() -> None:
+    scene = Scene()
+    driver = scene.driver()
+    slow = Frame(function="<module>", file="/venv/lib/python3.11/site-packages/shop/slow.py", line=7, origin="library")
+    loads = Frame(function="_find_and_load", file="<frozen importlib._bootstrap>", line=1, origin="stdlib")
+    line = Frame(function="main", file="/srv/app/app.py", line=3)
+    driver.threads[0].leaf, driver.threads[0].outer = slow, (loads, loads, line)
+
+    own, imported = page(scene, driver.key).runs
+
+    assert (own.imported, own.frames) == (None, ((3, line),))
+    assert imported.imported is not None
+    assert imported.imported.function == "imports shop.slow"
+    assert imported.frames == ((2, loads), (1, loads), (0, slow))
