@@ -6,10 +6,13 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from functools import cached_property
 
+from msgspec.structs import replace
+
 from dstack import words
 from dstack.analysis.evidence.evidence import Evidence
 from dstack.analysis.findings.vertex_roles import VertexRoles
 from dstack.analysis.graph.idle_services import may_be_idle
+from dstack.analysis.index import task_assignment
 from dstack.analysis.index.frames import is_of_dstack
 from dstack.analysis.index.ray_libraries import is_machinery_actor
 from dstack.analysis.index.sample_index import SampleIndex
@@ -36,6 +39,7 @@ class ReducedGraph(VertexRoles):
         self.waits = waits_of(vertices.values())
         self._endable = waits_of(vertices.values(), is_cut_short=True)
         self.stuck = self._residue()
+        self.vertices = self._without_starting_supervisors()
         self._at_rest: dict[tuple[tuple[str, ...], frozenset[Key]], bool] = {}
 
     @property
@@ -47,6 +51,22 @@ class ReducedGraph(VertexRoles):
     def stuck_unless_cut_short(self) -> set[Key]:
         """What can never proceed if no target fails and nothing cancels a wait."""
         return stuck_in(self.waits)
+
+    def _without_starting_supervisors(self) -> Mapping[Key, Vertex]:
+        """The vertices; only what could never proceed otherwise may be ended by actors that are being created.
+
+        Each of them may be a supervisor, which is hardly ever so.
+        """
+        keys = {task_assignment.key_of_task(self.index, task.task_id) for task in self.index.creations.values()}
+        if not keys:
+            return self.vertices
+        found = dict(self.vertices)
+        for key in found.keys() - self.stuck_unless_cut_short:
+            wait = found[key].wait
+            others = tuple(one for one in wait.cut_short_by if one.vertex not in keys) if wait else ()
+            if wait is not None and len(others) < len(wait.cut_short_by):
+                found[key] = replace(found[key], wait=replace(wait, cut_short_by=others))
+        return found
 
     def _residue(self) -> set[Key]:
         """What can never proceed.

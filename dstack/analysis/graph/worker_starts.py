@@ -9,7 +9,7 @@ from dstack.analysis.graph.builder import GraphBuilder, waits_for
 from dstack.analysis.index import subjects
 from dstack.analysis.index.sample_index import SampleIndex
 from dstack.diagnosis import CallName, Target, Wait
-from dstack.model import Worker
+from dstack.model import Actor, Worker
 from dstack.observed_node import EnvironmentSetup, Task
 from dstack.vertex_facts import reason, subject
 from dstack.vertex_keys import ThreadKey, Unknown
@@ -44,12 +44,17 @@ def wait_for_setup(graph: GraphBuilder, task: Task, wait: Wait | None) -> Wait |
     return waits_for("runtime environment", *targets, inferred=reason("any setup"))
 
 
-def wait_for_worker(graph: GraphBuilder, task: Task, wait: Wait | None, node_id: str | None = None) -> Wait | None:
+def wait_for_worker(
+    graph: GraphBuilder, task: Task, wait: Wait | None, node_id: str | None = None, actor: Actor | None = None
+) -> Wait | None:
     """The wait for a worker that is starting, in place of one for a scheduler or worker, or of none.
 
-    Ray does not say which worker that is: any of the task's job on the node, or on any node. Where these wait, another
-    worker may be the one, so its waker is unknown, too.
+    Of an actor Ray may know the worker. Else it is any of the task's job on the node, or on any node. Where these wait,
+    another worker may be the one, so its waker is unknown, too.
     """
+    own = graph.index.workers.get(actor.worker_id or "") if actor else None
+    if own is not None and own in graph.index.starting_workers.get(own.node_id, ()):
+        return waits_for("executor", _start_of(graph, own))
     starts = starts_of_workers(graph, task.job_id, node_id)
     is_replaced = wait is None or _is_unexplained(wait) or set(wait.targets) <= set(starts)
     if not starts or not is_replaced:

@@ -62,7 +62,7 @@ class Pending:
     def _why_pending(self, task: Task) -> WaitOrNever:
         if task.state == "PENDING_ARGS_AVAIL":
             return self._wait_for_arguments(task), None
-        if task.state == "SUBMITTED_TO_WORKER":
+        if task.state == "SUBMITTED_TO_WORKER" or self._has_worker(task):
             return self._wait_of_sent(task), None
         if task.state != "PENDING_NODE_ASSIGNMENT":
             state = self._graph.unknown("scheduler state", task.state, subject=subject("scheduler state", task.state))
@@ -79,13 +79,19 @@ class Pending:
         wait = wait_for_worker(self._graph, task, wait) if wait else None
         return (self._memory.wait_for(task, wait) if wait else None), never
 
+    def _has_worker(self, task: Task) -> bool:
+        """Whether it is the creation of an actor that has got its worker: the owner may not know it (Ray 2.60)."""
+        actor = self._index.actors.get(task.actor_id or "")
+        is_creation = task.kind == "ACTOR_CREATION_TASK" and task.state == "PENDING_NODE_ASSIGNMENT"
+        return is_creation and actor is not None and actor.worker_id in self._index.workers
+
     def _wait_of_sent(self, task: Task) -> Wait | None:
         """The wait of a call that was sent to a worker, which may not have come to its loop yet."""
         wait = self._slots.wait_for(task)
         if task.kind == "ACTOR_TASK":
             return wait
         actor = self._index.actors.get(task.actor_id or "")
-        return wait_for_worker(self._graph, task, wait, task.node_id or (actor.node_id if actor else None))
+        return wait_for_worker(self._graph, task, wait, task.node_id or (actor.node_id if actor else None), actor)
 
     def _wait_for_arguments(self, task: Task) -> Wait:
         """The wait for one of the pending argument refs of its owner: Ray does not say for which."""
