@@ -14,10 +14,11 @@ class Recogniser:
 
     ``name``, and ``which`` to distinguish actors of that name, are formatted with the groups of the patterns and the
     actor's short ``id``. ``work`` is the pattern of the methods that execute the user's requests, with words for them.
-    An actor that ``is_machinery`` runs no user code; neither do the calls in ``upkeep`` of other actors. The name of
-    the actor must match as well, because a class of the user may have the same name. ``id`` distinguishes a part that
-    other code of dstack refers to. The library ``calls_only_for_state`` an actor whose thread executes its work. Of
-    several actors with one name, each is a ``unit``.
+    An actor that ``is_machinery`` runs no user code; neither do the calls in ``upkeep`` of other actors. One that
+    ``only_directs`` acts for the user's code, and waits for other actors that run it. The name of the actor must match
+    as well, because a class of the user may have the same name. ``id`` distinguishes a part that other code of dstack
+    refers to. The library ``calls_only_for_state`` an actor whose thread executes its work. Of several actors with one
+    name, each is a ``unit``.
     """
 
     class_name: str
@@ -27,6 +28,7 @@ class Recogniser:
     work: tuple[str, str] = (NEVER, "")
     upkeep: str = NEVER
     is_machinery: bool = False
+    only_directs: bool = False
     id: str = ""
     calls_only_for_state: bool = False
     unit: str = ""

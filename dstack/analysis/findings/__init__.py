@@ -107,9 +107,15 @@ def is_stuck(finding: Finding) -> bool:
 
 def _open(reduced: ReducedGraph) -> Iterator[Draft]:
     for chain in reduced.chains:
-        if any(map(reduced.is_counted, chain.waiters)) and not is_idle(reduced, chain):
+        if _concerns_application(reduced, chain) and not is_idle(reduced, chain):
             drafts = (kind.find_in(reduced, chain) for kind in OPEN)
             yield next(draft for draft in drafts if draft)
+
+
+def _concerns_application(reduced: ReducedGraph, chain: OpenChain) -> bool:
+    """Whether the application waits in a chain, or a library waits for its code."""
+    ends = (blocker.vertex for blocker in chain.blockers)
+    return any(map(reduced.is_of_application, chain.waiters)) or any(map(reduced.is_in_users_code, ends))
 
 
 def _is_vague(draft: Draft) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import TypeAlias
 
 from msgspec.structs import replace
@@ -19,12 +20,13 @@ from dstack.analysis.findings.wording.failures import happened_ago, restart_step
 from dstack.analysis.findings.wording.failures import step as step_of_failure
 from dstack.analysis.findings.wording.narration import SHOWN_BEHIND, SHOWN_OTHERS, SHOWN_PARTS, Narrator
 from dstack.analysis.index import ray_libraries
+from dstack.analysis.index.ray_libraries import library_of
 from dstack.analysis.naming import names, sentences
 from dstack.analysis.naming.descriptions import describe, limit_in_words
 from dstack.analysis.naming.ends import ended_children, ended_in_words
 from dstack.analysis.naming.vertex_details import VertexDetails
 from dstack.analysis.solve.requirements import targets_of
-from dstack.diagnosis import Diagram, Entry, FailedBefore, Step, Vertex, WaitKind
+from dstack.diagnosis import Diagram, Entry, FailedBefore, Step, Target, Vertex, Wait, WaitKind
 from dstack.vertex_keys import Key, UnknownKey
 from dstack.words import SHOWN, plural, shortly
 
@@ -74,8 +76,21 @@ def _parts(facts: FindingFacts, narrator: Narrator) -> list[Part]:
     if facts.draft.failure is not None:
         return _by_name(facts.waits)
     chain = facts.longest_chain
-    own = [Part([vertex]) for vertex in chain if not (_stands_for_others(facts, vertex) or _has_not_begun(vertex))]
+    known = [vertex for vertex in chain if not (_stands_for_others(facts, vertex) or _has_not_begun(vertex))]
+    if facts.draft.is_open:
+        known = [*_waiter_before(facts, known), *known]
+        known = [vertex for vertex in known if not facts.reduced.is_machinery(vertex.key)] or known
+    own = [Part([vertex]) for vertex in known]
     return [*own, *_at_other_ends(facts, {vertex.key for vertex in chain})]
+
+
+def _waiter_before(facts: FindingFacts, chain: Sequence[Vertex]) -> list[Vertex]:
+    """The user's code that waits in an open chain, a driver if possible, where that which is drawn has none."""
+    reduced = facts.reduced
+    if not facts.draft.is_open or any(vertex.wait and reduced.is_in_users_code(vertex.key) for vertex in chain):
+        return []
+    own = [vertex for vertex in facts.members if reduced.is_in_users_code(vertex.key)]
+    return sorted(own, key=lambda vertex: not reduced.is_driver(vertex))[:1]
 
 
 def _at_other_ends(facts: FindingFacts, drawn: set[Key]) -> list[Part]:
@@ -223,7 +238,42 @@ class _Drawing:
             vertex = self._narrator.in_cycle(vertex, following)
         if vertex.wait is not None and vertex.wait.polls:
             vertex = replace(vertex, wait=replace(vertex.wait, polls=""))  # its line is the entry's, or one of Ray's
-        return sentences.predicate(self._narrator.index, self._narrator.vertices, vertex, details, self._name)
+        if not self._facts.draft.is_open or vertex.wait is None:
+            return sentences.predicate(self._narrator.index, self._narrator.vertices, vertex, details, self._name)
+        shown = replace(vertex, wait=self._without_machinery(vertex.key, vertex.wait))
+        name_of = partial(self._name_behind, vertex.key)
+        return sentences.predicate(self._narrator.index, self._narrator.vertices, shown, details, name_of)
+
+    def _name_behind(self, waiter: Key, vertex: Vertex) -> str:
+        """A target; of machinery what it waits for itself: ``epochs (2) through Train's controller``."""
+        behind = self._behind(vertex.key, waiter)
+        if behind is None or (behind not in self._numbers and not self._reduced.is_machinery(vertex.key)):
+            return self._name(vertex)
+        library = library_of(self._narrator.index, vertex)
+        return self._name(self._narrator.vertices[behind]) + (f" through {library}" if library else "")
+
+    def _behind(self, key: Key, waiter: Key) -> Key | None:
+        """What machinery, or any code of an actor, leads to: an entry if possible."""
+        if not (self._reduced.is_machinery(key) or self._reduced.is_any_code(key)):
+            return None
+        behind = self._reduced.behind_machinery(key, waiter)
+        return next(iter((*filter(self._numbers.__contains__, behind), *behind)), None)
+
+    def _without_machinery(self, waiter: Key, wait: Wait) -> Wait:
+        """A wait of an open chain for code of the application, and for machinery that leads to other, if it has any."""
+        named = {target.vertex for target in wait.targets if not self._reduced.is_machinery(target.vertex)}
+
+        def is_shown(target: Target) -> bool:
+            if not self._reduced.is_machinery(target.vertex):
+                return not self._reduced.is_any_code(target.vertex)
+            behind = self._behind(target.vertex, waiter)
+            is_new = behind is not None and behind not in named
+            named.update([behind] if behind else [])
+            return is_new
+
+        groups = (replace(one, targets=tuple(filter(is_shown, one.targets))) for one in wait.groups)
+        left = tuple(group for group in groups if group.targets)
+        return replace(wait, groups=left) if left else wait
 
     def _name(self, vertex: Vertex) -> str:
         """A target with its number: ``Kitchen.cook (running as 2)``, ``Cashier.is_paid (queued behind 1)``."""
@@ -285,7 +335,12 @@ class _Drawing:
 
     def _other_ends(self) -> Iterator[Step]:
         """The final blockers that are not in the chain that is drawn."""
-        known = [end for end in self._facts.ends if end.key not in self._numbers and not end.waker_of]
+        ends = self._reduced.vertices_of(self._reduced.applications(self._facts.draft.ends))
+        known = [
+            end
+            for end in ends
+            if end.key not in self._numbers and not end.waker_of and not self._reduced.is_any_code(end.key)
+        ]
         for step in map(self._narrator.step, known[:SHOWN_OTHERS]):
             yield replace(step, text=f"Final blocker: {step.text}")
         if len(known) > SHOWN_OTHERS:

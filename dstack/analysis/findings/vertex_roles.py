@@ -9,14 +9,23 @@ from functools import cached_property
 from dstack.analysis.evidence.coverage import read_workers
 from dstack.analysis.evidence.rest import Rest
 from dstack.analysis.graph.idle_services import is_idle_library
-from dstack.analysis.index.ray_libraries import is_machinery_actor, machinery
+from dstack.analysis.index.ray_libraries import is_library_actor, is_machinery_actor, is_passed_through, machinery
 from dstack.analysis.index.sample_index import SampleIndex
 from dstack.analysis.index.task_assignment import is_in_user_code
 from dstack.analysis.naming.descriptions import describe
 from dstack.analysis.solve.requirements import targets_of
 from dstack.diagnosis import Vertex, Wait
 from dstack.model import Actor, job_of_task
+from dstack.observed import Thread
+from dstack.vertex_facts import SubjectKind
 from dstack.vertex_keys import AnyKey, CoroutineKey, Key, ThreadKey, UnknownKey
+
+FOR_USERS: tuple[SubjectKind, ...] = (
+    *("batch", "client's request", "exit", "named", "queued request", "stage", "starting worker", "transfer"),
+)
+"""What may have no frame of the user's code, and yet is no work of a library for itself."""
+MAX_MACHINERY = 50
+"""Vertices of machinery that are followed to code of the application."""
 
 
 class VertexRoles:
@@ -29,6 +38,7 @@ class VertexRoles:
         self.index = index
         self.vertices = vertices
         self.rest = rest
+        self._machinery: dict[Key, bool] = {}
 
     def vertices_of(self, keys: Iterable[Key]) -> list[Vertex]:
         """The vertices of these keys."""
@@ -67,9 +77,54 @@ class VertexRoles:
         return vertex.kind == "execution" and vertex.task_id is None and not self.is_in_users_code(key)
 
     def is_of_application(self, key: Key) -> bool:
-        """Whether it counts, and is no thread that only runs code of libraries; the exit of a process is none."""
-        is_exit = self.vertices[key].subject.what == "exit"
-        return self.is_counted(key) and (is_exit or not self.is_library_code(key))
+        """Whether it counts, and is no machinery of a library."""
+        return self.is_counted(key) and not self.is_machinery(key)
+
+    def is_machinery(self, key: Key) -> bool:
+        """Whether it is work of a library for itself, or stands between the user's code and what that waits for.
+
+        So does what only shows that such work may end a wait. The report names neither where it can name the user's.
+        """
+        if key not in self._machinery:
+            self._machinery[key] = self._is_machinery(self.vertices[key])
+        return self._machinery[key]
+
+    def _is_machinery(self, vertex: Vertex) -> bool:
+        if isinstance(vertex.key, UnknownKey):
+            return vertex.key.what == "library" or vertex.key.is_available_value
+        if vertex.subject.what == "users":
+            actor = vertex.subject.of[0]
+            return isinstance(actor, Actor) and is_library_actor(actor)
+        if vertex.kind not in ("execution", "task") or self.is_in_users_code(vertex.key):
+            return False
+        if vertex.task_id is not None:
+            return is_passed_through(self.index, vertex)
+        execution = self.index.execution_of(vertex)
+        is_timer = isinstance(execution, Thread) and execution.timer is not None
+        is_of_users = vertex.child_pid is not None or self.is_driver(vertex) or vertex.subject.what in FOR_USERS
+        return execution is not None and not is_timer and not is_of_users
+
+    def behind_machinery(self, key: Key, waiter: Key) -> list[Key]:
+        """The application's code that machinery waits for, directly or through other machinery, without its waiter."""
+        passed, found = {key: None}, dict[Key, None]()
+        ahead = [key]
+        while ahead and len(passed) <= MAX_MACHINERY:
+            targets = dict.fromkeys(one for one in targets_of(self.vertices[ahead.pop(0)]) if one not in passed)
+            machinery = [one for one in targets if self.is_machinery(one)]
+            ahead += machinery
+            passed |= dict.fromkeys(machinery)
+            found |= dict.fromkeys(one for one in targets if one != waiter and not self.is_machinery(one))
+        return [one for one in found if not self.is_any_code(one) and not self.vertices[one].waker_of]
+
+    def is_any_code(self, key: Key) -> bool:
+        """Whether it stands for all code that can use something, or that received it."""
+        vertex = self.vertices[key]
+        return vertex.kind == "lifetime" and vertex.holder is None
+
+    def applications(self, keys: Iterable[Key]) -> list[Key]:
+        """Those that are no machinery; all if they all are."""
+        keys = list(keys)
+        return [key for key in keys if not self.is_machinery(key)] or keys
 
     def weight(self, key: Key) -> float:
         """The cost of a vertex in a cycle: least for the user's code and requests, which explain most."""

@@ -24,9 +24,9 @@ from dstack.libraries.serve import parts as serve
 from dstack.libraries.train import parts as train
 from dstack.libraries.tune import parts as tune
 from dstack.model import Actor, actor_of_task, producer_task_id
-from dstack.observed import Coroutine
+from dstack.observed import Coroutine, Thread
 from dstack.observed_calls import Call, ChannelCall, QueuedRequest
-from dstack.vertex_keys import AnyKey, Key
+from dstack.vertex_keys import AnyKey, CoroutineKey, Key, ThreadKey
 
 SHORT = 8
 RAYS_OWN = (
@@ -37,6 +37,10 @@ RAYS_OWN = (
 )
 RECOGNISERS = (*serve.PARTS, *data.PARTS, *train.PARTS, *tune.PARTS, *RAYS_OWN)
 """Those of each library's room, and those of Ray itself."""
+
+OF_RAY = re.compile(r"/ray/(data|serve|train|tune)/")
+PACKAGE = re.compile(r"/(?:site|dist)-packages/(\w+)")
+"""The libraries of Ray, and others, by the paths of their files."""
 
 STARTS = ("__init__", "initialize_and_get_metadata")
 """The methods that run constructors: Serve's replicas construct their deployments in a method of their own."""
@@ -102,6 +106,11 @@ def is_machinery_actor(actor: Actor) -> bool:
     return found is not None and found.recogniser.is_machinery
 
 
+def is_library_actor(actor: Actor) -> bool:
+    """Whether an actor is a part of a library, which may run user code."""
+    return part(actor.class_name, actor.name, actor.actor_id) is not None
+
+
 def data_operator(task_name: str) -> str | None:
     """``Data operator ReadParquet->Map(parse)`` for the name of a task of Ray Data, None for other names."""
     return f"Data operator {task_name}" if data.DATA_TASK.fullmatch(task_name) else None
@@ -111,6 +120,42 @@ def machinery(index: SampleIndex, vertices: Mapping[Key, Vertex]) -> set[Key]:
     """The vertices that are machinery of a library."""
     actors = _machinery_actors(index)
     return {key for key, vertex in vertices.items() if _is_machinery(index, actors, vertex)}
+
+
+def is_passed_through(index: SampleIndex, vertex: Vertex) -> bool:
+    """Whether a task of a library's actor, without user code, only stands between the user's code and other code.
+
+    So do all calls of actors that direct others, and of those that run user code the calls about their state. The start
+    of one, or a request to it, does so where it waits for code in its own process.
+    """
+    task, actor = index.tasks.get(vertex.task_id or ""), index.actors.get(actor_of_task(vertex.task_id or "") or "")
+    found = part(actor.class_name, actor.name, actor.actor_id) if actor else None
+    if found is None or task is None:
+        return False
+    is_start = task.kind == "ACTOR_CREATION_TASK" or task.name.rpartition(".")[2] in STARTS
+    if is_start and vertex.kind == "task":
+        return False
+    if found.recogniser.is_machinery or found.recogniser.only_directs:
+        return True
+    if is_start or re.fullmatch(found.recogniser.work[0], task.name.rpartition(".")[2]):
+        keys = [target.vertex for target in vertex.wait.targets] if vertex.wait else []
+        return any(isinstance(key, ThreadKey | CoroutineKey) and key.worker_id == vertex.worker_id for key in keys)
+    return found.recogniser.calls_only_for_state or found.recogniser.work[0] != NEVER
+
+
+def library_of(index: SampleIndex, vertex: Vertex) -> str:
+    """The library that a vertex of machinery belongs to, as users know it: ``Ray Data's executor``, ``Ray Serve``."""
+    execution = index.execution_of(vertex)
+    if isinstance(execution, Thread) and execution.name.startswith(data.EXECUTOR):
+        return "Ray Data's executor"
+    actor = index.actors.get(actor_of_task(vertex.task_id) or "") if vertex.task_id else None
+    found = part(actor.class_name, actor.name, actor.actor_id) if actor else None
+    if found is not None:
+        return found.name if found.recogniser.is_machinery or found.recogniser.only_directs else ""
+    files = [frame.file for frame in index.frames_of_vertex(vertex) if frame.origin != "user"]
+    of_ray = (match for file in files if (match := OF_RAY.search(file)))
+    others = (match[1] for file in files if (match := PACKAGE.search(file)) and match[1] != "ray")
+    return next((f"Ray {match[1].capitalize()}" for match in of_ray), next(others, ""))
 
 
 def without_idle_machinery(index: SampleIndex, vertices: dict[Key, Vertex]) -> dict[Key, Vertex]:

@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from msgspec.structs import replace
 
 from dstack.analysis.index.frames import user_frame
-from dstack.analysis.index.ray_libraries import is_client_request
+from dstack.analysis.index.ray_libraries import is_client_request, is_library_actor
 from dstack.analysis.index.sample_index import SampleIndex
 from dstack.libraries.serve.sites import BATCHES_FILE, REPLICA_FILE
 from dstack.libraries.train.parts import TRAINING
@@ -24,6 +24,8 @@ IN_BATCHES, IN_REPLICA = BATCHES_FILE[1:], REPLICA_FILE[1:]
 """The ends of the paths of Serve's files, which may be relative."""
 DEFAULT_NAME = re.compile(r"Task-\d+")
 """The names that asyncio gives to tasks: a count of those that its process made."""
+UNNAMED = re.compile(r"Thread-\d|ThreadPoolExecutor-\d|AnyIO worker")
+"""How the names begin that Python and AnyIO give to threads without a name."""
 
 
 def actor_of_call(index: SampleIndex, task_id: str) -> Actor | None:
@@ -117,7 +119,18 @@ def of_thread(index: SampleIndex, worker_id: str, thread: Thread, task_id: str |
         outermost := user_frame(index.frames_of(worker_id, thread), outermost=True)
     ):
         return subject("training function", outermost.function)
+    if function := _run_by_library(index, worker_id, thread):
+        return subject("named", function)
     return subject("thread", thread.name or thread.os_thread_id, own if owner and owner.is_driver else None)
+
+
+def _run_by_library(index: SampleIndex, worker_id: str, thread: Thread) -> str | None:
+    """The user's function that a thread of Serve, Data or Tune runs in an actor of these; None for other threads."""
+    actor = actor_of_worker(index, worker_id)
+    if actor is None or not is_library_actor(actor) or not UNNAMED.match(thread.name):
+        return None
+    own = user_frame(index.frames_of(worker_id, thread), outermost=True)
+    return own.function if own else None
 
 
 def of_start(index: SampleIndex, value: Worker) -> Subject | None:

@@ -196,7 +196,7 @@ def _in_group(index: SampleIndex, named: _NamedWait, of_group: GroupWait) -> str
 def _polls(named: _NamedWait) -> str:
     wait = named.wait
     where = f"in the loop at {wait.polls}" if wait.polls else "in a loop"
-    if wait.kernel is not None:
+    if wait.kernel is not None or all(target.waker_of for target in named.targets):
         return f"waits in {wait.call} {where}{_timeout(wait)}"
     if wait.timeout_s == 0.0:
         return f"{wait.kind_name} {where}; only {named} can change the result"

@@ -15,7 +15,7 @@ PARTS = (
     ),
     Recogniser(r"_MapWorker", "Data operator", which=", worker {id}", work=("submit", "task of")),
     Recogniser(r"HashShuffleAggregator", "Data's shuffle", which=", aggregator {id}"),
-    Recogniser(r"SplitCoordinator", "Data's streaming_split", which=" {id}"),
+    Recogniser(r"SplitCoordinator", "Data's streaming_split", which=" {id}", only_directs=True),
     Recogniser(r"_StatsActor", "Data's statistics", actor_name=r"datasets_stats_actor", is_machinery=True),
     Recogniser(
         r"AutoscalingRequester|_AutoscalingCoordinatorActor",

@@ -6,9 +6,9 @@ from dstack.call_site import caller
 from dstack.libraries.recogniser import Recogniser
 
 PARTS = (
-    Recogniser(r"TrainController", "Train's controller", which=" {id}"),
+    Recogniser(r"TrainController", "Train's controller", which=" {id}", only_directs=True),
     Recogniser(r"RayTrainWorker|_WrappedExecutable", "Train worker", which=" {id}", calls_only_for_state=True),
-    Recogniser(r"SynchronizationActor", "Train's barrier", which=" {id}"),
+    Recogniser(r"SynchronizationActor", "Train's barrier", which=" {id}", only_directs=True),
     Recogniser(r"PlacementGroupCleaner", "Train's placement-group cleaner", which=" {id}", is_machinery=True),
     Recogniser(r"PreemptionWatcher", "Train's preemption watcher", which=" {id}", is_machinery=True),
 )

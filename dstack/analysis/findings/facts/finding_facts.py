@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
+from heapq import heappop, heappush
+from operator import itemgetter
 
 from dstack.analysis.findings.facts import shared_calls
 from dstack.analysis.findings.facts.deadlocked_waits import DeadlockedWaits
@@ -21,6 +23,8 @@ from dstack.model import Actor, FunctionTimes, actor_of_task
 from dstack.observed_node import Task
 from dstack.vertex_keys import CoroutineKey, Key, ThreadKey
 
+OF_MACHINERY = 1000
+"""The waits of the application that count as one of the machinery of libraries."""
 MAX_COMPARED = 1000
 """The most vertices that are compared with each other."""
 FEWEST_CALLS = 3
@@ -113,8 +117,12 @@ class FindingFacts:
         """The longest path from a waiter to the first final blocker, or to what is unsatisfiable."""
         draft, vertices = self.draft, self.reduced.vertices
         ends = draft.ends or list(draft.waits)
-        waiters = (*draft.waits, *draft.behind)
-        path = longest_chain(vertices, waiters, ends[0], self.reduced.is_in_users_code) if ends else []
+        any_code = list(filter(self.reduced.is_any_code, draft.ends))
+        waiters = [*draft.waits, *draft.behind, *filter(self.reduced.is_machinery, any_code)]
+        is_users, is_machinery = self.reduced.is_in_users_code, self.reduced.is_machinery
+        path = longest_chain(vertices, waiters, ends[0], is_users, is_machinery) if ends else []
+        if len(path) == 1 and any_code:
+            path = longest_chain(vertices, [*waiters, *any_code], ends[0], is_users, is_machinery)
         if path and vertices[path[-1]].kind == "lifetime":
             path += [end for end in ends if end not in path and vertices[end].kind == "execution"][:1]
         return self.reduced.vertices_of(path)
@@ -175,26 +183,34 @@ class FindingFacts:
 
 
 def longest_chain(
-    vertices: Mapping[Key, Vertex], waiters: Iterable[Key], end: Key, is_users: Callable[[Key], bool]
+    vertices: Mapping[Key, Vertex],
+    waiters: Iterable[Key],
+    end: Key,
+    is_users: Callable[[Key], bool],
+    is_machinery: Callable[[Key], bool] = lambda _: False,
 ) -> list[Key]:
-    """The vertices from a waiter to ``end``, by the fewest waits between these two.
+    """The vertices from a waiter to ``end``, by the fewest waits between these two, first of all those of machinery.
 
     The waiter is the farthest one in the user's code; if none is in the user's code, the farthest of all.
     """
     before = grouped((target, key) for key in waiters for target in targets_of(vertices[key]))
-    after: dict[Key, Key | None] = {end: None}
-    level = [end]
-    farthest, in_users_code = end, None
-    while level:
-        farthest = level[0]
-        found = [
-            (waiter, key) for key in level for waiter in sorted(before.get(key, ()), key=str) if waiter not in after
-        ]
-        for waiter, key in found:
-            after.setdefault(waiter, key)
-        level = list(dict.fromkeys(waiter for waiter, _ in found))
-        in_users_code = next(filter(is_users, level), in_users_code)
-    return _path(after, in_users_code or farthest)
+    after: dict[Key, Key | None] = {}
+    ahead: list[tuple[int, int, Key, Key | None]] = [(0, 0, end, None)]
+    farthest, in_users_code = (-1, end), (0, end)
+    count = 0
+    while ahead:
+        cost, _, key, following = heappop(ahead)
+        if key in after:
+            continue
+        after[key] = following
+        farthest = max(farthest, (cost, key), key=itemgetter(0))
+        if key != end and is_users(key):
+            in_users_code = max(in_users_code, (cost, key), key=itemgetter(0))
+        step = OF_MACHINERY if is_machinery(key) else 1
+        for waiter in sorted(before.get(key, ()), key=str):
+            count += 1
+            heappush(ahead, (cost + step, count, waiter, key))
+    return _path(after, (in_users_code if in_users_code[0] else farthest)[1])
 
 
 def _path(after: Mapping[Key, Key | None], start: Key) -> list[Key]:

@@ -76,15 +76,17 @@ class Waiter:
 def draft_of(reduced: ReducedGraph, kind: FindingKind, chain: OpenChain) -> Draft:
     """The finding about an open chain: known final blockers first, then helpers, then unknown wakers.
 
-    Of the known ones, coroutines of libraries come last: servers tick in them.
+    Machinery of libraries is behind the wakers of the user's code.
     """
+    own = filter(reduced.is_in_users_code, chain.waiters)
+    of_users = {target for key in own for target in targets_of(reduced.vertices[key])}
 
     def place(blocker: FinalBlocker) -> tuple[bool, bool, bool]:
         vertex = reduced.vertices[blocker.vertex]
-        ticks = vertex.coroutine_id is not None and reduced.is_library_code(vertex.key)
-        return bool(vertex.waker_of), vertex.kind == "lifetime" and reduced.is_helper(vertex.key), ticks
+        is_apart = reduced.is_machinery(vertex.key) or (bool(vertex.waker_of) and vertex.key not in of_users)
+        return is_apart, bool(vertex.waker_of), vertex.kind == "lifetime" and reduced.is_helper(vertex.key)
 
-    blockers = sorted(chain.blockers, key=lambda blocker: place(blocker)[0])
+    blockers = sorted(chain.blockers, key=lambda blocker: bool(reduced.vertices[blocker.vertex].waker_of))
     blockers = sorted([*blockers, *_blockers_behind_lifetimes(reduced, blockers)], key=place)
     waits = tuple(chain.waiters)
     resources = reduced.resources(waits)
@@ -307,16 +309,19 @@ def _first_timeout(facts: FindingFacts) -> Vertex | None:
 
 
 def waiter_of(facts: FindingFacts, blocker: Vertex) -> Waiter | None:
-    """A member that waits for this blocker; instead of library code, the user's code that waits for it."""
-    last = next((one for one in facts.members if blocker.key in targets_of(one)), None)
-    if last is None:
+    """A member that waits for this blocker; instead of library code, the nearest of the user's that waits for it."""
+    before = grouped((target, one) for one in facts.waits for target in targets_of(one))
+    reached = {one.key: one for one in before.get(blocker.key, ())}
+    level = list(reached.values())
+    while level and not any(facts.reduced.is_in_users_code(one.key) for one in level):
+        new = {one.key: one for waiter in level for one in before.get(waiter.key, ()) if one.key not in reached}
+        reached |= new
+        level = list(new.values())
+    waiters = [one for one in level if facts.reduced.is_in_users_code(one.key)] or list(reached.values())
+    if not waiters:
         return None
-    shown = last
-    if not facts.reduced.is_in_users_code(last.key):
-        own = (one for one in facts.members if facts.reduced.is_in_users_code(one.key))
-        named = (one for one in own if one.wait and one.wait.called and one.wait.kind != "other")
-        shown = next((one for one in named if last.key in targets_of(one)), last)
-    return Waiter(shown, shown.wait.call if shown.wait else describe(blocker))
+    calls = (one.wait.call for one in (waiters[0], *reached.values()) if one.wait and one.wait.called)
+    return Waiter(waiters[0], next(calls, waiters[0].wait.call if waiters[0].wait else describe(blocker)))
 
 
 def to_inspect(facts: FindingFacts, narrator: Narrator) -> str:
