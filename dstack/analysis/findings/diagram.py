@@ -12,7 +12,7 @@ from msgspec.structs import replace
 
 from dstack.analysis.findings.facts.finding_facts import FindingFacts
 from dstack.analysis.findings.facts.group_ranks import CollectiveCall
-from dstack.analysis.findings.kinds.open_chain import caller_steps, other_side_steps, shared_call_steps
+from dstack.analysis.findings.kinds.open_chain import caller_steps, other_side_steps, shared_call_steps, start_steps
 from dstack.analysis.findings.kinds.unsatisfiable import submission
 from dstack.analysis.findings.resting import end_of_loop
 from dstack.analysis.findings.wording.collectives import absent_steps, call_in_words, ranks_of_call
@@ -175,6 +175,7 @@ class _Drawing:
         if self._facts.draft.failure is not None:
             yield _failed_call(self._facts.draft.failure, number=len(self._numbers) + 1)
         yield from absent_steps(self._facts)
+        yield from start_steps(self._facts)
         calls = self._facts.shared_calls if self._facts.draft.final_blockers else []
         shared = [call for call in calls if call.is_shared]
         yield from list(shared_call_steps(shared, self._narrator, self._numbers))[:SHOWN_PARTS]
@@ -335,12 +336,9 @@ class _Drawing:
 
     def _other_ends(self) -> Iterator[Step]:
         """The final blockers that are not in the chain that is drawn."""
-        ends = self._reduced.vertices_of(self._reduced.applications(self._facts.draft.ends))
-        known = [
-            end
-            for end in ends
-            if end.key not in self._numbers and not end.waker_of and not self._reduced.is_any_code(end.key)
-        ]
+        counted = {key for starts in self._facts.actor_starts for key in starts.described}
+        ends = [end for end in self._facts.own_ends if not (end.waker_of or self._reduced.is_any_code(end.key))]
+        known = [end for end in ends if end.key not in self._numbers and end.key not in counted]
         for step in map(self._narrator.step, known[:SHOWN_OTHERS]):
             yield replace(step, text=f"Final blocker: {step.text}")
         if len(known) > SHOWN_OTHERS:

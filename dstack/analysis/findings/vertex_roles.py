@@ -121,11 +121,6 @@ class VertexRoles:
         vertex = self.vertices[key]
         return vertex.kind == "lifetime" and vertex.holder is None
 
-    def applications(self, keys: Iterable[Key]) -> list[Key]:
-        """Those that are no machinery; all if they all are."""
-        keys = list(keys)
-        return [key for key in keys if not self.is_machinery(key)] or keys
-
     def weight(self, key: Key) -> float:
         """The cost of a vertex in a cycle: least for the user's code and requests, which explain most."""
         if self.is_helper(key):

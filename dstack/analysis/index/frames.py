@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import takewhile
 
 from dstack.observed import Frame
 
@@ -60,6 +61,12 @@ def fold_imports(frames: Sequence[Frame], call: int | None = None) -> Iterator[S
         last = index if call is not None and index <= call else _end_of_import(frames, index)
         yield ShownFrame(index, last, _as_import(frames, index, last) if last > index else frames[index])
         index = last + 1
+
+
+def import_of(frames: Sequence[Frame]) -> str:
+    """``imports transformers.models``, if the innermost code of the user imports others' code; else empty."""
+    innermost = takewhile(lambda shown: shown.frame.origin != "user", fold_imports(frames))
+    return next((shown.frame.function for shown in innermost if shown.is_import), "")
 
 
 def all_frames(frames: Sequence[Frame]) -> Iterator[ShownFrame]:

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 
 from msgspec.structs import replace
 
-from dstack.analysis.index.frames import user_frame
+from dstack.analysis.index.frames import import_of, user_frame
 from dstack.analysis.index.ray_libraries import is_client_request, is_library_actor
 from dstack.analysis.index.sample_index import SampleIndex
 from dstack.libraries.serve.sites import BATCHES_FILE, REPLICA_FILE
@@ -139,7 +139,9 @@ def of_start(index: SampleIndex, value: Worker) -> Subject | None:
     if own is None or own.starting is None:
         return None
     ahead_s = (node.clock_ahead_s if node else None) or 0.0
-    return subject("starting worker", own.starting, max(0.0, index.began_at + ahead_s - own.started_at))
+    main = index.thread(value.worker_id, value.pid)
+    imported = import_of(index.frames_of(value.worker_id, main)) if main else ""
+    return subject("starting worker", own.starting, max(0.0, index.began_at + ahead_s - own.started_at), imported)
 
 
 def _running(index: SampleIndex, worker_id: str, execution: Thread | Coroutine, task_id: str) -> Subject:

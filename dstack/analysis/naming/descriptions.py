@@ -188,9 +188,10 @@ def _scheduler(asked: Operand, although: Reason | None) -> str:
     return f"scheduler, which has not placed {operand_in_words(asked) if asked else 'it'}{because}"
 
 
-def _starting_worker(phase: StartPhase, age_s: float) -> str:
-    """``worker process that has been starting for 12 s (in its worker_process_setup_hook)``."""
-    return f"worker process that has been starting for {words.duration(age_s)}{PHASES[phase]}"
+def _starting_worker(phase: StartPhase, age_s: float, imported: str = "") -> str:
+    """``worker process that has been starting for 12 s (imports torch)``."""
+    where = f" ({imported})" if phase == "import" and imported else PHASES[phase]
+    return f"worker process that has been starting for {words.duration(age_s)}{where}"
 
 
 def _new_node(asked: Operand, because: Reason | None, expected: Reason) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from dstack.analysis.index.frames import library_frame, user_frame
+from dstack.analysis.index.frames import import_of, library_frame, user_frame
 from dstack.analysis.index.ranks import NO_RANKS, Ranks
 from dstack.analysis.index.sample_index import SampleIndex
 from dstack.analysis.naming import names
@@ -20,8 +20,8 @@ class VertexDetails:
 
     ``line`` is that of the innermost frame of user code, else of a library's; ``frames`` are leaf first. For a
     ``coroutine`` they are those of its await chain, and ``thread`` is the one that runs its event loop. ``torn`` is
-    :attr:`dstack.observed.Thread.torn`; ``sleeps`` is true in ``time.sleep`` or ``asyncio.sleep``. ``ranks`` are those
-    of the process.
+    :attr:`dstack.observed.Thread.torn`; ``sleeps`` is true in ``time.sleep`` or ``asyncio.sleep``. ``imports`` says what
+    is being imported. ``ranks`` are those of the process.
     """
 
     execution: str
@@ -45,6 +45,7 @@ class VertexDetails:
     access: Access | None = None
     on_cpu: bool = False
     sleeps: bool = False
+    imports: str = ""
     torn: bool = False
     frames: tuple[Frame, ...] = ()
 
@@ -108,6 +109,7 @@ def details_of(index: SampleIndex, vertex: Vertex) -> VertexDetails:
         access=index.access(host.worker_id) if host else None,
         on_cpu=thread is not None and not is_coroutine and index.is_on_cpu(worker_id, thread),
         sleeps=_sleeps(execution, frames),
+        imports=import_of(frames),
         torn=execution is not None and index.is_torn(worker_id, execution),
         frames=frames,
     )

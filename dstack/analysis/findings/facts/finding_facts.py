@@ -9,6 +9,7 @@ from heapq import heappop, heappush
 from operator import itemgetter
 
 from dstack.analysis.findings.facts import shared_calls
+from dstack.analysis.findings.facts.actor_starts import ActorStarts, actor_starts
 from dstack.analysis.findings.facts.deadlocked_waits import DeadlockedWaits
 from dstack.analysis.findings.facts.draft import Draft
 from dstack.analysis.findings.facts.failures import Failures, identity
@@ -67,6 +68,19 @@ class FindingFacts:
         return self.reduced.vertices_of(self.draft.ends)
 
     @cached_property
+    def own_members(self) -> list[Vertex]:
+        """The members of the application; of an open chain in which only libraries wait, none."""
+        return [one for one in self.members if not self.reduced.is_machinery(one.key)]
+
+    @cached_property
+    def own_ends(self) -> list[Vertex]:
+        """The final blockers that are code of the application or known otherwise, all if none is."""
+        own = [
+            one for one in self.ends if not (self.reduced.is_machinery(one.key) or self.reduced.is_any_code(one.key))
+        ]
+        return own or self.ends
+
+    @cached_property
     def deadlock(self) -> DeadlockedWaits:
         """The waits as those of a deadlock; of another finding without a cycle."""
         return DeadlockedWaits(self.draft, self.waits)
@@ -91,6 +105,12 @@ class FindingFacts:
     def shared_calls(self) -> list[SharedCall]:
         """The calls with unknown wakers that the chains end in, those with most executions first."""
         return shared_calls.shared_calls(self.draft)
+
+    @cached_property
+    def actor_starts(self) -> list[ActorStarts]:
+        """The classes of actors that an open chain creates."""
+        keys = (*self.draft.members, *self.draft.ends) if self.draft.is_open else ()
+        return list(actor_starts(self.reduced, keys))
 
     @cached_property
     def other_sides(self) -> list[Vertex]:

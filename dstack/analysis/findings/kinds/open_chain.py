@@ -16,13 +16,14 @@ from dstack.analysis.findings.reduced_graph import ReducedGraph
 from dstack.analysis.findings.wording import collectives, failures
 from dstack.analysis.findings.wording.failures import restart_steps
 from dstack.analysis.findings.wording.narration import Narrator, group_by_step, more
+from dstack.analysis.index.ray_libraries import library_of
 from dstack.analysis.naming import names
 from dstack.analysis.naming.descriptions import describe, operand_in_words
 from dstack.analysis.naming.sentences import activity, cancellation, step_at, subject
 from dstack.analysis.solve.open_chains import OpenChain
 from dstack.analysis.solve.requirements import targets_of
 from dstack.analysis.stacks.app_threads import call_in_words
-from dstack.diagnosis import FinalBlocker, FindingKind, Step, Vertex
+from dstack.diagnosis import FinalBlocker, FindingKind, Step, Vertex, WaitKind
 from dstack.grouping import grouped
 from dstack.model import Actor
 from dstack.vertex_keys import DriverKey, Key, Unknown, UnknownKey
@@ -36,6 +37,13 @@ SORTS = {
     "placement group": "placement groups",
 }
 """What can wait, with its plural, in the order of a summary."""
+AWAITED_BY_STARTS: dict[WaitKind, str] = {
+    "executor": "the start of a worker process",
+    "placement group": "a placement group",
+    "runtime environment": "the installation of a runtime environment",
+    "scheduler": "the scheduler",
+}
+"""What actors wait for that are not created yet, besides resources."""
 MAX_TARGETS = 20
 """Followed targets of each lifetime."""
 
@@ -122,12 +130,18 @@ def summary(facts: FindingFacts, narrator: Narrator) -> str:
     if not blockers:
         return _without_ends(facts, narrator)
     first = facts.ends[0]
+    if not facts.own_members:
+        library = library_of(narrator.index, facts.members[0]) or "a library"
+        return f"{_blocker_in_words(facts, narrator, first)}; {library} waits for it"
+    if facts.reduced.is_machinery(first.key) and (last := waiter_of(facts, first)):
+        through = f" through {library}" if (library := library_of(narrator.index, first)) else ""
+        return f"{narrator.name(last.vertex)} waits in {last.call}{narrator.line(last.vertex)}{through}"
     scarce = _scarce(draft, first)
     if waiter is not None and not scarce and set(targets_of(waiter)) == set(draft.ends):
         return f"{describe(waiter)} waits for {_awaited(facts, narrator)}"
     count = len(set(map(narrator.name, named_ends(facts))) - {narrator.name(first)})
     others = f", and {words.plural(count, 'other')}" if count else ""
-    waits = f"{_waiters(facts)} {words.word(draft.waiters_total, 'waits', 'wait')}"
+    waits = f"{_waiters(facts)} {words.word(len(facts.own_members), 'waits', 'wait')}"
     if waiter is not None:
         waits = f"{describe(waiter)} waits{_for_targets(narrator, waiter)}"
     if first.waker_of and blockers[0].waiters_direct > 1 and (last := waiter_of(facts, first)):
@@ -138,9 +152,9 @@ def summary(facts: FindingFacts, narrator: Narrator) -> str:
 
 def _lone_waiter(facts: FindingFacts) -> Vertex | None:
     """The only member, or the main thread of the only driver among the members: what a reader asks about first."""
-    if len(facts.members) == 1:
-        return facts.members[0]
-    drivers = [one for one in facts.members if facts.reduced.is_driver(one)]
+    if len(facts.own_members) == 1:
+        return facts.own_members[0]
+    drivers = [one for one in facts.own_members if facts.reduced.is_driver(one)]
     return drivers[0] if len(drivers) == 1 else None
 
 
@@ -154,7 +168,9 @@ def _awaited(facts: FindingFacts, narrator: Narrator) -> str:
 def _for_targets(narrator: Narrator, waiter: Vertex) -> str:
     """`` for 12 transform``: what a wait depends on, without vertices that only represent others."""
     targets = [narrator.vertices[key] for key in dict.fromkeys(targets_of(waiter))]
-    shown = [one for one in targets if one.is_counted and one.kind not in ("unknown", "lifetime", "room")]
+    reduced = narrator.reduced
+    own = (one for one in targets if one.is_counted and not reduced.is_machinery(one.key))
+    shown = [one for one in own if one.kind not in ("unknown", "lifetime", "room")]
     if not shown:
         return ""
     return f" for {narrator.name(shown[0]) if len(shown) == 1 else _counted(shown)}"
@@ -192,9 +208,9 @@ def _scarce(draft: Draft, first: Vertex) -> str:
 
 def _waiters(facts: FindingFacts) -> str:
     """``1 driver and 3 tasks``; a single one by its name."""
-    if len(facts.members) == 1:
-        return describe(facts.members[0])
-    counts = Counter(_sort(vertex, facts.reduced) for vertex in facts.members)
+    if len(facts.own_members) == 1:
+        return describe(facts.own_members[0])
+    counts = Counter(_sort(vertex, facts.reduced) for vertex in facts.own_members)
     return words.listed([words.plural(counts[sort], sort, SORTS[sort]) for sort in SORTS if sort in counts])
 
 
@@ -213,7 +229,7 @@ def _sort(vertex: Vertex, reduced: ReducedGraph) -> str:
 
 def _blocker_in_words(facts: FindingFacts, narrator: Narrator, blocker: Vertex) -> str:
     """``Clerk.stamp, running at app.py:12 (pid 7, node 10.0.0.1)``; of an unknown waker, its waiter."""
-    if _is_any_code(blocker) and (waiter := waiter_of(facts, blocker)):
+    if _is_any_code(facts, blocker) and (waiter := waiter_of(facts, blocker)):
         line = _line(facts, narrator, waiter.vertex)
         return f"{narrator.name(waiter.vertex)}, which waits in {waiter.call}{line}"
     if blocker.holder:
@@ -233,6 +249,8 @@ def _line(facts: FindingFacts, narrator: Narrator, vertex: Vertex) -> str:
 def _doing(narrator: Narrator, blocker: Vertex) -> str:
     """``, sleeping`` or ``, running``; nothing for what is no thread."""
     details = narrator.details(blocker)
+    if details.imports:
+        return f", which {details.imports}"
     if blocker.kind != "execution":
         return ""
     return ", sleeping" if details.sleeps else "" if details.coroutine else ", running"
@@ -256,11 +274,11 @@ def brief(facts: FindingFacts, narrator: Narrator) -> Iterator[Step]:
 
 def named_ends(facts: FindingFacts) -> list[Vertex]:
     """The final blockers that are known: no unknown wakers, and not just any code that may end a wait."""
-    return [end for end in facts.ends if not _is_any_code(end)]
+    return [end for end in facts.own_ends if not _is_any_code(facts, end)]
 
 
-def _is_any_code(end: Vertex) -> bool:
-    return bool(end.waker_of) or (end.kind == "lifetime" and end.holder is None)
+def _is_any_code(facts: FindingFacts, end: Vertex) -> bool:
+    return bool(end.waker_of) or facts.reduced.is_any_code(end.key)
 
 
 def _alike(facts: FindingFacts, narrator: Narrator, vertex: Vertex, count: int) -> str:
@@ -320,8 +338,11 @@ def waiter_of(facts: FindingFacts, blocker: Vertex) -> Waiter | None:
     waiters = [one for one in level if facts.reduced.is_in_users_code(one.key)] or list(reached.values())
     if not waiters:
         return None
-    calls = (one.wait.call for one in (waiters[0], *reached.values()) if one.wait and one.wait.called)
-    return Waiter(waiters[0], next(calls, waiters[0].wait.call if waiters[0].wait else describe(blocker)))
+    shown = waiters[0].wait
+    if shown is not None and shown.kind == "await":  # what is awaited says more
+        named = (one.wait for one in reached.values() if one.wait and one.wait.called and one.wait.timeout_s != 0.0)
+        shown = shown if shown.called else next(named, shown)
+    return Waiter(waiters[0], shown.call if shown else describe(blocker))
 
 
 def to_inspect(facts: FindingFacts, narrator: Narrator) -> str:
@@ -330,7 +351,7 @@ def to_inspect(facts: FindingFacts, narrator: Narrator) -> str:
         return "Find out which of them should have sent something first, and why it did not"
     first = facts.ends[0]
     name, line = narrator.name(first), narrator.line(first)
-    if first.waker_of:
+    if first.waker_of or facts.reduced.is_machinery(first.key):
         ended = failures.of_ended_task(facts.failed_before)
         return f"Find out what should end {_unknown_call(facts, narrator, first)}, and why it did not{ended}"
     if isinstance(first.key, UnknownKey) and first.key.what in TO_INSPECT:
@@ -359,6 +380,8 @@ def _unknown_call(facts: FindingFacts, narrator: Narrator, waker: Vertex) -> str
 def _state(reduced: ReducedGraph, narrator: Narrator, blocker: Vertex) -> str:
     """What a final blocker does at its line: it computes only if it used a CPU between the samples."""
     details = narrator.details(blocker)
+    if details.imports:
+        return f"it {details.imports} there"
     if details.sleeps:
         return "it sleeps there"
     if details.coroutine:
@@ -377,6 +400,7 @@ def steps(facts: FindingFacts, narrator: Narrator) -> Iterator[Step]:
     """The calls in which chains end with their executions, then other final blockers and possible wakers."""
     yield from collectives.steps(facts, narrator)
     yield from shared_call_steps(facts.shared_calls, narrator)
+    yield from start_steps(facts)
     absent = {vertex.key for call in facts.shared_calls if call.is_most for vertex in call.absent}
     ends = zip(facts.draft.final_blockers, facts.ends, strict=True)
     yield from blocker_steps([one for one, end in ends if not end.waker_of and end.key not in absent], narrator)
@@ -441,6 +465,24 @@ def caller_steps(facts: FindingFacts, narrator: Narrator) -> Iterator[Step]:
     vertices = narrator.vertices.values() if active else ()
     drivers = [vertex for vertex in vertices if reduced.is_driver(vertex) and reduced.job_of(vertex) in active]
     yield from narrator.similar_steps(drivers, "May end the wait by a call, from another job: ")
+
+
+def start_steps(facts: FindingFacts) -> Iterator[Step]:
+    """``Rollout: 12 of 40 actors are created; 3 run their constructors, and 25 wait for GPU``, for each class."""
+    for starts in facts.actor_starts[: words.SHOWN]:
+        others = [f"{count:,} {_start_in_words(wait, count)}" for wait, count in starts.waits.most_common()]
+        created = f"{starts.created:,} of {starts.total:,} actors {words.word(starts.created, 'is', 'are')} created"
+        yield Step(text=f"{starts.name}: {created}; {words.listed(others)}")
+    yield from more(len(facts.actor_starts) - words.SHOWN, "classes of actors that start")
+
+
+def _start_in_words(wait: tuple[WaitKind, tuple[str, ...]] | None, count: int) -> str:
+    """``run their constructors``, ``wait for GPU``."""
+    if wait is None:
+        return words.word(count, "runs its constructor", "run their constructors")
+    kind, resources = wait
+    what = words.listed(resources) or AWAITED_BY_STARTS.get(kind, "their creation")
+    return f"{words.word(count, 'waits', 'wait')} for {what}"
 
 
 # Calls that similar executions share
