@@ -387,6 +387,18 @@ class Progress(Model, frozen=True):
         return bool(self.started or self.finished or self.submitted)
 
 
+class Advice(Model, frozen=True):
+    """What to do about a finding: a ``fix`` is a change that resolves it, ``next`` is one concrete thing to inspect."""
+
+    kind: Literal["fix", "next"]
+    text: str
+
+    @property
+    def label(self) -> str:
+        """The word before the text."""
+        return self.kind.capitalize()
+
+
 class Finding(Model, frozen=True):
     """One conclusion about the waits of the cluster.
 
@@ -399,15 +411,16 @@ class Finding(Model, frozen=True):
     take part, ``watched_s`` is how long the finding was observed without progress, and ``since`` bounds the duration of
     all waits of its members. A finding with ``assumed`` is suspected: two samples agree, but it depends on these
     assumptions. ``progress`` is the progress in its jobs meanwhile, ``failed_before`` are failures that may explain its
-    waits. ``doubt`` says why a finding is likely but not proven, as a clause. ``explanation`` has a sentence for each
-    member, ``diagram`` is the short form; of waits that may end, ``brief`` is a sentence for each final blocker, and
-    ``is_slow`` says that the first one takes longer than usual, or that nothing moves.
+    waits. ``advice`` is None where nothing is to be done. ``doubt`` says why a finding is likely but not proven, as a
+    clause. ``explanation`` has a sentence for each member, ``diagram`` is the short form; of waits that may end,
+    ``brief`` is a sentence for each final blocker, and ``is_slow`` says that the first one takes longer than usual, or
+    that nothing moves.
     """
 
     kind: FindingKind
     confirmed: bool
     summary: str = ""
-    advice: str = ""
+    advice: Advice | None = None
     members: tuple[Key, ...] = ()
     cycle: tuple[Key, ...] = ()
     blocked_behind: tuple[Key, ...] = ()

@@ -8,7 +8,6 @@ Expected: running (finding: starved)
 Members: driver gpu_pipeline.py, step
 Points at: time.sleep(seconds)
 Ends in: end of actor Trainer "training of another team", which holds 1 CPU and 1 GPU, 1 directly, 5 in all
-Next step: Free GPU: end actor Trainer "training of another team"
 """
 
 import os

@@ -7,7 +7,6 @@ Expected: running
 Members: driver nested_get_one_cpu.py, outer
 Points at: time.sleep(seconds)
 Ends in: inner, 1 directly, 2 in all
-Next step: Find out why inner takes long at nested_get_one_cpu.py: it sleeps there
 """
 
 import os

@@ -7,7 +7,6 @@ Expected: running (finding: polling)
 Members: driver polling.py
 Points at: time.sleep(seconds)
 Ends in: simulate, 1 directly, 1 in all
-Next step: Find out why simulate takes long at polling.py: it sleeps there
 """
 
 import os

@@ -7,7 +7,6 @@ Expected: running
 Members: driver slow_actor_queue.py, Clerk.stamp
 Points at: time.sleep(60)
 Ends in: Clerk.stamp, 50 directly, 51 in all
-Next step: Find out why Clerk.stamp takes long at slow_actor_queue.py: it sleeps there
 """
 
 import os

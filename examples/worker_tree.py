@@ -7,7 +7,6 @@ Expected: running
 Members: driver worker_tree.py, count
 Points at: time.sleep(seconds)
 Ends in: count, 1 directly, 3 in all
-Next step: Find out why count takes long at worker_tree.py: it sleeps there
 """
 
 import os

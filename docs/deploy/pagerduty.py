@@ -36,7 +36,7 @@ def event(finding: dict[str, Any], key: str) -> dict[str, object]:
             "timestamp": finding["taken_at"],
             "component": "Ray",
             "class": finding["kind"],
-            "custom_details": {"fix": finding["advice"], "snapshot": finding["file"], "page": finding["page"]},
+            "custom_details": {"advice": finding["advice"], "snapshot": finding["file"], "page": finding["page"]},
         },
     }
 

@@ -12,13 +12,15 @@ import json
 import os
 import sys
 import urllib.request
+from typing import Any
 
 
-def message(finding: dict[str, object]) -> dict[str, str]:
-    """The message, with the fix."""
+def message(finding: dict[str, Any]) -> dict[str, str]:
+    """The message, with the fix or what to inspect next."""
     suspected = "" if finding["confirmed"] else "suspected "
+    advice = finding["advice"] or {"kind": "next", "text": None}
     lines = {
-        "Fix": finding["advice"],
+        advice["kind"].capitalize(): advice["text"],
         "Cluster": finding["address"],
         "Snapshot": finding["file"] and f"dstack show {finding['file']}",
     }

@@ -50,6 +50,12 @@ NEXT: dict[StacksFormat, str] = {
 @click.option("-o", "--output", metavar="FILE", default="-", help="Write to FILE. [default: standard output]")
 @click.option("--force", is_flag=True, help="Overwrite FILE.")
 @click.option("--whole", is_flag=True, help="Include the frames of Ray and libraries.")
+@click.option(
+    "--only",
+    metavar="TEXT",
+    default="",
+    help="Only stacks with these words: of an actor, call, function, file, process (pid 7) or rank (rank:3).",
+)
 @job_option
 @native_option
 @pause_option
@@ -63,6 +69,7 @@ def stacks(
     output: str,
     force: bool,
     whole: bool,
+    only: str,
     job: str | None,
     native: bool,
     pause: bool,
@@ -83,8 +90,8 @@ def stacks(
     from dstack.analysis.views.analysed_snapshot import AnalysedSnapshot
     from dstack.analysis.views.stack_groups import ChosenStacks
 
-    analysed = AnalysedSnapshot.of(snapshot)
-    chosen = ChosenStacks(analysed, job=job, whole=whole or native, unfolded=chosen_format != "text")
+    analysed, is_text = AnalysedSnapshot.of(snapshot), chosen_format == "text"
+    chosen = ChosenStacks(analysed, job=job, only=only, whole=whole or native, unfolded=not is_text)
     if chosen_format == "text" and output == STDOUT:
         _print_text(chosen, by)
         return

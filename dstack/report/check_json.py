@@ -88,7 +88,7 @@ class _DocumentBuilder:
             "confirmed": finding.confirmed,
             "assumed": list(finding.assumed),
             "summary": finding.summary,
-            "advice": finding.advice,
+            "advice": msgspec.to_builtins(finding.advice),
             "explanation": [_sentence(step) for step in finding.explanation],
             "resources": list(finding.resources),
             "jobs": list(finding.jobs),

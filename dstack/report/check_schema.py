@@ -170,6 +170,13 @@ class DocumentProgress(TypedDict, total=False):
     per_s: Annotated[float | None, Meta(description="Tasks of the jobs that ended each second lately")]
 
 
+class DocumentAdvice(TypedDict):
+    """What to do about a finding."""
+
+    kind: Annotated[Literal["fix", "next"], Meta(description="A change that resolves it, or one thing to inspect")]
+    text: Annotated[str, Meta(description="One or more sentences; the wording may change")]
+
+
 class DocumentFinding(TypedDict):
     """One finding."""
 
@@ -177,7 +184,7 @@ class DocumentFinding(TypedDict):
     confirmed: Annotated[bool, Meta(description="Seen unchanged in two samples, without an assumption")]
     assumed: Annotated[list[str], Meta(description="Assumptions; the finding is suspected where there are any")]
     summary: Annotated[str, Meta(description="One sentence; the wording may change")]
-    advice: Annotated[str, Meta(description="The fix; the wording may change")]
+    advice: Annotated[DocumentAdvice | None, Meta(description="What to do about it; None where there is nothing")]
     explanation: Annotated[list[str], Meta(description="One sentence per member; the wording may change")]
     resources: list[str]
     jobs: Annotated[list[str], Meta(description="Ids of the jobs that take part")]

@@ -138,9 +138,11 @@ def behind_rows(behind: Sequence[Step]) -> Iterator[Row]:
             yield Row(begin, indent, SafeText(step.text), step.vertex)
 
 
-def fix_row(finding: Finding) -> Row:
-    """What to do about it."""
-    return Row("Fix: ", "     ", SafeText(finding.advice))
+def advice_rows(finding: Finding) -> Iterator[Row]:
+    """``Fix: ...``, or ``Next: ...``: what to do about it."""
+    if advice := finding.advice:
+        lead = f"{advice.label}: "
+        yield Row(lead, " " * len(lead), SafeText(advice.text))
 
 
 def assumption_rows(finding: Finding) -> Iterator[Row]:

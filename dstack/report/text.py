@@ -16,7 +16,7 @@ from dstack.diagnosis import Diagnosis, Finding, Verdict
 from dstack.model import Snapshot
 from dstack.report.check_json import pauses_ms
 from dstack.report.details import print_details
-from dstack.report.finding import assumption_rows, fix_row, picture, remark_rows, status, status_sentence
+from dstack.report.finding import advice_rows, assumption_rows, picture, remark_rows, status, status_sentence
 from dstack.report.not_observed import gaps_in_words, other_failures
 from dstack.report.rich_text import Row, SafeText, lines_of, print_lines, print_rows, wrapped
 from dstack.report.summaries import STYLE_OF_VERDICT, headline
@@ -68,7 +68,7 @@ def _print_short(console: Console, analysed: AnalysedSnapshot) -> None:
         for step in (*finding.brief[:SHORT_BLOCKERS], *map(step_of_failure, finding.failed_before)):
             print_rows(console, remark_rows(step))
         if finding.is_slow:
-            print_rows(console, [fix_row(finding)])
+            print_rows(console, advice_rows(finding))
     for finding in diagnosis.findings[1:SHORT_FINDINGS]:
         print_rows(console, [Row("Also: ", " " * 6, SafeText(finding.summary))])
     if len(diagnosis.findings) > SHORT_FINDINGS:
@@ -153,7 +153,7 @@ def _print_finding(console: Console, finding: Finding, number: int, above: int) 
         title = SafeText(f"{finding.summary}{sure}", "bold")
         print_rows(console, [Row(lead, " " * len(lead), title)])
         console.print()
-    drawn, fix = lines_of(console, picture(finding)), lines_of(console, [fix_row(finding)])
+    drawn, fix = lines_of(console, picture(finding)), lines_of(console, advice_rows(finding))
     is_late = number == 1 and above + 1 + len(drawn) + 1 + len(fix) > FIRST_LINES
     remarks = [row for step in finding.diagram.remarks for row in remark_rows(step)]
     rest = lines_of(console, [*assumption_rows(finding), *remarks])

@@ -10,7 +10,6 @@ Needs: two sites
 Expected: running (finding: starved)
 Members: driver document_pipeline.py, write
 Points at: time.sleep(1.5)
-Next step: Find out why analyse takes long at document_pipeline.py: it sleeps there
 """
 
 import os

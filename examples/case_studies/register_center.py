@@ -8,7 +8,6 @@ each worker keeps the answer.
 Expected: running
 Members: Rollout.generate
 Points at: self.known = ray.get(self.register.peers.remote(self.rank))
-Next step: Find out why Register.peers takes long at register_center.py: it sleeps there
 """
 
 import os

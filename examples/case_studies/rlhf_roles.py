@@ -9,7 +9,6 @@ Expected: running
 Members: driver rlhf_roles.py
 Points at: rewards, values, kept = ray.get([rewards_ref, values_ref, kept_ref])
 Ends in: Reward.score, 1 directly, 1 in all
-Next step: Find out why Reward.score takes long at rlhf_roles.py
 """
 
 import os

@@ -8,7 +8,6 @@ which the buffer answers when there are enough.
 Expected: running
 Members: driver rollout_polling.py
 Ends in: Trainer.fit, 1 directly, 1 in all
-Next step: Find out why Trainer.fit takes long at rollout_polling.py
 """
 
 import asyncio

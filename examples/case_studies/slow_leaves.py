@@ -10,7 +10,6 @@ Expected: running
 Members: driver slow_leaves.py, Branch.search
 Points at: return sum(ray.get(calls))
 Ends in: Archive.restore, 1 directly, 4 in all
-Next step: Find out why Archive.restore takes long at slow_leaves.py: it sleeps there
 """
 
 import os

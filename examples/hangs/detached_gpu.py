@@ -6,7 +6,7 @@ until it is killed by name. A task of the second program waits for a GPU.
 Expected: running (finding: starved)
 Members: driver detached_gpu.py, train
 Points at: print(ray.get(train.remote()))
-Next step: Free GPU: end actor Notebook "notebook"
+Next step: End actor Notebook "notebook" if nothing needs it any more
 """
 
 import os

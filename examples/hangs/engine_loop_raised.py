@@ -6,7 +6,7 @@ still refers to the task of the loop, but nothing awaits it, so its exception is
 Expected: stalled
 Members: Engine.answer, driver engine_loop_raised.py
 Points at: return await request.answer
-Next step: Find out why asyncio task Engine.serve ended with ZeroDivisionError at engine_loop_raised.py
+Next step: Correct the ZeroDivisionError at engine_loop_raised.py, with which asyncio task Engine.serve ended
 """
 
 import asyncio

@@ -6,7 +6,7 @@ this is no deadlock by the observations; but nothing that could do so is running
 Expected: stalled
 Members: Mill.grind, driver event_and_queue_of_coroutines.py
 Points at: first = await self.sacks.get()
-Next step: Find out what should end asyncio.Queue.get in Mill.grind at event_and_queue_of_coroutines.py
+Next step: Mill.grind at event_and_queue_of_coroutines.py waits for an item in the queue: search the code
 """
 
 import asyncio

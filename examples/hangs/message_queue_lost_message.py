@@ -3,7 +3,7 @@
 Expected: stalled
 Members: Engine.run, driver message_queue_lost_message.py
 Points at: print(answers.recv_string())
-Next step: Find out what should end Socket.recv
+Next step: waits in Socket.recv_string of zmq, which its other side has to end
 """
 
 import os

@@ -6,7 +6,7 @@ first step.
 Expected: stalled
 Members: Producer.produce
 Points at: self.more.wait()
-Next step: Find out what should end threading.Event.wait in Producer.produce at polls_buffer_of_stuck_producer.py
+Next step: waits for a call of Event.set: search the code for where it should come from
 """
 
 import os

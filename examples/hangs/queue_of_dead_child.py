@@ -3,7 +3,7 @@
 Expected: stalled
 Members: Environment.reset
 Points at: return self.observations.get()
-Next step: has ended with exit code 3, and was not waited for (a zombie): it can end no wait any more
+Next step: The output of its parent process shows why the child process
 """
 
 import multiprocessing

@@ -7,7 +7,6 @@ names the holders of the CPUs.
 Expected: running (finding: starved)
 Members: driver queues_take_cpus.py, fill
 Points at: print(ray.get(filled))
-Next step: Free CPU: end ray.util.queue.Queue
 """
 
 import os

@@ -5,7 +5,7 @@ The handler is a coroutine on the event loop of the child. The task that would h
 Expected: stalled
 Members: Client.fetch
 Points at: return connection.getresponse().read()
-Next step: Find out why asyncio task Engine.forward ended with ZeroDivisionError
+Next step: Correct the ZeroDivisionError at request_to_child_server.py
 """
 
 import asyncio

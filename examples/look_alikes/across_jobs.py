@@ -5,7 +5,6 @@ Each of two programs has an actor. The sales ask the stock, which counts and ask
 Expected: running
 Members: driver across_jobs.py, Sales.sold
 Points at: time.sleep(seconds)
-Next step: Find out why Stock.left takes long at across_jobs.py: it sleeps there
 """
 
 import os

@@ -5,7 +5,6 @@ The index dies during a call. Ray restarts it, and repeats the call after the ne
 Expected: running
 Members: driver actor_restarting.py, Index.find
 Points at: time.sleep(seconds)
-Next step: Find out why Index.__init__ (restart 1) takes long at actor_restarting.py: it sleeps there
 """
 
 import os

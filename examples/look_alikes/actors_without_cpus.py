@@ -5,7 +5,6 @@ Five readers on two CPUs wait for one task, which has a CPU.
 Expected: running
 Members: driver actors_without_cpus.py, Reader.read
 Points at: time.sleep(seconds)
-Next step: Find out why load takes long at actors_without_cpus.py: it sleeps there
 """
 
 import os

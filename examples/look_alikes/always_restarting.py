@@ -6,7 +6,7 @@ fail too; here one succeeds after a quarter of an hour.
 Expected: running
 Members: driver always_restarting.py, Engine.start
 Points at: print(ray.get(engine.start.remote()))
-Next step: Find out why actor Engine "engine" dies: read the end of its log
+Next step: prints the end of the log of actor Engine "engine", which dies again and again
 """
 
 import os

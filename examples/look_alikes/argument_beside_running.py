@@ -7,7 +7,6 @@ Expected: running (finding: starved)
 Members: driver argument_beside_running.py, evaluate
 Points at: time.sleep(seconds)
 Needs: small object store
-Next step: Find out why train takes long at argument_beside_running.py: it sleeps there
 """
 
 import os

@@ -5,7 +5,6 @@ The holder will wake up, and then they get the lock one after the other.
 Expected: running
 Members: driver async_lock_held_asleep.py, Ledger.read
 Points at: async with self.lock:
-Next step: Find out why Ledger.audit takes long at async_lock_held_asleep.py: it sleeps there
 """
 
 import asyncio

@@ -5,7 +5,6 @@ The producer is a call of the same actor and awaits a slow oven.
 Expected: running
 Members: driver async_queue_with_slow_producer.py
 Points at: time.sleep(seconds)
-Next step: Find out why Oven.roast takes long at async_queue_with_slow_producer.py: it sleeps there
 """
 
 import asyncio

@@ -2,7 +2,6 @@
 
 Expected: running
 Members: Client.fetch
-Next step: it sleeps there
 """
 
 import asyncio

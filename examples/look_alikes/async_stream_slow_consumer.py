@@ -4,7 +4,6 @@ Unlike in the hang, the consumer works, and then takes the next item.
 
 Expected: running
 Points at: time.sleep(1000)
-Next step: driver async_stream_slow_consumer.py takes long at async_stream_slow_consumer.py: it sleeps there
 """
 
 import os

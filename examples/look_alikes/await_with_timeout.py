@@ -5,7 +5,6 @@ Without the timeout this is a deadlock. With it the first one stops waiting at s
 Expected: running (finding: polling)
 Members: Parrot.answer
 Points at: name = await asyncio.wait_for(other.name.remote(), 900.0)
-Next step: Parrot.answer waits at most 900 s in asyncio.wait_for at await_with_timeout.py
 """
 
 import asyncio

@@ -5,7 +5,6 @@ With `ray.get` it would never end. `await` leaves the event loop free, and the s
 Expected: running
 Members: driver awaited_own_method.py, Office.report
 Points at: await asyncio.sleep(seconds)
-Next step: Find out why Office.figures takes long at awaited_own_method.py: it sleeps there
 """
 
 import asyncio

@@ -5,7 +5,6 @@ Calls from one caller to one actor start in the order in which they were made, e
 Expected: running
 Members: driver behind_slow_argument.py, Register.enter, Register.size
 Points at: time.sleep(seconds)
-Next step: Find out why survey takes long at behind_slow_argument.py: it sleeps there
 """
 
 import os

@@ -5,7 +5,6 @@ Without a special flag, tasks that are started inside a group run outside it, wh
 Expected: running
 Members: driver child_outside_of_trial.py, Trial.fit
 Points at: time.sleep(seconds)
-Next step: Find out why load takes long at child_outside_of_trial.py: it sleeps there
 """
 
 import os

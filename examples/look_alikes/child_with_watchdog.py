@@ -5,7 +5,6 @@ The pipe has room for 64 KiB. Then the program waits until the task reads, but a
 Expected: running
 Members: Trainer.export
 Points at: return exporter.wait()
-Next step: Find out what should end the wait
 """
 
 import os

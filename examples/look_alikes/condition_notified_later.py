@@ -6,7 +6,6 @@ delivery.
 Expected: running
 Members: Store.buy, Store.restock
 Points at: time.sleep(seconds)
-Next step: Find out why Truck.deliver takes long at condition_notified_later.py: it sleeps there
 """
 
 import asyncio

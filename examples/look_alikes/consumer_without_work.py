@@ -6,7 +6,6 @@ The driver waits to be interrupted.
 Expected: running
 Members: Service.run
 Points at: self.stopped.wait()
-Next step: Find out what should end threading.Event.wait in Service.run at consumer_without_work.py
 """
 
 import os

@@ -4,7 +4,6 @@ Unlike in the hang, `report` awaits, so it does not block the event loop while t
 
 Expected: running
 Points at: await asyncio.sleep(1000)
-Next step: of Office.report takes long at coroutine_asked_from_thread.py: it sleeps there
 """
 
 import asyncio

@@ -4,7 +4,6 @@ Unlike in the hang, the event loop is another one: it runs while the actor's own
 
 Expected: running
 Points at: await asyncio.sleep(1000)
-Next step: of Office.report takes long at coroutine_on_other_loop.py: it sleeps there
 """
 
 import asyncio

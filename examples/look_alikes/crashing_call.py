@@ -6,7 +6,7 @@ here one succeeds after a quarter of an hour.
 Expected: running
 Members: driver crashing_call.py
 Points at: print(ray.get(parser.parse.remote("page", ready_at)))
-Next step: Find out why actor Parser "parser" dies: read the end of its log
+Next step: prints the end of the log of actor Parser "parser", which dies again and again
 """
 
 import os

@@ -2,10 +2,9 @@
 
 Without the thread this is a deadlock.
 
-Expected: running (finding: blocked)
+Expected: running
 Members: Parrot.answer, Parrot.greet
 Points at: time.sleep(900.0)
-Next step: Find out why thread "watchdog" takes long at ended_by_own_watchdog.py:
 """
 
 import os

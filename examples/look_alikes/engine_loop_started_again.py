@@ -6,7 +6,6 @@ model.
 Expected: running
 Members: driver engine_loop_started_again.py
 Points at: time.sleep(seconds)
-Next step: Find out why Model.score takes long at engine_loop_started_again.py: it sleeps there
 """
 
 import asyncio

@@ -3,7 +3,6 @@
 Expected: running
 Members: driver event_set_by_sleeping_coroutine.py
 Points at: await asyncio.sleep(seconds)
-Next step: Find out why asyncio task Mill.open_later of Mill.grind takes long
 """
 
 import asyncio

@@ -6,7 +6,6 @@ opens the gate later.
 Expected: running
 Members: Gate.enter
 Points at: await self.opened.wait()
-Next step: takes long at event_set_by_sleeping_task.py: it sleeps there
 """
 
 import asyncio

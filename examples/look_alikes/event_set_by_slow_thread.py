@@ -5,7 +5,6 @@ An event does not store which thread will set it. That thread waits too, for a t
 Expected: running
 Members: driver event_set_by_slow_thread.py
 Points at: time.sleep(seconds)
-Next step: Find out why weigh takes long at event_set_by_slow_thread.py: it sleeps there
 """
 
 import os

@@ -6,7 +6,6 @@ the process ends with it.
 Expected: running
 Members: exit of driver exit_behind_working_thread.py (threading)
 Points at: time.sleep(900)
-Next step: Find out why summarise takes long at exit_behind_working_thread.py: it sleeps there
 """
 
 import os

@@ -6,7 +6,6 @@ with a batch that is not empty: rank 1 is working, and will arrive.
 Expected: running
 Members: driver failed_call_called_again.py, Rank.train
 Points at: self.arrived.wait()
-Next step: Find out what should end threading.Event.wait in Rank.train at failed_call_called_again.py
 """
 
 import os

@@ -5,7 +5,6 @@ keeps the failed ones, and waits for the next result.
 
 Expected: running
 Members: driver failed_results_kept.py
-Next step: Find out why Loader.load takes long at failed_results_kept.py: it sleeps there
 """
 
 import os

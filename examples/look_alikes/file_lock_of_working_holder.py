@@ -2,7 +2,6 @@
 
 Expected: running
 Members: Cache.store
-Next step: Cache.rebuild takes long at file_lock_of_working_holder.py: it sleeps there
 """
 
 import fcntl

@@ -6,7 +6,6 @@ only slow, and one result is enough.
 Expected: running
 Members: Traveller.ask
 Points at: done, _ = await asyncio.wait(asked, return_when=asyncio.FIRST_COMPLETED)
-Next step: Find out why Stranger.way takes long at first_of_two_awaited.py: it sleeps there
 """
 
 import asyncio

@@ -5,7 +5,6 @@ The actor adds them up one at a time, nine seconds each, and the driver's own ca
 Expected: running
 Members: driver flooded_actor.py, Counter.add
 Points at: time.sleep(seconds)
-Next step: Find out why Counter.add takes long at flooded_actor.py: it sleeps there
 """
 
 import os

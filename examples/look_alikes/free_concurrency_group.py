@@ -5,7 +5,6 @@
 Expected: running
 Members: driver free_concurrency_group.py
 Points at: time.sleep(seconds)
-Next step: Find out why Server.user takes long at free_concurrency_group.py: it sleeps there
 """
 
 import os

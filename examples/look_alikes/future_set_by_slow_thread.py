@@ -4,7 +4,6 @@ Unlike in the hang, a thread sets the future, and needs no event loop.
 
 Expected: running
 Points at: time.sleep(1000)
-Next step: thread "Thread-1 (count)" takes long at future_set_by_slow_thread.py: it sleeps there
 """
 
 import asyncio

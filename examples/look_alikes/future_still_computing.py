@@ -5,7 +5,6 @@ The stack of the task shows only the wait for the future; the work is on the sta
 Expected: running
 Members: driver future_still_computing.py, solve
 Points at: time.sleep(seconds)
-Next step: Find out why thread "solver_0" takes long at future_still_computing.py: it sleeps there
 """
 
 import os

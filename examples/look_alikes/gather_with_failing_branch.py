@@ -6,7 +6,6 @@ call that gathers. The alarm ends the gathering with an error.
 Expected: running
 Members: Headquarters.gather, North.figures
 Points at: await asyncio.sleep(seconds)
-Next step: Find out why asyncio task Headquarters.alarm
 """
 
 import asyncio

@@ -5,7 +5,6 @@ It calls Ray before the fork and passes plain data, so each process ends by itse
 Expected: running
 Members: driver get_before_fork.py, Loader.load
 Points at: reader.join()
-Next step: Find out why child process (pid
 """
 
 import multiprocessing

@@ -5,7 +5,6 @@ Without the watchdog this is a deadlock of two actors. With it ``ray.get`` ends 
 Expected: running
 Members: Cashier.order, Kitchen.cook
 Points at: time.sleep(seconds)
-Next step: Find out why watchdog takes long at get_ends_with_an_error.py: it sleeps there
 """
 
 import os

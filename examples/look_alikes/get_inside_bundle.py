@@ -5,7 +5,6 @@ The group has one bundle with one CPU. A waiting task releases its CPU inside a 
 Expected: running
 Members: driver get_inside_bundle.py, outer
 Points at: time.sleep(seconds)
-Next step: Find out why inner takes long at get_inside_bundle.py: it sleeps there
 """
 
 import os

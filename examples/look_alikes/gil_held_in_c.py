@@ -6,7 +6,7 @@ event loop and all other threads, until it returns.
 Expected: running
 Members: driver gil_held_in_c.py
 Points at: ctypes.PyDLL(None).sleep(seconds)
-Next step: Find out why the actor does not start the call: native code may hold its GIL
+Next step: it does not start the call, though it has a free slot
 """
 
 import asyncio

@@ -7,7 +7,6 @@ Expected: running, incomplete
 Later: running, once the core worker answers
 Members: driver gil_held_without_answer.py
 Points at: ctypes.PyDLL(None).sleep(seconds)
-Next step: Find out why Cruncher.crunch takes long at gil_held_without_answer.py: it sleeps there
 """
 
 import ctypes

@@ -5,7 +5,6 @@ The trainer is idle and would live for ever. But its owner is working, and relea
 Expected: running (finding: starved)
 Members: driver gpu_of_mortal_actor.py, render
 Points at: print(ray.get(frame))
-Next step: Free GPU: end actor Trainer "trainer"
 """
 
 import os

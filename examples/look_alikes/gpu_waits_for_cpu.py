@@ -5,7 +5,6 @@ It keeps the GPU while it waits, and another task waits for the GPU. But the tas
 Expected: running (finding: starved)
 Members: driver gpu_waits_for_cpu.py, train
 Points at: time.sleep(seconds)
-Next step: Find out why clean takes long at gpu_waits_for_cpu.py: it sleeps there
 """
 
 import os

@@ -6,7 +6,6 @@ Expected: running
 Members: driver graph_after_teardown.py
 Ends in: stage Model.rank, 1 directly, 1 in all
 Points at: time.sleep(900)
-Next step: Find out why stage Model.rank takes long at graph_after_teardown.py: it sleeps there
 """
 
 import os

@@ -3,7 +3,6 @@
 Expected: running
 Members: driver graph_awaited_output_copied.py
 Points at: time.sleep(900)
-Next step: Find out why stage Simulator.step takes long at graph_awaited_output_copied.py: it sleeps there
 """
 
 import asyncio

@@ -5,7 +5,6 @@ The first execution is slow. So is another call on one of the actors, which the 
 Expected: running
 Members: driver graph_executed_ahead.py
 Ends in: Preprocess.report, 1 directly, 1 in all
-Next step: Find out why Preprocess.report takes long at graph_executed_ahead.py: it sleeps there
 """
 
 import os

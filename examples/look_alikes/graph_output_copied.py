@@ -4,7 +4,6 @@ Expected: running
 Members: driver graph_output_copied.py
 Ends in: stage Simulator.step, 1 directly, 1 in all
 Points at: time.sleep(900)
-Next step: Find out why stage Simulator.step takes long at graph_output_copied.py: it sleeps there
 """
 
 import os

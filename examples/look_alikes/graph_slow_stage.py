@@ -4,7 +4,6 @@ Expected: running
 Members: driver graph_slow_stage.py, stage Postprocess.run
 Ends in: stage Model.run, 1 directly, 2 in all
 Points at: time.sleep(900)
-Next step: Find out why stage Model.run takes long at graph_slow_stage.py: it sleeps there
 """
 
 import os

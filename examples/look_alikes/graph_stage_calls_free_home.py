@@ -5,7 +5,6 @@ The actor has a second thread, so `Pipeline.factor` runs while `Pipeline.infer` 
 Expected: running
 Members: Pipeline.infer, stage Scaler.scale
 Points at: time.sleep(900)
-Next step: Find out why Pipeline.factor takes long at graph_stage_calls_free_home.py: it sleeps there
 """
 
 import os

@@ -5,7 +5,6 @@ The driver waits in `ray.get` for the group, the group for CPUs, and the CPUs ar
 Expected: running (finding: starved)
 Members: driver group_fits_later.py, placement group later
 Points at: time.sleep(seconds)
-Next step: Find out why work takes long at group_fits_later.py: it sleeps there
 """
 
 import os

@@ -5,7 +5,6 @@ There is no work at present. The consumer polls with a timeout, so it can be sto
 Expected: running
 Members: driver idle_queue.py
 Points at: return str(jobs.get(timeout=1.0))
-Next step: Find out why Consumer.run takes long at idle_queue.py: it sleeps there
 """
 
 import os

@@ -5,7 +5,6 @@ No task, actor or ref is involved.
 Expected: running
 Members: driver join_of_working_thread.py
 Points at: time.sleep(seconds)
-Next step: thread "helper" of driver join_of_working_thread.py takes long at join_of_working_thread.py: it sleeps there
 """
 
 import os

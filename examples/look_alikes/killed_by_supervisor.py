@@ -5,7 +5,6 @@ Without the supervisor this is a deadlock. With it the calls end with an error.
 Expected: running
 Members: Cashier.order, Kitchen.cook
 Points at: time.sleep(seconds)
-Next step: Find out why Supervisor.watch takes long at killed_by_supervisor.py: it sleeps there
 """
 
 import os

@@ -6,7 +6,6 @@ keeps them pending until the driver ends, but nothing needs them.
 Expected: running
 Members: driver left_in_removed_group.py
 Points at: time.sleep(900)
-Next step: Find out why alone takes long
 """
 
 import os

@@ -5,7 +5,6 @@ The store may run two calls at a time, and admits one at a time to the shelves.
 Expected: running
 Members: driver lock_held_by_running_thread.py
 Points at: time.sleep(seconds)
-Next step: Find out why Store.take_stock takes long at lock_held_by_running_thread.py: it sleeps there
 """
 
 import os

@@ -6,7 +6,6 @@ guard gets the picture of the door, which is only slow.
 Expected: running
 Members: Vault.open, Guard.inspect
 Points at: await asyncio.sleep(seconds)
-Next step: Find out why Vault.door takes long at lock_let_go_before_call.py: it sleeps there
 """
 
 import asyncio

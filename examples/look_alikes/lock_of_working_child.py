@@ -2,7 +2,6 @@
 
 Expected: running
 Members: Loader.load
-Next step: it sleeps there
 """
 
 import os

@@ -6,7 +6,6 @@ its lock.
 Expected: running (finding: polling)
 Members: Account.transfer, Account.deposit
 Points at: await asyncio.wait_for(other.deposit.remote(amount), timeout)
-Next step: Account.transfer waits at most 900 s in asyncio.wait_for at locks_with_timeout.py
 """
 
 import asyncio

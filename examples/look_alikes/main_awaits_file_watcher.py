@@ -5,7 +5,6 @@ file in between.
 
 Expected: running (finding: polling)
 Points at: done.wait()
-Next step: thread "watcher" waits at most 0.3 s in threading.Event.wait at main_awaits_file_watcher.py
 """
 
 import os

@@ -3,7 +3,7 @@
 At the deadline it releases these actors, and the late one starts.
 
 Expected: running (finding: starved)
-Next step: Free CPU: end actor Player "player 0" or actor Player "player 1"
+Next step: End actor Player "player 0" or actor Player "player 1" if nothing needs it any more
 """
 
 import os

@@ -2,7 +2,6 @@
 
 Expected: running
 Members: driver message_queue_slow_answer.py
-Next step: Find out why Engine.run takes long at message_queue_slow_answer.py: it sleeps there
 """
 
 import os

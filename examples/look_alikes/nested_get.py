@@ -6,7 +6,6 @@ CPU, so the innermost task is running.
 Expected: running
 Members: driver nested_get.py, descend
 Points at: time.sleep(seconds)
-Next step: Find out why descend takes long at nested_get.py: it sleeps there
 """
 
 import os

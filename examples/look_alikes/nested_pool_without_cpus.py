@@ -5,7 +5,6 @@ The inner pool starts next to the outer one and works slowly. A thread of each p
 Expected: running
 Members: batch of ray.util.multiprocessing.Pool
 Points at: time.sleep(900.0)
-Next step: batch of ray.util.multiprocessing.Pool takes long at nested_pool_without_cpus.py: it sleeps there
 """
 
 import os

@@ -6,7 +6,6 @@ calls proceed.
 Expected: running (finding: polling)
 Members: Guest.introduce, Guest.name
 Points at: name: str = ray.get(self.other.name.remote(), timeout=self.patience_s)
-Next step: Guest.introduce waits at most 900 s in ray.get at one_get_has_a_timeout.py
 """
 
 import os

@@ -5,7 +5,6 @@ Two quotes ask their own actor for the rate. The third thread is free, and runs 
 Expected: running
 Members: driver one_thread_free.py
 Points at: time.sleep(seconds)
-Next step: Find out why Exchange.rate takes long at one_thread_free.py: it sleeps there
 """
 
 import os

@@ -6,7 +6,6 @@ give one, though slowly.
 Expected: running
 Members: driver other_branch_can_give.py, Caller.ask
 Points at: time.sleep(seconds)
-Next step: Find out why look_up takes long at other_branch_can_give.py: it sleeps there
 """
 
 import os

@@ -2,7 +2,6 @@
 
 Expected: running
 Members: Archive.pack
-Next step: Find out why thread "reader" takes long at output_read_slowly.py: it sleeps there
 """
 
 import os

@@ -6,7 +6,6 @@ runs; it is slow.
 Expected: running
 Members: run
 Points at: time.sleep(900.0)
-Next step: Find out why square takes long at own_thread_needs_no_cpu.py: it sleeps there
 """
 
 import os

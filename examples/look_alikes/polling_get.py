@@ -5,7 +5,6 @@ Each `ray.get` has a timeout of half a second, so the driver can proceed at any 
 Expected: running (finding: polling)
 Members: driver polling_get.py
 Points at: time.sleep(seconds)
-Next step: Find out why simulate takes long at polling_get.py: it sleeps there
 """
 
 import os

@@ -6,7 +6,6 @@ end, but the method that polls raises an exception after a quarter of an hour.
 Expected: running (finding: polling)
 Members: Clerk.apply, Manager.decide
 Points at: done, _ = ray.wait([file], timeout=1.0)
-Next step: Manager.decide waits at most 1 s in ray.wait at polling_ring_in_helper.py
 """
 
 import os

@@ -6,7 +6,6 @@ timer ends its loop: then it decides without the file.
 Expected: running (finding: polling)
 Members: Clerk.apply, Manager.decide
 Points at: done, _ = ray.wait([file], timeout=1.0)
-Next step: Manager.decide waits at most 1 s in ray.wait at polling_ring_until_flag.py
 """
 
 import os

@@ -6,7 +6,6 @@ another thread of it closes the office, which ends the loop.
 Expected: running (finding: polling)
 Members: Clerk.apply, Manager.decide
 Points at: done, _ = ray.wait([file], timeout=1.0)
-Next step: Manager.decide waits at most 1 s in ray.wait at polling_ring_while_open.py
 """
 
 import os

@@ -4,7 +4,6 @@ Every call succeeds at once, and no other call reaches that actor. The polled ev
 
 Expected: running
 Members: driver polls_status_of_program.py, Monitor.run
-Next step: Find out why child process
 """
 
 import os

@@ -5,7 +5,6 @@ There are more jobs than threads, so some have not started. All of them proceed,
 Expected: running
 Members: driver pool_of_slow_gets.py
 Points at: time.sleep(seconds)
-Next step: Find out why download takes long at pool_of_slow_gets.py: it sleeps there
 """
 
 import os

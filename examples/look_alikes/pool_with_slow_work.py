@@ -3,7 +3,6 @@
 Expected: running
 Members: driver pool_with_slow_work.py
 Points at: time.sleep(20.0)
-Next step: batch of ray.util.multiprocessing.Pool takes long at pool_with_slow_work.py: it sleeps there
 """
 
 import os

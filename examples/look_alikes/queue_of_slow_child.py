@@ -2,7 +2,6 @@
 
 Expected: running
 Members: Environment.reset
-Next step: it sleeps there
 """
 
 import multiprocessing

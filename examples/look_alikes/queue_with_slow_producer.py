@@ -5,7 +5,6 @@ The queue is an async actor; its `get` is a coroutine that waits inside the acto
 Expected: running
 Members: Consumer.eat
 Points at: time.sleep(seconds)
-Next step: Find out why Producer.cook takes long at queue_with_slow_producer.py: it sleeps there
 """
 
 import os

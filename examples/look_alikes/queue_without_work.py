@@ -5,7 +5,7 @@ The queue is empty. Any program that knows the name of the queue may put somethi
 Expected: running
 Members: Consumer.run
 Points at: return str(jobs.get())
-Next step: Find out what should end Queue.get of ray.util.queue in Consumer.run at queue_without_work.py
+Next step: waits for an item in the queue: search the code for where it should come from
 """
 
 import os

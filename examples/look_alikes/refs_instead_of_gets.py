@@ -5,7 +5,6 @@ The call is queued on the actor itself and starts as soon as `report` has return
 Expected: running
 Members: driver refs_instead_of_gets.py
 Points at: time.sleep(seconds)
-Next step: Find out why Archive.search takes long at refs_instead_of_gets.py: it sleeps there
 """
 
 import os

@@ -6,7 +6,6 @@ arrive when the two clients that hold the semaphore have finished their slow wor
 Expected: running
 Members: Clients.use, Semaphore.acquire
 Points at: await asyncio.sleep(900.0)
-Next step: Find out why Clients.use takes long at releases_in_own_group.py: it sleeps there
 """
 
 import asyncio

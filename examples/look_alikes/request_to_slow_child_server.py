@@ -3,7 +3,6 @@
 Expected: running
 Members: Client.fetch
 Points at: await asyncio.sleep(900)
-Next step: Find out why asyncio task handle
 """
 
 import asyncio

@@ -5,7 +5,7 @@ The processes of the first two attempts died. The third attempt is working, unde
 Expected: running
 Members: driver retries.py
 Points at: time.sleep(seconds)
-Next step: Find out why climb fails: read the end of its worker's log
+Next step: `ray list tasks --filter name=climb --detail` shows the errors of climb
 """
 
 import os

@@ -5,7 +5,6 @@ While the host awaits the guest, its event loop is free and answers the guest's 
 Expected: running
 Members: Host.invite, Guest.come
 Points at: await asyncio.sleep(seconds)
-Next step: Find out why Host.address takes long at ring_with_async_member.py: it sleeps there
 """
 
 import asyncio

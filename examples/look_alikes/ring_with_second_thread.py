@@ -6,7 +6,6 @@ payment is slow.
 Expected: running
 Members: Cashier.order, Kitchen.cook
 Points at: time.sleep(seconds)
-Next step: Find out why Cashier.is_paid takes long at ring_with_second_thread.py: it sleeps there
 """
 
 import os

@@ -6,7 +6,6 @@ threads wait for the lock.
 Expected: running
 Members: driver rlock_taken_twice.py, thread "reader" of driver rlock_taken_twice.py
 Points at: time.sleep(seconds)
-Next step: Find out why measure takes long at rlock_taken_twice.py: it sleeps there
 """
 
 import os

@@ -6,7 +6,6 @@ servers limit their requests in this way.
 Expected: running (finding: polling)
 Members: Parrot.answer
 Points at: name = await other.name.remote()
-Next step: Parrot.answer waits at most
 """
 
 import os

@@ -5,7 +5,6 @@
 Expected: running
 Members: driver second_group_answers.py
 Points at: user: str = ray.get(server.user.remote(seconds))
-Next step: Find out why Server.user takes long at second_group_answers.py: it sleeps there
 """
 
 import asyncio

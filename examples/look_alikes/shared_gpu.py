@@ -5,7 +5,6 @@ Two of them share it; the third waits until one of them ends.
 Expected: running (finding: starved)
 Members: driver shared_gpu.py, predict
 Points at: time.sleep(seconds)
-Next step: Find out why predict takes long at shared_gpu.py: it sleeps there
 """
 
 import os

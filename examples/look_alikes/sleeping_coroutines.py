@@ -5,7 +5,6 @@ All threads of its process are idle: sleeping coroutines are on no stack. They w
 Expected: running
 Members: driver sleeping_coroutines.py
 Points at: await asyncio.sleep(seconds)
-Next step: Find out why Dormitory.nap takes long at sleeping_coroutines.py: it sleeps there
 """
 
 import asyncio

@@ -5,7 +5,6 @@ Its `__init__` downloads for a quarter of an hour; the calls wait until it is do
 Expected: running
 Members: driver slow_actor_start.py, Model.answer
 Points at: time.sleep(seconds)
-Next step: Find out why model:Model.__init__ takes long at slow_actor_start.py: it sleeps there
 """
 
 import os

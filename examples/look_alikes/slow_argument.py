@@ -5,7 +5,6 @@ Only the first task runs. The others hold no resource and wait for their argumen
 Expected: running
 Members: driver slow_argument.py, refine
 Points at: time.sleep(seconds)
-Next step: Find out why dig takes long at slow_argument.py: it sleeps there
 """
 
 import os

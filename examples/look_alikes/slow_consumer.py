@@ -6,7 +6,6 @@ works on the first.
 Expected: running
 Members: decode
 Points at: time.sleep(seconds)
-Next step: Find out why driver slow_consumer.py takes long at slow_consumer.py: it sleeps there
 """
 
 import os

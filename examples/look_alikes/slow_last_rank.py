@@ -5,7 +5,6 @@ Two ranks wait at the barrier. The third has more to do, and will join it.
 Expected: running
 Members: driver slow_last_rank.py
 Points at: time.sleep(seconds)
-Next step: Find out why Rank.train takes long at slow_last_rank.py: it sleeps there
 """
 
 import os

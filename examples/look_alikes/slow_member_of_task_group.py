@@ -5,7 +5,6 @@ The others have ended; the method waits for the last one at the end of its `asyn
 Expected: running
 Members: Surveyor.survey
 Points at: time.sleep(seconds)
-Next step: Find out why Site.height takes long at slow_member_of_task_group.py: it sleeps there
 """
 
 import asyncio

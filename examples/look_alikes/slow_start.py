@@ -6,7 +6,7 @@ not run.
 Expected: running
 Members: driver slow_start.py, work
 Points at: print(ray.get(work.remote()))
-Next step: Find out why the start of the worker process takes long
+Next step: The worker process is still starting at slow_start.py
 """
 
 import os

@@ -5,7 +5,6 @@ Two items have arrived; the producer is making the third.
 Expected: running
 Members: driver slow_stream.py
 Points at: time.sleep(seconds)
-Next step: Find out why produce takes long at slow_stream.py: it sleeps there
 """
 
 import os

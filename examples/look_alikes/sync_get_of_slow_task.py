@@ -6,7 +6,6 @@ need the event loop.
 Expected: running
 Members: driver sync_get_of_slow_task.py
 Points at: time.sleep(seconds)
-Next step: Find out why count_votes takes long at sync_get_of_slow_task.py: it sleeps there
 """
 
 import os

@@ -5,7 +5,6 @@ The second task waits for the first, which waits for nothing. (If it waited for 
 Expected: running (finding: starved)
 Members: driver tasks_in_one_bundle.py, work
 Points at: time.sleep(seconds)
-Next step: Find out why work takes long at tasks_in_one_bundle.py: it sleeps there
 """
 
 import os

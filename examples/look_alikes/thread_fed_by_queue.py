@@ -5,7 +5,6 @@ A queue does not store which thread will fill it. That thread is working.
 Expected: running
 Members: driver thread_fed_by_queue.py, mill
 Points at: return f"flour of {corn.get()}"
-Next step: Find out why thread "farmer" takes long at thread_fed_by_queue.py: it sleeps there
 """
 
 import os

@@ -5,7 +5,6 @@ Without the timer this is a deadlock.
 Expected: running (finding: polling)
 Members: Parrot.answer
 Points at: name = await task
-Next step: Parrot.answer waits at most
 """
 
 import asyncio

@@ -5,7 +5,6 @@ It is slow, but each task will run.
 Expected: running (finding: starved)
 Members: driver too_many_tasks.py, work
 Points at: time.sleep(seconds)
-Next step: Find out why work takes long at too_many_tasks.py: it sleeps there
 """
 
 import os

@@ -5,7 +5,6 @@ No call is stuck: the first of the slow ones to end is enough.
 Expected: running
 Members: driver two_of_three_slow.py
 Points at: time.sleep(seconds)
-Next step: Find out why race takes long at two_of_three_slow.py: it sleeps there
 """
 
 import os

@@ -5,7 +5,6 @@
 Expected: running
 Members: driver wait_inside_tasks.py, outer
 Points at: time.sleep(seconds)
-Next step: Find out why inner takes long at wait_inside_tasks.py: it sleeps there
 """
 
 import os

@@ -5,7 +5,7 @@ Ray lists these processes nowhere yet: they are children of the raylet. Python i
 Expected: running
 Members: driver worker_imports_slowly.py, Shelf.title
 Points at: time.sleep(900)
-Next step: Find out why the start of the worker process takes long at sitecustomize.py: it sleeps there
+Next step: The worker process is still starting at sitecustomize.py
 """
 
 import os

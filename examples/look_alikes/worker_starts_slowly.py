@@ -5,7 +5,7 @@ Ray has granted the resources and started the worker processes. No task runs bef
 Expected: running
 Members: driver worker_starts_slowly.py, translate
 Points at: time.sleep(seconds)
-Next step: Find out why the start of the worker process takes long at worker_starts_slowly.py: it sleeps there
+Next step: The worker process is still starting at worker_starts_slowly.py
 """
 
 import os

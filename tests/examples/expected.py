@@ -10,11 +10,11 @@
     Ends in: Clerk.stamp, 50 directly, 51 in all    its first final blocker, with the number of its waiters
     Failed before: Rank.step                        a failed call in its finding whose result is still held
     Outside: driver in threading.Event.wait         a wait outside of Ray, if there is no finding
-    Next step: make Cashier.is_paid async           the fix, or the place to inspect, in the report's first 15 lines
+    Next step: make Cashier.is_paid async           of the fix, or what to inspect next, in the first 15 lines
     Needs: two nodes                                the cluster, if one node of 2 CPUs and 1 GPU does not suit
     Needs: ray[data,train]                          in a folder `libraries`: the extras of Ray that it imports
 
-Only the verdict and the next step are mandatory. All lines are in one paragraph. Next steps are compared without line
+Only the verdict is mandatory, and the next step unless it is `running` or `idle`. All lines are in one paragraph. Next steps are compared without line
 numbers and line breaks, which change with the length of other texts.
 """
 

@@ -29,7 +29,7 @@ from dstack.analysis.findings.wording.failures import step as step_of_failure
 from dstack.analysis.findings.wording.narration import Narrator, more
 from dstack.analysis.naming import names
 from dstack.analysis.solve.open_chains import OpenChain
-from dstack.diagnosis import VERDICTS, Finding, FindingKind, Step, Verdict
+from dstack.diagnosis import VERDICTS, Advice, Finding, FindingKind, Step, Verdict
 from dstack.vertex_keys import UnknownKey
 
 
@@ -45,8 +45,8 @@ class Kind(Protocol):
     def steps(self, facts: FindingFacts, narrator: Narrator) -> Iterator[Step]:
         """The sentences about the members, in the order of waiting."""
 
-    def advice(self, facts: FindingFacts, narrator: Narrator) -> str:
-        """One fix that fits."""
+    def advice(self, facts: FindingFacts, narrator: Narrator) -> Advice | None:
+        """One fix that fits, or the next thing to inspect."""
 
 
 class StuckKind(Kind, Protocol):

@@ -20,8 +20,8 @@ class VertexDetails:
 
     ``line`` is that of the innermost frame of user code, else of a library's; ``frames`` are leaf first. For a
     ``coroutine`` they are those of its await chain, and ``thread`` is the one that runs its event loop. ``torn`` is
-    :attr:`dstack.observed.Thread.torn`; ``sleeps`` is true in ``time.sleep`` or ``asyncio.sleep``. ``imports`` says what
-    is being imported. ``ranks`` are those of the process.
+    :attr:`dstack.observed.Thread.torn`; ``sleeps`` is true in ``time.sleep`` or ``asyncio.sleep``. ``imports`` says
+    what is being imported. ``ranks`` are those of the process.
     """
 
     execution: str

@@ -13,7 +13,7 @@ from dstack.analysis.naming import names
 from dstack.analysis.naming.job_selection import find_job
 from dstack.analysis.stacks.app_threads import Activity, Execution, PathStep
 from dstack.analysis.stacks.peers import AbsentWorker, Outlier, outliers
-from dstack.analysis.stacks.stack_tree import StackBranch, merge
+from dstack.analysis.stacks.stack_tree import StackBranch, TextFilter, merge
 from dstack.analysis.stacks.weighted_stacks import WeightedStacks
 from dstack.analysis.views.analysed_snapshot import AnalysedSnapshot
 from dstack.analysis.views.stack_pages import worker_name
@@ -55,25 +55,45 @@ class StackGroup:
 
 
 class ChosenStacks:
-    """The stacks of one snapshot, of one job if given, with only the application's frames or ``whole``.
+    """The stacks of one snapshot, with only the application's frames or ``whole``.
 
-    Unless ``unfolded``, for other programs, an import is one of these frames.
+    They are those of one job if given, and only those that have all words of ``only`` (:class:`TextFilter`). Unless
+    ``unfolded``, for other programs, an import is one frame.
     """
 
     def __init__(
-        self, analysed: AnalysedSnapshot, *, job: str | None = None, whole: bool = False, unfolded: bool = False
+        self,
+        analysed: AnalysedSnapshot,
+        *,
+        job: str | None = None,
+        only: str = "",
+        whole: bool = False,
+        unfolded: bool = False,
     ) -> None:
         self.stacks = analysed.stacks
         self.snapshot = analysed.snapshot
         self.index = analysed.merged_index
         self.whole = whole
+        self._only = TextFilter(only)
         self.job_id = find_job(self.snapshot, job) if job is not None else None
         self._all = self.stacks.running(whole=whole, unfolded=unfolded)
 
     @cached_property
     def executions(self) -> tuple[Execution, ...]:
         """The threads and coroutines of the application."""
-        return tuple(one for one in self._all.executions if self.job_id in (None, one.peer_group.job_id))
+        found = (one for one in self._all.executions if self.job_id in (None, one.peer_group.job_id))
+        return tuple(filter(self._is_chosen, found))
+
+    def _is_chosen(self, execution: Execution) -> bool:
+        """Whether it has the words of ``only``, or its process has them."""
+        if not self._only:
+            return True
+        keys = self._found.get(execution.worker_id)
+        return keys is not None and (not keys or execution.key in keys)
+
+    @cached_property
+    def _found(self) -> dict[str, set[Key]]:
+        return self.stacks.found(self._only)
 
     @cached_property
     def activities(self) -> Counter[Activity]:
@@ -94,7 +114,8 @@ class ChosenStacks:
     def absent(self) -> tuple[AbsentWorker, ...]:
         """The processes that were not read, and calls whose stacks were not: they may be in any code."""
         found = (one for one in self.stacks.absent_workers if one.why in ("not read", "unreadable"))
-        return tuple(one for one in found if self.job_id is None or one.job_id in (None, self.job_id))
+        of_job = (one for one in found if self.job_id is None or one.job_id in (None, self.job_id))
+        return () if self._only else tuple(of_job)
 
     def groups(self, by: By) -> list[StackGroup]:
         """The groups: classes with most executions first, ranks in their order, or processes by node."""
@@ -126,6 +147,8 @@ class ChosenStacks:
         return grouped((one.worker_id, one) for one in self.executions)
 
     def _is_of_job(self, worker: Worker) -> bool:
+        if self._only:
+            return worker.worker_id in self._found
         return self.job_id in (None, worker.job_id) or bool(self.of_worker(worker))
 
     def process_name(self, worker: Worker) -> str:

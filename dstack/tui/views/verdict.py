@@ -15,7 +15,7 @@ from dstack.analysis.naming.vertex_details import details_of
 from dstack.analysis.views.analysed_snapshot import AnalysedSnapshot
 from dstack.analysis.views.snapshot_changes import SnapshotChanges
 from dstack.diagnosis import Finding, Step
-from dstack.report.finding import assumption_rows, fix_row, picture, remark_rows, status_sentence
+from dstack.report.finding import advice_rows, assumption_rows, picture, remark_rows, status_sentence
 from dstack.report.not_observed import gaps_in_words, other_failures
 from dstack.report.rich_text import Row, SafeText
 from dstack.report.summaries import SHOWN_FAILURES, STYLE_OF_VERDICT, headline
@@ -117,7 +117,7 @@ def _finding(analysed: AnalysedSnapshot, number: int, finding: Finding) -> Line:
     title = SafeText().append(lead, STYLE_OF_KIND.get(finding.kind, "bold cyan")).append(finding.summary, "bold")
     children = [
         *_lines(analysed, f"{key}/row", finding, _rows(finding)),
-        *_lines(analysed, f"{key}/fix", finding, [fix_row(finding)], "bold green"),
+        *_lines(analysed, f"{key}/fix", finding, advice_rows(finding), "bold green"),
         *_lines(analysed, f"{key}/assumed", finding, assumption_rows(finding)),
         *_lines(analysed, f"{key}/remark", finding, _remarks(finding.diagram.remarks)),
         _details(analysed, f"{key}/details", finding),
@@ -181,7 +181,7 @@ def finding_text(finding: Finding, console: Console) -> str:
     rows = [
         Row("", "", SafeText(f"{finding.kind}: {finding.summary}")),
         *_rows(finding),
-        fix_row(finding),
+        *advice_rows(finding),
         *assumption_rows(finding),
     ]
     return "\n".join(line.plain for row in rows for line in row.lines(COPY_WIDTH, console))

@@ -82,7 +82,8 @@ class WaitDetails:
             return
         finding = self.analysed.diagnosis.findings[branch.finding]
         yield SafeText(f"{titled(finding)}: {finding.summary}")
-        yield SafeText().append("Fix: ", "bold green").append(finding.advice)
+        if advice := finding.advice:
+            yield SafeText().append(f"{advice.label}: ", "bold green").append(advice.text)
 
     def _wait(self, edge: Edge, branch: WaitBranch) -> Iterator[Text]:
         text = SafeText().append("Wait: ", "bold").append_text(wait_text(edge))

@@ -8,7 +8,6 @@ Expected: running
 Members: Rollout.generate
 Points at: version: int = ray.get(self.store.version.remote(self.rank))
 Needs: verl
-Next step: Find out why Register.version takes long at verl_worker_group.py: it sleeps there
 """
 
 import os

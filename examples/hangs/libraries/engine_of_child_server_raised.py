@@ -7,7 +7,7 @@ Expected: stalled
 Members: Client.fetch
 Points at: return await answer
 Needs: ray[serve]
-Next step: Find out why asyncio task Engine.run ended with RuntimeError
+Next step: Correct the RuntimeError at engine_of_child_server_raised.py
 """
 
 import asyncio

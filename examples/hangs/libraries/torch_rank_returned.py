@@ -4,7 +4,7 @@ Expected: deadlock
 Members: Rank.train
 Points at: dist.barrier()
 Needs: torch
-Next step: Find out why rank 2 is missing
+Next step: Make the same calls in the same order on all ranks: rank 2 is missing
 """
 
 import os

@@ -8,7 +8,7 @@ Members: rank 1 of the worker group
 Behind: broadcast_from_rank_zero of Train's barrier, driver train_ranks_apart.py
 Points at: train.report({"loss": 0.5})
 Needs: ray[train]
-Next step: Find out why the training function of rank 1 ended
+Next step: Make the same calls on all ranks, the same number of times
 """
 
 import os

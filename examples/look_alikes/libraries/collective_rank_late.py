@@ -4,7 +4,6 @@ Expected: running
 Members: driver collective_rank_late.py
 Points at: time.sleep(900.0)
 Needs: torch
-Next step: Find out why Rank.train takes long at collective_rank_late.py: it sleeps there
 """
 
 import os

@@ -6,7 +6,6 @@ Expected: running (finding: polling)
 Members: task of Data operator MapBatches(Double)
 Points at: time.sleep(900.0)
 Needs: ray[data]
-Next step: Find out why thread "ThreadPoolExecutor-0_0" takes long at data_actors_leave_a_cpu.py: it sleeps there
 """
 
 import os

@@ -6,7 +6,6 @@ Expected: running
 Members: driver data_beside_train_worker.py
 Points at: time.sleep(900.0)
 Needs: ray[data,train]
-Next step: Data operator ReadRange->Map(double) takes long at data_beside_train_worker.py: it sleeps there
 """
 
 import os

@@ -3,7 +3,6 @@
 Expected: running (finding: polling)
 Points at: time.sleep(20.0)
 Needs: ray[data]
-Next step: Find out why driver data_consumer_rests.py takes long at data_consumer_rests.py: it sleeps there
 """
 
 import os

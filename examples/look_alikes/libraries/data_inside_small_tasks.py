@@ -4,7 +4,6 @@ Expected: running
 Members: driver data_inside_small_tasks.py
 Points at: time.sleep(900.0)
 Needs: ray[data]
-Next step: Find out why Data operator Map(double) takes long at data_inside_small_tasks.py: it sleeps there
 """
 
 import os

@@ -4,7 +4,6 @@ Expected: running
 Members: driver data_slow_pipeline.py
 Points at: time.sleep(20.0)
 Needs: ray[data]
-Next step: Find out why Data operator Map(double) takes long at data_slow_pipeline.py: it sleeps there
 """
 
 import os

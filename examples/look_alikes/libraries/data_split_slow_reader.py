@@ -6,7 +6,6 @@ Expected: running
 Members: driver data_split_slow_reader.py
 Points at: time.sleep(seconds)
 Needs: ray[data]
-Next step: Find out why Reader.count takes long at data_split_slow_reader.py: it sleeps there
 """
 
 import os

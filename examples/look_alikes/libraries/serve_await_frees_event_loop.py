@@ -4,7 +4,6 @@ Expected: running
 Members: Shop.order, Store.price
 Points at: await asyncio.sleep(900.0)
 Needs: ray[serve]
-Next step: Find out why Shop.discount takes long at serve_await_frees_event_loop.py: it sleeps there
 """
 
 import asyncio

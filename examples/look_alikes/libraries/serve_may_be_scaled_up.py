@@ -6,7 +6,7 @@ Expected: running
 Members: Shop.order, Kitchen.cook
 Points at: if await self.shop.is_paid.remote(dish):
 Needs: ray[serve]
-Next step: Find out what delays the new replica of Serve deployment Shop
+Next step: `serve status` shows the state of the new replica of Serve deployment Shop
 """
 
 import os

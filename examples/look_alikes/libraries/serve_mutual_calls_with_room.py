@@ -7,7 +7,6 @@ Members: Shop.order, Kitchen.cook
 Points at: await asyncio.sleep(900.0)
 Ends in: Shop.is_paid, 1 directly, 3 in all
 Needs: ray[serve]
-Next step: Find out why Shop.is_paid takes long at serve_mutual_calls_with_room.py: it sleeps there
 """
 
 import asyncio

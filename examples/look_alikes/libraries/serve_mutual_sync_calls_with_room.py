@@ -6,7 +6,6 @@ Expected: running
 Members: Shop.order, Kitchen.cook
 Points at: time.sleep(900.0)
 Needs: ray[serve]
-Next step: Find out why Shop.is_paid takes long at serve_mutual_sync_calls_with_room.py: it sleeps there
 """
 
 import os

@@ -4,7 +4,6 @@ Expected: running
 Members: driver serve_queue_behind_slow_request.py
 Points at: time.sleep(900.0)
 Needs: ray[serve]
-Next step: Find out why Kitchen.cook takes long at serve_queue_behind_slow_request.py: it sleeps there
 """
 
 import os

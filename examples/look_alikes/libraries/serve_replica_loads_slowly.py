@@ -6,7 +6,6 @@ Expected: running (finding: polling)
 Members: thread "Thread-1 (_run_user_code_event_loop)"
 Points at: time.sleep(900.0)
 Needs: ray[serve]
-Next step: Find out why load takes long at serve_replica_loads_slowly.py: it sleeps there
 """
 
 import os

@@ -3,7 +3,6 @@
 Expected: running (finding: polling)
 Points at: self.menu: list[str] = await kitchen.menu.remote()
 Needs: ray[serve]
-Next step: Find out why Kitchen.__init__ takes long at serve_replicas_start_in_order.py: it sleeps there
 """
 
 import asyncio

@@ -6,7 +6,6 @@ Expected: running
 Members: Shop.order, Kitchen.cook
 Points at: await asyncio.sleep(900.0)
 Needs: ray[serve]
-Next step: Find out why Shop.is_paid takes long at serve_second_replica_has_room.py: it sleeps there
 """
 
 import asyncio

@@ -4,7 +4,6 @@ Expected: running
 Members: Shop.__call__, Kitchen.cook
 Points at: await asyncio.sleep(900.0)
 Needs: ray[serve]
-Next step: Find out why Shop.is_paid takes long at serve_slow_http_request.py: it sleeps there
 """
 
 import asyncio

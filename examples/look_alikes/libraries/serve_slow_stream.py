@@ -4,7 +4,6 @@ Expected: running
 Members: Shop.order, Kitchen.courses
 Points at: await asyncio.sleep(900.0)
 Needs: ray[serve]
-Next step: Find out why Shop.is_paid takes long at serve_slow_stream.py: it sleeps there
 """
 
 import asyncio

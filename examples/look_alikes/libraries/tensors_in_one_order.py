@@ -4,7 +4,6 @@ Expected: running
 Ends in: Worker.load, 1 directly, 2 in all
 Points at: time.sleep(900)
 Needs: torch
-Next step: Find out why Worker.load takes long at tensors_in_one_order.py: it sleeps there
 """
 
 import os

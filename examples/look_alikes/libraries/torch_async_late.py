@@ -6,7 +6,6 @@ Expected: running
 Members: driver torch_async_late.py
 Points at: time.sleep(900.0)
 Needs: torch
-Next step: Find out why Rank.train takes long at torch_async_late.py: it sleeps there
 """
 
 import os

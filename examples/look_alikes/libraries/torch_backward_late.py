@@ -4,7 +4,6 @@ Expected: running
 Members: driver torch_backward_late.py
 Points at: time.sleep(900.0)
 Needs: torch
-Next step: Find out why Rank.train takes long at torch_backward_late.py: it sleeps there
 """
 
 import os

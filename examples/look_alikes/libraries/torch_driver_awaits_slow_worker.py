@@ -4,7 +4,6 @@ Expected: running
 Members: driver torch_driver_awaits_slow_worker.py
 Points at: time.sleep(seconds)
 Needs: torch
-Next step: Worker.execute_model takes long at torch_driver_awaits_slow_worker.py: it sleeps there
 """
 
 import os

@@ -4,7 +4,6 @@ Expected: running
 Members: driver torch_groups_in_one_order.py
 Points at: time.sleep(900.0)
 Needs: torch
-Next step: Find out why Rank.train takes long at torch_groups_in_one_order.py: it sleeps there
 """
 
 import os

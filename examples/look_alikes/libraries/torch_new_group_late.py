@@ -4,7 +4,6 @@ Expected: running
 Members: driver torch_new_group_late.py
 Points at: time.sleep(900.0)
 Needs: torch
-Next step: Find out why Rank.split takes long at torch_new_group_late.py: it sleeps there
 """
 
 import os

@@ -4,7 +4,6 @@ Expected: running
 Members: driver torch_objects_late.py
 Points at: time.sleep(900.0)
 Needs: torch
-Next step: Find out why Rank.gather takes long at torch_objects_late.py: it sleeps there
 """
 
 import os

@@ -4,7 +4,6 @@ Expected: running
 Members: driver torch_rank_awaits_slow_reward.py
 Points at: time.sleep(900.0)
 Needs: torch
-Next step: Find out why Reward.score takes long at torch_rank_awaits_slow_reward.py: it sleeps there
 """
 
 import os

@@ -4,7 +4,6 @@ Expected: running
 Members: driver torch_rank_loads_slowly.py
 Points at: time.sleep(900.0)
 Needs: torch
-Next step: Find out why Rank.train takes long at torch_rank_loads_slowly.py: it sleeps there
 """
 
 import os

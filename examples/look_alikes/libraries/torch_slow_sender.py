@@ -4,7 +4,6 @@ Expected: running
 Members: driver torch_slow_sender.py
 Points at: time.sleep(900.0)
 Needs: torch
-Next step: Find out why Rank.exchange takes long at torch_slow_sender.py: it sleeps there
 """
 
 import os

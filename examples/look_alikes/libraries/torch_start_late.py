@@ -4,7 +4,6 @@ Expected: running
 Members: driver torch_start_late.py
 Points at: time.sleep(900.0)
 Needs: torch
-Next step: Find out why Rank.start takes long at torch_start_late.py: it sleeps there
 """
 
 import os

@@ -5,7 +5,6 @@ Rank 1 then joins the barrier, and both report.
 Expected: running
 Points at: time.sleep(3600)
 Needs: ray[train], torch
-Next step: training function step takes long at torch_trainer_slow_before_barrier.py: it sleeps there
 """
 
 import os

@@ -4,7 +4,6 @@ Expected: running
 Members: driver torch_training_goes_on.py
 Points at: print(ray.get(sums))
 Needs: torch
-Next step: Find out why Rank.train takes long at torch_training_goes_on.py: it sleeps there
 """
 
 import os

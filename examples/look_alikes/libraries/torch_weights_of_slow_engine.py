@@ -6,7 +6,6 @@ Expected: running
 Members: driver torch_weights_of_slow_engine.py
 Points at: time.sleep(900.0)
 Needs: torch
-Next step: Find out why Engine.update takes long at torch_weights_of_slow_engine.py: it sleeps there
 """
 
 import os

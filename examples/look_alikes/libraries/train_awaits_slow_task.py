@@ -6,7 +6,6 @@ Expected: running
 Members: driver train_awaits_slow_task.py
 Points at: time.sleep(900.0)
 Needs: ray[train]
-Next step: Find out why load takes long at train_awaits_slow_task.py: it sleeps there
 """
 
 import os

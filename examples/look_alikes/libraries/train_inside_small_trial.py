@@ -7,7 +7,6 @@ Expected: running
 Members: thread "Thread-1 (<lambda>)"
 Points at: DataParallelTrainer(train, scaling_config=ScalingConfig(num_workers=1)).fit()
 Needs: ray[train,tune]
-Next step: Find out why training function train takes long at train_inside_small_trial.py: it sleeps there
 """
 
 import os

@@ -6,7 +6,6 @@ Expected: running
 Members: Barrier.arrive
 Points at: ray.get(barrier.arrive.remote())
 Needs: ray[train]
-Next step: Find out why training function step takes long at train_ranks_in_one_order.py: it sleeps there
 """
 
 import os

@@ -4,7 +4,6 @@ Expected: running
 Members: driver train_sleeps.py
 Points at: time.sleep(20.0)
 Needs: ray[train]
-Next step: Find out why training function epochs takes long at train_sleeps.py: it sleeps there
 """
 
 import os

@@ -6,7 +6,6 @@ Expected: running
 Members: driver train_slow_rank.py
 Points at: print(DataParallelTrainer(step, scaling_config=ScalingConfig(num_workers=2)).fit())
 Needs: ray[train]
-Next step: Find out why training function step takes long at train_slow_rank.py
 """
 
 import os

@@ -4,7 +4,6 @@ Expected: running (finding: starved)
 Members: driver tune_slow_trials.py
 Points at: time.sleep(20.0)
 Needs: ray[tune]
-Next step: Otherwise wait for thread "Thread-1 (<lambda>)" at tune_slow_trials.py
 """
 
 import os

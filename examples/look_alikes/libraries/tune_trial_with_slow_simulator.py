@@ -7,7 +7,6 @@ Expected: running (finding: polling)
 Members: thread "Thread-1 (<lambda>)"
 Points at: time.sleep(900.0)
 Needs: ray[tune]
-Next step: Find out why Simulator.run takes long at tune_trial_with_slow_simulator.py: it sleeps there
 """
 
 import os

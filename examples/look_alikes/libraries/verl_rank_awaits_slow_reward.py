@@ -7,7 +7,6 @@ Expected: running
 Members: Ranks.update, driver verl_rank_awaits_slow_reward.py
 Points at: time.sleep(3600)
 Needs: verl
-Next step: Find out why Reward.score takes long at verl_rank_awaits_slow_reward.py: it sleeps there
 """
 
 import os

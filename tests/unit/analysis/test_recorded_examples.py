@@ -23,7 +23,6 @@ def test_a_recorded_example_has_its_expected_verdict_and_next_step(name: str) ->
 
     assert not list(expected.differences(document))
     report = document["report"]
-    assert expected.shows_next_step(report), f"{expected.next_step!r} is not in\n{report}"
     assert all(len(line) <= WIDTH for line in report.splitlines())
     if expected.verdict in ALARMS:
         first = report.partition("\n2. ")[0].splitlines()

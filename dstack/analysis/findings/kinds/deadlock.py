@@ -10,15 +10,16 @@ from dstack.analysis.findings.facts.finding_facts import FindingFacts
 from dstack.analysis.findings.facts.group_ranks import has_lost_rank
 from dstack.analysis.findings.reduced_graph import ReducedGraph
 from dstack.analysis.findings.wording import collectives
-from dstack.analysis.findings.wording.fixes import fix_for, until_released
+from dstack.analysis.findings.wording.fixes import fix_for
 from dstack.analysis.findings.wording.narration import SHOWN_CYCLE, Narrator, more
+from dstack.analysis.findings.wording.resource_fixes import until_released
 from dstack.analysis.graph.interruptions import holders_of
 from dstack.analysis.naming.descriptions import describe, in_words, operand_in_words
 from dstack.analysis.naming.vertex_details import details_of
 from dstack.analysis.solve import reduction
 from dstack.analysis.solve.digraph import Digraph, lightest_cycle
 from dstack.call_sites import BARRIER
-from dstack.diagnosis import FindingKind, Step, Verdict, Vertex
+from dstack.diagnosis import Advice, FindingKind, Step, Verdict, Vertex
 from dstack.vertex_facts import assumption
 from dstack.vertex_keys import Key
 from dstack.words import base_name
@@ -212,6 +213,6 @@ def steps(facts: FindingFacts, narrator: Narrator) -> Iterator[Step]:
     yield from more(len(others) - len(own), "library threads in the same state")
 
 
-def advice(facts: FindingFacts, narrator: Narrator) -> str:
+def advice(facts: FindingFacts, narrator: Narrator) -> Advice:
     """Where to break the cycle."""
-    return collectives.fix(facts) or fix_for(facts.deadlock)
+    return Advice(kind="fix", text=collectives.fix(facts) or fix_for(facts.deadlock))

@@ -19,7 +19,7 @@ from dstack.analysis.findings.wording.failures import happened_ago
 from dstack.analysis.findings.wording.narration import Narrator
 from dstack.analysis.naming.descriptions import describe
 from dstack.call_sites import kind_of
-from dstack.diagnosis import FailedBefore, FindingKind, Step, Verdict, Vertex
+from dstack.diagnosis import Advice, FailedBefore, FindingKind, Step, Verdict, Vertex
 from dstack.model import FailedTask, producer_task_id
 from dstack.observed import Process
 from dstack.observed_calls import REF_CALLS
@@ -66,12 +66,13 @@ def steps(facts: FindingFacts, narrator: Narrator) -> Iterator[Step]:
         yield Step(text="Ray does not tell whether the result was fetched before, so this is likely, not proven")
 
 
-def advice(facts: FindingFacts, narrator: Narrator) -> str:
+def advice(facts: FindingFacts, narrator: Narrator) -> Advice:
     """To correct the error, and to fetch it early."""
-    return (
+    text = (
         f"Correct the error of {_failure(facts).name}. Fetch its result together with those of the other calls "
         "(ray.wait returns the first that is ready), so that its error is raised at once."
     )
+    return Advice(kind="fix", text=text)
 
 
 def has_waited_since(vertex: Vertex, failure: FailedBefore) -> bool:

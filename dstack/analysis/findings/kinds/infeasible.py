@@ -11,7 +11,7 @@ from dstack.analysis.findings.reduced_graph import ReducedGraph
 from dstack.analysis.findings.wording.narration import Narrator
 from dstack.analysis.naming.descriptions import describe
 from dstack.analysis.naming.sentences import reason
-from dstack.diagnosis import FindingKind, Step, Verdict, Vertex
+from dstack.diagnosis import Advice, FindingKind, Step, Verdict, Vertex
 from dstack.words import listed
 
 KIND: FindingKind = "infeasible"
@@ -35,12 +35,13 @@ def steps(facts: FindingFacts, narrator: Narrator) -> Iterator[Step]:
     return submissions(facts, narrator)
 
 
-def advice(facts: FindingFacts, narrator: Narrator) -> str:
+def advice(facts: FindingFacts, narrator: Narrator) -> Advice:
     """Change the request, or add a node."""
     first = facts.members[0]
     if change := _change_of_strategy(narrator, first) or _change_of_selector(narrator, first):
-        return f"{change}, reduce what it asks for, or add a node that has it."
-    return f"Reduce what {describe(first)} asks for, or add a node that has it: no node of the cluster can run it now."
+        return Advice(kind="fix", text=f"{change}, reduce what it asks for, or add a node that has it.")
+    text = f"Reduce what {describe(first)} asks for, or add a node that has it: no node of the cluster can run it now."
+    return Advice(kind="fix", text=text)
 
 
 def _change_of_strategy(narrator: Narrator, vertex: Vertex) -> str | None:

@@ -13,7 +13,7 @@ from dstack.analysis.findings.facts.draft import Draft
 from dstack.analysis.findings.facts.finding_facts import FindingFacts
 from dstack.analysis.findings.facts.shared_calls import SharedCall
 from dstack.analysis.findings.reduced_graph import ReducedGraph
-from dstack.analysis.findings.wording import collectives, failures
+from dstack.analysis.findings.wording import collectives
 from dstack.analysis.findings.wording.failures import restart_steps
 from dstack.analysis.findings.wording.narration import Narrator, group_by_step, more
 from dstack.analysis.index.ray_libraries import library_of
@@ -26,7 +26,7 @@ from dstack.analysis.stacks.app_threads import call_in_words
 from dstack.diagnosis import FinalBlocker, FindingKind, Step, Vertex, WaitKind
 from dstack.grouping import grouped
 from dstack.model import Actor
-from dstack.vertex_keys import DriverKey, Key, Unknown, UnknownKey
+from dstack.vertex_keys import DriverKey, Key, UnknownKey
 
 SORTS = {
     "driver": "drivers",
@@ -46,31 +46,6 @@ AWAITED_BY_STARTS: dict[WaitKind, str] = {
 """What actors wait for that are not created yet, besides resources."""
 MAX_TARGETS = 20
 """Followed targets of each lifetime."""
-
-
-TO_INSPECT: dict[Unknown, str] = {
-    "scheduler": (
-        "The resources are free, yet it is not placed: check its node affinity, label selector and runtime environment "
-        "(it may be in setup), and the raylet's log"
-    ),
-    "argument memory": (
-        "The resources are free, yet it is not started: perhaps its arguments do not fit into the object store beside "
-        "those of running tasks. Ray reports it every 10 s: take another snapshot, and check the size of its arguments"
-    ),
-    "new node": "Start a node that has it, or ask for less",
-    "timer": "Find out what the waits before it need: only this timer is about to end them",
-    "slot": (
-        "Find out why the actor does not start the call: native code may hold its GIL, or the arguments are still in "
-        "transfer"
-    ),
-    "executor": "Find out why the worker that received the call does not run it, and take another snapshot",
-    "removed group": (
-        "Cancel the tasks of a placement group (ray.cancel) before it is removed: Ray keeps them pending until their "
-        "owner ends"
-    ),
-    "retry": "Find out why the call fails: Ray is about to run it again",
-}
-"""What to inspect where a chain ends in an unknown dependency."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -343,57 +318,6 @@ def waiter_of(facts: FindingFacts, blocker: Vertex) -> Waiter | None:
         named = (one.wait for one in reached.values() if one.wait and one.wait.called and one.wait.timeout_s != 0.0)
         shown = shown if shown.called else next(named, shown)
     return Waiter(waiters[0], shown.call if shown else describe(blocker))
-
-
-def to_inspect(facts: FindingFacts, narrator: Narrator) -> str:
-    """``Find out why Clerk.stamp takes long at app.py:12: it sleeps there``, by the first blocker."""
-    if not facts.ends:
-        return "Find out which of them should have sent something first, and why it did not"
-    first = facts.ends[0]
-    name, line = narrator.name(first), narrator.line(first)
-    if first.waker_of or facts.reduced.is_machinery(first.key):
-        ended = failures.of_ended_task(facts.failed_before)
-        return f"Find out what should end {_unknown_call(facts, narrator, first)}, and why it did not{ended}"
-    if isinstance(first.key, UnknownKey) and first.key.what in TO_INSPECT:
-        return f"{TO_INSPECT[first.key.what]}{f'; it is{line}' if line else ''}"
-    if first.unobserved:
-        return f"Run dstack again. If the report is the same, inspect the {describe(first)}"
-    if first.kind == "lifetime" and first.holder is None:
-        return f"Find out what should end the wait: only {name} can"
-    if is_start(first):
-        return (
-            f"Find out why the start of the worker process takes long{line}: {_state(facts.reduced, narrator, first)}"
-        )
-    if first.kind != "execution":
-        return f"Find out what delays {name}{line}"
-    return f"Find out why {describe(first)} takes long{line}: {_state(facts.reduced, narrator, first)}"
-
-
-def _unknown_call(facts: FindingFacts, narrator: Narrator, waker: Vertex) -> str | None:
-    """The call that an unknown waker must end, and where."""
-    waiter = waiter_of(facts, waker)
-    if waiter is None:
-        return str(waker.waker_of)
-    return f"{waiter.call} in {describe(waiter.vertex)}{narrator.line(waiter.vertex)}"
-
-
-def _state(reduced: ReducedGraph, narrator: Narrator, blocker: Vertex) -> str:
-    """What a final blocker does at its line: it computes only if it used a CPU between the samples."""
-    details = narrator.details(blocker)
-    if details.imports:
-        return f"it {details.imports} there"
-    if details.sleeps:
-        return "it sleeps there"
-    if details.coroutine:
-        return "it sleeps there, or is ready to run"
-    computes = reduced.computes(blocker)
-    if computes:
-        return "it is computing there"
-    if details.on_cpu and computes is not None and reduced.sleeps_between(blocker):
-        return "it wakes and sleeps there"
-    if details.on_cpu:
-        return "it runs there" if computes is None else "it runs there now and then, and uses little CPU time"
-    return "it sleeps there, or waits outside Python (network, file, C code)"
 
 
 def steps(facts: FindingFacts, narrator: Narrator) -> Iterator[Step]:

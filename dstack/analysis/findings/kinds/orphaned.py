@@ -15,7 +15,7 @@ from dstack.analysis.index.sample_index import SampleIndex
 from dstack.analysis.naming.descriptions import describe, in_words
 from dstack.analysis.solve import reduction
 from dstack.analysis.solve.requirements import targets_of
-from dstack.diagnosis import FindingKind, Step, Verdict, Vertex
+from dstack.diagnosis import Advice, FindingKind, Step, Verdict, Vertex
 from dstack.model import Actor
 from dstack.observed_node import Task
 
@@ -74,11 +74,12 @@ def _has_unknown_waker(narrator: Narrator, vertex: Vertex) -> bool:
     return any(narrator.vertices[target].waker_of for target in targets_of(vertex))
 
 
-def advice(facts: FindingFacts, narrator: Narrator) -> str:
+def advice(facts: FindingFacts, narrator: Narrator) -> Advice:
     """A new producer of the right kind: the lost one does not return."""
-    if fix := collectives.fix(facts):
-        return fix
-    first = facts.waits[0]
+    return Advice(kind="fix", text=collectives.fix(facts) or _new_producer(narrator, facts.waits[0]))
+
+
+def _new_producer(narrator: Narrator, first: Vertex) -> str:
     if first.never is not None and first.never.why == "lost lock":
         return (
             "Start child processes with the spawn or forkserver method, or before the parent starts threads: a forked "

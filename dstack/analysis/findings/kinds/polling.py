@@ -8,6 +8,7 @@ from dstack import words
 from dstack.analysis.findings.facts.draft import Draft
 from dstack.analysis.findings.facts.finding_facts import FindingFacts
 from dstack.analysis.findings.kinds import open_chain
+from dstack.analysis.findings.kinds.next_step import advice_at_end
 from dstack.analysis.findings.reduced_graph import ReducedGraph
 from dstack.analysis.findings.resting import end_of_loop
 from dstack.analysis.findings.vertex_roles import is_outside
@@ -17,7 +18,7 @@ from dstack.analysis.naming.descriptions import describe
 from dstack.analysis.naming.sentences import predicate, step_at, timer_of
 from dstack.analysis.solve.open_chains import OpenChain
 from dstack.analysis.solve.requirements import targets_of
-from dstack.diagnosis import FindingKind, Step, Verdict, Vertex
+from dstack.diagnosis import Advice, FindingKind, Step, Verdict, Vertex
 
 KIND: FindingKind = "polling"
 VERDICT: Verdict = "running"
@@ -72,21 +73,25 @@ def _ends_of_loops(pollers: Sequence[Vertex], narrator: Narrator) -> Iterator[St
     yield from list(ends.values())[: words.SHOWN]
 
 
-def advice(facts: FindingFacts, narrator: Narrator) -> str:
+def advice(facts: FindingFacts, narrator: Narrator) -> Advice:
     """What to inspect: the target of the polling, or the code that runs after a timeout."""
     first = facts.ends[0] if facts.ends else None
-    if first and not first.waker_of:
-        return f"{open_chain.to_inspect(facts, narrator)}. The polling continues without a result until then."
+    after = None if first and not first.waker_of else _after_timeout(facts, narrator, first)
+    return Advice(kind="next", text=after) if after else advice_at_end(facts, narrator)
+
+
+def _after_timeout(facts: FindingFacts, narrator: Narrator, first: Vertex | None) -> str | None:
+    """The timeout that ends the wait, where nothing else is known to."""
     timed = [one for one in facts.members if _has_timeout(one) and (first is None or first.key in targets_of(one))]
     waiter = min(timed, key=lambda one: not narrator.reduced.is_in_users_code(one.key), default=None)
     if waiter is None or waiter.wait is None:
-        return f"{open_chain.to_inspect(facts, narrator)}."
+        return None
     if timer_of(narrator.index, waiter):
         does = predicate(narrator.index, narrator.reduced.vertices, waiter, narrator.details(waiter))
-        return f"{describe(waiter)} {does}. Inspect what that ends."
+        return f"{describe(waiter)} {does}: search the code for what this ends."
     return (
-        f"{describe(waiter)} waits at most {waiter.wait.timeout_s:g} s in "
-        f"{waiter.wait.call}{narrator.line(waiter)}. Inspect what it does when this timeout ends."
+        f"See what {describe(waiter)} does{narrator.line(waiter)} when its timeout of {waiter.wait.timeout_s:g} s in "
+        f"{waiter.wait.call} ends."
     )
 
 

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from dstack.analysis.findings.facts.draft import Draft
 from dstack.analysis.findings.facts.finding_facts import FindingFacts
-from dstack.analysis.findings.kinds.open_chain import draft_of, steps, summary, to_inspect
+from dstack.analysis.findings.kinds.next_step import advice_at_end, log_of, tasks_named
+from dstack.analysis.findings.kinds.open_chain import draft_of, steps, summary
 from dstack.analysis.findings.reduced_graph import ReducedGraph
 from dstack.analysis.findings.wording.narration import Narrator
-from dstack.analysis.naming import names
 from dstack.analysis.naming.descriptions import describe
 from dstack.analysis.naming.sentences import is_cancelled
 from dstack.analysis.solve.open_chains import OpenChain
-from dstack.diagnosis import FindingKind, Verdict
+from dstack.diagnosis import Advice, FindingKind, Verdict
 from dstack.vertex_keys import UnknownKey
 
 __all__ = ["KIND", "VERDICT", "advice", "find_in", "steps", "summary"]
@@ -26,22 +26,17 @@ def find_in(reduced: ReducedGraph, chain: OpenChain) -> Draft | None:
     return draft_of(reduced, KIND, chain)
 
 
-def advice(facts: FindingFacts, narrator: Narrator) -> str:
-    """What to inspect: the final blocker."""
-    ends = [end.key for end in facts.ends]
-    if ends and all(isinstance(end, UnknownKey) and end.is_setup for end in ends):
-        return (
-            "Check whether the node reaches the package index, or install the packages on the nodes or in their image "
-            "beforehand. Limit the setup with config={'setup_timeout_seconds': ...} in runtime_env."
-        )
+def advice(facts: FindingFacts, narrator: Narrator) -> Advice:
+    """What to inspect: why something is repeated, or the final blocker."""
     if _is_repeated(facts):
-        return _limit_attempts(facts)
+        return Advice(kind="next", text=_attempts(facts))
     if any(is_cancelled(narrator.index, end) for end in facts.ends):
-        return (
-            "To let the cancelled call end, do not catch asyncio.CancelledError, or raise it again (ray.cancel "
-            "requests it once). ray.kill ends an actor at once."
+        text = (
+            "To let the cancelled call end, do not catch asyncio.CancelledError, or raise it again: ray.cancel "
+            "requests it once."
         )
-    return f"{to_inspect(facts, narrator)}."
+        return Advice(kind="fix", text=text)
+    return advice_at_end(facts, narrator)
 
 
 def _is_repeated(facts: FindingFacts) -> bool:
@@ -52,16 +47,15 @@ def _is_repeated(facts: FindingFacts) -> bool:
     return max((*restarts, *retries), default=0) >= (1 if is_pending else REPEATED)
 
 
-def _limit_attempts(facts: FindingFacts) -> str:
-    """How to find the cause of restarts or retries, and to limit them."""
+def _attempts(facts: FindingFacts) -> str:
+    """What shows the cause of restarts or retries, and what limits them."""
     if facts.restarted:
-        first = facts.restarted[0]
         return (
-            f"Find out why {names.actor(first)} dies: read the end of its log (`ray logs actor --id "
-            f"{first.actor_id}`). Limit max_restarts and max_task_retries, so that the caller gets the error."
+            f"{log_of(facts.restarted[0])}, which dies again and again. Without max_restarts and max_task_retries the "
+            "caller gets the error."
         )
-    label = next((describe(vertex) for vertex, _ in facts.retried), "the call")
+    vertex, task = facts.retried[0]
     return (
-        f"Find out why {label} fails: read the end of its worker's log. Limit max_retries or max_task_retries, so that "
-        "the caller gets the error."
+        f"{tasks_named(task.name)} shows the errors of {describe(vertex)}, which fails again and again. Without "
+        "max_retries or max_task_retries the caller gets the error."
     )

@@ -7,6 +7,7 @@ from dataclasses import replace
 
 from dstack.analysis.findings.facts.draft import Draft
 from dstack.analysis.findings.facts.finding_facts import FindingFacts
+from dstack.analysis.findings.kinds.next_step import advice_at_end, log_of_worker
 from dstack.analysis.findings.kinds.open_chain import (
     Waiter,
     blocker_steps,
@@ -14,7 +15,6 @@ from dstack.analysis.findings.kinds.open_chain import (
     other_side_steps,
     shared_call_in_words,
     shared_call_steps,
-    to_inspect,
     waiter_of,
 )
 from dstack.analysis.findings.kinds.open_chain import summary as open_chain_summary
@@ -30,7 +30,7 @@ from dstack.analysis.naming.ends import ended_children, ended_in_words
 from dstack.analysis.naming.names import waiting
 from dstack.analysis.solve.open_chains import OpenChain
 from dstack.analysis.solve.requirements import targets_of
-from dstack.diagnosis import FindingKind, Step, Verdict, Vertex
+from dstack.diagnosis import Advice, FindingKind, Step, Verdict, Vertex
 from dstack.observed import EndedChild
 from dstack.vertex_keys import Key, UnknownKey
 from dstack.words import duration, shortly, word
@@ -101,25 +101,26 @@ def steps(facts: FindingFacts, narrator: Narrator) -> Iterator[Step]:
     )
 
 
-def advice(facts: FindingFacts, narrator: Narrator) -> str:
-    """What to inspect: a failure, executions outside of the call, a queued call, or the missing waker."""
-    if failed := failures.advice(facts.failed_before):
-        return failed
+def advice(facts: FindingFacts, narrator: Narrator) -> Advice:
+    """What to change about a failure or a queued call; else what to inspect: those that are missing, or the end."""
+    if failed := failures.fix(facts.failed_before):
+        return Advice(kind="fix", text=failed)
     if _is_for_nodes(facts):
-        return f"{to_inspect(facts, narrator)}."
+        return advice_at_end(facts, narrator)
     if collectives.disagreement(facts):
-        return collectives.SAME_ADDRESS
+        return Advice(kind="fix", text=collectives.SAME_ADDRESS)
     if ended := _failed_children(facts, narrator):
-        return f"Find out why {ended_in_words(ended[0], 'the ')}: it can end no wait any more."
+        parent = narrator.index.workers.get(facts.members[0].worker_id or "")
+        of_parent = "" if parent is None or parent.is_driver else f": {log_of_worker(parent.pid)}"
+        text = f"The output of its parent process shows why {ended_in_words(ended[0], 'the ')}{of_parent}."
+        return Advice(kind="next", text=text)
     uneven = [call for call in facts.shared_calls if call.is_most and (call.absent or call.idle)]
     if uneven:
-        return (
-            f"Find out why not all {uneven[0].name} are in {uneven[0].call}: look for a branch, an early return, an "
-            "error or a shorter loop in those that are missing."
-        )
+        text = f"`dstack stacks` shows where those {uneven[0].name} are that are not in {uneven[0].call}."
+        return Advice(kind="next", text=text)
     if queued := _queued(facts):
-        return let_queued_run(describe(queued[0]))
-    return f"{to_inspect(facts, narrator)}. A timeout there would turn the next hang into an error."
+        return Advice(kind="fix", text=let_queued_run(describe(queued[0])))
+    return advice_at_end(facts, narrator)
 
 
 def _ends_in_words(facts: FindingFacts, narrator: Narrator) -> str:

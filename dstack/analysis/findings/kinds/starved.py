@@ -7,15 +7,16 @@ from collections.abc import Sequence
 from dstack import words
 from dstack.analysis.findings.facts.draft import Draft
 from dstack.analysis.findings.facts.finding_facts import FindingFacts
-from dstack.analysis.findings.kinds.open_chain import draft_of, is_start, steps, summary, to_inspect
+from dstack.analysis.findings.kinds.next_step import advice_at_end
+from dstack.analysis.findings.kinds.open_chain import draft_of, is_start, steps, summary
 from dstack.analysis.findings.reduced_graph import ReducedGraph
-from dstack.analysis.findings.wording.fixes import RELEASE_RESOURCES, STORE
 from dstack.analysis.findings.wording.narration import Narrator
-from dstack.analysis.naming.descriptions import describe, operand_in_words
+from dstack.analysis.findings.wording.resource_fixes import is_of_library
+from dstack.analysis.naming.descriptions import operand_in_words
 from dstack.analysis.solve.open_chains import OpenChain
 from dstack.analysis.solve.requirements import targets_of
-from dstack.diagnosis import FindingKind, Verdict, Vertex
-from dstack.vertex_keys import AnyKey, UnknownKey
+from dstack.diagnosis import Advice, FindingKind, Verdict, Vertex
+from dstack.model import Actor, PlacementGroup
 
 __all__ = ["KIND", "VERDICT", "advice", "find_in", "steps", "summary"]
 KIND: FindingKind = "starved"
@@ -27,61 +28,34 @@ def find_in(reduced: ReducedGraph, chain: OpenChain) -> Draft | None:
     return draft_of(reduced, KIND, chain) if reduced.resources(chain.waiters) else None
 
 
-def advice(facts: FindingFacts, narrator: Narrator) -> str:
-    """What would free the resources."""
-    ends, resources = facts.ends, facts.draft.resources
-    if ends and all(isinstance(end.key, UnknownKey) and end.key.is_scheduler for end in ends):
-        return f"{to_inspect(facts, narrator)}."
-    if ends and is_start(ends[0]):
-        return f"{to_inspect(facts, narrator)}."
+def advice(facts: FindingFacts, narrator: Narrator) -> Advice:
+    """What runs while it holds the resources; a change only if they are held by what does nothing."""
     holders = [one for one in _holders(facts) if not is_start(one) and one.kind != "unknown"]
-    are_for_life = any(holder.kind == "lifetime" for holder in holders)
-    if are_for_life and any(holder.kind in ("execution", "task") for holder in holders):
-        scarce = words.listed(resources)
-        return f"Wait until one of the running tasks that hold {scarce} ends. {RELEASE_RESOURCES}"
-    if are_for_life:
-        running = next((end for end in ends if end.kind == "execution"), None)
-        otherwise = f" Otherwise wait for {describe(running)}{narrator.line(running)}." if running else ""
-        return f"{_end_a_holder(narrator, holders, resources)}{otherwise}"
-    return _inspect_or_cancel(facts, narrator, holders)
-
-
-def _inspect_or_cancel(facts: FindingFacts, narrator: Narrator, holders: Sequence[Vertex]) -> str:
-    """What to inspect, and how to do without it; holders that are not known cannot be cancelled."""
-    known = words.shortly(sorted({describe(holder) for holder in holders}), " or ")
-    if facts.ends and not known:
-        return f"{to_inspect(facts, narrator)}."
-    names, resources = known or "a holder", facts.draft.resources
-    first = to_inspect(facts, narrator) if facts.ends else f"Wait until {names} ends"
-    if resources == STORE:
-        return f"{first}. Or cancel {names}, pass less data as arguments, or give the nodes a larger object store."
-    return f"{first}. Or cancel {names}, let it ask for less, or add {words.listed(resources)}."
+    is_at_rest = bool(holders) and all(holder.kind == "lifetime" for holder in holders)
+    if not is_at_rest or any(end.kind == "execution" for end in facts.ends):
+        return advice_at_end(facts, narrator)
+    return Advice(kind="fix", text=_end_a_holder(narrator, holders, facts.draft.resources))
 
 
 def _end_a_holder(narrator: Narrator, holders: Sequence[Vertex], resources: Sequence[str]) -> str:
-    """Which actor or placement group to end, and how."""
-    how_to_end = {operand_in_words(holder.holder): _how_to_end(narrator, holder) for holder in holders if holder.holder}
+    """Which actor or placement group to end if it is not needed, and how; never one that a library made."""
+    own = [one for one in holders if one.holder and not is_of_library(narrator.index, one.holder)]
+    how_to_end = {operand_in_words(one.holder): _how_to_end(one.holder) for one in own if one.holder}
+    what = words.listed(resources)
     if not how_to_end:
-        return RELEASE_RESOURCES
-    are_groups = all(_id(holder) in narrator.index.placement_groups for holder in holders)
+        return f"Let those that hold {what} ask for less, or let fewer of them run at a time."
+    are_groups = all(isinstance(one.holder, PlacementGroup) for one in own)
     return (
-        f"Free {words.listed(resources)}: {'remove' if are_groups else 'end'} "
-        f"{words.shortly(sorted(how_to_end), ' or ')} "
-        f"({words.listed(sorted(set(how_to_end.values())), ' or ')}), let it ask for less, or add resources."
+        f"{'Remove' if are_groups else 'End'} {words.shortly(sorted(how_to_end), ' or ')} if nothing needs it any more "
+        f"({words.listed(sorted(set(how_to_end.values())), ' or ')}), let it ask for less, or add {what}."
     )
 
 
-def _how_to_end(narrator: Narrator, holder: Vertex) -> str:
+def _how_to_end(holder: Actor | PlacementGroup) -> str:
     """The call that ends an actor or removes a placement group."""
-    actor = narrator.index.actors.get(_id(holder))
-    if actor is None:
+    if isinstance(holder, PlacementGroup):
         return "ray.util.remove_placement_group"
-    return "ray.kill, since it is detached" if actor.is_detached else "drop its last handle, or ray.kill"
-
-
-def _id(holder: Vertex) -> str:
-    """The id of the actor or placement group whose end or removal a vertex is."""
-    return str(holder.key.ids[0]) if isinstance(holder.key, AnyKey) and holder.key.ids else ""
+    return "ray.kill, since it is detached" if holder.is_detached else "drop its last handle"
 
 
 def _holders(facts: FindingFacts) -> list[Vertex]:

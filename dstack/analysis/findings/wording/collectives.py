@@ -252,8 +252,8 @@ def _fix_for_lost(lost: Sequence[Vertex]) -> str:
     ranks = names.ranks(sorted({one.absent.rank for one in lost if one.absent}))
     if any(vertex.never for vertex in lost):
         return (
-            f"Find out why the training function of {ranks} ended: all ranks must make the same calls, the same number "
-            "of times. Look for a branch on the rank, an early return or a shorter loop."
+            f"Make the same calls on all ranks, the same number of times: the training function of {ranks} ended "
+            "without these. Check it for a branch on the rank, an early return or a shorter loop."
         )
     if any(map(is_dead, lost)):
         return (
@@ -299,9 +299,9 @@ def _fix_for_order(calls: Sequence[CollectiveCall]) -> str:
         return f"Call {_operations(calls)} in the same order on all ranks."
     missing = calls[0].missing
     return (
-        f"Find out why {names.ranks(missing, calls[0].call.group)} {words.word(len(missing), 'is', 'are')} missing: "
-        "all ranks must make the same calls in the same order. Look for an early return, a handled error, or a "
-        "shorter loop there."
+        f"Make the same calls in the same order on all ranks: {names.ranks(missing, calls[0].call.group)} "
+        f"{words.word(len(missing), 'is', 'are')} missing. Check them for an early return, a handled error, or a "
+        "shorter loop."
     )
 
 

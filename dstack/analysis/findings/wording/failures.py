@@ -33,13 +33,14 @@ def headline(failures: Sequence[FailedBefore]) -> str:
     It is an asyncio task that held what is awaited, or has an error that may not have been fetched.
     """
     first = next((failed for failed in failures if failed.is_held), None)
-    return of_ended_task(failures) or (f"; {first.name} {what_happened(first)}" if first else "")
+    what = of_ended_task(failures) or (f"{first.name} {what_happened(first)}" if first else "")
+    return f"; {what}" if what else ""
 
 
 def of_ended_task(failures: Sequence[FailedBefore]) -> str:
-    """``; asyncio task Pump.run, which held what is awaited, ended with KeyError: 7 at pump.py:9``, if there is one."""
+    """``asyncio task Pump.run, which held what is awaited, ended with KeyError: 7 at pump.py:9``, if there is one."""
     ended = _ended_task(failures)
-    return f"; {ended.name}, which held what is awaited, {what_happened(ended)}{_at(ended)}" if ended else ""
+    return f"{ended.name}, which held what is awaited, {what_happened(ended)}{_at(ended)}" if ended else ""
 
 
 def _ended_task(failures: Sequence[FailedBefore]) -> FailedBefore | None:
@@ -51,12 +52,12 @@ def _at(failed: FailedBefore) -> str:
     return f" at {failed.file.rpartition('/')[2]}:{failed.line}" if failed.file else ""
 
 
-def advice(failures: Sequence[FailedBefore]) -> str:
-    """What to do about the end of a task, or an error that may not have been fetched; empty if there is none."""
+def fix(failures: Sequence[FailedBefore]) -> str:
+    """What to change about the end of a task, or an error that may not have been fetched; empty if there is none."""
     if ended := _ended_task(failures):
         return (
-            f"Find out why {ended.name} ended with {ended.error_type}{_at(ended)}: it held what is awaited. Where it "
-            "ends, let its exception reach the futures and queues that it served."
+            f"Correct the {ended.error_type}{_at(ended)}, with which {ended.name} ended: it held what is awaited. "
+            "Where it ends, set its exception on the futures that it served, or put an end into its queues."
         )
     first = next((failed for failed in failures if failed.is_held), None)
     if first is None:

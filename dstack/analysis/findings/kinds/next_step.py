@@ -1,0 +1,204 @@
+"""The next step where no change is known to resolve a chain: one concrete thing to inspect at its end.
+
+Each is a line of code with a command that shows more, or a file. All commands work as they are printed.
+"""
+
+from __future__ import annotations
+
+import re
+
+from dstack.analysis.findings.facts.finding_facts import FindingFacts
+from dstack.analysis.findings.kinds.open_chain import is_start, waiter_of
+from dstack.analysis.findings.wording import failures
+from dstack.analysis.findings.wording.narration import Narrator
+from dstack.analysis.naming import names
+from dstack.analysis.naming.descriptions import describe, operand_in_words
+from dstack.call_sites import site_of
+from dstack.diagnosis import Advice, Vertex
+from dstack.model import Actor
+from dstack.vertex_keys import Unknown, UnknownKey
+
+LOGS = "/tmp/ray/session_latest/logs"
+"""Where Ray writes the logs of a node, unless it was started with another --temp-dir (Ray 2.46 and 2.60)."""
+RAYS_DEBUGGER = "/ray/util/rpdb.py"
+"""The file of Ray's own debugger, to which ``ray debug`` connects (Ray 2.46 and 2.60)."""
+DISTRIBUTED_DEBUGGER = "/ray/util/debugpy.py"
+"""The file of the breakpoints to which the Ray Distributed Debugger connects (Ray 2.46 and 2.60)."""
+NAME = re.compile(r"[\w.]+")
+"""A name of a call that a shell takes as it is."""
+
+FIXES: dict[Unknown, str] = {
+    "new node": "Start a node that has it, or ask for less",
+    "removed group": (
+        "Cancel the tasks of a placement group (ray.cancel) before it is removed: Ray keeps them pending until their "
+        "owner ends"
+    ),
+}
+"""The changes that resolve the wait for some unknown dependencies."""
+
+
+def advice_at_end(facts: FindingFacts, narrator: Narrator) -> Advice:
+    """What to do about the first final blocker, or about waits that have none.
+
+    What runs while it holds resources says more than the end of the holder.
+    """
+    first = facts.ends[0] if facts.ends else None
+    if first and first.holder:
+        first = next((end for end in facts.ends if end.kind == "execution"), first)
+    if first and isinstance(first.key, UnknownKey) and first.key.what in FIXES:
+        return Advice(kind="fix", text=f"{FIXES[first.key.what]}.")
+    return Advice(kind="next", text=f"{_inspect(facts, narrator, first)}.")
+
+
+def _inspect(facts: FindingFacts, narrator: Narrator, first: Vertex | None) -> str:
+    opened = (_breakpoint(narrator, vertex) for vertex in (*facts.ends, *facts.members))
+    if text := next(filter(None, opened), None):
+        return text
+    if first is None:
+        return f"{_command(narrator, facts.members[0])} and the same of the others show which should send first"
+    if first.waker_of or facts.reduced.is_machinery(first.key):
+        return _of_unknown_waker(facts, narrator, first)
+    if isinstance(first.key, UnknownKey) and (text := _of_unknown(facts, narrator, first)):
+        return text
+    if first.unobserved:
+        return f"Run dstack again to read the {describe(first)}"
+    if first.kind == "lifetime" and first.holder is None:
+        return _of_users(narrator, first)
+    if is_start(first):
+        return _of_start(narrator, first)
+    if first.kind == "task":
+        return f"{_tasks(narrator, first)} shows the state of {narrator.name(first)}"
+    return _of_execution(narrator, first) if first.kind == "execution" else _of_other(narrator, first)
+
+
+def _of_other(narrator: Narrator, first: Vertex) -> str:
+    """What shows more about what Ray, or one of its libraries, is about to do."""
+    if first.subject.what in ("new replica", "first replica", "start of replica"):
+        return f"`serve status` shows the state of {narrator.name(first)}"
+    if first.holder:
+        return f"`ray status` shows what is held. Only {narrator.name(first)} frees it"
+    return f"Run dstack again: {narrator.name(first)} may only take a moment"
+
+
+def _breakpoint(narrator: Narrator, vertex: Vertex) -> str:
+    """The open breakpoint of an execution, with how to connect to it; empty if there is none."""
+    details = narrator.details(vertex)
+    files = {frame.file for frame in details.frames}
+    if any(file.endswith(RAYS_DEBUGGER) for file in files):
+        return f"Run `ray debug`: a breakpoint is open in {describe(vertex)}{narrator.line(vertex)}"
+    if any(file.endswith(DISTRIBUTED_DEBUGGER) for file in files):
+        where = f"{describe(vertex)}{narrator.line(vertex)}"
+        return f"Attach the Ray Distributed Debugger: a breakpoint is open in {where}"
+    return ""
+
+
+def _of_unknown_waker(facts: FindingFacts, narrator: Narrator, first: Vertex) -> str:
+    """The line of the waiter, and what it waits for there; or the asyncio task that should have ended the wait."""
+    if ended := failures.of_ended_task(facts.failed_before):
+        return f"See why {ended}"
+    waiter = waiter_of(facts, first)
+    if waiter is None:
+        return f"Search the code for what ends {first.waker_of or narrator.name(first)}"
+    where = f"{describe(waiter.vertex)}{narrator.line(waiter.vertex)}"
+    wait = waiter.vertex.wait
+    ended_by = (wait.site.ended_by if wait else None) or (first.waker_of and site_of(first.waker_of.site).ended_by)
+    if ended_by is None:
+        shows = f"{_command(narrator, waiter.vertex)} shows what led there"
+        return f"{where} waits in {waiter.call}, which its other side has to end: {shows}"
+    return f"{where} waits for {ended_by}: search the code for where it should come from"
+
+
+def _of_unknown(facts: FindingFacts, narrator: Narrator, first: Vertex) -> str:
+    """What shows more about a dependency of which Ray tells only its kind; empty for other kinds."""
+    assert isinstance(first.key, UnknownKey)
+    if first.key.is_scheduler:
+        return (
+            f"`grep num_ {LOGS}/debug_state.txt` on each node counts what requests wait for: workers, memory or other "
+            "nodes. The resources are free, yet Ray has not placed this one"
+        )
+    if first.key.is_setup:
+        return f"`tail {LOGS}/runtime_env_setup-*.log` on its node shows how far the installation is"
+    match first.key.what:
+        case "slot":
+            doing = f" at{line.removeprefix(' at')}" if (line := narrator.line(first)) else ""
+            command = _command(narrator, first, "--native")
+            return f"{command} shows what the actor does{doing}: it does not start the call, though it has a free slot"
+        case "executor":
+            return "Run dstack again: the worker that received the call did not report it as running"
+        case "retry":
+            return f"{_tasks(narrator, first)} shows the errors of the call that Ray is about to repeat"
+        case "timer":
+            waiter = next((one for one in facts.members if narrator.reduced.is_in_users_code(one.key)), first)
+            return f"{_command(narrator, waiter)} shows what waits for the timer"
+    return ""
+
+
+def _of_users(narrator: Narrator, first: Vertex) -> str:
+    """Where to see the code that can end a wait, as it can use an actor."""
+    name = narrator.name(first)
+    actor = next((one for one in first.subject.of if isinstance(one, Actor)), None)
+    if actor is None or not actor.pid:
+        return f"`dstack graph` shows the calls of the {name}, which alone can end the wait"
+    command = f'`dstack stacks --by process --only "pid {actor.pid}"`'
+    return f"{command} shows the code of {operand_in_words(actor)}: only code that can use it ends the wait"
+
+
+def _of_start(narrator: Narrator, first: Vertex) -> str:
+    pid = narrator.details(first).pid or "*"
+    return f"The worker process is still starting{narrator.line(first)}: {log_of_worker(pid)}"
+
+
+def _of_execution(narrator: Narrator, first: Vertex) -> str:
+    """What the execution does at its line, and the command that shows more: it computes only if it used a CPU."""
+    where = f"at {line.removeprefix(' at ')}" if (line := narrator.line(first)) else "there"
+    name, details, reduced = describe(first), narrator.details(first), narrator.reduced
+    computes = reduced.computes(first)
+    shows = f"{_command(narrator, first)} shows what led there"
+    if details.imports:
+        return f"{name} {details.imports} {where}: {shows}"
+    if details.sleeps:
+        return f"{name} sleeps {where}: {shows}"
+    if details.coroutine:
+        return f"{name} sleeps {where}, or is ready to run: {shows}"
+    if computes:
+        return f"{name} is computing {where}: `dstack record -o run.html` shows which code takes the time"
+    if details.on_cpu and computes is not None and reduced.sleeps_between(first):
+        return f"{name} wakes and sleeps {where}: {shows}"
+    if details.on_cpu:
+        does = "runs" if computes is None else "uses little CPU time"
+        return f"{name} {does} {where}: `dstack record -o run.html --idle` shows where it spends its time"
+    command = _command(narrator, first, "--native")
+    return f"{name} sleeps, or waits outside Python (network, file, C code), {where}: {command} shows in which call"
+
+
+def _command(narrator: Narrator, vertex: Vertex, option: str = "") -> str:
+    """```dstack stacks --only Reward.score```: by the name of a call, else by the process."""
+    name = describe(vertex)
+    worker = narrator.index.workers.get(vertex.worker_id or "")
+    is_call = vertex.task_id is not None and vertex.child_pid is None and NAME.fullmatch(name)
+    which = name if is_call or worker is None else f'"pid {worker.pid}"'
+    by_process = "--by process" if vertex.child_pid is not None else ""
+    only = f"--only {which}" if is_call or worker is not None else ""
+    return f"`{' '.join(filter(None, ('dstack stacks', option, by_process, only)))}`"
+
+
+def _tasks(narrator: Narrator, vertex: Vertex) -> str:
+    """```ray list tasks --filter name=Reward.score --detail```: what Ray knows of a call."""
+    ids = vertex.key.ids if isinstance(vertex.key, UnknownKey) else ()
+    task = narrator.index.tasks.get(vertex.task_id or str(next(iter(ids), "")))
+    return tasks_named(task.name if task else "")
+
+
+def tasks_named(name: str) -> str:
+    """The command that lists the calls of this name, with their errors; of all calls, if a shell would not take it."""
+    return f"`ray list tasks{f' --filter name={name}' if NAME.fullmatch(name) else ''} --detail`"
+
+
+def log_of_worker(pid: int | str) -> str:
+    """The command that prints the end of what a worker process writes, before it is registered too."""
+    return f"`tail {LOGS}/worker-*-{pid}.*` on its node prints the end of its output"
+
+
+def log_of(actor: Actor) -> str:
+    """The command that prints the end of an actor's log, with the actor's name."""
+    return f"`ray logs actor --id {actor.actor_id}` prints the end of the log of {names.actor(actor)}"
