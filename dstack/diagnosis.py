@@ -398,6 +398,9 @@ class Advice(Model, frozen=True):
         """The word before the text."""
         return self.kind.capitalize()
 
+    def __str__(self) -> str:
+        return f"{self.label}: {self.text}"
+
 
 class Finding(Model, frozen=True):
     """One conclusion about the waits of the cluster.

@@ -78,7 +78,7 @@ def sentences_of(app: DstackApp) -> list[str]:
     assert app.shown
     diagnosis = app.shown.analysed.diagnosis
     failures = [failure.reason for failure in diagnosis.coverage.failures]
-    return [*(text for one in diagnosis.findings for text in (one.summary, one.advice)), *failures]
+    return [*(text for one in diagnosis.findings for text in (one.summary, str(one.advice))), *failures]
 
 
 def long_snapshots() -> list[Snapshot]:

@@ -124,8 +124,8 @@ def test_a_deadlock_is_suspected_from_native_stacks_and_else_the_language_is_nam
     assert (native["verdict"], native["exit_code"]) == ("deadlock", 1)
     (finding,) = [one for one in native["findings"] if one["kind"] == "deadlock"]
     assert not finding["confirmed"]
-    assert "raise max_concurrency" in finding["advice"]
-    assert "async" not in finding["advice"]
+    assert "raise max_concurrency" in finding["advice"]["text"]
+    assert "async" not in finding["advice"]["text"]
     assert {(one["function"], one["line"]) for one in finding["members"] if one["line"]} == case.lines
     assert native["coverage"]["access"][case.tool] == 3
     assert left <= {("S", 0), ("R", 0)}

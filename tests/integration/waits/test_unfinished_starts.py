@@ -37,7 +37,7 @@ def test_the_installation_of_an_environment_is_named_with_its_output(shared: Sha
     (finding,) = document["findings"]
     assert (document["verdict"], document["incomplete"]) == ("running", False)
     assert "which has run for" in finding["summary"]
-    assert "setup_timeout_seconds" in finding["advice"]
+    assert "runtime_env_setup" in finding["advice"]["text"]
 
 
 @pytest.mark.parametrize("name", ["crashing_call", "always_restarting"])
@@ -49,7 +49,7 @@ def test_restarts_are_counted_with_the_last_error(name: str, shared: SharedClust
 
     (finding,) = document["findings"]
     assert (document["verdict"], document["incomplete"]) == ("running", False)
-    assert "max_restarts" in finding["advice"]
+    assert "max_restarts" in finding["advice"]["text"]
     assert ("is at attempt" in "\n".join(finding["explanation"])) == (name == "crashing_call")
 
 
@@ -60,4 +60,4 @@ def test_a_hanging_fork_is_reported_with_its_line_and_fix(shared: SharedCluster)
     (finding,) = document["findings"]
     assert (document["verdict"], finding["confirmed"]) == ("hang", True)
     assert "waits in ray.get at get_after_fork.py:" in finding["summary"]
-    assert "spawn" in finding["advice"]
+    assert "spawn" in finding["advice"]["text"]

@@ -449,11 +449,16 @@ class JsonBlocker(JsonMember):
     waiters_total: int
 
 
+class JsonAdvice(msgspec.Struct):
+    kind: Literal["fix", "next"]
+    text: str
+
+
 class JsonFinding(msgspec.Struct):
     kind: Literal["deadlock", "orphaned", "infeasible", "starved", "running", "polling", "stalled", "failed"]
     confirmed: bool
     summary: str
-    advice: str
+    advice: JsonAdvice | None
     explanation: list[str]
     resources: list[str]
     jobs: list[str]

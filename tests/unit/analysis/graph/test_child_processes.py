@@ -254,7 +254,7 @@ def test_a_fork_in_ray_get_hangs_with_its_waiters() -> None:
         "in a forked process, where Ray does not work"
     )
     assert len(finding.blocked_behind) == 2
-    assert "spawn" in finding.advice
+    assert "spawn" in str(finding.advice)
     (step,) = [step for step in finding.explanation if "in a forked process" in step.text]
     assert (step.file, step.line) == (FRAME.file, FRAME.line)
 

@@ -42,7 +42,9 @@ class Cluster:
 
 def text(diagnosis: Diagnosis) -> str:
     (finding,) = diagnosis.findings
-    return TIME.sub("TIME", "\n".join((finding.summary, *(step.text for step in finding.explanation), finding.advice)))
+    return TIME.sub(
+        "TIME", "\n".join((finding.summary, *(step.text for step in finding.explanation), str(finding.advice)))
+    )
 
 
 # A hang at once, or after a while

@@ -121,7 +121,7 @@ def test_an_asyncio_task_that_held_what_is_awaited_is_named_in_all_parts_of_a_fi
     assert finding.summary.endswith(
         "; asyncio task serve, which held what is awaited, ended with KeyError: 7 at app.py:10"
     )
-    assert finding.advice.startswith("Find out why asyncio task serve ended with KeyError at app.py:10: it held what")
+    assert str(finding.advice).startswith("Fix: Correct the KeyError at app.py:10, with which asyncio task serve ended")
     assert finding.diagram.remarks[0].text.startswith("Ended before: asyncio task serve (actor Gate")
     assert finding.diagram.remarks[0].text.endswith("with KeyError: 7; it held what is awaited")
 
@@ -130,7 +130,7 @@ def test_an_asyncio_task_that_failed_in_the_same_process_is_a_remark_only() -> N
     (finding,) = with_ended_tasks(ended(held=("0x2",))).findings
 
     assert [one.is_related for one in finding.failed_before] == [False]
-    assert "KeyError" not in finding.summary + finding.advice
+    assert "KeyError" not in finding.summary + str(finding.advice)
     assert finding.diagram.remarks[0].text.endswith("with KeyError: 7; it was in the same process")
 
 

@@ -140,7 +140,7 @@ def test_two_calls_that_poll_each_other_have_no_final_blocker() -> None:
 
 
 def advice_of(change: Callable[[SceneProcess], None] | None, *, first: Callable[[SceneProcess], None]) -> str:
-    """The fix for a driver behind a task, which is as ``first`` in the first sample, and changed in the second."""
+    """The advice for a driver behind a task, which is as ``first`` in the first sample, and changed in the second."""
     scene = Scene()
     driver = scene.driver()
     call, worker = scene.run("work", by=driver)
@@ -150,7 +150,7 @@ def advice_of(change: Callable[[SceneProcess], None] | None, *, first: Callable[
     if change:
         change(worker)
         scene.sample()
-    return only_finding(scene.diagnose()).advice
+    return str(only_finding(scene.diagnose()).advice)
 
 
 def runs(worker: SceneProcess) -> None:
@@ -178,14 +178,14 @@ def sleeps(worker: SceneProcess) -> None:
 @pytest.mark.parametrize(
     ("first", "second", "words"),
     [
-        (runs, runs, "it is computing there"),
-        (runs, runs_again, "it is computing there"),
-        (runs, is_off_cpu_after_much_cpu_time, "it is computing there"),
-        (is_off_cpu, runs, "it sleeps there, or waits outside Python"),
-        (runs, is_off_cpu, "it runs there now and then, and uses little CPU time"),
-        (runs, sleeps, "it wakes and sleeps there"),
-        (runs, None, "it runs there."),
-        (sleeps, runs, "it sleeps there."),
+        (runs, runs, "work is computing at "),
+        (runs, runs_again, "work is computing at "),
+        (runs, is_off_cpu_after_much_cpu_time, "work is computing at "),
+        (is_off_cpu, runs, "work sleeps, or waits outside Python"),
+        (runs, is_off_cpu, "work uses little CPU time at "),
+        (runs, sleeps, "work wakes and sleeps at "),
+        (runs, None, "work runs at "),
+        (sleeps, runs, "work sleeps at "),
     ],
 )
 def test_only_what_used_a_cpu_between_the_samples_computes(
@@ -193,5 +193,5 @@ def test_only_what_used_a_cpu_between_the_samples_computes(
 ) -> None:
     advice = advice_of(second, first=first)
 
-    assert words.rstrip(".") in advice
+    assert words in advice
     assert ("computing" in advice) == ("computing" in words)

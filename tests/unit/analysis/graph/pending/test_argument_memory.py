@@ -62,8 +62,8 @@ def test_the_reported_request_waits_for_the_running_task_that_waits_for_it() -> 
     assert wait is not None
     assert (wait.resources, wait.is_suspected) == (("object_store_memory",), True)
     assert "object_store_memory" in finding.summary
-    assert "larger object store" in finding.advice
-    assert "CPU" not in finding.summary + finding.advice
+    assert "larger object store" in str(finding.advice)
+    assert "CPU" not in finding.summary + str(finding.advice)
 
 
 def test_a_running_task_that_needs_nothing_ends_the_wait() -> None:
@@ -115,7 +115,7 @@ def test_without_a_report_about_exactly_this_request_nothing_is_certain() -> Non
         (finding,) = diagnosis.findings
         assert diagnosis.verdict == "running"
         assert "room for up to 80 MiB of arguments beside 80 MiB of running tasks" in finding.summary
-        assert "affinity" not in finding.advice
+        assert "affinity" not in str(finding.advice)
 
 
 def test_arguments_that_exceed_the_share_may_be_the_reason_until_the_raylet_reports() -> None:
@@ -124,7 +124,7 @@ def test_arguments_that_exceed_the_share_may_be_the_reason_until_the_raylet_repo
     (early,) = diagnosed(scene, inner, reported=0, age_s=9.0).findings
 
     assert "room for up to 80 MiB of arguments beside those of running tasks" in early.summary
-    assert "affinity" not in early.advice
+    assert "affinity" not in str(early.advice)
 
 
 def test_a_raylet_that_has_reported_no_such_request_leaves_the_scheduler() -> None:

@@ -259,7 +259,7 @@ def test_tasks_in_a_removed_placement_group_are_no_hang_if_no_code_needs_them() 
     first, second = diagnosis.findings
     assert first.members == (driver.key,)
     assert "removed placement group trainers (no code was seen to need the results)" in second.summary
-    assert "ray.cancel" in second.advice
+    assert "ray.cancel" in str(second.advice)
 
 
 def test_a_given_up_task_beside_one_that_code_waits_for_is_no_hang() -> None:

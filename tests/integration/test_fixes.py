@@ -1,0 +1,36 @@
+"""A fix of a report, applied to the example that it is about, lets the example run to its end on real Ray."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.clusters.ray_clusters import own_environment
+from tests.examples.applied_fixes import APPLIED, Applied
+
+pytestmark = pytest.mark.ray
+
+ENDS_S = 150.0
+"""Deadline for an example, which starts its own cluster, to end: ten times what is usual."""
+
+
+def marks(applied: Applied) -> list[pytest.MarkDecorator]:
+    """Most run by `make test-all`, and those that need Ray's libraries by `make libraries`."""
+    if applied.needs_libraries:
+        return [pytest.mark.libraries, pytest.mark.exhaustive]
+    return [] if applied.is_quick else [pytest.mark.exhaustive]
+
+
+@pytest.mark.parametrize(
+    "applied", [pytest.param(one, id=f"{one.example}: {one.words}", marks=marks(one)) for one in APPLIED]
+)
+def test_an_example_ends_with_its_fix(applied: Applied, tmp_path: Path) -> None:
+    program = applied.write(tmp_path)
+
+    with own_environment() as environment:
+        ended = subprocess.run(
+            [sys.executable, str(program)], env=environment, timeout=ENDS_S, capture_output=True, text=True, check=False
+        )
+
+    assert ended.returncode == 0, ended.stdout + ended.stderr

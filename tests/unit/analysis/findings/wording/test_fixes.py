@@ -1,0 +1,36 @@
+"""Every rule for a fix has an example, whose recorded report has the fix that was applied to the example."""
+
+import pytest
+
+from dstack.analysis.findings.wording.fixes import RULES
+from tests.examples.applied_fixes import APPLIED, OF_KINDS, OF_RULES, Applied
+from tests.examples.recorded import document_of, recorded
+
+UNAPPLIED = {"fixes._arguments", "fixes._queued_behind", "fixes._pass_ref"}
+"""Rules that fit no example; scenes of tests have them."""
+
+
+def name_of(rule: object) -> str:
+    """The name of a rule with its module, or with the room of its library."""
+    module = getattr(rule, "__module__", "")
+    room = module.removesuffix(".fixes").rpartition(".")[2] if ".libraries." in module else module.rpartition(".")[2]
+    return f"{room}.{getattr(rule, '__name__', '')}"
+
+
+def test_every_rule_was_applied_to_an_example() -> None:
+    assert {*map(name_of, RULES)} - UNAPPLIED == {*OF_RULES}
+
+
+@pytest.mark.parametrize("applied", APPLIED, ids=lambda one: f"{one.example}: {one.words}")
+def test_the_report_on_an_example_has_the_fix_that_was_applied(applied: Applied) -> None:
+    document = document_of(recorded(applied.example))
+
+    fixes = [one["advice"]["text"] for one in document["findings"] if one["advice"]["kind"] == "fix"]
+    assert any(applied.words in text for text in fixes), fixes
+
+
+@pytest.mark.parametrize("kind", OF_KINDS)
+def test_the_fix_of_a_kind_is_that_of_a_finding_of_the_kind(kind: str) -> None:
+    for applied in OF_KINDS[kind]:
+        findings = document_of(recorded(applied.example))["findings"]
+        assert any(applied.words in one["advice"]["text"] for one in findings if one["kind"] == kind)
