@@ -351,9 +351,8 @@ OF_KINDS: Mapping[str, tuple[Applied, ...]] = {
             "hangs/get_after_fork",
             "call Ray in the parent process and pass plain data to the child",
             {
-                "def read(store: Any, index: int, rows: Any) -> None:\n    rows.put(ray.get(store.read.remote(index)))": (
-                    "def read(value: int, rows: Any) -> None:\n    rows.put(value)"
-                ),
+                "def read(store: Any, index: int, rows: Any) -> None:": "def read(value: int, rows: Any) -> None:",
+                "    rows.put(ray.get(store.read.remote(index)))": "    rows.put(value)",
                 "args=(store, index, rows)": "args=(ray.get(store.read.remote(index)), rows)",
             },
         ),

@@ -50,9 +50,11 @@ def of_any(several: Sequence[Since]) -> Since:
     """Bounds that hold for each of these."""
     at_least = [since.at_least_s for since in several if since.at_least_s is not None]
     bounded = [since for since in several if since.at_most_s is not None]
-    earliest = max(bounded, key=lambda since: since.at_most_s or 0.0) if len(bounded) == len(several) else None
-    least = min(at_least) if len(at_least) == len(several) else None
-    return msgspec.structs.replace(earliest or Since(), at_least_s=least)
+    earliest = max(bounded, key=lambda since: since.at_most_s or 0.0, default=Since())
+    return msgspec.structs.replace(
+        earliest if len(bounded) == len(several) else Since(),
+        at_least_s=min(at_least, default=None) if len(at_least) == len(several) else None,
+    )
 
 
 class _Bounds:
