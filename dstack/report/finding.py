@@ -57,7 +57,7 @@ def standing(finding: Finding) -> str:
     progress = finding.progress
     if progress is None or progress.idle_s is None or progress.last_ended_at is None:
         return since
-    ended = f"its job last finished a task at {moment(progress.last_ended_at, progress.idle_s)}"
+    ended = f"the last task finished at {moment(progress.last_ended_at, progress.idle_s)}"
     return "; ".join(part for part in (since, f"{ended} ({duration(progress.idle_s)} ago)") if part)
 
 

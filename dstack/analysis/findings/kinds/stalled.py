@@ -73,7 +73,7 @@ def summary(facts: FindingFacts, narrator: Narrator) -> str:
         return f"{_ends_in_words(facts, narrator)}, and {apart}{failed}"
     ended = "".join(f"; {ended_in_words(children)}" for children in _failed_children(facts, narrator)[:1])
     other = "" if _calls(facts) or not facts.ends else "else "  # than the handler of a signal
-    return f"{_ends_in_words(facts, narrator)}, and nothing {other}that could end the wait is running{ended}{failed}"
+    return f"{_ends_in_words(facts, narrator)}, and nothing {other}that could end it runs{ended}{failed}"
 
 
 def doubt(facts: FindingFacts) -> str:
@@ -134,7 +134,7 @@ def _ends_in_words(facts: FindingFacts, narrator: Narrator) -> str:
         return shared_call_in_words(first)
     waiter = next((found for end in facts.ends if (found := waiter_of(facts, end))), None)
     shown = waiter or Waiter(first.inside[0], first.call)
-    return f"{describe(shown.vertex)} waits in {shown.call}{narrator.line_and_process(shown.vertex)}"
+    return f"{describe(shown.vertex)} waits in {shown.call}{narrator.line(shown.vertex)}"
 
 
 def _failed_children(facts: FindingFacts, narrator: Narrator) -> list[list[EndedChild]]:

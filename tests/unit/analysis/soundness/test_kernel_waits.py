@@ -60,7 +60,7 @@ def test_processes_that_read_from_each_other_are_stalled_without_an_end_of_their
     found = judgement(World(0, reads, [Channel("tcp", ({0}, {1}))]))
 
     (finding,) = found.diagnosis.findings
-    assert finding.summary == "2 drivers wait for each other, and nothing that could end the wait is running"
+    assert finding.summary == "2 drivers wait for each other, and nothing that could end it runs"
     assert str(finding.advice).startswith("Next: `dstack stacks --only ")
     assert [step.text.partition(" (")[0] for step in finding.explanation[:2]] == ["driver", "driver"]
 

@@ -175,7 +175,7 @@ def test_the_report_gives_the_failed_call_its_time_and_its_place() -> None:
 
     text = " ".join(report_text(AnalysedSnapshot.of(snapshot)).split())
 
-    assert "nothing that could end the wait is running; Worker.execute_model raised RuntimeError: out of memory" in text
+    assert "nothing that could end it runs; Worker.execute_model raised RuntimeError: out of memory" in text
     assert f"Failed before: Worker.execute_model (pid 7) raised RuntimeError: out of memory, 40 s ago{HELD}" in text
     assert f"{APP}:31 return self.forward(batch)" in text
     assert "Fix: Worker.execute_model failed, and these may wait for it" in text
