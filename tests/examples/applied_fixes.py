@@ -252,6 +252,32 @@ OF_RULES: Mapping[str, tuple[Applied, ...]] = {
             {"return pool.submit(self.ask, loop).result()": "return await asyncio.to_thread(self.ask, loop)"},
         ),
     ),
+    "fixes._arguments": (
+        Applied(
+            "hangs/argument_needs_later_call",
+            "Create the argument before submitting the call that needs it",
+            {
+                "self.clerk.write.remote(ray.get_runtime_context().current_actor)": (
+                    "ray.get(self.clerk.write.remote(ray.get_runtime_context().current_actor))"
+                )
+            },
+        ),
+    ),
+    "fixes._queued_behind": (
+        Applied("hangs/either_result_is_late", "let it run: raise max_concurrency", {'"work": 1': '"work": 2'}),
+    ),
+    "fixes._pass_ref": (
+        Applied(
+            "hangs/results_of_each_other",
+            "Pass the ObjectRef on in one of these calls instead of getting it",
+            {
+                "    def write(self) -> str:\n        other = self.others.get()\n": (
+                    "    def write(self) -> Any:\n        other = self.others.get()\n"
+                    '        if self.line == "rose":\n            return [other]\n'
+                )
+            },
+        ),
+    ),
     "fixes._without_tasks": (
         Applied(
             "hangs/tasks_await_each_other",
@@ -351,8 +377,8 @@ OF_KINDS: Mapping[str, tuple[Applied, ...]] = {
             "hangs/get_after_fork",
             "call Ray in the parent process and pass plain data to the child",
             {
-                "def read(store: Any, index: int, rows: Any) -> None:": "def read(value: int, rows: Any) -> None:",
-                "    rows.put(ray.get(store.read.remote(index)))": "    rows.put(value)",
+                "def read(store: Any, index: int, rows": "def read(value: int, rows",
+                "rows.put(ray.get(store.read.remote(index)))": "rows.put(value)",
                 "args=(store, index, rows)": "args=(ray.get(store.read.remote(index)), rows)",
             },
         ),

@@ -11,7 +11,7 @@ from tests.examples.applied_fixes import APPLIED, Applied
 
 pytestmark = pytest.mark.ray
 
-ENDS_S = 150.0
+ENDS_S = 240.0
 """Deadline for an example, which starts its own cluster, to end: ten times what is usual."""
 
 

@@ -70,3 +70,16 @@ def test_wrong_usage_ends_with_2(wrong: list[str]) -> None:
 
 def test_a_missing_file_ends_with_3() -> None:
     assert run("nowhere.json").exit_code == 3
+
+
+@pytest.mark.parametrize("form", [[], ["--by", "process"]])
+def test_only_the_stacks_with_some_words_are_printed(form: list[str]) -> None:
+    text = run(FILE, "--only", "Cashier.order", *form).stdout
+
+    assert text.startswith("1 stack of 1 process: 1 waiting\n")
+    assert "Cashier.order" in text
+    assert "Kitchen.cook  " not in text
+
+
+def test_words_that_no_stack_has_leave_none() -> None:
+    assert run(FILE, "--only", "nothing").stdout.startswith("0 stacks of 0 processes\n")

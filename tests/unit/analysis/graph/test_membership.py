@@ -112,7 +112,7 @@ def test_in_a_young_cluster_a_node_may_still_join() -> None:
         " depend on it\n"
         "No hang yet: nodes joined or left a short time ago, and such a node may still join\n"
         "No task of job 01000000 started or finished within the 1.5 s observed\n"
-        "Start a node that has it, or ask for less."
+        "Fix: Start a node that has it, or ask for less."
     )
 
 
