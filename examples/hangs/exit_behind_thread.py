@@ -6,7 +6,7 @@ handler. Put None into the queue at the end of `main`, or make the thread a daem
 
 Expected: stalled
 Outside: driver in the exit of its process (threading._shutdown)
-Next step: 1 driver waits in the exit of its process (threading._shutdown)
+Next step: driver exit_behind_thread.py waits in the exit of its process (threading._shutdown)
 """
 
 import atexit

@@ -2,7 +2,6 @@
 
 Expected: running
 Outside: driver in threading.Event.wait
-Next step: no wait depends on Ray; 1 driver waits in threading.Event.wait (graph_goes_on.py)
 """
 
 import os

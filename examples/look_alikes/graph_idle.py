@@ -2,7 +2,7 @@
 
 Expected: running
 Outside: driver in threading.Event.wait
-Next step: no wait depends on Ray; 1 driver waits in threading.Event.wait (graph_idle.py)
+Next step: driver graph_idle.py waits in threading.Event.wait (graph_idle.py)
 """
 
 import os

@@ -4,7 +4,6 @@ Each request waits on a socket for a thread of the server, and that thread for a
 
 Expected: running
 Members: Client.follow
-Next step: waits in threading.Event.wait, timeout 40 s
 """
 
 import http.client

@@ -2,7 +2,7 @@
 
 Expected: stalled
 Outside: driver in threading.Event.wait
-Next step: no wait depends on Ray; 1 driver waits in threading.Event.wait (idle_service.py)
+Next step: driver idle_service.py waits in threading.Event.wait (idle_service.py)
 """
 
 import os

@@ -5,7 +5,6 @@ Every call succeeds at once, and the buffer grows.
 Expected: running (finding: polling)
 Members: driver polls_buffer_of_slow_producer.py
 Points at: time.sleep(0.2)
-Next step: only code that can use actor Buffer "buffer" can
 """
 
 import os

@@ -5,7 +5,7 @@ so the job does not stand still.
 
 Expected: running
 Outside: driver in sleep
-Next step: 1 driver polls os.path.exists in the loop at polls_for_file.py
+Next step: driver polls_for_file.py polls os.path.exists in the loop at polls_for_file.py
 """
 
 import os

@@ -2,9 +2,9 @@
 
 Without a terminal as its standard input, it makes one.
 
-Expected: running
+Expected: idle
 Outside: driver in InteractiveConsole.raw_input of code
-Next step: 1 driver waits in InteractiveConsole.raw_input of code
+Next step: driver prompt_of_driver.py waits for input at its terminal
 """
 
 import code

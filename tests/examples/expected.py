@@ -14,13 +14,8 @@
     Needs: two nodes                                the cluster, if one node of 2 CPUs and 1 GPU does not suit
     Needs: ray[data,train]                          in a folder `libraries`: the extras of Ray that it imports
 
-<<<<<<< HEAD
-Only the verdict is mandatory, and the next step unless it is `running` or `idle`. All lines are in one paragraph. Next
-steps are compared without line numbers and line breaks, which change with the length of other texts.
-=======
 Only the verdict is mandatory, and the next step unless the verdict is `running` or `idle`. All lines are in one
 paragraph. Next steps are compared without line numbers and line breaks, which change with the length of other texts.
->>>>>>> df60fba5 (Three examples for the rules for fixes that had none)
 """
 
 from __future__ import annotations

@@ -21,7 +21,7 @@ from dstack.analysis.index.frames import user_frame
 from dstack.analysis.index.processes import PolledActors
 from dstack.analysis.index.ray_libraries import is_machinery_actor
 from dstack.analysis.naming import names
-from dstack.analysis.naming.descriptions import describe
+from dstack.analysis.naming.descriptions import describe, operand_in_words
 from dstack.analysis.naming.vertex_details import details_of
 from dstack.analysis.solve.open_chains import OpenChain
 from dstack.analysis.solve.requirements import targets_of
@@ -50,9 +50,14 @@ def outside_waits(
 
 def _of_all(first: OutsideWait, similar: Sequence[Vertex]) -> OutsideWait:
     """What is true of all of these; a single one has its name, also a thread."""
-    name = describe(similar[0]) if len(similar) == 1 else first.name
+    name = _name(similar[0]) if len(similar) == 1 else first.name
     since = of_any([vertex.since or Since() for vertex in similar if vertex.wait])
     return replace(first, name=name, count=len(similar), since=since)
+
+
+def _name(vertex: Vertex) -> str:
+    """The name of an execution; of an exit that of its process."""
+    return operand_in_words(vertex.subject.of[0]) if vertex.subject.what == "exit" else describe(vertex)
 
 
 def _running(reduced: ReducedGraph, rests: Sequence[Vertex], job_id: str | None) -> Iterator[Vertex]:
@@ -98,7 +103,7 @@ def _outside_wait(
         "driver" if reduced.is_driver(vertex) else "asyncio task" if vertex.coroutine_id else "thread"
     )
     return OutsideWait(
-        name=describe(vertex) if vertex.task_id or kind == "driver" else "",
+        name=_name(vertex) if vertex.task_id or kind == "driver" else "",
         call=vertex.wait.call if vertex.wait else rest,
         kind="task" if vertex.task_id else kind,
         count=1,

@@ -2,10 +2,10 @@
 
 The controller checks the health of the replica periodically.
 
-Expected: running
+Expected: idle
 Outside: driver in system call pause
 Needs: ray[serve]
-Next step: 1 driver waits in system call pause
+Next step: driver serve_idle.py waits for a signal
 """
 
 import os

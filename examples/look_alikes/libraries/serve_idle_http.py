@@ -1,9 +1,9 @@
 """A Serve application with an HTTP proxy and two deployments, without requests.
 
-Expected: running
+Expected: idle
 Outside: driver in system call pause
 Needs: ray[serve]
-Next step: 1 driver waits in system call pause
+Next step: driver serve_idle_http.py waits for a signal
 """
 
 import os

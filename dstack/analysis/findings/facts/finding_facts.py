@@ -157,9 +157,12 @@ class FindingFacts:
 
     @property
     def is_slow(self) -> bool:
-        """Whether the first final blocker takes longer than usual; without its age, whether nothing moves."""
+        """Whether the first final blocker takes longer than usual, or was restarted or retried.
+
+        Without its age, whether nothing moves.
+        """
         first = next(iter(self.ends), None)
-        if first is None or first.kind != "execution":
+        if first is None or first.kind != "execution" or self.restarted or self.retried:
             return True
         age_s = first.since.at_most_s if first.since and not first.wait else None
         if age_s is None:
