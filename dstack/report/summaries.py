@@ -91,7 +91,7 @@ def _unknown(diagnosis: Diagnosis) -> str:
     starting = (one.reason for one in failures if one.stage == "control plane" and one.cause == "starting")
     if reason := next(starting, None):
         return f"nothing was read: {reason}"
-    if any(isinstance(gap, NoSample) for gap in diagnosis.gaps):
+    if not workers.total or any(isinstance(gap, NoSample) for gap in diagnosis.gaps):
         return "nothing was read"
     return (
         f"too little was read: {workers.observed} of {plural(workers.total, 'worker or driver', 'workers and drivers')}"

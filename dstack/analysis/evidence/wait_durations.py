@@ -115,10 +115,9 @@ class _Bounds:
     def _not_before(self, vertex: Vertex) -> Iterator[_Bound]:
         """Times before which the wait cannot have begun."""
         own = self._times.get(vertex.task_id or "", UNKNOWN)
-        process = self._first.process(vertex.worker_id or "") if self._has_one_time else None
-        if vertex.worker_id is not None:
-            started_at = process.started_at if process and vertex.child_pid is None else None
-            yield from (_Bound(at) for at in (own.states.get("RUNNING"), started_at) if at is not None)
+        began_at = own.states.get("RUNNING")
+        if vertex.worker_id is not None and began_at is not None:
+            yield _Bound(began_at)
         for group in vertex.wait.groups if vertex.wait else ():
             for target in group.targets:
                 producer = self._times.get(producer_task_id(target.ref), UNKNOWN) if target.ref else UNKNOWN

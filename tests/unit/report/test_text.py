@@ -242,22 +242,21 @@ def test_similar_entries_are_folded_with_their_number() -> None:
 
 
 def test_a_driver_that_computes_runs_and_one_that_sleeps_is_idle() -> None:
-    scene = Scene()
-    driver = scene.driver()
+    busy, idle = Scene(), Scene()
+    busy.driver()
+    idle.driver().threads[0].sleeps = True
 
-    assert text_of(scene.snapshot()).startswith("RUNNING  driver train.py runs (app.py:10)\n")
-
-    driver.threads[0].sleeps = True
-
-    assert text_of(scene.snapshot()).startswith("IDLE  driver train.py sleeps (app.py:10)\n")
+    assert text_of(busy.snapshot()).startswith("RUNNING  driver train.py runs (app.py:10)\n")
+    assert text_of(idle.snapshot()).startswith("IDLE  driver train.py sleeps (app.py:10)\n")
 
 
 def test_a_cluster_without_a_driver_is_idle_and_one_without_nodes_unknown() -> None:
-    scene = Scene()
+    idle, scene = Scene(), Scene()
+    idle.node()
 
-    assert text_of(scene.sample().snapshot()).startswith("IDLE  no driver is connected\n")
+    assert text_of(idle.snapshot()).startswith("IDLE  no driver is connected\n")
+    assert text_of(scene.snapshot()).startswith("UNKNOWN  nothing was read\n")
 
-    scene.nodes.clear()
     scene.failures.append(Failure(stage="control plane", reason="no node has joined", cause="starting", remedy="Wait"))
 
     assert text_of(scene.sample().snapshot()).startswith("UNKNOWN  nothing was read: no node has joined\n")

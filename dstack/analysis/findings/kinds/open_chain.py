@@ -209,7 +209,9 @@ def _blocker_in_words(facts: FindingFacts, narrator: Narrator, blocker: Vertex) 
         return f"{narrator.name(waiter.vertex)}, which waits in {waiter.call}{line}"
     if blocker.holder:
         return f"the end of {operand_in_words(blocker.holder)}"
-    return f"{narrator.name(blocker)}{_doing(narrator, blocker)}{_line(facts, narrator, blocker)}"
+    rank = narrator.details(blocker).ranks.rank
+    of_rank = f" (rank {rank})" if rank is not None and blocker.kind == "execution" else ""
+    return f"{narrator.name(blocker)}{of_rank}{_doing(narrator, blocker)}{_line(facts, narrator, blocker)}"
 
 
 def _line(facts: FindingFacts, narrator: Narrator, vertex: Vertex) -> str:

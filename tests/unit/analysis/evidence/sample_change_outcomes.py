@@ -5,14 +5,13 @@ from __future__ import annotations
 from dstack.diagnosis import Diagnosis
 from tests.unit.scenes import Scene, SceneProcess
 
-NOTHING = ("idle", False)
-
-
+NOTHING = ("nothing", False)
 UNDECIDED = ("running", True)
 
 
 def outcome(diagnosis: Diagnosis) -> tuple[str, bool]:
-    return diagnosis.verdict, diagnosis.incomplete
+    """The kind of the worst finding, and whether something unread could change it."""
+    return diagnosis.findings[0].kind if diagnosis.findings else "nothing", diagnosis.incomplete
 
 
 def of(scene: Scene) -> tuple[str, bool]:

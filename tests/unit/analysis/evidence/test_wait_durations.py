@@ -8,12 +8,12 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from dstack.analysis.diagnose import diagnose
-from dstack.analysis.naming.names import bounds, lasting
+from dstack.analysis.naming.names import bounds, lasting, standing
 from dstack.analysis.second_sample import plan_readings
 from dstack.diagnosis import Since, Vertex
 from dstack.model import Snapshot, TaskTimes
 from dstack.vertex_keys import GroupKey
-from dstack.words import duration
+from dstack.words import duration, time_of_day
 from tests.unit.scenes import Call, Scene, SceneProcess
 
 TAKEN_AT = 1.7e9
@@ -42,7 +42,12 @@ class Queued(Scene):
         return replace(self.snapshot(), task_times=self.times)
 
     def since(self, waiter: SceneProcess | Call) -> Since | None:
-        return diagnose(self.timed()).vertices[waiter.key].since
+        return bounds_of(diagnose(self.timed()).vertices[waiter.key].since)
+
+
+def bounds_of(since: Since | None) -> Since | None:
+    """The bounds alone."""
+    return replace(since, began_at=None, is_close=False) if since else None
 
 
 def test_a_wait_in_both_samples_lasted_from_one_to_the_other() -> None:
@@ -126,7 +131,9 @@ def test_a_placement_group_waits_since_it_was_asked_for() -> None:
     group = scene.group("PENDING", scheduling_state="NO_RESOURCES", requested_at=TAKEN_AT - 30.0)
     scene.sample()
 
-    assert scene.diagnose().vertices[GroupKey(group.placement_group_id)].since == Since(30.0, 30.5)
+    since = scene.diagnose().vertices[GroupKey(group.placement_group_id)].since
+
+    assert bounds_of(since) == Since(at_least_s=30.0, at_most_s=30.5)
 
 
 def test_clocks_that_disagree_make_nothing_negative() -> None:
@@ -157,11 +164,42 @@ def test_a_deadlock_exists_since_the_last_of_its_waits_began() -> None:
 
     (finding,) = diagnose(scene.timed()).findings
 
-    assert finding.since == Since(at_least_s=0.5, at_most_s=61.5)
+    assert bounds_of(finding.since) == Since(at_least_s=0.5, at_most_s=61.5)
+    assert finding.since and finding.since.is_close
+    assert standing(finding.since) == f"since {time_of_day(TAKEN_AT - 60.0)} (1 min 2 s)"
     assert any(
         step.text.endswith("is queued behind Left.ping of actor 00000000, for 1 min 1 s")
         for step in finding.explanation
     )
+
+
+def test_a_run_bounds_its_wait_only_at_the_earliest() -> None:
+    scene = Queued()
+    scene.submitted(scene.ping, 500.0, RUNNING=400.0)
+    scene.left.is_in("threading.Event.wait", "0x1")
+    scene.sample().second_sample()
+
+    since = diagnose(scene.timed()).vertices[scene.left.key].since
+
+    assert standing(since) == f"since {time_of_day(TAKEN_AT - 400.0)} at the earliest (6 min 42 s)"
+    assert standing(Since(at_least_s=1.1)) == "seen for 1.1 s"
+    assert standing(Since(at_least_s=60.0, at_most_s=61.0, began_at=TAKEN_AT)) == (
+        f"since {time_of_day(TAKEN_AT)} (1 min 1 s)"
+    )
+    assert standing(None) == standing(Since()) == ""
+
+
+def test_a_task_that_does_not_wait_has_run_since_it_began() -> None:
+    scene = Scene()
+    driver = scene.driver()
+    call, worker = scene.run("work", by=driver)
+    driver.gets(call)
+    snapshot = scene.sample().second_sample().snapshot()
+    times = {call.task.task_id: TaskTimes(states={"RUNNING": TAKEN_AT - 40.0})}
+
+    since = diagnose(replace(snapshot, task_times=times)).vertices[worker.key].since
+
+    assert bounds_of(since) == Since(at_least_s=40.0, at_most_s=40.5)
 
 
 def test_task_times_are_requested_first_for_running_tasks_that_wait() -> None:

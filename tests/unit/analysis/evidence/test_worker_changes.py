@@ -137,7 +137,7 @@ def test_an_unreachable_worker_that_was_not_asked_again_is_a_gap() -> None:
     scene.procs.remove(unreachable)
     scene.sample()
 
-    assert outcome(diagnose_with(scene, (driver.worker, unreachable.worker))) == ("idle", True)
+    assert outcome(diagnose_with(scene, (driver.worker, unreachable.worker))) == ("nothing", True)
 
 
 def test_a_worker_that_started_between_the_samples_and_was_not_read_is_no_gap() -> None:

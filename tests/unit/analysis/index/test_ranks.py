@@ -121,9 +121,9 @@ def test_the_report_names_the_rank_of_the_blocker() -> None:
     snapshot = training()[0].sample().second_sample().snapshot()
 
     analysed = AnalysedSnapshot.of(snapshot)
-    text = " ".join(report_text(analysed).split())
+    text = " ".join(report_text(analysed, details=True).split())
 
-    assert "(rank 3, pid 9000" in analysed.diagnosis.findings[0].summary
+    assert "(rank 3), " in analysed.diagnosis.findings[0].summary
     assert (
         'Not in this call: Trainer.step (actor Trainer "t3", rank 3 (tp 1, pp 0, dp 1), pid 9000, node 10.0.0.2)'
         in text

@@ -180,7 +180,7 @@ def test_a_wait_without_a_ray_waiter_is_idle() -> None:
 
     diagnosis = twice(scene)
 
-    assert (diagnosis.verdict, diagnosis.findings) == ("running", ())
+    assert (diagnosis.verdict, diagnosis.findings) == ("idle", ())
 
 
 def test_a_rank_that_runs_elsewhere_is_the_final_blocker() -> None:

@@ -381,4 +381,6 @@ def test_an_item_of_a_retried_generator_is_available() -> None:
     driver.knows(item, state="SUBMITTED_TO_WORKER", size_bytes=8, attempt=1)
     driver.gets(item)
 
-    assert "is already available" in only_finding(scene).summary
+    (step,) = only_finding(scene).explanation[-1:]
+
+    assert "is already available" in step.text
