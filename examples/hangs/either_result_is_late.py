@@ -41,7 +41,7 @@ def main() -> None:
     address = os.environ.get("RAY_ADDRESS", "local")
     ray.init(address, num_cpus=2 if address == "local" else None, include_dashboard=False)
     groups = {"talk": 1, "work": 1}
-    baker: Any = ray.remote(Baker).options(name="baker", concurrency_groups=groups).remote()
+    baker: Any = ray.remote(concurrency_groups=groups)(Baker).options(name="baker").remote()
     oven: Any = ray.remote(Oven).options(name="oven").remote()
     ray.get([baker.__ray_ready__.remote(), oven.__ray_ready__.remote()])
     bread = baker.bake.options(concurrency_group="work").remote()
