@@ -19,6 +19,7 @@ from dstack.call_sites import kind_of, named_site
 from dstack.diagnosis import Vertex
 from dstack.libraries.compiled_graphs.sites import MONITOR_THREAD
 from dstack.libraries.data import parts as data
+from dstack.libraries.data.sites import IN_EXECUTOR
 from dstack.libraries.recogniser import NEVER, Recogniser
 from dstack.libraries.serve import parts as serve
 from dstack.libraries.train import parts as train
@@ -147,7 +148,7 @@ def library_of(index: SampleIndex, vertex: Vertex) -> str:
     """The library that a vertex of machinery belongs to, as users know it: ``Ray Data's executor``, ``Ray Serve``."""
     execution = index.execution_of(vertex)
     if isinstance(execution, Thread) and execution.name.startswith(data.EXECUTOR):
-        return "Ray Data's executor"
+        return IN_EXECUTOR.name
     actor = index.actors.get(actor_of_task(vertex.task_id) or "") if vertex.task_id else None
     found = part(actor.class_name, actor.name, actor.actor_id) if actor else None
     if found is not None:

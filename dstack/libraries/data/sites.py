@@ -15,9 +15,11 @@ MEETING = Site(
 )
 """In the coordinator of a dataset, a thread for each consumer polls until all have come."""
 
+IN_EXECUTOR = Site("ray.data.executor", "Ray Data's executor", (caller(STATE, "process_completed_tasks", BOTH_RAYS),))
+
 SITES = (
     MEETING,
-    Site("ray.data.executor", "Ray Data's executor", (caller(STATE, "process_completed_tasks", BOTH_RAYS),)),
+    IN_EXECUTOR,
     Site(
         "ray.data.next_output",
         "Ray Data's next output",

@@ -3,7 +3,7 @@
 The driver polls the Serve controller for the application's state, and the controller polls the replica.
 
 Expected: running (finding: polling)
-Members: thread "Thread-1 (_run_user_code_event_loop)"
+Members: Model.__init__
 Points at: time.sleep(900.0)
 Needs: ray[serve]
 """

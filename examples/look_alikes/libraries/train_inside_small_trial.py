@@ -4,7 +4,7 @@ The trial's function waits for Train's controller, an actor, which polls its wor
 polls the trial.
 
 Expected: running
-Members: thread "Thread-1 (<lambda>)"
+Members: fit
 Points at: DataParallelTrainer(train, scaling_config=ScalingConfig(num_workers=1)).fit()
 Needs: ray[train,tune]
 """

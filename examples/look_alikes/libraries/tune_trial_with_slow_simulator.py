@@ -4,7 +4,7 @@ The group has a bundle for the trial and one for its only simulator. The trial w
 polls the trial.
 
 Expected: running (finding: polling)
-Members: thread "Thread-1 (<lambda>)"
+Members: fit
 Points at: time.sleep(900.0)
 Needs: ray[tune]
 """

@@ -3,17 +3,30 @@
 from __future__ import annotations
 
 import gzip
+import re
 
 import pytest
 
 from dstack.report.text import WIDTH
 from tests.examples.expected import ALARMS, FIRST_LINES, expected_of, first_lines
-from tests.examples.recorded import NAMES, RECORDED, document_with_report, recorded
+from tests.examples.recorded import NAMES, RECORDED, document_with_report, recorded, report_of
 from tests.paths import EXAMPLES
 
 MOST_LINES = 25
 """The most lines of the report of a deadlock or hang; findings in Ray's libraries have longer chains."""
 MOST_LINES_OF_LIBRARIES = 28
+USER_LINE = 8
+"""The last line of a report that may be the first with a line of the application."""
+MACHINERY = (
+    'thread "StreamingExecutor"',
+    'thread "ray-data-',
+    "MonitoringThread",
+    "Thread-1",
+    "listen_for_change",
+    "code that can use",
+    "already available and being fetched",
+)
+"""What only serves a library."""
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -27,6 +40,15 @@ def test_a_recorded_example_has_its_expected_verdict_and_next_step(name: str) ->
     if expected.verdict in ALARMS:
         first = report.partition("\n2. ")[0].splitlines()
         assert len(first) <= (MOST_LINES_OF_LIBRARIES if "libraries" in name else MOST_LINES)
+
+
+@pytest.mark.parametrize("name", [name for name in NAMES if "look_alikes/libraries/" in name])
+def test_a_report_on_a_library_that_works_begins_with_the_application(name: str) -> None:
+    lines = report_of(name).splitlines()
+    beginning = " ".join(line.strip() for line in lines[:FIRST_LINES])
+
+    assert any(re.search(rf"{name.rpartition('/')[2]}\.py:\d+", line) for line in lines[:USER_LINE])
+    assert not [words for words in MACHINERY if words in beginning]
 
 
 def test_a_next_step_is_found_across_the_lines_and_marks_of_a_report() -> None:

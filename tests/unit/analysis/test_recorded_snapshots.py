@@ -91,6 +91,25 @@ def test_workers_of_a_data_operator_are_named(name: str) -> None:
     assert any("(Data operator" in text and ", worker " in text for text in steps)
 
 
+@pytest.mark.parametrize("name", [*versions_of("data-starting"), *versions_of("train-starting")])
+def test_what_libraries_start_for_themselves_stands_behind_what_they_start_for_the_user(name: str) -> None:
+    analysed = AnalysedSnapshot.of(load(RECORDED_CLUSTERS / name))
+
+    (finding,) = analysed.diagnosis.findings
+    first, *others = report_text(analysed).split("Final blocker: ")
+    assert "actors are created; 2 " in first
+    assert not any("Data's statistics" in text or "Train's barrier" in text for text in (finding.summary, *others))
+    assert (finding.diagram.rows[0].vertex or "") in finding.members
+
+
+@pytest.mark.parametrize("name", versions_of("empty"))
+def test_a_cluster_without_a_driver_has_no_findings(name: str) -> None:
+    diagnosis = diagnosis_of(name)
+
+    assert (diagnosis.findings, diagnosis.coverage.workers.total) == ((), 0)
+    assert not diagnosis.incomplete
+
+
 @pytest.mark.parametrize("name", versions_of("data-tasks-hang"))
 def test_tasks_of_a_data_operator_are_named(name: str) -> None:
     assert "Data operator ReadRange->MapBatches(never)" in labels(diagnosis_of(name))

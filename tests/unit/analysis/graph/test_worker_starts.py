@@ -207,3 +207,31 @@ def test_a_starting_worker_without_a_stack_is_unobserved() -> None:
 def test_the_parts_of_an_environment_are_those_that_ray_serialises() -> None:
     assert environment_parts('{"_ray_commit": "b7f", "pip": {"packages": ["torch"]}, "env_vars": {}}') == PIP
     assert environment_parts("") == environment_parts("{") == environment_parts("[1]") == ()
+
+
+def starting_actor(scene: Scene, driver: SceneProcess, node: Node) -> tuple[SceneProcess, Call]:
+    """An actor that has got its worker, which holds the only CPU and runs a setup hook; its owner knows no node."""
+    actor, start = scene.pending_actor("Trainer", driver, CPU=1.0)
+    start.becomes(state="PENDING_NODE_ASSIGNMENT")
+    worker = scene.worker(node)
+    worker.known["starting"], worker.threads[0].role = "setup hook", "user"
+    scene.becomes(actor, worker_id=worker.worker_id, node_id=node.node_id, held={"CPU": 1.0})
+    return worker, start
+
+
+def test_an_actor_that_has_its_worker_waits_for_its_start_and_not_for_what_it_holds_itself() -> None:
+    scene = Scene()
+    node = scene.node({"CPU": 0.0}, CPU=2.0)
+    driver = scene.driver(node)
+    workers, starts = zip(*(starting_actor(scene, driver, node) for _ in range(2)), strict=True)
+    driver.gets(*starts)
+
+    diagnosis = scene.sample().second_sample().diagnose()
+
+    (finding,) = diagnosis.findings
+    waits = [diagnosis.vertices[start.key].wait for start in starts]
+    assert [[target.vertex for target in wait.targets] for wait in waits if wait] == [[one.key] for one in workers]
+    assert (finding.kind, finding.resources) == ("running", ())
+    steps = [step.text for step in finding.explanation]
+    assert "Trainer: 0 of 2 actors are created; 2 wait for the start of a worker process" in steps
+    assert not any("may end the wait" in step for step in steps)

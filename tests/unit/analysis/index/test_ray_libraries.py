@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from dstack.analysis.index.ray_libraries import data_operator, part
+from dstack.observed import Frame
 from tests.unit.scenes import Scene, SceneProcess
 
 ID = "5f8aed750000000000000000" + "01000000"
@@ -79,6 +80,9 @@ def test_other_tasks_are_not_named_by_an_operator(name: str) -> None:
 # Library actors
 
 
+EXECUTOR = Frame(function="run", file="/usr/lib/python3/site-packages/ray/data/executor.py", line=7, origin="ray")
+
+
 def controller(scene: Scene) -> SceneProcess:
     """Serve's controller, an async actor whose coroutines are not read."""
     proc = scene.actor("ServeController", name="SERVE_CONTROLLER_ACTOR")
@@ -106,6 +110,20 @@ def test_many_queued_calls_of_library_actors_are_no_findings() -> None:
     stats.runs(running)
 
     assert scene.diagnose().verdict == "running"
+
+
+@pytest.mark.parametrize("leaf", [EXECUTOR, None])
+def test_a_chain_in_which_only_machinery_waits_is_no_finding(leaf: Frame | None) -> None:
+    scene = Scene()
+    driver, stats = scene.driver(), scene.actor("_StatsActor", name="datasets_stats_actor")
+    update = scene.call(stats, "update", by=driver)
+    stats.runs(update).threads[0].leaf = EXECUTOR
+    thread = driver.thread("StreamingExecutor", "user" if leaf is None else "ray").gets(update)
+    thread.leaf = leaf
+
+    findings = scene.diagnose().findings
+
+    assert [one.members for one in findings] == ([] if leaf else [(thread.key,)])
 
 
 def test_a_library_actor_with_a_user_waiter_is_reported_and_a_gap() -> None:

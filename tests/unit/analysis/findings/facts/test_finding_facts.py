@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from itertools import pairwise
 
 import networkx as nx
@@ -33,6 +34,10 @@ def vertices_of(edges: set[tuple[int, int]]) -> dict[Key, Vertex]:
     return found
 
 
+def numbers_of(path: Iterable[Key]) -> list[int]:
+    return [next(number for number in range(SIZE) if key_of(number) == key) for key in path]
+
+
 number = st.integers(0, SIZE - 1)
 edges_of = st.sets(st.tuples(number.filter(bool), number).filter(lambda edge: edge[0] != edge[1]), max_size=20)
 
@@ -49,10 +54,18 @@ def test_the_path_leads_from_the_farthest_waiter_in_user_code_by_the_fewest_wait
 
     path = longest_chain(vertices, vertices, key_of(END), {key_of(one) for one in users}.__contains__)
 
-    numbers = [next(one for one in range(SIZE) if key_of(one) == key) for key in path]
+    numbers = numbers_of(path)
     assert numbers[-1] == END
     assert edges.issuperset(pairwise(numbers))
     assert len(numbers) - 1 == distance[numbers[0]]
     own = [distance[one] for one in distance if one in users and one != END]
     assert distance[numbers[0]] == max(own or distance.values())
     assert numbers[0] in users or not own
+
+
+def test_the_path_avoids_machinery_of_libraries() -> None:
+    vertices = vertices_of({(1, 2), (2, END), (1, 3), (3, 4), (4, 5), (5, END)})
+
+    path = longest_chain(vertices, vertices, key_of(END), {key_of(1)}.__contains__, {key_of(2)}.__contains__)
+
+    assert numbers_of(path) == [1, 3, 4, 5, END]

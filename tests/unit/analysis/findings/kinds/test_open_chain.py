@@ -195,3 +195,23 @@ def test_only_what_used_a_cpu_between_the_samples_computes(
 
     assert words in advice
     assert ("computing" in advice) == ("computing" in words)
+
+
+def test_actors_that_start_are_counted_in_one_sentence() -> None:
+    scene = Scene()
+    node = scene.node({"GPU": 0.0}, GPU=1.0)
+    driver = scene.driver(node)
+    scene.actor("Rollout", node, held={"GPU": 1.0})
+    starts = []
+    for _ in range(2):
+        (_, runs), (_, waits) = scene.pending_actor("Rollout", driver), scene.pending_actor("Rollout", driver, GPU=1.0)
+        scene.worker(node).runs(runs)
+        waits.becomes(state="PENDING_NODE_ASSIGNMENT")
+        starts += [runs, waits]
+    driver.gets(*starts)
+
+    finding = only_finding(scene.diagnose())
+
+    sentence = "Rollout: 1 of 5 actors is created; 2 run their constructors and 2 wait for GPU"
+    assert sentence in [step.text for step in finding.explanation]
+    assert not [step for step in finding.diagram.remarks if "Rollout.__init__" in step.text]
