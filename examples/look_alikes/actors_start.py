@@ -5,7 +5,6 @@ The driver waits until each has answered once.
 Expected: running
 Members: driver actors_start.py
 Points at: time.sleep(seconds)
-Next step: Find out why Rollout.__init__ takes long at actors_start.py: it sleeps there
 """
 
 import os

@@ -3,7 +3,6 @@
 Expected: running
 Members: driver busy_actors.py
 Points at: time.sleep(random.uniform(5.0, 10.0))
-Next step: Find out why Rollout.play takes long at busy_actors.py: it sleeps there
 """
 
 import os

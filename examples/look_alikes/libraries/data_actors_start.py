@@ -4,7 +4,6 @@ Expected: running (finding: polling)
 Members: driver data_actors_start.py
 Points at: time.sleep(seconds)
 Needs: ray[data]
-Next step: Find out why start of Data operator MapBatches(Model) takes long at data_actors_start.py: it sleeps there
 """
 
 import os

@@ -4,7 +4,6 @@ Expected: running (finding: polling)
 Members: driver serve_replica_imports.py
 Points at: from large_model import Weights  # type: ignore[import-not-found]
 Needs: ray[serve]
-Next step: Find out why Model.__init__ takes long at serve_replica_imports.py: it imports large_model.layers there
 """
 
 import os

@@ -4,7 +4,6 @@ Expected: running
 Members: driver train_workers_start.py
 Points at: time.sleep(900.0)
 Needs: ray[train]
-Next step: Find out why the start of the worker process takes long at sitecustomize.py: it sleeps there
 """
 
 import os

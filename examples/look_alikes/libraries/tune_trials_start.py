@@ -4,7 +4,6 @@ Expected: running (finding: polling)
 Members: driver tune_trials_start.py
 Points at: time.sleep(seconds)
 Needs: ray[tune]
-Next step: Find out why the start of the worker process takes long at tune_trials_start.py: it sleeps there
 """
 
 import os

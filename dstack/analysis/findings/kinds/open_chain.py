@@ -112,17 +112,26 @@ def summary(facts: FindingFacts, narrator: Narrator) -> str:
         through = f" through {library}" if (library := library_of(narrator.index, first)) else ""
         return f"{narrator.name(last.vertex)} waits in {last.call}{narrator.line(last.vertex)}{through}"
     scarce = _scarce(draft, first)
-    if waiter is not None and not scarce and set(targets_of(waiter)) == set(draft.ends):
-        return f"{describe(waiter)} waits for {_awaited(facts, narrator)}"
-    count = len(set(map(narrator.name, named_ends(facts))) - {narrator.name(first)})
-    others = f", and {words.plural(count, 'other')}" if count else ""
+    ends = _alike_ends(facts, narrator)
+    if waiter is not None and not scarce and _are_ends(facts, waiter):
+        return f"{describe(waiter)} waits for {_awaited(facts, narrator, waiter)}"
+    others = f", and {words.plural(len(ends) - 1, 'other')}" if len(ends) > 1 else ""
     waits = f"{_waiters(facts)} {words.word(len(facts.own_members), 'waits', 'wait')}"
     if waiter is not None:
         waits = f"{describe(waiter)} waits{_for_targets(narrator, waiter)}"
     if first.waker_of and blockers[0].waiters_direct > 1 and (last := waiter_of(facts, first)):
         return f"{waits}; the chains end in {last.call}, as in {narrator.name(last.vertex)}{narrator.line(last.vertex)}"
     depend = "they depend" if others else "all depends" if draft.waiters_total > 1 else "it depends"
-    return f"{waits}{scarce}; {depend} on {_blocker_in_words(facts, narrator, first)}{others}"
+    blocker = _blocker_in_words(facts, narrator, first)
+    if ends and len(ends[0]) > 1 and first in ends[0]:
+        blocker = f"{len(ends[0]):,} × {describe(first)}{_doing(narrator, first)}{_line(facts, narrator, first)}"
+    return f"{waits}{scarce}; {depend} on {blocker}{others}"
+
+
+def _are_ends(facts: FindingFacts, waiter: Vertex) -> bool:
+    """Whether a vertex waits for nothing but the final blockers, and calls of the same functions behind them."""
+    targets = facts.reduced.vertices_of(targets_of(waiter))
+    return {*map(describe, targets)} == {*map(describe, facts.ends)} and not any(end.waker_of for end in facts.ends)
 
 
 def _lone_waiter(facts: FindingFacts) -> Vertex | None:
@@ -133,11 +142,12 @@ def _lone_waiter(facts: FindingFacts) -> Vertex | None:
     return drivers[0] if len(drivers) == 1 else None
 
 
-def _awaited(facts: FindingFacts, narrator: Narrator) -> str:
+def _awaited(facts: FindingFacts, narrator: Narrator, waiter: Vertex) -> str:
     """``Clerk.stamp, sleeping at app.py:12``; of several ``12 transform and 2 load, all on their way``."""
-    if len(facts.ends) == 1:
+    targets = facts.reduced.vertices_of(dict.fromkeys(targets_of(waiter)))
+    if len(targets) == 1 and targets[0].key == facts.ends[0].key:
         return _blocker_in_words(facts, narrator, facts.ends[0])
-    return f"{_counted(facts.ends)}, all on their way"
+    return f"{_counted(targets)}, {'on its way' if len(targets) == 1 else 'all on their way'}"
 
 
 def _for_targets(narrator: Narrator, waiter: Vertex) -> str:
@@ -147,7 +157,9 @@ def _for_targets(narrator: Narrator, waiter: Vertex) -> str:
     own = (one for one in targets if one.is_counted and not reduced.is_machinery(one.key))
     shown = [one for one in own if one.kind not in ("unknown", "lifetime", "room")]
     if not shown:
-        return ""
+        libraries = (library_of(narrator.index, one) for one in targets)
+        library = next(filter(None, libraries), None)
+        return f" through {library}" if library else ""
     return f" for {narrator.name(shown[0]) if len(shown) == 1 else _counted(shown)}"
 
 
@@ -238,8 +250,7 @@ def brief(facts: FindingFacts, narrator: Narrator) -> Iterator[Step]:
 
     Without any, the wait whose timeout ends first.
     """
-    groups = grouped(((describe(end), narrator.line(end)), end) for end in named_ends(facts))
-    for same in list(groups.values())[: words.SHOWN]:
+    for same in _alike_ends(facts, narrator)[: words.SHOWN]:
         first = max(same, key=lambda end: (end.since.at_most_s if end.since else None) or 0.0)
         if first.kind in ("unknown", "placement group") and len(same) == 1:
             continue  # the headline says all that is known of it
@@ -249,9 +260,14 @@ def brief(facts: FindingFacts, narrator: Narrator) -> Iterator[Step]:
         yield narrator.step(timed)
 
 
-def named_ends(facts: FindingFacts) -> list[Vertex]:
-    """The final blockers that are known: no unknown wakers, and not just any code that may end a wait."""
-    return [end for end in facts.own_ends if not _is_any_code(facts, end)]
+def _alike_ends(facts: FindingFacts, narrator: Narrator) -> list[list[Vertex]]:
+    """The final blockers that are known, those of one function at one line together.
+
+    These are no unknown wakers, and not just any code that may end a wait.
+    """
+    known = (end for end in facts.own_ends if not _is_any_code(facts, end))
+    names_of = ((end, "" if is_start(end) else describe(end)) for end in known)
+    return list(grouped(((name, narrator.line(end)), end) for end, name in names_of).values())
 
 
 def _is_any_code(facts: FindingFacts, end: Vertex) -> bool:
@@ -259,15 +275,14 @@ def _is_any_code(facts: FindingFacts, end: Vertex) -> bool:
 
 
 def _alike(facts: FindingFacts, narrator: Narrator, vertex: Vertex, count: int) -> str:
-    """``Clerk.stamp of "clerk" (pid 7, node 10.0.0.1), sleeping for 3 min (usually 1.1 s, by 40 calls)``."""
+    """``Clerk.stamp of "clerk", sleeping for 3 min (usually 1.1 s, by 40 calls), pid 7 on 10.0.0.1``."""
     details = narrator.details(vertex)
     name = f"{count:,} × {describe(vertex)}" if count > 1 else narrator.name(vertex)
-    pid = f"pid {details.pid}" if details.pid and vertex.child_pid is None else ""
-    node = f"node {details.node_ip}" if details.node_ip else ""
-    place = ", ".join(filter(None, (details.ranks.in_words, pid, node)))
-    where = f" ({place})" if place and count == 1 and vertex.kind == "execution" else ""
     age = f"{'; the oldest' if count > 1 else ''} {age}" if (age := age_in_words(facts, vertex)) else ""
-    return f"{name}{where}{_doing(narrator, vertex)}{age}"
+    pid = f"pid {details.pid}" if details.pid and vertex.child_pid is None else ""
+    process = f"{pid}{' on ' * bool(pid)}{details.node_ip}" if details.node_ip else pid
+    where = (details.ranks.in_words, process) if count == 1 and vertex.kind in ("execution", "unknown") else ()
+    return ", ".join(filter(None, (f"{name}{_doing(narrator, vertex)}{age}", *where)))
 
 
 def age_in_words(facts: FindingFacts, vertex: Vertex) -> str:
