@@ -43,7 +43,8 @@ def outside_waits(
         if reduced.is_of_application(vertex.key) and (job_id is None or reduced.job_of(vertex) == job_id):
             groups[_outside_wait(reduced, vertex)].append(vertex)
     for vertex in () if in_findings else (*_running(reduced, rests, job_id), *rests):
-        groups[_outside_wait(reduced, vertex, "rests" if vertex in rests else "runs")].append(vertex)
+        sleeps = vertex in rests or details_of(reduced.index, vertex).sleeps
+        groups[_outside_wait(reduced, vertex, "rests" if sleeps else "runs")].append(vertex)
     found = (_of_all(one, similar) for one, similar in groups.items())
     return tuple(sorted(found, key=lambda one: (one.does != "runs", -one.count)))
 
@@ -87,9 +88,10 @@ def verdict_without_findings(reduced: ReducedGraph, rests: Sequence[Vertex], job
     if waiters and reduced.are_at_rest(of_waiters):
         return "stalled"
     jobs = reduced.live_jobs if job_id is None else (job_id,)
-    has_tasks = any(vertex.task_id for vertex in rests)
-    is_running = has_tasks or any(True for _ in _running(reduced, rests, job_id)) or reduced.have_moved(jobs)
-    return "running" if is_running else "idle"
+    is_running = any(vertex.task_id for vertex in rests) or any(
+        vertex.task_id or not details_of(reduced.index, vertex).sleeps for vertex in _running(reduced, rests, job_id)
+    )
+    return "running" if is_running or reduced.have_moved(jobs) else "idle"
 
 
 def _outside_wait(

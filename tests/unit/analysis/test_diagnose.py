@@ -30,23 +30,26 @@ def test_a_snapshot_without_a_sample_is_incomplete() -> None:
 
     diagnosis = diagnose(snapshot)
 
-    assert (diagnosis.verdict, diagnosis.incomplete, diagnosis.findings) == ("idle", True, ())
+    assert (diagnosis.verdict, diagnosis.incomplete, diagnosis.findings) == ("unknown", True, ())
 
 
-def test_an_empty_cluster_is_clear() -> None:
-    diagnosis = Scene().diagnose()
+def test_an_empty_cluster_is_idle() -> None:
+    scene = Scene()
+    scene.node()
+
+    diagnosis = scene.diagnose()
 
     assert (diagnosis.verdict, diagnosis.incomplete, diagnosis.findings) == ("idle", False, ())
 
 
-def test_a_cluster_without_waits_is_clear() -> None:
+def test_a_cluster_without_waits_is_running() -> None:
     scene = Scene()
     driver, actor = scene.driver(), scene.actor()
     actor.runs(scene.call(actor, "work", by=driver))
 
     diagnosis = scene.diagnose()
 
-    assert (diagnosis.verdict, diagnosis.incomplete, diagnosis.findings) == ("idle", False, ())
+    assert (diagnosis.verdict, diagnosis.incomplete, diagnosis.findings) == ("running", False, ())
 
 
 def test_the_worst_finding_gives_the_verdict_and_comes_first() -> None:
@@ -100,7 +103,7 @@ def test_an_unobserved_worker_might_be_stuck(hidden: str) -> None:
 
     diagnosis = scene.diagnose()
 
-    assert (diagnosis.verdict, diagnosis.incomplete) == ("idle", True)
+    assert (diagnosis.verdict, diagnosis.incomplete) == ("running", True)
     assert diagnosis.coverage.workers == Ratio(observed=1, total=2)
     assert diagnosis.coverage.nodes == Ratio(observed=1, total=2)
 
@@ -167,7 +170,7 @@ def test_calls_whose_stacks_were_not_read_are_no_finding_of_their_own() -> None:
 
     diagnosis = scene.diagnose()
 
-    assert (diagnosis.verdict, diagnosis.incomplete, diagnosis.findings) == ("idle", True, ())
+    assert (diagnosis.verdict, diagnosis.incomplete, diagnosis.findings) == ("unknown", True, ())
 
 
 # Random snapshots

@@ -159,7 +159,7 @@ def _for_targets(narrator: Narrator, waiter: Vertex) -> str:
     if not shown:
         libraries = (library_of(narrator.index, one) for one in targets)
         library = next(filter(None, libraries), None)
-        return f" through {library}" if library else ""
+        return f" through {library}" if library else f" in {waiter.wait.call}" if waiter.wait else ""
     return f" for {narrator.name(shown[0]) if len(shown) == 1 else _counted(shown)}"
 
 
@@ -248,8 +248,18 @@ def _doing(narrator: Narrator, blocker: Vertex) -> str:
 def brief(facts: FindingFacts, narrator: Narrator) -> Iterator[Step]:
     """The final blockers, those alike as one: at which line, since when, and how long that usually takes.
 
-    Without any, the wait whose timeout ends first.
+    Without any, the wait whose timeout ends first; without a line of code, that of the waiter.
     """
+    shown = list(_brief(facts, narrator))
+    waiter = _lone_waiter(facts) or next(
+        (one for one in facts.own_members if facts.reduced.is_in_users_code(one.key)), None
+    )
+    if waiter is not None and not any(step.file for step in shown):
+        yield step_at(describe(waiter), narrator.details(waiter), waiter)
+    yield from shown
+
+
+def _brief(facts: FindingFacts, narrator: Narrator) -> Iterator[Step]:
     for same in _alike_ends(facts, narrator)[: words.SHOWN]:
         first = max(same, key=lambda end: (end.since.at_most_s if end.since else None) or 0.0)
         if first.kind in ("unknown", "placement group") and len(same) == 1:

@@ -165,7 +165,8 @@ def test_a_deadlock_exists_since_the_last_of_its_waits_began() -> None:
     (finding,) = diagnose(scene.timed()).findings
 
     assert bounds_of(finding.since) == Since(at_least_s=0.5, at_most_s=61.5)
-    assert finding.since and finding.since.is_close
+    assert finding.since
+    assert finding.since.is_close
     assert standing(finding.since) == f"since {time_of_day(TAKEN_AT - 60.0)} (1 min 2 s)"
     assert any(
         step.text.endswith("is queued behind Left.ping of actor 00000000, for 1 min 1 s")

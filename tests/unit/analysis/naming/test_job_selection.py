@@ -92,6 +92,6 @@ def test_the_command_accepts_a_job(tmp_path: object) -> None:
 
     assert run(main, ["check", file]).exit_code == 1
     assert run(main, ["check", file, "--job", "train.py"]).exit_code == 0
-    assert "job 01000000 only" in run(main, ["show", file, "--job", "01"]).stdout
+    assert "job 01000000 only" in " ".join(run(main, ["show", file, "--job", "01"]).stdout.split())
     unknown = run(main, ["show", file, "--job", "07000000"])
     assert (unknown.exit_code, "Known jobs: 01000000 (train.py)" in unknown.stderr) == (2, True)

@@ -110,7 +110,7 @@ def test_a_deep_chain_is_cut_and_marked() -> None:
 
     assert len(path(stack)) == MAX_DEPTH + 1
     assert "more waits below, not shown" in text
-    assert "all depend on step2999" in text, "the end is shown"
+    assert "all depends on step2999" in text, "the end is shown"
     assert max(map(len, text.splitlines())) <= WIDTH
 
 

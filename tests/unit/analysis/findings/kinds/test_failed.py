@@ -84,7 +84,7 @@ def test_the_report_draws_the_caller_and_the_failed_call() -> None:
 
     text = " ".join(report_text(AnalysedSnapshot.of(snapshot)).split())
 
-    assert text.startswith("RUNNING no deadlock; Worker.execute_model raised RuntimeError: out of memory, 40 s ago")
+    assert text.startswith("RUNNING Worker.execute_model raised RuntimeError: out of memory, 40 s ago")
     assert "1 driver train.py pid 1000 on 10.0.0.2" in text
     assert f"{APP}:10 return run_of(me) waits in {EVENT}" in text
     assert f"2 Worker.execute_model pid 7 {APP}:31 return self.forward(batch) raised RuntimeError" in text

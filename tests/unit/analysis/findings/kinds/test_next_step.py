@@ -21,7 +21,10 @@ PROGRAMS = ("dstack stacks", "dstack graph", "dstack record", "ray ", "serve sta
     ("file", "words"),
     [
         ("/venv/ray/util/rpdb.py", "Run `ray debug`: a breakpoint is open in work at train.py:12"),
-        ("/venv/ray/util/debugpy.py", "Attach the Ray Distributed Debugger: a breakpoint is open in work at train.py:12"),
+        (
+            "/venv/ray/util/debugpy.py",
+            "Attach the Ray Distributed Debugger: a breakpoint is open in work at train.py:12",
+        ),
     ],
 )
 def test_an_open_breakpoint_is_the_next_step(file: str, words: str) -> None:

@@ -136,7 +136,7 @@ def test_two_calls_that_poll_each_other_have_no_final_blocker() -> None:
     finding = only_finding(scene.diagnose())
 
     assert (finding.kind, finding.final_blockers) == ("polling", ())
-    assert finding.summary == "4 tasks wait for each other's timeouts"
+    assert finding.summary == "4 tasks wait; a timeout of 1.0 s in Left.run ends that (ray.get at app.py:30)"
 
 
 def advice_of(change: Callable[[SceneProcess], None] | None, *, first: Callable[[SceneProcess], None]) -> str:
