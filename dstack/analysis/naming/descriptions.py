@@ -37,7 +37,7 @@ from dstack.vertex_facts import (
 )
 
 Row: TypeAlias = "str | Callable[..., str]"
-LONGEST_COMMAND, LONGEST_OUTPUT = 120, 160
+LONGEST_COMMAND, LONGEST_OUTPUT = 60, 80
 PHASES: Mapping[StartPhase, str] = {
     "start": "",
     "import": " (in an import)",
@@ -162,9 +162,13 @@ def _child_thread(name: str | int, pid: int) -> str:
 
 
 def _setup(setup: EnvironmentSetup, node: Node | None, age_s: float) -> str:
-    """``installation of a runtime environment by pip install torch (pid 7, node 10.0.0.1), which has run for 41 s``."""
+    """``installation of a runtime environment by pip install torch (pid 7, node 10.0.0.1), which has run for 41 s``.
+
+    Options of the command are left out.
+    """
     where = f"pid {setup.pid}" + (f", {names.node(node)}" if node else "")
-    parts = (word.rpartition("/")[2] if word.startswith("/") else word for word in setup.command.split())
+    shown = (word for word in setup.command.split() if not word.startswith("-"))
+    parts = (word.rpartition("/")[2] if word.startswith("/") else word for word in shown)
     command = _shortened(" ".join(parts), LONGEST_COMMAND)
     output = f"; its last output: {_shortened(setup.output, LONGEST_OUTPUT)}" if setup.output else ""
     age = words.duration(age_s)

@@ -10,6 +10,7 @@ import os
 import tempfile
 import time
 from pathlib import Path
+from typing import Any
 
 import ray
 from ray import train
@@ -34,7 +35,7 @@ def tracer() -> str:
 def main() -> None:
     address = os.environ.get("RAY_ADDRESS", "local")
     ray.init(address, num_cpus=2 if address == "local" else None, include_dashboard=False)
-    run = RunConfig(worker_runtime_env={"env_vars": {"PYTHONPATH": tracer()}})
+    run: Any = RunConfig(worker_runtime_env={"env_vars": {"PYTHONPATH": tracer()}})
     print("ready", flush=True)
     print(DataParallelTrainer(epochs, scaling_config=ScalingConfig(num_workers=2), run_config=run).fit())
 

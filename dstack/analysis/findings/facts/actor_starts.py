@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 from dstack.analysis.findings.reduced_graph import ReducedGraph
@@ -15,56 +15,56 @@ from dstack.grouping import grouped
 from dstack.model import Actor
 from dstack.vertex_keys import Key
 
-CREATED = "ALIVE"
-
 
 @dataclass(frozen=True, slots=True)
 class ActorStarts:
-    """The actors of one class and job: how many there are, and the creations of those that are ``pending``.
+    """The actors of one class and job: how many there are and how many of them are created.
 
-    ``waits`` counts the latter by the kind of their wait, and the resources; None for those that run their
-    constructors. The ``described`` ones are these, and the workers that start for them.
+    ``waits`` counts the others by the kind of their wait, and the resources; None for those that run their
+    constructors. The ``described`` vertices are their creations, and the workers that start for them.
     """
 
     name: str
     total: int
-    pending: tuple[Key, ...]
+    created: int
     waits: Counter[tuple[WaitKind, tuple[str, ...]] | None]
     described: frozenset[Key]
-
-    @property
-    def created(self) -> int:
-        """How many are created."""
-        return self.total - len(self.pending)
 
 
 def actor_starts(reduced: ReducedGraph, keys: Iterable[Key]) -> Iterator[ActorStarts]:
     """The classes with several actors of which some of these vertices are the creation, or the start of the worker."""
     index = reduced.index
-    starting = {_class_of(actor) for key in keys if (actor := _created(reduced, reduced.vertices[key]))}
+    by_worker = {actor.worker_id: actor for actor in index.actors.values() if actor.worker_id and _is_pending(actor)}
+    created = (_created(reduced, reduced.vertices[key], by_worker) for key in keys)
+    starting = {_class_of(actor) for actor in created if actor}
     if not starting:
         return
     by_class = grouped((_class_of(actor), actor) for actor in index.actors.values() if actor.state != "DEAD")
     for of_class in sorted(starting):
         actors = by_class.get(of_class, [])
-        others = (index.creations.get(one.actor_id) for one in actors if one.state != CREATED)
+        others = (index.creations.get(one.actor_id) for one in actors if _is_pending(one))
         keys_of = (key_of_task(index, task.task_id) for task in others if task)
         pending = [key for key in keys_of if key in reduced.vertices]
         if len(actors) > 1:
             waits = Counter(_wait_of(reduced.vertices[key]) for key in pending)
             workers = (target for key in pending for target in targets_of(reduced.vertices[key]))
             starts = (key for key in workers if reduced.vertices[key].subject.what == "starting worker")
-            yield ActorStarts(of_class[1], len(actors), tuple(pending), waits, frozenset((*pending, *starts)))
+            alive = sum(actor.state == "ALIVE" for actor in actors)
+            yield ActorStarts(of_class[1], len(actors), alive, waits, frozenset((*pending, *starts)))
 
 
-def _created(reduced: ReducedGraph, vertex: Vertex) -> Actor | None:
+def _created(reduced: ReducedGraph, vertex: Vertex, by_worker: Mapping[str, Actor]) -> Actor | None:
     """The actor that a vertex creates, or whose worker it starts."""
-    index = reduced.index
-    actors = index.actors.values() if vertex.subject.what == "starting worker" else ()
-    of_worker = next((one for one in actors if one.worker_id == vertex.worker_id and one.state != CREATED), None)
-    task = index.tasks.get(vertex.task_id or "")
-    is_creation = task is not None and task.kind == "ACTOR_CREATION_TASK"
-    return index.actors.get((task.actor_id if task and is_creation else None) or "") or of_worker
+    if vertex.subject.what == "starting worker":
+        return by_worker.get(vertex.worker_id or "")
+    task = reduced.index.tasks.get(vertex.task_id or "")
+    if task is None or task.kind != "ACTOR_CREATION_TASK":
+        return None
+    return reduced.index.actors.get(task.actor_id or "")
+
+
+def _is_pending(actor: Actor) -> bool:
+    return actor.state not in ("ALIVE", "DEAD")
 
 
 def _class_of(actor: Actor) -> tuple[str, str]:
