@@ -26,7 +26,7 @@ Generated from the code when this site is built. A test validates the JSON of ev
   [JSON Schema](schema/snapshot-2.json).
 
 Fields are only added within a major version, so a reader must ignore fields that it does not know. Texts such as
-`summary`, `advice`, `explanation` and `reason` are for people: their wording may change in any version."""
+`summary`, the text of `advice`, `explanation` and `reason` are for people: their wording may change in any version."""
 
 
 def pages() -> dict[str, str]:

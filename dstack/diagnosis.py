@@ -364,6 +364,10 @@ class FailedBefore(Model, frozen=True):
     count: int = 1
 
 
+MOMENT_S = 3.0
+"""Ray's task events are up to a second late: a task that ended so long ago ended a moment ago."""
+
+
 class Progress(Model, frozen=True):
     """Progress in the jobs of a finding within ``watched_s`` seconds, without polls and calls of libraries.
 
@@ -385,6 +389,11 @@ class Progress(Model, frozen=True):
     def has_moved(self) -> bool:
         """Whether a task has started, finished or was submitted."""
         return bool(self.started or self.finished or self.submitted)
+
+    @property
+    def is_lively(self) -> bool:
+        """Whether tasks move, or ended a moment ago."""
+        return self.has_moved or (bool(self.per_s) and self.idle_s is not None and self.idle_s < MOMENT_S)
 
 
 class Advice(Model, frozen=True):

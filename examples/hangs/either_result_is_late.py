@@ -1,7 +1,7 @@
 """A call that waits for either of two results, of which one is its own caller's, and the other queued behind that.
 
 The baker waits for the oven, and the oven for the baker or for the apprentice's call to the baker, whichever is first.
-The baker runs two calls at a time, and the second of them has set what it waits for.
+Another call, in a concurrency group of its own, has handed the oven's result to the baker.
 
 Expected: deadlock
 Members: Baker.bake, Oven.heat, Baker.assist

@@ -35,7 +35,7 @@ def main() -> None:
     ray.init(address, num_cpus=2 if address == "local" else None, include_dashboard=False)
     rollout: Any = ray.remote(num_cpus=0)(Rollout)
     actors = [rollout.remote() for _ in range(ACTORS)]
-    ray.get([actor.play.remote(0) for actor in actors])
+    ray.get([actor.__ray_ready__.remote() for actor in actors])
     results = [actor.play.remote(GAMES) for actor in actors]
     ray.wait(results, timeout=15.0)  # the first games have ended, and are scored
     print("ready", flush=True)

@@ -33,7 +33,7 @@ FEWEST_CALLS = 3
 SLOWER, SLACK_S = 3.0, 1.0
 """A call is slow if it takes so many times as long as usual, and so much longer."""
 SLOW_S = 10.0
-"""A call is slow after so long if it is not known what is usual."""
+"""A call is slow after so long if it is not known what is usual, and nothing else of the job ends."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -159,17 +159,17 @@ class FindingFacts:
     def is_slow(self) -> bool:
         """Whether the first final blocker takes longer than usual, or was restarted or retried.
 
-        Without its age, whether nothing moves.
+        If that is not known, whether nothing moves.
         """
         first = next(iter(self.ends), None)
         if first is None or first.kind != "execution" or self.restarted or self.retried:
             return True
         age_s = first.since.at_most_s if first.since and not first.wait else None
-        if age_s is None:
-            return not (self.draft.progress and (self.draft.progress.has_moved or self.draft.progress.per_s))
         usual = self.usual(first)
-        is_known = usual is not None and usual.calls >= FEWEST_CALLS
-        return age_s > (SLOW_S if usual is None or not is_known else SLOWER * usual.usual_s + SLACK_S)
+        if age_s is not None and usual is not None and usual.calls >= FEWEST_CALLS:
+            return age_s > SLOWER * usual.usual_s + SLACK_S
+        is_lively = self.draft.progress is not None and self.draft.progress.is_lively
+        return not is_lively and (age_s is None or age_s > SLOW_S)
 
     @cached_property
     def failed_before(self) -> tuple[FailedBefore, ...]:

@@ -290,7 +290,7 @@ def _alike(facts: FindingFacts, narrator: Narrator, vertex: Vertex, count: int) 
     name = f"{count:,} × {describe(vertex)}" if count > 1 else narrator.name(vertex)
     age = f"{'; the oldest' if count > 1 else ''} {age}" if (age := age_in_words(facts, vertex)) else ""
     pid = f"pid {details.pid}" if details.pid and vertex.child_pid is None else ""
-    process = f"{pid}{' on ' * bool(pid)}{details.node_ip}" if details.node_ip else pid
+    process = f"{pid} on {details.node_ip}".strip() if details.node_ip else pid
     where = (details.ranks.in_words, process) if count == 1 and vertex.kind in ("execution", "unknown") else ()
     return ", ".join(filter(None, (f"{name}{_doing(narrator, vertex)}{age}", *where)))
 

@@ -37,6 +37,7 @@ def judged(
     window = TaskEventWindow(
         kept=9,
         read=9,
+        last_ended_at={JOB: snapshot.taken_at} if recent else {},
         recent={JOB: RecentEnds(tasks=recent, over_s=10.0)},
         functions={JOB: {"work": usual}} if usual else {},
     )
