@@ -48,8 +48,8 @@ OF_RULES: Mapping[str, tuple[Applied, ...]] = {
                 "        self.hour: int = await self.shop.opens_at.remote()\n": "",
                 '        return ["soup"]': '        return ["soup"] if await self.shop.opens_at.remote() else []',
                 "        self.menu: list[str] = await kitchen.menu.remote()\n": "        self.kitchen = kitchen\n",
-                "bind(), route_prefix=None)": (
-                    "bind(), route_prefix=None)\n"
+                "bind()), route_prefix=None)": (
+                    "bind()), route_prefix=None)\n"
                     '    print(serve.get_deployment_handle("Kitchen", "default").menu.remote().result())\n'
                 ),
             },

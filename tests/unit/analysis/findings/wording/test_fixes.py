@@ -1,5 +1,7 @@
 """Every rule for a fix has an example, whose recorded report has the fix that was applied to the example."""
 
+from pathlib import Path
+
 import pytest
 
 from dstack.analysis.findings.wording.fixes import RULES
@@ -25,6 +27,11 @@ def test_the_report_on_an_example_has_the_fix_that_was_applied(applied: Applied)
     advices = filter(None, (one["advice"] for one in document["findings"]))
     fixes = [advice["text"] for advice in advices if advice["kind"] == "fix"]
     assert any(applied.words in text for text in fixes), fixes
+
+
+@pytest.mark.parametrize("applied", APPLIED, ids=lambda one: f"{one.example}: {one.words}")
+def test_a_fix_can_be_applied(applied: Applied, tmp_path: Path) -> None:
+    compile(applied.write(tmp_path).read_text(), applied.example, "exec")
 
 
 @pytest.mark.parametrize("kind", OF_KINDS)
