@@ -78,10 +78,10 @@ def held_while_waiting(waits: DeadlockedWaits) -> str | None:
             "first, return its ObjectRef instead of getting it, or give the nodes a larger object store."
         )
     scarce = words.listed(waits.draft.resources)
-    others = ("start that first", "let it ask for less", "return its ObjectRef instead of getting it")
+    changes = ("start that first", "let it ask for less", "return its ObjectRef instead of getting it")
     return (
         f"Do not hold {scarce} while waiting for {what}, which needs it too: "
-        f"{words.listed([*others, *_more(waits, scarce)], ' or ')}."
+        f"{words.listed([*changes, *_more(waits, scarce)], ' or ')}."
     )
 
 
