@@ -19,11 +19,11 @@ from dstack.model import Actor
 from dstack.vertex_keys import Unknown, UnknownKey
 
 LOGS = "/tmp/ray/session_latest/logs"
-"""Where Ray writes the logs of a node, unless it was started with another --temp-dir (Ray 2.46 and 2.60)."""
+"""Where Ray writes the logs of a node, unless it was started with another --temp-dir (Ray 2.60)."""
 RAYS_DEBUGGER = "/ray/util/rpdb.py"
-"""The file of Ray's own debugger, to which ``ray debug`` connects (Ray 2.46 and 2.60)."""
+"""The file of Ray's own debugger, to which ``ray debug`` connects (Ray 2.60)."""
 DISTRIBUTED_DEBUGGER = "/ray/util/debugpy.py"
-"""The file of the breakpoints to which the Ray Distributed Debugger connects (Ray 2.46 and 2.60)."""
+"""The file of the breakpoints to which the Ray Distributed Debugger connects (Ray 2.60)."""
 NAME = re.compile(r"[\w.]+")
 """A name of a call that a shell takes as it is."""
 
