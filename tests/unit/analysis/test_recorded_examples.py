@@ -47,7 +47,7 @@ def test_a_report_on_a_library_that_works_begins_with_the_application(name: str)
     lines = report_of(name).splitlines()
     beginning = " ".join(line.strip() for line in lines[:FIRST_LINES])
 
-    assert any(re.search(rf"{name.rpartition('/')[2]}\.py:\d+", line) for line in lines[:USER_LINE])
+    assert any(re.search(rf"({name.rpartition('/')[2]}|sitecustomize)\.py:\d+", line) for line in lines[:USER_LINE])
     assert not [words for words in MACHINERY if words in beginning]
 
 

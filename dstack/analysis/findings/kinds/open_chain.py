@@ -248,14 +248,17 @@ def _doing(narrator: Narrator, blocker: Vertex) -> str:
 def brief(facts: FindingFacts, narrator: Narrator) -> Iterator[Step]:
     """The final blockers, those alike as one: at which line, since when, and how long that usually takes.
 
-    Without any, the wait whose timeout ends first; without a line of code, that of the waiter.
+    Without any, the wait whose timeout ends first; without a line of the user's code, that of the waiter.
     """
-    shown = list(_brief(facts, narrator))
     waiter = _lone_waiter(facts) or next(
         (one for one in facts.own_members if facts.reduced.is_in_users_code(one.key)), None
     )
-    if waiter is not None and not any(step.file for step in shown):
+    shown = list(_brief(facts, narrator))
+    own = [step for step in shown if step.file and step.vertex and facts.reduced.is_in_users_code(step.vertex)]
+    if waiter is not None and not own:
         yield step_at(describe(waiter), narrator.details(waiter), waiter)
+    if any(end.key in starts.described for starts in facts.actor_starts for end in facts.own_ends):
+        yield from start_steps(facts)
     yield from shown
 
 
