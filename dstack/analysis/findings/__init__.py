@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Protocol
 
+from dstack.analysis.findings import merging
 from dstack.analysis.findings.diagram import diagram
 from dstack.analysis.findings.facts.draft import Draft
 from dstack.analysis.findings.facts.failures import Failures, identity
@@ -81,8 +82,9 @@ KIND_OF: dict[FindingKind, Kind] = {kind.KIND: kind for kind in (*STUCK, *OPEN, 
 
 def find_all(reduced: ReducedGraph) -> Iterator[Finding]:
     """All findings, worst verdict first."""
-    drafts = [draft for kind in STUCK for draft in kind.find(reduced)]
-    drafts += _open(reduced)
+    stuck = [draft for kind in STUCK for draft in kind.find(reduced)]
+    stuck, opened = merging.absorbed(reduced, stuck, list(_open(reduced)))
+    drafts = [*stuck, *_of_each_cause(reduced, opened)]
     drafts += [draft for cause in CAUSES for draft in cause.find(reduced, tuple(drafts))]
     drafts.sort(key=lambda draft: (VERDICTS.index(KIND_OF[draft.kind].VERDICT), _is_vague(draft)))
     narrator, failures = Narrator(reduced), Failures(reduced)
@@ -116,6 +118,14 @@ def _concerns_application(reduced: ReducedGraph, chain: OpenChain) -> bool:
     """Whether the application waits in a chain, or a library waits for its code."""
     ends = (blocker.vertex for blocker in chain.blockers)
     return any(map(reduced.is_of_application, chain.waiters)) or any(map(reduced.is_in_users_code, ends))
+
+
+def _of_each_cause(reduced: ReducedGraph, drafts: Sequence[Draft]) -> Iterator[Draft]:
+    """One draft for the open chains of each cause."""
+    for alike in merging.by_cause(reduced, drafts):
+        kind = next(kind for kind in OPEN if alike[0].kind == kind.KIND)
+        one = kind.find_in(reduced, merging.joined(alike)) if len(alike) > 1 else None
+        yield from [one] if one else alike
 
 
 def _is_vague(draft: Draft) -> bool:

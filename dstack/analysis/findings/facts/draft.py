@@ -19,7 +19,8 @@ class Draft:
 
     ``waits`` are the vertices that take part, in order. ``behind`` are those that depend on them and can never proceed
     either. Both include helpers (:attr:`Vertex.is_counted`). A draft that ``is_open`` is about waits that may end.
-    ``failure`` is the subject of a draft about a failure. The other fields are those of :class:`Finding`.
+    ``failure`` is the subject of a draft about a failure, and ``pollers`` are waits in loops for what never proceeds.
+    The other fields are those of :class:`Finding`.
     """
 
     reduced: ReducedGraph
@@ -33,6 +34,7 @@ class Draft:
     final_blockers: tuple[FinalBlocker, ...] = ()
     resources: tuple[str, ...] = ()
     failure: FailedBefore | None = None
+    pollers: tuple[Key, ...] = ()
 
     @cached_property
     def members(self) -> tuple[Key, ...]:
@@ -52,7 +54,9 @@ class Draft:
     @cached_property
     def polled_by(self) -> tuple[Key, ...]:
         """The waits with a timeout for what never proceeds; those of an open chain are its members."""
-        return () if self.is_open else self.reduced.pollers_of((*self.waits, *self.behind))
+        if self.is_open:
+            return ()
+        return tuple(dict.fromkeys((*self.reduced.pollers_of((*self.waits, *self.behind)), *self.pollers)))
 
     @cached_property
     def ends(self) -> list[Key]:

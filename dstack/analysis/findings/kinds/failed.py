@@ -12,7 +12,7 @@ from collections.abc import Collection, Iterator, Sequence
 from functools import cached_property
 
 from dstack.analysis.findings.facts.draft import Draft
-from dstack.analysis.findings.facts.failures import Failures, folded
+from dstack.analysis.findings.facts.failures import Failures, folded, identity
 from dstack.analysis.findings.facts.finding_facts import FindingFacts
 from dstack.analysis.findings.reduced_graph import ReducedGraph
 from dstack.analysis.findings.wording.failures import happened_ago
@@ -30,6 +30,8 @@ KIND: FindingKind = "failed"
 VERDICT: Verdict = "running"
 DRIVER_TASK = "f" * 40
 """The beginning of the id of a driver's own task."""
+EXPLAINED: tuple[FindingKind, ...] = ("stalled", "orphaned")
+"""The kinds whose findings name the failures beside them."""
 MIN_AGE_S = 5.0
 """A younger failure may be fetched in a moment; in a job that is stuck it counts at once."""
 MAX_WAITS = 100
@@ -37,10 +39,15 @@ MAX_WAITS = 100
 
 
 def find(reduced: ReducedGraph, others: Sequence[Draft]) -> Iterator[Draft]:
-    """One draft for similar failures in jobs that stand still, or that are stuck by the ``others``."""
+    """One draft for similar failures in jobs that stand still, or that are stuck by the ``others``.
+
+    Not for those that another finding names as its cause.
+    """
     stuck = {job for draft in others if not draft.is_open or draft.kind == "stalled" for job in draft.jobs}
     found = _UnfetchedFailures(reduced, stuck).waits_by_task()
-    failures = (one for one in Failures(reduced).held() if one.task_id in found)
+    known = Failures(reduced)
+    named = {identity(one) for draft in others if draft.kind in EXPLAINED for one in known.beside(draft)}
+    failures = (one for one in known.held() if one.task_id in found and identity(one) not in named)
     for failure in list(folded(failures))[:SHOWN]:
         yield Draft(reduced, KIND, found[failure.task_id or ""], is_open=True, failure=failure)
 

@@ -177,14 +177,30 @@ def test_the_caller_is_the_task_that_made_the_call() -> None:
     scene = Scene()
     driver = scene.driver()
     call, worker = scene.run("train", by=driver)
-    worker.is_in(EVENT, "0x1")
+    slow, _ = scene.run("slow", by=worker)
+    worker.gets(slow)
     driver.gets(call)
     scene.sample().second_sample()
 
     finding = of_failure(judged(scene, failed(parent_task_id=call.task.task_id)))
 
     assert [str(key) for key in finding.members] == [str(worker.threads[0].key)]
-    assert f"train waits in {EVENT}" in finding.summary
+    assert "train waits in ray.get" in finding.summary
+
+
+def test_a_failure_that_a_stall_names_as_its_cause_is_no_finding_of_its_own() -> None:
+    scene = Scene()
+    driver = scene.driver()
+    call, worker = scene.run("train", by=driver)
+    worker.is_in(EVENT, "0x1")
+    driver.gets(call)
+    scene.sample().second_sample()
+
+    diagnosis = judged(scene, failed(parent_task_id=call.task.task_id))
+
+    assert kinds(diagnosis) == ["stalled"]
+    assert "Worker.execute_model raised RuntimeError: out of memory" in diagnosis.findings[0].summary
+    assert any("Failed before" in step.text for step in diagnosis.findings[0].diagram.remarks)
 
 
 def test_a_cancelled_call_is_no_finding() -> None:
