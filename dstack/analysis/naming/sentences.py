@@ -148,12 +148,17 @@ class _NamedWait:
     name_of: NameOf
 
     def __str__(self) -> str:
-        """The names of the targets: ``Right.ping``, ``a or b``."""
-        wait = self.wait
+        """The names of the targets: ``Right.ping and Left.ping`` if all are needed, ``a or b`` if any is enough."""
         known = [target for target in self.targets if not target.waker_of] or self.targets
-        labels = list(dict.fromkeys(map(self.name_of, known)))
-        is_all = (wait.kind == "ray.get" and not wait.inferred) or (wait.kind == "await" and wait.needed == wait.total)
-        return words.shortly(labels, " and " if is_all else OR)
+        return words.shortly(list(dict.fromkeys(map(self.name_of, known))), joint_of(self.wait))
+
+
+def joint_of(wait: Wait) -> str:
+    """The word between the targets of a wait: whether it needs all of them, any, or some (then there is none)."""
+    choices = [group.needs for group in wait.groups if group.needs < len({one.vertex for one in group.targets})]
+    if not choices:
+        return " and "
+    return OR if 1 in choices else ", "
 
 
 def _waits(index: SampleIndex, vertices: Vertices, wait: Wait, name_of: NameOf) -> str:
@@ -214,10 +219,9 @@ def _plain(named: _NamedWait) -> str:
 
 def _await(named: _NamedWait) -> str:
     wait = named.wait
-    some = _count(wait) if wait.needed < wait.total else ""
     is_plain = wait.called is None and wait.timeout_s is None
     verb = "awaits" if is_plain else f"{_waits_in(wait.call, wait)} for"
-    return f"{verb} {some}{named}{_inferred(wait)}"
+    return f"{verb} {_count(wait)}{named}{_inferred(wait)}"
 
 
 def _get(named: _NamedWait) -> str:
@@ -276,7 +280,7 @@ def _resources(named: _NamedWait) -> str:
     if not found or any(vertex.kind in ("room", "unknown") for vertex in found):
         return f"{what}: {words.shortly(labels, OR)}"
     many = f"{wait.needed} of " if 1 < wait.needed < wait.total else ""
-    return f"{what}, held by {many}{words.shortly(labels, OR if wait.needed < wait.total else ' and ')}"
+    return f"{what}, held by {many}{words.shortly(labels, joint_of(wait))}"
 
 
 PREDICATES: Mapping[WaitKind, Callable[[_NamedWait], str]] = {
@@ -316,8 +320,8 @@ PREDICATES: Mapping[WaitKind, Callable[[_NamedWait], str]] = {
 
 
 def _count(wait: Wait) -> str:
-    """``1 of 3: ``, empty for a single dependency."""
-    return f"{wait.needed} of {wait.total}: " if wait.total > 1 else ""
+    """``1 of 3: ``, empty if all are needed."""
+    return f"{wait.needed} of {wait.total}: " if wait.needed < wait.total else ""
 
 
 def _frees(loops: Sequence[Vertex]) -> str:

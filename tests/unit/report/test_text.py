@@ -125,9 +125,9 @@ def test_the_diagram_of_a_cycle_leads_from_its_last_entry_to_its_first() -> None
     lines = text[text.index("┌▶") : text.index("\n\nFix")].splitlines()
     assert re.fullmatch(r'┌▶ 1  Left.ping   actor "l"   pid \d+ on 10.0.0.2', lines[0])
     assert re.fullmatch(r"│     /srv/app/app.py:\d+   return ping_of\(me\)", lines[1])
-    assert lines[2] == "│     waits in ray.get for Right.pong (running as 2)"
+    assert lines[2] == "│     waits in ray.get for Right.pong (→2)"
     assert lines[3].startswith("│  2  Right.pong   actor ")
-    assert lines[5] == "└─    waits in ray.get for Left.back (queued behind 1)", (
+    assert lines[5] == "└─    waits in ray.get for Left.back (queued behind →1)", (
         "the queued call is no entry of its own"
     )
     assert lines[6].startswith("Blocked behind it: driver train.py ")
@@ -370,7 +370,7 @@ def test_the_report_is_printed_in_any_encoding(encoding: str, tmp_path: Path) ->
 
     text = result.stdout.decode(encoding)
     assert "+> 1  Left.ping" in text
-    assert "+-    waits in ray.get for Left.back (queued behind 1)" in text
+    assert "+-    waits in ray.get for Left.back (queued behind ->1)" in text
 
 
 def test_visible_keeps_printable_characters() -> None:
