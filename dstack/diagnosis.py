@@ -305,7 +305,7 @@ class Entry(Model, frozen=True):
 
     ``place`` is its actor, rank, process and node, without unknown parts. ``does`` is its dependency, with the numbers
     of other entries, or its activity. ``also`` are further remarks, one per line. An entry that ``is_brief`` is printed
-    in one line, in the middle of a long cycle or chain.
+    in one line, in the middle of a long cycle or chain; its place is only what distinguishes it.
     """
 
     number: int

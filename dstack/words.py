@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Hashable, Sequence
 from time import localtime, strftime
 
 SHOWN = 3
@@ -34,6 +35,11 @@ def times(count: int) -> str:
     return "once" if count == 1 else f"{count:,} times"
 
 
+def times_of(name: str, count: int) -> str:
+    """``20 x acquire``; of one only its name."""
+    return name if count == 1 else f"{count:,} × {name}"
+
+
 def size(count: float) -> str:
     """``15 B``, ``2.9 KiB``, ``14 MiB``, ``1.2 GiB``."""
     for unit in ("B", "KiB", "MiB", "GiB"):
@@ -57,7 +63,7 @@ def shortly(words: Sequence[str], joint: str = " and ", shown: int = SHOWN) -> s
     """``a, b, c and 5 more``: a list of no more than ``shown`` words."""
     if len(words) <= shown:
         return listed(words, joint)
-    return f"{', '.join(words[:shown])} and {len(words) - shown:,} more"
+    return f"{', '.join(words[:shown])}{joint}{len(words) - shown:,} more"
 
 
 def duration(seconds: float) -> str:
@@ -88,3 +94,17 @@ def short_duration(seconds: float) -> str:
     if milliseconds < 9.95:
         return f"{milliseconds:.1f} ms" if milliseconds else "0 s"
     return f"{milliseconds:.0f} ms" if milliseconds < 999.5 else duration(seconds)
+
+
+def distinct(texts: Sequence[Hashable], details: Sequence[Sequence[str]]) -> list[tuple[str, ...]]:
+    """As many of the details of each text as no two read the same with, in order; none where the text is enough."""
+    shown: list[tuple[str, ...]] = [()] * len(texts)
+    for at in range(max(map(len, details), default=0)):
+        counts = Counter(zip(texts, shown, strict=True))
+        if len(counts) == len(texts):
+            break
+        shown = [
+            (*so_far, *filter(None, own[at : at + 1])) if counts[text, so_far] > 1 else so_far
+            for text, so_far, own in zip(texts, shown, details, strict=True)
+        ]
+    return shown

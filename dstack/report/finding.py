@@ -91,12 +91,12 @@ def _entry_rows(entry: Entry) -> Iterator[Row]:
     indent = " " * len(number)
     place = _place(entry)
     title = SafeText().append(entry.name, "bold")
+    for part in entry.place:
+        title.append(f"   {part}")
     if entry.is_brief:
         location = f"{place[0].rpartition('/')[2]}:{place[1]}   " if place else ""
         yield Row(number, indent, title.append("   ").append(location, "cyan").append(entry.does), entry.vertex, place)
         return
-    for part in entry.place:
-        title.append(f"   {part}")
     yield Row(number, indent, title, entry.vertex, place)
     if place:
         yield Row(indent, indent, SafeText(entry.source or ""), entry.vertex, place, _location(place))

@@ -10,30 +10,28 @@ from typing import TypeAlias
 
 from msgspec.structs import replace
 
+from dstack.analysis.findings.facts.deadlocked_waits import has_not_begun
 from dstack.analysis.findings.facts.finding_facts import FindingFacts
-from dstack.analysis.findings.facts.group_ranks import CollectiveCall
+from dstack.analysis.findings.facts.group_ranks import CollectiveCall, failure_of
 from dstack.analysis.findings.kinds.open_chain import caller_steps, other_side_steps, shared_call_steps, start_steps
 from dstack.analysis.findings.kinds.unsatisfiable import submission
 from dstack.analysis.findings.resting import end_of_loop
-from dstack.analysis.findings.wording.collectives import absent_steps, call_in_words, ranks_of_call
+from dstack.analysis.findings.wording.collectives import absent_steps, call_in_words, missing_rank, ranks_of_call
 from dstack.analysis.findings.wording.failures import happened_ago, restart_steps
 from dstack.analysis.findings.wording.failures import step as step_of_failure
 from dstack.analysis.findings.wording.narration import SHOWN_BEHIND, SHOWN_OTHERS, SHOWN_PARTS, Narrator
-from dstack.analysis.index import ray_libraries
 from dstack.analysis.index.ray_libraries import library_of
 from dstack.analysis.naming import names, sentences
 from dstack.analysis.naming.descriptions import describe, limit_in_words
 from dstack.analysis.naming.ends import ended_children, ended_in_words
 from dstack.analysis.naming.vertex_details import VertexDetails
 from dstack.analysis.solve.requirements import targets_of
-from dstack.diagnosis import Diagram, Entry, FailedBefore, Step, Target, Vertex, Wait, WaitKind
+from dstack.diagnosis import Diagram, Entry, FailedBefore, Step, Target, Vertex, Wait
 from dstack.vertex_keys import Key, UnknownKey
-from dstack.words import SHOWN, plural, shortly
+from dstack.words import SHOWN, distinct, plural, shortly, times_of
 
 MAX_PASSED_ON = 4
 SETUP = "installation of its runtime environment"
-QUEUES: tuple[WaitKind, ...] = ("actor slot", "event loop")
-"""The waits of a call that has not begun; its caller's entry mentions them."""
 
 Title: TypeAlias = tuple[str, "str | None", "int | None"]
 """The name, file and line by which entries are alike."""
@@ -41,11 +39,15 @@ Title: TypeAlias = tuple[str, "str | None", "int | None"]
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """The similar vertices that become one entry; ``name`` and ``does`` replace those of the first vertex."""
+    """The similar vertices that become one entry; ``name`` and ``does`` replace those of the first vertex.
+
+    ``is_each`` if what the first does is so for each of them.
+    """
 
     vertices: Sequence[Vertex]
     name: str = ""
     does: str = ""
+    is_each: bool = False
 
     @property
     def first(self) -> Vertex:
@@ -76,7 +78,7 @@ def _parts(facts: FindingFacts, narrator: Narrator) -> list[Part]:
     if facts.draft.failure is not None:
         return _by_name(facts.waits)
     chain = facts.longest_chain
-    known = [vertex for vertex in chain if not (_stands_for_others(facts, vertex) or _has_not_begun(vertex))]
+    known = [vertex for vertex in chain if not (_stands_for_others(facts, vertex) or has_not_begun(vertex))]
     if facts.draft.is_open:
         known = [*_waiter_before(facts, known), *known]
         known = [vertex for vertex in known if not facts.reduced.is_machinery(vertex.key)] or known
@@ -112,17 +114,23 @@ def _stands_for_others(facts: FindingFacts, vertex: Vertex) -> bool:
 def _of_cycle(facts: FindingFacts, narrator: Narrator) -> list[Part]:
     ranks = _of_ranks(facts, narrator)
     described = {vertex.key for part in ranks for vertex in part.vertices}
-    own = [vertex for vertex in facts.deadlock.shown_cycle if not _has_not_begun(vertex)] or facts.deadlock.shown_cycle
+    own = [vertex for vertex in facts.deadlock.shown_cycle if not has_not_begun(vertex)] or facts.deadlock.shown_cycle
     inside = described.union(facts.draft.cycle)
     missing = [vertex for vertex in facts.deadlock.not_at_barrier if vertex.key not in inside]
-    in_order = (Part([vertex]) for vertex in own if vertex.key not in described)
+    in_order = (_with_alike(facts, vertex) for vertex in own if vertex.key not in described)
     parts = [*ranks, *in_order, *_by_name(missing)]
     return parts if len(parts) != 1 or len(facts.waits) == 1 else [*parts, *_partners(facts, parts[0])]
 
 
+def _with_alike(facts: FindingFacts, vertex: Vertex) -> Part:
+    """A vertex of the cycle with the members that do the same."""
+    some = facts.deadlock.alike(vertex)
+    return Part(some, times_of(describe(vertex), len(some)) if len(some) > 1 else "", is_each=len(some) > 1)
+
+
 def _partners(facts: FindingFacts, only: Part) -> list[Part]:
     """The other members in the user's code, if the cycle has one entry that does not wait for itself."""
-    if any(map(_has_not_begun, facts.deadlock.cycle)):
+    if any(map(has_not_begun, facts.deadlock.cycle)):
         return []
     keys = {vertex.key for vertex in only.vertices}
     own = (vertex for vertex in facts.waits if vertex.key not in keys)
@@ -133,7 +141,8 @@ def _of_ranks(facts: FindingFacts, narrator: Narrator) -> list[Part]:
     """The calls on process groups with the ranks in them, then the ranks that are elsewhere."""
     if not facts.ranks.calls:
         return []
-    elsewhere = [Part([vertex], f"rank {rank}: {describe(vertex)}") for vertex, rank in facts.ranks.elsewhere]
+    missing = ((vertex, missing_rank(facts, vertex, rank)) for vertex, rank in facts.ranks.elsewhere)
+    elsewhere = [Part([vertex], f"{rank}: {describe(vertex)}") for vertex, rank in missing]
     return [*(_of_call(facts, narrator, call) for call in facts.ranks.calls), *elsewhere]
 
 
@@ -153,7 +162,7 @@ def _by_name(vertices: Iterable[Vertex]) -> list[Part]:
     groups: dict[str, list[Vertex]] = defaultdict(list)
     for vertex in vertices:
         groups[describe(vertex)].append(vertex)
-    return [Part(some, _times(name, len(some))) for name, some in groups.items()]
+    return [Part(some, times_of(name, len(some))) for name, some in groups.items()]
 
 
 class _Drawing:
@@ -171,7 +180,7 @@ class _Drawing:
 
     def rows(self) -> Iterator[Entry | Step]:
         """The entries, folded if there are many; then the calls that not all similar executions have entered."""
-        yield from self._entries()
+        yield from self._distinct(list(self._entries()))
         if self._facts.draft.failure is not None:
             yield _failed_call(self._facts.draft.failure, number=len(self._numbers) + 1)
         yield from absent_steps(self._facts)
@@ -192,10 +201,25 @@ class _Drawing:
         first, *between, last = parts
         yield self._entry(*first)
         shown = between if len(between) <= SHOWN else between[:1]
-        yield from (replace(self._entry(number, part), is_brief=True) for number, part in shown)
+        yield from (self._entry(number, part, is_brief=True) for number, part in shown)
         if len(shown) < len(between):
             yield _folded(between[0][0], [self._title(part) for _, part in between], len(shown))
         yield self._entry(*last)
+
+    def _distinct(self, rows: Sequence[Entry | Step]) -> Iterator[Entry | Step]:
+        """The rows; entries that read the same also have what distinguishes them: process, task, coroutine, thread."""
+        entries = [row for row in rows if isinstance(row, Entry)]
+        texts = [(one.name, *one.place, one.file, one.line) for one in entries]
+        more = dict(zip(map(id, entries), distinct(texts, list(map(self._distinguishing, entries))), strict=True))
+        for row in rows:
+            yield replace(row, place=(*row.place, *more[id(row)])) if isinstance(row, Entry) and more[id(row)] else row
+
+    def _distinguishing(self, entry: Entry) -> Sequence[str]:
+        if entry.vertex is None:
+            return ()
+        details = self._narrator.details(self._narrator.vertices[entry.vertex])
+        own = (*details.actor_and_rank[: details.says_part], details.process) if entry.is_brief else ()
+        return (*own, *details.ids)
 
     def _title(self, part: Part) -> Title:
         """The name, file and line of the part's entry."""
@@ -207,7 +231,7 @@ class _Drawing:
         details = self._narrator.details(vertex)
         return part.name or details.execution, details.file, details.line
 
-    def _entry(self, number: int, part: Part) -> Entry:
+    def _entry(self, number: int, part: Part, *, is_brief: bool = False) -> Entry:
         vertex = part.first
         name, file, line = self._title(part)
         if _is_setup(vertex):
@@ -221,13 +245,25 @@ class _Drawing:
             number=number,
             name=name,
             vertex=vertex.key,
-            place=() if is_request else _place(details, is_named=bool(part.name)),
+            place=() if is_request else self._place(details, is_named=bool(part.name), is_brief=is_brief),
             file=file,
             line=line,
             source=details.source,
-            does=part.does or self._does(vertex, details),
+            does=part.does or f"{'each ' * part.is_each}{self._does(vertex, details)}",
             also=tuple(filter(None, (*owner, *self._remarks(vertex, details)))),
+            is_brief=is_brief,
         )
+
+    @staticmethod
+    def _place(details: VertexDetails, *, is_named: bool, is_brief: bool) -> tuple[str, ...]:
+        """``('actor "cashier"', 'rank 3', 'pid 7621 on 192.0.2.2')``, without unknown parts; in short without the last.
+
+        The name of a part may have the rank.
+        """
+        rank = f"rank {details.ranks.rank}"
+        known = (details.ranks.in_words,) if is_brief and details.says_part else details.actor_and_rank
+        own = tuple(part for part in known if part and not (is_named and part == rank))
+        return own if is_brief or not details.process else (*own, details.process)
 
     def _remarks(self, vertex: Vertex, details: VertexDetails) -> Iterator[str]:
         if end := end_of_loop(vertex, details):
@@ -277,21 +313,28 @@ class _Drawing:
         return replace(wait, groups=left) if left else wait
 
     def _name(self, vertex: Vertex) -> str:
-        """A target with its number: ``Kitchen.cook (running as 2)``, ``Cashier.is_paid (queued behind 1)``."""
+        """A target with its number: ``Kitchen.cook (→2)``, ``Cashier.is_paid (queued behind →1)``."""
         if _is_setup(vertex):
             return SETUP
         if vertex.key not in self._own:
             return self._narrator.name(vertex)
         shown = self._behind_passed_on(vertex)
         if number := self._numbers.get(shown.key):
-            is_running = shown.kind == "execution" and (shown.task_id or shown is not vertex)
-            return f"{describe(shown)} ({'running as ' if is_running else ''}{number})"
-        if _has_not_begun(vertex) and vertex.wait:
-            before = [self._behind_passed_on(target).key for target in self._reduced.vertices_of(targets_of(vertex))]
-            if numbers := [self._numbers[key] for key in before if key in self._numbers]:
-                limit = f", {limit_in_words(vertex.wait.limit)} is reached" if vertex.wait.limit else ""
-                return f"{describe(vertex)} (queued behind {numbers[0]}{limit})"
+            return f"{describe(shown)} (→{number})"
+        if has_not_begun(vertex) and vertex.wait and (number := self._number_before(vertex)):
+            limit = f", {limit_in_words(vertex.wait.limit)} is reached" if vertex.wait.limit else ""
+            name = times_of(describe(vertex), len(self._facts.deadlock.alike(vertex)))
+            return f"{name} (queued behind →{number}{limit})"
         return self._narrator.name(vertex)
+
+    def _number_before(self, vertex: Vertex) -> int | None:
+        """The number of the first entry that a call is queued behind, directly or by a helper for any of many."""
+        ahead = [*targets_of(vertex)]
+        ahead += [
+            key for one in ahead if self._reduced.is_helper(one) for key in targets_of(self._reduced.vertices[one])
+        ]
+        before = (self._behind_passed_on(target).key for target in self._reduced.vertices_of(ahead))
+        return next((self._numbers[key] for key in before if key in self._numbers), None)
 
     def _behind_passed_on(self, vertex: Vertex) -> Vertex:
         """The target of a request that Serve's own code passes on; of any other vertex, the vertex itself."""
@@ -320,7 +363,8 @@ class _Drawing:
 
     def remarks(self) -> Iterator[Step]:
         """Other members and final blockers, restarts and failures; at most a few."""
-        failures = map(step_of_failure, self._facts.unreported_failures)
+        lost = {failed.task_id for one in self._facts.ranks.lost if (failed := failure_of(self._reduced, one))}
+        failures = (step_of_failure(one) for one in self._facts.unreported_failures if one.task_id not in lost)
         remarks = [*other_side_steps(self._facts, self._narrator, self._numbers), *self._others(), *failures]
         yield from remarks[:SHOWN_PARTS]
         if len(remarks) > SHOWN_PARTS:
@@ -346,7 +390,7 @@ class _Drawing:
 
     def _other_members(self) -> Iterator[Step]:
         """The members of a deadlock outside of the cycle that is drawn, similar ones once."""
-        others = [one for one in self._facts.others(self._numbers) if one.is_counted and not _has_not_begun(one)]
+        others = [one for one in self._facts.others(self._numbers) if one.is_counted and not has_not_begun(one)]
         own = _by_name(vertex for vertex in others if self._reduced.is_in_users_code(vertex.key))[:SHOWN_OTHERS]
         for part in own:
             yield self._named_line(part, "Also in the deadlock: ")
@@ -360,7 +404,8 @@ class _Drawing:
 
 def _failed_call(failure: FailedBefore, number: int) -> Entry:
     """``Worker.run   actor "a"   pid 7 on 10.0.0.1``, its line, and its error."""
-    place = (failure.actor or "", _process(failure.pid, failure.node_ip))
+    on = f" on {failure.node_ip}" if failure.node_ip else ""
+    place = (failure.actor or "", f"pid {failure.pid}{on}" if failure.pid else "")
     return Entry(
         number=number,
         name=failure.name,
@@ -380,44 +425,8 @@ def _folded(first: int, titles: Sequence[Title], shown: int) -> Step:
     if len(set(titles)) == 1:
         return Step(text=f"{span}  {len(folded):,} more like {first}")
     counts = Counter(name for name, _, _ in folded)
-    return Step(text=f"{span}  {shortly([_times(*one) for one in counts.items()])}")
+    return Step(text=f"{span}  {shortly([times_of(*one) for one in counts.items()])}")
 
 
 def _is_setup(vertex: Vertex) -> bool:
     return isinstance(vertex.key, UnknownKey) and vertex.key.is_setup
-
-
-def _times(name: str, count: int) -> str:
-    """The name, with the number of vertices if there are several."""
-    return name if count == 1 else f"{count:,} × {name}"
-
-
-def _has_not_begun(vertex: Vertex) -> bool:
-    """Whether it is a call or request that has not begun because another one occupies its slot."""
-    if vertex.wait is None:
-        return False
-    return (vertex.kind == "task" and vertex.wait.kind in QUEUES) or (
-        vertex.wait.kind == "Serve slot" and bool(vertex.wait.limit)
-    )
-
-
-def _actor(details: VertexDetails) -> str:
-    """``actor "cashier"``; of a library only what its execution's name does not say: ``process 8dceef6a``."""
-    if details.actor_id is None:
-        return ""
-    part = ray_libraries.part(details.actor_class or "", details.actor_name or "", details.actor_id)
-    if part and part.which and part.name in details.execution:
-        return part.which.strip(", ")
-    return names.short_actor(details.actor_class or "", details.actor_name or "", details.actor_id)
-
-
-def _place(details: VertexDetails, *, is_named: bool) -> tuple[str, ...]:
-    """``('actor "cashier"', 'rank 3', 'pid 7621 on 192.0.2.2')``, without unknown parts."""
-    ranks = details.ranks.in_words
-    shown_ranks = "" if is_named and ranks == f"rank {details.ranks.rank}" else ranks
-    return tuple(part for part in (_actor(details), shown_ranks, _process(details.pid, details.node_ip)) if part)
-
-
-def _process(pid: int | None, node_ip: str | None) -> str:
-    """``pid 7621 on 192.0.2.2``; empty if unknown."""
-    return f"pid {pid}{f' on {node_ip}' if node_ip else ''}" if pid else ""

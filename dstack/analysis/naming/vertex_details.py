@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from dstack.analysis.index import ray_libraries
 from dstack.analysis.index.frames import import_of, library_frame, user_frame
 from dstack.analysis.index.ranks import NO_RANKS, Ranks
 from dstack.analysis.index.sample_index import SampleIndex
@@ -21,13 +22,15 @@ class VertexDetails:
     ``line`` is that of the innermost frame of user code, else of a library's; ``frames`` are leaf first. For a
     ``coroutine`` they are those of its await chain, and ``thread`` is the one that runs its event loop. ``torn`` is
     :attr:`dstack.observed.Thread.torn`; ``sleeps`` is true in ``time.sleep`` or ``asyncio.sleep``. ``imports`` says
-    what is being imported. ``ranks`` are those of the process.
+    what is being imported. ``ranks`` are those of the process. ``ids`` distinguish it from others of its name in its
+    process.
     """
 
     execution: str
     task_id: str | None = None
     task_name: str | None = None
     attempt: int | None = None
+    ids: tuple[str, ...] = ()
     actor_id: str | None = None
     actor_class: str | None = None
     actor_name: str | None = None
@@ -61,11 +64,47 @@ class VertexDetails:
         return ", ".join(part for part in parts if part)
 
     @property
+    def actor_and_rank(self) -> tuple[str, ...]:
+        """``('actor "left"', 'rank 3 (tp 1)')``: its actor, with the class where its own name does not say it."""
+        return tuple(filter(None, (self._actor, self.ranks.in_words)))
+
+    @property
+    def process(self) -> str:
+        """``pid 7621 on 192.0.2.2``; empty if unknown."""
+        return f"pid {self.pid}{f' on {self.node_ip}' if self.node_ip else ''}" if self.pid else ""
+
+    @property
+    def _actor(self) -> str:
+        if self.actor_id is None:
+            return ""
+        if self.says_part and (part := self._part) and part.which:
+            return part.which.strip(", ")
+        named = names.short_actor if self._says_actor else names.actor_in_words
+        return named(self.actor_class or "", self.actor_name or "", self.actor_id)
+
+    @property
+    def says_part(self) -> bool:
+        """Whether its own name says which part of a library its actor is, so that only the actor's id is missing."""
+        part = self._part
+        return part is not None and part.name in self.execution
+
+    @property
+    def _part(self) -> ray_libraries.Part | None:
+        """The part of a library that its actor is."""
+        return ray_libraries.part(self.actor_class or "", self.actor_name or "", self.actor_id or "")
+
+    @property
+    def _says_actor(self) -> bool:
+        """Whether its own name says which class its actor is of, or a library's actor is known by another name."""
+        return (self.actor_class or "") in self.execution or self._part is not None
+
+    @property
     def short_place(self) -> str:
         """The same in short form: ``"left", rank 3 (tp 1), pid 2907, 10.0.0.1``."""
         actor = None
         if self.actor_id:
-            actor = f'"{self.actor_name}"' if self.actor_name else names.short(self.actor_id)
+            name = f'"{self.actor_name}"' if self.actor_name else names.short(self.actor_id)
+            actor = name if self._says_actor else f"{self.actor_class} {name}"
         parts = (actor, self.ranks.in_words, f"pid {self.pid}" if self.pid else None, self.node_ip)
         return ", ".join(part for part in parts if part)
 
@@ -90,6 +129,7 @@ def details_of(index: SampleIndex, vertex: Vertex) -> VertexDetails:
         task_id=vertex.task_id,
         task_name=task.name if task else None,
         attempt=task.attempt if task else None,
+        ids=_ids(vertex),
         actor_id=actor.actor_id if actor else None,
         actor_class=actor.class_name if actor else None,
         actor_name=actor.name or None if actor else None,
@@ -113,6 +153,14 @@ def details_of(index: SampleIndex, vertex: Vertex) -> VertexDetails:
         torn=execution is not None and index.is_torn(worker_id, execution),
         frames=frames,
     )
+
+
+def _ids(vertex: Vertex) -> tuple[str, ...]:
+    """``task 5f8aed75``, ``coroutine 0x7f81``, ``thread 4711``, and its whole id."""
+    task = f"task {names.short(vertex.task_id)}" if vertex.task_id else ""
+    coroutine = f"coroutine {vertex.coroutine_id}" if vertex.coroutine_id else ""
+    thread = f"thread {vertex.os_thread_id}" if vertex.os_thread_id and not coroutine else ""
+    return (*filter(None, (task, coroutine, thread)), str(vertex.key))
 
 
 def _sleeps(execution: Thread | Coroutine | None, frames: tuple[Frame, ...]) -> bool:

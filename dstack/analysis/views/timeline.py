@@ -217,7 +217,7 @@ class Timeline:
         if first.kind != "DRIVER_TASK":
             return "worker"
         job = self._index.jobs.get(first.job_id)
-        return f"driver {names.script(job.entrypoint)}" if job and job.entrypoint else "driver"
+        return f"driver {names.script(job.entrypoint)}" if job and job.entrypoint else f"driver of job {first.job_id}"
 
     def node_title(self, node_id: str | None) -> str:
         """``node 10.0.0.1``, or with the beginning of its id if it is not listed."""

@@ -80,7 +80,12 @@ def size_of(box: GraphBox) -> tuple[float, float]:
 
 
 def _lines(box: GraphBox) -> list[str]:
-    return [_cut(line) for line in (box.title, *box.lines) if line]
+    return list(shown_lines(box.title, box.lines))
+
+
+def shown_lines(title: str, lines: Sequence[str]) -> tuple[str, ...]:
+    """The lines of a box as they are drawn."""
+    return tuple(_cut(line) for line in (title, *lines) if line)
 
 
 def _cut(line: str) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import ClassVar
 
@@ -26,7 +26,7 @@ from dstack.tui.views.base import OutlineView, SourceLocation, marked
 from dstack.tui.widgets.detail import Detail
 from dstack.tui.widgets.outline import NO_RAIL, Line, Outline
 from dstack.vertex_keys import Key
-from dstack.words import SHOWN, plural
+from dstack.words import SHOWN, distinct, plural
 
 STYLE_OF_EVIDENCE = {"exact": "", "inferred": "yellow", "assumed": "yellow"}
 OPENED_ROOTS = 10
@@ -142,11 +142,13 @@ class WaitLines:
         in_findings = [root for root in self.tree.roots if root.finding is not None]
         others = [root for root in self.tree.roots if root.finding is None]
         if not in_findings or not others:
-            return [self.line(root, is_open=number < OPENED_ROOTS) for number, root in enumerate(self.tree.roots)]
-        lines = [self.line(root, is_open=number < OPENED_ROOTS) for number, root in enumerate(in_findings)]
+            return self._tops(self.tree.roots)
         waiting = sum(root.below for root in others)
         text = SafeText().append("Waits in no finding", "bold").append(f"  {plural(waiting, 'waiter')}")
-        return [*lines, Line(OTHERS, text, partial(self._children, others, False))]
+        return [*self._tops(in_findings), Line(OTHERS, text, partial(self._children, others, False))]
+
+    def _tops(self, roots: Sequence[WaitBranch]) -> list[Line]:
+        return self._distinct([self.line(root, is_open=at < OPENED_ROOTS) for at, root in enumerate(roots)])
 
     def path_to(self, vertex: Key) -> list[str]:
         """The keys of the lines from the root down to a vertex; empty if it is not in this view."""
@@ -178,7 +180,16 @@ class WaitLines:
         return self._children(below, is_open)
 
     def _children(self, branches: Sequence[WaitBranch], is_open: bool) -> list[Line]:
-        return [self.line(branch, is_open=is_open) for branch in branches]
+        return self._distinct([self.line(branch, is_open=is_open) for branch in branches])
+
+    def _distinct(self, lines: Sequence[Line]) -> list[Line]:
+        """The lines; those that read the same also have what distinguishes them: task, coroutine, thread."""
+        ids = [self._member(line.data).ids if isinstance(line.data, WaitBranch) else () for line in lines]
+        more = distinct([line.text.plain for line in lines], ids)
+        return [
+            replace(line, text=line.text.copy().append(f"  {', '.join(one)}", "dim")) if one else line
+            for line, one in zip(lines, more, strict=True)
+        ]
 
     def _search_text(self, branch: WaitBranch) -> str:
         """Further words for the filter: place, line of code, ids."""

@@ -6,11 +6,17 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from dstack.analysis.findings.facts.draft import Draft
+from dstack.analysis.naming.descriptions import describe
+from dstack.analysis.naming.vertex_details import details_of
 from dstack.analysis.solve.requirements import targets_of
 from dstack.call_sites import BARRIER
 from dstack.diagnosis import Vertex, WaitKind
+from dstack.grouping import grouped
 from dstack.observed import OTHER_LANGUAGE_ACCESSES
 from dstack.vertex_keys import Key
+
+QUEUES: tuple[WaitKind, ...] = ("actor slot", "event loop")
+"""The waits of a call that has not begun."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -36,6 +42,28 @@ class DeadlockedWaits:
         keys = [vertex.key for vertex in self.shown_cycle]
         return dict(zip(keys, (*keys[1:], *keys[:1]), strict=True))
 
+    def alike(self, vertex: Vertex) -> list[Vertex]:
+        """A vertex of the cycle, and the members that do the same: of its name, process, line and call.
+
+        Only where any of many could end the waits, so that any of these could be in the cycle instead.
+        """
+        return [vertex, *self._alike.get(vertex.key, ())]
+
+    @cached_property
+    def _alike(self) -> dict[Key, list[Vertex]]:
+        if not any(self.draft.reduced.is_open_to_many(one.key) for one in self.shown_cycle):
+            return {}
+        labels = {describe(one) for one in self.shown_cycle}
+        others = set(self.draft.cycle)
+        candidates = (one for one in self.members if one.key not in others and describe(one) in labels)
+        found = grouped((self._likeness(one), one) for one in candidates)
+        return {one.key: found.pop(self._likeness(one), []) for one in self.shown_cycle}
+
+    def _likeness(self, vertex: Vertex) -> object:
+        details = details_of(self.draft.reduced.index, vertex)
+        call = vertex.wait and vertex.wait.call
+        return vertex.kind, describe(vertex), details.actor_id, details.pid, details.file, details.line, call
+
     @cached_property
     def not_at_barrier(self) -> list[Vertex]:
         """The members in user code that are not at a barrier of the cycle, nor wait for a member that is."""
@@ -60,7 +88,7 @@ class DeadlockedWaits:
     @cached_property
     def pending(self) -> list[Vertex]:
         """The tasks and calls of the cycle that have not begun."""
-        return [vertex for vertex in self.cycle if vertex.wait and vertex.kind == "task"]
+        return [vertex for vertex in self.cycle if vertex.wait and vertex.kind == "task" and vertex.is_counted]
 
     @property
     def is_in_python(self) -> bool:
@@ -81,3 +109,12 @@ class DeadlockedWaits:
 
 def _is_at_barrier(vertex: Vertex) -> bool:
     return vertex.wait is not None and vertex.wait.site is BARRIER
+
+
+def has_not_begun(vertex: Vertex) -> bool:
+    """Whether it is a call or request that has not begun because another one occupies its slot."""
+    if vertex.wait is None:
+        return False
+    return (vertex.kind == "task" and vertex.wait.kind in QUEUES) or (
+        vertex.wait.kind == "Serve slot" and bool(vertex.wait.limit)
+    )

@@ -15,7 +15,7 @@ from dstack.analysis.index.task_assignment import is_in_user_code
 from dstack.analysis.solve.requirements import targets_of
 from dstack.diagnosis import GroupWait, Vertex
 from dstack.model import FailedTask, actor_of_task
-from dstack.observed_calls import GroupCall
+from dstack.observed_calls import GroupCall, ProcessGroup
 from dstack.vertex_keys import Key
 
 MAX_STEPS = 6
@@ -116,10 +116,19 @@ class GroupRanks:
 
     def _missing_rank_of(self, vertex: Vertex) -> int | None:
         """The missing rank of an execution, by the groups of its process or by a helper that needs it."""
+        group = self.group_of_missing(vertex)
+        return group.rank if group else self._rank_by_execution.get(vertex.key)
+
+    def group_of_missing(self, vertex: Vertex) -> ProcessGroup | None:
+        """The membership of an execution's process by which it is a missing rank."""
         process = self._reduced.index.process(vertex.worker_id or "")
         groups = process.process_groups if process else ()
-        ranks = (one.rank for one in groups if (one.library, one.world, one.rank) in self._missing)
-        return next(ranks, self._rank_by_execution.get(vertex.key))
+        return next((one for one in groups if (one.library, one.world, one.rank) in self._missing), None)
+
+    @cached_property
+    def are_of_several_worlds(self) -> bool:
+        """Whether ranks of the calls refer to different sets of processes, so that a rank alone is ambiguous."""
+        return len({(one.call.group.library, one.call.group.world) for one in self.calls}) > 1
 
     @cached_property
     def _missing(self) -> set[tuple[str, str, int]]:

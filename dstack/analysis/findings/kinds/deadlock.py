@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence, Set
 
 from dstack import words
+from dstack.analysis.findings.facts.deadlocked_waits import has_not_begun
 from dstack.analysis.findings.facts.draft import Draft
 from dstack.analysis.findings.facts.finding_facts import FindingFacts
 from dstack.analysis.findings.facts.group_ranks import has_lost_rank
@@ -14,7 +15,7 @@ from dstack.analysis.findings.wording.fixes import fix_for
 from dstack.analysis.findings.wording.narration import SHOWN_CYCLE, Narrator, more
 from dstack.analysis.findings.wording.resource_fixes import until_released
 from dstack.analysis.graph.interruptions import holders_of
-from dstack.analysis.naming.descriptions import describe, in_words, operand_in_words
+from dstack.analysis.naming.descriptions import describe, in_words, labels_of, operand_in_words
 from dstack.analysis.naming.vertex_details import details_of
 from dstack.analysis.solve import reduction
 from dstack.analysis.solve.digraph import Digraph, lightest_cycle
@@ -28,7 +29,7 @@ KIND: FindingKind = "deadlock"
 VERDICT: Verdict = "deadlock"
 MAX_STARTS = 16
 MAX_WEIGHED = 20_000
-"""Edges of a core up to which its cycles are compared."""
+"""Edges of a core up to which cycles through many vertices are compared; in a larger one through fewer."""
 
 
 def find(reduced: ReducedGraph) -> Iterator[Draft]:
@@ -70,20 +71,29 @@ def _what_might_stop(reduced: ReducedGraph, core: Set[Key]) -> tuple[str, ...]:
 def _cycle(core: Digraph[Key], reduced: ReducedGraph) -> list[Key]:
     """A cycle that explains a core: a shortest one, or if many could end a wait, one with the cause.
 
-    The cause is a request for resources where there is one. Code of the user explains more than that of a library.
+    The cause is a request for resources where there is one, else a call that is queued behind its own waiter. Code of
+    the user explains more than that of a library.
     """
-    if core.number_of_edges() > MAX_WEIGHED:
-        return reduction.shortest_cycle(core)
+    most = max(1, min(MAX_STARTS, MAX_STARTS * MAX_WEIGHED // max(1, core.number_of_edges())))
     weights = {key: reduced.weight(key) for key in core}
-    own = _starts([key for key in core if reduced.is_in_users_code(key)], reduced)
+    own = _starts([key for key in core if reduced.is_in_users_code(key)], reduced)[:most]
     if not any(map(reduced.is_open_to_many, core)):
         shortest = reduction.shortest_cycle(core)
         is_users = not any(map(reduced.is_library_code, shortest))
-        after_own = list(dict.fromkeys(after for key in own for after in core.successors(key)))[:MAX_STARTS]
+        after_own = list(dict.fromkeys(after for key in own for after in core.successors(key)))[:most]
         return shortest if is_users else lightest_cycle(core, own, after_own, weights) or shortest
-    requests = _starts([key for key in core if reduced.is_counted(key) and reduced.resources([key])], reduced)
+    counted = [key for key in core if reduced.is_counted(key)]
+    requests = _starts([key for key in counted if reduced.resources([key])], reduced)[:most]
     found = lightest_cycle(core, requests, own, weights) if requests and own else []
-    return found or reduction.shortest_cycle(core, requests or own)
+    if found or requests:
+        return found or reduction.shortest_cycle(core, requests)
+    shortest = reduction.shortest_cycle(core, own)
+    if sum(map(reduced.is_counted, shortest)) > 1:
+        return shortest
+    queued = _starts([key for key in counted if has_not_begun(reduced.vertices[key])], reduced)[:most]
+    behind = lightest_cycle(core, queued, own, weights)  # begins at the queued call
+    is_direct = sum(map(reduced.is_counted, behind)) == 2 and reduced.is_counted(behind[-1])
+    return behind if is_direct else shortest
 
 
 def _starts(keys: Sequence[Key], reduced: ReducedGraph) -> list[Key]:
@@ -131,7 +141,7 @@ def _cycle_in_words(facts: FindingFacts, narrator: Narrator) -> str:
     if not executions:
         return f"{words.shortly([describe(vertex) for vertex in cycle])} wait for each other"
     if len(executions) == 1:
-        return _of_one_execution(facts, executions[0])
+        return _of_one_execution(facts, narrator, executions[0])
     if queued := next((vertex for vertex in cycle if vertex.wait and vertex.wait.kind == "Serve slot"), None):
         executions = [vertex for vertex in executions if facts.reduced.is_in_users_code(vertex.key)] or executions
         if len(executions) == 1:
@@ -140,19 +150,35 @@ def _cycle_in_words(facts: FindingFacts, narrator: Narrator) -> str:
     return _of_many_executions(narrator, executions)
 
 
-def _of_one_execution(facts: FindingFacts, only: Vertex) -> str:
+def _of_one_execution(facts: FindingFacts, narrator: Narrator, only: Vertex) -> str:
     first = describe(only)
     assert only.wait is not None, "members of a cycle wait"
-    wanted = next((describe(vertex) for vertex in facts.deadlock.shown_cycle if vertex.kind != "execution"), None)
+    queued = next((vertex for vertex in facts.deadlock.shown_cycle if vertex.kind != "execution"), None)
+    alike = len(facts.deadlock.alike(only))
+    if queued and alike > 1 and has_not_begun(queued):
+        return _of_many_alike(facts, narrator, only, queued)
+    wanted = describe(queued) if queued else None
     if wanted is None and only.wait.site is BARRIER:
         labels = list(dict.fromkeys(describe(vertex) for vertex in facts.deadlock.not_at_barrier))
         others = words.listed(labels[: words.SHOWN]) if labels else "nothing"
         return f"{first} waits in {BARRIER.name}, which {others} can{'not' * bool(labels)} reach any more"
+    if wanted is None and alike > 1:
+        where = f"{narrator.line(only)} wait in {only.wait.call}"
+        return f"{words.times_of(first, alike)}{where}, which only they could end"
     if wanted is None:
         return f"{first} waits in {only.wait.call}, which only its own thread could end"
     if facts.draft.resources:
         return f"{first} waits for {wanted}, which needs {words.listed(facts.draft.resources)} held by {first}"
     return f"{first} waits for {wanted}, {_why_queued(first, facts.deadlock.shown_cycle)}"
+
+
+def _of_many_alike(facts: FindingFacts, narrator: Narrator, only: Vertex, queued: Vertex) -> str:
+    """``20 x S.acquire at s.py:24 wait for 2 x S.release, which are queued behind them on the same actor``."""
+    waiting, behind = len(facts.deadlock.alike(only)), len(facts.deadlock.alike(queued))
+    waiters = f"{words.times_of(describe(only), waiting)}{narrator.line(only)}"
+    what = f"{words.times_of(describe(queued), behind)}, which {words.word(behind, 'is', 'are')}"
+    on_same = " on the same actor" if queued.wait and queued.wait.kind == "actor slot" else ""
+    return f"{waiters} wait for {what} queued behind them{on_same}"
 
 
 def _of_many_executions(narrator: Narrator, executions: Sequence[Vertex]) -> str:
@@ -203,11 +229,13 @@ def steps(facts: FindingFacts, narrator: Narrator) -> Iterator[Step]:
     shown = (narrator.in_cycle(vertex, following[vertex.key]) for vertex in in_order[:SHOWN_CYCLE])
     yield from collectives.with_ranks(facts, map(narrator.step, shown))
     yield from more(len(in_order) - SHOWN_CYCLE, "in the same cycle")
+    alike = [one for vertex in in_order for one in facts.deadlock.alike(vertex)[1:]]
+    yield from more(len(alike), f"like {words.shortly(labels_of(alike))}")
     not_in_call = (*(vertex for vertex, _ in facts.ranks.elsewhere), *facts.deadlock.not_at_barrier)
     missing = {vertex.key: vertex for vertex in not_in_call if vertex.key not in inside}
     shown_missing = list(missing.values())[:SHOWN_CYCLE]
     yield from collectives.with_ranks(facts, map(narrator.step, shown_missing))
-    others = facts.others(vertex.key for vertex in shown_missing)
+    others = facts.others(vertex.key for vertex in (*shown_missing, *alike))
     own = [vertex for vertex in others if not facts.reduced.is_library_code(vertex.key)]
     yield from narrator.similar_steps(own, "Also in the deadlock: ")
     yield from more(len(others) - len(own), "library threads in the same state")

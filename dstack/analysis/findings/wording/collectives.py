@@ -25,7 +25,7 @@ from dstack.analysis.naming.descriptions import describe, in_words
 from dstack.analysis.naming.sentences import fails_in, step_at
 from dstack.analysis.solve.requirements import targets_of
 from dstack.diagnosis import Step, Vertex
-from dstack.observed_calls import DATA
+from dstack.observed_calls import DATA, ProcessGroup
 
 MAX_STEPS = 6
 """Waits that are followed from one rank to another."""
@@ -55,10 +55,21 @@ def steps(facts: FindingFacts, narrator: Narrator) -> Iterator[Step]:
 
 def with_ranks(facts: FindingFacts, steps_: Iterable[Step]) -> Iterator[Step]:
     """The steps, with the ranks of executions that others wait for in a call on a group."""
-    ranks = {vertex.key: rank for vertex, rank in facts.ranks.elsewhere}
+    ranks = {vertex.key: missing_rank(facts, vertex, rank) for vertex, rank in facts.ranks.elsewhere}
     for step in steps_:
         rank = ranks.get(step.vertex) if step.vertex else None
-        yield step if rank is None else replace(step, text=f"Rank {rank}: {step.text}")
+        yield step if rank is None else replace(step, text=f"{words.capitalised(rank)}: {step.text}")
+
+
+def missing_rank(facts: FindingFacts, vertex: Vertex, rank: int) -> str:
+    """``rank 3``, ``split 1``; with its group if the finding has ranks of several libraries or runs."""
+    return missing_ranks(facts, [rank], facts.ranks.group_of_missing(vertex))
+
+
+def missing_ranks(facts: FindingFacts, ranks: Sequence[int], group: ProcessGroup | None) -> str:
+    """The same for ranks of one group."""
+    of = f" of {names.process_group(group)}" if group and facts.ranks.are_of_several_worlds else ""
+    return f"{names.ranks(ranks, group)}{of}"
 
 
 def ranks_of_call(one: CollectiveCall) -> str:
@@ -178,12 +189,14 @@ def _elsewhere_in_words(facts: FindingFacts) -> Iterator[str]:
     """``rank 3 is in ray.get for Reward.score, which calls rank 0``; ranks in the same words as one."""
     routes = _Routes(facts)
     inside = {vertex.worker_id for one in facts.ranks.calls for vertex in one.inside}
-    by_route: dict[str, list[int]] = defaultdict(list)
+    by_route: dict[tuple[str, str], list[tuple[Vertex, int]]] = defaultdict(list)
     for vertex, rank in facts.ranks.elsewhere:
         if vertex.worker_id not in inside:
-            by_route[routes.in_words(vertex)].append(rank)
-    for route, some in by_route.items():
-        yield f"{names.ranks(some)} {words.word(len(some), 'is', 'are')} in {route}"
+            group = facts.ranks.group_of_missing(vertex)
+            by_route[routes.in_words(vertex), group.world if group else ""].append((vertex, rank))
+    for (route, _), some in by_route.items():
+        which = missing_ranks(facts, [rank for _, rank in some], facts.ranks.group_of_missing(some[0][0]))
+        yield f"{which} {words.word(len(some), 'is', 'are')} in {route}"
 
 
 class _Routes:

@@ -22,6 +22,7 @@ from dstack.report.page.graph_chart import (
     LinkStyle,
     graph_chart,
     legend_of,
+    shown_lines,
 )
 from dstack.report.page.section import ReportData, Section, render
 from dstack.report.rich_text import place_of, shortened_left
@@ -40,6 +41,8 @@ BOXES: Mapping[Outcome, tuple[str, BoxStyle, str]] = {
     "helper": ("", BoxStyle("#ffffff", GREY, 1.0, "dotted"), "state of Ray, or unknown"),
 }
 """The mark, the appearance and the name of the boxes of each outcome."""
+MANY = 1_000
+"""So many vertices of a box are compared."""
 CERTAIN = "certain"
 DASHES = {CERTAIN: "solid", "inferred or suspected": "dashed", "ends by a timeout": "dotted"}
 COLOURS = {
@@ -67,11 +70,17 @@ def section(data: ReportData) -> Section | None:
         return None
     writer = _Writer(analysed, data.stack_ids)
     facts = [writer.facts(box) for box in found.boxes]
-    boxes = [writer.box(one) for one in facts]
+    boxes = writer.boxes(facts)
     links = [writer.link(link, facts) for link in found.links]
     chart = graph_chart(f"{KEY}-chart", boxes, links, has_ellipses=True, is_from_targets=True)
     body = render("waits.html", key=KEY, legend=_legend(found, links), notes=list(_notes(found)))
     return Section(KEY, "Wait-for graph", body, {f"{KEY}-chart": chart}, "graph.js")
+
+
+def boxes_of(analysed: AnalysedSnapshot) -> list[GraphBox]:
+    """The boxes of all waits of a snapshot, without links to stacks."""
+    writer = _Writer(analysed, {})
+    return writer.boxes([writer.facts(box) for box in WaitBoxes.of(analysed.merged_index, analysed.diagnosis).boxes])
 
 
 def _legend(found: WaitBoxes, links: Sequence[GraphLink]) -> Legend:
@@ -103,10 +112,14 @@ def _certainty(wait: Wait) -> str:
     return "inferred or suspected" if wait.inferred or wait.is_suspected else CERTAIN
 
 
+def _end_of(text: str) -> str:
+    """The text, cut at its beginning if it is too long for a line of a box."""
+    return text if len(text) <= WIDEST_LINE else f"…{text[1 - WIDEST_LINE :]}"
+
+
 def _location(file: str, line: int | None) -> str:
     """The location, cut at its beginning if it is too long for a line of a box."""
-    text = shortened_left(place_of(file, line), WIDEST_LINE)
-    return text if len(text) <= WIDEST_LINE else f"…{text[1 - WIDEST_LINE :]}"
+    return _end_of(shortened_left(place_of(file, line), WIDEST_LINE))
 
 
 class _Writer:
@@ -133,13 +146,39 @@ class _Writer:
         tip = f"{self._title(source)} waits for {self._title(target)}\n{self._wait(source)}"
         return GraphLink(link.source, link.target, _link_style(kind, _certainty(wait)), tip)
 
-    def box(self, facts: _Facts) -> GraphBox:
-        mark, style, _ = BOXES[facts.box.outcome]
-        details = facts.details
-        place = _location(details.file, details.line) if details.file is not None else ""
+    def boxes(self, facts: Sequence[_Facts]) -> list[GraphBox]:
+        """The boxes; those that would read the same also have what distinguishes them."""
+        texts = [(f"{BOXES[one.box.outcome][0]}{self._title(one)}", self._lines(one)) for one in facts]
+        more = words.distinct([shown_lines(*text) for text in texts], list(map(self._distinguishing, facts)))
+        return [self._box(*one) for one in zip(facts, texts, more, strict=True)]
+
+    def _box(self, facts: _Facts, text: tuple[str, Sequence[str]], more: Sequence[str]) -> GraphBox:
+        title, lines = text
         stack = next((self._stacks[key] for key in facts.box.vertices if key in self._stacks), None)
-        lines = (place, self._brief_wait(facts), self._own(facts.box))
-        return GraphBox(f"{mark}{self._title(facts)}", lines, "\n".join(self._tip(facts, stack)), style, stack)
+        tip = "\n".join(self._tip(facts, stack))
+        return GraphBox(title, (*lines, *more), tip, BOXES[facts.box.outcome][1], stack)
+
+    def _lines(self, facts: _Facts) -> tuple[str, ...]:
+        """Its actor, its line of code and its wait."""
+        details = facts.details
+        actors = {
+            details_of(self._index, self._diagnosis.vertices[key]).actor_and_rank[:1]
+            for key in facts.box.vertices[:MANY]
+        }
+        has_actor = details.actor_id is not None and len(actors) == 1
+        place = _location(details.file, details.line) if details.file is not None else ""
+        return (
+            *(details.actor_and_rank[:1] if has_actor else ()),
+            place,
+            self._brief_wait(facts),
+            self._own(facts.box),
+        )
+
+    def _distinguishing(self, facts: _Facts) -> Sequence[str]:
+        """The rest of its name if that is cut, what would end it, its process, and its ids."""
+        name = sentences.name(self._index, facts.vertex)
+        own = (_end_of(one) for one in facts.details.ids)
+        return (_end_of(name), facts.details.process, *own)
 
     def _title(self, facts: _Facts) -> str:
         """``64 x Worker.step (ranks 0-63)``."""

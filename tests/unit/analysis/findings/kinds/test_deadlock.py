@@ -2,7 +2,13 @@
 
 from __future__ import annotations
 
+import time
+
+import pytest
+
+from dstack.analysis.diagnose import diagnose
 from dstack.analysis.findings.wording.narration import SHOWN_CYCLE
+from dstack.diagnosis import Entry
 from dstack.vertex_keys import ThreadKey
 from tests.unit.analysis.findings.kinds.small_findings import infeasible, kinds, only_finding, ring
 from tests.unit.scenes import Scene
@@ -114,3 +120,41 @@ def test_the_explanation_of_a_long_cycle_is_cut() -> None:
 
     assert len(finding.cycle) == 2 * SHOWN_CYCLE
     assert finding.explanation[SHOWN_CYCLE].text == f"{SHOWN_CYCLE} more in the same cycle"
+
+
+def slots_full_of_acquires(slots: int, releases: int, queued: int) -> Scene:
+    """An async actor whose slots all wait for a semaphore, while what would release it is queued behind them."""
+    scene = Scene()
+    driver, semaphore, clients = scene.driver(), scene.async_actor("Semaphore"), scene.async_actor("Clients")
+    acquires = [scene.call(semaphore, "acquire", by=clients) for _ in range(slots)]
+    for coroutine in map(semaphore.begins, acquires):
+        coroutine.line = 25
+        coroutine.is_in("asyncio.Semaphore.acquire", "0x5").is_reached_by(actor=True)
+    behind = [scene.call(semaphore, "release", by=clients).arrives() for _ in range(releases)]
+    behind += [scene.call(semaphore, "acquire", by=clients).arrives() for _ in range(queued)]
+    for call in (*acquires, *behind):
+        client = clients.begins(scene.call(clients, "use", by=driver)).awaits(call)
+        client.line = 32
+    driver.gets(*driver.submitted)
+    return scene.sample().second_sample()
+
+
+@pytest.mark.parametrize(("slots", "queued"), [(20, 0), (1000, 97), (1097, 0)])
+def test_many_waiters_are_folded_by_what_they_do(slots: int, queued: int) -> None:
+    snapshot = slots_full_of_acquires(slots, 3, queued).snapshot()
+
+    began_s = time.process_time()
+    finding = only_finding(diagnose(snapshot))
+    took_s = time.process_time() - began_s
+
+    assert finding.summary == (
+        f"{slots:,} × Semaphore.acquire at app.py:25 wait for 3 × Semaphore.release, which are queued behind them on "
+        "the same actor"
+    )
+    (entry,) = finding.diagram.rows
+    assert isinstance(entry, Entry)
+    assert (entry.name, entry.line) == (f"{slots:,} × Semaphore.acquire", 25)
+    assert entry.does == "each waits in asyncio.Semaphore.acquire for 3 × Semaphore.release (queued behind →1)"
+    assert "Let Semaphore.release start while its actor awaits" in finding.advice
+    assert len(finding.explanation) < 10
+    assert took_s < 30.0

@@ -30,7 +30,7 @@ def test_a_deadlock_has_all_details_in_its_boxes() -> None:
         "✖ Cashier.is_paid (pending)",
         "■ driver two_actors.py",
     ]
-    assert boxes["text"][0] == "examples/two_actors.py:22\nray.get"
+    assert boxes["text"][0] == 'actor "cashier"\nexamples/two_actors.py:22\nray.get'
     tip = boxes["tip"][0].split("\n")
     assert tip[0].startswith("✖ deadlocked: ")
     assert 'Cashier.order (actor Cashier "cashier"' in tip[1]
