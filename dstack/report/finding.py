@@ -12,7 +12,7 @@ from dstack.analysis.findings import is_stuck
 from dstack.analysis.naming import names
 from dstack.diagnosis import Diagram, Entry, Finding, Step
 from dstack.report.rich_text import Row, SafeText, place_of
-from dstack.words import capitalised, duration, listed, moment, word
+from dstack.words import capitalised, duration, listed, word
 
 FIRST, BETWEEN, LAST, OUTSIDE = "┌▶ ", "│  ", "└─ ", "   "
 """What a row of a cycle begins with: the bracket leads from its last entry back to its first."""
@@ -55,10 +55,10 @@ def standing(finding: Finding) -> str:
     if finding.kind != "stalled":
         return ""
     progress = finding.progress
-    if progress is None or progress.idle_s is None or progress.last_ended_at is None:
+    if progress is None or progress.idle_s is None:
         return since
-    ended = f"the last task finished at {moment(progress.last_ended_at, progress.idle_s)}"
-    return "; ".join(part for part in (since, f"{ended} ({duration(progress.idle_s)} ago)") if part)
+    ended = f"the last task finished {duration(progress.idle_s)} ago"
+    return "; ".join(part for part in (since, ended) if part)
 
 
 def _impact(finding: Finding) -> str:

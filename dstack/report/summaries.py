@@ -105,7 +105,7 @@ def _unknown(diagnosis: Diagnosis) -> str:
 def _without_findings(diagnosis: Diagnosis) -> str:
     """What runs, rests, and waits for what is outside of Ray, and the actors that execute nothing."""
     does = [*_outside(diagnosis.outside)]
-    if diagnosis.idle:
+    if diagnosis.idle and diagnosis.verdict != "stalled":
         does.append(f"idle: {shortly([_idle_actors(one) for one in diagnosis.idle])}")
     if not does:
         whose = f" of job {diagnosis.job}" if diagnosis.job is not None else ""

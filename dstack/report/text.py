@@ -41,7 +41,7 @@ def print_report(console: Console, analysed: AnalysedSnapshot, *, details: bool 
     if not details and diagnosis.verdict in SHORT:
         _print_short(console, analysed)
         return
-    head = list(_head(console, analysed))
+    head = [*_headline(console, diagnosis), *_status_lines(console, analysed)]
     print_lines(console, head)
     _print_failed_before(console, diagnosis)
     shown = diagnosis.findings if details else diagnosis.findings[:SHOWN]
@@ -54,7 +54,8 @@ def print_report(console: Console, analysed: AnalysedSnapshot, *, details: bool 
     _print_starving(console, analysed, SHOWN)
     if details:
         print_details(console, analysed)
-    _print_foot(console, analysed, MANY if details else SHOWN)
+    console.print()
+    _print_foot(console, analysed, MANY if details else SHOWN, details=details)
 
 
 def _print_short(console: Console, analysed: AnalysedSnapshot) -> None:
@@ -74,12 +75,7 @@ def _print_short(console: Console, analysed: AnalysedSnapshot) -> None:
     if len(diagnosis.findings) > SHORT_FINDINGS:
         _print_rest(console, len(diagnosis.findings) - SHORT_FINDINGS)
     _print_starving(console, analysed, 1)
-    _print_gaps(console, analysed, 1)
-    taken = strftime("%Y-%m-%d %H:%M:%S", localtime(analysed.snapshot.taken_at))
-    of_job = f", job {diagnosis.job} only" if diagnosis.job else ""
-    origin = f"Ray {analysed.snapshot.ray_version}, {taken}{of_job}"
-    text = f"{_covered(diagnosis)}, {analysed.snapshot.total_s:.2f} s; {origin}"
-    print_rows(console, [Row("Observed: ", " " * 10, SafeText(text, "dim"))])
+    _print_foot(console, analysed, 1)
 
 
 def report_text(analysed: AnalysedSnapshot, *, details: bool = False) -> str:
@@ -90,23 +86,19 @@ def report_text(analysed: AnalysedSnapshot, *, details: bool = False) -> str:
     return captured.get()
 
 
-def _head(console: Console, analysed: AnalysedSnapshot) -> Iterator[Text]:
-    diagnosis = analysed.diagnosis
-    yield from _headline(console, diagnosis)
-    sure, origin = _status(diagnosis), _origin(analysed)
-    line = SafeText(sure)
-    if _fits(console, sure, origin):
-        line.append(" " * bool(sure)).append(origin, "dim")
-    yield from lines_of(console, [Row("", "", line)])
-    yield from lines_of(console, (Row("", "", SafeText(note, "yellow")) for note in analysed.snapshot.notes))
-
-
 def _headline(console: Console, diagnosis: Diagnosis) -> Iterator[Text]:
     lead = f"{diagnosis.verdict.upper()}  "
     first, *others = wrapped(SafeText(headline(diagnosis), "bold"), console, max(20, console.width - len(lead)))
     yield SafeText(lead, STYLE_OF_VERDICT[diagnosis.verdict]) + first
     for line in others:
         yield SafeText(" " * len(lead)) + line
+
+
+def _status_lines(console: Console, analysed: AnalysedSnapshot) -> Iterator[Text]:
+    """How sure the verdict is, since when it stands, and what the snapshot notes."""
+    if status := _status(analysed.diagnosis):
+        yield from lines_of(console, [Row("", "", SafeText(status))])
+    yield from lines_of(console, (Row("", "", SafeText(note, "yellow")) for note in analysed.snapshot.notes))
 
 
 def _status(diagnosis: Diagnosis) -> str:
@@ -116,19 +108,6 @@ def _status(diagnosis: Diagnosis) -> str:
     if len(diagnosis.findings) > 1:
         text += f" This is the first of {len(diagnosis.findings):,} findings."
     return text.strip()
-
-
-def _origin(analysed: AnalysedSnapshot) -> str:
-    """What was observed, and when."""
-    snapshot, job = analysed.snapshot, analysed.diagnosis.job
-    taken = strftime("%Y-%m-%d %H:%M:%S", localtime(snapshot.taken_at))
-    of_job = f", job {job} only" if job else ""
-    return f"Ray {snapshot.ray_version} at {snapshot.address}, {taken}{of_job}"
-
-
-def _fits(console: Console, sure: str, origin: str) -> bool:
-    """Whether the origin is printed behind the status; otherwise the last lines have it, and the fix is earlier."""
-    return len(sure) + len(origin) < console.width
 
 
 def _print_failed_before(console: Console, diagnosis: Diagnosis) -> None:
@@ -177,17 +156,15 @@ def _print_starving(console: Console, analysed: AnalysedSnapshot, shown: int) ->
         console.print(SafeText(f"{' ' * len(lead)}and {plural(rest, 'more such resource')}", "dim"))
 
 
-def _print_foot(console: Console, analysed: AnalysedSnapshot, shown: int) -> None:
-    """What was not observed, then coverage and timing in one line."""
-    snapshot, diagnosis = analysed.snapshot, analysed.diagnosis
-    console.print()
+def _print_foot(console: Console, analysed: AnalysedSnapshot, shown: int, *, details: bool = False) -> None:
+    """What was not observed, then what was, and when."""
     _print_gaps(console, analysed, shown)
-    if not _fits(console, _status(diagnosis), origin := _origin(analysed)):
-        console.print(SafeText(origin, "dim"))
-    print_rows(
-        console,
-        [Row("Observed: ", " " * 10, SafeText(f"{_covered(diagnosis)}; {', '.join(_timing(snapshot))}", "dim"))],
-    )
+    snapshot, job = analysed.snapshot, analysed.diagnosis.job
+    taken = strftime("%Y-%m-%d %H:%M:%S", localtime(snapshot.taken_at))
+    where = f" at {snapshot.address}" if details else ""
+    origin = f"Ray {snapshot.ray_version}{where}, {taken}{f', job {job} only' if job else ''}"
+    text = f"{_covered(analysed.diagnosis)}, {', '.join(_timing(snapshot, details=details))}; {origin}"
+    print_rows(console, [Row("Observed: ", " " * 10, SafeText(text, "dim"))])
 
 
 def _print_gaps(console: Console, analysed: AnalysedSnapshot, shown: int) -> None:
@@ -220,11 +197,12 @@ def _access(diagnosis: Diagnosis) -> str:
     return f" ({', '.join(f'{count} by {way}' for way, count in access.items())})"
 
 
-def _timing(snapshot: Snapshot) -> Iterator[str]:
+def _timing(snapshot: Snapshot, *, details: bool) -> Iterator[str]:
+    """How long it took, and the pauses; with ``details`` also the samples, and that there were no pauses."""
     samples = " + ".join(f"{sample.ended_s - sample.began_s:.2f}" for sample in snapshot.samples)
-    yield f"{snapshot.total_s:.2f} s (samples {samples} s)"
+    yield f"{snapshot.total_s:.2f} s{f' (samples {samples} s)' if details else ''}"
     paused = [pause for pause in pauses_ms(snapshot) if pause]
     if paused:
         yield f"{plural(len(paused), 'pause')} of at most {max(paused):.0f} ms"
-    else:
+    elif details:
         yield "no pauses"

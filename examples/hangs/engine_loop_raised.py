@@ -6,7 +6,7 @@ still refers to the task of the loop, but nothing awaits it, so its exception is
 Expected: stalled
 Members: Engine.answer, driver engine_loop_raised.py
 Points at: return await request.answer
-Next step: Correct the ZeroDivisionError at engine_loop_raised.py, with which asyncio task Engine.serve ended
+Next step: Correct the ZeroDivisionError at engine_loop_raised.py. Where asyncio task Engine.serve ends, set
 """
 
 import asyncio

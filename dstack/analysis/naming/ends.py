@@ -145,7 +145,7 @@ def ended_in_words(children: Sequence[EndedChild], parent: str = "its ") -> str:
     named = f" {first.name}" if first.name and len(children) == 1 else ""
     which = f"{parent}child process" if len(children) == 1 else f"{len(children)} of {parent}child processes"
     verb = words.word(len(children), "has ended", "have ended")
-    zombie = ", and was not waited for (a zombie)" if first.is_zombie else ""
+    zombie = " (a zombie)" if first.is_zombie else ""
     return f"{which}{named} (pid {pids}{more}) {verb} {_how(first.exit_code)}{zombie}"
 
 

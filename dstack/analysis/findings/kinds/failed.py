@@ -56,7 +56,7 @@ def summary(facts: FindingFacts, narrator: Narrator) -> str:
     """What failed and when, and what its caller waits in meanwhile."""
     failure, first = _failure(facts), facts.waits[0]
     return (
-        f"{failure.name} {happened_ago(failure)}; its result is still held, but nothing waits for it: "
+        f"{failure.name} {happened_ago(failure)}; nothing waits for its result: "
         f"{describe(first)} waits in {_call(first)}{narrator.line(first)}"
     )
 

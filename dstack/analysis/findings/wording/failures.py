@@ -33,8 +33,10 @@ def headline(failures: Sequence[FailedBefore]) -> str:
     It is an asyncio task that held what is awaited, or has an error that may not have been fetched.
     """
     first = next((failed for failed in failures if failed.is_held), None)
-    what = of_ended_task(failures) or (f"{first.name} {what_happened(first)}" if first else "")
-    return f"; {what}" if what else ""
+    ended = _ended_task(failures)
+    if ended:
+        return f"; {ended.name}, which held what is awaited, ended with {ended.error_type}"
+    return f"; {first.name} {what_happened(first)}" if first else ""
 
 
 def of_ended_task(failures: Sequence[FailedBefore]) -> str:
@@ -56,8 +58,8 @@ def fix(failures: Sequence[FailedBefore]) -> str:
     """What to change about the end of a task, or an error that may not have been fetched; empty if there is none."""
     if ended := _ended_task(failures):
         return (
-            f"Correct the {ended.error_type}{_at(ended)}, with which {ended.name} ended: it held what is awaited. "
-            "Where it ends, set its exception on the futures that it served, or put an end into its queues."
+            f"Correct the {ended.error_type}{_at(ended)}. Where {ended.name} ends, set its exception on the futures "
+            "that it serves, or put an end into its queues."
         )
     first = next((failed for failed in failures if failed.is_held), None)
     if first is None:
@@ -92,8 +94,8 @@ def _sentence(failed: FailedBefore) -> str:
     )
     place = ", ".join(part for part in parts if part)
     if failed.coroutine_id is not None:
-        reached = "; it held what is awaited" if failed.is_related else IN_PROCESS
-        return f"Ended before: {failed.name} ({place}) with {failed.error}{reached}{words.alike(failed.count)}"
+        reached = "" if failed.is_related else f" ({place}){IN_PROCESS}"
+        return f"Ended before: {failed.name} with {failed.error}{reached}{words.alike(failed.count)}"
     is_raised = failed.error_type == RAISED
     verb = "died" if failed.is_death else "raised" if is_raised else "failed"
     what = f"{verb}{' ' if is_raised else ': '}{failed.error or 'no cause given'}"
