@@ -246,7 +246,7 @@ def test_a_dead_child_is_named_beside_a_wait_that_it_could_have_ended() -> None:
 
     failed, killed, done = (text_of(ended(snapshot, left, code)) for code in (3, -9, 0))
 
-    assert "; its child process (pid 77) has ended with exit code 3, and was not waited for (a zombie)" in failed
+    assert "; its child process (pid 77) has ended with exit code 3 (a zombie)" in failed
     assert (
         "Next: The output of its parent process shows why the child process (pid 77) has ended with exit code 3"
         in failed

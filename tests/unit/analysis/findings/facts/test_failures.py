@@ -118,14 +118,9 @@ def test_an_asyncio_task_that_held_what_is_awaited_is_named_in_all_parts_of_a_fi
     (failure,) = finding.failed_before
     assert (diagnosis.verdict, failure.name) == ("stalled", "asyncio task serve")
     assert (failure.error, failure.is_related, failure.coroutine_id) == ("KeyError: 7", True, "0x9")
-    assert finding.summary.endswith(
-        "; asyncio task serve, which held what is awaited, ended with KeyError: 7 at app.py:10"
-    )
-    assert str(finding.advice).startswith(
-        "Fix: Correct the KeyError at app.py:10. Where asyncio task serve ends, set its"
-    )
-    assert finding.diagram.remarks[0].text.startswith("Ended before: asyncio task serve (actor Gate")
-    assert finding.diagram.remarks[0].text.endswith("serve with KeyError: 7")
+    assert finding.summary.endswith("; asyncio task serve, which held what is awaited, ended with KeyError")
+    assert str(finding.advice).startswith("Fix: Correct the KeyError at app.py:10. Where asyncio task serve ends, set")
+    assert finding.diagram.remarks[0].text == "Ended before: asyncio task serve with KeyError: 7"
 
 
 def test_an_asyncio_task_that_failed_in_the_same_process_is_a_remark_only() -> None:
