@@ -19,8 +19,6 @@ from dstack.probes.node_access.session import Budget, ProbeSession
 from dstack.probes.ray_state.control_plane import (
     AGAIN,
     CHECK_GCS,
-    NO_NODE,
-    STARTING,
     Inventory,
     take_inventory,
     take_roll,
@@ -47,6 +45,8 @@ MAX_TCP_ENDS = 1_000
 """The most TCP sockets of other nodes whose holders a sample finds."""
 MAX_SETUP_NODES = 100
 """The most nodes on which installations of runtime environments are searched."""
+STARTING = "no node has joined the cluster yet: it is starting"
+NO_NODE = "no node of the cluster is alive"
 RESTARTED = "the GCS restarted and lost the state of the cluster"
 
 

@@ -16,11 +16,10 @@ from dstack.probes.node import wire
 from dstack.probes.node_access.answers import NodeFailure
 from dstack.probes.node_access.node_readers import is_elsewhere, nodes_here
 from dstack.probes.node_access.node_recorders import LocalRecorder, NodeRound, RemoteRecorder
-from dstack.probes.ray_state.control_plane import AGAIN, STARTING, Inventory, take_inventory
+from dstack.probes.ray_state.control_plane import AGAIN, Inventory, take_inventory
 from dstack.probes.ray_state.core_workers import ask_core_workers, questions
 from dstack.probes.ray_state.liveness import Liveness
 from dstack.version import __version__
-from dstack.words import capitalised
 
 Progress = Callable[[str], None]
 Chooses = Callable[[Snapshot], str | None]
@@ -59,7 +58,7 @@ class ClusterRecorder:
         progress("reading the control plane")
         self._list()
         if not self._inventory.nodes:
-            raise ClusterError(f"{capitalised(STARTING)}.", AGAIN)
+            raise ClusterError("No node has joined the cluster yet: it is starting.", AGAIN)
         self._job_id = choose(self.snapshot())
         self._is_stopped = False
         self._local = LocalRecorder(options, self._rounds.put)

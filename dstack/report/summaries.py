@@ -36,7 +36,7 @@ MARKS: dict[Level, tuple[str, str]] = {"ok": ("✔", "green"), "limit": ("!", "y
 INDENT = 4
 """The width of a mark with the spaces around it."""
 SHOWN_OUTSIDE = 2
-LULL_S = 30.0
+QUIET_S = 30.0
 """How long no task has finished where that is worth a word."""
 STYLE_OF_VERDICT: dict[Verdict, str] = {
     "deadlock": "bold red",
@@ -68,7 +68,7 @@ def pace(progress: Progress | None) -> str:
     if progress is None:
         return ""
     if progress.idle_s is not None and not progress.is_lively:
-        return f"no task finished for {duration(progress.idle_s)}" if progress.idle_s >= LULL_S else ""
+        return f"no task finished for {duration(progress.idle_s)}" if progress.idle_s >= QUIET_S else ""
     if progress.per_s:
         return (
             f"{progress.per_s:.2g} tasks/s finish" if progress.per_s < 9.95 else f"{progress.per_s:,.0f} tasks/s finish"

@@ -7,7 +7,7 @@ Expected: stalled
 Members: driver failed_call_never_fetched.py, Rank.train
 Points at: self.arrived.wait()
 Failed before: Rank.step
-Next step: Rank.step failed, and these may wait for it: fetch its result together with those of the other calls
+Next step: Correct the error of Rank.step. Fetch its result together with those of the other calls
 """
 
 import os

@@ -416,6 +416,11 @@ OF_KINDS: Mapping[str, tuple[Applied, ...]] = {
     ),
     "stalled": (
         Applied(
+            "hangs/failed_call_never_fetched",
+            "Correct the error of Rank.step",
+            {"first, [], 900.0": "first, [1.0], 0.1"},
+        ),
+        Applied(
             "hangs/engine_loop_raised",
             "Correct the ZeroDivisionError at engine_loop_raised.py",
             {"/ len(request.prompt)": "/ max(1, len(request.prompt))"},
@@ -427,11 +432,6 @@ OF_KINDS: Mapping[str, tuple[Applied, ...]] = {
         ),
     ),
     "failed": (
-        Applied(
-            "hangs/failed_call_never_fetched",
-            "Correct the error of Rank.step",
-            {"first, [], 900.0": "first, [1.0], 0.1"},
-        ),
         Applied(
             "hangs/output_of_failed_call_awaited",
             "Correct the error of Worker.execute_model",

@@ -33,8 +33,6 @@ PROBE_NAMESPACE = "_dstack"
 """Ray namespace of dstack's own drivers and probes; snapshots leave out everything in it."""
 
 CHECK_GCS = "Check the gcs_server process on the head node."
-STARTING = "no node has joined the cluster yet: it is starting"
-NO_NODE = "no node of the cluster is alive"
 AGAIN = "Run dstack again in some seconds. If it stays so, check the raylet and gcs_server processes on the head node."
 
 GUESSES = " Some common causes include"

@@ -129,9 +129,11 @@ def summary(facts: FindingFacts, narrator: Narrator) -> str:
 
 
 def _are_ends(facts: FindingFacts, waiter: Vertex) -> bool:
-    """Whether a vertex waits for nothing but the final blockers, and calls of the same functions behind them."""
-    targets = facts.reduced.vertices_of(targets_of(waiter))
-    return {*map(describe, targets)} == {*map(describe, facts.ends)} and not any(end.waker_of for end in facts.ends)
+    """Whether a vertex waits only for the final blockers, and for calls of the same functions that have not begun."""
+    targets, ends = facts.reduced.vertices_of(targets_of(waiter)), set(facts.draft.ends)
+    if any(end.waker_of for end in facts.ends) or {*map(describe, targets)} != {*map(describe, facts.ends)}:
+        return False
+    return all(target.key in ends or target.worker_id is None for target in targets)
 
 
 def _lone_waiter(facts: FindingFacts) -> Vertex | None:

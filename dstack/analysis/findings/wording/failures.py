@@ -65,8 +65,8 @@ def fix(failures: Sequence[FailedBefore]) -> str:
     if first is None:
         return ""
     return (
-        f"{first.name} failed, and these may wait for it: fetch its result together with those of the other"
-        " calls (ray.wait returns the first that is ready), so that its error is raised at once."
+        f"Correct the error of {first.name}. Fetch its result together with those of the other calls (ray.wait returns "
+        "the first that is ready), so that its error is raised at once."
     )
 
 

@@ -107,7 +107,9 @@ def test_a_chain_ends_in_the_child_with_its_pid_and_line() -> None:
 
     (finding,) = diagnosis.findings
     assert (diagnosis.verdict, finding.kind) == ("running", "running")
-    assert finding.summary.startswith("1 driver and 1 task wait; all depend on child process (pid 77)")
+    assert finding.summary.startswith(
+        "driver train.py waits for Loader.load of actor 00000000; all depends on child process (pid 77)"
+    )
     (step,) = [step for step in finding.explanation if "child process" in step.text]
     assert (step.file, step.line) == (FRAME.file, FRAME.line)
 

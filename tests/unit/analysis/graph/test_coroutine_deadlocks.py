@@ -275,7 +275,8 @@ def test_a_queue_without_a_producer_is_stalled() -> None:
     diagnosis = twice(queue_scene(None))
 
     assert (diagnosis.findings[0].kind, diagnosis.incomplete) == ("stalled", False)
-    assert "asyncio.Queue.get" in diagnosis.findings[0].summary
+    assert diagnosis.findings[0].summary.startswith("Consumer.eat waits in ray.get at app.py:30")
+    assert "waits in asyncio.Queue.get" in texts(diagnosis)
 
 
 def test_a_queue_that_is_asked_with_a_timeout_is_polled() -> None:

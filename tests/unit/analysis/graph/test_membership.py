@@ -106,8 +106,8 @@ def test_in_a_young_cluster_a_node_may_still_join() -> None:
     assert not diagnosis.fails()
     assert set(diagnosis.findings[0].members) == {call.key, cluster.driver.key}
     assert text(diagnosis).replace("; its processes used 0.00 s of CPU time", "") == (
-        "1 driver and 1 task wait; all depend on the node for 2 special that may still join: no node has any special,"
-        " but the cluster is 40 s old\n"
+        "driver train.py waits for wanting; all depends on the node for 2 special that may still join: no node has "
+        "any special, but the cluster is 40 s old\n"
         "the node for 2 special that may still join: no node has any special, but the cluster is 40 s old; 2 waiters"
         " depend on it\n"
         "No hang yet: nodes joined or left a short time ago, and such a node may still join\n"
@@ -247,7 +247,7 @@ def test_a_group_of_many_nodes_waits_for_the_lost_ones() -> None:
 
     assert diagnosis.verdict == "stalled"
     assert (
-        "all depend on the node for placement group witnesses that may still join: there is 1 node for 3 bundles, but"
+        "all depends on the node for placement group witnesses that may still join: there is 1 node for 3 bundles, but"
         " node 10.0.0.4 had 1 CPU until TIME"
     ) in text(diagnosis)
 

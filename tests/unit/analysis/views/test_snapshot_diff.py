@@ -303,7 +303,7 @@ def test_a_wait_adds_what_it_had_lasted_before() -> None:
 
 
 @pytest.mark.parametrize(
-    "running",
+    "blocked",
     [
         lambda thread: thread.is_in("threading.Condition.wait", "0x1"),
         lambda thread: thread.wants_lock("0x1"),

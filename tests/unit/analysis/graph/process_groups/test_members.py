@@ -249,7 +249,7 @@ def test_a_rank_in_an_open_chain_names_the_ranks_that_it_waits_for() -> None:
 
     text = report_text(AnalysedSnapshot.of(it.scene.snapshot()))
 
-    assert "all depend on Rank.train of actor" in text
+    assert "all depends on Rank.train of actor" in text
 
 
 def test_a_call_on_a_group_is_not_an_idle_service() -> None:
