@@ -224,7 +224,7 @@ def test_y_copies_the_finding_under_the_cursor() -> None:
             assert app.shown
 
             assert app.shown.analysed.diagnosis.findings[0].summary in " ".join(app.clipboard.split())
-            assert "Fix:" in app.clipboard
+            assert "Next:" in app.clipboard
 
     run(body)
 
@@ -234,13 +234,13 @@ def test_the_filter_shows_only_lines_with_the_words_and_escape_clears_it() -> No
         async with running(Files("f", [DEADLOCK])) as (app, pilot):
             outline = app.screen.query_one(Outline)
             everything = len(list(outline.visible_lines))
-            await pilot.press("slash", *"fix:")
+            await pilot.press("slash", *"next:")
             found = [line.text.plain for _, line in outline.visible_lines]
             await pilot.press("escape")
 
             assert found
             assert len(found) < everything
-            assert all("Fix:" in text or "." in text.split()[0] for text in found)
+            assert all("Next:" in text or "." in text.split()[0] for text in found)
             assert len(list(outline.visible_lines)) == everything
 
     run(body)

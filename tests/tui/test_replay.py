@@ -231,10 +231,10 @@ def test_all_files_are_kept_and_few_of_them_are_in_memory(tmp_path: Path, monkey
 def test_findings_are_marked_in_the_verdict() -> None:
     async def body(app: DstackApp, pilot: Pilot[Any]) -> None:
         assert any(line.startswith("~ changed  1. deadlock: Bob.go") for line in lines(app))
-        assert any(line.startswith("+ new  2. blocked: 1 driver and 1 task wait") for line in lines(app))
+        assert any(line.startswith("+ new  2. running: driver ") for line in lines(app))
         await pilot.press(LATER)
         await until(pilot, numbered(app, 4))
-        assert any(line.startswith("- gone  blocked: 1 driver and 1 task wait") for line in lines(app))
+        assert any(line.startswith("- gone  running: driver ") for line in lines(app))
         assert any(line.startswith("~ changed  1. deadlock: Ann.go") for line in lines(app))
 
     snapshots = three()[1]

@@ -161,7 +161,8 @@ def _for_targets(narrator: Narrator, waiter: Vertex) -> str:
     if not shown:
         libraries = (library_of(narrator.index, one) for one in targets)
         library = next(filter(None, libraries), None)
-        return f" through {library}" if library else f" in {waiter.wait.call}" if waiter.wait else ""
+        call = f" in {waiter.wait.call}" if waiter.wait and waiter.wait.called else ""
+        return f" through {library}" if library else call
     return f" for {narrator.name(shown[0]) if len(shown) == 1 else _counted(shown)}"
 
 
