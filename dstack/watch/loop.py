@@ -236,5 +236,5 @@ def _page_maker() -> PageMaker:
 
 def _headline(finding: Finding) -> str:
     suspected = "" if finding.confirmed or finding.kind == "stalled" else "suspected "
-    since = f" ({text})" if (text := standing(finding)) else ""
+    since = f"; {text}" if (text := standing(finding)) else ""
     return f"{suspected}{finding.kind}: {finding.summary}{since}"

@@ -46,7 +46,7 @@ def outside_waits(
         sleeps = vertex in rests or details_of(reduced.index, vertex).sleeps
         groups[_outside_wait(reduced, vertex, "rests" if sleeps else "runs")].append(vertex)
     found = (_of_all(one, similar) for one, similar in groups.items())
-    return tuple(sorted(found, key=lambda one: (one.does != "runs", -one.count)))
+    return tuple(sorted(found, key=lambda one: (one.file is None, one.does != "runs", -one.count)))
 
 
 def _of_all(first: OutsideWait, similar: Sequence[Vertex]) -> OutsideWait:

@@ -218,7 +218,7 @@ def _cause(facts: FindingFacts, narrator: Narrator) -> str | None:
     if waiter is request:
         return f"{describe(request)} {needed}"
     name = describe(waiter) if waiter.task_id else narrator.details(waiter).function or describe(waiter)
-    return f"{name}{narrator.line_and_process(waiter)} waits for {describe(request)}, which {needed}"
+    return f"{name}{narrator.line(waiter)} waits for {describe(request)}, which {needed}"
 
 
 def steps(facts: FindingFacts, narrator: Narrator) -> Iterator[Step]:

@@ -44,7 +44,7 @@ def summary(facts: FindingFacts, narrator: Narrator) -> str:
     loop = next((vertex for vertex in polling if narrator.reduced.is_in_users_code(vertex.key)), None)
     if loop is None or loop.wait is None or loop.wait.polls is None:
         return open_chain.summary(facts, narrator)
-    return f"{describe(loop)}{narrator.line_and_process(loop)} {loop.wait.kind_name}"
+    return f"{describe(loop)}{narrator.line(loop)} {loop.wait.kind_name}"
 
 
 def steps(facts: FindingFacts, narrator: Narrator) -> Iterator[Step]:

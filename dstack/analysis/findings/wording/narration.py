@@ -63,17 +63,6 @@ class Narrator:
         details = self.details(vertex)
         return f" at {details.file.rpartition('/')[2]}:{details.line}" if details.file else ""
 
-    def line_and_process(self, vertex: Vertex) -> str:
-        """`` at train.py:12 (rank 3, pid 7, node 10.0.0.1)``, as far as known."""
-        details = self.details(vertex)
-        is_located = bool(details.node_ip) and vertex.kind == "execution"
-        parts = (
-            f"rank {details.ranks.rank}" if details.ranks.rank is not None else "",
-            f"pid {details.pid}, node {details.node_ip}" if is_located else "",
-        )
-        place = ", ".join(filter(None, parts))
-        return self.line(vertex) + (f" ({place})" if place else "")
-
     def step(self, vertex: Vertex) -> Step:
         """The sentence about a vertex: its place, what it waits for, and for how long."""
         return _with_duration(self._sentence(vertex), [vertex], "")
