@@ -1,34 +1,43 @@
-"""Draw the pictures of the case studies: ``python -m docs_hooks.pictures [NAME]``, from the snapshots beside the pages.
+"""Draw the pictures of the terminal UI: ``python -m docs_hooks.pictures [NAME]``.
 
-Each picture is a screen of the terminal UI. After a change of the snapshots or the terminal UI, inspect the pictures.
+Those of the case studies are of the snapshots beside their pages, those of ``docs/tui.md`` of recorded ones.
+Each picture is a screen. After a change of the snapshots or the terminal UI, inspect the pictures.
 """
 
 from __future__ import annotations
 
 import asyncio
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from unittest import mock
 
 from dstack import recording_file
+from dstack.model import Snapshot
 from dstack.snapshot_file import load
 from dstack.tui.app import VIEWS
 from dstack.tui.snapshots import Files, OpenedRecording
 from dstack.tui.views import base
-from tests.paths import ROOT
+from tests.examples.recorded import RECORDED
+from tests.paths import RECORDED_CALLS, RECORDED_CLUSTERS, ROOT
 from tests.tui.pilots import running, search
+from tests.tui.test_history import three
 
 CASE_STUDIES = ROOT / "docs" / "case-studies"
 PICTURES = CASE_STUDIES / "pictures"
+OF_THE_TUI = ROOT / "docs" / "pictures"
 AGE_S = 5.0
 """The age of every snapshot in the pictures."""
 
 
 @dataclass(frozen=True, slots=True)
 class Picture:
-    """A screen: the view, the keys pressed in it, and the words of its filter; of a snapshot or a recording."""
+    """A screen: the view, the keys pressed in it, and the words of its filter; of a snapshot or a recording.
+
+    The snapshot is that of a ``study``, or another ``file``, or they are ``made``; then the picture is one of the
+    terminal UI's page.
+    """
 
     study: str
     view: str
@@ -37,11 +46,33 @@ class Picture:
     size: tuple[int, int] = (120, 30)
     suffix: str = ""
     is_recording: bool = False
+    file: Path | None = None
+    made: Callable[[], list[Snapshot]] | None = None
 
     @property
     def name(self) -> str:
         """The name of the file, without its suffix."""
-        return f"{self.study}_{self.view}{self.suffix}"
+        return self.study if self.is_of_the_tui else f"{self.study}_{self.view}{self.suffix}"
+
+    @property
+    def is_of_the_tui(self) -> bool:
+        """Whether it is on the page about the terminal UI."""
+        return self.file is not None or self.made is not None
+
+    @property
+    def snapshots(self) -> list[Snapshot]:
+        """The snapshots that it shows."""
+        return self.made() if self.made else [] if self.is_recording else [load(self.source)]
+
+    @property
+    def source(self) -> Path:
+        """The snapshot or recording."""
+        return self.file or CASE_STUDIES / f"{self.study}.json.gz"
+
+    @property
+    def target(self) -> Path:
+        """The picture."""
+        return (OF_THE_TUI if self.is_of_the_tui else PICTURES) / f"{self.name}.svg"
 
 
 TASK_TIME = ("d",)
@@ -57,14 +88,22 @@ PICTURES_OF = (
     Picture("rlhf_roles_cpu", "flame", size=(120, 20), is_recording=True),
     Picture("rollout_polling", "calls", ("down", "enter"), size=(120, 26)),
     Picture("rollout_polling", "cluster", size=(120, 20)),
+    Picture("verdict", "verdict", size=(110, 22), file=RECORDED / "two_actors.json.gz"),
+    Picture("flame", "flame", size=(110, 20), file=RECORDED_CLUSTERS / "torch-mesh-ray-2.60.json.gz"),
+    Picture("task_time", "flame", TASK_TIME, size=(110, 20), file=RECORDED_CALLS),
+    Picture("task_time_compared", "flame", (*TASK_TIME, "p", "v"), size=(110, 20), file=RECORDED_CALLS),
+    Picture("cluster", "cluster", ("b",), size=(120, 22), file=RECORDED_CLUSTERS / "tune-hang-ray-2.60.json.gz"),
+    Picture("timeline", "timeline", size=(124, 34), file=RECORDED_CALLS),
+    Picture("calls", "calls", size=(124, 30), file=RECORDED_CALLS),
+    Picture("history", "history", size=(120, 32), made=lambda: three()[1]),
 )
 
 
 async def draw(picture: Picture) -> None:
     """Write one picture."""
-    file = CASE_STUDIES / f"{picture.study}.json.gz"
+    file = picture.source
     recordings = [OpenedRecording(file.name, recording_file.load(file))] if picture.is_recording else []
-    snapshots = Files(file.name, [] if picture.is_recording else [load(file)])
+    snapshots = Files(file.name, picture.snapshots)
     async with running(snapshots, picture.size, recordings) as (app, pilot):
         await pilot.press(str(list(VIEWS).index(picture.view) + 1))
         await pilot.pause(0.5)
@@ -74,7 +113,7 @@ async def draw(picture: Picture) -> None:
             await pilot.press(key)
             await pilot.pause(0.3)
         svg = app.export_screenshot(title=f"dstack tui {file.name}")
-    (PICTURES / f"{picture.name}.svg").write_text("\n".join(_stripped(svg)) + "\n")
+    picture.target.write_text("\n".join(_stripped(svg)) + "\n")
 
 
 def _stripped(svg: str) -> Iterator[str]:
@@ -89,7 +128,7 @@ def main(names: list[str]) -> None:
         for picture in PICTURES_OF:
             if not names or picture.name in names or picture.study in names:
                 asyncio.run(draw(picture))
-                print(Path(picture.name).with_suffix(".svg"))
+                print(picture.target.name)
 
 
 if __name__ == "__main__":

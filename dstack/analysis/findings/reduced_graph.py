@@ -132,9 +132,10 @@ class ReducedGraph(VertexRoles):
         return tuple(sorted({worker.job_id for worker in self.index.present_workers if worker.job_id}))
 
     def running(self, jobs: Iterable[str], besides: Set[Key] = frozenset()) -> Iterator[Vertex]:
-        """The executions of these jobs that run and do not wait, ``besides`` these."""
+        """The executions of these jobs that run and do not wait, ``besides`` these and what waits for a check."""
         runners = (vertex for job in jobs for vertex in self.runners.get(job, ()))
-        return (vertex for vertex in runners if vertex.wait is None and vertex.key not in besides)
+        others = (vertex for vertex in runners if vertex.wait is None and vertex.key not in besides)
+        return (vertex for vertex in others if not any(map(is_of_dstack, self.index.frames_of_vertex(vertex))))
 
     def have_moved(self, jobs: tuple[str, ...]) -> bool:
         """Whether tasks of these jobs started or ended between the samples, or a process of theirs used a CPU."""

@@ -9,6 +9,7 @@ import pytest
 from click.testing import CliRunner
 
 from dstack.cli import main
+from dstack.cli.saved_files import open_files
 from tests.paths import ROOT
 
 FOLDER = ROOT / "docs" / "case-studies"
@@ -51,3 +52,10 @@ def test_every_picture_and_snapshot_is_on_a_page() -> None:
 
     assert {path.name for path in (FOLDER / "pictures").iterdir()} == {Path(one).name for one in PICTURE.findall(texts)}
     assert all(f"]({path.name})" in texts for path in FOLDER.glob("*.json.gz"))
+
+
+@pytest.mark.parametrize("path", sorted(FOLDER.glob("*.json.gz")), ids=lambda path: path.name)
+def test_every_file_beside_the_pages_is_read(path: Path) -> None:
+    files = open_files([str(path)])
+
+    assert len(files.snapshots) + len(files.recordings) == 1
