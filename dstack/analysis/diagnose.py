@@ -50,8 +50,10 @@ def diagnose(
     outside = outside_waits(reduced, found, rests, job_id)
     coverage = coverage_of(snapshot)
     verdict = verdict_of(findings[0]) if findings else verdict_without_findings(reduced, rests, job_id)
+    if not findings and verdict in ("running", "idle") and is_too_little(coverage):
+        verdict = "unknown"
     return Diagnosis(
-        verdict="unknown" if verdict in ("running", "idle") and is_too_little(coverage) else verdict,
+        verdict=verdict,
         findings=findings,
         vertices=vertices,
         coverage=coverage,

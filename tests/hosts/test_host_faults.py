@@ -292,8 +292,8 @@ def test_a_gcs_killed_during_a_check_is_reported_and_its_successor_knows_no_clus
     assert any("GCS" in reason for reason in reasons(document, "control plane"))
     assert (without_gcs.returncode, without_gcs.stdout) == (3, "")
     assert "refused" in without_gcs.stderr
-    assert (new["verdict"], new["incomplete"], new["coverage"]["nodes"]["total"]) == ("idle", True, 0)
-    assert "the GCS lists no live node" in str(reasons(new, "control plane"))
+    assert (new["verdict"], new["incomplete"], new["coverage"]["nodes"]["total"]) == ("unknown", True, 0)
+    assert "no node has joined the cluster yet" in str(reasons(new, "control plane"))
 
 
 def answered(hosts: Hosts) -> Json | None:

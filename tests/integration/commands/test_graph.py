@@ -117,7 +117,7 @@ def test_the_waits_of_the_deadlock_are_drawn_over_the_calls(document: Json) -> N
 
     assert waits["Trainer", "Rollout"]["deadlocked"] == waits["Rollout", "Trainer"]["deadlocked"] == 1
     assert waits["Trainer", "Rollout"]["kinds"] == {"ray.get": 1}
-    assert waits[DRIVER, "Trainer"]["running"] == 1
+    assert waits[DRIVER, "Trainer"]["blocked"] == 1
 
 
 def test_a_running_cluster_has_the_same_graph(taken: tuple[Path, Json], document: Json) -> None:

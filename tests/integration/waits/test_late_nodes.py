@@ -93,7 +93,7 @@ def test_in_a_cluster_of_its_driver_it_is_a_hang_at_once(tmp_path: Path) -> None
 
         def alarm() -> Json | None:
             document = check(example.address, example.environment, *DEFAULT)
-            assert document["verdict"] in ("hang", "running", "idle")  # blocked: its task is not submitted yet
+            assert document["verdict"] in ("hang", "running", "idle")  # its task is not submitted yet
             return document if document["exit_code"] == 1 else None
 
         document = wait_until(alarm, deadline_s=30.0, what=lambda: "a hang")

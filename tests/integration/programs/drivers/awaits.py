@@ -33,7 +33,7 @@ import ray
 
 T = TypeVar("T")
 Plain = dict[str, Any]
-GROUPS = {"io": 4, "running": 4, "locked": 4}
+GROUPS = {"io": 4, "blocked": 4, "locked": 4}
 
 
 class Giver:
