@@ -218,7 +218,7 @@ def _sort(vertex: Vertex, reduced: ReducedGraph) -> str:
 
 
 def _blocker_in_words(facts: FindingFacts, narrator: Narrator, blocker: Vertex) -> str:
-    """``Clerk.stamp, running at app.py:12 (pid 7, node 10.0.0.1)``; of an unknown waker, its waiter."""
+    """``Clerk.stamp (rank 3), running at app.py:12``; of an unknown waker, its waiter."""
     if _is_any_code(facts, blocker) and (waiter := waiter_of(facts, blocker)):
         line = _line(facts, narrator, waiter.vertex)
         return f"{narrator.name(waiter.vertex)}, which waits in {waiter.call}{line}"
