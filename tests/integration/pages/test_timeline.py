@@ -61,7 +61,7 @@ def test_a_bar_has_a_text_and_leads_to_its_stack(page: Any) -> None:
     wait_until(lambda: bool(hovered(page)), deadline_s=READY_S, what=lambda: "a text at the pointer")
 
     name, state, when, worker, task, last = hovered(page)
-    assert (name, state, last) == ("Rollout.pause", "running for 4.9 s", "Click: show its stack")
+    assert (name, state, last) == ("Rollout.pause", "can never proceed: 4.9 s", "Click: show its stack")
     assert worker == "actor Rollout c2f0c4ae, pid 15741, node 192.0.2.2"
     assert when.startswith("8.9")
     assert len(task) == len("task ") + 48
@@ -80,7 +80,7 @@ def test_a_filter_keeps_the_rows_that_match_and_dims_other_bars(page: Any) -> No
     shown = page.execute_script(
         "return [...document.querySelectorAll('.gantt-row:not([hidden])')].map((one) => one.textContent)"
     )
-    assert shown == ["Node 192.0.2.2", "worker, pid 15752"]
+    assert shown == ["Node 192.0.2.2 (96673b73)", "worker, pid 15752"]
     assert value(page, "return chart.height") == 2 * 18
     assert 1.0 in value(page, "return chart.renderers[0].data_source.data.alpha")
 
