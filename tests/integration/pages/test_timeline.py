@@ -62,7 +62,7 @@ def test_a_bar_has_a_text_and_leads_to_its_stack(page: Any) -> None:
 
     name, state, when, worker, task, last = hovered(page)
     assert (name, state, last) == ("Rollout.pause", "can never proceed: 4.9 s", "Click: show its stack")
-    assert worker == "actor Rollout c2f0c4ae, pid 15741, node 192.0.2.2"
+    assert worker == "actor Rollout c2f0c4ae, pid 15741, node 192.0.2.2 (980566a4)"
     assert when.startswith("8.9")
     assert len(task) == len("task ") + 48
 
