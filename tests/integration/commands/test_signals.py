@@ -187,7 +187,9 @@ def fill(theirs: int) -> None:
 
 def test_a_narrow_terminal_shows_the_whole_message() -> None:
     with terminal() as (ours, theirs):
-        with subprocess.Popen([*DSTACK, "show", "--details", str(RECORDED)], stdin=theirs, stdout=theirs, stderr=theirs) as process:
+        with subprocess.Popen(
+            [*DSTACK, "show", "--details", str(RECORDED)], stdin=theirs, stdout=theirs, stderr=theirs
+        ) as process:
             shown = b""
             while process.poll() is None or select.select([ours], [], [], 0)[0]:
                 if select.select([ours], [], [], 0.05)[0]:
