@@ -210,9 +210,7 @@ OF_RULES: Mapping[str, tuple[Applied, ...]] = {
         ),
     ),
     "fixes._queued_calls": (
-        Applied(
-            "hangs/mutual_get", "raise max_concurrency", {'name="Ann"': 'name="Ann", max_concurrency=2'}, is_quick=True
-        ),
+        Applied("hangs/mutual_get", "raise max_concurrency", {'name="Ann"': 'name="Ann", max_concurrency=2'}),
         Applied(
             "hangs/call_comes_home",
             "return the ObjectRef instead of getting it",
@@ -405,7 +403,6 @@ OF_KINDS: Mapping[str, tuple[Applied, ...]] = {
             "argument_never_comes",
             "Reduce what develop asks for",
             {'@ray.remote(resources={"darkroom": 1})': "@ray.remote"},
-            is_quick=True,
         ),
         Applied("hangs/strict_pack", "use the strategy PACK instead of STRICT_PACK", {"STRICT_PACK": "PACK"}),
         Applied(

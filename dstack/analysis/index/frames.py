@@ -77,10 +77,11 @@ def all_frames(frames: Sequence[Frame]) -> Iterator[ShownFrame]:
 def own_frames(shown: Sequence[ShownFrame]) -> list[ShownFrame]:
     """The user's frames, and the imports that they began, unless those led to code of the user again."""
     users = [one.frame.origin == "user" for one in shown]
+    outermost = max((at for at, is_users in enumerate(users) if is_users), default=-1)
     return [
         one
         for at, one in enumerate(shown)
-        if users[at] or (one.is_import and True in users[at + 1 :] and not (at and users[at - 1]))
+        if users[at] or (one.is_import and at < outermost and not (at and users[at - 1]))
     ]
 
 

@@ -252,8 +252,8 @@ def _shown(frames: tuple[Frame, ...], at_call: int | None, extent: Extent) -> li
     if extent == "whole":
         return shown
     innermost = at_call or 0
-    if own := own_frames(shown):
-        return [one for one in shown if one in own or one.first <= innermost <= one.last]
+    if own := {one.first for one in own_frames(shown)}:
+        return [one for one in shown if one.first in own or one.first <= innermost <= one.last]
     begin = len(shown)
     while begin > 1 and _is_before_entry(shown[begin - 1]):
         begin -= 1
