@@ -4,7 +4,7 @@ Another part of the program has ended the actor, and none starts it again. The d
 actor that is late. So it polls for ever, and nothing waits in Ray. An actor of this name may still come, so nothing is
 proven: but all else rests, and Ray knows what became of the actor.
 
-Expected: idle
+Expected: running
 Outside: driver in sleep
 Next step: ray.get_actor("coordinator") finds no actor: actor Coordinator "coordinator" is DEAD
 """

@@ -79,8 +79,8 @@ def idle_actors(reduced: ReducedGraph, job_id: str | None = None) -> tuple[IdleA
 def verdict_without_findings(reduced: ReducedGraph, rests: Sequence[Vertex], job_id: str | None = None) -> Verdict:
     """The verdict on waits in no finding, and on what ``rests``, of one job if given.
 
-    ``stalled`` if jobs at rest wait for what is outside of them; ``running`` if anything else of them runs; ``idle`` if
-    nothing does, or nothing waits.
+    ``stalled`` if jobs at rest wait for what is outside of them; ``running`` if anything else of them runs, or polls
+    for something; ``idle`` if nothing does.
     """
     waiters = {key for chain in reduced.chains for key in chain.waiters if reduced.is_of_application(key)}
     waiters.update(vertex.key for vertex in rests)
@@ -88,10 +88,16 @@ def verdict_without_findings(reduced: ReducedGraph, rests: Sequence[Vertex], job
     if waiters and reduced.are_at_rest(of_waiters):
         return "stalled"
     jobs = reduced.live_jobs if job_id is None else (job_id,)
-    is_running = any(vertex.task_id for vertex in rests) or any(
+    is_running = any(vertex.task_id or _polls(reduced, vertex) for vertex in rests) or any(
         vertex.task_id or not details_of(reduced.index, vertex).sleeps for vertex in _running(reduced, rests, job_id)
     )
     return "running" if is_running or reduced.have_moved(jobs) else "idle"
+
+
+def _polls(reduced: ReducedGraph, vertex: Vertex) -> bool:
+    """Whether a loop around a sleep calls something: it waits for that."""
+    loop = loop_of(details_of(reduced.index, vertex))
+    return loop is not None and bool(loop.calls)
 
 
 def _outside_wait(

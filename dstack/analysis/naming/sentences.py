@@ -109,7 +109,8 @@ def activity(vertex: Vertex, details: VertexDetails) -> str:
         return "is not known to wait"
     if details.imports:
         return details.imports
-    since = vertex.since.at_most_s if vertex.since and vertex.wait is None else None
+    is_call = vertex.subject.what == "task" and vertex.wait is None
+    since = vertex.since.at_most_s if vertex.since and is_call else None
     age = f"; its task has run for {words.duration(since)}" if since is not None else ""
     if details.sleeps:
         return f"is sleeping{age}"

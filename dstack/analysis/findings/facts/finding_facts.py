@@ -147,11 +147,16 @@ class FindingFacts:
             path += [end for end in ends if end not in path and vertices[end].kind == "execution"][:1]
         return self.reduced.vertices_of(path)
 
+    def age_s(self, vertex: Vertex) -> float | None:
+        """For how long a call has run that does not wait; of what else a task does, as a stage of a graph, unknown."""
+        is_call = vertex.subject.what == "task" and vertex.wait is None
+        return vertex.since.at_most_s if vertex.since and is_call else None
+
     def usual(self, vertex: Vertex) -> FunctionTimes | None:
         """How long calls of the function that an execution runs have taken so far, if any are known."""
         index = self.reduced.index
         window, task = index.snapshot.task_event_window, index.tasks.get(vertex.task_id or "")
-        if window is None or task is None or not index.snapshot.has_one_time:
+        if window is None or task is None or vertex.subject.what != "task" or not index.snapshot.has_one_time:
             return None
         return window.functions.get(task.job_id, {}).get(task.name)
 
@@ -164,7 +169,7 @@ class FindingFacts:
         first = next(iter(self.ends), None)
         if first is None or first.kind != "execution" or self.restarted or self.retried:
             return True
-        age_s = first.since.at_most_s if first.since and not first.wait else None
+        age_s = self.age_s(first)
         usual = self.usual(first)
         if age_s is not None and usual is not None and usual.calls >= FEWEST_CALLS:
             return age_s > SLOWER * usual.usual_s + SLACK_S

@@ -267,7 +267,7 @@ def brief(facts: FindingFacts, narrator: Narrator) -> Iterator[Step]:
 
 def _brief(facts: FindingFacts, narrator: Narrator) -> Iterator[Step]:
     for same in _alike_ends(facts, narrator)[: words.SHOWN]:
-        first = max(same, key=lambda end: (end.since.at_most_s if end.since else None) or 0.0)
+        first = max(same, key=lambda end: facts.age_s(end) or 0.0)
         if first.kind in ("unknown", "placement group") and len(same) == 1:
             continue  # the headline says all that is known of it
         text = _holding(facts, first) if first.holder else _alike(facts, narrator, first, len(same))
@@ -303,7 +303,7 @@ def _alike(facts: FindingFacts, narrator: Narrator, vertex: Vertex, count: int) 
 
 def age_in_words(facts: FindingFacts, vertex: Vertex) -> str:
     """``for 3 min (usually 1.1 s, by 40 calls)``: for how long its task has run."""
-    age_s = vertex.since.at_most_s if vertex.since and vertex.wait is None else None
+    age_s = facts.age_s(vertex)
     if age_s is None:
         return ""
     usual = facts.usual(vertex)

@@ -33,7 +33,7 @@ def test_a_driver_that_polls_is_shown_with_its_loop(sleeps: bool) -> None:
     diagnosis = scene.sample().second_sample().diagnose()
 
     (wait,) = diagnosis.outside
-    assert (diagnosis.verdict, diagnosis.findings) == ("idle", ())
+    assert (diagnosis.verdict, diagnosis.findings) == ("running", ())
     assert (wait.kind, wait.does, wait.loop, wait.line) == ("driver", "rests", LOOP, 25)
     first, rest, progress = texts(diagnosis)
     assert first.endswith("its loop in lines 20-25 calls ray.nodes")
