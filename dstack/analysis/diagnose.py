@@ -64,5 +64,5 @@ def diagnose(
         remarks=() if findings else tuple(actors_asked_for(reduced, rests)),
         idle=() if findings else idle_actors(reduced, job_id),
         failed_before=() if findings else Failures(reduced).beside_outside(job_id),
-        progress=reduced.progress(reduced.live_jobs if job_id is None else (job_id,)),
+        progress=reduced.progress(reduced.jobs_in_question(job_id)),
     )

@@ -18,7 +18,7 @@ from dstack.model import Snapshot
 from dstack.observed_node import Failure
 from dstack.recording import Recording
 from dstack.report.rich_text import SafeText, wrapped
-from dstack.words import SHOWN, capitalised, duration, listed, plural, short_duration, shortly, word
+from dstack.words import SHOWN, capitalised, duration, listed, plural, short_duration, shortly, times_of, word
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -70,9 +70,8 @@ def pace(progress: Progress | None) -> str:
     if progress.idle_s is not None and not progress.is_lively:
         return f"no task finished for {duration(progress.idle_s)}" if progress.idle_s >= QUIET_S else ""
     if progress.per_s:
-        return (
-            f"{progress.per_s:.2g} tasks/s finish" if progress.per_s < 9.95 else f"{progress.per_s:,.0f} tasks/s finish"
-        )
+        rate = f"{progress.per_s:.2g}" if progress.per_s < 9.95 else f"{progress.per_s:,.0f}"
+        return f"{rate} tasks/s finish"
     if not progress.finished:
         return ""
     return f"{plural(progress.finished, 'task')} finished within {duration(progress.watched_s)}"
@@ -123,14 +122,14 @@ def _idle_actors(idle: IdleActors) -> str:
     """``2 replicas of Serve deployment Shop``, ``3 x actor Cache``."""
     if idle.unit:
         return f"{plural(idle.count, idle.unit)} of {idle.name}"
-    return f"{idle.count:,} × {idle.name}" if idle.count > 1 else idle.name
+    return times_of(idle.name, idle.count)
 
 
 def _outside(waits: Sequence[OutsideWait]) -> Iterator[str]:
     """``4 Worker.step wait in threading.Event.wait (train.py:12)``, and how many others there are."""
     for wait in waits[:SHOWN_OUTSIDE]:
-        what = f"{wait.count:,} × {wait.name}" if wait.name and wait.count > 1 else wait.name
-        yield f"{what or plural(wait.count, wait.kind)} {_does(wait)}"
+        what = times_of(wait.name, wait.count) if wait.name else plural(wait.count, wait.kind)
+        yield f"{what} {_does(wait)}"
     others = sum(wait.count for wait in waits[SHOWN_OUTSIDE:])
     if others:
         yield f"{others:,} more at other lines"

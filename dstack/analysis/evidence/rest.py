@@ -62,11 +62,21 @@ class Rest:
 
     def _cpu_share(self, worker_id: str) -> float:
         """The CPU time of a process as a share of one CPU between the samples, at least; 0 if unknown."""
+        readings = self._readings(worker_id)
+        over_s = self._over_s
+        return (readings[1].cpu_s - readings[0].cpu_s) / over_s if readings and over_s > 0 else 0.0
+
+    def _readings(self, worker_id: str) -> tuple[Process, Process] | None:
+        """The readings of a process in both samples; None if it was not read twice, or is another one."""
         before, after = self._first.process(worker_id), self._second.process(worker_id) if self._second else None
-        if self._second is None or before is None or after is None or before.started_at != after.started_at:
-            return 0.0
-        over_s = self._second.sample.ended_s - self._first.sample.began_s
-        return (after.cpu_s - before.cpu_s) / over_s if over_s > 0 else 0.0
+        if before is None or after is None or before.started_at != after.started_at:
+            return None
+        return before, after
+
+    @property
+    def _over_s(self) -> float:
+        """From the beginning of the first sample to the end of the second; 0 without one."""
+        return self._second.sample.ended_s - self._first.sample.began_s if self._second else 0.0
 
     def _has_slept_again(self, vertex: Vertex, before: Coroutine, after: Coroutine) -> bool:
         if before.call or after.call or before.stack != after.stack or self._is_users(after) or self._second is None:
@@ -95,16 +105,14 @@ class Rest:
         return not any(map(self._is_used, worker_ids))
 
     def _is_used(self, worker_id: str) -> bool:
-        before, after = self._first.process(worker_id), self._second.process(worker_id) if self._second else None
-        if before is None or after is None or before.started_at != after.started_at:
-            return False
-        return not self._is_unused(before.cpu_s, after.cpu_s)
+        readings = self._readings(worker_id)
+        return readings is not None and not self._is_unused(*(one.cpu_s for one in readings))
 
     def _is_idle(self, worker_id: str) -> bool:
-        before = self._first.process(worker_id)
-        after = self._second.process(worker_id) if self._second else None
-        if before is None or after is None or before.started_at != after.started_at:
+        readings = self._readings(worker_id)
+        if readings is None:
             return False
+        before, after = readings
         if after.children_left_out or {one.pid for one in before.children} != {one.pid for one in after.children}:
             return False
         pairs = list(zip(_by_pid(before), _by_pid(after), strict=True))
@@ -117,8 +125,7 @@ class Rest:
 
     def _is_unused(self, before_s: float, after_s: float) -> bool:
         """Whether a process used no CPU to speak of."""
-        over_s = self._second.sample.ended_s - self._first.sample.began_s if self._second else 0.0
-        return after_s - before_s <= IDLE_S + IDLE_SHARE * over_s
+        return after_s - before_s <= IDLE_S + IDLE_SHARE * self._over_s
 
     def _may_child_act(self, before: Process, after: Process) -> bool:
         """Whether a thread of a child process ran, or may act by itself.

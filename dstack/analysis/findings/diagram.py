@@ -381,8 +381,7 @@ class _Drawing:
     def _other_ends(self) -> Iterator[Step]:
         """The final blockers that are not in the chain that is drawn."""
         counted = {key for starts in self._facts.actor_starts for key in starts.described}
-        ends = [end for end in self._facts.own_ends if not (end.waker_of or self._reduced.is_any_code(end.key))]
-        known = [end for end in ends if end.key not in self._numbers and end.key not in counted]
+        known = [end for end in self._facts.known_ends if end.key not in self._numbers and end.key not in counted]
         for step in map(self._narrator.step, known[:SHOWN_OTHERS]):
             yield replace(step, text=f"Final blocker: {step.text}")
         if len(known) > SHOWN_OTHERS:

@@ -63,8 +63,7 @@ def _name(vertex: Vertex) -> str:
 
 def _running(reduced: ReducedGraph, rests: Sequence[Vertex], job_id: str | None) -> Iterator[Vertex]:
     """What runs and does not wait, besides threads and drivers that rest; of one job if given."""
-    jobs = reduced.live_jobs if job_id is None else (job_id,)
-    return reduced.running(jobs, {vertex.key for vertex in rests})
+    return reduced.running(reduced.jobs_in_question(job_id), {vertex.key for vertex in rests})
 
 
 def idle_actors(reduced: ReducedGraph, job_id: str | None = None) -> tuple[IdleActors, ...]:
@@ -87,11 +86,10 @@ def verdict_without_findings(reduced: ReducedGraph, rests: Sequence[Vertex], job
     of_waiters = reduced.jobs_of(waiters) if job_id is None else (job_id,)
     if waiters and reduced.are_at_rest(of_waiters):
         return "stalled"
-    jobs = reduced.live_jobs if job_id is None else (job_id,)
     is_running = any(vertex.task_id or _polls(reduced, vertex) for vertex in rests) or any(
         vertex.task_id or not details_of(reduced.index, vertex).sleeps for vertex in _running(reduced, rests, job_id)
     )
-    return "running" if is_running or reduced.have_moved(jobs) else "idle"
+    return "running" if is_running or reduced.have_moved(reduced.jobs_in_question(job_id)) else "idle"
 
 
 def _polls(reduced: ReducedGraph, vertex: Vertex) -> bool:

@@ -131,6 +131,10 @@ class ReducedGraph(VertexRoles):
         """The jobs that have processes."""
         return tuple(sorted({worker.job_id for worker in self.index.present_workers if worker.job_id}))
 
+    def jobs_in_question(self, job_id: str | None) -> tuple[str, ...]:
+        """One job if given, else all live ones."""
+        return self.live_jobs if job_id is None else (job_id,)
+
     def running(self, jobs: Iterable[str], besides: Set[Key] = frozenset()) -> Iterator[Vertex]:
         """The executions of these jobs that run and do not wait, ``besides`` these and what waits for a check."""
         runners = (vertex for job in jobs for vertex in self.runners.get(job, ()))

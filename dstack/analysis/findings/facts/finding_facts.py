@@ -81,6 +81,11 @@ class FindingFacts:
         return own or self.ends
 
     @cached_property
+    def known_ends(self) -> list[Vertex]:
+        """The same without unknown wakers and any code that can use something."""
+        return [end for end in self.own_ends if not (end.waker_of or self.reduced.is_any_code(end.key))]
+
+    @cached_property
     def deadlock(self) -> DeadlockedWaits:
         """The waits as those of a deadlock; of another finding without a cycle."""
         return DeadlockedWaits(self.draft, self.waits)

@@ -124,7 +124,9 @@ def summary(facts: FindingFacts, narrator: Narrator) -> str:
     depend = "they depend" if others else "all depends" if draft.waiters_total > 1 else "it depends"
     blocker = _blocker_in_words(facts, narrator, first)
     if ends and len(ends[0]) > 1 and first in ends[0]:
-        blocker = f"{len(ends[0]):,} × {describe(first)}{_doing(narrator, first)}{_line(facts, narrator, first)}"
+        blocker = (
+            f"{words.times_of(describe(first), len(ends[0]))}{_doing(narrator, first)}{_line(facts, narrator, first)}"
+        )
     return f"{waits}{scarce}; {depend} on {blocker}{others}"
 
 
@@ -219,7 +221,8 @@ def _sort(vertex: Vertex, reduced: ReducedGraph) -> str:
 
 def _blocker_in_words(facts: FindingFacts, narrator: Narrator, blocker: Vertex) -> str:
     """``Clerk.stamp (rank 3), running at app.py:12``; of an unknown waker, its waiter."""
-    if _is_any_code(facts, blocker) and (waiter := waiter_of(facts, blocker)):
+    is_any_code = bool(blocker.waker_of) or facts.reduced.is_any_code(blocker.key)
+    if is_any_code and (waiter := waiter_of(facts, blocker)):
         line = _line(facts, narrator, waiter.vertex)
         return f"{narrator.name(waiter.vertex)}, which waits in {waiter.call}{line}"
     if blocker.holder:
@@ -277,26 +280,17 @@ def _brief(facts: FindingFacts, narrator: Narrator) -> Iterator[Step]:
 
 
 def _alike_ends(facts: FindingFacts, narrator: Narrator) -> list[list[Vertex]]:
-    """The final blockers that are known, those of one function at one line together.
-
-    These are no unknown wakers, and not just any code that may end a wait.
-    """
-    known = (end for end in facts.own_ends if not _is_any_code(facts, end))
-    names_of = ((end, "" if is_start(end) else describe(end)) for end in known)
+    """The final blockers that are known, those of one function at one line together."""
+    names_of = ((end, "" if is_start(end) else describe(end)) for end in facts.known_ends)
     return list(grouped(((name, narrator.line(end)), end) for end, name in names_of).values())
-
-
-def _is_any_code(facts: FindingFacts, end: Vertex) -> bool:
-    return bool(end.waker_of) or facts.reduced.is_any_code(end.key)
 
 
 def _alike(facts: FindingFacts, narrator: Narrator, vertex: Vertex, count: int) -> str:
     """``Clerk.stamp of "clerk", sleeping for 3 min (usually 1.1 s, by 40 calls), pid 7 on 10.0.0.1``."""
     details = narrator.details(vertex)
-    name = f"{count:,} × {describe(vertex)}" if count > 1 else narrator.name(vertex)
+    name = words.times_of(describe(vertex), count) if count > 1 else narrator.name(vertex)
     age = f"{'; the oldest' if count > 1 else ''} {age}" if (age := age_in_words(facts, vertex)) else ""
-    pid = f"pid {details.pid}" if details.pid and vertex.child_pid is None else ""
-    process = f"{pid} on {details.node_ip}".strip() if details.node_ip else pid
+    process = details.process if vertex.child_pid is None else f"on {details.node_ip}"
     where = (details.ranks.in_words, process) if count == 1 and vertex.kind in ("execution", "unknown") else ()
     return ", ".join(filter(None, (f"{name}{_doing(narrator, vertex)}{age}", *where)))
 
