@@ -19,10 +19,10 @@ from statistics import median
 from benchmarks.tables import Results
 from dstack.analysis.diagnose import diagnose
 from dstack.analysis.solve import reduction
-from dstack.model import Actor, Job, Node, Sample, Snapshot, Worker, WorkerSample
-from dstack.observed import Frame, Process, Thread
-from dstack.observed_calls import Call, Refs
-from dstack.observed_node import Task
+from dstack.model.snapshot import Actor, Job, Node, Sample, Snapshot, Worker, WorkerSample
+from dstack.observed.calls import Call, Refs
+from dstack.observed.node import Task
+from dstack.observed.processes import Frame, Process, Thread
 
 WAITS = ((10_000, 80_000), (100_000, 1_000_000), (1_000_000, 8_000_000))
 WORKERS = (100, 1_000, 10_000)

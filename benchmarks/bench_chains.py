@@ -20,8 +20,8 @@ from dstack.analysis.history.chains import find_links
 from dstack.analysis.history.task_index import HistoryIndex
 from dstack.analysis.index.sample_index import SampleIndex
 from dstack.analysis.views.analysed_snapshot import EMPTY
-from dstack.model import TaskAttempt
-from dstack.snapshot_file import load
+from dstack.files.snapshot_file import load
+from dstack.model.snapshot import TaskAttempt
 from tests.clusters.ray_clusters import Example, ray_cluster
 from tests.processes import wait_until
 

@@ -26,10 +26,10 @@ from statistics import median
 from benchmarks.tables import Results
 from dstack import api
 from dstack.analysis.views.analysed_snapshot import AnalysedSnapshot
-from dstack.diagnosis import Diagnosis
 from dstack.errors import ClusterError
+from dstack.files.snapshot_file import save
+from dstack.model.diagnosis import Diagnosis
 from dstack.report.not_observed import gaps_in_words
-from dstack.snapshot_file import save
 from tests.clusters.ray_clusters import Example, ray_cluster
 from tests.paths import ROOT
 

@@ -22,10 +22,10 @@ from dstack.analysis.stacks.app_threads import running
 from dstack.analysis.stacks.icicle import Weights, icicle, weigh_by
 from dstack.analysis.stacks.peers import absent_workers, outliers
 from dstack.analysis.stacks.stack_tree import StackBranch, merge
-from dstack.gc_pause import collect_old_rarely
-from dstack.model import Actor, Job, Node, Sample, Snapshot, Worker, WorkerSample
-from dstack.observed import Frame, Process, Thread
-from dstack.observed_calls import Call, ProcessObject
+from dstack.model.snapshot import Actor, Job, Node, Sample, Snapshot, Worker, WorkerSample
+from dstack.observed.calls import Call, ProcessObject
+from dstack.observed.processes import Frame, Process, Thread
+from dstack.processes.gc_pause import collect_old_rarely
 
 JOB = "01000000"
 CLASSES = 8

@@ -35,7 +35,7 @@ STEPS = 6
 def write(directory: Path, snapshots: int, workers: int) -> None:
     """Save the snapshots."""
     from benchmarks.bench_merging import snapshot_of, worker_of
-    from dstack.snapshot_file import save
+    from dstack.files.snapshot_file import save
 
     first = snapshot_of(workers)
     for number in range(snapshots):

@@ -21,8 +21,8 @@ from statistics import median
 
 from benchmarks import bench_analysis, bench_merging
 from benchmarks.tables import Results
-from dstack.model import Snapshot
-from dstack.snapshot_file import save
+from dstack.files.snapshot_file import save
+from dstack.model.snapshot import Snapshot
 from tests.unit.support.large_histories import with_history
 
 SIZES = (100, 1_000, 10_000)
@@ -31,7 +31,7 @@ SHAPES: dict[str, Callable[[int], Snapshot]] = {
     "400 different stacks": bench_merging.snapshot_of,
     "all wait, one deadlock": bench_analysis.snapshot_of,
 }
-SAVE = "import sys; from dstack.snapshot_file import load, save; save(load(sys.argv[1]), sys.argv[2], force=True)"
+SAVE = "import sys; from dstack.files.snapshot_file import load, save; save(load(sys.argv[1]), sys.argv[2], force=True)"
 REPORT, SHOW, WRITE = "`dstack report`", "`dstack show`", "reading and writing the file"
 
 

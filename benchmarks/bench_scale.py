@@ -36,10 +36,10 @@ from benchmarks.fake_cluster.cluster import DRIVER, FakeCluster
 from benchmarks.tables import Results
 from dstack.analysis.views.analysed_snapshot import AnalysedSnapshot
 from dstack.collecting.collector import SAVED_HISTORY, Collector
-from dstack.gc_pause import collect_old_rarely
-from dstack.model import Snapshot
+from dstack.files.snapshot_file import load, save
+from dstack.model.snapshot import Snapshot
+from dstack.processes.gc_pause import collect_old_rarely
 from dstack.report.text import report_text
-from dstack.snapshot_file import load, save
 from dstack.tui import app
 from dstack.tui.app import VIEWS, DstackApp
 from dstack.tui.snapshots import Files

@@ -43,8 +43,8 @@ from benchmarks.costs import PYSPY, Action, cost_of, disturbed, longest_gap_ms, 
 from benchmarks.tables import Results
 from dstack.analysis.diagnose import diagnose
 from dstack.collecting.capture import snapshot
-from dstack.model import Snapshot
-from dstack.observed_node import NodeAnswer
+from dstack.model.snapshot import Snapshot
+from dstack.observed.node import NodeAnswer
 from dstack.probes.connection.connect import connect
 from dstack.probes.node.packing import encoded
 from dstack.probes.node.probe import NodeProbe

@@ -13,11 +13,11 @@ import time
 from pathlib import Path
 
 from benchmarks.tables import Results
-from dstack.model import Actor, Sample, Snapshot, Worker, WorkerSample
-from dstack.observed import Frame, Process, Thread
-from dstack.observed_calls import Call, Refs
-from dstack.observed_node import Ref, Task
-from dstack.snapshot_file import load, save
+from dstack.files.snapshot_file import load, save
+from dstack.model.snapshot import Actor, Sample, Snapshot, Worker, WorkerSample
+from dstack.observed.calls import Call, Refs
+from dstack.observed.node import Ref, Task
+from dstack.observed.processes import Frame, Process, Thread
 
 THREADS = 8
 DEPTH = 30

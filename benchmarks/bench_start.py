@@ -43,7 +43,7 @@ marks = [("import dstack.collecting.collector", *spent())]
 import dstack.collecting.collector
 marks.append(("import dstack.collecting.capture", *spent()))
 from dstack.collecting import capture
-from dstack.snapshot_file import dumps
+from dstack.files.snapshot_file import dumps
 marks.append(("find the clusters on this machine", *spent()))
 from dstack.probes.connection.connect import gcs_addresses
 gcs_addresses()
@@ -84,10 +84,10 @@ data = open(sys.argv[2], "rb").read()
 marks = [("import dstack.cli", *spent())]
 import dstack.cli
 marks.append(("import analysis, report", *spent()))
-import dstack.collecting.collector, dstack.snapshot_file, dstack.analysis.views.analysed_snapshot
+import dstack.collecting.collector, dstack.files.snapshot_file, dstack.analysis.views.analysed_snapshot
 import dstack.report.text, rich.console
 marks.append(("parse", *spent()))
-taken = dstack.snapshot_file.loads(data)
+taken = dstack.files.snapshot_file.loads(data)
 marks.append(("diagnose", *spent()))
 analysed = dstack.analysis.views.analysed_snapshot.AnalysedSnapshot.of(taken)
 marks.append(("print", *spent()))

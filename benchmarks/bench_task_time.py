@@ -21,7 +21,7 @@ from dstack.analysis.history.task_time import TaskTime
 from dstack.analysis.index.sample_index import SampleIndex
 from dstack.analysis.stacks.icicle import icicle
 from dstack.analysis.stacks.weighted_stacks import WeightedTree
-from dstack.model import Job, Sample, Snapshot, TaskAttempt, TaskHistory
+from dstack.model.snapshot import Job, Sample, Snapshot, TaskAttempt, TaskHistory
 
 ATTEMPTS = 100_000
 FUNCTIONS = 200

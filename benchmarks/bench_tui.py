@@ -23,8 +23,8 @@ from rich.table import Table
 from textual.pilot import Pilot
 
 from benchmarks.bench_merging import snapshot_of
-from dstack.model import Snapshot
-from dstack.snapshot_file import load, save
+from dstack.files.snapshot_file import load, save
+from dstack.model.snapshot import Snapshot
 from dstack.tui.app import VIEWS, DstackApp
 from dstack.tui.snapshots import Files, NumberedSnapshot
 

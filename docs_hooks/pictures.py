@@ -13,9 +13,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from unittest import mock
 
-from dstack import recording_file
-from dstack.model import Snapshot
-from dstack.snapshot_file import load
+from dstack.files import recording_file
+from dstack.files.snapshot_file import load
+from dstack.model.snapshot import Snapshot
 from dstack.tui.app import VIEWS
 from dstack.tui.snapshots import Files, OpenedRecording
 from dstack.tui.views import base

@@ -6,11 +6,11 @@ import inspect
 import json
 from typing import Any
 
-from dstack.model import VERSION
+from dstack.files.snapshot_file import snapshot_schema
+from dstack.model.snapshot import VERSION
 from dstack.report.check_schema import check_schema
 from dstack.report.exporters.graph_json import graph_schema
 from dstack.report.stacks_json import stacks_schema
-from dstack.snapshot_file import snapshot_schema
 
 Json = dict[str, Any]
 _PAGE = """\

@@ -12,12 +12,12 @@ if TYPE_CHECKING:
     from typing import Any
 
     from dstack.api import DeadlockFound, Session, assert_no_deadlock, check, session, snapshot, to_networkx
-    from dstack.diagnosis import Diagnosis
     from dstack.errors import ClusterError, DstackError, SnapshotFileError, UsageError
+    from dstack.files.snapshot_file import load
     from dstack.guarding import Hang, guard
     from dstack.labels import label
-    from dstack.model import Snapshot
-    from dstack.snapshot_file import load
+    from dstack.model.diagnosis import Diagnosis
+    from dstack.model.snapshot import Snapshot
 
 __all__ = [
     "ClusterError",
@@ -43,18 +43,18 @@ __all__ = [
 _HOMES = {
     "ClusterError": "errors",
     "DeadlockFound": "api",
-    "Diagnosis": "diagnosis",
+    "Diagnosis": "model.diagnosis",
     "DstackError": "errors",
     "Hang": "guarding",
     "Session": "api",
-    "Snapshot": "model",
+    "Snapshot": "model.snapshot",
     "SnapshotFileError": "errors",
     "UsageError": "errors",
     "assert_no_deadlock": "api",
     "check": "api",
     "guard": "guarding",
     "label": "labels",
-    "load": "snapshot_file",
+    "load": "files.snapshot_file",
     "session": "api",
     "snapshot": "api",
     "to_networkx": "api",

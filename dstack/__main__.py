@@ -14,8 +14,8 @@ if TYPE_CHECKING:
 def main() -> None:
     """Runs the command."""
     try:
-        from dstack.gc_pause import GcPause
-        from dstack.signals import end_on_signals
+        from dstack.processes.gc_pause import GcPause
+        from dstack.processes.signals import end_on_signals
 
         end_on_signals()
     except KeyboardInterrupt:

@@ -13,9 +13,9 @@ from functools import partial
 from dstack.analysis.views.analysed_snapshot import AnalysedSnapshot
 from dstack.analysis.views.networkx_graph import to_networkx
 from dstack.collecting.collector import WHOLE_HISTORY, Collector, Terms
-from dstack.diagnosis import NODES_SETTLE_S, Diagnosis
 from dstack.errors import ClusterError, UsageError
-from dstack.model import Snapshot
+from dstack.model.diagnosis import NODES_SETTLE_S, Diagnosis
+from dstack.model.snapshot import Snapshot
 from dstack.probes.connection.own_cluster import connected_cluster, require_no_client
 from dstack.report.not_observed import gaps_in_words
 from dstack.report.text import report_text

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from dstack.call_site import BOTH_RAYS, Site, caller, leaf
 from dstack.libraries.collective import sites as collective
 from dstack.libraries.compiled_graphs import sites as compiled_graphs
 from dstack.libraries.data import sites as data
 from dstack.libraries.serve import sites as serve
 from dstack.libraries.torch import sites as torch
 from dstack.libraries.train import sites as train
-from dstack.observed_calls import Call, CallKind
+from dstack.observed.call_site import BOTH_RAYS, Site, caller, leaf
+from dstack.observed.calls import Call, CallKind
 
 THREADING, FUTURES = "/threading.py", "/concurrent/futures/_base.py"
 SUBPROCESS, MULTIPROCESSING = "/subprocess.py", "/multiprocessing/"

@@ -6,14 +6,14 @@
     `-- SnapshotFileError       exit 3: the file cannot be read or written
 
 A failure that affects one node, process or thread raises nothing: it is recorded as a
-:class:`dstack.observed_node.Failure` in the snapshot.
+:class:`dstack.observed.node.Failure` in the snapshot.
 """
 
 from __future__ import annotations
 
 import errno
 
-from dstack.visible import visible
+from dstack.words import visible
 
 
 class DstackError(Exception):

@@ -16,11 +16,11 @@ from typing import Any, TypeVar, cast
 from dstack.analysis.views.analysed_snapshot import AnalysedSnapshot
 from dstack.api import DeadlockFound, resolved
 from dstack.collecting.collector import Collector
-from dstack.diagnosis import Diagnosis
 from dstack.errors import DstackError, UsageError
-from dstack.interruption import InterruptibleCode, is_interruptible
-from dstack.model import Snapshot
+from dstack.model.diagnosis import Diagnosis
+from dstack.model.snapshot import Snapshot
 from dstack.probes.connection.own_cluster import own_worker
+from dstack.processes.interruption import InterruptibleCode, is_interruptible
 from dstack.report.text import report_text
 
 F = TypeVar("F", bound=Callable[..., Any])

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Hashable, Sequence
+import re
+from collections import Counter, defaultdict
+from collections.abc import Hashable, Iterable, Sequence
 from time import localtime, strftime
+from typing import TypeVar
 
 SHOWN = 3
 """The items that a sentence or a short list has, unless more of a kind are useful; it counts the others."""
@@ -108,3 +110,48 @@ def distinct(texts: Sequence[Hashable], details: Sequence[Sequence[str]]) -> lis
             for text, so_far, own in zip(texts, shown, details, strict=True)
         ]
     return shown
+
+
+UNSEEN = re.compile(
+    r"[\x00-\x1f\x7f-\x9f\u00ad\u034f\u061c\u115f\u1160\u17b4\u17b5\u180b-\u180f\u200b-\u200f\u2028-\u202e\u2060-\u206f"
+    r"\u3164\ufeff\uffa0\ufff0-\ufffb\ud800-\udfff\U000e0000-\U000e0fff]"
+)
+"""Control characters, escape sequences' beginnings, and what turns or hides the text around it."""
+DRAWN_IN_ASCII = str.maketrans(
+    {"┌": "+", "▶": ">", "│": "|", "└": "+", "─": "-", "→": "->", "…": "...", "×": "x", "•": "*"}
+)
+LONGEST = 4_000
+"""Of a longer text both ends are shown: enough for any name, and bounded for what is none."""
+
+
+def visible(text: str) -> str:
+    """The text with every such character as its escape code, and tabs as spaces."""
+    if len(text) > LONGEST:
+        text = f"{text[: LONGEST // 2]} ... {text[-LONGEST // 2 :]}"
+    return UNSEEN.sub(lambda match: match[0].encode("unicode_escape").decode("ascii"), text.replace("\t", " "))
+
+
+def visible_lines(text: str) -> str:
+    """The same for each line of a text."""
+    return "\n".join(map(visible, text.split("\n")))
+
+
+def encodable(text: str, encoding: str) -> str:
+    """The text if it can be encoded so, else with ASCII in place of the characters that a report draws with."""
+    try:
+        text.encode(encoding)
+    except UnicodeEncodeError:
+        return text.translate(DRAWN_IN_ASCII).encode(encoding, "backslashreplace").decode(encoding)
+    return text
+
+
+K = TypeVar("K")
+V = TypeVar("V")
+
+
+def grouped(pairs: Iterable[tuple[K, V]]) -> dict[K, list[V]]:
+    """The values of each key, in their order; the keys are in the order of their first values."""
+    found: defaultdict[K, list[V]] = defaultdict(list)
+    for key, value in pairs:
+        found[key].append(value)
+    return dict(found)

@@ -6,7 +6,7 @@ from dataclasses import fields
 from typing import Any
 
 from dstack.call_sites import kind_of, name_of
-from dstack.observed_calls import Call, Unreadable
+from dstack.observed.calls import Call, Unreadable
 
 
 def plain_call(call: Call) -> dict[str, Any]:

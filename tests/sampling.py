@@ -9,15 +9,15 @@ from typing import Any, cast
 
 import msgspec
 
-from dstack import observed_calls
 from dstack.call_sites import kind_of, name_of
-from dstack.observed_calls import Awaitables, Call, Children, Futures, GroupCall, ProcessGroup, Refs, Unreadable
-from dstack.observed_node import NodeAnswer, RecordedRound
+from dstack.observed import calls
+from dstack.observed.calls import Awaitables, Call, Children, Futures, GroupCall, ProcessGroup, Refs, Unreadable
+from dstack.observed.node import NodeAnswer, RecordedRound
 from dstack.probes.node.probe import NodeProbe
 from dstack.probes.node.wire import ForeignPython, Options, RecordOptions, Target, UnreadablePython
 
 Plain = dict[str, Any]
-"""A part of a :class:`~dstack.observed_node.NodeAnswer`, of which tests pick fields by variable names."""
+"""A part of a :class:`~dstack.observed.node.NodeAnswer`, of which tests pick fields by variable names."""
 
 OPTIONS: Options = {
     "native": False,
@@ -69,7 +69,7 @@ def _plain(value: Any) -> Any:
             return {key: _plain(item) for key, item in value.items()}
         case list() | tuple():
             return [_plain(item) for item in value]
-        case _ if is_dataclass(value) and type(value).__module__ != observed_calls.__name__:
+        case _ if is_dataclass(value) and type(value).__module__ != calls.__name__:
             return {field.name: _plain(getattr(value, field.name)) for field in fields(value)}
         case _:
             return value

@@ -15,11 +15,11 @@ import grpc
 import msgspec
 
 from benchmarks.fake_cluster.servers import SAMPLE
-from dstack.child import Messages, outlive_parent, send
 from dstack.probes.connection import ray_stubs
 from dstack.probes.connection.connect import open_channel
 from dstack.probes.node.core_workers.channels import CHANNEL_OPTIONS
 from dstack.probes.node_access.driver_messages import Reply, Request, encoded
+from dstack.processes.child import Messages, outlive_parent, send
 
 
 class Driver:

@@ -19,9 +19,9 @@ from benchmarks.soak import SHOWN
 from dstack.analysis.views.analysed_snapshot import AnalysedSnapshot
 from dstack.collecting.collector import Collector
 from dstack.errors import DstackError
+from dstack.files.snapshot_file import save
 from dstack.report.check_json import check_json
 from dstack.report.text import report_text
-from dstack.snapshot_file import save
 
 
 def main() -> None:

@@ -13,8 +13,8 @@ from dstack.analysis.findings.resting import actors_asked_for, explanation, rest
 from dstack.analysis.graph.confirmation import confirmed_graph
 from dstack.analysis.index.sample_index import SampleIndex
 from dstack.analysis.naming.job_selection import find_job
-from dstack.diagnosis import NODES_SETTLE_S, Diagnosis
-from dstack.model import Snapshot
+from dstack.model.diagnosis import NODES_SETTLE_S, Diagnosis
+from dstack.model.snapshot import Snapshot
 
 
 def diagnose(

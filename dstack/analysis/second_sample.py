@@ -16,12 +16,11 @@ from dstack.analysis.index.subjects import workers_of_jobs
 from dstack.analysis.solve import reduction
 from dstack.analysis.solve.open_chains import OpenChain
 from dstack.analysis.solve.requirements import Waits, relevant_unobserved, targets_of, waits_of
-from dstack.diagnosis import Vertex
-from dstack.grouping import grouped
-from dstack.model import Snapshot, actor_of_task
-from dstack.observed_node import Cause
-from dstack.vertex_keys import Key, UnknownKey
-from dstack.words import SHOWN
+from dstack.model.diagnosis import Vertex
+from dstack.model.snapshot import Snapshot, actor_of_task
+from dstack.model.vertex_keys import Key, UnknownKey
+from dstack.observed.node import Cause
+from dstack.words import SHOWN, grouped
 
 LASTING: tuple[Cause, ...] = ("unreachable", "permission", "ended", "namespace", "identity", "missing")
 """Causes of failures that a second attempt a moment later does not change."""

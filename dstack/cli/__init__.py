@@ -11,17 +11,18 @@ from typing import Any
 import click
 from click.shell_completion import get_completion_class
 
+from dstack.cli.examples import demo
 from dstack.cli.history import graph, timeline
 from dstack.cli.monitoring import mcp, tui, watch
 from dstack.cli.output import discard_unprintable_output, end_at_once, print_text
 from dstack.cli.recording import record
 from dstack.cli.report import report
-from dstack.cli.snapshots import check, demo, doctor, show, snapshot
+from dstack.cli.snapshots import check, doctor, show, snapshot
 from dstack.cli.stacks import stacks
 from dstack.errors import DstackError, as_dstack_error
-from dstack.signals import end
+from dstack.processes.signals import end
 from dstack.version import __version__
-from dstack.visible import visible_lines
+from dstack.words import visible_lines
 
 BROKEN_PIPE = 141
 """The exit code if the reader of standard output has closed it: that of SIGPIPE."""

@@ -11,9 +11,9 @@ import click
 from dstack.cli.inputs import address_option, load_snapshot, snapshot_with_history, take_snapshot, timeout_option
 from dstack.cli.output import console_text, print_text, stdout_encoding
 from dstack.errors import UsageError
-from dstack.file_output import STDOUT, require_new, write_file
-from dstack.signals import CleanUp
-from dstack.visible import encodable, visible
+from dstack.files.file_output import STDOUT, require_new, write_file
+from dstack.processes.signals import CleanUp
+from dstack.words import encodable, visible
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from dstack.analysis.views.analysed_snapshot import AnalysedSnapshot
     from dstack.analysis.views.call_graph import CallGraph
     from dstack.analysis.views.timeline import Timeline
-    from dstack.model import Snapshot
+    from dstack.model.snapshot import Snapshot
 
 SUFFIXES = (".json", ".json.gz")
 Format = Literal["text", "dot", "json"]
@@ -50,7 +50,7 @@ def timeline(
     from dstack.analysis.naming.job_selection import find_job
     from dstack.analysis.views.analysed_snapshot import AnalysedSnapshot
     from dstack.analysis.views.timeline import Timeline
-    from dstack.gc_pause import GcPause
+    from dstack.processes.gc_pause import GcPause
 
     with GcPause():
         analysed = AnalysedSnapshot.of(snapshot)

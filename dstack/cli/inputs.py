@@ -14,7 +14,7 @@ from dstack.errors import UsageError
 if TYPE_CHECKING:
     from dstack.analysis.views.analysed_snapshot import AnalysedSnapshot
     from dstack.collecting.collector import Collector
-    from dstack.model import Snapshot
+    from dstack.model.snapshot import Snapshot
 
 
 address_option = click.option(
@@ -116,7 +116,7 @@ def _collector(
 
 def load_snapshot(file: str) -> Snapshot:
     """Read a saved snapshot."""
-    from dstack.snapshot_file import load
+    from dstack.files.snapshot_file import load
 
     return load(file)
 
@@ -147,12 +147,11 @@ def snapshot_with_history(file: str | None, address: str | None, timeout_s: floa
 
 def _load_explanation() -> None:
     """Imports the analysis and the report, while the child process takes the snapshot."""
-    from dstack.gc_pause import GcPause
+    from dstack.processes.gc_pause import GcPause
 
     with GcPause():
         import rich.console  # noqa: F401  # loaded for later
 
         import dstack.analysis.views.analysed_snapshot
         import dstack.analysis.views.node_resources
-        import dstack.report.text
-        import dstack.snapshot_file  # noqa: F401  # loaded for later
+        import dstack.files.snapshot_file  # noqa: F401  # loaded for later

@@ -11,7 +11,7 @@ import click
 from dstack.cli.inputs import address_option, load_snapshot, seconds_option, timeout_option
 from dstack.cli.output import end_at_once
 from dstack.errors import UsageError
-from dstack.signals import CleanUp, end
+from dstack.processes.signals import CleanUp, end
 
 
 @click.command()
@@ -114,7 +114,7 @@ def mcp(files: tuple[str, ...], address: str | None, timeout_s: float) -> None:
         raise UsageError(
             "dstack mcp needs the package mcp, version 2.", "Install it: pip install 'mcp>=2.3,<3'"
         ) from error
-    from dstack.assistant import Snapshots, serve
+    from dstack.cli.assistant import Snapshots, serve
     from dstack.collecting.collector import SAVED_HISTORY, Collector
 
     saved = [load_snapshot(file) for file in files]

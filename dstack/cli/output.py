@@ -13,16 +13,16 @@ from typing import TYPE_CHECKING, Literal, NoReturn
 import click
 
 from dstack.errors import DstackError
-from dstack.file_output import explained_stdout
-from dstack.signals import CleanUp
-from dstack.visible import encodable
+from dstack.files.file_output import explained_stdout
+from dstack.processes.signals import CleanUp
+from dstack.words import encodable
 
 if TYPE_CHECKING:
     from rich.console import Console
 
     from dstack.analysis.views.analysed_snapshot import AnalysedSnapshot
-    from dstack.diagnosis import Diagnosis
-    from dstack.model import Snapshot
+    from dstack.model.diagnosis import Diagnosis
+    from dstack.model.snapshot import Snapshot
 
 Form = Literal["report", "details", "json"]
 """The forms in which a snapshot can be printed."""

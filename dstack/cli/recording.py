@@ -14,13 +14,13 @@ import click
 from dstack.cli.inputs import address_option, seconds_option
 from dstack.cli.output import show_progress
 from dstack.errors import ClusterError, UsageError
-from dstack.file_output import STDOUT, require_new, write_file
-from dstack.signals import CleanUp, Ended, ending_signals
-from dstack.visible import visible
+from dstack.files.file_output import STDOUT, require_new, write_file
+from dstack.processes.signals import CleanUp, Ended, ending_signals
+from dstack.words import visible
 
 if TYPE_CHECKING:
     from dstack.collecting.recorder import Recorder
-    from dstack.recording import Recording
+    from dstack.model.recording import Recording
 
 DEFAULT_S = 10.0
 DEFAULT_HZ = 20.0
@@ -120,7 +120,7 @@ def exported(recording: Recording, suffix: str) -> bytes:
     if suffix in (".json", ".json.gz"):
         import gzip
 
-        from dstack.recording_file import dumps
+        from dstack.files.recording_file import dumps
 
         text = dumps(recording)
         return gzip.compress(text, compresslevel=6, mtime=0) if suffix == ".json.gz" else text

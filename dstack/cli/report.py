@@ -9,14 +9,13 @@ import click
 from dstack.cli.inputs import address_option, take_snapshot, timeout_option
 from dstack.cli.output import show_progress
 from dstack.errors import UsageError
-from dstack.file_output import STDOUT, require_new, write_file
-from dstack.signals import CleanUp
-from dstack.visible import visible
-from dstack.words import plural
+from dstack.files.file_output import STDOUT, require_new, write_file
+from dstack.processes.signals import CleanUp
+from dstack.words import plural, visible
 
 if TYPE_CHECKING:
     from dstack.cli.saved_files import SavedFiles
-    from dstack.model import Snapshot
+    from dstack.model.snapshot import Snapshot
 
 SUFFIXES = (".html", ".htm")
 MAX_EARLIER = 100
@@ -78,7 +77,7 @@ def _page_of_files(files: tuple[str, ...], job: str | None) -> bytes:
 
 
 def _page(newest: Snapshot, others: SavedFiles, job: str | None) -> bytes:
-    from dstack.gc_pause import GcPause
+    from dstack.processes.gc_pause import GcPause
 
     with show_progress() as progress, GcPause():
         progress("drawing the page")

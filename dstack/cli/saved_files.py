@@ -13,8 +13,8 @@ import msgspec
 from dstack.errors import DstackError, SnapshotFileError
 
 if TYPE_CHECKING:
-    from dstack.model import Snapshot
-    from dstack.recording import Recording
+    from dstack.model.recording import Recording
+    from dstack.model.snapshot import Snapshot
 
 SUFFIXES = (".json", ".json.gz")
 
@@ -41,7 +41,7 @@ class SavedFile:
 
     def load(self) -> Snapshot:
         """Read it, unless :meth:`check` has just done so. Raises :class:`dstack.DstackError`."""
-        from dstack.snapshot_file import load
+        from dstack.files.snapshot_file import load
 
         checked, self._checked = self._checked, None
         return checked or load(self.path)
@@ -98,7 +98,7 @@ def _in_directory(name: str) -> list[Path]:
 
 def _open(path: Path, files: SavedFiles) -> None:
     """Add a file by its schema, which for a snapshot is all that is read."""
-    from dstack import recording_file, snapshot_file
+    from dstack.files import recording_file, snapshot_file
 
     data = snapshot_file.FORMAT.read(path)
     if recording_file.FORMAT.is_schema_of(data):

@@ -1,4 +1,4 @@
-"""The commands that take and explain one snapshot: ``snapshot``, ``check``, ``show``, ``demo`` and ``doctor``."""
+"""The commands that take and explain one snapshot: ``snapshot``, ``check``, ``show`` and ``doctor``."""
 
 from __future__ import annotations
 
@@ -34,15 +34,13 @@ from dstack.cli.output import (
     show_progress,
 )
 from dstack.errors import UsageError
-from dstack.signals import CleanUp
-from dstack.visible import visible
-from dstack.words import capitalised
+from dstack.processes.signals import CleanUp
+from dstack.words import capitalised, visible
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from dstack.checks import Check
-    from dstack.diagnosis import FailOn
+    from dstack.model.diagnosis import Check, FailOn
 
 STUCK, INCONCLUSIVE = 1, 4
 """Exit codes of ``check``."""
@@ -86,7 +84,7 @@ def snapshot(
     """Take a snapshot of a running cluster and explain it."""
     form = _form(as_json, details)
     if output:
-        from dstack.snapshot_file import require_writable
+        from dstack.files.snapshot_file import require_writable
 
         require_writable(output, force=force)
     options = {"native": native, "locals": with_locals, "pause": pause}
@@ -94,7 +92,7 @@ def snapshot(
     taken = take_snapshot(address, timeout_s, on, watch_s, history=_history(history, is_saved=bool(output)))
     try:
         if output:
-            from dstack.snapshot_file import save
+            from dstack.files.snapshot_file import save
 
             with CleanUp():
                 save(taken, output, force=force)
@@ -191,30 +189,6 @@ def show(file: str, as_json: bool, details: bool, job: str | None) -> None:
     """Explain a saved snapshot. Needs no cluster."""
     form = _form(as_json, details)
     print_snapshot(load_snapshot(file), form, job)
-
-
-@click.command()
-@click.argument("name", default="two_actors")
-@click.option("--list", "list_them", is_flag=True, help="List the examples.")
-def demo(name: str, list_them: bool) -> None:
-    """Run an example that hangs, and explain it. Starts a small local cluster."""
-    from dstack import examples
-
-    if list_them:
-        summaries = examples.summaries()
-        width = max(map(len, summaries))
-        print_text("".join(f"{known:{width}}  {summary}\n" for known, summary in summaries.items()))
-        return
-    path = examples.find(name)
-    from dstack.collecting import capture
-    from dstack.probes.connection.own_cluster import running_example
-
-    click.echo(f"Running {path}", err=True)
-    with show_progress() as progress:
-        progress("starting Ray")
-        with running_example(path) as address:
-            taken = capture.settled_snapshot(address, progress)
-    print_snapshot(taken)
 
 
 def _follow(

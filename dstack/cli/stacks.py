@@ -17,7 +17,7 @@ from dstack.cli.inputs import (
     timeout_option,
 )
 from dstack.errors import UsageError
-from dstack.visible import visible
+from dstack.words import visible
 
 if TYPE_CHECKING:
     from dstack.analysis.views.stack_groups import By, ChosenStacks
@@ -76,7 +76,7 @@ def stacks(
     timeout_s: float,
 ) -> None:
     """Print all stacks of a running cluster, or of FILE: merged, with their numbers, or process by process."""
-    from dstack.file_output import STDOUT, require_new, write_file
+    from dstack.files.file_output import STDOUT, require_new, write_file
 
     chosen_format = _format(format_, as_json=as_json)
     if file and (address or native or pause):

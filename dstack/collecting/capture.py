@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dstack.analysis.diagnose import diagnose
 from dstack.analysis.second_sample import ReadingPlan, plan_readings
 from dstack.errors import UsageError
-from dstack.model import Snapshot
+from dstack.model.snapshot import Snapshot
 from dstack.probes.cluster import ClusterProbe
 from dstack.probes.node_access.node_readers import Options
 from dstack.probes.node_access.session import ProbeSession

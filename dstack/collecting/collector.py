@@ -18,13 +18,12 @@ from contextlib import contextmanager
 from itertools import count
 from typing import TYPE_CHECKING, NamedTuple, TypedDict
 
-from dstack.child import REAP_S, Message, Messages, end_child, raise_sent, send, start_child
 from dstack.errors import ClusterError
+from dstack.processes.child import REAP_S, Message, Messages, end_child, raise_sent, send, start_child
 
 if TYPE_CHECKING:
     from dstack.analysis.views.analysed_snapshot import AnalysedSnapshot
-    from dstack.cluster_poll import ClusterPoll
-    from dstack.model import Snapshot
+    from dstack.model.snapshot import ClusterPoll, Snapshot
 
 
 LATE_S = 5.0
@@ -166,7 +165,7 @@ class Collector:
         """Polls the cluster, which reads no stacks; lists all jobs ``with_jobs``. Raises as :meth:`take`."""
         import msgspec
 
-        from dstack.cluster_poll import ClusterPoll
+        from dstack.model.snapshot import ClusterPoll
 
         terms = Terms(timeout_s, ("with_jobs",) if with_jobs else ())
         with self._replies("poll", terms) as replies:
@@ -256,7 +255,7 @@ def _may_settle(analysed: AnalysedSnapshot) -> bool:
 
 def _is_starting(analysed: AnalysedSnapshot) -> bool:
     """Whether the cluster itself has not started completely."""
-    from dstack.diagnosis import HidingFailure
+    from dstack.model.diagnosis import HidingFailure
 
     gaps = analysed.diagnosis.gaps
     return any(isinstance(gap, HidingFailure) and gap.failure.cause == "starting" for gap in gaps)
@@ -318,7 +317,7 @@ def _received(
     progress(step)
     from msgspec.structs import replace
 
-    from dstack.snapshot_file import loads
+    from dstack.files.snapshot_file import loads
 
     while True:
         try:
@@ -345,7 +344,7 @@ def _received(
 def _without_second_sample(first: Snapshot, limit_s: float) -> Snapshot:
     from msgspec.structs import replace
 
-    from dstack.observed_node import Failure
+    from dstack.observed.node import Failure
 
     late = Failure(
         stage="node probe",

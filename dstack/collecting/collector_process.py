@@ -1,10 +1,10 @@
 """The process that holds a session, takes its snapshots and polls its cluster for the collector.
 
 Its argument is the module of dstack's driver, empty for the usual one. It receives ``take`` and ``poll`` messages (see
-:mod:`dstack.child`) with :class:`dstack.collecting.collector.Request` as JSON. It replies to ``take`` with
+:mod:`dstack.processes.child`) with :class:`dstack.collecting.collector.Request` as JSON. It replies to ``take`` with
 ``progress``, the current step, then ``early``, a snapshot with the first sample, if a second one follows, and
 ``snapshot``, one without the samples that it has sent; to ``poll`` with ``poll``, a
-:class:`dstack.cluster_poll.ClusterPoll`; or to both with ``error``. It ends with its standard input, and with its
+:class:`dstack.model.snapshot.ClusterPoll`; or to both with ``error``. It ends with its standard input, and with its
 parent.
 """
 
@@ -17,13 +17,13 @@ import sys
 import time
 from typing import IO, TYPE_CHECKING, Any
 
-from dstack.child import Messages, send, send_error
 from dstack.collecting.collector import LONGER, Request
 from dstack.errors import ClusterError
-from dstack.gc_pause import GcPause
+from dstack.processes.child import Messages, send, send_error
+from dstack.processes.gc_pause import GcPause
 
 if TYPE_CHECKING:
-    from dstack.model import Snapshot
+    from dstack.model.snapshot import Snapshot
     from dstack.probes.node_access.session import ProbeSession
 
 
@@ -72,7 +72,7 @@ class _Server:
         from msgspec.structs import replace
 
         from dstack.collecting import capture
-        from dstack.snapshot_file import dumps
+        from dstack.files.snapshot_file import dumps
 
         sent = 0
 
@@ -99,7 +99,7 @@ class _Server:
 
     def _polled(self, request: Request) -> tuple[str, bytes]:
         session = self._opened()
-        from dstack.document_file import to_json
+        from dstack.files.document_file import to_json
         from dstack.probes.polling import poll_cluster
 
         polled = poll_cluster(

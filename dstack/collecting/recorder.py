@@ -1,9 +1,9 @@
 """Records in a child process, which can be killed at any time; what was received until then is kept.
 
 The arguments of the process are ADDRESS DURATION_S RATE_HZ JOB [idle] [gil] [native]. It sends messages (see
-:mod:`dstack.child`): ``progress`` with the current step; ``began`` with a recording without samples; a ``part`` for
-each round of each node; ``end``; or ``error``. It ends the recording when its standard
-input closes, and ends with the thread that has started it.
+:mod:`dstack.processes.child`): ``progress`` with the current step; ``began`` with a recording without samples; a
+``part`` for each round of each node; ``end``; or ``error``. It ends the recording when its standard input closes, and
+ends with the thread that has started it.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ import time
 from collections.abc import Callable, Collection, Sequence
 from typing import IO, TYPE_CHECKING
 
-from dstack.child import Message, Messages, end_child, raise_sent, send, send_error, start_child
 from dstack.errors import ClusterError
-from dstack.gc_pause import GcPause
+from dstack.processes.child import Message, Messages, end_child, raise_sent, send, send_error, start_child
+from dstack.processes.gc_pause import GcPause
 from dstack.words import plural
 
 if TYPE_CHECKING:
     from dstack.collecting.recording_session import RecordingSession
-    from dstack.recording import JoinedRecording, Recording
+    from dstack.model.recording import JoinedRecording, Recording
 
 
 START_S = 45.0
@@ -37,8 +37,8 @@ LONGER = "Run dstack on a host with more free CPU time."
 class Recorder:
     """Makes one recording of a cluster.
 
-    ``options`` are the names of the fields of :class:`dstack.recording.RecordingOptions` that are on; ``job`` is what
-    the user calls the only job to record.
+    ``options`` are the names of the fields of :class:`dstack.model.recording.RecordingOptions` that are on; ``job`` is
+    what the user calls the only job to record.
     """
 
     def __init__(
@@ -96,7 +96,7 @@ class Recorder:
         """Keep a part; returns what was recorded so far, in words."""
         import msgspec
 
-        from dstack.recording import JoinedRecording, Recording, RecordingPart
+        from dstack.model.recording import JoinedRecording, Recording, RecordingPart
 
         now = time.monotonic()
         if self._joined is None:
@@ -144,8 +144,8 @@ def _record(
 ) -> None:
     with GcPause():
         from dstack.collecting.recording_session import RecordingSession
-        from dstack.document_file import to_json
-        from dstack.recording import RecordingOptions
+        from dstack.files.document_file import to_json
+        from dstack.model.recording import RecordingOptions
 
     def note(step: str) -> None:
         send(messages, "progress", step.encode("utf-8", "replace"))

@@ -11,15 +11,15 @@ from dstack.analysis.index.sample_index import SampleIndex
 from dstack.analysis.naming import names
 from dstack.analysis.naming.job_selection import find_job
 from dstack.analysis.stacks.app_threads import ENTRIES, kind_of
-from dstack.model import Sample, Snapshot, Worker
-from dstack.observed import Frame
-from dstack.observed_node import Count, Failure, RecordedRound, SampledThread
+from dstack.model.recording import RecordedThread, Recording, RecordingOptions, RecordingPart
+from dstack.model.snapshot import Sample, Snapshot, Worker
+from dstack.observed.node import Count, Failure, RecordedRound, SampledThread
+from dstack.observed.processes import Frame
 from dstack.probes.cluster_recorder import ClusterRecorder
 from dstack.probes.node import wire
 from dstack.probes.node_access.answers import MALFORMED, NodeFailure
 from dstack.probes.node_access.node_readers import node_failure
 from dstack.probes.node_access.node_recorders import NodeRound
-from dstack.recording import RecordedThread, Recording, RecordingOptions, RecordingPart
 
 ROUND_S = 1.0
 WRAPPERS = ("ray/_private/", "ray/util/tracing/")

@@ -8,9 +8,9 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import islice
 
 from dstack.errors import ClusterError
-from dstack.model import Sample, Snapshot, Worker, WorkerSample
-from dstack.observed import Process
-from dstack.observed_node import CoreWorkerReply, Failure
+from dstack.model.snapshot import Sample, Snapshot, Worker, WorkerSample
+from dstack.observed.node import CoreWorkerReply, Failure
+from dstack.observed.processes import Process
 from dstack.probes.connection.background import begin
 from dstack.probes.connection.connect import Cluster
 from dstack.probes.node_access.node_readers import Extras, NodeReaders, Options, Wanted

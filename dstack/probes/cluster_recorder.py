@@ -8,8 +8,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 
 from dstack.errors import ClusterError
-from dstack.grouping import grouped
-from dstack.model import Snapshot, Worker
+from dstack.model.snapshot import Snapshot, Worker
 from dstack.probes.connection.background import begin
 from dstack.probes.connection.connect import Cluster, connect
 from dstack.probes.node import wire
@@ -20,6 +19,7 @@ from dstack.probes.ray_state.control_plane import AGAIN, Inventory, take_invento
 from dstack.probes.ray_state.core_workers import ask_core_workers, questions
 from dstack.probes.ray_state.liveness import Liveness
 from dstack.version import __version__
+from dstack.words import grouped
 
 Progress = Callable[[str], None]
 Chooses = Callable[[Snapshot], str | None]

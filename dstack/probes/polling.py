@@ -7,9 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from dstack.cluster_poll import ClusterPoll, WorkerPoll
-from dstack.model import Worker
-from dstack.observed_node import CoreWorkerReply, NodeAnswer
+from dstack.model.snapshot import ClusterPoll, Worker, WorkerPoll
+from dstack.observed.node import CoreWorkerReply, NodeAnswer
 from dstack.probes.connection.connect import Cluster
 from dstack.probes.node_access.node_readers import Extras, NodeReaders, Options, Wanted
 from dstack.probes.node_access.session import Budget, ProbeSession

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 
 from msgspec.structs import replace
 
-from dstack.model import (
+from dstack.model.snapshot import (
     ACTOR_HANDLE,
     FailedTask,
     Sample,
@@ -25,9 +25,8 @@ from dstack.model import (
     WorkerSample,
     producer_task_id,
 )
-from dstack.observed import Process
-from dstack.observed_calls import Call
-from dstack.observed_node import (
+from dstack.observed.calls import Call
+from dstack.observed.node import (
     CoreWorkerReply,
     EnvironmentSetup,
     Failure,
@@ -36,6 +35,7 @@ from dstack.observed_node import (
     Ref,
     StartingWorker,
 )
+from dstack.observed.processes import Process
 from dstack.probes.connection.connect import Cluster
 from dstack.probes.connection.hosts import clock_notes
 from dstack.probes.node_access.assemble import Assembly

@@ -13,7 +13,7 @@ from contextlib import suppress
 
 import ray
 
-from dstack.checks import Check
+from dstack.model.diagnosis import Check
 from dstack.probes.connection.connect import SUPPORTED, is_supported, release_of
 from dstack.probes.node.cpython.layout import calibrate
 from dstack.probes.node.cpython.memory import Unreadable

@@ -8,9 +8,9 @@ import time
 import pytest
 
 from dstack.api import DeadlockFound
-from dstack.diagnosis import Diagnosis
 from dstack.errors import DstackError, UsageError
-from dstack.model import Snapshot
+from dstack.model.diagnosis import Diagnosis
+from dstack.model.snapshot import Snapshot
 from dstack.pytest_plugin.inspection import Inspection, Inspector
 from dstack.pytest_plugin.phase import PHASE
 from dstack.pytest_plugin.settings import SECTION, SETTINGS

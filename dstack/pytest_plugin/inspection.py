@@ -19,20 +19,19 @@ from dstack.analysis.index.subjects import names_of
 from dstack.analysis.naming.descriptions import asyncio_task
 from dstack.analysis.views.analysed_snapshot import AnalysedSnapshot
 from dstack.collecting.collector import SAVED_HISTORY, Collector
-from dstack.diagnosis import Finding
 from dstack.errors import ClusterError, DstackError, SnapshotFileError
-from dstack.file_output import write_file
-from dstack.model import Snapshot
-from dstack.observed import Coroutine
+from dstack.files.file_output import write_file
+from dstack.files.snapshot_file import save
+from dstack.model.diagnosis import Finding
+from dstack.model.snapshot import Snapshot
+from dstack.model.vertex_keys import Key
+from dstack.observed.processes import Coroutine
 from dstack.probes.connection.own_cluster import begun_cluster, connected_cluster, own_worker, require_no_client
 from dstack.pytest_plugin.settings import Settings
 from dstack.report.not_observed import gaps_in_words
 from dstack.report.page.page_maker import PageMaker
 from dstack.report.text import report_text
-from dstack.snapshot_file import save
-from dstack.vertex_keys import Key
-from dstack.visible import visible
-from dstack.words import SHOWN, plural
+from dstack.words import SHOWN, plural, visible
 
 TIMEOUT_S = 30.0
 

@@ -14,12 +14,12 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from dstack.interruption import InterruptibleCode
+from dstack.processes.interruption import InterruptibleCode
 from dstack.pytest_plugin.settings import Settings
-from dstack.visible import visible_lines
+from dstack.words import visible_lines
 
 if TYPE_CHECKING:
-    from dstack.diagnosis import Finding
+    from dstack.model.diagnosis import Finding
     from dstack.pytest_plugin.inspection import Inspector
 
 MAX_INTERRUPTIONS = 2

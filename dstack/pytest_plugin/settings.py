@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Literal, cast
 import pytest
 
 if TYPE_CHECKING:
-    from dstack.vertex_keys import Key
+    from dstack.model.vertex_keys import Key
 
 Check = Literal["off", "end", "module"]
 FailOn = Literal["timeout", "stuck"]

@@ -16,11 +16,12 @@ from dstack.analysis.naming.vertex_details import VertexDetails, details_of
 from dstack.analysis.stacks.app_threads import call_in_words
 from dstack.analysis.views.analysed_snapshot import AnalysedSnapshot
 from dstack.analysis.views.distributed_stack import group_similar
-from dstack.diagnosis import FailedBefore, Finding, GroupWait, OutsideWait, Since, Step, Target, Vertex, Wait
-from dstack.document_file import to_json
-from dstack.model import Snapshot
-from dstack.observed import Process, Thread
-from dstack.observed_calls import Timer
+from dstack.files.document_file import to_json
+from dstack.model.diagnosis import FailedBefore, Finding, GroupWait, OutsideWait, Since, Step, Target, Vertex, Wait
+from dstack.model.snapshot import Snapshot
+from dstack.model.vertex_keys import Key
+from dstack.observed.calls import Timer
+from dstack.observed.processes import Process, Thread
 from dstack.report.check_schema import (
     Bounds,
     Document,
@@ -41,7 +42,6 @@ from dstack.report.check_schema import (
     Ranked,
 )
 from dstack.report.not_observed import Unobserved, gaps_in_words
-from dstack.vertex_keys import Key
 
 MANY = 1000
 """Longer lists of members are shortened: of similar pending members only the first is listed, with their number."""

@@ -12,10 +12,10 @@ from typing import Annotated, Any, Literal, TypedDict
 import msgspec
 from msgspec import Meta
 
-from dstack.diagnosis import Exactness, FindingKind, Verdict
-from dstack.observed import Access, LoopBody
-from dstack.observed_calls import GroupLibrary
-from dstack.observed_node import Failure
+from dstack.model.diagnosis import Exactness, FindingKind, Verdict
+from dstack.observed.calls import GroupLibrary
+from dstack.observed.node import Failure
+from dstack.observed.processes import Access, LoopBody
 
 Json = dict[str, Any]
 

@@ -13,11 +13,11 @@ from dstack.analysis.views.inventory import Inventory, WorkerSummary
 from dstack.analysis.views.node_resources import GroupOnNode
 from dstack.analysis.views.worker_figures import Figure, Total, WorkerFigures
 from dstack.analysis.views.worker_groups import BundlePlace
-from dstack.grouping import grouped
-from dstack.model import Node
-from dstack.observed import GpuUse, Process
-from dstack.observed_node import DiskUse, Gpu
+from dstack.model.snapshot import Node
+from dstack.observed.node import DiskUse, Gpu
+from dstack.observed.processes import GpuUse, Process
 from dstack.report.rich_text import SafeText
+from dstack.words import grouped
 
 MARKS: dict[Activity, tuple[str, str]] = {
     "stuck": ("✖ stuck", "bold red"),

@@ -14,12 +14,12 @@ from dstack.analysis.stacks.app_threads import Activity
 from dstack.analysis.views.analysed_snapshot import AnalysedSnapshot
 from dstack.analysis.views.distributed_stack import StackNode, group_similar, roots, stitch_all, vertices_in
 from dstack.analysis.views.stack_pages import StackPages, ThreadSummary, child_threads, worker_name
-from dstack.diagnosis import Diagnosis, Finding
-from dstack.model import Snapshot
-from dstack.observed import Frame
+from dstack.model.diagnosis import Diagnosis, Finding
+from dstack.model.snapshot import Snapshot
+from dstack.model.vertex_keys import Key
+from dstack.observed.processes import Frame
 from dstack.report.finding import remark_rows
 from dstack.report.rich_text import SafeText, place_of, print_lines, print_rows, shortened_left
-from dstack.vertex_keys import Key
 from dstack.words import SHOWN, plural, shortly
 
 SHOWN_FRAMES = 100

@@ -10,7 +10,7 @@ from dataclasses import replace
 
 from dstack.analysis.findings import is_stuck
 from dstack.analysis.naming import names
-from dstack.diagnosis import Diagram, Entry, Finding, Step
+from dstack.model.diagnosis import Diagram, Entry, Finding, Step
 from dstack.report.rich_text import Row, SafeText, place_of
 from dstack.words import capitalised, duration, listed, word
 

@@ -17,21 +17,13 @@ from dstack.analysis.naming import names
 from dstack.analysis.naming.descriptions import PHASES, describe
 from dstack.analysis.naming.sentences import sentence
 from dstack.analysis.views.analysed_snapshot import AnalysedSnapshot
-from dstack.diagnosis import (
-    Gap,
-    HidingFailure,
-    NoSample,
-    UnknownDependency,
-    UnreadMemory,
-    UnreadWorker,
-    Vertex,
-)
-from dstack.grouping import grouped
-from dstack.observed import Access
-from dstack.observed_node import Failure
+from dstack.model.diagnosis import Gap, HidingFailure, NoSample, UnknownDependency, UnreadMemory, UnreadWorker, Vertex
+from dstack.model.vertex_keys import Key, Unknown, UnknownKey
+from dstack.observed.node import Failure
+from dstack.observed.processes import Access
 from dstack.report.check_schema import GapKind
 from dstack.report.summaries import alike_failures, alike_in_words, failures_in_words
-from dstack.vertex_keys import Key, Unknown, UnknownKey
+from dstack.words import grouped
 
 KINDS: Mapping[type[Gap], GapKind] = {
     NoSample: "sample",

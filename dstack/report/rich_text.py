@@ -10,8 +10,8 @@ from typing import Any
 from rich.console import Console
 from rich.text import Text
 
-from dstack.vertex_keys import Key
-from dstack.visible import visible
+from dstack.model.vertex_keys import Key
+from dstack.words import visible
 
 NARROWEST = 60
 """Rows may be narrower than there is room, down to this share of it in percent, so that no word stands alone."""
@@ -22,7 +22,7 @@ MIN_BODY = 20
 
 
 class SafeText(Text):
-    """Rich text that takes only what is :func:`dstack.visible.visible`, and never reads markup."""
+    """Rich text that takes only what is :func:`dstack.words.visible`, and never reads markup."""
 
     def __init__(self, text: str = "", *arguments: Any, **options: Any) -> None:
         super().__init__(visible(text), *arguments, **options)

@@ -16,8 +16,8 @@ from dstack.analysis.naming.vertex_details import details_of
 from dstack.analysis.stacks.app_threads import Activity, Execution, PathStep
 from dstack.analysis.stacks.peers import Why
 from dstack.analysis.views.stack_groups import By, ChosenStacks, StackGroup
-from dstack.document_file import to_json
-from dstack.observed import Origin
+from dstack.files.document_file import to_json
+from dstack.observed.processes import Origin
 from dstack.report.check_json import ranked
 from dstack.report.check_schema import Json, Ranked
 

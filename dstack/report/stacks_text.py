@@ -17,8 +17,8 @@ from dstack.analysis.stacks.peers import Outlier
 from dstack.analysis.stacks.stack_tree import StackBranch
 from dstack.analysis.views.stack_groups import By, ChosenStacks, Position, StackGroup
 from dstack.analysis.views.stack_pages import ProcessThreads, ThreadSummary
-from dstack.model import Node, Snapshot, Worker
-from dstack.observed import Origin
+from dstack.model.snapshot import Node, Snapshot, Worker
+from dstack.observed.processes import Origin
 from dstack.report.rich_text import SafeText, location, place_of
 from dstack.words import SHOWN, listed, plural, shortly
 

@@ -11,14 +11,12 @@ from rich.text import Text
 
 from dstack.analysis.findings.wording.failures import headline as failures_in_headline
 from dstack.analysis.views.analysed_snapshot import AnalysedSnapshot
-from dstack.checks import Check, Level
-from dstack.diagnosis import Diagnosis, IdleActors, NoSample, OutsideWait, Progress, Verdict
-from dstack.grouping import grouped
-from dstack.model import Snapshot
-from dstack.observed_node import Failure
-from dstack.recording import Recording
+from dstack.model.diagnosis import Check, Diagnosis, IdleActors, Level, NoSample, OutsideWait, Progress, Verdict
+from dstack.model.recording import Recording
+from dstack.model.snapshot import Snapshot
+from dstack.observed.node import Failure
 from dstack.report.rich_text import SafeText, wrapped
-from dstack.words import SHOWN, capitalised, duration, listed, plural, short_duration, shortly, times_of, word
+from dstack.words import SHOWN, capitalised, duration, grouped, listed, plural, short_duration, shortly, times_of, word
 
 if TYPE_CHECKING:
     from rich.table import Table

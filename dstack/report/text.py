@@ -12,8 +12,8 @@ from rich.text import Text
 from dstack.analysis.findings.kinds.stalled import NOT_PROVEN
 from dstack.analysis.findings.wording.failures import step as step_of_failure
 from dstack.analysis.views.analysed_snapshot import AnalysedSnapshot
-from dstack.diagnosis import Diagnosis, Finding, Verdict
-from dstack.model import Snapshot
+from dstack.model.diagnosis import Diagnosis, Finding, Verdict
+from dstack.model.snapshot import Snapshot
 from dstack.report.check_json import pauses_ms
 from dstack.report.details import print_details
 from dstack.report.finding import advice_rows, assumption_rows, picture, remark_rows, status, status_sentence

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 
-from dstack.signals import end_on_signals, ending_signals
+from dstack.processes.signals import end_on_signals, ending_signals
 from dstack.tui.snapshots import OpenedRecording, Source
 
 
@@ -14,7 +14,7 @@ def run(source: Source, recordings: Sequence[OpenedRecording] = ()) -> int | Non
 
     The terminal is restored before the return. A second signal ends the process immediately.
     """
-    from dstack.gc_pause import collect_old_rarely
+    from dstack.processes.gc_pause import collect_old_rarely
     from dstack.tui.app import DstackApp
 
     collect_old_rarely()

@@ -12,6 +12,7 @@ from textual.binding import Binding, BindingType
 from textual.screen import Screen
 
 from dstack.errors import DstackError
+from dstack.model.vertex_keys import Key
 from dstack.tui.output_app import OutputApp
 from dstack.tui.replay import RATES, REPLAY_KEYS, Replay, SnapshotRead, SnapshotSummarised
 from dstack.tui.snapshot_taker import SnapshotEnded, SnapshotFailed, SnapshotProgress, SnapshotTaken, SnapshotTaker
@@ -26,8 +27,7 @@ from dstack.tui.views.timeline import TimelineView
 from dstack.tui.views.verdict import VerdictView
 from dstack.tui.views.waits import WaitsView
 from dstack.tui.widgets.dialogs import Help
-from dstack.vertex_keys import Key
-from dstack.visible import visible_lines
+from dstack.words import visible_lines
 
 HELPED = ("own", "view", "outline", "app")
 """The groups of keys in the help, by the first part of their ids; the view's own keys come first."""

@@ -13,13 +13,12 @@ from textual import work
 from textual.app import App, SuspendNotSupported
 
 from dstack.errors import DstackError, UsageError
+from dstack.files.snapshot_file import save
 from dstack.probes.node.stacks.source_lines import find_source
-from dstack.snapshot_file import save
 from dstack.tui.snapshots import NumberedSnapshot
 from dstack.tui.views.base import View
 from dstack.tui.widgets.dialogs import AskPath
-from dstack.visible import visible_lines
-from dstack.words import plural
+from dstack.words import plural, visible_lines
 
 PALETTE_CLOSES_S = 0.1
 """After so long, the command palette is no longer on the screen."""

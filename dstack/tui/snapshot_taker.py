@@ -12,7 +12,7 @@ from textual.app import App
 from textual.message import Message
 
 from dstack.errors import DstackError, as_dstack_error
-from dstack.model import Snapshot
+from dstack.model.snapshot import Snapshot
 from dstack.tui.snapshots import LiveSource, NumberedSnapshot
 
 

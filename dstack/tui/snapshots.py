@@ -12,8 +12,8 @@ from typing import Protocol, TypeAlias, TypeVar
 from dstack.analysis.views.analysed_snapshot import AnalysedSnapshot
 from dstack.analysis.views.snapshot_changes import LoadableSnapshot, SnapshotChanges, SnapshotSummary
 from dstack.errors import DstackError, as_dstack_error
-from dstack.model import Snapshot
-from dstack.recording import Recording
+from dstack.model.recording import Recording
+from dstack.model.snapshot import Snapshot
 
 _T = TypeVar("_T")
 IN_MEMORY = 8

@@ -7,7 +7,7 @@ import signal
 from concurrent.futures import Future
 from types import FrameType
 
-from dstack.signals import CleanUp
+from dstack.processes.signals import CleanUp
 from dstack.watch.settings import Settings
 
 __all__ = ["Settings", "Terminated", "watch"]

@@ -23,9 +23,9 @@ from dstack.analysis.findings import is_stuck
 from dstack.analysis.index.sample_index import SampleIndex
 from dstack.analysis.naming.vertex_details import details_of
 from dstack.analysis.views.analysed_snapshot import AnalysedSnapshot
-from dstack.diagnosis import FAILING, Diagnosis, Finding, FindingKind, Vertex
-from dstack.grouping import grouped
-from dstack.model import Snapshot, actor_of_task
+from dstack.model.diagnosis import FAILING, Diagnosis, Finding, FindingKind, Vertex
+from dstack.model.snapshot import Snapshot, actor_of_task
+from dstack.words import grouped
 
 MAX_MEMBERS = 1000
 """The most members of one finding that are remembered."""

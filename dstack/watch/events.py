@@ -13,9 +13,9 @@ import time
 from dataclasses import dataclass
 from datetime import datetime, timezone
 
-from dstack.document_file import to_json
+from dstack.files.document_file import to_json
 from dstack.probes.connection.background import begin
-from dstack.visible import visible
+from dstack.words import visible
 
 STANDARD_OUTPUT, STANDARD_ERROR = 1, 2
 MAX_TEXT = 500

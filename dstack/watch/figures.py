@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 import psutil
 
-from dstack.diagnosis import Diagnosis, FindingKind, Ratio
+from dstack.model.diagnosis import Diagnosis, FindingKind, Ratio
 
 NONE_OF_NONE = Ratio(observed=0, total=0)
 

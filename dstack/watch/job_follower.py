@@ -12,11 +12,10 @@ from collections.abc import Callable
 
 from dstack.analysis.naming.job_selection import jobs_called
 from dstack.analysis.views.analysed_snapshot import AnalysedSnapshot
-from dstack.cluster_poll import ClusterPoll
 from dstack.collecting.collector import Collector
-from dstack.diagnosis import FAILING, NODES_SETTLE_S, FailOn
 from dstack.errors import ClusterError, UsageError
-from dstack.model import Job
+from dstack.model.diagnosis import FAILING, NODES_SETTLE_S, FailOn
+from dstack.model.snapshot import ClusterPoll, Job
 from dstack.watch.alerts import FindingTracker
 from dstack.watch.figures import spent_s
 from dstack.watch.trigger import POLL_S, ProgressTracker, SnapshotTrigger

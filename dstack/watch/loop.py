@@ -12,9 +12,9 @@ from dataclasses import replace
 
 from dstack.analysis.views.analysed_snapshot import AnalysedSnapshot
 from dstack.collecting.collector import SAVED_HISTORY, Collector
-from dstack.diagnosis import Finding, FindingKind, Ratio
-from dstack.document_file import to_json
 from dstack.errors import DstackError
+from dstack.files.document_file import to_json
+from dstack.model.diagnosis import Finding, FindingKind, Ratio
 from dstack.probes.connection.connect import Cluster, connect
 from dstack.report.check_json import check_json
 from dstack.report.finding import standing

@@ -11,8 +11,8 @@ from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
 from dstack.analysis.findings import KIND_OF
-from dstack.diagnosis import FindingKind, Ratio
 from dstack.errors import UsageError
+from dstack.model.diagnosis import FindingKind, Ratio
 from dstack.watch.figures import Figures, spent_s
 
 LOOPBACK = "127.0.0.1"

@@ -12,10 +12,10 @@ from datetime import datetime, timedelta, timezone
 from pathlib import Path
 
 from dstack.errors import DstackError, SnapshotFileError
-from dstack.file_output import write_file
-from dstack.model import Snapshot
+from dstack.files.file_output import write_file
+from dstack.files.snapshot_file import save
+from dstack.model.snapshot import Snapshot
 from dstack.report.page.page_maker import PageMaker
-from dstack.snapshot_file import save
 from dstack.watch.events import Events
 
 _NAME = re.compile(r"dstack-\d{8}-\d{6}\.json\.gz")

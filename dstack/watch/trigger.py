@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Set
 
 from dstack import words
-from dstack.cluster_poll import ClusterPoll, WorkerPoll
+from dstack.model.snapshot import ClusterPoll, WorkerPoll
 
 Item = tuple[object, ...]
 """Something that may make no progress, by the id of its worker and its state: progress makes it another item."""

@@ -18,8 +18,8 @@ from pathlib import Path
 
 import msgspec
 
-from dstack.model import Snapshot
-from dstack.snapshot_file import load, save
+from dstack.files.snapshot_file import load, save
+from dstack.model.snapshot import Snapshot
 from tests.clusters.dstack_command import CHECK_PAUSE_S, dstack
 from tests.clusters.ray_clusters import RayCluster
 from tests.clusters.shared_cluster import SETTLED_S, SharedCluster, shared_cluster

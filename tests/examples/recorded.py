@@ -12,11 +12,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from dstack import examples
 from dstack.analysis.views.analysed_snapshot import AnalysedSnapshot
+from dstack.cli import examples
+from dstack.files.snapshot_file import load
 from dstack.report.check_json import check_json
 from dstack.report.text import report_text
-from dstack.snapshot_file import load
 from tests.clusters.dstack_command import Json
 from tests.paths import ROOT
 

@@ -6,9 +6,9 @@ from typing import get_args
 
 import pytest
 
-from dstack import examples
-from dstack.diagnosis import VERDICTS, FindingKind
+from dstack.cli import examples
 from dstack.errors import UsageError
+from dstack.model.diagnosis import VERDICTS, FindingKind
 from tests.examples.expected import expected_of
 from tests.paths import EXAMPLES
 

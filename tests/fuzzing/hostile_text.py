@@ -8,8 +8,8 @@ from typing import Any
 import msgspec
 from msgspec.structs import replace
 
-from dstack.model import Snapshot, need_of
-from dstack.recording import Recording
+from dstack.model.recording import Recording
+from dstack.model.snapshot import Snapshot, need_of
 
 ATTACKS = {
     "CSI": "\x1b[2J\x1b[31m",

@@ -11,7 +11,7 @@ import pytest
 from benchmarks.fake_cluster.cluster import DRIVER, FakeCluster
 from dstack.analysis.diagnose import diagnose
 from dstack.collecting.collector import Collector
-from dstack.model import Snapshot
+from dstack.model.snapshot import Snapshot
 
 NODES = 30
 TIMEOUT_S = 30.0

@@ -9,12 +9,12 @@ from dataclasses import dataclass, field
 from msgspec.structs import replace
 
 from dstack.analysis.diagnose import diagnose
-from dstack.diagnosis import Diagnosis
-from dstack.model import Job, Node, Sample, Snapshot, Worker, WorkerSample
+from dstack.model.diagnosis import Diagnosis
+from dstack.model.snapshot import Job, Node, Sample, Snapshot, Worker, WorkerSample
+from dstack.model.vertex_keys import ChildThreadKey, Key, ThreadKey
 from dstack.probes.node.probe import NodeProbe
 from dstack.probes.node.wire import Target
 from dstack.probes.node_access.assemble import Assembly
-from dstack.vertex_keys import ChildThreadKey, Key, ThreadKey
 from tests.kernel_worlds.stage import Stage
 from tests.kernel_worlds.world import World
 from tests.sampling import OPTIONS

@@ -8,9 +8,8 @@ from dataclasses import replace
 from msgspec import structs
 
 from dstack.call_sites import KERNEL, LOCK, PROCESS_LOCK, THREAD_JOIN, WAITPID
-from dstack.model import Sample, Snapshot, WorkerSample
-from dstack.observed import Frame, Process, Thread
-from dstack.observed_calls import (
+from dstack.model.snapshot import Sample, Snapshot, WorkerSample
+from dstack.observed.calls import (
     Call,
     Children,
     End,
@@ -22,6 +21,7 @@ from dstack.observed_calls import (
     Need,
     ProcessObject,
 )
+from dstack.observed.processes import Frame, Process, Thread
 from tests.kernel_worlds.judge import snapshot_of, worker_id_of
 from tests.kernel_worlds.stage import Stage
 from tests.kernel_worlds.world import IN_PROCESS, MOVES, OF_CHILDREN, OF_FAMILY, ON_WIRES, SHORT_S, Action, Wire, World

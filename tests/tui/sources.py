@@ -7,8 +7,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from dstack.errors import ClusterError, DstackError
-from dstack.model import Snapshot
-from dstack.snapshot_file import load
+from dstack.files.snapshot_file import load
+from dstack.model.snapshot import Snapshot
 
 RECORDED = Path(__file__).resolve().parent.parent / "unit" / "recorded"
 

@@ -12,7 +12,7 @@ import pytest
 from textual.widgets import Input
 
 from dstack.errors import ClusterError
-from dstack.snapshot_file import load
+from dstack.files.snapshot_file import load
 from dstack.tui.app import VIEWS, DstackApp
 from dstack.tui.snapshots import Files
 from dstack.tui.views.base import View

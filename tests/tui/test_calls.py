@@ -12,15 +12,15 @@ from textual.pilot import Pilot
 from textual.widgets import Static
 
 from dstack.analysis.naming.descriptions import describe
-from dstack.model import Snapshot
+from dstack.files.snapshot_file import load
+from dstack.model.snapshot import Snapshot
+from dstack.model.vertex_keys import Key
 from dstack.report.calls_text import COLUMNS
-from dstack.snapshot_file import load
 from dstack.tui.app import DstackApp
 from dstack.tui.snapshots import Files, Source
 from dstack.tui.views.calls import CallsView
 from dstack.tui.widgets.detail import Detail
 from dstack.tui.widgets.outline import Outline
-from dstack.vertex_keys import Key
 from tests.paths import RECORDED_CALLS
 from tests.tui.pilots import running, screen_text, search, until
 from tests.tui.pinned import require_pinned

@@ -10,15 +10,15 @@ import pytest
 from msgspec.structs import replace
 from textual.pilot import Pilot
 
-from dstack.model import Bundle, Snapshot
-from dstack.observed import GpuUse
-from dstack.observed_node import Disk, Failure, Gpu, HostFigures
+from dstack.model.snapshot import Bundle, Snapshot
+from dstack.model.vertex_keys import Key, ThreadKey
+from dstack.observed.node import Disk, Failure, Gpu, HostFigures
+from dstack.observed.processes import GpuUse
 from dstack.tui.app import DstackApp
 from dstack.tui.snapshots import Files, Source
 from dstack.tui.views.cluster import ClusterView
 from dstack.tui.widgets.detail import Detail
 from dstack.tui.widgets.outline import Outline
-from dstack.vertex_keys import Key, ThreadKey
 from tests.tui.pilots import running, screen_text, search, until
 from tests.tui.pinned import require_pinned
 from tests.tui.sources import Scripted, recorded

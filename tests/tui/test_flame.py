@@ -11,7 +11,7 @@ from textual.widgets import Static
 
 from benchmarks.bench_merging import snapshot_of
 from dstack.analysis.stacks.icicle import Cell
-from dstack.model import Snapshot
+from dstack.model.snapshot import Snapshot
 from dstack.tui.app import DstackApp
 from dstack.tui.snapshots import Files
 from dstack.tui.views.flame import FlameView

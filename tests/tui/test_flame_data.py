@@ -11,16 +11,16 @@ import pytest
 from msgspec.structs import replace
 from textual.pilot import Pilot
 
-from dstack import recording_file, snapshot_file
 from dstack.cli.saved_files import open_files
-from dstack.model import Snapshot
+from dstack.files import recording_file, snapshot_file
+from dstack.model.snapshot import Snapshot
 from dstack.tui.app import DstackApp
 from dstack.tui.snapshots import NO_SNAPSHOT, Files, OpenedRecording, Source
 from dstack.tui.views.flame import FlameView
 from dstack.tui.views.flame_data import NO_HISTORY, READING
 from dstack.tui.views.flame_drawings import StacksDrawing, WeightedDrawing
 from dstack.tui.widgets.chart import Chart
-from dstack.visible import UNSEEN
+from dstack.words import UNSEEN
 from tests.fuzzing.hostile_text import HOSTILE
 from tests.tui.pilots import running, screen_text, search, until
 from tests.tui.pinned import require_pinned

@@ -11,12 +11,12 @@ import pytest
 from msgspec.structs import replace
 from textual.pilot import Pilot
 
-from dstack.model import Snapshot
+from dstack.model.snapshot import Snapshot
+from dstack.model.vertex_keys import Key
 from dstack.tui.app import DstackApp
 from dstack.tui.snapshots import Files, Source
 from dstack.tui.views.history import HistoryView
 from dstack.tui.widgets.outline import Outline
-from dstack.vertex_keys import Key
 from tests.tui.pilots import running, search, until
 from tests.tui.pinned import require_pinned
 from tests.tui.sources import Scripted

@@ -20,7 +20,7 @@ from dstack.tui.app import VIEWS, DstackApp
 from dstack.tui.snapshots import Files
 from dstack.tui.widgets.gantt import Gantt
 from dstack.tui.widgets.outline import Outline
-from dstack.visible import UNSEEN
+from dstack.words import UNSEEN
 from tests.fuzzing.hostile_text import HOSTILE, hostile
 from tests.tui.pilots import running, screen_text, until
 from tests.tui.sources import Scripted, recorded

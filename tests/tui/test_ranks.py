@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 from textual.pilot import Pilot
 
-from dstack.model import Snapshot
-from dstack.observed import Process
+from dstack.model.snapshot import Snapshot
+from dstack.observed.processes import Process
 from dstack.tui.app import VIEWS, DstackApp
 from dstack.tui.snapshots import Files
 from dstack.tui.views.base import View

@@ -15,8 +15,8 @@ from textual.binding import Binding
 from textual.pilot import Pilot
 
 from dstack.cli.saved_files import open_files
-from dstack.model import Snapshot
-from dstack.snapshot_file import save
+from dstack.files.snapshot_file import save
+from dstack.model.snapshot import Snapshot
 from dstack.tui import app as app_module
 from dstack.tui import snapshots
 from dstack.tui.app import KEPT_SNAPSHOTS, VIEWS, DstackApp

@@ -9,12 +9,12 @@ from dstack.analysis.diagnose import diagnose
 from dstack.analysis.index.sample_index import SampleIndex
 from dstack.analysis.naming.sentences import TORN_STACK
 from dstack.analysis.views.stacks import Stacks
-from dstack.model import Snapshot
-from dstack.snapshot_file import load
+from dstack.files.snapshot_file import load
+from dstack.model.snapshot import Snapshot
 from dstack.tui.views.stacks_pages import branch_page, stack_in_words, stack_page
 from dstack.tui.views.stacks_trees import MergedTree, ProcessTree, source_lines
 from dstack.tui.widgets.outline import Line
-from dstack.visible import UNSEEN
+from dstack.words import UNSEEN
 from tests.tui.sources import RECORDED
 from tests.unit.scenes import Scene
 from tests.unit.support.random_snapshots import related_snapshots

@@ -12,7 +12,7 @@ from msgspec.structs import replace
 from textual.pilot import Pilot
 
 from benchmarks.bench_merging import snapshot_of
-from dstack.model import Snapshot
+from dstack.model.snapshot import Snapshot
 from dstack.tui.app import DstackApp
 from dstack.tui.snapshots import Files
 from dstack.tui.views.stacks import StacksView

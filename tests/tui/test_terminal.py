@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from dstack.recording_file import save
+from dstack.files.recording_file import save
 from tests.clusters.dstack_command import dstack
 from tests.clusters.ray_clusters import run_example
 from tests.tui.sources import RECORDED

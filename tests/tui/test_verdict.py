@@ -7,13 +7,13 @@ import asyncio
 import pytest
 
 from dstack.analysis.naming.descriptions import describe
-from dstack.diagnosis import Entry
+from dstack.model.diagnosis import Entry
+from dstack.model.vertex_keys import Key
 from dstack.report.finding import picture
 from dstack.tui.app import DstackApp
 from dstack.tui.snapshots import Files
 from dstack.tui.views.verdict import About, VerdictView
 from dstack.tui.widgets.outline import Outline
-from dstack.vertex_keys import Key
 from tests.tui.pilots import running, screen_text
 from tests.tui.pinned import require_pinned
 from tests.tui.sources import recorded

@@ -11,12 +11,12 @@ from msgspec.structs import replace
 from textual.pilot import Pilot
 
 from dstack.analysis.views.wait_tree import WaitBranch
-from dstack.model import Snapshot
+from dstack.model.snapshot import Snapshot
+from dstack.model.vertex_keys import Key
 from dstack.tui.app import DstackApp
 from dstack.tui.snapshots import Files, Source
 from dstack.tui.widgets.detail import Detail
 from dstack.tui.widgets.outline import Line, Outline
-from dstack.vertex_keys import Key
 from tests.tui.pilots import running, screen_text, until
 from tests.tui.pinned import require_pinned
 from tests.tui.sources import Scripted, recorded

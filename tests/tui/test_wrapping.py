@@ -16,9 +16,9 @@ from textual.pilot import Pilot
 from textual.widget import Widget
 
 from dstack.analysis.views.analysed_snapshot import AnalysedSnapshot
-from dstack.model import Snapshot
-from dstack.observed_node import Failure
-from dstack.snapshot_file import load
+from dstack.files.snapshot_file import load
+from dstack.model.snapshot import Snapshot
+from dstack.observed.node import Failure
 from dstack.tui.app import VIEWS, DstackApp
 from dstack.tui.snapshots import Files
 from dstack.tui.views.base import View

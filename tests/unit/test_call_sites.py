@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from dstack.call_sites import SITES, kind_of, name_of, site_of
-from dstack.observed_calls import Call, ProcessObject
+from dstack.observed.calls import Call, ProcessObject
 
 
 @pytest.mark.parametrize(

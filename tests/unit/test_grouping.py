@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from dstack.grouping import grouped
+from dstack.words import grouped
 
 
 def test_keys_and_values_keep_their_order() -> None:

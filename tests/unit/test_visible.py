@@ -11,11 +11,11 @@ from pathlib import Path
 import pytest
 
 from dstack.analysis.views.analysed_snapshot import AnalysedSnapshot
-from dstack.document_file import to_json
 from dstack.errors import ClusterError, DstackError, UsageError
+from dstack.files.document_file import to_json
 from dstack.pytest_plugin import inspection
 from dstack.pytest_plugin.inspection import Inspection
-from dstack.visible import LONGEST, UNSEEN, visible, visible_lines
+from dstack.words import LONGEST, UNSEEN, visible, visible_lines
 from tests.fuzzing.hostile_text import ATTACKS as FROM_STRANGERS
 from tests.fuzzing.hostile_text import hostile
 from tests.tui.sources import recorded

@@ -41,7 +41,7 @@ READING = (
     "tests/unit/probes/node/cpython/test_objects_in_hostile_memory.py",
     "tests/unit/probes/node/asyncio/test_coroutines_in_hostile_memory.py",
     "tests/unit/report/test_text.py",
-    "tests/unit/test_snapshot_file.py",
+    "tests/unit/files/test_snapshot_file.py",
     "tests/unit/probes/node/test_probe_code_by_value.py",
     "tests/integration/reading/test_foreign_pythons.py",
     "tests/integration/waits/test_awaits.py",

@@ -8,7 +8,7 @@ from typing import Literal
 
 from dstack.analysis.evidence.sample_changes import ended_workers, new_workers
 from dstack.analysis.solve.requirements import relevant_unobserved, targets_of
-from dstack.diagnosis import (
+from dstack.model.diagnosis import (
     Coverage,
     Gap,
     HidingFailure,
@@ -19,11 +19,11 @@ from dstack.diagnosis import (
     UnreadWorker,
     Vertex,
 )
-from dstack.grouping import grouped
-from dstack.model import Snapshot, Worker
-from dstack.observed import ACCESSES, Access
-from dstack.observed_node import Cause, Failure
-from dstack.vertex_keys import Key
+from dstack.model.snapshot import Snapshot, Worker
+from dstack.model.vertex_keys import Key
+from dstack.observed.node import Cause, Failure
+from dstack.observed.processes import ACCESSES, Access
+from dstack.words import grouped
 
 ReadState = Literal["seen", "partly seen", "not seen"]
 PASSING: tuple[Cause, ...] = ("timeout", "ended", "starting")

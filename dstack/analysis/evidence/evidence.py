@@ -21,10 +21,10 @@ from dstack.analysis.evidence.rest import Rest
 from dstack.analysis.evidence.sample_changes import SampleChanges, ended_workers
 from dstack.analysis.index.processes import NOTHING_ELSE, ExecutionKey, Known, Polls, execution_key
 from dstack.analysis.index.sample_index import SampleIndex
-from dstack.diagnosis import NODES_SETTLE_S
-from dstack.model import Snapshot
-from dstack.observed import Coroutine, Process, Thread
-from dstack.observed_calls import Call
+from dstack.model.diagnosis import NODES_SETTLE_S
+from dstack.model.snapshot import Snapshot
+from dstack.observed.calls import Call
+from dstack.observed.processes import Coroutine, Process, Thread
 
 
 class Evidence:

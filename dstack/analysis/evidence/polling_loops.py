@@ -21,14 +21,12 @@ from itertools import takewhile
 
 from dstack.analysis.evidence.progress import JobProgress, RoutineCalls
 from dstack.analysis.index.processes import CallRate, ExecutionKey, OwnTasks, Poll, PolledActors, Polls, execution_key
-from dstack.call_site import Place, caller
 from dstack.call_sites import kind_of
-from dstack.grouping import grouped
 from dstack.libraries.data import parts as data
 from dstack.libraries.serve import parts as serve
 from dstack.libraries.train import parts as train
 from dstack.libraries.tune import parts as tune
-from dstack.model import (
+from dstack.model.snapshot import (
     ACTOR_HANDLE,
     RepeatedCall,
     Sample,
@@ -38,8 +36,10 @@ from dstack.model import (
     is_of_driver,
     producer_task_id,
 )
-from dstack.observed import Coroutine, Frame, Process, Thread
-from dstack.observed_calls import Awaitables, Call, Executions, HeldRefs, ProcessObject, Refs, Unreadable
+from dstack.observed.call_site import Place, caller
+from dstack.observed.calls import Awaitables, Call, Executions, HeldRefs, ProcessObject, Refs, Unreadable
+from dstack.observed.processes import Coroutine, Frame, Process, Thread
+from dstack.words import grouped
 
 MIN_READINGS = 4
 """Fewer observations of a loop prove nothing."""

@@ -10,9 +10,9 @@ from collections.abc import Collection, Iterator
 
 from dstack.analysis.evidence.sample_changes import ended_workers, new_workers
 from dstack.analysis.index.ray_libraries import is_machinery_actor
-from dstack.diagnosis import Progress
-from dstack.model import Sample, Snapshot, WorkerSample, job_of_task
-from dstack.observed_node import Task
+from dstack.model.diagnosis import Progress
+from dstack.model.snapshot import Sample, Snapshot, WorkerSample, job_of_task
+from dstack.observed.node import Task
 
 
 class JobProgress:

@@ -12,9 +12,9 @@ from collections.abc import Collection, Iterator
 from dstack.analysis.index.frames import user_frame
 from dstack.analysis.index.sample_index import SampleIndex
 from dstack.call_sites import EVENT_LOOP, UNTIL_COMPLETE
-from dstack.diagnosis import Vertex
-from dstack.model import ACTOR_HANDLE, is_of_driver
-from dstack.observed import Coroutine, Process, Thread
+from dstack.model.diagnosis import Vertex
+from dstack.model.snapshot import ACTOR_HANDLE, is_of_driver
+from dstack.observed.processes import Coroutine, Process, Thread
 
 IDLE_SHARE, IDLE_S = 0.05, 0.03
 """The CPU time of a process at rest: a share of one CPU, and what the answers to dstack take. A worker of Ray that does

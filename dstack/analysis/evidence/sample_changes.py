@@ -16,11 +16,11 @@ from dstack.analysis.index.processes import ExecutionKey, execution_key
 from dstack.analysis.index.refs import is_returned
 from dstack.analysis.index.sample_index import SampleIndex
 from dstack.call_sites import kind_of
-from dstack.diagnosis import Target, Vertex
-from dstack.model import Snapshot, actor_of_task, producer_task_id
-from dstack.observed import Coroutine, Thread
-from dstack.observed_calls import Call, HeldRefs, KernelObjects, ProcessObject, Unreadable
-from dstack.vertex_keys import Key, TaskKey
+from dstack.model.diagnosis import Target, Vertex
+from dstack.model.snapshot import Snapshot, actor_of_task, producer_task_id
+from dstack.model.vertex_keys import Key, TaskKey
+from dstack.observed.calls import Call, HeldRefs, KernelObjects, ProcessObject, Unreadable
+from dstack.observed.processes import Coroutine, Thread
 
 
 class SampleChanges:

@@ -14,9 +14,9 @@ import msgspec
 
 from dstack.analysis.evidence.evidence import Evidence
 from dstack.analysis.index.sample_index import SampleIndex
-from dstack.diagnosis import Since, Vertex
-from dstack.model import Snapshot, TaskTimes, producer_task_id
-from dstack.vertex_keys import Key
+from dstack.model.diagnosis import Since, Vertex
+from dstack.model.snapshot import Snapshot, TaskTimes, producer_task_id
+from dstack.model.vertex_keys import Key
 
 UNKNOWN = TaskTimes()
 

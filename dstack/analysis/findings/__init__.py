@@ -30,8 +30,8 @@ from dstack.analysis.findings.wording.failures import step as step_of_failure
 from dstack.analysis.findings.wording.narration import Narrator, more
 from dstack.analysis.naming import names
 from dstack.analysis.solve.open_chains import OpenChain
-from dstack.diagnosis import VERDICTS, Advice, Finding, FindingKind, Step, Verdict
-from dstack.vertex_keys import UnknownKey
+from dstack.model.diagnosis import VERDICTS, Advice, Finding, FindingKind, Step, Verdict
+from dstack.model.vertex_keys import UnknownKey
 
 
 class Kind(Protocol):

@@ -26,8 +26,8 @@ from dstack.analysis.naming.descriptions import describe, limit_in_words
 from dstack.analysis.naming.ends import ended_children, ended_in_words
 from dstack.analysis.naming.vertex_details import VertexDetails
 from dstack.analysis.solve.requirements import targets_of
-from dstack.diagnosis import Diagram, Entry, FailedBefore, Step, Target, Vertex, Wait
-from dstack.vertex_keys import Key, UnknownKey
+from dstack.model.diagnosis import Diagram, Entry, FailedBefore, Step, Target, Vertex, Wait
+from dstack.model.vertex_keys import Key, UnknownKey
 from dstack.words import SHOWN, distinct, plural, shortly, times_of
 
 MAX_PASSED_ON = 4

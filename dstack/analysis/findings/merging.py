@@ -13,9 +13,9 @@ from dstack.analysis.naming.vertex_details import details_of
 from dstack.analysis.solve.digraph import Digraph, weak_components
 from dstack.analysis.solve.open_chains import OpenChain
 from dstack.analysis.solve.requirements import targets_of
-from dstack.diagnosis import FinalBlocker, Vertex
-from dstack.grouping import grouped
-from dstack.vertex_keys import Key
+from dstack.model.diagnosis import FinalBlocker, Vertex
+from dstack.model.vertex_keys import Key
+from dstack.words import grouped
 
 
 def by_cause(reduced: ReducedGraph, drafts: Sequence[Draft]) -> list[list[Draft]]:

@@ -25,8 +25,8 @@ from dstack.analysis.naming.descriptions import describe, operand_in_words
 from dstack.analysis.naming.vertex_details import details_of
 from dstack.analysis.solve.open_chains import OpenChain
 from dstack.analysis.solve.requirements import targets_of
-from dstack.diagnosis import FinalBlocker, Finding, IdleActors, OutsideWait, Since, Verdict, Vertex
-from dstack.vertex_keys import Key, UnknownKey
+from dstack.model.diagnosis import FinalBlocker, Finding, IdleActors, OutsideWait, Since, Verdict, Vertex
+from dstack.model.vertex_keys import Key, UnknownKey
 
 
 def outside_waits(

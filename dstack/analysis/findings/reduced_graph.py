@@ -22,9 +22,9 @@ from dstack.analysis.solve import reduction
 from dstack.analysis.solve.digraph import Digraph
 from dstack.analysis.solve.open_chains import OpenChain, open_chains
 from dstack.analysis.solve.requirements import stuck_in, targets_of, waits_of
-from dstack.diagnosis import Progress, Vertex
-from dstack.grouping import grouped
-from dstack.vertex_keys import Key
+from dstack.model.diagnosis import Progress, Vertex
+from dstack.model.vertex_keys import Key
+from dstack.words import grouped
 
 
 class ReducedGraph(VertexRoles):

@@ -14,9 +14,9 @@ from dstack.analysis.index.frames import user_frame
 from dstack.analysis.naming import names
 from dstack.analysis.naming.sentences import step_at, subject
 from dstack.analysis.naming.vertex_details import VertexDetails, details_of
-from dstack.diagnosis import Step, Vertex
-from dstack.model import Actor
-from dstack.observed import LoopBody
+from dstack.model.diagnosis import Step, Vertex
+from dstack.model.snapshot import Actor
+from dstack.observed.processes import LoopBody
 
 
 def resting(reduced: ReducedGraph, job_id: str | None = None) -> list[Vertex]:

@@ -14,11 +14,11 @@ from dstack.analysis.index.sample_index import SampleIndex
 from dstack.analysis.index.task_assignment import is_in_user_code
 from dstack.analysis.naming.descriptions import describe
 from dstack.analysis.solve.requirements import targets_of
-from dstack.diagnosis import Vertex, Wait
-from dstack.model import Actor, job_of_task
-from dstack.observed import Thread
-from dstack.vertex_facts import SubjectKind
-from dstack.vertex_keys import AnyKey, CoroutineKey, Key, ThreadKey, UnknownKey
+from dstack.model.diagnosis import Vertex, Wait
+from dstack.model.snapshot import Actor, job_of_task
+from dstack.model.vertex_facts import SubjectKind
+from dstack.model.vertex_keys import AnyKey, CoroutineKey, Key, ThreadKey, UnknownKey
+from dstack.observed.processes import Thread
 
 FOR_USERS: tuple[SubjectKind, ...] = (
     *("batch", "client's request", "exit", "named", "queued request", "stage", "starting worker", "transfer"),

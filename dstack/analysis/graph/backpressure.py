@@ -13,11 +13,11 @@ from dstack.analysis.graph.coroutines import relevant_coroutines
 from dstack.analysis.index import subjects, task_assignment
 from dstack.analysis.index.sample_index import SampleIndex
 from dstack.call_sites import ASYNC_EVENT
-from dstack.diagnosis import Group, Target, Wait
-from dstack.observed import Coroutine, Thread
-from dstack.observed_node import Task
-from dstack.vertex_facts import reason, subject
-from dstack.vertex_keys import CoroutineKey, Key, ThreadKey
+from dstack.model.diagnosis import Group, Target, Wait
+from dstack.model.vertex_facts import reason, subject
+from dstack.model.vertex_keys import CoroutineKey, Key, ThreadKey
+from dstack.observed.node import Task
+from dstack.observed.processes import Coroutine, Thread
 
 ASYNC_FILE = "/asyncio/locks.py"
 """The only file in the stack of a coroutine under backpressure, which awaits an event."""

@@ -12,9 +12,11 @@ from dstack.analysis.graph.refs.producers import PENDING, available_value, produ
 from dstack.analysis.graph.refs.unread_refs import wait_for_held
 from dstack.analysis.index import subjects
 from dstack.call_sites import GROUP_WAIT, kind_of, name_of, named_site
-from dstack.diagnosis import CallName, Group, GroupWait, Target, Vertex, Wait, WaitKind
 from dstack.libraries.serve.waits import wait_for_slot
-from dstack.observed_calls import (
+from dstack.model.diagnosis import CallName, Group, GroupWait, Target, Vertex, Wait, WaitKind
+from dstack.model.vertex_facts import ProcessName, Reason, assumption, reason, subject
+from dstack.model.vertex_keys import AnyKey, ChildThreadKey, CoroutineKey, GroupKey, ThreadKey
+from dstack.observed.calls import (
     Awaitables,
     Call,
     ChannelCall,
@@ -31,8 +33,6 @@ from dstack.observed_calls import (
     Refs,
     Unreadable,
 )
-from dstack.vertex_facts import ProcessName, Reason, assumption, reason, subject
-from dstack.vertex_keys import AnyKey, ChildThreadKey, CoroutineKey, GroupKey, ThreadKey
 
 Waiter = ThreadKey | CoroutineKey | ChildThreadKey
 

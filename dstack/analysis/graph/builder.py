@@ -16,11 +16,11 @@ from dstack.analysis.graph.membership import Membership
 from dstack.analysis.index.sample_index import SampleIndex
 from dstack.analysis.index.task_assignment import is_blocked_loop
 from dstack.call_sites import name_of
-from dstack.diagnosis import NODES_SETTLE_S, CallName, Group, Target, Vertex, Wait, WaitKind
-from dstack.observed import Thread
-from dstack.observed_calls import Call
-from dstack.vertex_facts import Reason, Subject
-from dstack.vertex_keys import AnyKey, ChildThreadKey, Id, Key, Unknown, UnknownKey
+from dstack.model.diagnosis import NODES_SETTLE_S, CallName, Group, Target, Vertex, Wait, WaitKind
+from dstack.model.vertex_facts import Reason, Subject
+from dstack.model.vertex_keys import AnyKey, ChildThreadKey, Id, Key, Unknown, UnknownKey
+from dstack.observed.calls import Call
+from dstack.observed.processes import Thread
 
 FEW = 8
 """The most targets that each wait names if there may be very many such waits."""

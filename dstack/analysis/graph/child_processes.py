@@ -14,12 +14,12 @@ from dstack.analysis.graph.coroutines import add_coroutine, relevant_coroutines
 from dstack.analysis.index.frames import user_frame
 from dstack.analysis.index.sample_index import SampleIndex
 from dstack.call_sites import kind_of
-from dstack.diagnosis import CallName, Vertex, Wait
-from dstack.model import is_at_hand
-from dstack.observed import Process, Thread
-from dstack.observed_calls import REF_CALLS, Call, LostOwner, Refs
-from dstack.vertex_facts import Never, Subject, never, subject
-from dstack.vertex_keys import ChildThreadKey
+from dstack.model.diagnosis import CallName, Vertex, Wait
+from dstack.model.snapshot import is_at_hand
+from dstack.model.vertex_facts import Never, Subject, never, subject
+from dstack.model.vertex_keys import ChildThreadKey
+from dstack.observed.calls import REF_CALLS, Call, LostOwner, Refs
+from dstack.observed.processes import Process, Thread
 
 
 def add_children(graph: GraphBuilder, worker_id: str) -> None:

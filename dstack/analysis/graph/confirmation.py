@@ -20,10 +20,10 @@ from dstack.analysis.graph.builder import waits_for
 from dstack.analysis.graph.process_groups.waits import with_proven_calls
 from dstack.analysis.graph.wait_graph import wait_for_graph
 from dstack.analysis.index.sample_index import SampleIndex
-from dstack.diagnosis import Target, Vertex, Wait
-from dstack.observed_calls import HeldRefs
-from dstack.observed_node import Task
-from dstack.vertex_keys import AnyKey, Key, TaskKey, UnknownKey
+from dstack.model.diagnosis import Target, Vertex, Wait
+from dstack.model.vertex_keys import AnyKey, Key, TaskKey, UnknownKey
+from dstack.observed.calls import HeldRefs
+from dstack.observed.node import Task
 
 Vertices = Mapping[Key, Vertex]
 

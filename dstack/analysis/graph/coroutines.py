@@ -10,11 +10,11 @@ from dstack.analysis.graph.polls import wait_of_execution
 from dstack.analysis.index import subjects, task_assignment
 from dstack.analysis.index.sample_index import SampleIndex
 from dstack.call_sites import OTHER_LOOP
-from dstack.diagnosis import Group, Target, Vertex, Wait
 from dstack.libraries.serve.waits import as_passed_on
-from dstack.observed import Coroutine, Process
-from dstack.observed_calls import Call
-from dstack.vertex_keys import CoroutineKey, ThreadKey
+from dstack.model.diagnosis import Group, Target, Vertex, Wait
+from dstack.model.vertex_keys import CoroutineKey, ThreadKey
+from dstack.observed.calls import Call
+from dstack.observed.processes import Coroutine, Process
 
 
 def relevant_coroutines(index: SampleIndex, worker_id: str, process: Process | None) -> list[Coroutine]:

@@ -15,10 +15,10 @@ from dstack.analysis.graph.in_process_links import has_known_wakers
 from dstack.analysis.graph.polls import wait_of_execution
 from dstack.analysis.graph.refs.unread_refs import add_unread_driver, wait_of_unread
 from dstack.analysis.index import subjects, task_assignment
-from dstack.diagnosis import Target, Vertex, Wait
-from dstack.observed import Coroutine, Process, Thread
-from dstack.vertex_facts import Reason, TaskName, assumption, reason, subject
-from dstack.vertex_keys import TaskKey, ThreadKey
+from dstack.model.diagnosis import Target, Vertex, Wait
+from dstack.model.vertex_facts import Reason, TaskName, assumption, reason, subject
+from dstack.model.vertex_keys import TaskKey, ThreadKey
+from dstack.observed.processes import Coroutine, Process, Thread
 
 LOOP_THREAD, DEFAULT_GROUP = "AsyncIO Thread: ", "default"
 """Ray's name of the thread of each concurrency group's event loop; seen on Ray 2.46 and 2.60."""

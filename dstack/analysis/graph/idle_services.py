@@ -13,11 +13,11 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dstack.analysis.index.sample_index import SampleIndex
 from dstack.analysis.solve.requirements import targets_of
 from dstack.call_sites import KERNEL
-from dstack.diagnosis import Vertex, Wait
-from dstack.grouping import grouped
-from dstack.observed import Coroutine, Frame, Thread
-from dstack.observed_calls import REF_CALLS, End, KernelObjects
-from dstack.vertex_keys import AnyKey, ChildThreadKey, CoroutineKey, Key, ThreadKey, UnknownKey
+from dstack.model.diagnosis import Vertex, Wait
+from dstack.model.vertex_keys import AnyKey, ChildThreadKey, CoroutineKey, Key, ThreadKey, UnknownKey
+from dstack.observed.calls import REF_CALLS, End, KernelObjects
+from dstack.observed.processes import Coroutine, Frame, Thread
+from dstack.words import grouped
 
 
 def idle_links(

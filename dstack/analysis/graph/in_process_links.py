@@ -18,10 +18,10 @@ from dstack.analysis.graph.idle_services import idle_links
 from dstack.analysis.graph.users import Users
 from dstack.analysis.index.ray_libraries import polled_actors
 from dstack.call_sites import BARRIER, named_site
-from dstack.diagnosis import Group, Target, Vertex, Wait
-from dstack.observed_calls import Call
-from dstack.vertex_facts import assumption
-from dstack.vertex_keys import ChildThreadKey, CoroutineKey, Key, ThreadKey, UnknownKey
+from dstack.model.diagnosis import Group, Target, Vertex, Wait
+from dstack.model.vertex_facts import assumption
+from dstack.model.vertex_keys import ChildThreadKey, CoroutineKey, Key, ThreadKey, UnknownKey
+from dstack.observed.calls import Call
 
 NO_OTHERS = assumption("no others")
 

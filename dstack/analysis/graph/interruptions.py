@@ -16,14 +16,13 @@ from dstack.analysis.graph.builder import GraphBuilder
 from dstack.analysis.graph.users import Users
 from dstack.analysis.index import subjects, task_assignment
 from dstack.analysis.index.sample_index import SampleIndex
-from dstack.diagnosis import Group, Target, Vertex, Wait
-from dstack.grouping import grouped
-from dstack.model import actor_of_task, producer_task_id
-from dstack.observed import StopCall, Thread
-from dstack.observed_calls import ProcessObject, Timer
-from dstack.observed_node import Ref
-from dstack.vertex_facts import assumption, subject
-from dstack.words import duration
+from dstack.model.diagnosis import Group, Target, Vertex, Wait
+from dstack.model.snapshot import actor_of_task, producer_task_id
+from dstack.model.vertex_facts import assumption, subject
+from dstack.observed.calls import ProcessObject, Timer
+from dstack.observed.node import Ref
+from dstack.observed.processes import StopCall, Thread
+from dstack.words import duration, grouped
 
 ALARM = "SIGALRM"
 """Its handler is called when ``signal.alarm`` is due, on the main thread, and can take that out of any call."""

@@ -15,9 +15,9 @@ from msgspec.structs import replace
 
 from dstack.analysis.graph.builder import GraphBuilder
 from dstack.analysis.graph.users import Users
-from dstack.diagnosis import Group, Target, Vertex, Wait
-from dstack.observed_calls import Children, End, KernelObjects, ProcessObject
-from dstack.vertex_facts import assumption, subject
+from dstack.model.diagnosis import Group, Target, Vertex, Wait
+from dstack.model.vertex_facts import assumption, subject
+from dstack.observed.calls import Children, End, KernelObjects, ProcessObject
 
 ONLY_THE_ENDS = assumption("only the ends")
 

@@ -10,9 +10,9 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 from typing import Literal, TypeAlias
 
-from dstack.diagnosis import NODES_SETTLE_S
-from dstack.model import Node, Snapshot
-from dstack.vertex_facts import Reason, reason
+from dstack.model.diagnosis import NODES_SETTLE_S
+from dstack.model.snapshot import Node, Snapshot
+from dstack.model.vertex_facts import Reason, reason
 
 RETURNS_WITHIN = 5
 """A lost node may return for this multiple of that time."""

@@ -16,10 +16,10 @@ from dstack.analysis.graph.builder import GraphBuilder, waits_for
 from dstack.analysis.graph.users import Users
 from dstack.analysis.index.processes import OwnTasks, Poll, PolledActors
 from dstack.analysis.solve.requirements import targets_of
-from dstack.diagnosis import CallName, Group, Target, Vertex, Wait
-from dstack.observed import Coroutine, Thread
-from dstack.observed_calls import Call
-from dstack.vertex_keys import AnyKey, CoroutineKey, Key, ThreadKey
+from dstack.model.diagnosis import CallName, Group, Target, Vertex, Wait
+from dstack.model.vertex_keys import AnyKey, CoroutineKey, Key, ThreadKey
+from dstack.observed.calls import Call
+from dstack.observed.processes import Coroutine, Thread
 
 LOOPS = ("/asyncio/base_events.py", "/asyncio/runners.py")
 BY_CALLS = "poll"

@@ -22,12 +22,12 @@ from dstack.analysis.graph.idle_services import is_idle_library
 from dstack.analysis.index import subjects, task_assignment
 from dstack.analysis.index.frames import is_ray_core
 from dstack.analysis.index.ray_libraries import is_machinery_actor, part
-from dstack.diagnosis import Group, Target, Vertex, Wait
-from dstack.model import Actor, PlacementGroup, Worker
-from dstack.observed import Coroutine, Thread
-from dstack.observed_node import Ref, Task
-from dstack.vertex_facts import ProcessName, Subject, assumption, reason, subject
-from dstack.vertex_keys import AnyKey, ChildThreadKey, CoroutineKey, Helper, Id, Key, ThreadKey, UnknownKey
+from dstack.model.diagnosis import Group, Target, Vertex, Wait
+from dstack.model.snapshot import Actor, PlacementGroup, Worker
+from dstack.model.vertex_facts import ProcessName, Subject, assumption, reason, subject
+from dstack.model.vertex_keys import AnyKey, ChildThreadKey, CoroutineKey, Helper, Id, Key, ThreadKey, UnknownKey
+from dstack.observed.node import Ref, Task
+from dstack.observed.processes import Coroutine, Thread
 
 IDLE = assumption("idle library")
 EXECUTOR = ("concurrent/futures/thread.py", "multiprocessing/pool.py")

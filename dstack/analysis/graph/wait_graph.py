@@ -18,9 +18,9 @@ from dstack.analysis.graph.process_groups.waits import add_group_waits
 from dstack.analysis.graph.users import Users
 from dstack.analysis.index.ray_libraries import without_idle_machinery
 from dstack.analysis.index.sample_index import SampleIndex
-from dstack.diagnosis import NODES_SETTLE_S, Vertex
 from dstack.libraries.compiled_graphs.waits import add_channel_waits
-from dstack.vertex_keys import Key
+from dstack.model.diagnosis import NODES_SETTLE_S, Vertex
+from dstack.model.vertex_keys import Key
 
 Part = Literal["executions", "pending", "ranks", "channels", "kernel", "objects", "polls", "interruptions", "given up"]
 

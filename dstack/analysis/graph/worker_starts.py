@@ -8,11 +8,11 @@ from itertools import chain
 from dstack.analysis.graph.builder import GraphBuilder, waits_for
 from dstack.analysis.index import subjects
 from dstack.analysis.index.sample_index import SampleIndex
-from dstack.diagnosis import CallName, Target, Wait
-from dstack.model import Actor, Worker
-from dstack.observed_node import EnvironmentSetup, Task
-from dstack.vertex_facts import reason, subject
-from dstack.vertex_keys import ThreadKey, Unknown
+from dstack.model.diagnosis import CallName, Target, Wait
+from dstack.model.snapshot import Actor, Worker
+from dstack.model.vertex_facts import reason, subject
+from dstack.model.vertex_keys import ThreadKey, Unknown
+from dstack.observed.node import EnvironmentSetup, Task
 
 UNINSTALLED = ("env_vars", "config", "worker_process_setup_hook", "nsight", "py_executable")
 """Parts of a runtime environment that need no installation; other names are those of plugins."""

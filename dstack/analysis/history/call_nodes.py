@@ -22,9 +22,9 @@ from dstack.analysis.index import ray_libraries
 from dstack.analysis.index.sample_index import SampleIndex
 from dstack.analysis.naming import names
 from dstack.analysis.solve.requirements import targets_of
-from dstack.diagnosis import Diagnosis, Vertex, Wait
-from dstack.model import ACTOR_HANDLE, TaskAttempt, actor_of_task, job_of_task
-from dstack.vertex_keys import AnyKey, Key
+from dstack.model.diagnosis import Diagnosis, Vertex, Wait
+from dstack.model.snapshot import ACTOR_HANDLE, TaskAttempt, actor_of_task, job_of_task
+from dstack.model.vertex_keys import AnyKey, Key
 
 By = Literal["class", "instance"]
 NodeKind = Literal["driver", "actor", "function", "unknown"]

@@ -10,9 +10,9 @@ from functools import cached_property
 from typing import Literal
 
 from dstack.analysis.history.task_index import Attempt, HistoryIndex
-from dstack.grouping import grouped
-from dstack.model import actor_of_task, producer_task_id
-from dstack.observed_node import TaskKind
+from dstack.model.snapshot import actor_of_task, producer_task_id
+from dstack.observed.node import TaskKind
+from dstack.words import grouped
 
 Basis = Literal["retry", "reference", "time", "parent"]
 """Why two attempts are linked; ``retry`` is the next attempt of the same task, only ``time`` is inferred."""

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from dstack.analysis.history.chains import Chain
 from dstack.analysis.history.slices import Slice
 from dstack.analysis.history.task_index import Attempt
-from dstack.grouping import grouped
+from dstack.words import grouped
 
 RARE = 0.05
 """A number of calls at once counts as usual if it is not exceeded in more than this part of the busy time."""

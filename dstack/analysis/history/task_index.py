@@ -16,8 +16,8 @@ from msgspec.structs import replace
 
 from dstack.analysis.history.call_nodes import DRIVER
 from dstack.analysis.index.sample_index import SampleIndex
-from dstack.model import ACTOR_HANDLE, TaskAttempt, TaskHistory
-from dstack.observed_node import Task
+from dstack.model.snapshot import ACTOR_HANDLE, TaskAttempt, TaskHistory
+from dstack.observed.node import Task
 
 State = Literal["pending", "running", "finished", "failed"]
 

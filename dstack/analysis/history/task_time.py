@@ -26,8 +26,8 @@ from dstack.analysis.naming import names
 from dstack.analysis.stacks.app_threads import PathStep, job_in_words
 from dstack.analysis.stacks.stack_tree import Grouping
 from dstack.analysis.stacks.weighted_stacks import WeightedStacks
-from dstack.grouping import grouped
-from dstack.model import TaskAttempt
+from dstack.model.snapshot import TaskAttempt
+from dstack.words import grouped
 
 Span = tuple[int, int]
 """Begin and end."""

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import takewhile
 
-from dstack.observed import Frame
+from dstack.observed.processes import Frame
 
 IMPORTERS = ("importlib/__init__.py", "importlib/_bootstrap.py", "importlib/_bootstrap_external.py", "/zipimport.py")
 FROZEN_IMPORTERS = ("<frozen importlib._bootstrap>", "<frozen importlib._bootstrap_external>", "<frozen zipimport>")

@@ -13,12 +13,12 @@ from typing import ClassVar, TypeAlias
 
 from dstack import words
 from dstack.analysis.index.ranks import Ranks, ranks_of
-from dstack.grouping import grouped
-from dstack.model import Sample, WorkerSample
-from dstack.observed import Access, Coroutine, Frame, Process, Role, Thread
-from dstack.observed_calls import Call
-from dstack.observed_node import Ref, Task
-from dstack.vertex_keys import ChildThreadKey, CoroutineKey, Key, ThreadKey
+from dstack.model.snapshot import Sample, WorkerSample
+from dstack.model.vertex_keys import ChildThreadKey, CoroutineKey, Key, ThreadKey
+from dstack.observed.calls import Call
+from dstack.observed.node import Ref, Task
+from dstack.observed.processes import Access, Coroutine, Frame, Process, Role, Thread
+from dstack.words import grouped
 
 ExecutionKey: TypeAlias = ThreadKey | CoroutineKey
 

@@ -9,8 +9,8 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
-from dstack.observed import Process
-from dstack.observed_calls import DATA, RAY, TRAIN, ProcessGroup
+from dstack.observed.calls import DATA, RAY, TRAIN, ProcessGroup
+from dstack.observed.processes import Process
 
 RANK, LOCAL_RANK = "rank", "local_rank"
 WORLDS = ("default_pg", "default", "world")
@@ -38,8 +38,9 @@ LONGEST = 40
 class Ranks:
     """The ranks and labels of one worker or child process; empty if it has none or they were not read.
 
-    ``world`` identifies the run to which ``rank`` belongs, as in :class:`dstack.observed.ProcessGroup`. ``dimensions``
-    are its ranks within named groups, and ``labels`` those that the program set, both as pairs of name and value.
+    ``world`` identifies the run to which ``rank`` belongs, as in :class:`dstack.observed.processes.ProcessGroup`.
+    ``dimensions`` are its ranks within named groups, and ``labels`` those that the program set, both as pairs of name
+    and value.
     """
 
     rank: int | None = None

@@ -16,7 +16,6 @@ import msgspec
 from dstack.analysis.index.sample_index import SampleIndex
 from dstack.analysis.index.task_assignment import is_user_code
 from dstack.call_sites import kind_of, named_site
-from dstack.diagnosis import Vertex
 from dstack.libraries.compiled_graphs.sites import MONITOR_THREAD
 from dstack.libraries.data import parts as data
 from dstack.libraries.data.sites import IN_EXECUTOR
@@ -24,10 +23,11 @@ from dstack.libraries.recogniser import NEVER, Recogniser
 from dstack.libraries.serve import parts as serve
 from dstack.libraries.train import parts as train
 from dstack.libraries.tune import parts as tune
-from dstack.model import Actor, actor_of_task, producer_task_id
-from dstack.observed import Coroutine, Thread
-from dstack.observed_calls import Call, ChannelCall, QueuedRequest
-from dstack.vertex_keys import AnyKey, CoroutineKey, Key, ThreadKey
+from dstack.model.diagnosis import Vertex
+from dstack.model.snapshot import Actor, actor_of_task, producer_task_id
+from dstack.model.vertex_keys import AnyKey, CoroutineKey, Key, ThreadKey
+from dstack.observed.calls import Call, ChannelCall, QueuedRequest
+from dstack.observed.processes import Coroutine, Thread
 
 SHORT = 8
 RAYS_OWN = (

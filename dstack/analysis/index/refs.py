@@ -6,9 +6,9 @@ from collections.abc import Iterable, Iterator
 from functools import cached_property
 
 from dstack.analysis.index.processes import ProcessIndex
-from dstack.grouping import grouped
-from dstack.model import ACTOR_HANDLE, actor_of_task, producer_task_id
-from dstack.observed_node import Ref
+from dstack.model.snapshot import ACTOR_HANDLE, actor_of_task, producer_task_id
+from dstack.observed.node import Ref
+from dstack.words import grouped
 
 ENDED = ("FINISHED", "FAILED")
 FIRST_PUT = 100_000_001

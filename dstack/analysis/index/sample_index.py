@@ -10,13 +10,13 @@ from typing import TypeAlias
 from dstack.analysis.index.processes import NOTHING_ELSE, Known, ProcessIndex
 from dstack.analysis.index.refs import RefIndex
 from dstack.call_sites import OTHER_LOOP
-from dstack.diagnosis import Vertex
-from dstack.grouping import grouped
-from dstack.model import ACTOR_HANDLE, Actor, GoneWorker, Sample, Snapshot, Worker
-from dstack.observed import Coroutine, EndedTask, Frame, Thread
-from dstack.observed_calls import Call, End, Holder, ServeRequest
-from dstack.observed_node import Task
-from dstack.vertex_keys import ThreadKey
+from dstack.model.diagnosis import Vertex
+from dstack.model.snapshot import ACTOR_HANDLE, Actor, GoneWorker, Sample, Snapshot, Worker
+from dstack.model.vertex_keys import ThreadKey
+from dstack.observed.calls import Call, End, Holder, ServeRequest
+from dstack.observed.node import Task
+from dstack.observed.processes import Coroutine, EndedTask, Frame, Thread
+from dstack.words import grouped
 
 Place: TypeAlias = "tuple[str, int | None]"
 """A worker, and the pid of a process below it, or None for its own."""

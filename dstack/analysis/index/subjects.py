@@ -12,11 +12,11 @@ from dstack.analysis.index.ray_libraries import is_client_request, is_library_ac
 from dstack.analysis.index.sample_index import SampleIndex
 from dstack.libraries.serve.sites import BATCHES_FILE, REPLICA_FILE
 from dstack.libraries.train.parts import TRAINING
-from dstack.model import Actor, GoneWorker, Node, Worker, actor_of_task, job_of_task
-from dstack.observed import Coroutine, EndedTask, Thread
-from dstack.observed_calls import GroupCall, QueuedRequest
-from dstack.vertex_facts import ProcessName, Subject, TaskName, subject
-from dstack.vertex_keys import CoroutineKey
+from dstack.model.snapshot import Actor, GoneWorker, Node, Worker, actor_of_task, job_of_task
+from dstack.model.vertex_facts import ProcessName, Subject, TaskName, subject
+from dstack.model.vertex_keys import CoroutineKey
+from dstack.observed.calls import GroupCall, QueuedRequest
+from dstack.observed.processes import Coroutine, EndedTask, Thread
 
 SHORT = 8
 """The first digits of an id, as Ray's own log lines abbreviate it."""

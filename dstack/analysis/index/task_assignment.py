@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from dstack.analysis.index.sample_index import SampleIndex
 from dstack.call_sites import EVENT_LOOP, kind_of
-from dstack.diagnosis import Vertex
-from dstack.observed import Coroutine, Thread
-from dstack.observed_node import Task
-from dstack.vertex_keys import CoroutineKey, TaskKey, ThreadKey
+from dstack.model.diagnosis import Vertex
+from dstack.model.vertex_keys import CoroutineKey, TaskKey, ThreadKey
+from dstack.observed.node import Task
+from dstack.observed.processes import Coroutine, Thread
 
 ANY_CODE = "__ray_call__"
 """The method of each actor in which Ray's libraries run their code, in a concurrency group of the caller's choice."""

@@ -12,12 +12,9 @@ from dstack import words
 from dstack.analysis.index.ray_libraries import thread_name
 from dstack.analysis.naming import names
 from dstack.call_sites import ASYNC_LOCK, ASYNC_SEMAPHORE
-from dstack.diagnosis import SlotLimit, Vertex, Wait
-from dstack.model import Actor, Job, Node, PlacementGroup
-from dstack.observed import StartPhase
-from dstack.observed_calls import ProcessGroup
-from dstack.observed_node import EnvironmentSetup
-from dstack.vertex_facts import (
+from dstack.model.diagnosis import SlotLimit, Vertex, Wait
+from dstack.model.snapshot import Actor, Job, Node, PlacementGroup
+from dstack.model.vertex_facts import (
     Assumption,
     AssumptionKind,
     Bundles,
@@ -35,6 +32,9 @@ from dstack.vertex_facts import (
     SubjectKind,
     TaskName,
 )
+from dstack.observed.calls import ProcessGroup
+from dstack.observed.node import EnvironmentSetup
+from dstack.observed.processes import StartPhase
 
 Row: TypeAlias = "str | Callable[..., str]"
 LONGEST_COMMAND, LONGEST_OUTPUT = 60, 80

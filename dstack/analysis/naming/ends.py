@@ -9,10 +9,10 @@ from dstack import words
 from dstack.analysis.index import subjects
 from dstack.analysis.index.sample_index import Place, SampleIndex
 from dstack.analysis.naming import names
-from dstack.diagnosis import Vertex
-from dstack.grouping import grouped
-from dstack.observed import EndedChild
-from dstack.observed_calls import End, EndKind, Holder, KernelObjects
+from dstack.model.diagnosis import Vertex
+from dstack.observed.calls import End, EndKind, Holder, KernelObjects
+from dstack.observed.processes import EndedChild
+from dstack.words import grouped
 
 ALONE: dict[EndKind, str] = {
     "terminal": "for input from a terminal",

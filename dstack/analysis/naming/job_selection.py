@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from dstack.analysis.naming.names import script
 from dstack.errors import UsageError
-from dstack.model import Job, Snapshot
+from dstack.model.snapshot import Job, Snapshot
 
 SHOWN_JOBS = 20
 

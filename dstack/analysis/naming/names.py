@@ -7,10 +7,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from dstack.analysis.index import ray_libraries
-from dstack.diagnosis import Progress, Since
-from dstack.model import RAY_CLIENT_SERVER, Actor, Node, PlacementGroup
-from dstack.observed_calls import DATA, TRAIN, ProcessGroup
-from dstack.vertex_facts import ProcessName, TaskName
+from dstack.model.diagnosis import Progress, Since
+from dstack.model.snapshot import RAY_CLIENT_SERVER, Actor, Node, PlacementGroup
+from dstack.model.vertex_facts import ProcessName, TaskName
+from dstack.observed.calls import DATA, TRAIN, ProcessGroup
 from dstack.words import duration, listed, moment, plural, word
 
 SHORT = 8

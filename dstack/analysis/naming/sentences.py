@@ -19,11 +19,11 @@ from dstack.analysis.naming.descriptions import describe, in_words, limit_in_wor
 from dstack.analysis.naming.ends import ends_in_words
 from dstack.analysis.naming.vertex_details import VertexDetails, details_of
 from dstack.call_sites import EVENT_LOOP, UNTIL_COMPLETE, site_of
-from dstack.diagnosis import GroupWait, Step, Vertex, Wait, WaitKind
 from dstack.libraries.compiled_graphs.sites import OF_DRIVER
-from dstack.observed import Coroutine, Thread
-from dstack.observed_calls import GroupCall, Timer
-from dstack.vertex_keys import Key, UnknownKey
+from dstack.model.diagnosis import GroupWait, Step, Vertex, Wait, WaitKind
+from dstack.model.vertex_keys import Key, UnknownKey
+from dstack.observed.calls import GroupCall, Timer
+from dstack.observed.processes import Coroutine, Thread
 
 OR = " or "
 TORN_STACK = "stack may be inconsistent: the thread ran while it was read"

@@ -10,9 +10,9 @@ from dstack.analysis.index.ranks import NO_RANKS, Ranks
 from dstack.analysis.index.sample_index import SampleIndex
 from dstack.analysis.naming import names
 from dstack.analysis.naming.descriptions import describe
-from dstack.diagnosis import Vertex
-from dstack.model import actor_of_task
-from dstack.observed import Access, Coroutine, Frame, Thread
+from dstack.model.diagnosis import Vertex
+from dstack.model.snapshot import actor_of_task
+from dstack.observed.processes import Access, Coroutine, Frame, Thread
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,9 +21,9 @@ class VertexDetails:
 
     ``line`` is that of the innermost frame of user code, else of a library's; ``frames`` are leaf first. For a
     ``coroutine`` they are those of its await chain, and ``thread`` is the one that runs its event loop. ``torn`` is
-    :attr:`dstack.observed.Thread.torn`; ``sleeps`` is true in ``time.sleep`` or ``asyncio.sleep``. ``imports`` says
-    what is being imported. ``ranks`` are those of the process. ``ids`` distinguish it from others of its name in its
-    process.
+    :attr:`dstack.observed.processes.Thread.torn`; ``sleeps`` is true in ``time.sleep`` or ``asyncio.sleep``.
+    ``imports`` says what is being imported. ``ranks`` are those of the process. ``ids`` distinguish it from others of
+    its name in its process.
     """
 
     execution: str

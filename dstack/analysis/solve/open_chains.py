@@ -8,9 +8,9 @@ from dataclasses import dataclass
 
 from dstack.analysis.solve.digraph import Digraph, strong_components, unique, weak_components
 from dstack.analysis.solve.requirements import targets_of
-from dstack.diagnosis import FinalBlocker, Vertex
-from dstack.grouping import grouped
-from dstack.vertex_keys import Key
+from dstack.model.diagnosis import FinalBlocker, Vertex
+from dstack.model.vertex_keys import Key
+from dstack.words import grouped
 
 MAX_RANKED = 20
 """The most final blockers that are counted exactly in each chain; others have fewer waiters."""

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 from dstack.analysis.solve import reduction
-from dstack.diagnosis import Vertex
-from dstack.vertex_keys import AnyKey, Key
+from dstack.model.diagnosis import Vertex
+from dstack.model.vertex_keys import AnyKey, Key
 
 Waits = dict[Key, list[tuple[int, list[Key]]]]
 

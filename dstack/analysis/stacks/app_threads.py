@@ -16,11 +16,11 @@ from dstack.analysis.index.sample_index import SampleIndex
 from dstack.analysis.index.task_assignment import is_in_user_code
 from dstack.analysis.naming import names
 from dstack.analysis.naming.descriptions import describe
-from dstack.diagnosis import CallName, Vertex
-from dstack.model import Actor, Worker, job_of_task
-from dstack.observed import Coroutine, Frame, Origin, Thread
-from dstack.observed_calls import Call
-from dstack.vertex_keys import Key
+from dstack.model.diagnosis import CallName, Vertex
+from dstack.model.snapshot import Actor, Worker, job_of_task
+from dstack.model.vertex_keys import Key
+from dstack.observed.calls import Call
+from dstack.observed.processes import Coroutine, Frame, Origin, Thread
 
 Activity = Literal["stuck", "waiting", "running", "off CPU", "idle", "unreadable", "not read"]
 """``off CPU`` is a thread that neither waits nor runs: it sleeps, is in I/O, or in a call outside of Python.

@@ -14,10 +14,10 @@ from dstack.analysis.naming import names
 from dstack.analysis.stacks.app_threads import Execution, kind_of, kind_of_actor
 from dstack.analysis.stacks.rank_sets import RankSet, RankSets
 from dstack.analysis.stacks.stack_tree import PathBranch, StackBranch, merge
-from dstack.diagnosis import Vertex
-from dstack.grouping import grouped
-from dstack.model import Actor, Worker
-from dstack.vertex_keys import Key
+from dstack.model.diagnosis import Vertex
+from dstack.model.snapshot import Actor, Worker
+from dstack.model.vertex_keys import Key
+from dstack.words import grouped
 
 FEW = 4
 """A part is few if it is one execution, or at most one to this number of others."""

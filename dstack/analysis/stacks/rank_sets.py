@@ -11,7 +11,7 @@ from dstack.analysis.index.ranks import RANK, Ranks, cut
 from dstack.analysis.index.sample_index import SampleIndex
 from dstack.analysis.naming import names
 from dstack.analysis.stacks.app_threads import Execution, kind_of
-from dstack.diagnosis import Vertex
+from dstack.model.diagnosis import Vertex
 
 
 @dataclass(frozen=True, slots=True)

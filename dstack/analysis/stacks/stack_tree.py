@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Generic, Literal, Protocol, TypeVar
 
 from dstack.analysis.index.ranks import names_in
 from dstack.analysis.stacks.app_threads import Activity, Execution, PathStep
-from dstack.grouping import grouped
+from dstack.words import grouped
 
 if TYPE_CHECKING:
     from typing_extensions import Self

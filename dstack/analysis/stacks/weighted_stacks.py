@@ -16,7 +16,7 @@ from dstack.analysis.index.frames import fold_imports, is_importer
 from dstack.analysis.stacks.app_threads import Execution, PathStep, shown_step, step_of
 from dstack.analysis.stacks.icicle import Weights
 from dstack.analysis.stacks.stack_tree import Grouping, PathBranch, group_of
-from dstack.recording import RecordedThread, Recording
+from dstack.model.recording import RecordedThread, Recording
 
 Unit = Literal["executions", "samples", "microseconds"]
 

@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING
 from dstack.analysis.diagnose import diagnose
 from dstack.analysis.index.processes import Known
 from dstack.analysis.index.sample_index import SampleIndex
-from dstack.diagnosis import NODES_SETTLE_S, Diagnosis
-from dstack.gc_pause import GcPause
-from dstack.model import Sample, Snapshot
+from dstack.model.diagnosis import NODES_SETTLE_S, Diagnosis
+from dstack.model.snapshot import Sample, Snapshot
+from dstack.processes.gc_pause import GcPause
 
 if TYPE_CHECKING:
     from dstack.analysis.history.task_index import HistoryIndex

@@ -17,9 +17,9 @@ from dstack.analysis.history.call_figures import Figures, Tally, total
 from dstack.analysis.history.call_nodes import UNKNOWN, By, CallNodes, NodeKey, NodeWait, node_waits
 from dstack.analysis.history.task_index import known_attempts
 from dstack.analysis.views.analysed_snapshot import AnalysedSnapshot
-from dstack.grouping import grouped
-from dstack.model import actor_of_task
-from dstack.vertex_keys import CoroutineKey, Key, ThreadKey
+from dstack.model.snapshot import actor_of_task
+from dstack.model.vertex_keys import CoroutineKey, Key, ThreadKey
+from dstack.words import grouped
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,12 +7,11 @@ from collections.abc import Iterator, Sequence
 
 from dstack.analysis.evidence.coverage import access_of, count_access
 from dstack.analysis.views.analysed_snapshot import AnalysedSnapshot
-from dstack.checks import Check
-from dstack.grouping import grouped
-from dstack.model import Node
-from dstack.observed import Access
-from dstack.observed_node import Failure
-from dstack.words import plural
+from dstack.model.diagnosis import Check
+from dstack.model.snapshot import Node
+from dstack.observed.node import Failure
+from dstack.observed.processes import Access
+from dstack.words import grouped, plural
 
 
 def node_checks(analysed: AnalysedSnapshot) -> Iterator[tuple[Node, list[Check]]]:

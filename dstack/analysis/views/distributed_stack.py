@@ -10,12 +10,12 @@ from dstack.analysis.index.frames import fold_imports, own_frames
 from dstack.analysis.index.sample_index import SampleIndex
 from dstack.analysis.naming.descriptions import describe, in_words
 from dstack.analysis.naming.vertex_details import VertexDetails, details_of
-from dstack.diagnosis import Vertex
-from dstack.grouping import grouped
-from dstack.model import Actor
-from dstack.observed import Frame
-from dstack.vertex_facts import Fact, Operand, ProcessName, Ranks, Subject, TaskName
-from dstack.vertex_keys import Key
+from dstack.model.diagnosis import Vertex
+from dstack.model.snapshot import Actor
+from dstack.model.vertex_facts import Fact, Operand, ProcessName, Ranks, Subject, TaskName
+from dstack.model.vertex_keys import Key
+from dstack.observed.processes import Frame
+from dstack.words import grouped
 
 MAX_NODES = 2000
 MAX_CHILDREN = 200

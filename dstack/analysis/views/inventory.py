@@ -25,11 +25,11 @@ from dstack.analysis.views.distributed_stack import similarity_key
 from dstack.analysis.views.node_resources import NodeResources
 from dstack.analysis.views.worker_activity import ExecutionGroup, WorkerActivity
 from dstack.analysis.views.worker_figures import FigureReader, WorkerFigures
-from dstack.diagnosis import Diagnosis, Vertex, WaitKind
-from dstack.grouping import grouped
-from dstack.model import Actor, Node, Worker
-from dstack.observed_node import Failure, Task
-from dstack.vertex_keys import Key
+from dstack.model.diagnosis import Diagnosis, Vertex, WaitKind
+from dstack.model.snapshot import Actor, Node, Worker
+from dstack.model.vertex_keys import Key
+from dstack.observed.node import Failure, Task
+from dstack.words import grouped
 
 QUEUED: tuple[WaitKind, ...] = ("actor slot", "order")
 """The waits of calls that were sent to an actor and do not run; the line of the actor counts them."""

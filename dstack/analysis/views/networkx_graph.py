@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from dstack.analysis.naming.descriptions import describe
-from dstack.diagnosis import Diagnosis, Vertex
+from dstack.model.diagnosis import Diagnosis, Vertex
 
 if TYPE_CHECKING:
     import networkx as nx

@@ -12,9 +12,9 @@ from dstack.analysis.graph.resources.requests import labels_match
 from dstack.analysis.index import subjects
 from dstack.analysis.index.sample_index import SampleIndex
 from dstack.analysis.naming import names
-from dstack.grouping import grouped
-from dstack.model import Node, PlacementGroup
-from dstack.observed_node import Task
+from dstack.model.snapshot import Node, PlacementGroup
+from dstack.observed.node import Task
+from dstack.words import grouped
 
 TITLES = {"object_store_memory": "object store"}
 FIRST = ("CPU", "GPU", "object_store_memory", "memory")

@@ -9,10 +9,10 @@ from typing import Literal, Protocol
 from dstack.analysis.views.analysed_snapshot import AnalysedSnapshot
 from dstack.analysis.views.snapshot_diff import SnapshotDiff, WaitChange, compare
 from dstack.analysis.views.stack_pages import worker_name
-from dstack.diagnosis import Diagnosis, Finding, FindingKind, Verdict
 from dstack.errors import DstackError, UsageError
-from dstack.model import Snapshot
-from dstack.vertex_keys import Key
+from dstack.model.diagnosis import Diagnosis, Finding, FindingKind, Verdict
+from dstack.model.snapshot import Snapshot
+from dstack.model.vertex_keys import Key
 from dstack.words import plural, word
 
 Mark = Literal["new", "changed", "gone"]

@@ -18,13 +18,13 @@ from dstack.analysis.index.sample_index import SampleIndex
 from dstack.analysis.naming.descriptions import describe, in_words
 from dstack.analysis.views.analysed_snapshot import AnalysedSnapshot
 from dstack.call_sites import kind_of
-from dstack.diagnosis import Finding, Since, Vertex
 from dstack.errors import UsageError
-from dstack.grouping import grouped
-from dstack.model import Snapshot
-from dstack.observed import Coroutine, Frame, Thread
-from dstack.observed_calls import Awaitables, Executions, Refs
-from dstack.vertex_keys import Key
+from dstack.model.diagnosis import Finding, Since, Vertex
+from dstack.model.snapshot import Snapshot
+from dstack.model.vertex_keys import Key
+from dstack.observed.calls import Awaitables, Executions, Refs
+from dstack.observed.processes import Coroutine, Frame, Thread
+from dstack.words import grouped
 
 Presence = Literal["there", "gone", "not known"]
 

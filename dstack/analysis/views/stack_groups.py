@@ -17,10 +17,9 @@ from dstack.analysis.stacks.stack_tree import StackBranch, TextFilter, merge
 from dstack.analysis.stacks.weighted_stacks import WeightedStacks
 from dstack.analysis.views.analysed_snapshot import AnalysedSnapshot
 from dstack.analysis.views.stack_pages import worker_name
-from dstack.grouping import grouped
-from dstack.model import Node, Worker
-from dstack.vertex_keys import Key
-from dstack.words import shortly
+from dstack.model.snapshot import Node, Worker
+from dstack.model.vertex_keys import Key
+from dstack.words import grouped, shortly
 
 By = Literal["class", "rank", "process"]
 SHOWN_KINDS = 2

@@ -15,17 +15,17 @@ from dstack.analysis.naming.vertex_details import details_of, is_torn
 from dstack.analysis.solve.requirements import targets_of
 from dstack.analysis.stacks.app_threads import Activity, activity_of, call_in_words
 from dstack.analysis.views.distributed_stack import group_similar
-from dstack.diagnosis import Vertex
-from dstack.model import Worker
-from dstack.observed import Coroutine, Frame, Process, Thread
-from dstack.vertex_keys import ChildThreadKey, CoroutineKey, Key, ThreadKey
+from dstack.model.diagnosis import Vertex
+from dstack.model.snapshot import Worker
+from dstack.model.vertex_keys import ChildThreadKey, CoroutineKey, Key, ThreadKey
+from dstack.observed.processes import Coroutine, Frame, Process, Thread
 
 
 @dataclass(frozen=True, slots=True)
 class ThreadSummary:
     """A thread or coroutine with the key that its vertex has or would have; ``words`` name its call or function.
 
-    ``is_torn`` is :attr:`dstack.observed.Thread.torn`.
+    ``is_torn`` is :attr:`dstack.observed.processes.Thread.torn`.
     """
 
     key: Key
@@ -180,7 +180,7 @@ class StackPage:
     """One execution, or another vertex of the graph.
 
     ``call_at`` is the index from the leaf of the frame that is blocked, ``locals`` are by such an index, if recorded.
-    ``left_out`` counts the dependencies without a link. ``is_torn`` is :attr:`dstack.observed.Thread.torn`.
+    ``left_out`` counts the dependencies without a link. ``is_torn`` is :attr:`dstack.observed.processes.Thread.torn`.
     """
 
     key: Key

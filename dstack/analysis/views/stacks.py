@@ -13,11 +13,11 @@ from dstack.analysis.stacks.peers import AbsenceReasons, AbsentWorker, Outlier, 
 from dstack.analysis.stacks.rank_sets import RankSets
 from dstack.analysis.stacks.stack_tree import Grouping, TextFilter, groupings
 from dstack.analysis.views.stack_pages import ProcessThreads, StackPages, child_threads, thread_summaries, worker_name
-from dstack.diagnosis import Vertex
-from dstack.grouping import grouped
-from dstack.model import Node, Worker
-from dstack.observed import Process
-from dstack.vertex_keys import Key
+from dstack.model.diagnosis import Vertex
+from dstack.model.snapshot import Node, Worker
+from dstack.model.vertex_keys import Key
+from dstack.observed.processes import Process
+from dstack.words import grouped
 
 
 class Stacks:

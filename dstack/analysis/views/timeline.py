@@ -14,10 +14,10 @@ from dstack.analysis.history.task_index import Attempt, HistoryIndex
 from dstack.analysis.index import subjects
 from dstack.analysis.naming import names
 from dstack.analysis.naming.sentences import sentence
-from dstack.diagnosis import Since, Vertex
-from dstack.grouping import grouped
-from dstack.model import Worker
-from dstack.vertex_keys import Key
+from dstack.model.diagnosis import Since, Vertex
+from dstack.model.snapshot import Worker
+from dstack.model.vertex_keys import Key
+from dstack.words import grouped
 
 
 @dataclass(frozen=True)

@@ -16,9 +16,9 @@ from dstack.analysis.index.sample_index import SampleIndex
 from dstack.analysis.solve.digraph import unique
 from dstack.analysis.solve.requirements import targets_of
 from dstack.analysis.views.wait_tree import similarity_key
-from dstack.diagnosis import Diagnosis, Vertex
-from dstack.grouping import grouped
-from dstack.vertex_keys import Key, UnknownKey
+from dstack.model.diagnosis import Diagnosis, Vertex
+from dstack.model.vertex_keys import Key, UnknownKey
+from dstack.words import grouped
 
 Outcome = Literal["deadlock", "never", "behind", "blocker", "waits", "runs", "helper"]
 """What a vertex is in its finding: in the deadlock, never possible, blocked behind these, or a final blocker."""

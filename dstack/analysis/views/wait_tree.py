@@ -21,10 +21,10 @@ from dstack.analysis.naming.descriptions import because_of, describe, in_words
 from dstack.analysis.solve.digraph import Digraph, strong_components, unique
 from dstack.analysis.solve.reduction import shortest_cycle
 from dstack.analysis.solve.requirements import targets_of
-from dstack.diagnosis import Diagnosis, Finding, Since, Vertex
-from dstack.grouping import grouped
-from dstack.observed import Frame
-from dstack.vertex_keys import Key
+from dstack.model.diagnosis import Diagnosis, Finding, Since, Vertex
+from dstack.model.vertex_keys import Key
+from dstack.observed.processes import Frame
+from dstack.words import grouped
 
 
 def similarity_key(index: SampleIndex, vertex: Vertex) -> object:

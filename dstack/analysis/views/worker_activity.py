@@ -15,10 +15,10 @@ from dstack.analysis.naming.sentences import predicate
 from dstack.analysis.naming.vertex_details import VertexDetails, details_of
 from dstack.analysis.solve.requirements import targets_of
 from dstack.analysis.stacks.app_threads import ACTIVITIES, Activity
-from dstack.diagnosis import Diagnosis, Vertex
-from dstack.grouping import grouped
-from dstack.observed import Coroutine, Frame, Thread
-from dstack.vertex_keys import Key
+from dstack.model.diagnosis import Diagnosis, Vertex
+from dstack.model.vertex_keys import Key
+from dstack.observed.processes import Coroutine, Frame, Thread
+from dstack.words import grouped
 
 PERMANENT = ("deadlock", "orphaned", "infeasible")
 

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Literal
 
-from dstack.model import Snapshot, Worker
-from dstack.observed import GpuUse, Process
-from dstack.observed_node import Gpu
+from dstack.model.snapshot import Snapshot, Worker
+from dstack.observed.node import Gpu
+from dstack.observed.processes import GpuUse, Process
 
 Figure = Literal["cpu", "memory", "gpu memory", "gpu", "queued", "age", "threads"]
 FIGURES: tuple[Figure, ...] = ("cpu", "memory", "gpu memory", "gpu", "queued", "age", "threads")

@@ -18,8 +18,8 @@ from dstack.analysis.stacks.app_threads import kind_of
 from dstack.analysis.views.inventory import Inventory, WorkerSummary
 from dstack.analysis.views.node_resources import Amount
 from dstack.analysis.views.worker_figures import FIGURES, Figure, Total, total
-from dstack.grouping import grouped
-from dstack.model import Node, PlacementGroup, Worker
+from dstack.model.snapshot import Node, PlacementGroup, Worker
+from dstack.words import grouped
 
 Column = Literal["activity", "name"] | Figure
 """A column to sort by."""

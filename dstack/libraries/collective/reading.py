@@ -5,10 +5,10 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Sequence
 
-from dstack.call_site import Site
 from dstack.libraries.collective.sites import FILE
 from dstack.libraries.torch.groups import MAX_GROUPS, MAX_MEMBERS, MAX_NAME, TorchGroups
-from dstack.observed_calls import RAY, ProcessGroup
+from dstack.observed.call_site import Site
+from dstack.observed.calls import RAY, ProcessGroup
 from dstack.probes.node.cached_property import cached_property
 from dstack.probes.node.cpython.frames import Frame
 from dstack.probes.node.cpython.memory import Unreadable

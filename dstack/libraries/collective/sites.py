@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dstack.call_site import BOTH_RAYS, Site, leaf, operations
+from dstack.observed.call_site import BOTH_RAYS, Site, leaf, operations
 
 FILE = "/ray/util/collective/collective.py"
 ON_GLOO = "/ray/util/collective/collective_group/torch_gloo_collective_group.py"

@@ -17,8 +17,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 
 from dstack.libraries.compiled_graphs.sites import CHANNEL_FILE, EXECUTE, FUTURE, GET, GET_FILE, READ, WRITE
-from dstack.observed import GraphChannel, GraphStage
-from dstack.observed_calls import Call, ChannelCall
+from dstack.observed.calls import Call, ChannelCall
+from dstack.observed.processes import GraphChannel, GraphStage
 from dstack.probes.node.cpython.frames import Frame
 from dstack.probes.node.cpython.memory import Unreadable
 from dstack.probes.node.cpython.objects import Objects

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dstack.call_site import BOTH_RAYS, Place, Site, caller, leaf
+from dstack.observed.call_site import BOTH_RAYS, Place, Site, caller, leaf
 
 CHANNEL_FILE = "/ray/experimental/channel/shared_memory_channel.py"
 GET_FILE = "/ray/experimental/compiled_dag_ref.py"

@@ -17,13 +17,13 @@ from msgspec.structs import replace
 from dstack.analysis.graph.builder import GraphBuilder, call_beyond_kind
 from dstack.analysis.graph.users import Users
 from dstack.analysis.index.task_assignment import is_graph_loop
-from dstack.diagnosis import CallName, Group, Target, Vertex, Wait
-from dstack.grouping import grouped
 from dstack.libraries.compiled_graphs.sites import WRITE
-from dstack.observed import GraphChannel, GraphStage
-from dstack.observed_calls import Call, ChannelCall
-from dstack.vertex_facts import assumption, subject
-from dstack.vertex_keys import TaskKey, ThreadKey
+from dstack.model.diagnosis import CallName, Group, Target, Vertex, Wait
+from dstack.model.vertex_facts import assumption, subject
+from dstack.model.vertex_keys import TaskKey, ThreadKey
+from dstack.observed.calls import Call, ChannelCall
+from dstack.observed.processes import GraphChannel, GraphStage
+from dstack.words import grouped
 
 DROPPED = assumption("dropped value")
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import re
 
-from dstack.call_site import BOTH_RAYS, caller
 from dstack.libraries.data.sites import STATE
 from dstack.libraries.recogniser import Recogniser
+from dstack.observed.call_site import BOTH_RAYS, caller
 
 PARTS = (
     # up to 2.46 the class of a map worker does not name its operator, but its tasks do

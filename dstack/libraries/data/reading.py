@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from dstack.libraries.train.reading import MAX_RANKS
-from dstack.observed_calls import DATA, Call, GroupCall, ProcessGroup
+from dstack.observed.calls import DATA, Call, GroupCall, ProcessGroup
 from dstack.probes.node.cpython.frames import Frame
 from dstack.probes.node.cpython.memory import Unreadable
 from dstack.probes.node.cpython.objects import Objects

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dstack.call_site import BOTH_RAYS, Place, Site, caller
+from dstack.observed.call_site import BOTH_RAYS, Place, Site, caller
 
 EXECUTION = "/ray/data/_internal/execution/"
 STATE = f"{EXECUTION}streaming_executor_state.py"

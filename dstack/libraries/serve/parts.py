@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from dstack.call_site import caller
 from dstack.libraries.recogniser import Recogniser
+from dstack.observed.call_site import caller
 
 REPLICA_NAME = r"SERVE_REPLICA::.*#(?P<replica>[^#]+)"
 """The name of a replica's actor, which ends with the id of the replica."""

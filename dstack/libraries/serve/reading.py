@@ -10,7 +10,7 @@ import contextlib
 from collections.abc import Sequence
 
 from dstack.libraries.serve.sites import CHOOSING, PRIVATE, REPLICA_FILE
-from dstack.observed_calls import QueuedRequest, ServeRequest
+from dstack.observed.calls import QueuedRequest, ServeRequest
 from dstack.probes.node.cpython.frames import Frame
 from dstack.probes.node.cpython.memory import Unreadable
 from dstack.probes.node.cpython.objects import Objects

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dstack.call_site import BOTH_RAYS, Place, Site, caller
+from dstack.observed.call_site import BOTH_RAYS, Place, Site, caller
 
 PRIVATE = "/ray/serve/_private/"
 HANDLE = "/ray/serve/handle.py"

@@ -15,13 +15,13 @@ from msgspec.structs import replace
 from dstack.analysis.graph.builder import GraphBuilder, waits_for
 from dstack.analysis.index import task_assignment
 from dstack.analysis.index.sample_index import SampleIndex
-from dstack.diagnosis import SlotLimit, Target, Wait
 from dstack.libraries.serve.parts import REPLICA_NAME, REQUESTS
-from dstack.model import Actor
-from dstack.observed import Coroutine
-from dstack.observed_calls import QueuedRequest, ServeRequest
-from dstack.vertex_facts import subject
-from dstack.vertex_keys import AnyKey
+from dstack.model.diagnosis import SlotLimit, Target, Wait
+from dstack.model.snapshot import Actor
+from dstack.model.vertex_facts import subject
+from dstack.model.vertex_keys import AnyKey
+from dstack.observed.calls import QueuedRequest, ServeRequest
+from dstack.observed.processes import Coroutine
 
 NAME = re.compile(REPLICA_NAME)
 UNPLACED = ("DEPENDENCIES_UNREADY", "PENDING_CREATION")

@@ -12,7 +12,6 @@ import contextlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from dstack.call_site import Site
 from dstack.libraries.torch.gloo import Gloo
 from dstack.libraries.torch.groups import (
     CPP_OBJECT,
@@ -24,7 +23,8 @@ from dstack.libraries.torch.groups import (
     TorchGroups,
 )
 from dstack.libraries.torch.sites import BACKWARD, BACKWARD_WAIT, DISTRIBUTED, RENDEZVOUS, WORK_WAIT
-from dstack.observed_calls import TORCH, ProcessGroup
+from dstack.observed.call_site import Site
+from dstack.observed.calls import TORCH, ProcessGroup
 from dstack.probes.node.cpython.frames import Frame
 from dstack.probes.node.cpython.memory import Unreadable
 from dstack.probes.node.cpython.objects import BOUND_TO, Objects

@@ -11,7 +11,7 @@ import contextlib
 import time
 
 from dstack.libraries.torch.groups import TorchGroups
-from dstack.observed_calls import ProcessGroup
+from dstack.observed.calls import ProcessGroup
 from dstack.probes.node.cached_property import cached_property
 from dstack.probes.node.cpython.memory import ProcessMemory, Unreadable
 from dstack.probes.node.procfs.proc import SystemCall, system_call, thread_name, thread_started, threads

@@ -11,7 +11,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from dstack.observed_calls import TORCH, ProcessGroup
+from dstack.observed.calls import TORCH, ProcessGroup
 from dstack.probes.node.cached_property import cached_property
 from dstack.probes.node.cpython.memory import Unreadable
 from dstack.probes.node.cpython.objects import DICT_KEYS

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dstack.call_site import Site, leaf, operations
+from dstack.observed.call_site import Site, leaf, operations
 
 DISTRIBUTED = "/torch/distributed/distributed_c10d.py"
 RENDEZVOUS = "/torch/distributed/rendezvous.py"

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from dstack.call_site import caller
 from dstack.libraries.recogniser import Recogniser
+from dstack.observed.call_site import caller
 
 PARTS = (
     Recogniser(r"TrainController", "Train's controller", which=" {id}", only_directs=True),

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 
 from dstack.call_sites import SITES
 from dstack.libraries.train.sites import MEETING as MEETING_SITE
-from dstack.observed_calls import TRAIN, Call, GroupCall, ProcessGroup
+from dstack.observed.calls import TRAIN, Call, GroupCall, ProcessGroup
 from dstack.probes.node.cpython.frames import Frame
 from dstack.probes.node.cpython.memory import Unreadable
 from dstack.probes.node.cpython.objects import Objects

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dstack.call_site import BOTH_RAYS, Site, caller
+from dstack.observed.call_site import BOTH_RAYS, Site, caller
 
 COLLECTIVE = "/ray/train/v2/_internal/execution/collective_impl.py"
 

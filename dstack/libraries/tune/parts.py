@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from dstack.call_site import caller
 from dstack.libraries.recogniser import Recogniser
+from dstack.observed.call_site import caller
 
 PARTS = (Recogniser(r"ImplicitFunc", "Tune trial", which=" {id}", work=("train", "step of")),)
 ENDLESS = (caller("/ray/air/execution/_internal/actor_manager.py", "next", "Ray 2.60"),)

@@ -8,7 +8,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
 
-from dstack.model import Node
+from dstack.model.snapshot import Node
 from dstack.probes.connection.background import begin
 
 _ADDRESS = re.compile(r"(?:\[([^\[\]/]+)\]|([^\[\]:/]+)):(\d{1,5})")

@@ -21,7 +21,7 @@ from typing import IO
 import psutil
 
 from dstack.errors import ClusterError, UsageError
-from dstack.model import Snapshot, Worker
+from dstack.model.snapshot import Snapshot, Worker
 from dstack.probes.connection.hosts import canonical
 
 _FLAG = "--gcs-address="

@@ -11,11 +11,11 @@ from typing import Any
 
 import grpc
 
-from dstack.grouping import grouped
-from dstack.observed_node import Cause
+from dstack.observed.node import Cause
 from dstack.probes.connection.background import begin
 from dstack.probes.connection.connect import Metadata, open_aio_channel
 from dstack.probes.node.core_workers.replies import explained
+from dstack.words import grouped
 
 MAX_CONCURRENT = 256
 Request = tuple[Callable[[Any], Any], str, Any]

@@ -16,8 +16,8 @@ from typing import Generic, TypeVar
 
 import psutil
 
-from dstack.observed import GpuUse
-from dstack.observed_node import Disk, DiskUse, HostFigures
+from dstack.observed.node import Disk, DiskUse, HostFigures
+from dstack.observed.processes import GpuUse
 from dstack.probes.node.nvml import LIBRARY, GpuReading, Nvml
 from dstack.probes.node.procfs import proc
 

@@ -12,7 +12,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from dstack.observed import Origin
+from dstack.observed.processes import Origin
 from dstack.probes.node.stacks.origins import PACKAGES
 from dstack.probes.node.threads import Position
 

@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 from itertools import islice
 
 from dstack.call_sites import KERNEL
-from dstack.observed_calls import Call, End, EndKind, EndState, Holder, KernelObjects
+from dstack.observed.calls import Call, End, EndKind, EndState, Holder, KernelObjects
 from dstack.probes.node.cached_property import cached_property
 from dstack.probes.node.cpython.memory import ProcessMemory, Unreadable
 from dstack.probes.node.procfs import proc, sockets

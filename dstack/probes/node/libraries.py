@@ -12,7 +12,7 @@ from dstack.libraries.compiled_graphs.reading import stages_of
 from dstack.libraries.data import reading as data
 from dstack.libraries.serve.reading import ServeRequests
 from dstack.libraries.train import reading as train
-from dstack.observed_calls import Call
+from dstack.observed.calls import Call
 from dstack.probes.node.cpython.frames import Frame
 from dstack.probes.node.cpython.objects import Objects
 

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from dstack.call_sites import kind_of
-from dstack.observed_calls import REF_CALLS, Call, ChannelCall, GroupCall, Timer
+from dstack.observed.calls import REF_CALLS, Call, ChannelCall, GroupCall, Timer
 from dstack.probes.node.asyncio.coroutine_samples import LoopState, objects_of, waits_of
 from dstack.probes.node.asyncio.event_loops import has_tasks, may_have_loops
 from dstack.probes.node.asyncio.timers import CANCELS, Callbacks, timer_of_thread

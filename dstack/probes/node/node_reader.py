@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-from dstack.observed_node import NodeAnswer
+from dstack.observed.node import NodeAnswer
 from dstack.probes.node import wire
 from dstack.probes.node.core_workers.asking import GRACE_S, CoreWorkers, Replies
 from dstack.probes.node.core_workers.channels import CannotAsk

@@ -12,8 +12,8 @@ import struct
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from dstack.observed import GpuUse
-from dstack.observed_node import Gpu
+from dstack.observed.node import Gpu
+from dstack.observed.processes import GpuUse
 
 LIBRARY = "libnvidia-ml.so.1"
 SUCCESS = 0

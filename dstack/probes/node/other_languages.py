@@ -12,8 +12,8 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
-from dstack.observed import Access, Role
-from dstack.observed_calls import Call, HeldRefs, Unreadable
+from dstack.observed.calls import Call, HeldRefs, Unreadable
+from dstack.observed.processes import Access, Role
 from dstack.probes.node.commands import run
 from dstack.probes.node.jstack_and_gdb import NativeThread, parse_gdb, parse_jstack
 from dstack.probes.node.procfs import proc
@@ -153,7 +153,7 @@ def _reading(thread: NativeThread, request: Request, running: set[int]) -> Threa
 
 
 def _role(thread: NativeThread, request: Request) -> Role:
-    """The role in the words of :class:`dstack.observed.Thread`."""
+    """The role in the words of :class:`dstack.observed.processes.Thread`."""
     if thread.runs_task:
         return "task"
     if thread.is_main or thread.os_thread_id == request.pid:

@@ -8,8 +8,8 @@ import zlib
 from collections.abc import Callable
 from typing import Any
 
-from dstack.observed_calls import Need
-from dstack.observed_node import NodeAnswer, RecordedRound
+from dstack.observed.calls import Need
+from dstack.observed.node import NodeAnswer, RecordedRound
 
 _SURROGATE = re.compile("[\ud800-\udfff]")
 

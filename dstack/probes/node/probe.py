@@ -11,8 +11,8 @@ from itertools import islice
 
 import psutil
 
-from dstack.observed import Process
-from dstack.observed_node import Cause, Failure, NodeAnswer, RecordedRound, StartingWorker
+from dstack.observed.node import Cause, Failure, NodeAnswer, RecordedRound, StartingWorker
+from dstack.observed.processes import Process
 from dstack.probes.node.figures import NodeFigures
 from dstack.probes.node.kernel_waits import KernelTables
 from dstack.probes.node.process import TargetProcess

@@ -39,7 +39,7 @@ class ProbeActor:
             self._reader.probe.equip(binary)
 
     def sample(self, request: NodeRequest) -> bytes:
-        """One sample as a packed :class:`~dstack.observed_node.NodeAnswer`, see :func:`packed`."""
+        """One sample as a packed :class:`~dstack.observed.node.NodeAnswer`, see :func:`packed`."""
         with self._watchdog.call():
             return packed(self._reader.sample(request))
 

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 
 import psutil
 
-from dstack.observed import EndedChild
+from dstack.observed.processes import EndedChild
 from dstack.probes.node.blocked_calls.blocked_call import Surroundings
 from dstack.probes.node.cached_property import cached_property
 from dstack.probes.node.kernel_waits import KernelTables

@@ -12,8 +12,8 @@ from dataclasses import replace
 import psutil
 
 from dstack.call_sites import WAITPID
-from dstack.observed_calls import Call, Children
-from dstack.observed_node import Cause
+from dstack.observed.calls import Call, Children
+from dstack.observed.node import Cause
 from dstack.probes.node.cpython.interpreter import Interpreter, OwnPython
 from dstack.probes.node.cpython.memory import Unreadable, open_memory
 from dstack.probes.node.cpython.process import Known

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
-from dstack.observed import Coroutine, Process, StartPhase, Thread
-from dstack.observed_calls import Awaitables, Call, Executions, Need, ProcessObject
-from dstack.observed_node import Failure
+from dstack.observed.calls import Awaitables, Call, Executions, Need, ProcessObject
+from dstack.observed.node import Failure
+from dstack.observed.processes import Coroutine, Process, StartPhase, Thread
 from dstack.probes.node.figures import NodeFigures
 from dstack.probes.node.process import TargetProcess
 from dstack.probes.node.procfs import proc

@@ -19,8 +19,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar
 
-from dstack.observed import Access, Role
-from dstack.observed_calls import Call
+from dstack.observed.calls import Call
+from dstack.observed.processes import Access, Role
 from dstack.probes.node.blocked_calls.frames_only import shallow_calls
 from dstack.probes.node.commands import run
 from dstack.probes.node.cpython.memory import open_memory

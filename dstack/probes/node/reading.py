@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from dstack.observed import Access, EndedChild, GraphStage, Role
-from dstack.observed_calls import Call, Timer
-from dstack.observed_node import Cause, Stage
+from dstack.observed.calls import Call, Timer
+from dstack.observed.node import Cause, Stage
+from dstack.observed.processes import Access, EndedChild, GraphStage, Role
 from dstack.probes.node.asyncio.coroutine_samples import LoopState
 from dstack.probes.node.blocked_calls.blocked_call import Surroundings
 from dstack.probes.node.process_groups.memberships import Memberships
@@ -48,8 +48,9 @@ class ThreadReading:
 
     ``is_stable``: it did not run while it was read. ``is_torn``: it ran during every reading, so its frames may not
     belong together. ``sleeps``: it was in ``time.sleep``, for ``sleep_left_s`` more. ``slices`` counts how often it was
-    scheduled. ``written_bytes`` are those of :class:`dstack.observed.Thread`. ``task_id`` is the Ray task that it runs.
-    ``locals`` are the values of its locals by frame, if requested. ``timer`` is that of a ``threading.Timer``.
+    scheduled. ``written_bytes`` are those of :class:`dstack.observed.processes.Thread`. ``task_id`` is the Ray task
+    that it runs. ``locals`` are the values of its locals by frame, if requested. ``timer`` is that of a
+    ``threading.Timer``.
     """
 
     thread: AnyThread
@@ -68,11 +69,12 @@ class ThreadReading:
 
 @dataclass(frozen=True)
 class ProcessReading:
-    """The threads and coroutines of a process; ``access`` is how they were read, see :class:`dstack.observed.Process`.
+    """The threads and coroutines of a process.
 
-    ``has_tasks``: the tasks of its threads could be read. ``loops`` and ``groups``, the concurrency
-    groups of an actor's methods, are None where they were not read. ``graph_stages`` are those of compiled graphs.
-    ``ended_children`` are the child processes that objects of the process show to have ended.
+    ``access`` is how they were read, see :class:`dstack.observed.processes.Process`. ``has_tasks``: the tasks of its
+    threads could be read. ``loops`` and ``groups``, the concurrency groups of an actor's methods, are None where they
+    were not read. ``graph_stages`` are those of compiled graphs. ``ended_children`` are the child processes that
+    objects of the process show to have ended.
     """
 
     threads: Sequence[ThreadReading] = ()

@@ -14,7 +14,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import TypeVar
 
 from dstack.call_sites import kind_of
-from dstack.observed_calls import REF_CALLS, Call, Unreadable
+from dstack.observed.calls import REF_CALLS, Call, Unreadable
 from dstack.probes.node.cpython.memory import ProcessMemory
 from dstack.probes.node.procfs import proc
 from dstack.probes.node.threads import AnyThread

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Generic, Protocol, TypeVar
 
-from dstack.observed import Origin
+from dstack.observed.processes import Origin
 
 ASYNCIO = "/asyncio/"
 """The folder of asyncio's files."""

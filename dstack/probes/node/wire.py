@@ -1,6 +1,6 @@
 """What a caller asks of a node's probe: plain data, checked by mypy on both sides.
 
-The answers are in :mod:`dstack.observed_node`.
+The answers are in :mod:`dstack.observed.node`.
 """
 
 from __future__ import annotations
@@ -109,7 +109,7 @@ class NodeRequest(TypedDict):
 
 
 class RecordOptions(TypedDict):
-    """How to record for ``seconds``, which :class:`dstack.recording.RecordingOptions` describes.
+    """How to record for ``seconds``, which :class:`dstack.model.recording.RecordingOptions` describes.
 
     ``is_last`` says that no further round follows, so that what still runs is ended.
     """

@@ -18,9 +18,9 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
-from dstack.call_site import Site
 from dstack.call_sites import RAY_GET, RAY_WAIT
-from dstack.model import Job
+from dstack.model.snapshot import Job
+from dstack.observed.call_site import Site
 from dstack.probes.node.cpython.memory import Unreadable
 from dstack.probes.node.stacks.source_lines import read_source
 from dstack.probes.node.threads import Frame, Position, PythonThread, ShownFrame, function_of, is_in

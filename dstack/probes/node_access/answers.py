@@ -7,8 +7,8 @@ from typing import TypeVar
 
 import msgspec
 
-from dstack.model import Model, need_of
-from dstack.observed_node import Cause, NodeAnswer, RecordedRound
+from dstack.model.snapshot import Model, need_of
+from dstack.observed.node import Cause, NodeAnswer, RecordedRound
 from dstack.probes.node.packing import encoded
 
 MAX_ANSWER_BYTES = 512 * 2**20
@@ -21,7 +21,7 @@ class MalformedAnswer(Exception):
 
 
 class NodeFailure(Model, frozen=True):
-    """Why a node has no answer; its fields are those of :class:`dstack.observed_node.Failure`."""
+    """Why a node has no answer; its fields are those of :class:`dstack.observed.node.Failure`."""
 
     reason: str
     cause: Cause = "other"

@@ -9,11 +9,11 @@ from typing import Generic, TypeVar
 
 import msgspec
 
-from dstack.model import Node
-from dstack.observed import EndedTask, Frame, Process
-from dstack.observed_node import Failure, HostFigures, NodeAnswer
+from dstack.files.snapshot_file import MAX_FRAMES
+from dstack.model.snapshot import Node
+from dstack.observed.node import Failure, HostFigures, NodeAnswer
+from dstack.observed.processes import EndedTask, Frame, Process
 from dstack.probes.node_access.answers import MalformedAnswer
-from dstack.snapshot_file import MAX_FRAMES
 
 _T = TypeVar("_T")
 
@@ -71,7 +71,7 @@ class Assembly:
 
         Adds only processes ``among`` the known workers, and all that are starting, with their frames, stacks and
         sources. The answer is used up: the stacks of its processes become indices of :attr:`stacks`. ``clock_ahead_s``
-        is that of :class:`dstack.model.Node`. Raises :class:`MalformedAnswer`.
+        is that of :class:`dstack.model.snapshot.Node`. Raises :class:`MalformedAnswer`.
         """
         processes = {id: process for id, process in answer.processes.items() if among is None or id in among}
         placing = _Placing(answer, self._frames, self._stacks, self.sources)

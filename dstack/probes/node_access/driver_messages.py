@@ -1,4 +1,4 @@
-"""Requests to dstack's driver on the cluster, as JSON, and its replies, as MessagePack (:mod:`dstack.child`)."""
+"""Requests to dstack's driver on the cluster, as JSON, and its replies, as MessagePack."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from typing import TypedDict
 
 import msgspec
 
-from dstack.model import Model
-from dstack.observed_node import NodeAnswer, RecordedRound
+from dstack.model.snapshot import Model
+from dstack.observed.node import NodeAnswer, RecordedRound
 from dstack.probes.node import wire
 from dstack.probes.node_access.answers import MALFORMED, MalformedAnswer, NodeFailure, unpacked, unpacked_round
 

@@ -8,9 +8,8 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import chain
 
-from dstack.grouping import grouped
-from dstack.model import Worker
-from dstack.observed_node import Failure, NodeAnswer
+from dstack.model.snapshot import Worker
+from dstack.observed.node import Failure, NodeAnswer
 from dstack.probes.connection.background import begin, within
 from dstack.probes.connection.hosts import ahead_s
 from dstack.probes.node import wire
@@ -21,7 +20,7 @@ from dstack.probes.node_access.targets import own_addresses, targets, with_envir
 from dstack.probes.ray_state.control_plane import Inventory
 from dstack.probes.ray_state.core_workers import core_workers
 from dstack.probes.ray_state.liveness import Liveness
-from dstack.words import plural
+from dstack.words import grouped, plural
 
 Progress = Callable[[str], None]
 OVERRUN_S = 2.0

@@ -8,8 +8,8 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from dstack.model import Worker
-from dstack.observed_node import RecordedRound
+from dstack.model.snapshot import Worker
+from dstack.observed.node import RecordedRound
 from dstack.probes.connection.background import begin
 from dstack.probes.connection.connect import Cluster
 from dstack.probes.connection.hosts import RayletAddress, unreachable

@@ -19,9 +19,9 @@ from functools import cache
 from itertools import zip_longest
 from typing import Any
 
-from dstack.model import Job, Worker, WorkerSample
-from dstack.observed import Process, Thread
-from dstack.observed_node import Failure, NodeAnswer
+from dstack.model.snapshot import Job, Worker, WorkerSample
+from dstack.observed.node import Failure, NodeAnswer
+from dstack.observed.processes import Process, Thread
 from dstack.probes.connection.connect import Cluster
 from dstack.probes.connection.hosts import join_address
 from dstack.probes.connection.ray_stubs import gcs_service_pb2, gcs_service_pb2_grpc, reporter_pb2, reporter_pb2_grpc

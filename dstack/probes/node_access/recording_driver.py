@@ -14,11 +14,11 @@ from typing import IO, Any
 
 import ray
 
-from dstack.child import send
 from dstack.probes.node import wire
 from dstack.probes.node_access.answers import MALFORMED, NodeFailure
 from dstack.probes.node_access.driver_messages import RecordRequest, RoundReply, encoded
 from dstack.probes.node_access.remote_driver import TURN_S, Probes, first_line, joins
+from dstack.processes.child import send
 
 START_S = 20.0
 """How long a probe may take to start."""

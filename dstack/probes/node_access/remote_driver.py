@@ -1,7 +1,7 @@
 """The child process that holds dstack's Ray connection; its argument is the address of the GCS.
 
-Receives ``sample`` messages by standard input and answers with messages (:mod:`dstack.child`): ``joined`` when it has
-joined the cluster, ``ended`` with the reason when it cannot, and ``reply`` for each node; see
+Receives ``sample`` messages by standard input and answers with messages (:mod:`dstack.processes.child`): ``joined``
+when it has joined the cluster, ``ended`` with the reason when it cannot, and ``reply`` for each node; see
 :mod:`dstack.probes.node_access.driver_messages`. It ends with its parent, and its actors end with it.
 """
 
@@ -26,17 +26,12 @@ from ray.core.generated.gcs_pb2 import GcsNodeInfo
 from ray.exceptions import RayActorError
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-import dstack.call_site
 import dstack.call_sites
-import dstack.frozen_dataclass
 import dstack.libraries
 import dstack.observed
-import dstack.observed_calls
-import dstack.observed_node
 import dstack.probes.node
-from dstack.child import Messages, outlive_parent, send
-from dstack.document_file import to_json
-from dstack.observed_node import Count, NodeAnswer
+from dstack.files.document_file import to_json
+from dstack.observed.node import Count, NodeAnswer
 from dstack.probes.connection.hosts import canonical
 from dstack.probes.node import wire
 from dstack.probes.node.probe_actor import IDLE_S, ProbeActor
@@ -45,6 +40,7 @@ from dstack.probes.node_access.answers import MALFORMED, NodeFailure
 from dstack.probes.node_access.driver_messages import Reply, Request, encoded
 from dstack.probes.node_access.targets import own_addresses
 from dstack.probes.ray_state.control_plane import PROBE_NAMESPACE
+from dstack.processes.child import Messages, outlive_parent, send
 
 RUN_THERE = "Run dstack on that node: a raylet starts as many workers at once as it has CPUs, and these may hang."
 END_GRACE_S = 0.8
@@ -54,14 +50,10 @@ ANSWER_S = 0.3
 TURN_S = 0.05
 """How often a wait for nodes checks whether it was cancelled."""
 TRAVELLING = (
-    dstack.probes.node,
-    dstack.frozen_dataclass,
-    dstack.observed,
-    dstack.observed_calls,
-    dstack.observed_node,
-    dstack.call_site,
     dstack.call_sites,
     dstack.libraries,
+    dstack.observed,
+    dstack.probes.node,
 )
 """What is sent to the nodes with the probe, because dstack is not installed there."""
 MAX_STARTS = 256

@@ -22,14 +22,14 @@ from concurrent.futures import Future
 
 import msgspec
 
-from dstack.child import Messages, send, start_child
-from dstack.observed_node import NodeAnswer
+from dstack.observed.node import NodeAnswer
 from dstack.probes.connection.background import begin
 from dstack.probes.connection.connect import Cluster
 from dstack.probes.connection.hosts import RayletAddress, unreachable
 from dstack.probes.node import wire
 from dstack.probes.node_access.answers import NodeFailure
 from dstack.probes.node_access.driver_messages import NodeParts, Request, decoded
+from dstack.processes.child import Messages, send, start_child
 
 Result = NodeAnswer | NodeFailure
 LAST_WORD_S = 0.15

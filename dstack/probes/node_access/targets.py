@@ -18,7 +18,7 @@ from typing import Any
 
 import psutil
 
-from dstack.model import Worker
+from dstack.model.snapshot import Worker
 from dstack.probes.connection.hosts import canonical
 from dstack.probes.node import wire
 from dstack.probes.node.cpython.debug_offsets import (

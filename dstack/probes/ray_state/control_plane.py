@@ -14,8 +14,8 @@ from typing import Any
 from msgspec.structs import replace
 
 from dstack.errors import ClusterError
-from dstack.model import RAY_CLIENT_SERVER, Actor, Bundle, GoneWorker, Job, Node, PlacementGroup, Worker
-from dstack.observed_node import Failure, StartingWorker
+from dstack.model.snapshot import RAY_CLIENT_SERVER, Actor, Bundle, GoneWorker, Job, Node, PlacementGroup, Worker
+from dstack.observed.node import Failure, StartingWorker
 from dstack.probes.connection.connect import Cluster
 from dstack.probes.connection.hosts import canonical
 from dstack.probes.connection.ray_stubs import (

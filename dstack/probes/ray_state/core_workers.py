@@ -10,8 +10,8 @@ from collections.abc import Collection, Iterable, Sequence
 from dataclasses import replace
 from itertools import islice
 
-from dstack.model import ACTOR_HANDLE, Worker, is_at_hand, producer_task_id
-from dstack.observed_node import CoreWorkerReply, Failure, Ref
+from dstack.model.snapshot import ACTOR_HANDLE, Worker, is_at_hand, producer_task_id
+from dstack.observed.node import CoreWorkerReply, Failure, Ref
 from dstack.probes.connection import ray_stubs
 from dstack.probes.connection.connect import Metadata
 from dstack.probes.node import wire

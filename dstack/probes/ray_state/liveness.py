@@ -6,8 +6,8 @@ from collections.abc import Iterable, Mapping
 
 from msgspec.structs import replace
 
-from dstack.model import GoneWorker, Worker
-from dstack.observed_node import Cause, CoreWorkerReply, Failure
+from dstack.model.snapshot import GoneWorker, Worker
+from dstack.observed.node import Cause, CoreWorkerReply, Failure
 from dstack.probes.ray_state.control_plane import Inventory
 
 OF_LIVE_PROCESSES: frozenset[Cause] = frozenset({"permission", "missing", "truncated", "unreadable"})

@@ -15,10 +15,10 @@ from itertools import pairwise
 from statistics import median
 from typing import Any
 
-from dstack.grouping import grouped
-from dstack.model import FunctionTimes, RecentEnds, RepeatedCall
+from dstack.model.snapshot import FunctionTimes, RecentEnds, RepeatedCall
 from dstack.probes.connection.ray_stubs import common_pb2
 from dstack.probes.ray_state.task_rows import event_time
+from dstack.words import grouped
 
 WINDOW_S = 10.0
 """How far back from the newest event of a caller its calls are counted."""

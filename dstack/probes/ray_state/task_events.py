@@ -15,7 +15,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from dstack.model import (
+from dstack.model.snapshot import (
     ACTOR_HANDLE,
     FailedTask,
     Job,
@@ -26,7 +26,7 @@ from dstack.model import (
     TaskTimes,
     producer_task_id,
 )
-from dstack.observed_node import Failure, Ref, TaskKind
+from dstack.observed.node import Failure, Ref, TaskKind
 from dstack.probes.connection.connect import Cluster
 from dstack.probes.connection.ray_stubs import common_pb2, gcs_service_pb2, gcs_service_pb2_grpc
 from dstack.probes.connection.rpc import Call, CallFailure, call_all

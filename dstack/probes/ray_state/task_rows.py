@@ -15,7 +15,7 @@ from typing import Any
 
 import msgspec
 
-from dstack.model import FailedTask
+from dstack.model.snapshot import FailedTask
 from dstack.probes.connection.ray_stubs import common_pb2
 from dstack.probes.node.stacks.origins import PACKAGES, STANDARD
 from dstack.probes.ray_state.control_plane import GUESSES

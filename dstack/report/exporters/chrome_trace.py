@@ -19,7 +19,7 @@ from dstack.analysis.history.task_index import Attempt
 from dstack.analysis.naming.names import bounds
 from dstack.analysis.views.timeline import Mark, Timeline, Track
 from dstack.version import __version__
-from dstack.visible import visible
+from dstack.words import visible
 
 Event = dict[str, object]
 """One row of ``traceEvents``."""

@@ -14,8 +14,7 @@ from graphviz.quoting import NoHtml
 from dstack.analysis.history.call_nodes import NodeKind, NodeWait
 from dstack.analysis.views.call_graph import CallEdge, CallGraph, CallNode
 from dstack.report.calls_text import edge_lines, node_title, remarks, summary, wait_lines
-from dstack.visible import visible
-from dstack.words import size
+from dstack.words import size, visible
 
 SHAPES: Mapping[NodeKind, Mapping[str, str]] = {
     "driver": {"shape": "box", "style": "filled", "fillcolor": "#e6eef7"},

@@ -7,7 +7,7 @@ from collections import Counter
 
 from dstack.analysis.stacks.app_threads import PathStep
 from dstack.analysis.stacks.weighted_stacks import WeightedStack, WeightedStacks
-from dstack.visible import visible
+from dstack.words import visible
 
 SEPARATOR = ";"
 SELF = "(self)"

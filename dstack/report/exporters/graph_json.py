@@ -13,7 +13,7 @@ from msgspec import Meta
 from dstack.analysis.history.call_figures import Figures
 from dstack.analysis.history.call_nodes import By, NodeKind, NodeWait
 from dstack.analysis.views.call_graph import CallEdge, CallGraph, CallNode
-from dstack.document_file import to_json
+from dstack.files.document_file import to_json
 from dstack.report.check_schema import Json
 
 

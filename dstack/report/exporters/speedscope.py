@@ -9,9 +9,8 @@ import msgspec
 
 from dstack.analysis.stacks.app_threads import PathStep
 from dstack.analysis.stacks.weighted_stacks import Unit, WeightedStack, WeightedStacks
-from dstack.grouping import grouped
 from dstack.version import __version__
-from dstack.visible import visible
+from dstack.words import grouped, visible
 
 SCHEMA = "https://www.speedscope.app/file-format-schema.json"
 ValueUnit = Literal["none", "microseconds"]

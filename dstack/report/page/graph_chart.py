@@ -13,7 +13,7 @@ from rich.cells import cell_len, set_cell_size
 
 from dstack.report.page.graph_layout import Layout, layout
 from dstack.report.page.section import new_chart
-from dstack.visible import visible, visible_lines
+from dstack.words import visible, visible_lines
 
 FONT_PX = 12.0
 FONT_HEIGHT_PX = 14.0

@@ -1,7 +1,7 @@
 """Makes pages of saved snapshots in a child process, which can be killed, and whose memory is freed at its end.
 
 The arguments of the process are JOB FILE..., the newest snapshot last; JOB may be empty. It ends with the thread that
-has started it, and sends one message (see :mod:`dstack.child`): ``page`` with the page, or ``error``.
+has started it, and sends one message (see :mod:`dstack.processes.child`): ``page`` with the page, or ``error``.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import IO, TYPE_CHECKING
 
-from dstack.child import Messages, end_child, raise_sent, send, send_error, start_child
 from dstack.errors import DstackError, as_dstack_error
+from dstack.processes.child import Messages, end_child, raise_sent, send, send_error, start_child
 
 if TYPE_CHECKING:
-    from dstack.model import Snapshot
+    from dstack.model.snapshot import Snapshot
 
 
 TIMEOUT_S = 30.0
@@ -81,15 +81,15 @@ def main(messages: IO[bytes], arguments: list[str]) -> None:
 
 
 def _page(job: str | None, files: Sequence[str]) -> bytes:
-    from dstack.gc_pause import GcPause
+    from dstack.processes.gc_pause import GcPause
 
     with GcPause():
         from dstack.report.page import require_bokeh
 
         require_bokeh()
         from dstack.analysis.views.analysed_snapshot import AnalysedSnapshot
+        from dstack.files.snapshot_file import load
         from dstack.report.page.pages import report_page
-        from dstack.snapshot_file import load
 
         *before, file = files
         newest = load(file)
@@ -100,7 +100,7 @@ def _page(job: str | None, files: Sequence[str]) -> bytes:
 def _earlier(path: str, newest: Snapshot) -> Snapshot | None:
     """An earlier snapshot, unless it is unreadable or of another cluster."""
     from dstack.analysis.views.snapshot_diff import require_same_cluster
-    from dstack.snapshot_file import load
+    from dstack.files.snapshot_file import load
 
     try:
         earlier = load(path)

@@ -18,7 +18,7 @@ from markupsafe import Markup
 
 from dstack.analysis.stacks.weighted_stacks import WeightedStacks
 from dstack.analysis.views.analysed_snapshot import AnalysedSnapshot
-from dstack.recording import Recording
+from dstack.model.recording import Recording
 from dstack.report.page.section import ReportData, Section, asset, data_element, render
 from dstack.report.page.sections import calls, cluster, coverage, findings, flame, past, stacks, timeline, waits
 from dstack.report.page.sections.flame import Flame, flame_section

@@ -16,9 +16,9 @@ from markupsafe import Markup
 
 from dstack.analysis.views.analysed_snapshot import AnalysedSnapshot
 from dstack.analysis.views.stack_groups import ChosenStacks
-from dstack.recording import Recording
-from dstack.vertex_keys import Key
-from dstack.visible import visible
+from dstack.model.recording import Recording
+from dstack.model.vertex_keys import Key
+from dstack.words import visible
 
 AS_JSON = str.maketrans({"<": "\\u003c", ">": "\\u003e", "&": "\\u0026", "\u2028": "\\u2028", "\u2029": "\\u2029"})
 """JSON remains the same, and neither ends an element nor begins a comment."""

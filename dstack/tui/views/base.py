@@ -18,16 +18,15 @@ from textual.widgets import Footer, Input, Static
 from dstack.analysis.stacks.stack_tree import GROUPINGS, Grouping, grouping_in_words
 from dstack.analysis.views.analysed_snapshot import AnalysedSnapshot
 from dstack.analysis.views.snapshot_changes import SIGNS, Mark, SnapshotChanges
-from dstack.diagnosis import Verdict
+from dstack.model.diagnosis import Verdict
+from dstack.model.vertex_keys import Key
 from dstack.report.rich_text import SafeText
 from dstack.report.summaries import headline
 from dstack.tui.snapshots import NumberedSnapshot, OpenedRecording
 from dstack.tui.widgets.detail import Detail
 from dstack.tui.widgets.outline import Outline
 from dstack.tui.widgets.time_axis import clock
-from dstack.vertex_keys import Key
-from dstack.visible import visible
-from dstack.words import duration
+from dstack.words import duration, visible
 
 MARK_STYLES: dict[Mark, str] = {"new": "bold green", "changed": "bold cyan", "gone": "bold red"}
 VERDICT_MARKS: dict[Verdict, str] = {

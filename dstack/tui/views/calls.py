@@ -19,13 +19,13 @@ from dstack.analysis.history.call_nodes import By
 from dstack.analysis.views.analysed_snapshot import AnalysedSnapshot
 from dstack.analysis.views.call_graph import CallExecutions, CallGraph
 from dstack.errors import as_dstack_error
+from dstack.model.vertex_keys import Key
 from dstack.report.calls_text import COLUMNS, Column, remarks, summary
 from dstack.report.rich_text import SafeText
 from dstack.tui.views.base import OutlineView
 from dstack.tui.views.calls_lines import CallLines, CallRow, header
 from dstack.tui.widgets.detail import Detail
 from dstack.tui.widgets.outline import Outline
-from dstack.vertex_keys import Key
 from dstack.words import SHOWN
 
 NODES: dict[By, str] = {"class": "by class", "instance": "by actor"}

@@ -29,8 +29,9 @@ from dstack.analysis.views.worker_groups import (
     WorkerGrouping,
     WorkerGroups,
 )
-from dstack.model import Actor, Node
-from dstack.observed_node import Gpu
+from dstack.model.snapshot import Actor, Node
+from dstack.model.vertex_keys import Key
+from dstack.observed.node import Gpu
 from dstack.report.cluster_text import (
     bundle_in_words,
     disk_figures,
@@ -47,8 +48,7 @@ from dstack.tui.views.base import OutlineView, SourceLocation
 from dstack.tui.views.cluster_lines import WORDS, ClusterLines, Columns, mark_of
 from dstack.tui.widgets.detail import Detail
 from dstack.tui.widgets.outline import INDENT, Outline
-from dstack.vertex_keys import Key
-from dstack.visible import visible
+from dstack.words import visible
 
 SCROLLBAR = 2
 """The columns of an outline's scrollbar, which are always reserved."""

@@ -20,7 +20,8 @@ from dstack.analysis.views.snapshot_changes import SnapshotChanges
 from dstack.analysis.views.worker_activity import ExecutionGroup
 from dstack.analysis.views.worker_figures import Figure, Total, WorkerFigures
 from dstack.analysis.views.worker_groups import BundlePlace, Column, Order, WorkerGroup, WorkerGrouping, WorkerGroups
-from dstack.model import Actor, Node, Worker
+from dstack.model.snapshot import Actor, Node, Worker
+from dstack.model.vertex_keys import Key
 from dstack.report.cluster_text import (
     MARKS,
     UNKNOWN,
@@ -36,7 +37,6 @@ from dstack.report.cluster_text import (
 from dstack.report.rich_text import SafeText, location
 from dstack.tui.views.base import marked
 from dstack.tui.widgets.outline import Line
-from dstack.vertex_keys import Key
 
 TITLES: dict[Figure, str] = {
     "cpu": "CPU%",

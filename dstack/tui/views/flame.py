@@ -21,8 +21,7 @@ from dstack.tui.views.flame_drawings import Drawing, row_as_text
 from dstack.tui.views.stacks import StacksView
 from dstack.tui.widgets.chart import NOTHING, Chart
 from dstack.tui.widgets.detail import Detail
-from dstack.visible import visible
-from dstack.words import SHOWN, plural
+from dstack.words import SHOWN, plural, visible
 
 Paths = tuple[tuple[PathStep, ...], ...]
 TEXT_WIDTH = 200

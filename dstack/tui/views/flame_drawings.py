@@ -28,8 +28,7 @@ from dstack.analysis.stacks.weighted_stacks import (
 from dstack.analysis.views.stacks import Stacks
 from dstack.report.rich_text import SafeText
 from dstack.report.stacks_text import ORIGINS, activities_in_words, frame_location, short
-from dstack.visible import visible
-from dstack.words import SHOWN, plural, short_duration, word
+from dstack.words import SHOWN, plural, short_duration, visible, word
 
 MEASURES: dict[Measure, str] = {
     "executions": "all threads and coroutines",

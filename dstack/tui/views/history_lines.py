@@ -16,16 +16,15 @@ from dstack.analysis.naming import names
 from dstack.analysis.views.analysed_snapshot import AnalysedSnapshot
 from dstack.analysis.views.snapshot_changes import FindingSpan, finding_spans
 from dstack.analysis.views.snapshot_diff import Change, ExecutionChange, FindingChange, SnapshotDiff, WaitChange
-from dstack.diagnosis import VERDICTS, FindingKind, Verdict, Vertex
-from dstack.grouping import grouped
-from dstack.observed import Frame
+from dstack.model.diagnosis import VERDICTS, FindingKind, Verdict, Vertex
+from dstack.observed.processes import Frame
 from dstack.report.rich_text import SafeText, location
 from dstack.tui.snapshots import NumberedSnapshot
 from dstack.tui.views.base import VERDICT_MARKS
 from dstack.tui.widgets.outline import Line
 from dstack.tui.widgets.span_chart import Span, SpanRow
 from dstack.tui.widgets.time_axis import clock
-from dstack.words import duration
+from dstack.words import duration, grouped
 
 LETTERS: dict[Verdict, str] = {
     "deadlock": "D",

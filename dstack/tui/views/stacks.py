@@ -15,12 +15,12 @@ from dstack.analysis.stacks.app_threads import PathStep
 from dstack.analysis.stacks.stack_tree import Grouping, TextFilter
 from dstack.analysis.views.analysed_snapshot import AnalysedSnapshot
 from dstack.analysis.views.stacks import Stacks
+from dstack.model.vertex_keys import Key
 from dstack.report.rich_text import SafeText
 from dstack.tui.views.base import GROUP, WHOLE, GroupedView, SourceLocation
 from dstack.tui.views.stacks_pages import branch_page, stack_in_words, stack_page, target_key
 from dstack.tui.views.stacks_trees import NO_WORDS, About, MergedTree, ProcessTree, branch_key, branch_keys, stack_keys
 from dstack.tui.widgets.outline import Line, Outline
-from dstack.vertex_keys import Key
 
 SHOWN_TRAIL = 4
 SIDE_BY_SIDE = 100

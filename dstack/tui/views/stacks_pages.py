@@ -13,8 +13,8 @@ from dstack.analysis.stacks.peers import AbsentWorker, BranchPeers, Outlier, bra
 from dstack.analysis.stacks.stack_tree import StackBranch
 from dstack.analysis.views.stack_pages import DependencyLink, FrameRun, StackPage
 from dstack.analysis.views.stacks import Stacks
-from dstack.grouping import grouped
-from dstack.observed import Frame
+from dstack.model.vertex_keys import Key
+from dstack.observed.processes import Frame
 from dstack.report.rich_text import SafeText, location
 from dstack.report.stacks_text import (
     ACTIVITY_STYLES,
@@ -27,9 +27,7 @@ from dstack.report.stacks_text import (
 )
 from dstack.tui.views.stacks_trees import FEW, About, MergedTree, list_lines, sentence_lines, source_lines
 from dstack.tui.widgets.outline import Line
-from dstack.vertex_keys import Key
-from dstack.visible import visible
-from dstack.words import plural
+from dstack.words import grouped, plural, visible
 
 
 def stack_page(stacks: Stacks, stack: StackPage) -> list[Line]:

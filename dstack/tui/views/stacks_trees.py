@@ -13,12 +13,12 @@ from dstack.analysis.stacks.stack_tree import Grouping, StackBranch, TextFilter,
 from dstack.analysis.views.snapshot_changes import SnapshotChanges
 from dstack.analysis.views.stack_pages import ChildThreads, ProcessThreads, ThreadSummary, child_threads, worker_name
 from dstack.analysis.views.stacks import Stacks
-from dstack.model import Node, Worker
+from dstack.model.snapshot import Node, Worker
+from dstack.model.vertex_keys import Key
 from dstack.report.rich_text import SafeText, location
 from dstack.report.stacks_text import WORDS, activities_in_words, activity_word, short
 from dstack.tui.views.base import marked
 from dstack.tui.widgets.outline import Line
-from dstack.vertex_keys import Key
 from dstack.words import plural
 
 T = TypeVar("T")

@@ -15,6 +15,7 @@ from dstack.analysis.views.analysed_snapshot import AnalysedSnapshot
 from dstack.analysis.views.timeline import Mark, Timeline
 from dstack.analysis.views.timeline_bars import FAILED, FINISHED, RUNNING, STUCK, WAITING, Bars
 from dstack.analysis.views.timeline_rows import KIND_OF_PHASE, TimelineRow
+from dstack.model.vertex_keys import Key
 from dstack.report.rich_text import SafeText
 from dstack.report.summaries import limiting_in_words
 from dstack.tui.widgets.gantt import Selection
@@ -27,7 +28,6 @@ from dstack.tui.widgets.gantt_drawing import (
     WAIT_GLYPHS,
 )
 from dstack.tui.widgets.time_axis import clock
-from dstack.vertex_keys import Key
 from dstack.words import SHOWN, capitalised, duration, plural, short_duration, shortly
 
 WAITS: dict[Phase, str] = {

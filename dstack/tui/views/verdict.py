@@ -14,14 +14,14 @@ from dstack.analysis.findings.wording.failures import step as step_of_failure
 from dstack.analysis.naming.vertex_details import details_of
 from dstack.analysis.views.analysed_snapshot import AnalysedSnapshot
 from dstack.analysis.views.snapshot_changes import SnapshotChanges
-from dstack.diagnosis import Finding, Step
+from dstack.model.diagnosis import Finding, Step
+from dstack.model.vertex_keys import Key
 from dstack.report.finding import advice_rows, assumption_rows, picture, remark_rows, status_sentence
 from dstack.report.not_observed import gaps_in_words, other_failures
 from dstack.report.rich_text import Row, SafeText
 from dstack.report.summaries import SHOWN_FAILURES, STYLE_OF_VERDICT, headline
 from dstack.tui.views.base import OutlineView, SourceLocation, marked
 from dstack.tui.widgets.outline import Line, Outline
-from dstack.vertex_keys import Key
 from dstack.words import plural
 
 BULLET = "• "

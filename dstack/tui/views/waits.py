@@ -19,13 +19,13 @@ from dstack.analysis.views.analysed_snapshot import AnalysedSnapshot
 from dstack.analysis.views.snapshot_changes import SnapshotChanges, mark_of
 from dstack.analysis.views.snapshot_diff import WaitChange
 from dstack.analysis.views.wait_tree import Edge, WaitBranch, WaitTree
-from dstack.diagnosis import Step, Vertex
+from dstack.model.diagnosis import Step, Vertex
+from dstack.model.vertex_keys import Key
 from dstack.report.finding import BETWEEN, FIRST, LAST, OUTSIDE, titled
 from dstack.report.rich_text import SafeText, location, place_of
 from dstack.tui.views.base import OutlineView, SourceLocation, marked
 from dstack.tui.widgets.detail import Detail
 from dstack.tui.widgets.outline import NO_RAIL, Line, Outline
-from dstack.vertex_keys import Key
 from dstack.words import SHOWN, distinct, plural
 
 STYLE_OF_EVIDENCE = {"exact": "", "inferred": "yellow", "assumed": "yellow"}

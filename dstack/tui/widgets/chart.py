@@ -17,7 +17,7 @@ from textual.scroll_view import ScrollView
 from textual.strip import Strip
 
 from dstack.analysis.stacks.icicle import Cell, Icicle
-from dstack.visible import visible
+from dstack.words import visible
 
 NOTHING: Icicle[Any] = Icicle((), 0, True)
 EDGE = "▏"

@@ -25,7 +25,7 @@ from dstack.analysis.views.timeline_bars import (
 )
 from dstack.analysis.views.timeline_rows import TimelineRow
 from dstack.tui.widgets.time_axis import EIGHTHS, NEARLY_FULL, Cell, Window, cells_of, heights_of, runs_of
-from dstack.visible import visible
+from dstack.words import visible
 
 CHAIN_COLOURS = 6
 FIRST_CHAIN = 16

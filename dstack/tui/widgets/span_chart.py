@@ -19,7 +19,7 @@ from textual.strip import Strip
 
 from dstack.tui.widgets.gantt_drawing import BLANK, CUT, Glyph, RowDrawing
 from dstack.tui.widgets.time_axis import Window
-from dstack.visible import visible
+from dstack.words import visible
 
 LINE = "─"
 NEARLY = 0.999

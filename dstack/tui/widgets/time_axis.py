@@ -13,7 +13,7 @@ from textual.strip import Strip
 from textual.widget import Widget
 
 from dstack.analysis.views.timeline_bars import Bars, Levels
-from dstack.visible import visible
+from dstack.words import visible
 
 EIGHTHS = " ▏▎▍▌▋▊▉█"
 HEIGHTS = " ▁▂▃▄▅▆▇█"

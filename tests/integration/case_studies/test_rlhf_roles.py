@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from dstack.analysis.views.analysed_snapshot import AnalysedSnapshot
-from dstack.snapshot_file import load
+from dstack.files.snapshot_file import load
 from tests.clusters.shared_cluster import SharedCluster
 from tests.examples.expected import expected_of
 from tests.integration.case_studies.programs import CaseStudy, edges_of

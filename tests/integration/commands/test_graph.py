@@ -11,9 +11,9 @@ from typing import Any
 import jsonschema
 import pytest
 
-from dstack.model import Snapshot
+from dstack.files.snapshot_file import load
+from dstack.model.snapshot import Snapshot
 from dstack.report.exporters.graph_json import graph_schema
-from dstack.snapshot_file import load
 from tests.clusters.dstack_command import Json, dstack
 from tests.clusters.ray_clusters import ray_cluster
 from tests.paths import PROGRAMS

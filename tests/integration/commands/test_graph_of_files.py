@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from dstack.snapshot_file import load, save
+from dstack.files.snapshot_file import load, save
 from tests.clusters.dstack_command import dstack
 from tests.paths import RECORDED_CALLS
 

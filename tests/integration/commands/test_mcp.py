@@ -13,7 +13,7 @@ import anyio
 from mcp import Client
 from mcp.client.stdio import StdioServerParameters
 
-from dstack.assistant import DATA_NOTE, MAX_CHARACTERS
+from dstack.cli.assistant import DATA_NOTE, MAX_CHARACTERS
 from tests.clusters.ray_clusters import run_example
 from tests.examples.recorded import recorded
 

@@ -10,8 +10,8 @@ from signal import SIGINT, SIGTERM, Signals
 
 import pytest
 
-from dstack.recording import Recording
-from dstack.recording_file import load
+from dstack.files.recording_file import load
+from dstack.model.recording import Recording
 from tests.clusters.dstack_command import DSTACK, Result, dstack
 from tests.clusters.ray_clusters import Example
 from tests.clusters.shared_cluster import SharedCluster

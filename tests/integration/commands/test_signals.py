@@ -49,7 +49,8 @@ def test_a_signal_ends_a_command_while_the_gcs_does_not_answer(silent: socket.so
 
 
 @pytest.mark.parametrize(
-    "module", ["signal", "dstack.signals", "click", "dstack.collecting.collector", "msgspec", "dstack.model"]
+    "module",
+    ["signal", "dstack.processes.signals", "click", "dstack.collecting.collector", "msgspec", "dstack.model.snapshot"],
 )
 def test_ctrl_c_ends_a_command_while_it_loads(silent: socket.socket, module: str) -> None:
     """The signal is sent when Python reports that this module is loaded, so while it loads the next one."""
@@ -62,7 +63,7 @@ def test_ctrl_c_ends_a_command_while_it_loads(silent: socket.socket, module: str
 
     assert name
     messages = [line for line in err.splitlines() if not line.startswith("import time:")]
-    is_early = module in ("signal", "dstack.signals")
+    is_early = module in ("signal", "dstack.processes.signals")
     assert (process.returncode, out, messages or is_early) == (130, "", ["Interrupted."] if messages else True)
 
 

@@ -14,7 +14,7 @@ import pytest
 from dstack.analysis.history.slices import NOTICED_LATE_S, overlap_s, running_slice
 from dstack.analysis.views.analysed_snapshot import AnalysedSnapshot
 from dstack.analysis.views.timeline import Timeline, Track
-from dstack.snapshot_file import load
+from dstack.files.snapshot_file import load
 from tests.clusters.dstack_command import dstack
 from tests.clusters.ray_clusters import ray_cluster
 from tests.integration.programs.drivers.pipelines import ITEMS

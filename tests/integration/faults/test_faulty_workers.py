@@ -13,10 +13,10 @@ from pathlib import Path
 import psutil
 import pytest
 
-from dstack.model import Snapshot
-from dstack.observed import Process, Thread
-from dstack.observed_calls import Refs
-from dstack.snapshot_file import load
+from dstack.files.snapshot_file import load
+from dstack.model.snapshot import Snapshot
+from dstack.observed.calls import Refs
+from dstack.observed.processes import Process, Thread
 from tests.clusters.dstack_command import DSTACK, Json, check, dstack, settled_check
 from tests.clusters.ray_clusters import Example, run_example
 from tests.integration.programs.drivers import faulty_actors

@@ -10,7 +10,7 @@ import pytest
 
 from dstack.analysis.diagnose import diagnose
 from dstack.collecting.collector import LATE_S, Collector
-from dstack.model import Snapshot
+from dstack.model.snapshot import Snapshot
 from tests.clusters.dstack_command import DSTACK, check, dstack, settled_check
 from tests.clusters.ray_clusters import RayCluster, ray_cluster
 from tests.processes import carrying, command_line, stopped, wait_until

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from dstack.analysis.views.analysed_snapshot import AnalysedSnapshot
+from dstack.files.snapshot_file import load
 from dstack.report.page.pages import report_page
-from dstack.snapshot_file import load
 from tests.browsers import HAS_CHROMIUM, chromium, open_page
 from tests.paths import RECORDED_CALLS
 

@@ -10,12 +10,12 @@ import pytest
 from msgspec.structs import replace
 
 from dstack.analysis.views.analysed_snapshot import AnalysedSnapshot
+from dstack.files.snapshot_file import load
 from dstack.report.page.pages import report_page
-from dstack.snapshot_file import load
 from tests.browsers import errors, open_page, requests
 from tests.fuzzing.hostile_text import ATTACKED, HOSTILE_TO_PAGES, PAGE_ATTACKS, hostile, hostile_recording, naming
 from tests.paths import RECORDED_CALLS
-from tests.unit.test_recording_file import RECORDING
+from tests.unit.files.test_recording_file import RECORDING
 
 FILES = ["javascript:window.hacked=1//.py", f"/srv/{HOSTILE_TO_PAGES}.py", "//hacked.example/x.py", "data:text/html,x"]
 OPEN = """

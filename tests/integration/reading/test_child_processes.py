@@ -16,9 +16,9 @@ import psutil
 import pytest
 
 from dstack.call_sites import name_of
-from dstack.model import Snapshot
+from dstack.files.snapshot_file import load
+from dstack.model.snapshot import Snapshot
 from dstack.probes.node.probe import MAX_CHILDREN, NodeProbe
-from dstack.snapshot_file import load
 from tests.clusters.dstack_command import check, dstack
 from tests.clusters.ray_clusters import run_example
 from tests.paths import PROGRAMS

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 from elftools.elf.elffile import ELFFile
 
-from dstack.observed_calls import HeldRefs
+from dstack.observed.calls import HeldRefs
 from dstack.probes.node import wire
 from dstack.probes.node.cpython.debug_offsets import FIELDS, HEADER_SIZE, read_debug_offsets, with_debug_offsets
 from dstack.probes.node.cpython.memory import open_memory

@@ -13,9 +13,9 @@ import pytest
 from dstack.analysis.views.analysed_snapshot import AnalysedSnapshot
 from dstack.analysis.views.inventory import Inventory
 from dstack.analysis.views.worker_groups import Order, WorkerGrouping, WorkerGroups
-from dstack.model import Snapshot
+from dstack.files.snapshot_file import load
+from dstack.model.snapshot import Snapshot
 from dstack.probes.node.procfs import proc
-from dstack.snapshot_file import load
 from tests.clusters.dstack_command import dstack
 from tests.clusters.ray_clusters import Example, ray_cluster
 from tests.paths import PROGRAMS

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from dstack.files.snapshot_file import load
 from dstack.probes.node.cpython.memory import open_memory
 from dstack.probes.node.cpython.objects import OWN_VERSION
 from dstack.probes.node.cpython.process import PTHREAD_TID
@@ -18,7 +19,6 @@ from dstack.probes.node.cpython.saved_layouts import TABLES
 from dstack.probes.node.pyspy import find_pyspy
 from dstack.probes.node.stability import marks_of, unchanged
 from dstack.probes.node_access.targets import foreign_python
-from dstack.snapshot_file import load
 from tests.clusters.dstack_command import dstack
 from tests.clusters.shared_cluster import SharedCluster
 from tests.fuzzing.effort import tries

@@ -9,7 +9,7 @@ import pytest
 from dstack.analysis.history.task_index import Attempt, HistoryIndex
 from dstack.analysis.history.task_time import TaskTime
 from dstack.analysis.views.analysed_snapshot import AnalysedSnapshot
-from dstack.snapshot_file import load
+from dstack.files.snapshot_file import load
 from tests.clusters.dstack_command import dstack
 from tests.clusters.shared_cluster import SharedCluster
 from tests.integration.programs.drivers.task_history import BYTES

@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 from dstack.call_sites import kind_of, name_of
-from dstack.model import Snapshot
-from dstack.observed import Coroutine, Frame, Process
-from dstack.observed_calls import Awaitables, Call, Executions, Unreadable
-from dstack.snapshot_file import load
+from dstack.files.snapshot_file import load
+from dstack.model.snapshot import Snapshot
+from dstack.observed.calls import Awaitables, Call, Executions, Unreadable
+from dstack.observed.processes import Coroutine, Frame, Process
 from tests.clusters.dstack_command import dstack
 from tests.clusters.shared_cluster import SharedCluster
 from tests.paths import PROGRAMS

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from dstack.model import Actor, Snapshot
-from dstack.snapshot_file import load
+from dstack.files.snapshot_file import load
+from dstack.model.snapshot import Actor, Snapshot
 from tests.clusters.dstack_command import Json, dstack
 from tests.clusters.shared_cluster import SharedCluster
 from tests.paths import PROGRAMS

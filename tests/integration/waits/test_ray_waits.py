@@ -11,11 +11,11 @@ import pytest
 import ray
 
 from dstack.call_sites import kind_of
-from dstack.model import Snapshot, producer_task_id
-from dstack.observed import Thread
-from dstack.observed_calls import Call, Refs
+from dstack.files.snapshot_file import load
+from dstack.model.snapshot import Snapshot, producer_task_id
+from dstack.observed.calls import Call, Refs
+from dstack.observed.processes import Thread
 from dstack.probes.node_access.raylet_symbols import thread_context_layout
-from dstack.snapshot_file import load
 from tests.clusters.dstack_command import check, dstack, settled_check
 from tests.clusters.ray_clusters import Example, run_example
 from tests.clusters.shared_cluster import SharedCluster

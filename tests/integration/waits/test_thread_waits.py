@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from dstack.observed_calls import Timer
+from dstack.observed.calls import Timer
 from dstack.probes.node.cpython import interpreter
 from dstack.probes.node.cpython.layout import Layout, calibrate
 from dstack.probes.node.cpython.memory import Unreadable

@@ -12,10 +12,10 @@ from hypothesis import HealthCheck, given
 
 from dstack.analysis.diagnose import diagnose
 from dstack.analysis.solve.open_chains import MAX_RANKED
-from dstack.diagnosis import Ratio
-from dstack.model import Snapshot
-from dstack.observed_node import Failure
-from dstack.snapshot_file import save
+from dstack.files.snapshot_file import save
+from dstack.model.diagnosis import Ratio
+from dstack.model.snapshot import Snapshot
+from dstack.observed.node import Failure
 from tests.fuzzing.effort import examples
 from tests.paths import ROOT
 from tests.unit.analysis.findings.kinds.small_findings import infeasible, kinds, ring

@@ -12,11 +12,11 @@ import pytest
 
 from dstack.analysis.views.analysed_snapshot import AnalysedSnapshot
 from dstack.errors import SnapshotFileError
-from dstack.model import VERSION, Snapshot
+from dstack.files.snapshot_file import dumps, load, loads
+from dstack.model.snapshot import VERSION, Snapshot
 from dstack.report.check_json import check_json
 from dstack.report.text import report_text
-from dstack.snapshot_file import dumps, load, loads
-from dstack.visible import UNSEEN
+from dstack.words import UNSEEN
 from tests.fuzzing.effort import IS_SEARCH, tries
 from tests.fuzzing.mutations import ByValues, by_bytes
 from tests.tui.sources import RECORDED

@@ -16,7 +16,7 @@ from rich.console import Console
 from dstack.analysis.second_sample import plan_readings
 from dstack.analysis.solve.reduction import cores, residue, stuck_graph
 from dstack.analysis.views.analysed_snapshot import AnalysedSnapshot
-from dstack.model import Snapshot
+from dstack.model.snapshot import Snapshot
 from dstack.report.check_json import check_json
 from dstack.report.text import print_report
 from tests.unit.scenes import Scene, SceneProcess, group_of

@@ -13,10 +13,10 @@ from dstack.analysis.diagnose import diagnose
 from dstack.analysis.index.ranks import ranks_of
 from dstack.analysis.naming.descriptions import describe
 from dstack.analysis.views.analysed_snapshot import AnalysedSnapshot
-from dstack.diagnosis import Diagnosis, Entry
+from dstack.files.snapshot_file import load
+from dstack.model.diagnosis import Diagnosis, Entry
 from dstack.report.summaries import headline
 from dstack.report.text import report_text
-from dstack.snapshot_file import load
 from tests.paths import RECORDED_CLUSTERS
 
 ALL = sorted(path.name for path in RECORDED_CLUSTERS.iterdir())

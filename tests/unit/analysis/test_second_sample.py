@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dstack.analysis.second_sample import plan_readings
-from dstack.model import Bundle, Snapshot
+from dstack.model.snapshot import Bundle, Snapshot
 from tests.unit.analysis.findings.kinds.small_findings import ring
 from tests.unit.scenes import Scene
 

@@ -8,8 +8,8 @@ from click.testing import CliRunner
 from dstack.cli import main
 from dstack.cli.recording import exported, format_of
 from dstack.errors import UsageError
-from dstack.recording_file import loads
-from tests.unit.test_recording_file import RECORDING
+from dstack.files.recording_file import loads
+from tests.unit.files.test_recording_file import RECORDING
 
 
 @pytest.mark.parametrize(

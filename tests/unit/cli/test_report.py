@@ -11,11 +11,11 @@ import pytest
 from click.testing import CliRunner, Result
 from msgspec.structs import replace
 
-from dstack import recording_file
 from dstack.cli import main
-from dstack.snapshot_file import load, save
+from dstack.files import recording_file
+from dstack.files.snapshot_file import load, save
 from tests.examples.recorded import RECORDED
-from tests.unit.test_recording_file import RECORDING
+from tests.unit.files.test_recording_file import RECORDING
 
 FILE = str(RECORDED / "two_actors.json.gz")
 OTHER_CLUSTER = str(RECORDED / "ring_of_five.json.gz")

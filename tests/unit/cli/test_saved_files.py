@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from dstack import recording_file, snapshot_file
 from dstack.cli.saved_files import open_files
 from dstack.errors import DstackError, SnapshotFileError, UsageError
+from dstack.files import recording_file, snapshot_file
 from tests.unit.analysis.stacks.recordings import frame, recording, thread
 from tests.unit.analysis.views.test_snapshot_diff import Pair, again
 

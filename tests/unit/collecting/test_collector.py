@@ -19,14 +19,14 @@ from msgspec.structs import replace
 
 from dstack import api
 from dstack.analysis.views.analysed_snapshot import AnalysedSnapshot
-from dstack.child import Message, Messages
 from dstack.cli import main
 from dstack.collecting import collector
 from dstack.collecting.collector import Collector, Terms
 from dstack.errors import ClusterError, DstackError, UsageError
-from dstack.model import Snapshot
-from dstack.observed_node import Failure
-from dstack.snapshot_file import load, loads, save
+from dstack.files.snapshot_file import load, loads, save
+from dstack.model.snapshot import Snapshot
+from dstack.observed.node import Failure
+from dstack.processes.child import Message, Messages
 from tests.paths import ROOT
 from tests.processes import wait_until
 from tests.unit.scenes import Scene
@@ -34,7 +34,7 @@ from tests.unit.scenes import Scene
 CAPTURE = """
 import ctypes, os, signal, sys, time, types
 from dstack.errors import ClusterError, UsageError
-from dstack.snapshot_file import load
+from dstack.files.snapshot_file import load
 
 def take(session, address, *, timeout_s, progress, early, **options):
     example = load({file!r})

@@ -9,11 +9,11 @@ import msgspec
 import pytest
 
 from dstack.collecting.recording_session import Attribution, converted, task_function
-from dstack.model import Actor, Job, Node, Snapshot, Worker
-from dstack.observed import Frame
-from dstack.observed_node import Count, Coverage, Failure, RecordedRound, SampledThread
+from dstack.model.recording import Recording
+from dstack.model.snapshot import Actor, Job, Node, Snapshot, Worker
+from dstack.observed.node import Count, Coverage, Failure, RecordedRound, SampledThread
+from dstack.observed.processes import Frame
 from dstack.probes.node_access.answers import MalformedAnswer, unpacked_round
-from dstack.recording import Recording
 
 ENTRY = Frame(function="<module>", file="/v/ray/_private/workers/default_worker.py", line=323, origin="ray")
 LOOP = Frame(function="Worker.main_loop", file="/v/ray/_private/worker.py", line=1069, origin="ray")

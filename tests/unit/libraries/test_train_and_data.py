@@ -15,7 +15,7 @@ import pytest
 
 from dstack.libraries.data.reading import completed
 from dstack.libraries.train.reading import CONTEXT, awaited, rank_in_train
-from dstack.observed_calls import Call, GroupCall, ProcessGroup, ProcessObject
+from dstack.observed.calls import Call, GroupCall, ProcessGroup, ProcessObject
 from dstack.probes.node.cpython.frames import Frame
 from dstack.probes.node.cpython.memory import ProcessMemory, open_memory
 from tests.unit.support.own_process import own_frames, own_objects, own_process

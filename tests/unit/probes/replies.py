@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dstack.observed_node import CoreWorkerReply
+from dstack.observed.node import CoreWorkerReply
 
 
 def replied(worker_id: str, job_id: str | None, *, running: str | None = None) -> CoreWorkerReply:

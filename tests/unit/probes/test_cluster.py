@@ -12,8 +12,9 @@ from typing import Any
 
 import pytest
 
-from dstack.model import Job, Node, Snapshot, Worker
-from dstack.observed_node import Cause, CoreWorkerReply, Failure, HostFigures, NodeAnswer
+from dstack.files.snapshot_file import dumps, loads
+from dstack.model.snapshot import Job, Node, Snapshot, Worker
+from dstack.observed.node import Cause, CoreWorkerReply, Failure, HostFigures, NodeAnswer
 from dstack.probes import cluster as probes
 from dstack.probes.cluster import ClusterProbe
 from dstack.probes.connection.connect import Cluster
@@ -26,7 +27,6 @@ from dstack.probes.node_access.node_readers import Options
 from dstack.probes.node_access.ray_agents import Agents
 from dstack.probes.node_access.remote_probes import Result
 from dstack.probes.ray_state.control_plane import Inventory
-from dstack.snapshot_file import dumps, loads
 from tests.unit.probes.replies import replied
 
 DEADLINE_S = 60.0

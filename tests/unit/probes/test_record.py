@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from dstack.model import GoneWorker, Job, Node, Worker
-from dstack.observed import Frame, Process, Thread
-from dstack.observed_node import NodeAnswer, StartingWorker
+from dstack.model.snapshot import GoneWorker, Job, Node, Worker
+from dstack.observed.node import NodeAnswer, StartingWorker
+from dstack.observed.processes import Frame, Process, Thread
 from dstack.probes.node_access.node_readers import Reading
 from dstack.probes.ray_state.control_plane import Inventory
 from dstack.probes.record import MergedAnswers, Record

@@ -8,7 +8,7 @@ import platform
 import pytest
 import ray
 
-from dstack.checks import Level
+from dstack.model.diagnosis import Level
 from dstack.probes import this_host
 from dstack.probes.node.cpython.memory import Unreadable
 from dstack.probes.node.procfs import proc

@@ -15,10 +15,12 @@ FOLDERS = {f"{path.parent.relative_to(PACKAGE)}/" for path in PACKAGE.rglob("__i
 PATH = re.compile(r"`([\w/]+(?:\.py|/))`")
 
 
-def test_the_table_has_each_folder_once() -> None:
+def test_the_table_is_short_and_each_folder_is_in_it_or_below_one_that_is() -> None:
     named = re.findall(r"^\| `([\w/]+/)` \|", PAGE, re.MULTILINE)
 
-    assert sorted(named) == sorted({*FOLDERS, "dstack/"})
+    assert len(named) == len(set(named)) <= 30
+    assert set(named) - {"dstack/"} <= FOLDERS
+    assert [folder for folder in FOLDERS if not folder.startswith(tuple(named))] == []
 
 
 @pytest.mark.parametrize("text", [PAGE, CONTRIBUTING], ids=["architecture", "contributing"])

@@ -19,8 +19,8 @@ import pytest
 import yaml
 
 from dstack.analysis.views.analysed_snapshot import AnalysedSnapshot
+from dstack.files.snapshot_file import load
 from dstack.report.check_json import check_json
-from dstack.snapshot_file import load
 from dstack.watch.figures import Figures
 from dstack.watch.metrics import REPORTED_KINDS, families
 from tests.examples.recorded import recorded

@@ -10,7 +10,7 @@ from typing import get_args
 import pytest
 
 from dstack.call_sites import SITES
-from dstack.observed_calls import CallKind, GroupLibrary
+from dstack.observed.calls import CallKind, GroupLibrary
 from tests.paths import ROOT
 
 PACKAGE = ROOT / "dstack"

@@ -15,8 +15,8 @@ import pytest
 
 import dstack
 from dstack.cli import main
-from dstack.model import Snapshot
-from dstack.snapshot_file import save
+from dstack.files.snapshot_file import save
+from dstack.model.snapshot import Snapshot
 from tests.paths import ROOT
 
 COMMAND = """
@@ -133,13 +133,13 @@ def test_no_modules_import_each_other() -> None:
 @pytest.mark.parametrize(
     ("module", "line"),
     [
-        ("model.py", "import dstack.errors"),
-        ("observed.py", "import dstack.model"),
-        ("observed_node.py", "import ray"),
-        ("call_sites.py", "import dstack.model"),
-        ("errors.py", "import dstack.model"),
-        ("diagnosis.py", "import dstack.snapshot_file"),
-        ("snapshot_file.py", "import ray"),
+        ("model/snapshot.py", "import dstack.files"),
+        ("observed/processes.py", "import dstack.model.snapshot"),
+        ("observed/node.py", "import ray"),
+        ("call_sites.py", "import dstack.model.snapshot"),
+        ("errors.py", "import dstack.model.snapshot"),
+        ("model/diagnosis.py", "import dstack.files.snapshot_file"),
+        ("files/snapshot_file.py", "import ray"),
         ("analysis/graph/new.py", "import dstack.analysis.naming.names"),
         ("analysis/new.py", "import dstack.probes"),
         ("analysis/new.py", "import ray"),
@@ -150,7 +150,7 @@ def test_no_modules_import_each_other() -> None:
         ("tui/new.py", "import dstack.collecting.capture"),
         ("probes/new.py", "import dstack.analysis"),
         ("probes/new.py", "import textual"),
-        ("probes/node/new.py", "import dstack.model"),
+        ("probes/node/new.py", "import dstack.model.snapshot"),
         ("probes/node/new.py", "import msgspec"),
         ("collecting/capture.py", "import ray"),
         ("watch/loop.py", "import prometheus_client"),
@@ -182,10 +182,17 @@ def test_cycles_of_packages_break_the_rules(tmp_path: Path, module: str, line: s
 
 def test_the_node_package_needs_only_the_standard_library_and_psutil() -> None:
     graph = grimp.build_graph("dstack", include_external_packages=True)
-    observed = {"dstack.observed", "dstack.observed_calls", "dstack.observed_node"}
+    observed = {"dstack.observed.processes", "dstack.observed.calls", "dstack.observed.node"}
     caller = (".fixes", ".parts", ".waits", ".recogniser")
     rooms = {name for name in graph.find_descendants("dstack.libraries") if not name.endswith(caller)}
-    sites = {"dstack.frozen_dataclass", "dstack.call_site", "dstack.call_sites", "dstack.libraries", *rooms}
+    sites = {
+        "dstack.observed",
+        "dstack.observed.frozen_dataclass",
+        "dstack.observed.call_site",
+        "dstack.call_sites",
+        "dstack.libraries",
+        *rooms,
+    }
     probe = {"dstack.probes.node", *graph.find_descendants("dstack.probes.node"), *sites}
 
     needed = {name: graph.find_modules_directly_imported_by(name) - probe - observed for name in probe | observed}

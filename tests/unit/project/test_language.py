@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from dstack.analysis.views.analysed_snapshot import AnalysedSnapshot
+from dstack.files.snapshot_file import load
 from dstack.report.text import report_text
-from dstack.snapshot_file import load
 from tests.paths import ROOT
 
 FOLDERS = ("dstack", "tests", "benchmarks", "docs_hooks")

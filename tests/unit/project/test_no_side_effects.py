@@ -9,9 +9,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import dstack
+from dstack.files.snapshot_file import save
 from dstack.probes.node.cpython.memory import open_memory
 from dstack.pytest_plugin import inspection
-from dstack.snapshot_file import save
 from dstack.watch.snapshot_saver import SnapshotDirectory
 from tests.unit.scenes import Scene
 
@@ -19,12 +19,12 @@ PACKAGE = Path(dstack.__file__).parent
 SIGNALS = {
     ("probes/node/commands.py", "os.kill(pid, signal.SIGCONT)"),
     ("watch/events.py", "os.killpg(process.pid, signal.SIGKILL)"),
-    ("interruption.py", "signal.pthread_kill(main, signal.SIGINT)"),
+    ("processes/interruption.py", "signal.pthread_kill(main, signal.SIGINT)"),
     ("probes/node/procfs/sockets.py", "os.pidfd_open(pid)"),
 }
 """All signals: to a target, to the user's own command, and to a thread of dstack's own process. The pidfd sends none: a
 socket of the process is duplicated by it, to read its timeout."""
-C = {f"probes/node/cpython/{name}.py" for name in ("layout", "memory", "task_lists")} | {"child.py"}
+C = {f"probes/node/cpython/{name}.py" for name in ("layout", "memory", "task_lists")} | {"processes/child.py"}
 C |= {"probes/node/nvml.py", "probes/node/procfs/sockets.py"}
 """Modules that call C: for addresses in own memory, to read other memory, for the own end, to query GPUs, and to read
 the timeout of a socket."""

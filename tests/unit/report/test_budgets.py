@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from dstack.analysis.views.analysed_snapshot import AnalysedSnapshot
-from dstack.diagnosis import Verdict
+from dstack.files.snapshot_file import load
+from dstack.model.diagnosis import Verdict
 from dstack.report.text import WIDTH, report_text
-from dstack.snapshot_file import load
 from tests.examples.recorded import RECORDED
 from tests.paths import RECORDED_CLUSTERS
 

@@ -6,9 +6,9 @@ import pytest
 
 from dstack.analysis.views.analysed_snapshot import AnalysedSnapshot
 from dstack.analysis.views.call_graph import CallGraph
+from dstack.files.snapshot_file import load
 from dstack.report.calls_text import SHOWN_CALLERS, SHOWN_EDGES, SHOWN_METHODS, brief, call_table, summary
-from dstack.snapshot_file import load
-from dstack.visible import UNSEEN
+from dstack.words import UNSEEN
 from tests.fuzzing.hostile_text import hostile
 from tests.paths import RECORDED_CALLS, ROOT
 from tests.unit.scenes import Scene

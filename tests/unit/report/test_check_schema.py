@@ -8,8 +8,8 @@ from pathlib import Path
 import jsonschema
 import pytest
 
+from dstack.files.snapshot_file import dumps, load, snapshot_schema
 from dstack.report.check_schema import check_schema
-from dstack.snapshot_file import dumps, load, snapshot_schema
 from tests.clusters.dstack_command import Json
 from tests.examples.recorded import RECORDED, document_of
 from tests.paths import RECORDED_CLUSTERS

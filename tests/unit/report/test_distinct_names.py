@@ -12,11 +12,11 @@ from dstack.analysis.views.analysed_snapshot import AnalysedSnapshot
 from dstack.analysis.views.call_graph import CallGraph
 from dstack.analysis.views.timeline_rows import GROUPINGS, TimelineRows
 from dstack.analysis.views.wait_tree import WaitTree
-from dstack.diagnosis import Entry, Finding
+from dstack.files.snapshot_file import load
+from dstack.model.diagnosis import Entry, Finding
 from dstack.report.calls_text import node_title
 from dstack.report.page.graph_chart import shown_lines
 from dstack.report.page.sections.waits import boxes_of
-from dstack.snapshot_file import load
 from dstack.tui.views.waits import WaitDetails, WaitLines
 from dstack.tui.widgets.outline import Line
 from dstack.words import distinct

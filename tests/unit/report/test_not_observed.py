@@ -10,9 +10,9 @@ from hypothesis import HealthCheck, given
 from msgspec.structs import replace
 
 from dstack.analysis.views.analysed_snapshot import AnalysedSnapshot
-from dstack.model import Snapshot
-from dstack.observed import ACCESSES
-from dstack.observed_node import Failure
+from dstack.model.snapshot import Snapshot
+from dstack.observed.node import Failure
+from dstack.observed.processes import ACCESSES
 from dstack.report.check_json import check_json
 from dstack.report.not_observed import ACCESS_WORDS, gaps_in_words, other_failures
 from dstack.report.text import report_text

@@ -10,8 +10,8 @@ import pytest
 
 from dstack.analysis.views.analysed_snapshot import AnalysedSnapshot
 from dstack.analysis.views.stack_groups import By, ChosenStacks
+from dstack.files.snapshot_file import load
 from dstack.report.stacks_json import stacks_json, stacks_schema
-from dstack.snapshot_file import load
 from tests.clusters.dstack_command import Json
 from tests.examples.recorded import RECORDED
 from tests.paths import RECORDED_CLUSTERS

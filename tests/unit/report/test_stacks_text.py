@@ -10,10 +10,10 @@ from rich.console import Console
 
 from dstack.analysis.views.analysed_snapshot import AnalysedSnapshot
 from dstack.analysis.views.stack_groups import By, ChosenStacks
-from dstack.model import Snapshot
+from dstack.files.snapshot_file import load
+from dstack.model.snapshot import Snapshot
 from dstack.report.stacks_text import WIDTH, print_all_stacks
-from dstack.snapshot_file import load
-from dstack.visible import UNSEEN
+from dstack.words import UNSEEN
 from tests.examples.recorded import RECORDED
 from tests.fuzzing.effort import examples
 from tests.fuzzing.hostile_text import hostile

@@ -9,11 +9,11 @@ from dstack.analysis.diagnose import diagnose
 from dstack.analysis.history.task_index import HistoryIndex
 from dstack.analysis.views.analysed_snapshot import AnalysedSnapshot
 from dstack.analysis.views.timeline import Timeline
-from dstack.model import Node
-from dstack.observed_node import Count, Coverage, Failure
-from dstack.recording import RecordedThread, Recording
+from dstack.files.snapshot_file import load
+from dstack.model.recording import RecordedThread, Recording
+from dstack.model.snapshot import Node
+from dstack.observed.node import Count, Coverage, Failure
 from dstack.report.summaries import print_timeline_summary, recording_summary, shortfalls, summary_lines
-from dstack.snapshot_file import load
 from tests.paths import RECORDED_CALLS
 from tests.unit.support.histories import HEAD, attempt, driver_attempt, index, pipeline
 

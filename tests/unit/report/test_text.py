@@ -22,14 +22,14 @@ from dstack.analysis.diagnose import diagnose
 from dstack.analysis.naming.sentences import TORN_STACK
 from dstack.analysis.views.analysed_snapshot import AnalysedSnapshot
 from dstack.cli import main
-from dstack.model import Snapshot
-from dstack.observed_node import Failure
+from dstack.files.snapshot_file import save
+from dstack.model.snapshot import Snapshot
+from dstack.observed.node import Failure
 from dstack.report.check_json import MANY, check_json
 from dstack.report.rich_text import short_path, shortened_left
 from dstack.report.summaries import failures_in_words, headline
 from dstack.report.text import WIDTH, print_report
-from dstack.snapshot_file import save
-from dstack.visible import UNSEEN, visible
+from dstack.words import UNSEEN, visible
 from tests.fuzzing.effort import examples
 from tests.fuzzing.hostile_text import hostile
 from tests.unit.scenes import JOB, Scene, SceneProcess

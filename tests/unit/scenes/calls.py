@@ -7,11 +7,11 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from dstack.call_sites import SITES
-from dstack.observed import Frame
-from dstack.observed_calls import Call as BlockedCall
-from dstack.observed_calls import CallKind, GroupCall, Need, ProcessGroup
-from dstack.observed_node import Task
-from dstack.vertex_keys import Key, TaskKey
+from dstack.model.vertex_keys import Key, TaskKey
+from dstack.observed.calls import Call as BlockedCall
+from dstack.observed.calls import CallKind, GroupCall, Need, ProcessGroup
+from dstack.observed.node import Task
+from dstack.observed.processes import Frame
 
 JOB = "01000000"
 APP = "/srv/app/app.py"

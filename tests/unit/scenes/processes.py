@@ -14,9 +14,9 @@ from msgspec.structs import replace
 
 from dstack.call_sites import kind_of
 from dstack.libraries.serve.sites import FREE_REPLICA
-from dstack.model import ACTOR_HANDLE, Actor, Worker
-from dstack.observed import Access, Frame, GraphStage, LoopBody, Role, StopCall
-from dstack.observed_calls import (
+from dstack.model.snapshot import ACTOR_HANDLE, Actor, Worker
+from dstack.model.vertex_keys import CoroutineKey, Key, ThreadKey
+from dstack.observed.calls import (
     Awaitables,
     CallKind,
     Executions,
@@ -31,9 +31,9 @@ from dstack.observed_calls import (
     Timer,
     Unreadable,
 )
-from dstack.observed_calls import Call as BlockedCall
-from dstack.observed_node import Ref
-from dstack.vertex_keys import CoroutineKey, Key, ThreadKey
+from dstack.observed.calls import Call as BlockedCall
+from dstack.observed.node import Ref
+from dstack.observed.processes import Access, Frame, GraphStage, LoopBody, Role, StopCall
 from tests.unit.scenes.calls import (
     APP,
     AWAITS,

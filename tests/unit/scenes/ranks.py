@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from dstack.observed_calls import ProcessGroup
+from dstack.observed.calls import ProcessGroup
 from tests.unit.scenes import Scene, SceneProcess
 
 WORLD = "tcp://10.0.0.1:29500"

@@ -28,8 +28,8 @@ from dstack.analysis.diagnose import diagnose
 from dstack.analysis.graph.wait_graph import wait_for_graph
 from dstack.analysis.index.sample_index import SampleIndex
 from dstack.analysis.second_sample import plan_readings
-from dstack.diagnosis import Diagnosis, Vertex, Wait
-from dstack.model import (
+from dstack.model.diagnosis import Diagnosis, Vertex, Wait
+from dstack.model.snapshot import (
     Actor,
     Bundle,
     FailedTask,
@@ -43,9 +43,9 @@ from dstack.model import (
     Worker,
     job_of_task,
 )
-from dstack.observed import Role
-from dstack.observed_node import Failure, Task, TaskKind
-from dstack.vertex_keys import GroupKey, Key
+from dstack.model.vertex_keys import GroupKey, Key
+from dstack.observed.node import Failure, Task, TaskKind
+from dstack.observed.processes import Role
 from tests.unit.scenes.calls import APP, JOB, Call
 from tests.unit.scenes.processes import SceneCoroutine, SceneProcess, SceneThread
 from tests.unit.scenes.worker_samples import WorkerSampler

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from dstack.model import WorkerSample
-from dstack.observed import Coroutine, Frame, Process, Thread
+from dstack.model.snapshot import WorkerSample
+from dstack.observed.processes import Coroutine, Frame, Process, Thread
 from tests.unit.scenes.processes import SceneCoroutine, SceneProcess, SceneThread
 
 

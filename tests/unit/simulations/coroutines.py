@@ -14,8 +14,8 @@ from typing import Literal
 
 from hypothesis import strategies as st
 
-from dstack.observed_calls import Timer
-from dstack.vertex_keys import Key
+from dstack.model.vertex_keys import Key
+from dstack.observed.calls import Timer
 from tests.unit.scenes import Call, Scene, SceneCoroutine, SceneProcess, SceneThread
 
 Phase = Literal["runs", "queued", "ended"]

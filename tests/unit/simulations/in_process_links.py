@@ -15,7 +15,7 @@ from typing import Literal
 
 from hypothesis import strategies as st
 
-from dstack.vertex_keys import Key
+from dstack.model.vertex_keys import Key
 from tests.unit.scenes import Call, Scene, SceneProcess, SceneThread
 
 DRIVER = 0

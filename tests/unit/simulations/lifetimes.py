@@ -15,8 +15,8 @@ from typing import Literal
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from dstack.model import Bundle, Job
-from dstack.vertex_keys import Key
+from dstack.model.snapshot import Bundle, Job
+from dstack.model.vertex_keys import Key
 from tests.unit.scenes import Call, Scene, SceneProcess
 
 JOBS = ("01000000", "02000000")

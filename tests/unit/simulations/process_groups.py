@@ -15,8 +15,8 @@ from typing import Literal
 
 from hypothesis import strategies as st
 
-from dstack.observed_calls import ProcessGroup
-from dstack.vertex_keys import Key
+from dstack.model.vertex_keys import Key
+from dstack.observed.calls import ProcessGroup
 from tests.unit.scenes import Call, Scene, SceneProcess, group_of
 
 Kind = Literal[

@@ -18,9 +18,9 @@ from typing import Literal
 
 from hypothesis import strategies as st
 
-from dstack.observed import StopCall
-from dstack.observed_node import Ref
-from dstack.vertex_keys import Key
+from dstack.model.vertex_keys import Key
+from dstack.observed.node import Ref
+from dstack.observed.processes import StopCall
 from tests.unit.scenes import Call, Scene, SceneProcess, SceneThread
 
 Phase = Literal["runs", "queued", "on its way", "lacks arguments", "behind", "wants a GPU", "impossible", "ended"]

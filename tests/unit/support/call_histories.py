@@ -9,8 +9,8 @@ from msgspec.structs import replace
 
 from dstack.analysis.views.analysed_snapshot import AnalysedSnapshot
 from dstack.analysis.views.call_graph import CallEdge, CallGraph
-from dstack.model import ACTOR_HANDLE, Snapshot, TaskAttempt, TaskHistory
-from dstack.observed_node import Task
+from dstack.model.snapshot import ACTOR_HANDLE, Snapshot, TaskAttempt, TaskHistory
+from dstack.observed.node import Task
 from tests.unit.scenes import Scene
 from tests.unit.scenes.calls import JOB, Call
 from tests.unit.scenes.processes import SceneProcess

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from dstack.analysis.views.analysed_snapshot import AnalysedSnapshot
-from dstack.model import Snapshot
+from dstack.model.snapshot import Snapshot
 from dstack.report.page.section import ReportData, Section
 
 

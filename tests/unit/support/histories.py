@@ -6,8 +6,8 @@ from collections.abc import Iterable, Sequence
 
 from dstack.analysis.history.task_index import Attempt, HistoryIndex
 from dstack.analysis.index.sample_index import SampleIndex
-from dstack.model import Actor, Job, Node, Sample, Snapshot, TaskAttempt, TaskHistory, Worker
-from dstack.observed_node import Ref, Task, TaskKind
+from dstack.model.snapshot import Actor, Job, Node, Sample, Snapshot, TaskAttempt, TaskHistory, Worker
+from dstack.observed.node import Ref, Task, TaskKind
 
 NOW = 1.7e9
 JOB, DRIVER = "01000000", "f" * 40 + "01000000"

@@ -7,7 +7,7 @@ from heapq import heapify, heapreplace
 
 from msgspec.structs import replace
 
-from dstack.model import Job, Node, Snapshot, TaskAttempt, TaskHistory, Worker
+from dstack.model.snapshot import Job, Node, Snapshot, TaskAttempt, TaskHistory, Worker
 from tests.unit.scenes.scene import TAKEN_AT
 
 JOB = "01000000"

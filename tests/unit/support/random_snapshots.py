@@ -11,9 +11,9 @@ from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_
 import msgspec
 from hypothesis import strategies as st
 
-from dstack.model import SCHEMA, VERSION, Sample, Snapshot, WorkerSample
-from dstack.observed import Coroutine, Frame, Process, Thread
-from dstack.observed_calls import NEEDS, Need
+from dstack.model.snapshot import SCHEMA, VERSION, Sample, Snapshot, WorkerSample
+from dstack.observed.calls import NEEDS, Need
+from dstack.observed.processes import Coroutine, Frame, Process, Thread
 
 _PLAIN: dict[Any, st.SearchStrategy[Any]] = {
     int: st.integers(0, 2**63 - 1),

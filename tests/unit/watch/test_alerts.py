@@ -6,7 +6,7 @@ from msgspec.structs import replace
 
 from dstack.analysis.diagnose import diagnose
 from dstack.analysis.views.analysed_snapshot import AnalysedSnapshot
-from dstack.model import Snapshot
+from dstack.model.snapshot import Snapshot
 from dstack.watch.alerts import Changes, FindingTracker
 from tests.unit.scenes import Scene, SceneProcess
 

@@ -9,11 +9,10 @@ from typing import cast
 import pytest
 from msgspec.structs import replace
 
-from dstack.cluster_poll import ClusterPoll, WorkerPoll
 from dstack.collecting.collector import Collector
-from dstack.diagnosis import FailOn
 from dstack.errors import ClusterError, UsageError
-from dstack.model import Job, Snapshot
+from dstack.model.diagnosis import FailOn
+from dstack.model.snapshot import ClusterPoll, Job, Snapshot, WorkerPoll
 from dstack.watch import job_follower
 from dstack.watch.job_follower import APPEARS_S, LOST_S, JobFollower
 from tests.unit.scenes import JOB, Scene

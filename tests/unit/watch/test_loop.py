@@ -21,11 +21,10 @@ from prometheus_client.openmetrics.parser import text_string_to_metric_families 
 from prometheus_client.parser import text_string_to_metric_families
 
 from dstack.analysis.views.analysed_snapshot import AnalysedSnapshot
-from dstack.diagnosis import Ratio
 from dstack.errors import DstackError, SnapshotFileError, UsageError
-from dstack.model import Snapshot
-from dstack.snapshot_file import load
-from dstack.visible import UNSEEN
+from dstack.files.snapshot_file import load
+from dstack.model.diagnosis import Ratio
+from dstack.model.snapshot import Snapshot
 from dstack.watch.alerts import Changes
 from dstack.watch.events import MAX_OUTPUT, MAX_QUEUED, Command, Events
 from dstack.watch.figures import Figures
@@ -33,6 +32,7 @@ from dstack.watch.loop import Watch
 from dstack.watch.metrics import serve
 from dstack.watch.settings import Settings
 from dstack.watch.snapshot_saver import MAX_UNSAVED, SnapshotDirectory
+from dstack.words import UNSEEN
 from tests.fuzzing.hostile_text import HOSTILE
 from tests.processes import wait_until
 from tests.unit.scenes import Scene
@@ -70,7 +70,7 @@ def read(path: Path) -> str:
 
 def full_disk() -> Any:
     """Make every write of a snapshot fail."""
-    return patch("dstack.file_output._write", side_effect=OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)))
+    return patch("dstack.files.file_output._write", side_effect=OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)))
 
 
 # Files

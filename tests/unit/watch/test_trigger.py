@@ -8,7 +8,7 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dstack.cluster_poll import ClusterPoll, WorkerPoll
+from dstack.model.snapshot import ClusterPoll, WorkerPoll
 from dstack.watch.trigger import FIRST_REPEAT, MAX_GAP_S, ProgressTracker, SnapshotTrigger
 
 STUCK_AFTER_S = 60.0

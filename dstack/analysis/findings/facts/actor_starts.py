@@ -10,10 +10,10 @@ from dstack.analysis.findings.reduced_graph import ReducedGraph
 from dstack.analysis.index.ray_libraries import part
 from dstack.analysis.index.task_assignment import key_of_task
 from dstack.analysis.solve.requirements import targets_of
-from dstack.diagnosis import Vertex, WaitKind
-from dstack.grouping import grouped
-from dstack.model import Actor
-from dstack.vertex_keys import Key
+from dstack.model.diagnosis import Vertex, WaitKind
+from dstack.model.snapshot import Actor
+from dstack.model.vertex_keys import Key
+from dstack.words import grouped
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,10 +10,10 @@ from dstack.analysis.naming.descriptions import describe
 from dstack.analysis.naming.vertex_details import details_of
 from dstack.analysis.solve.requirements import targets_of
 from dstack.call_sites import BARRIER
-from dstack.diagnosis import Vertex, WaitKind
-from dstack.grouping import grouped
-from dstack.observed import OTHER_LANGUAGE_ACCESSES
-from dstack.vertex_keys import Key
+from dstack.model.diagnosis import Vertex, WaitKind
+from dstack.model.vertex_keys import Key
+from dstack.observed.processes import OTHER_LANGUAGE_ACCESSES
+from dstack.words import grouped
 
 QUEUES: tuple[WaitKind, ...] = ("actor slot", "event loop")
 """The waits of a call that has not begun."""

@@ -9,8 +9,8 @@ from functools import cached_property
 from dstack.analysis.evidence.wait_durations import of_all
 from dstack.analysis.findings.reduced_graph import ReducedGraph
 from dstack.analysis.solve.requirements import targets_of
-from dstack.diagnosis import FailedBefore, FinalBlocker, FindingKind, Progress, Since
-from dstack.vertex_keys import Key
+from dstack.model.diagnosis import FailedBefore, FinalBlocker, FindingKind, Progress, Since
+from dstack.model.vertex_keys import Key
 
 
 @dataclass(frozen=True, eq=False)

@@ -24,10 +24,10 @@ from dstack.analysis.index.subjects import actor_of_worker, names_of_ended
 from dstack.analysis.naming import names
 from dstack.analysis.naming.descriptions import asyncio_task
 from dstack.analysis.solve.requirements import targets_of
-from dstack.diagnosis import FailedBefore
-from dstack.model import Actor, FailedTask, actor_of_task
-from dstack.observed import EndedTask
-from dstack.vertex_keys import Key
+from dstack.model.diagnosis import FailedBefore
+from dstack.model.snapshot import Actor, FailedTask, actor_of_task
+from dstack.model.vertex_keys import Key
+from dstack.observed.processes import EndedTask
 from dstack.words import SHOWN
 
 RAISED = "TASK_EXECUTION_EXCEPTION"

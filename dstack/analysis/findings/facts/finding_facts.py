@@ -18,11 +18,11 @@ from dstack.analysis.findings.facts.shared_calls import SharedCall
 from dstack.analysis.findings.reduced_graph import ReducedGraph
 from dstack.analysis.graph.blocked_calls import reach_of
 from dstack.analysis.solve.requirements import targets_of
-from dstack.diagnosis import FailedBefore, Vertex
-from dstack.grouping import grouped
-from dstack.model import Actor, FunctionTimes, actor_of_task
-from dstack.observed_node import Task
-from dstack.vertex_keys import CoroutineKey, Key, ThreadKey
+from dstack.model.diagnosis import FailedBefore, Vertex
+from dstack.model.snapshot import Actor, FunctionTimes, actor_of_task
+from dstack.model.vertex_keys import CoroutineKey, Key, ThreadKey
+from dstack.observed.node import Task
+from dstack.words import grouped
 
 OF_MACHINERY = 1000
 """The waits of the application that count as one of the machinery of libraries."""

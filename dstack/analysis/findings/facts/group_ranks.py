@@ -13,10 +13,10 @@ from dstack.analysis.graph.process_groups.calls import BY_CALLS, SENDS, GroupId,
 from dstack.analysis.index.sample_index import SampleIndex
 from dstack.analysis.index.task_assignment import is_in_user_code
 from dstack.analysis.solve.requirements import targets_of
-from dstack.diagnosis import GroupWait, Vertex
-from dstack.model import FailedTask, actor_of_task
-from dstack.observed_calls import GroupCall, ProcessGroup
-from dstack.vertex_keys import Key
+from dstack.model.diagnosis import GroupWait, Vertex
+from dstack.model.snapshot import FailedTask, actor_of_task
+from dstack.model.vertex_keys import Key
+from dstack.observed.calls import GroupCall, ProcessGroup
 
 MAX_STEPS = 6
 """Waits that are followed from a library's call back to the user's."""

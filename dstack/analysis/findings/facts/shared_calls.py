@@ -11,9 +11,9 @@ from dstack.analysis.findings.reduced_graph import ReducedGraph
 from dstack.analysis.index.subjects import actor_of_call
 from dstack.analysis.naming.descriptions import describe
 from dstack.analysis.solve.requirements import targets_of
-from dstack.diagnosis import Vertex
-from dstack.model import Actor
-from dstack.vertex_keys import Key
+from dstack.model.diagnosis import Vertex
+from dstack.model.snapshot import Actor
+from dstack.model.vertex_keys import Key
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,9 +20,9 @@ from dstack.analysis.naming.vertex_details import details_of
 from dstack.analysis.solve import reduction
 from dstack.analysis.solve.digraph import Digraph, lightest_cycle
 from dstack.call_sites import BARRIER
-from dstack.diagnosis import Advice, FindingKind, Step, Verdict, Vertex
-from dstack.vertex_facts import assumption
-from dstack.vertex_keys import Key
+from dstack.model.diagnosis import Advice, FindingKind, Step, Verdict, Vertex
+from dstack.model.vertex_facts import assumption
+from dstack.model.vertex_keys import Key
 from dstack.words import base_name
 
 KIND: FindingKind = "deadlock"

@@ -19,11 +19,11 @@ from dstack.analysis.findings.wording.failures import happened_ago
 from dstack.analysis.findings.wording.narration import Narrator
 from dstack.analysis.naming.descriptions import describe
 from dstack.call_sites import kind_of
-from dstack.diagnosis import Advice, FailedBefore, FindingKind, Step, Verdict, Vertex
-from dstack.model import FailedTask, producer_task_id
-from dstack.observed import Process
-from dstack.observed_calls import REF_CALLS
-from dstack.vertex_keys import Key
+from dstack.model.diagnosis import Advice, FailedBefore, FindingKind, Step, Verdict, Vertex
+from dstack.model.snapshot import FailedTask, producer_task_id
+from dstack.model.vertex_keys import Key
+from dstack.observed.calls import REF_CALLS
+from dstack.observed.processes import Process
 from dstack.words import SHOWN
 
 KIND: FindingKind = "failed"

@@ -11,7 +11,7 @@ from dstack.analysis.findings.reduced_graph import ReducedGraph
 from dstack.analysis.findings.wording.narration import Narrator
 from dstack.analysis.naming.descriptions import describe
 from dstack.analysis.naming.sentences import reason
-from dstack.diagnosis import Advice, FindingKind, Step, Verdict, Vertex
+from dstack.model.diagnosis import Advice, FindingKind, Step, Verdict, Vertex
 from dstack.words import listed
 
 KIND: FindingKind = "infeasible"

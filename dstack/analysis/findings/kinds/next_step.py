@@ -14,9 +14,9 @@ from dstack.analysis.findings.wording.narration import Narrator
 from dstack.analysis.naming import names
 from dstack.analysis.naming.descriptions import describe, operand_in_words
 from dstack.call_sites import site_of
-from dstack.diagnosis import Advice, Vertex
-from dstack.model import Actor
-from dstack.vertex_keys import Unknown, UnknownKey
+from dstack.model.diagnosis import Advice, Vertex
+from dstack.model.snapshot import Actor
+from dstack.model.vertex_keys import Unknown, UnknownKey
 
 LOGS = "/tmp/ray/session_latest/logs"
 """Where Ray writes the logs of a node, unless it was started with another --temp-dir (Ray 2.60)."""

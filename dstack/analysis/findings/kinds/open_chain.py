@@ -23,10 +23,10 @@ from dstack.analysis.naming.sentences import activity, cancellation, step_at, su
 from dstack.analysis.solve.open_chains import OpenChain
 from dstack.analysis.solve.requirements import targets_of
 from dstack.analysis.stacks.app_threads import call_in_words
-from dstack.diagnosis import FinalBlocker, FindingKind, Step, Vertex, WaitKind
-from dstack.grouping import grouped
-from dstack.model import Actor
-from dstack.vertex_keys import DriverKey, Key, UnknownKey
+from dstack.model.diagnosis import FinalBlocker, FindingKind, Step, Vertex, WaitKind
+from dstack.model.snapshot import Actor
+from dstack.model.vertex_keys import DriverKey, Key, UnknownKey
+from dstack.words import grouped
 
 SORTS = {
     "driver": "drivers",

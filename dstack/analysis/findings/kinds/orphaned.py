@@ -15,9 +15,9 @@ from dstack.analysis.index.sample_index import SampleIndex
 from dstack.analysis.naming.descriptions import describe, in_words
 from dstack.analysis.solve import reduction
 from dstack.analysis.solve.requirements import targets_of
-from dstack.diagnosis import Advice, FindingKind, Step, Verdict, Vertex
-from dstack.model import Actor
-from dstack.observed_node import Task
+from dstack.model.diagnosis import Advice, FindingKind, Step, Verdict, Vertex
+from dstack.model.snapshot import Actor
+from dstack.observed.node import Task
 
 KIND: FindingKind = "orphaned"
 VERDICT: Verdict = "hang"

@@ -18,7 +18,7 @@ from dstack.analysis.naming.descriptions import describe
 from dstack.analysis.naming.sentences import predicate, step_at, timer_of
 from dstack.analysis.solve.open_chains import OpenChain
 from dstack.analysis.solve.requirements import targets_of
-from dstack.diagnosis import Advice, FindingKind, Step, Verdict, Vertex
+from dstack.model.diagnosis import Advice, FindingKind, Step, Verdict, Vertex
 
 KIND: FindingKind = "polling"
 VERDICT: Verdict = "running"

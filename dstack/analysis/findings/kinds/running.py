@@ -11,8 +11,8 @@ from dstack.analysis.findings.wording.narration import Narrator
 from dstack.analysis.naming.descriptions import describe
 from dstack.analysis.naming.sentences import is_cancelled
 from dstack.analysis.solve.open_chains import OpenChain
-from dstack.diagnosis import Advice, FindingKind, Verdict
-from dstack.vertex_keys import UnknownKey
+from dstack.model.diagnosis import Advice, FindingKind, Verdict
+from dstack.model.vertex_keys import UnknownKey
 
 __all__ = ["KIND", "VERDICT", "advice", "find_in", "steps", "summary"]
 KIND: FindingKind = "running"

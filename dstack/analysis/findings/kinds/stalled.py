@@ -30,9 +30,9 @@ from dstack.analysis.naming.ends import ended_children, ended_in_words
 from dstack.analysis.naming.names import waiting
 from dstack.analysis.solve.open_chains import OpenChain
 from dstack.analysis.solve.requirements import targets_of
-from dstack.diagnosis import Advice, FindingKind, Step, Verdict, Vertex
-from dstack.observed import EndedChild
-from dstack.vertex_keys import Key, UnknownKey
+from dstack.model.diagnosis import Advice, FindingKind, Step, Verdict, Vertex
+from dstack.model.vertex_keys import Key, UnknownKey
+from dstack.observed.processes import EndedChild
 from dstack.words import duration, shortly, word
 
 KIND: FindingKind = "stalled"

@@ -15,8 +15,8 @@ from dstack.analysis.findings.wording.resource_fixes import is_of_library
 from dstack.analysis.naming.descriptions import operand_in_words
 from dstack.analysis.solve.open_chains import OpenChain
 from dstack.analysis.solve.requirements import targets_of
-from dstack.diagnosis import Advice, FindingKind, Verdict, Vertex
-from dstack.model import Actor, PlacementGroup
+from dstack.model.diagnosis import Advice, FindingKind, Verdict, Vertex
+from dstack.model.snapshot import Actor, PlacementGroup
 
 __all__ = ["KIND", "VERDICT", "advice", "find_in", "steps", "summary"]
 KIND: FindingKind = "starved"

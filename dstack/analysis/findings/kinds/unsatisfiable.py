@@ -15,8 +15,8 @@ from dstack.analysis.naming import names
 from dstack.analysis.naming.descriptions import describe, in_words
 from dstack.analysis.naming.sentences import reason, step_at, subject
 from dstack.analysis.solve import reduction
-from dstack.diagnosis import FindingKind, Step, Vertex
-from dstack.vertex_keys import Key
+from dstack.model.diagnosis import FindingKind, Step, Vertex
+from dstack.model.vertex_keys import Key
 from dstack.words import alike
 
 

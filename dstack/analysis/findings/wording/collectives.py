@@ -24,8 +24,8 @@ from dstack.analysis.naming import names
 from dstack.analysis.naming.descriptions import describe, in_words
 from dstack.analysis.naming.sentences import fails_in, step_at
 from dstack.analysis.solve.requirements import targets_of
-from dstack.diagnosis import Step, Vertex
-from dstack.observed_calls import DATA, ProcessGroup
+from dstack.model.diagnosis import Step, Vertex
+from dstack.observed.calls import DATA, ProcessGroup
 
 MAX_STEPS = 6
 """Waits that are followed from one rank to another."""

@@ -11,9 +11,9 @@ from dstack.analysis.findings.wording.narration import SHOWN_ERROR
 from dstack.analysis.index.sample_index import SampleIndex
 from dstack.analysis.naming import names
 from dstack.analysis.naming.descriptions import describe
-from dstack.diagnosis import FailedBefore, Step, Vertex
-from dstack.model import Actor, FailedTask
-from dstack.observed_node import Task
+from dstack.model.diagnosis import FailedBefore, Step, Vertex
+from dstack.model.snapshot import Actor, FailedTask
+from dstack.observed.node import Task
 
 HELD = "; its result may never have been fetched"
 NOT_HELD = "; its error may have been handled"

@@ -11,12 +11,12 @@ from dstack.analysis.graph.pending.actor_queues import is_queued
 from dstack.analysis.naming.descriptions import any_of, describe, labels_of
 from dstack.analysis.solve.requirements import targets_of
 from dstack.call_sites import BARRIER
-from dstack.diagnosis import Vertex
 from dstack.libraries.compiled_graphs import fixes as compiled_graphs
 from dstack.libraries.serve import fixes as serve
-from dstack.model import actor_of_task
-from dstack.observed_calls import REF_CALLS, End
-from dstack.vertex_keys import Key
+from dstack.model.diagnosis import Vertex
+from dstack.model.snapshot import actor_of_task
+from dstack.model.vertex_keys import Key
+from dstack.observed.calls import REF_CALLS, End
 
 Rule = Callable[[DeadlockedWaits], "str | None"]
 

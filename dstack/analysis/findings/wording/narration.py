@@ -16,8 +16,8 @@ from dstack.analysis.naming import names, sentences
 from dstack.analysis.naming.vertex_details import VertexDetails, details_of
 from dstack.analysis.solve.requirements import targets_of
 from dstack.analysis.stacks.rank_sets import RankSets
-from dstack.diagnosis import Group, Since, Step, Target, Vertex
-from dstack.vertex_keys import Key
+from dstack.model.diagnosis import Group, Since, Step, Target, Vertex
+from dstack.model.vertex_keys import Key
 
 T = TypeVar("T")
 # How much a finding shows; a list without a limit of its own has words.SHOWN items.

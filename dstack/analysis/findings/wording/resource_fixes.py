@@ -9,13 +9,13 @@ from dstack.analysis.findings.facts.deadlocked_waits import DeadlockedWaits
 from dstack.analysis.index import ray_libraries
 from dstack.analysis.index.sample_index import SampleIndex
 from dstack.analysis.naming.descriptions import describe, labels_of, operand_in_words
-from dstack.diagnosis import Vertex
 from dstack.libraries.data import parts as data
 from dstack.libraries.serve import parts as serve
 from dstack.libraries.train import parts as train
 from dstack.libraries.tune import parts as tune
-from dstack.model import Actor, PlacementGroup
-from dstack.vertex_keys import AnyKey
+from dstack.model.diagnosis import Vertex
+from dstack.model.snapshot import Actor, PlacementGroup
+from dstack.model.vertex_keys import AnyKey
 
 STORE = ("object_store_memory",)
 """The resource that arguments of running tasks hold."""

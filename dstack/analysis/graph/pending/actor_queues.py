@@ -14,10 +14,10 @@ from msgspec.structs import replace
 
 from dstack.analysis.graph.builder import GraphBuilder, waits_for
 from dstack.analysis.index import task_assignment
-from dstack.diagnosis import Target, Vertex, Wait
-from dstack.model import Actor
-from dstack.observed_node import Task
-from dstack.vertex_facts import assumption, reason, subject
+from dstack.model.diagnosis import Target, Vertex, Wait
+from dstack.model.snapshot import Actor
+from dstack.model.vertex_facts import assumption, reason, subject
+from dstack.observed.node import Task
 
 
 def is_queued(vertex: Vertex) -> bool:

@@ -15,11 +15,11 @@ from dstack.analysis.graph.builder import GraphBuilder, waits_for
 from dstack.analysis.graph.resources.requests import Resources
 from dstack.analysis.graph.worker_starts import starts_of_workers
 from dstack.analysis.index import task_assignment
-from dstack.diagnosis import Group, Target, Vertex, Wait
-from dstack.model import Node
-from dstack.observed_node import RayletReport, Task
-from dstack.vertex_facts import Assumption, Subject, assumption, reason, subject
-from dstack.vertex_keys import AnyKey, UnknownKey
+from dstack.model.diagnosis import Group, Target, Vertex, Wait
+from dstack.model.snapshot import Node
+from dstack.model.vertex_facts import Assumption, Subject, assumption, reason, subject
+from dstack.model.vertex_keys import AnyKey, UnknownKey
+from dstack.observed.node import RayletReport, Task
 
 STORE = "object_store_memory"
 ASSIGNED = "PENDING_NODE_ASSIGNMENT"

@@ -16,10 +16,10 @@ from dstack.analysis.graph.refs.dead_producers import removed_group_of
 from dstack.analysis.index.sample_index import SampleIndex
 from dstack.analysis.solve import reduction
 from dstack.analysis.solve.requirements import waits_of
-from dstack.diagnosis import Vertex
-from dstack.model import PlacementGroup
-from dstack.vertex_facts import subject
-from dstack.vertex_keys import Key
+from dstack.model.diagnosis import Vertex
+from dstack.model.snapshot import PlacementGroup
+from dstack.model.vertex_facts import subject
+from dstack.model.vertex_keys import Key
 
 
 def release_given_up(graph: GraphBuilder) -> None:

@@ -12,11 +12,11 @@ from dstack.analysis.graph.resources.requests import Resources, WaitOrNever
 from dstack.analysis.graph.users import Users
 from dstack.analysis.graph.worker_starts import wait_for_setup, wait_for_worker
 from dstack.analysis.index import subjects, task_assignment
-from dstack.diagnosis import Target, Vertex, Wait
-from dstack.model import Actor, PlacementGroup, producer_task_id
-from dstack.observed_node import Task
-from dstack.vertex_facts import Subject, reason, subject
-from dstack.vertex_keys import GroupKey, TaskKey
+from dstack.model.diagnosis import Target, Vertex, Wait
+from dstack.model.snapshot import Actor, PlacementGroup, producer_task_id
+from dstack.model.vertex_facts import Subject, reason, subject
+from dstack.model.vertex_keys import GroupKey, TaskKey
+from dstack.observed.node import Task
 
 
 class Pending:

@@ -8,10 +8,10 @@ from dataclasses import dataclass, replace
 
 from dstack.analysis.index.processes import execution_key
 from dstack.analysis.index.sample_index import SampleIndex
-from dstack.diagnosis import Vertex
-from dstack.model import Sample
-from dstack.observed import Process
-from dstack.observed_calls import DATA, TORCH, TRAIN, Call, GroupCall, ProcessGroup
+from dstack.model.diagnosis import Vertex
+from dstack.model.snapshot import Sample
+from dstack.observed.calls import DATA, TORCH, TRAIN, Call, GroupCall, ProcessGroup
+from dstack.observed.processes import Process
 
 BY_CALLS = (TRAIN, DATA)
 """Libraries whose members wait by calling an actor, in which a coroutine or thread represents each of them."""

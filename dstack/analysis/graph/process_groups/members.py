@@ -18,13 +18,13 @@ from dstack.analysis.graph.refs.dead_producers import RELEASED
 from dstack.analysis.graph.users import Users
 from dstack.analysis.index import task_assignment
 from dstack.analysis.index.ray_libraries import part
-from dstack.diagnosis import AbsentRank, Target, Vertex
-from dstack.grouping import grouped
-from dstack.model import Actor, Worker, WorkerSample
-from dstack.observed import Thread
-from dstack.observed_calls import DATA, GroupCall, ProcessGroup
-from dstack.vertex_facts import Assumption, AssumptionKind, Ranks, Subject, assumption, never, subject
-from dstack.vertex_keys import AnyKey, CoroutineKey, ThreadKey
+from dstack.model.diagnosis import AbsentRank, Target, Vertex
+from dstack.model.snapshot import Actor, Worker, WorkerSample
+from dstack.model.vertex_facts import Assumption, AssumptionKind, Ranks, Subject, assumption, never, subject
+from dstack.model.vertex_keys import AnyKey, CoroutineKey, ThreadKey
+from dstack.observed.calls import DATA, GroupCall, ProcessGroup
+from dstack.observed.processes import Thread
+from dstack.words import grouped
 
 
 class Members:

@@ -29,11 +29,11 @@ from dstack.analysis.graph.process_groups.members import Members
 from dstack.analysis.graph.users import Users
 from dstack.analysis.solve import reduction
 from dstack.analysis.solve.requirements import waits_of
-from dstack.diagnosis import Group, GroupWait, Target, Vertex, Wait
-from dstack.observed import Coroutine
-from dstack.observed_calls import GroupCall
-from dstack.vertex_facts import Assumption, Ranks, assumption, subject
-from dstack.vertex_keys import AnyKey, Key, UnknownKey
+from dstack.model.diagnosis import Group, GroupWait, Target, Vertex, Wait
+from dstack.model.vertex_facts import Assumption, Ranks, assumption, subject
+from dstack.model.vertex_keys import AnyKey, Key, UnknownKey
+from dstack.observed.calls import GroupCall
+from dstack.observed.processes import Coroutine
 
 DIRECT = ("scatter", "scatter_object_list", "gather", "gather_object")
 """Calls in which each member exchanges data with the root itself, not through other members."""

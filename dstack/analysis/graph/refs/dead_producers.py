@@ -11,9 +11,9 @@ removal. So it only counts after a longer time.
 from __future__ import annotations
 
 from dstack.analysis.index.sample_index import SampleIndex
-from dstack.model import Actor, GoneWorker, PlacementGroup
-from dstack.observed_node import Task
-from dstack.vertex_facts import Never, never
+from dstack.model.snapshot import Actor, GoneWorker, PlacementGroup
+from dstack.model.vertex_facts import Never, never
+from dstack.observed.node import Task
 
 RELEASED = ("OUT_OF_SCOPE", "REF_DELETED", "OWNER_DIED")
 """Reasons for which an actor ends that are no failure of its own (Ray 2.46 to 2.60)."""

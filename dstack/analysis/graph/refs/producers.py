@@ -13,10 +13,10 @@ from dstack.analysis.graph.refs.dead_producers import dead_owner, is_long_ago
 from dstack.analysis.index import subjects, task_assignment
 from dstack.analysis.index.refs import is_returned
 from dstack.analysis.index.sample_index import SampleIndex
-from dstack.diagnosis import Target, Vertex
-from dstack.model import GoneWorker, producer_task_id
-from dstack.vertex_facts import Subject, never, reason, subject
-from dstack.vertex_keys import AnyKey, GroupKey, Key, TaskKey
+from dstack.model.diagnosis import Target, Vertex
+from dstack.model.snapshot import GoneWorker, producer_task_id
+from dstack.model.vertex_facts import Subject, never, reason, subject
+from dstack.model.vertex_keys import AnyKey, GroupKey, Key, TaskKey
 
 PENDING = ("PENDING", "RESCHEDULING", "PREPARED")
 """The states of a placement group that is not placed, or only in part."""

@@ -13,11 +13,11 @@ from dstack.analysis.graph.builder import GraphBuilder, call_beyond_kind, waits_
 from dstack.analysis.graph.refs.producers import producer_of
 from dstack.analysis.index import subjects
 from dstack.call_sites import kind_of
-from dstack.diagnosis import Group, Target, Vertex, Wait
-from dstack.model import is_at_hand
-from dstack.observed_calls import Call, HeldRefs
-from dstack.vertex_facts import ProcessName, TaskName, assumption, reason, subject
-from dstack.vertex_keys import AnyKey, CoroutineKey, DriverKey, ThreadKey
+from dstack.model.diagnosis import Group, Target, Vertex, Wait
+from dstack.model.snapshot import is_at_hand
+from dstack.model.vertex_facts import ProcessName, TaskName, assumption, reason, subject
+from dstack.model.vertex_keys import AnyKey, CoroutineKey, DriverKey, ThreadKey
+from dstack.observed.calls import Call, HeldRefs
 
 AMONG_HELD = assumption("among held refs")
 

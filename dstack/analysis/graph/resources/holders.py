@@ -30,11 +30,11 @@ from dstack.analysis.graph.users import Users
 from dstack.analysis.graph.worker_starts import starts_of_workers
 from dstack.analysis.index import task_assignment
 from dstack.call_sites import kind_of
-from dstack.diagnosis import Target, Vertex
-from dstack.model import Actor, Node, PlacementGroup
-from dstack.observed_node import Task
-from dstack.vertex_facts import Bundles, Request, subject
-from dstack.vertex_keys import AnyKey
+from dstack.model.diagnosis import Target, Vertex
+from dstack.model.snapshot import Actor, Node, PlacementGroup
+from dstack.model.vertex_facts import Bundles, Request, subject
+from dstack.model.vertex_keys import AnyKey
+from dstack.observed.node import Task
 
 Holder = Task | Actor | PlacementGroup
 LENDING = ("ray.get", "ray.wait", "generator")

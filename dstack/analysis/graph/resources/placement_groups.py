@@ -12,10 +12,10 @@ from math import floor
 from dstack.analysis.graph.membership import Satisfies
 from dstack.analysis.graph.resources.amounts import EPSILON, Amounts, fits, summed, wanted
 from dstack.analysis.graph.resources.requests import Resources, WaitOrNever
-from dstack.diagnosis import Wait
-from dstack.model import Node, PlacementGroup
-from dstack.vertex_facts import Bundles, Reason, Request, reason
-from dstack.vertex_keys import AnyKey
+from dstack.model.diagnosis import Wait
+from dstack.model.snapshot import Node, PlacementGroup
+from dstack.model.vertex_facts import Bundles, Reason, Request, reason
+from dstack.model.vertex_keys import AnyKey
 
 MAX_PAIRS = 50_000
 """At most so many pairs of bundle and node are examined to prove that bundles do not fit on different nodes."""

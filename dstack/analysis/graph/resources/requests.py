@@ -25,11 +25,11 @@ from dstack.analysis.graph.resources.amounts import (
 )
 from dstack.analysis.graph.resources.holders import Holders
 from dstack.analysis.graph.users import Users
-from dstack.diagnosis import Group, Target, Vertex, Wait
-from dstack.model import Node
-from dstack.observed_node import Task
-from dstack.vertex_facts import Bundles, Labels, Never, Reason, Request, Subject, never, reason, subject
-from dstack.vertex_keys import AnyKey, GroupKey, Id
+from dstack.model.diagnosis import Group, Target, Vertex, Wait
+from dstack.model.snapshot import Node
+from dstack.model.vertex_facts import Bundles, Labels, Never, Reason, Request, Subject, never, reason, subject
+from dstack.model.vertex_keys import AnyKey, GroupKey, Id
+from dstack.observed.node import Task
 
 _SET = re.compile(r"in\((.*)\)")
 AWAITED_GROUP = ("PENDING", "PREPARED")

@@ -12,7 +12,6 @@ import itertools
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
-from dstack.call_site import Site
 from dstack.call_sites import (
     ANYIO_GROUP,
     AS_COMPLETED,
@@ -30,7 +29,8 @@ from dstack.call_sites import (
     WAIT_FOR,
 )
 from dstack.libraries.serve.sites import MESSAGES, MESSAGES_FILE
-from dstack.observed_calls import Awaitables, Call, Executions, Inference, ProcessObject, Timer
+from dstack.observed.call_site import Site
+from dstack.observed.calls import Awaitables, Call, Executions, Inference, ProcessObject, Timer
 from dstack.probes.node.asyncio.await_chains import GENERATORS, AwaitChains, Chain
 from dstack.probes.node.asyncio.event_loops import FUTURE, TASK, EventLoops
 from dstack.probes.node.asyncio.library_futures import ANYIO_FILE, LibraryFutures

@@ -7,8 +7,8 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from dataclasses import dataclass, field, replace
 
 from dstack.call_sites import EVENT_LOOP, WAIT_FOR
-from dstack.observed import Coroutine, EndedTask
-from dstack.observed_calls import Awaitables, Call, ProcessObject, Timer
+from dstack.observed.calls import Awaitables, Call, ProcessObject, Timer
+from dstack.observed.processes import Coroutine, EndedTask
 from dstack.probes.node.asyncio.coroutines import Coroutines, Suspended
 from dstack.probes.node.asyncio.ended_tasks import Ended
 from dstack.probes.node.cpython.memory import Unreadable

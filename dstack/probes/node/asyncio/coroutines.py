@@ -7,8 +7,8 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from dstack.call_sites import AWAIT, kind_of
-from dstack.observed_calls import Call, End, Executions, ProcessObject, ServeRequest, Timer
-from dstack.observed_calls import Unreadable as UnreadableNeed
+from dstack.observed.calls import Call, End, Executions, ProcessObject, ServeRequest, Timer
+from dstack.observed.calls import Unreadable as UnreadableNeed
 from dstack.probes.node.asyncio.await_chains import AwaitChains, Chain
 from dstack.probes.node.asyncio.await_targets import RUNS_TASKS, AwaitTargets
 from dstack.probes.node.asyncio.context_vars import Contexts
@@ -65,7 +65,7 @@ class Suspended:
 class Coroutines:
     """The coroutines of one process; ``thread_ids`` are its threads, by their Python ids.
 
-    ``ends_of`` returns what the event loop of a thread watches, see :class:`~dstack.observed_calls.ProcessObject`. A
+    ``ends_of`` returns what the event loop of a thread watches, see :class:`~dstack.observed.calls.ProcessObject`. A
     coroutine that cannot be read, because it changes, is left out. Every method raises :class:`Unreadable` where
     nothing can be read.
     """

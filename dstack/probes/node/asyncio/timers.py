@@ -14,7 +14,7 @@ import re
 import time
 from collections.abc import Collection, Iterable, Iterator, Sequence
 
-from dstack.observed_calls import Timer
+from dstack.observed.calls import Timer
 from dstack.probes.node.asyncio.event_loops import EventLoops, Handle
 from dstack.probes.node.cached_property import cached_property
 from dstack.probes.node.cpython.frames import Frame

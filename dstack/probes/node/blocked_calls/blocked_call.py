@@ -13,7 +13,6 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 
-from dstack.call_site import Site
 from dstack.call_sites import (
     EVENT_LOOP,
     EXIT,
@@ -30,7 +29,8 @@ from dstack.call_sites import (
     WAITPID,
     kind_of,
 )
-from dstack.observed_calls import (
+from dstack.observed.call_site import Site
+from dstack.observed.calls import (
     Awaitables,
     Call,
     ChannelCall,
@@ -45,7 +45,7 @@ from dstack.observed_calls import (
     ProcessObject,
     Refs,
 )
-from dstack.observed_calls import Unreadable as UnreadableNeed
+from dstack.observed.calls import Unreadable as UnreadableNeed
 from dstack.probes.node.asyncio.await_targets import GENERATOR_FILE
 from dstack.probes.node.asyncio.coroutines import Coroutines
 from dstack.probes.node.asyncio.event_loops import may_have_loops

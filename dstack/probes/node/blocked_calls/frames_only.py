@@ -9,10 +9,10 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Sequence
 
-from dstack.call_site import Site
 from dstack.call_sites import RAY_GET
-from dstack.observed_calls import Call, HeldRefs, ProcessObject
-from dstack.observed_calls import Unreadable as UnreadableNeed
+from dstack.observed.call_site import Site
+from dstack.observed.calls import Call, HeldRefs, ProcessObject
+from dstack.observed.calls import Unreadable as UnreadableNeed
 from dstack.probes.node.blocked_calls.blocked_call import RAY_WAIT_FOR_EVER, is_next_of_generator, ray_call
 from dstack.probes.node.cpython.memory import Unreadable
 from dstack.probes.node.threads import PythonThread, ShownFrame

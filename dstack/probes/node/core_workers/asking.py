@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from dstack.observed_node import CoreWorkerReply, Failure
+from dstack.observed.node import CoreWorkerReply, Failure
 from dstack.probes.node.core_workers.channels import Channels, GrpcModules, address_of, load_modules
 from dstack.probes.node.core_workers.replies import STAGE, explained, is_from, observed, omission, timed_out
 from dstack.probes.node.reading import Problem

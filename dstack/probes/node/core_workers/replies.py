@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping
 from functools import cache
 from typing import Any
 
-from dstack.observed_node import CoreWorkerReply, Ref, Stage, Task, TaskKind
+from dstack.observed.node import CoreWorkerReply, Ref, Stage, Task, TaskKind
 from dstack.probes.node.core_workers.channels import GrpcModules
 from dstack.probes.node.reading import Problem
 from dstack.probes.node.wire import CoreWorker, Questions

@@ -9,7 +9,7 @@ from dataclasses import replace
 from dstack.libraries.collective.reading import RayCalls
 from dstack.libraries.torch.calls import TorchCalls
 from dstack.libraries.torch.gloo import deadline_of
-from dstack.observed_calls import RAY, Call, GroupCall, ProcessGroup, ProcessObject
+from dstack.observed.calls import RAY, Call, GroupCall, ProcessGroup, ProcessObject
 from dstack.probes.node.cpython.frames import Frame
 from dstack.probes.node.cpython.memory import Unreadable
 from dstack.probes.node.cpython.process import PythonProcess

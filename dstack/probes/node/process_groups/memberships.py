@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from dstack.libraries.collective.reading import RayGroups
 from dstack.libraries.torch.groups import TorchGroups
 from dstack.libraries.train.reading import TrainRank, rank_in_train
-from dstack.observed_calls import ProcessGroup
+from dstack.observed.calls import ProcessGroup
 from dstack.probes.node.cpython.memory import Unreadable
 from dstack.probes.node.cpython.process import PythonProcess
 from dstack.probes.node.process_groups.environment import number_of
@@ -17,7 +17,7 @@ from dstack.probes.node.process_groups.environment import number_of
 
 @dataclass(frozen=True)
 class Memberships:
-    """Groups and ranks, as :class:`dstack.observed.Process` has them."""
+    """Groups and ranks, as :class:`dstack.observed.processes.Process` has them."""
 
     groups: Sequence[ProcessGroup] = ()
     rank: int | None = None

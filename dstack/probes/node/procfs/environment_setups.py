@@ -10,7 +10,7 @@ import os
 import re
 from collections.abc import Collection, Iterable, Iterator
 
-from dstack.observed_node import EnvironmentSetup
+from dstack.observed.node import EnvironmentSetup
 from dstack.probes.node.procfs import proc
 from dstack.probes.node.redaction import masked_command
 

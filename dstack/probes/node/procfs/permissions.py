@@ -9,7 +9,7 @@ import errno
 import os
 import re
 
-from dstack.observed_node import Cause
+from dstack.observed.node import Cause
 from dstack.probes.node.procfs import proc
 
 CAP_SYS_PTRACE = 1 << 19  # linux/capability.h
@@ -26,7 +26,7 @@ INSTALL_PYSPY = "Install it there: pip install py-spy."
 class DumpFailed(Exception):
     """py-spy could not read the process: one sentence and, where known, the remedy.
 
-    ``cause`` is one of :data:`dstack.observed_node.Cause`; ``is_denied`` says that a user with more rights could.
+    ``cause`` is one of :data:`dstack.observed.node.Cause`; ``is_denied`` says that a user with more rights could.
     """
 
     def __init__(

@@ -14,7 +14,7 @@ import re
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
-from dstack.observed_node import RayletReport
+from dstack.observed.node import RayletReport
 from dstack.probes.node.procfs import proc
 from dstack.probes.node.procfs.children import is_python
 from dstack.probes.node.stacks.origins import WORKER_SCRIPTS

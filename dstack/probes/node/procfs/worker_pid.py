@@ -7,13 +7,13 @@ from typing import Any
 
 import psutil
 
-from dstack.observed_node import Cause
+from dstack.observed.node import Cause
 from dstack.probes.node.cached_property import cached_property
 from dstack.probes.node.procfs import proc
 
 
 class NotThisWorker(Exception):
-    """The pid belongs to another process; ``cause`` is one of :data:`dstack.observed_node.Cause`.
+    """The pid belongs to another process; ``cause`` is one of :data:`dstack.observed.node.Cause`.
 
     It is ``namespace`` where the worker has another pid here, ``identity`` where it may have ended.
     """

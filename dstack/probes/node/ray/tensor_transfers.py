@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from dstack.call_sites import DIRECT_TRANSPORT
-from dstack.observed_calls import Call, Executions
+from dstack.observed.calls import Call, Executions
 from dstack.probes.node.cpython.frames import Frame
 from dstack.probes.node.cpython.memory import Unreadable
 from dstack.probes.node.cpython.objects import Objects

@@ -96,7 +96,7 @@ Stack = tuple[Position, ...]
 class Samples:
     """What was counted in one round: samples by OS thread id, stack, and whether the thread ran.
 
-    The figures are those of :class:`dstack.recording.Coverage`.
+    The figures are those of :class:`dstack.model.recording.Coverage`.
     """
 
     counts: Counter[tuple[int, Stack, bool]] = field(default_factory=Counter)

@@ -15,7 +15,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 import psutil
 
-from dstack.observed_node import Count, Coverage, RecordedRound, SampledThread
+from dstack.observed.node import Count, Coverage, RecordedRound, SampledThread
 from dstack.probes.node.cpython.memory import Unreadable
 from dstack.probes.node.process import TargetProcess
 from dstack.probes.node.process_reader import ProcessReader

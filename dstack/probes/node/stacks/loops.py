@@ -13,7 +13,7 @@ import textwrap
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from dstack.observed import LoopBody
+from dstack.observed.processes import LoopBody
 from dstack.probes.node.stacks.polling_proof import (
     Block,
     FileNames,

@@ -11,7 +11,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from dstack.observed import StopCall
+from dstack.observed.processes import StopCall
 from dstack.probes.node.stacks.polling_proof import CHANGES, CLOCKS, LOGS, PURE, SLEEPS
 
 STOPS = ("cancel", "kill", "__ray_terminate__")

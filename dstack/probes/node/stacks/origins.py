@@ -10,7 +10,7 @@ import sysconfig
 from collections.abc import Sequence
 
 from dstack.call_sites import SHUTDOWN
-from dstack.observed import Origin, Role, StartPhase
+from dstack.observed.processes import Origin, Role, StartPhase
 from dstack.probes.node.threads import AnyThread, Frame, Position, is_event_loop, is_in
 
 PACKAGES = re.compile(r"/(?:site|dist)-packages/([^/]*)")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 
-from dstack.observed import Frame
+from dstack.observed.processes import Frame
 from dstack.probes.node import threads
 from dstack.probes.node.redaction import masked_source
 from dstack.probes.node.stacks.loops import NOTHING, FoundLoop, Loops

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 
-from dstack.call_site import At, Place, Site
 from dstack.call_sites import SITES
 from dstack.libraries.torch.sites import OPERATOR
+from dstack.observed.call_site import At, Place, Site
 from dstack.probes.node.threads import Frame, is_in
 
 Table = dict[str, list[tuple[Place, Site]]]

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from dstack.observed_calls import Call, ProcessObject
+from dstack.observed.calls import Call, ProcessObject
 from dstack.probes.node.cached_property import cached_property
 from dstack.probes.node.waits.shared_objects import NOTHING, WaitsOn
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from dstack.call_sites import kind_of
 from dstack.libraries.train.sites import HELPERS
-from dstack.observed_calls import Call, ProcessObject
+from dstack.observed.calls import Call, ProcessObject
 from dstack.probes.node.cpython.frames import Frame
 from dstack.probes.node.cpython.memory import Unreadable
 from dstack.probes.node.cpython.objects import Objects

@@ -10,6 +10,7 @@ from typing import Literal
 from dstack.analysis.history.call_figures import Figures
 from dstack.analysis.history.call_nodes import NodeKey, NodeKind, NodeWait
 from dstack.analysis.views.call_graph import CallEdge, CallGraph, CallNode
+from dstack.model.vertex_keys import Key
 from dstack.report.calls_text import (
     COLUMNS,
     SHOWN_WAITS,
@@ -36,7 +37,6 @@ from dstack.report.page.graph_chart import (
     legend_of,
 )
 from dstack.report.page.section import ReportData, Section, render
-from dstack.vertex_keys import Key
 from dstack.words import plural, size
 
 MAX_CALLERS, MAX_CALLED, MAX_METHODS = 60, 20, 8

@@ -13,7 +13,8 @@ from dstack.analysis.stacks.rank_sets import RankSets
 from dstack.analysis.views.inventory import Inventory, WorkerSummary, group_similar_workers
 from dstack.analysis.views.node_resources import TITLES, Amount
 from dstack.analysis.views.worker_figures import FIGURES, Figure, total
-from dstack.model import Node, PlacementGroup
+from dstack.model.snapshot import Node, PlacementGroup
+from dstack.model.vertex_keys import Key
 from dstack.report.cluster_text import (
     MARKS,
     disk_figures,
@@ -25,7 +26,6 @@ from dstack.report.cluster_text import (
 )
 from dstack.report.page.section import ReportData, Section, render
 from dstack.report.rich_text import place_of
-from dstack.vertex_keys import Key
 from dstack.words import listed, plural
 
 MAX_NODES = 500

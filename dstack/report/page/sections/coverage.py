@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from dstack.analysis.views.analysed_snapshot import AnalysedSnapshot
-from dstack.model import Node, Snapshot, TaskHistory
-from dstack.observed import Process
+from dstack.model.snapshot import Node, Snapshot, TaskHistory
+from dstack.observed.processes import Process
 from dstack.report.check_json import pauses_ms
 from dstack.report.not_observed import ACCESS_WORDS, gaps_in_words, other_failures
 from dstack.report.page.section import ReportData, Section, render

@@ -7,11 +7,11 @@ from dataclasses import dataclass
 
 from dstack.analysis.findings import is_stuck
 from dstack.analysis.findings.wording.failures import step as step_of_failure
-from dstack.diagnosis import Entry, Finding, Step
+from dstack.model.diagnosis import Entry, Finding, Step
+from dstack.model.vertex_keys import Key
 from dstack.report.finding import status_sentence
 from dstack.report.page.section import ReportData, Section, render
 from dstack.report.rich_text import place_of
-from dstack.vertex_keys import Key
 
 SHOWN_FINDINGS = 20
 

@@ -20,12 +20,10 @@ from dstack.analysis.stacks.app_threads import PathStep
 from dstack.analysis.stacks.stack_tree import marks_of
 from dstack.analysis.stacks.weighted_stacks import Unit, WeightedStack, WeightedStacks, recorded_stacks
 from dstack.analysis.views.stack_groups import ChosenStacks
-from dstack.grouping import grouped
-from dstack.recording import Recording
+from dstack.model.recording import Recording
 from dstack.report.page.section import ReportData, Section, data_element, new_chart, render
 from dstack.report.summaries import recording_summary, shortfalls
-from dstack.visible import visible
-from dstack.words import duration, plural
+from dstack.words import duration, grouped, plural, visible
 
 MAX_BOXES = 20_000
 """The most rectangles of a flame graph on a page of its own."""

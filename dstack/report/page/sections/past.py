@@ -22,13 +22,12 @@ from dstack.analysis.views.snapshot_changes import (
     finding_spans,
 )
 from dstack.analysis.views.snapshot_diff import require_same_cluster
-from dstack.diagnosis import Verdict
-from dstack.observed import Frame
+from dstack.model.diagnosis import Verdict
+from dstack.observed.processes import Frame
 from dstack.report.page.section import ReportData, Section, new_chart, render, theme_colour
 from dstack.report.rich_text import location
 from dstack.report.summaries import headline
-from dstack.visible import visible
-from dstack.words import duration
+from dstack.words import duration, visible
 
 MAX_SPANS = 12
 """The most findings in the chart; those that last longest are shown."""

@@ -14,14 +14,13 @@ from dstack.analysis.naming.vertex_details import details_of
 from dstack.analysis.stacks.app_threads import Execution, PathStep, step_of
 from dstack.analysis.stacks.stack_tree import StackBranch
 from dstack.analysis.views.stack_groups import ChosenStacks, StackGroup
-from dstack.diagnosis import Diagnosis
-from dstack.observed import Frame
+from dstack.model.diagnosis import Diagnosis
+from dstack.model.vertex_keys import Key
+from dstack.observed.processes import Frame
 from dstack.report.page.section import ReportData, Section, render
 from dstack.report.rich_text import place_of
 from dstack.report.stacks_text import WORDS, activities_in_words, frame_location, position_in_words, short
-from dstack.vertex_keys import Key
-from dstack.visible import visible
-from dstack.words import SHOWN, plural
+from dstack.words import SHOWN, plural, visible
 
 MAX_ENDS = 800
 """Of so many different stacks the frames are shown: those of findings, then outliers, then the most frequent ones."""

@@ -30,6 +30,7 @@ from dstack.analysis.views.timeline_bars import (
     WAITING,
 )
 from dstack.analysis.views.timeline_rows import TimelineRows
+from dstack.model.vertex_keys import Key
 from dstack.report.page.section import ReportData, Section, data_element, new_chart, render, theme_colour
 from dstack.report.page.sections.gantt_bars import GanttBar, GanttBars, GanttRow, bars_of, left_out, rows_of
 from dstack.report.summaries import (
@@ -41,9 +42,7 @@ from dstack.report.summaries import (
     shown_pipelines,
     step_cells,
 )
-from dstack.vertex_keys import Key
-from dstack.visible import visible
-from dstack.words import SHOWN, capitalised, plural, short_duration, shortly
+from dstack.words import SHOWN, capitalised, plural, short_duration, shortly, visible
 
 KINDS: Mapping[int, tuple[str, str]] = {
     ARGUMENTS: ("waits for arguments", "#e3c34a"),

@@ -11,7 +11,8 @@ from dstack.analysis.naming.descriptions import because_of, describe, in_words
 from dstack.analysis.naming.vertex_details import VertexDetails, details_of
 from dstack.analysis.views.analysed_snapshot import AnalysedSnapshot
 from dstack.analysis.views.wait_boxes import Outcome, WaitBox, WaitBoxes, WaitLink
-from dstack.diagnosis import Step, Vertex, Wait
+from dstack.model.diagnosis import Step, Vertex, Wait
+from dstack.model.vertex_keys import Key
 from dstack.report.finding import titled
 from dstack.report.page.graph_chart import (
     WIDEST_LINE,
@@ -26,7 +27,6 @@ from dstack.report.page.graph_chart import (
 )
 from dstack.report.page.section import ReportData, Section, render
 from dstack.report.rich_text import place_of, shortened_left
-from dstack.vertex_keys import Key
 from dstack.words import SHOWN, plural
 
 KEY = "waits"

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from dstack.diagnosis import Diagnosis, Finding
 from dstack.libraries.train.parts import RETRYING
-from dstack.observed import Frame
+from dstack.model.diagnosis import Diagnosis, Finding
+from dstack.observed.processes import Frame
 from tests.unit.scenes import Call, Scene, SceneProcess
 
 ONLY_POLLS = "the loop at app.py:30 only polls"

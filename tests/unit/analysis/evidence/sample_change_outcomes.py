@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dstack.diagnosis import Diagnosis
+from dstack.model.diagnosis import Diagnosis
 from tests.unit.scenes import Scene, SceneProcess
 
 NOTHING = ("nothing", False)

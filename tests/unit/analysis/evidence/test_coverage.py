@@ -11,16 +11,16 @@ from msgspec.structs import replace
 
 from dstack.analysis.evidence.coverage import coverage_of, gaps_of, may_settle, read_workers
 from dstack.analysis.views.inventory import Inventory
-from dstack.diagnosis import Gap, HidingFailure, NoSample, Ratio, UnknownDependency, UnreadMemory, UnreadWorker
-from dstack.model import Snapshot
-from dstack.observed_node import Cause, Failure
+from dstack.model.diagnosis import Gap, HidingFailure, NoSample, Ratio, UnknownDependency, UnreadMemory, UnreadWorker
+from dstack.model.snapshot import Snapshot
+from dstack.model.vertex_keys import TaskKey, UnknownKey
+from dstack.observed.node import Cause, Failure
 from dstack.report.check_json import check_json
 from dstack.report.text import report_text
 from dstack.tui.snapshots import NumberedSnapshot
 from dstack.tui.views.base import Status, coverage_line
 from dstack.tui.views.stacks_pages import branch_page
 from dstack.tui.views.stacks_trees import MergedTree
-from dstack.vertex_keys import TaskKey, UnknownKey
 from tests.unit.scenes import Scene, SceneProcess
 
 

@@ -9,9 +9,9 @@ import pytest
 from dstack.analysis.evidence.evidence import Evidence
 from dstack.analysis.graph.blocked_calls import reach_of
 from dstack.analysis.index.sample_index import SampleIndex
-from dstack.model import Snapshot
-from dstack.observed import Thread
-from dstack.observed_calls import Call
+from dstack.model.snapshot import Snapshot
+from dstack.observed.calls import Call
+from dstack.observed.processes import Thread
 from tests.unit.analysis.evidence.polling_scenes import poller
 from tests.unit.scenes import RAY_WORKER, Scene, SceneProcess
 

@@ -9,8 +9,8 @@ import pytest
 
 from dstack.analysis.evidence.evidence import Evidence
 from dstack.analysis.index.processes import PolledActors
-from dstack.diagnosis import Diagnosis
-from dstack.observed import Frame
+from dstack.model.diagnosis import Diagnosis
+from dstack.observed.processes import Frame
 from tests.unit.analysis.evidence.polling_scenes import TRAIN_CONTROLLER, is_suspected, nothing, only_finding
 from tests.unit.scenes import APP, Call, Scene, SceneCoroutine, SceneProcess
 

@@ -8,8 +8,8 @@ import pytest
 from msgspec.structs import replace
 
 from dstack.analysis.evidence.progress import JobProgress
-from dstack.diagnosis import Progress
-from dstack.model import TaskEventWindow
+from dstack.model.diagnosis import Progress
+from dstack.model.snapshot import TaskEventWindow
 from tests.unit.scenes import JOB, Call, Scene, SceneProcess
 
 OTHER_JOB = "02000000"

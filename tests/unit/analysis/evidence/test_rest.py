@@ -9,9 +9,9 @@ import pytest
 from msgspec.structs import replace
 
 from dstack.analysis.diagnose import diagnose
-from dstack.model import Snapshot
-from dstack.observed import Coroutine, Frame, Process, Thread
-from dstack.observed_calls import Awaitables, Call, Children, ProcessObject
+from dstack.model.snapshot import Snapshot
+from dstack.observed.calls import Awaitables, Call, Children, ProcessObject
+from dstack.observed.processes import Coroutine, Frame, Process, Thread
 from tests.unit.scenes import Scene, SceneProcess
 
 WAIT = Call(site="threading.Event.wait", frame=0, need=ProcessObject())

@@ -8,8 +8,8 @@ from collections.abc import Callable
 import pytest
 from msgspec.structs import replace
 
-from dstack.model import Bundle
-from dstack.observed_node import Failure
+from dstack.model.snapshot import Bundle
+from dstack.observed.node import Failure
 from tests.unit.analysis.evidence.sample_change_outcomes import NOTHING, UNDECIDED, Busy, of, unread
 from tests.unit.scenes import Scene, SceneProcess
 

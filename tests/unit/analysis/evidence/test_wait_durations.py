@@ -10,9 +10,9 @@ from msgspec.structs import replace
 from dstack.analysis.diagnose import diagnose
 from dstack.analysis.naming.names import bounds, lasting, standing
 from dstack.analysis.second_sample import plan_readings
-from dstack.diagnosis import Since, Vertex
-from dstack.model import Snapshot, TaskTimes
-from dstack.vertex_keys import GroupKey
+from dstack.model.diagnosis import Since, Vertex
+from dstack.model.snapshot import Snapshot, TaskTimes
+from dstack.model.vertex_keys import GroupKey
 from dstack.words import duration, time_of_day
 from tests.unit.scenes import Call, Scene, SceneProcess
 

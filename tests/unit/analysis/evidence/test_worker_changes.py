@@ -6,9 +6,9 @@ from msgspec.structs import replace
 
 from dstack.analysis.diagnose import diagnose
 from dstack.analysis.second_sample import plan_readings
-from dstack.diagnosis import Diagnosis
-from dstack.model import Worker
-from dstack.observed_node import Failure
+from dstack.model.diagnosis import Diagnosis
+from dstack.model.snapshot import Worker
+from dstack.observed.node import Failure
 from tests.unit.analysis.evidence.sample_change_outcomes import NOTHING, UNDECIDED, Busy, of, outcome, unread
 from tests.unit.scenes import Scene
 

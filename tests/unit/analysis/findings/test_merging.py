@@ -6,8 +6,8 @@ import pytest
 
 from dstack.analysis.diagnose import diagnose
 from dstack.analysis.naming.descriptions import describe
-from dstack.diagnosis import Diagnosis
-from dstack.snapshot_file import load
+from dstack.files.snapshot_file import load
+from dstack.model.diagnosis import Diagnosis
 from tests.examples.recorded import recorded
 from tests.unit.scenes import Scene
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from dstack.diagnosis import Diagnosis
-from dstack.observed import Frame, LoopBody
+from dstack.model.diagnosis import Diagnosis
+from dstack.observed.processes import Frame, LoopBody
 from tests.unit.scenes import Scene, SceneThread
 from tests.unit.scenes.calls import APP
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dstack.analysis.naming.descriptions import describe
-from dstack.diagnosis import Diagnosis, Wait
+from dstack.model.diagnosis import Diagnosis, Wait
 from tests.unit.scenes import Call, Scene, SceneCoroutine, SceneProcess
 
 

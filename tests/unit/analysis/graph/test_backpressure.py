@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from dstack.analysis.naming.descriptions import describe
-from dstack.diagnosis import Wait
-from dstack.observed import Frame
+from dstack.model.diagnosis import Wait
+from dstack.observed.processes import Frame
 from tests.unit.scenes import Call, Scene, SceneCoroutine, SceneProcess, groups_of
 
 

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dstack.analysis.naming.descriptions import describe
-from dstack.observed_calls import NEEDS, Call
+from dstack.observed.calls import NEEDS, Call
 from tests.unit.analysis.graph.wait_targets import unknown_labels, unobserved_targets
 from tests.unit.scenes import Scene, groups_of
 from tests.unit.support.random_snapshots import values_of

@@ -15,16 +15,16 @@ from dstack.analysis.index.sample_index import SampleIndex
 from dstack.analysis.views.analysed_snapshot import AnalysedSnapshot
 from dstack.analysis.views.stack_pages import child_threads
 from dstack.analysis.views.stacks import Stacks
-from dstack.diagnosis import Diagnosis
 from dstack.errors import SnapshotFileError
-from dstack.model import Snapshot
-from dstack.observed import Coroutine, Frame, Process, Thread
-from dstack.observed_calls import Call, Children, Executions, HeldRefs, ProcessObject, Refs, Unreadable
-from dstack.observed_node import Ref
+from dstack.files.snapshot_file import dumps, loads
+from dstack.model.diagnosis import Diagnosis
+from dstack.model.snapshot import Snapshot
+from dstack.model.vertex_keys import ChildThreadKey
+from dstack.observed.calls import Call, Children, Executions, HeldRefs, ProcessObject, Refs, Unreadable
+from dstack.observed.node import Ref
+from dstack.observed.processes import Coroutine, Frame, Process, Thread
 from dstack.report.check_json import check_json
 from dstack.report.text import report_text
-from dstack.snapshot_file import dumps, loads
-from dstack.vertex_keys import ChildThreadKey
 from tests.unit.scenes import JOB, Scene, SceneProcess, SceneThread
 
 JOIN = "multiprocessing.Process.join"

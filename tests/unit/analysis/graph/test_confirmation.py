@@ -7,8 +7,8 @@ from collections.abc import Callable
 import pytest
 
 from dstack.analysis.naming.descriptions import describe
-from dstack.diagnosis import Diagnosis
-from dstack.observed_node import Failure
+from dstack.model.diagnosis import Diagnosis
+from dstack.observed.node import Failure
 from tests.unit.scenes import Scene, SceneProcess
 
 

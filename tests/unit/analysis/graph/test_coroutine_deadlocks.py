@@ -9,7 +9,7 @@ import pytest
 from msgspec.structs import replace
 
 from dstack.analysis.diagnose import diagnose
-from dstack.model import WorkerSample
+from dstack.model.snapshot import WorkerSample
 from tests.unit.analysis.graph.coroutine_scenes import async_call, texts, twice
 from tests.unit.scenes import Call, Scene, SceneCoroutine, SceneProcess, groups_of
 

@@ -9,10 +9,10 @@ from msgspec.structs import replace
 
 from dstack.analysis.graph.idle_services import is_idle_library
 from dstack.analysis.index.sample_index import SampleIndex
-from dstack.diagnosis import Diagnosis
-from dstack.model import Snapshot
-from dstack.observed import Frame, Thread
-from dstack.observed_calls import Call, End, Holder, KernelObjects, ProcessObject
+from dstack.model.diagnosis import Diagnosis
+from dstack.model.snapshot import Snapshot
+from dstack.observed.calls import Call, End, Holder, KernelObjects, ProcessObject
+from dstack.observed.processes import Frame, Thread
 from tests.unit.scenes import Scene, SceneProcess, SceneThread
 
 IDLE_LIBRARY = Frame(function="run", file="/usr/lib/python3/site-packages/ray/data/executor.py", line=4, origin="ray")

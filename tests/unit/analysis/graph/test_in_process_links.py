@@ -10,8 +10,8 @@ import pytest
 from dstack.analysis.graph.in_process_links import NO_OTHERS
 from dstack.analysis.graph.users import IDLE
 from dstack.analysis.naming.descriptions import in_words
-from dstack.diagnosis import Diagnosis, Finding
-from dstack.observed import Frame
+from dstack.model.diagnosis import Diagnosis, Finding
+from dstack.observed.processes import Frame
 from tests.unit.scenes import Call, Scene, SceneCoroutine, SceneProcess, SceneThread
 
 CONDITION = "threading.Condition.wait"

@@ -9,9 +9,9 @@ from msgspec.structs import replace
 
 from dstack.analysis.diagnose import diagnose
 from dstack.analysis.naming.descriptions import describe
-from dstack.diagnosis import Diagnosis
-from dstack.observed import Process, StopCall, Thread
-from dstack.observed_calls import Timer
+from dstack.model.diagnosis import Diagnosis
+from dstack.observed.calls import Timer
+from dstack.observed.processes import Process, StopCall, Thread
 from tests.unit.scenes import Scene, SceneProcess
 
 

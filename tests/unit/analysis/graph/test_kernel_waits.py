@@ -10,10 +10,10 @@ from msgspec.structs import replace as changed
 
 from dstack.analysis.diagnose import diagnose
 from dstack.analysis.views.analysed_snapshot import AnalysedSnapshot
-from dstack.diagnosis import Diagnosis
-from dstack.model import Snapshot, TcpEnd
-from dstack.observed import EndedChild
-from dstack.observed_calls import Call, End, EndKind, Holder, KernelObjects, ProcessObject
+from dstack.model.diagnosis import Diagnosis
+from dstack.model.snapshot import Snapshot, TcpEnd
+from dstack.observed.calls import Call, End, EndKind, Holder, KernelObjects, ProcessObject
+from dstack.observed.processes import EndedChild
 from dstack.report.text import report_text
 from tests.unit.scenes import Scene, SceneProcess
 

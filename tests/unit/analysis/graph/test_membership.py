@@ -7,8 +7,8 @@ import re
 import pytest
 
 from dstack.analysis.diagnose import diagnose
-from dstack.diagnosis import Diagnosis
-from dstack.model import Bundle, Node
+from dstack.model.diagnosis import Diagnosis
+from dstack.model.snapshot import Bundle, Node
 from tests.unit.analysis.graph.resources.resource_requests import labels, never, pending
 from tests.unit.scenes import Call, Scene
 

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from dstack.analysis.naming.descriptions import describe
-from dstack.diagnosis import Vertex, Wait
-from dstack.vertex_facts import reason
-from dstack.vertex_keys import UnknownKey
+from dstack.model.diagnosis import Vertex, Wait
+from dstack.model.vertex_facts import reason
+from dstack.model.vertex_keys import UnknownKey
 from tests.unit.scenes import Scene, SceneProcess, SceneThread, groups_of
 
 

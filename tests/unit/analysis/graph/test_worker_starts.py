@@ -6,9 +6,9 @@ from msgspec.structs import replace
 
 from dstack.analysis.diagnose import diagnose
 from dstack.analysis.second_sample import plan_readings
-from dstack.diagnosis import Diagnosis
-from dstack.model import Node
-from dstack.observed_node import EnvironmentSetup
+from dstack.model.diagnosis import Diagnosis
+from dstack.model.snapshot import Node
+from dstack.observed.node import EnvironmentSetup
 from dstack.probes.node.core_workers.replies import environment_parts
 from tests.unit.scenes import TAKEN_AT, Call, Scene, SceneProcess
 

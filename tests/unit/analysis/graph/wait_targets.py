@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from dstack.analysis.naming.descriptions import describe
-from dstack.diagnosis import Target, Vertex, Wait
-from dstack.vertex_keys import Key
+from dstack.model.diagnosis import Target, Vertex, Wait
+from dstack.model.vertex_keys import Key
 from tests.unit.scenes import Scene, SceneProcess
 
 

@@ -6,8 +6,8 @@ from collections.abc import Iterable
 
 from dstack.analysis.history.task_index import HistoryIndex
 from dstack.analysis.index.sample_index import SampleIndex
-from dstack.model import Job, Node, Sample, Snapshot, TaskAttempt, TaskHistory
-from dstack.observed_node import TaskKind
+from dstack.model.snapshot import Job, Node, Sample, Snapshot, TaskAttempt, TaskHistory
+from dstack.observed.node import TaskKind
 
 BEGAN_AT = 1_700_000_000.0
 JOB = "01000000"

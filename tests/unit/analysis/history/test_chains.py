@@ -10,8 +10,8 @@ from msgspec.structs import replace
 
 from dstack.analysis.history.chains import WINDOW_S, Chains
 from dstack.analysis.history.task_index import HistoryIndex
-from dstack.model import TaskAttempt
-from dstack.observed_node import Ref, Task
+from dstack.model.snapshot import TaskAttempt
+from dstack.observed.node import Ref, Task
 from tests.unit.support.histories import (
     ACTOR,
     DRIVER,

@@ -7,7 +7,7 @@ import pytest
 from dstack.analysis.history.pipelines import Pipeline, usual_maximum
 from dstack.analysis.history.slices import running_slice
 from dstack.analysis.views.timeline import Timeline
-from dstack.model import TaskAttempt
+from dstack.model.snapshot import TaskAttempt
 from tests.unit.support.histories import attempt, driver_attempt, index, pipeline
 
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from dstack.analysis.history.slices import PHASES, Slice, in_lanes, overlap_s, running_slice, slices_of, trimmed
 from dstack.analysis.history.task_index import Attempt
-from dstack.model import TaskAttempt
+from dstack.model.snapshot import TaskAttempt
 from tests.unit.support.histories import ACTOR, NOW, attempt, index
 
 ANY_TIME = st.none() | st.floats(0.0, 50.0)

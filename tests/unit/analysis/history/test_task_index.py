@@ -7,7 +7,7 @@ from msgspec.structs import replace
 
 from dstack.analysis.history.task_index import HistoryIndex
 from dstack.analysis.index.sample_index import SampleIndex
-from dstack.model import Actor, Job, Node, Sample, Snapshot, TaskAttempt, TaskHistory
+from dstack.model.snapshot import Actor, Job, Node, Sample, Snapshot, TaskAttempt, TaskHistory
 
 NOW = 1.7e9
 JOB, DRIVER = "01000000", "f" * 40 + "01000000"

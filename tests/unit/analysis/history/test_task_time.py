@@ -22,7 +22,7 @@ from dstack.analysis.history.task_time import (
     runs_of,
 )
 from dstack.analysis.stacks.weighted_stacks import WeightedStacks
-from dstack.model import TaskAttempt
+from dstack.model.snapshot import TaskAttempt
 from tests.unit.analysis.history.histories import BEGAN_AT, attempt, history_of
 
 spans = st.tuples(st.integers(0, 40), st.integers(0, 8)).map(lambda drawn: (drawn[0], drawn[0] + drawn[1]))

@@ -15,8 +15,8 @@ from dstack.analysis.stacks.app_threads import Execution
 from dstack.analysis.stacks.stack_tree import ByRanks, TextFilter, grouping_in_words, groupings, merge
 from dstack.analysis.views.analysed_snapshot import AnalysedSnapshot
 from dstack.analysis.views.stacks import Stacks
-from dstack.observed import Process
-from dstack.observed_calls import ProcessGroup
+from dstack.observed.calls import ProcessGroup
+from dstack.observed.processes import Process
 from dstack.report.check_json import check_json
 from dstack.report.text import report_text
 from tests.unit.scenes import Scene, SceneProcess

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from dstack.analysis.index.ray_libraries import data_operator, part
-from dstack.observed import Frame
+from dstack.observed.processes import Frame
 from tests.unit.scenes import Scene, SceneProcess
 
 ID = "5f8aed750000000000000000" + "01000000"

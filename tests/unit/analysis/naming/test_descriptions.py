@@ -8,8 +8,8 @@ from typing import Any, get_args
 import pytest
 
 from dstack.analysis.naming.descriptions import ASSUMPTIONS, NEVER, REASONS, SUBJECTS, in_words
-from dstack.model import PlacementGroup
-from dstack.vertex_facts import (
+from dstack.model.snapshot import PlacementGroup
+from dstack.model.vertex_facts import (
     AssumptionKind,
     Fact,
     NeverKind,

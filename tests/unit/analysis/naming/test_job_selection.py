@@ -10,8 +10,8 @@ from dstack.analysis.diagnose import diagnose
 from dstack.analysis.naming.job_selection import find_job
 from dstack.cli import main
 from dstack.errors import UsageError
-from dstack.model import Job, Snapshot
-from dstack.snapshot_file import save
+from dstack.files.snapshot_file import save
+from dstack.model.snapshot import Job, Snapshot
 from tests.unit.scenes import JOB, Scene, SceneProcess
 
 OTHER = "02000000"

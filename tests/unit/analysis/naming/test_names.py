@@ -7,7 +7,7 @@ from collections.abc import Iterable
 import pytest
 
 from dstack.analysis.naming.names import nodes, ranks_in_words
-from dstack.model import Node
+from dstack.model.snapshot import Node
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,7 @@ import pytest
 
 from dstack.analysis.index.sample_index import SampleIndex
 from dstack.analysis.naming.sentences import PREDICATES, sentence
-from dstack.diagnosis import WaitKind
+from dstack.model.diagnosis import WaitKind
 from tests.unit.scenes import Scene
 
 

@@ -9,9 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dstack.analysis.solve.open_chains import MAX_RANKED, open_chains
-from dstack.diagnosis import FinalBlocker, Group, Target, Vertex, Wait
-from dstack.vertex_facts import subject
-from dstack.vertex_keys import Key, TaskKey
+from dstack.model.diagnosis import FinalBlocker, Group, Target, Vertex, Wait
+from dstack.model.vertex_facts import subject
+from dstack.model.vertex_keys import Key, TaskKey
 from tests.fuzzing.effort import examples
 
 GraphBuilder = dict[Key, list[Key]]

@@ -9,9 +9,9 @@ from collections.abc import Callable, Sequence
 
 from hypothesis import strategies as st
 
-from dstack.diagnosis import Diagnosis
-from dstack.observed_calls import Awaitables, Refs
-from dstack.vertex_keys import Key
+from dstack.model.diagnosis import Diagnosis
+from dstack.model.vertex_keys import Key
+from dstack.observed.calls import Awaitables, Refs
 from tests.fuzzing.effort import examples
 from tests.unit.scenes import SceneProcess, SceneThread
 from tests.unit.simulations.coroutines import ClusterScene as CoroutineScene

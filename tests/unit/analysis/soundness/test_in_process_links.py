@@ -11,7 +11,7 @@ from hypothesis import event, given
 from hypothesis import strategies as st
 
 from dstack.analysis.graph.in_process_links import NO_OTHERS
-from dstack.diagnosis import Diagnosis
+from dstack.model.diagnosis import Diagnosis
 from tests.unit.analysis.soundness.claims import PERMANENT, claimed, different, many
 from tests.unit.scenes import SceneThread
 from tests.unit.simulations.in_process_links import ClusterScene as LinkedScene

@@ -10,7 +10,7 @@ from dataclasses import replace
 from hypothesis import event, given
 from hypothesis import strategies as st
 
-from dstack.diagnosis import Diagnosis
+from dstack.model.diagnosis import Diagnosis
 from tests.unit.analysis.soundness.claims import PERMANENT, claimed, detectable_hidings, different, hide, many, stuck
 from tests.unit.scenes import SceneThread
 from tests.unit.simulations.tasks import POLLS, POLLS_AND_TIMEOUTS, ClusterScene, SimulatedCluster, task_clusters

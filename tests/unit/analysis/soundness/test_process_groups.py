@@ -8,7 +8,7 @@ import random
 from hypothesis import event, example, given
 from hypothesis import strategies as st
 
-from dstack.diagnosis import Diagnosis
+from dstack.model.diagnosis import Diagnosis
 from tests.unit.analysis.soundness.claims import claimed_keys, many
 from tests.unit.simulations.process_groups import ClusterScene as GroupScene
 from tests.unit.simulations.process_groups import Op, group_clusters

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from dstack.observed import Frame
-from dstack.observed_node import Count
-from dstack.recording import RecordedThread, Recording
+from dstack.model.recording import RecordedThread, Recording
+from dstack.observed.node import Count
+from dstack.observed.processes import Frame
 
 
 def frame(name: str, line: int = 1) -> Frame:

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from dstack.analysis.stacks.app_threads import Execution, PathStep
 from dstack.analysis.stacks.icicle import Cell, Icicle, Measure, Weights, icicle, weigh_by
 from dstack.analysis.stacks.stack_tree import StackBranch, merge
-from dstack.vertex_keys import Key, ThreadKey
+from dstack.model.vertex_keys import Key, ThreadKey
 from tests.unit.analysis.stacks.test_stack_tree import execution, executions
 
 MEASURES: tuple[Measure, ...] = ("executions", "waiting", "running")

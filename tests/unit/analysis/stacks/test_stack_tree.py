@@ -13,11 +13,11 @@ from dstack.analysis.index.sample_index import SampleIndex
 from dstack.analysis.stacks.app_threads import Activity, AppExecutions, Execution, PathStep, PeerGroup, running
 from dstack.analysis.stacks.peers import AbsentWorker, Outlier, OutlierIndex, absent_workers, branch_peers, outliers
 from dstack.analysis.stacks.stack_tree import Grouping, StackBranch, marks_of, merge
-from dstack.model import Snapshot
-from dstack.observed import Frame
-from dstack.observed_node import Failure
-from dstack.snapshot_file import load
-from dstack.vertex_keys import ThreadKey
+from dstack.files.snapshot_file import load
+from dstack.model.snapshot import Snapshot
+from dstack.model.vertex_keys import ThreadKey
+from dstack.observed.node import Failure
+from dstack.observed.processes import Frame
 from tests.paths import RECORDED_CLUSTERS
 from tests.unit.scenes import RAY_WORKER, Scene, SceneProcess
 from tests.unit.support.random_snapshots import related_snapshots

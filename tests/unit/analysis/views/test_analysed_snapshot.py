@@ -12,10 +12,10 @@ from dstack.analysis.graph.wait_graph import wait_for_graph
 from dstack.analysis.index.processes import NOTHING_ELSE, Known
 from dstack.analysis.index.sample_index import SampleIndex
 from dstack.cli import main
-from dstack.diagnosis import Vertex
-from dstack.model import Sample, Snapshot
-from dstack.snapshot_file import load, save
-from dstack.vertex_keys import Key
+from dstack.files.snapshot_file import load, save
+from dstack.model.diagnosis import Vertex
+from dstack.model.snapshot import Sample, Snapshot
+from dstack.model.vertex_keys import Key
 from tests.examples.recorded import recorded
 
 

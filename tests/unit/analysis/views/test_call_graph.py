@@ -12,10 +12,10 @@ from msgspec.structs import replace
 
 from dstack.analysis.history.call_nodes import UNKNOWN, NodeKey
 from dstack.analysis.views.call_graph import CallGraph
-from dstack.model import Job, TaskAttempt
-from dstack.observed_node import TaskKind
+from dstack.files.snapshot_file import load
+from dstack.model.snapshot import Job, TaskAttempt
+from dstack.observed.node import TaskKind
 from dstack.report.calls_text import call_table
-from dstack.snapshot_file import load
 from tests.fuzzing.effort import examples
 from tests.paths import RECORDED_CLUSTERS
 from tests.unit.scenes import Scene

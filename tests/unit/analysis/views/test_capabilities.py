@@ -8,9 +8,9 @@ from msgspec.structs import replace
 
 from dstack.analysis.views.analysed_snapshot import AnalysedSnapshot
 from dstack.analysis.views.capabilities import cluster_checks, conclusion, node_checks
-from dstack.checks import Check
-from dstack.model import Snapshot
-from dstack.observed_node import Failure
+from dstack.model.diagnosis import Check
+from dstack.model.snapshot import Snapshot
+from dstack.observed.node import Failure
 from tests.unit.scenes import Scene
 
 NO_PERMISSION = Failure(stage="memory", reason="no permission", remedy="Run dstack as root.")

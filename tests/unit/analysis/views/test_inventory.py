@@ -8,9 +8,9 @@ from hypothesis import assume, given
 from dstack.analysis.diagnose import diagnose
 from dstack.analysis.index.sample_index import SampleIndex
 from dstack.analysis.views.inventory import Inventory, WorkerSummary, group_similar_workers
-from dstack.model import Bundle, Snapshot
-from dstack.observed_node import Failure
-from dstack.snapshot_file import load
+from dstack.files.snapshot_file import load
+from dstack.model.snapshot import Bundle, Snapshot
+from dstack.observed.node import Failure
 from tests.paths import RECORDED_CLUSTERS
 from tests.unit.analysis.test_recorded_snapshots import ALL
 from tests.unit.scenes import Scene

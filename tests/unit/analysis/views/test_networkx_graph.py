@@ -9,7 +9,7 @@ import pytest
 
 import dstack
 from dstack.analysis.diagnose import diagnose
-from dstack.diagnosis import Diagnosis
+from dstack.model.diagnosis import Diagnosis
 from tests.examples.recorded import NAMES, recorded
 
 

@@ -12,7 +12,7 @@ from dstack.analysis.views.snapshot_changes import (
     finding_spans,
     mark_of,
 )
-from dstack.model import Snapshot
+from dstack.model.snapshot import Snapshot
 from tests.tui.test_history import three
 from tests.unit.analysis.views.test_snapshot_diff import Pair, again, analysed
 

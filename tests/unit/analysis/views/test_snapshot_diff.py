@@ -13,12 +13,12 @@ from msgspec.structs import replace
 
 from dstack.analysis.views.analysed_snapshot import AnalysedSnapshot
 from dstack.analysis.views.snapshot_diff import SnapshotDiff, compare
-from dstack.diagnosis import Since
 from dstack.errors import UsageError
-from dstack.model import Snapshot
-from dstack.observed_node import Failure
-from dstack.snapshot_file import load
-from dstack.vertex_keys import Key, ThreadKey
+from dstack.files.snapshot_file import load
+from dstack.model.diagnosis import Since
+from dstack.model.snapshot import Snapshot
+from dstack.model.vertex_keys import Key, ThreadKey
+from dstack.observed.node import Failure
 from tests.paths import RECORDED_CLUSTERS
 from tests.unit.analysis.test_recorded_snapshots import ALL
 from tests.unit.scenes import TAKEN_AT, Scene, SceneProcess, SceneThread

@@ -8,7 +8,7 @@ from dstack.analysis.stacks.weighted_stacks import WeightedStacks
 from dstack.analysis.views.analysed_snapshot import AnalysedSnapshot
 from dstack.analysis.views.stack_groups import By, ChosenStacks, Position
 from dstack.errors import UsageError
-from dstack.snapshot_file import load
+from dstack.files.snapshot_file import load
 from tests.paths import RECORDED_CLUSTERS
 from tests.unit.scenes import JOB, Scene
 

@@ -9,11 +9,11 @@ from dstack.analysis.index.sample_index import SampleIndex
 from dstack.analysis.stacks.stack_tree import TextFilter
 from dstack.analysis.views.stack_pages import MAX_DEPENDENCIES, StackPage
 from dstack.analysis.views.stacks import Stacks
-from dstack.model import Snapshot
-from dstack.observed import Frame
-from dstack.observed_node import Failure
-from dstack.snapshot_file import load
-from dstack.vertex_keys import Key, ThreadKey, UnknownKey
+from dstack.files.snapshot_file import load
+from dstack.model.snapshot import Snapshot
+from dstack.model.vertex_keys import Key, ThreadKey, UnknownKey
+from dstack.observed.node import Failure
+from dstack.observed.processes import Frame
 from tests.paths import RECORDED_CLUSTERS
 from tests.unit.scenes import Scene
 from tests.unit.support.random_snapshots import related_snapshots

@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 
 from dstack.analysis.views.timeline import NOT_STARTED, Timeline
-from dstack.diagnosis import Group, Since, Target, Vertex, Wait
-from dstack.model import Actor, TaskAttempt, Worker
-from dstack.vertex_facts import subject
-from dstack.vertex_keys import AnyKey, TaskKey, ThreadKey
+from dstack.model.diagnosis import Group, Since, Target, Vertex, Wait
+from dstack.model.snapshot import Actor, TaskAttempt, Worker
+from dstack.model.vertex_facts import subject
+from dstack.model.vertex_keys import AnyKey, TaskKey, ThreadKey
 from tests.unit.support.histories import (
     ACTOR,
     HEAD,

@@ -18,8 +18,8 @@ from dstack.analysis.views.timeline_bars import (
     WAITING,
 )
 from dstack.analysis.views.timeline_rows import MOST_LANES, Search, TimelineRow, TimelineRows
-from dstack.model import TaskAttempt
-from dstack.snapshot_file import load
+from dstack.files.snapshot_file import load
+from dstack.model.snapshot import TaskAttempt
 from tests.paths import RECORDED_CALLS
 from tests.unit.scenes import Scene
 from tests.unit.support import call_histories

@@ -8,8 +8,8 @@ from dstack.analysis.solve.requirements import targets_of
 from dstack.analysis.views import wait_boxes as module
 from dstack.analysis.views.analysed_snapshot import AnalysedSnapshot
 from dstack.analysis.views.wait_boxes import WaitBoxes
-from dstack.model import Snapshot
-from dstack.snapshot_file import load
+from dstack.files.snapshot_file import load
+from dstack.model.snapshot import Snapshot
 from tests.examples.recorded import recorded
 from tests.unit.scenes import Scene
 from tests.unit.simulations.tasks import ClusterScene, SimulatedCluster, task_clusters

@@ -9,10 +9,10 @@ from dstack.analysis.diagnose import diagnose
 from dstack.analysis.index.sample_index import SampleIndex
 from dstack.analysis.solve.requirements import targets_of
 from dstack.analysis.views.wait_tree import WaitBranch, WaitTree
-from dstack.diagnosis import Diagnosis
-from dstack.model import Snapshot
-from dstack.snapshot_file import load
-from dstack.vertex_keys import Key
+from dstack.files.snapshot_file import load
+from dstack.model.diagnosis import Diagnosis
+from dstack.model.snapshot import Snapshot
+from dstack.model.vertex_keys import Key
 from tests.paths import RECORDED_CLUSTERS
 from tests.unit.analysis.test_recorded_snapshots import ALL
 from tests.unit.scenes import Scene

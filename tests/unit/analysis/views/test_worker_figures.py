@@ -8,9 +8,9 @@ import pytest
 from msgspec.structs import replace
 
 from dstack.analysis.views.worker_figures import FIGURES, Figure, FigureReader, Total, WorkerFigures, total
-from dstack.model import Sample, Snapshot, Worker, WorkerSample
-from dstack.observed import GpuUse, Process
-from dstack.observed_node import Gpu, HostFigures
+from dstack.model.snapshot import Sample, Snapshot, Worker, WorkerSample
+from dstack.observed.node import Gpu, HostFigures
+from dstack.observed.processes import GpuUse, Process
 from tests.unit.scenes import TAKEN_AT, Scene
 
 GIB = 2**30

@@ -11,8 +11,8 @@ from dstack.analysis.index.sample_index import SampleIndex
 from dstack.analysis.views.inventory import Inventory
 from dstack.analysis.views.worker_figures import FIGURES, Total
 from dstack.analysis.views.worker_groups import BY_NODE, Column, Order, WorkerGroup, WorkerGrouping, WorkerGroups
-from dstack.model import Bundle, Snapshot
-from dstack.snapshot_file import load
+from dstack.files.snapshot_file import load
+from dstack.model.snapshot import Bundle, Snapshot
 from tests.paths import RECORDED_CLUSTERS
 from tests.unit.analysis.test_recorded_snapshots import ALL
 from tests.unit.scenes import TAKEN_AT, Scene, SceneProcess

@@ -12,8 +12,8 @@ import pytest
 
 from dstack.libraries.compiled_graphs.reading import completed, stages_of
 from dstack.libraries.compiled_graphs.sites import READ, WRITE
-from dstack.observed import GraphChannel
-from dstack.observed_calls import Call, ChannelCall, ProcessObject, Refs
+from dstack.observed.calls import Call, ChannelCall, ProcessObject, Refs
+from dstack.observed.processes import GraphChannel
 from dstack.probes.node.cpython.memory import open_memory
 from dstack.probes.node.cpython.process import MemoryThread, PythonProcess
 from tests.unit.support.own_process import own_process

@@ -10,13 +10,13 @@ from dstack.analysis.graph.executions import add_executions
 from dstack.analysis.graph.users import Users
 from dstack.analysis.index.sample_index import SampleIndex
 from dstack.analysis.naming.descriptions import describe, in_words
-from dstack.diagnosis import Diagnosis, Wait
 from dstack.libraries.compiled_graphs.sites import FUTURE, GET
 from dstack.libraries.compiled_graphs.waits import DROPPED, add_channel_waits
-from dstack.observed import Frame, GraphChannel, GraphStage
-from dstack.observed_calls import Call as BlockedCall
-from dstack.observed_calls import ChannelCall
-from dstack.vertex_keys import UnknownKey
+from dstack.model.diagnosis import Diagnosis, Wait
+from dstack.model.vertex_keys import UnknownKey
+from dstack.observed.calls import Call as BlockedCall
+from dstack.observed.calls import ChannelCall
+from dstack.observed.processes import Frame, GraphChannel, GraphStage
 from tests.unit.scenes import Call, Scene, SceneProcess, groups_of
 
 CHANNEL_READ = Frame(function="read", file="/lib/ray/experimental/channel/common.py", line=3, origin="ray")

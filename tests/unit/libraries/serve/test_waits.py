@@ -8,11 +8,11 @@ import pytest
 
 from dstack.analysis.naming.descriptions import describe
 from dstack.call_sites import OTHER_LOOP
-from dstack.diagnosis import Diagnosis
-from dstack.model import Actor
-from dstack.observed import Frame
-from dstack.observed_calls import QueuedRequest, ServeRequest
-from dstack.vertex_keys import CoroutineKey, UnknownKey
+from dstack.model.diagnosis import Diagnosis
+from dstack.model.snapshot import Actor
+from dstack.model.vertex_keys import CoroutineKey, UnknownKey
+from dstack.observed.calls import QueuedRequest, ServeRequest
+from dstack.observed.processes import Frame
 from tests.unit.scenes import Call, Scene, SceneCoroutine, SceneProcess
 
 ORDER = ServeRequest(app="default", deployment="Shop", method="order")

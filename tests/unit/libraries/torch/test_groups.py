@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from dstack import observed_calls
 from dstack.libraries.torch.groups import MAX_MEMBERS, MODULE
+from dstack.observed import calls
 from dstack.probes.node.cpython.memory import open_memory
 from dstack.probes.node.cpython.process import Known, PythonProcess
 from dstack.probes.node.process_groups.memberships import Memberships, ProcessGroups
@@ -88,7 +88,7 @@ def test_the_default_group_gives_rank_and_size(torch: Any) -> None:
 
     assert (found.rank, found.world_size, found.local_rank) == (1, 2, None)
     assert found.groups == (
-        observed_calls.ProcessGroup(
+        calls.ProcessGroup(
             library="torch.distributed",
             world="tcp://10.0.0.1:29500",
             name="0",
@@ -158,7 +158,7 @@ def test_a_group_with_its_own_name_is_a_separate_world(torch: Any) -> None:
     torch._pg_group_ranks[weights] = {0: 0, 1: 1, 2: 2}
     torch._pg_names[weights] = "weight_sync"
 
-    assert read().groups[1] == observed_calls.ProcessGroup(
+    assert read().groups[1] == calls.ProcessGroup(
         library="torch.distributed",
         world="weight_sync",
         name="weight_sync",

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from dstack.model import Job, Node, Worker
+from dstack.model.snapshot import Job, Node, Worker
 from dstack.probes import cluster
 from dstack.probes.cluster import ClusterProbe
 from dstack.probes.connection.background import begin, within

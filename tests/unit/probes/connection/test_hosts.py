@@ -6,7 +6,7 @@ import socket
 
 import pytest
 
-from dstack.model import Node
+from dstack.model.snapshot import Node
 from dstack.probes.connection.hosts import ahead_s, canonical, clock_notes, join_address, split_address, unreachable
 
 

@@ -10,7 +10,7 @@ import pytest
 
 import dstack
 from dstack.api import resolved
-from dstack.model import Snapshot, Worker
+from dstack.model.snapshot import Snapshot, Worker
 from dstack.probes.connection.own_cluster import OwnCluster, connected_cluster, own_worker
 
 NODE = SimpleNamespace(gcs_address="10.0.0.1:6379", node_ip_address="10.0.0.2", head=False)

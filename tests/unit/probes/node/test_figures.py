@@ -15,8 +15,8 @@ import msgspec
 import psutil
 import pytest
 
-from dstack.observed import GpuUse, Process
-from dstack.observed_node import HostFigures
+from dstack.observed.node import HostFigures
+from dstack.observed.processes import GpuUse, Process
 from dstack.probes.node import figures as module
 from dstack.probes.node.figures import CpuMeter, CpuUse, LateReading, NodeFigures, disks
 from dstack.probes.node.probe import NodeProbe

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from dstack.observed_calls import End, KernelObjects
+from dstack.observed.calls import End, KernelObjects
 from dstack.probes.node.cpython.memory import open_memory
 from dstack.probes.node.kernel_waits import KernelTables, KernelWaits, remaining_sleep_s
 from dstack.probes.node.procfs import proc, sockets

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from dstack.observed import GpuUse
-from dstack.observed_node import Gpu
+from dstack.observed.node import Gpu
+from dstack.observed.processes import GpuUse
 from dstack.probes.node.nvml import MAX_GPUS, GpuReading, Nvml
 from tests.unit.probes.node.fake_nvml import compiled
 

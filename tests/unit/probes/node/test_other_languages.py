@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from dstack.observed_calls import Call, HeldRefs, Unreadable
+from dstack.observed.calls import Call, HeldRefs, Unreadable
 from dstack.probes.node import other_languages
 from dstack.probes.node.blocked_calls.blocked_call import Surroundings
 from dstack.probes.node.jstack_and_gdb import NativeThread, RayCall

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from dataclasses import replace
 
-from dstack.observed_node import NodeAnswer
+from dstack.observed.node import NodeAnswer
 from dstack.probes.node.packing import packed
 from dstack.probes.node.probe import NodeProbe
 from dstack.probes.node_access.answers import unpacked, validated

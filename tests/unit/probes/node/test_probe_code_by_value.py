@@ -4,7 +4,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from dstack.observed import Frame
+from dstack.observed.processes import Frame
 from dstack.probes.node_access.answers import unpacked, unpacked_round
 from tests.paths import ROOT
 

@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from dstack.observed_calls import Call, HeldRefs, Unreadable
-from dstack.observed_node import NodeAnswer
+from dstack.observed.calls import Call, HeldRefs, Unreadable
+from dstack.observed.node import NodeAnswer
 from dstack.probes.node import pyspy
 from dstack.probes.node.blocked_calls.blocked_call import Surroundings
 from dstack.probes.node.figures import NodeFigures

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from dstack.observed_calls import Call, Refs, Unreadable
+from dstack.observed.calls import Call, Refs, Unreadable
 from dstack.probes.node.stability import UNPROVEN, unproven_call
 from dstack.probes.node.threads import Position, PythonThread, ShownFrame
 

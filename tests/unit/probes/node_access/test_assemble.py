@@ -16,8 +16,9 @@ import msgspec
 import pytest
 
 from dstack.analysis.views.analysed_snapshot import AnalysedSnapshot
-from dstack.model import Node, Sample, Snapshot, WorkerSample
-from dstack.observed_node import Cause, Disk, Gpu, HostFigures, NodeAnswer
+from dstack.files.snapshot_file import dumps, loads
+from dstack.model.snapshot import Node, Sample, Snapshot, WorkerSample
+from dstack.observed.node import Cause, Disk, Gpu, HostFigures, NodeAnswer
 from dstack.probes import node
 from dstack.probes.node import wire
 from dstack.probes.node.probe import NodeProbe
@@ -25,7 +26,6 @@ from dstack.probes.node_access import assemble
 from dstack.probes.node_access.answers import MalformedAnswer, unpacked
 from dstack.probes.node_access.assemble import Assembly
 from dstack.report.text import report_text
-from dstack.snapshot_file import dumps, loads
 from tests.fuzzing.mutations import ByValues
 from tests.sampling import OPTIONS
 

@@ -8,8 +8,8 @@ from typing import Any, cast
 
 import pytest
 
-from dstack.observed import Frame, Process
-from dstack.observed_node import HostFigures, NodeAnswer
+from dstack.observed.node import HostFigures, NodeAnswer
+from dstack.observed.processes import Frame, Process
 from dstack.probes.node.packing import packed
 from dstack.probes.node_access import answers
 from dstack.probes.node_access.answers import MALFORMED, NodeFailure

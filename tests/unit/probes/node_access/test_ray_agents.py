@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from dstack.model import Worker, WorkerSample
-from dstack.observed import Process, Thread
-from dstack.observed_node import Cause, Failure, Stage
+from dstack.model.snapshot import Worker, WorkerSample
+from dstack.observed.node import Cause, Failure, Stage
+from dstack.observed.processes import Process, Thread
 from dstack.probes.node_access.ray_agents import completed, unknown_waits, unread_workers, with_pause_as_remedy
 
 THREAD = Thread(os_thread_id=1, name="t", stack=0, role="user")

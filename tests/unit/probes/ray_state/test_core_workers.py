@@ -6,8 +6,8 @@ from concurrent import futures
 import grpc
 from ray.core.generated import core_worker_pb2_grpc
 
-from dstack.model import Worker
-from dstack.observed_node import CoreWorkerReply, Ref
+from dstack.model.snapshot import Worker
+from dstack.observed.node import CoreWorkerReply, Ref
 from dstack.probes.ray_state.core_workers import ask_core_workers, questions, relevant_refs
 from tests.unit.support.core_worker_servers import CoreWorkerServer
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from dstack.model import GoneWorker, Job, Node, Worker
-from dstack.observed_node import Cause, CoreWorkerReply, Failure, Stage
+from dstack.model.snapshot import GoneWorker, Job, Node, Worker
+from dstack.observed.node import Cause, CoreWorkerReply, Failure, Stage
 from dstack.probes.ray_state.control_plane import Inventory
 from dstack.probes.ray_state.liveness import Liveness
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from dstack.model import FunctionTimes, RecentEnds, RepeatedCall
+from dstack.model.snapshot import FunctionTimes, RecentEnds, RepeatedCall
 from dstack.probes.connection.ray_stubs import common_pb2, gcs_pb2
 from dstack.probes.ray_state.repeated_calls import (
     EndedCall,

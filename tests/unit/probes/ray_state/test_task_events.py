@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from dstack.model import FailedTask, Job, Sample, TaskHistory
-from dstack.observed_node import Ref, Task
+from dstack.model.snapshot import FailedTask, Job, Sample, TaskHistory
+from dstack.observed.node import Ref, Task
 from dstack.probes.connection.connect import Cluster
 from dstack.probes.connection.ray_stubs import common_pb2, gcs_pb2, gcs_service_pb2
 from dstack.probes.connection.rpc import Call, CallFailure

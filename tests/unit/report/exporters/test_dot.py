@@ -11,9 +11,9 @@ import pytest
 
 from dstack.analysis.views.analysed_snapshot import AnalysedSnapshot
 from dstack.analysis.views.call_graph import CallGraph
+from dstack.files.snapshot_file import load
 from dstack.report.exporters.dot import dot
-from dstack.snapshot_file import load
-from dstack.visible import UNSEEN
+from dstack.words import UNSEEN
 from tests.fuzzing.hostile_text import HOSTILE, hostile
 from tests.paths import RECORDED_CALLS
 from tests.unit.scenes import Scene

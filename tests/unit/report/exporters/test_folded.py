@@ -9,7 +9,7 @@ from hypothesis import given
 from dstack.analysis.stacks.app_threads import PathStep
 from dstack.analysis.stacks.weighted_stacks import WeightedStack, WeightedStacks
 from dstack.report.exporters.folded import folded
-from dstack.visible import UNSEEN
+from dstack.words import UNSEEN
 from tests.fuzzing.effort import examples
 from tests.unit.report.exporters.stacks import STACKS, TWO_RANKS
 

@@ -12,9 +12,9 @@ import pytest
 from dstack.analysis.history.call_nodes import By
 from dstack.analysis.views.analysed_snapshot import AnalysedSnapshot
 from dstack.analysis.views.call_graph import CallGraph
-from dstack.model import Snapshot
+from dstack.files.snapshot_file import load
+from dstack.model.snapshot import Snapshot
 from dstack.report.exporters.graph_json import graph_json, graph_schema
-from dstack.snapshot_file import load
 from tests.fuzzing.hostile_text import hostile
 from tests.paths import RECORDED_CALLS, RECORDED_CLUSTERS
 from tests.unit.report.test_check_schema import closed

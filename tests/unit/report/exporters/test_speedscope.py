@@ -11,7 +11,7 @@ from hypothesis import given
 from dstack.analysis.stacks.weighted_stacks import WeightedStacks
 from dstack.report.exporters.speedscope import speedscope
 from dstack.version import __version__
-from dstack.visible import UNSEEN
+from dstack.words import UNSEEN
 from tests.clusters.dstack_command import Json
 from tests.fuzzing.effort import examples
 from tests.unit.report.exporters.stacks import STACKS, TWO_RANKS

@@ -19,7 +19,7 @@ from dstack.analysis.stacks.app_threads import PathStep
 from dstack.analysis.stacks.weighted_stacks import WeightedStack, WeightedStacks
 from dstack.analysis.views.analysed_snapshot import AnalysedSnapshot
 from dstack.errors import UsageError
-from dstack.model import Snapshot
+from dstack.model.snapshot import Snapshot
 from dstack.report.page import require_bokeh
 from dstack.report.page.pages import flame_page, report_page
 from dstack.report.page.sections.flame import boxes_of, colour_of

@@ -11,9 +11,9 @@ from msgspec.structs import replace
 from dstack.analysis.diagnose import diagnose
 from dstack.analysis.findings.wording.failures import HELD, NOT_HELD
 from dstack.analysis.views.analysed_snapshot import AnalysedSnapshot
-from dstack.diagnosis import Diagnosis, FailedBefore
-from dstack.model import Actor, FailedTask, Node, Snapshot
-from dstack.observed import EndedTask
+from dstack.model.diagnosis import Diagnosis, FailedBefore
+from dstack.model.snapshot import Actor, FailedTask, Node, Snapshot
+from dstack.observed.processes import EndedTask
 from dstack.report.text import report_text
 from dstack.words import SHOWN
 from tests.unit.analysis.findings.kinds.small_findings import deadlocked, parked

@@ -10,9 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dstack.analysis.findings.facts.finding_facts import longest_chain
-from dstack.diagnosis import Group, Target, Vertex, Wait
-from dstack.vertex_facts import subject
-from dstack.vertex_keys import Key, TaskKey
+from dstack.model.diagnosis import Group, Target, Vertex, Wait
+from dstack.model.vertex_facts import subject
+from dstack.model.vertex_keys import Key, TaskKey
 from tests.fuzzing.effort import examples
 
 END = 0

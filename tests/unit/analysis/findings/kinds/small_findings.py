@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dstack.diagnosis import Diagnosis, Finding
+from dstack.model.diagnosis import Diagnosis, Finding
 from tests.unit.scenes import Call, Scene, SceneProcess
 
 

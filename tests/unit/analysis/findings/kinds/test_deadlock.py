@@ -8,8 +8,8 @@ import pytest
 
 from dstack.analysis.diagnose import diagnose
 from dstack.analysis.findings.wording.narration import SHOWN_CYCLE
-from dstack.diagnosis import Entry
-from dstack.vertex_keys import ThreadKey
+from dstack.model.diagnosis import Entry
+from dstack.model.vertex_keys import ThreadKey
 from tests.unit.analysis.findings.kinds.small_findings import infeasible, kinds, only_finding, ring
 from tests.unit.scenes import Scene
 

@@ -9,10 +9,10 @@ from msgspec.structs import replace
 
 from dstack.analysis.diagnose import diagnose
 from dstack.analysis.views.analysed_snapshot import AnalysedSnapshot
-from dstack.diagnosis import Diagnosis, Finding
-from dstack.model import FailedTask, TaskEventWindow, TaskTimes
+from dstack.files.snapshot_file import load
+from dstack.model.diagnosis import Diagnosis, Finding
+from dstack.model.snapshot import FailedTask, TaskEventWindow, TaskTimes
 from dstack.report.text import report_text
-from dstack.snapshot_file import load
 from tests.examples.recorded import RECORDED
 from tests.unit.analysis.findings.kinds.small_findings import deadlocked, kinds, parked
 from tests.unit.scenes import JOB, Scene, SceneProcess

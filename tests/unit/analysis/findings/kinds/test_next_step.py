@@ -6,8 +6,8 @@ import re
 
 import pytest
 
-from dstack.diagnosis import Advice
-from dstack.observed import Frame
+from dstack.model.diagnosis import Advice
+from dstack.observed.processes import Frame
 from tests.examples.recorded import NAMES, document_of, recorded
 from tests.unit.analysis.findings.kinds.small_findings import only_finding
 from tests.unit.scenes import Scene

@@ -8,8 +8,8 @@ import pytest
 from msgspec.structs import replace
 
 from dstack.analysis.diagnose import diagnose
-from dstack.diagnosis import Diagnosis
-from dstack.model import FunctionTimes, RecentEnds, TaskEventWindow, TaskTimes
+from dstack.model.diagnosis import Diagnosis
+from dstack.model.snapshot import FunctionTimes, RecentEnds, TaskEventWindow, TaskTimes
 from dstack.report.summaries import headline
 from tests.unit.analysis.findings.kinds.small_findings import only_finding
 from tests.unit.scenes import JOB, Scene, SceneProcess

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from dstack.analysis.second_sample import plan_readings
-from dstack.diagnosis import Diagnosis, Entry, Finding
+from dstack.model.diagnosis import Diagnosis, Entry, Finding
 from dstack.report.finding import status_sentence, titled
 from tests.fuzzing.effort import examples
 from tests.unit.scenes import JOB, Call, Scene, SceneProcess

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from dstack.model import Bundle
-from dstack.vertex_keys import GroupKey
+from dstack.model.snapshot import Bundle
+from dstack.model.vertex_keys import GroupKey
 from tests.unit.analysis.findings.kinds.small_findings import infeasible, kinds, only_finding
 from tests.unit.scenes import Scene
 

@@ -6,8 +6,8 @@ from typing import Any
 
 from ray.core.generated import gcs_pb2
 
-from dstack.diagnosis import Finding
-from dstack.model import GoneWorker
+from dstack.model.diagnosis import Finding
+from dstack.model.snapshot import GoneWorker
 from dstack.probes.ray_state.control_plane import actors_of
 from tests.unit.scenes import Call, Scene, SceneProcess
 

@@ -7,9 +7,9 @@ from collections.abc import Callable
 from msgspec.structs import replace
 
 from dstack.analysis.diagnose import diagnose
-from dstack.diagnosis import Diagnosis
-from dstack.model import Snapshot, TaskTimes
-from dstack.observed_node import RayletReport
+from dstack.model.diagnosis import Diagnosis
+from dstack.model.snapshot import Snapshot, TaskTimes
+from dstack.observed.node import RayletReport
 from tests.unit.scenes import TAKEN_AT, Call, Scene
 
 MIB = 2**20

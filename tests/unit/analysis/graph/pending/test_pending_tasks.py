@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from dstack.analysis.graph.builder import MANY
-from dstack.diagnosis import Wait
-from dstack.vertex_facts import reason
-from dstack.vertex_keys import AnyKey, Key
+from dstack.model.diagnosis import Wait
+from dstack.model.vertex_facts import reason
+from dstack.model.vertex_keys import AnyKey, Key
 from tests.unit.analysis.graph.wait_targets import unknown_labels, unobserved_targets
 from tests.unit.scenes import Scene, SceneProcess, groups_of
 

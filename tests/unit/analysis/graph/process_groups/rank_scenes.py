@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from dstack.diagnosis import Diagnosis, Finding
-from dstack.model import FailedTask
-from dstack.observed_calls import ProcessGroup
+from dstack.model.diagnosis import Diagnosis, Finding
+from dstack.model.snapshot import FailedTask
+from dstack.observed.calls import ProcessGroup
 from tests.unit.scenes import JOB, Call, Scene, SceneProcess, group_of
 
 

@@ -8,7 +8,7 @@ import json
 from msgspec.structs import replace
 
 from dstack.analysis.views.analysed_snapshot import AnalysedSnapshot
-from dstack.observed import Frame
+from dstack.observed.processes import Frame
 from dstack.report.check_json import check_json
 from dstack.report.text import report_text
 from tests.unit.analysis.graph.process_groups.rank_scenes import Gang, gang, only_finding, with_reward

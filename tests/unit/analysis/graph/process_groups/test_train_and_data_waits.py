@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from dstack.diagnosis import Diagnosis
+from dstack.model.diagnosis import Diagnosis
 from tests.unit.scenes import Scene, SceneProcess, SceneThread, group_of
 
 REPORT = "ray.train.report"

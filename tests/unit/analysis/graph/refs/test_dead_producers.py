@@ -9,9 +9,9 @@ import pytest
 
 from dstack.analysis.diagnose import diagnose
 from dstack.analysis.naming.descriptions import in_words
-from dstack.diagnosis import Finding
-from dstack.model import Actor, TaskTimes
-from dstack.observed_node import Task
+from dstack.model.diagnosis import Finding
+from dstack.model.snapshot import Actor, TaskTimes
+from dstack.observed.node import Task
 from tests.unit.scenes import JOB, Call, Scene, SceneProcess, groups_of
 
 

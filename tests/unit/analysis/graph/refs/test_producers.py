@@ -2,9 +2,9 @@
 
 from dataclasses import replace
 
-from dstack.model import Bundle
-from dstack.observed_calls import Refs
-from dstack.vertex_keys import UnknownKey
+from dstack.model.snapshot import Bundle
+from dstack.model.vertex_keys import UnknownKey
+from dstack.observed.calls import Refs
 from tests.unit.scenes import Scene, SceneProcess, groups_of, key_of
 
 READY = f"00{'f' * 38}01000000{(100_000_001).to_bytes(4, 'little').hex()}"

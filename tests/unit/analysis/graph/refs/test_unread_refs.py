@@ -9,7 +9,7 @@ import pytest
 
 from dstack.analysis.diagnose import diagnose
 from dstack.analysis.naming.descriptions import describe
-from dstack.observed_node import Failure
+from dstack.observed.node import Failure
 from tests.unit.scenes import Scene, SceneProcess
 
 

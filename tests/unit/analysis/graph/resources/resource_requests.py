@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from dstack.analysis.naming.descriptions import describe, in_words
-from dstack.diagnosis import Vertex, Wait
-from dstack.vertex_keys import Key
+from dstack.model.diagnosis import Vertex, Wait
+from dstack.model.vertex_keys import Key
 from tests.unit.scenes import Call, Scene, SceneProcess
 
 NOTHING: Mapping[str, float] = {}

@@ -11,11 +11,11 @@ from msgspec.structs import replace
 
 from dstack.analysis.naming.descriptions import describe
 from dstack.analysis.views.analysed_snapshot import AnalysedSnapshot
-from dstack.diagnosis import Vertex
-from dstack.model import Bundle, Job, Node
-from dstack.observed import Frame
+from dstack.model.diagnosis import Vertex
+from dstack.model.snapshot import Bundle, Job, Node
+from dstack.model.vertex_keys import AnyKey, Key
+from dstack.observed.processes import Frame
 from dstack.report.check_json import check_json
-from dstack.vertex_keys import AnyKey, Key
 from dstack.watch.figures import waits_of
 from tests.unit.scenes import JOB, Call, Scene, SceneProcess
 

@@ -15,7 +15,7 @@ import pytest
 from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
 
-from dstack.observed_calls import Unreadable as UnreadableNeed
+from dstack.observed.calls import Unreadable as UnreadableNeed
 from dstack.probes.node.asyncio import await_targets
 from dstack.probes.node.asyncio.coroutines import Coroutines
 from dstack.probes.node.cpython.memory import ProcessMemory

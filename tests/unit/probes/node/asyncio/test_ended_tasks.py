@@ -11,7 +11,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from dstack.observed import EndedTask
+from dstack.observed.processes import EndedTask
 from dstack.probes.node.asyncio.coroutine_samples import LoopState
 from dstack.probes.node.asyncio.coroutines import Coroutines
 from dstack.probes.node.asyncio.ended_tasks import MAX_TASKS, Ended

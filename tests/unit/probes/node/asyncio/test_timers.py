@@ -15,7 +15,7 @@ from importlib.util import find_spec
 import anyio
 import pytest
 
-from dstack.observed_calls import Awaitables, Call, Timer
+from dstack.observed.calls import Awaitables, Call, Timer
 from dstack.probes.node.asyncio import timers
 from dstack.probes.node.asyncio.coroutines import Coroutines, Suspended
 from dstack.probes.node.cpython.memory import ProcessMemory, open_memory

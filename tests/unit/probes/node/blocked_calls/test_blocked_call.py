@@ -23,12 +23,12 @@ from typing import Any, cast
 
 import pytest
 
-from dstack.call_site import Place, Site
 from dstack.call_sites import EVENT_LOOP, EXIT, SITES, UNTIL_COMPLETE, kind_of, name_of
 from dstack.libraries.compiled_graphs.sites import READ as CHANNEL_READ
-from dstack.observed_calls import Awaitables, Call, Children, Executions, Futures, KernelObjects, ProcessObject
-from dstack.observed_calls import Refs as NeededRefs
-from dstack.observed_calls import Unreadable as UnreadableNeed
+from dstack.observed.call_site import Place, Site
+from dstack.observed.calls import Awaitables, Call, Children, Executions, Futures, KernelObjects, ProcessObject
+from dstack.observed.calls import Refs as NeededRefs
+from dstack.observed.calls import Unreadable as UnreadableNeed
 from dstack.probes.node.blocked_calls import blocked_call
 from dstack.probes.node.blocked_calls.blocked_call import BlockedCalls, Surroundings
 from dstack.probes.node.cpython.frames import Frame

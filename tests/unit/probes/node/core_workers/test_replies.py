@@ -8,7 +8,7 @@ import msgspec
 import pytest
 from ray.core.generated import common_pb2, core_worker_pb2
 
-from dstack.observed_node import CoreWorkerReply, Ref, Task
+from dstack.observed.node import CoreWorkerReply, Ref, Task
 from dstack.probes.connection import ray_stubs
 from dstack.probes.node.core_workers.channels import load_modules
 from dstack.probes.node.core_workers.replies import group_asked_for, observed

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from dstack.observed_node import EnvironmentSetup
+from dstack.observed.node import EnvironmentSetup
 from dstack.probes.node.procfs.environment_setups import environment_setups
 from tests.processes import running, wait_until
 

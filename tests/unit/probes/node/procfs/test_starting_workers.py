@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from dstack.observed_node import StartingWorker
+from dstack.observed.node import StartingWorker
 from dstack.probes.node.probe import NodeProbe, Others
 from dstack.probes.node.procfs import proc
 from dstack.probes.node.procfs.environment_setups import raylets

@@ -11,7 +11,7 @@ from typing import Any
 from dstack.analysis.index.sample_index import SampleIndex
 from dstack.analysis.index.subjects import of_thread
 from dstack.analysis.naming.descriptions import in_words
-from dstack.observed_calls import Call, Executions, GroupCall, ProcessGroup
+from dstack.observed.calls import Call, Executions, GroupCall, ProcessGroup
 from dstack.probes.node.cpython.memory import open_memory
 from dstack.probes.node.cpython.process import MemoryThread, PythonProcess
 from dstack.probes.node.ray.tensor_transfers import STORE_FILE, transferred, wait_for_tensors

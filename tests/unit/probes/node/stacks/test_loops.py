@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dstack.observed import LoopBody
+from dstack.observed.processes import LoopBody
 from dstack.probes.node.stacks.loops import NOTHING, FoundLoop, Loops, loop_at
 from dstack.probes.node.stacks.origins import Origins
 from dstack.probes.node.stacks.table import StackTable

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from dstack.observed import StopCall
+from dstack.observed.processes import StopCall
 from dstack.probes.node.stacks.next_calls import NextCalls
 
 SOURCE = """\

@@ -5,7 +5,7 @@ import threading
 
 import pytest
 
-from dstack.observed import StartPhase
+from dstack.observed.processes import StartPhase
 from dstack.probes.node.stacks.origins import Origins, exit_function, shown_role, start_phase
 from dstack.probes.node.threads import Position, PythonThread, ShownFrame
 

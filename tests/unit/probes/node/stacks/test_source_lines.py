@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
+from dstack.files.snapshot_file import save
 from dstack.probes.node.stacks.origins import Origins
 from dstack.probes.node.stacks.source_lines import MAX_BYTES, find_source, read_source
 from dstack.probes.node.stacks.table import StackTable
 from dstack.probes.node.threads import Position, ShownFrame
-from dstack.snapshot_file import save
 from tests.fuzzing.hostile_text import naming
 from tests.paths import ROOT
 from tests.tui.sources import recorded
@@ -116,7 +116,7 @@ for arguments in (["show", sys.argv[1]], ["show", "--json", sys.argv[1]], ["chec
 """
 VIEWS = """
 import asyncio
-from dstack.snapshot_file import load
+from dstack.files.snapshot_file import load
 from dstack.tui.snapshots import Files
 from dstack.tui.app import VIEWS
 from tests.tui.pilots import running

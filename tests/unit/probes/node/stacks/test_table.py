@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from dstack.observed import Frame
+from dstack.observed.processes import Frame
 from dstack.probes.node.stacks import table as module
 from dstack.probes.node.stacks.origins import Origins
 from dstack.probes.node.stacks.table import ENDS, StackTable

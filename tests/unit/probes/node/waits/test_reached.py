@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from dstack.observed_calls import Call, ProcessObject, Refs
+from dstack.observed.calls import Call, ProcessObject, Refs
 from dstack.probes.node.waits.reached import ACTOR, COROUTINE, MAX_DEPTH, MAX_REACHED, THREAD, Reached, Root
 from dstack.probes.node.waits.shared_objects import NOTHING, WaitsOn
 

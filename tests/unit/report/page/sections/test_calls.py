@@ -5,10 +5,10 @@ from functools import partial
 import pytest
 
 from dstack.analysis.views.analysed_snapshot import AnalysedSnapshot
+from dstack.files.snapshot_file import load
 from dstack.report.page.section import ReportData
 from dstack.report.page.sections import calls as module
 from dstack.report.page.sections.calls import section
-from dstack.snapshot_file import load
 from tests.paths import RECORDED_CALLS
 from tests.unit.scenes import Scene
 from tests.unit.support.graph_sections import graph_section

@@ -10,12 +10,12 @@ from benchmarks.bench_merging import snapshot_of
 from dstack.analysis.views.analysed_snapshot import AnalysedSnapshot
 from dstack.analysis.views.inventory import Inventory
 from dstack.analysis.views.worker_figures import FIGURES
-from dstack.model import Bundle, Snapshot
-from dstack.observed_node import Disk, Gpu, HostFigures
+from dstack.files.snapshot_file import load
+from dstack.model.snapshot import Bundle, Snapshot
+from dstack.observed.node import Disk, Gpu, HostFigures
 from dstack.report.page.section import ReportData
 from dstack.report.page.sections import cluster as module
 from dstack.report.page.sections.cluster import NodeTable, WorkerTable, node_table, section, worker_table
-from dstack.snapshot_file import load
 from tests.examples.recorded import RECORDED
 from tests.fuzzing.effort import examples
 from tests.fuzzing.hostile_text import hostile

@@ -7,12 +7,12 @@ from hypothesis import HealthCheck, given
 from msgspec.structs import replace
 
 from dstack.analysis.views.analysed_snapshot import AnalysedSnapshot
-from dstack.model import Snapshot, TaskHistory
-from dstack.observed_node import Failure
+from dstack.files.snapshot_file import load
+from dstack.model.snapshot import Snapshot, TaskHistory
+from dstack.observed.node import Failure
 from dstack.report.page.section import ReportData
 from dstack.report.page.sections import coverage as module
 from dstack.report.page.sections.coverage import section
-from dstack.snapshot_file import load
 from tests.fuzzing.effort import examples
 from tests.paths import RECORDED_CLUSTERS
 from tests.unit.analysis.test_recorded_snapshots import ALL

@@ -3,10 +3,10 @@ from __future__ import annotations
 import json
 
 from dstack.analysis.views.analysed_snapshot import AnalysedSnapshot
-from dstack.recording import Recording
+from dstack.files.snapshot_file import load
+from dstack.model.recording import Recording
 from dstack.report.page.section import ReportData, Section
 from dstack.report.page.sections.flame import MOST_RECORDINGS, section
-from dstack.snapshot_file import load
 from tests.fuzzing.hostile_text import hostile
 from tests.paths import RECORDED_CALLS
 from tests.unit.analysis.stacks.recordings import frame, recording, thread

@@ -10,10 +10,10 @@ from msgspec.structs import replace
 from dstack.analysis.views.analysed_snapshot import AnalysedSnapshot
 from dstack.analysis.views.snapshot_changes import EarlierSnapshots
 from dstack.errors import SnapshotFileError, UsageError
-from dstack.model import Snapshot
+from dstack.files.snapshot_file import load
+from dstack.model.snapshot import Snapshot
 from dstack.report.page.section import ReportData
 from dstack.report.page.sections import past
-from dstack.snapshot_file import load
 from tests.examples.recorded import recorded
 
 NEWEST = load(recorded("two_actors"))

@@ -12,12 +12,12 @@ from msgspec.structs import replace
 
 from benchmarks.bench_merging import snapshot_of
 from dstack.analysis.views.analysed_snapshot import AnalysedSnapshot
-from dstack.model import Snapshot, WorkerSample
+from dstack.files.snapshot_file import load
+from dstack.model.snapshot import Snapshot, WorkerSample
+from dstack.model.vertex_keys import Key
 from dstack.report.page.section import ReportData
 from dstack.report.page.sections import stacks as module
 from dstack.report.page.sections.stacks import MergedStacks, ShownGroup, StackEnd, section
-from dstack.snapshot_file import load
-from dstack.vertex_keys import Key
 from tests.examples.recorded import RECORDED
 from tests.fuzzing.effort import examples
 from tests.fuzzing.hostile_text import hostile

@@ -1,0 +1,1 @@
+"""Files of snapshots and recordings, and how files are written."""

@@ -1,0 +1,305 @@
+"""The answers of a node's probe: its host, its processes, what its core workers reply, and what was not observed.
+
+They travel as the values of :mod:`dstack.observed.processes`, with the same units and identifiers.
+"""
+
+from __future__ import annotations
+
+from dataclasses import field
+from typing import Annotated, Literal, NamedTuple
+
+# Travels without msgspec, see dstack.observed.processes.
+from msgspec import Meta
+
+from dstack.observed.calls import Holder, Int, Natural, UnixTime
+from dstack.observed.frozen_dataclass import frozen_dataclass
+from dstack.observed.processes import MAX_GPUS, Frame, Percent, Process
+
+MAX_DISKS = 64
+"""The most disks of one node."""
+
+TaskKind = Literal["NORMAL_TASK", "ACTOR_CREATION_TASK", "ACTOR_TASK", "DRIVER_TASK"]
+DiskUse = Literal["session", "spilled objects", "object store"]
+Stage = Literal["control plane", "core worker", "node probe", "process", "stacks", "memory"]
+Cause = Literal[
+    "timeout",
+    "unreachable",
+    "permission",
+    "ended",
+    "namespace",
+    "identity",
+    "missing",
+    "malformed",
+    "truncated",
+    "unreadable",
+    "starting",
+    "other",
+]
+"""The typed cause of a failure, for logic; ``Failure.reason`` is the text for users.
+
+In this order: no answer in time; no connection; not allowed; the process or service has ended; the process has another
+pid where dstack runs, as in a container; the pid belongs to another process; a tool is not installed; an answer that
+cannot be parsed; only a part was given; memory that cannot be interpreted; it is starting; anything else.
+"""
+
+
+@frozen_dataclass(frozen=True, slots=True, kw_only=True)
+class Task:
+    """A task, as reported by its owner.
+
+    ``state`` is Ray's TaskStatus by name. It does not distinguish running from queued: only the executing worker does
+    (``WorkerSample.running_task_ids``). ``items`` counts the values that a streaming generator has returned and its
+    owner still has; other tasks return their values when they end. ``environment`` names the parts of its runtime
+    environment, such as ``pip``.
+    """
+
+    task_id: str
+    owner_id: str
+    name: str
+    kind: TaskKind
+    state: str
+    job_id: str
+    actor_id: str | None = None
+    parent_task_id: str | None = None
+    node_id: str | None = None
+    attempt: Int = 0
+    required_resources: dict[str, float] = field(default_factory=dict)
+    placement_group_id: str | None = None
+    label_selector: dict[str, str] = field(default_factory=dict)
+    environment: tuple[str, ...] = ()
+    items: Natural = 0
+
+    @property
+    def method(self) -> str:
+        """The method of an actor call, which Ray names ``Class.method`` unless its caller has named it."""
+        return self.name.rpartition(".")[2]
+
+
+@frozen_dataclass(frozen=True, slots=True, kw_only=True)
+class Ref:
+    """An ObjectRef, as reported by a process that knows it. Only refs that are, or may be, awaited are included.
+
+    ``size_bytes`` is -1 until the value is available. ``argument_uses`` counts the submitted tasks that take it,
+    ``local_uses`` the variables of the process that hold it; ``is_contained`` says that it is inside another object.
+    Handles of actors are refs too (:data:`ACTOR_HANDLE`).
+    """
+
+    ref: str
+    holder_id: str
+    state: str | None = None
+    size_bytes: Int = -1
+    argument_uses: Int = 0
+    local_uses: Int = 0
+    is_contained: bool = False
+    attempt: Int = 0
+
+
+@frozen_dataclass(frozen=True, slots=True, kw_only=True)
+class CoreWorkerReply:
+    """What a core worker replied. Tasks that ended are left out; ``refs`` are all it knows.
+
+    ``held`` is what came with its last lease: in a placement group it names the bundle, which its task's entry does
+    only where the task asked for one. A CPU that is lent back while the task waits is still in it. ``counters`` change
+    whenever the worker does something; ``is_cut`` if it has more tasks than it listed. ``language`` is None for Python.
+    ``argument_bytes`` are those of the objects in shared memory that its unfinished tasks take, or that are inside of
+    their arguments. A poll asks for no details: then there are no ``tasks``, but the state of each by its id in
+    ``task_states``.
+    """
+
+    worker_id: str
+    job_id: str | None = None
+    actor_id: str | None = None
+    running_task_ids: tuple[str, ...] = ()
+    language: str | None = None
+    held: dict[str, float] = field(default_factory=dict)
+    executed_tasks: Natural = 0
+    is_cut: bool = False
+    argument_bytes: Natural = 0
+    counters: tuple[Int, ...] = ()
+    tasks: tuple[Task, ...] = ()
+    task_states: dict[str, str] = field(default_factory=dict)
+    refs: tuple[Ref, ...] = ()
+
+
+@frozen_dataclass(frozen=True, slots=True, kw_only=True)
+class Disk:
+    """A directory that Ray uses on a node, with the size and the free space of its file system."""
+
+    use: DiskUse
+    path: Annotated[str, Meta(max_length=4096)]
+    total_bytes: Natural
+    free_bytes: Natural
+
+
+@frozen_dataclass(frozen=True, slots=True, kw_only=True)
+class Gpu:
+    """A GPU of a node, as NVIDIA's driver reports it; what the driver does not report is None.
+
+    ``utilisation_percent`` is the share of the driver's last sample period, up to a second, in which a kernel ran.
+    """
+
+    index: Natural
+    name: Annotated[str, Meta(max_length=256)] = ""
+    memory_total_bytes: Natural | None = None
+    memory_used_bytes: Natural | None = None
+    utilisation_percent: Percent | None = None
+
+
+@frozen_dataclass(frozen=True, slots=True, kw_only=True)
+class HostFigures:
+    """Figures of a host; None where they are unknown.
+
+    ``cpu_percent`` is the share of all CPUs of the host that was in use while it was read, None over too short a time.
+    ``gpus`` are those of the host, None if it has no driver of NVIDIA, or the driver did not answer in time.
+    """
+
+    cpu_count: Int | None = None
+    load_1m: float | None = None
+    memory_total_bytes: Int | None = None
+    memory_available_bytes: Int | None = None
+    cpu_percent: Percent | None = None
+    disks: Annotated[tuple[Disk, ...], Meta(max_length=MAX_DISKS)] = ()
+    gpus: Annotated[tuple[Gpu, ...], Meta(max_length=MAX_GPUS)] | None = None
+
+
+@frozen_dataclass(frozen=True, slots=True, kw_only=True)
+class EnvironmentSetup:
+    """A process that installs a runtime environment on a node, started by Ray's runtime environment agent.
+
+    ``output`` is its last line of output, empty if unreadable.
+    """
+
+    node_id: str
+    pid: Int
+    command: str
+    started_at: UnixTime
+    output: str = ""
+
+
+@frozen_dataclass(frozen=True, slots=True, kw_only=True)
+class RayletReport:
+    """What a raylet has last written about its queue, by the clock of its host; it writes every 10 s.
+
+    ``waiting_for_memory`` counts the requests for workers that have all resources, and wait for object store memory for
+    the arguments of their tasks. ``argument_bytes`` are those of the arguments of the tasks that run there.
+    """
+
+    node_id: str
+    written_at: UnixTime
+    waiting_for_memory: Natural = 0
+    argument_bytes: Natural = 0
+
+
+@frozen_dataclass(frozen=True, slots=True, kw_only=True)
+class StartingWorker:
+    """A worker process below a raylet that Ray does not list yet: it starts Python, imports, or connects.
+
+    ``worker_id`` is a digest of its node, pid and start where its command line has none. ``job_id`` is None while it
+    may run for any job.
+    """
+
+    worker_id: str
+    node_id: str
+    process: Process
+    job_id: str | None = None
+
+
+@frozen_dataclass(frozen=True, slots=True, kw_only=True)
+class Failure:
+    """Something that could not be observed: what, where, why, and after how long. ``sample`` counts from 1."""
+
+    stage: Stage
+    reason: Annotated[str, Meta(description="One sentence; the wording may change")]
+    cause: Cause = "other"
+    remedy: str | None = None
+    node_id: str | None = None
+    worker_id: str | None = None
+    pid: Int | None = None
+    elapsed_s: float = 0.0
+    sample: Annotated[Int, Meta(description="Number of the sample, from 1")] = 1
+
+
+@frozen_dataclass(frozen=True, slots=True, kw_only=True)
+class NodeAnswer:
+    """One sample of one node.
+
+    ``stacks`` are indices of ``frames``, leaf first, and ``sources`` lines of files by number. ``processes`` and
+    ``core_workers`` are by worker id. ``host`` is None if no process was read. ``clock`` is the node's Unix time when
+    the probe began and ended. ``setups`` and ``tcp_ends``, the holders of TCP sockets by the addresses of both ends,
+    are only there if they were asked for. ``starting`` are the worker processes of the node that the request does not
+    name, ``raylets`` the last reports of its raylets. ``cannot_ask`` is the reason if the probe can ask no core worker,
+    as without grpc: then the caller asks.
+    """
+
+    clock: tuple[float, float]
+    frames: tuple[Frame, ...] = ()
+    stacks: tuple[tuple[Natural, ...], ...] = ()
+    sources: dict[str, dict[Int, str]] = field(default_factory=dict)
+    processes: dict[str, Process] = field(default_factory=dict)
+    core_workers: dict[str, CoreWorkerReply] = field(default_factory=dict)
+    failures: tuple[Failure, ...] = ()
+    host: HostFigures | None = None
+    setups: tuple[EnvironmentSetup, ...] = ()
+    tcp_ends: dict[str, tuple[Holder, ...]] = field(default_factory=dict)
+    starting: tuple[StartingWorker, ...] = ()
+    raylets: tuple[RayletReport, ...] = ()
+    cannot_ask: str | None = None
+
+
+class Count(NamedTuple):
+    """The number of samples of a thread with a stack; both are indices. ``is_running`` says that the thread ran then.
+
+    A sample that stands for several, because the rate was lowered, counts as many.
+    """
+
+    thread: Natural
+    stack: Natural
+    samples: Natural
+    is_running: bool = True
+
+
+@frozen_dataclass(frozen=True, slots=True, kw_only=True)
+class Coverage:
+    """How much was recorded, summed over processes: ``wanted`` samples at the wanted rate, and those ``taken``.
+
+    ``torn`` counts readings of running threads that were dropped, because two copies of their frames did not agree.
+    ``cut`` counts those of which only the outer calls agreed: these were recorded. ``left_out`` counts samples that
+    were dropped at the limit of distinct stacks. ``sampler_cpu_s`` is the CPU time of dstack's samplers on the nodes.
+    ``lowest_rate_hz`` is the lowest rate of any round on any node, 0 if unknown: a node lowers it if its sampler uses
+    too much CPU time. Then each sample counts for several.
+    """
+
+    processes: Natural = 0
+    wanted: Natural = 0
+    taken: Natural = 0
+    torn: Natural = 0
+    cut: Natural = 0
+    left_out: Natural = 0
+    sampler_cpu_s: float = 0.0
+    lowest_rate_hz: float = 0.0
+
+
+@frozen_dataclass(frozen=True, slots=True, kw_only=True)
+class SampledThread:
+    """A thread of a worker in a round of a recording; ``os_thread_id`` is 0 if unknown."""
+
+    worker_id: str
+    os_thread_id: Int = 0
+    thread_name: str = ""
+
+
+@frozen_dataclass(frozen=True, slots=True, kw_only=True)
+class RecordedRound:
+    """One round of a recording on one node, of ``seconds``. ``stacks`` are indices of ``frames``, leaf first.
+
+    ``ranks`` has the processes that were sampled, by worker id, with their rank in a distributed run.
+    """
+
+    frames: tuple[Frame, ...] = ()
+    stacks: tuple[tuple[Natural, ...], ...] = ()
+    threads: tuple[SampledThread, ...] = ()
+    counts: tuple[Count, ...] = ()
+    ranks: dict[str, Natural | None] = field(default_factory=dict)
+    coverage: Coverage = Coverage()
+    failures: tuple[Failure, ...] = ()
+    seconds: float = 0.0

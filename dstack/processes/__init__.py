@@ -1,0 +1,1 @@
+"""Child processes, signals and interruption of this process."""
