@@ -20,7 +20,7 @@ from dstack.tui.widgets.dialogs import AskPath, Help
 from dstack.tui.widgets.outline import Outline
 from tests.tui.pilots import running, screen_text, until
 from tests.tui.sources import Gated, Scripted, recorded
-from tests.unit.project.test_language import banned_in_text
+from tests.unit.project.test_language import banned_in
 
 DEADLOCK, IDLE = recorded("serve-deadlock"), recorded("serve-idle")
 
@@ -214,7 +214,7 @@ def test_a_tick_after_the_last_screen_is_harmless() -> None:
 
 @pytest.mark.parametrize("view", VIEWS.values(), ids=VIEWS)
 def test_the_help_of_a_view_is_in_plain_words(view: type[View]) -> None:
-    assert banned_in_text(view.__doc__ or "") == []
+    assert banned_in(view.__doc__ or "") == []
 
 
 def test_y_copies_the_finding_under_the_cursor() -> None:
