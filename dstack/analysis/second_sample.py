@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from dstack.analysis.findings.outside_waits import may_be_stalled, waits_outside
 from dstack.analysis.findings.reduced_graph import ReducedGraph
 from dstack.analysis.findings.resting import resting
-from dstack.analysis.graph.process_groups.calls import BY_CALLS
+from dstack.analysis.graph.group_members import BY_CALLS
+from dstack.analysis.graph.task_starts import UNEXPLAINED, pending_setups
 from dstack.analysis.graph.wait_graph import wait_for_graph
-from dstack.analysis.graph.worker_starts import UNEXPLAINED, pending_setups
 from dstack.analysis.index.sample_index import SampleIndex
 from dstack.analysis.index.subjects import workers_of_jobs
 from dstack.analysis.solve import reduction

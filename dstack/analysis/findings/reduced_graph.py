@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from dstack import words
 from dstack.analysis.evidence.evidence import Evidence
 from dstack.analysis.findings.vertex_roles import VertexRoles
-from dstack.analysis.graph.idle_services import may_be_idle
+from dstack.analysis.graph.object_waits import may_be_idle
 from dstack.analysis.index import task_assignment
 from dstack.analysis.index.frames import is_of_dstack
 from dstack.analysis.index.ray_libraries import is_machinery_actor

@@ -17,7 +17,7 @@ import msgspec
 from dstack.analysis.evidence.evidence import Evidence
 from dstack.analysis.evidence.sample_changes import are_equal, is_known
 from dstack.analysis.graph.builder import waits_for
-from dstack.analysis.graph.process_groups.waits import with_proven_calls
+from dstack.analysis.graph.group_waits import with_proven_calls
 from dstack.analysis.graph.wait_graph import wait_for_graph
 from dstack.analysis.index.sample_index import SampleIndex
 from dstack.model.diagnosis import Target, Vertex, Wait

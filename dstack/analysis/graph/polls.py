@@ -11,29 +11,14 @@ from collections.abc import Iterable, Sequence
 
 from msgspec.structs import replace
 
-from dstack.analysis.graph.blocked_calls import wait_of_call
-from dstack.analysis.graph.builder import GraphBuilder, waits_for
+from dstack.analysis.graph.builder import GraphBuilder
 from dstack.analysis.graph.users import Users
 from dstack.analysis.index.processes import OwnTasks, Poll, PolledActors
 from dstack.analysis.solve.requirements import targets_of
-from dstack.model.diagnosis import CallName, Group, Target, Vertex, Wait
-from dstack.model.vertex_keys import AnyKey, CoroutineKey, Key, ThreadKey
-from dstack.observed.calls import Call
-from dstack.observed.processes import Coroutine, Thread
+from dstack.model.diagnosis import Group, Target, Vertex, Wait
+from dstack.model.vertex_keys import AnyKey, Key
 
 LOOPS = ("/asyncio/base_events.py", "/asyncio/runners.py")
-BY_CALLS = "poll"
-"""The id of the site of a poll by calls that succeed, which is no call site of its own."""
-
-
-def wait_of_execution(graph: GraphBuilder, key: ThreadKey | CoroutineKey, execution: Thread | Coroutine) -> Wait | None:
-    """The wait of the call that an execution is blocked in, or of its poll."""
-    poll = graph.index.poll_of(key.worker_id, execution)
-    target = poll.target if poll is not None else graph.index.call_of(key.worker_id, execution)
-    if target is None or isinstance(target, Call):
-        return wait_of_call(graph, key, target) if target else None
-    called = CallName(site=BY_CALLS, text=target.name)
-    return waits_for("other", graph.unknown_waker_in(called, key.worker_id), timeout_s=0.0, called=called)
 
 
 def add_polls(graph: GraphBuilder, users: Users) -> None:

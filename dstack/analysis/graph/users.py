@@ -18,16 +18,18 @@ import msgspec
 from msgspec.structs import replace
 
 from dstack.analysis.graph.builder import FEW, GraphBuilder, waits_for
-from dstack.analysis.graph.idle_services import is_idle_library
 from dstack.analysis.index import subjects, task_assignment
 from dstack.analysis.index.frames import is_ray_core
 from dstack.analysis.index.ray_libraries import is_machinery_actor, part
+from dstack.analysis.index.sample_index import SampleIndex
+from dstack.call_sites import KERNEL
 from dstack.model.diagnosis import Group, Target, Vertex, Wait
 from dstack.model.snapshot import Actor, PlacementGroup, Worker
 from dstack.model.vertex_facts import ProcessName, Subject, assumption, reason, subject
 from dstack.model.vertex_keys import AnyKey, ChildThreadKey, CoroutineKey, Helper, Id, Key, ThreadKey, UnknownKey
+from dstack.observed.calls import End, KernelObjects
 from dstack.observed.node import Ref, Task
-from dstack.observed.processes import Coroutine, Thread
+from dstack.observed.processes import Coroutine, Frame, Thread
 
 IDLE = assumption("idle library")
 EXECUTOR = ("concurrent/futures/thread.py", "multiprocessing/pool.py")
@@ -346,3 +348,30 @@ class Users:
 def _may_start(actor: Actor) -> bool:
     """Whether the control plane may start it, as after a crash, without a task that shows it."""
     return actor.state not in ("ALIVE", "DEAD")
+
+
+def is_idle_library(index: SampleIndex, worker_id: str, execution: Thread | Coroutine) -> bool:
+    """Whether library code was off the CPU in every sample and reading, and waits for nothing outside."""
+    frames = index.frames_of(worker_id, execution)
+    is_library = bool(frames) and not any(frame.origin == "user" for frame in frames)
+    has_run = isinstance(execution, Thread) and (worker_id, execution.os_thread_id) in index.threads_that_ran
+    return is_library and not has_run and _waits_inside(index, worker_id, execution, frames)
+
+
+def _waits_inside(index: SampleIndex, worker_id: str, execution: Thread | Coroutine, frames: Sequence[Frame]) -> bool:
+    """Whether library code is Ray's own, or waits in its process: neither for another process nor as a timer."""
+    if any(frame.origin == "ray" for frame in frames):
+        return True
+    call, poll = index.call_of(worker_id, execution), index.poll_of(worker_id, execution)
+    if call is not None and isinstance(call.need, KernelObjects):
+        own, is_known = {index.pid_of(worker_id)}, call.site != KERNEL.id
+        if any(_leads_outside(end, own) for end in call.need.ends) or (call.timeout_s is not None and not is_known):
+            return False
+    is_timed = poll is not None or (call is not None and call.timeout_s is not None)
+    is_stdlib = all(frame.origin == "stdlib" for frame in frames)  # as threading.Timer
+    return index.is_waiting(worker_id, execution) and not (is_stdlib and is_timed)
+
+
+def _leads_outside(end: End, own: set[int | None]) -> bool:
+    """Whether something else than its own process can act at the other end: grpc has both ends of pairs of sockets."""
+    return end.what != "eventfd" and {holder.pid for holder in end.holders} != own

@@ -8,13 +8,11 @@ from typing import Literal
 
 from dstack.analysis.graph.builder import GraphBuilder
 from dstack.analysis.graph.executions import add_executions
-from dstack.analysis.graph.in_process_links import add_links
+from dstack.analysis.graph.group_waits import add_group_waits
 from dstack.analysis.graph.interruptions import add_interruptions
-from dstack.analysis.graph.kernel_waits import add_kernel_waits
-from dstack.analysis.graph.pending.given_up import release_given_up
-from dstack.analysis.graph.pending.pending_tasks import Pending
+from dstack.analysis.graph.object_waits import add_kernel_waits, add_links
+from dstack.analysis.graph.pending_tasks import Pending, release_given_up
 from dstack.analysis.graph.polls import add_polls
-from dstack.analysis.graph.process_groups.waits import add_group_waits
 from dstack.analysis.graph.users import Users
 from dstack.analysis.index.ray_libraries import without_idle_machinery
 from dstack.analysis.index.sample_index import SampleIndex
@@ -26,7 +24,7 @@ Part = Literal["executions", "pending", "ranks", "channels", "kernel", "objects"
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class BuildStep:
     """A step of the construction: the part of the graph that it adds, and the parts that it needs to be there."""
 
     adds: Part
@@ -58,15 +56,15 @@ def _add_pending(graph: GraphBuilder, users: Users) -> None:
 
 
 STEPS = (
-    Step("executions", (), _add_executions),
-    Step("pending", ("executions",), _add_pending),
-    Step("ranks", ("executions", "pending"), add_group_waits),
-    Step("channels", ("executions", "pending"), add_channel_waits),
-    Step("kernel", ("executions", "pending"), add_kernel_waits),
-    Step("objects", ("executions", "pending", "ranks", "channels", "kernel"), add_links),
-    Step("polls", ("executions", "pending", "objects"), add_polls),
-    Step("interruptions", ("executions", "pending", "polls"), add_interruptions),
-    Step("given up", ("executions", "pending", "objects", "polls"), lambda graph, users: release_given_up(graph)),
+    BuildStep("executions", (), _add_executions),
+    BuildStep("pending", ("executions",), _add_pending),
+    BuildStep("ranks", ("executions", "pending"), add_group_waits),
+    BuildStep("channels", ("executions", "pending"), add_channel_waits),
+    BuildStep("kernel", ("executions", "pending"), add_kernel_waits),
+    BuildStep("objects", ("executions", "pending", "ranks", "channels", "kernel"), add_links),
+    BuildStep("polls", ("executions", "pending", "objects"), add_polls),
+    BuildStep("interruptions", ("executions", "pending", "polls"), add_interruptions),
+    BuildStep("given up", ("executions", "pending", "objects", "polls"), lambda graph, users: release_given_up(graph)),
 )
 """In order. Threads and coroutines with their calls; calls, actors and placement groups that do not run. Then waits
 are completed whose dependencies are found among all of these: members of process groups, ends of channels, processes

@@ -13,7 +13,7 @@ from typing import Literal
 
 from dstack import words
 from dstack.analysis.evidence.coverage import ReadState, read_states
-from dstack.analysis.graph.resources.amounts import in_group
+from dstack.analysis.graph.resource_holders import in_group
 from dstack.analysis.index import subjects
 from dstack.analysis.index.ranks import NO_RANKS, Ranks
 from dstack.analysis.index.refs import ENDED

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from dstack import words
-from dstack.analysis.graph.resources.amounts import EPSILON, fits, in_group, summed, wanted
-from dstack.analysis.graph.resources.requests import labels_match
+from dstack.analysis.graph.resource_holders import EPSILON, fits, in_group, summed, wanted
+from dstack.analysis.graph.resource_requests import labels_match
 from dstack.analysis.index import subjects
 from dstack.analysis.index.sample_index import SampleIndex
 from dstack.analysis.naming import names

@@ -10,7 +10,7 @@ from functools import cached_property, partial
 from itertools import islice
 from typing import Literal, TypeVar
 
-from dstack.analysis.graph.resources.amounts import in_group
+from dstack.analysis.graph.resource_holders import in_group
 from dstack.analysis.index.ranks import LOCAL_RANK, RANK, names_in
 from dstack.analysis.index.sample_index import SampleIndex
 from dstack.analysis.naming import names

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dstack import words
 from dstack.analysis.findings.facts.deadlocked_waits import DeadlockedWaits
-from dstack.analysis.graph.pending.actor_queues import is_queued
+from dstack.analysis.graph.pending_tasks import is_queued
 from dstack.analysis.naming.descriptions import any_of, labels_of
 from dstack.analysis.solve.requirements import targets_of
 

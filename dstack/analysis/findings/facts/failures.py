@@ -16,8 +16,8 @@ from msgspec.structs import replace
 
 from dstack.analysis.findings.facts.draft import Draft
 from dstack.analysis.findings.reduced_graph import ReducedGraph
-from dstack.analysis.graph.blocked_calls import reach_of
-from dstack.analysis.graph.refs.dead_producers import RELEASED
+from dstack.analysis.graph.call_waits import reach_of
+from dstack.analysis.graph.producers import RELEASED
 from dstack.analysis.index.frames import innermost_frame
 from dstack.analysis.index.sample_index import Place
 from dstack.analysis.index.subjects import actor_of_worker, names_of_ended

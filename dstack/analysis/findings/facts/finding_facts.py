@@ -16,7 +16,7 @@ from dstack.analysis.findings.facts.failures import Failures, identity
 from dstack.analysis.findings.facts.group_ranks import GroupRanks
 from dstack.analysis.findings.facts.shared_calls import SharedCall
 from dstack.analysis.findings.reduced_graph import ReducedGraph
-from dstack.analysis.graph.blocked_calls import reach_of
+from dstack.analysis.graph.call_waits import reach_of
 from dstack.analysis.solve.requirements import targets_of
 from dstack.model.diagnosis import FailedBefore, Vertex
 from dstack.model.snapshot import Actor, FunctionTimes, actor_of_task

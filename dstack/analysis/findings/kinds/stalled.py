@@ -23,8 +23,8 @@ from dstack.analysis.findings.reduced_graph import ReducedGraph
 from dstack.analysis.findings.wording import collectives, failures
 from dstack.analysis.findings.wording.fixes import let_queued_run
 from dstack.analysis.findings.wording.narration import Narrator
-from dstack.analysis.graph.blocked_calls import reach_of
-from dstack.analysis.graph.pending.actor_queues import is_queued
+from dstack.analysis.graph.call_waits import reach_of
+from dstack.analysis.graph.pending_tasks import is_queued
 from dstack.analysis.naming.descriptions import describe
 from dstack.analysis.naming.ends import ended_children, ended_in_words
 from dstack.analysis.naming.names import waiting

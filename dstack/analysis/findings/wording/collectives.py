@@ -19,7 +19,7 @@ from dstack.analysis.findings.facts.group_ranks import (
 from dstack.analysis.findings.reduced_graph import ReducedGraph
 from dstack.analysis.findings.wording.failures import what_happened
 from dstack.analysis.findings.wording.narration import SHOWN_CALLS, SHOWN_ERROR, SHOWN_PARTS, Narrator, more
-from dstack.analysis.graph.process_groups.calls import GroupId, is_between_two
+from dstack.analysis.graph.group_members import GroupId, is_between_two
 from dstack.analysis.naming import names
 from dstack.analysis.naming.descriptions import describe, in_words
 from dstack.analysis.naming.sentences import fails_in, step_at

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dstack import words
 from dstack.analysis.findings.facts.deadlocked_waits import DeadlockedWaits
 from dstack.analysis.findings.wording.resource_fixes import held_until_released, held_while_waiting
-from dstack.analysis.graph.pending.actor_queues import is_queued
+from dstack.analysis.graph.pending_tasks import is_queued
 from dstack.analysis.naming.descriptions import any_of, describe, labels_of
 from dstack.analysis.solve.requirements import targets_of
 from dstack.call_sites import BARRIER

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from dstack.analysis.evidence.evidence import Evidence
-from dstack.analysis.graph.blocked_calls import reach_of
+from dstack.analysis.graph.call_waits import reach_of
 from dstack.analysis.index.sample_index import SampleIndex
 from dstack.model.snapshot import Snapshot
 from dstack.observed.calls import Call

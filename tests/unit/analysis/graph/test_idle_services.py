@@ -7,7 +7,7 @@ import dataclasses
 import pytest
 from msgspec.structs import replace
 
-from dstack.analysis.graph.idle_services import is_idle_library
+from dstack.analysis.graph.users import is_idle_library
 from dstack.analysis.index.sample_index import SampleIndex
 from dstack.model.diagnosis import Diagnosis
 from dstack.model.snapshot import Snapshot

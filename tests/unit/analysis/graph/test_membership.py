@@ -9,7 +9,7 @@ import pytest
 from dstack.analysis.diagnose import diagnose
 from dstack.model.diagnosis import Diagnosis
 from dstack.model.snapshot import Bundle, Node
-from tests.unit.analysis.graph.resources.resource_requests import labels, never, pending
+from tests.unit.analysis.graph.resource_requests import labels, never, pending
 from tests.unit.scenes import Call, Scene
 
 LONG_AGO = 3_600.0

@@ -10,7 +10,7 @@ from dataclasses import replace
 from hypothesis import event, given
 from hypothesis import strategies as st
 
-from dstack.analysis.graph.in_process_links import NO_OTHERS
+from dstack.analysis.graph.object_waits import NO_OTHERS
 from dstack.model.diagnosis import Diagnosis
 from tests.unit.analysis.soundness.claims import PERMANENT, claimed, different, many
 from tests.unit.scenes import SceneThread

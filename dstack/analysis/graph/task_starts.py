@@ -1,4 +1,4 @@
-"""Tasks that are not started because their arguments do not fit into the object store beside those of running tasks.
+"""What keeps a task or actor from its start though resources are free: its environment, a worker, room for arguments.
 
 Before a raylet starts a task, it pins the arguments of the task that are in shared memory. With those of the tasks that
 run there they may take a share of the object store, by default 70 % (``RAY_max_task_args_memory_fraction``). They are
@@ -8,24 +8,90 @@ on Ray 2.60.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from functools import cached_property
 
 from dstack.analysis.graph.builder import GraphBuilder, waits_for
-from dstack.analysis.graph.resources.requests import Resources
-from dstack.analysis.graph.worker_starts import starts_of_workers
+from dstack.analysis.graph.resource_holders import start_of, starts_of_workers
+from dstack.analysis.graph.resource_requests import Resources
 from dstack.analysis.index import task_assignment
-from dstack.model.diagnosis import Group, Target, Vertex, Wait
-from dstack.model.snapshot import Node
+from dstack.analysis.index.sample_index import SampleIndex
+from dstack.model.diagnosis import CallName, Group, Target, Vertex, Wait
+from dstack.model.snapshot import Actor, Node
 from dstack.model.vertex_facts import Assumption, Subject, assumption, reason, subject
-from dstack.model.vertex_keys import AnyKey, UnknownKey
-from dstack.observed.node import RayletReport, Task
+from dstack.model.vertex_keys import AnyKey, Unknown, UnknownKey
+from dstack.observed.node import EnvironmentSetup, RayletReport, Task
 
+UNINSTALLED = ("env_vars", "config", "worker_process_setup_hook", "nsight", "py_executable")
+"""Parts of a runtime environment that need no installation; other names are those of plugins."""
+ANOTHER_WORKER = CallName(site="executor", text="the start of a worker process")
+UNEXPLAINED: tuple[Unknown, ...] = ("scheduler", "holder", "executor")
+"""The unknown targets that a task may wait for while Ray installs its environment, or starts a worker for it."""
 STORE = "object_store_memory"
 ASSIGNED = "PENDING_NODE_ASSIGNMENT"
 USUAL_SHARE = 0.7
 SENT_S = 0.5
 """The most that a request takes from its owner to the raylet."""
+
+
+def may_wait_for_setup(task: Task) -> bool:
+    """Whether a task or actor that has no worker yet asks for an environment that must be installed."""
+    is_pending = task.state == "PENDING_NODE_ASSIGNMENT" and task.kind != "ACTOR_TASK"
+    return is_pending and any(part not in UNINSTALLED for part in task.environment)
+
+
+def pending_setups(index: SampleIndex) -> Iterator[Task]:
+    """The tasks and actors of a sample that may wait for the installation of an environment."""
+    return (task for task in index.tasks.values() if may_wait_for_setup(task))
+
+
+def wait_for_setup(graph: GraphBuilder, task: Task, wait: Wait | None) -> Wait | None:
+    """The wait for the running installations, in place of one for a scheduler that could place the task.
+
+    Ray does not say to which task an installation belongs.
+    """
+    setups = graph.index.snapshot.environment_setups
+    if wait is None or not setups or not may_wait_for_setup(task) or not _is_unexplained(wait):
+        return wait
+    targets = tuple(_target(graph, setup) for setup in setups)
+    return waits_for("runtime environment", *targets, inferred=reason("any setup"))
+
+
+def wait_for_worker(
+    graph: GraphBuilder, task: Task, wait: Wait | None, node_id: str | None = None, actor: Actor | None = None
+) -> Wait | None:
+    """The wait for a worker that is starting, in place of one for a scheduler or worker, or of none.
+
+    Of an actor Ray may know the worker. Else it is any of the task's job on the node, or on any node. Where these wait,
+    another worker may be the one, so its waker is unknown, too.
+    """
+    own = graph.index.workers.get(actor.worker_id or "") if actor else None
+    if own is not None and own in graph.index.starting_workers.get(own.node_id, ()):
+        return waits_for("executor", start_of(graph, own))
+    starts = starts_of_workers(graph, task.job_id, node_id)
+    is_replaced = wait is None or _is_unexplained(wait) or set(wait.targets) <= set(starts)
+    if not starts or not is_replaced:
+        return wait
+    others = () if wait is None or all_run(graph, starts) else (graph.unknown_waker(ANOTHER_WORKER, task.job_id),)
+    inferred = reason("any starting worker") if len(starts) > 1 else None
+    return waits_for("executor", *starts, *others, inferred=inferred)
+
+
+def all_run(graph: GraphBuilder, starts: Iterable[Target]) -> bool:
+    """Whether none of the starting workers waits for something."""
+    return all(graph.vertices[start.vertex].wait is None for start in starts)
+
+
+def _is_unexplained(wait: Wait) -> bool:
+    return any(group.has_unknown(kind) for group in wait.groups for kind in UNEXPLAINED)
+
+
+def _target(graph: GraphBuilder, setup: EnvironmentSetup) -> Target:
+    index = graph.index
+    node = index.nodes.get(setup.node_id)
+    ahead_s = (node.clock_ahead_s if node else None) or 0.0
+    age_s = max(0.0, index.snapshot.taken_at + index.snapshot.total_s - (setup.started_at - ahead_s))
+    return graph.unknown("setup", setup.node_id, setup.pid, subject=subject("setup", setup, node, age_s))
 
 
 class ArgumentMemory:
@@ -48,7 +114,7 @@ class ArgumentMemory:
             return wait
         if self._is_certain(node, task):
             assumed = assumption("waits for memory", self._reports[node.node_id].waiting_for_memory, node)
-            return _wait_for((self._room(node, task),), (assumed,), wait.groups)
+            return _wait_for_room((self._room(node, task),), (assumed,), wait.groups)
         room = self._subject(node, task)
         return waits_for("resources", self._graph.unknown("argument memory", node.node_id, task.owner_id, subject=room))
 
@@ -98,7 +164,7 @@ class ArgumentMemory:
     def _room(self, node: Node, task: Task) -> Target:
         key = AnyKey("room", (node.node_id, "arguments", task.owner_id))
         if key not in self._graph.vertices:
-            wait = _wait_for(tuple(dict.fromkeys(self._holders(node))))
+            wait = _wait_for_room(tuple(dict.fromkeys(self._holders(node))))
             self._graph.add(Vertex(key=key, kind="room", subject=self._subject(node, task), wait=wait))
         return Target(vertex=key)
 
@@ -125,7 +191,7 @@ class ArgumentMemory:
         yield from (self._resources.unread(worker_id) for worker_id in silent)
 
 
-def _wait_for(
+def _wait_for_room(
     targets: tuple[Target, ...], assumed: tuple[Assumption, ...] = (), proven: tuple[Group, ...] = ()
 ) -> Wait:
     return Wait(

@@ -1,4 +1,4 @@
-"""The holders of each resource on each node, with their amounts, in one sample, and what must happen before they end.
+"""Amounts of resources, and their holders on each node in one sample, with what must happen before these end.
 
 What a blocked holder lends to others, measured on Ray 2.46 and 2.60 with ``available`` of the node:
 
@@ -18,27 +18,107 @@ holds nothing for life. An actor holds its resources from before its constructor
 
 from __future__ import annotations
 
+import re
 from bisect import bisect_left
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import accumulate, chain
 
 from dstack.analysis.graph.builder import GraphBuilder
-from dstack.analysis.graph.resources.amounts import EPSILON, Amounts, in_group, is_cpu, plain
 from dstack.analysis.graph.users import Users
-from dstack.analysis.graph.worker_starts import starts_of_workers
-from dstack.analysis.index import task_assignment
+from dstack.analysis.index import subjects, task_assignment
 from dstack.call_sites import kind_of
 from dstack.model.diagnosis import Target, Vertex
-from dstack.model.snapshot import Actor, Node, PlacementGroup
+from dstack.model.snapshot import Actor, Node, PlacementGroup, Worker
 from dstack.model.vertex_facts import Bundles, Request, subject
-from dstack.model.vertex_keys import AnyKey
+from dstack.model.vertex_keys import AnyKey, ThreadKey
 from dstack.observed.node import Task
 
+EPSILON = 1e-4
+"""Ray counts resources in units of 1/10,000."""
+
+Amounts = Mapping[str, float]
+
+_IN_GROUP = re.compile(r"(?P<resource>.+)_group_(?:(?P<bundle>\d+)_)?(?P<group>[0-9a-f]{36})")
+_MARKER = "bundle"
+"""A resource of which each bundle has 1000 and each task in it takes 0.001: it is never exhausted."""
 Holder = Task | Actor | PlacementGroup
 LENDING = ("ray.get", "ray.wait", "generator")
 """The calls in which a task lends its CPU."""
+
+
+@dataclass(frozen=True, slots=True)
+class InGroup:
+    """A resource of a placement group, in one of its bundles or in any."""
+
+    resource: str
+    bundle: int | None
+    group: str
+
+
+def in_group(name: str) -> InGroup | None:
+    """Parse a name such as ``CPU_group_0_ID`` or ``CPU_group_ID``; None for a resource outside of placement groups.
+
+    A request for a certain bundle names both, a request for any bundle only the second. The node counts both as used in
+    each case. Seen on Ray 2.46 and 2.60.
+    """
+    match = _IN_GROUP.fullmatch(name) if "_group_" in name else None
+    if match is None:
+        return None
+    return InGroup(match["resource"], int(match["bundle"]) if match["bundle"] else None, match["group"])
+
+
+def is_implied(name: str, names: Iterable[str]) -> bool:
+    """Whether one of the names is the same resource of a certain bundle."""
+    place = in_group(name)
+    if place is None or place.bundle is not None:
+        return False
+    others = map(in_group, names)
+    return any(o and o.bundle is not None and (o.resource, o.group) == (place.resource, place.group) for o in others)
+
+
+def is_cpu(name: str) -> bool:
+    """Whether it is CPU, perhaps of a placement group."""
+    place = in_group(name)
+    return (place.resource if place else name) == "CPU"
+
+
+def wanted(amounts: Amounts) -> dict[str, float]:
+    """The positive amounts, sorted by name."""
+    return {name: amounts[name] for name in sorted(amounts) if amounts[name] > EPSILON}
+
+
+def fits(amounts: Amounts, total: Amounts) -> bool:
+    """Whether the total contains all of these amounts."""
+    return all(total.get(name, 0.0) >= amount - EPSILON for name, amount in amounts.items())
+
+
+def summed(several: Iterable[Amounts]) -> dict[str, float]:
+    """The sum of several amounts."""
+    total: dict[str, float] = {}
+    for amounts in several:
+        for name, amount in amounts.items():
+            total[name] = total.get(name, 0.0) + amount
+    return total
+
+
+def plain(amounts: Amounts) -> dict[str, float]:
+    """The amounts by the names that users know, without bundles."""
+    named: dict[str, float] = {}
+    for name, amount in amounts.items():
+        place = in_group(name)
+        if place is None:
+            named[name] = amount
+        elif place.resource != _MARKER:
+            named.setdefault(place.resource, amount)
+    return named
+
+
+def bundle_of(amounts: Amounts) -> int | None:
+    """The bundle that a request names, if any."""
+    places = map(in_group, amounts)
+    return next((place.bundle for place in places if place and place.bundle is not None), None)
 
 
 class Lifetimes:
@@ -217,3 +297,19 @@ class Holders:
             for bundle in group.bundles:
                 if group.state == "CREATED" and bundle.node_id:
                     yield bundle.node_id, group, bundle.resources
+
+
+def starts_of_workers(graph: GraphBuilder, job_id: str | None = None, node_id: str | None = None) -> tuple[Target, ...]:
+    """The workers that are starting, on a node or any, and that may run tasks of a job, or of any job."""
+    known = graph.index.starting_workers
+    workers = chain.from_iterable(known.values() if node_id is None else [known.get(node_id, ())])
+    return tuple(start_of(graph, one) for one in workers if job_id is None or one.job_id in (None, job_id))
+
+
+def start_of(graph: GraphBuilder, worker: Worker) -> Target:
+    """The main thread of a worker that is starting."""
+    key = ThreadKey(worker.worker_id, worker.pid)
+    if key in graph.vertices:
+        return Target(vertex=key)
+    starting = subjects.of_start(graph.index, worker) or subject("unread process")
+    return graph.unknown("worker", worker.worker_id, "start", subject=starting, unobserved=True)

@@ -1,4 +1,14 @@
-"""The waits in calls on process groups: the ranks in the call, and the ranks that have to enter it."""
+"""Waits in calls on process groups: for the calls of other members, so for the executions that may make them.
+
+A member has entered a call if any execution of the snapshot is in the same call of the group for its rank. The members
+that have not entered must do so. But which members have not is unknown: in a broadcast, the root may have sent its data
+and proceeded, and torch.distributed may begin a call without waiting for it (``async_op``). If no data is in transit
+and the call does not end, at least one member outside of it has not entered. So a call waits for any of these. It waits
+for each of them only if no member can enter without waiting and leave before the others.
+
+No data is in transit if the waiter's thread does not run between two samples (``GroupCall.mark``) and its process uses
+hardly any CPU time meanwhile: its library receives and sends nothing.
+"""
 
 from __future__ import annotations
 
@@ -10,11 +20,12 @@ from functools import cached_property
 from msgspec.structs import replace
 
 from dstack.analysis.graph.builder import MANY, GraphBuilder
-from dstack.analysis.graph.process_groups.calls import (
+from dstack.analysis.graph.group_members import (
     BETWEEN_TWO,
     BY_CALLS,
     FORMING,
     Calls,
+    Members,
     calls_in,
     calls_of,
     calls_shown,
@@ -25,7 +36,6 @@ from dstack.analysis.graph.process_groups.calls import (
     kind_of,
     ranks_in_same,
 )
-from dstack.analysis.graph.process_groups.members import Members
 from dstack.analysis.graph.users import Users
 from dstack.analysis.solve import reduction
 from dstack.analysis.solve.requirements import waits_of

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from dstack.analysis.graph.resources.placement_groups import cannot_hold
+from dstack.analysis.graph.resource_requests import cannot_hold
 from dstack.analysis.naming.descriptions import in_words
 from dstack.model.snapshot import Bundle, Node
 from dstack.model.vertex_keys import GroupKey
-from tests.unit.analysis.graph.resources.resource_requests import NOTHING, labels, never, pending
+from tests.unit.analysis.graph.resource_requests import NOTHING, labels, never, pending
 from tests.unit.scenes import Call, Scene, groups_of
 
 

@@ -11,7 +11,7 @@ from dstack.analysis.views.analysed_snapshot import AnalysedSnapshot
 from dstack.observed.processes import Frame
 from dstack.report.check_json import check_json
 from dstack.report.text import report_text
-from tests.unit.analysis.graph.process_groups.rank_scenes import Gang, gang, only_finding, with_reward
+from tests.unit.analysis.graph.rank_scenes import Gang, gang, only_finding, with_reward
 from tests.unit.scenes import group_of, groups_of
 
 # Members that run nothing

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import pytest
 
-from dstack.analysis.graph.in_process_links import NO_OTHERS
+from dstack.analysis.graph.object_waits import NO_OTHERS
 from dstack.analysis.graph.users import IDLE
 from dstack.analysis.naming.descriptions import in_words
 from dstack.model.diagnosis import Diagnosis, Finding

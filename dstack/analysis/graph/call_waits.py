@@ -8,8 +8,7 @@ from dataclasses import dataclass
 from msgspec.structs import replace
 
 from dstack.analysis.graph.builder import GraphBuilder, call_beyond_kind, waits_for
-from dstack.analysis.graph.refs.producers import PENDING, available_value, producer_of
-from dstack.analysis.graph.refs.unread_refs import wait_for_held
+from dstack.analysis.graph.producers import PENDING, available_value, producer_of, wait_for_held
 from dstack.analysis.index import subjects
 from dstack.call_sites import GROUP_WAIT, kind_of, name_of, named_site
 from dstack.libraries.serve.waits import wait_for_slot
@@ -239,7 +238,7 @@ def _process(blocked: _BlockedCall) -> ProcessName:
 def _wait_for_members(blocked: _BlockedCall, of_group: GroupCall) -> Wait:
     """A call on a process group, whose timeout only ends it with an error.
 
-    :mod:`dstack.analysis.graph.process_groups` adds the members that it depends on.
+    :mod:`dstack.analysis.graph.group_waits` adds the members that it depends on.
     """
     wait = waits_for(blocked.kind, _unknown_waker(blocked), called=call_beyond_kind(blocked.call))
     return replace(wait, of_group=GroupWait(call=of_group, inside=(of_group.group.rank,)))

@@ -7,7 +7,7 @@ import dataclasses
 import pytest
 
 from dstack.analysis.second_sample import plan_readings
-from tests.unit.analysis.graph.process_groups.rank_scenes import gang, only_finding, with_reward
+from tests.unit.analysis.graph.rank_scenes import gang, only_finding, with_reward
 from tests.unit.scenes import Scene, group_of, groups_of
 
 

@@ -8,10 +8,10 @@ import pytest
 from msgspec.structs import replace
 
 from dstack.analysis.graph.builder import MANY
-from dstack.analysis.graph.resources.requests import labels_match
+from dstack.analysis.graph.resource_requests import labels_match
 from dstack.analysis.naming.descriptions import describe
 from dstack.analysis.second_sample import plan_readings
-from tests.unit.analysis.graph.resources.resource_requests import NOTHING, holders, labels, never, pending
+from tests.unit.analysis.graph.resource_requests import NOTHING, holders, labels, never, pending
 from tests.unit.scenes import Scene, groups_of
 
 # Resources of running tasks

@@ -1,1 +1,0 @@
-"""What waits without running: calls, actors and placement groups, and queued calls."""

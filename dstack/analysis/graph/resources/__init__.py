@@ -1,1 +1,0 @@
-"""Waits for resources: requests, their holders, and what ends the lifetime of a holder."""
