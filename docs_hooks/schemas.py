@@ -19,7 +19,7 @@ _PAGE = """\
 Generated from the code when this site is built. A test validates the JSON of every recorded snapshot.
 
 - `dstack check --json`, `dstack show --json`, `dstack snapshot --json` and the input of `dstack watch --on-finding`:
-  `dstack.check/1`, [JSON Schema](schema/check-1.json).
+  `dstack.check/2`, [JSON Schema](schema/check-2.json).
 - `dstack stacks --json`: `dstack.stacks/1`, [JSON Schema](schema/stacks-1.json).
 - `dstack graph --format json`: `dstack.graph/1`, [JSON Schema](schema/graph-1.json).
 - Snapshot files, as `dstack snapshot -o` writes them: `dstack.snapshot`, version {version},
@@ -46,7 +46,7 @@ def pages() -> dict[str, str]:
             *_types({"$defs": {name: one for name, one in snapshot["$defs"].items() if name not in check["$defs"]}}),
         ]
     )
-    files = {"check-1": check, "stacks-1": stacks, "graph-1": graph, "snapshot-2": snapshot}
+    files = {"check-2": check, "stacks-1": stacks, "graph-1": graph, "snapshot-2": snapshot}
     return {"schema.md": text, **{f"schema/{name}.json": json.dumps(one, indent=2) for name, one in files.items()}}
 
 
