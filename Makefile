@@ -5,10 +5,11 @@ HOURS ?= 1
 BIN := .venv/bin
 READY := .venv/.ready
 LIBRARIES := .venv-libraries
+FORMATTER := .venv-format
 VERL := verl==0.9.1 tensordict==0.10.0 # without the packages for GPUs that it requires
 PYTEST := $(BIN)/python -m pytest -n 2 --no-loadscope-reorder
 
-.PHONY: demo test check suite test-all unit libraries smoke prepare-smoke compatibility search bench performance soak record docs
+.PHONY: demo test check format suite test-all unit libraries smoke prepare-smoke compatibility search bench performance soak record docs
 .PHONY: package clean
 
 demo: $(READY)
@@ -30,6 +31,11 @@ check: $(READY)
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-logo
+
+# Needs ruff alone, not the rest of .venv.
+format: $(FORMATTER)/.ready
+	$(FORMATTER)/bin/ruff format .
+	$(FORMATTER)/bin/ruff check --fix .
 
 # With all of Ray's libraries, torch and verl, which take 1.9 GB; the other tests need only Ray itself.
 libraries: $(LIBRARIES)/.ready
@@ -84,13 +90,18 @@ package:
 
 # Nothing is mounted in the Debian tree of .venv-compatibility when no test runs in it; and mounts are never entered.
 clean:
-	rm -rf --one-file-system .venv .venv-compatibility .venv-package .venv-release $(LIBRARIES) build dist site .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache
+	rm -rf --one-file-system .venv .venv-compatibility .venv-package .venv-release $(FORMATTER) $(LIBRARIES) build dist site .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 $(READY): pyproject.toml
 	$(PYTHON) -m venv --clear .venv
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[dev]'
 	$(BIN)/python -m compileall -q dstack # as pip does for others, even with PYTHONDONTWRITEBYTECODE: dstack starts 0.2 s earlier
+	touch $@
+
+$(FORMATTER)/.ready: pyproject.toml
+	$(PYTHON) -m venv --clear $(FORMATTER)
+	$(FORMATTER)/bin/python -m pip install --quiet --disable-pip-version-check "$$(grep -o 'ruff>=[^"]*' pyproject.toml)"
 	touch $@
 
 $(LIBRARIES)/.ready: pyproject.toml
