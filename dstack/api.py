@@ -11,7 +11,7 @@ from collections.abc import Callable
 from functools import partial
 
 from dstack.analysis.views.analysed_snapshot import AnalysedSnapshot
-from dstack.analysis.views.networkx_graph import to_networkx
+from dstack.analysis.views.wait_graph_forms import to_networkx
 from dstack.collecting.collector import WHOLE_HISTORY, Collector, Terms
 from dstack.errors import ClusterError, UsageError
 from dstack.model.diagnosis import NODES_SETTLE_S, Diagnosis

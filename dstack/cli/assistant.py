@@ -19,9 +19,9 @@ from mcp.server.mcpserver.exceptions import ToolError
 from mcp_types import ToolAnnotations
 
 from dstack.analysis.naming.job_selection import find_job
+from dstack.analysis.views.all_stacks import ChosenStacks
 from dstack.analysis.views.analysed_snapshot import AnalysedSnapshot
 from dstack.analysis.views.call_graph import CallGraph
-from dstack.analysis.views.stack_groups import ChosenStacks
 from dstack.collecting.collector import Collector
 from dstack.errors import DstackError, UsageError
 from dstack.model.snapshot import Snapshot
@@ -188,7 +188,7 @@ class Tools:
         includes the frames of Ray and libraries.
         """
         number = self._number(snapshot)
-        chosen = ChosenStacks(self._snapshots.get(number), whole=whole, unfolded=True)
+        chosen = ChosenStacks(self._snapshots.get(number).stacks, whole=whole, unfolded=True)
         document = json.loads(stacks_json(chosen, "process" if pid is not None else by))
         if pid is not None:
             document["groups"] = [group for group in document["groups"] if _is_of(group, pid, node_ip)]

@@ -20,7 +20,7 @@ from dstack.errors import UsageError
 from dstack.words import visible
 
 if TYPE_CHECKING:
-    from dstack.analysis.views.stack_groups import By, ChosenStacks
+    from dstack.analysis.views.all_stacks import By, ChosenStacks
 
 StacksFormat = Literal["text", "folded", "speedscope", "json"]
 NEXT: dict[StacksFormat, str] = {
@@ -87,11 +87,11 @@ def stacks(
     else:
         on = [name for name, is_on in (("native", native), ("pause", pause)) if is_on]
         snapshot = take_snapshot(address, timeout_s, on)
+    from dstack.analysis.views.all_stacks import ChosenStacks
     from dstack.analysis.views.analysed_snapshot import AnalysedSnapshot
-    from dstack.analysis.views.stack_groups import ChosenStacks
 
     analysed, is_text = AnalysedSnapshot.of(snapshot), chosen_format == "text"
-    chosen = ChosenStacks(analysed, job=job, only=only, whole=whole or native, unfolded=not is_text)
+    chosen = ChosenStacks(analysed.stacks, job=job, only=only, whole=whole or native, unfolded=not is_text)
     if chosen_format == "text" and output == STDOUT:
         _print_text(chosen, by)
         return

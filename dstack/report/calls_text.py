@@ -10,9 +10,8 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from dstack.analysis.history.call_figures import Figures
 from dstack.analysis.history.call_nodes import NodeKey, NodeWait
-from dstack.analysis.views.call_graph import CallEdge, CallGraph, CallNode
+from dstack.analysis.views.call_graph import CallEdge, CallFigures, CallGraph, CallNode
 from dstack.report.rich_text import SafeText
 from dstack.words import duration, listed, plural, short_duration, size, times, word
 
@@ -48,15 +47,15 @@ class Column:
 
     name: str
     width: int
-    text: Callable[[Figures], str]
-    value: Callable[[Figures], float]
+    text: Callable[[CallFigures], str]
+    value: Callable[[CallFigures], float]
 
-    def cell(self, figures: Figures) -> str:
+    def cell(self, figures: CallFigures) -> str:
         """The text of a row, right-justified."""
         return self.text(figures).rjust(self.width)
 
 
-def rate(figures: Figures) -> str:
+def rate(figures: CallFigures) -> str:
     """``43``, ``0.5``; marked if it is high; empty for few calls."""
     if figures.per_s is None or figures.attempts < RATED_CALLS:
         return ""
@@ -73,7 +72,7 @@ def brief(seconds: float) -> str:
     return f"{seconds / 3600:,.1f} h"
 
 
-def longest(figures: Figures) -> str:
+def longest(figures: CallFigures) -> str:
     """``163 ms``; ``≥ 5.1 s`` if the longest attempt still runs."""
     if figures.max_s is None:
         return ""
@@ -177,7 +176,7 @@ def wait_outcome(wait: NodeWait) -> str:
 # The whole graph
 
 
-def counts_by_state(figures: Figures) -> str:
+def counts_by_state(figures: CallFigures) -> str:
     """``116 finished, 1 failed, 2 running, 2 pending``: the states that calls are in."""
     states = ("finished", "failed", "running", "pending")
     return ", ".join(f"{count:,} {state}" for state in states if (count := getattr(figures, state)))

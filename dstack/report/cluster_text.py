@@ -9,10 +9,10 @@ from rich.text import Text
 from dstack import words
 from dstack.analysis.naming import names
 from dstack.analysis.stacks.app_threads import Activity
-from dstack.analysis.views.inventory import Inventory, WorkerSummary
+from dstack.analysis.views.inventory import ClusterInventory, WorkerSummary
 from dstack.analysis.views.node_resources import GroupOnNode
-from dstack.analysis.views.worker_figures import Figure, Total, WorkerFigures
 from dstack.analysis.views.worker_groups import BundlePlace
+from dstack.analysis.views.worker_state import Figure, Total, WorkerFigures
 from dstack.model.snapshot import Node
 from dstack.observed.node import DiskUse, Gpu
 from dstack.observed.processes import GpuUse, Process
@@ -35,13 +35,13 @@ GIB = 2**30
 DISK_WORDS: dict[DiskUse, str] = {"object store": "files of the object store"}
 
 
-def queued_calls(inventory: Inventory, occupant: WorkerSummary) -> str:
+def queued_calls(inventory: ClusterInventory, occupant: WorkerSummary) -> str:
     """The number of queued calls; a lower bound unless all submitters were read."""
     least = "" if inventory.is_queue_known else "at least "
     return f"{least}{words.plural(occupant.queued, 'queued call')}"
 
 
-def worker_notes(inventory: Inventory, occupant: WorkerSummary) -> list[str]:
+def worker_notes(inventory: ClusterInventory, occupant: WorkerSummary) -> list[str]:
     """What a worker holds, its queue, and what of it was not read."""
     held = inventory.held_by(occupant.worker.worker_id)
     queued = queued_calls(inventory, occupant) if occupant.queued else ""

@@ -12,7 +12,7 @@ from dstack.analysis.naming import names
 from dstack.analysis.naming.sentences import TORN_STACK
 from dstack.analysis.stacks.app_threads import Activity
 from dstack.analysis.views.analysed_snapshot import AnalysedSnapshot
-from dstack.analysis.views.distributed_stack import StackNode, group_similar, roots, stitch_all, vertices_in
+from dstack.analysis.views.distributed_stack import StackNode, group_similar, roots, stitch, vertices_in
 from dstack.analysis.views.stack_pages import StackPages, ThreadSummary, child_threads, worker_name
 from dstack.model.diagnosis import Diagnosis, Finding
 from dstack.model.snapshot import Snapshot
@@ -131,7 +131,7 @@ def _print_stacks(console: Console, analysed: AnalysedSnapshot, findings: Sequen
     shown: set[Key] = set()
     printed = left_out = 0
     stack = StitchedStack(analysed.snapshot, SHOWN_STEPS)
-    for node in stitch_all(analysed.first_index, diagnosis.vertices, _beginnings(diagnosis, findings)):
+    for node in stitch(analysed.first_index, diagnosis.vertices, _beginnings(diagnosis, findings)):
         if node.vertex in shown:
             continue
         if printed == SHOWN:

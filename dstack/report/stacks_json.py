@@ -15,7 +15,7 @@ from msgspec import Meta
 from dstack.analysis.naming.vertex_details import details_of
 from dstack.analysis.stacks.app_threads import Activity, Execution, PathStep
 from dstack.analysis.stacks.peers import Why
-from dstack.analysis.views.stack_groups import By, ChosenStacks, StackGroup
+from dstack.analysis.views.all_stacks import By, ChosenStacks, StackGroup
 from dstack.files.document_file import to_json
 from dstack.observed.processes import Origin
 from dstack.report.check_json import ranked

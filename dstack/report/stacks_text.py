@@ -15,7 +15,7 @@ from dstack.analysis.naming.vertex_details import details_of
 from dstack.analysis.stacks.app_threads import Activity, Execution, PathStep, shown_step, step_of
 from dstack.analysis.stacks.peers import Outlier
 from dstack.analysis.stacks.stack_tree import StackBranch
-from dstack.analysis.views.stack_groups import By, ChosenStacks, Position, StackGroup
+from dstack.analysis.views.all_stacks import By, ChosenStacks, StackGroup, StackPosition
 from dstack.analysis.views.stack_pages import ProcessThreads, ThreadSummary
 from dstack.model.snapshot import Node, Snapshot, Worker
 from dstack.observed.processes import Origin
@@ -245,12 +245,12 @@ def _indented(lines: Sequence[Text], lead: str) -> Text:
     return Text("\n").join(SafeText(one, "bold").append_text(line) for one, line in zip(leads, lines, strict=True))
 
 
-def position_in_words(position: Position) -> str:
+def position_in_words(position: StackPosition) -> str:
     """``in ray.get``, ``imports fastapi``."""
     return position.name if position.is_import else f"in {short(position.name)}"
 
 
-def positions_in_words(positions: Sequence[tuple[Position, int]]) -> SafeText:
+def positions_in_words(positions: Sequence[tuple[StackPosition, int]]) -> SafeText:
     """``in ray.get at train.py:33``; of several positions each with its number."""
     text = SafeText()
     for at, (position, count) in enumerate(positions[:SHOWN]):

@@ -21,7 +21,7 @@ from dstack.words import SHOWN, capitalised, duration, grouped, listed, plural, 
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from dstack.analysis.history.pipelines import Pipeline, Step
+    from dstack.analysis.history.chains import Pipeline, PipelineStep
     from dstack.analysis.views.timeline import Timeline
 
 NOTABLE = 0.02
@@ -284,7 +284,7 @@ def _steps(pipeline: Pipeline) -> Table:
     return table
 
 
-def step_cells(step: Step) -> tuple[str, ...]:
+def step_cells(step: PipelineStep) -> tuple[str, ...]:
     """The cells of a step, one for each of :data:`STEP_COLUMNS`."""
     times = map(short_duration, (step.mean_s, step.longest_s, step.mean_wait_s, step.longest_wait_s))
     return (step.name, f"{step.attempts:,}", *times, f"{step.at_once}", f"{step.utilisation:.0%}")

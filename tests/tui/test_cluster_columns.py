@@ -9,8 +9,8 @@ import pytest
 from msgspec.structs import replace
 from textual.pilot import Pilot
 
-from dstack.analysis.views.worker_figures import FIGURES
 from dstack.analysis.views.worker_groups import Order
+from dstack.analysis.views.worker_state import FIGURES
 from dstack.tui.app import DstackApp
 from dstack.tui.snapshots import Files
 from dstack.tui.views.cluster import ClusterView

@@ -8,7 +8,7 @@ from hypothesis import given
 from dstack.analysis.diagnose import diagnose
 from dstack.analysis.index.sample_index import SampleIndex
 from dstack.analysis.naming.sentences import TORN_STACK
-from dstack.analysis.views.stacks import Stacks
+from dstack.analysis.views.all_stacks import Stacks
 from dstack.files.snapshot_file import load
 from dstack.model.snapshot import Snapshot
 from dstack.tui.views.stacks_pages import branch_page, stack_in_words, stack_page

@@ -12,7 +12,7 @@ from dstack.model.vertex_keys import Key
 from dstack.report.finding import picture
 from dstack.tui.app import DstackApp
 from dstack.tui.snapshots import Files
-from dstack.tui.views.verdict import About, VerdictView
+from dstack.tui.views.verdict import FindingSubject, VerdictView
 from dstack.tui.widgets.outline import Outline
 from tests.tui.pilots import running, screen_text
 from tests.tui.pinned import require_pinned
@@ -139,7 +139,7 @@ def test_every_row_of_the_diagram_leads_to_its_vertex_and_its_line_of_code() -> 
             for entry in entries:
                 assert entry.file is not None
                 assert entry.line is not None
-                assert About(finding, entry.vertex, (entry.file, entry.line)) in abouts
+                assert FindingSubject(finding, entry.vertex, (entry.file, entry.line)) in abouts
 
     asyncio.run(body())
 

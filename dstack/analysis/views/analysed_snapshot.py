@@ -20,7 +20,7 @@ from dstack.processes.gc_pause import GcPause
 if TYPE_CHECKING:
     from dstack.analysis.history.task_index import HistoryIndex
     from dstack.analysis.history.task_time import TaskTime
-    from dstack.analysis.views.stacks import Stacks
+    from dstack.analysis.views.all_stacks import Stacks
     from dstack.analysis.views.timeline import Timeline
 
 EMPTY = Sample(began_s=0.0, ended_s=0.0)
@@ -73,7 +73,7 @@ class AnalysedSnapshot:
     @cached_property
     def stacks(self) -> Stacks:
         """All stacks of the merged sample."""
-        from dstack.analysis.views.stacks import Stacks
+        from dstack.analysis.views.all_stacks import Stacks
 
         return Stacks(self.merged_index, self.diagnosis.vertices)
 

@@ -47,12 +47,7 @@ class StackNode:
     ranks: tuple[int, ...] = ()
 
 
-def stitch(index: SampleIndex, vertices: Mapping[Key, Vertex], root: Key) -> StackNode:
-    """The distributed stack that begins at ``root``, equal branches folded."""
-    return stitch_all(index, vertices, [[root]])[0]
-
-
-def stitch_all(
+def stitch(
     index: SampleIndex, vertices: Mapping[Key, Vertex], beginnings: Iterable[Sequence[Key]]
 ) -> tuple[StackNode, ...]:
     """The distributed stacks that begin at similar vertices, equal ones folded like branches."""

@@ -23,8 +23,7 @@ from dstack.analysis.naming.sentences import sentence
 from dstack.analysis.stacks.app_threads import ACTIVITIES, Activity, kind_of
 from dstack.analysis.views.distributed_stack import similarity_key
 from dstack.analysis.views.node_resources import NodeResources
-from dstack.analysis.views.worker_activity import ExecutionGroup, WorkerActivity
-from dstack.analysis.views.worker_figures import FigureReader, WorkerFigures
+from dstack.analysis.views.worker_state import ExecutionGroup, FigureReader, WorkerActivity, WorkerFigures
 from dstack.model.diagnosis import Diagnosis, Vertex, WaitKind
 from dstack.model.snapshot import Actor, Node, Worker
 from dstack.model.vertex_keys import Key
@@ -68,7 +67,7 @@ class PendingItem:
     similar: tuple[Key, ...] = ()
 
 
-class Inventory:
+class ClusterInventory:
     """The cluster of one snapshot, with its diagnosis."""
 
     def __init__(self, index: SampleIndex, diagnosis: Diagnosis) -> None:

@@ -7,8 +7,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from operator import attrgetter
 
-from dstack.analysis.history.chains import Chain, Chains
-from dstack.analysis.history.pipelines import Pipeline, pipelines_of
+from dstack.analysis.history.chains import AttemptChain, Chains, Pipeline, pipelines_of
 from dstack.analysis.history.slices import NOTICED_LATE_S, Slice, in_lanes, overlap_s, running_slice, trimmed
 from dstack.analysis.history.task_index import Attempt, HistoryIndex
 from dstack.analysis.index import subjects
@@ -242,11 +241,11 @@ class Timeline:
         return Chains(self.history, self.attempts)
 
     @property
-    def chains(self) -> Sequence[Chain]:
+    def chains(self) -> Sequence[AttemptChain]:
         """The chains of at least two attempts, oldest first."""
         return self.linked.chains
 
-    def chain_of(self, attempt: Attempt) -> Chain | None:
+    def chain_of(self, attempt: Attempt) -> AttemptChain | None:
         """The chain that an attempt belongs to, None if it is linked to no other."""
         return self.linked.chain_of(attempt)
 

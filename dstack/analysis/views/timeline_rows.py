@@ -12,10 +12,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Literal, NamedTuple
 
-from dstack.analysis.history.slices import Phase, Slice, in_lanes, slices_of
-from dstack.analysis.history.task_index import Attempt
-from dstack.analysis.views.timeline import Mark, Timeline
-from dstack.analysis.views.timeline_bars import (
+from dstack.analysis.history.slices import (
     ARGUMENTS,
     FAILED,
     FINISHED,
@@ -28,7 +25,13 @@ from dstack.analysis.views.timeline_bars import (
     Bar,
     Bars,
     Levels,
+    Phase,
+    Slice,
+    in_lanes,
+    slices_of,
 )
+from dstack.analysis.history.task_index import Attempt
+from dstack.analysis.views.timeline import Mark, Timeline
 from dstack.words import plural
 
 Grouping = Literal["worker", "function", "chain"]
@@ -171,7 +174,7 @@ class TimelineRows:
         _ = made.texts, made._track_of, made._failures
         return made
 
-    def rows(self, folds: Mapping[str, bool], search: Search | None = None) -> list[TimelineRow]:
+    def rows(self, folds: Mapping[str, bool], search: AttemptSearch | None = None) -> list[TimelineRow]:
         """The rows to show; ``folds`` says for headings and tracks whether they are open, if that was chosen."""
         is_few = len(self.tracks) <= OPENED_TRACKS
         found: list[TimelineRow] = []
@@ -196,7 +199,7 @@ class TimelineRows:
             for key, name, state, error_type, error in self._labels
         ]
 
-    def failures(self, search: Search | None = None) -> list[Attempt]:
+    def failures(self, search: AttemptSearch | None = None) -> list[Attempt]:
         """The failed attempts, by the time of their end; those that match a search."""
         if search is None:
             return self._failures
@@ -343,7 +346,7 @@ HEX_DIGITS = frozenset("0123456789abcdef")
 """A word of at least so many of these digits may be a part of a task's id."""
 
 
-class Search:
+class AttemptSearch:
     """Finds the attempts with all words in the text of their label, or in the hex digits of their task's id."""
 
     def __init__(self, rows: TimelineRows, words: Sequence[str]) -> None:

@@ -15,9 +15,9 @@ from dstack.analysis.index.ranks import LOCAL_RANK, RANK, names_in
 from dstack.analysis.index.sample_index import SampleIndex
 from dstack.analysis.naming import names
 from dstack.analysis.stacks.app_threads import kind_of
-from dstack.analysis.views.inventory import Inventory, WorkerSummary
+from dstack.analysis.views.inventory import ClusterInventory, WorkerSummary
 from dstack.analysis.views.node_resources import Amount
-from dstack.analysis.views.worker_figures import FIGURES, Figure, Total, total
+from dstack.analysis.views.worker_state import FIGURES, Figure, Total, total
 from dstack.model.snapshot import Node, PlacementGroup, Worker
 from dstack.words import grouped
 
@@ -106,7 +106,7 @@ class WorkerGroup:
 class WorkerGroups:
     """The groups of one inventory."""
 
-    def __init__(self, index: SampleIndex, inventory: Inventory) -> None:
+    def __init__(self, index: SampleIndex, inventory: ClusterInventory) -> None:
         self._index = index
         self._inventory = inventory
 

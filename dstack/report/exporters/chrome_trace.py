@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 import msgspec
 
-from dstack.analysis.history.chains import Chain
+from dstack.analysis.history.chains import AttemptChain
 from dstack.analysis.history.slices import Phase, Slice, slices_of
 from dstack.analysis.history.task_index import Attempt
 from dstack.analysis.naming.names import bounds
@@ -215,7 +215,7 @@ def _title(attempt: Attempt) -> str:
     return visible(attempt.task.name) or ("driver" if attempt.task.kind == "DRIVER_TASK" else "task")
 
 
-def _arguments(one: Slice, chain: Chain | None, mark: Mark | None) -> Event:
+def _arguments(one: Slice, chain: AttemptChain | None, mark: Mark | None) -> Event:
     task = one.attempt.task
     known: Event = {
         "task_id": task.task_id,
@@ -231,7 +231,7 @@ def _arguments(one: Slice, chain: Chain | None, mark: Mark | None) -> Event:
     return {name: value for name, value in known.items() if value not in (None, "")}
 
 
-def _colour(attempt: Attempt, chain: Chain | None) -> str | None:
+def _colour(attempt: Attempt, chain: AttemptChain | None) -> str | None:
     if attempt.state == "failed":
         return FAILED
     return CHAIN_COLOURS[chain.number % len(CHAIN_COLOURS)] if chain else None

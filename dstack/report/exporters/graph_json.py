@@ -10,9 +10,8 @@ from typing import Annotated, Literal, TypedDict
 import msgspec
 from msgspec import Meta
 
-from dstack.analysis.history.call_figures import Figures
 from dstack.analysis.history.call_nodes import By, NodeKind, NodeWait
-from dstack.analysis.views.call_graph import CallEdge, CallGraph, CallNode
+from dstack.analysis.views.call_graph import CallEdge, CallFigures, CallGraph, CallNode
 from dstack.files.document_file import to_json
 from dstack.report.check_schema import Json
 
@@ -156,7 +155,7 @@ def _edge(edge: CallEdge) -> DocumentEdge:
     }
 
 
-def _figures(figures: Figures) -> DocumentFigures:
+def _figures(figures: CallFigures) -> DocumentFigures:
     return {
         "attempts": figures.attempts,
         "tasks": figures.tasks,

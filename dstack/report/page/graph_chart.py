@@ -11,7 +11,7 @@ from bokeh.core.properties import value
 from bokeh.models import BoxZoomTool, ColumnDataSource, HoverTool, Plot, Range1d, TapTool
 from rich.cells import cell_len, set_cell_size
 
-from dstack.report.page.graph_layout import Layout, layout
+from dstack.report.page.graph_layout import GraphLayout, layout
 from dstack.report.page.section import new_chart
 from dstack.words import visible, visible_lines
 
@@ -119,7 +119,7 @@ def graph_chart(
     return chart
 
 
-def _add_links(chart: Any, links: Sequence[GraphLink], placed: Layout) -> None:
+def _add_links(chart: Any, links: Sequence[GraphLink], placed: GraphLayout) -> None:
     ways = [placed.routes[link.source, link.target] for link in links]
     columns = {
         "xs": [[round(x, 1) for x, _ in way] for way in ways],
@@ -171,7 +171,7 @@ def _head(way: Sequence[tuple[float, float]], size: float) -> tuple[float, float
     return round(bx - (bx - ax) * back, 1), round(by - (by - ay) * back, 1), round(angle, 3)
 
 
-def _add_boxes(chart: Any, boxes: Sequence[GraphBox], placed: Layout) -> None:
+def _add_boxes(chart: Any, boxes: Sequence[GraphBox], placed: GraphLayout) -> None:
     sizes = [size_of(box) for box in boxes]
     centres = [placed.centres[number] for number in range(len(boxes))]
     lines = [_lines(box) for box in boxes]

@@ -96,7 +96,7 @@ Link = tuple[int, int]
 
 
 @dataclass(slots=True)
-class Layout:
+class GraphLayout:
     """Centres of the boxes by number, the points of each edge from border to border, and the size of the whole."""
 
     centres: dict[int, Point] = field(default_factory=dict)
@@ -105,7 +105,7 @@ class Layout:
     height: float = 0.0
 
 
-def layout(sizes: Sequence[Size], links: Sequence[Link], *, has_ellipses: bool, is_from_targets: bool) -> Layout:
+def layout(sizes: Sequence[Size], links: Sequence[Link], *, has_ellipses: bool, is_from_targets: bool) -> GraphLayout:
     """Place the boxes with these sizes; the first ones come first.
 
     With ``has_ellipses``, boxes of one cycle are on an ellipse; otherwise an edge that closes a cycle leads backwards.
@@ -119,9 +119,9 @@ def layout(sizes: Sequence[Size], links: Sequence[Link], *, has_ellipses: bool, 
     return _packed(placed)
 
 
-def _packed(parts: Sequence[Layout]) -> Layout:
+def _packed(parts: Sequence[GraphLayout]) -> GraphLayout:
     """All components in rows."""
-    whole = Layout()
+    whole = GraphLayout()
     area = sum((part.width + COMPONENT_GAP) * (part.height + COMPONENT_GAP) for part in parts)
     widest = max([WIDEST_ROW, 1.6 * sqrt(area), *(part.width for part in parts)])
     left = top = height = 0.0
@@ -219,7 +219,7 @@ class _Component:
 
     # Places
 
-    def layout(self) -> Layout:
+    def layout(self) -> GraphLayout:
         """The places of its boxes and edges."""
         layers: list[list[int]] = [[] for _ in range(1 + max(item.layer for item in self._items))]
         for number, item in enumerate(self._items):
@@ -290,9 +290,9 @@ class _Component:
         for number, start, level in zip(layer, starts, levels, strict=True):
             self._items[number].y = level + start
 
-    def _result(self, layers: Sequence[Sequence[int]]) -> Layout:
+    def _result(self, layers: Sequence[Sequence[int]]) -> GraphLayout:
         top = min(item.y - item.size[1] / 2 for item in self._items)
-        found = Layout(height=max(item.y + item.size[1] / 2 for item in self._items) - top)
+        found = GraphLayout(height=max(item.y + item.size[1] / 2 for item in self._items) - top)
         columns: list[tuple[float, float]] = []
         for layer in layers:
             width = max(self._items[number].size[0] for number in layer)

@@ -14,8 +14,8 @@ from bokeh.plotting import figure
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
+from dstack.analysis.views.all_stacks import ChosenStacks
 from dstack.analysis.views.analysed_snapshot import AnalysedSnapshot
-from dstack.analysis.views.stack_groups import ChosenStacks
 from dstack.model.recording import Recording
 from dstack.model.vertex_keys import Key
 from dstack.words import visible
@@ -83,7 +83,7 @@ class ReportData:
     @cached_property
     def stacks(self) -> ChosenStacks:
         """The stacks of the application, of one job if the diagnosis is of one."""
-        return ChosenStacks(self.analysed, job=self.analysed.diagnosis.job)
+        return ChosenStacks(self.analysed.stacks, job=self.analysed.diagnosis.job)
 
     @cached_property
     def stack_ids(self) -> Mapping[Key, str]:

@@ -9,9 +9,8 @@ from functools import partial
 from rich.console import Console
 from rich.text import Text
 
-from dstack.analysis.history.call_figures import Figures
 from dstack.analysis.history.call_nodes import NodeKey, NodeWait
-from dstack.analysis.views.call_graph import CallEdge, CallGraph, MethodCalls
+from dstack.analysis.views.call_graph import CallEdge, CallFigures, CallGraph, MethodCalls
 from dstack.report.calls_text import (
     COLUMNS,
     Column,
@@ -37,7 +36,7 @@ OPENED_EDGES = 12
 OPENED_CALLERS = 12
 """So many callers are unfolded at first."""
 
-NO_CALLS = Figures()
+NO_CALLS = CallFigures()
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +46,7 @@ class CallRow:
     source: NodeKey
     target: NodeKey | None = None
     method: str | None = None
-    figures: Figures = NO_CALLS
+    figures: CallFigures = NO_CALLS
     tasks: tuple[str, ...] = ()
     waits: tuple[NodeWait, ...] = ()
     is_wait: bool = False
@@ -177,7 +176,7 @@ class CallLines:
         return SafeText().append(f"{source} → {method}", "bold").append(f": {calls}{retried}")
 
 
-def _layout(name: Text, figures: Figures) -> Callable[[int, Console], Sequence[Text]]:
+def _layout(name: Text, figures: CallFigures) -> Callable[[int, Console], Sequence[Text]]:
     """One row: the name, cut off where the columns begin, and the columns at the right edge."""
 
     def rows(width: int, _: Console) -> Sequence[Text]:
@@ -190,7 +189,7 @@ def _layout(name: Text, figures: Figures) -> Callable[[int, Console], Sequence[T
     return rows
 
 
-def _cell_style(column: Column, figures: Figures) -> str:
+def _cell_style(column: Column, figures: CallFigures) -> str:
     if column.name == "fail" and figures.failed:
         return "bold red"
     if column.name == "/s" and figures.is_frequent:
@@ -200,7 +199,7 @@ def _cell_style(column: Column, figures: Figures) -> str:
     return "" if column.name == "calls" else "dim"
 
 
-def _style(figures: Figures) -> str:
+def _style(figures: CallFigures) -> str:
     return "red" if figures.failed else ""
 
 
@@ -214,7 +213,7 @@ def _marks(waits: Sequence[NodeWait]) -> SafeText:
     return text
 
 
-def _figures(figures: Figures) -> Iterator[Text]:
+def _figures(figures: CallFigures) -> Iterator[Text]:
     """``116 finished, 1 failed; mean 178 ms, longest 301 ms; 12 calls/s; 14 MiB of live objects``."""
     if counts := counts_by_state(figures):
         yield SafeText(counts)

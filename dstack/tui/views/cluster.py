@@ -17,9 +17,8 @@ from dstack import words
 from dstack.analysis.index.sample_index import SampleIndex
 from dstack.analysis.naming import names
 from dstack.analysis.views.analysed_snapshot import AnalysedSnapshot
-from dstack.analysis.views.inventory import Inventory, PendingItem, WorkerSummary
+from dstack.analysis.views.inventory import ClusterInventory, PendingItem, WorkerSummary
 from dstack.analysis.views.node_resources import GroupOnNode
-from dstack.analysis.views.worker_activity import ExecutionGroup
 from dstack.analysis.views.worker_groups import (
     BY_NODE,
     BundlePlace,
@@ -29,6 +28,7 @@ from dstack.analysis.views.worker_groups import (
     WorkerGrouping,
     WorkerGroups,
 )
+from dstack.analysis.views.worker_state import ExecutionGroup
 from dstack.model.snapshot import Actor, Node
 from dstack.model.vertex_keys import Key
 from dstack.observed.node import Gpu
@@ -59,7 +59,7 @@ class ClusterDetails:
     """What the view shows about the nodes, groups, workers and pending work of an inventory."""
 
     index: SampleIndex
-    inventory: Inventory
+    inventory: ClusterInventory
 
     def texts(self, data: object) -> Iterator[Text]:
         """All details of what a line is about."""
@@ -208,7 +208,7 @@ class ClusterView(OutlineView):
 
     def show(self, analysed: AnalysedSnapshot) -> None:
         """Show the cluster; cursor, folds, groups and order stay."""
-        inventory = Inventory(analysed.merged_index, analysed.diagnosis)
+        inventory = ClusterInventory(analysed.merged_index, analysed.diagnosis)
         self._texts = ClusterDetails(analysed.merged_index, inventory)
         self._groups = WorkerGroups(analysed.merged_index, inventory)
         if self.grouping not in self._groups.groupings():

@@ -14,12 +14,11 @@ from dstack import words
 from dstack.analysis.naming import names
 from dstack.analysis.stacks.app_threads import ACTIVITIES, Activity
 from dstack.analysis.views.analysed_snapshot import AnalysedSnapshot
-from dstack.analysis.views.inventory import Inventory, PendingItem, WorkerSummary, group_similar_workers
+from dstack.analysis.views.inventory import ClusterInventory, PendingItem, WorkerSummary, group_similar_workers
 from dstack.analysis.views.node_resources import GroupOnNode
 from dstack.analysis.views.snapshot_changes import SnapshotChanges
-from dstack.analysis.views.worker_activity import ExecutionGroup
-from dstack.analysis.views.worker_figures import Figure, Total, WorkerFigures
 from dstack.analysis.views.worker_groups import BundlePlace, Column, Order, WorkerGroup, WorkerGrouping, WorkerGroups
+from dstack.analysis.views.worker_state import ExecutionGroup, Figure, Total, WorkerFigures
 from dstack.model.snapshot import Actor, Node, Worker
 from dstack.model.vertex_keys import Key
 from dstack.report.cluster_text import (
@@ -146,7 +145,7 @@ class ClusterLines:
     def __init__(
         self,
         analysed: AnalysedSnapshot,
-        inventory: Inventory,
+        inventory: ClusterInventory,
         groups: WorkerGroups,
         grouping: WorkerGrouping,
         order: Order,

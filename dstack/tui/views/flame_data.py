@@ -44,7 +44,7 @@ FIRST_GROUPING: dict[DataName, Grouping | None] = {"stacks": "kind", "task time"
 
 
 @dataclass(frozen=True, slots=True)
-class Selection:
+class FlameSelection:
     """What to draw, and how.
 
     ``length_s`` and ``moves`` choose the interval of a history: None for all, 0 for a half, and how many lengths before
@@ -65,7 +65,7 @@ class Selection:
     moves: int = 0
 
 
-def drawing_of(selection: Selection) -> Drawing:
+def drawing_of(selection: FlameSelection) -> Drawing:
     """Compute the drawing of a selection; for large snapshots this takes a while."""
     if selection.data == "recording":
         return _recording(selection)
@@ -78,7 +78,7 @@ def drawing_of(selection: Selection) -> Drawing:
 # Stacks of two snapshots
 
 
-def _compared_stacks(selection: Selection, analysed: AnalysedSnapshot) -> Drawing:
+def _compared_stacks(selection: FlameSelection, analysed: AnalysedSnapshot) -> Drawing:
     if selection.baseline is None or selection.snapshot is None:
         return no_drawing("A comparison needs two snapshots: r takes another one, v ends the comparison.")
     stacks = [
@@ -96,13 +96,13 @@ def _by(grouping: Grouping | None) -> tuple[Grouping, ...]:
     return () if grouping is None else (grouping,)
 
 
-def _compared(selection: Selection, stacks: Sequence[WeightedStacks], head: Sequence[str]) -> WeightedDrawing:
+def _compared(selection: FlameSelection, stacks: Sequence[WeightedStacks], head: Sequence[str]) -> WeightedDrawing:
     now, baseline = stacks[0], stacks[1] if len(stacks) > 1 else None
     tree = WeightedTree(now, baseline, by_baseline=selection.by_baseline)
     return WeightedDrawing(tree, tuple(head), "Nothing here. x, p and d select other data.")
 
 
-def _comparison(selection: Selection, now: WeightedStacks, before: WeightedStacks) -> list[str]:
+def _comparison(selection: FlameSelection, now: WeightedStacks, before: WeightedStacks) -> list[str]:
     """What the widths and the changes are."""
     shares = "of each group" if selection.grouping else "of all"
     width = "before" if selection.by_baseline else "now"
@@ -111,14 +111,14 @@ def _comparison(selection: Selection, now: WeightedStacks, before: WeightedStack
     return [f"Width: {width}", f"+ - = by share {shares}", *counts, *grouped]
 
 
-def _grouped(selection: Selection) -> str:
+def _grouped(selection: FlameSelection) -> str:
     return grouping_in_words(selection.grouping) or "not grouped"
 
 
 # Recordings
 
 
-def _recording(selection: Selection) -> Drawing:
+def _recording(selection: FlameSelection) -> Drawing:
     if selection.recording is None:
         return no_drawing("No recording was opened: dstack tui RECORDING.json.gz")
     opened = [selection.recording]
@@ -143,7 +143,7 @@ def _not_recorded(opened: Sequence[OpenedRecording]) -> list[str]:
     return parts + ([plural(failures, "failure")] if failures else [])
 
 
-def _stacks_of(recording: Recording, selection: Selection) -> WeightedStacks:
+def _stacks_of(recording: Recording, selection: FlameSelection) -> WeightedStacks:
     by = selection.grouping
     name: RecordedGrouping | None = "rank" if isinstance(by, ByRanks) else by
     whole = selection.is_whole
@@ -157,7 +157,7 @@ def _about(opened: OpenedRecording) -> str:
 # The time of tasks
 
 
-def _task_time(selection: Selection, analysed: AnalysedSnapshot) -> Drawing:
+def _task_time(selection: FlameSelection, analysed: AnalysedSnapshot) -> Drawing:
     time = analysed.task_time
     if time is None:
         return no_drawing(NO_HISTORY)
@@ -178,7 +178,7 @@ def _task_time(selection: Selection, analysed: AnalysedSnapshot) -> Drawing:
     )
 
 
-def _left_out(selection: Selection, time: TaskTime, interval: Interval, analysed: AnalysedSnapshot) -> list[str]:
+def _left_out(selection: FlameSelection, time: TaskTime, interval: Interval, analysed: AnalysedSnapshot) -> list[str]:
     """What the history does not have."""
     history = analysed.snapshot.history
     parts = []
@@ -225,7 +225,7 @@ def _length(interval: Interval) -> str:
 class Computed(Message):
     """The drawing of a selection, from the thread that computes it."""
 
-    selection: Selection
+    selection: FlameSelection
     drawing: Drawing
 
 
@@ -271,7 +271,7 @@ class FlameDataView(GroupedView):
         self._by_baseline = False
         self._length_s: float | None = None
         self._moves = 0
-        self._selection: Selection | None = None
+        self._selection: FlameSelection | None = None
         self._is_history_requested = False
 
     def use(self, drawing: Drawing) -> None:
@@ -296,10 +296,10 @@ class FlameDataView(GroupedView):
         if self.data != "recording":
             self._draw_anew()
 
-    def _selected(self) -> Selection:
+    def _selected(self) -> FlameSelection:
         recordings = self.host.recordings
         at = len(recordings) - 1 - self._moves
-        return Selection(
+        return FlameSelection(
             data=self.data,
             grouping=self.grouping,
             is_whole=self.is_whole,
@@ -350,7 +350,7 @@ class FlameDataView(GroupedView):
         return READING if is_coming else NO_HISTORY
 
     @work(thread=True, exclusive=True, exit_on_error=False)
-    def _compute(self, selection: Selection) -> None:
+    def _compute(self, selection: FlameSelection) -> None:
         """Compute a drawing. Runs in a thread, so it touches no widget."""
         try:
             drawing = drawing_of(selection)

@@ -25,7 +25,7 @@ from dstack.analysis.stacks.weighted_stacks import (
     WeightedStacks,
     WeightedTree,
 )
-from dstack.analysis.views.stacks import Stacks
+from dstack.analysis.views.all_stacks import Stacks
 from dstack.report.rich_text import SafeText
 from dstack.report.stacks_text import ORIGINS, activities_in_words, frame_location, short
 from dstack.words import SHOWN, plural, short_duration, visible, word

@@ -14,11 +14,11 @@ from textual.binding import Binding, BindingType
 from textual.message import Message
 from textual.widgets import Static
 
+from dstack.analysis.history.slices import Bars
 from dstack.analysis.history.task_index import Attempt
 from dstack.analysis.index.task_assignment import key_of_task
 from dstack.analysis.views.analysed_snapshot import AnalysedSnapshot
-from dstack.analysis.views.timeline_bars import Bars
-from dstack.analysis.views.timeline_rows import GROUPINGS, Grouping, Search, TimelineRow, TimelineRows, link
+from dstack.analysis.views.timeline_rows import GROUPINGS, AttemptSearch, Grouping, TimelineRow, TimelineRows, link
 from dstack.errors import as_dstack_error
 from dstack.model.vertex_keys import Key
 from dstack.tui.views.base import SourceLocation, View
@@ -113,7 +113,7 @@ class TimelineView(View):
         self._texts: TimelineTexts | None = None
         self._arranged: dict[Grouping, TimelineRows] = {}
         self._folds: dict[str, bool] = {}
-        self._search: Search | None = None
+        self._search: AttemptSearch | None = None
         self._words: tuple[str, ...] = ()
         self._has_requested = False
         self._colours: dict[int, tuple[Bars, bytes]] = {}
@@ -199,7 +199,7 @@ class TimelineView(View):
 
     def _show_rows(self, rows: TimelineRows) -> None:
         self.rows = rows
-        self._search = Search(rows, self._words) if self._words else None
+        self._search = AttemptSearch(rows, self._words) if self._words else None
         self._colours.clear()
         self._dress()
         self._draw()
@@ -242,7 +242,7 @@ class TimelineView(View):
         self._words = tuple(text.casefold().split())
         if self.rows is None:
             return 0
-        search = self._search = Search(self.rows, self._words) if self._words else None
+        search = self._search = AttemptSearch(self.rows, self._words) if self._words else None
         self._draw()
         return sum(map(search.count, self.rows.tracks)) if search else 0
 

@@ -8,12 +8,22 @@ from dataclasses import dataclass
 
 from rich.text import Text
 
-from dstack.analysis.history.slices import PHASES, Phase, Slice, slices_of
+from dstack.analysis.history.slices import (
+    FAILED,
+    FINISHED,
+    PHASES,
+    RUNNING,
+    STUCK,
+    WAITING,
+    Bars,
+    Phase,
+    Slice,
+    slices_of,
+)
 from dstack.analysis.history.task_index import Attempt
 from dstack.analysis.naming.vertex_details import details_of
 from dstack.analysis.views.analysed_snapshot import AnalysedSnapshot
 from dstack.analysis.views.timeline import Mark, Timeline
-from dstack.analysis.views.timeline_bars import FAILED, FINISHED, RUNNING, STUCK, WAITING, Bars
 from dstack.analysis.views.timeline_rows import KIND_OF_PHASE, TimelineRow
 from dstack.model.vertex_keys import Key
 from dstack.report.rich_text import SafeText

@@ -37,7 +37,7 @@ STYLE_OF_KIND: dict[str, str] = {
 
 
 @dataclass(frozen=True, slots=True)
-class About:
+class FindingSubject:
     """The subject of a line."""
 
     finding: Finding | None = None
@@ -76,8 +76,8 @@ class VerdictView(OutlineView):
         return self._about.location
 
     @property
-    def _about(self) -> About:
-        return self._data if isinstance(self._data, About) else About()
+    def _about(self) -> FindingSubject:
+        return self._data if isinstance(self._data, FindingSubject) else FindingSubject()
 
 
 def finding_lines(analysed: AnalysedSnapshot, changes: SnapshotChanges | None = None) -> Iterator[Line]:
@@ -123,7 +123,7 @@ def _finding(analysed: AnalysedSnapshot, number: int, finding: Finding) -> Line:
         _details(analysed, f"{key}/details", finding),
     ]
     is_open = number <= OPENED_FINDINGS
-    return Line(key, title, children, is_open=is_open, data=About(finding), hanging_indent=HANG)
+    return Line(key, title, children, is_open=is_open, data=FindingSubject(finding), hanging_indent=HANG)
 
 
 def _rows(finding: Finding) -> Iterator[Row]:
@@ -145,7 +145,7 @@ def _details(analysed: AnalysedSnapshot, key: str, finding: Finding) -> Line:
         return list(_lines(analysed, key, finding, rows))
 
     title = SafeText().append("Details", "bold").append(f"  {plural(len(finding.explanation), 'sentence')}", "dim")
-    return Line(key, title, lines, data=About(finding))
+    return Line(key, title, lines, data=FindingSubject(finding))
 
 
 def _lines(
@@ -156,7 +156,7 @@ def _lines(
         yield Line(
             f"{key}/{at}",
             _as_one_line(row),
-            data=About(finding, row.vertex, row.place),
+            data=FindingSubject(finding, row.vertex, row.place),
             terms=details_of(analysed.merged_index, vertex).ranks.terms if vertex else frozenset(),
             layout=partial(_layout, row, style),
         )

@@ -15,7 +15,7 @@ from textual.message import Message
 from textual.scroll_view import ScrollView
 from textual.strip import Strip
 
-from dstack.analysis.views.timeline_bars import Bars
+from dstack.analysis.history.slices import Bars
 from dstack.analysis.views.timeline_rows import TimelineRow
 from dstack.tui.widgets.gantt_drawing import STYLES, RowDrawing, title_of
 from dstack.tui.widgets.time_axis import Window

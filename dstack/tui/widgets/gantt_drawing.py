@@ -11,7 +11,7 @@ from rich.cells import cell_len, set_cell_size
 from rich.segment import Segment
 from rich.style import Style
 
-from dstack.analysis.views.timeline_bars import (
+from dstack.analysis.history.slices import (
     ARGUMENTS,
     FAILED,
     FINISHED,
@@ -24,7 +24,7 @@ from dstack.analysis.views.timeline_bars import (
     Bars,
 )
 from dstack.analysis.views.timeline_rows import TimelineRow
-from dstack.tui.widgets.time_axis import EIGHTHS, NEARLY_FULL, Cell, Window, cells_of, heights_of, runs_of
+from dstack.tui.widgets.time_axis import EIGHTHS, NEARLY_FULL, BarCell, Window, cells_of, heights_of, runs_of
 from dstack.words import visible
 
 CHAIN_COLOURS = 6
@@ -185,7 +185,7 @@ def _glyph(text: str, style: str, is_behind: bool = False) -> Glyph:
     return Glyph(text, style, is_behind)
 
 
-def _bar_glyph(cell: Cell, style: str) -> Glyph:
+def _bar_glyph(cell: BarCell, style: str) -> Glyph:
     """A cell of bars: full, partly filled at its left or right, or shaded if there are several."""
     if cell.count == PAIR and cell.filled >= NEARLY_FULL:
         return _glyph(BORDER, style, True)

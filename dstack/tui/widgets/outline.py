@@ -73,7 +73,7 @@ class Line:
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class OutlineRow:
     """One row of the outline: a whole line, or row ``number``, from 0, of a wrapped line.
 
     ``indent`` is the text before the line's mark.
@@ -145,7 +145,7 @@ class LineTree:
             ahead += [(child, missing, terms, line.key) for child in reversed(self.children_of(line))]
         return keep, found
 
-    def rows(self, width: int, console: Console, keep: set[str] | None = None) -> Iterator[Row]:
+    def rows(self, width: int, console: Console, keep: set[str] | None = None) -> Iterator[OutlineRow]:
         """The rows of all unfolded lines, or of those whose keys are in ``keep``; a width of 0 wraps none of them."""
         ahead = [(line, 0, "") for line in reversed(self._lines)]
         while ahead:
@@ -165,16 +165,16 @@ def _keep_with_ancestors(key: str, parents: dict[str, str | None], keep: set[str
         at = parents[at]
 
 
-def _rows_of(line: Line, depth: int, above: str, width: int, console: Console) -> Iterator[Row]:
+def _rows_of(line: Line, depth: int, above: str, width: int, console: Console) -> Iterator[OutlineRow]:
     """The rows of a line, wrapped to the width beside the indent and the mark."""
     first, further = (_indent(above, depth, rail) for rail in line.rail)
     if depth > MAX_INDENTED:
         first = f"{depth} ".rjust(len(first))
     if not line.is_wrapped or width == 0:
-        yield Row(line, depth, line.text, first)
+        yield OutlineRow(line, depth, line.text, first)
         return
     for number, text in enumerate(line.rows(width - len(first) - INDENT, console)):
-        yield Row(line, depth, text, further if number else first, number)
+        yield OutlineRow(line, depth, text, further if number else first, number)
 
 
 def _indent(above: str, depth: int, rail: str) -> str:
@@ -238,7 +238,7 @@ class Outline(ScrollView, can_focus=True):
         super().__init__(id=id)
         self._empty = empty
         self._tree = LineTree()
-        self._rows: list[Row] = []
+        self._rows: list[OutlineRow] = []
         self._cursor = 0
         self._was_shown = False
         self._wrapped_at = 0
@@ -308,7 +308,7 @@ class Outline(ScrollView, can_focus=True):
             self.post_message(self.Highlighted(self, self.cursor_line))
         return found
 
-    def _row_again(self, before: Row | None) -> int:
+    def _row_again(self, before: OutlineRow | None) -> int:
         """The new index of the row under the cursor, whose line may have been wrapped anew or removed."""
         own = [at for at, row in enumerate(self._rows) if before and row.line.key == before.line.key]
         if before and own:
@@ -338,7 +338,7 @@ class Outline(ScrollView, can_focus=True):
         is_empty = self._was_shown and not self._rows and y == 0
         return Text(("No line contains these words." if self._tree.words else self._empty) if is_empty else "", end="")
 
-    def _text_of(self, row: Row) -> Text:
+    def _text_of(self, row: OutlineRow) -> Text:
         mark = ("▾ " if self._tree.is_unfolded(row.line) else "▸ ") if row.has_mark else "  "
         guide = self.get_component_rich_style("outline--guide", partial=True)
         text = Text(row.indent, guide, no_wrap=True, end="").append(mark, guide)

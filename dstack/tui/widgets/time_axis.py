@@ -12,7 +12,7 @@ from rich.segment import Segment
 from textual.strip import Strip
 from textual.widget import Widget
 
-from dstack.analysis.views.timeline_bars import Bars, Levels
+from dstack.analysis.history.slices import Bars, Levels
 from dstack.words import visible
 
 EIGHTHS = " ▏▎▍▌▋▊▉█"
@@ -49,7 +49,7 @@ class Window:
 
 
 @dataclass(slots=True)
-class Cell:
+class BarCell:
     """What one cell shows: the highest kind of its bars, their number, and the filled part of it.
 
     ``is_right`` is true if one bar begins in the cell and continues, so that the right part of it is filled. ``number``
@@ -77,19 +77,19 @@ class Cell:
         """The glyph for several bars."""
         return "█" if self.filled >= NEARLY_FULL else SHADES[int(self.filled * 3)]
 
-    def add(self, other: Cell) -> None:
+    def add(self, other: BarCell) -> None:
         """Add the bars that are in the same cell."""
         self.kind = max(self.kind, other.kind)
         self.count += other.count
         self.filled += other.filled
 
 
-def cells_of(bars: Bars, kinds: bytes, window: Window) -> dict[int, Cell]:
+def cells_of(bars: Bars, kinds: bytes, window: Window) -> dict[int, BarCell]:
     """The cells with bars, by column. ``kinds`` are those of the bars, which colour them.
 
     The time this takes depends on the columns, not on the bars: those in one cell are found by bisection.
     """
-    cells: dict[int, Cell] = {}
+    cells: dict[int, BarCell] = {}
     visible = bars.within(window.began_at, window.ended_at)
     at, stop = visible.start, visible.stop
     cell_s, began = window.cell_s, window.began_at
@@ -107,7 +107,7 @@ def cells_of(bars: Bars, kinds: bytes, window: Window) -> dict[int, Cell]:
         end = (ends[last] - began) / cell_s
         edge = column + 1
         filled += (end if end < edge else edge) - (start if start > column else column)
-        cell = Cell(kind, last, after - at, filled, end > edge)
+        cell = BarCell(kind, last, after - at, filled, end > edge)
         if column in cells:  # the end of an earlier bar
             cell.add(cells[column])
         cells[column] = cell
@@ -117,13 +117,13 @@ def cells_of(bars: Bars, kinds: bytes, window: Window) -> dict[int, Cell]:
     return cells
 
 
-def _fill(cells: dict[int, Cell], kind: int, number: int, column: int, end: float) -> None:
+def _fill(cells: dict[int, BarCell], kind: int, number: int, column: int, end: float) -> None:
     """The further cells of a bar that ends at a position."""
     whole = int(end)
     for one in range(column, whole):
-        cells[one] = Cell(kind, number)
+        cells[one] = BarCell(kind, number)
     if end > whole:
-        cells[whole] = Cell(kind, number, 1, end - whole)
+        cells[whole] = BarCell(kind, number, 1, end - whole)
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,7 +135,7 @@ class Run:
     number: int
 
 
-def runs_of(cells: dict[int, Cell]) -> Iterator[Run]:
+def runs_of(cells: dict[int, BarCell]) -> Iterator[Run]:
     """The runs of full cells of one bar, from left to right."""
     first = None
     for column in sorted(cells):
@@ -149,7 +149,7 @@ def runs_of(cells: dict[int, Cell]) -> Iterator[Run]:
         yield Run(first, _length(cells, first), cells[first].number)
 
 
-def _length(cells: dict[int, Cell], first: int) -> int:
+def _length(cells: dict[int, BarCell], first: int) -> int:
     width = 1
     number = cells[first].number
     while (cell := cells.get(first + width)) is not None and cell.is_full and cell.number == number:

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from dstack.analysis.views.analysed_snapshot import AnalysedSnapshot
-from dstack.analysis.views.inventory import Inventory
+from dstack.analysis.views.inventory import ClusterInventory
 from dstack.analysis.views.worker_groups import Order, WorkerGrouping, WorkerGroups
 from dstack.files.snapshot_file import load
 from dstack.model.snapshot import Snapshot
@@ -74,7 +74,7 @@ def test_the_actor_that_computes_uses_more_cpu(placed: Placed, tmp_path: Path) -
 
 def groups_of(snapshot: Snapshot) -> WorkerGroups:
     analysed = AnalysedSnapshot.of(snapshot)
-    return WorkerGroups(analysed.merged_index, Inventory(analysed.merged_index, analysed.diagnosis))
+    return WorkerGroups(analysed.merged_index, ClusterInventory(analysed.merged_index, analysed.diagnosis))
 
 
 def test_bundles_have_their_nodes_and_their_actors(placed: Placed, tmp_path: Path) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from dstack.analysis.views.worker_figures import FIGURES, Figure, Total, WorkerFigures
+from dstack.analysis.views.worker_state import FIGURES, Figure, Total, WorkerFigures
 from dstack.report.cluster_text import total_cell, worker_cell
 
 GIB = 2**30

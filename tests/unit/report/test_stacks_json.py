@@ -8,8 +8,8 @@ from pathlib import Path
 import jsonschema
 import pytest
 
+from dstack.analysis.views.all_stacks import By, ChosenStacks
 from dstack.analysis.views.analysed_snapshot import AnalysedSnapshot
-from dstack.analysis.views.stack_groups import By, ChosenStacks
 from dstack.files.snapshot_file import load
 from dstack.report.stacks_json import stacks_json, stacks_schema
 from tests.clusters.dstack_command import Json
@@ -23,7 +23,7 @@ FILES = [*sorted(RECORDED_CLUSTERS.iterdir()), *sorted((RECORDED / "hangs" / "li
 
 
 def document_of(file: Path, by: By = "class", *, whole: bool = False) -> Json:
-    document: Json = json.loads(stacks_json(ChosenStacks(AnalysedSnapshot.of(load(file)), whole=whole), by))
+    document: Json = json.loads(stacks_json(ChosenStacks(AnalysedSnapshot.of(load(file)).stacks, whole=whole), by))
     SCHEMA.validate(document)
     return document
 

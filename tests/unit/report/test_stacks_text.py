@@ -8,8 +8,8 @@ import pytest
 from hypothesis import HealthCheck, given
 from rich.console import Console
 
+from dstack.analysis.views.all_stacks import By, ChosenStacks
 from dstack.analysis.views.analysed_snapshot import AnalysedSnapshot
-from dstack.analysis.views.stack_groups import By, ChosenStacks
 from dstack.files.snapshot_file import load
 from dstack.model.snapshot import Snapshot
 from dstack.report.stacks_text import WIDTH, print_all_stacks
@@ -27,7 +27,7 @@ BY: tuple[By, ...] = ("class", "rank", "process")
 def text_of(snapshot: Snapshot, by: By = "class", *, whole: bool = False, terminal: int | None = None) -> str:
     out = io.StringIO()
     console = Console(file=out, highlight=False, force_terminal=terminal is not None, width=terminal)
-    print_all_stacks(console, ChosenStacks(AnalysedSnapshot.of(snapshot), whole=whole), by)
+    print_all_stacks(console, ChosenStacks(AnalysedSnapshot.of(snapshot).stacks, whole=whole), by)
     return out.getvalue()
 
 

@@ -7,9 +7,8 @@ from dataclasses import dataclass, field
 from math import log10
 from typing import Literal
 
-from dstack.analysis.history.call_figures import Figures
 from dstack.analysis.history.call_nodes import NodeKey, NodeKind, NodeWait
-from dstack.analysis.views.call_graph import CallEdge, CallGraph, CallNode
+from dstack.analysis.views.call_graph import CallEdge, CallFigures, CallGraph, CallNode
 from dstack.model.vertex_keys import Key
 from dstack.report.calls_text import (
     COLUMNS,
@@ -73,7 +72,7 @@ class Cell:
 
 
 @dataclass(frozen=True, slots=True)
-class CallRow:
+class CallTableRow:
     """A caller, an edge from it, or a method of the edge; a ``remark`` is shown instead of figures."""
 
     level: Level
@@ -90,7 +89,7 @@ class CallTable:
     """The rows and the heads of their figures; ``left_out`` callers have none."""
 
     heads: tuple[str, ...]
-    rows: tuple[CallRow, ...]
+    rows: tuple[CallTableRow, ...]
     anchors: Mapping[NodeKey, str]
     left_out: int
 
@@ -107,22 +106,22 @@ def _head(name: str) -> str:
     return HEADS.get(name, name)
 
 
-def _caller(graph: CallGraph, key: NodeKey, anchor: str) -> Iterator[CallRow]:
+def _caller(graph: CallGraph, key: NodeKey, anchor: str) -> Iterator[CallTableRow]:
     put = graph.node[key].put_bytes
     remark = f"{size(put)} alive by ray.put" if put else ""
-    yield CallRow("caller", node_title(graph, key), remark=remark, anchor=anchor)
+    yield CallTableRow("caller", node_title(graph, key), remark=remark, anchor=anchor)
     edges = graph.edges_of[key]
     for edge in edges[:MAX_CALLED]:
         yield from _edge(graph, edge)
     if rest := edges[MAX_CALLED:]:
         calls = sum(edge.figures.attempts for edge in rest)
-        yield CallRow("edge", f"and {len(rest):,} more", remark=f"{calls:,} calls")
+        yield CallTableRow("edge", f"and {len(rest):,} more", remark=f"{calls:,} calls")
 
 
-def _edge(graph: CallGraph, edge: CallEdge) -> Iterator[CallRow]:
+def _edge(graph: CallGraph, edge: CallEdge) -> Iterator[CallTableRow]:
     methods = edge.methods if edge.target.kind == "actor" and len(edge.methods) > 1 else ()
     figures = edge.figures
-    yield CallRow(
+    yield CallTableRow(
         "edge",
         edge_title(graph, edge),
         _cells(figures),
@@ -130,13 +129,13 @@ def _edge(graph: CallGraph, edge: CallEdge) -> Iterator[CallRow]:
         is_frequent=figures.is_frequent,
     )
     for one in methods[:MAX_METHODS]:
-        yield CallRow("method", f".{one.method}", _cells(one.figures))
+        yield CallTableRow("method", f".{one.method}", _cells(one.figures))
     if rest := methods[MAX_METHODS:]:
         calls = sum(one.figures.attempts for one in rest)
-        yield CallRow("method", f"and {len(rest):,} more", remark=f"{calls:,} calls")
+        yield CallTableRow("method", f"and {len(rest):,} more", remark=f"{calls:,} calls")
 
 
-def _cells(figures: Figures) -> tuple[Cell, ...]:
+def _cells(figures: CallFigures) -> tuple[Cell, ...]:
     return tuple(Cell(_head(column.name), column.text(figures)) for column in COLUMNS)
 
 

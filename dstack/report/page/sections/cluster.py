@@ -10,9 +10,9 @@ from dstack.analysis.naming import names
 from dstack.analysis.naming.names import BYTES
 from dstack.analysis.stacks.app_threads import ACTIVITIES, Activity
 from dstack.analysis.stacks.rank_sets import RankSets
-from dstack.analysis.views.inventory import Inventory, WorkerSummary, group_similar_workers
+from dstack.analysis.views.inventory import ClusterInventory, WorkerSummary, group_similar_workers
 from dstack.analysis.views.node_resources import TITLES, Amount
-from dstack.analysis.views.worker_figures import FIGURES, Figure, total
+from dstack.analysis.views.worker_state import FIGURES, Figure, total
 from dstack.model.snapshot import Node, PlacementGroup
 from dstack.model.vertex_keys import Key
 from dstack.report.cluster_text import (
@@ -51,7 +51,7 @@ HEADS: dict[Figure, str] = {
 
 
 @dataclass(frozen=True, slots=True)
-class Cell:
+class FigureCell:
     """A figure in words, and the number to sort by; None if it is unknown."""
 
     text: str = "-"
@@ -65,10 +65,10 @@ class NodeRow:
     node: Node
     workers: int
     counts: tuple[tuple[Activity, int], ...]
-    busy: Cell
-    load: Cell
-    memory: Cell
-    amounts: tuple[Cell, ...]
+    busy: FigureCell
+    load: FigureCell
+    memory: FigureCell
+    amounts: tuple[FigureCell, ...]
     more: tuple[str, ...]
 
 
@@ -81,7 +81,7 @@ class NodeTable:
     left_out: int
 
 
-def node_table(inventory: Inventory) -> NodeTable:
+def node_table(inventory: ClusterInventory) -> NodeTable:
     """The table of all nodes; of very many the head, dead nodes, and those with stuck or unread workers come first."""
     nodes: Sequence[Node] = inventory.nodes
     if len(nodes) > MAX_NODES:
@@ -93,12 +93,12 @@ def node_table(inventory: Inventory) -> NodeTable:
     return NodeTable(rows, tuple(TITLES.get(name, name) for name in columns), len(nodes) - len(shown))
 
 
-def _is_notable(inventory: Inventory, node: Node) -> bool:
+def _is_notable(inventory: ClusterInventory, node: Node) -> bool:
     counts = inventory.counts(inventory.on_node(node))
     return node.is_head or not node.alive or "stuck" in counts or "not read" in counts
 
 
-def _row(inventory: Inventory, node: Node, columns: Sequence[str]) -> NodeRow:
+def _row(inventory: ClusterInventory, node: Node, columns: Sequence[str]) -> NodeRow:
     workers = inventory.on_node(node)
     amounts = {amount.name: amount for amount in inventory.resources.amounts(node)} if node.alive else {}
     return NodeRow(
@@ -106,40 +106,40 @@ def _row(inventory: Inventory, node: Node, columns: Sequence[str]) -> NodeRow:
         workers=len(workers),
         counts=tuple(inventory.counts(workers).items()),
         busy=_busy(node),
-        load=Cell() if node.host.load_1m is None else Cell(f"{node.host.load_1m:.1f}", node.host.load_1m),
+        load=FigureCell() if node.host.load_1m is None else FigureCell(f"{node.host.load_1m:.1f}", node.host.load_1m),
         memory=_memory(node),
         amounts=tuple(_amount(amounts.get(name)) for name in columns),
         more=tuple(_more(inventory, node, [amount for name, amount in amounts.items() if name not in columns])),
     )
 
 
-def _busy(node: Node) -> Cell:
+def _busy(node: Node) -> FigureCell:
     cpus = f" of {node.host.cpu_count}" if node.host.cpu_count is not None else ""
     if node.host.cpu_percent is None:
-        return Cell(f"-{cpus}")
-    return Cell(f"{node.host.cpu_percent:.0f} %{cpus}", node.host.cpu_percent)
+        return FigureCell(f"-{cpus}")
+    return FigureCell(f"{node.host.cpu_percent:.0f} %{cpus}", node.host.cpu_percent)
 
 
-def _memory(node: Node) -> Cell:
+def _memory(node: Node) -> FigureCell:
     if node.host.memory_total_bytes is None or node.host.memory_available_bytes is None:
-        return Cell()
+        return FigureCell()
     used = node.host.memory_total_bytes - node.host.memory_available_bytes
-    return Cell(f"{used / GIB:.1f} of {node.host.memory_total_bytes / GIB:.1f} GiB", used)
+    return FigureCell(f"{used / GIB:.1f} of {node.host.memory_total_bytes / GIB:.1f} GiB", used)
 
 
-def _amount(amount: Amount | None) -> Cell:
+def _amount(amount: Amount | None) -> FigureCell:
     """``2 of 4``: the used part of a resource."""
     if amount is None:
-        return Cell()
+        return FigureCell()
     divisor, unit = (GIB, " GiB") if amount.name in BYTES else (1, "")
     total = f"{amount.total / GIB:.1f}" if unit else f"{amount.total:g}"
     if amount.free is None:
-        return Cell(f"? of {total}{unit}")
+        return FigureCell(f"? of {total}{unit}")
     used = max(0.0, amount.total - amount.free)
-    return Cell(f"{used / GIB:.1f} of {total}{unit}" if unit else f"{used:g} of {total}", used / divisor)
+    return FigureCell(f"{used / GIB:.1f} of {total}{unit}" if unit else f"{used:g} of {total}", used / divisor)
 
 
-def _more(inventory: Inventory, node: Node, amounts: Sequence[Amount]) -> Iterator[str]:
+def _more(inventory: ClusterInventory, node: Node, amounts: Sequence[Amount]) -> Iterator[str]:
     """Other resources, disks, GPUs and placement groups."""
     if not node.alive:
         yield node.death_cause or "no cause given"
@@ -177,7 +177,7 @@ class WorkerRow:
     place: str
     stack: str | None
     notes: tuple[str, ...]
-    figures: tuple[Cell, ...]
+    figures: tuple[FigureCell, ...]
     terms: tuple[str, ...]
 
 
@@ -196,7 +196,7 @@ class WorkerTable:
 
 
 def worker_table(
-    inventory: Inventory, summaries: Sequence[WorkerSummary], ids: Mapping[Key, str], rank_sets: RankSets
+    inventory: ClusterInventory, summaries: Sequence[WorkerSummary], ids: Mapping[Key, str], rank_sets: RankSets
 ) -> WorkerTable:
     """The table of these workers, stuck ones first; ``ids`` are those of the elements with stacks."""
     groups = group_similar_workers(summaries) if len(summaries) > MAX_ROWS else [[one] for one in summaries]
@@ -208,7 +208,7 @@ def worker_table(
 
 @dataclass(frozen=True, slots=True)
 class _RowMaker:
-    inventory: Inventory
+    inventory: ClusterInventory
     ids: Mapping[Key, str]
     rank_sets: RankSets
     figures: tuple[Figure, ...]
@@ -251,12 +251,12 @@ class _RowMaker:
         place = place_of(first.file, first.line) if first.file else ""
         return words, place, self.ids.get(first.vertex)
 
-    def _cell(self, figure: Figure, similar: Sequence[WorkerSummary]) -> Cell:
+    def _cell(self, figure: Figure, similar: Sequence[WorkerSummary]) -> FigureCell:
         if len(similar) == 1:
             own = similar[0].figures
-            return Cell(worker_cell(figure, own), own.value(figure))
+            return FigureCell(worker_cell(figure, own), own.value(figure))
         summed = total(figure, (one.figures for one in similar))
-        return Cell(total_cell(figure, summed), summed.value)
+        return FigureCell(total_cell(figure, summed), summed.value)
 
 
 @dataclass(frozen=True, slots=True)
@@ -277,7 +277,7 @@ def section(data: ReportData) -> Section | None:
     index, snapshot = analysed.merged_index, analysed.snapshot
     if not snapshot.nodes and not snapshot.workers:
         return None
-    inventory = Inventory(index, analysed.diagnosis)
+    inventory = ClusterInventory(index, analysed.diagnosis)
     workers = inventory.summaries(snapshot.workers)
     groups, pending = index.sample.placement_groups, inventory.pending_items()
     dead = [actor for actor in snapshot.actors if actor.state == "DEAD"]

@@ -17,7 +17,7 @@ SHOWN_FINDINGS = 20
 
 
 @dataclass(frozen=True, slots=True)
-class Line:
+class FindingLine:
     """One row of a diagram, or a remark; ``stack`` is the id of the element with its stack."""
 
     row: Entry | Step
@@ -36,9 +36,9 @@ class Drawn:
 
     finding: Finding
     status: str
-    lines: tuple[Line, ...]
-    behind: tuple[Line, ...]
-    remarks: tuple[Line, ...]
+    lines: tuple[FindingLine, ...]
+    behind: tuple[FindingLine, ...]
+    remarks: tuple[FindingLine, ...]
     assumed: tuple[str, ...]
 
 
@@ -74,7 +74,7 @@ def _drawn(finding: Finding, stacks: Mapping[Key, str]) -> Drawn:
 
 def _lines(
     rows: Iterator[Step] | tuple[Entry | Step, ...] | tuple[Step, ...], stacks: Mapping[Key, str]
-) -> Iterator[Line]:
+) -> Iterator[FindingLine]:
     for row in rows:
         location = place_of(row.file, row.line) if row.file is not None and row.line is not None else ""
-        yield Line(row, location, stacks.get(row.vertex) if row.vertex is not None else None)
+        yield FindingLine(row, location, stacks.get(row.vertex) if row.vertex is not None else None)

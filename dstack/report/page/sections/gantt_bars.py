@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from itertools import groupby
 from typing import Literal
 
+from dstack.analysis.history.slices import NOTHING, OPEN, Bars, Levels
 from dstack.analysis.history.task_index import Attempt
 from dstack.analysis.views.timeline import NOT_STARTED, Mark
-from dstack.analysis.views.timeline_bars import NOTHING, OPEN, Bars, Levels
 from dstack.analysis.views.timeline_rows import Lane, RowTrack
 from dstack.words import capitalised, plural
 

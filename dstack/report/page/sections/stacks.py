@@ -13,7 +13,7 @@ from markupsafe import Markup
 from dstack.analysis.naming.vertex_details import details_of
 from dstack.analysis.stacks.app_threads import Execution, PathStep, step_of
 from dstack.analysis.stacks.stack_tree import StackBranch
-from dstack.analysis.views.stack_groups import ChosenStacks, StackGroup
+from dstack.analysis.views.all_stacks import ChosenStacks, StackGroup
 from dstack.model.diagnosis import Diagnosis
 from dstack.model.vertex_keys import Key
 from dstack.observed.processes import Frame

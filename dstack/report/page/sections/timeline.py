@@ -14,10 +14,7 @@ from time import localtime
 
 from bokeh.models import BoxZoomTool, ColumnDataSource, DatetimeAxis, DatetimeTickFormatter, LinearAxis, Plot, Range1d
 
-from dstack.analysis.history.task_index import Attempt
-from dstack.analysis.naming.names import bounds
-from dstack.analysis.views.timeline import Mark, Timeline
-from dstack.analysis.views.timeline_bars import (
+from dstack.analysis.history.slices import (
     ARGUMENTS,
     FAILED,
     FINISHED,
@@ -29,6 +26,9 @@ from dstack.analysis.views.timeline_bars import (
     STUCK,
     WAITING,
 )
+from dstack.analysis.history.task_index import Attempt
+from dstack.analysis.naming.names import bounds
+from dstack.analysis.views.timeline import Mark, Timeline
 from dstack.analysis.views.timeline_rows import TimelineRows
 from dstack.model.vertex_keys import Key
 from dstack.report.page.section import ReportData, Section, data_element, new_chart, render, theme_colour

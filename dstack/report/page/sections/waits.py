@@ -10,7 +10,7 @@ from dstack.analysis.naming import names, sentences
 from dstack.analysis.naming.descriptions import because_of, describe, in_words
 from dstack.analysis.naming.vertex_details import VertexDetails, details_of
 from dstack.analysis.views.analysed_snapshot import AnalysedSnapshot
-from dstack.analysis.views.wait_boxes import Outcome, WaitBox, WaitBoxes, WaitLink
+from dstack.analysis.views.wait_graph_forms import Outcome, WaitBox, WaitBoxes, WaitLink
 from dstack.model.diagnosis import Step, Vertex, Wait
 from dstack.model.vertex_keys import Key
 from dstack.report.finding import titled

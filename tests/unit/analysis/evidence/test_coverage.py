@@ -10,7 +10,7 @@ import pytest
 from msgspec.structs import replace
 
 from dstack.analysis.evidence.coverage import coverage_of, gaps_of, may_settle, read_workers
-from dstack.analysis.views.inventory import Inventory
+from dstack.analysis.views.inventory import ClusterInventory
 from dstack.model.diagnosis import Gap, HidingFailure, NoSample, Ratio, UnknownDependency, UnreadMemory, UnreadWorker
 from dstack.model.snapshot import Snapshot
 from dstack.model.vertex_keys import TaskKey, UnknownKey
@@ -166,7 +166,7 @@ def test_all_counts_agree(make: Callable[[], Snapshot], observed: int, total: in
     assert f"Observed: {observed} of {total} workers" in report_text(shown.analysed)
     assert json.loads(check_json(shown.analysed))["coverage"]["workers"] == {"seen": observed, "total": total}
 
-    inventory = Inventory(shown.analysed.merged_index, shown.analysed.diagnosis)
+    inventory = ClusterInventory(shown.analysed.merged_index, shown.analysed.diagnosis)
     counts = sum((Counter(inventory.counts(inventory.on_node(node))) for node in inventory.nodes), Counter())
     assert sum(counts.values()) == total
     assert counts["not read"] + sum(map(inventory.partly_read, inventory.nodes)) == total - observed

@@ -12,9 +12,9 @@ from msgspec.structs import replace
 
 from dstack.analysis.diagnose import diagnose
 from dstack.analysis.index.sample_index import SampleIndex
+from dstack.analysis.views.all_stacks import Stacks
 from dstack.analysis.views.analysed_snapshot import AnalysedSnapshot
 from dstack.analysis.views.stack_pages import child_threads
-from dstack.analysis.views.stacks import Stacks
 from dstack.errors import SnapshotFileError
 from dstack.files.snapshot_file import dumps, loads
 from dstack.model.diagnosis import Diagnosis

@@ -13,8 +13,8 @@ from dstack.analysis.index.ranks import LONGEST, NO_RANKS, SHOWN_LABELS, Ranks, 
 from dstack.analysis.index.sample_index import SampleIndex
 from dstack.analysis.stacks.app_threads import Execution
 from dstack.analysis.stacks.stack_tree import ByRanks, TextFilter, grouping_in_words, groupings, merge
+from dstack.analysis.views.all_stacks import Stacks
 from dstack.analysis.views.analysed_snapshot import AnalysedSnapshot
-from dstack.analysis.views.stacks import Stacks
 from dstack.observed.calls import ProcessGroup
 from dstack.observed.processes import Process
 from dstack.report.check_json import check_json

@@ -17,7 +17,7 @@ from tests.unit.scenes import Scene, SceneProcess
 
 def distributed_stack_of(scene: Scene, top: SceneProcess) -> StackNode:
     snapshot = scene.snapshot()
-    return stitch(SampleIndex(snapshot, snapshot.samples[0]), scene.diagnose().vertices, top.key)
+    return stitch(SampleIndex(snapshot, snapshot.samples[0]), scene.diagnose().vertices, [[top.key]])[0]
 
 
 def chain(length: int) -> Scene:
@@ -183,7 +183,7 @@ def test_a_cycle_has_one_of_its_members_as_the_root() -> None:
     (root,) = roots(vertices, {actor.key, entry.key})
 
     snapshot = scene.snapshot()
-    node = stitch(SampleIndex(snapshot, snapshot.samples[0]), vertices, root)
+    node = stitch(SampleIndex(snapshot, snapshot.samples[0]), vertices, [[root]])[0]
     assert vertices_in(node) == {actor.key, entry.key}
 
 

@@ -7,7 +7,7 @@ from hypothesis import assume, given
 
 from dstack.analysis.diagnose import diagnose
 from dstack.analysis.index.sample_index import SampleIndex
-from dstack.analysis.views.inventory import Inventory, WorkerSummary, group_similar_workers
+from dstack.analysis.views.inventory import ClusterInventory, WorkerSummary, group_similar_workers
 from dstack.files.snapshot_file import load
 from dstack.model.snapshot import Bundle, Snapshot
 from dstack.observed.node import Failure
@@ -17,8 +17,8 @@ from tests.unit.scenes import Scene
 from tests.unit.support.random_snapshots import related_snapshots
 
 
-def inventory_of(snapshot: Snapshot) -> Inventory:
-    return Inventory(SampleIndex(snapshot, snapshot.samples[0]), diagnose(snapshot))
+def inventory_of(snapshot: Snapshot) -> ClusterInventory:
+    return ClusterInventory(SampleIndex(snapshot, snapshot.samples[0]), diagnose(snapshot))
 
 
 def summaries_of(scene: Scene) -> dict[str, WorkerSummary]:
@@ -28,7 +28,7 @@ def summaries_of(scene: Scene) -> dict[str, WorkerSummary]:
     }
 
 
-def texts(inventory: Inventory, worker_id: str) -> list[str]:
+def texts(inventory: ClusterInventory, worker_id: str) -> list[str]:
     return [group.text for group in inventory.executions(worker_id)]
 
 

@@ -4,20 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from dstack.analysis.history.slices import ARGUMENTS, FAILED, FINISHED, QUEUE, RESOURCES, RUNNING, SENT, STUCK, WAITING
 from dstack.analysis.views.analysed_snapshot import AnalysedSnapshot
 from dstack.analysis.views.timeline import NOT_STARTED, Timeline
-from dstack.analysis.views.timeline_bars import (
-    ARGUMENTS,
-    FAILED,
-    FINISHED,
-    QUEUE,
-    RESOURCES,
-    RUNNING,
-    SENT,
-    STUCK,
-    WAITING,
-)
-from dstack.analysis.views.timeline_rows import MOST_LANES, Search, TimelineRow, TimelineRows
+from dstack.analysis.views.timeline_rows import MOST_LANES, AttemptSearch, TimelineRow, TimelineRows
 from dstack.files.snapshot_file import load
 from dstack.model.snapshot import TaskAttempt
 from tests.paths import RECORDED_CALLS
@@ -156,7 +146,7 @@ def test_what_is_in_no_chain_is_in_a_track_of_its_own() -> None:
 )
 def test_a_search_finds_attempts_with_all_words(words: str, expected: list[str]) -> None:
     found = rows(*ONE_AFTER_ANOTHER)
-    search = Search(found, words.split())
+    search = AttemptSearch(found, words.split())
     lanes = [row.bars for row in found.rows({}, search) if row.bars is not None]
 
     assert sum(map(search.count, found.tracks)) == len(expected)

@@ -8,9 +8,9 @@ from msgspec.structs import replace
 
 from dstack.analysis.diagnose import diagnose
 from dstack.analysis.index.sample_index import SampleIndex
-from dstack.analysis.views.inventory import Inventory
-from dstack.analysis.views.worker_figures import FIGURES, Total
+from dstack.analysis.views.inventory import ClusterInventory
 from dstack.analysis.views.worker_groups import BY_NODE, Column, Order, WorkerGroup, WorkerGrouping, WorkerGroups
+from dstack.analysis.views.worker_state import FIGURES, Total
 from dstack.files.snapshot_file import load
 from dstack.model.snapshot import Bundle, Snapshot
 from tests.paths import RECORDED_CLUSTERS
@@ -51,7 +51,7 @@ class Farm(Scene):
 
 def groups_of(snapshot: Snapshot) -> WorkerGroups:
     index = SampleIndex(snapshot, snapshot.samples[0])
-    return WorkerGroups(index, Inventory(index, diagnose(snapshot)))
+    return WorkerGroups(index, ClusterInventory(index, diagnose(snapshot)))
 
 
 def ids(*procs: SceneProcess) -> set[str]:

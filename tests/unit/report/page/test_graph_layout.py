@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dstack.report.page.graph_layout import Layout, ellipse, isotonic, layout
+from dstack.report.page.graph_layout import GraphLayout, ellipse, isotonic, layout
 
 SIZES = [(180.0, 50.0), (90.0, 25.0), (240.0, 65.0)]
 
@@ -20,7 +20,7 @@ def graphs(draw: st.DrawFn) -> tuple[list[tuple[float, float]], list[tuple[int, 
     return [SIZES[draw(st.integers(0, 2))] for _ in range(count)], links
 
 
-def overlap(a: int, b: int, found: Layout, sizes: list[tuple[float, float]]) -> bool:
+def overlap(a: int, b: int, found: GraphLayout, sizes: list[tuple[float, float]]) -> bool:
     (ax, ay), (bx, by) = found.centres[a], found.centres[b]
     (aw, ah), (bw, bh) = sizes[a], sizes[b]
     return abs(ax - bx) < (aw + bw) / 2 - 0.01 and abs(ay - by) < (ah + bh) / 2 - 0.01
@@ -45,7 +45,7 @@ def test_boxes_do_not_overlap_and_all_edges_are_drawn(
         assert is_at(route[-1], target, found, sizes)
 
 
-def is_at(point: tuple[float, float], box: int, found: Layout, sizes: list[tuple[float, float]]) -> bool:
+def is_at(point: tuple[float, float], box: int, found: GraphLayout, sizes: list[tuple[float, float]]) -> bool:
     (x, y), (width, height) = found.centres[box], sizes[box]
     return abs(point[0] - x) <= width / 2 + 8 and abs(point[1] - y) <= height / 2 + 8
 
@@ -96,7 +96,7 @@ def test_many_waiters_take_several_columns() -> None:
 @pytest.mark.parametrize("count", [2, 3, 8, 10, 11, 12, 31, 60, 300])
 def test_boxes_on_an_ellipse_do_not_overlap(count: int) -> None:
     sizes = [SIZES[number % 3] for number in range(count)]
-    found = Layout(ellipse(list(range(count)), sizes, 0))
+    found = GraphLayout(ellipse(list(range(count)), sizes, 0))
 
     assert len(found.centres) == count
     assert not any(overlap(a, b, found, sizes) for a, b in combinations(range(count), 2))

@@ -8,8 +8,8 @@ from msgspec.structs import replace
 
 from benchmarks.bench_merging import snapshot_of
 from dstack.analysis.views.analysed_snapshot import AnalysedSnapshot
-from dstack.analysis.views.inventory import Inventory
-from dstack.analysis.views.worker_figures import FIGURES
+from dstack.analysis.views.inventory import ClusterInventory
+from dstack.analysis.views.worker_state import FIGURES
 from dstack.files.snapshot_file import load
 from dstack.model.snapshot import Bundle, Snapshot
 from dstack.observed.node import Disk, Gpu, HostFigures
@@ -32,7 +32,7 @@ GIB = 2**30
 
 def nodes_of(scene: Scene) -> NodeTable:
     analysed = AnalysedSnapshot.of(scene.snapshot())
-    return node_table(Inventory(analysed.merged_index, analysed.diagnosis))
+    return node_table(ClusterInventory(analysed.merged_index, analysed.diagnosis))
 
 
 def test_a_node_has_its_host_its_resources_and_its_workers() -> None:
@@ -118,7 +118,7 @@ def test_of_many_gpus_the_first_ones_are_listed() -> None:
 
 def workers_of(snapshot: Snapshot) -> WorkerTable:
     data = ReportData(AnalysedSnapshot.of(snapshot))
-    inventory = Inventory(data.analysed.merged_index, data.analysed.diagnosis)
+    inventory = ClusterInventory(data.analysed.merged_index, data.analysed.diagnosis)
     summaries = inventory.summaries(snapshot.workers)
     return worker_table(inventory, summaries, data.stack_ids, data.analysed.stacks.rank_sets)
 

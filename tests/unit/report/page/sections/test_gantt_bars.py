@@ -6,9 +6,9 @@ from collections import Counter
 
 import pytest
 
+from dstack.analysis.history.slices import FAILED, FINISHED, RESOURCES, RUNNING
 from dstack.analysis.views.analysed_snapshot import AnalysedSnapshot
 from dstack.analysis.views.timeline import Timeline
-from dstack.analysis.views.timeline_bars import FAILED, FINISHED, RESOURCES, RUNNING
 from dstack.analysis.views.timeline_rows import TimelineRows
 from dstack.model.snapshot import TaskAttempt
 from dstack.report.page.sections.gantt_bars import LATEST, MOST_LANES, GanttBars, GanttRows, bars_of, left_out, rows_of

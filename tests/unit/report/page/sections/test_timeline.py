@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
+from dstack.analysis.history.slices import FAILED, RUNNING
 from dstack.analysis.views.analysed_snapshot import AnalysedSnapshot
 from dstack.analysis.views.timeline import Timeline
-from dstack.analysis.views.timeline_bars import FAILED, RUNNING
 from dstack.analysis.views.timeline_rows import TimelineRows
 from dstack.files.snapshot_file import load
 from dstack.model.snapshot import Snapshot, TaskAttempt, TaskHistory

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from dstack.analysis.views.worker_figures import FIGURES, Figure, FigureReader, Total, WorkerFigures, total
+from dstack.analysis.views.worker_state import FIGURES, Figure, FigureReader, Total, WorkerFigures, total
 from dstack.model.snapshot import Sample, Snapshot, Worker, WorkerSample
 from dstack.observed.node import Gpu, HostFigures
 from dstack.observed.processes import GpuUse, Process

@@ -1,4 +1,6 @@
-"""The wait-for graph as few boxes, to be drawn: similar vertices are one box, and most helpers are passed through.
+"""The wait-for graph for programs, as a networkx graph, and to be drawn, as few boxes.
+
+Similar vertices are one box, and most helpers are passed through.
 
 Vertices are similar if they have the same name, line and wait, the same outcome, and wait for similar ones. Those of a
 cycle of a finding remain apart. The boxes of the first findings come first; there are at most :data:`MAX_BOXES`.
@@ -9,16 +11,21 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from dstack.analysis.findings import is_stuck
 from dstack.analysis.index.sample_index import SampleIndex
+from dstack.analysis.naming.descriptions import describe
 from dstack.analysis.solve.digraph import unique
 from dstack.analysis.solve.requirements import targets_of
 from dstack.analysis.views.wait_tree import similarity_key
 from dstack.model.diagnosis import Diagnosis, Vertex
 from dstack.model.vertex_keys import Key, UnknownKey
 from dstack.words import grouped
+
+if TYPE_CHECKING:
+    import networkx as nx
+
 
 Outcome = Literal["deadlock", "never", "behind", "blocker", "waits", "runs", "helper"]
 """What a vertex is in its finding: in the deadlock, never possible, blocked behind these, or a final blocker."""
@@ -240,3 +247,33 @@ class _Merger:
 
 def _weight(link: WaitLink) -> tuple[bool, bool]:
     return link.is_in_cycle, link.is_deadlocked
+
+
+def to_networkx(diagnosis: Diagnosis) -> nx.MultiDiGraph[str]:
+    """The wait-for graph: an edge from each waiter to each of its dependencies.
+
+    Nodes are the stable text of vertex keys, as in ``check --json``. Their attributes are ``label`` and ``kind``, and
+    of waiters ``wait`` (the kind of wait), ``evidence`` and ``timeout_s`` if there is one. Edges have ``group``, the
+    number of the group of dependencies, and ``needs``: how many of that group the wait needs. A cycle alone is no
+    deadlock if a group needs fewer than all; the deadlocks are in ``diagnosis.findings``.
+    """
+    import networkx as nx  # takes 0.1 s
+
+    graph: nx.MultiDiGraph[str] = nx.MultiDiGraph()
+    for key, vertex in diagnosis.vertices.items():
+        graph.add_node(str(key), **_attributes(vertex))
+    for key, vertex in diagnosis.vertices.items():
+        for number, group in enumerate(vertex.wait.groups if vertex.wait else ()):
+            targets = [str(target.vertex) for target in group.targets]
+            graph.add_edges_from((str(key), target, {"group": number, "needs": group.needs}) for target in targets)
+    return graph
+
+
+def _attributes(vertex: Vertex) -> dict[str, str | float]:
+    """Only values that formats such as GraphML can hold: no None."""
+    attributes: dict[str, str | float] = {"label": describe(vertex), "kind": vertex.kind}
+    if vertex.wait is not None:
+        attributes |= {"wait": vertex.wait.kind, "evidence": vertex.wait.evidence}
+        if vertex.wait.timeout_s is not None:
+            attributes["timeout_s"] = vertex.wait.timeout_s
+    return attributes

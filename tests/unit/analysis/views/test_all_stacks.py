@@ -1,21 +1,25 @@
-"""The stacks of a cluster node by node, and the page of one stack with its dependencies."""
+"""All stacks in groups: by class, by ranks with equal stacks, by process; of one job, and with weights."""
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import given
 
 from dstack.analysis.diagnose import diagnose
 from dstack.analysis.index.sample_index import SampleIndex
 from dstack.analysis.stacks.stack_tree import TextFilter
+from dstack.analysis.stacks.weighted_stacks import WeightedStacks
+from dstack.analysis.views.all_stacks import By, ChosenStacks, StackPosition, Stacks
+from dstack.analysis.views.analysed_snapshot import AnalysedSnapshot
 from dstack.analysis.views.stack_pages import MAX_DEPENDENCIES, StackPage
-from dstack.analysis.views.stacks import Stacks
+from dstack.errors import UsageError
 from dstack.files.snapshot_file import load
 from dstack.model.snapshot import Snapshot
 from dstack.model.vertex_keys import Key, ThreadKey, UnknownKey
 from dstack.observed.node import Failure
 from dstack.observed.processes import Frame
 from tests.paths import RECORDED_CLUSTERS
-from tests.unit.scenes import Scene
+from tests.unit.scenes import JOB, Scene
 from tests.unit.support.random_snapshots import related_snapshots
 
 
@@ -216,3 +220,87 @@ def test_the_page_of_a_stack_has_an_import_as_one_run_that_keeps_its_frames() ->
     assert imported.imported is not None
     assert imported.imported.function == "imports shop.slow"
     assert imported.frames == ((2, loads), (1, loads), (0, slow))
+
+
+MESH = RECORDED_CLUSTERS / "torch-mesh-ray-2.60.json.gz"
+OTHER_JOB = "02000000"
+
+
+def crowd() -> Scene:
+    """Two drivers of two jobs; one waits for three actors of a class, of which one computes and two wait."""
+    scene = Scene()
+    driver, other = scene.driver(), scene.driver(job_id=OTHER_JOB)
+    trainers = [scene.actor("Trainer") for _ in range(3)]
+    calls = [scene.call(actor, "step", by=driver) for actor in trainers]
+    for actor, call in zip(trainers, calls, strict=True):
+        actor.runs(call)
+    trainers[0].computes()
+    for actor in trainers[1:]:
+        actor.is_in("threading.Event.wait", "0x1")
+    driver.gets(*calls)
+    other.is_in("queue.Queue.get", "0x2")
+    return scene
+
+
+def chosen(scene: Scene, **how: object) -> ChosenStacks:
+    return ChosenStacks(AnalysedSnapshot.of(scene.snapshot()).stacks, **how)  # type: ignore[arg-type]
+
+
+def counts(stacks: ChosenStacks, by: By) -> dict[str, int]:
+    return {group.name: len(group.executions) for group in stacks.groups(by)}
+
+
+def test_classes_with_most_stacks_come_first() -> None:
+    found = counts(chosen(crowd()), "class")
+
+    assert next(iter(found.items())) == ("actor Trainer", 3)
+    assert sum(found.values()) == 5
+
+
+def test_a_group_knows_where_its_executions_are() -> None:
+    trainers, *_ = ChosenStacks(AnalysedSnapshot.of(load(MESH)).stacks).groups("class")
+
+    assert trainers.positions == [
+        (StackPosition("all_reduce of torch.distributed", "/srv/app/mesh.py", 20), 3),
+        (StackPosition("Trainer.step", "/srv/app/mesh.py", 19), 1),
+    ]
+
+
+def test_only_the_stacks_of_one_job_are_chosen() -> None:
+    scene = crowd()
+
+    mine = chosen(scene, job=JOB)
+
+    assert (len(chosen(scene).executions), len(mine.executions)) == (5, 4)
+    assert {one.peer_group.job_id for one in mine.executions} == {JOB}
+    assert sum(counts(mine, "process").values()) == 4
+    with pytest.raises(UsageError):
+        chosen(scene, job="no such job")
+
+
+def test_ranks_with_equal_stacks_are_one_group_and_those_without_a_rank_the_last() -> None:
+    stacks = ChosenStacks(AnalysedSnapshot.of(load(MESH)).stacks)
+
+    assert counts(stacks, "rank") == {"ranks 0-2 of actor Trainer": 3, "rank 3 of actor Trainer": 1, "no rank": 1}
+    assert [outlier.words for outlier in stacks.outliers.values()] == [
+        "rank 3 is in other code than ranks 0-2 (all of stage=train)"
+    ]
+
+
+def test_each_process_is_a_group() -> None:
+    stacks = ChosenStacks(AnalysedSnapshot.of(load(MESH)).stacks)
+
+    found = counts(stacks, "process")
+    assert len(found) == 5
+    assert all(count == 1 and ", pid " in name for name, count in found.items())
+
+
+@pytest.mark.parametrize("by", ["class", "rank", "process"])
+@pytest.mark.parametrize("whole", [False, True])
+def test_weights_are_the_numbers_of_stacks(by: By, whole: bool) -> None:
+    stacks = ChosenStacks(AnalysedSnapshot.of(load(MESH)).stacks, whole=whole)
+
+    weighted = stacks.weighted(by)
+    assert isinstance(weighted, WeightedStacks)
+    assert weighted.weight == len(stacks.executions) == sum(counts(stacks, by).values())
+    assert weighted.unit == "executions"

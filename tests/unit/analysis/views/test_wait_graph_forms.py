@@ -1,16 +1,22 @@
 from __future__ import annotations
 
+import io
+
+import networkx as nx
 import pytest
 from hypothesis import given
 
+import dstack
+from dstack.analysis.diagnose import diagnose
 from dstack.analysis.naming.descriptions import describe
 from dstack.analysis.solve.requirements import targets_of
-from dstack.analysis.views import wait_boxes as module
+from dstack.analysis.views import wait_graph_forms as module
 from dstack.analysis.views.analysed_snapshot import AnalysedSnapshot
-from dstack.analysis.views.wait_boxes import WaitBoxes
+from dstack.analysis.views.wait_graph_forms import WaitBoxes
 from dstack.files.snapshot_file import load
+from dstack.model.diagnosis import Diagnosis
 from dstack.model.snapshot import Snapshot
-from tests.examples.recorded import recorded
+from tests.examples.recorded import NAMES, recorded
 from tests.unit.scenes import Scene
 from tests.unit.simulations.tasks import ClusterScene, SimulatedCluster, task_clusters
 
@@ -117,3 +123,44 @@ def test_the_beginning_of_a_long_chain_is_one_box() -> None:
     assert sizes[-1] > 30
     assert len(sizes) <= module.DEPTH + 3
     assert max(found.boxes, key=lambda box: len(box.vertices)).own == sizes[-1] - 1
+
+
+def diagnosis_of(name: str) -> Diagnosis:
+    return diagnose(dstack.load(recorded(name)))
+
+
+def test_a_deadlock_of_two_actors_is_a_cycle_of_the_graph() -> None:
+    diagnosis = diagnosis_of("two_actors")
+    graph = dstack.to_networkx(diagnosis)
+
+    (cycle,) = nx.simple_cycles(graph)
+
+    (finding,) = diagnosis.findings
+    assert set(cycle) == set(map(str, finding.cycle))
+    assert {graph.nodes[key]["label"] for key in cycle} == {"Cashier.order", "Kitchen.cook", "Cashier.is_paid"}
+
+
+def test_groups_say_how_many_of_their_targets_a_wait_needs() -> None:
+    graph = dstack.to_networkx(diagnosis_of("look_alikes/first_of_two_awaited"))
+
+    needed = {(key, data["group"], data["needs"]) for key, _, data in graph.edges(data=True)}
+
+    assert any(sum(1 for _, _, edge in graph.out_edges(key, data=True)) > needs for key, _, needs in needed)
+
+
+@pytest.mark.parametrize("name", NAMES[::10])
+def test_each_dependency_is_an_edge_and_the_graph_can_be_exported(name: str) -> None:
+    diagnosis = diagnosis_of(name)
+    graph = dstack.to_networkx(diagnosis)
+
+    waits = [vertex.wait for vertex in diagnosis.vertices.values() if vertex.wait]
+    assert graph.number_of_edges() == sum(len(group.targets) for wait in waits for group in wait.groups)
+    assert set(graph) == set(map(str, diagnosis.vertices))
+    assert nx.read_graphml(graphml(graph), force_multigraph=True).nodes.keys() == graph.nodes.keys()
+
+
+def graphml(graph: nx.MultiDiGraph[str]) -> io.BytesIO:
+    file = io.BytesIO()
+    nx.write_graphml_xml(graph, file)
+    file.seek(0)
+    return file
