@@ -15,7 +15,7 @@ from contextlib import ExitStack
 from benchmarks.bench_process import OPTIONS, Shape, process_of
 from benchmarks.costs import Action, in_ms, in_turns, spread
 from benchmarks.tables import Results
-from dstack.probes.node.figures import NodeFigures
+from dstack.probes.node.node_figures import NodeFigures
 from dstack.probes.node.probe import NodeProbe
 from dstack.probes.node.procfs import proc
 from dstack.probes.node.wire import Target

@@ -26,9 +26,8 @@ from statistics import median
 from benchmarks.costs import Action, Cost, disturbed, in_ms, in_turns, longest_gap_ms, py_spy, repeat, spread
 from benchmarks.tables import Results
 from dstack.observed.node import NodeAnswer
-from dstack.probes.node.packing import encoded
 from dstack.probes.node.probe import NodeProbe
-from dstack.probes.node.wire import Options, Target
+from dstack.probes.node.wire import Options, Target, encoded
 
 OPTIONS: Options = {
     "native": False,

@@ -22,7 +22,6 @@ from benchmarks.bench_process import Shape
 from benchmarks.costs import Action, in_ms, in_turns, spread
 from benchmarks.tables import Results
 from dstack.probes.node.asyncio.coroutine_samples import LoopState
-from dstack.probes.node.blocked_calls.blocked_call import BlockedCalls
 from dstack.probes.node.cpython import memory
 from dstack.probes.node.cpython.interpreter import Interpreter, OwnPython
 from dstack.probes.node.cpython.process import Known, PythonProcess
@@ -30,6 +29,7 @@ from dstack.probes.node.probe import NodeProbe
 from dstack.probes.node.procfs import proc
 from dstack.probes.node.stability import marks_of
 from dstack.probes.node.stacks.origins import Origins
+from dstack.probes.node.thread_calls import BlockedCalls
 
 SHAPES = (Shape(10, 20), Shape(200, 20), Shape(10, 300))
 COROUTINES = 1000

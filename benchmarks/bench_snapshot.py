@@ -46,9 +46,8 @@ from dstack.collecting.capture import snapshot
 from dstack.model.snapshot import Snapshot
 from dstack.observed.node import NodeAnswer
 from dstack.probes.connection.connect import connect
-from dstack.probes.node.packing import encoded
 from dstack.probes.node.probe import NodeProbe
-from dstack.probes.node.wire import Options
+from dstack.probes.node.wire import Options, encoded
 from dstack.probes.node_access.raylet_symbols import thread_context_layout
 from dstack.probes.node_access.targets import targets
 

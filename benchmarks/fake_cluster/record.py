@@ -19,9 +19,9 @@ from ray.cluster_utils import Cluster as RayCluster
 
 from dstack.probes.connection import ray_stubs
 from dstack.probes.connection.connect import Cluster, connect
-from dstack.probes.node import packing, wire
-from dstack.probes.node.core_workers.channels import CHANNEL_OPTIONS
-from dstack.probes.node.node_reader import NodeReader
+from dstack.probes.node import wire
+from dstack.probes.node.core_worker_calls import CHANNEL_OPTIONS
+from dstack.probes.node.probe import NodeProbe
 from dstack.probes.node_access.raylet_symbols import thread_context_layout
 from dstack.probes.node_access.targets import targets
 from dstack.probes.ray_state.control_plane import Inventory, take_inventory
@@ -93,7 +93,7 @@ def answers_of(node_id: str, inventory: Inventory) -> list[tuple[Any, float]]:
 
     One node is asked at a time: in a real cluster, each has CPUs of its own.
     """
-    reader = NodeReader(lambda: ray_stubs)
+    reader = NodeProbe(lambda: ray_stubs)
     workers = [worker for worker in inventory.workers if worker.node_id == node_id]
     request: wire.NodeRequest = {
         "nodes": [],
@@ -115,7 +115,7 @@ def answers_of(node_id: str, inventory: Inventory) -> list[tuple[Any, float]]:
     for is_first in (True, True, False):
         request["options"]["reach"], request["is_first"] = not is_first, is_first
         began = time.perf_counter()
-        found.append((json.loads(packing.encoded(reader.sample(request))), time.perf_counter() - began))
+        found.append((json.loads(wire.encoded(reader.answer(request))), time.perf_counter() - began))
     return found
 
 

@@ -20,7 +20,7 @@ import grpc
 
 from benchmarks.fake_cluster.copies import Copies
 from dstack.probes.connection import ray_stubs
-from dstack.probes.node.core_workers.channels import CHANNEL_OPTIONS
+from dstack.probes.node.core_worker_calls import CHANNEL_OPTIONS
 
 SLOW_S = 10.0
 NETWORK_S = (0.001, 0.005)

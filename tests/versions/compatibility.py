@@ -25,7 +25,7 @@ from tests.paths import ROOT
 from tests.versions.debian_tree import DebianTree
 
 READING = (
-    "tests/unit/probes/node/blocked_calls/test_blocked_call.py",
+    "tests/unit/probes/node/test_thread_calls.py",
     "tests/unit/probes/node/procfs/test_proc.py",
     "tests/unit/probes/node/cpython/test_memory.py",
     "tests/unit/probes/node/cpython/test_objects.py",

@@ -13,7 +13,7 @@ from dstack.probes.node.cached_property import cached_property
 from dstack.probes.node.cpython.frames import Frame
 from dstack.probes.node.cpython.memory import Unreadable
 from dstack.probes.node.cpython.process import PythonProcess
-from dstack.probes.node.process_groups.locals_of_calls import frame_in, number_in, text_in
+from dstack.probes.node.named_values import frame_in, number_in, text_in
 
 MODULE = "ray.util.collective.collective"
 START = "init_collective_group"

@@ -23,10 +23,9 @@ from dstack.probes.node.cpython.frames import Frame
 from dstack.probes.node.cpython.memory import Unreadable
 from dstack.probes.node.cpython.objects import Objects
 from dstack.probes.node.cpython.process import MemoryThread
-from dstack.probes.node.ray.ids import actor_of_handle
-from dstack.probes.node.ray.object_refs import object_refs
+from dstack.probes.node.ray_ids import actor_of_handle, object_refs
 from dstack.probes.node.stacks.origins import RAY_WORKER_FILE
-from dstack.probes.node.threads import function_of, is_in
+from dstack.probes.node.thread_stacks import function_of, is_in
 
 GRAPH_FILE = "/ray/dag/compiled_dag_node.py"
 LOOPS = ("do_exec_tasks", "do_profile_tasks")

@@ -14,7 +14,7 @@ from dstack.observed.calls import DATA, Call, GroupCall, ProcessGroup
 from dstack.probes.node.cpython.frames import Frame
 from dstack.probes.node.cpython.memory import Unreadable
 from dstack.probes.node.cpython.objects import Objects
-from dstack.probes.node.threads import is_in
+from dstack.probes.node.thread_stacks import is_in
 
 MEETING = ("/ray/data/_internal/iterator/stream_split_iterator.py", "_barrier")
 """The method of the coordinator in which a thread waits for the other splits."""

@@ -14,7 +14,7 @@ from dstack.observed.calls import QueuedRequest, ServeRequest
 from dstack.probes.node.cpython.frames import Frame
 from dstack.probes.node.cpython.memory import Unreadable
 from dstack.probes.node.cpython.objects import Objects
-from dstack.probes.node.threads import is_in
+from dstack.probes.node.thread_stacks import is_in
 
 ROUTER_FILE = f"{PRIVATE}router.py"
 TAKES_SLOT = (f"{PRIVATE}utils.py", "acquire")

@@ -29,10 +29,9 @@ from dstack.probes.node.cpython.frames import Frame
 from dstack.probes.node.cpython.memory import Unreadable
 from dstack.probes.node.cpython.objects import BOUND_TO, Objects
 from dstack.probes.node.cpython.process import PythonProcess
-from dstack.probes.node.process_groups.environment import number_of
-from dstack.probes.node.process_groups.locals_of_calls import frame_in, number_in, text_in
+from dstack.probes.node.named_values import frame_in, number_in, number_of, text_in
 from dstack.probes.node.procfs.proc import SystemCall
-from dstack.probes.node.threads import is_in
+from dstack.probes.node.thread_stacks import is_in
 
 WORK = "Work"
 """The last part of the name of its type, which pybind11 has made, or of one that inherits from it."""

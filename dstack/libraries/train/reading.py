@@ -18,8 +18,8 @@ from dstack.probes.node.cpython.frames import Frame
 from dstack.probes.node.cpython.memory import Unreadable
 from dstack.probes.node.cpython.objects import Objects
 from dstack.probes.node.cpython.process import PythonProcess
-from dstack.probes.node.ray.ids import actor_of_handle
-from dstack.probes.node.threads import is_in
+from dstack.probes.node.ray_ids import actor_of_handle
+from dstack.probes.node.thread_stacks import is_in
 
 CONTEXT = ("ray.train.v2._internal.execution.context", "_train_context")
 """The module and its global that has the context of a worker."""

@@ -17,7 +17,7 @@ import grpc.aio
 from dstack.errors import ClusterError, UsageError
 from dstack.probes.connection.hosts import join_address, split_address
 from dstack.probes.connection.ray_stubs import gcs_service_pb2, gcs_service_pb2_grpc
-from dstack.probes.node.core_workers.channels import CHANNEL_OPTIONS, tls_pems
+from dstack.probes.node.core_worker_calls import CHANNEL_OPTIONS, tls_pems
 
 SUPPORTED = ((2, 46), (2, 60))
 """First and last Ray minor version with which this code was tested."""

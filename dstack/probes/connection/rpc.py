@@ -14,7 +14,7 @@ import grpc
 from dstack.observed.node import Cause
 from dstack.probes.connection.background import begin
 from dstack.probes.connection.connect import Metadata, open_aio_channel
-from dstack.probes.node.core_workers.replies import explained
+from dstack.probes.node.core_worker_replies import explained
 from dstack.words import grouped
 
 MAX_CONCURRENT = 256

@@ -12,7 +12,7 @@ import os
 import struct
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from itertools import islice
 
 from dstack.call_sites import KERNEL
@@ -242,6 +242,25 @@ class KernelTables:
     def locks(self) -> Mapping[str, list[int]]:
         """The processes that hold a lock on a file, by the file's device and inode."""
         return proc.file_locks()
+
+
+@dataclass(frozen=True)
+class Surroundings:
+    """What is around a process: the processes ``below`` it, and the descriptors and sockets of its host.
+
+    Of a process that was forked, ``threads_of_parent`` are the OS ids of the parent's threads by Python's; a fork has
+    only one of them.
+    """
+
+    below: Callable[[], Collection[int]] = tuple
+    tables: KernelTables = field(default_factory=KernelTables)
+    threads_of_parent: Mapping[int, int] | None = None
+
+    def awaited_children(self, blocked_in: proc.SystemCall) -> tuple[int, ...]:
+        """The processes below whose end a system call waits for: one of them, or any."""
+        if not blocked_in.awaits_child:
+            return ()
+        return tuple(pid for pid in self.below() if blocked_in.awaited_pid in (None, pid))
 
 
 class KernelWaits:

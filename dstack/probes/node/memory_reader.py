@@ -12,31 +12,28 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from dstack.call_sites import kind_of
+from dstack.libraries.compiled_graphs.reading import stages_of
 from dstack.observed.calls import REF_CALLS, Call, ChannelCall, GroupCall, Timer
 from dstack.probes.node.asyncio.coroutine_samples import LoopState, objects_of, waits_of
 from dstack.probes.node.asyncio.event_loops import has_tasks, may_have_loops
 from dstack.probes.node.asyncio.timers import CANCELS, Callbacks, timer_of_thread
-from dstack.probes.node.blocked_calls.blocked_call import BlockedCalls
 from dstack.probes.node.cpython.frames import Frame, Step
 from dstack.probes.node.cpython.interpreter import Interpreter
 from dstack.probes.node.cpython.memory import ProcessMemory, Unreadable, open_memory
 from dstack.probes.node.cpython.process import Known, MemoryThread, PythonProcess
 from dstack.probes.node.cpython.values import shown_locals
-from dstack.probes.node.libraries import stages_of
+from dstack.probes.node.named_values import concurrency_groups, program_labels, runs_methods
 from dstack.probes.node.other_languages import Language
 from dstack.probes.node.procfs import proc
-from dstack.probes.node.program_labels import program_labels
-from dstack.probes.node.ray.concurrency_groups import concurrency_groups, runs_methods
-from dstack.probes.node.ray.ids import actor_of_task
-from dstack.probes.node.ray.thread_tasks import read_tasks
-from dstack.probes.node.reading import Problem, ProcessReading, Request, ThreadReading
+from dstack.probes.node.ray_ids import actor_of_task
+from dstack.probes.node.ray_tasks import read_tasks
 from dstack.probes.node.stability import marks_of, marks_off_cpu, read_off_cpu, unchanged, unproven_call, unread
 from dstack.probes.node.stacks.origins import Origins, role_of
-from dstack.probes.node.threads import is_event_loop
+from dstack.probes.node.target_process import Problem, ProcessReading, ReadRequest, ThreadReading
+from dstack.probes.node.thread_calls import BlockedCalls
+from dstack.probes.node.thread_stacks import is_event_loop
 from dstack.probes.node.waits.executors import ended_processes
-from dstack.probes.node.waits.reachable_objects import what_reaches
-from dstack.probes.node.waits.reached import COROUTINE, THREAD, Reached, Root
-from dstack.probes.node.waits.shared_objects import NOTHING, WaitsOn
+from dstack.probes.node.waits.reachable_objects import COROUTINE, NOTHING, THREAD, Reached, Root, WaitsOn, what_reaches
 
 ATTEMPTS = 5
 """The most further readings of a thread that ran."""
@@ -90,7 +87,7 @@ class _ThreadState:
 class MemoryReader:
     """One reading of one process. Raises ``OSError`` or :class:`Unreadable` where nothing can be read."""
 
-    def __init__(self, request: Request, known: KnownProcess, origins: Origins) -> None:
+    def __init__(self, request: ReadRequest, known: KnownProcess, origins: Origins) -> None:
         self._request = request
         self._known = known
         self._learned = known.python

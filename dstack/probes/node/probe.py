@@ -1,4 +1,4 @@
-"""Samples the worker and driver processes of its node."""
+"""Samples the worker and driver processes of its node, and asks its core workers."""
 
 from __future__ import annotations
 
@@ -8,27 +8,33 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from itertools import islice
+from typing import Any
 
 import psutil
 
 from dstack.observed.node import Cause, Failure, NodeAnswer, RecordedRound, StartingWorker
 from dstack.observed.processes import Process
-from dstack.probes.node.figures import NodeFigures
+from dstack.probes.node.core_worker_calls import AskingThread, CoreWorkers
 from dstack.probes.node.kernel_waits import KernelTables
-from dstack.probes.node.process import TargetProcess
+from dstack.probes.node.node_figures import NodeFigures
 from dstack.probes.node.process_reader import ProcessReader
 from dstack.probes.node.process_values import ProcessValues, failures_of
 from dstack.probes.node.procfs.children import Families
-from dstack.probes.node.procfs.environment_setups import environment_setups, raylets
 from dstack.probes.node.procfs.proc import Birth
-from dstack.probes.node.procfs.starting_workers import WorkerProcess, raylet_reports, unlisted_workers
-from dstack.probes.node.procfs.worker_pid import PortOwners
+from dstack.probes.node.procfs.raylets import (
+    WorkerProcess,
+    environment_setups,
+    raylet_reports,
+    raylets,
+    unlisted_workers,
+)
 from dstack.probes.node.pyspy import PySpy, find_pyspy
 from dstack.probes.node.sampling.sampler import Sampler
 from dstack.probes.node.stacks.loops import Loops
 from dstack.probes.node.stacks.next_calls import NextCalls
 from dstack.probes.node.stacks.table import StackTable
-from dstack.probes.node.wire import Options, RecordOptions, Target
+from dstack.probes.node.target_process import PortOwners, TargetProcess
+from dstack.probes.node.wire import NodeRequest, Options, RecordOptions, Target
 
 PAUSED_AT_ONCE = 2
 """How many py-spy run at the same time. One thread reads memory: a second one would only prolong the readings."""
@@ -50,14 +56,27 @@ class Others:
     named: Mapping[str, int] = field(default_factory=dict)
 
 
+def _others(request: NodeRequest) -> Others:
+    """The worker processes of its nodes besides those that the request names."""
+    named = {one["worker_id"]: one["pid"] for one in (*request["workers"], *request["targets"])}
+    return Others(node_ids=request["nodes"], named=named)
+
+
 class NodeProbe:
     """Samples processes of this node, and keeps what it has learned of them for the next sample.
 
-    ``is_guest`` says that it runs in a worker of the cluster, which it then leaves out. ``prepare`` adds the
-    environment to a target that the probe has found itself.
+    ``stubs`` are those of :class:`CoreWorkers`. ``is_guest`` says that it runs in a worker of the cluster, which it
+    then leaves out. ``prepare`` adds the environment to a target that the probe has found itself.
     """
 
-    def __init__(self, *, is_guest: bool = False, prepare: Callable[[Target], Target] | None = None) -> None:
+    def __init__(
+        self,
+        stubs: Callable[[], Any] | None = None,
+        *,
+        is_guest: bool = False,
+        prepare: Callable[[Target], Target] | None = None,
+    ) -> None:
+        self._core_workers = CoreWorkers(stubs)
         self._prepare = prepare or (lambda target: target)
         self._own_pid = os.getpid() if is_guest else None
         path = find_pyspy()
@@ -68,8 +87,9 @@ class NodeProbe:
         self._figures = NodeFigures()
 
     def close(self) -> None:
-        """Ends what still records."""
+        """Ends what still records, and closes the connections to core workers."""
         self._sampler.close()
+        self._core_workers.close()
 
     def has_pyspy(self) -> bool:
         """Whether this node has a py-spy of its own."""
@@ -85,6 +105,20 @@ class NodeProbe:
         self._loops, self._next_calls = Loops(), NextCalls()
         self._reader.forget_ended()
         self._verified = {pid: known for pid, known in self._verified.items() if psutil.pid_exists(pid)}
+
+    def answer(self, request: NodeRequest) -> NodeAnswer:
+        """One sample of this node, whose core workers are asked in a thread while its processes are read."""
+        if request["is_first"]:
+            self.begin_snapshot()
+        options, targets = request["options"], request["targets"]
+        asking = AskingThread(self._core_workers, request, time.monotonic() + options["deadline_s"])
+        others = _others(request) if options.get("starting") else None
+        if targets or options.get("setups_of") or options.get("tcp_ends") or others:
+            answer = self.sample(targets, options, others)
+        else:
+            answer = NodeAnswer(clock=(time.time(), time.time()))
+        answer = asking.finish(answer)
+        return replace(answer, clock=(answer.clock[0], time.time()))
 
     def sample(self, targets: Sequence[Target], options: Options, others: Others | None = None) -> NodeAnswer:
         """One sample of the target processes, and of the ``others`` that are starting."""

@@ -8,9 +8,8 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
-from dstack.probes.node.node_reader import NodeReader
-from dstack.probes.node.packing import packed
-from dstack.probes.node.wire import NodeRequest, RecordOptions, Target
+from dstack.probes.node.probe import NodeProbe
+from dstack.probes.node.wire import NodeRequest, RecordOptions, Target, packed
 
 IDLE_S = 60.0
 """How long a probe stays in the cluster without a call."""
@@ -25,28 +24,28 @@ class ProbeActor:
     """
 
     def __init__(self, idle_s: float = IDLE_S) -> None:
-        self._reader = NodeReader(is_guest=True)
-        self._watchdog = Watchdog(idle_s, self._reader.close)
+        self._probe = NodeProbe(is_guest=True)
+        self._watchdog = Watchdog(idle_s, self._probe.close)
 
     def has_pyspy(self) -> bool:
         """Whether this node has a py-spy of its own."""
         with self._watchdog.call():
-            return self._reader.probe.has_pyspy()
+            return self._probe.has_pyspy()
 
     def equip(self, binary: bytes) -> None:
         """Provide a py-spy, as the bytes of its executable, to a node without one."""
         with self._watchdog.call():
-            self._reader.probe.equip(binary)
+            self._probe.equip(binary)
 
     def sample(self, request: NodeRequest) -> bytes:
         """One sample as a packed :class:`~dstack.observed.node.NodeAnswer`, see :func:`packed`."""
         with self._watchdog.call():
-            return packed(self._reader.sample(request))
+            return packed(self._probe.answer(request))
 
     def record(self, targets: Sequence[Target], options: RecordOptions) -> bytes:
         """One round of a recording of the target processes, as a packed :class:`RecordedRound`."""
         with self._watchdog.call():
-            return packed(self._reader.probe.record(targets, options))
+            return packed(self._probe.record(targets, options))
 
 
 class Watchdog:

@@ -20,15 +20,14 @@ from dstack.probes.node.cpython.process import Known
 from dstack.probes.node.kernel_waits import KernelWaits, remaining_sleep_s
 from dstack.probes.node.memory_reader import KnownProcess, MemoryReader
 from dstack.probes.node.other_languages import language_of, read_with_tool
-from dstack.probes.node.process import TargetProcess
 from dstack.probes.node.procfs import proc
 from dstack.probes.node.procfs.children import is_python
 from dstack.probes.node.procfs.permissions import INSTALL_PYSPY, DumpFailed, why_denied
 from dstack.probes.node.pyspy import PySpy, PySpyReader, SudoFailed
-from dstack.probes.node.reading import Problem, ProcessReading, Request, ThreadReading
 from dstack.probes.node.stability import marks_of, marks_off_cpu, unchanged
 from dstack.probes.node.stacks.origins import Origins
-from dstack.probes.node.threads import PythonThread
+from dstack.probes.node.target_process import Problem, ProcessReading, ReadRequest, TargetProcess, ThreadReading
+from dstack.probes.node.thread_stacks import PythonThread
 
 MAX_NATIVE_THREADS = 64
 """The most threads that are read of a process that does not run Python."""
@@ -47,7 +46,7 @@ class ProcessReader:
         self._known: dict[int, KnownProcess] = {}
         self._sudo_fails = False
 
-    def read(self, process: TargetProcess, request: Request) -> ProcessReading:
+    def read(self, process: TargetProcess, request: ReadRequest) -> ProcessReading:
         """The reading of an identified process. Raises :class:`DumpFailed`, or ``psutil.NoSuchProcess`` if it ended."""
         if time.monotonic() > request.deadline:
             raise DumpFailed("no time was left to read it", cause="timeout")
@@ -62,7 +61,7 @@ class ProcessReader:
             return self._with_exact_stacks(reading, request)
         return reading
 
-    def _read_memory(self, process: TargetProcess, request: Request) -> ProcessReading:
+    def _read_memory(self, process: TargetProcess, request: ReadRequest) -> ProcessReading:
         """From memory; where that is not possible, from py-spy, with the reason as a problem."""
         known = self.known_process(process)
         unreadable = known.interpreter.unreadable
@@ -112,7 +111,7 @@ class ProcessReader:
             self._known.pop(process.pid, None)
             raise DumpFailed("it started another program (exec) while it was read", cause="unreadable")
 
-    def _through_pyspy(self, request: Request, problem: Problem, unreadable: str | None = None) -> ProcessReading:
+    def _through_pyspy(self, request: ReadRequest, problem: Problem, unreadable: str | None = None) -> ProcessReading:
         """Run py-spy as this user, and where that is denied, as root through ``sudo``, which must need no password."""
         has_calls = unreadable is not None or problem.cause == "permission"
         try:
@@ -127,7 +126,7 @@ class ProcessReader:
                 self._sudo_fails = True
                 raise error from None
 
-    def _with_exact_stacks(self, reading: ProcessReading, request: Request) -> ProcessReading:
+    def _with_exact_stacks(self, reading: ProcessReading, request: ReadRequest) -> ProcessReading:
         try:
             return PySpyReader(self._tool(), request, self.origins).with_exact_stacks(reading)
         except DumpFailed as error:
@@ -142,7 +141,7 @@ class ProcessReader:
         return self.tool
 
 
-def _read_native(request: Request) -> ProcessReading:
+def _read_native(request: ReadRequest) -> ProcessReading:
     """The threads of a process that does not run Python, with their waits in the kernel and without stacks."""
     pid = request.pid
     before = marks_off_cpu(pid, proc.threads(pid)[:MAX_NATIVE_THREADS])
@@ -168,7 +167,7 @@ def _read_native(request: Request) -> ProcessReading:
     raise why_denied(pid)
 
 
-def _native_call(call: proc.SystemCall, waits: KernelWaits, request: Request) -> Call | None:
+def _native_call(call: proc.SystemCall, waits: KernelWaits, request: ReadRequest) -> Call | None:
     if call.awaits_child:
         return Call(site=WAITPID.id, frame=0, need=Children(pids=request.around.awaited_children(call)))
     return waits.call(call)

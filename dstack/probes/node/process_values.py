@@ -8,15 +8,14 @@ from dataclasses import replace
 from dstack.observed.calls import Awaitables, Call, Executions, Need, ProcessObject
 from dstack.observed.node import Failure
 from dstack.observed.processes import Coroutine, Process, StartPhase, Thread
-from dstack.probes.node.figures import NodeFigures
-from dstack.probes.node.process import TargetProcess
+from dstack.probes.node.node_figures import NodeFigures
 from dstack.probes.node.procfs import proc
 from dstack.probes.node.procfs.children import is_cut_off
-from dstack.probes.node.reading import Problem, ProcessReading, ThreadReading
 from dstack.probes.node.redaction import masked_locals
 from dstack.probes.node.stacks.origins import exit_function, start_phase
 from dstack.probes.node.stacks.table import StackTable
-from dstack.probes.node.threads import is_event_loop
+from dstack.probes.node.target_process import Problem, ProcessReading, TargetProcess, ThreadReading
+from dstack.probes.node.thread_stacks import is_event_loop
 
 STATES = {
     "R": "running",

@@ -21,15 +21,15 @@ from typing import Any, TypeVar
 
 from dstack.observed.calls import Call
 from dstack.observed.processes import Access, Role
-from dstack.probes.node.blocked_calls.frames_only import shallow_calls
 from dstack.probes.node.commands import run
 from dstack.probes.node.cpython.memory import open_memory
 from dstack.probes.node.cpython.process import os_thread_id
 from dstack.probes.node.procfs.permissions import DumpFailed, last_words, why_dump_failed, why_not_started
-from dstack.probes.node.reading import Problem, ProcessReading, Request, ThreadReading
+from dstack.probes.node.ray_calls import shallow_calls
 from dstack.probes.node.stability import marks_of, marks_off_cpu, unchanged, unproven_call
 from dstack.probes.node.stacks.origins import Origins, role_of
-from dstack.probes.node.threads import Position, PythonThread, ShownFrame
+from dstack.probes.node.target_process import Problem, ProcessReading, ReadRequest, ThreadReading
+from dstack.probes.node.thread_stacks import CodePosition, PythonThread, TextFrame
 
 ADDRESSES = range(2**64)
 NUMBERS = range(2**31)
@@ -46,11 +46,11 @@ ATTEMPTS = 3
 DUMP_TIMEOUT_S = 5.0
 RETRY_S = 0.005
 
-Threads = list[PythonThread[ShownFrame]]
+Threads = list[PythonThread[TextFrame]]
 _T = TypeVar("_T")
 
 
-def threads_of(data: bytes) -> list[PythonThread[ShownFrame]]:
+def threads_of(data: bytes) -> list[PythonThread[TextFrame]]:
     """The threads of a dump, with the fields that are used. Raises ValueError for malformed JSON; seen on 0.4.3."""
     try:
         return [_thread(one) for one in _items(json.loads(data))]
@@ -58,7 +58,7 @@ def threads_of(data: bytes) -> list[PythonThread[ShownFrame]]:
         raise ValueError("nested too deeply") from error
 
 
-def _thread(plain: Any) -> PythonThread[ShownFrame]:
+def _thread(plain: Any) -> PythonThread[TextFrame]:
     thread = _object(plain)
     return PythonThread(
         thread_id=_number(thread.get("thread_id"), ADDRESSES),
@@ -69,11 +69,11 @@ def _thread(plain: Any) -> PythonThread[ShownFrame]:
     )
 
 
-def _frame(plain: Any) -> ShownFrame:
+def _frame(plain: Any) -> TextFrame:
     """py-spy gives qualified names from CPython 3.11 on."""
     frame = _object(plain)
     name = _name(frame.get("name"))
-    position = Position(
+    position = CodePosition(
         file=_name(frame.get("filename")),
         function=name.rpartition(".")[2],
         qualified=name,
@@ -81,7 +81,7 @@ def _frame(plain: Any) -> ShownFrame:
         module=_or_none(frame.get("module"), _name),
     )
     found = _or_none(frame.get("locals"), lambda found: [_local(one) for one in _items(found)])
-    return ShownFrame(position, dict(found or ()))
+    return TextFrame(position, dict(found or ()))
 
 
 def _local(plain: Any) -> tuple[str, str]:
@@ -160,7 +160,7 @@ class PySpy:
             file.write(binary)
         return cls(f"/proc/{os.getpid()}/fd/{descriptor}")
 
-    def dump(self, pid: int, *, blocking: bool, native: bool, timeout_s: float) -> list[PythonThread[ShownFrame]]:
+    def dump(self, pid: int, *, blocking: bool, native: bool, timeout_s: float) -> list[PythonThread[TextFrame]]:
         """The process's Python threads. Raises :class:`DumpFailed`.
 
         ``blocking`` stops the target meanwhile (about 3 ms, over 100 ms with ``native``).
@@ -198,7 +198,7 @@ class SudoFailed(DumpFailed):
 class PySpyReader:
     """Readings of one process through one py-spy. Methods raise :class:`DumpFailed`."""
 
-    def __init__(self, tool: PySpy, request: Request, origins: Origins) -> None:
+    def __init__(self, tool: PySpy, request: ReadRequest, origins: Origins) -> None:
         self._tool = tool
         self._request = request
         self._origins = origins
@@ -247,7 +247,7 @@ class PySpyReader:
         threads = [self._exact(thread, known.get(thread.os_thread_id), native) for thread in dumped]
         return replace(reading, threads=threads, paused_ms=paused_ms)
 
-    def _exact(self, thread: PythonThread[ShownFrame], known: ThreadReading | None, native: bool) -> ThreadReading:
+    def _exact(self, thread: PythonThread[TextFrame], known: ThreadReading | None, native: bool) -> ThreadReading:
         if known is not None and known.is_stable and not native:
             return known
         shown = [frame.values for frame in thread.frames] if self._request.options["locals"] else ()
@@ -260,7 +260,7 @@ class PySpyReader:
 
     def _reading(
         self,
-        thread: PythonThread[ShownFrame],
+        thread: PythonThread[TextFrame],
         readings: Sequence[tuple[Threads, Mapping[int, Call]]],
         stable: set[int],
     ) -> ThreadReading:
@@ -280,7 +280,7 @@ class PySpyReader:
             locals=[frame.values for frame in thread.frames] if self._request.options["locals"] else (),
         )
 
-    def _role(self, thread: PythonThread[ShownFrame], task_id: str | None) -> Role:
+    def _role(self, thread: PythonThread[TextFrame], task_id: str | None) -> Role:
         request = self._request
         return role_of(thread, task_id, pid=request.pid, is_driver=request.is_driver, origins=self._origins)
 
@@ -303,7 +303,7 @@ class PySpyReader:
         return self._tool.dump(self._request.pid, blocking=blocking, native=native, timeout_s=left_s)
 
 
-def _relocated(call: Call | None, thread: PythonThread[ShownFrame]) -> Call | None:
+def _relocated(call: Call | None, thread: PythonThread[TextFrame]) -> Call | None:
     """The call with the index of its frame in this stack, where native frames come before the Python leaf."""
     if call is None:
         return None

@@ -17,7 +17,7 @@ from dstack.call_sites import kind_of
 from dstack.observed.calls import REF_CALLS, Call, Unreadable
 from dstack.probes.node.cpython.memory import ProcessMemory
 from dstack.probes.node.procfs import proc
-from dstack.probes.node.threads import AnyThread
+from dstack.probes.node.thread_stacks import AnyThread
 
 Marks = dict[int, str]
 """OS thread id to an opaque mark that changes whenever the thread runs."""

@@ -23,7 +23,7 @@ from dstack.model.snapshot import Job
 from dstack.observed.call_site import Site
 from dstack.probes.node.cpython.memory import Unreadable
 from dstack.probes.node.stacks.source_lines import read_source
-from dstack.probes.node.threads import Frame, Position, PythonThread, ShownFrame, function_of, is_in
+from dstack.probes.node.thread_stacks import AnyFrame, CodePosition, PythonThread, TextFrame, function_of, is_in
 
 MAX_CHARACTERS = 4_000_000
 MAX_THREADS = 2_000
@@ -47,7 +47,7 @@ class TextStacks:
 
     pid: int
     title: str
-    threads: list[PythonThread[ShownFrame]]
+    threads: list[PythonThread[TextFrame]]
 
 
 def parse(text: str) -> TextStacks | None:
@@ -56,21 +56,21 @@ def parse(text: str) -> TextStacks | None:
     head = next((match for line in lines[:5] if (match := _PROCESS.fullmatch(line))), None)
     if head is None:
         return None
-    threads: list[PythonThread[ShownFrame]] = []
-    frames: list[ShownFrame] = []
+    threads: list[PythonThread[TextFrame]] = []
+    frames: list[TextFrame] = []
     for line in lines:
         thread, position = _thread(line), _position(line)
         if thread is not None:
             frames = []
             threads.append(replace(thread, frames=frames))
         elif position and threads and len(frames) < MAX_FRAMES:
-            frames.append(ShownFrame(position))
+            frames.append(TextFrame(position))
         if len(threads) >= MAX_THREADS:
             break
     return TextStacks(int(head[1]), head[2][:MAX_NAME], threads)
 
 
-def _thread(line: str) -> PythonThread[ShownFrame] | None:
+def _thread(line: str) -> PythonThread[TextFrame] | None:
     """Parses a thread's headline, which has its OS id in decimal."""
     match = _THREAD.fullmatch(line)
     if match is None:
@@ -85,7 +85,7 @@ def _thread(line: str) -> PythonThread[ShownFrame] | None:
     )
 
 
-def _position(line: str) -> Position | None:
+def _position(line: str) -> CodePosition | None:
     """Parses ``    name (file:line)`` without a regular expression, which a hostile name could keep busy."""
     name, opening, place = line[4:-1].partition(" (")
     if not (line.startswith("    ") and line.endswith(")") and name and opening and place):
@@ -93,7 +93,7 @@ def _position(line: str) -> Position | None:
     file, _, number = place.rpartition(":")
     has_number = file and number.isdecimal() and len(number) <= 10
     name = name[:MAX_NAME]
-    return Position(
+    return CodePosition(
         file=(file if has_number else place)[:MAX_NAME],
         function=name.rpartition(".")[2],
         qualified=name,
@@ -104,7 +104,7 @@ def _position(line: str) -> Position | None:
 class Sources:
     """The source files beside the scripts of the jobs."""
 
-    def __init__(self, jobs: Iterable[Job], is_user: Callable[[Frame], bool]) -> None:
+    def __init__(self, jobs: Iterable[Job], is_user: Callable[[AnyFrame], bool]) -> None:
         self._folders = sorted({folder for job in jobs if (folder := _folder_of(job.entrypoint))})
         self._is_user = is_user
 
@@ -115,7 +115,7 @@ class Sources:
         found = [path for folder in self._folders if os.path.isfile(path := os.path.join(folder, file))]
         return found[0] if len(found) == 1 else None
 
-    def terms_of(self, frames: Sequence[ShownFrame], site: Site) -> tuple[float | None, str | None]:
+    def terms_of(self, frames: Sequence[TextFrame], site: Site) -> tuple[float | None, str | None]:
         """The timeout of a call, which is None, and the assumption. Raises :class:`Unreadable`."""
         frame = next((frame for frame in frames if not _is_of_the_call(frame)), None)
         path = frame.position.file if frame and self._is_user(frame) else ""
@@ -126,7 +126,7 @@ class Sources:
         return None, f"{os.path.basename(path)}:{frame.position.line} is the code that it runs"
 
 
-def _is_of_the_call(frame: Frame) -> bool:
+def _is_of_the_call(frame: AnyFrame) -> bool:
     """Whether the frame is below the caller of ``ray.get`` or ``ray.wait`` (seen on Ray 2.46 and 2.60)."""
     return any(is_in(frame, file, *CALL_FUNCTIONS) for file in CALL_FILES)
 

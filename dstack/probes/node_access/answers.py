@@ -9,7 +9,7 @@ import msgspec
 
 from dstack.model.snapshot import Model, need_of
 from dstack.observed.node import Cause, NodeAnswer, RecordedRound
-from dstack.probes.node.packing import encoded
+from dstack.probes.node.wire import encoded
 
 MAX_ANSWER_BYTES = 512 * 2**20
 """The most that an answer may unpack to: that of a driver with 2,000,000 tasks and refs."""

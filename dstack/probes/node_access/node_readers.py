@@ -158,7 +158,7 @@ class NodeReaders:
             "options": self._wire_options(budget, extras),
         }
         reader = self._session.local
-        reading = begin(lambda: reader.sample(request))
+        reading = begin(lambda: reader.answer(request))
         answer = within(reading, budget.processes_until + OVERRUN_S - time.monotonic())
         if answer is None:
             self._session.replace_local()

@@ -26,10 +26,10 @@ from dstack.probes.connection.connect import Cluster
 from dstack.probes.connection.hosts import join_address
 from dstack.probes.connection.ray_stubs import gcs_service_pb2, gcs_service_pb2_grpc, reporter_pb2, reporter_pb2_grpc
 from dstack.probes.connection.rpc import Call, CallFailure, call_all
-from dstack.probes.node.blocked_calls.frames_only import shallow_call
+from dstack.probes.node.ray_calls import shallow_call
 from dstack.probes.node.stacks.origins import Origins, shown_role
 from dstack.probes.node.stacks.table import StackTable
-from dstack.probes.node.threads import PythonThread, ShownFrame
+from dstack.probes.node.thread_stacks import PythonThread, TextFrame
 from dstack.probes.node_access.agent_texts import Sources, TextStacks, parse
 from dstack.probes.node_access.answers import validated
 
@@ -154,7 +154,7 @@ class _Texts:
         """py-spy removes an entry of ``sys.path`` from the beginning of a path."""
         return self._sources.path_of(file) or _installed(file) or file
 
-    def _thread(self, worker: Worker, shown: PythonThread[ShownFrame]) -> Thread:
+    def _thread(self, worker: Worker, shown: PythonThread[TextFrame]) -> Thread:
         thread = replace(shown, frames=list(map(self._with_whole_path, shown.frames)))
         call = shallow_call(thread.frames, self._sources.terms_of)
         return Thread(
@@ -166,8 +166,8 @@ class _Texts:
             call=None if thread.is_running else call,
         )
 
-    def _with_whole_path(self, frame: ShownFrame) -> ShownFrame:
-        return ShownFrame(replace(frame.position, file=self._whole_path(frame.position.file)))
+    def _with_whole_path(self, frame: TextFrame) -> TextFrame:
+        return TextFrame(replace(frame.position, file=self._whole_path(frame.position.file)))
 
 
 def _is_likely(worker: Worker, stacks: TextStacks) -> bool:

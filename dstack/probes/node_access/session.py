@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from dstack.probes.connection import ray_stubs
 from dstack.probes.connection.connect import Cluster, connect
-from dstack.probes.node.node_reader import NodeReader
+from dstack.probes.node.probe import NodeProbe
 from dstack.probes.node_access.remote_probes import RemoteProbes
 from dstack.probes.node_access.targets import with_environment
 from dstack.probes.ray_state.control_plane import Inventory
@@ -51,7 +51,7 @@ class ProbeSession:
     def __init__(self, driver: str | None = None) -> None:
         self._driver = driver
         self._cluster: Cluster | None = None
-        self._local: NodeReader | None = None
+        self._local: NodeProbe | None = None
         self._remote: RemoteProbes | None = None
         self._nodes: set[str] = set()
 
@@ -75,10 +75,10 @@ class ProbeSession:
         return self._remote is not None
 
     @property
-    def local(self) -> NodeReader:
+    def local(self) -> NodeProbe:
         """Reads the nodes that are on this host."""
         if self._local is None:
-            self._local = NodeReader(lambda: ray_stubs, prepare=with_environment)
+            self._local = NodeProbe(lambda: ray_stubs, prepare=with_environment)
         return self._local
 
     def replace_local(self) -> None:

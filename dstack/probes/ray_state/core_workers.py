@@ -1,6 +1,6 @@
 """What core workers reply: their running tasks, submitted tasks and refs. Seen on Ray 2.46 and 2.60.
 
-The probe of each node asks them (:mod:`dstack.probes.node.core_workers`). This host asks only those of nodes whose
+The probe of each node asks them (:mod:`dstack.probes.node.core_worker_calls`). This host asks only those of nodes whose
 probe cannot.
 """
 
@@ -15,8 +15,8 @@ from dstack.observed.node import CoreWorkerReply, Failure, Ref
 from dstack.probes.connection import ray_stubs
 from dstack.probes.connection.connect import Metadata
 from dstack.probes.node import wire
-from dstack.probes.node.core_workers.asking import CoreWorkers
-from dstack.probes.node.core_workers.replies import ENDED
+from dstack.probes.node.core_worker_calls import CoreWorkers
+from dstack.probes.node.core_worker_replies import ENDED
 
 LIMIT = 2_000_000
 """The most tasks and refs that one worker lists. Ray cuts to an arbitrary subset, so a cut is always reported."""

@@ -30,7 +30,7 @@ from dstack.observed.node import Failure, Ref, TaskKind
 from dstack.probes.connection.connect import Cluster
 from dstack.probes.connection.ray_stubs import common_pb2, gcs_service_pb2, gcs_service_pb2_grpc
 from dstack.probes.connection.rpc import Call, CallFailure, call_all
-from dstack.probes.node.core_workers.replies import group_asked_for
+from dstack.probes.node.core_worker_replies import group_asked_for
 from dstack.probes.ray_state.repeated_calls import (
     EndedCall,
     call_of,

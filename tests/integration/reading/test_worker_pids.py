@@ -11,7 +11,7 @@ from contextlib import contextmanager
 import psutil
 import pytest
 
-from dstack.probes.node.procfs.worker_pid import NotThisWorker, PortOwners, require_worker
+from dstack.probes.node.target_process import NotThisWorker, PortOwners, require_worker
 from tests.processes import wait_until
 
 LISTENS = """

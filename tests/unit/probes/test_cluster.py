@@ -19,7 +19,7 @@ from dstack.probes import cluster as probes
 from dstack.probes.cluster import ClusterProbe
 from dstack.probes.connection.connect import Cluster
 from dstack.probes.node import wire
-from dstack.probes.node.core_workers.asking import CoreWorkers, Replies
+from dstack.probes.node.core_worker_calls import CoreWorkers, Replies
 from dstack.probes.node_access import node_readers, session
 from dstack.probes.node_access.answers import MALFORMED, NodeFailure
 from dstack.probes.node_access.driver_messages import NodeParts

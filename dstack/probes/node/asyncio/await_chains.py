@@ -27,7 +27,7 @@ MAX_CYTHON_BYTES = 1024
 
 
 @dataclass(frozen=True)
-class Chain:
+class AwaitChain:
     """The frames of an await chain, innermost first, and the future it ends in, or 0.
 
     ``root`` is the name of the outermost coroutine if that is Cython's. ``mark`` changes whenever the chain does.
@@ -51,9 +51,9 @@ class AwaitChains:
         self._loops = loops
 
     @cached_property
-    def by_task(self) -> dict[int, Chain]:
+    def by_task(self) -> dict[int, AwaitChain]:
         """The await chains of all tasks that are suspended, by the tasks' addresses."""
-        chains: dict[int, Chain] = {}
+        chains: dict[int, AwaitChain] = {}
         for task in self._loops.tasks():
             if len(chains) >= MAX_TASKS:
                 raise Unreadable(f"it has more than {MAX_TASKS} coroutines")
@@ -74,7 +74,7 @@ class AwaitChains:
                     holders.setdefault(one, []).append(task)
         return holders
 
-    def chain(self, coroutine: int) -> Chain:
+    def chain(self, coroutine: int) -> AwaitChain:
         """The chain from a task's coroutine on; a running coroutine adds no frame.
 
         Neither does one that has not begun, but the task's own, whose frame has its arguments.
@@ -102,7 +102,7 @@ class AwaitChains:
             raise Unreadable(f"a chain of more than {MAX_DEPTH} awaits")
         is_future = bool(address) and self._objects.is_kind_of(address, "_asyncio.Future")
         is_task = bool(address) and self._objects.is_kind_of(address, "_asyncio.Task")
-        return Chain(tuple(reversed(frames)), address if is_future or is_task else 0, root, tuple(mark))
+        return AwaitChain(tuple(reversed(frames)), address if is_future or is_task else 0, root, tuple(mark))
 
     def _inside(self, kind: str, address: int) -> int | None:
         """The object behind a wrapper that passes on what another awaits; None for any other object."""

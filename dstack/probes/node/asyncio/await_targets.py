@@ -31,7 +31,7 @@ from dstack.call_sites import (
 from dstack.libraries.serve.sites import MESSAGES, MESSAGES_FILE
 from dstack.observed.call_site import Site
 from dstack.observed.calls import Awaitables, Call, Executions, Inference, ProcessObject, Timer
-from dstack.probes.node.asyncio.await_chains import GENERATORS, AwaitChains, Chain
+from dstack.probes.node.asyncio.await_chains import GENERATORS, AwaitChain, AwaitChains
 from dstack.probes.node.asyncio.event_loops import FUTURE, TASK, EventLoops
 from dstack.probes.node.asyncio.library_futures import ANYIO_FILE, LibraryFutures
 from dstack.probes.node.asyncio.timers import Timers
@@ -39,8 +39,8 @@ from dstack.probes.node.cached_property import cached_property
 from dstack.probes.node.cpython.frames import Frame
 from dstack.probes.node.cpython.memory import Unreadable
 from dstack.probes.node.cpython.process import PythonProcess
-from dstack.probes.node.ray.object_refs import object_refs, owners
-from dstack.probes.node.threads import ASYNCIO, is_in
+from dstack.probes.node.ray_ids import object_refs, owners
+from dstack.probes.node.thread_stacks import ASYNCIO, is_in
 from dstack.probes.node.waits.executors import Executors
 
 LOCKS_FILE, TASKS_FILE, GROUPS_FILE = "/asyncio/locks.py", "/asyncio/tasks.py", "/asyncio/taskgroups.py"
@@ -100,7 +100,7 @@ class AwaitTargets:
         self._library = LibraryFutures(process.objects, executors.threads)
         self._chains = chains
 
-    def call(self, future: int, chain: Chain) -> tuple[Call | None, bool]:
+    def call(self, future: int, chain: AwaitChain) -> tuple[Call | None, bool]:
         """The wait for a task's future, and whether its timeout also cancels what it needs.
 
         None where the task only sleeps or is about to continue.
@@ -122,7 +122,7 @@ class AwaitTargets:
         cancels = is_cancelling and (known is None or known.site is not SHIELD)
         return replace(call, timeout_s=timeout_s, timer=timer if timer and timer.file else None), cancels
 
-    def is_passed_on(self, chain: Chain, future: int) -> bool:
+    def is_passed_on(self, chain: AwaitChain, future: int) -> bool:
         """Whether a task only wraps an awaitable whose source is known: then its waiters wait for that source."""
         if not is_wrapper(chain):
             return False
@@ -272,7 +272,7 @@ class AwaitTargets:
 
     # Futures that only wake their waiter
 
-    def _by_frame(self, future: int, chain: Chain, inside: Sequence[Frame]) -> Call | None:
+    def _by_frame(self, future: int, chain: AwaitChain, inside: Sequence[Frame]) -> Call | None:
         """By the innermost functions of asyncio that the chain is in."""
         for at, frame in enumerate(inside):
             match frame.function:
@@ -300,7 +300,7 @@ class AwaitTargets:
         tasks = self._objects.attributes(frame.local("self")).get("_tasks", 0)
         return self._for_needs(replace(self._all_of(self._objects.set_items(tasks), 0), fails_fast=True), site)
 
-    def _sets_messages(self, chain: Chain) -> Frame | None:
+    def _sets_messages(self, chain: AwaitChain) -> Frame | None:
         """The frame in which a replica of Serve waits for messages of the user's method, or for its end.
 
         Only the method sends messages, so the wait is for its end in either case.
@@ -321,7 +321,7 @@ class AwaitTargets:
             return None
         return self._for_needs(self._any_of(items(futures), 0), WAIT, count=1)
 
-    def _as_completed(self, frame: Frame, chain: Chain) -> Call | None:
+    def _as_completed(self, frame: Frame, chain: AwaitChain) -> Call | None:
         """``asyncio.as_completed``: an iterator that is a local from 3.13 on, else a generator.
 
         The generator is one of the words of the frame that iterates over it.
@@ -336,7 +336,7 @@ class AwaitTargets:
         call = self._for_needs(self._any_of(self._objects.set_items(todo), 0), AS_COMPLETED, count=1)
         return replace(call, timeout_s=0.0) if call and is_timed else call
 
-    def _iterated(self, chain: Chain) -> Frame:
+    def _iterated(self, chain: AwaitChain) -> Frame:
         for frame in chain.frames:
             for word in (*frame.stack, *frame.locals):
                 if self._objects.is_a(word, *GENERATORS):
@@ -413,7 +413,7 @@ class AwaitTargets:
         return self._objects.number(address) if self._objects.is_a(address, "int", "float") else None
 
 
-def is_wrapper(chain: Chain) -> bool:
+def is_wrapper(chain: AwaitChain) -> bool:
     """Whether the task only wraps an awaitable: asyncio and Ray make such tasks, as of an ObjectRef."""
     return not chain.root.endswith(RUNS_TASKS) and all(map(_only_wraps, chain.frames))
 

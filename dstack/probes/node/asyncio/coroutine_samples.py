@@ -10,12 +10,11 @@ from dstack.call_sites import EVENT_LOOP, WAIT_FOR
 from dstack.observed.calls import Awaitables, Call, ProcessObject, Timer
 from dstack.observed.processes import Coroutine, EndedTask
 from dstack.probes.node.asyncio.coroutines import Coroutines, Suspended
-from dstack.probes.node.asyncio.ended_tasks import Ended
+from dstack.probes.node.asyncio.ended_tasks import TaskEnd
 from dstack.probes.node.cpython.memory import Unreadable
 from dstack.probes.node.redaction import masked_local
 from dstack.probes.node.stacks.table import StackTable
-from dstack.probes.node.waits.reached import COROUTINE, Reached
-from dstack.probes.node.waits.shared_objects import WaitsOn
+from dstack.probes.node.waits.reachable_objects import COROUTINE, Reached, WaitsOn
 
 READS = 3
 
@@ -35,7 +34,7 @@ class LoopState:
     stable: set[int] = field(default_factory=set)
     on_threads: dict[int, str | None] = field(default_factory=dict)
     reached: Reached = field(default_factory=Reached)
-    ended: Sequence[Ended] = ()
+    ended: Sequence[TaskEnd] = ()
     awaited: Mapping[int, Collection[str]] = field(default_factory=dict)
     timers: Sequence[Timer] = ()
     unread: str | None = None
@@ -83,7 +82,7 @@ class LoopState:
         """The tasks that ended, the stacks of their exceptions entered into the table."""
         return tuple(self._ended(one, table, cwd) for one in self.ended)
 
-    def _ended(self, one: Ended, table: StackTable, cwd: str) -> EndedTask:
+    def _ended(self, one: TaskEnd, table: StackTable, cwd: str) -> EndedTask:
         held = {object_id for address in one.held for object_id in self.awaited.get(address, ())}
         return EndedTask(
             coroutine_id=hex(one.address),

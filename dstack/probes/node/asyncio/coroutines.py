@@ -7,25 +7,35 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from dstack.call_sites import AWAIT, kind_of
+from dstack.libraries.compiled_graphs import reading as compiled_graphs
+from dstack.libraries.serve.reading import ServeRequests
+from dstack.libraries.train import reading as train
 from dstack.observed.calls import Call, End, Executions, ProcessObject, ServeRequest, Timer
 from dstack.observed.calls import Unreadable as UnreadableNeed
-from dstack.probes.node.asyncio.await_chains import AwaitChains, Chain
+from dstack.probes.node.asyncio.await_chains import AwaitChain, AwaitChains
 from dstack.probes.node.asyncio.await_targets import RUNS_TASKS, AwaitTargets
-from dstack.probes.node.asyncio.context_vars import Contexts
-from dstack.probes.node.asyncio.ended_tasks import Ended, EndedTasks
+from dstack.probes.node.asyncio.ended_tasks import TaskEnd, TaskEnds
 from dstack.probes.node.asyncio.event_loops import TASK, EventLoops
 from dstack.probes.node.asyncio.timers import Timers
 from dstack.probes.node.cached_property import cached_property
+from dstack.probes.node.cpython.frames import Frame
 from dstack.probes.node.cpython.memory import Unreadable
+from dstack.probes.node.cpython.objects import Objects
 from dstack.probes.node.cpython.process import PythonProcess
-from dstack.probes.node.libraries import OF_COROUTINES, ServeRequests
-from dstack.probes.node.ray.ids import actor_of_task
-from dstack.probes.node.threads import Position, ShownFrame, is_in
+from dstack.probes.node.ray_ids import actor_of_task
+from dstack.probes.node.ray_tasks import Contexts
+from dstack.probes.node.thread_stacks import IN_COROUTINE, CodePosition, TextFrame, is_in, site_in
 from dstack.probes.node.waits.executors import Executors
-from dstack.probes.node.waits.known_sites import IN_COROUTINE, site_in
-from dstack.probes.node.waits.reached import COROUTINE, THREAD, Root
-from dstack.probes.node.waits.shared_objects import NOTHING, WaitsOn, of_coroutine
+from dstack.probes.node.waits.reachable_objects import COROUTINE, NOTHING, THREAD, Root, WaitsOn, of_coroutine
 
+OF_COROUTINES: Sequence[Callable[[Objects, Sequence[Frame], str], Call | None]] = (
+    train.awaited,
+    compiled_graphs.awaited,
+)
+"""The hooks of libraries, which know the call of a coroutine by its frames and the id of its actor; None for any other.
+
+They raise ``Unreadable``.
+"""
 TRACING = "/ray/util/tracing/tracing_helper.py"
 """Wrappers around methods of actors; they are Ray's, not the application's."""
 FORKS = "/multiprocessing/popen_fork.py"
@@ -50,7 +60,7 @@ class Suspended:
 
     address: int
     name: str
-    frames: Sequence[ShownFrame]
+    frames: Sequence[TextFrame]
     thread_id: int | None
     task_id: str | None
     is_task: bool
@@ -95,7 +105,7 @@ class Coroutines:
         self._requests = ServeRequests(process.objects)
 
     @property
-    def chains(self) -> dict[int, Chain]:
+    def chains(self) -> dict[int, AwaitChain]:
         """The await chains of all tasks that are suspended, by the tasks' addresses."""
         return self._chains.by_task
 
@@ -116,11 +126,11 @@ class Coroutines:
                 if is_shown and not self._is_of_parent(self.loops.loop_of(task)):
                     yield self._suspended(task, chain, future)
 
-    def _suspended(self, task: int, chain: Chain, future: int) -> Suspended:
+    def _suspended(self, task: int, chain: AwaitChain, future: int) -> Suspended:
         if future and chain.future and chain.future != future:
             raise Unreadable("it changed while it was read")
         task_id = self._contexts.ray_task(task)
-        shown = [ShownFrame(frame.position) for frame in chain.frames if not frame.file.endswith(TRACING)]
+        shown = [TextFrame(frame.position) for frame in chain.frames if not frame.file.endswith(TRACING)]
         call, cancels = self._call(future, chain, task_id)
         loop = self.loops.loop_of(task)
         is_open = call is not None and kind_of(call) != "lock" and self.loops.may_hear_from_outside(loop)
@@ -206,16 +216,16 @@ class Coroutines:
         at = self._layout.task_cancels
         return max(0, self._memory.int32(task + at)) if at is not None else 0
 
-    def _not_begun(self, chain: Chain) -> Iterator[ShownFrame]:
+    def _not_begun(self, chain: AwaitChain) -> Iterator[TextFrame]:
         """The method of an actor, which only its wrapper shows before it has begun."""
         for frame in chain.frames[-1:]:
             with contextlib.suppress(Unreadable):
                 method = frame.local(WRAPPED)
                 self._objects.expect(method, "function")
                 code = self._codes.code(self._memory.pointer(method + self._layout.function_code))
-                yield ShownFrame(self._codes.position(code, NOT_BEGUN))
+                yield TextFrame(self._codes.position(code, NOT_BEGUN))
 
-    def _call(self, future: int, chain: Chain, task_id: str | None) -> tuple[Call | None, bool]:
+    def _call(self, future: int, chain: AwaitChain, task_id: str | None) -> tuple[Call | None, bool]:
         """What it waits for, and whether the timeout of the wait also cancels that.
 
         If what it waits for cannot be read, the call says so.
@@ -251,10 +261,10 @@ class Coroutines:
             self._threads[loop] = self.loops.thread_of(loop, self._thread_ids)
         return self._threads[loop]
 
-    def ended(self, awaited: Collection[int]) -> list[Ended]:
+    def ended(self, awaited: Collection[int]) -> list[TaskEnd]:
         """The tasks that failed or were cancelled, with those of the ``awaited`` objects that their code reached."""
         try:
-            return EndedTasks(self._process, self.loops, self.name_of).read(awaited)
+            return TaskEnds(self._process, self.loops, self.name_of).read(awaited)
         except Unreadable:
             return []
 
@@ -283,7 +293,7 @@ class Coroutines:
         return {thread for thread in found if thread is not None}
 
 
-def _of_cython(chain: Chain) -> Iterator[ShownFrame]:
+def _of_cython(chain: AwaitChain) -> Iterator[TextFrame]:
     """The coroutine of Cython's that a chain without frames begins with: it has a name, but neither file nor line."""
     if not chain.frames:
-        yield ShownFrame(Position("", chain.root, chain.root, 0, origin="library"))
+        yield TextFrame(CodePosition("", chain.root, chain.root, 0, origin="library"))

@@ -40,7 +40,7 @@ MAX_FUTURE_WORDS = 64
 
 
 @dataclass(frozen=True)
-class Ended:
+class TaskEnd:
     """One such task. ``frames`` are those of its traceback, innermost first; ``held`` are objects that these reach."""
 
     address: int
@@ -53,7 +53,7 @@ class Ended:
     held: Collection[int] = ()
 
 
-class EndedTasks:
+class TaskEnds:
     """The asyncio tasks of one process that failed or were cancelled. Nothing is raised."""
 
     def __init__(self, process: PythonProcess, loops: EventLoops, name_of: Callable[[int], str]) -> None:
@@ -66,7 +66,7 @@ class EndedTasks:
         self._name_of = name_of
         self._examined = 0
 
-    def read(self, awaited: Collection[int]) -> list[Ended]:
+    def read(self, awaited: Collection[int]) -> list[TaskEnd]:
         """The first such tasks; ``held`` is the part of the ``awaited`` objects that their code could reach."""
         with self._memory.temporary():
             exceptions = self._exceptions()
@@ -94,18 +94,18 @@ class EndedTasks:
         words = self._memory.pointers(task, max(0, min(size // 8, MAX_FUTURE_WORDS)))
         return next((word for word in words if self._objects.is_a(word, CANCELLED)), 0)
 
-    def _all_ended(self, exceptions: Mapping[int, int], awaited: Collection[int]) -> Iterator[Ended]:
+    def _all_ended(self, exceptions: Mapping[int, int], awaited: Collection[int]) -> Iterator[TaskEnd]:
         for task, exception in exceptions.items():
             with contextlib.suppress(Unreadable):
                 yield self._ended(task, exception, awaited)
 
-    def _ended(self, task: int, exception: int, awaited: Collection[int]) -> Ended:
+    def _ended(self, task: int, exception: int, awaited: Collection[int]) -> TaskEnd:
         fields = self._memory.pointers(exception + EXCEPTION_FIELDS, EXCEPTION_WORDS) if exception else ()
         traceback = next((word for word in fields if self._objects.is_a(word, "traceback")), 0)
         arguments = next((word for word in fields if self._objects.is_a(word, "tuple")), 0)
         function = self._function(task)
         frames = _own(list(self._frames.of_traceback(traceback, MAX_FRAMES)), function)[::-1]
-        return Ended(
+        return TaskEnd(
             address=task,
             name=self._name_of(task),
             function=function or (frames[-1].position.qualified if frames else ""),

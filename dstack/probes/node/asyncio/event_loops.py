@@ -18,7 +18,7 @@ from dstack.probes.node.cpython.memory import Unreadable
 from dstack.probes.node.cpython.objects import BASIC_SIZE, TYPE
 from dstack.probes.node.cpython.process import PythonProcess
 from dstack.probes.node.cpython.task_lists import TaskLists
-from dstack.probes.node.threads import ASYNCIO, is_event_loop
+from dstack.probes.node.thread_stacks import ASYNCIO, is_event_loop
 
 TASK, FUTURE = "_asyncio.Task", "_asyncio.Future"
 ALL_TASKS = ("_scheduled_tasks", "_all_tasks")

@@ -10,13 +10,13 @@ import contextlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from dstack.libraries.serve.sites import BATCHES_FILE
-from dstack.probes.node.asyncio.await_chains import Chain
+from dstack.probes.node.asyncio.await_chains import AwaitChain
 from dstack.probes.node.cached_property import cached_property
 from dstack.probes.node.cpython.frames import Frame
 from dstack.probes.node.cpython.memory import Unreadable
 from dstack.probes.node.cpython.objects import Objects
 from dstack.probes.node.cpython.process import MemoryThread
-from dstack.probes.node.threads import is_in
+from dstack.probes.node.thread_stacks import is_in
 
 ANYIO_FILE = "/anyio/_backends/_asyncio.py"
 MAX_BATCH = 10_000
@@ -39,7 +39,7 @@ class LibraryFutures:
             if is_in(frame, ANYIO_FILE, "run") and (future := frame.local("future"))
         }
 
-    def batches(self, chains: Mapping[int, Chain]) -> dict[int, int]:
+    def batches(self, chains: Mapping[int, AwaitChain]) -> dict[int, int]:
         """The asyncio task that executes a batch, by the futures of the batch's requests: the innermost one."""
         found: dict[int, int] = {}
         for task, chain in chains.items():

@@ -22,7 +22,7 @@ from dstack.probes.node.cpython.memory import Unreadable
 from dstack.probes.node.cpython.objects import BOUND_TO, tuple_items
 from dstack.probes.node.cpython.process import PythonProcess
 from dstack.probes.node.cpython.references import HEADER, PARTIAL, References
-from dstack.probes.node.threads import is_in
+from dstack.probes.node.thread_stacks import is_in
 from dstack.probes.node.waits.locks import BOUND_METHODS
 
 EXITS = re.compile(r"^(_?exit|exit_actor|abort|killpg|raise_signal|pthread_kill|interrupt_main)$")

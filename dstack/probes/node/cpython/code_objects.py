@@ -12,7 +12,7 @@ from operator import itemgetter
 from dstack.probes.node.cpython.layout import Layout
 from dstack.probes.node.cpython.memory import Unreadable
 from dstack.probes.node.cpython.objects import TYPE, Objects
-from dstack.probes.node.threads import Position
+from dstack.probes.node.thread_stacks import CodePosition
 
 SIZES = {"Q": 8, "q": 8, "i": 4, "I": 4}
 
@@ -70,7 +70,7 @@ class Code:
     table: bytes = b""
     names: tuple[str, ...] | None = field(default=None, compare=False)
     exceptions: list[tuple[int, int, int]] | None = field(default=None, compare=False)
-    positions: dict[tuple[int, str | None], Position] = field(default_factory=dict, compare=False)
+    positions: dict[tuple[int, str | None], CodePosition] = field(default_factory=dict, compare=False)
     lines: tuple[array[int], array[int]] | None = field(default=None, compare=False)
 
 
@@ -209,12 +209,12 @@ class CodeObjects:
             code.exceptions = exception_table(table)
         return max((depth for start, end, depth in code.exceptions if start <= instruction < end), default=0)
 
-    def position(self, code: Code, instruction: int, qualified: str | None = None) -> Position:
+    def position(self, code: Code, instruction: int, qualified: str | None = None) -> CodePosition:
         """The position of an instruction; line 0 where it has none."""
         key = instruction, qualified
         if key not in code.positions:
             line = self._line(code, instruction)
-            code.positions[key] = Position(code.file, code.function, qualified or code.qualified, line)
+            code.positions[key] = CodePosition(code.file, code.function, qualified or code.qualified, line)
         return code.positions[key]
 
     def _line(self, code: Code, instruction: int) -> int:

@@ -17,7 +17,7 @@ from dstack.probes.node.cpython.coroutine_layout import CREATED, SUSPENDED_STATE
 from dstack.probes.node.cpython.layout import BLOCK_BYTES, BLOCK_STACK_BYTES, Layout
 from dstack.probes.node.cpython.memory import IN_PAGE, PAGE, PAGE_START, Unreadable
 from dstack.probes.node.cpython.objects import BOUND_TO, Objects, reference
-from dstack.probes.node.threads import Position
+from dstack.probes.node.thread_stacks import CodePosition
 
 MAX_THREADS = 10_000
 MAX_FRAMES = 200_000
@@ -46,7 +46,7 @@ class Frame:
     """
 
     def __init__(
-        self, frames: Frames, address: int, code: Code, instruction: int, position: Position, top: int | None = None
+        self, frames: Frames, address: int, code: Code, instruction: int, position: CodePosition, top: int | None = None
     ) -> None:
         self._frames = frames
         self._top = top
@@ -144,7 +144,7 @@ class Frames:
         self._runtime = runtime
         self.codes = CodeObjects(objects, layout, known)
         self._head = frame_head(layout)
-        self._places: dict[tuple[int, int], tuple[Code, int, Position] | None] = {}
+        self._places: dict[tuple[int, int], tuple[Code, int, CodePosition] | None] = {}
         self._without_code: set[int] = set()
         self._is_tagged = layout.version >= (3, 14)
 
@@ -243,7 +243,7 @@ class Frames:
             if place is not None:
                 yield Frame(self, address, *place)
 
-    def _place(self, executable: int, instruction: int) -> tuple[Code, int, Position] | None:
+    def _place(self, executable: int, instruction: int) -> tuple[Code, int, CodePosition] | None:
         code = self.codes.get(self._code_of(executable))
         if code is None and not self.objects.is_a(self._code_of(executable), "NoneType"):
             self._without_code.add(executable)

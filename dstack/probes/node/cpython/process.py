@@ -15,7 +15,7 @@ from dstack.probes.node.cpython.layout import Layout
 from dstack.probes.node.cpython.memory import ProcessMemory, Unreadable
 from dstack.probes.node.cpython.objects import Objects
 from dstack.probes.node.procfs import proc
-from dstack.probes.node.threads import PythonThread
+from dstack.probes.node.thread_stacks import PythonThread
 
 MODULE_DICT = 16
 

@@ -107,7 +107,7 @@ class Birth:
 
 
 @dataclass(frozen=True)
-class Figures:
+class ProcessFigures:
     """Figures of a process: seconds of CPU time, bytes of resident memory, number of threads, state letter, parent.
 
     ``group`` is its process group: each worker of Ray leads one (2.46 and 2.60).
@@ -127,13 +127,13 @@ class Figures:
         return self.birth.start_ticks / os.sysconf("SC_CLK_TCK") + _booted_at()
 
 
-def figures(pid: int) -> Figures | None:
+def figures(pid: int) -> ProcessFigures | None:
     """The figures of a process, None if it has ended."""
     words = _stat(pid)
     if len(words) < 26:
         return None
     ticks = int(words[11]) + int(words[12])
-    return Figures(
+    return ProcessFigures(
         birth=Birth(int(words[19]), int(words[25])),
         cpu_s=ticks / os.sysconf("SC_CLK_TCK"),
         rss_bytes=int(words[21]) * os.sysconf("SC_PAGE_SIZE"),

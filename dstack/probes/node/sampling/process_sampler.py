@@ -13,11 +13,11 @@ from typing import Literal
 from dstack.probes.node.cpython.frames import Chain, Step
 from dstack.probes.node.cpython.memory import ProcessMemory, Unreadable, open_memory
 from dstack.probes.node.cpython.process import PythonProcess, os_thread_id
+from dstack.probes.node.group_calls import ProcessGroups
 from dstack.probes.node.memory_reader import KnownProcess
-from dstack.probes.node.process_groups.memberships import ProcessGroups
 from dstack.probes.node.procfs import proc
 from dstack.probes.node.sampling.frame_copies import FrameReading, ThreadFrames
-from dstack.probes.node.threads import Position
+from dstack.probes.node.thread_stacks import CodePosition
 
 Activity = Literal["running", "changed", "unchanged", "ended"]
 """``running``: on a CPU or ready for one. ``changed``: it ran meanwhile. ``unchanged``: it executed no instruction."""
@@ -85,10 +85,10 @@ class _File:
 LISTED_EVERY_S = 0.5
 """How often the list of threads is read: a thread that lives shorter may be missed."""
 RANK_EVERY_S = 10.0
-OUTER_LEFT_OUT = Position("", "", "(outer frames left out)", 0)
+OUTER_LEFT_OUT = CodePosition("", "", "(outer frames left out)", 0)
 """In place of the outer frames of a stack that is too deep."""
 
-Stack = tuple[Position, ...]
+Stack = tuple[CodePosition, ...]
 """Leaf first."""
 
 

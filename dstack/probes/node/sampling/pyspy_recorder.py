@@ -21,7 +21,7 @@ from dstack.probes.node.procfs import proc
 from dstack.probes.node.procfs.permissions import DumpFailed, why_dump_failed, why_not_started
 from dstack.probes.node.pyspy import PySpy
 from dstack.probes.node.sampling.process_sampler import Samples, Stack
-from dstack.probes.node.threads import Position
+from dstack.probes.node.thread_stacks import CodePosition
 from dstack.probes.node.wire import RecordOptions
 
 SEGMENT_S = 10
@@ -54,7 +54,7 @@ class PySpyRecorder:
         self._child: subprocess.Popen[bytes] | None = None
         self._output = ""
         self._began = 0.0
-        self._positions: dict[str, Position] = {}
+        self._positions: dict[str, CodePosition] = {}
 
     def begin(self) -> None:
         """Start a py-spy, unless one runs."""
@@ -151,24 +151,24 @@ class PySpyRecorder:
                 stack = tuple(map(self._position, reversed(frames)))
                 yield number if proc.has_thread(self._pid, number) else 0, (thread[2] or "")[:100], stack, int(match[2])
 
-    def _position(self, text: str) -> Position:
+    def _position(self, text: str) -> CodePosition:
         known = self._positions.get(text)
         if known is None:
             known = self._positions[text] = position_of(text)
         return known
 
 
-def position_of(text: str) -> Position:
+def position_of(text: str) -> CodePosition:
     """The position of ``function (file:line)``; a frame of C has a library, and perhaps no line."""
     match = PYTHON_FRAME.fullmatch(text)
     if match is not None:
         name, file = match[1][:MAX_NAME], match[2][:MAX_NAME]
-        return Position(file, name.rpartition(".")[2], name, int(match[3]))
+        return CodePosition(file, name.rpartition(".")[2], name, int(match[3]))
     match = C_FRAME.fullmatch(text)
     if match is None:
-        return Position("", text[:MAX_NAME], text[:MAX_NAME], 0, "unknown")
+        return CodePosition("", text[:MAX_NAME], text[:MAX_NAME], 0, "unknown")
     name, file = match[1][:MAX_NAME], match[2][:MAX_NAME]
-    return Position(file, name, name, int(match[3] or 0), file)
+    return CodePosition(file, name, name, int(match[3] or 0), file)
 
 
 def _ended(child: subprocess.Popen[bytes], within_s: float) -> str:

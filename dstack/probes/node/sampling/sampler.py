@@ -17,15 +17,14 @@ import psutil
 
 from dstack.observed.node import Count, Coverage, RecordedRound, SampledThread
 from dstack.probes.node.cpython.memory import Unreadable
-from dstack.probes.node.process import TargetProcess
 from dstack.probes.node.process_reader import ProcessReader
 from dstack.probes.node.procfs import proc
 from dstack.probes.node.procfs.permissions import INSTALL_PYSPY, DumpFailed, why_denied
 from dstack.probes.node.pyspy import PySpy
-from dstack.probes.node.reading import Problem
 from dstack.probes.node.sampling.process_sampler import ProcessSampler, Samples
 from dstack.probes.node.sampling.pyspy_recorder import PySpyRecorder
 from dstack.probes.node.stacks.table import StackTable
+from dstack.probes.node.target_process import Problem, TargetProcess
 from dstack.probes.node.wire import RecordOptions
 
 MOST_CPU = 0.01

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 from dstack.call_sites import SHUTDOWN
 from dstack.observed.processes import Origin, Role, StartPhase
-from dstack.probes.node.threads import AnyThread, Frame, Position, is_event_loop, is_in
+from dstack.probes.node.thread_stacks import AnyFrame, AnyThread, CodePosition, is_event_loop, is_in
 
 PACKAGES = re.compile(r"/(?:site|dist)-packages/([^/]*)")
 STANDARD = re.compile(r"<frozen |/(?:.*/)?lib(?:64)?/python3\.\d+/")
@@ -42,11 +42,11 @@ class Origins:
         )
         self._of_files: dict[str, Origin] = {}
 
-    def of(self, frame: Frame) -> Origin:
+    def of(self, frame: AnyFrame) -> Origin:
         """The origin of a frame."""
         return self.of_position(frame.position)
 
-    def of_position(self, position: Position) -> Origin:
+    def of_position(self, position: CodePosition) -> Origin:
         """The origin of a line."""
         if position.origin:
             return position.origin
@@ -65,7 +65,7 @@ class Origins:
             return "ray" if packages[-1] == "ray" else "library"
         return "stdlib" if STANDARD.match(file) or not file else "user"
 
-    def is_user(self, frame: Frame) -> bool:
+    def is_user(self, frame: AnyFrame) -> bool:
         """Whether a frame runs the user's own code."""
         return self.of_position(frame.position) == "user"
 
@@ -108,7 +108,7 @@ def shown_role(thread: AnyThread, *, pid: int, is_driver: bool, origins: Origins
     return "user" if is_driver else "task"
 
 
-def start_phase(frames: Sequence[Frame]) -> StartPhase | None:
+def start_phase(frames: Sequence[AnyFrame]) -> StartPhase | None:
     """What a worker's main thread does before its loop, None for one that is in its loop, or ends.
 
     Python imports ``site`` before the script. A worker that moves objects to disk stays at a line of the script.
@@ -122,7 +122,7 @@ def start_phase(frames: Sequence[Frame]) -> StartPhase | None:
     return "import" if any(is_in(frame, IMPORTS) for frame in frames) else "start"
 
 
-def exit_function(frames: Sequence[Frame], pid: int) -> str | None:
+def exit_function(frames: Sequence[AnyFrame], pid: int) -> str | None:
     """The function in which a process exits, by the frames of its main thread; None while its program runs.
 
     The program is the outermost frame until it ends. Then the interpreter calls its exit functions from C:
@@ -136,7 +136,7 @@ def exit_function(frames: Sequence[Frame], pid: int) -> str | None:
     return f"atexit: {outermost.position.qualified}" if outermost and is_exit else None
 
 
-def _known_exit(frames: Sequence[Frame]) -> str | None:
+def _known_exit(frames: Sequence[AnyFrame]) -> str | None:
     """An exit function of Python's own or of Ray. A child of multiprocessing exits within the frames of its parent."""
     if any(is_in(frame, "/multiprocessing/util.py", "_exit_function") for frame in frames):
         return "multiprocessing"
@@ -148,7 +148,7 @@ def _known_exit(frames: Sequence[Frame]) -> str | None:
     return "threading" if is_in(outermost, "/threading.py", "_shutdown") else None
 
 
-def _outermost(frames: Sequence[Frame]) -> Frame | None:
+def _outermost(frames: Sequence[AnyFrame]) -> AnyFrame | None:
     """The outermost frame of Python: those of C are around it, where they were read."""
     return next((frame for frame in reversed(frames) if frame.position.module is None), None)
 

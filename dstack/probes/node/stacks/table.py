@@ -6,13 +6,12 @@ import os
 from collections.abc import Sequence
 
 from dstack.observed.processes import Frame
-from dstack.probes.node import threads
 from dstack.probes.node.redaction import masked_source
 from dstack.probes.node.stacks.loops import NOTHING, FoundLoop, Loops
 from dstack.probes.node.stacks.next_calls import Next, NextCalls
 from dstack.probes.node.stacks.origins import Origins
 from dstack.probes.node.stacks.source_lines import read_source
-from dstack.probes.node.threads import Position
+from dstack.probes.node.thread_stacks import AnyFrame, CodePosition
 
 CONTEXT_LINES = 2
 MAX_LINE = 160
@@ -38,7 +37,7 @@ class StackTable:
         self._loops = loops or Loops()
         self._next_calls = next_calls or NextCalls()
         self._reads_source = reads_source
-        self._positions: dict[tuple[Position, str], int] = {}
+        self._positions: dict[tuple[CodePosition, str], int] = {}
         self._frames: dict[tuple[str, str, int], int] = {}
         self._stacks: dict[tuple[int, ...], int] = {}
         self.frames: list[Frame] = []
@@ -46,27 +45,27 @@ class StackTable:
         self.sources: dict[str, dict[int, str]] = {}
         self._files: dict[str, list[str]] = {}
 
-    def add(self, frames: Sequence[threads.Frame], cwd: str) -> int:
+    def add(self, frames: Sequence[AnyFrame], cwd: str) -> int:
         """The index of the stack of these frames, leaf first. Of a very deep one, both ends are kept."""
         return self.add_positions([frame.position for frame in frames], cwd)
 
-    def add_positions(self, positions: list[Position], cwd: str) -> int:
+    def add_positions(self, positions: list[CodePosition], cwd: str) -> int:
         """As :meth:`add`."""
         if (left_out := len(positions) - 2 * ENDS) > 0:
-            positions[ENDS:-ENDS] = [Position("", "", f"({left_out} frames left out)", 0)]
+            positions[ENDS:-ENDS] = [CodePosition("", "", f"({left_out} frames left out)", 0)]
         stack = tuple(self._frame(position, cwd) for position in positions)
         index = self._stacks.setdefault(stack, len(self.stacks))
         if index == len(self.stacks):
             self.stacks.append(stack)
         return index
 
-    def _frame(self, position: Position, cwd: str) -> int:
+    def _frame(self, position: CodePosition, cwd: str) -> int:
         index = self._positions.get((position, cwd))
         if index is None:
             index = self._positions[position, cwd] = self._new_frame(position, cwd)
         return index
 
-    def _new_frame(self, position: Position, cwd: str) -> int:
+    def _new_frame(self, position: CodePosition, cwd: str) -> int:
         function, file, line = key = (position.qualified, position.module or position.file, position.line)
         if key not in self._frames:
             origin = self._origins.of_position(position)

@@ -15,7 +15,7 @@ from dstack.probes.node.cached_property import cached_property
 from dstack.probes.node.cpython.memory import Unreadable
 from dstack.probes.node.cpython.objects import Objects
 from dstack.probes.node.cpython.process import MemoryThread, PythonProcess
-from dstack.probes.node.threads import is_in
+from dstack.probes.node.thread_stacks import is_in
 
 Givers = tuple[int, ...]
 """OS ids of threads, one of which must proceed; empty if unknown."""

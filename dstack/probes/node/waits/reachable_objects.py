@@ -1,4 +1,4 @@
-"""Search for the threads and coroutines that reach the objects which others in the process wait on.
+"""The objects that calls wait on, and the threads and coroutines that reach them, and so may end these waits.
 
 One search for all these objects at once: from the variables of all frames and the globals of the user's modules, level
 by level through the references of objects. It is bounded, so what it finds are candidates, perhaps not all.
@@ -8,19 +8,174 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 
+from dstack.call_sites import kind_of
+from dstack.libraries.train.sites import HELPERS
+from dstack.observed.calls import Call, ProcessObject
+from dstack.probes.node.cached_property import cached_property
 from dstack.probes.node.cpython.frames import Frame
 from dstack.probes.node.cpython.memory import Unreadable
+from dstack.probes.node.cpython.objects import Objects
 from dstack.probes.node.cpython.process import MODULE_DICT, PythonProcess
 from dstack.probes.node.cpython.references import References
-from dstack.probes.node.ray.concurrency_groups import actor_instance
+from dstack.probes.node.named_values import actor_instance
 from dstack.probes.node.stacks.origins import RAY_WORKER_FILE
-from dstack.probes.node.threads import Frame as AnyFrame
-from dstack.probes.node.threads import Position, ShownFrame, is_in
-from dstack.probes.node.waits.reached import ACTOR, COROUTINE, MAX_DEPTH, THREAD, Reached, Root
-from dstack.probes.node.waits.shared_objects import WaitsOn
+from dstack.probes.node.thread_stacks import (
+    ASYNCIO,
+    IN_CALLERS,
+    AnyFrame,
+    CodePosition,
+    TextFrame,
+    is_in,
+    poll_of,
+    site_in,
+)
+from dstack.probes.node.waits.locks import LOCK, SIMPLE_QUEUE
+
+CONDITION = ("/threading.py", "wait")
+ENDED_BY_C = ("/grpc/",)
+"""Libraries whose C threads end the wait, so reachability from Python threads proves nothing."""
+ASYNCIO_FILES = ("/asyncio/locks.py", "/asyncio/queues.py")
+
+
+@dataclass(frozen=True)
+class WaitsOn:
+    """The addresses of the objects that a call waits on, the outermost last.
+
+    Two waits of one ``kind`` wait for the same event of the same object: neither ends the other.
+    """
+
+    objects: tuple[int, ...] = ()
+    kind: tuple[int, str] = (0, "")
+
+
+NOTHING = WaitsOn()
+
+
+def of_thread(call: Call, frames: Sequence[Frame], objects: Objects, is_user: Callable[[AnyFrame], bool]) -> WaitsOn:
+    """The objects that the call of a thread waits on; none where these do not show what ends the wait."""
+    inside = list(itertools.takewhile(lambda frame: not is_user(frame), frames))
+    if not isinstance(call.need, ProcessObject) or any(part in frame.file for frame in inside for part in ENDED_BY_C):
+        return NOTHING
+    identity = int(call.need.object_id or "0", 16)
+    match kind_of(call):
+        case "lock" if not objects.is_a(identity, LOCK):
+            return NOTHING
+        case "lock":
+            return WaitsOn((identity,), (identity, "acquire"))
+        case "future":
+            return WaitsOn((identity,), (identity, "result")) if identity else NOTHING
+    if objects.is_a(identity, SIMPLE_QUEUE) or poll_of(frames[0]):
+        return WaitsOn((identity,), (identity, frames[0].function)) if identity else NOTHING
+    if not is_in(frames[0], *CONDITION) or not frames[0].local("self"):
+        return NOTHING
+    owners = [frame.local("self") for frame in inside[: call.frame + 1] if _shares_self(frame)]
+    found = dict.fromkeys((frames[0].local("self"), *owners, *_helpers(inside, objects)))
+    return WaitsOn(tuple(one for one in found if one), (frames[0].local("self"), "wait"))
+
+
+def of_coroutine(call: Call | None, frames: Sequence[Frame], objects: Objects) -> WaitsOn:
+    """The objects that the call of a coroutine waits on: locks, conditions, events, semaphores and queues."""
+    is_of_asyncio = bool(frames) and frames[0].file.endswith(ASYNCIO_FILES)
+    if call is None or not isinstance(call.need, ProcessObject) or not is_of_asyncio:
+        return NOTHING
+    inside = itertools.takewhile(lambda frame: ASYNCIO in frame.file, frames)
+    found = [frame.local("self") for frame in inside if frame.file.endswith(ASYNCIO_FILES)]
+    owners = tuple(dict.fromkeys(one for one in found if one))
+    return WaitsOn(owners, (owners[0], frames[0].function)) if owners else NOTHING
+
+
+def _shares_self(frame: Frame) -> bool:
+    """Whether the frame is a method whose object is awaited; at a meeting of processes no object is."""
+    site = site_in(frame, IN_CALLERS)
+    return site is not None and not site.is_meeting
+
+
+def _helpers(inside: Sequence[Frame], objects: Objects) -> Iterator[int]:
+    """The Thread objects that the frames wait for."""
+    for frame in inside:
+        for file, function, attribute in HELPERS:
+            if is_in(frame, file, function):
+                with contextlib.suppress(Unreadable):
+                    yield objects.attribute(frame.local("self"), attribute)
+
+
+MAX_DEPTH = 3
+"""References from a variable to the object: ``self``, its ``state``, a dict there, the object."""
+MAX_REACHED = 256
+"""If more threads and coroutines reach an object, none of them is reported."""
+
+THREAD, COROUTINE, ACTOR = "thread", "coroutine", "actor"
+Root = tuple[str, int]
+"""One of these kinds, and the OS id of a thread or the address of a coroutine or of an actor's instance."""
+
+
+@dataclass
+class Reached:
+    """What leads to each object that is waited on; ``waits`` are those of the threads and coroutines.
+
+    ``holders`` are the objects that refer to an object, and ``roots`` what has an object in its variables or globals,
+    by the object's address. Each wait is followed back separately: storing all objects that each root reaches
+    costs more if thousands of coroutines share an object.
+    """
+
+    holders: Mapping[int, Sequence[int]] = field(default_factory=dict)
+    roots: Mapping[int, Sequence[Root]] = field(default_factory=dict)
+    waits: Mapping[Root, WaitsOn] = field(default_factory=dict)
+    _known: dict[tuple[Root | None, WaitsOn], ProcessObject] = field(default_factory=dict)
+
+    def with_reach(self, waiter: Root, call: Call, waits_on: WaitsOn) -> Call:
+        """The call with what reaches the objects that it waits on, except the waiter and waiters for the same event."""
+        need = call.need
+        if not isinstance(need, ProcessObject) or not waits_on.objects:
+            return call
+        is_known = self.waits.get(waiter, NOTHING).kind == waits_on.kind
+        key = None if is_known else waiter, waits_on
+        if key not in self._known:
+            self._known[key] = self._reach(waiter, waits_on)
+        return replace(call, need=replace(self._known[key], object_id=need.object_id))
+
+    def roots_of(self, address: int) -> set[Root]:
+        """The threads, coroutines and the actor that reach an object; none if they are too many."""
+        found: set[Root] = set()
+        for roots in self._roots_of(WaitsOn((address,))):
+            found.update(roots)
+        return found if len(found) <= MAX_REACHED else set()
+
+    def _reach(self, waiter: Root, waits_on: WaitsOn) -> ProcessObject:
+        most = MAX_REACHED + 1 + self._waiters[waits_on.kind]
+        found: set[Root] = set()
+        for roots in self._roots_of(waits_on):
+            if len(roots) > most or len(found) > most:
+                return ProcessObject()
+            found.update(root for root in roots if self.waits.get(root, NOTHING).kind != waits_on.kind)
+        found.discard(waiter)
+        if len(found) > MAX_REACHED:
+            return ProcessObject()
+        return ProcessObject(
+            reached_by=tuple(sorted(key for kind, key in found if kind == THREAD)),
+            reached_by_coroutines=tuple(hex(key) for key in sorted(key for kind, key in found if kind == COROUTINE)),
+            reached_by_actor=any(kind == ACTOR for kind, _ in found),
+        )
+
+    @cached_property
+    def _waiters(self) -> Counter[tuple[int, str]]:
+        """The number of waiters for each kind of event."""
+        return Counter(waits_on.kind for waits_on in self.waits.values())
+
+    def _roots_of(self, waits_on: WaitsOn) -> Iterator[Sequence[Root]]:
+        """The roots that have one of the objects, or one that leads to it, in their variables or globals."""
+        level = set(waits_on.objects)
+        seen: set[int] = set()
+        for _ in range(MAX_DEPTH + 1):
+            seen |= level
+            for address in level:
+                yield self.roots.get(address, ())
+            level = {holder for address in level for holder in self.holders.get(address, ())} - seen
+
 
 MAX_EXAMINED = 20_000
 """Objects whose type is read, in all."""
@@ -63,7 +218,7 @@ def what_reaches(
         roots = _all_roots(process, coroutines, is_user)
         for thread, called in (timers or {}).items():
             roots.setdefault((THREAD, thread), Roots(set())).variables.update(called)
-        holders = Search(process, wanted).holders(roots.values())
+        holders = ObjectSearch(process, wanted).holders(roots.values())
     leading = wanted.union(*holders.values())
     by_object: dict[int, list[Root]] = {}
     for root, begins in roots.items():
@@ -107,7 +262,7 @@ def _actor(process: PythonProcess) -> dict[Root, Roots]:
     return {}
 
 
-class Search:
+class ObjectSearch:
     """The search for objects from all threads, coroutines and the actor of one process. Nothing is raised."""
 
     def __init__(self, process: PythonProcess, wanted: Collection[int]) -> None:
@@ -221,7 +376,7 @@ class UserModules:
 
     def _is_of_user(self, module: int) -> bool:
         if module not in self._is_users:
-            self._is_users[module] = self._is_user(ShownFrame(Position(self._file(module), "", "", 0)))
+            self._is_users[module] = self._is_user(TextFrame(CodePosition(self._file(module), "", "", 0)))
         return self._is_users[module]
 
     def _file(self, module: int) -> str:

@@ -9,7 +9,7 @@ from dstack.analysis.second_sample import plan_readings
 from dstack.model.diagnosis import Diagnosis
 from dstack.model.snapshot import Node
 from dstack.observed.node import EnvironmentSetup
-from dstack.probes.node.core_workers.replies import environment_parts
+from dstack.probes.node.core_worker_replies import environment_parts
 from tests.unit.scenes import TAKEN_AT, Call, Scene, SceneProcess
 
 PIP = ("env_vars", "pip")

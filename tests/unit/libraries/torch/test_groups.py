@@ -15,7 +15,7 @@ from dstack.libraries.torch.groups import MAX_MEMBERS, MODULE
 from dstack.observed import calls
 from dstack.probes.node.cpython.memory import open_memory
 from dstack.probes.node.cpython.process import Known, PythonProcess
-from dstack.probes.node.process_groups.memberships import Memberships, ProcessGroups
+from dstack.probes.node.group_calls import Memberships, ProcessGroups
 from tests.unit.support.own_process import own_interpreter
 
 VARIABLES = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")

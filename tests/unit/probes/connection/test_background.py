@@ -61,7 +61,7 @@ def test_a_blocked_reading_fails_only_its_node(released: threading.Event, monkey
         def __init__(self, *_: Any, **__: Any) -> None:
             pass
 
-        def sample(self, *_: Any) -> None:
+        def answer(self, *_: Any) -> None:
             asked.append(1)
             released.wait()
 
@@ -70,7 +70,7 @@ def test_a_blocked_reading_fails_only_its_node(released: threading.Event, monkey
     monkeypatch.setattr(cluster, "take_roll", lambda *_: inventory)
     monkeypatch.setattr(cluster, "ask_core_workers", lambda *_: ({WORKER: reply}, []))
     monkeypatch.setattr(node_readers, "thread_context_layout", released.wait)
-    monkeypatch.setattr(session, "NodeReader", Blocked)
+    monkeypatch.setattr(session, "NodeProbe", Blocked)
     monkeypatch.setattr(node_readers, "OVERRUN_S", 0.1)
 
     probe = ClusterProbe(ProbeSession(), None, Options(), lambda _: None)

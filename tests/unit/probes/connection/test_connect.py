@@ -16,7 +16,7 @@ import pytest
 from dstack.errors import ClusterError
 from dstack.probes.connection import connect
 from dstack.probes.connection.connect import gcs_addresses, latest_address, load_token, tls_credentials
-from dstack.probes.node.core_workers.channels import CERTIFICATES
+from dstack.probes.node.core_worker_calls import CERTIFICATES
 
 KNOWS_TOKENS = importlib.util.find_spec("ray._private.authentication") is not None
 RAYS_OWN = """

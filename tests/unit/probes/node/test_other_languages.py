@@ -13,18 +13,245 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from dstack.observed.calls import Call, HeldRefs, Unreadable
 from dstack.probes.node import other_languages
-from dstack.probes.node.blocked_calls.blocked_call import Surroundings
-from dstack.probes.node.jstack_and_gdb import NativeThread, RayCall
-from dstack.probes.node.other_languages import CPP, JAVA, Language, language_of, threads_of
+from dstack.probes.node.kernel_waits import Surroundings
+from dstack.probes.node.other_languages import (
+    CPP,
+    JAVA,
+    MAX_NAME,
+    Language,
+    NativeThread,
+    RayCall,
+    language_of,
+    parse_gdb,
+    parse_jstack,
+    short_name,
+    threads_of,
+)
 from dstack.probes.node.procfs import proc
 from dstack.probes.node.procfs.permissions import DumpFailed
 from dstack.probes.node.procfs.proc import Mapping
-from dstack.probes.node.reading import ProcessReading, Request
-from dstack.probes.node.threads import Position
+from dstack.probes.node.target_process import ProcessReading, ReadRequest
+from dstack.probes.node.thread_stacks import CodePosition
 from tests.processes import wait_until
+
+GET = "\tat io.ray.runtime.AbstractRayRuntime.get(AbstractRayRuntime.java:{})\n"
+IN_NATIVE_GET = """\
+"main" #1 prio=5 os_prio=0 cpu=773.10ms elapsed=12.03s tid=0x00007f5a10018d70 nid=0xc47 runnable  [0x00007f5a15919000]
+   java.lang.Thread.State: RUNNABLE
+\tat io.ray.runtime.object.NativeObjectStore.nativeGet(Native Method)
+\tat io.ray.runtime.object.NativeObjectStore.getRaw(NativeObjectStore.java:43)
+\tat io.ray.runtime.object.ObjectStore.get(ObjectStore.java:104)
+"""
+BELOW_GET = """\
+\tat io.ray.api.Ray.get(Ray.java:83)
+\tat io.ray.runtime.object.ObjectRefImpl.get(ObjectRefImpl.java:77)
+\t- locked <0x000000069e8bf468> (a io.ray.runtime.object.ObjectRefImpl)
+\tat Restaurant$Waiter.order(Restaurant.java:15)
+\tat jdk.internal.reflect.NativeMethodAccessorImpl.invoke0(java.base@17.0.15/Native Method)
+\tat java.lang.reflect.Method.invoke(java.base@17.0.15/Method.java:569)
+\tat io.ray.runtime.task.TaskExecutor.execute(TaskExecutor.java:140)
+\tat io.ray.runtime.runner.worker.DefaultWorker.main(DefaultWorker.java:15)
+
+   Locked ownable synchronizers:
+\t- None
+
+"""
+OTHERS = """\
+"Finalizer" #3 daemon prio=8 os_prio=0 cpu=0.15ms elapsed=12.01s tid=0x00007f5a100fa640 nid=0xc54 in Object.wait()
+   java.lang.Thread.State: WAITING (on object monitor)
+\tat java.lang.Object.wait(java.base@17.0.15/Native Method)
+\t- waiting on <0x0000000687400788> (a java.lang.ref.ReferenceQueue$Lock)
+
+"VM Thread" os_prio=0 cpu=1.00ms elapsed=12.00s tid=0x00007f5a100f5000 nid=0xc52 runnable
+"""
+HEADER = """\
+2026-11-25 23:40:08
+Full thread dump OpenJDK 64-Bit Server VM (17.0.15+6-Debian-1deb12u1 mixed mode, sharing):
+
+"""
+
+
+def in_get(*lines: int) -> str:
+    return HEADER + IN_NATIVE_GET + "".join(map(GET.format, lines)) + BELOW_GET + OTHERS
+
+
+def test_the_frames_of_a_task_in_java_are_read_with_their_files_lines_and_origins() -> None:
+    main, _ = parse_jstack(in_get(128, 109, 104))
+
+    assert (main.os_thread_id, main.name, main.runs_task, main.is_main, main.is_service) == (
+        0xC47, "main", True, True, False
+    )  # fmt: skip
+    waiter = main.positions[8]
+    assert (waiter.qualified, waiter.function, waiter.file, waiter.line, waiter.origin) == (
+        "Restaurant$Waiter.order", "order", "Restaurant.java", 15, "user"
+    )  # fmt: skip
+    assert [one.origin for one in main.positions] == [*["ray"] * 8, "user", "stdlib", "stdlib", "ray", "ray"]
+    native = main.positions[0]
+    assert (native.file, native.line) == ("NativeObjectStore.java", 0)
+
+
+def test_threads_of_the_virtual_machine_are_left_out_and_its_daemons_are_service_threads() -> None:
+    _, finalizer = parse_jstack(in_get(128, 109, 104))
+
+    assert (finalizer.name, finalizer.is_service, finalizer.is_main) == ("Finalizer", True, False)
+
+
+def test_only_the_get_without_a_timeout_calls_itself_twice() -> None:
+    calls = [parse_jstack(in_get(*lines))[0].call for lines in ((128, 109, 104), (128, 109), (128, 113), (128,))]
+
+    assert calls[0] == RayCall("ray.get", frame=7, is_endless=True)
+    assert calls[1:] == [RayCall("ray.get", frame, is_endless=False) for frame in (6, 6, 5)]
+
+
+def test_a_wait_has_a_timeout_that_is_unknown() -> None:
+    text = in_get().replace("nativeGet", "nativeWait")
+
+    assert parse_jstack(text)[0].call == RayCall("ray.wait", frame=4, is_endless=False)
+
+
+def test_code_of_the_user_below_which_ray_waits_is_no_call() -> None:
+    text = in_get(128, 109, 104).replace("\tat io.ray", "\tat Callback.run(Callback.java:3)\n\tat io.ray", 1)
+
+    assert parse_jstack(text)[0].call is None
+
+
+def test_calls_of_ray_by_itself_and_further_out_do_not_count() -> None:
+    by_ray = in_get(128, 109, 104).replace("Restaurant$Waiter", "io.ray.runtime.Waiter")
+    outer = GET.format(109) + "\tat Main.main(Main.java:3)\n"
+    nested = in_get(128, 109).replace("\tat jdk", outer + "\tat jdk", 1)
+
+    assert parse_jstack(by_ray)[0].call is None
+    assert parse_jstack(nested)[0].call == RayCall("ray.get", frame=6, is_endless=False)
+
+
+def test_thread_ids_may_be_decimal_as_in_jdk_21() -> None:
+    text = in_get().replace('"main" #1 prio', '"main" #1 [3143] prio').replace("nid=0xc47", "nid=3143")
+
+    assert parse_jstack(text)[0].os_thread_id == 3143
+
+
+def test_thread_ids_of_any_other_form_begin_no_thread() -> None:
+    assert parse_jstack(in_get().replace("nid=0xc47", "nid=007"))[0].os_thread_id == 7
+    assert [one.name for one in parse_jstack(in_get().replace("nid=0xc47", "nid=" + "9" * 5_000))] == ["Finalizer"]
+
+
+@given(
+    st.lists(st.one_of(st.text(), st.sampled_from(in_get(128, 109).splitlines()), st.text().map('"{}" nid=1'.format)))
+)
+def test_any_text_of_jstack_is_parsed_within_bounds(lines: list[str]) -> None:
+    for thread in parse_jstack("\n".join(lines)):
+        assert 0 <= thread.os_thread_id < 2**31
+        assert thread.positions
+        for one in thread.positions:
+            assert max(map(len, (one.file, one.function, one.qualified))) <= MAX_NAME + 5
+            assert 0 <= one.line < 10**9
+
+
+API = "/site-packages/ray/cpp/lib/libray_api.so"
+INCLUDE = "/site-packages/ray/cpp/include/ray/api"
+TEXT = f"""\
+[New LWP 18438]
+[Thread debugging using libthread_db enabled]
+__futex_abstimed_wait_common64 (private=0, cancel=true) at ./nptl/futex-internal.c:57
+57\t./nptl/futex-internal.c: No such file or directory.
+
+Thread 2 (Thread 0x7ff8be7fc6c0 (LWP 18483) "event_engine"):
+#0  syscall () at ../sysdeps/unix/sysv/linux/x86_64/syscall.S:38
+#1  0x00007ff8d76edcc3 in grpc_core::(anonymous namespace)::ThreadInternalsPosix::ThreadInternalsPosix(char const*, \
+void (*)(void*), void*, bool*)::{{lambda(void*)#1}}::_FUN(void*) () from {API}
+#2  0x00007ff8d5f278ec in clone3 () at ../sysdeps/unix/sysv/linux/x86_64/clone3.S:81
+
+Thread 1 (Thread 0x7ff8d5bfda80 (LWP 18400) "default_worker"):
+#0  0x00007ff8d5ea3f7b in __GI___futex_abstimed_wait_cancelable64 () from /lib/x86_64-linux-gnu/libc.so.6
+#1  0x00007ff8d69bbf7c in ray::internal::AbstractRayRuntime::Get(std::basic_string<char, std::char_traits<char> > \
+const&, int const&) () from {API}
+#2  0x00007ff8d4156091 in ray::GetFromRuntime<int> (object=..., timeout_ms=@0x7fff2ffec124: -1) at {INCLUDE}/ref.h:125
+#3  ray::Get<int> (object=...) at {INCLUDE}.h:248
+#4  Cook::CookMeal (this=<optimized out>, password=0x1234 "secret") at /src/Restaurant.cc:35
+#5  0x00007ff8d4157071 in std::__invoke_impl<int, int (*&)(int (Cook::* const&)())> (__f=<optimized out>) at \
+/usr/include/c++/12/bits/invoke.h:61
+#6  0x00007ff8d69dfbff in ray::internal::TaskExecutor::ExecuteTask(ray::rpc::Address const&) () from {API}
+#7  0x0000000000400c1c in main ()
+[Inferior 1 (process 18400) detached]
+"""
+
+
+def test_the_frames_of_a_task_in_cpp_are_read_with_their_files_lines_and_origins() -> None:
+    service, task = parse_gdb(TEXT)
+
+    assert (service.os_thread_id, service.name, service.is_service, service.runs_task) == (
+        18483, "event_engine", True, False
+    )  # fmt: skip
+    assert (task.os_thread_id, task.is_service, task.runs_task) == (18400, False, True)
+    cook = task.positions[4]
+    assert (cook.qualified, cook.function, cook.file, cook.line) == (
+        "Cook::CookMeal", "CookMeal", "/src/Restaurant.cc", 35
+    )  # fmt: skip
+    assert [one.origin for one in task.positions] == [
+        "stdlib", "ray", "ray", "ray", "user", "stdlib", "ray", "user"
+    ]  # fmt: skip
+    assert [one.qualified for one in task.positions[5:]] == [
+        "std::__invoke_impl", "ray::internal::TaskExecutor::ExecuteTask", "main"
+    ]  # fmt: skip
+
+
+def test_values_of_arguments_are_not_kept() -> None:
+    assert "secret" not in repr(parse_gdb(TEXT))
+
+
+def test_a_get_is_endless_if_its_timeout_is_shown_and_negative() -> None:
+    texts = [
+        TEXT,
+        TEXT.replace("timeout_ms=@0x7fff2ffec124: -1", "timeout_ms=@0x7fff2ffec124: 5000"),
+        TEXT.replace("timeout_ms=@0x7fff2ffec124: -1", "timeout_ms=<optimized out>"),
+        TEXT.replace(", timeout_ms=@0x7fff2ffec124: -1", "").replace("password=", "timeout_ms=-1, password="),
+    ]
+
+    calls = [parse_gdb(text)[1].call for text in texts]
+
+    assert calls == [RayCall("ray.get", 3, is_endless=is_endless) for is_endless in (True, False, False, False)]
+
+
+def test_a_thread_that_ray_itself_waits_in_has_no_call() -> None:
+    assert parse_gdb(TEXT)[0].call is None
+
+
+def test_a_process_with_one_thread_has_no_lwp() -> None:
+    (thread,) = parse_gdb("\nThread 1 (process 77):\n#0  0x0000 in pause () from /lib/x86_64-linux-gnu/libc.so.6\n")
+
+    assert (thread.os_thread_id, thread.name) == (77, "")
+
+
+@pytest.mark.parametrize(
+    ("name", "short"),
+    [
+        ("Cook::CookMeal", "Cook::CookMeal"),
+        ("ray::Get<int>", "ray::Get"),
+        ("std::vector<std::pair<int, A<B> > >::at(unsigned long) const", "std::vector::at"),
+        ("absl::CondVar::WaitCommon(absl::Mutex*, absl::KernelTimeout) [clone .cold]", "absl::CondVar::WaitCommon"),
+        ("(anonymous namespace)::run(int)", "(anonymous namespace)::run"),
+        ("A::operator<<", "A::operator<<"),
+        ("unbalanced(", "unbalanced("),
+        ("unbalanced<", "unbalanced<"),
+    ],
+)
+def test_names_are_without_parameters_and_arguments_of_templates(name: str, short: str) -> None:
+    assert short_name(name) == short
+
+
+@given(st.lists(st.one_of(st.text(), st.sampled_from(TEXT.splitlines()), st.text().map("#1  {}".format))))
+def test_any_text_of_gdb_is_parsed_within_bounds(lines: list[str]) -> None:
+    for thread in parse_gdb("\n".join(lines)):
+        assert thread.positions
+        for one in thread.positions:
+            assert max(map(len, (one.file, one.function, one.qualified))) <= MAX_NAME
+            assert 0 <= one.line < 10**9
+
 
 SLEEP = shutil.which("sleep") or "/bin/sleep"
 DUMP = '"main" #1 prio=5 nid=0x7 runnable\n\tat Main.main(Main.java:3)\n'
@@ -163,13 +390,13 @@ def test_gdb_reads_a_process_and_leaves_it_running(sleeper: int) -> None:
 
 
 PID = 2**30
-POSITIONS = (Position("Ray.java", "get", "io.ray.api.Ray.get", 83), Position("Main.java", "run", "Main.run", 3))
+POSITIONS = (CodePosition("Ray.java", "get", "io.ray.api.Ray.get", 83), CodePosition("Main.java", "run", "Main.run", 3))
 MAIN = NativeThread(PID + 1, "main", POSITIONS, is_main=True)
 
 
-def request(*, native: bool = True, is_driver: bool = False) -> Request:
+def request(*, native: bool = True, is_driver: bool = False) -> ReadRequest:
     options = {"native": native, "locals": False, "pause": native, "children": False, "deadline_s": 9.0}
-    return Request(
+    return ReadRequest(
         pid=PID,
         title="java",
         is_driver=is_driver,

@@ -16,21 +16,19 @@ import pytest
 from dstack.observed.calls import Call, HeldRefs, Unreadable
 from dstack.observed.node import NodeAnswer
 from dstack.probes.node import pyspy
-from dstack.probes.node.blocked_calls.blocked_call import Surroundings
-from dstack.probes.node.figures import NodeFigures
-from dstack.probes.node.kernel_waits import KernelTables
+from dstack.probes.node.kernel_waits import KernelTables, Surroundings
+from dstack.probes.node.node_figures import NodeFigures
 from dstack.probes.node.probe import NodeProbe
-from dstack.probes.node.process import TargetProcess
 from dstack.probes.node.process_values import ProcessValues
 from dstack.probes.node.procfs import proc
 from dstack.probes.node.procfs.children import Families
 from dstack.probes.node.procfs.permissions import DumpFailed
 from dstack.probes.node.pyspy import PySpy, PySpyReader, find_pyspy, threads_of
-from dstack.probes.node.reading import Problem, ProcessReading, Request, ThreadReading
 from dstack.probes.node.stability import UNPROVEN
 from dstack.probes.node.stacks.origins import Origins
 from dstack.probes.node.stacks.table import StackTable
-from dstack.probes.node.threads import Position, PythonThread, ShownFrame
+from dstack.probes.node.target_process import Problem, ProcessReading, ReadRequest, TargetProcess, ThreadReading
+from dstack.probes.node.thread_stacks import CodePosition, PythonThread, TextFrame
 from dstack.probes.node.wire import Options, Target, UnreadablePython
 from dstack.probes.node_access.answers import validated
 from dstack.probes.node_access.assemble import Assembly
@@ -163,15 +161,15 @@ def test_names_are_bounded_and_encodable() -> None:
 class Tool(PySpy):
     """A py-spy that has printed these threads."""
 
-    def __init__(self, threads: list[PythonThread[ShownFrame]]) -> None:
+    def __init__(self, threads: list[PythonThread[TextFrame]]) -> None:
         super().__init__("py-spy")
         self._threads = threads
 
-    def dump(self, pid: int, *, blocking: bool, native: bool, timeout_s: float) -> list[PythonThread[ShownFrame]]:
+    def dump(self, pid: int, *, blocking: bool, native: bool, timeout_s: float) -> list[PythonThread[TextFrame]]:
         return self._threads
 
 
-def answer_of(pid: int, threads: list[PythonThread[ShownFrame]]) -> NodeAnswer:
+def answer_of(pid: int, threads: list[PythonThread[TextFrame]]) -> NodeAnswer:
     """The answer of a probe about a process that py-spy has read."""
     process = TargetProcess({"worker_id": "w", "pid": pid, "port": 0, "is_driver": True}, FAMILIES, KernelTables())
     process.figures = proc.figures(pid)
@@ -228,28 +226,28 @@ def is_dump(data: bytes) -> bool:
 
 
 PID = TID = 7
-GET = ShownFrame(
-    Position("/x/site-packages/ray/_private/worker.py", "get_objects", "Worker.get_objects", 986), {"timeout": "-1"}
+GET = TextFrame(
+    CodePosition("/x/site-packages/ray/_private/worker.py", "get_objects", "Worker.get_objects", 986), {"timeout": "-1"}
 )
-APP = ShownFrame(Position("/srv/app.py", "work", "work", 3))
+APP = TextFrame(CodePosition("/srv/app.py", "work", "work", 3))
 
 
 class Dumps(PySpy):
     """A py-spy whose dumps show one thread in these frames in turn; the last ones repeat."""
 
-    def __init__(self, *stacks: Sequence[ShownFrame]) -> None:
+    def __init__(self, *stacks: Sequence[TextFrame]) -> None:
         super().__init__("py-spy")
         self._stacks = list(stacks)
         self.count = 0
 
-    def dump(self, pid: int, *, blocking: bool, native: bool, timeout_s: float) -> list[PythonThread[ShownFrame]]:
+    def dump(self, pid: int, *, blocking: bool, native: bool, timeout_s: float) -> list[PythonThread[TextFrame]]:
         frames = self._stacks[min(self.count, len(self._stacks) - 1)]
         self.count += 1
         return [PythonThread(1, TID, "MainThread", frames, is_running=True)]
 
 
 def read(tool: PySpy) -> ThreadReading:
-    request = Request(PID, "", True, False, Surroundings(), None, OPTIONS, time.monotonic() + 60)
+    request = ReadRequest(PID, "", True, False, Surroundings(), None, OPTIONS, time.monotonic() + 60)
     reading: ProcessReading = PySpyReader(tool, request, Origins()).read(
         Problem("memory", "", "permission"), has_calls=True
     )
@@ -287,7 +285,7 @@ def test_a_thread_that_ran_each_time_in_the_same_call_may_be_stuck(monkeypatch: 
 
 @pytest.mark.parametrize("stacks", [([GET, APP], [APP], [GET, APP]), ([GET, APP], [GET, GET, APP])])
 def test_a_thread_with_one_different_call_proceeds(
-    monkeypatch: pytest.MonkeyPatch, stacks: tuple[Sequence[ShownFrame], ...]
+    monkeypatch: pytest.MonkeyPatch, stacks: tuple[Sequence[TextFrame], ...]
 ) -> None:
     marks(monkeypatch, moves=True)
 

@@ -10,10 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from dstack.probes.node.packing import encoded
 from dstack.probes.node.probe import NodeProbe
 from dstack.probes.node.redaction import MASK, masked_command, masked_local, masked_source
-from dstack.probes.node.wire import Options, Target
+from dstack.probes.node.wire import Options, Target, encoded
 
 NAMES = [
     *("token", "RAY_AUTH_TOKEN", "password", "passwd", "pwd", "db_password", "secret", "client_secret", "key"),

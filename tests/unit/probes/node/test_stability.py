@@ -8,14 +8,14 @@ import pytest
 
 from dstack.observed.calls import Call, Refs, Unreadable
 from dstack.probes.node.stability import UNPROVEN, unproven_call
-from dstack.probes.node.threads import Position, PythonThread, ShownFrame
+from dstack.probes.node.thread_stacks import CodePosition, PythonThread, TextFrame
 
 TID = 7
 GET = Call(site="ray.get", frame=0, need=Refs(refs=("aa",)))
 
 
-def thread(line: int = 10) -> PythonThread[ShownFrame]:
-    return PythonThread(0, TID, "", [ShownFrame(Position("app.py", "f", "f", line))])
+def thread(line: int = 10) -> PythonThread[TextFrame]:
+    return PythonThread(0, TID, "", [TextFrame(CodePosition("app.py", "f", "f", line))])
 
 
 def unproven(*calls: Call | None, lines: tuple[int, ...] = (10, 10, 10)) -> Call | None:

@@ -10,7 +10,7 @@ import pytest
 
 from dstack.observed.node import HostFigures, NodeAnswer
 from dstack.observed.processes import Frame, Process
-from dstack.probes.node.packing import packed
+from dstack.probes.node.wire import packed
 from dstack.probes.node_access import answers
 from dstack.probes.node_access.answers import MALFORMED, NodeFailure
 from dstack.probes.node_access.driver_messages import Reply, decoded

@@ -14,7 +14,7 @@ import pytest
 from dstack.observed.processes import EndedTask
 from dstack.probes.node.asyncio.coroutine_samples import LoopState
 from dstack.probes.node.asyncio.coroutines import Coroutines
-from dstack.probes.node.asyncio.ended_tasks import MAX_TASKS, Ended
+from dstack.probes.node.asyncio.ended_tasks import MAX_TASKS, TaskEnd
 from dstack.probes.node.cpython.memory import ProcessMemory, open_memory
 from dstack.probes.node.stacks.origins import Origins
 from dstack.probes.node.stacks.table import StackTable
@@ -59,7 +59,7 @@ def coroutines_of(memory: ProcessMemory) -> Coroutines:
     return Coroutines(process, Executors(process.threads, process), [threading.get_ident()])
 
 
-def ended_in(memory: ProcessMemory, *awaited: object) -> list[Ended]:
+def ended_in(memory: ProcessMemory, *awaited: object) -> list[TaskEnd]:
     return coroutines_of(memory).ended({id(one) for one in awaited})
 
 
@@ -69,7 +69,7 @@ async def settled(task: asyncio.Task[None]) -> None:
 
 
 def test_a_failed_task_has_its_error_line_and_what_it_held(memory: ProcessMemory) -> None:
-    async def fails() -> tuple[Ended, list[int]]:
+    async def fails() -> tuple[TaskEnd, list[int]]:
         loop = asyncio.get_running_loop()
         taken, queued, other = (loop.create_future() for _ in range(3))
         engine = Engine()
@@ -91,7 +91,7 @@ def test_a_failed_task_has_its_error_line_and_what_it_held(memory: ProcessMemory
 
 @pytest.mark.parametrize("has_begun", [True, False])
 def test_a_cancelled_task_is_marked_as_such(memory: ProcessMemory, has_begun: bool) -> None:
-    async def cancels() -> list[Ended]:
+    async def cancels() -> list[TaskEnd]:
         event = asyncio.Event()
         task = asyncio.create_task(waits(event))
         if has_begun:
@@ -109,7 +109,7 @@ def test_a_cancelled_task_is_marked_as_such(memory: ProcessMemory, has_begun: bo
 
 
 def test_a_task_that_returned_is_left_out(memory: ProcessMemory) -> None:
-    async def returns() -> list[Ended]:
+    async def returns() -> list[TaskEnd]:
         async def gives() -> Exception:
             return ValueError("this is a result")
 
@@ -124,7 +124,7 @@ def test_the_first_tasks_are_read_and_failed_ones_before_cancelled_ones(memory: 
     async def fails() -> None:
         raise KeyError(7)
 
-    async def ends() -> list[Ended]:
+    async def ends() -> list[TaskEnd]:
         cancelled = [asyncio.create_task(fails()) for _ in range(2 * MAX_TASKS)]
         failed = [asyncio.create_task(fails()) for _ in range(3)]
         for task in cancelled:
@@ -141,7 +141,7 @@ def test_the_first_tasks_are_read_and_failed_ones_before_cancelled_ones(memory: 
 
 
 def test_a_message_travels_as_its_first_line_without_secrets() -> None:
-    ended = Ended(
+    ended = TaskEnd(
         address=16,
         name="",
         function="",

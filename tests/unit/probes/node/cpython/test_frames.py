@@ -16,7 +16,7 @@ from dstack.probes.node.cpython.frames import Frame
 from dstack.probes.node.cpython.memory import Unreadable, open_memory
 from dstack.probes.node.cpython.process import MemoryThread, PythonProcess
 from dstack.probes.node.procfs import proc
-from dstack.probes.node.threads import PythonThread
+from dstack.probes.node.thread_stacks import PythonThread
 from tests.processes import wait_until
 from tests.unit.support.own_process import own_frames, own_interpreter, own_process
 

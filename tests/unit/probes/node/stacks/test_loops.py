@@ -13,7 +13,7 @@ from dstack.observed.processes import LoopBody
 from dstack.probes.node.stacks.loops import NOTHING, FoundLoop, Loops, loop_at
 from dstack.probes.node.stacks.origins import Origins
 from dstack.probes.node.stacks.table import StackTable
-from dstack.probes.node.threads import Position, ShownFrame
+from dstack.probes.node.thread_stacks import CodePosition, TextFrame
 from tests.fuzzing.effort import examples
 
 
@@ -285,7 +285,7 @@ def test_frames_carry_their_loop_and_whether_it_only_polls(tmp_path: Path) -> No
     path.write_text("while True:\n    for _ in range(9):\n        wait()\n    wait()\nwait()\n")
     table = StackTable(Origins(), Loops())
 
-    table.add([ShownFrame(Position(str(path), "f", "f", line)) for line in (3, 4, 5)], "/")
+    table.add([TextFrame(CodePosition(str(path), "f", "f", line)) for line in (3, 4, 5)], "/")
 
     assert [frame.only_polls for frame in table.frames] == [False, False, False]
     assert [frame.body and frame.body.first_line for frame in table.frames] == [2, 1, None]

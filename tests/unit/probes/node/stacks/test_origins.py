@@ -7,7 +7,7 @@ import pytest
 
 from dstack.observed.processes import StartPhase
 from dstack.probes.node.stacks.origins import Origins, exit_function, shown_role, start_phase
-from dstack.probes.node.threads import Position, PythonThread, ShownFrame
+from dstack.probes.node.thread_stacks import CodePosition, PythonThread, TextFrame
 
 
 @pytest.mark.parametrize(
@@ -26,7 +26,7 @@ from dstack.probes.node.threads import Position, PythonThread, ShownFrame
     ],
 )
 def test_the_origin_of_a_file_is_found(file: str, origin: str) -> None:
-    frame = ShownFrame(Position(file, "f", "C.f", 1))
+    frame = TextFrame(CodePosition(file, "f", "C.f", 1))
     origins = Origins()
 
     assert (origins.of(frame), origins.of_position(frame.position), origins.is_user(frame)) == (
@@ -37,7 +37,7 @@ def test_the_origin_of_a_file_is_found(file: str, origin: str) -> None:
 
 
 def test_the_origin_of_a_shared_library_is_a_library() -> None:
-    assert Origins().of(ShownFrame(Position("/home/me/train.c", "f", "f", 0, "/home/me/train.so"))) == "library"
+    assert Origins().of(TextFrame(CodePosition("/home/me/train.c", "f", "f", 0, "/home/me/train.so"))) == "library"
 
 
 RAY = "/venv/lib/python3.11/site-packages/ray/_private/"
@@ -64,7 +64,7 @@ IMPORT, MINE = ("<frozen importlib._bootstrap>", "_find_and_load"), ("/home/me/t
 def test_a_worker_is_starting_until_it_comes_to_its_loop(
     outermost_first: list[tuple[str, str]], phase: StartPhase | None
 ) -> None:
-    frames = [ShownFrame(Position(file, function, function, 1)) for file, function in reversed(outermost_first)]
+    frames = [TextFrame(CodePosition(file, function, function, 1)) for file, function in reversed(outermost_first)]
 
     assert start_phase(frames) == phase
 
@@ -76,8 +76,8 @@ SHUTDOWN = (
 )
 
 
-def frames(*places: tuple[str, str]) -> list[ShownFrame]:
-    return [ShownFrame(Position(file, function, f"Saver.{function}", 1)) for function, file in places]
+def frames(*places: tuple[str, str]) -> list[TextFrame]:
+    return [TextFrame(CodePosition(file, function, f"Saver.{function}", 1)) for function, file in places]
 
 
 @pytest.mark.parametrize(
@@ -100,7 +100,7 @@ def test_the_outermost_frame_shows_that_a_process_exits(places: tuple[tuple[str,
 
 @pytest.mark.parametrize("place", [("<module>", MAIN_FILE), ("save", MAIN_FILE)])
 def test_frames_of_c_around_the_program_do_not_count(place: tuple[str, str]) -> None:
-    start = ShownFrame(Position("libc.c", "_start", "_start", 0, "/lib/libc.so"))
+    start = TextFrame(CodePosition("libc.c", "_start", "_start", 0, "/lib/libc.so"))
     own = frames(place)
 
     assert exit_function([*own, start], os.getpid()) == exit_function(own, os.getpid())

@@ -10,11 +10,11 @@ from dstack.observed.processes import Frame
 from dstack.probes.node.stacks import table as module
 from dstack.probes.node.stacks.origins import Origins
 from dstack.probes.node.stacks.table import ENDS, StackTable
-from dstack.probes.node.threads import Position, ShownFrame
+from dstack.probes.node.thread_stacks import CodePosition, TextFrame
 
 
-def frames(*lines: int, file: str = "/srv/app.py") -> list[ShownFrame]:
-    return [ShownFrame(Position(file, "f", "C.f", line)) for line in lines]
+def frames(*lines: int, file: str = "/srv/app.py") -> list[TextFrame]:
+    return [TextFrame(CodePosition(file, "f", "C.f", line)) for line in lines]
 
 
 @pytest.fixture
@@ -36,7 +36,7 @@ def test_the_same_stack_is_the_same_entry(table: StackTable) -> None:
 
 
 def test_a_frame_of_a_shared_library_has_its_library(table: StackTable) -> None:
-    table.add([ShownFrame(Position("a.c", "f", "f", 0, "/lib/libx.so"))], "/")
+    table.add([TextFrame(CodePosition("a.c", "f", "f", 0, "/lib/libx.so"))], "/")
 
     assert table.frames == [Frame(function="f", file="/lib/libx.so", line=0, origin="library")]
 

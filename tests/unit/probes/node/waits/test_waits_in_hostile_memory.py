@@ -21,11 +21,11 @@ from dstack.probes.node.cpython.objects import Objects
 from dstack.probes.node.cpython.references import References
 from dstack.probes.node.cpython.values import shown_locals, text_of
 from dstack.probes.node.procfs.proc import FUTEX, SystemCall
-from dstack.probes.node.ray.object_refs import object_refs, owners, refs_of
-from dstack.probes.node.threads import Position, PythonThread
+from dstack.probes.node.ray_ids import object_refs, owners, refs_of
+from dstack.probes.node.thread_stacks import CodePosition, PythonThread
 from dstack.probes.node.waits.executors import Executors
 from dstack.probes.node.waits.locks import Locks
-from dstack.probes.node.waits.reachable_objects import Roots, Search, UserModules
+from dstack.probes.node.waits.reachable_objects import ObjectSearch, Roots, UserModules
 from tests.fuzzing.effort import examples
 from tests.unit.support.hostile_memory import END, CountedMemory
 from tests.unit.support.own_process import own_layout, own_objects, own_process
@@ -110,7 +110,7 @@ def frame_at(frames: Frames, start: int, function: str, name: str) -> Frame:
     code = Code(start, (start,) * 20)
     code.file, code.function = EXECUTOR, function
     code.names = (*(f"local {number}" for number in range(5)), name)
-    return Frame(frames, start, code, 0, Position(EXECUTOR, function, function, 1))
+    return Frame(frames, start, code, 0, CodePosition(EXECUTOR, function, function, 1))
 
 
 def everything(objects: Objects, start: int) -> list[Callable[[], object]]:
@@ -154,7 +154,7 @@ def everything(objects: Objects, start: int) -> list[Callable[[], object]]:
         lambda: RayGroups(process, TorchGroups(process))._group(start),
         lambda: work_of(objects, own_frames[0], start),
         lambda: deadline_of(objects.memory, SystemCall(FUTEX, (start, 0x189, 0, start))),
-        lambda: Search(process, [start]).holders([Roots({start}, {start + 8})]),
+        lambda: ObjectSearch(process, [start]).holders([Roots({start}, {start + 8})]),
     ]
 
 

@@ -1,1 +1,0 @@
-"""The call that each thread is blocked in, with its dependencies."""

@@ -1,0 +1,145 @@
+"""What a process has under known names: labels, variables of its environment, locals, an actor's concurrency groups.
+
+Seen on CPython 3.10 to 3.14.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterable, Mapping, Sequence
+
+from dstack.probes.node.cpython.frames import Frame
+from dstack.probes.node.cpython.memory import Unreadable
+from dstack.probes.node.cpython.objects import TYPE, Objects
+from dstack.probes.node.cpython.process import Modules, PythonProcess
+from dstack.probes.node.thread_stacks import AnyThread, function_of, is_in
+
+MODULE, TABLE = "dstack.labels", "LABELS"
+MAX_LABELS, MAX_NAME, MAX_VALUE = 32, 64, 128
+
+
+def program_labels(process: PythonProcess) -> dict[str, str]:
+    """The first labels that the program has given its process by ``dstack.label``, as text.
+
+    Raises :class:`Unreadable`.
+    """
+    objects = process.objects
+    table = process.modules.lookup(MODULE, TABLE)
+    found: dict[str, str] = {}
+    for name, value in objects.entries(table)[:MAX_LABELS] if table else ():
+        with contextlib.suppress(Unreadable):
+            text = _text(objects, value)
+            if text is not None:
+                found[objects.text(name, MAX_NAME)] = text
+    return found
+
+
+def _text(objects: Objects, value: int) -> str | None:
+    """A value as ``str`` gives it; None for what is neither a text nor a number."""
+    match objects.type_name(value):
+        case "str":
+            return objects.text(value, MAX_VALUE)
+        case "bool":
+            return str(objects.truth(value))
+        case "int" | "float":
+            return str(objects.number(value))
+    return None
+
+
+NAMES = {name.encode(): name for name in ("RANK", "LOCAL_RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")}
+"""What launchers of distributed runs set: Ray Train, torchrun, verl and Ray's own collective groups."""
+MAX_VARIABLES = 2_000
+MAX_VARIABLE = 256
+
+
+def launch_variables(process: PythonProcess) -> Mapping[str, str]:
+    """The variables of :data:`NAMES` in ``os.environ``, which keeps bytes by bytes; seen on CPython 3.10 to 3.14.
+
+    Raises :class:`Unreadable`.
+    """
+    objects = process.objects
+    environ = process.modules.lookup("os", "environ")
+    entries = objects.entries(objects.attribute(environ, "_data")) if environ else []
+    if len(entries) > MAX_VARIABLES:
+        raise Unreadable(f"{len(entries)} environment variables")
+    lengths = set(map(len, NAMES))
+    found = {}
+    for key, value in entries:
+        with contextlib.suppress(Unreadable):
+            if objects.size(key, "bytes") in lengths and (name := NAMES.get(objects.data(key))):
+                found[name] = objects.data(value, MAX_VARIABLE).decode("utf-8", "replace")
+    return found
+
+
+def number_of(variables: Mapping[str, str], name: str) -> int | None:
+    """The value of a variable that is a number from 0 on."""
+    value = variables.get(name, "")
+    return int(value) if value.isascii() and value.isdecimal() and len(value) < 10 else None
+
+
+EXECUTOR = "actor_method_executor"
+"""The function that calls an actor's method."""
+GROUP = "__ray_concurrency_group__"
+BASE, CLASS_DICT = 256, 264
+"""The offsets of a type's base and its dict; CPython 3.10 to 3.14."""
+MAX_BASES = 64
+
+
+def runs_methods(threads: Iterable[AnyThread]) -> bool:
+    """Whether one of the threads is in a method of an actor."""
+    return any(function_of(frame) == EXECUTOR for thread in threads for frame in thread.frames)
+
+
+def concurrency_groups(modules: Modules, objects: Objects) -> dict[str, str] | None:
+    """The declared groups by method, of a worker's actor; None where it has none.
+
+    Raises :class:`Unreadable`.
+    """
+    instance = actor_instance(modules, objects)
+    return _declared(objects.memory.pointer(instance + TYPE), objects) if instance else None
+
+
+def actor_instance(modules: Modules, objects: Objects) -> int | None:
+    """The address of a worker's actor; None where it has none.
+
+    Ray's worker keeps its single instance, also while it is idle. Raises :class:`Unreadable`.
+    """
+    worker = modules.lookup("ray._private.worker", "global_worker")
+    actors = objects.attributes(worker).get("actors") if worker else None
+    instances = objects.entries(actors) if actors else []
+    return instances[0][1] if len(instances) == 1 else None
+
+
+def _declared(kind: int, objects: Objects) -> dict[str, str]:
+    """The groups of a class and its bases; a class takes precedence over its base."""
+    groups: dict[str, str] = {}
+    for _ in range(MAX_BASES):
+        for name, method in objects.named(objects.memory.pointer(kind + CLASS_DICT)).items():
+            if name not in groups and objects.is_a(method, "function"):
+                groups[name] = _group(method, objects)
+        kind = objects.memory.pointer(kind + BASE)
+        if not kind:
+            break
+    return {name: group for name, group in groups.items() if group}
+
+
+def _group(method: int, objects: Objects) -> str:
+    group = objects.attributes(method).get(GROUP)
+    return objects.text(group) if group else ""
+
+
+def number_in(objects: Objects, frame: Frame, name: str) -> int | None:
+    """The number in a local, None where it has none."""
+    address = frame.local(name)
+    return int(objects.number(address) or 0) if objects.is_a(address, "int") else None
+
+
+def text_in(objects: Objects, frame: Frame, name: str, longest: int) -> str:
+    """The text of a local, empty where it has none."""
+    address = frame.local(name)
+    return objects.text(address, longest) if objects.is_a(address, "str") else ""
+
+
+def frame_in(frames: Sequence[Frame], file: str, function: str) -> Frame | None:
+    """The innermost frame in this function."""
+    return next((frame for frame in frames if is_in(frame, file, function)), None)

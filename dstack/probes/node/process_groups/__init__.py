@@ -1,1 +1,0 @@
-"""Process groups of torch.distributed and ray.util.collective, read from the memory of their members."""

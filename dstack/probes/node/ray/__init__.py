@@ -1,1 +1,0 @@
-"""What Ray keeps in the memory of its workers: ObjectRefs, tasks on threads, concurrency groups."""

@@ -1,0 +1,151 @@
+"""Which Ray task each thread of a worker runs, and which one each asyncio task belongs to.
+
+The task of a thread is in the core worker's thread-local storage. The layout of ``_raylet.so`` comes from
+:mod:`dstack.probes.node_access.raylet_symbols`. Right for tasks on the main thread and for threaded actors; threads of
+event loops hold ids that mean nothing. Seen on Ray 2.46 and 2.60 with glibc 2.31 to 2.36 on x86-64. That of an asyncio
+task is in its context variables.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+
+from dstack.probes.node.cpython.memory import ProcessMemory, Unreadable
+from dstack.probes.node.cpython.objects import SIZE
+from dstack.probes.node.cpython.process import PythonProcess
+from dstack.probes.node.procfs.proc import Mapping
+from dstack.probes.node.thread_stacks import AnyThread, is_event_loop
+from dstack.probes.node.wire import ThreadContext
+
+LIBRARY = "/ray/_raylet.so"
+DTV = 8
+"""The offset from pthread_self of a pointer to the table of thread-local blocks, with 16 bytes for each module."""
+UNALLOCATED = 2**64 - 1
+TASK_ID_IN_CONTEXT = slice(8, 32)
+IDLE = b"\xff" * 20
+"""The id, up to its job, of no task, or of a driver's task; only the first 8 bytes for an actor's creation task."""
+MAX_MODULES = 4096
+IDLE_WORKER = "ray::IDLE"
+"""The title of a worker before it becomes an actor's, and between tasks; seen on Ray 2.46 and 2.60."""
+NO_ACTOR = "f" * 16
+"""The beginning of the actor's part in the id of a normal task, and of the id of an actor's creation task."""
+
+
+class ThreadTasks:
+    """Reads one process. Raises :class:`Unreadable` where its library is not the one that the layout describes."""
+
+    def __init__(self, memory: ProcessMemory, library: Mapping, layout: ThreadContext) -> None:
+        base = library.start
+        note = bytes.fromhex(layout["note"])
+        if memory.read(base + layout["note_at"], len(note)) != note:
+            raise Unreadable("its _raylet.so is another build")
+        self._memory = memory
+        self._module = memory.pointer(base + layout["module_at"])
+        self._offset = layout["offset"]
+        if not 0 < self._module < MAX_MODULES:
+            raise Unreadable(f"{self._module} is not the number of a module")
+
+    def task_of(self, pthread: int) -> str | None:
+        """The id of the task that a thread runs, or None where it runs none."""
+        blocks = self._memory.pointer(pthread + DTV)
+        if self._memory.pointer(blocks - 16) < self._module:
+            return None
+        block = self._memory.pointer(blocks + 16 * self._module)
+        context = self._memory.pointer(block + self._offset) if block not in (0, UNALLOCATED) else 0
+        if not context:
+            return None
+        task_id = self._memory.read(context, TASK_ID_IN_CONTEXT.stop)[TASK_ID_IN_CONTEXT]
+        return None if task_id.startswith(IDLE) else task_id.hex()
+
+
+def library_of(files: Iterable[Mapping]) -> Mapping | None:
+    """The mapping of the beginning of the core worker library, among the files that a process has mapped."""
+    return next((one for one in files if one.path.endswith(LIBRARY)), None)
+
+
+def read_tasks(
+    threads: Sequence[AnyThread],
+    memory: ProcessMemory,
+    files: Iterable[Mapping],
+    layout: ThreadContext | None,
+    title: str,
+) -> dict[int, str | None] | None:
+    """The task each thread runs, by OS thread id; None where that cannot be read, or is meaningless.
+
+    The threads of async actors keep ids of earlier tasks. ``title`` is the process's.
+    """
+    try:
+        library = library_of(files)
+        if layout is None or library is None or any(map(is_event_loop, threads)):
+            return None
+        tasks = ThreadTasks(memory, library, layout)
+        return {thread.os_thread_id: _if_real(tasks.task_of(thread.thread_id), title) for thread in threads}
+    except Unreadable:
+        return None
+
+
+def _if_real(task_id: str | None, title: str) -> str | None:
+    """The task, unless it is the id of a fresh worker before its first task, which has the form of an actor's."""
+    is_of_actor = task_id is not None and NO_ACTOR not in (task_id[:16], task_id[16:32])
+    return None if is_of_actor and title == IDLE_WORKER else task_id
+
+
+RAY_TASK = "async_task_id"
+"""The variable that Ray sets to the id of the task for which it runs a coroutine; seen on Ray 2.46 and 2.60."""
+TASK_ID_TYPES = ("ray._raylet.TaskID", "ray.TaskID")
+TASK_ID, TASK_ID_SIZE = 32, 24
+
+ROOT, CHILDREN, PAIRS = 16, 16, 32
+BRANCHES = 32
+MAX_NODES = 10_000
+
+
+class Contexts:
+    """The contexts of one process. Every method raises :class:`Unreadable`."""
+
+    def __init__(self, process: PythonProcess) -> None:
+        self._objects = process.objects
+        self._memory = process.memory
+        self._layout = process.layout.coroutines
+        self._names: dict[int, str] = {}
+
+    def ray_task(self, task: int) -> str | None:
+        """The id of the Ray task in whose context an asyncio task runs, None for none."""
+        context = self._memory.pointer(task + self._layout.task_context)
+        if not self._objects.is_a(context, "Context", "_contextvars.Context"):
+            return None
+        for variable, value in self._variables(context):
+            if self._name(variable) == RAY_TASK and self._objects.is_a(value, *TASK_ID_TYPES):
+                return self._memory.read(value + TASK_ID, TASK_ID_SIZE).hex()
+        return None
+
+    def _name(self, variable: int) -> str:
+        if variable not in self._names:
+            self._names[variable] = self._objects.text(self._memory.pointer(variable + self._layout.variable_name))
+        return self._names[variable]
+
+    def _variables(self, context: int) -> Iterator[tuple[int, int]]:
+        """Variables and their values."""
+        root = self._memory.pointer(self._memory.pointer(context + self._layout.context_variables) + ROOT)
+        nodes = [root] if root else []
+        for _ in range(MAX_NODES):
+            if not nodes:
+                return
+            node = nodes.pop()
+            if "array" in self._objects.type_name(node):
+                nodes += [child for child in self._memory.pointers(node + CHILDREN, BRANCHES) if child]
+                continue
+            words = self._pairs(node)
+            for key, value in zip(words[::2], words[1::2], strict=True):
+                if key:
+                    yield key, value
+                elif value:
+                    nodes.append(value)
+        raise Unreadable(f"a context of more than {MAX_NODES} parts")
+
+    def _pairs(self, node: int) -> tuple[int, ...]:
+        """Words in pairs: a variable and its value, or 0 and a further node."""
+        count = self._memory.int64(node + SIZE)
+        if not 0 <= count <= 2 * BRANCHES or count % 2:
+            raise Unreadable(f"a part of a context of {count} words")
+        return self._memory.pointers(node + PAIRS, count)
