@@ -18,6 +18,7 @@ from pathlib import Path
 
 import msgspec
 
+from dstack.analysis.views.analysed_snapshot import AnalysedSnapshot
 from dstack.files.snapshot_file import load, save
 from dstack.model.snapshot import Snapshot
 from tests.clusters.dstack_command import CHECK_PAUSE_S, dstack
@@ -92,7 +93,7 @@ def keep(file: Path, name: str, expected: Expected, places: Mapping[str, str]) -
     target = recorded(name)
     target.parent.mkdir(parents=True, exist_ok=True)
     save(_without_ended_jobs(load(file)), file, force=True)
-    if not expected.is_met_by(document_with_report(file)):
+    if not expected.is_met_by(document_with_report(AnalysedSnapshot.of(load(file)))):
         return False
     target.write_bytes(file.read_bytes())
     return True

@@ -55,9 +55,8 @@ def document_of(path: Path) -> Json:
     return document
 
 
-def document_with_report(path: Path) -> Json:
+def document_with_report(analysed: AnalysedSnapshot) -> Json:
     """The same, and the text report as ``report``: what :class:`tests.examples.expected.Expected` is compared with."""
-    analysed = _analysed(path)
     return {**json.loads(check_json(analysed)), "report": report_text(analysed)}
 
 

@@ -1,4 +1,4 @@
-"""Every example has a recorded snapshot, whose verdict is the one that the example's docstring expects."""
+"""Every example has a recorded snapshot with the verdict that its docstring expects, and a report that reads well."""
 
 from __future__ import annotations
 
@@ -7,11 +7,16 @@ import re
 
 import pytest
 
+from dstack.analysis.views.analysed_snapshot import AnalysedSnapshot
+from dstack.files.snapshot_file import load
 from dstack.report.text import WIDTH
+from tests.clusters.dstack_command import Json
 from tests.examples.expected import ALARMS, FIRST_LINES, expected_of, first_lines
 from tests.examples.recorded import NAMES, RECORDED, document_with_report, recorded, report_of
 from tests.paths import EXAMPLES
 from tests.unit.project.test_language import banned_in
+from tests.unit.report.test_check_schema import assert_valid
+from tests.unit.report.test_distinct_names import assert_nothing_reads_the_same
 
 MOST_LINES = 25
 """The most lines of the report of a deadlock or hang; findings in Ray's libraries have longer chains."""
@@ -28,12 +33,25 @@ MACHINERY = (
     "already available and being fetched",
 )
 """What only serves a library."""
+VAGUE = re.compile(r"[Ff]ind out|takes long|what delays|[Ii]nspect")
+COMMANDS = re.compile(r"`([^`]+)`")
+PROGRAMS = ("dstack stacks", "dstack graph", "dstack record", "ray ", "serve status", "tail /tmp/ray/", "grep num_ ")
+"""What a next step may tell the user to run."""
+
+
+def assert_advice_is_concrete(document: Json) -> None:
+    for advice in filter(None, (finding["advice"] for finding in document["findings"])):
+        assert not VAGUE.search(advice["text"])
+        assert advice["kind"] == "next" or "dstack" not in advice["text"]
+        assert all(command.startswith(PROGRAMS) for command in COMMANDS.findall(advice["text"]))
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_a_recorded_example_has_its_expected_verdict_and_next_step(name: str) -> None:
+def test_a_recorded_example_has_its_expected_verdict_and_a_good_report(name: str) -> None:
+    """One test for all properties: to load and diagnose a snapshot takes longer than each of them."""
     expected = expected_of(EXAMPLES / f"{name}.py")
-    document = document_with_report(recorded(name))
+    analysed = AnalysedSnapshot.of(load(recorded(name)))
+    document = document_with_report(analysed)
 
     assert not list(expected.differences(document))
     report = document["report"]
@@ -42,6 +60,10 @@ def test_a_recorded_example_has_its_expected_verdict_and_next_step(name: str) ->
     if expected.verdict in ALARMS:
         first = report.partition("\n2. ")[0].splitlines()
         assert len(first) <= (MOST_LINES_OF_LIBRARIES if "libraries" in name else MOST_LINES)
+    assert_advice_is_concrete(document)
+    assert_nothing_reads_the_same(analysed)
+    del document["report"]
+    assert_valid(analysed.snapshot, document)
 
 
 @pytest.mark.parametrize("name", [name for name in NAMES if "look_alikes/libraries/" in name])
