@@ -7,8 +7,10 @@ import os
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner, Result
 from msgspec.structs import replace
 
+from dstack.cli import main
 from dstack.files.snapshot_file import load, save
 from tests.clusters.dstack_command import dstack
 from tests.paths import RECORDED_CALLS
@@ -16,10 +18,14 @@ from tests.paths import RECORDED_CALLS
 FILE = str(RECORDED_CALLS)
 
 
-def test_text_goes_to_standard_output() -> None:
-    done = dstack("graph", FILE)
+def graph(*arguments: str) -> Result:
+    return CliRunner().invoke(main, ["graph", *arguments])
 
-    assert (done.returncode, done.stderr) == (0, "")
+
+def test_text_goes_to_standard_output() -> None:
+    done = graph(FILE)
+
+    assert (done.exit_code, done.stderr) == (0, "")
     assert done.stdout.startswith("121 calls within 14 s: 116 finished, 1 failed, 2 running, 2 pending\n")
     assert max(map(len, done.stdout.splitlines())) <= 100
     assert "\x1b" not in done.stdout
@@ -39,9 +45,9 @@ def test_the_suffix_or_the_option_chooses_the_format(
     tmp_path: Path, name: str, options: tuple[str, ...], begins: bytes
 ) -> None:
     file = tmp_path / name
-    done = dstack("graph", FILE, "-o", str(file), *options)
+    done = graph(FILE, "-o", str(file), *options)
 
-    assert (done.returncode, done.stdout) == (0, "")
+    assert (done.exit_code, done.stdout) == (0, "")
     assert file.read_bytes().startswith(begins)
     is_dot = begins.startswith(b"digraph")
     assert done.stderr.startswith(f"Saved. Draw it with: dot -Tsvg -o {tmp_path}/calls.svg" if is_dot else "Saved. ")
@@ -51,31 +57,31 @@ def test_the_suffix_or_the_option_chooses_the_format(
 def test_an_existing_file_is_kept_without_force(tmp_path: Path) -> None:
     file = tmp_path / "calls.dot"
     file.write_text("mine")
-    refused = dstack("graph", FILE, "-o", str(file))
+    refused = graph(FILE, "-o", str(file))
 
-    assert (refused.returncode, file.read_text()) == (2, "mine")
+    assert (refused.exit_code, file.read_text()) == (2, "mine")
     assert "already exists" in refused.stderr
-    assert dstack("graph", FILE, "-o", str(file), "--force").returncode == 0
+    assert graph(FILE, "-o", str(file), "--force").exit_code == 0
     assert file.read_text().startswith("digraph")
 
 
 def test_one_job_can_be_selected() -> None:
-    done = dstack("graph", FILE, "--format", "json", "--job", "pipeline.py")
+    done = graph(FILE, "--format", "json", "--job", "pipeline.py")
     document = json.loads(done.stdout)
 
     assert document["job"] == "01000000"
     assert len(document["edges"]) == 9
-    unknown = dstack("graph", FILE, "--job", "other.py")
-    assert unknown.returncode == 2
+    unknown = graph(FILE, "--job", "other.py")
+    assert unknown.exit_code == 2
     assert "Known jobs: 01000000 (pipeline.py)." in unknown.stderr
 
 
 def test_a_snapshot_without_history_has_a_note(tmp_path: Path) -> None:
     file = tmp_path / "none.json"
     save(replace(load(RECORDED_CALLS), history=None), file)
-    as_json, done = dstack("graph", str(file), "--format", "json"), dstack("graph", str(file))
+    as_json, done = graph(str(file), "--format", "json"), graph(str(file))
 
-    assert (as_json.returncode, done.returncode, done.stderr) == (0, 0, "")
+    assert (as_json.exit_code, done.exit_code, done.stderr) == (0, 0, "")
     assert as_json.stderr == "Note: the history of tasks is missing, so only unfinished calls are known.\n"
     assert json.loads(as_json.stdout)["history"] is None
     assert "This snapshot has no history: only calls that have not ended are known." in done.stdout
@@ -84,12 +90,12 @@ def test_a_snapshot_without_history_has_a_note(tmp_path: Path) -> None:
 
 
 def test_impossible_requests_are_refused() -> None:
-    both = dstack("graph", FILE, "--address", "127.0.0.1:1")
+    both = graph(FILE, "--address", "127.0.0.1:1")
 
-    assert both.returncode == 2
+    assert both.exit_code == 2
     assert "FILE cannot be combined with --address." in both.stderr
-    assert dstack("graph", "none.json").returncode == 3
-    assert dstack("graph", FILE, "--by", "colour").returncode == 2
+    assert graph("none.json").exit_code == 3
+    assert graph(FILE, "--by", "colour").exit_code == 2
 
 
 def test_a_terminal_without_unicode_gets_ascii() -> None:
