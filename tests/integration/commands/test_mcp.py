@@ -10,11 +10,12 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 import anyio
+import pytest
 from mcp import Client
 from mcp.client.stdio import StdioServerParameters
 
 from dstack.cli.assistant import DATA_NOTE, MAX_CHARACTERS
-from tests.clusters.ray_clusters import run_example
+from tests.clusters.shared_cluster import SharedCluster
 from tests.examples.recorded import recorded
 
 ANSWER_S = 300.0
@@ -101,7 +102,8 @@ def test_a_mistake_of_an_assistant_is_answered_with_what_to_do() -> None:
     with_server(use, str(recorded("two_actors")))
 
 
-def test_a_running_deadlock_is_found_and_older_snapshots_stay_known() -> None:
+@pytest.mark.ray
+def test_a_running_deadlock_is_found_and_older_snapshots_stay_known(shared: SharedCluster) -> None:
     async def use(client: Client) -> None:
         assert "No job is called x" in await text_of(client, "check", is_error=True, job="x")
         report = await answer(client, "snapshot")
@@ -112,7 +114,7 @@ def test_a_running_deadlock_is_found_and_older_snapshots_stay_known() -> None:
         assert finding["snapshot"] == report["snapshot"]
         assert finding["data"]["kind"] == "deadlock"
 
-    with run_example("two_actors") as example:
+    with shared.running("two_actors") as example:
         with_server(use, "--address", example.address, environment=example.environment)
 
 
