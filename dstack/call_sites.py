@@ -2,12 +2,7 @@
 
 from __future__ import annotations
 
-from dstack.libraries.collective import sites as collective
-from dstack.libraries.compiled_graphs import sites as compiled_graphs
-from dstack.libraries.data import sites as data
-from dstack.libraries.serve import sites as serve
-from dstack.libraries.torch import sites as torch
-from dstack.libraries.train import sites as train
+from dstack.libraries import collective, compiled_graphs, data, serve, torch, train
 from dstack.observed.call_site import BOTH_RAYS, Site, caller, leaf
 from dstack.observed.calls import Call, CallKind
 

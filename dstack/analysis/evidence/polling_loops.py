@@ -22,10 +22,7 @@ from itertools import takewhile
 from dstack.analysis.evidence.progress import JobProgress, RoutineCalls
 from dstack.analysis.index.processes import CallRate, ExecutionKey, OwnTasks, Poll, PolledActors, Polls, execution_key
 from dstack.call_sites import kind_of
-from dstack.libraries.data import parts as data
-from dstack.libraries.serve import parts as serve
-from dstack.libraries.train import parts as train
-from dstack.libraries.tune import parts as tune
+from dstack.libraries import data, serve, train
 from dstack.model.snapshot import (
     ACTOR_HANDLE,
     RepeatedCall,
@@ -49,7 +46,6 @@ ENDLESS: tuple[Place, ...] = (
     *data.ENDLESS,
     *serve.ENDLESS,
     *train.ENDLESS,
-    *tune.ENDLESS,
 )
 """Functions of Ray's libraries that poll until what they poll for has come, and do work only then."""
 

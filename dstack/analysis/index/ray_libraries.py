@@ -16,13 +16,9 @@ import msgspec
 from dstack.analysis.index.sample_index import SampleIndex
 from dstack.analysis.index.task_assignment import is_user_code
 from dstack.call_sites import kind_of, named_site
-from dstack.libraries.compiled_graphs.sites import MONITOR_THREAD
-from dstack.libraries.data import parts as data
-from dstack.libraries.data.sites import IN_EXECUTOR
-from dstack.libraries.recogniser import NEVER, Recogniser
-from dstack.libraries.serve import parts as serve
-from dstack.libraries.train import parts as train
-from dstack.libraries.tune import parts as tune
+from dstack.libraries import NEVER, Recogniser, data, serve, train
+from dstack.libraries.compiled_graphs import MONITOR_THREAD
+from dstack.libraries.data import IN_EXECUTOR
 from dstack.model.diagnosis import Vertex
 from dstack.model.snapshot import Actor, actor_of_task, producer_task_id
 from dstack.model.vertex_keys import AnyKey, CoroutineKey, Key, ThreadKey
@@ -36,7 +32,7 @@ RAYS_OWN = (
     Recogniser(r"CompiledDAG\.DAGDriverProxyActor", "proxy of a compiled graph", which=" {id}", is_machinery=True),
     Recogniser(r"PoolActor", "ray.util.multiprocessing.Pool", which=", process {id}", work=("run_batch", "batch of")),
 )
-RECOGNISERS = (*serve.PARTS, *data.PARTS, *train.PARTS, *tune.PARTS, *RAYS_OWN)
+RECOGNISERS = (*serve.PARTS, *data.PARTS, *train.PARTS, *train.TRIALS, *RAYS_OWN)
 """Those of each library's room, and those of Ray itself."""
 
 OF_RAY = re.compile(r"/ray/(data|serve|train|tune)/")

@@ -10,8 +10,8 @@ from msgspec.structs import replace
 from dstack.analysis.index.frames import import_of, user_frame
 from dstack.analysis.index.ray_libraries import is_client_request, is_library_actor
 from dstack.analysis.index.sample_index import SampleIndex
-from dstack.libraries.serve.sites import BATCHES_FILE, REPLICA_FILE
-from dstack.libraries.train.parts import TRAINING
+from dstack.libraries.serve import BATCHES_FILE, REPLICA_FILE
+from dstack.libraries.train import TRAINING
 from dstack.model.snapshot import Actor, GoneWorker, Node, Worker, actor_of_task, job_of_task
 from dstack.model.vertex_facts import ProcessName, Subject, TaskName, subject
 from dstack.model.vertex_keys import CoroutineKey

@@ -19,7 +19,7 @@ from dstack.analysis.naming.descriptions import describe, in_words, limit_in_wor
 from dstack.analysis.naming.ends import ends_in_words
 from dstack.analysis.naming.vertex_details import VertexDetails, details_of
 from dstack.call_sites import EVENT_LOOP, UNTIL_COMPLETE, site_of
-from dstack.libraries.compiled_graphs.sites import OF_DRIVER
+from dstack.libraries.compiled_graphs import OF_DRIVER
 from dstack.model.diagnosis import GroupWait, Step, Vertex, Wait, WaitKind
 from dstack.model.vertex_keys import Key, UnknownKey
 from dstack.observed.calls import GroupCall, Timer

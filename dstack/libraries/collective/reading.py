@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Sequence
 
-from dstack.libraries.collective.sites import FILE
+from dstack.libraries.collective import FILE
 from dstack.libraries.torch.groups import MAX_GROUPS, MAX_MEMBERS, MAX_NAME, TorchGroups
 from dstack.observed.call_site import Site
 from dstack.observed.calls import RAY, ProcessGroup

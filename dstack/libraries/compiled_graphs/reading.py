@@ -16,7 +16,7 @@ import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 
-from dstack.libraries.compiled_graphs.sites import CHANNEL_FILE, EXECUTE, FUTURE, GET, GET_FILE, READ, WRITE
+from dstack.libraries.compiled_graphs import CHANNEL_FILE, EXECUTE, FUTURE, GET, GET_FILE, READ, WRITE
 from dstack.observed.calls import Call, ChannelCall
 from dstack.observed.processes import GraphChannel, GraphStage
 from dstack.probes.node.cpython.frames import Frame

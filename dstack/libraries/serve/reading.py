@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Sequence
 
-from dstack.libraries.serve.sites import CHOOSING, PRIVATE, REPLICA_FILE
+from dstack.libraries.serve import CHOOSING, PRIVATE, REPLICA_FILE
 from dstack.observed.calls import QueuedRequest, ServeRequest
 from dstack.probes.node.cpython.frames import Frame
 from dstack.probes.node.cpython.memory import Unreadable

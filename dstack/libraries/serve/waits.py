@@ -15,7 +15,7 @@ from msgspec.structs import replace
 from dstack.analysis.graph.builder import GraphBuilder, waits_for
 from dstack.analysis.index import task_assignment
 from dstack.analysis.index.sample_index import SampleIndex
-from dstack.libraries.serve.parts import REPLICA_NAME, REQUESTS
+from dstack.libraries.serve import REPLICA_NAME, REQUESTS
 from dstack.model.diagnosis import SlotLimit, Target, Wait
 from dstack.model.snapshot import Actor
 from dstack.model.vertex_facts import subject

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from dstack.call_sites import SITES
-from dstack.libraries.train.sites import MEETING as MEETING_SITE
+from dstack.libraries.train import MEETING as MEETING_SITE
 from dstack.observed.calls import TRAIN, Call, GroupCall, ProcessGroup
 from dstack.probes.node.cpython.frames import Frame
 from dstack.probes.node.cpython.memory import Unreadable

@@ -13,9 +13,8 @@ from dataclasses import dataclass, replace
 
 from dstack.call_sites import DIRECT_TRANSPORT
 from dstack.libraries.collective.reading import RayCalls, RayGroups
-from dstack.libraries.torch.calls import TorchCalls
-from dstack.libraries.torch.gloo import deadline_of
 from dstack.libraries.torch.groups import TorchGroups
+from dstack.libraries.torch.reading import TorchCalls, deadline_of
 from dstack.libraries.train.reading import TrainRank, rank_in_train
 from dstack.observed.calls import RAY, Call, Executions, GroupCall, ProcessGroup, ProcessObject
 from dstack.probes.node.cpython.frames import Frame

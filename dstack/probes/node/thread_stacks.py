@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Generic, Protocol, TypeVar
 
 from dstack.call_sites import SITES
-from dstack.libraries.torch.sites import OPERATOR
+from dstack.libraries.torch import OPERATOR
 from dstack.observed.call_site import At, Place, Site
 from dstack.observed.processes import Origin
 

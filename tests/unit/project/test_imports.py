@@ -183,8 +183,7 @@ def test_cycles_of_packages_break_the_rules(tmp_path: Path, module: str, line: s
 def test_the_node_package_needs_only_the_standard_library_and_psutil() -> None:
     graph = grimp.build_graph("dstack", include_external_packages=True)
     observed = {"dstack.observed.processes", "dstack.observed.calls", "dstack.observed.node"}
-    caller = (".fixes", ".parts", ".waits", ".recogniser")
-    rooms = {name for name in graph.find_descendants("dstack.libraries") if not name.endswith(caller)}
+    rooms = {name for name in graph.find_descendants("dstack.libraries") if not name.endswith(".waits")}
     sites = {
         "dstack.observed",
         "dstack.observed.frozen_dataclass",

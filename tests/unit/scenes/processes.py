@@ -13,7 +13,7 @@ from typing import Any
 from msgspec.structs import replace
 
 from dstack.call_sites import kind_of
-from dstack.libraries.serve.sites import FREE_REPLICA
+from dstack.libraries.serve import FREE_REPLICA
 from dstack.model.snapshot import ACTOR_HANDLE, Actor, Worker
 from dstack.model.vertex_keys import CoroutineKey, Key, ThreadKey
 from dstack.observed.calls import (

@@ -8,11 +8,9 @@ from dstack import words
 from dstack.analysis.findings.facts.deadlocked_waits import DeadlockedWaits
 from dstack.analysis.findings.wording.resource_fixes import held_until_released, held_while_waiting
 from dstack.analysis.graph.pending_tasks import is_queued
-from dstack.analysis.naming.descriptions import any_of, describe, labels_of
+from dstack.analysis.naming.descriptions import any_of, describe, labels_of, limit_in_words
 from dstack.analysis.solve.requirements import targets_of
 from dstack.call_sites import BARRIER
-from dstack.libraries.compiled_graphs import fixes as compiled_graphs
-from dstack.libraries.serve import fixes as serve
 from dstack.model.diagnosis import Vertex
 from dstack.model.snapshot import actor_of_task
 from dstack.model.vertex_keys import Key
@@ -24,6 +22,59 @@ Rule = Callable[[DeadlockedWaits], "str | None"]
 def fix_for(waits: DeadlockedWaits) -> str:
     """Where a deadlock is best broken."""
     return next(fix for rule in RULES if (fix := rule(waits)))
+
+
+def _serve_slots(waits: DeadlockedWaits) -> str | None:
+    """Raise the limit that is reached, or do not wait for the response; None without queued requests."""
+    queued = [vertex for vertex in waits.in_cycle("Serve slot") if vertex.is_counted]
+    if not queued:
+        return None
+    labels = any_of(queued)
+    if not all(vertex.wait and vertex.wait.limit for vertex in queued):
+        return (
+            f"Do not wait for {labels} in a constructor that the called deployment needs to start: make the call in "
+            "the first request, or in a task that the constructor does not await."
+        )
+    limits = words.listed(
+        sorted({limit_in_words(vertex.wait.limit) for vertex in queued if vertex.wait and vertex.wait.limit}), " or "
+    )
+    return (
+        f"Raise {limits}, so that {labels} can start; or make that call without waiting for its response; or move the "
+        "called method to a deployment that calls none of these."
+    )
+
+
+def _kept_arrays(waits: DeadlockedWaits) -> str | None:
+    """Copy arrays from a compiled graph, which occupy its channels while they are kept."""
+    if "kept value" not in waits.kinds:
+        return None
+    held = {key for vertex in waits.in_cycle("kept value") for key in targets_of(vertex)}
+    keeping = labels_of(vertex for vertex in waits.callers if vertex.key in held)
+    where = f" in {words.listed(keeping)}" if keeping else ""
+    return (
+        f"Copy the arrays that you keep{where} from a compiled graph (array.copy(), copy.deepcopy), or drop them "
+        "before the next execute: they take up room in its channels."
+    )
+
+
+def _full_channels(waits: DeadlockedWaits) -> str | None:
+    """An actor in two compiled graphs, a call behind a stage, or a stage that waits for its own graph."""
+    if not waits.kinds & {"channel read", "channel write"}:
+        return None
+    if any(vertex.is_graph_loop for vertex in waits.members):
+        return (
+            "Give each compiled graph its own actors, or call teardown() of the first graph before compiling the "
+            "second: an actor runs the loop of one graph at a time."
+        )
+    if queued := [vertex for vertex in waits.cycle if is_queued(vertex)]:
+        return (
+            f"Let {any_of(queued)} run while its actor waits for the compiled graph (max_concurrency=2 "
+            "or a concurrency group), or pass the value into the graph as an input."
+        )
+    return (
+        "Do not wait in a stage of a compiled graph for a value that the same graph produces later: pass it in as an "
+        "input, and fetch results (ray.get) before the channels are full."
+    )
 
 
 def _barrier(waits: DeadlockedWaits) -> str | None:
@@ -211,10 +262,10 @@ def _pass_ref(waits: DeadlockedWaits) -> str:
 
 
 RULES: tuple[Rule, ...] = (
-    serve.fix,
+    _serve_slots,
     held_until_released,
-    compiled_graphs.kept_arrays,
-    compiled_graphs.full_channels,
+    _kept_arrays,
+    _full_channels,
     held_while_waiting,
     _barrier,
     _constructor,

@@ -9,10 +9,7 @@ from dstack.analysis.findings.facts.deadlocked_waits import DeadlockedWaits
 from dstack.analysis.index import ray_libraries
 from dstack.analysis.index.sample_index import SampleIndex
 from dstack.analysis.naming.descriptions import describe, labels_of, operand_in_words
-from dstack.libraries.data import parts as data
-from dstack.libraries.serve import parts as serve
-from dstack.libraries.train import parts as train
-from dstack.libraries.tune import parts as tune
+from dstack.libraries import data, serve, train
 from dstack.model.diagnosis import Vertex
 from dstack.model.snapshot import Actor, PlacementGroup
 from dstack.model.vertex_keys import AnyKey
@@ -23,7 +20,7 @@ SETTINGS = {
     data.PARTS: "concurrency of the Data operator",
     serve.PARTS: "num_replicas and ray_actor_options of the deployment",
     train.PARTS: "ScalingConfig of the trainer",
-    tune.PARTS: "resources of a trial",
+    train.TRIALS: "resources of a trial",
 }
 """What decides how much the actors and placement groups of a library hold: the library ends them, not its user."""
 

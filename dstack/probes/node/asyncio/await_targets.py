@@ -28,7 +28,7 @@ from dstack.call_sites import (
     WAIT,
     WAIT_FOR,
 )
-from dstack.libraries.serve.sites import MESSAGES, MESSAGES_FILE
+from dstack.libraries.serve import MESSAGES, MESSAGES_FILE
 from dstack.observed.call_site import Site
 from dstack.observed.calls import Awaitables, Call, Executions, Inference, ProcessObject, Timer
 from dstack.probes.node.asyncio.await_chains import GENERATORS, AwaitChain, AwaitChains

@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-from dstack.libraries.serve.sites import BATCHES_FILE
+from dstack.libraries.serve import BATCHES_FILE
 from dstack.probes.node.asyncio.await_chains import AwaitChain
 from dstack.probes.node.cached_property import cached_property
 from dstack.probes.node.cpython.frames import Frame

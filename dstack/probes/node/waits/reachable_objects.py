@@ -13,7 +13,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from dataclasses import dataclass, field, replace
 
 from dstack.call_sites import kind_of
-from dstack.libraries.train.sites import HELPERS
+from dstack.libraries.train import HELPERS
 from dstack.observed.calls import Call, ProcessObject
 from dstack.probes.node.cached_property import cached_property
 from dstack.probes.node.cpython.frames import Frame

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from dstack.libraries.train.parts import RETRYING
+from dstack.libraries.train import RETRYING
 from dstack.model.diagnosis import Diagnosis, Finding
 from dstack.observed.processes import Frame
 from tests.unit.scenes import Call, Scene, SceneProcess

@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from dstack.analysis.diagnose import diagnose
 from dstack.analysis.evidence.evidence import Evidence
 from dstack.analysis.second_sample import plan_readings
-from dstack.libraries.data.sites import STATE
+from dstack.libraries.data import STATE
 from dstack.observed.processes import Frame, LoopBody
 from tests.unit.analysis.evidence.polling_scenes import ONLY_POLLS, Poller, is_suspected, nothing, only_finding, poller
 from tests.unit.scenes import APP, JOB, Scene, SceneProcess

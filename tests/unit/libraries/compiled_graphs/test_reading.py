@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
+from dstack.libraries.compiled_graphs import READ, WRITE
 from dstack.libraries.compiled_graphs.reading import completed, stages_of
-from dstack.libraries.compiled_graphs.sites import READ, WRITE
 from dstack.observed.calls import Call, ChannelCall, ProcessObject, Refs
 from dstack.observed.processes import GraphChannel
 from dstack.probes.node.cpython.memory import open_memory

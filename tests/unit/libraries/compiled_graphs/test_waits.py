@@ -10,7 +10,7 @@ from dstack.analysis.graph.executions import add_executions
 from dstack.analysis.graph.users import Users
 from dstack.analysis.index.sample_index import SampleIndex
 from dstack.analysis.naming.descriptions import describe, in_words
-from dstack.libraries.compiled_graphs.sites import FUTURE, GET
+from dstack.libraries.compiled_graphs import FUTURE, GET
 from dstack.libraries.compiled_graphs.waits import DROPPED, add_channel_waits
 from dstack.model.diagnosis import Diagnosis, Wait
 from dstack.model.vertex_keys import UnknownKey

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from dstack.call_sites import OTHER_LOOP
-from dstack.libraries.serve.sites import FREE_REPLICA
+from dstack.libraries.serve import FREE_REPLICA
 from dstack.observed.calls import Awaitables, QueuedRequest, ServeRequest, Unreadable
 from dstack.probes.node.asyncio.coroutines import Coroutines, Suspended
 from dstack.probes.node.cpython.memory import open_memory

@@ -24,7 +24,7 @@ from typing import Any, cast
 import pytest
 
 from dstack.call_sites import EVENT_LOOP, EXIT, SITES, UNTIL_COMPLETE, kind_of, name_of
-from dstack.libraries.compiled_graphs.sites import READ as CHANNEL_READ
+from dstack.libraries.compiled_graphs import READ as CHANNEL_READ
 from dstack.observed.call_site import Place, Site
 from dstack.observed.calls import Awaitables, Call, Children, Executions, Futures, KernelObjects, ProcessObject
 from dstack.observed.calls import Refs as NeededRefs

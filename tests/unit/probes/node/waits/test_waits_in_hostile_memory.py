@@ -11,9 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dstack.libraries.collective.reading import RayGroups
-from dstack.libraries.torch.calls import work_of
-from dstack.libraries.torch.gloo import deadline_of
 from dstack.libraries.torch.groups import TorchGroups
+from dstack.libraries.torch.reading import deadline_of, work_of
 from dstack.probes.node.cpython.code_objects import Code
 from dstack.probes.node.cpython.frames import Frame, Frames
 from dstack.probes.node.cpython.memory import ProcessMemory, Unreadable
