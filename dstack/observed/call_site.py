@@ -77,6 +77,29 @@ def caller(file: str, function: str, seen: str = ALL_PYTHONS, having: str | None
     return Place(file, function, "caller", seen, having)
 
 
+def site(
+    id: str,
+    *places: Place,
+    name: str | None = None,
+    kind: CallKind = "other",
+    timeout: Timeout = "local",
+    ended_by: str | None = None,
+    may_be_idle: bool = True,
+    is_of_children: bool = False,
+) -> Site:
+    """A site that users know by its id, if no other ``name`` is given."""
+    return Site(
+        id,
+        id if name is None else name,
+        places,
+        kind=kind,
+        timeout=timeout,
+        ended_by=ended_by,
+        may_be_idle=may_be_idle,
+        is_of_children=is_of_children,
+    )
+
+
 def operations(file: str, functions: str, library: str, seen: str, *, at: At, polls: bool = False) -> tuple[Site, ...]:
     """A site for each operation of a library on process groups, by its functions in a file.
 

@@ -5,37 +5,35 @@ from __future__ import annotations
 import re
 
 from dstack.libraries import Recogniser
-from dstack.observed.call_site import BOTH_RAYS, Place, Site, caller
+from dstack.observed.call_site import BOTH_RAYS, Place, caller, site
 
 EXECUTION = "/ray/data/_internal/execution/"
 STATE = f"{EXECUTION}streaming_executor_state.py"
 SPLIT = "/ray/data/_internal/iterator/stream_split_iterator.py"
 
-MEETING = Site(
+MEETING = site(
     "ray.data.streaming_split",
-    "the other consumers of a dataset's streaming_split",
-    (Place(SPLIT, "_barrier", "leaf", BOTH_RAYS, every_s=0.1),),
+    Place(SPLIT, "_barrier", "leaf", BOTH_RAYS, every_s=0.1),
+    name="the other consumers of a dataset's streaming_split",
 )
 """In the coordinator of a dataset, a thread for each consumer polls until all have come."""
 
-IN_EXECUTOR = Site("ray.data.executor", "Ray Data's executor", (caller(STATE, "process_completed_tasks", BOTH_RAYS),))
+IN_EXECUTOR = site("ray.data.executor", caller(STATE, "process_completed_tasks", BOTH_RAYS), name="Ray Data's executor")
 
 SITES = (
     MEETING,
     IN_EXECUTOR,
-    Site(
+    site(
         "ray.data.next_output",
-        "Ray Data's next output",
-        (
-            caller(STATE, "get_output_blocking", BOTH_RAYS),
-            Place(STATE, "get_output_blocking", "leaf", BOTH_RAYS, every_s=0.01),
-        ),
+        caller(STATE, "get_output_blocking", BOTH_RAYS),
+        Place(STATE, "get_output_blocking", "leaf", BOTH_RAYS, every_s=0.01),
+        name="Ray Data's next output",
     ),
-    Site("ray.data.next_block", "Ray Data's next block", (caller(SPLIT, "gen_blocks", BOTH_RAYS),)),
-    Site(
+    site("ray.data.next_block", caller(SPLIT, "gen_blocks", BOTH_RAYS), name="Ray Data's next block"),
+    site(
         "ray.data.shutdown",
-        "end of Ray Data's executor",
-        (caller(f"{EXECUTION}streaming_executor.py", "shutdown", BOTH_RAYS),),
+        caller(f"{EXECUTION}streaming_executor.py", "shutdown", BOTH_RAYS),
+        name="end of Ray Data's executor",
     ),
 )
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dstack.libraries import Recogniser
-from dstack.observed.call_site import BOTH_RAYS, Place, Site, caller
+from dstack.observed.call_site import BOTH_RAYS, Place, Site, caller, site
 
 PRIVATE = "/ray/serve/_private/"
 HANDLE = "/ray/serve/handle.py"
@@ -16,27 +16,21 @@ CHOOSING = {
 }
 """The functions in which a router's request waits for a replica, with their files."""
 
-FREE_REPLICA = Site(
+FREE_REPLICA = site(
     "ray.serve.free_replica",
-    "Serve's wait for a free replica",
-    (
-        Place(CHOOSING["_choose_replica_for_request"], "_choose_replica_for_request", "coroutine", "Ray 2.60"),
-        Place(CHOOSING["choose_replica_for_request"], "choose_replica_for_request", "coroutine", "2.46, not run"),
-    ),
+    Place(CHOOSING["_choose_replica_for_request"], "_choose_replica_for_request", "coroutine", "Ray 2.60"),
+    Place(CHOOSING["choose_replica_for_request"], "choose_replica_for_request", "coroutine", "2.46, not run"),
+    name="Serve's wait for a free replica",
 )
 """Coroutines that name the wait for a future whose source is unknown."""
 
 SITES = (
     FREE_REPLICA,
-    Site(
-        "ray.serve.DeploymentResponse.result",
-        "DeploymentResponse.result",
-        (caller(HANDLE, "result", BOTH_RAYS),),
-    ),
-    Site(
+    site("ray.serve.DeploymentResponse.result", caller(HANDLE, "result", BOTH_RAYS), name="DeploymentResponse.result"),
+    site(
         "ray.serve.DeploymentResponseGenerator.next",
-        "next of a DeploymentResponseGenerator",
-        (caller(HANDLE, "__next__", BOTH_RAYS),),
+        caller(HANDLE, "__next__", BOTH_RAYS),
+        name="next of a DeploymentResponseGenerator",
     ),
     Site(
         "ray.serve.start",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dstack.observed.call_site import Site, leaf, operations
+from dstack.observed.call_site import Site, leaf, operations, site
 
 DISTRIBUTED = "/torch/distributed/distributed_c10d.py"
 RENDEZVOUS = "/torch/distributed/rendezvous.py"
@@ -49,13 +49,10 @@ SITES = (
         ),
         polls=True,
     ),
-    Site(
+    site(
         "torch.cuda.synchronize",
-        "torch.cuda.synchronize",
-        (
-            leaf("/torch/cuda/__init__.py", "synchronize", NOT_RUN),
-            leaf("/torch/cuda/streams.py", "synchronize", NOT_RUN),
-        ),
+        leaf("/torch/cuda/__init__.py", "synchronize", NOT_RUN),
+        leaf("/torch/cuda/streams.py", "synchronize", NOT_RUN),
         timeout="none",
     ),
     BACKWARD_WAIT,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dstack.libraries import Recogniser
-from dstack.observed.call_site import BOTH_RAYS, Site, caller
+from dstack.observed.call_site import BOTH_RAYS, Site, caller, site
 
 COLLECTIVE = "/ray/train/v2/_internal/execution/collective_impl.py"
 
@@ -17,13 +17,15 @@ SITES = (
         ),
         is_meeting=True,
     ),
-    Site(
-        "ray.train.collective.barrier", "barrier of ray.train.collective", (caller(COLLECTIVE, "barrier", "Ray 2.60"),)
+    site(
+        "ray.train.collective.barrier",
+        caller(COLLECTIVE, "barrier", "Ray 2.60"),
+        name="barrier of ray.train.collective",
     ),
-    Site(
+    site(
         "ray.train.collective.broadcast_from_rank_zero",
-        "broadcast of ray.train.collective",
-        (caller(COLLECTIVE, "broadcast_from_rank_zero", "Ray 2.60"),),
+        caller(COLLECTIVE, "broadcast_from_rank_zero", "Ray 2.60"),
+        name="broadcast of ray.train.collective",
     ),
 )
 MEETING = Site("ray.train.meeting", "meeting of the ranks of ray.train", library="ray.train")
