@@ -19,20 +19,70 @@ class JobProgress:
     """The progress of jobs from the first sample to the second."""
 
     def __init__(self, snapshot: Snapshot) -> None:
-        self.snapshot = snapshot
         self.routine = RoutineCalls(snapshot)
-        self.workers = {worker.worker_id: worker for worker in snapshot.workers}
-        self.started_or_ended = ended_workers(snapshot) | new_workers(snapshot)
+        self._snapshot = snapshot
+        self._job_of = {worker.worker_id: worker.job_id for worker in snapshot.workers}
+        self._started_or_ended = ended_workers(snapshot) | new_workers(snapshot)
         self._known: dict[tuple[str, ...], Progress] = {}
 
     def of(self, jobs: tuple[str, ...]) -> Progress | None:
-        """What moved in these jobs; None without a second sample."""
-        if len(self.snapshot.samples) < 2:
+        """What moved in these jobs, as far as workers answered in both samples; None without a second sample."""
+        if len(self._snapshot.samples) < 2:
             return None
         if jobs not in self._known:
-            first, last = self.snapshot.samples[:2]
-            self._known[jobs] = _Observer(self, jobs).progress(first, last)
+            self._known[jobs] = self._between(self._snapshot.samples[0], self._snapshot.samples[1], jobs)
         return self._known[jobs]
+
+    def _between(self, first: Sample, last: Sample, jobs: Collection[str]) -> Progress:
+        before = {one.worker_id: one for one in self._workers_of(first, jobs)}
+        after = list(self._workers_of(last, jobs))
+        pairs = [(before[one.worker_id], one) for one in after if one.worker_id in before]
+        ran, runs = self._running(first, last, jobs), self._running(last, first, jobs)
+        executed = sum(_executed(*pair) for pair in pairs if not self.routine.are_all(pair[1]))
+        new = (one for one in after if one.worker_id in self._started_or_ended)
+        executed += sum(one.executed_tasks or 0 for one in new if not self.routine.are_all(one))
+        return Progress(
+            watched_s=round(max(0.0, last.ended_s - first.began_s), 3),
+            started=max(len(runs - ran), executed - len(ran - runs)),
+            finished=max(len(ran - runs), executed),
+            submitted=len(self._owned(last, first, jobs) - self._owned(first, last, jobs)),
+            cpu_s=_cpu_s(pairs),
+            **self._by_events(first, jobs),
+        )
+
+    def _by_events(self, first: Sample, jobs: Collection[str]) -> dict[str, float]:
+        """How long before the first sample the last task of the jobs ended, and how many end each second.
+
+        The clocks of the hosts have to agree.
+        """
+        window = self._snapshot.task_event_window
+        if window is None or not self._snapshot.has_one_time:
+            return {}
+        recent = [found for job, found in window.recent.items() if job in jobs and found.over_s]
+        rate = {"per_s": round(sum(one.tasks / one.over_s for one in recent), 3)} if recent else {}
+        ends = [ended_at for job, ended_at in window.last_ended_at.items() if job in jobs]
+        if not ends:
+            return rate
+        idle_s = round(max(0.0, self._snapshot.taken_at + first.began_s - max(ends)), 1)
+        return {**rate, "idle_s": idle_s, "last_ended_at": max(ends)}
+
+    def _workers_of(self, sample: Sample, jobs: Collection[str]) -> Iterator[WorkerSample]:
+        return (one for one in sample.workers if self._job_of.get(one.worker_id) in jobs)
+
+    def _running(self, sample: Sample, other: Sample, jobs: Collection[str]) -> set[str]:
+        """The tasks of the jobs that run, on workers that answered in both samples, or are only in this one."""
+        answered = self._answered(sample, other)
+        ids = {task for one in sample.workers if one.worker_id in answered for task in one.running_task_ids or ()}
+        polls = {task.task_id for s in (sample, other) for task in s.tasks if self.routine.is_one(task)}
+        return {task_id for task_id in ids - polls if job_of_task(task_id) in jobs}
+
+    def _owned(self, sample: Sample, other: Sample, jobs: Collection[str]) -> set[str]:
+        answered = self._answered(sample, other)
+        own = (task for task in sample.tasks if task.owner_id in answered and task.job_id in jobs)
+        return {task.task_id for task in own if not self.routine.is_one(task)}
+
+    def _answered(self, sample: Sample, other: Sample) -> set[str]:
+        return _answered(sample) & (_answered(other) | self._started_or_ended)
 
 
 class RoutineCalls:
@@ -51,70 +101,6 @@ class RoutineCalls:
     def are_all(self, worker: WorkerSample) -> bool:
         """Whether the tasks that a worker ends are such calls."""
         return self._actor_of.get(worker.worker_id) in self._actors
-
-
-class _Observer:
-    def __init__(self, known: JobProgress, jobs: Collection[str]) -> None:
-        self._snapshot = known.snapshot
-        self._jobs = jobs
-        self._workers = known.workers
-        self._started_or_ended = known.started_or_ended
-        self._routine = known.routine
-
-    def progress(self, first: Sample, last: Sample) -> Progress:
-        """The differences of two samples, as far as workers answered in both."""
-        before = {one.worker_id: one for one in first.workers if self._counts(one)}
-        pairs = [(before[one.worker_id], one) for one in last.workers if one.worker_id in before]
-        ran, runs = self._running(first, last), self._running(last, first)
-        executed = sum(_executed(*pair) for pair in pairs if not self._routine.are_all(pair[1]))
-        new = (one for one in last.workers if one.worker_id in self._started_or_ended and self._counts(one))
-        executed += sum(one.executed_tasks or 0 for one in new if not self._routine.are_all(one))
-        return Progress(
-            watched_s=round(max(0.0, last.ended_s - first.began_s), 3),
-            started=max(len(runs - ran), executed - len(ran - runs)),
-            finished=max(len(ran - runs), executed),
-            submitted=len(self._owned(last, first) - self._owned(first, last)),
-            cpu_s=_cpu_s(pairs),
-            **self._by_events(first),
-        )
-
-    def _by_events(self, first: Sample) -> dict[str, float]:
-        """How long before the first sample the last task of the jobs ended, and how many end each second.
-
-        The clocks of the hosts have to agree.
-        """
-        window = self._snapshot.task_event_window
-        if window is None or not self._snapshot.has_one_time:
-            return {}
-        recent = [found for job, found in window.recent.items() if job in self._jobs and found.over_s]
-        rate = {"per_s": round(sum(one.tasks / one.over_s for one in recent), 3)} if recent else {}
-        ends = [ended_at for job, ended_at in window.last_ended_at.items() if job in self._jobs]
-        if not ends:
-            return rate
-        idle_s = round(max(0.0, self._snapshot.taken_at + first.began_s - max(ends)), 1)
-        return {**rate, "idle_s": idle_s, "last_ended_at": max(ends)}
-
-    def _counts(self, one: WorkerSample) -> bool:
-        worker = self._workers.get(one.worker_id)
-        return worker is not None and worker.job_id in self._jobs
-
-    def _running(self, sample: Sample, other: Sample) -> set[str]:
-        """The tasks of the jobs that run, on workers that answered in both samples, or are only in this one."""
-        answered = self._answered(sample, other)
-        ids = {task for one in sample.workers if one.worker_id in answered for task in one.running_task_ids or ()}
-        polls = {task.task_id for s in (sample, other) for task in s.tasks if self._routine.is_one(task)}
-        return {task_id for task_id in ids - polls if job_of_task(task_id) in self._jobs}
-
-    def _owned(self, sample: Sample, other: Sample) -> set[str]:
-        answered = self._answered(sample, other)
-        return {
-            task.task_id
-            for task in sample.tasks
-            if task.owner_id in answered and task.job_id in self._jobs and not self._routine.is_one(task)
-        }
-
-    def _answered(self, sample: Sample, other: Sample) -> set[str]:
-        return _answered(sample) & (_answered(other) | self._started_or_ended)
 
 
 def _answered(sample: Sample) -> set[str]:

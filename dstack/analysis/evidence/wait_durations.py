@@ -64,13 +64,10 @@ class _Bounds:
         self._first = first
         last = snapshot.samples[-1]
         self._watched_s = max(0.0, last.began_s - snapshot.samples[0].ended_s) if len(snapshot.samples) > 1 else None
-        self._last_shown = {confirmed: self._sample_times(snapshot, confirmed) for confirmed in (False, True)}
-
-    @staticmethod
-    def _sample_times(snapshot: Snapshot, confirmed: bool) -> tuple[float, float]:
-        """Beginning and end of the last sample that shows a wait."""
-        sample = snapshot.samples[-1 if confirmed else 0]
-        return snapshot.taken_at + sample.began_s, snapshot.taken_at + sample.ended_s
+        at = snapshot.taken_at
+        shown = [(at + sample.began_s, at + sample.ended_s) for sample in (snapshot.samples[0], last)]
+        self._last_shown = dict(zip((False, True), shown, strict=True))
+        """Beginning and end of the last sample that shows a wait, by whether that is confirmed."""
 
     def added_to(self, vertex: Vertex) -> Vertex:
         if vertex.wait and vertex.wait.is_timed:

@@ -13,8 +13,9 @@ from typing import Literal
 import msgspec
 
 from dstack.analysis.graph.membership import Membership
+from dstack.analysis.index import subjects
 from dstack.analysis.index.sample_index import SampleIndex
-from dstack.analysis.index.task_assignment import is_blocked_loop
+from dstack.analysis.index.task_assignment import is_blocked_loop, key_of_task
 from dstack.call_sites import name_of
 from dstack.model.diagnosis import NODES_SETTLE_S, CallName, Group, Target, Vertex, Wait, WaitKind
 from dstack.model.vertex_facts import Reason, Subject
@@ -78,6 +79,10 @@ class GraphBuilder:
         blocked = [loop for loop in loops if is_blocked_loop(self.index, worker_id, loop)]
         return self.index.threads_with_role(worker_id, "task") or blocked
 
+    def task(self, task_id: str) -> Target:
+        """A task, by the thread or coroutine that runs it if that is known."""
+        return Target(vertex=key_of_task(self.index, task_id))
+
     def unknown_waker(self, call: CallName, *where: Id) -> Target:
         """The unknown waker of a call; ``where`` distinguishes two calls of the same name."""
         key = UnknownKey("other side", (call.site, call.text, *where))
@@ -87,8 +92,7 @@ class GraphBuilder:
 
     def unknown_waker_in(self, call: CallName, worker_id: str) -> Target:
         """The unknown waker of a call on nothing that has an identity: one for actors of the same class in a job."""
-        worker = self.index.workers.get(worker_id)
-        actor = self.index.actors.get((worker.actor_id if worker else None) or "")
+        worker, actor = self.index.workers.get(worker_id), subjects.actor_of_worker(self.index, worker_id)
         return self.unknown_waker(call, worker.job_id if worker else None, actor.class_name if actor else None)
 
     def child(self, worker_id: str, pid: int, os_thread_id: int | None = None) -> Target:
@@ -111,14 +115,23 @@ class GraphBuilder:
         targets = tuple(dict.fromkeys(find()))
         return self.shared(key, waits_for(kind, *targets, inferred=reason if len(targets) != 1 else None))
 
-    def shared(self, key: AnyKey, wait: Wait) -> Wait:
-        """The wait itself, or if it has many targets, one through a helper that all such waits share."""
+    def shared(self, key: AnyKey, wait: Wait, *, most: int = MANY, room: Subject | None = None) -> Wait:
+        """The wait itself, or if it has more than ``most`` targets, one through a helper that all such waits share.
+
+        The helper is ``room`` for a request, if that is given.
+        """
         count = len(wait.groups[0].targets)
-        if count <= MANY:
+        if count <= most:
             return wait
         if key not in self.vertices:
-            self.add(Vertex(key=key, kind="task", subject=Subject(what="any of", of=(count,)), wait=wait))
-        return msgspec.structs.replace(wait, groups=(Group(needs=1, targets=(Target(vertex=key),)),))
+            what = room or Subject(what="any of", of=(count,))
+            self.add(Vertex(key=key, kind="room" if room else "task", subject=what, wait=wait))
+        return msgspec.structs.replace(wait, groups=for_any(Target(vertex=key)))
+
+
+def for_any(*targets: Target) -> tuple[Group, ...]:
+    """The groups of a wait for any of the targets."""
+    return (Group(needs=1, targets=targets),)
 
 
 def waits_for(
@@ -129,8 +142,9 @@ def waits_for(
     called: CallName | None = None,
 ) -> Wait:
     """A wait for any of the targets."""
-    groups = (Group(needs=1, targets=targets),)
-    return Wait(kind=kind, groups=groups, inferred=inferred, timeout_s=timeout_s, total=len(targets), called=called)
+    return Wait(
+        kind=kind, groups=for_any(*targets), inferred=inferred, timeout_s=timeout_s, total=len(targets), called=called
+    )
 
 
 def call_beyond_kind(call: Call) -> CallName | None:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from msgspec.structs import replace
 
-from dstack.analysis.graph.builder import GraphBuilder, call_beyond_kind, waits_for
+from dstack.analysis.graph.builder import GraphBuilder, call_beyond_kind, for_any, waits_for
 from dstack.analysis.graph.producers import PENDING, available_value, producer_of, wait_for_held
 from dstack.analysis.index import subjects
 from dstack.call_sites import GROUP_WAIT, kind_of, name_of, named_site
@@ -163,7 +163,7 @@ def _wait_for_awaited(blocked: _BlockedCall, need: Awaitables) -> Wait:
     remaining = needed - (len(need.refs) - len(refs))
     if remaining <= 0:
         there = available_value(blocked.graph, blocked.waiter)
-        return _wait(call, (Group(needs=1, targets=(there,)),), needed, total, need.inferred)
+        return _wait(call, for_any(there), needed, total, need.inferred)
     targets = [producer_of(blocked.graph, ref) for ref in refs]
     targets += [_coroutine(blocked, coroutine) for coroutine in need.coroutines]
     targets += [_future(blocked, threads, need.inferred) for threads in need.futures]
@@ -182,7 +182,7 @@ def _assuming_the_holder(blocked: _BlockedCall, wait: Wait, need: Executions) ->
     return replace(
         wait,
         assumed=(assumption("lock holder", named_site(blocked.call).id, holder),),
-        proven_groups=(Group(needs=1, targets=(waker,)),),
+        proven_groups=for_any(waker),
     )
 
 

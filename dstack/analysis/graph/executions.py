@@ -13,12 +13,12 @@ from collections.abc import Sequence
 
 from msgspec.structs import replace
 
-from dstack.analysis.graph.builder import GraphBuilder, SharedWaitKind, waits_for
+from dstack.analysis.graph.builder import GraphBuilder, SharedWaitKind, for_any, waits_for
 from dstack.analysis.graph.call_waits import has_known_dependency, reach_of, wait_of_call
 from dstack.analysis.graph.object_waits import has_known_wakers
 from dstack.analysis.graph.producers import add_unread_driver, wait_of_unread
 from dstack.analysis.index import subjects, task_assignment
-from dstack.analysis.index.frames import user_frame
+from dstack.analysis.index.frames import is_ray_core, user_frame
 from dstack.analysis.index.sample_index import SampleIndex
 from dstack.call_sites import ASYNC_EVENT, OTHER_LOOP, kind_of
 from dstack.libraries.serve.waits import as_passed_on
@@ -38,8 +38,6 @@ BY_CALLS = "poll"
 """The id of the site of a poll by calls that succeed, which is no call site of its own."""
 ASYNC_FILE = "/asyncio/locks.py"
 """The only file in the stack of a coroutine under backpressure, which awaits an event."""
-HOUSEKEEPING = ("PythonGCThread", "ray_listen_error_messages", "ray_print_logs", "ray_import_thread")
-"""Ray's own threads in every worker and driver; they consume no values (seen on Ray 2.46 and 2.60)."""
 
 
 def add_executions(graph: GraphBuilder, worker_id: str) -> None:
@@ -358,7 +356,7 @@ def wait_of_producer(
         return None
     return Wait(
         kind="backpressure",
-        groups=(Group(needs=1, targets=_consumers(graph, task)),),
+        groups=for_any(*_consumers(graph, task)),
         inferred=reason("kept values", task.items),
     )
 
@@ -384,7 +382,7 @@ def _consumers(graph: GraphBuilder, task: Task) -> tuple[Target, ...]:
     is_closed = owner.is_driver or task_assignment.has_one_slot(index, owner_id)
     coroutines = relevant_coroutines(index, owner_id, index.process(owner_id))
     is_closed = is_closed and len(coroutines) == len(index.coroutines(owner_id))
-    if not is_closed or any(map(_may_consume, index.threads(owner_id))):
+    if not is_closed or any(_may_consume(index, owner_id, thread) for thread in index.threads(owner_id)):
         consumer = subject("consumer", subjects.task(index, task.task_id), subjects.place(index, owner))
         return (graph.unknown("consumer", task.task_id, subject=consumer, worker_id=owner_id),)
     keys: list[Key] = [ThreadKey(owner_id, thread.os_thread_id) for thread in threads]
@@ -392,7 +390,7 @@ def _consumers(graph: GraphBuilder, task: Task) -> tuple[Target, ...]:
     return tuple(Target(vertex=key) for key in keys)
 
 
-def _may_consume(thread: Thread) -> bool:
+def _may_consume(index: SampleIndex, worker_id: str, thread: Thread) -> bool:
     """Whether a thread without a vertex may consume values: that of an event loop, or of a library."""
-    is_main_or_native = not thread.name or thread.name == "MainThread"
-    return thread.role not in ("task", "user") and not is_main_or_native and thread.name not in HOUSEKEEPING
+    frames = index.frames_of(worker_id, thread)
+    return thread.role not in ("task", "user") and bool(frames) and not is_ray_core(frames)

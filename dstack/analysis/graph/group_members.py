@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
 from dstack.analysis.graph.builder import GraphBuilder, waits_for
 from dstack.analysis.graph.producers import RELEASED
 from dstack.analysis.graph.users import Users
-from dstack.analysis.index import task_assignment
+from dstack.analysis.index import subjects, task_assignment
 from dstack.analysis.index.processes import execution_key
 from dstack.analysis.index.ray_libraries import part
 from dstack.analysis.index.sample_index import SampleIndex
@@ -166,7 +166,7 @@ class Members:
 
     def target(self, vertex: Vertex, call: GroupCall, rank: int) -> Target | None:
         """The dependency for a member's call; None if it is unknown."""
-        places = self._of_job(self._places.get((call.group.library, call.group.world), {}).get(rank, ()), vertex)
+        places = self._places_of(vertex, call.group, rank)
         if not places:
             return self._unplaced(vertex, call, rank)
         place = places[0]
@@ -176,8 +176,7 @@ class Members:
 
     def is_ambiguous(self, vertex: Vertex, group: ProcessGroup) -> bool:
         """Whether two processes have the same rank: there are two groups of the same name."""
-        places = self._places.get((group.library, group.world), {})
-        return any(len(self._of_job(places.get(rank, ()), vertex)) > 1 for rank in group.ranks)
+        return any(len(self._places_of(vertex, group, rank)) > 1 for rank in group.ranks)
 
     def assumptions(self, call: GroupCall, missing: Iterable[int]) -> Iterator[Assumption]:
         """The assumptions about members that are in no group yet."""
@@ -193,16 +192,17 @@ class Members:
     def _workers(self) -> list[dict[str, WorkerSample]]:
         return [{one.worker_id: one for one in sample.workers} for sample in self._index.snapshot.samples[:2]]
 
-    def _of_job(self, places: Iterable[RankProcess], vertex: Vertex) -> list[RankProcess]:
+    def _places_of(self, vertex: Vertex, group: ProcessGroup, rank: int) -> list[RankProcess]:
+        """The processes in the waiter's job that have a rank of a group."""
         job = self.job_of(vertex.worker_id)
+        places = self._places.get((group.library, group.world), {}).get(rank, ())
         return [place for place in places if None in (job, own := self.job_of(place.worker_id)) or own == job]
 
     def job_of(self, worker_id: str | None) -> str | None:
         """The job of a worker or of its actor, None if unknown."""
         key = worker_id or ""
         if key not in self._jobs:
-            worker = self._index.workers.get(key)
-            actor = self._index.actors.get((worker.actor_id if worker else None) or "")
+            worker, actor = self._index.workers.get(key), subjects.actor_of_worker(self._index, key)
             self._jobs[key] = (worker.job_id if worker else None) or (actor.job_id if actor else None)
         return self._jobs[key]
 
@@ -257,7 +257,7 @@ class Members:
         """The executions of a process that run a task or user code, and may act by themselves."""
         sample = self._index.worker_samples[worker_id]
         for task_id in sample.running_task_ids or ():
-            yield Target(vertex=task_assignment.key_of_task(self._index, task_id))
+            yield self._graph.task(task_id)
         for thread in self._index.threads(worker_id):
             key = ThreadKey(worker_id, thread.os_thread_id)
             if key in self._graph.vertices and self._may_act(worker_id, thread):
@@ -283,7 +283,7 @@ class Members:
         Calls that wait for that slot begin only after the running call. Train calls its workers to ask for their
         state, while one of their threads trains.
         """
-        actor = self._index.actors.get(worker.actor_id or "")
+        actor = subjects.actor_of_worker(self._index, worker.worker_id)
         if has_own and (
             task_assignment.has_one_slot(self._index, worker.worker_id) or (actor and _is_called_only_for_state(actor))
         ):
@@ -316,34 +316,26 @@ class Members:
         if unread := self._unread(job):
             return self._users.unobserved(unread)
         classes = self._classes(vertex, call.group)
-        count = len(self._unplaced_ranks(vertex, call.group))
+        count = sum(not self._places_of(vertex, call.group, one) for one in call.group.ranks)
         pending = [task for key, task in self._index.creations.items() if self._is_like(key, classes, job)]
         if pending:
-            targets = [Target(vertex=task_assignment.key_of_task(self._index, task.task_id)) for task in pending]
+            targets = [self._graph.task(task.task_id) for task in pending]
             self._assumed[group_id(call.group), rank] = "rank not created"
             return self._helper(call.group, AbsentRank(rank=rank), targets, "")
         if call.operation in FORMING and len(late := self._in_no_group(call.group, classes, job)) == count:
             self._assumed[group_id(call.group), rank] = "rank in no group"
-            return self._any_in_no_group(call.group, rank, late)
+            return self._helper(call.group, AbsentRank(rank=rank), self._late_ranks(call.group, rank, late), "")
         dead = [actor for actor in self._index.actors.values() if _is_dead(actor, classes, job)]
         if job is None or len(dead) < count or not dead:
             return None
         absent = AbsentRank(rank=rank, actor_id=dead[0].actor_id if len(dead) == 1 else None, is_dead=True)
         return self._helper(call.group, absent, [self._users.of_job(job)], "")
 
-    def _any_in_no_group(self, group: ProcessGroup, rank: int, late: Sequence[Worker]) -> Target:
-        """A worker that is in no group yet; the one with this rank in its environment, if there is one."""
-        several = self._late_ranks(group, rank, late)
-        return self._helper(group, AbsentRank(rank=rank), several, "")
-
     def _late_ranks(self, group: ProcessGroup, rank: int, late: Sequence[Worker]) -> list[Target]:
+        """The workers that are in no group yet; the one with this rank in its environment, if there is one."""
         named = [worker for worker in late if (own := self._index.process(worker.worker_id)) and own.rank == rank]
         chosen = named if len(named) == 1 else late
         return [self._in_worker(group, rank, worker.worker_id) for worker in chosen]
-
-    def _unplaced_ranks(self, vertex: Vertex, group: ProcessGroup) -> list[int]:
-        places = self._places.get((group.library, group.world), {})
-        return [rank for rank in group.ranks if not self._of_job(places.get(rank, ()), vertex)]
 
     def _unread(self, job: str | None) -> str | None:
         """A worker of the job, or of an unknown job, whose process was not read."""
@@ -353,11 +345,11 @@ class Members:
         return None
 
     def _classes(self, vertex: Vertex, group: ProcessGroup) -> set[str]:
-        places = self._places.get((group.library, group.world), {})
-        workers = {place.worker_id for rank in group.ranks for place in self._of_job(places.get(rank, ()), vertex)}
-        known = (self._index.workers.get(worker_id) for worker_id in workers)
-        actors = (self._index.actors.get(worker.actor_id or "") for worker in known if worker)
-        return {actor.class_name for actor in actors if actor}
+        """The classes of the actors that are known to be members."""
+        places = (place for rank in group.ranks for place in self._places_of(vertex, group, rank))
+        return {
+            actor.class_name for place in places if (actor := subjects.actor_of_worker(self._index, place.worker_id))
+        }
 
     def _is_like(self, actor_id: str, classes: set[str], job: str | None) -> bool:
         actor = self._index.actors.get(actor_id)
@@ -365,12 +357,8 @@ class Members:
 
     def _in_no_group(self, group: ProcessGroup, classes: set[str], job: str | None) -> list[Worker]:
         """The workers of actors of these classes that are in no group of the library, and create none."""
-        members = {
-            place.worker_id
-            for (library, _), ranks in self._places.items()
-            for place in _all(ranks)
-            if library == group.library
-        }
+        known = (ranks for (library, _), ranks in self._places.items() if library == group.library)
+        members = {place.worker_id for ranks in known for places in ranks.values() for place in places}
         return [
             worker
             for worker in self._index.present_workers
@@ -390,7 +378,3 @@ def _is_dead(actor: Actor, classes: set[str], job: str | None) -> bool:
 
 def _rank(group: ProcessGroup, rank: int) -> Subject:
     return subject("rank", Ranks(ranks=(rank,), group=group), group)
-
-
-def _all(places: Mapping[int, set[RankProcess]]) -> Iterator[RankProcess]:
-    return (place for several in places.values() for place in several)

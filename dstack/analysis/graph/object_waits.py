@@ -24,7 +24,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 
 from msgspec.structs import replace
 
-from dstack.analysis.graph.builder import GraphBuilder
+from dstack.analysis.graph.builder import GraphBuilder, for_any
 from dstack.analysis.graph.call_waits import reach_of
 from dstack.analysis.graph.users import Users
 from dstack.analysis.index.ray_libraries import polled_actors
@@ -109,7 +109,7 @@ def _for_consumer(graph: GraphBuilder, users: Users, wait: Wait) -> Wait:
     if owner is None:
         return wait
     targets = tuple(dict.fromkeys(users.of_process(owner)))
-    return replace(wait, groups=(Group(needs=1, targets=targets),), total=len(targets))
+    return replace(wait, groups=for_any(*targets), total=len(targets))
 
 
 def _all_wakers(graph: GraphBuilder, users: Users, vertex: Vertex, call: Call) -> Iterator[Target]:
@@ -247,7 +247,7 @@ def _for_children(graph: GraphBuilder, users: Users, vertex: Vertex, wait: Wait,
     """The wait for any thread of the children: each of them may end its process, as a watchdog does."""
     found = (target for pid in need.pids for target in _may_end(graph, users, vertex.worker_id or "", pid))
     targets = tuple(dict.fromkeys(found))
-    return replace(wait, groups=(Group(needs=1, targets=targets),), total=len(targets)) if targets else wait
+    return replace(wait, groups=for_any(*targets), total=len(targets)) if targets else wait
 
 
 def _may_end(graph: GraphBuilder, users: Users, worker_id: str, pid: int) -> Iterator[Target]:
@@ -260,16 +260,16 @@ def _with_ends(graph: GraphBuilder, users: Users, vertex: Vertex, wait: Wait, ne
     """The wait for what its ends lead to; while they may lead elsewhere, too, beside its unknown waker."""
     wait = replace(wait, kernel=need)
     if any(end.unread for end in need.ends if not end.is_write):
-        return replace(wait, groups=(Group(needs=1, targets=(_in_transit(graph, vertex),)),))
+        return replace(wait, groups=for_any(_in_transit(graph, vertex)))
     found = [tuple(_at_end(graph, users, vertex, end)) for end in need.ends]
     targets = tuple(dict.fromkeys(one for several in found for one in several if one.vertex != vertex.key))
     leads_to_others = _leads_to_others(graph, vertex, need)
     if need.is_by_thread or not need.ends or not all(found) or not leads_to_others:
         others = targets if leads_to_others else ()
-        return replace(wait, groups=(Group(needs=1, targets=(*wait.targets, *others)),))
+        return replace(wait, groups=for_any(*wait.targets, *others))
     return replace(
         wait,
-        groups=(Group(needs=1, targets=targets),),
+        groups=for_any(*targets),
         total=len(targets),
         is_linked=not any(end.is_write or end.what in ("file lock", "process") for end in need.ends),
         assumed=(ONLY_THE_ENDS,),

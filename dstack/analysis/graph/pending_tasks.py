@@ -172,7 +172,7 @@ class Pending:
         if creation is None:
             unseen = subject("creation", actor, actor.state)
             return waits_for("actor creation", self._graph.unknown("creation", actor.actor_id, subject=unseen))
-        return waits_for("actor creation", Target(vertex=task_assignment.key_of_task(self._index, creation.task_id)))
+        return waits_for("actor creation", self._graph.task(creation.task_id))
 
 
 def is_queued(vertex: Vertex) -> bool:
@@ -215,7 +215,7 @@ class ActorQueues:
                 actor.actor_id,
                 subject=subject("free slot", actor),
                 unobserved=True,
-                at_most=(self._target(task_id).vertex for task_id in worker.running_task_ids),
+                at_most=(self._graph.task(task_id).vertex for task_id in worker.running_task_ids),
                 worker_id=actor.worker_id,
             )
             return waits_for("actor slot", slot)
@@ -238,7 +238,7 @@ class ActorQueues:
         """The wait for a running call of the actor, or for an earlier call of the same caller in transit."""
         return self._graph.one_of(
             "actor slot",
-            lambda: map(self._target, (*running, *before_it)),
+            lambda: map(self._graph.task, (*running, *before_it)),
             reason("any running call", len(running)),
             actor.actor_id,
             *before_it[:1],
@@ -259,15 +259,12 @@ class ActorQueues:
             return wait
         narrow = self._graph.one_of(
             "actor slot",
-            lambda: map(self._target, mates),
+            lambda: map(self._graph.task, mates),
             reason("any running call of group", len(mates)),
             actor.actor_id,
             ("concurrency group", group),
         )
         return replace(narrow, assumed=(assumption("declared group", task.name, group),), proven_groups=wait.groups)
-
-    def _target(self, task_id: str) -> Target:
-        return Target(vertex=task_assignment.key_of_task(self._index, task_id))
 
     def _mates_in(self, actor: Actor, group: str, running: tuple[str, ...]) -> tuple[str, ...]:
         """The running calls of an actor that are, or may be, in a concurrency group."""

@@ -22,12 +22,12 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
-from dstack.analysis.graph.builder import GraphBuilder, call_beyond_kind, waits_for
+from dstack.analysis.graph.builder import GraphBuilder, call_beyond_kind, for_any, waits_for
 from dstack.analysis.index import subjects, task_assignment
 from dstack.analysis.index.refs import is_returned
 from dstack.analysis.index.sample_index import SampleIndex
 from dstack.call_sites import kind_of
-from dstack.model.diagnosis import Group, Target, Vertex, Wait
+from dstack.model.diagnosis import Target, Vertex, Wait
 from dstack.model.snapshot import Actor, GoneWorker, PlacementGroup, is_at_hand, producer_task_id
 from dstack.model.vertex_facts import Never, ProcessName, Subject, TaskName, assumption, never, reason, subject
 from dstack.model.vertex_keys import AnyKey, CoroutineKey, DriverKey, GroupKey, Key, TaskKey, ThreadKey
@@ -195,12 +195,12 @@ def wait_for_held(graph: GraphBuilder, waiter: ThreadKey | CoroutineKey, call: C
         called=call_beyond_kind(call),
     )
     if not targets or _may_hold_others(graph, worker_id):
-        return replace(wait, groups=(Group(needs=1, targets=(*targets, unknown)),)) if targets else wait
+        return replace(wait, groups=for_any(*targets, unknown)) if targets else wait
     wait = graph.shared(AnyKey("held", (worker_id,)), wait)
     return replace(
         wait,
         assumed=(assumption("reported", held.assumed) if held.assumed else AMONG_HELD,),
-        proven_groups=(Group(needs=1, targets=(unknown,)),),
+        proven_groups=for_any(unknown),
     )
 
 
@@ -226,7 +226,7 @@ def wait_of_unread(
         return waits_for("thread", stack)
     wait = waits_for("perhaps ray.get", *targets, inferred=reason("unread stack"))
     shared = graph.shared(AnyKey("held", (worker_id,)), wait)
-    return replace(shared, groups=(Group(needs=1, targets=(*shared.groups[0].targets, stack)),))
+    return replace(shared, groups=for_any(*shared.groups[0].targets, stack))
 
 
 def _pending_held(graph: GraphBuilder, worker_id: str) -> tuple[Target, ...]:

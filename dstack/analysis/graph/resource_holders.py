@@ -27,7 +27,7 @@ from itertools import accumulate, chain
 
 from dstack.analysis.graph.builder import GraphBuilder
 from dstack.analysis.graph.users import Users
-from dstack.analysis.index import subjects, task_assignment
+from dstack.analysis.index import subjects
 from dstack.call_sites import kind_of
 from dstack.model.diagnosis import Target, Vertex
 from dstack.model.snapshot import Actor, Node, PlacementGroup, Worker
@@ -252,7 +252,7 @@ class Holders:
         """What must proceed or end before the holder releases its resources."""
         match holder:
             case Task():
-                return Target(vertex=task_assignment.key_of_task(self._index, holder.task_id))
+                return self._graph.task(holder.task_id)
             case Actor():
                 return self._lifetimes.end_of(holder)
             case _:

@@ -33,7 +33,7 @@ from dstack.analysis.graph.resource_holders import (
 from dstack.analysis.graph.users import Users
 from dstack.model.diagnosis import Group, Target, Vertex, Wait
 from dstack.model.snapshot import Node, PlacementGroup
-from dstack.model.vertex_facts import Bundles, Labels, Never, Reason, Request, Subject, never, reason, subject
+from dstack.model.vertex_facts import Bundles, Labels, Never, Reason, Request, never, reason, subject
 from dstack.model.vertex_keys import AnyKey, GroupKey, Id
 from dstack.observed.node import Task
 
@@ -227,7 +227,7 @@ class Resources:
         for room in rooms:
             targets += self._targets(room)
         wait = self._resource_wait([*targets, *others], 1, resources)
-        return self._shared(AnyKey("room", (key,)), subject("room anywhere"), wait)
+        return self._graph.shared(AnyKey("room", (key,)), wait, most=FEW, room=subject("room anywhere"))
 
     def _targets(self, room: list[tuple[Node, str, int]]) -> Sequence[Target]:
         """Targets of which any makes room on a node: its holders, or a helper if several of them are needed."""
@@ -274,13 +274,6 @@ class Resources:
         why = reason("any holders", needs, total) if needs > 1 else reason("any holder")
         return msgspec.structs.replace(wait, inferred=why)
 
-    def _shared(self, key: AnyKey, what: Subject, wait: Wait) -> Wait:
-        if len(wait.groups[0].targets) <= FEW:
-            return wait
-        if key not in self._graph.vertices:
-            self._graph.add(Vertex(key=key, kind="room", subject=what, wait=wait))
-        return msgspec.structs.replace(wait, groups=(Group(needs=1, targets=(Target(vertex=key),)),))
-
     # Waits that do not depend on holders
 
     def not_placed(self, asked: Request | Bundles | None, because: Reason, *owner: Id) -> Wait:
@@ -317,7 +310,7 @@ class Resources:
         held = [held.target for node in self.nodes for name in request for held in self.holders.of(node, name)]
         targets = [*held, *self._other_nodes(request, {}, asked, satisfies=satisfies)]
         wait = self._resource_wait(targets, 1, plain(request))
-        return self._shared(key, subject("any holder"), wait) if targets else None
+        return self._graph.shared(key, wait, most=FEW, room=subject("any holder")) if targets else None
 
 
 # Placement groups

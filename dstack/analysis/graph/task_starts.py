@@ -11,10 +11,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from functools import cached_property
 
-from dstack.analysis.graph.builder import GraphBuilder, waits_for
+from dstack.analysis.graph.builder import GraphBuilder, for_any, waits_for
 from dstack.analysis.graph.resource_holders import start_of, starts_of_workers
 from dstack.analysis.graph.resource_requests import Resources
-from dstack.analysis.index import task_assignment
 from dstack.analysis.index.sample_index import SampleIndex
 from dstack.model.diagnosis import CallName, Group, Target, Vertex, Wait
 from dstack.model.snapshot import Actor, Node
@@ -180,7 +179,7 @@ class ArgumentMemory:
             runs_there = self._index.worker_of_task.get(task.task_id) in workers
             is_sent = task.state == "SUBMITTED_TO_WORKER" and task.node_id in (None, node.node_id)
             if task.kind in ("NORMAL_TASK", "ACTOR_CREATION_TASK") and (runs_there or is_sent):
-                yield Target(vertex=task_assignment.key_of_task(self._index, task.task_id))
+                yield self._graph.task(task.task_id)
         for actor in self._index.snapshot.actors:
             if actor.worker_id in workers and actor.state == "ALIVE":
                 yield self._resources.holders.end_of(actor)
@@ -196,7 +195,7 @@ def _wait_for_room(
 ) -> Wait:
     return Wait(
         kind="resources",
-        groups=(Group(needs=1, targets=targets),),
+        groups=for_any(*targets),
         total=len(targets),
         resources=(STORE,),
         inferred=reason("any holder") if len(targets) > 1 else None,

@@ -18,7 +18,7 @@ import msgspec
 from msgspec.structs import replace
 
 from dstack.analysis.graph.builder import FEW, GraphBuilder, waits_for
-from dstack.analysis.index import subjects, task_assignment
+from dstack.analysis.index import subjects
 from dstack.analysis.index.frames import is_ray_core
 from dstack.analysis.index.ray_libraries import is_machinery_actor, part
 from dstack.analysis.index.sample_index import SampleIndex
@@ -139,13 +139,9 @@ class Users:
         if child is None or not child.threads:
             yield self._graph.child(worker_id, pid)
 
-    def _actor_of(self, worker_id: str) -> Actor | None:
-        worker = self._index.workers.get(worker_id)
-        return self._index.actors.get((worker.actor_id if worker else None) or "")
-
     def in_process(self, worker_id: str) -> Iterable[Target]:
         """What can proceed in a process, without its child processes."""
-        if actor := self._actor_of(worker_id):
+        if actor := subjects.actor_of_worker(self._index, worker_id):
             return [self.of_actor(actor)]
         worker = self._index.workers.get(worker_id)
         process = subjects.worker(self._index, worker) if worker else ProcessName(sort="ended process")
@@ -188,7 +184,7 @@ class Users:
             yield self.unobserved(worker_id)
             return
         for task_id in sample.running_task_ids:
-            yield Target(vertex=task_assignment.key_of_task(self._index, task_id))
+            yield self._graph.task(task_id)
         for thread in self._index.threads(worker_id):
             yield from self._thread(worker_id, thread)
         for coroutine in self._index.coroutines(worker_id):
@@ -231,7 +227,7 @@ class Users:
         return not frames or is_main or is_idle or is_ray_core(frames)
 
     def _task(self, task: Task) -> Target:
-        return Target(vertex=task_assignment.key_of_task(self._index, task.task_id))
+        return self._graph.task(task.task_id)
 
     def tasks_of(self, worker_id: str, *, besides: str | None = None) -> Iterator[Target]:
         """The unfinished tasks that a worker has submitted, without ``besides`` and calls of library machinery."""
@@ -308,7 +304,7 @@ class Users:
 
     def _in_worker(self, worker: Worker) -> Iterable[Target]:
         """What can proceed in a worker; for an actor's worker its users, which may be of another job."""
-        actor = self._index.actors.get(worker.actor_id or "")
+        actor = subjects.actor_of_worker(self._index, worker.worker_id)
         if actor is None:
             return self._threads_and_tasks(worker.worker_id)
         target = self.of_actor(actor)

@@ -14,7 +14,7 @@ from functools import cached_property
 
 from msgspec.structs import replace
 
-from dstack.analysis.graph.builder import GraphBuilder, call_beyond_kind
+from dstack.analysis.graph.builder import GraphBuilder, call_beyond_kind, for_any
 from dstack.analysis.graph.users import Users
 from dstack.analysis.index.task_assignment import is_graph_loop
 from dstack.libraries.compiled_graphs import WRITE
@@ -128,10 +128,10 @@ class _Channels:
         return replace(
             wait,
             kind="kept value",
-            groups=(Group(needs=1, targets=several),),
+            groups=for_any(*several),
             total=len(several),
             assumed=(DROPPED,),
-            proven_groups=(Group(needs=1, targets=(unknown,)),),
+            proven_groups=for_any(unknown),
         )
 
     # Ends of channels

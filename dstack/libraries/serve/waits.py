@@ -72,7 +72,7 @@ def _slots(graph: GraphBuilder, replica: _Replica, limit: int) -> Iterator[Targe
         yield graph.unknown("actor", actor.actor_id, "requests", subject=unread, unobserved=True)
         return
     ongoing = [task_id for task_id in running if task_id not in index.tasks or _is_request(index, task_id)]
-    yield from (Target(vertex=task_assignment.key_of_task(index, task_id)) for task_id in ongoing)
+    yield from (graph.task(task_id) for task_id in ongoing)
     if sum(_is_request(index, task_id) for task_id in ongoing) < limit:
         free = subject("free slot of replica", replica.replica_id)
         yield graph.unknown("slot", actor.actor_id, "requests", subject=free)
@@ -92,9 +92,9 @@ def _further(graph: GraphBuilder, queued: QueuedRequest, starting: Sequence[_Rep
         running = (worker.running_task_ids if worker else None) or ()
         own = [task_id for task_id in running if not _is_request(index, task_id)]
         if creation is not None:
-            yield Target(vertex=task_assignment.key_of_task(index, creation.task_id))
+            yield graph.task(creation.task_id)
         elif own:
-            yield from (Target(vertex=task_assignment.key_of_task(index, task_id)) for task_id in own)
+            yield from (graph.task(task_id) for task_id in own)
         else:
             start = subject("start of replica", one.replica_id, deployment)
             yield graph.unknown("start of actor", one.actor.actor_id, "replica", subject=start)

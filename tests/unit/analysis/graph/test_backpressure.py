@@ -137,7 +137,7 @@ def test_a_consumer_with_a_library_that_could_read_values_may_proceed() -> None:
 def test_threads_of_ray_read_no_values() -> None:
     scene = Scene()
     driver = scene.driver()
-    driver.thread("PythonGCThread", "ray")
+    driver.thread("PythonGCThread", "ray").is_in_ray = True
     _, worker = stream(scene, driver)
 
     assert groups_of(scene.wait_of(worker)) == [(1, [driver.key])]
