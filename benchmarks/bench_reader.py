@@ -23,8 +23,7 @@ from benchmarks.costs import Action, in_ms, in_turns, spread
 from benchmarks.tables import Results
 from dstack.probes.node.asyncio.coroutine_samples import LoopState
 from dstack.probes.node.cpython import memory
-from dstack.probes.node.cpython.interpreter import Interpreter, OwnPython
-from dstack.probes.node.cpython.process import Known, PythonProcess
+from dstack.probes.node.cpython.process import Interpreter, Known, OwnPython, PythonProcess
 from dstack.probes.node.probe import NodeProbe
 from dstack.probes.node.procfs import proc
 from dstack.probes.node.stability import marks_of

@@ -15,9 +15,9 @@ import ray
 
 from dstack.model.diagnosis import Check
 from dstack.probes.connection.connect import SUPPORTED, is_supported, release_of
-from dstack.probes.node.cpython.layout import calibrate
+from dstack.probes.node.cpython.layouts import LAYOUTS
 from dstack.probes.node.cpython.memory import Unreadable
-from dstack.probes.node.cpython.saved_layouts import TABLES
+from dstack.probes.node.cpython.process import own_layout
 from dstack.probes.node.procfs import proc
 from dstack.probes.node.procfs.permissions import ALLOW_ATTACHING, CAP_SYS_PTRACE, capabilities
 from dstack.probes.node.pyspy import PySpy, find_pyspy
@@ -90,9 +90,9 @@ def _pyspy() -> Check:
 
 def _layouts() -> Check:
     """Of which builds of CPython this process can interpret the memory."""
-    saved = listed([f"{major}.{minor}" for major, minor in TABLES])
+    saved = listed([f"{major}.{minor}" for major, minor in LAYOUTS])
     try:
-        version = ".".join(map(str, calibrate().version))
+        version = ".".join(map(str, own_layout().version))
     except Unreadable as error:
         remedy = "Use a release build of CPython with the GIL; else dstack has stacks from py-spy, without waits."
         return Check("limit", f"memory layouts: saved for CPython {saved}; {error}", remedy)

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import sys
+from pathlib import Path
+
 import pytest
 
-from tests.versions.compatibility import FROM_DEBIAN, command_of
+from tests.versions.compatibility import FROM_DEBIAN, PAIRS, command_of
 
 
 def python_or_skip(version: str) -> list[str]:
@@ -14,3 +17,12 @@ def python_or_skip(version: str) -> list[str]:
         pytest.skip(f"there is no Python {version}: `make compatibility` gets it from Debian, as root")
     assert command, f"there is no Python {version} on the PATH or under pyenv"
     return command
+
+
+def all_pythons() -> list[list[str]]:
+    """The commands of this interpreter, and of every other one on this machine whose version dstack reads."""
+    versions = sorted({pair.python for pair in PAIRS})
+    places = [*Path.home().glob(".pyenv/versions/*/bin"), Path("/usr/bin")]
+    files = [path / f"python{version}" for version in versions for path in places]
+    from_debian = [command for version in FROM_DEBIAN if (command := command_of(version))]
+    return [[sys.executable], *([str(file)] for file in files if file.exists()), *from_debian]

@@ -18,9 +18,8 @@ from dstack.probes.node.asyncio.coroutine_samples import LoopState, objects_of, 
 from dstack.probes.node.asyncio.event_loops import has_tasks, may_have_loops
 from dstack.probes.node.asyncio.timers import CANCELS, Callbacks, timer_of_thread
 from dstack.probes.node.cpython.frames import Frame, Step
-from dstack.probes.node.cpython.interpreter import Interpreter
 from dstack.probes.node.cpython.memory import ProcessMemory, Unreadable, open_memory
-from dstack.probes.node.cpython.process import Known, MemoryThread, PythonProcess
+from dstack.probes.node.cpython.process import Interpreter, Known, MemoryThread, PythonProcess
 from dstack.probes.node.cpython.values import shown_locals
 from dstack.probes.node.named_values import concurrency_groups, program_labels, runs_methods
 from dstack.probes.node.other_languages import Language

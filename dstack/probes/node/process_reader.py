@@ -14,9 +14,8 @@ import psutil
 from dstack.call_sites import WAITPID
 from dstack.observed.calls import Call, Children
 from dstack.observed.node import Cause
-from dstack.probes.node.cpython.interpreter import Interpreter, OwnPython
 from dstack.probes.node.cpython.memory import Unreadable, open_memory
-from dstack.probes.node.cpython.process import Known
+from dstack.probes.node.cpython.process import Interpreter, Known, OwnPython
 from dstack.probes.node.kernel_waits import KernelWaits, remaining_sleep_s
 from dstack.probes.node.memory_reader import KnownProcess, MemoryReader
 from dstack.probes.node.other_languages import language_of, read_with_tool

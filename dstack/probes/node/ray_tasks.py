@@ -106,7 +106,7 @@ class Contexts:
     def __init__(self, process: PythonProcess) -> None:
         self._objects = process.objects
         self._memory = process.memory
-        self._layout = process.layout.coroutines
+        self._layout = process.layout
         self._names: dict[int, str] = {}
 
     def ray_task(self, task: int) -> str | None:

@@ -1,9 +1,9 @@
 """The targets of a node's probe, and which Python a process of this host runs, if it is another than dstack's own.
 
-dstack may have its own environment, under another minor version than the cluster's. A process of that version is
-read by its saved layout (:mod:`dstack.probes.node.cpython.saved_layouts`), from CPython 3.13 on with the offsets that
-the process itself states. Other nodes do not need this: the probe there runs in a worker of the cluster,
-under the cluster's own Python.
+dstack may have its own environment, under another minor version than the cluster's. A process of that version is read
+by the table of layouts (:mod:`dstack.probes.node.cpython.layouts`), from CPython 3.13 on with the offsets that the
+process itself states. Other nodes do not need this: the probe there runs in a worker of the cluster, under the
+cluster's own Python.
 """
 
 from __future__ import annotations
@@ -25,13 +25,12 @@ from dstack.probes.node.cpython.debug_offsets import (
     CANDIDATE,
     FIRST_VERSION,
     HEADER_SIZE,
-    parse_header,
     read_debug_offsets,
     require_version,
 )
-from dstack.probes.node.cpython.layout import runtime_address
+from dstack.probes.node.cpython.layouts import LAYOUTS
 from dstack.probes.node.cpython.memory import Unreadable, open_memory
-from dstack.probes.node.cpython.saved_layouts import TABLES
+from dstack.probes.node.cpython.process import runtime_address
 from dstack.probes.node.procfs.proc import Mapping, address_in, mappings
 from dstack.probes.node_access.raylet_symbols import MappedFile, thread_context_of
 
@@ -151,15 +150,15 @@ class Image:
         return {"version": version, "runtime": self._runtime - first["p_vaddr"]}
 
     def _refusal(self, version: tuple[int, int], level: int) -> str | None:
-        """Why the saved layout of this version does not apply to the interpreter, or None."""
+        """Why the layout of this version does not apply to the interpreter, or None."""
         kind = self._other_kind(version, level)
-        if kind or version not in TABLES:
+        if kind or version not in LAYOUTS:
             return f"it runs {kind}Python {version[0]}.{version[1]}, which dstack cannot read"
         if version < FIRST_VERSION:
             return None
         assert self._runtime is not None
         try:
-            require_version(parse_header(self._data(self._runtime, HEADER_SIZE)), version)
+            require_version(self._data(self._runtime, HEADER_SIZE), version)
         except Unreadable as error:
             return str(error)
         return None
@@ -175,7 +174,7 @@ class Image:
         return (version if version and version < (3, 11) else None), CANDIDATE
 
     def _other_kind(self, version: tuple[int, int], level: int) -> str:
-        """The name of the interpreter's kind, if the saved layouts do not apply to it."""
+        """The name of the interpreter's kind, if the layouts of releases do not apply to it."""
         if self._elf["e_machine"] != "EM_X86_64" or GLIBC not in self._needed():
             return "another platform's "
         if level < CANDIDATE:

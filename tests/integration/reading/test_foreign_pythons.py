@@ -18,8 +18,8 @@ from elftools.elf.elffile import ELFFile
 from dstack.observed.calls import HeldRefs
 from dstack.probes.node import wire
 from dstack.probes.node.cpython.debug_offsets import FIELDS, HEADER_SIZE, read_debug_offsets, with_debug_offsets
+from dstack.probes.node.cpython.layouts import LAYOUTS
 from dstack.probes.node.cpython.memory import open_memory
-from dstack.probes.node.cpython.saved_layouts import TABLES
 from dstack.probes.node.procfs.proc import Mapping
 from dstack.probes.node_access import targets
 from dstack.probes.node_access.targets import Image, foreign_python
@@ -37,7 +37,7 @@ for line in open("/proc/self/maps"):
         print(at, line.split()[-1])
 """
 SLEEP = "import time; print('ready', flush=True); time.sleep(1000)"
-OTHERS = sorted({f"{major}.{minor}" for major, minor in TABLES} - {f"3.{sys.version_info[1]}"})
+OTHERS = sorted({f"{major}.{minor}" for major, minor in LAYOUTS} - {f"3.{sys.version_info[1]}"})
 WITHOUT_OFFSETS = "does not begin with debug offsets, as in every Python from 3.13 on"
 FREE_THREADED = "it runs a free-threaded build of Python 3.13, which dstack cannot read"
 
@@ -163,7 +163,7 @@ def test_offsets_stated_by_a_process_are_the_saved_ones(version: str, tmp_path: 
         with open_memory(child.pid) as memory:
             offsets = read_debug_offsets(memory, found["runtime"], found["version"])
 
-    saved = TABLES[found["version"]]
+    saved = LAYOUTS[found["version"]]
     assert with_debug_offsets(saved, offsets) == saved
 
 

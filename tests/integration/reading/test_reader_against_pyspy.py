@@ -12,10 +12,9 @@ from pathlib import Path
 import pytest
 
 from dstack.files.snapshot_file import load
+from dstack.probes.node.cpython.layouts import LAYOUTS, OWN_VERSION
 from dstack.probes.node.cpython.memory import open_memory
-from dstack.probes.node.cpython.objects import OWN_VERSION
 from dstack.probes.node.cpython.process import PTHREAD_TID
-from dstack.probes.node.cpython.saved_layouts import TABLES
 from dstack.probes.node.pyspy import find_pyspy
 from dstack.probes.node.stability import marks_of, unchanged
 from dstack.probes.node_access.targets import foreign_python
@@ -32,7 +31,7 @@ SEEDS, SEEDS_OF_OTHERS = tries(20), tries(5)
 THREADS = 200
 WAITING_THREADS = 8
 """The threads of the driver that wait in Ray, without those that wake periodically."""
-OTHERS = [f"{major}.{minor}" for major, minor in TABLES if (major, minor) != OWN_VERSION]
+OTHERS = [f"{major}.{minor}" for major, minor in LAYOUTS if (major, minor) != OWN_VERSION]
 VERSIONS = ["own", *(pytest.param(version, marks=pytest.mark.exhaustive) for version in OTHERS)]
 Stacks = dict[str, list[tuple[str, str, int]]]
 """File, qualified name and line of every frame, leaf first, by the names of the threads."""

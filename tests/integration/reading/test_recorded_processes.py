@@ -9,8 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from dstack.probes.node.cpython.objects import OWN_VERSION
-from dstack.probes.node.cpython.saved_layouts import TABLES
+from dstack.probes.node.cpython.layouts import LAYOUTS, OWN_VERSION
 from dstack.probes.node.probe import NodeProbe
 from dstack.probes.node.wire import Target
 from dstack.probes.node_access.targets import foreign_python
@@ -20,7 +19,7 @@ from tests.sampling import Plain, counted, record, target
 from tests.versions.interpreters import python_or_skip
 
 PROGRAM = PROGRAMS / "processes/recorded_work.py"
-OTHERS = [f"{major}.{minor}" for major, minor in TABLES if (major, minor) != OWN_VERSION]
+OTHERS = [f"{major}.{minor}" for major, minor in LAYOUTS if (major, minor) != OWN_VERSION]
 ENOUGH = 60
 
 

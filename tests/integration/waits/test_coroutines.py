@@ -11,8 +11,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from dstack.probes.node.cpython.objects import OWN_VERSION
-from dstack.probes.node.cpython.saved_layouts import TABLES
+from dstack.probes.node.cpython.layouts import LAYOUTS, OWN_VERSION
 from dstack.probes.node_access.targets import foreign_python
 from tests.fuzzing.effort import tries
 from tests.paths import PROGRAMS
@@ -20,7 +19,7 @@ from tests.processes import Child, running, wait_until
 from tests.sampling import Plain, sample, target, words_of
 from tests.versions.interpreters import python_or_skip
 
-OTHERS = [f"{major}.{minor}" for major, minor in TABLES if (major, minor) != OWN_VERSION]
+OTHERS = [f"{major}.{minor}" for major, minor in LAYOUTS if (major, minor) != OWN_VERSION]
 
 
 def sample_coroutines(pid: int) -> Plain:

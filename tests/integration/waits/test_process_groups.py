@@ -8,8 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from dstack.probes.node.cpython.objects import OWN_VERSION
-from dstack.probes.node.cpython.saved_layouts import TABLES
+from dstack.probes.node.cpython.layouts import LAYOUTS, OWN_VERSION
 from dstack.probes.node_access.targets import foreign_python
 from tests.paths import PROGRAMS
 from tests.processes import Child, running, wait_until
@@ -17,7 +16,7 @@ from tests.sampling import Plain, sample, target, words_of, words_of_group
 from tests.versions.interpreters import python_or_skip
 
 PROGRAM = PROGRAMS / "processes/process_groups.py"
-OTHERS = [f"{major}.{minor}" for major, minor in TABLES if (major, minor) != OWN_VERSION]
+OTHERS = [f"{major}.{minor}" for major, minor in LAYOUTS if (major, minor) != OWN_VERSION]
 LABELS = """
 import dstack, time
 dstack.label(tp=1, stage="rollout")

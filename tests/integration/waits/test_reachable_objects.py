@@ -7,15 +7,14 @@ from pathlib import Path
 
 import pytest
 
-from dstack.probes.node.cpython.objects import OWN_VERSION
-from dstack.probes.node.cpython.saved_layouts import TABLES
+from dstack.probes.node.cpython.layouts import LAYOUTS, OWN_VERSION
 from dstack.probes.node_access.targets import foreign_python
 from tests.processes import running, wait_until
 from tests.sampling import Plain, sample, target, words_of
 from tests.unit.probes.node.waits.test_reachable_objects import COROUTINES, HEAD, HOLDERS, READY
 from tests.versions.interpreters import python_or_skip
 
-OTHERS = [f"{major}.{minor}" for major, minor in TABLES if (major, minor) != OWN_VERSION]
+OTHERS = [f"{major}.{minor}" for major, minor in LAYOUTS if (major, minor) != OWN_VERSION]
 LOOP = """
 def coroutines():
     actor = Actor()

@@ -4,17 +4,14 @@ from __future__ import annotations
 
 import subprocess
 import sys
-import threading
 from collections.abc import Iterator
 
 import pytest
 
 from dstack.observed.calls import Timer
-from dstack.probes.node.cpython import interpreter
-from dstack.probes.node.cpython.layout import Layout, calibrate
+from dstack.probes.node.cpython import process
+from dstack.probes.node.cpython.layouts import LAYOUTS, OWN_VERSION, CPythonLayout
 from dstack.probes.node.cpython.memory import Unreadable
-from dstack.probes.node.cpython.objects import OWN_VERSION
-from dstack.probes.node.cpython.saved_layouts import TABLES
 from dstack.probes.node.wire import ForeignPython, UnreadablePython
 from dstack.probes.node_access.targets import foreign_python
 from tests.paths import PROGRAMS
@@ -23,7 +20,7 @@ from tests.sampling import Plain, functions, sample, target, words_of
 from tests.versions.interpreters import python_or_skip
 
 PROGRAM = PROGRAMS / "processes/thread_waits.py"
-OTHERS = [f"{major}.{minor}" for major, minor in TABLES if (major, minor) != OWN_VERSION]
+OTHERS = [f"{major}.{minor}" for major, minor in LAYOUTS if (major, minor) != OWN_VERSION]
 
 
 @pytest.fixture(scope="module", params=["own", *OTHERS])
@@ -142,10 +139,10 @@ def test_the_frame_of_a_wait_is_its_caller(program: Child, read_threads: Plain, 
 def test_an_unknown_layout_is_a_reason_and_stacks_are_read(
     program: Child, read_threads: Plain, printed: Plain, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def fail() -> Layout:
+    def fail() -> CPythonLayout:
         raise Unreadable("memory of this Python is not known")
 
-    monkeypatch.setattr(interpreter, "calibrate", fail)
+    monkeypatch.setattr(process, "own_layout", fail)
 
     result = sample_with(program.pid, None)
     threads = threads_by_name(result, printed)
@@ -174,15 +171,6 @@ def assert_read_without_calls(result: Plain, threads: Plain, read_threads: Plain
     assert threads.keys() == read_threads.keys()
     assert functions(result, threads["event"])[:2] == ["wait", "wait"]
     assert not [name for name, thread in threads.items() if thread["call"]]
-
-
-def test_calibration_leaves_no_thread_behind() -> None:
-    before = set(threading.enumerate())
-
-    first, second = calibrate(), calibrate()
-
-    assert first == second
-    assert set(threading.enumerate()) <= before
 
 
 def test_a_program_other_than_python_is_rejected() -> None:

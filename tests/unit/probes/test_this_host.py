@@ -60,11 +60,11 @@ def test_the_known_layouts_are_that_of_this_python_and_the_saved_ones() -> None:
     assert "saved for 3.10, 3.11, 3.12, 3.13 and 3.14" in text
 
 
-def test_a_build_that_cannot_be_calibrated_is_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_build_with_an_unknown_layout_is_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse() -> None:
         raise Unreadable("it runs a free-threaded build of Python 3.13, which dstack cannot read")
 
-    monkeypatch.setattr(this_host, "calibrate", refuse)
+    monkeypatch.setattr(this_host, "own_layout", refuse)
 
     level, text, remedy = check(5)
     assert (level, "free-threaded" in text) == ("limit", True)

@@ -9,11 +9,10 @@ import os
 
 from dstack.probes.node.asyncio.event_loops import ALL_TASKS
 from dstack.probes.node.cpython.frames import Frames
-from dstack.probes.node.cpython.interpreter import Interpreter, OwnPython
-from dstack.probes.node.cpython.layout import Layout
+from dstack.probes.node.cpython.layouts import CPythonLayout
 from dstack.probes.node.cpython.memory import ProcessMemory, open_memory
 from dstack.probes.node.cpython.objects import Objects
-from dstack.probes.node.cpython.process import PythonProcess
+from dstack.probes.node.cpython.process import Interpreter, OwnPython, PythonProcess
 from dstack.probes.node.procfs import proc
 
 
@@ -24,7 +23,7 @@ def own_interpreter() -> Interpreter:
 
 
 @functools.cache
-def own_layout() -> Layout:
+def own_layout() -> CPythonLayout:
     """The struct offsets of this interpreter."""
     with open_memory(os.getpid()) as memory:
         return own_interpreter().layout(memory)
@@ -32,12 +31,12 @@ def own_layout() -> Layout:
 
 def own_objects(memory: ProcessMemory) -> Objects:
     """The objects in this memory."""
-    return own_interpreter().objects(memory)
+    return Objects(memory, own_layout())
 
 
 def own_frames(memory: ProcessMemory) -> Frames:
     """The threads and frames in this memory."""
-    return Frames(own_objects(memory), own_layout(), own_interpreter().runtime())
+    return Frames(own_objects(memory), own_interpreter().runtime())
 
 
 def own_process(memory: ProcessMemory, objects: Objects | None = None, frames: Frames | None = None) -> PythonProcess:

@@ -47,7 +47,7 @@ class AwaitChains:
         self._objects = process.objects
         self._memory = process.memory
         self._frames = process.frames
-        self._layout = process.layout.coroutines
+        self._layout = process.layout
         self._loops = loops
 
     @cached_property

@@ -94,7 +94,7 @@ class AwaitTargets:
         self._objects = process.objects
         self._memory = process.memory
         self._frames = process.frames
-        self._layout = process.layout.coroutines
+        self._layout = process.layout
         self._loops = loops
         self._executors = executors
         self._library = LibraryFutures(process.objects, executors.threads)

@@ -90,7 +90,7 @@ class Coroutines:
         self._process = process
         self._objects = process.objects
         self._memory = process.memory
-        self._layout = process.layout.coroutines
+        self._layout = process.layout
         self._codes = process.frames.codes
         self._contexts = Contexts(process)
         self._thread_ids = thread_ids

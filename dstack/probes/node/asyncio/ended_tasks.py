@@ -60,7 +60,7 @@ class TaskEnds:
         self._objects = process.objects
         self._memory = process.memory
         self._frames = process.frames
-        self._layout = process.layout.coroutines
+        self._layout = process.layout
         self._references = References(process)
         self._loops = loops
         self._name_of = name_of

@@ -2,7 +2,7 @@
 
 Up to CPython 3.13, ``asyncio.tasks`` has all tasks of all loops in a set of weak references and the running ones in a
 dict; names differ by version. From 3.14 on, these only have tasks of other classes; asyncio's own are in linked lists,
-see :mod:`dstack.probes.node.cpython.task_lists`. Only tasks
+see :mod:`dstack.probes.node.cpython.layouts`. Only tasks
 implemented in C are read, as asyncio makes them, also on uvloop.
 """
 
@@ -14,10 +14,10 @@ from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 
 from dstack.probes.node.cached_property import cached_property
+from dstack.probes.node.cpython.layouts import TaskLists
 from dstack.probes.node.cpython.memory import Unreadable
 from dstack.probes.node.cpython.objects import BASIC_SIZE, TYPE
 from dstack.probes.node.cpython.process import PythonProcess
-from dstack.probes.node.cpython.task_lists import TaskLists
 from dstack.probes.node.thread_stacks import ASYNCIO, is_event_loop
 
 TASK, FUTURE = "_asyncio.Task", "_asyncio.Future"
@@ -62,7 +62,7 @@ class EventLoops:
         self._memory = process.memory
         self._frames = process.frames
         self._modules = process.modules
-        self._layout = process.layout.coroutines
+        self._layout = process.layout
         self._hears: dict[int, bool] = {}
 
     def tasks(self) -> Iterator[int]:

@@ -19,7 +19,7 @@ from dstack.probes.node.asyncio.event_loops import EventLoops, Handle
 from dstack.probes.node.cached_property import cached_property
 from dstack.probes.node.cpython.frames import Frame
 from dstack.probes.node.cpython.memory import Unreadable
-from dstack.probes.node.cpython.objects import BOUND_TO, tuple_items
+from dstack.probes.node.cpython.objects import BOUND_TO
 from dstack.probes.node.cpython.process import PythonProcess
 from dstack.probes.node.cpython.references import HEADER, PARTIAL, References
 from dstack.probes.node.thread_stacks import is_in
@@ -61,7 +61,7 @@ class Callbacks:
         self._objects = process.objects
         self._memory = process.memory
         self._codes = process.frames.codes
-        self._layout = process.layout.coroutines
+        self._layout = process.layout
 
     def name_of(self, callback: int) -> str:
         """``Task.cancel``: the qualified name of a callback, or a function behind it; empty if unreadable."""
@@ -309,7 +309,7 @@ def _scheduled(process: PythonProcess, frame: Frame) -> list[int]:
     """The functions that a ``sched.scheduler`` will call, the next one first."""
     objects = process.objects
     events = objects.items(objects.attribute(frame.local("self") or 0, "_queue"), MAX_CALLED)
-    return [objects.memory.pointer(event + tuple_items(objects.version) + 8 * ACTION) for event in events]
+    return [objects.memory.pointer(event + objects.layout.tuple_items + 8 * ACTION) for event in events]
 
 
 def _left_s(at_s: float) -> float:

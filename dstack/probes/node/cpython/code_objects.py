@@ -9,7 +9,6 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 from operator import itemgetter
 
-from dstack.probes.node.cpython.layout import Layout
 from dstack.probes.node.cpython.memory import Unreadable
 from dstack.probes.node.cpython.objects import TYPE, Objects
 from dstack.probes.node.thread_stacks import CodePosition
@@ -80,18 +79,17 @@ class CodeObjects:
     ``known`` are those of an earlier sample by address; they are validated before use.
     """
 
-    def __init__(self, objects: Objects, layout: Layout, known: dict[int, Code] | None = None) -> None:
+    def __init__(self, objects: Objects, known: dict[int, Code] | None = None) -> None:
         self._objects = objects
         self._memory = objects.memory
-        self._layout = layout
+        self._layout = layout = objects.layout
         self._known = {} if known is None else known
         self._valid: dict[int, Code | None] = {}
-        offsets = layout.coroutines
-        pointers = (layout.code_file, layout.code_function, offsets.code_qualname or layout.code_function)
-        fields = [(offset, "Q") for offset in (TYPE, *pointers, offsets.code_lines, *layout.code_names)]
+        pointers = (layout.code_file, layout.code_function, layout.code_qualname or layout.code_function)
+        fields = [(offset, "Q") for offset in (TYPE, *pointers, layout.code_lines, *layout.code_names)]
         if layout.code_exceptions:
             fields.append((layout.code_exceptions, "Q"))
-        fields += [(offsets.code_first_line, "i"), (layout.code_stack_size, "i")]
+        fields += [(layout.code_first_line, "i"), (layout.code_stack_size, "i")]
         self._record = Record(*fields)
         self._texts: dict[int, str] = {}
         self._locals_counts: dict[int, int] = {}

@@ -1,19 +1,18 @@
 """The offsets that a process of CPython 3.13 or later states itself: ``_Py_DebugOffsets``, in ``_PyRuntime``.
 
-They describe the target's own build, so they take precedence over calibrated and saved offsets. The struct differs
-between minor versions, so an unknown version is rejected. It lacks futures, functions, contexts, locks, queues, keys
-cached by types, a code object's stack size and exception table, and the qualified name of a generator; on 3.13 also
-generators. Those offsets remain calibrated or saved. Seen on CPython 3.13.0 and 3.14.8.
+They describe the target's own build, so they take precedence over the table's. The struct differs between minor
+versions, so an unknown version is rejected. It lacks futures, functions, contexts, locks, queues, keys cached by types,
+a code object's stack size and exception table, and the qualified name of a generator; on 3.13 also generators. Seen on
+CPython 3.13.0, 3.13.15 and 3.14.8.
 """
 
 from __future__ import annotations
 
 import struct
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import fields, replace
+from typing import Any
 
-from dstack.probes.node.cpython.coroutine_layout import CoroutineLayout
-from dstack.probes.node.cpython.layout import Layout
+from dstack.probes.node.cpython.layouts import LAYOUTS, CPythonLayout, Version
 from dstack.probes.node.cpython.memory import ProcessMemory, Unreadable
 from dstack.probes.node.cpython.objects import (
     BYTES_DATA,
@@ -25,12 +24,10 @@ from dstack.probes.node.cpython.objects import (
     SET_MASK,
     SET_TABLE,
     SIZE,
-    TEXT_HEADERS,
     TEXT_STATE,
     TYPE,
     TYPE_FLAGS,
     TYPE_NAME,
-    tuple_items,
 )
 
 FIRST_VERSION = (3, 13)
@@ -88,10 +85,10 @@ gen_object size gi_name gi_iframe gi_frame_state
 def _fields(text: str) -> tuple[str, ...]:
     """The names of the fields, each as ``group.field``."""
     lines = text.strip().replace("\n    ", " ").splitlines()
-    return tuple(f"{group}.{field}" for group, *fields in map(str.split, lines) for field in fields)
+    return tuple(f"{group}.{field}" for group, *names in map(str.split, lines) for field in names)
 
 
-FIELDS = {(3, 13): _fields(_STRUCT_3_13), (3, 14): _fields(_STRUCT_3_14)}
+FIELDS: dict[Version, tuple[str, ...]] = {(3, 13): _fields(_STRUCT_3_13), (3, 14): _fields(_STRUCT_3_14)}
 
 BUILT_IN_TYPES = {
     "pyobject.ob_type": TYPE,
@@ -111,23 +108,11 @@ BUILT_IN_TYPES = {
     "bytes_object.ob_sval": BYTES_DATA,
     "unicode_object.length": SIZE,
     "unicode_object.state": TEXT_STATE,
-    "unicode_object.asciiobject_size": TEXT_HEADERS[0],
 }
 """The offsets that :mod:`dstack.probes.node.cpython.objects` uses as constants; the target must state the same."""
 
 
-@dataclass(frozen=True)
-class DebugOffsets:
-    """Offsets in bytes that a target of this minor ``version`` states, by ``group.field``."""
-
-    version: tuple[int, int]
-    offsets: Mapping[str, int]
-
-    def __getitem__(self, field: str) -> int:
-        return self.offsets[field]
-
-
-def parse_header(header: bytes) -> tuple[int, int]:
+def parse_header(header: bytes) -> Version:
     """The minor version of debug offsets, from their first ``HEADER_SIZE`` bytes or fewer.
 
     Raises :class:`Unreadable` where these are no debug offsets, or of an interpreter that dstack cannot read.
@@ -142,72 +127,47 @@ def parse_header(header: bytes) -> tuple[int, int]:
     return major, minor
 
 
-def require_version(found: tuple[int, int], expected: tuple[int, int]) -> None:
-    """Raises :class:`Unreadable` where debug offsets are of another minor version than the interpreter."""
+def require_version(header: bytes, expected: Version) -> None:
+    """Raises :class:`Unreadable` where this is no header of debug offsets of this minor version."""
+    found = parse_header(header)
     if found != expected:
         raise Unreadable(f"its debug offsets are of Python {found[0]}.{found[1]}, not {expected[0]}.{expected[1]}")
 
 
-def read_debug_offsets(memory: ProcessMemory, runtime: int, version: tuple[int, int]) -> DebugOffsets:
-    """The offsets that the target states at ``runtime``, the address of its ``_PyRuntime``.
+def read_debug_offsets(memory: ProcessMemory, runtime: int, version: Version) -> dict[str, int]:
+    """The offsets that the target states at ``runtime``, the address of its ``_PyRuntime``, by ``group.field``.
 
     Raises :class:`Unreadable` where they are of another version than this, or contradict themselves or
     :mod:`dstack.probes.node.cpython.objects`.
     """
-    require_version(parse_header(memory.read(runtime, HEADER_SIZE)), version)
-    fields = FIELDS[version]
-    values = memory.pointers(runtime + HEADER_SIZE, len(fields))
-    offsets = DebugOffsets(version, dict(zip(fields, values, strict=True)))
-    _validate(offsets)
+    require_version(memory.read(runtime, HEADER_SIZE), version)
+    names = FIELDS[version]
+    offsets = dict(zip(names, memory.pointers(runtime + HEADER_SIZE, len(names)), strict=True))
+    _validate(offsets, LAYOUTS[version])
     return offsets
 
 
-def _validate(offsets: DebugOffsets) -> None:
-    for field, value in offsets.offsets.items():
+def _validate(offsets: dict[str, int], layout: CPythonLayout) -> None:
+    for field, value in offsets.items():
         group, _, name = field.partition(".")
         size = offsets[f"{group}.size"]
         if not 0 < size <= MAX_STRUCT or (value >= size and name != "size"):
             raise Unreadable(f"its debug offset of {field} is {value} in a struct of {size} bytes")
-    expected = {**BUILT_IN_TYPES, "tuple_object.ob_item": tuple_items(offsets.version)}
+    expected = {
+        **BUILT_IN_TYPES,
+        "tuple_object.ob_item": layout.tuple_items,
+        "unicode_object.asciiobject_size": layout.text_headers[0],
+    }
     for field, value in expected.items():
-        if offsets.offsets.get(field, value) != value:
+        if offsets.get(field, value) != value:
             raise Unreadable(f"its debug offset of {field} is {offsets[field]}, not {value}")
 
 
-def with_debug_offsets(layout: Layout, offsets: DebugOffsets) -> Layout:
-    """The layout of the same minor version, with the offsets that the target states instead of its own."""
-    return replace(
-        layout,
-        runtime_interpreter=offsets["runtime_state.interpreters_head"],
-        interpreter_threads=offsets["interpreter_state.threads_head"],
-        thread_next=offsets["thread_state.next"],
-        thread_id=offsets["thread_state.thread_id"],
-        thread_frame=(offsets["thread_state.current_frame"],),
-        frame_previous=offsets["interpreter_frame.previous"],
-        frame_code=offsets["interpreter_frame.executable"],
-        frame_instruction=offsets["interpreter_frame.instr_ptr"],
-        frame_locals=offsets["interpreter_frame.localsplus"],
-        code_file=offsets["code_object.filename"],
-        code_function=offsets["code_object.name"],
-        code_names=(offsets["code_object.localsplusnames"],),
-        code_start=offsets["code_object.co_code_adaptive"],
-        coroutines=_coroutines(layout.coroutines, offsets),
-    )
-
-
-def _coroutines(layout: CoroutineLayout, offsets: DebugOffsets) -> CoroutineLayout:
-    stated = replace(
-        layout,
-        interpreter_modules=offsets["interpreter_state.imports_modules"],
-        code_first_line=offsets["code_object.firstlineno"],
-        code_lines=offsets["code_object.linetable"],
-        code_qualname=offsets["code_object.qualname"],
-    )
-    if "gen_object.gi_iframe" not in offsets.offsets:  # before 3.14
-        return stated
-    return replace(
-        stated,
-        generator_frame=offsets["gen_object.gi_iframe"],
-        generator_state=offsets["gen_object.gi_frame_state"],
-        frame_stack_top=offsets["interpreter_frame.stackpointer"],
-    )
+def with_debug_offsets(layout: CPythonLayout, offsets: dict[str, int]) -> CPythonLayout:
+    """The layout of the same minor version, with the offsets that the target states instead of the table's."""
+    stated: dict[str, Any] = {
+        one.name: offsets[one.metadata["stated"]] for one in fields(layout) if one.metadata["stated"] in offsets
+    }
+    for name in ("thread_frame", "code_names"):  # tuples: other versions need more than one offset
+        stated[name] = (stated[name],)
+    return replace(layout, **stated)

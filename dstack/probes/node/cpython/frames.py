@@ -13,8 +13,7 @@ from dataclasses import dataclass, field
 
 from dstack.probes.node.cached_property import cached_property
 from dstack.probes.node.cpython.code_objects import Code, CodeObjects, Record
-from dstack.probes.node.cpython.coroutine_layout import CREATED, SUSPENDED_STATES
-from dstack.probes.node.cpython.layout import BLOCK_BYTES, BLOCK_STACK_BYTES, Layout
+from dstack.probes.node.cpython.layouts import CPythonLayout
 from dstack.probes.node.cpython.memory import IN_PAGE, PAGE, PAGE_START, Unreadable
 from dstack.probes.node.cpython.objects import BOUND_TO, Objects, reference
 from dstack.probes.node.thread_stacks import CodePosition
@@ -23,9 +22,9 @@ MAX_THREADS = 10_000
 MAX_FRAMES = 200_000
 """Of one thread."""
 MAX_ALL_FRAMES = 1 << 20
-MAX_BLOCKS = 20
-GLOBALS_3_10, GLOBALS_3_11, GLOBALS = 48, 8, 24
-"""Where a frame has its globals, on CPython 3.10, on 3.11, and from 3.12 to 3.14."""
+MAX_BLOCKS, BLOCK_BYTES = 20, 12
+BLOCK_STACK_BYTES = MAX_BLOCKS * BLOCK_BYTES
+"""CPython 3.10: a frame's blocks are right before its locals, and their number is 8 bytes before them."""
 STATE_3_10 = 4
 """CPython 3.10: a frame's state is this many bytes before its blocks, after their number."""
 TRACEBACK_NEXT, TRACEBACK_INSTRUCTION, FRAME_OF_OBJECT = 16, 32, 24
@@ -125,7 +124,7 @@ class Chain:
     steps: list[Step] = field(default_factory=list)
 
 
-def frame_head(layout: Layout) -> Record:
+def frame_head(layout: CPythonLayout) -> Record:
     """The fields of a frame that make a :data:`Step`, and the address of its caller."""
     kind = "i" if layout.version == (3, 10) else "Q"
     return Record((layout.frame_code, "Q"), (layout.frame_instruction, kind), (layout.frame_previous, "Q"))
@@ -137,16 +136,16 @@ class Frames:
     ``runtime`` is where the process has its ``_PyRuntime``.
     """
 
-    def __init__(self, objects: Objects, layout: Layout, runtime: int, known: dict[int, Code] | None = None) -> None:
+    def __init__(self, objects: Objects, runtime: int, known: dict[int, Code] | None = None) -> None:
         self.objects = objects
         self._memory = objects.memory
-        self._layout = layout
+        self._layout = objects.layout
         self._runtime = runtime
-        self.codes = CodeObjects(objects, layout, known)
-        self._head = frame_head(layout)
+        self.codes = CodeObjects(objects, known)
+        self._head = frame_head(objects.layout)
         self._places: dict[tuple[int, int], tuple[Code, int, CodePosition] | None] = {}
         self._without_code: set[int] = set()
-        self._is_tagged = layout.version >= (3, 14)
+        self._is_tagged = objects.layout.version >= (3, 14)
 
     @cached_property
     def interpreter(self) -> int:
@@ -266,11 +265,10 @@ class Frames:
 
         None if it runs, has ended or, unless ``or_created``, has not begun.
         """
-        version = self._layout.version
-        states = (*SUSPENDED_STATES[version], *((CREATED[version],) if or_created else ()))
-        layout = self._layout.coroutines
+        layout = self._layout
+        states = (*layout.suspended_states, *((layout.created_state,) if or_created else ()))
         address = generator + layout.generator_frame
-        if self._layout.version == (3, 10):
+        if layout.version == (3, 10):
             address = self._memory.pointer(address)
             if not address:
                 return None
@@ -304,7 +302,7 @@ class Frames:
 
     def _depth(self, frame: int, code: Code) -> int:
         """The number of live words in the stack of a suspended frame."""
-        at, count = frame + self._layout.coroutines.frame_stack_top, len(self.codes.names(code))
+        at, count = frame + self._layout.frame_stack_top, len(self.codes.names(code))
         if self._is_tagged:
             words = (self._memory.pointer(at) - frame - self._layout.frame_locals) // 8
         else:  # counted from the first local on, except on 3.10
@@ -314,7 +312,7 @@ class Frames:
         return words - count
 
     def _state(self, generator: int, frame: int) -> int:
-        at = self._layout.coroutines.generator_state
+        at = self._layout.generator_state
         where = generator + at if at else frame + self._layout.frame_locals - BLOCK_STACK_BYTES - STATE_3_10
         return int(struct.unpack("<b", self._memory.read(where, 1))[0])
 
@@ -334,8 +332,7 @@ class Frames:
 
     def globals(self, frame: int) -> int:
         """The address of the dict of a frame's module."""
-        offset = {(3, 10): GLOBALS_3_10, (3, 11): GLOBALS_3_11}.get(self._layout.version, GLOBALS)
-        found = self._memory.pointer(frame + offset)
+        found = self._memory.pointer(frame + self._layout.frame_globals)
         self.objects.expect(found, "dict")
         return found
 

@@ -2,17 +2,17 @@
 
 Every object is checked by the name of its type before use, and every size is bounded. So memory that has changed, or
 was never such an object, raises :class:`Unreadable`. The offsets that are numbers here are the same in CPython 3.10 to
-3.14 on x86-64 with the GIL; those that differ are calibrated, see
-:mod:`dstack.probes.node.cpython.layout`.
+3.14 on x86-64 with the GIL; those that differ are in
+:mod:`dstack.probes.node.cpython.layouts`.
 """
 
 from __future__ import annotations
 
 import contextlib
 import struct
-import sys
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Collection, Iterator
 
+from dstack.probes.node.cpython.layouts import CPythonLayout
 from dstack.probes.node.cpython.memory import ProcessMemory, Unreadable
 
 TYPE, SIZE = 8, 16
@@ -41,8 +41,6 @@ TEXT_STATE = 32
 TEXT_HEAD = "<8xQq8xI"
 """How a string begins: its type, its length and its state."""
 TEXT_HEAD_BYTES = struct.calcsize(TEXT_HEAD)
-TEXT_HEADERS, TEXT_HEADERS_3_11 = (40, 56), (48, 72)
-"""Bytes before the characters of an ASCII string, and of any other; the second pair up to 3.11."""
 TEXT_WIDTHS = {1: "latin-1", 2: "utf-16-le", 4: "utf-32-le"}
 
 INLINE_VALUES, MANAGED_DICT, HEAP_TYPE = 1 << 2, 1 << 4, 1 << 9
@@ -60,12 +58,8 @@ MAX_TEXT = 1 << 16
 MAX_NAME = 1 << 10
 MAX_DATA = 1 << 20
 MAX_DIGITS = 4
-OWN_VERSION = sys.version_info[:2]
-
-
-def tuple_items(version: tuple[int, int]) -> int:
-    """The offset of a tuple's items; from CPython 3.14 on, after its hash."""
-    return 32 if version >= (3, 14) else 24
+LOCK_SEMAPHORE = 16
+"""The offset in a lock of the pointer to its waiters' semaphore, or of the byte that they are parked at."""
 
 
 def reference(word: int) -> int:
@@ -74,21 +68,12 @@ def reference(word: int) -> int:
 
 
 class Objects:
-    """The Python objects of one process.
+    """The Python objects of one process, which has this ``layout``. Every method raises :class:`Unreadable`."""
 
-    ``cached_keys`` gives where a heap type keeps the names of its instances' attributes, if it has such a place;
-    ``version`` is the minor version of Python that the process runs. Every method raises :class:`Unreadable`.
-    """
-
-    def __init__(
-        self,
-        memory: ProcessMemory,
-        cached_keys: Callable[[], int | None] = lambda: None,
-        version: tuple[int, int] = OWN_VERSION,
-    ) -> None:
+    def __init__(self, memory: ProcessMemory, layout: CPythonLayout) -> None:
         self.memory = memory
-        self.version = version
-        self._cached_keys = cached_keys
+        self.layout = layout
+        self._version = layout.version
         self._type_names: dict[int, str] = {}
         self._names: dict[int, list[str]] = {}
         self._base_names: dict[int, tuple[str, ...]] = {}
@@ -160,11 +145,11 @@ class Objects:
         name = self.expect(address, "list", "tuple")
         refcount, _, size = struct.unpack("<qQq", self.memory.read(address, 24))
         size = size if first is None else min(size, first)
-        refcount = refcount & REFERENCES if self.version >= (3, 14) else refcount
+        refcount = refcount & REFERENCES if self._version >= (3, 14) else refcount
         if refcount <= 0 or not 0 <= size <= MAX_ITEMS:
             raise Unreadable(f"a {name} of {size} items and {refcount} references")
         is_list = name == "list"
-        start = self.memory.pointer(address + LIST_ITEMS) if is_list else address + tuple_items(self.version)
+        start = self.memory.pointer(address + LIST_ITEMS) if is_list else address + self.layout.tuple_items
         return self.memory.pointers(start, size)
 
     def deque_items(self, address: int) -> Iterator[int]:
@@ -204,7 +189,7 @@ class Objects:
         width, is_compact, is_ascii = state >> 2 & 7, state >> 5 & 1, state >> 6 & 1
         if not is_compact or width not in TEXT_WIDTHS or not 0 <= length <= MAX_TEXT:
             raise Unreadable(f"a string of {length} characters in {width} bytes each")
-        ascii_header, compact_header = TEXT_HEADERS if self.version >= (3, 12) else TEXT_HEADERS_3_11
+        ascii_header, compact_header = self.layout.text_headers
         start = address + (ascii_header if is_ascii else compact_header)
         return self.memory.read(start, length * width).decode(TEXT_WIDTHS[width], "replace")
 
@@ -228,10 +213,10 @@ class Objects:
         found = []
         for address in addresses:
             kind, size, digit = self.memory.unpack(INT_HEAD, address)
-            digits, is_negative = (size >> 3, size & 3 == 2) if self.version >= (3, 12) else (size, False)
+            digits, is_negative = (size >> 3, size & 3 == 2) if self._version >= (3, 12) else (size, False)
             if self._name_of_type(kind) != "int" or digits not in (0, 1) or is_negative:
                 raise Unreadable("not a small int that is 0 or more")
-            found.append(digit if digits or self.version >= (3, 12) else 0)
+            found.append(digit if digits or self._version >= (3, 12) else 0)
         return found
 
     def truth(self, address: int) -> bool | None:
@@ -240,7 +225,7 @@ class Objects:
 
     def _integer(self, address: int) -> int:
         size = self.memory.int64(address + SIZE)
-        if self.version >= (3, 12):  # the lowest three bits are the sign
+        if self._version >= (3, 12):  # the lowest three bits are the sign
             count, is_negative = size >> 3, size & 3 == 2
         else:
             count, is_negative = abs(size), size < 0
@@ -309,9 +294,10 @@ class Objects:
         flags = self._flags.get(kind)
         if flags is None:
             flags = self._flags[kind] = self.memory.pointer(kind + TYPE_FLAGS)
-        if self.version >= (3, 11) and flags & MANAGED_DICT:
+        cached_keys = self.layout.cached_keys
+        if cached_keys and flags & MANAGED_DICT:
             values, where = self._managed(address, kind, flags)
-            return (self.memory.pointer(kind + self._keys_of_type()), values) if values else self._table(where)
+            return (self.memory.pointer(kind + cached_keys), values) if values else self._table(where)
         offset = self.memory.int64(kind + DICT_OFFSET)
         if not 0 < offset <= MAX_TEXT:
             raise Unreadable(f"a {self.type_name(address)} has no attributes of its own")
@@ -319,21 +305,15 @@ class Objects:
 
     def _managed(self, address: int, kind: int, flags: int) -> tuple[int, int]:
         """The address of values without a dict, else 0; and that of the dict, else 0."""
-        if self.version == (3, 11):
+        if self._version == (3, 11):
             values, where = self.memory.pointers(address + VALUES_3_11, 2)
             return values, where
         where = self.memory.pointer(address + DICT)
-        if self.version == (3, 12):
+        if self._version == (3, 12):
             return (where + 1, 0) if where & 1 else (0, where)
         inline = address + self.memory.int64(kind + BASIC_SIZE)
         is_valid = not where and flags & INLINE_VALUES and self.memory.read(inline + 3, 1) != b"\0"
         return (inline + 8 if is_valid else 0), where
-
-    def _keys_of_type(self) -> int:
-        offset = self._cached_keys()
-        if offset is None:
-            raise Unreadable("the location of attribute names in types is unknown")
-        return offset
 
     def named(self, address: int) -> dict[str, int]:
         """The addresses of a dict's values, by name; nothing where there is no dict."""
@@ -348,7 +328,7 @@ class Objects:
 
     def _parts(self, address: int) -> tuple[int, int]:
         keys, values = self.memory.pointers(address + DICT_KEYS, 2)
-        return keys, values + 8 if values and self.version >= (3, 13) else values
+        return keys, values + 8 if values and self._version >= (3, 13) else values
 
     def first_entries(self, address: int, first: int) -> list[int]:
         """The addresses of the values of a dict's first entries, and of their keys unless all keys are strings.
@@ -451,7 +431,7 @@ class Objects:
 
     def _keys(self, keys: int) -> tuple[int, int, int]:
         """The address of the entries, their number and their size in words: two where all keys are strings."""
-        if self.version == (3, 10):
+        if self._version == (3, 10):
             return self._keys_3_10(keys)
         index_bytes_log2, kind = self.memory.read(keys + 9, 2)
         if index_bytes_log2 > 32:

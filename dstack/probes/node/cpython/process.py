@@ -1,21 +1,28 @@
-"""The objects, threads, frames and modules of one Python process, in one reading of its memory."""
+"""The Python of a process: its layout, and in one reading of its memory its objects, threads, frames and modules."""
 
 from __future__ import annotations
 
 import contextlib
+import ctypes
+import os
+import sys
+import sysconfig
+import threading
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
 from dstack.probes.node.cached_property import cached_property
 from dstack.probes.node.cpython.code_objects import Code
+from dstack.probes.node.cpython.debug_offsets import FIRST_VERSION, read_debug_offsets, with_debug_offsets
 from dstack.probes.node.cpython.frames import Chain, Frame, Frames, Step
-from dstack.probes.node.cpython.interpreter import Interpreter
-from dstack.probes.node.cpython.layout import Layout
-from dstack.probes.node.cpython.memory import ProcessMemory, Unreadable
+from dstack.probes.node.cpython.layouts import LAYOUTS, OWN_VERSION, CPythonLayout, Version
+from dstack.probes.node.cpython.memory import ProcessMemory, Unreadable, open_memory
 from dstack.probes.node.cpython.objects import Objects
+from dstack.probes.node.cpython.self_check import require_own_layout
 from dstack.probes.node.procfs import proc
 from dstack.probes.node.thread_stacks import PythonThread
+from dstack.probes.node.wire import ForeignPython, UnreadablePython
 
 MODULE_DICT = 16
 
@@ -28,6 +35,132 @@ USUAL = frozenset(_USUAL.split())
 """Names of modules and their attributes that are usually requested: one search finds all of them."""
 
 
+KNOWN_FUNCTION = "_frozen_importlib", "_find_and_load", "<frozen importlib._bootstrap>"
+"""A function that every process of CPython 3.10 to 3.14 has: its module, its name, and the file of its code."""
+
+
+def runtime_address() -> int:
+    """The address of ``_PyRuntime`` in the reader's own process."""
+    return ctypes.addressof(ctypes.c_char.in_dll(ctypes.pythonapi, "_PyRuntime"))
+
+
+def own_layout() -> CPythonLayout:
+    """The layout of the reader's own interpreter. Raises :class:`Unreadable` where it is not in the table."""
+    name = f"{OWN_VERSION[0]}.{OWN_VERSION[1]}"
+    if sys.implementation.name != "cpython" or OWN_VERSION not in LAYOUTS:
+        raise Unreadable(f"memory of {sys.implementation.name} {name} is not supported")
+    if kind := _other_kind():
+        raise Unreadable(f"it runs a {kind} build of Python {name}, which dstack cannot read")
+    try:
+        with open_memory(os.getpid()) as memory:
+            layout = layout_of(memory, runtime_address(), OWN_VERSION)
+            require_own_layout(memory, layout, runtime_address())
+    except OSError as error:
+        raise Unreadable(f"its memory cannot be read: {error}") from error
+    return layout
+
+
+def _other_kind() -> str | None:
+    """The kind of this interpreter if its layout is not that of a release with the GIL."""
+    if sysconfig.get_config_var("Py_GIL_DISABLED"):
+        return "free-threaded"
+    return "debug" if hasattr(sys, "gettotalrefcount") else None
+
+
+def layout_of(memory: ProcessMemory, runtime: int, version: Version) -> CPythonLayout:
+    """The table's layout of a version, with the offsets that a process with this ``_PyRuntime`` states itself."""
+    layout = LAYOUTS[version]
+    return (
+        layout if version < FIRST_VERSION else with_debug_offsets(layout, read_debug_offsets(memory, runtime, version))
+    )
+
+
+class OwnPython:
+    """The reader's own interpreter: whether its layout is known, and the place of ``_PyRuntime`` in its file."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._has_known_layout = False
+        self._place: tuple[proc.File, int] | None = None
+
+    def require_known_layout(self) -> None:
+        """Raise :class:`Unreadable` where its layout is not in the table; checked until it succeeds once."""
+        with self._lock:
+            if not self._has_known_layout:
+                own_layout()
+                self._has_known_layout = True
+
+    def place(self) -> tuple[proc.File, int] | None:
+        """The file that has ``_PyRuntime``, and the distance from its beginning in memory; found on first use."""
+        with self._lock:
+            if self._place is None:
+                self._place = proc.place_in_file(runtime_address())
+            return self._place
+
+
+class Interpreter:
+    """The Python of a process, as far as it must be known to read the process's memory.
+
+    ``foreign`` is what :mod:`dstack.probes.node_access.targets` found, None where it is the reader's own build;
+    ``files`` are the files that the process has mapped. Methods raise :class:`Unreadable`, all of them with the same
+    reason where dstack cannot read this Python.
+    """
+
+    def __init__(
+        self, foreign: ForeignPython | UnreadablePython | None, own: OwnPython, files: dict[proc.File, proc.Mapping]
+    ) -> None:
+        self._foreign = foreign
+        self._own = own
+        self._files = files
+        self._layout: CPythonLayout | None = None
+
+    @property
+    def unreadable(self) -> str | None:
+        """Why dstack cannot read this Python, if it cannot."""
+        return self._foreign["unreadable"] if self._foreign and "unreadable" in self._foreign else None
+
+    def layout(self, memory: ProcessMemory) -> CPythonLayout:
+        """The layout of this Python, in a process with this memory; read and checked once."""
+        if self._layout is None:
+            foreign = self._identified()
+            if foreign is None:
+                self._own.require_known_layout()
+            version = OWN_VERSION if foreign is None else foreign["version"]
+            layout = layout_of(memory, self.runtime(), (version[0], version[1]))
+            if foreign:
+                _require_known_function(memory, layout, foreign["runtime"])
+            self._layout = layout
+        return self._layout
+
+    def runtime(self) -> int:
+        """The address of ``_PyRuntime`` in the process."""
+        if foreign := self._identified():
+            return foreign["runtime"]
+        place = self._own.place()
+        file = self._files.get(place[0]) if place else None
+        if place is None or file is None:
+            raise Unreadable("it runs another build of Python than dstack")
+        return file.start + place[1]
+
+    def _identified(self) -> ForeignPython | None:
+        if self._foreign and "unreadable" in self._foreign:
+            raise Unreadable(self._foreign["unreadable"])
+        return self._foreign
+
+
+def _require_known_function(memory: ProcessMemory, layout: CPythonLayout, runtime: int) -> None:
+    """Raise :class:`Unreadable` unless a function that every process has is found by this layout."""
+    objects = Objects(memory, layout)
+    frames = Frames(objects, runtime)
+    module, name, file = KNOWN_FUNCTION
+    function = Modules(objects, frames).lookup(module, name)
+    code = frames.codes.get(memory.pointer(function + layout.function_code)) if function else None
+    if code is None or (code.function, code.file) != (name, file):
+        raise Unreadable(
+            f"its memory is not that of a Python {layout.version[0]}.{layout.version[1]} that dstack knows"
+        )
+
+
 class Modules:
     """The modules of one process. Every method raises :class:`Unreadable`.
 
@@ -35,18 +168,15 @@ class Modules:
     missing name it has ``-1 - entries`` of the dict. Both are validated.
     """
 
-    def __init__(
-        self, objects: Objects, frames: Frames, layout: Layout, places: dict[tuple[int, str], int] | None = None
-    ) -> None:
+    def __init__(self, objects: Objects, frames: Frames, places: dict[tuple[int, str], int] | None = None) -> None:
         self._objects = objects
         self._frames = frames
-        self._layout = layout.coroutines
         self._dicts: dict[str, int] = {}
         self._places = {} if places is None else places
 
     @cached_property
     def _modules(self) -> int:
-        return self._objects.memory.pointer(self._frames.interpreter + self._layout.interpreter_modules)
+        return self._objects.memory.pointer(self._frames.interpreter + self._objects.layout.interpreter_modules)
 
     def lookup(self, module: str, name: str) -> int:
         """The address of a module's attribute, 0 where there is none or the module was not imported."""
@@ -147,22 +277,22 @@ class PythonProcess:
     @cached_property
     def objects(self) -> Objects:
         """Its objects."""
-        return self._interpreter.objects(self.memory)
+        return Objects(self.memory, self.layout)
 
     @cached_property
-    def layout(self) -> Layout:
+    def layout(self) -> CPythonLayout:
         """The layout of its CPython."""
         return self._interpreter.layout(self.memory)
 
     @cached_property
     def frames(self) -> Frames:
         """Its frames."""
-        return Frames(self.objects, self.layout, self._interpreter.runtime(), self.known.codes)
+        return Frames(self.objects, self._interpreter.runtime(), self.known.codes)
 
     @cached_property
     def modules(self) -> Modules:
         """Its modules."""
-        return Modules(self.objects, self.frames, self.layout, self.known.places)
+        return Modules(self.objects, self.frames, self.known.places)
 
     @cached_property
     def _chains(self) -> dict[int, Chain]:

@@ -28,7 +28,6 @@ from dstack.probes.node.cpython.objects import (
     TYPE,
     TYPE_FLAGS,
     VALUES_3_11,
-    tuple_items,
 )
 from dstack.probes.node.cpython.process import PythonProcess
 
@@ -168,7 +167,7 @@ class References:
 
     def _body(self) -> int | None:
         """Where an instance most often has the address of its attributes; from CPython 3.13 on they are inside it."""
-        return {(3, 11): VALUES_3_11, (3, 12): DICT}.get(self._objects.version)
+        return {(3, 11): VALUES_3_11, (3, 12): DICT}.get(self._layout.version)
 
     def _instance(self, kind: int, names: Sequence[str]) -> tuple[Reader, ...]:
         """What reads the attributes and slots of an instance of a class in Python."""
@@ -186,7 +185,7 @@ class References:
         return self._memory.pointers(self._memory.pointer(address + LIST_ITEMS), self._count(address))
 
     def _tuple(self, address: int) -> Iterable[int]:
-        return self._memory.pointers(address + tuple_items(self._objects.version), self._count(address))
+        return self._memory.pointers(address + self._layout.tuple_items, self._count(address))
 
     def _count(self, address: int) -> int:
         return min(max(0, self._memory.int64(address + SIZE)), MAX_ITEMS)
@@ -220,7 +219,7 @@ class References:
         return self._memory.pointers(address + PARTIAL, PARTIAL_WORDS)
 
     def _function(self, address: int) -> Iterable[int]:
-        closure = self._memory.pointer(address + self._layout.coroutines.function_closure)
+        closure = self._memory.pointer(address + self._layout.function_closure)
         cells = self._tuple(closure) if self._objects.is_a(closure, "tuple") else ()
         return [self._objects.content(cell) for cell in cells if self._objects.is_a(cell, "cell")]
 

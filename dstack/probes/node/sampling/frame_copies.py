@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from dstack.probes.node.cpython.frames import READ_AHEAD, Step, frame_head
-from dstack.probes.node.cpython.layout import Layout
+from dstack.probes.node.cpython.layouts import CPythonLayout
 from dstack.probes.node.cpython.memory import IN_PAGE, PAGE, PAGE_START, USER_END, NotMapped, ProcessMemory, Unreadable
 
 MAX_PAGES = 256
@@ -47,7 +47,7 @@ class ThreadFrames:
     ``state`` is the address of its thread state, ``thread_id`` the id that it has there.
     """
 
-    def __init__(self, state: int, thread_id: int, layout: Layout) -> None:
+    def __init__(self, state: int, thread_id: int, layout: CPythonLayout) -> None:
         self._state = state
         self._thread_id = thread_id
         self._id_at = state + layout.thread_id

@@ -13,9 +13,8 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from dstack.probes.node.cpython.frames import Frame
-from dstack.probes.node.cpython.layout import LOCK_SEMAPHORE
 from dstack.probes.node.cpython.memory import Unreadable
-from dstack.probes.node.cpython.objects import BOUND_TO, Objects
+from dstack.probes.node.cpython.objects import BOUND_TO, LOCK_SEMAPHORE, Objects
 from dstack.probes.node.cpython.process import MemoryThread, PythonProcess
 from dstack.probes.node.procfs.proc import SystemCall
 
@@ -84,7 +83,7 @@ class Locks:
     def _is_slept_on(self, address: int, futex: int) -> bool:
         """Whether a thread that sleeps on this semaphore waits for this object."""
         parks_from = PARKS_FROM.get(self._objects.type_name(address))
-        if parks_from and self._objects.version >= parks_from:
+        if parks_from and self._layout.version >= parks_from:
             return self._objects.memory.pointer(futex + PARKED_AT) == address + LOCK_SEMAPHORE
         return self._objects.memory.pointer(address + LOCK_SEMAPHORE) == futex
 

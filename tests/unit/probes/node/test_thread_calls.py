@@ -31,9 +31,8 @@ from dstack.observed.calls import Refs as NeededRefs
 from dstack.observed.calls import Unreadable as UnreadableNeed
 from dstack.probes.node import thread_calls
 from dstack.probes.node.cpython.frames import Frame
-from dstack.probes.node.cpython.interpreter import Interpreter, OwnPython
 from dstack.probes.node.cpython.memory import Unreadable, open_memory
-from dstack.probes.node.cpython.process import MemoryThread, PythonProcess
+from dstack.probes.node.cpython.process import Interpreter, MemoryThread, OwnPython, PythonProcess
 from dstack.probes.node.kernel_waits import Surroundings
 from dstack.probes.node.procfs import proc
 from dstack.probes.node.procfs.proc import CLOCK_NANOSLEEP, FUTEX, NANOSLEEP, PSELECT6, SELECT, WAIT4, SystemCall

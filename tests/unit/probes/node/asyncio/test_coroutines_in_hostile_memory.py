@@ -133,7 +133,7 @@ def copy() -> Iterator[Copy]:
 
 
 def reads_of(memory: ProcessMemory, kind: type[Objects] = Objects) -> dict[str, Callable[[], object]]:
-    process = own_process(memory, kind(memory, lambda: own_layout().cached_keys))
+    process = own_process(memory, kind(memory, own_layout()))
     coroutines = Coroutines(process, Executors([], process), [threading.get_ident()])
     return {
         "suspended": lambda: list(coroutines.suspended()),

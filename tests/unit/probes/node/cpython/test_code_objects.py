@@ -116,7 +116,7 @@ def memory() -> Iterator[ProcessMemory]:
 
 
 def code_objects(memory: ProcessMemory, known: dict[int, Code] | None = None) -> CodeObjects:
-    return CodeObjects(own_objects(memory), own_layout(), known)
+    return CodeObjects(own_objects(memory), known)
 
 
 def line_by_instruction(code: CodeType) -> dict[int, int]:
@@ -305,7 +305,7 @@ class LongTable(Objects):
 
 def test_many_instructions_in_a_long_table_are_not_slow(memory: ProcessMemory) -> None:
     """A hostile process, with all frames at different instructions, does not delay others."""
-    found = CodeObjects(LongTable(memory, lambda: own_layout().cached_keys), own_layout())
+    found = CodeObjects(LongTable(memory, own_layout()))
     code = found.code(id(threading.Condition.wait.__code__))
     began = time.process_time()
 

@@ -8,7 +8,6 @@ import os
 import struct
 import sys
 from dataclasses import fields
-from typing import Any
 
 import pytest
 from hypothesis import given
@@ -20,15 +19,12 @@ from dstack.probes.node.cpython.debug_offsets import (
     FIELDS,
     HEADER,
     HEADER_SIZE,
-    DebugOffsets,
     read_debug_offsets,
     with_debug_offsets,
 )
-from dstack.probes.node.cpython.interpreter import Interpreter, OwnPython
-from dstack.probes.node.cpython.layout import Layout, calibrate, runtime_address
+from dstack.probes.node.cpython.layouts import LAYOUTS, OWN_VERSION, CPythonLayout
 from dstack.probes.node.cpython.memory import Unreadable, open_memory
-from dstack.probes.node.cpython.objects import tuple_items
-from dstack.probes.node.cpython.saved_layouts import TABLES
+from dstack.probes.node.cpython.process import layout_of, runtime_address
 from tests.fuzzing.effort import examples
 
 RELEASE = 0xF0
@@ -47,7 +43,8 @@ def plausible(version: tuple[int, int]) -> dict[str, int]:
     values = {field: 8 * at for at, field in enumerate(FIELDS[version])}
     sizes = {field: STRUCT_BYTES for field in FIELDS[version] if field.endswith(".size")}
     types = {field: value for field, value in BUILT_IN_TYPES.items() if field in values}
-    return {**values, **sizes, **types, "tuple_object.ob_item": tuple_items(version)}
+    items, header = LAYOUTS[version].tuple_items, LAYOUTS[version].text_headers[0]
+    return {**values, **sizes, **types, "tuple_object.ob_item": items, "unicode_object.asciiobject_size": header}
 
 
 def stated(version: tuple[int, int], header: bytes = b"", **changes: int) -> bytes:
@@ -56,36 +53,36 @@ def stated(version: tuple[int, int], header: bytes = b"", **changes: int) -> byt
     return (header or header_of(version)) + struct.pack(f"<{len(values)}Q", *values.values())
 
 
-def read(data: bytes, version: tuple[int, int]) -> DebugOffsets:
+def read(data: bytes, version: tuple[int, int]) -> dict[str, int]:
     buffer = ctypes.create_string_buffer(data, len(data))
     with open_memory(os.getpid()) as memory:
         return read_debug_offsets(memory, ctypes.addressof(buffer), version)
 
 
 @has_its_own
-def test_stated_offsets_equal_the_calibrated_ones() -> None:
-    calibrated = calibrate()
-
+def test_stated_offsets_equal_those_of_the_table() -> None:
     with open_memory(os.getpid()) as memory:
-        offsets = read_debug_offsets(memory, runtime_address(), calibrated.version)
+        offsets = read_debug_offsets(memory, runtime_address(), OWN_VERSION)
 
-    assert with_debug_offsets(calibrated, offsets) == calibrated
+    assert with_debug_offsets(LAYOUTS[OWN_VERSION], offsets) == LAYOUTS[OWN_VERSION]
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-def test_stated_offsets_take_precedence_over_saved_ones(version: tuple[int, int]) -> None:
+def test_stated_offsets_take_precedence_over_those_of_the_table(version: tuple[int, int]) -> None:
     offsets = read(stated(version), version)
 
-    found, saved = with_debug_offsets(TABLES[version], offsets), TABLES[version]
+    found, saved = with_debug_offsets(LAYOUTS[version], offsets), LAYOUTS[version]
 
     assert found.version == saved.version
     assert found.thread_frame == (offsets["thread_state.current_frame"],)
     assert found.code_names == (offsets["code_object.localsplusnames"],)
-    assert found.coroutines.interpreter_modules == offsets["interpreter_state.imports_modules"]
+    assert found.interpreter_modules == offsets["interpreter_state.imports_modules"]
     generators = {"generator_frame", "generator_state", "frame_stack_top"} if version >= (3, 14) else set()
-    named = {"interpreter_modules", "code_first_line", "code_lines", "code_qualname"}
-    assert differing(found.coroutines, saved.coroutines) == generators | named
-    assert differing(found, saved) == {
+    assert differing(found, saved) == generators | {
+        "interpreter_modules",
+        "code_first_line",
+        "code_lines",
+        "code_qualname",
         "runtime_interpreter",
         "interpreter_threads",
         "thread_next",
@@ -99,31 +96,22 @@ def test_stated_offsets_take_precedence_over_saved_ones(version: tuple[int, int]
         "code_function",
         "code_names",
         "code_start",
-        "coroutines",
     }
 
 
-def differing(one: Any, other: Any) -> set[str]:
+def differing(one: CPythonLayout, other: CPythonLayout) -> set[str]:
     return {field.name for field in fields(one) if getattr(one, field.name) != getattr(other, field.name)}
 
 
 def test_the_layout_of_a_target_has_its_own_offsets() -> None:
     version = VERSIONS[-1]
     data = ctypes.create_string_buffer(stated(version))
-    interpreter = Interpreter({"version": version, "runtime": ctypes.addressof(data)}, NotNeeded(), {})
 
     with open_memory(os.getpid()) as memory:
-        layout = interpreter.layout(memory)
+        layout = layout_of(memory, ctypes.addressof(data), version)
 
     assert layout.frame_locals == plausible(version)["interpreter_frame.localsplus"]
-    assert layout.rlock_owner == TABLES[version].rlock_owner
-
-
-class NotNeeded(OwnPython):
-    """The reader's own interpreter, of another version than the target's."""
-
-    def layout(self) -> Layout:
-        raise AssertionError("the reader's own layout is not needed")
+    assert layout.rlock_owner == LAYOUTS[version].rlock_owner
 
 
 @pytest.mark.parametrize(
@@ -192,5 +180,5 @@ def test_any_bytes_are_rejected_or_give_offsets_within_their_structs(
     header = header_of(version) if has_header else b""
 
     with contextlib.suppress(Unreadable):
-        offsets = read(header + data, version).offsets
+        offsets = read(header + data, version)
         assert all(value <= offsets[f"{field.partition('.')[0]}.size"] for field, value in offsets.items())

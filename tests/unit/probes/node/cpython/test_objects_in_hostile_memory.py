@@ -21,12 +21,12 @@ from hypothesis import strategies as st
 
 from dstack.probes.node.cpython.code_objects import exception_table
 from dstack.probes.node.cpython.frames import MAX_FRAMES, Frames
-from dstack.probes.node.cpython.layout import Specimen
 from dstack.probes.node.cpython.memory import PAGE, Unreadable, open_memory
 from dstack.probes.node.cpython.objects import TYPE, TYPE_NAME, Objects
 from tests.fuzzing.effort import examples
 from tests.unit.support.hostile_memory import END, HOSTILE, MIB, Change, Copied, CountedMemory, Recorder, ends_well
 from tests.unit.support.own_process import own_frames, own_layout, own_objects
+from tests.versions.calibration import WaitingThread
 
 BASE, WORDS = 0x10000, 64
 FRAME_BYTES = 88
@@ -122,7 +122,7 @@ def reads_of_objects(objects: Objects, at: int) -> dict[str, tuple[str, Callable
     }
 
 
-@pytest.mark.parametrize("way", reads_of_objects(Objects(CountedMemory()), 0))
+@pytest.mark.parametrize("way", reads_of_objects(own_objects(CountedMemory()), 0))
 @examples(60)
 @given(memory=st.booleans().flatmap(lambda one: drawn_memory(keeps_pages=one)), index=st.integers(0, WORDS - 1))
 def test_an_object_of_random_words_is_read_or_rejected(way: str, memory: Drawn, index: int) -> None:
@@ -136,7 +136,7 @@ def test_an_object_of_random_words_is_read_or_rejected(way: str, memory: Drawn, 
 @examples(200)
 @given(memory=drawn_memory(keeps_pages=True), index=st.integers(0, WORDS - 1))
 def test_threads_and_frames_of_random_words_are_read_or_rejected(memory: Drawn, index: int) -> None:
-    frames = Frames(own_objects(memory), own_layout(), BASE + 8 * index)
+    frames = Frames(own_objects(memory), BASE + 8 * index)
 
     ends_well(memory, lambda: frames.threads)
     ends_well(memory, lambda: all_of_frames(frames, {1: BASE + 8 * index}))
@@ -156,14 +156,14 @@ def test_threads_in_a_cycle_are_each_read_once() -> None:
     at = BASE
     near = replace(own_layout(), runtime_interpreter=0, interpreter_threads=8, thread_id=16, thread_next=8)
     memory = Drawn([at, at, 77], END, {})
-    frames = Frames(own_objects(memory), near, at)
+    frames = Frames(Objects(memory, near), at)
 
     assert frames.threads == {77: at}
 
 
 def test_frames_in_a_cycle_are_read_once() -> None:
     memory = Drawn([BASE], END, {})
-    frames = Frames(own_objects(memory), own_layout(), BASE)
+    frames = Frames(own_objects(memory), BASE)
 
     chains = frames.chains({1: BASE})
 
@@ -176,7 +176,7 @@ def test_a_dict_of_long_names_is_not_read_whole() -> None:
     text, kind = "a" * 60_000, {f"name{number}": number for number in range(1_000)}
     memory = Names(id(kind), id(text))
 
-    ends_well(memory, lambda: Objects(memory).named(id(kind)))
+    ends_well(memory, lambda: own_objects(memory).named(id(kind)))
 
     assert memory.bytes < 64 * MIB
 
@@ -188,7 +188,7 @@ class Names(CountedMemory):
         super().__init__(keeps_pages=False)
         self._text = text
         with open_memory(os.getpid()) as own:
-            self._names = {key for key, _ in Objects(own)._entries(own.pointer(dictionary + 32), 4_000)}
+            self._names = {key for key, _ in own_objects(own)._entries(own.pointer(dictionary + 32), 4_000)}
 
     def bytes_at(self, address: int, size: int) -> bytes:
         with open_memory(os.getpid()) as own:
@@ -267,7 +267,7 @@ def specimens() -> Iterator[dict[str, Any]]:
 @pytest.fixture(scope="module")
 def copy() -> Iterator[Copy]:
     """All specimens and a thread, read once."""
-    with specimens() as values, Specimen() as specimen:
+    with specimens() as values, WaitingThread() as specimen:
         specimen.frame()
         reads = reads_of_specimens(values, specimen.ident)
         recorder = Recorder()

@@ -82,8 +82,8 @@ TYPE_NAMES = st.sampled_from((*PYTHON_TYPES, *OTHER_TYPES, *STDLIB_TYPES))
 class Deceived(Objects):
     """Accept every object as any type, so that only sizes and pointers are validated."""
 
-    def __init__(self, memory: ProcessMemory, names: Callable[[], str], cached_keys: int | None) -> None:
-        super().__init__(memory, lambda: cached_keys)
+    def __init__(self, memory: ProcessMemory, names: Callable[[], str]) -> None:
+        super().__init__(memory, own_layout())
         self._draw = names
 
     def type_name(self, address: int) -> str:
@@ -114,7 +114,7 @@ def frame_at(frames: Frames, start: int, function: str, name: str) -> Frame:
 
 def everything(objects: Objects, start: int) -> list[Callable[[], object]]:
     """All functions that read memory at an address."""
-    frames = Frames(objects, own_layout(), start)
+    frames = Frames(objects, start)
     process = own_process(objects.memory, objects, frames)
     locks = Locks(process)
     own_frames = [frame_at(frames, start, "run", "self"), frame_at(frames, start, "_worker", "work_queue")]
@@ -171,7 +171,7 @@ def test_no_bytes_make_the_reader_fail_or_take_long(words: list[int], at: int, d
     memory = Bytes(struct.pack(f"<{len(words)}Q", *words))
     names = data.draw(st.lists(TYPE_NAMES, min_size=1, max_size=8))
     turn = iter(range(10**9))
-    objects = Deceived(memory, lambda: names[next(turn) % len(names)], own_layout().cached_keys)
+    objects = Deceived(memory, lambda: names[next(turn) % len(names)])
 
     for read in everything(objects, BASE + 8 * (at % len(words))):
         ends_soon(memory, read)

@@ -16,16 +16,14 @@ import pytest
 
 from dstack.probes.node.asyncio import event_loops
 from dstack.probes.node.asyncio.event_loops import EventLoops
-from dstack.probes.node.cpython.layout import Layout
+from dstack.probes.node.cpython.layouts import LAYOUTS, CPythonLayout, TaskLists
 from dstack.probes.node.cpython.memory import ProcessMemory, Unreadable, open_memory
 from dstack.probes.node.cpython.objects import Objects
-from dstack.probes.node.cpython.saved_layouts import TABLES
-from dstack.probes.node.cpython.task_lists import TaskLists
 from tests.unit.support.own_process import own_process
 
 NODE, THREAD_TASKS, THREAD_LOOP, THREAD_TASK, INTERPRETER_TASKS = 16, 8, 24, 32, 40
 LISTS = TaskLists(NODE, THREAD_TASKS, THREAD_LOOP, THREAD_TASK, INTERPRETER_TASKS)
-LAYOUT = replace(TABLES[3, 14], coroutines=replace(TABLES[3, 14].coroutines, task_lists=LISTS, future_state=NODE + 16))
+LAYOUT = replace(LAYOUTS[3, 14], task_lists=LISTS, future_state=NODE + 16)
 """A layout in which threads, the interpreter and tasks have ten words each."""
 WORDS = 10
 
@@ -48,7 +46,7 @@ class FakeProcess:
     memory: ProcessMemory
     objects: Objects
     frames: FakeFrames
-    layout: Layout = LAYOUT
+    layout: CPythonLayout = LAYOUT
     modules: None = None
 
 
@@ -76,7 +74,7 @@ class World:
 
     def loops(self, memory: ProcessMemory) -> EventLoops:
         frames = FakeFrames({1: self.one, 2: self.other}, self.interpreter)
-        process: Any = FakeProcess(memory, AllTasks(memory), frames)
+        process: Any = FakeProcess(memory, AllTasks(memory, LAYOUT), frames)
         return EventLoops(process)
 
     def found(self) -> list[int]:
@@ -97,7 +95,7 @@ def test_the_lists_of_all_threads_and_of_those_that_have_ended_are_read() -> Non
 def test_a_task_that_has_ended_is_left_out() -> None:
     world = World()
     world.link(world.one + THREAD_TASKS, *world.tasks)
-    world.put(world.tasks[1] + LAYOUT.coroutines.future_state, 1)
+    world.put(world.tasks[1] + LAYOUT.future_state, 1)
 
     assert world.found() == [world.tasks[0], *world.tasks[2:]]
 
