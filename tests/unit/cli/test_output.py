@@ -25,6 +25,11 @@ COMMANDS = [
 ]
 
 
+def words(value: object) -> str:
+    """The part of a test's name: the command without its file."""
+    return " ".join(one for one in value if one != FILE) if isinstance(value, list) else f"unbuffered={value}"
+
+
 def dstack(arguments: list[str], stdout: int, *, is_unbuffered: bool = False) -> subprocess.CompletedProcess[str]:
     unbuffered = {"PYTHONUNBUFFERED": "1" if is_unbuffered else ""}
     return subprocess.run(
@@ -38,8 +43,9 @@ def dstack(arguments: list[str], stdout: int, *, is_unbuffered: bool = False) ->
     )
 
 
-@pytest.mark.parametrize("is_unbuffered", [False, True])
-@pytest.mark.parametrize("arguments", COMMANDS, ids=" ".join)
+@pytest.mark.parametrize(
+    ("arguments", "is_unbuffered"), [*((one, False) for one in COMMANDS), (COMMANDS[0], True)], ids=words
+)
 def test_a_full_device_is_an_error_in_one_line(arguments: list[str], is_unbuffered: bool) -> None:
     with open("/dev/full", "wb") as full:
         ended = dstack(arguments, full.fileno(), is_unbuffered=is_unbuffered)
@@ -49,7 +55,7 @@ def test_a_full_device_is_an_error_in_one_line(arguments: list[str], is_unbuffer
     assert ended.returncode == 3
 
 
-@pytest.mark.parametrize("arguments", [["--help"], ["show", "--help"], ["--version"]], ids=" ".join)
+@pytest.mark.parametrize("arguments", [["--help"], ["show", "--help"], ["--version"]], ids=words)
 def test_help_that_cannot_be_written_is_an_error_without_a_traceback(arguments: list[str]) -> None:
     with open("/dev/full", "wb") as full:
         ended = dstack(arguments, full.fileno())
@@ -59,7 +65,7 @@ def test_help_that_cannot_be_written_is_an_error_without_a_traceback(arguments: 
     assert ended.returncode == 3
 
 
-@pytest.mark.parametrize("arguments", [["show", FILE], ["graph", FILE]], ids=" ".join)
+@pytest.mark.parametrize("arguments", [["show", FILE], ["graph", FILE]], ids=words)
 def test_a_closed_output_is_an_error_in_one_line(arguments: list[str]) -> None:
     command = 'exec "$0" -m dstack "$@" >&-'
     ended = subprocess.run(
@@ -70,7 +76,7 @@ def test_a_closed_output_is_an_error_in_one_line(arguments: list[str]) -> None:
     assert ended.returncode == 3
 
 
-@pytest.mark.parametrize("arguments", [*COMMANDS, ["--help"]], ids=" ".join)
+@pytest.mark.parametrize("arguments", [COMMANDS[0], ["timeline", "-o", "-", FILE], ["--help"]], ids=words)
 def test_a_reader_that_has_closed_the_pipe_is_no_error(arguments: list[str]) -> None:
     reading, writing = os.pipe()
     os.close(reading)

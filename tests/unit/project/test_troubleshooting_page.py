@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -37,6 +38,13 @@ class Module:
         self._tree = ast.parse(path.read_text(encoding="utf-8"))
         self._functions = {node.name: node for node in ast.walk(self._tree) if isinstance(node, FUNCTION)}
         self._scopes = {inner: scope for scope in self._functions.values() for inner in ast.walk(scope)}
+        self._assignments = [
+            (self._scopes.get(node), target.id, node.value)
+            for node in ast.walk(self._tree)
+            if isinstance(node, ast.Assign)
+            for target in node.targets
+            if isinstance(target, ast.Name)
+        ]
 
     def sentences(self) -> Iterator[str]:
         for node in ast.walk(self._tree):
@@ -77,10 +85,8 @@ class Module:
 
     def _assigned(self, name: str, where: ast.expr) -> Iterator[ast.expr]:
         """The values assigned to a name in the same function, or in the module."""
-        scope = self._scopes.get(where)
-        for node in ast.walk(self._tree):
-            if isinstance(node, ast.Assign) and self._scopes.get(node) in (scope, None):
-                yield from (node.value for one in node.targets if isinstance(one, ast.Name) and one.id == name)
+        scopes = (self._scopes.get(where), None)
+        return (value for scope, target, value in self._assignments if target == name and scope in scopes)
 
 
 def _reasons(node: ast.AST) -> Iterator[ast.expr]:
@@ -103,9 +109,10 @@ def _name(call: ast.Call) -> str:
     return call.func.attr if isinstance(call.func, ast.Attribute) else getattr(call.func, "id", "")
 
 
-def messages() -> set[str]:
+@functools.cache
+def messages() -> frozenset[str]:
     found = {sentence for path in (ROOT / "dstack").rglob("*.py") for sentence in Module(path).sentences()}
-    return {plain for plain in map(_plain, found) if re.search("[a-z]", plain)}
+    return frozenset(plain for plain in map(_plain, found) if re.search("[a-z]", plain))
 
 
 def _plain(sentence: str) -> str:
