@@ -9,8 +9,8 @@ from typing import Any
 from dstack.files.snapshot_file import snapshot_schema
 from dstack.model.snapshot import VERSION
 from dstack.report.check_schema import check_schema
-from dstack.report.exporters.graph_json import graph_schema
-from dstack.report.stacks_json import stacks_schema
+from dstack.report.graph_files import graph_schema
+from dstack.report.stacks_files import stacks_schema
 
 Json = dict[str, Any]
 _PAGE = """\

@@ -26,8 +26,8 @@ from dstack.collecting.collector import Collector
 from dstack.errors import DstackError, UsageError
 from dstack.model.snapshot import Snapshot
 from dstack.report.check_json import check_json
-from dstack.report.exporters.graph_json import graph_json
-from dstack.report.stacks_json import stacks_json
+from dstack.report.graph_files import graph_json
+from dstack.report.stacks_files import stacks_json
 from dstack.report.text import report_text
 from dstack.version import __version__
 

@@ -70,7 +70,7 @@ def _require_writable(output: str, *, force: bool) -> None:
 
 
 def _write_trace(shown: Timeline, output: str, *, force: bool) -> None:
-    from dstack.report.exporters.chrome_trace import chrome_trace
+    from dstack.report.chrome_trace import chrome_trace
 
     with CleanUp():
         data = chrome_trace(shown)
@@ -159,11 +159,11 @@ def _document(snapshot: Snapshot, form: Format, by: By, job: str | None, *, is_o
     job_id = find_job(snapshot, job) if job is not None else None
     calls = CallGraph.of(AnalysedSnapshot.of(snapshot), by=by, job=job_id)
     if form == "dot":
-        from dstack.report.exporters.dot import dot
+        from dstack.report.graph_files import dot
 
         return dot(calls)
     if form == "json":
-        from dstack.report.exporters.graph_json import graph_json
+        from dstack.report.graph_files import graph_json
 
         return graph_json(calls, snapshot.taken_at)
     return _text(calls, is_on_screen=is_on_screen)

@@ -133,10 +133,10 @@ def exported(recording: Recording, suffix: str) -> bytes:
 
         return flame_page(stacks, f"Flame graph of {recording.address}", recording_summary(recording))
     if suffix == ".speedscope.json":
-        from dstack.report.exporters.speedscope import speedscope
+        from dstack.report.stacks_files import speedscope
 
         return speedscope(stacks)
-    from dstack.report.exporters.folded import folded
+    from dstack.report.stacks_files import folded
 
     return folded(stacks)
 

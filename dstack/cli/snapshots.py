@@ -253,7 +253,7 @@ def doctor(address: str | None, timeout_s: float) -> None:
     snapshot = take_snapshot(address, timeout_s)
     from dstack.analysis.naming import names
     from dstack.analysis.views.analysed_snapshot import AnalysedSnapshot
-    from dstack.analysis.views.capabilities import cluster_checks, conclusion, node_checks
+    from dstack.report.not_observed import cluster_checks, conclusion, node_checks
 
     analysed = AnalysedSnapshot.of(snapshot)
     of_cluster = cluster_checks(analysed)

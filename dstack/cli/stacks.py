@@ -109,15 +109,15 @@ def _format(format_: StacksFormat | None, *, as_json: bool) -> StacksFormat:
 
 def _document(chosen: ChosenStacks, by: By, format_: StacksFormat) -> bytes:
     if format_ == "json":
-        from dstack.report.stacks_json import stacks_json
+        from dstack.report.stacks_files import stacks_json
 
         return stacks_json(chosen, by)
     if format_ == "folded":
-        from dstack.report.exporters.folded import folded
+        from dstack.report.stacks_files import folded
 
         return folded(chosen.weighted(by))
     if format_ == "speedscope":
-        from dstack.report.exporters.speedscope import speedscope
+        from dstack.report.stacks_files import speedscope
 
         return speedscope(chosen.weighted(by))
     from rich.console import Console

@@ -13,7 +13,7 @@ from dstack.analysis.findings.wording.failures import headline as failures_in_he
 from dstack.analysis.views.analysed_snapshot import AnalysedSnapshot
 from dstack.model.diagnosis import Check, Diagnosis, IdleActors, Level, NoSample, OutsideWait, Progress, Verdict
 from dstack.model.recording import Recording
-from dstack.model.snapshot import Snapshot
+from dstack.model.snapshot import Snapshot, TaskHistory
 from dstack.observed.node import Failure
 from dstack.report.rich_text import SafeText, wrapped
 from dstack.words import SHOWN, capitalised, duration, grouped, listed, plural, short_duration, shortly, times_of, word
@@ -292,16 +292,20 @@ def step_cells(step: PipelineStep) -> tuple[str, ...]:
 
 def remarks_on(timeline: Timeline) -> Iterator[str]:
     """What is missing or not known."""
-    history = timeline.history.history
-    lost = [f"{history.dropped:,} that Ray had no room for"] if history.dropped else []
-    lost += [f"{history.left_out:,} older ones, which were not requested"] if history.left_out else []
-    if lost:
-        yield f"Attempts that are missing: {listed(lost)}"
+    if lost := missing_attempts(timeline.history.history):
+        yield f"Attempts that are missing: {lost}"
     links = timeline.linked.links
     if timeline.chains and (unknown := links.unclear + links.unexplained):
         yield f"It is not known what made the arguments of {plural(unknown, 'attempt')} in these pipelines"
     if not timeline.history.index.snapshot.has_one_time:
         yield "Clocks of hosts differ: times are aligned by what is known of the difference, and may be off by the rest"
+
+
+def missing_attempts(history: TaskHistory) -> str:
+    """``2 that Ray had no room for and 7 older ones, which were not requested``; empty if the history has all."""
+    lost = [f"{history.dropped:,} that Ray had no room for"] if history.dropped else []
+    lost += [f"{history.left_out:,} older ones, which were not requested"] if history.left_out else []
+    return listed(lost)
 
 
 def print_checks(console: Console, title: str, checks: Sequence[Check]) -> None:

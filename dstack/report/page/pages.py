@@ -19,21 +19,30 @@ from markupsafe import Markup
 from dstack.analysis.stacks.weighted_stacks import WeightedStacks
 from dstack.analysis.views.analysed_snapshot import AnalysedSnapshot
 from dstack.model.recording import Recording
+from dstack.report.page import (
+    calls_section,
+    cluster_section,
+    findings_section,
+    flame_section,
+    past_section,
+    stacks_section,
+    timeline_section,
+    waits_section,
+)
+from dstack.report.page.flame_section import Flame, section_of
 from dstack.report.page.section import ReportData, Section, asset, data_element, render
-from dstack.report.page.sections import calls, cluster, coverage, findings, flame, past, stacks, timeline, waits
-from dstack.report.page.sections.flame import Flame, flame_section
 from dstack.report.summaries import headline
 
 SECTIONS: Sequence[Callable[[ReportData], Section | None]] = (
-    findings.section,
-    waits.section,
-    stacks.section,
-    flame.section,
-    timeline.section,
-    calls.section,
-    cluster.section,
-    past.section,
-    coverage.section,
+    findings_section.section,
+    waits_section.section,
+    stacks_section.section,
+    flame_section.section,
+    timeline_section.section,
+    calls_section.section,
+    cluster_section.section,
+    past_section.section,
+    findings_section.coverage_section,
 )
 """The sections in their order; one for which there is no data is left out."""
 
@@ -108,5 +117,5 @@ def _heading(analysed: AnalysedSnapshot) -> Markup:
 
 def flame_page(stacks: WeightedStacks, title: str, subtitle: str = "") -> bytes:
     """The page, as UTF-8."""
-    section = flame_section("flame", title, [Flame(title, stacks)])
+    section = section_of("flame", title, [Flame(title, stacks)])
     return document(title, render("flame_heading.html", title=title, subtitle=subtitle), [section])

@@ -13,7 +13,7 @@ import pytest
 
 from dstack.files.snapshot_file import load
 from dstack.model.snapshot import Snapshot
-from dstack.report.exporters.graph_json import graph_schema
+from dstack.report.graph_files import graph_schema
 from tests.clusters.dstack_command import Json, dstack
 from tests.clusters.ray_clusters import ray_cluster
 from tests.paths import PROGRAMS

@@ -9,9 +9,9 @@ import pytest
 
 from dstack.analysis.stacks.app_threads import PathStep
 from dstack.analysis.stacks.weighted_stacks import WeightedStack, WeightedStacks
+from dstack.report.page.flame_section import Flame, section_of
 from dstack.report.page.pages import document, flame_page
 from dstack.report.page.section import render
-from dstack.report.page.sections.flame import Flame, flame_section
 from tests.browsers import errors, open_page, requests
 from tests.processes import wait_until
 
@@ -112,7 +112,7 @@ def test_a_level_up_is_the_next_wider_box(page: Any) -> None:
 
 
 def test_another_flame_graph_is_drawn_when_it_is_chosen(browser: Any, tmp_path: Path) -> None:
-    section = flame_section("flames", "Two", [Flame("first", STACKS), Flame("second", STACKS)])
+    section = section_of("flames", "Two", [Flame("first", STACKS), Flame("second", STACKS)])
     path = tmp_path / "flames.html"
     path.write_bytes(document("Two", render("flame_heading.html", title="Two", subtitle=""), [section]))
     open_page(browser, path)

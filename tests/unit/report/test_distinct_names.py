@@ -16,7 +16,7 @@ from dstack.files.snapshot_file import load
 from dstack.model.diagnosis import Entry, Finding
 from dstack.report.calls_text import node_title
 from dstack.report.page.graph_chart import shown_lines
-from dstack.report.page.sections.waits import boxes_of
+from dstack.report.page.waits_section import boxes_of
 from dstack.tui.views.waits import WaitDetails, WaitLines
 from dstack.tui.widgets.outline import Line
 from dstack.words import distinct

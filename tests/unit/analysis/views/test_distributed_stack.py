@@ -10,8 +10,7 @@ from rich.console import Console
 from dstack.analysis.index.sample_index import SampleIndex
 from dstack.analysis.views.analysed_snapshot import AnalysedSnapshot
 from dstack.analysis.views.distributed_stack import MAX_CHILDREN, MAX_DEPTH, StackNode, roots, stitch, vertices_in
-from dstack.report.details import SHOWN_BRANCHES
-from dstack.report.text import WIDTH, print_report
+from dstack.report.text import SHOWN_BRANCHES, WIDTH, print_report
 from tests.unit.scenes import Scene, SceneProcess
 
 

@@ -21,12 +21,12 @@ from dstack.analysis.views.analysed_snapshot import AnalysedSnapshot
 from dstack.errors import UsageError
 from dstack.model.snapshot import Snapshot
 from dstack.report.page import require_bokeh
+from dstack.report.page.flame_section import boxes_of, colour_of
 from dstack.report.page.pages import flame_page, report_page
-from dstack.report.page.sections.flame import boxes_of, colour_of
 from tests.fuzzing.effort import examples
 from tests.fuzzing.hostile_text import ATTACKED, HOSTILE_TO_PAGES, PAGE_ATTACKS, hostile
 from tests.tui.sources import recorded
-from tests.unit.report.exporters.stacks import GET, STACKS, TRAIN, TWO_RANKS
+from tests.unit.report.stacks import GET, STACKS, TRAIN, TWO_RANKS
 from tests.unit.support.large_histories import with_history
 from tests.unit.support.random_snapshots import attacking_snapshots, related_snapshots
 

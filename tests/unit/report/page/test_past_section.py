@@ -12,8 +12,8 @@ from dstack.analysis.views.snapshot_changes import EarlierSnapshots
 from dstack.errors import SnapshotFileError, UsageError
 from dstack.files.snapshot_file import load
 from dstack.model.snapshot import Snapshot
+from dstack.report.page import past_section
 from dstack.report.page.section import ReportData
-from dstack.report.page.sections import past
 from tests.examples.recorded import recorded
 
 NEWEST = load(recorded("two_actors"))
@@ -26,13 +26,13 @@ def earlier(seconds: float, snapshot: Snapshot = NEWEST, *, workers: int = 3) ->
 
 
 def body_of(*before: AnalysedSnapshot) -> str:
-    section = past.section(ReportData(AnalysedSnapshot.of(NEWEST), before))
+    section = past_section.section(ReportData(AnalysedSnapshot.of(NEWEST), before))
     assert section is not None
     return re.sub(r"\s+", " ", str(section.body))
 
 
 def test_one_snapshot_has_no_past() -> None:
-    assert past.section(ReportData(AnalysedSnapshot.of(NEWEST))) is None
+    assert past_section.section(ReportData(AnalysedSnapshot.of(NEWEST))) is None
 
 
 def test_each_snapshot_has_a_line_and_what_changed_is_listed() -> None:
@@ -47,13 +47,13 @@ def test_each_snapshot_has_a_line_and_what_changed_is_listed() -> None:
 
 
 def test_details_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(past, "MAX_COMPARED", 1)
-    monkeypatch.setattr(past, "MAX_LINES", 0)
+    monkeypatch.setattr(past_section, "MAX_COMPARED", 1)
+    monkeypatch.setattr(past_section, "MAX_LINES", 0)
 
     body = body_of(*(earlier(90 - seconds, workers=2 + seconds // 10 % 2) for seconds in (0, 10, 20, 30)))
 
     assert body.count("<details") == 0
-    monkeypatch.setattr(past, "MAX_LINES", 1)
+    monkeypatch.setattr(past_section, "MAX_LINES", 1)
     body = body_of(*(earlier(90 - seconds, workers=2 + seconds // 10 % 2) for seconds in (0, 10, 20, 30)))
     assert body.count("<details") == 1
     assert "older changes are left out" in body
@@ -63,7 +63,7 @@ def test_other_clusters_are_an_error() -> None:
     other = AnalysedSnapshot.of(load(recorded("ring_of_five")))
 
     with pytest.raises(UsageError, match="different clusters"):
-        past.section(ReportData(AnalysedSnapshot.of(NEWEST), (other,)))
+        past_section.section(ReportData(AnalysedSnapshot.of(NEWEST), (other,)))
 
 
 def test_earlier_snapshots_that_are_unreadable_or_without_the_job_are_left_out() -> None:

@@ -6,9 +6,9 @@ import pytest
 
 from dstack.analysis.views.analysed_snapshot import AnalysedSnapshot
 from dstack.files.snapshot_file import load
+from dstack.report.page import calls_section as module
+from dstack.report.page.calls_section import section
 from dstack.report.page.section import ReportData
-from dstack.report.page.sections import calls as module
-from dstack.report.page.sections.calls import section
 from tests.paths import RECORDED_CALLS
 from tests.unit.scenes import Scene
 from tests.unit.support.graph_sections import graph_section

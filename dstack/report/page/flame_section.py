@@ -145,7 +145,7 @@ class Panel:
         return data_element(_compact(self.boxes, self.unit), "boxes")
 
 
-def flame_section(key: str, title: str, flames: Sequence[Flame], most: int = MAX_BOXES) -> Section:
+def section_of(key: str, title: str, flames: Sequence[Flame], most: int = MAX_BOXES) -> Section:
     """Flame graphs of which the first is shown, and a choice if there are several; ``key`` is unique in the page.
 
     Each has at most so many rectangles.
@@ -240,7 +240,7 @@ def flame_chart(name: str, levels: int) -> Plot:
 def section(data: ReportData) -> Section | None:
     """The flame graphs that have any width; None if none has."""
     flames = [flame for flame in _flames(data) if flame.stacks.stacks]
-    return flame_section("flame", "Flame graphs", flames, MOST_BOXES) if flames else None
+    return section_of("flame", "Flame graphs", flames, MOST_BOXES) if flames else None
 
 
 def _flames(data: ReportData) -> Iterator[Flame]:

@@ -1,11 +1,14 @@
-"""All stacks as JSON, schema ``dstack.stacks/1``: what ``dstack stacks --json`` prints, and its JSON Schema.
+"""Stacks for other programs: JSON, folded stacks, and the file format of speedscope.
 
-Fields are only ever added to ``dstack.stacks/1``: readers must ignore fields that they do not know.
+The JSON is what ``dstack stacks --json`` prints, schema ``dstack.stacks/1``. Fields are only ever added to it: readers
+must ignore fields that they do not know. Folded stacks are lines, as flamegraph.pl, inferno and speedscope read them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import re
+from collections import Counter
+from collections.abc import Iterable, Iterator
 from itertools import groupby
 from typing import Annotated, Literal, TypedDict
 
@@ -15,11 +18,22 @@ from msgspec import Meta
 from dstack.analysis.naming.vertex_details import details_of
 from dstack.analysis.stacks.app_threads import Activity, Execution, PathStep
 from dstack.analysis.stacks.peers import Why
+from dstack.analysis.stacks.weighted_stacks import Unit, WeightedStack, WeightedStacks
 from dstack.analysis.views.all_stacks import By, ChosenStacks, StackGroup
 from dstack.files.document_file import to_json
 from dstack.observed.processes import Origin
 from dstack.report.check_json import ranked
 from dstack.report.check_schema import Json, Ranked
+from dstack.version import __version__
+from dstack.words import grouped, visible
+
+SEPARATOR = ";"
+SELF = "(self)"
+"""Ends a stack whose last name would be read as a second number; readers take two numbers for a comparison."""
+_ENDS_IN_NUMBER = re.compile(r"(^|\s)[\d.]+\s*$")
+SPEEDSCOPE_SCHEMA = "https://www.speedscope.app/file-format-schema.json"
+ValueUnit = Literal["none", "microseconds"]
+UNITS: dict[Unit, ValueUnit] = {"executions": "none", "samples": "none", "microseconds": "microseconds"}
 
 
 class StacksFrame(TypedDict):
@@ -126,12 +140,12 @@ def _group(chosen: ChosenStacks, group: StackGroup) -> StacksGroup:
 def _stack(chosen: ChosenStacks, path: tuple[PathStep, ...], executions: list[Execution]) -> MergedStack:
     return {
         "count": len(executions),
-        "frames": [_frame(step) for step in path],
+        "frames": [_json_frame(step) for step in path],
         "executions": [_execution(chosen, one) for one in executions],
     }
 
 
-def _frame(step: PathStep) -> StacksFrame:
+def _json_frame(step: PathStep) -> StacksFrame:
     return {
         "name": step.name,
         "function": step.function,
@@ -170,3 +184,132 @@ def _not_read(chosen: ChosenStacks) -> Iterator[UnreadProcess]:
             "detail": one.detail,
             "worker_id": one.worker_id,
         }
+
+
+def folded(stacks: WeightedStacks) -> bytes:
+    """``group;group;outermost (file:line);innermost (file:line) WEIGHT``, sorted; equal lines are added up."""
+    weights: Counter[str] = Counter()
+    for stack in stacks.stacks:
+        weights[_folded_line(stack)] += stack.weight
+    lines = (f"{line} {weight}\n" for line, weight in sorted(weights.items()) if weight > 0)
+    return "".join(lines).encode()
+
+
+def _folded_line(stack: WeightedStack) -> str:
+    names = [_escaped(group) for group in stack.groups] + [_escaped(_folded_frame(step)) for step in stack.frames]
+    if not names or _ENDS_IN_NUMBER.search(names[-1]):
+        names.append(SELF)
+    return SEPARATOR.join(names)
+
+
+def _folded_frame(step: PathStep) -> str:
+    """``function (file:line)`` as in py-spy's raw format; a step without a file is only its name."""
+    if not step.file:
+        return step.name
+    return f"{step.name} ({step.file}:{step.line})" if step.line else f"{step.name} ({step.file})"
+
+
+def _escaped(name: str) -> str:
+    """The name in one piece: without separators, line ends and control characters, and not empty."""
+    return visible(name).replace(SEPARATOR, r"\x3b").strip() or "(no name)"
+
+
+class _Place(TypedDict):
+    name: str
+
+
+class SharedFrame(_Place, total=False):
+    """A frame, or a group of stacks, which has only a name."""
+
+    file: str
+    line: int
+
+
+class SharedFrames(TypedDict):
+    """The frames that all profiles refer to by their position."""
+
+    frames: list[SharedFrame]
+
+
+class SampledProfile(TypedDict):
+    """Stacks, outermost frame first, and their weights in the same order."""
+
+    type: Literal["sampled"]
+    name: str
+    unit: ValueUnit
+    startValue: int
+    endValue: int
+    samples: list[list[int]]
+    weights: list[int]
+
+
+SpeedscopeFile = TypedDict(
+    "SpeedscopeFile",
+    {
+        "$schema": str,
+        "exporter": str,
+        "name": str,
+        "activeProfileIndex": int,
+        "shared": SharedFrames,
+        "profiles": list[SampledProfile],
+    },
+)
+
+
+def speedscope(stacks: WeightedStacks) -> bytes:
+    """One profile for each path of groups; where there are several, the first has all stacks, with groups as frames."""
+    builder = _Builder(UNITS[stacks.unit])
+    groups = grouped((stack.groups, stack) for stack in stacks.stacks)
+    profiles = [builder.profile(stacks.name, stacks.stacks, with_groups=True)] if len(groups) != 1 else []
+    profiles += [builder.profile(" / ".join(path) or stacks.name, members) for path, members in groups.items()]
+    document: SpeedscopeFile = {
+        "$schema": SPEEDSCOPE_SCHEMA,
+        "exporter": f"dstack {__version__}",
+        "name": visible(stacks.name),
+        "activeProfileIndex": 0,
+        "shared": {"frames": builder.frames},
+        "profiles": profiles,
+    }
+    return msgspec.json.encode(document) + b"\n"
+
+
+class _Builder:
+    """Profiles that share one table of frames."""
+
+    def __init__(self, unit: ValueUnit) -> None:
+        self.frames: list[SharedFrame] = []
+        self._unit = unit
+        self._positions: dict[PathStep, int] = {}
+
+    def profile(self, name: str, stacks: Iterable[WeightedStack], *, with_groups: bool = False) -> SampledProfile:
+        """A profile of these stacks."""
+        members = [stack for stack in stacks if stack.weight > 0]
+        return {
+            "type": "sampled",
+            "name": visible(name),
+            "unit": self._unit,
+            "startValue": 0,
+            "endValue": sum(stack.weight for stack in members),
+            "samples": [self._sample(stack, with_groups) for stack in members],
+            "weights": [stack.weight for stack in members],
+        }
+
+    def _sample(self, stack: WeightedStack, with_groups: bool) -> list[int]:
+        groups = map(PathStep, stack.groups) if with_groups else ()
+        return [self._position(step) for step in (*groups, *stack.frames)]
+
+    def _position(self, step: PathStep) -> int:
+        step = PathStep(step.name, step.file, step.line)
+        if step not in self._positions:
+            self._positions[step] = len(self.frames)
+            self.frames.append(_shared_frame(step))
+        return self._positions[step]
+
+
+def _shared_frame(step: PathStep) -> SharedFrame:
+    frame: SharedFrame = {"name": visible(step.name) or "(no name)"}
+    if step.file:
+        frame["file"] = visible(step.file)
+        if step.line:
+            frame["line"] = step.line
+    return frame

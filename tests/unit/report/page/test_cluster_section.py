@@ -13,9 +13,9 @@ from dstack.analysis.views.worker_state import FIGURES
 from dstack.files.snapshot_file import load
 from dstack.model.snapshot import Bundle, Snapshot
 from dstack.observed.node import Disk, Gpu, HostFigures
+from dstack.report.page import cluster_section as module
+from dstack.report.page.cluster_section import NodeTable, WorkerTable, node_table, section, worker_table
 from dstack.report.page.section import ReportData
-from dstack.report.page.sections import cluster as module
-from dstack.report.page.sections.cluster import NodeTable, WorkerTable, node_table, section, worker_table
 from tests.examples.recorded import RECORDED
 from tests.fuzzing.effort import examples
 from tests.fuzzing.hostile_text import hostile
@@ -267,7 +267,7 @@ def test_a_thousand_workers_are_a_bounded_table(monkeypatch: pytest.MonkeyPatch)
     found = section(ReportData(AnalysedSnapshot.of(snapshot)))
     assert found is not None
     assert len(found.body) < 700_000
-    monkeypatch.setattr("dstack.report.page.sections.cluster.MAX_ROWS", 30)
+    monkeypatch.setattr("dstack.report.page.cluster_section.MAX_ROWS", 30)
 
     page = page_of(snapshot)
     assert len(rows(page, "workers")) == 31

@@ -10,9 +10,9 @@ from dstack.analysis.views.analysed_snapshot import AnalysedSnapshot
 from dstack.files.snapshot_file import load
 from dstack.model.snapshot import Snapshot, TaskHistory
 from dstack.observed.node import Failure
+from dstack.report.page import findings_section as module
+from dstack.report.page.findings_section import coverage_section
 from dstack.report.page.section import ReportData
-from dstack.report.page.sections import coverage as module
-from dstack.report.page.sections.coverage import section
 from tests.fuzzing.effort import examples
 from tests.paths import RECORDED_CLUSTERS
 from tests.unit.analysis.test_recorded_snapshots import ALL
@@ -22,7 +22,7 @@ from tests.unit.support.random_snapshots import related_snapshots
 
 
 def text_of(snapshot: Snapshot) -> str:
-    return elements_of(section(ReportData(AnalysedSnapshot.of(snapshot))).body).text
+    return elements_of(coverage_section(ReportData(AnalysedSnapshot.of(snapshot))).body).text
 
 
 def whole() -> Scene:
@@ -111,7 +111,7 @@ def test_many_failures_are_cut_and_their_text_is_no_markup(monkeypatch: pytest.M
     monkeypatch.setattr(module, "SHOWN_FAILURES", 1)
     failures = (Failure(stage="stacks", reason=ATTACK), Failure(stage="stacks", reason="other"))
     snapshot = replace(whole().snapshot(), failures=failures)
-    page = elements_of(section(ReportData(AnalysedSnapshot.of(snapshot))).body)
+    page = elements_of(coverage_section(ReportData(AnalysedSnapshot.of(snapshot))).body)
 
     assert "and 1 more" in page.text
     assert not list(page.all("img"))

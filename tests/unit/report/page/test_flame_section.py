@@ -5,8 +5,8 @@ import json
 from dstack.analysis.views.analysed_snapshot import AnalysedSnapshot
 from dstack.files.snapshot_file import load
 from dstack.model.recording import Recording
+from dstack.report.page.flame_section import MOST_RECORDINGS, section
 from dstack.report.page.section import ReportData, Section
-from dstack.report.page.sections.flame import MOST_RECORDINGS, section
 from tests.fuzzing.hostile_text import hostile
 from tests.paths import RECORDED_CALLS
 from tests.unit.analysis.stacks.recordings import frame, recording, thread

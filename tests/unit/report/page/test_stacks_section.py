@@ -15,9 +15,9 @@ from dstack.analysis.views.analysed_snapshot import AnalysedSnapshot
 from dstack.files.snapshot_file import load
 from dstack.model.snapshot import Snapshot, WorkerSample
 from dstack.model.vertex_keys import Key
+from dstack.report.page import stacks_section as module
 from dstack.report.page.section import ReportData
-from dstack.report.page.sections import stacks as module
-from dstack.report.page.sections.stacks import MergedStacks, ShownGroup, StackEnd, section
+from dstack.report.page.stacks_section import MergedStacks, ShownGroup, StackEnd, section
 from tests.examples.recorded import RECORDED
 from tests.fuzzing.effort import examples
 from tests.fuzzing.hostile_text import hostile
@@ -243,7 +243,7 @@ def test_a_thousand_workers_in_six_hundred_stacks_are_bounded_and_say_what_is_le
     found = section(data)
     assert found is not None
     assert len(found.body) < 1_300_000
-    monkeypatch.setattr("dstack.report.page.sections.stacks.MAX_ENDS", 50)
+    monkeypatch.setattr("dstack.report.page.stacks_section.MAX_ENDS", 50)
 
     page = page_of(data)
     assert sorted(page.ids) == sorted(set(data.stack_ids.values()))

@@ -15,7 +15,7 @@ from dstack.analysis.views.timeline import Timeline
 from dstack.model.diagnosis import Vertex, Wait
 from dstack.model.vertex_facts import subject
 from dstack.model.vertex_keys import TaskKey
-from dstack.report.exporters.chrome_trace import FAILED, chrome_trace
+from dstack.report.chrome_trace import FAILED, chrome_trace
 from tests.perfetto.trace_processor import trace_processor
 from tests.unit.support.histories import ACTOR, DRIVER, attempt, driver_attempt, index, pipeline, task_id
 

@@ -11,7 +11,7 @@ from dstack.analysis.views.analysed_snapshot import AnalysedSnapshot
 from dstack.analysis.views.timeline import Timeline
 from dstack.analysis.views.timeline_rows import TimelineRows
 from dstack.model.snapshot import TaskAttempt
-from dstack.report.page.sections.gantt_bars import LATEST, MOST_LANES, GanttBars, GanttRows, bars_of, left_out, rows_of
+from dstack.report.page.gantt_bars import LATEST, MOST_LANES, GanttBars, GanttRows, bars_of, left_out, rows_of
 from tests.unit.support.histories import ACTOR, NOW, OTHER, attempt, driver_attempt, index
 from tests.unit.support.large_histories import history_snapshot
 

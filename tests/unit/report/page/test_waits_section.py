@@ -5,7 +5,7 @@ from functools import partial
 from dstack.analysis.views.analysed_snapshot import AnalysedSnapshot
 from dstack.files.snapshot_file import load
 from dstack.report.page.section import ReportData
-from dstack.report.page.sections.waits import section
+from dstack.report.page.waits_section import section
 from tests.examples.recorded import recorded
 from tests.unit.scenes import Scene
 from tests.unit.support.graph_sections import graph_section

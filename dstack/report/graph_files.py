@@ -1,10 +1,15 @@
-"""A call graph as JSON, schema ``dstack.graph/1``: what ``dstack graph --format json`` prints, and its JSON Schema.
+"""A call graph for other programs: JSON, and Graphviz's DOT language.
 
-Fields are only ever added to ``dstack.graph/1``: readers must ignore fields that they do not know.
+The JSON is what ``dstack graph --format json`` prints, schema ``dstack.graph/1``. Fields are only ever added to it:
+readers must ignore fields that they do not know. In DOT, calls are solid edges and waits dashed red ones, bold in a
+deadlock, and dotted if they are only inferred.
 """
 
 from __future__ import annotations
 
+import re
+from collections.abc import Mapping
+from math import log10
 from typing import Annotated, Literal, TypedDict
 
 import msgspec
@@ -13,7 +18,20 @@ from msgspec import Meta
 from dstack.analysis.history.call_nodes import By, NodeKind, NodeWait
 from dstack.analysis.views.call_graph import CallEdge, CallFigures, CallGraph, CallNode
 from dstack.files.document_file import to_json
+from dstack.report.calls_text import edge_lines, node_title, remarks, summary, wait_lines
 from dstack.report.check_schema import Json
+from dstack.words import size, visible
+
+SHAPES: Mapping[NodeKind, Mapping[str, str]] = {
+    "driver": {"shape": "box", "style": "filled", "fillcolor": "#e6eef7"},
+    "actor": {"shape": "box", "style": "rounded"},
+    "function": {"shape": "ellipse"},
+    "unknown": {"shape": "ellipse", "style": "dotted"},
+}
+DOT_ID = re.compile(r"(?!(?:node|edge|graph|digraph|subgraph|strict)$)[a-z_]\w*|-?(?:\.\d+|\d+(?:\.\d*)?)", re.A | re.I)
+"""What DOT reads without quotes."""
+LONGEST_LINE, LONGEST_TITLE = 60, 200
+WAIT_COLOUR, DEADLOCK_COLOUR, FAILED_COLOUR, FREQUENT_COLOUR = "#d9534f", "#c00000", "#b35900", "#7a4fb5"
 
 
 class DocumentFigures(TypedDict):
@@ -183,3 +201,74 @@ def _wait(wait: NodeWait) -> DocumentNodeWait:
         "kinds": dict(wait.kinds),
         "inferred": wait.is_inferred,
     }
+
+
+def dot(graph: CallGraph) -> bytes:
+    """The graph in DOT, for ``dot -Tsvg``; edges are the wider, the more calls they have."""
+    names = {node.key: f"n{number}" for number, node in enumerate(graph.nodes)}
+    title = _label([summary(graph), *remarks(graph)], longest_line=LONGEST_TITLE)
+    stuck = {key for wait in graph.waits if wait.deadlocked for key in (wait.source, wait.target)}
+    called = {(edge.source, edge.target) for edge in graph.edges}
+    head = [
+        f"graph [fontname=Helvetica label={_quoted(title)} labelloc=t rankdir=LR]",
+        "node [fontname=Helvetica]",
+        'edge [color="#555555" fontname=Helvetica fontsize=10]',
+    ]
+    statements = [
+        *((names[node.key], _dot_node(graph, node, is_stuck=node.key in stuck)) for node in graph.nodes),
+        *((f"{names[edge.source]} -> {names[edge.target]}", _dot_edge(edge)) for edge in graph.edges),
+    ]
+    for wait in graph.waits:
+        is_call = (wait.source, wait.target) in called
+        statements.append((f"{names[wait.source]} -> {names[wait.target]}", _dot_wait(wait, constrains=is_call)))
+    body = [f"{subject} [{_attributes(attributes)}]" for subject, attributes in statements]
+    return "\n".join(["digraph calls {", *(f"\t{line}" for line in (*head, *body)), "}\n"]).encode()
+
+
+def _attributes(attributes: Mapping[str, str]) -> str:
+    in_order = sorted(attributes.items(), key=lambda item: (item[0] != "label", item[0]))
+    return " ".join(f"{name}={_quoted(value)}" for name, value in in_order)
+
+
+def _quoted(value: str) -> str:
+    escaped = value.replace('"', '\\"')
+    return value if DOT_ID.fullmatch(value) else f'"{escaped}"'
+
+
+def _dot_node(graph: CallGraph, node: CallNode, *, is_stuck: bool) -> dict[str, str]:
+    lines = [node_title(graph, node.key)]
+    if node.put_bytes:
+        lines.append(f"{size(node.put_bytes)} alive by ray.put")
+    attributes = {"label": _label(lines), **SHAPES[node.key.kind]}
+    return attributes | ({"color": DEADLOCK_COLOUR, "penwidth": "2"} if is_stuck else {})
+
+
+def _dot_edge(edge: CallEdge) -> dict[str, str]:
+    figures = edge.figures
+    attributes = {"label": _label(edge_lines(edge)), "penwidth": f"{1 + log10(max(1, figures.attempts)):.1f}"}
+    if figures.failed:
+        attributes |= {"color": FAILED_COLOUR, "fontcolor": FAILED_COLOUR}
+    elif figures.is_frequent:
+        attributes |= {"color": FREQUENT_COLOUR, "fontcolor": FREQUENT_COLOUR}
+    return attributes
+
+
+def _dot_wait(wait: NodeWait, *, constrains: bool) -> dict[str, str]:
+    """The attributes of a wait; it ``constrains`` the order of the nodes if there are calls of the same direction."""
+    is_deadlock = wait.deadlocked > 0
+    colour = DEADLOCK_COLOUR if is_deadlock else WAIT_COLOUR
+    return {
+        "label": _label(wait_lines(wait)),
+        "style": f"{'dotted' if wait.is_inferred else 'dashed'}{',bold' if is_deadlock else ''}",
+        "penwidth": "3" if is_deadlock else "1.5",
+        "color": colour,
+        "fontcolor": colour,
+        "constraint": "true" if constrains else "false",
+    }
+
+
+def _label(lines: list[str], longest_line: int = LONGEST_LINE) -> str:
+    """A label of these lines; text from the cluster is neither an escape sequence nor HTML."""
+    shown = [visible(line) for line in lines if line]
+    cut = [line if len(line) <= longest_line else f"{line[: longest_line - 1]}…" for line in shown]
+    return "\\n".join(line.replace("\\", "\\\\") for line in cut)

@@ -31,8 +31,8 @@ from dstack.analysis.naming.names import bounds
 from dstack.analysis.views.timeline import Mark, Timeline
 from dstack.analysis.views.timeline_rows import TimelineRows
 from dstack.model.vertex_keys import Key
+from dstack.report.page.gantt_bars import GanttBar, GanttBars, GanttRow, bars_of, left_out, rows_of
 from dstack.report.page.section import ReportData, Section, data_element, new_chart, render, theme_colour
-from dstack.report.page.sections.gantt_bars import GanttBar, GanttBars, GanttRow, bars_of, left_out, rows_of
 from dstack.report.summaries import (
     STEP_COLUMNS,
     counts_in_words,

@@ -1,21 +1,92 @@
-"""What was not observed, and whether it could change the verdict; how long the readings took."""
+"""The findings, each with its diagram and its fix; and, at the end of a page, what was not observed and the timing."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
+from dstack.analysis.findings import is_stuck
+from dstack.analysis.findings.wording.failures import step as step_of_failure
 from dstack.analysis.views.analysed_snapshot import AnalysedSnapshot
+from dstack.model.diagnosis import Entry, Finding, Step
 from dstack.model.snapshot import Node, Snapshot, TaskHistory
+from dstack.model.vertex_keys import Key
 from dstack.observed.processes import Process
 from dstack.report.check_json import pauses_ms
+from dstack.report.finding import status_sentence
 from dstack.report.not_observed import ACCESS_WORDS, gaps_in_words, other_failures
 from dstack.report.page.section import ReportData, Section, render
-from dstack.report.summaries import SHOWN_FAILURES, shortfalls
-from dstack.words import duration, listed, plural, shortly
+from dstack.report.rich_text import place_of
+from dstack.report.summaries import SHOWN_FAILURES, missing_attempts, shortfalls
+from dstack.words import duration, plural, shortly
 
+SHOWN_FINDINGS = 20
 SHOWN_GAPS = 20
 SHOWN_NODES = 5
+
+
+@dataclass(frozen=True, slots=True)
+class FindingLine:
+    """One row of a diagram, or a remark; ``stack`` is the id of the element with its stack."""
+
+    row: Entry | Step
+    location: str
+    stack: str | None
+
+    @property
+    def number(self) -> int | None:
+        """The number of an entry, None for a remark."""
+        return self.row.number if isinstance(self.row, Entry) else None
+
+
+@dataclass(frozen=True, slots=True)
+class Drawn:
+    """A finding with its diagram in lines."""
+
+    finding: Finding
+    status: str
+    lines: tuple[FindingLine, ...]
+    behind: tuple[FindingLine, ...]
+    remarks: tuple[FindingLine, ...]
+    assumed: tuple[str, ...]
+
+
+def section(data: ReportData) -> Section | None:
+    """The findings, or what rests and failed beside waits that are in none; None if there is nothing to say."""
+    diagnosis = data.analysed.diagnosis
+    beside = (*diagnosis.explanation, *map(step_of_failure, diagnosis.failed_before))
+    if not diagnosis.findings and not beside and not data.analysed.starving:
+        return None
+    drawn = [_drawn(finding, data.stack_ids) for finding in diagnosis.findings[:SHOWN_FINDINGS]]
+    body = render(
+        "findings.html",
+        drawn=drawn,
+        left_out=len(diagnosis.findings) - len(drawn),
+        failures=list(_lines(beside, data.stack_ids)),
+        starving=data.analysed.starving,
+    )
+    return Section("findings", "Findings", body)
+
+
+def _drawn(finding: Finding, stacks: Mapping[Key, str]) -> Drawn:
+    diagram = finding.diagram
+    is_assumed = is_stuck(finding) and not finding.confirmed
+    return Drawn(
+        finding,
+        status_sentence(finding),
+        tuple(_lines(diagram.rows, stacks)),
+        tuple(_lines(diagram.behind, stacks)),
+        tuple(_lines(diagram.remarks, stacks)),
+        finding.assumed if is_assumed else (),
+    )
+
+
+def _lines(
+    rows: Iterator[Step] | tuple[Entry | Step, ...] | tuple[Step, ...], stacks: Mapping[Key, str]
+) -> Iterator[FindingLine]:
+    for row in rows:
+        location = place_of(row.file, row.line) if row.file is not None and row.line is not None else ""
+        yield FindingLine(row, location, stacks.get(row.vertex) if row.vertex is not None else None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,7 +97,7 @@ class Conclusion:
     is_whole: bool
 
 
-def section(data: ReportData) -> Section:
+def coverage_section(data: ReportData) -> Section:
     """The section; there always is one, as a reader has to know that all was observed."""
     analysed = data.analysed
     snapshot, coverage = analysed.snapshot, analysed.diagnosis.coverage
@@ -89,11 +160,8 @@ def _history(history: TaskHistory | None) -> Iterator[str]:
             "The history of tasks is missing, so there is no timeline. dstack snapshot -o FILE includes it, unless the "
             "GCS does not answer."
         )
-        return
-    lost = [f"{history.dropped:,} that Ray had no room for"] if history.dropped else []
-    lost += [f"{history.left_out:,} older ones, which were not requested"] if history.left_out else []
-    if lost:
-        yield f"Attempts of tasks that are missing in the history: {listed(lost)}."
+    elif lost := missing_attempts(history):
+        yield f"Attempts of tasks that are missing in the history: {lost}."
 
 
 def _clocks(snapshot: Snapshot) -> Iterator[str]:

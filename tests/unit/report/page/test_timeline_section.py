@@ -14,9 +14,9 @@ from dstack.analysis.views.timeline import Timeline
 from dstack.analysis.views.timeline_rows import TimelineRows
 from dstack.files.snapshot_file import load
 from dstack.model.snapshot import Snapshot, TaskAttempt, TaskHistory
+from dstack.report.page.gantt_bars import bars_of, rows_of
 from dstack.report.page.section import ReportData, Section
-from dstack.report.page.sections.gantt_bars import bars_of, rows_of
-from dstack.report.page.sections.timeline import FUNCTION_COLOURS, GanttData, gantt_data, section
+from dstack.report.page.timeline_section import FUNCTION_COLOURS, GanttData, gantt_data, section
 from tests.fuzzing.hostile_text import hostile
 from tests.paths import RECORDED_CALLS
 from tests.unit.scenes import Scene
