@@ -20,8 +20,8 @@ from textual.pilot import Pilot
 
 from benchmarks.tables import Results
 from dstack.tui.app import DstackApp
-from dstack.tui.snapshots import Files
-from dstack.tui.views.timeline import TimelineView
+from dstack.tui.snapshot_sources import Files
+from dstack.tui.views.timeline_view import TimelineView
 from tests.unit.support.large_histories import history_snapshot
 
 ROUNDS = 10

@@ -59,7 +59,7 @@ async def replayed(directory: str) -> dict[str, float]:
     began = time.perf_counter()
     from dstack.cli.saved_files import open_files
     from dstack.tui.app import DstackApp
-    from dstack.tui.snapshots import Files
+    from dstack.tui.snapshot_sources import Files
 
     files = open_files([directory])
     figures = {"files listed": time.perf_counter() - began}

@@ -42,7 +42,7 @@ from dstack.processes.gc_pause import collect_old_rarely
 from dstack.report.text import report_text
 from dstack.tui import app
 from dstack.tui.app import VIEWS, DstackApp
-from dstack.tui.snapshots import Files
+from dstack.tui.snapshot_sources import Files
 
 NODES = (100, 300, 1_000)
 BUDGETS = "Budgets at 1,000 nodes: 5 s p95, 1,024 MiB, 5 MB, opens in 2 s, a key in 100 ms; growth at most linear."

@@ -26,7 +26,7 @@ from benchmarks.bench_merging import snapshot_of
 from dstack.files.snapshot_file import load, save
 from dstack.model.snapshot import Snapshot
 from dstack.tui.app import VIEWS, DstackApp
-from dstack.tui.snapshots import Files, NumberedSnapshot
+from dstack.tui.snapshot_sources import Files, NumberedSnapshot
 
 ROUNDS = int(sys.argv[1]) if len(sys.argv) == 2 else 5
 EXECUTIONS = (100, 1_000, 10_000)

@@ -17,12 +17,12 @@ from dstack.files import recording_file
 from dstack.files.snapshot_file import load
 from dstack.model.snapshot import Snapshot
 from dstack.tui.app import VIEWS
-from dstack.tui.snapshots import Files, OpenedRecording
+from dstack.tui.snapshot_sources import Files, OpenedRecording
 from dstack.tui.views import base
 from tests.examples.recorded import RECORDED
 from tests.paths import RECORDED_CALLS, RECORDED_CLUSTERS, ROOT
 from tests.tui.pilots import running, search
-from tests.tui.test_history import three
+from tests.tui.test_history_view import three
 
 CASE_STUDIES = ROOT / "docs" / "case-studies"
 PICTURES = CASE_STUDIES / "pictures"

@@ -29,7 +29,7 @@ def tui(files: tuple[str, ...], address: str | None, timeout_s: float) -> None:
     if not is_served and not (sys.stdin.isatty() and sys.stderr.isatty()):
         raise UsageError("The terminal UI needs a terminal.", "Without a terminal use: dstack snapshot")
     from dstack.tui import run
-    from dstack.tui.snapshots import Files, OpenedRecording, Source
+    from dstack.tui.snapshot_sources import Files, OpenedRecording, Source
 
     opened: list[OpenedRecording] = []
     if files:

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Sequence
 
 from dstack.processes.signals import end_on_signals, ending_signals
-from dstack.tui.snapshots import OpenedRecording, Source
+from dstack.tui.snapshot_sources import OpenedRecording, Source
 
 
 def run(source: Source, recordings: Sequence[OpenedRecording] = ()) -> int | None:

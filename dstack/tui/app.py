@@ -7,26 +7,39 @@ from dataclasses import replace
 from functools import partial
 from typing import Any, ClassVar
 
-from textual.app import App, SystemCommand
+from rich.table import Table
+from textual.app import App, ComposeResult, SystemCommand
 from textual.binding import Binding, BindingType
-from textual.screen import Screen
+from textual.containers import VerticalScroll
+from textual.screen import ModalScreen, Screen
+from textual.widgets import Static
 
 from dstack.errors import DstackError
 from dstack.model.vertex_keys import Key
+from dstack.report.rich_text import SafeText
 from dstack.tui.output_app import OutputApp
 from dstack.tui.replay import RATES, REPLAY_KEYS, Replay, SnapshotRead, SnapshotSummarised
-from dstack.tui.snapshot_taker import SnapshotEnded, SnapshotFailed, SnapshotProgress, SnapshotTaken, SnapshotTaker
-from dstack.tui.snapshots import NO_SNAPSHOT, Files, NumberedSnapshot, OpenedRecording, Source
+from dstack.tui.snapshot_sources import (
+    NO_SNAPSHOT,
+    Files,
+    NumberedSnapshot,
+    OpenedRecording,
+    SnapshotEnded,
+    SnapshotFailed,
+    SnapshotProgress,
+    SnapshotTaken,
+    SnapshotTaker,
+    Source,
+)
 from dstack.tui.views.base import Status, View
-from dstack.tui.views.calls import CallsView
-from dstack.tui.views.cluster import ClusterView
-from dstack.tui.views.flame import FlameView
-from dstack.tui.views.history import HistoryView
-from dstack.tui.views.stacks import StacksView
-from dstack.tui.views.timeline import TimelineView
-from dstack.tui.views.verdict import VerdictView
-from dstack.tui.views.waits import WaitsView
-from dstack.tui.widgets.dialogs import Help
+from dstack.tui.views.calls_view import CallsView
+from dstack.tui.views.cluster_view import ClusterView
+from dstack.tui.views.flame_view import FlameView
+from dstack.tui.views.history_view import HistoryView
+from dstack.tui.views.stacks_view import StacksView
+from dstack.tui.views.timeline_view import TimelineView
+from dstack.tui.views.verdict_view import VerdictView
+from dstack.tui.views.waits_view import WaitsView
 from dstack.words import visible_lines
 
 HELPED = ("own", "view", "outline", "app")
@@ -74,6 +87,28 @@ def palette_commands(app: App[Any], screen: Screen[Any]) -> Iterator[SystemComma
                 app.call_later(app.run_action, action, node)
 
             yield SystemCommand(binding.description, active.tooltip, run)
+
+
+class Help(ModalScreen[None]):
+    """The purpose of the view, and its enabled keys."""
+
+    BINDINGS: ClassVar[list[BindingType]] = [Binding("escape,q,question_mark", "dismiss", "Close", id="help.close")]
+
+    def __init__(self, title: str, text: str, keys: list[tuple[str, str, str]]) -> None:
+        super().__init__()
+        self._title = title
+        self._text = text
+        self._keys = keys
+
+    def compose(self) -> ComposeResult:
+        """The text, and the table of keys."""
+        table = Table.grid(padding=(0, 2))
+        for key, label, tooltip in self._keys:
+            table.add_row(SafeText(key, "bold"), SafeText(label), SafeText(tooltip, "dim"))
+        with VerticalScroll(classes="dialog") as dialog:
+            dialog.border_title = self._title
+            yield Static(SafeText(self._text))
+            yield Static(table, classes="keys")
 
 
 class DstackApp(OutputApp):

@@ -7,17 +7,20 @@ import shlex
 import subprocess
 import time
 from collections.abc import Callable
-from typing import Any
+from typing import Any, ClassVar
 
 from textual import work
-from textual.app import App, SuspendNotSupported
+from textual.app import App, ComposeResult, SuspendNotSupported
+from textual.binding import Binding, BindingType
+from textual.containers import Vertical
+from textual.screen import ModalScreen
+from textual.widgets import Input, Label
 
 from dstack.errors import DstackError, UsageError
 from dstack.files.snapshot_file import save
 from dstack.probes.node.stacks.source_lines import find_source
-from dstack.tui.snapshots import NumberedSnapshot
+from dstack.tui.snapshot_sources import NumberedSnapshot
 from dstack.tui.views.base import View
-from dstack.tui.widgets.dialogs import AskPath
 from dstack.words import plural, visible_lines
 
 PALETTE_CLOSES_S = 0.1
@@ -40,6 +43,29 @@ def open_in_editor(app: App[Any], file: str, line: int) -> None:
     except OSError as error:
         app.notify(f"Cannot start {editor}: {error}. Set $EDITOR.", severity="error")
     app.refresh()
+
+
+class AskPath(ModalScreen[str | None]):
+    """Asks for the file to write; the result is None if the user cancels."""
+
+    BINDINGS: ClassVar[list[BindingType]] = [Binding("escape", "dismiss", "Cancel", id="ask.cancel")]
+
+    def __init__(self, title: str, path: str) -> None:
+        super().__init__()
+        self._title = title
+        self._path = path
+
+    def compose(self) -> ComposeResult:
+        """One input field."""
+        with Vertical(classes="dialog question") as dialog:
+            dialog.border_title = self._title
+            yield Input(self._path, id="path")
+            yield Label("Enter saves, Esc cancels", classes="hint")
+
+    def on_input_submitted(self, event: Input.Submitted) -> None:
+        """Return the path."""
+        event.stop()
+        self.dismiss(event.value.strip() or None)
 
 
 class OutputApp(App[int]):

@@ -16,7 +16,7 @@ from textual.timer import Timer
 from textual.worker import get_current_worker
 
 from dstack.errors import DstackError
-from dstack.tui.snapshots import NumberedSnapshot
+from dstack.tui.snapshot_sources import NumberedSnapshot
 from dstack.tui.views.base import Host
 
 RATES: tuple[float, ...] = (0.5, 1, 2, 4)

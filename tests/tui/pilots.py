@@ -11,7 +11,7 @@ from textual.pilot import Pilot
 from textual.widgets import Input
 
 from dstack.tui.app import DstackApp
-from dstack.tui.snapshots import OpenedRecording, Source
+from dstack.tui.snapshot_sources import OpenedRecording, Source
 
 DEADLINE_S = 20.0
 

@@ -13,10 +13,10 @@ from textual.widgets import Input
 
 from dstack.errors import ClusterError
 from dstack.files.snapshot_file import load
-from dstack.tui.app import VIEWS, DstackApp
-from dstack.tui.snapshots import Files
+from dstack.tui.app import VIEWS, DstackApp, Help
+from dstack.tui.output_app import AskPath
+from dstack.tui.snapshot_sources import Files
 from dstack.tui.views.base import View
-from dstack.tui.widgets.dialogs import AskPath, Help
 from dstack.tui.widgets.outline import Outline
 from tests.tui.pilots import running, screen_text, until
 from tests.tui.sources import Gated, Scripted, recorded

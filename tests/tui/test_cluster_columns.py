@@ -12,14 +12,14 @@ from textual.pilot import Pilot
 from dstack.analysis.views.worker_groups import Order
 from dstack.analysis.views.worker_state import FIGURES
 from dstack.tui.app import DstackApp
-from dstack.tui.snapshots import Files
-from dstack.tui.views.cluster import ClusterView
+from dstack.tui.snapshot_sources import Files
 from dstack.tui.views.cluster_lines import SHOWN_WORKERS, Columns
+from dstack.tui.views.cluster_view import ClusterView
 from dstack.tui.widgets.outline import Outline
 from tests.tui.pilots import screen_text, search, until
 from tests.tui.pinned import require_pinned
 from tests.tui.sources import Scripted
-from tests.tui.test_cluster import Shop, detail, go_to_line, in_cluster, line_with, shown
+from tests.tui.test_cluster_view import Shop, detail, go_to_line, in_cluster, line_with, shown
 from tests.unit.analysis.views.test_wait_tree import crowd
 from tests.unit.scenes import Scene
 

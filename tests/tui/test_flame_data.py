@@ -15,18 +15,18 @@ from dstack.cli.saved_files import open_files
 from dstack.files import recording_file, snapshot_file
 from dstack.model.snapshot import Snapshot
 from dstack.tui.app import DstackApp
-from dstack.tui.snapshots import NO_SNAPSHOT, Files, OpenedRecording, Source
-from dstack.tui.views.flame import FlameView
+from dstack.tui.snapshot_sources import NO_SNAPSHOT, Files, OpenedRecording, Source
 from dstack.tui.views.flame_data import NO_HISTORY, READING
 from dstack.tui.views.flame_drawings import StacksDrawing, WeightedDrawing
+from dstack.tui.views.flame_view import FlameView
 from dstack.tui.widgets.chart import Chart
 from dstack.words import UNSEEN
 from tests.fuzzing.hostile_text import HOSTILE
 from tests.tui.pilots import running, screen_text, search, until
 from tests.tui.pinned import require_pinned
 from tests.tui.sources import Scripted, recorded
-from tests.tui.test_flame import Body, figures, head, labels, opened
-from tests.tui.test_stacks import press, team
+from tests.tui.test_flame_view import Body, figures, head, labels, opened
+from tests.tui.test_stacks_view import press, team
 from tests.unit.analysis.history.histories import attempt, snapshot_with
 from tests.unit.analysis.stacks.recordings import frame, recording, thread
 

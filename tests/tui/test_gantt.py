@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from dstack.analysis.history.slices import FAILED, FINISHED, QUEUE, RUNNING, STUCK, WAITING, Bar, Bars, Levels
 from dstack.analysis.history.task_index import Attempt
 from dstack.analysis.views.timeline_rows import Lane, TimelineRow
-from dstack.tui.widgets.gantt_drawing import RowDrawing, title_of
+from dstack.tui.widgets.gantt import RowDrawing, title_of
 from dstack.tui.widgets.time_axis import Window, cells_of, heights_of, relative, ruler, runs_of, tick_step
 from tests.unit.support.histories import attempt
 

@@ -17,7 +17,7 @@ from textual.widgets import Input
 
 from dstack.errors import ClusterError
 from dstack.tui.app import VIEWS, DstackApp
-from dstack.tui.snapshots import Files
+from dstack.tui.snapshot_sources import Files
 from dstack.tui.widgets.gantt import Gantt
 from dstack.tui.widgets.outline import Outline
 from dstack.words import UNSEEN

@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from dstack.tui.app import VIEWS
-from dstack.tui.snapshots import Files
+from dstack.tui.snapshot_sources import Files
 from tests.tui.pilots import running
 from tests.tui.pinned import require_pinned
 from tests.tui.sources import recorded

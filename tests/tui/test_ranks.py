@@ -12,18 +12,18 @@ from textual.pilot import Pilot
 from dstack.model.snapshot import Snapshot
 from dstack.observed.processes import Process
 from dstack.tui.app import VIEWS, DstackApp
-from dstack.tui.snapshots import Files
+from dstack.tui.snapshot_sources import Files
 from dstack.tui.views.base import View
-from dstack.tui.views.cluster import ClusterView
-from dstack.tui.views.flame import FlameView
-from dstack.tui.views.history import HistoryView
-from dstack.tui.views.stacks import StacksView
-from dstack.tui.views.verdict import VerdictView
-from dstack.tui.views.waits import WaitsView
+from dstack.tui.views.cluster_view import ClusterView
+from dstack.tui.views.flame_view import FlameView
+from dstack.tui.views.history_view import HistoryView
+from dstack.tui.views.stacks_view import StacksView
+from dstack.tui.views.verdict_view import VerdictView
+from dstack.tui.views.waits_view import WaitsView
 from dstack.tui.widgets.outline import Outline
 from tests.tui.pilots import running, search, until
 from tests.tui.pinned import require_pinned
-from tests.tui.test_stacks import at, merged, page, press, texts, tree
+from tests.tui.test_stacks_view import at, merged, page, press, texts, tree
 from tests.unit.analysis.views.test_snapshot_diff import again
 from tests.unit.scenes.ranks import groups_of, training
 

@@ -18,15 +18,15 @@ from dstack.cli.saved_files import open_files
 from dstack.files.snapshot_file import save
 from dstack.model.snapshot import Snapshot
 from dstack.tui import app as app_module
-from dstack.tui import snapshots
+from dstack.tui import snapshot_sources
 from dstack.tui.app import KEPT_SNAPSHOTS, VIEWS, DstackApp
-from dstack.tui.snapshots import Files, NumberedSnapshot, Source
-from dstack.tui.views.history import HistoryView
+from dstack.tui.snapshot_sources import Files, NumberedSnapshot, Source
+from dstack.tui.views.history_view import HistoryView
 from dstack.tui.widgets.outline import Outline
 from dstack.tui.widgets.span_chart import SpanChart
 from tests.tui.pilots import running, screen_text, until
 from tests.tui.sources import Scripted
-from tests.tui.test_history import three
+from tests.tui.test_history_view import three
 from tests.unit.analysis.views.test_snapshot_diff import Pair, again
 
 Body = Callable[[DstackApp, Pilot[Any]], Awaitable[None]]
@@ -211,7 +211,7 @@ def series(count: int) -> Iterator[Snapshot]:
 
 
 def test_all_files_are_kept_and_few_of_them_are_in_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(snapshots, "IN_MEMORY", 3)
+    monkeypatch.setattr(snapshot_sources, "IN_MEMORY", 3)
     count = KEPT_SNAPSHOTS + 5
 
     async def body(app: DstackApp, pilot: Pilot[Any]) -> None:

@@ -19,14 +19,12 @@ from dstack.analysis.views.analysed_snapshot import AnalysedSnapshot
 from dstack.files.snapshot_file import load
 from dstack.model.snapshot import Snapshot
 from dstack.observed.node import Failure
-from dstack.tui.app import VIEWS, DstackApp
-from dstack.tui.snapshots import Files
+from dstack.tui.app import VIEWS, DstackApp, Help
+from dstack.tui.snapshot_sources import Files
 from dstack.tui.views.base import View
-from dstack.tui.views.stacks import StacksView
-from dstack.tui.views.verdict import VerdictView, finding_lines
-from dstack.tui.widgets.detail import Detail
-from dstack.tui.widgets.dialogs import Help
-from dstack.tui.widgets.outline import Line, Outline
+from dstack.tui.views.stacks_view import StacksView
+from dstack.tui.views.verdict_view import VerdictView, finding_lines
+from dstack.tui.widgets.outline import Detail, Line, Outline
 from tests.tui.pilots import DEADLINE_S, running, until
 from tests.tui.sources import RECORDED
 from tests.tui.test_outline import OutlineApp

@@ -22,9 +22,8 @@ from dstack.model.diagnosis import Verdict
 from dstack.model.vertex_keys import Key
 from dstack.report.rich_text import SafeText
 from dstack.report.summaries import headline
-from dstack.tui.snapshots import NumberedSnapshot, OpenedRecording
-from dstack.tui.widgets.detail import Detail
-from dstack.tui.widgets.outline import Outline
+from dstack.tui.snapshot_sources import NumberedSnapshot, OpenedRecording
+from dstack.tui.widgets.outline import Detail, Outline
 from dstack.tui.widgets.time_axis import clock
 from dstack.words import duration, visible
 

@@ -25,7 +25,7 @@ from dstack.analysis.stacks.weighted_stacks import (
 from dstack.analysis.views.analysed_snapshot import AnalysedSnapshot
 from dstack.errors import as_dstack_error
 from dstack.model.recording import Recording
-from dstack.tui.snapshots import NO_SNAPSHOT, NumberedSnapshot, OpenedRecording
+from dstack.tui.snapshot_sources import NO_SNAPSHOT, NumberedSnapshot, OpenedRecording
 from dstack.tui.views.base import GroupedView
 from dstack.tui.views.flame_drawings import MEASURES, Drawing, StacksDrawing, WeightedDrawing, no_drawing, share
 from dstack.words import duration, plural

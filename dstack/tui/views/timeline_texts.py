@@ -28,14 +28,14 @@ from dstack.analysis.views.timeline_rows import KIND_OF_PHASE, TimelineRow
 from dstack.model.vertex_keys import Key
 from dstack.report.rich_text import SafeText
 from dstack.report.summaries import limiting_in_words
-from dstack.tui.widgets.gantt import Selection
-from dstack.tui.widgets.gantt_drawing import (
+from dstack.tui.widgets.gantt import (
     FAILED_GLYPH,
     LETTERS,
     MARK_GLYPH,
     RUNNING_GLYPH,
     STUCK_GLYPH,
     WAIT_GLYPHS,
+    Selection,
 )
 from dstack.tui.widgets.time_axis import clock
 from dstack.words import SHOWN, capitalised, duration, plural, short_duration, shortly

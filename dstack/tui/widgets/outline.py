@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -11,11 +11,14 @@ from rich.segment import Segment
 from rich.style import Style
 from rich.text import Text
 from textual import events
+from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
+from textual.containers import VerticalScroll
 from textual.geometry import Region, Size
 from textual.message import Message
 from textual.scroll_view import ScrollView
 from textual.strip import Strip
+from textual.widgets import Static
 
 from dstack.report.rich_text import wrapped
 
@@ -439,3 +442,46 @@ class Outline(ScrollView, can_focus=True):
 def _without_colours(style: Style | str | None) -> Style:
     """The style without colours, for the row under the cursor, which has its own; bold and underline stay."""
     return Style(bold=style.bold, underline=style.underline) if isinstance(style, Style) else Style()
+
+
+class Detail(VerticalScroll):
+    """A few wrapped sentences; the mouse, or Tab and the keys of an outline, scroll to what does not fit."""
+
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("k", "scroll_up", "Up", show=False, id="detail.up"),
+        Binding("j", "scroll_down", "Down", show=False, id="detail.down"),
+        Binding("g", "scroll_home", "First", show=False, id="detail.first"),
+        Binding("G", "scroll_end", "Last", show=False, id="detail.last"),
+    ]
+    DEFAULT_CSS = """
+    Detail {
+        height: 8; max-height: 35%; padding: 0 1; scrollbar-gutter: stable;
+        border-top: solid $primary-muted; background: $surface;
+    }
+    Detail:focus { border-top: solid $accent; }
+    """
+
+    def __init__(self, *, id: str | None = None) -> None:
+        super().__init__(id=id)
+        self.text = Text()
+        self._lines: tuple[Text, ...] = ()
+
+    def compose(self) -> ComposeResult:
+        """The text."""
+        yield Static()
+
+    def show(self, lines: Iterable[Text]) -> None:
+        """Replace the lines, and scroll to the first."""
+        self._lines = tuple(lines)
+        self.text = Text("\n").join(self._lines)
+        self._wrap()
+        self.scroll_home(animate=False)
+
+    def on_resize(self) -> None:
+        """Wrap the lines again to the new width."""
+        self._wrap()
+
+    def _wrap(self) -> None:
+        width = self.scrollable_content_region.width
+        rows = [row for line in self._lines for row in wrapped(line, self.app.console, width)] if width else self._lines
+        self.query_one(Static).update(Text("\n").join(rows))

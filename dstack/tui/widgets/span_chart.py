@@ -17,7 +17,7 @@ from textual.message import Message
 from textual.scroll_view import ScrollView
 from textual.strip import Strip
 
-from dstack.tui.widgets.gantt_drawing import BLANK, CUT, Glyph, RowDrawing
+from dstack.tui.widgets.gantt import BLANK, CUT, Glyph, RowDrawing
 from dstack.tui.widgets.time_axis import Window
 from dstack.words import visible
 

@@ -17,7 +17,7 @@ from dstack.model.diagnosis import Entry, Finding
 from dstack.report.calls_text import node_title
 from dstack.report.page.graph_chart import shown_lines
 from dstack.report.page.waits_section import boxes_of
-from dstack.tui.views.waits import WaitDetails, WaitLines
+from dstack.tui.views.waits_view import WaitDetails, WaitLines
 from dstack.tui.widgets.outline import Line
 from dstack.words import distinct
 from tests.paths import RECORDED_CLUSTERS

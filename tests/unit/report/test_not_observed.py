@@ -25,7 +25,7 @@ from dstack.report.not_observed import (
     other_failures,
 )
 from dstack.report.text import report_text
-from dstack.tui.views.verdict import finding_lines
+from dstack.tui.views.verdict_view import finding_lines
 from tests.fuzzing.effort import examples
 from tests.unit.scenes import Scene
 from tests.unit.support.random_snapshots import related_snapshots

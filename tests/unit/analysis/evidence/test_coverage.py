@@ -17,7 +17,7 @@ from dstack.model.vertex_keys import TaskKey, UnknownKey
 from dstack.observed.node import Cause, Failure
 from dstack.report.check_json import check_json
 from dstack.report.text import report_text
-from dstack.tui.snapshots import NumberedSnapshot
+from dstack.tui.snapshot_sources import NumberedSnapshot
 from dstack.tui.views.base import Status, coverage_line
 from dstack.tui.views.stacks_pages import branch_page
 from dstack.tui.views.stacks_trees import MergedTree

@@ -13,7 +13,7 @@ from dstack.analysis.views.snapshot_changes import (
     mark_of,
 )
 from dstack.model.snapshot import Snapshot
-from tests.tui.test_history import three
+from tests.tui.test_history_view import three
 from tests.unit.analysis.views.test_snapshot_diff import Pair, again, analysed
 
 

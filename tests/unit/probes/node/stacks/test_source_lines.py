@@ -117,7 +117,7 @@ for arguments in (["show", sys.argv[1]], ["show", "--json", sys.argv[1]], ["chec
 VIEWS = """
 import asyncio
 from dstack.files.snapshot_file import load
-from dstack.tui.snapshots import Files
+from dstack.tui.snapshot_sources import Files
 from dstack.tui.app import VIEWS
 from tests.tui.pilots import running
 async def walk():

@@ -11,8 +11,8 @@ from dstack.model.diagnosis import Entry
 from dstack.model.vertex_keys import Key
 from dstack.report.finding import picture
 from dstack.tui.app import DstackApp
-from dstack.tui.snapshots import Files
-from dstack.tui.views.verdict import FindingSubject, VerdictView
+from dstack.tui.snapshot_sources import Files
+from dstack.tui.views.verdict_view import FindingSubject, VerdictView
 from dstack.tui.widgets.outline import Outline
 from tests.tui.pilots import running, screen_text
 from tests.tui.pinned import require_pinned

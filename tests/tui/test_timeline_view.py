@@ -14,11 +14,11 @@ from textual.pilot import Pilot
 from dstack.model.snapshot import Snapshot, TaskAttempt, TaskHistory
 from dstack.model.vertex_keys import Key, ThreadKey
 from dstack.tui.app import DstackApp
-from dstack.tui.snapshots import Files, Source
-from dstack.tui.views.timeline import TimelineView
+from dstack.tui.snapshot_sources import Files, Source
 from dstack.tui.views.timeline_texts import attempt_of
-from dstack.tui.widgets.detail import Detail
+from dstack.tui.views.timeline_view import TimelineView
 from dstack.tui.widgets.gantt import Gantt
+from dstack.tui.widgets.outline import Detail
 from tests.tui.pilots import running, screen_text, search, until
 from tests.tui.pinned import require_pinned
 from tests.tui.sources import Gated, Scripted, recorded

@@ -46,8 +46,7 @@ from dstack.report.cluster_text import (
 from dstack.report.rich_text import SafeText, place_of
 from dstack.tui.views.base import OutlineView, SourceLocation
 from dstack.tui.views.cluster_lines import WORDS, ClusterLines, Columns, mark_of
-from dstack.tui.widgets.detail import Detail
-from dstack.tui.widgets.outline import INDENT, Outline
+from dstack.tui.widgets.outline import INDENT, Detail, Outline
 from dstack.words import visible
 
 SCROLLBAR = 2

@@ -24,8 +24,7 @@ from dstack.model.vertex_keys import Key
 from dstack.report.finding import BETWEEN, FIRST, LAST, OUTSIDE, titled
 from dstack.report.rich_text import SafeText, location, place_of
 from dstack.tui.views.base import OutlineView, SourceLocation, marked
-from dstack.tui.widgets.detail import Detail
-from dstack.tui.widgets.outline import NO_RAIL, Line, Outline
+from dstack.tui.widgets.outline import NO_RAIL, Detail, Line, Outline
 from dstack.words import SHOWN, distinct, plural
 
 STYLE_OF_EVIDENCE = {"exact": "", "inferred": "yellow", "assumed": "yellow"}

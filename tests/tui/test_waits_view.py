@@ -14,9 +14,8 @@ from dstack.analysis.views.wait_tree import WaitBranch
 from dstack.model.snapshot import Snapshot
 from dstack.model.vertex_keys import Key
 from dstack.tui.app import DstackApp
-from dstack.tui.snapshots import Files, Source
-from dstack.tui.widgets.detail import Detail
-from dstack.tui.widgets.outline import Line, Outline
+from dstack.tui.snapshot_sources import Files, Source
+from dstack.tui.widgets.outline import Detail, Line, Outline
 from tests.tui.pilots import running, screen_text, until
 from tests.tui.pinned import require_pinned
 from tests.tui.sources import Scripted, recorded

@@ -23,9 +23,8 @@ from dstack.errors import as_dstack_error
 from dstack.model.vertex_keys import Key
 from dstack.tui.views.base import SourceLocation, View
 from dstack.tui.views.timeline_texts import TimelineTexts, attempt_of, legend, mark_of, short_name
-from dstack.tui.widgets.detail import Detail
-from dstack.tui.widgets.gantt import PAN, ZOOM, Gantt
-from dstack.tui.widgets.gantt_drawing import CHAIN_COLOURS, FIRST_CHAIN, RowDrawing, title_of
+from dstack.tui.widgets.gantt import CHAIN_COLOURS, FIRST_CHAIN, PAN, ZOOM, Gantt, RowDrawing, title_of
+from dstack.tui.widgets.outline import Detail
 from dstack.tui.widgets.time_axis import TimeAxis, Window, ruler
 
 READING = "Reading the history of tasks …"

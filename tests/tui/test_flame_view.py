@@ -13,14 +13,14 @@ from benchmarks.bench_merging import snapshot_of
 from dstack.analysis.stacks.icicle import Cell
 from dstack.model.snapshot import Snapshot
 from dstack.tui.app import DstackApp
-from dstack.tui.snapshots import Files
-from dstack.tui.views.flame import FlameView
-from dstack.tui.views.stacks import StacksView
+from dstack.tui.snapshot_sources import Files
+from dstack.tui.views.flame_view import FlameView
+from dstack.tui.views.stacks_view import StacksView
 from dstack.tui.widgets.chart import Chart
-from dstack.tui.widgets.detail import Detail
+from dstack.tui.widgets.outline import Detail
 from tests.tui.pilots import running, screen_text, search, until
 from tests.tui.sources import Scripted, recorded
-from tests.tui.test_stacks import at, press, team, tree
+from tests.tui.test_stacks_view import at, press, team, tree
 from tests.unit.scenes import Scene
 
 Body = Callable[[DstackApp, Pilot[Any], FlameView], Awaitable[None]]

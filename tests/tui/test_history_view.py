@@ -14,13 +14,13 @@ from textual.pilot import Pilot
 from dstack.model.snapshot import Snapshot
 from dstack.model.vertex_keys import Key
 from dstack.tui.app import DstackApp
-from dstack.tui.snapshots import Files, Source
-from dstack.tui.views.history import HistoryView
+from dstack.tui.snapshot_sources import Files, Source
+from dstack.tui.views.history_view import HistoryView
 from dstack.tui.widgets.outline import Outline
 from tests.tui.pilots import running, search, until
 from tests.tui.pinned import require_pinned
 from tests.tui.sources import Scripted
-from tests.tui.test_waits import Cycle
+from tests.tui.test_waits_view import Cycle
 from tests.unit.analysis.views.test_snapshot_diff import again
 
 SIZES = [(80, 24), (120, 40), (200, 60)]

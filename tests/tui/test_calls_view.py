@@ -17,10 +17,9 @@ from dstack.model.snapshot import Snapshot
 from dstack.model.vertex_keys import Key
 from dstack.report.calls_text import COLUMNS
 from dstack.tui.app import DstackApp
-from dstack.tui.snapshots import Files, Source
-from dstack.tui.views.calls import CallsView
-from dstack.tui.widgets.detail import Detail
-from dstack.tui.widgets.outline import Outline
+from dstack.tui.snapshot_sources import Files, Source
+from dstack.tui.views.calls_view import CallsView
+from dstack.tui.widgets.outline import Detail, Outline
 from tests.paths import RECORDED_CALLS
 from tests.tui.pilots import running, screen_text, search, until
 from tests.tui.pinned import require_pinned
@@ -264,7 +263,7 @@ def test_a_failure_to_build_the_graph_is_shown(pipeline: Snapshot, monkeypatch: 
     def fail(*_: object, **__: object) -> None:
         raise ValueError("no graph today")
 
-    monkeypatch.setattr("dstack.tui.views.calls.CallGraph.of", fail)
+    monkeypatch.setattr("dstack.tui.views.calls_view.CallGraph.of", fail)
     asyncio.run(run())
 
 

@@ -14,9 +14,9 @@ from textual.pilot import Pilot
 from benchmarks.bench_merging import snapshot_of
 from dstack.model.snapshot import Snapshot
 from dstack.tui.app import DstackApp
-from dstack.tui.snapshots import Files
-from dstack.tui.views.stacks import StacksView
+from dstack.tui.snapshot_sources import Files
 from dstack.tui.views.stacks_trees import MergedTree
+from dstack.tui.views.stacks_view import StacksView
 from dstack.tui.widgets.outline import Outline
 from tests.tui.pilots import running, screen_text, search, until
 from tests.tui.sources import Scripted, recorded

@@ -18,9 +18,9 @@ from dstack.report.stacks_text import frame_location, short
 from dstack.tui.views.base import GROUP, WHOLE, SourceLocation
 from dstack.tui.views.flame_data import FlameDataView
 from dstack.tui.views.flame_drawings import Drawing, row_as_text
-from dstack.tui.views.stacks import StacksView
+from dstack.tui.views.stacks_view import StacksView
 from dstack.tui.widgets.chart import NOTHING, Chart
-from dstack.tui.widgets.detail import Detail
+from dstack.tui.widgets.outline import Detail
 from dstack.words import SHOWN, plural, visible
 
 Paths = tuple[tuple[PathStep, ...], ...]

@@ -15,10 +15,9 @@ from dstack.model.vertex_keys import Key, ThreadKey
 from dstack.observed.node import Disk, Failure, Gpu, HostFigures
 from dstack.observed.processes import GpuUse
 from dstack.tui.app import DstackApp
-from dstack.tui.snapshots import Files, Source
-from dstack.tui.views.cluster import ClusterView
-from dstack.tui.widgets.detail import Detail
-from dstack.tui.widgets.outline import Outline
+from dstack.tui.snapshot_sources import Files, Source
+from dstack.tui.views.cluster_view import ClusterView
+from dstack.tui.widgets.outline import Detail, Outline
 from tests.tui.pilots import running, screen_text, search, until
 from tests.tui.pinned import require_pinned
 from tests.tui.sources import Scripted, recorded
