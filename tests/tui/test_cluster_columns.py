@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from textual.pilot import Pilot
 
 from dstack.analysis.views.worker_groups import Order
-from dstack.analysis.views.worker_state import FIGURES
+from dstack.analysis.views.worker_state import AGE, CPU, FIGURES, MEMORY, QUEUED, THREADS
 from dstack.tui.app import DstackApp
 from dstack.tui.snapshot_sources import Files
 from dstack.tui.views.cluster_lines import SHOWN_WORKERS, Columns
@@ -66,9 +66,9 @@ def test_the_most_important_columns_fit_and_always_the_sorted_one() -> None:
         FIGURES,
         FIGURES,
     ]
-    assert Columns.that_fit(FIGURES, 40, Order("threads")).figures == ("threads",)
-    assert Columns.that_fit(FIGURES, 78, Order("threads")).figures == ("cpu", "memory", "threads")
-    assert Columns.that_fit(("queued",), 200, Order()).figures == ("queued",)
+    assert Columns.that_fit(FIGURES, 40, Order(THREADS)).figures == (THREADS,)
+    assert Columns.that_fit(FIGURES, 78, Order(THREADS)).figures == (CPU, MEMORY, THREADS)
+    assert Columns.that_fit((QUEUED,), 200, Order()).figures == (QUEUED,)
 
 
 def test_figures_stand_below_their_titles() -> None:
@@ -123,7 +123,7 @@ def test_columns_without_any_figure_are_not_offered() -> None:
         for _ in range(4):
             seen.append(view.order.column)
             await pilot.press("greater_than_sign")
-        assert seen == ["activity", "name", "queued", "age"]
+        assert seen == ["activity", "name", QUEUED, AGE]
         assert view.order.column == "activity"
 
     scene = Scene()
@@ -192,7 +192,7 @@ def test_each_vertex_is_found_in_each_grouping_and_order() -> None:
         keys = [key for key, one in view.analysed.diagnosis.vertices.items() if one.worker_id]
         for _ in range(6):
             await pilot.press("b")
-            for column in ("activity", "name", "memory"):
+            for column in ("activity", "name", MEMORY):
                 view.order = Order(column)
                 view._draw()
                 for key in keys:
@@ -207,10 +207,10 @@ def test_each_vertex_is_found_in_each_grouping_and_order() -> None:
 def test_groups_and_order_survive_another_snapshot_and_a_label_that_is_gone() -> None:
     async def body(app: DstackApp, pilot: Pilot[Any], view: ClusterView) -> None:
         await pilot.press("b", "b", "b", "b", "greater_than_sign", "greater_than_sign")
-        assert (view.grouping.words, view.order) == ("by label stage", Order("cpu"))
+        assert (view.grouping.words, view.order) == ("by label stage", Order(CPU))
         await pilot.press("r")
         await until(pilot, lambda: view.shown is app.snapshots[-1] and len(app.snapshots) == 2)
-        assert (view.grouping.words, view.order) == ("by node", Order("cpu"))
+        assert (view.grouping.words, view.order) == ("by node", Order(CPU))
 
     in_cluster(Scripted(LabelledShop().snapshot(), Shop().snapshot()), body)
 
@@ -245,7 +245,7 @@ def test_the_largest_of_many_workers_have_lines_and_the_others_are_folded() -> N
     counts: list[int] = []
 
     async def body(app: DstackApp, pilot: Pilot[Any], view: ClusterView) -> None:
-        view._sort_by("memory")
+        view._sort_by(MEMORY)
         sizes = {str(proc.worker.pid): proc.known["rss_bytes"] for proc in scene.procs}
         listed = [sizes[pid] for pid in pids(view)]
         assert len(listed) == SHOWN_WORKERS

@@ -41,7 +41,7 @@ class Order:
     @property
     def figure(self) -> Figure | None:
         """The figure to sort by, None for the activity and the name."""
-        return None if self.column == "activity" or self.column == "name" else self.column
+        return self.column if isinstance(self.column, Figure) else None
 
     @property
     def is_descending(self) -> bool:
@@ -136,7 +136,7 @@ class WorkerGroups:
         found = self._inventory.summaries(workers)
         if order.figure is not None:
             figure = order.figure
-            return order.sorted(found, lambda one: one.figures.value(figure))
+            return order.sorted(found, lambda one: figure.value(one.figures))
         by_name = sorted(found, key=_by_name) if order.column == "name" else found
         return list(reversed(by_name)) if order.is_reversed else by_name
 
@@ -149,7 +149,7 @@ class WorkerGroups:
     def known_figures(self) -> tuple[Figure, ...]:
         """The figures that at least one worker has, the most important ones first."""
         own = list(map(self._inventory.figures, self._index.snapshot.workers))
-        return tuple(figure for figure in FIGURES if any(one.value(figure) is not None for one in own))
+        return tuple(figure for figure in FIGURES if any(figure.value(one) is not None for one in own))
 
     # The groups of each kind
 

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Literal
 
 from dstack.analysis.index import subjects
 from dstack.analysis.index.frames import user_frame
@@ -24,21 +23,11 @@ from dstack.observed.node import Gpu
 from dstack.observed.processes import Coroutine, Frame, GpuUse, Process, Thread
 from dstack.words import grouped
 
-Figure = Literal["cpu", "memory", "gpu memory", "gpu", "queued", "age", "threads"]
-FIGURES: tuple[Figure, ...] = ("cpu", "memory", "gpu memory", "gpu", "queued", "age", "threads")
-"""All figures, the most important ones first."""
-FIELDS: dict[Figure, str] = {
-    "cpu": "cpu_percent",
-    "memory": "rss_bytes",
-    "gpu memory": "gpu_memory_bytes",
-    "gpu": "gpu_percent",
-    "queued": "queued",
-    "age": "age_s",
-    "threads": "num_threads",
-}
 PERMANENT = ("deadlock", "orphaned", "infeasible")
 MIN_AGE_S = 1.0
 """The use of CPU since its start is no figure of a younger process."""
+BYTES = ((2**40, "T"), (2**30, "G"), (2**20, "M"), (2**10, "K"))
+AGES = ((86_400, "d"), (3_600, "h"), (60, "m"), (1, "s"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,18 +49,119 @@ class WorkerFigures:
     queued: int | None = None
     age_s: float | None = None
 
-    def value(self, figure: Figure) -> float | None:
-        """One of the figures; None if it is unknown or does not apply."""
-        value: float | None = getattr(self, FIELDS[figure])
-        return value
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Figure:
+    """A figure of workers, and all that its column needs.
+
+    ``value`` reads it, None if it is unknown or does not apply; ``text`` says a value in a few cells. ``of_several`` is
+    a figure of several workers from those that are known; a sum of all ``is_least`` if some are unknown. ``title`` is
+    above a column of the terminal that is ``width`` cells wide, with a space before it and room for the mark of the
+    sorted column; ``head`` is above that of a page, and ``words`` are in sentences.
+    """
+
+    words: str
+    title: str
+    head: str
+    width: int
+    style: str = ""
+    value: Callable[[WorkerFigures], float | None]
+    text: Callable[[float], str]
+    of_several: Callable[[Sequence[float]], float] = sum
+    is_least: bool = True
+
+
+def short_percent(value: float) -> str:
+    """``12.3``, ``100``."""
+    return f"{value:.1f}" if value < 99.95 else f"{value:.0f}"
+
+
+def short_bytes(value: float) -> str:
+    """``1.2G``, ``340M``, ``12K``."""
+    for size, unit in BYTES:
+        if value >= size:
+            amount = value / size
+            return f"{amount:.1f}{unit}" if amount < 99.95 and size >= 2**30 else f"{amount:.0f}{unit}"
+    return f"{value:.0f}"
+
+
+def short_age(value: float) -> str:
+    """``3d``, ``12h``, ``0s``."""
+    return next((f"{int(value // size)}{unit}" for size, unit in AGES if value >= size), "0s")
+
+
+CPU = Figure(
+    words="CPU",
+    title="CPU%",
+    head="CPU %",
+    width=7,
+    style="green",
+    value=lambda one: one.cpu_percent,
+    text=short_percent,
+)
+MEMORY = Figure(
+    words="memory",
+    title="RSS",
+    head="Memory",
+    width=7,
+    style="cyan",
+    value=lambda one: one.rss_bytes,
+    text=short_bytes,
+)
+GPU_MEMORY = Figure(
+    words="GPU memory",
+    title="GPU MEM",
+    head="GPU memory",
+    width=9,
+    style="cyan",
+    value=lambda one: one.gpu_memory_bytes,
+    text=short_bytes,
+)
+GPU = Figure(
+    words="GPU utilisation",
+    title="GPU%",
+    head="GPU %",
+    width=6,
+    style="green",
+    value=lambda one: one.gpu_percent,
+    text=short_percent,
+    of_several=lambda known: sum(known) / len(known),
+    is_least=False,
+)
+QUEUED = Figure(
+    words="queued calls",
+    title="QUEUED",
+    head="Queued",
+    width=8,
+    value=lambda one: one.queued,
+    text="{:.0f}".format,
+    is_least=False,
+)
+AGE = Figure(
+    words="age",
+    title="AGE",
+    head="Age",
+    width=5,
+    value=lambda one: one.age_s,
+    text=short_age,
+    of_several=max,
+    is_least=False,
+)
+THREADS = Figure(
+    words="threads",
+    title="THREADS",
+    head="Threads",
+    width=9,
+    value=lambda one: one.num_threads,
+    text="{:.0f}".format,
+)
+FIGURES = (CPU, MEMORY, GPU_MEMORY, GPU, QUEUED, AGE, THREADS)
+"""All figures, the most important ones first."""
 
 
 @dataclass(frozen=True, slots=True)
 class Total:
-    """A figure of several workers: their sum, for ``gpu`` the mean, for ``age`` the maximum; None if all are unknown.
-
-    ``is_least`` says that some of them are unknown, so that the sum may be larger.
-    """
+    """A figure of several workers, None if all are unknown; ``is_least`` if some are, so that it may be larger."""
 
     value: float | None
     is_least: bool = False
@@ -79,15 +169,11 @@ class Total:
 
 def total(figure: Figure, workers: Iterable[WorkerFigures]) -> Total:
     """One figure of several workers."""
-    values = [one.value(figure) for one in workers]
+    values = list(map(figure.value, workers))
     known = [value for value in values if value is not None]
     if not known:
         return Total(None)
-    if figure == "gpu":
-        return Total(sum(known) / len(known))
-    if figure == "age":
-        return Total(max(known))
-    return Total(sum(known), is_least=figure != "queued" and len(known) < len(values))
+    return Total(figure.of_several(known), figure.is_least and len(known) < len(values))
 
 
 class FigureReader:

@@ -39,15 +39,6 @@ MAX_ROWS = 2_000
 MAX_PENDING = 200
 MAX_DEAD = 100
 MAX_GROUPS = 200
-HEADS: dict[Figure, str] = {
-    "cpu": "CPU %",
-    "memory": "Memory",
-    "gpu memory": "GPU memory",
-    "gpu": "GPU %",
-    "queued": "Queued",
-    "age": "Age",
-    "threads": "Threads",
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -200,7 +191,7 @@ def worker_table(
 ) -> WorkerTable:
     """The table of these workers, stuck ones first; ``ids`` are those of the elements with stacks."""
     groups = group_similar_workers(summaries) if len(summaries) > MAX_ROWS else [[one] for one in summaries]
-    figures = tuple(one for one in FIGURES if any(some.figures.value(one) is not None for some in summaries))
+    figures = tuple(one for one in FIGURES if any(one.value(some.figures) is not None for some in summaries))
     maker = _RowMaker(inventory, ids, rank_sets, figures)
     left_out = sum(map(len, groups[MAX_ROWS:]))
     return WorkerTable(tuple(map(maker.row, groups[:MAX_ROWS])), figures, left_out)
@@ -254,7 +245,7 @@ class _RowMaker:
     def _cell(self, figure: Figure, similar: Sequence[WorkerSummary]) -> FigureCell:
         if len(similar) == 1:
             own = similar[0].figures
-            return FigureCell(worker_cell(figure, own), own.value(figure))
+            return FigureCell(worker_cell(figure, own), figure.value(own))
         summed = total(figure, (one.figures for one in similar))
         return FigureCell(total_cell(figure, summed), summed.value)
 
@@ -289,7 +280,6 @@ def section(data: ReportData) -> Section | None:
         orders={activity: at for at, activity in enumerate(ACTIVITIES)},
         nodes=node_table(inventory),
         workers=worker_table(inventory, workers, data.stack_ids, analysed.stacks.rank_sets),
-        heads=HEADS,
         pending=pending[:MAX_PENDING],
         more_pending=len(pending) - MAX_PENDING,
         groups=[_group(index, group) for group in groups[:MAX_GROUPS]],

@@ -18,7 +18,7 @@ from dstack.analysis.views.inventory import ClusterInventory, PendingItem, Worke
 from dstack.analysis.views.node_resources import GroupOnNode
 from dstack.analysis.views.snapshot_changes import SnapshotChanges
 from dstack.analysis.views.worker_groups import BundlePlace, Column, Order, WorkerGroup, WorkerGrouping, WorkerGroups
-from dstack.analysis.views.worker_state import ExecutionGroup, Figure, Total, WorkerFigures
+from dstack.analysis.views.worker_state import FIGURES, ExecutionGroup, Figure, Total, WorkerFigures
 from dstack.model.snapshot import Actor, Node, Worker
 from dstack.model.vertex_keys import Key
 from dstack.report.cluster_text import (
@@ -37,31 +37,8 @@ from dstack.report.rich_text import SafeText, location
 from dstack.tui.views.base import marked
 from dstack.tui.widgets.outline import Line
 
-TITLES: dict[Figure, str] = {
-    "cpu": "CPU%",
-    "memory": "RSS",
-    "gpu memory": "GPU MEM",
-    "gpu": "GPU%",
-    "queued": "QUEUED",
-    "age": "AGE",
-    "threads": "THREADS",
-}
-WORDS: dict[Column, str] = {
-    "activity": "activity",
-    "name": "name",
-    "cpu": "CPU",
-    "memory": "memory",
-    "gpu memory": "GPU memory",
-    "gpu": "GPU utilisation",
-    "queued": "queued calls",
-    "age": "age",
-    "threads": "threads",
-}
-WIDTHS: dict[Figure, int] = {"cpu": 7, "memory": 7, "gpu memory": 9, "gpu": 6, "queued": 8, "age": 5, "threads": 9}
-"""Each with a space before it, and room for the mark of the sorted column."""
 MIN_TEXT = 54
 """So many cells stay for the text of a line before a column is left out."""
-STYLES: dict[Figure, str] = {"cpu": "green", "memory": "cyan", "gpu memory": "cyan", "gpu": "green"}
 OPENED_GROUPS = 8
 OPENED_PENDING = 20
 SHOWN_WORKERS = 200
@@ -79,28 +56,28 @@ class Columns:
     @classmethod
     def that_fit(cls, known: Sequence[Figure], width: int, order: Order) -> Columns:
         """The most important of the ``known`` figures that leave enough cells for text; always the sorted one."""
-        left = width - MIN_TEXT - (WIDTHS[order.figure] if order.figure else 0)
+        left = width - MIN_TEXT - (order.figure.width if order.figure else 0)
         found: set[Figure] = {order.figure} if order.figure else set()
         for figure in known:
             if figure not in found:
-                left -= WIDTHS[figure]
+                left -= figure.width
                 if left < 0:
                     break
                 found.add(figure)
-        return cls(tuple(figure for figure in WIDTHS if figure in found))
+        return cls(tuple(figure for figure in FIGURES if figure in found))
 
     @property
     def width(self) -> int:
         """The width of all columns."""
-        return sum(WIDTHS[figure] for figure in self.figures)
+        return sum(figure.width for figure in self.figures)
 
     def header(self, left: str, width: int, order: Order) -> Text:
         """The line of titles, with a mark at the sorted column."""
-        cells = {figure: TITLES[figure] + (mark_of(order) if figure == order.figure else "") for figure in self.figures}
+        cells = {figure: figure.title + (mark_of(order) if figure is order.figure else "") for figure in self.figures}
         text = Text(left, "dim", no_wrap=True, end="")
         text.truncate(max(1, width - self.width), overflow="ellipsis", pad=True)
         for figure in self.figures:
-            text.append(cells[figure].rjust(WIDTHS[figure]), "bold" if figure == order.figure else "dim")
+            text.append(cells[figure].rjust(figure.width), "bold" if figure is order.figure else "dim")
         return text
 
     def of_worker(self, figures: WorkerFigures) -> Text:
@@ -115,7 +92,7 @@ class Columns:
         text = Text(end="")
         for figure in self.figures:
             cell = cells[figure]
-            text.append(cell.rjust(WIDTHS[figure]), "dim" if cell == UNKNOWN else STYLES.get(figure, ""))
+            text.append(cell.rjust(figure.width), "dim" if cell == UNKNOWN else figure.style)
         return text
 
 
@@ -132,6 +109,11 @@ def beside(text: Text, cells: Text) -> Callable[[int, Console], Sequence[Text]]:
         return made[width]
 
     return rows
+
+
+def column_in_words(column: Column) -> str:
+    """``activity``, ``CPU``: a column in sentences."""
+    return column.words if isinstance(column, Figure) else column
 
 
 def mark_of(order: Order) -> str:

@@ -45,7 +45,7 @@ from dstack.report.cluster_text import (
 )
 from dstack.report.rich_text import SafeText, place_of
 from dstack.tui.views.base import OutlineView, SourceLocation
-from dstack.tui.views.cluster_lines import WORDS, ClusterLines, Columns, mark_of
+from dstack.tui.views.cluster_lines import ClusterLines, Columns, column_in_words, mark_of
 from dstack.tui.widgets.outline import INDENT, Detail, Outline
 from dstack.words import visible
 
@@ -244,7 +244,7 @@ class ClusterView(OutlineView):
 
     def _header(self, width: int) -> Text:
         """The groups and the order in words, and the titles of the columns."""
-        left = f" {self.grouping.words}, sorted by {WORDS[self.order.column]} {mark_of(self.order)}"
+        left = f" {self.grouping.words}, sorted by {column_in_words(self.order.column)} {mark_of(self.order)}"
         return self._columns.header(visible(left), max(1, width), self.order)
 
     # Groups and order
@@ -271,7 +271,9 @@ class ClusterView(OutlineView):
             title = "Do not group" if grouping.kind == "all" else f"Group {grouping.words}"
             yield SystemCommand(visible(title), "Group the workers", partial(self._group_by, grouping))
         for column in self._sortable:
-            yield SystemCommand(f"Sort by {WORDS[column]}", "Sort the workers", partial(self._sort_by, column))
+            yield SystemCommand(
+                f"Sort by {column_in_words(column)}", "Sort the workers", partial(self._sort_by, column)
+            )
 
     @property
     def _sortable(self) -> tuple[Column, ...]:

@@ -13,6 +13,7 @@ import pytest
 from dstack.analysis.views.analysed_snapshot import AnalysedSnapshot
 from dstack.analysis.views.inventory import ClusterInventory
 from dstack.analysis.views.worker_groups import Order, WorkerGrouping, WorkerGroups
+from dstack.analysis.views.worker_state import CPU, GPU_MEMORY
 from dstack.files.snapshot_file import load
 from dstack.model.snapshot import Snapshot
 from dstack.probes.node.procfs import proc
@@ -57,7 +58,7 @@ def test_the_actor_that_computes_uses_more_cpu(placed: Placed, tmp_path: Path) -
     def figures() -> tuple[float, float] | None:
         groups = groups_of(snapshot_of(placed, tmp_path))
         (everyone,) = groups.groups(WorkerGrouping("all"), Order())
-        ordered = groups.workers(everyone.workers, Order("cpu"))
+        ordered = groups.workers(everyone.workers, Order(CPU))
         by_pid = {one.worker.pid: one.figures for one in ordered}
         busy, idle = by_pid[placed.busy], by_pid[placed.idle]
         assert busy.rss_bytes
@@ -118,7 +119,7 @@ def test_gpus_come_from_the_library_of_the_driver(placed: Placed, tmp_path: Path
         ]
     if proc.is_in_first_pid_namespace():
         groups = groups_of(found)
-        figures = {one.worker.pid: one.figures for one in groups.workers(found.workers, Order("gpu memory"))}
+        figures = {one.worker.pid: one.figures for one in groups.workers(found.workers, Order(GPU_MEMORY))}
         assert next(iter(figures)) == placed.busy
         assert (figures[placed.busy].gpu_memory_bytes, figures[placed.busy].gpu_percent) == (40 * GIB, 93.0)
         assert figures[placed.idle].gpu_memory_bytes == 0

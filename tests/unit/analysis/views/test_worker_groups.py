@@ -10,7 +10,7 @@ from dstack.analysis.diagnose import diagnose
 from dstack.analysis.index.sample_index import SampleIndex
 from dstack.analysis.views.inventory import ClusterInventory
 from dstack.analysis.views.worker_groups import BY_NODE, Column, Order, WorkerGroup, WorkerGrouping, WorkerGroups
-from dstack.analysis.views.worker_state import FIGURES, Total
+from dstack.analysis.views.worker_state import FIGURES, GPU, GPU_MEMORY, MEMORY, QUEUED, THREADS, Total
 from dstack.files.snapshot_file import load
 from dstack.model.snapshot import Bundle, Snapshot
 from tests.paths import RECORDED_CLUSTERS
@@ -131,9 +131,9 @@ def test_workers_are_sorted_by_a_figure_with_unknown_ones_last() -> None:
         return [one.worker.worker_id for one in found[:3]]
 
     largest = [farm.trainers[1].worker_id, farm.loader.worker_id, farm.trainers[0].worker_id]
-    assert first_three(Order("memory")) == largest
-    assert first_three(Order("memory", is_reversed=True)) == largest[::-1]
-    assert first_three(Order("threads"))[0] == farm.trainers[0].worker_id
+    assert first_three(Order(MEMORY)) == largest
+    assert first_three(Order(MEMORY, is_reversed=True)) == largest[::-1]
+    assert first_three(Order(THREADS))[0] == farm.trainers[0].worker_id
 
 
 def test_groups_are_sorted_by_their_totals() -> None:
@@ -142,8 +142,8 @@ def test_groups_are_sorted_by_their_totals() -> None:
     def titles(order: Order) -> list[str]:
         return [group.title for group in farm.grouped(BY_CLASS, order)]
 
-    assert titles(Order("memory"))[:2] == ["actor Trainer", "task load"]
-    assert titles(Order("memory", is_reversed=True))[:2] == ["task load", "actor Trainer"]
+    assert titles(Order(MEMORY))[:2] == ["actor Trainer", "task load"]
+    assert titles(Order(MEMORY, is_reversed=True))[:2] == ["task load", "actor Trainer"]
     assert titles(Order("name")) == sorted(titles(Order()))
     assert titles(Order("name", is_reversed=True)) == sorted(titles(Order()), reverse=True)
 
@@ -153,13 +153,13 @@ def test_a_group_has_totals_and_a_column_needs_a_known_figure() -> None:
     groups = groups_of(farm.snapshot())
     (trainers,) = (group for group in groups.groups(BY_CLASS, Order()) if group.title == "actor Trainer")
 
-    assert groups.totals(("memory", "queued"), trainers.workers) == {
-        "memory": Total(40, is_least=True),
-        "queued": Total(0),
+    assert groups.totals((MEMORY, QUEUED), trainers.workers) == {
+        MEMORY: Total(40, is_least=True),
+        QUEUED: Total(0),
     }
-    assert "gpu memory" not in groups.known_figures
-    assert "gpu" not in groups.known_figures
-    assert "memory" in groups.known_figures
+    assert GPU_MEMORY not in groups.known_figures
+    assert GPU not in groups.known_figures
+    assert MEMORY in groups.known_figures
 
 
 def test_numbers_in_titles_are_in_their_order() -> None:

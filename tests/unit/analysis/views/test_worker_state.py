@@ -7,7 +7,19 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from dstack.analysis.views.worker_state import FIGURES, Figure, FigureReader, Total, WorkerFigures, total
+from dstack.analysis.views.worker_state import (
+    AGE,
+    CPU,
+    FIGURES,
+    GPU,
+    MEMORY,
+    QUEUED,
+    Figure,
+    FigureReader,
+    Total,
+    WorkerFigures,
+    total,
+)
 from dstack.model.snapshot import Sample, Snapshot, Worker, WorkerSample
 from dstack.observed.node import Gpu, HostFigures
 from dstack.observed.processes import GpuUse, Process
@@ -32,7 +44,7 @@ def test_a_worker_has_the_figures_of_its_process() -> None:
     assert found == WorkerFigures(
         cpu_percent=12.5, cpu_over_s=0.2, rss_bytes=2 * GIB, num_threads=34, queued=3, age_s=100.0
     )
-    assert [found.value(figure) for figure in FIGURES] == [12.5, 2 * GIB, None, None, 3, 100.0, 34]
+    assert [figure.value(found) for figure in FIGURES] == [12.5, 2 * GIB, None, None, 3, 100.0, 34]
 
 
 def test_a_use_that_was_not_measured_is_the_average_since_the_start() -> None:
@@ -90,13 +102,13 @@ def test_the_newest_sample_that_has_the_process_counts() -> None:
 @pytest.mark.parametrize(
     ("figure", "field", "values", "expected"),
     [
-        ("memory", "rss_bytes", [1, 2], Total(3)),
-        ("memory", "rss_bytes", [1, None], Total(1, is_least=True)),
-        ("memory", "rss_bytes", [None, None], Total(None)),
-        ("cpu", "cpu_percent", [], Total(None)),
-        ("gpu", "gpu_percent", [10.0, 50.0, None], Total(30.0)),
-        ("age", "age_s", [10.0, 50.0, None], Total(50.0)),
-        ("queued", "queued", [4, None], Total(4)),
+        (MEMORY, "rss_bytes", [1, 2], Total(3)),
+        (MEMORY, "rss_bytes", [1, None], Total(1, is_least=True)),
+        (MEMORY, "rss_bytes", [None, None], Total(None)),
+        (CPU, "cpu_percent", [], Total(None)),
+        (GPU, "gpu_percent", [10.0, 50.0, None], Total(30.0)),
+        (AGE, "age_s", [10.0, 50.0, None], Total(50.0)),
+        (QUEUED, "queued", [4, None], Total(4)),
     ],
 )
 def test_a_total_is_a_lower_bound_if_a_value_is_unknown(
