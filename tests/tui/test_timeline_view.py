@@ -137,7 +137,7 @@ def selected(view: TimelineView) -> str | None:
 async def go_to_row(view: TimelineView, pilot: Pilot[Any], words: str) -> None:
     gantt = view.query_one(Gantt)
     (index,) = (number for number, row in enumerate(gantt.rows) if words in row.title)
-    gantt.select(index, gantt.at)
+    gantt.select(index, gantt.cursor_time)
     await pilot.pause()
 
 
@@ -159,12 +159,12 @@ def test_keys_move_between_rows_and_bars_and_the_detail_says_what_is_there() -> 
         assert selected(view) == "load"
         assert "load  finished after 5.0 s" in detail(view)
         assert "the way to the worker" in detail(view)
-        first = view.query_one(Gantt).at
+        first = view.query_one(Gantt).cursor_time
         await pilot.press("left", "h")
-        assert view.query_one(Gantt).at < first
-        before = view.query_one(Gantt).at
+        assert view.query_one(Gantt).cursor_time < first
+        before = view.query_one(Gantt).cursor_time
         await pilot.press("l")
-        assert view.query_one(Gantt).at > before
+        assert view.query_one(Gantt).cursor_time > before
         await pilot.press("g")
         assert view.query_one(Gantt).row is view.query_one(Gantt).rows[0]
         await pilot.press("G")
@@ -182,7 +182,7 @@ def test_keys_zoom_and_pan_around_the_cursor() -> None:
         await pilot.press("h", "plus", "plus")
         zoomed = gantt.window
         assert zoomed.cell_s < whole.cell_s / 2
-        assert zoomed.began_at <= gantt.at <= zoomed.ended_at
+        assert zoomed.began_at <= gantt.cursor_time <= zoomed.ended_at
         await pilot.press("less_than_sign")
         assert gantt.window.began_at < zoomed.began_at
         await pilot.press("greater_than_sign", "minus")
@@ -382,11 +382,11 @@ def test_the_cursor_and_the_window_survive_another_snapshot() -> None:
         gantt = view.query_one(Gantt)
         await go_to_row(view, pilot, f"worker, pid {scene.other.worker.pid}")
         await pilot.press("h", "plus")
-        before, at, row = gantt.window, gantt.at, gantt.row
+        before, at, row = gantt.window, gantt.cursor_time, gantt.row
         rows = view.rows
         await pilot.press("r")
         await until(pilot, lambda: len(app.snapshots) == 2 and view.rows is not rows)
-        assert (gantt.window, gantt.at) == (before, at)
+        assert (gantt.window, gantt.cursor_time) == (before, at)
         assert row
         assert gantt.row
         assert gantt.row.key == row.key

@@ -270,6 +270,36 @@ class View(Screen[None]):
         """Show only what contains all words of the text; return the number of matches."""
         raise NotImplementedError
 
+    # The way to other views, for views that have keys for it
+
+    @property
+    def stack_vertex(self) -> Key | None:
+        """The vertex whose stack :meth:`action_stack` shows."""
+        return None
+
+    @property
+    def waits_vertex(self) -> Key | None:
+        """The vertex whose entry in the Waits view :meth:`action_waits` shows."""
+        return None
+
+    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
+        """Disable actions that do not apply to what is selected."""
+        if action == "stack":
+            return self.stack_vertex is not None
+        if action == "waits":
+            return self.waits_vertex is not None
+        return True
+
+    def action_stack(self) -> None:
+        """Go to the stack of what is selected."""
+        if (vertex := self.stack_vertex) is not None:
+            self.host.go_to("stacks", vertex)
+
+    def action_waits(self) -> None:
+        """Go to its entry in the Waits view."""
+        if (vertex := self.waits_vertex) is not None:
+            self.host.go_to("waits", vertex)
+
     # Requests of the application
 
     def to_copy(self) -> str | None:

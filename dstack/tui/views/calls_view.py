@@ -394,14 +394,6 @@ class CallsView(OutlineView):
         else:
             self.action_stack()
 
-    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
-        """Disable actions that do not apply to the line."""
-        if action == "stack":
-            return self._running_call is not None
-        if action == "waits":
-            return self._waiting_call is not None
-        return True
-
     def action_sort(self, by: int) -> None:
         """Sort by another column."""
         self._sort_by(COLUMNS[(COLUMNS.index(self.sorted_by) + by) % len(COLUMNS)])
@@ -415,16 +407,6 @@ class CallsView(OutlineView):
         self.by = "class" if self.by == "instance" else "instance"
         if self.analysed is not None:
             self._start(self.analysed)
-
-    def action_stack(self) -> None:
-        """Go to the stack of a running call, or of what waits."""
-        if self._running_call is not None:
-            self.host.go_to("stacks", self._running_call)
-
-    def action_waits(self) -> None:
-        """Go to an entry in the Waits view."""
-        if self._waiting_call is not None:
-            self.host.go_to("waits", self._waiting_call)
 
     def choices(self) -> Iterator[SystemCommand]:
         """One for each column."""
@@ -464,7 +446,7 @@ class CallsView(OutlineView):
         return self._lines.tasks(self._row) if self._lines and self._row else ()
 
     @property
-    def _running_call(self) -> Key | None:
+    def stack_vertex(self) -> Key | None:
         """The execution of a running call of the line, or of its waiter."""
         row = self._row
         if row is None or self._executions is None:
@@ -473,7 +455,8 @@ class CallsView(OutlineView):
         return self._executions.running(self._tasks) or self._executions.with_stack(waiters)
 
     @property
-    def _waiting_call(self) -> Key | None:
+    def waits_vertex(self) -> Key | None:
+        """An unfinished call of the line that waits, or the waiter of its wait."""
         row = self._row
         if row is None or self._executions is None:
             return None

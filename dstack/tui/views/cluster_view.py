@@ -301,24 +301,6 @@ class ClusterView(OutlineView):
         else:
             self.action_waits()
 
-    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
-        """Disable actions that do not apply to the line."""
-        if action == "stack":
-            return self._vertex is not None and not isinstance(self._data, PendingItem)
-        if action == "waits":
-            return self._vertex is not None
-        return True
-
-    def action_stack(self) -> None:
-        """Go to the stack of the execution; to that of the worst state for a worker."""
-        if self._vertex is not None:
-            self.host.go_to("stacks", self._vertex)
-
-    def action_waits(self) -> None:
-        """Go to its entry in the Waits view."""
-        if self._vertex is not None:
-            self.host.go_to("waits", self._vertex)
-
     def to_export(self) -> str | None:
         """The titles of the columns, and all unfolded lines."""
         titles = self._header(self.size.width - SCROLLBAR - INDENT)  # the marks of folds are not exported
@@ -336,7 +318,13 @@ class ClusterView(OutlineView):
         return self._lines.path_to(vertex) if self._lines else ()
 
     @property
-    def _vertex(self) -> Key | None:
+    def stack_vertex(self) -> Key | None:
+        """What is executed; of a worker, what is in the worst state."""
+        return None if isinstance(self._data, PendingItem) else self.waits_vertex
+
+    @property
+    def waits_vertex(self) -> Key | None:
+        """What is executed or pending."""
         return self._texts.vertex(self._data) if self._texts else None
 
     def _details(self) -> Iterable[Text]:

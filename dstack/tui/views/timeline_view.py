@@ -228,7 +228,7 @@ class TimelineView(View):
     def show_selected(self) -> None:
         """Show the details of what is under the cursor, and enable the actions that apply to it."""
         self.query_one(Detail).show(self._details())
-        if (vertex := self._vertex) != self._footer_of:
+        if (vertex := self.waits_vertex) != self._footer_of:
             self._footer_of = vertex
             self.refresh_bindings()  # composes the footer again, which takes longer than to draw the rows
 
@@ -340,7 +340,7 @@ class TimelineView(View):
         if not failures:
             self.notify("No attempt has failed." if self.rows else self._state)
             return
-        at = self._gantt.at
+        at = self._gantt.cursor_time
         current = attempt_of(self._gantt.selection)
         index = next((number for number, one in enumerate(failures) if one is current), None)
         if index is None:
@@ -366,19 +366,18 @@ class TimelineView(View):
         rows = self._gantt.rows
         index = next((number for number, row in enumerate(rows) if row.key == key), None)
         if index is not None:
-            self._gantt.select(index, self._gantt.at if at is None else at, task)
+            self._gantt.select(index, self._gantt.cursor_time if at is None else at, task)
         return index is not None
 
     # Other views
 
-    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
-        """Disable actions that do not apply to the selection."""
-        if action in ("stack", "waits"):
-            return self._vertex is not None
-        return True
+    @property
+    def stack_vertex(self) -> Key | None:
+        """That of :attr:`waits_vertex`."""
+        return self.waits_vertex
 
     @property
-    def _vertex(self) -> Key | None:
+    def waits_vertex(self) -> Key | None:
         """The vertex of the attempt under the cursor if it has not ended, else of a wait marked on its track."""
         selection = self._gantt.selection if self.is_mounted else None
         attempt = attempt_of(selection)
@@ -388,16 +387,6 @@ class TimelineView(View):
                 return key
         mark = mark_of(selection)
         return mark.key if mark else None
-
-    def action_stack(self) -> None:
-        """Go to the stack of what runs."""
-        if (vertex := self._vertex) is not None:
-            self.host.go_to("stacks", vertex)
-
-    def action_waits(self) -> None:
-        """Go to its entry in the Waits view."""
-        if (vertex := self._vertex) is not None:
-            self.host.go_to("waits", vertex)
 
     def reveal(self, vertex: Key) -> bool:
         """Select the attempt of a vertex's task, or the track of its process."""
@@ -431,7 +420,7 @@ class TimelineView(View):
 
     def to_open(self) -> SourceLocation | None:
         """The line of code where the attempt under the cursor waits."""
-        if self._texts is None or (vertex := self._vertex) is None:
+        if self._texts is None or (vertex := self.waits_vertex) is None:
             return None
         return self._texts.location(vertex)
 

@@ -363,14 +363,12 @@ class WaitsView(OutlineView):
             return self._target is not None
         if action == "waiter":
             return branch is not None and branch.place != "here"
-        if action == "stack":
-            return branch is not None and branch.role != "cycle"
-        return True
+        return super().check_action(action, parameters)
 
-    def action_stack(self) -> None:
-        """Go to the stack of the waiter."""
-        if self._branch is not None:
-            self.host.go_to("stacks", self._branch.first)
+    @property
+    def stack_vertex(self) -> Key | None:
+        """The waiter; none for a cycle, whose entries are below it."""
+        return self._branch.first if self._branch and self._branch.role != "cycle" else None
 
     def action_target(self) -> None:
         """Go to the entry of the target of the wait."""

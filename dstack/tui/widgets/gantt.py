@@ -1,4 +1,4 @@
-"""Bars over time in rows, of which only the visible rows and the visible part of the time are drawn."""
+"""Bars over time in rows: their glyphs, and a chart that draws only the visible rows and the visible time."""
 
 from __future__ import annotations
 
@@ -15,7 +15,6 @@ from textual import events
 from textual.binding import Binding, BindingType
 from textual.geometry import Region, Size
 from textual.message import Message
-from textual.scroll_view import ScrollView
 from textual.strip import Strip
 
 from dstack.analysis.history.slices import (
@@ -31,9 +30,26 @@ from dstack.analysis.history.slices import (
     Bars,
 )
 from dstack.analysis.views.timeline_rows import TimelineRow
-from dstack.tui.widgets.time_axis import EIGHTHS, NEARLY_FULL, BarCell, Window, cells_of, heights_of, runs_of
+from dstack.tui.widgets.time_axis import (
+    CUT,
+    EIGHTHS,
+    NEARLY_FULL,
+    BarCell,
+    TimeChart,
+    Window,
+    cells_of,
+    cut,
+    heights_of,
+    runs_of,
+)
 from dstack.words import visible
 
+ZOOM = 1.6
+PAN = 0.25
+MARGIN = 0.02
+"""The part of the whole time that stays empty after its end, so that marks there can be seen."""
+CHOSEN_PART = 0.6
+"""The part of the width that a bar has after Enter."""
 CHAIN_COLOURS = 6
 FIRST_CHAIN = 16
 """The kind of the first colour of chains."""
@@ -63,7 +79,6 @@ PAIR = 2
 BORDER = "│"
 """The end of a bar and the beginning of the next, without a gap."""
 INDENT = 2
-CUT = "…"
 DENSE = 2
 """With more waits than this in a cell, gaps are too narrow to be drawn."""
 
@@ -134,9 +149,7 @@ def title_of(row: TimelineRow, width: int) -> str:
     """The title with its fold mark and indentation, in so many columns."""
     mark = "  " if row.is_open is None else "▾ " if row.is_open else "▸ "
     text = f"{' ' * (INDENT * row.depth)}{mark}{visible(row.title)}"
-    if cell_len(text) >= width:
-        text = set_cell_size(text, width - 2) + CUT
-    return set_cell_size(text, width)
+    return cut(text, width)
 
 
 def _draw_gaps(glyphs: list[Glyph], gaps: Bars | None, window: Window) -> None:
@@ -219,16 +232,6 @@ def _draw_levels(glyphs: list[Glyph], row: TimelineRow, window: Window) -> None:
             glyphs[cells[0][0]] = Glyph(LETTERS[kind], NAMES[kind])
 
 
-ZOOM = 1.6
-PAN = 0.25
-SHORTEST_S = 1e-4
-"""No window is shorter, as times in Unix seconds have no more than 7 digits after the point."""
-MARGIN = 0.02
-"""The part of the whole time that stays empty after its end, so that marks there can be seen."""
-CHOSEN_PART = 0.6
-"""The part of the width that a bar has after Enter."""
-
-
 @dataclass(frozen=True, slots=True)
 class Selection:
     """The row and the cell under the cursor, as a time, and the numbers of the bars in it; one of them is picked."""
@@ -240,32 +243,19 @@ class Selection:
     picked: int | None
 
 
-class Gantt(ScrollView, can_focus=True):
+class Gantt(TimeChart):
     """Rows of bars with a cursor that is on a row and at a time; the window is the visible part of the time."""
 
+    PREFIX = "gantt"
+    SHORTEST_S = 1e-4  # times in Unix seconds have no more than 7 digits after the point
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("up,k", "move(-1)", "Up", show=False, id="outline.up"),
-        Binding("down,j", "move(1)", "Down", show=False, id="outline.down"),
-        Binding("left,h", "along(-1)", "Left", show=False, id="outline.left"),
-        Binding("right,l", "along(1)", "Right", show=False, id="outline.right"),
         Binding("pageup,ctrl+b", "page(-1)", "Page up", show=False, id="outline.page-up"),
         Binding("pagedown,ctrl+f", "page(1)", "Page down", show=False, id="outline.page-down"),
-        Binding("home,g", "first", "First", show=False, id="outline.first"),
-        Binding("end,G", "last", "Last", show=False, id="outline.last"),
-        Binding("enter", "choose", "Choose", show=False, id="outline.choose"),
     ]
     COMPONENT_CLASSES: ClassVar[set[str]] = {f"gantt--{name}" for name in STYLES}
     DEFAULT_CSS = """
     Gantt { height: 1fr; scrollbar-gutter: stable; overflow-x: hidden; overflow-y: auto; }
     """
-
-    @dataclass
-    class Selected(Message):
-        """The cursor is on another row or at another time."""
-
-    @dataclass
-    class Viewed(Message):
-        """Another part of the time is shown, or with another width."""
 
     @dataclass
     class Chosen(Message):
@@ -278,29 +268,25 @@ class Gantt(ScrollView, can_focus=True):
         super().__init__(id=id)
         self.empty = "Nothing to show."
         self.rows: Sequence[TimelineRow] = ()
-        self.bounds = (0.0, 1.0)
-        self._shown = (0.0, 1.0)
         self._cursor = 0
-        self._at = 0.0
         self._picked: tuple[str, object] | None = None
         self._paint: Callable[[Bars], bytes] | None = None
         self._label: Callable[[TimelineRow, int], str] = lambda row, number: ""
         self._drawings: dict[str, RowDrawing] = {}
-        self._styles: dict[str, Style] = {}
 
     # Rows and the window
 
     def show(self, rows: Sequence[TimelineRow], bounds: tuple[float, float]) -> None:
         """Show other rows. The cursor stays on its row, and the window at its time unless it showed the whole."""
         before = self.row
-        was_whole = self._shown == self.bounds or not self.rows
+        is_whole = self._zoomed is None or not self.rows
         began_at, ended_at = bounds
         self.rows = rows
-        self.bounds = (began_at, max(ended_at + (ended_at - began_at) * MARGIN, began_at + SHORTEST_S))
-        if was_whole:
-            self._shown = self.bounds
+        self.bounds = (began_at, max(ended_at + (ended_at - began_at) * MARGIN, began_at + self.SHORTEST_S))
+        if is_whole:
+            self._zoomed = None
         if before is None:
-            self._at = ended_at
+            self.cursor_time = ended_at
         keys = [row.key for row in rows]
         self._cursor = keys.index(before.key) if before and before.key in keys else min(self._cursor, len(rows) - 1)
         self._cursor = max(0, self._cursor)
@@ -316,18 +302,12 @@ class Gantt(ScrollView, can_focus=True):
     def redraw(self) -> None:
         """Draw all rows again."""
         self._drawings.clear()
-        self.refresh()
-        self.post_message(self.Viewed())
-
-    @property
-    def left(self) -> int:
-        """The columns of the titles."""
-        return min(44, max(18, self.size.width * 3 // 10))
+        super().redraw()
 
     @property
     def window(self) -> Window:
         """The visible part of the time."""
-        return Window(*self._shown, max(1, self.scrollable_size.width - self.left))
+        return Window(*self.shown, max(1, self.scrollable_size.width - self.left))
 
     @property
     def row(self) -> TimelineRow | None:
@@ -338,41 +318,16 @@ class Gantt(ScrollView, can_focus=True):
     def _column(self) -> int:
         """The column of the cursor."""
         window = self.window
-        return max(0, min(window.column(self._at), window.columns - 1))
-
-    @property
-    def at(self) -> float:
-        """The time of the cursor."""
-        return self._at
-
-    def view(self, began_at: float, ended_at: float) -> None:
-        """Show a part of the time."""
-        first, last = self.bounds
-        length = min(max(ended_at - began_at, SHORTEST_S), last - first)
-        began_at = max(first, min(began_at, last - length))
-        if (began_at, began_at + length) != self._shown:
-            self._shown = (began_at, began_at + length) if length < last - first else self.bounds
-            self.redraw()
-            self._selected()
-
-    def zoom(self, factor: float, at: float | None = None) -> None:
-        """Show a shorter time for a factor above 1, around the cursor or another time."""
-        began_at, ended_at = self._shown
-        at = self._at if at is None else at
-        at = at if began_at <= at <= ended_at else (began_at + ended_at) / 2
-        self.view(at - (at - began_at) / factor, at + (ended_at - at) / factor)
+        return max(0, min(window.column(self.cursor_time), window.columns - 1))
 
     def pan(self, part: float) -> None:
         """Show an earlier or later part, by a part of the window; the cursor moves with it."""
-        began_at, ended_at = self._shown
+        began_at, ended_at = self.shown
         self.view(began_at + part * (ended_at - began_at), ended_at + part * (ended_at - began_at))
-        moved = self._shown[0] - began_at
-        if moved and not self._shown[0] <= self._at <= self._shown[1]:
-            self.select(self._cursor, self._at + moved)
-
-    def whole(self) -> None:
-        """Show the whole time."""
-        self.view(*self.bounds)
+        first, last = self.shown
+        moved = first - began_at
+        if moved and not first <= self.cursor_time <= last:
+            self.select(self._cursor, self.cursor_time + moved)
 
     def close_up(self, began_at: float, ended_at: float) -> None:
         """Show a bar with some time before and after it."""
@@ -415,36 +370,32 @@ class Gantt(ScrollView, can_focus=True):
             return
         cursor = max(0, min(cursor, len(self.rows) - 1))
         before = self._cursor
-        self._cursor, self._at = cursor, max(self.bounds[0], min(at, self.bounds[1]))
+        self._cursor, self.cursor_time = cursor, max(self.bounds[0], min(at, self.bounds[1]))
         self._picked = (self.rows[cursor].key, task)
-        began_at, ended_at = self._shown
-        if not began_at <= self._at < ended_at:
+        began_at, ended_at = self.shown
+        if not began_at <= self.cursor_time < ended_at:
             half = (ended_at - began_at) / 2
-            self.view(self._at - half, self._at + half)
+            self.view(self.cursor_time - half, self.cursor_time + half)
         self.scroll_to_region(Region(0, cursor, 1, 1), animate=False, force=True)
         self.refresh_line(before)
         self.refresh_line(cursor)
         self._selected()
 
-    def _selected(self) -> None:
-        if self.is_attached:
-            self.post_message(self.Selected())
-
     def action_move(self, by: int) -> None:
         """Move the cursor by rows; the time stays."""
-        self.select(self._cursor + by, self._at)
+        self.select(self._cursor + by, self.cursor_time)
 
     def action_page(self, by: int) -> None:
         """Move the cursor by screens."""
-        self.select(self._cursor + by * max(1, self.scrollable_size.height - 1), self._at)
+        self.select(self._cursor + by * max(1, self.scrollable_size.height - 1), self.cursor_time)
 
     def action_first(self) -> None:
         """Move the cursor to the first row."""
-        self.select(0, self._at)
+        self.select(0, self.cursor_time)
 
     def action_last(self) -> None:
         """Move the cursor to the last row."""
-        self.select(len(self.rows) - 1, self._at)
+        self.select(len(self.rows) - 1, self.cursor_time)
 
     def action_along(self, by: int) -> None:
         """Move the cursor to the next cell that begins with another bar, or by one cell where numbers are drawn."""
@@ -481,7 +432,7 @@ class Gantt(ScrollView, can_focus=True):
         window = self.window
         column = event.x - self.left
         is_title = column < 0
-        self.select(index, self._at if is_title else window.edge(column) + window.cell_s / 2)
+        self.select(index, self.cursor_time if is_title else window.edge(column) + window.cell_s / 2)
         if is_title and self.rows[index].is_open is not None:
             self.post_message(self.Chosen(self.rows[index], is_fold=True))
         elif event.chain == 2:
@@ -500,11 +451,6 @@ class Gantt(ScrollView, can_focus=True):
             event.stop()
             event.prevent_default()
             self.zoom(factor, self.window.edge(max(0, event.x - self.left)))
-
-    def on_resize(self) -> None:
-        """Draw all rows with another width."""
-        self.virtual_size = Size(self.size.width, len(self.rows))
-        self.redraw()
 
     # Drawing
 
@@ -532,15 +478,3 @@ class Gantt(ScrollView, can_focus=True):
         if drawing is None:
             drawing = self._drawings[row.key] = RowDrawing.of(row, self.window, self._paint, self._label)
         return drawing
-
-    def _style(self, name: str) -> Style:
-        style = self._styles.get(name)
-        if style is None:
-            own = self.get_component_rich_style(f"gantt--{name}", partial=True)
-            style = self._styles[name] = self.rich_style + own
-        return style
-
-    def notify_style_update(self) -> None:
-        """Use the new styles, also of another theme."""
-        super().notify_style_update()
-        self._styles.clear()

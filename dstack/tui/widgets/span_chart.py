@@ -7,25 +7,20 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
-from rich.cells import cell_len, set_cell_size
 from rich.segment import Segment
 from rich.style import Style
 from textual import events
-from textual.binding import Binding, BindingType
 from textual.geometry import Region, Size
 from textual.message import Message
-from textual.scroll_view import ScrollView
 from textual.strip import Strip
 
-from dstack.tui.widgets.gantt import BLANK, CUT, Glyph, RowDrawing
-from dstack.tui.widgets.time_axis import Window
+from dstack.tui.widgets.gantt import BLANK, Glyph, RowDrawing
+from dstack.tui.widgets.time_axis import TimeChart, Window, cut
 from dstack.words import visible
 
 LINE = "─"
 NEARLY = 0.999
 """The end of the time is just within the last column, however Unix times are rounded."""
-SHORTEST_S = 1.0
-"""No window is shorter."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,18 +45,11 @@ class SpanRow:
     spans: Sequence[Span]
 
 
-class SpanChart(ScrollView, can_focus=True):
+class SpanChart(TimeChart):
     """Rows of spans with a cursor that is at a moment and on a row. The first row stays at the top."""
 
-    BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("left,h", "along(-1)", "Left", show=False, id="outline.left"),
-        Binding("right,l", "along(1)", "Right", show=False, id="outline.right"),
-        Binding("up,k", "move(-1)", "Up", show=False, id="outline.up"),
-        Binding("down,j", "move(1)", "Down", show=False, id="outline.down"),
-        Binding("home,g", "first", "First", show=False, id="outline.first"),
-        Binding("end,G", "last", "Last", show=False, id="outline.last"),
-        Binding("enter", "choose", "Choose", show=False, id="outline.choose"),
-    ]
+    PREFIX = "span"
+    SHORTEST_S = 1.0
     STYLES: ClassVar[tuple[str, ...]] = ("deadlock", "hang", "stalled", "unknown", "running", "idle", "unread")
     COMPONENT_CLASSES: ClassVar[set[str]] = {f"span--{name}" for name in (*STYLES, "title", "cursor", "selected")}
     DEFAULT_CSS = """
@@ -77,12 +65,6 @@ class SpanChart(ScrollView, can_focus=True):
     SpanChart > .span--selected { background: $block-cursor-background; color: $block-cursor-foreground; }
     """
 
-    class Selected(Message):
-        """The cursor is at another moment or on another row."""
-
-    class Viewed(Message):
-        """Another part of the time is shown, or with another width."""
-
     class Chosen(Message):
         """Enter was pressed, or a moment was clicked twice."""
 
@@ -92,35 +74,26 @@ class SpanChart(ScrollView, can_focus=True):
         self.times: Sequence[float] = ()
         self.at = 0
         self.row = 0
-        self._shown: tuple[float, float] | None = None
 
     # Rows, the window and the cursor
 
     def show(self, rows: Sequence[SpanRow], times: Sequence[float]) -> None:
         """Show other rows and moments; the cursor stays at its moment."""
         self.rows, self.times = rows, times
+        first, last = (min(times), max(times)) if times else (0.0, 0.0)
+        self.bounds = (first, max(last, first + self.SHORTEST_S))
         self.at = max(0, min(self.at, len(times) - 1))
         self.row = max(0, min(self.row, len(rows) - 1))
+        self.cursor_time = times[self.at] if times else first
         self.virtual_size = Size(self.size.width, len(rows))
         self.refresh(layout=True)
         self.post_message(self.Viewed())
 
     @property
-    def left(self) -> int:
-        """The columns of the titles."""
-        return min(44, max(18, self.size.width * 3 // 10))
-
-    @property
-    def bounds(self) -> tuple[float, float]:
-        """The whole time."""
-        first, last = (min(self.times), max(self.times)) if self.times else (0.0, 0.0)
-        return first, max(last, first + SHORTEST_S)
-
-    @property
     def window(self) -> Window:
         """The visible part of the time; its end is the beginning of the last column."""
         columns = max(2, self.scrollable_size.width - self.left)
-        began_at, ended_at = self._shown or self.bounds
+        began_at, ended_at = self.shown
         return Window(began_at, ended_at + (ended_at - began_at) / (columns - 1) * NEARLY, columns)
 
     def select(self, at: int, row: int | None = None) -> None:
@@ -129,32 +102,14 @@ class SpanChart(ScrollView, can_focus=True):
             return
         self.at = max(0, min(at, len(self.times) - 1))
         self.row = max(0, min(self.row if row is None else row, len(self.rows) - 1))
-        if self._shown and not self._shown[0] <= self.times[self.at] <= self._shown[1]:
-            half = (self._shown[1] - self._shown[0]) / 2
-            self._view(self.times[self.at] - half, self.times[self.at] + half)
+        self.cursor_time = self.times[self.at]
+        began_at, ended_at = self.shown
+        if not began_at <= self.cursor_time <= ended_at:
+            half = (ended_at - began_at) / 2
+            self.view(self.cursor_time - half, self.cursor_time + half)
         self.scroll_to_region(Region(0, max(0, self.row - 1), 1, 2), animate=False, force=True)
         self.refresh()
-        self.post_message(self.Selected())
-
-    def zoom(self, factor: float) -> None:
-        """Show a shorter time around the cursor for a factor above 1."""
-        if not self.times:
-            return
-        began_at, ended_at = self._shown or self.bounds
-        at = self.times[self.at]
-        self._view(at - (at - began_at) / factor, at + (ended_at - at) / factor)
-
-    def whole(self) -> None:
-        """Show the whole time."""
-        self._view(*self.bounds)
-
-    def _view(self, began_at: float, ended_at: float) -> None:
-        first, last = self.bounds
-        length = min(max(ended_at - began_at, SHORTEST_S), last - first)
-        began_at = max(first, min(began_at, last - length))
-        self._shown = (began_at, began_at + length) if length < last - first else None
-        self.refresh()
-        self.post_message(self.Viewed())
+        self._selected()
 
     def action_along(self, by: int) -> None:
         """Move the cursor to the next moment."""
@@ -192,11 +147,6 @@ class SpanChart(ScrollView, can_focus=True):
         after = min(bisect_left(self.times, at), len(self.times) - 1)
         return min((max(0, after - 1), after), key=lambda index: abs(self.times[index] - at))
 
-    def on_resize(self) -> None:
-        """Draw all rows with another width."""
-        self.virtual_size = Size(self.size.width, len(self.rows))
-        self.post_message(self.Viewed())
-
     # Drawing
 
     def get_content_height(self, container: Size, viewport: Size, width: int) -> int:
@@ -210,8 +160,8 @@ class SpanChart(ScrollView, can_focus=True):
             return Strip.blank(self.size.width, self.rich_style)
         row, window = self.rows[index], self.window
         title = self._style("title") + (self._style("cursor") if index == self.row else Style())
-        column = min(window.column(self.times[self.at]), window.columns - 1) if self.times else None
-        segments = [Segment(_title(row.title, self.left), title)]
+        column = min(window.column(self.cursor_time), window.columns - 1) if self.times else None
+        segments = [Segment(cut(f" {visible(row.title)}", self.left), title)]
         segments += RowDrawing(self._glyphs(row, window)).segments(self._style, column)
         return Strip(segments).adjust_cell_length(self.size.width, self.rich_style)
 
@@ -227,15 +177,9 @@ class SpanChart(ScrollView, can_focus=True):
                     glyphs[column] = Glyph(span.glyph, span.style)
         return glyphs
 
-    def _style(self, name: str) -> Style:
-        return self.rich_style + self.get_component_rich_style(f"span--{name}", partial=True)
-
     def as_text(self) -> str:
         """All rows as plain text."""
         window = self.window
-        return "\n".join(_title(row.title, self.left) + RowDrawing(self._glyphs(row, window)).text for row in self.rows)
-
-
-def _title(title: str, width: int) -> str:
-    text = f" {visible(title)}"
-    return set_cell_size(set_cell_size(text, width - 2) + CUT if cell_len(text) >= width else text, width)
+        return "\n".join(
+            cut(f" {visible(row.title)}", self.left) + RowDrawing(self._glyphs(row, window)).text for row in self.rows
+        )

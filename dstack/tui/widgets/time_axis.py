@@ -1,14 +1,21 @@
-"""Time as columns of the screen: windows, the cells of bars or levels in them, and an axis with round ticks."""
+"""Time as columns of the screen: windows, the cells of bars or levels in them, an axis, and what all charts share."""
 
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from math import ceil, log10
 from time import localtime, strftime
+from typing import ClassVar
 
+from rich.cells import cell_len, set_cell_size
 from rich.segment import Segment
+from rich.style import Style
+from textual.binding import Binding, BindingType
+from textual.geometry import Size
+from textual.message import Message
+from textual.scroll_view import ScrollView
 from textual.strip import Strip
 from textual.widget import Widget
 
@@ -24,6 +31,7 @@ STEPS_S = (1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1_800, 3_600, 7_200, 10_
 WIDEST_LABEL = 12
 """Columns from one tick to the next, at least."""
 NEARLY = 0.999
+CUT = "…"
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,6 +183,104 @@ def heights_of(levels: Levels, window: Window) -> list[Height | None]:
         eighths = max(1, min(8, round(mean / levels.peak * 8)))
         found.append(Height(kind, mean, count, HEIGHTS[eighths]) if count else None)
     return found
+
+
+class TimeChart(ScrollView, can_focus=True):
+    """Rows over a window of the time, with a cursor that is on a row and at a time.
+
+    A subclass has the component classes ``PREFIX--NAME``, and shows no window that is shorter than ``SHORTEST_S``.
+    """
+
+    PREFIX: ClassVar[str]
+    SHORTEST_S: ClassVar[float]
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("up,k", "move(-1)", "Up", show=False, id="outline.up"),
+        Binding("down,j", "move(1)", "Down", show=False, id="outline.down"),
+        Binding("left,h", "along(-1)", "Left", show=False, id="outline.left"),
+        Binding("right,l", "along(1)", "Right", show=False, id="outline.right"),
+        Binding("home,g", "first", "First", show=False, id="outline.first"),
+        Binding("end,G", "last", "Last", show=False, id="outline.last"),
+        Binding("enter", "choose", "Choose", show=False, id="outline.choose"),
+    ]
+
+    class Selected(Message):
+        """The cursor is on another row or at another time."""
+
+    class Viewed(Message):
+        """Another part of the time is shown, or with another width."""
+
+    def __init__(self, *, id: str | None = None) -> None:
+        super().__init__(id=id)
+        self.rows: Sequence[object] = ()
+        self.bounds = (0.0, 1.0)
+        self.cursor_time = 0.0
+        self._zoomed: tuple[float, float] | None = None
+        self._styles: dict[str, Style] = {}
+
+    # The window
+
+    @property
+    def left(self) -> int:
+        """The columns of the titles."""
+        return min(44, max(18, self.size.width * 3 // 10))
+
+    @property
+    def shown(self) -> tuple[float, float]:
+        """The visible part of the time."""
+        return self._zoomed or self.bounds
+
+    def view(self, began_at: float, ended_at: float) -> None:
+        """Show a part of the time."""
+        first, last = self.bounds
+        length = min(max(ended_at - began_at, self.SHORTEST_S), last - first)
+        began_at = max(first, min(began_at, last - length))
+        zoomed = (began_at, began_at + length) if length < last - first else None
+        if zoomed != self._zoomed:
+            self._zoomed = zoomed
+            self.redraw()
+            self._selected()
+
+    def zoom(self, factor: float, at: float | None = None) -> None:
+        """Show a shorter time for a factor above 1, around the cursor or another time."""
+        began_at, ended_at = self.shown
+        at = self.cursor_time if at is None else at
+        at = at if began_at <= at <= ended_at else (began_at + ended_at) / 2
+        self.view(at - (at - began_at) / factor, at + (ended_at - at) / factor)
+
+    def whole(self) -> None:
+        """Show the whole time."""
+        self.view(*self.bounds)
+
+    def redraw(self) -> None:
+        """Draw all rows again."""
+        self.refresh()
+        self.post_message(self.Viewed())
+
+    def on_resize(self) -> None:
+        """Draw all rows with another width."""
+        self.virtual_size = Size(self.size.width, len(self.rows))
+        self.redraw()
+
+    def _selected(self) -> None:
+        if self.is_attached:
+            self.post_message(self.Selected())
+
+    def _style(self, name: str) -> Style:
+        style = self._styles.get(name)
+        if style is None:
+            own = self.get_component_rich_style(f"{self.PREFIX}--{name}", partial=True)
+            style = self._styles[name] = self.rich_style + own
+        return style
+
+    def notify_style_update(self) -> None:
+        """Use the new styles, also of another theme."""
+        super().notify_style_update()
+        self._styles.clear()
+
+
+def cut(text: str, width: int) -> str:
+    """The text in so many cells, cut if it is longer, with an empty cell at its end."""
+    return set_cell_size(set_cell_size(text, width - 2) + CUT if cell_len(text) >= width else text, width)
 
 
 class TimeAxis(Widget):
