@@ -112,7 +112,7 @@ def mcp(files: tuple[str, ...], address: str | None, timeout_s: float) -> None:
         import mcp.server.mcpserver  # noqa: F401  # loaded below
     except ImportError as error:
         raise UsageError(
-            "dstack mcp needs the package mcp, version 2.", "Install it: pip install 'mcp>=2.3,<3'"
+            "dstack mcp needs the package mcp, version 2.", "Install it: pip install 'ray-dstack[mcp]'"
         ) from error
     from dstack.cli.assistant import Snapshots, serve
     from dstack.collecting.collector import SAVED_HISTORY, Collector

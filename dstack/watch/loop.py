@@ -12,7 +12,7 @@ from dataclasses import replace
 
 from dstack.analysis.views.analysed_snapshot import AnalysedSnapshot
 from dstack.collecting.collector import SAVED_HISTORY, Collector
-from dstack.errors import DstackError
+from dstack.errors import DstackError, UsageError
 from dstack.files.document_file import to_json
 from dstack.model.diagnosis import Finding, FindingKind, Ratio
 from dstack.probes.connection.connect import Cluster, connect
@@ -92,9 +92,18 @@ class Watch:
         how = f"poll every {every_s:g} s, snapshot after {stuck_after_s:g} s without progress"
         self._events.emit("started", f"watching {where}; {how}")
         if self._settings.metrics:
-            from dstack.watch.metrics import serve
+            self._events.emit("metrics", f"at {self._serve_metrics(self._settings.metrics)}")
 
-            self._events.emit("metrics", f"at {serve(self._settings.metrics, lambda: self._figures)}")
+    def _serve_metrics(self, place: str) -> str:
+        """Serves the metrics, and returns their URL."""
+        try:
+            from dstack.watch.metrics import serve
+        except ImportError as error:
+            raise UsageError(
+                "dstack watch --metrics needs the package prometheus_client.",
+                "Install it: pip install 'ray-dstack[metrics]'",
+            ) from error
+        return serve(place, lambda: self._figures)
 
     def _round(self) -> bool:
         """Polls once, and takes a snapshot if it is due; false if the cluster was unreachable."""

@@ -498,3 +498,12 @@ def test_a_port_in_use_is_an_error() -> None:
 def test_a_malformed_port_is_an_error(place: str) -> None:
     with pytest.raises(UsageError, match="is not a port"):
         serve(place, Figures)
+
+
+def test_metrics_without_their_package_say_which_extra_has_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "prometheus_client", None)
+    monkeypatch.delitem(sys.modules, "dstack.watch.metrics")
+
+    with pytest.raises(UsageError, match="needs the package prometheus_client") as raised:
+        Watch(Settings(address=None, directory=""))._serve_metrics("0")
+    assert raised.value.remedy == "Install it: pip install 'ray-dstack[metrics]'"
