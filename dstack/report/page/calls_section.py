@@ -33,7 +33,6 @@ from dstack.report.page.graph_chart import (
     Legend,
     LinkStyle,
     graph_chart,
-    legend_of,
 )
 from dstack.report.page.section import ReportData, Section, render
 from dstack.words import plural, size
@@ -64,24 +63,15 @@ LINKS: Mapping[str, LinkStyle] = {
 
 
 @dataclass(frozen=True, slots=True)
-class Cell:
-    """One figure, with the head of its column."""
-
-    head: str
-    text: str
-
-
-@dataclass(frozen=True, slots=True)
 class CallTableRow:
     """A caller, an edge from it, or a method of the edge; a ``remark`` is shown instead of figures."""
 
     level: Level
     name: str
-    cells: tuple[Cell, ...] = ()
+    cells: tuple[str, ...] = ()
     remark: str = ""
     anchor: str = ""
     is_failed: bool = False
-    is_frequent: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,12 +88,9 @@ def call_rows(graph: CallGraph) -> CallTable:
     """The table of a graph, in the order of the text."""
     callers = [node.key for node in graph.nodes if graph.edges_of.get(node.key)]
     anchors = {key: f"calls-{number}" for number, key in enumerate(callers[:MAX_CALLERS])}
+    heads = tuple(HEADS.get(column.name, column.name) for column in COLUMNS)
     rows = tuple(row for key, anchor in anchors.items() for row in _caller(graph, key, anchor))
-    return CallTable(tuple(map(_head, (column.name for column in COLUMNS))), rows, anchors, len(callers) - len(anchors))
-
-
-def _head(name: str) -> str:
-    return HEADS.get(name, name)
+    return CallTable(heads, rows, anchors, len(callers) - len(anchors))
 
 
 def _caller(graph: CallGraph, key: NodeKey, anchor: str) -> Iterator[CallTableRow]:
@@ -121,13 +108,7 @@ def _caller(graph: CallGraph, key: NodeKey, anchor: str) -> Iterator[CallTableRo
 def _edge(graph: CallGraph, edge: CallEdge) -> Iterator[CallTableRow]:
     methods = edge.methods if edge.target.kind == "actor" and len(edge.methods) > 1 else ()
     figures = edge.figures
-    yield CallTableRow(
-        "edge",
-        edge_title(graph, edge),
-        _cells(figures),
-        is_failed=figures.failed > 0,
-        is_frequent=figures.is_frequent,
-    )
+    yield CallTableRow("edge", edge_title(graph, edge), _cells(figures), is_failed=figures.failed > 0)
     for one in methods[:MAX_METHODS]:
         yield CallTableRow("method", f".{one.method}", _cells(one.figures))
     if rest := methods[MAX_METHODS:]:
@@ -135,17 +116,8 @@ def _edge(graph: CallGraph, edge: CallEdge) -> Iterator[CallTableRow]:
         yield CallTableRow("method", f"and {len(rest):,} more", remark=f"{calls:,} calls")
 
 
-def _cells(figures: CallFigures) -> tuple[Cell, ...]:
-    return tuple(Cell(_head(column.name), column.text(figures)) for column in COLUMNS)
-
-
-@dataclass(frozen=True, slots=True)
-class WaitLine:
-    """A wait between two nodes, in words."""
-
-    mark: str
-    text: str
-    outcome: str
+def _cells(figures: CallFigures) -> tuple[str, ...]:
+    return tuple(column.text(figures) for column in COLUMNS)
 
 
 @dataclass(slots=True)
@@ -178,7 +150,7 @@ def section(data: ReportData) -> Section | None:
         has_chart=bool(drawing.boxes),
         legend=_legend(graph, drawing),
         notes=left_out,
-        waits=[WaitLine(wait_mark(wait)[0], wait_in_words(graph, wait), wait_outcome(wait))
+        waits=[(wait_mark(wait)[0], wait_in_words(graph, wait), wait_outcome(wait))
                for wait in graph.waits[:SHOWN_WAITS]],
         more_waits=len(graph.waits) - SHOWN_WAITS,
         table=table,
@@ -213,13 +185,10 @@ def _drawing(graph: CallGraph, anchors: Mapping[NodeKey, str], stacks: Mapping[K
 def _left_out(graph: CallGraph, nodes: int, edges: int, waits: int) -> Iterator[str]:
     between = sum(edge.source != edge.target for edge in graph.edges) - edges
     waiting = sum(wait.source != wait.target for wait in graph.waits) - waits
-    parts = [
-        f"{plural(count, word)}"
-        for count, word in ((len(graph.nodes) - nodes, "box"), (between, "arrow"), (waiting, "wait"))
-        if count > 0
-    ]
+    counts = ((len(graph.nodes) - nodes, "box", "boxes"), (between, "arrow", "arrows"), (waiting, "wait", "waits"))
+    parts = [plural(count, one, many) for count, one, many in counts if count > 0]
     if parts:
-        yield f"Not drawn: {', '.join(parts).replace('boxs', 'boxes')}. The most frequent calls are drawn."
+        yield f"Not drawn: {', '.join(parts)}. The most frequent calls are drawn."
 
 
 def _node(graph: CallGraph, node: CallNode, anchor: str | None) -> GraphBox:
@@ -283,7 +252,7 @@ def _legend(graph: CallGraph, drawing: _Drawing) -> Legend:
     drawn = {_sign(link.style) for link in drawing.links}
     nodes = [(text, style) for kind, (text, style) in NODES.items() if kind in kinds and style in boxes]
     nodes += [("✖ in a deadlock", DEADLOCKED)] if DEADLOCKED in boxes else []
-    return legend_of(nodes, [(text, style) for text, style in LINKS.items() if _sign(style) in drawn])
+    return Legend(nodes, [(text, style) for text, style in LINKS.items() if _sign(style) in drawn])
 
 
 def _sign(style: LinkStyle) -> tuple[str, str, float]:

@@ -89,14 +89,6 @@ def _lines(
         yield FindingLine(row, location, stacks.get(row.vertex) if row.vertex is not None else None)
 
 
-@dataclass(frozen=True, slots=True)
-class Conclusion:
-    """What the coverage means for the verdict; ``is_whole`` if nothing is missing."""
-
-    text: str
-    is_whole: bool
-
-
 def coverage_section(data: ReportData) -> Section:
     """The section; there always is one, as a reader has to know that all was observed."""
     analysed = data.analysed
@@ -105,6 +97,7 @@ def coverage_section(data: ReportData) -> Section:
     failures = other_failures(analysed, gaps)
     body = render(
         "coverage.html",
+        is_whole=not (analysed.diagnosis.incomplete or gaps or failures),
         conclusion=_conclusion(analysed, bool(gaps), bool(failures)),
         coverage=coverage,
         access=[
@@ -120,15 +113,15 @@ def coverage_section(data: ReportData) -> Section:
     return Section("coverage", "What was not observed", body)
 
 
-def _conclusion(analysed: AnalysedSnapshot, has_gaps: bool, has_failures: bool) -> Conclusion:
-    diagnosis = analysed.diagnosis
-    if diagnosis.incomplete:
-        return Conclusion("Incomplete: something that was not observed could change the verdict.", False)
+def _conclusion(analysed: AnalysedSnapshot, has_gaps: bool, has_failures: bool) -> str:
+    """What the coverage means for the verdict."""
+    if analysed.diagnosis.incomplete:
+        return "Incomplete: something that was not observed could change the verdict."
     if has_gaps:
-        return Conclusion("Not everything was observed, but that cannot change the verdict: it is a deadlock.", False)
+        return "Not everything was observed, but that cannot change the verdict: it is a deadlock."
     if has_failures:
-        return Conclusion("Not everything was observed, but nothing of it could change the verdict.", False)
-    return Conclusion("All workers, drivers and nodes were observed.", True)
+        return "Not everything was observed, but nothing of it could change the verdict."
+    return "All workers, drivers and nodes were observed."
 
 
 def _remarks(data: ReportData) -> Iterator[str]:

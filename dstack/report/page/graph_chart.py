@@ -235,29 +235,8 @@ def _add_boxes(chart: Any, boxes: Sequence[GraphBox], placed: GraphLayout) -> No
 
 
 @dataclass(frozen=True, slots=True)
-class BoxKind:
-    """The name of a kind of boxes, and their appearance."""
-
-    text: str
-    style: BoxStyle
-
-
-@dataclass(frozen=True, slots=True)
-class LinkKind:
-    """The name of a kind of links, and their appearance."""
-
-    text: str
-    style: LinkStyle
-
-
-@dataclass(frozen=True, slots=True)
 class Legend:
-    """What a graph has, in the order of its legend."""
+    """The names and the appearance of the kinds of boxes and links that a graph has."""
 
-    boxes: tuple[BoxKind, ...]
-    links: tuple[LinkKind, ...]
-
-
-def legend_of(boxes: Sequence[tuple[str, BoxStyle]], links: Sequence[tuple[str, LinkStyle]]) -> Legend:
-    """The legend of these kinds of boxes and links."""
-    return Legend(tuple(BoxKind(*one) for one in boxes), tuple(LinkKind(*one) for one in links))
+    boxes: Sequence[tuple[str, BoxStyle]]
+    links: Sequence[tuple[str, LinkStyle]]

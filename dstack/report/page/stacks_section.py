@@ -268,15 +268,6 @@ def _activities(ending: Sequence[Execution]) -> Iterator[tuple[str, str]]:
 
 
 @dataclass(frozen=True, slots=True)
-class OutlierLink:
-    """How some executions with the same stack differ from similar ones, and the id of the element of their stack."""
-
-    words: str
-    name: str
-    stack: str
-
-
-@dataclass(frozen=True, slots=True)
 class GroupBlock:
     """A group with the places where its executions are, in words with their numbers, and how many are elsewhere."""
 
@@ -291,7 +282,8 @@ def section(data: ReportData) -> Section | None:
     chosen = data.stacks
     if not chosen.executions and not chosen.absent:
         return None
-    links = list(dict.fromkeys(_outlier_links(chosen, data.stack_ids)))
+    outliers = ((one.words, one.execution.kind, data.stack_ids[key]) for key, one in chosen.outliers.items())
+    links = list(dict.fromkeys(outliers))
     groups = MergedStacks(chosen, data.stack_ids, _members(data.analysed.diagnosis)).groups()
     body = render(
         "stacks.html",
@@ -321,11 +313,6 @@ def _members(diagnosis: Diagnosis) -> set[Key]:
         for finding in diagnosis.findings
         for key in (*finding.members, *(one.vertex for one in finding.final_blockers))
     }
-
-
-def _outlier_links(chosen: ChosenStacks, ids: Mapping[Key, str]) -> Iterator[OutlierLink]:
-    for key, one in chosen.outliers.items():
-        yield OutlierLink(one.words, one.execution.kind, ids[key])
 
 
 def _blocks(groups: Sequence[ShownGroup]) -> Iterator[GroupBlock]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from time import localtime
 
 from bokeh.models import BoxZoomTool, ColumnDataSource, DatetimeAxis, DatetimeTickFormatter, LinearAxis, Plot, Range1d
@@ -92,17 +92,6 @@ CLOCK = DatetimeTickFormatter(
 KEY = "timeline"
 
 
-@dataclass(slots=True)
-class _Texts:
-    """Different texts, each with its number."""
-
-    numbers: dict[str, int] = field(default_factory=dict)
-
-    def number(self, text: str) -> int:
-        """The number of a text, the same for equal ones."""
-        return self.numbers.setdefault(text, len(self.numbers))
-
-
 @dataclass(frozen=True, slots=True)
 class GanttData:
     """What the script needs; ``functions`` are those with a colour of their own."""
@@ -119,7 +108,10 @@ def gantt_data(
     stack_ids: Mapping[Key, str],
 ) -> GanttData:
     """The columns; times are relative to ``began_at``, and ids are those of the elements with stacks."""
-    names, notes, endings, stacks = _Texts(), _Texts(), _Texts(), _Texts()
+    names: dict[str, int] = {}
+    notes: dict[str, int] = {}
+    endings: dict[str, int] = {}
+    stacks: dict[str, int] = {}
     coloured = _coloured(bars)
     functions = {number: _functions(row.levels.bars.attempts) for number, row in enumerate(rows) if row.levels}
     columns: dict[str, list[object]] = defaultdict(list)
@@ -132,23 +124,28 @@ def gantt_data(
         columns["level"].append(-1 if bar.level is None else round(bar.level, 2))
         columns["count"].append(bar.mean if bar.level is not None else len(bar.attempts))
         columns["busy"].append(round(bar.busy, 2))
-        columns["name"].append(names.number(_name(bar)))
-        columns["note"].append(notes.number(functions.get(bar.row, "") if bar.level is not None else _note(bar)))
+        columns["name"].append(_number(names, _name(bar)))
+        columns["note"].append(_number(notes, functions.get(bar.row, "") if bar.level is not None else _note(bar)))
         columns["task"].append(one.task.task_id[:UNIQUE_PART] if one else "")
-        columns["ending"].append(endings.number(one.task.task_id[UNIQUE_PART:] if one else ""))
-        columns["stack"].append(stacks.number(_stack(bar, one, stack_of_task)))
+        columns["ending"].append(_number(endings, one.task.task_id[UNIQUE_PART:] if one else ""))
+        columns["stack"].append(_number(stacks, _stack(bar, one, stack_of_task)))
     data = {
         **columns,
-        "names": list(map(visible, names.numbers)),
-        "colours": [coloured.get(name, OTHER_COLOUR) for name in names.numbers],
-        "notes": list(notes.numbers),
-        "endings": list(map(visible, endings.numbers)),
-        "stacks": list(stacks.numbers),
+        "names": list(map(visible, names)),
+        "colours": [coloured.get(name, OTHER_COLOUR) for name in names],
+        "notes": list(notes),
+        "endings": list(map(visible, endings)),
+        "stacks": list(stacks),
         "words": {kind: words for kind, (words, _) in KINDS.items()},
         "kindColours": {kind: colour for kind, (_, colour) in KINDS.items()},
         "marks": list(_marks(rows, began_at, stack_ids)),
     }
     return GanttData(data, [(visible(name), colour) for name, colour in coloured.items()])
+
+
+def _number(numbers: dict[str, int], text: str) -> int:
+    """The number of a text, the same for equal ones."""
+    return numbers.setdefault(text, len(numbers))
 
 
 def _marks(rows: Sequence[GanttRow], began_at: float, stack_ids: Mapping[Key, str]) -> Iterable[Mapping[str, object]]:

@@ -22,7 +22,6 @@ from dstack.report.page.graph_chart import (
     Legend,
     LinkStyle,
     graph_chart,
-    legend_of,
     shown_lines,
 )
 from dstack.report.page.section import ReportData, Section, render
@@ -88,7 +87,7 @@ def _legend(found: WaitBoxes, links: Sequence[GraphLink]) -> Legend:
     styles = {link.style for link in links}
     named = {_link_style(kind, sure): ", ".join((kind, sure) if sure != CERTAIN else (kind,))
              for kind in COLOURS for sure in DASHES}  # fmt: skip
-    return legend_of(
+    return Legend(
         [(text, style) for outcome, (_, style, text) in BOXES.items() if outcome in outcomes],
         [(text, style) for style, text in named.items() if style in styles],
     )
