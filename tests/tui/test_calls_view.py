@@ -27,7 +27,6 @@ from tests.tui.sources import Gated, Scripted
 from tests.unit.scenes import Scene
 from tests.unit.support.call_histories import attempt, ended, with_history
 
-SIZES = [(80, 24), (120, 40), (200, 60)]
 Body = Callable[[DstackApp, Pilot[Any], CallsView], Awaitable[None]]
 
 
@@ -286,12 +285,11 @@ def test_thousands_of_calls_and_actors_need_no_widgets() -> None:
     assert counts[0] == counts[1]
 
 
-@pytest.mark.parametrize("size", SIZES, ids=lambda size: f"{size[0]}x{size[1]}")
 @pytest.mark.usefixtures("fixed_age")
-def test_the_screen_matches_its_picture(size: tuple[int, int], pipeline: Snapshot) -> None:
+def test_the_screen_matches_its_picture(pipeline: Snapshot) -> None:
     async def body(app: DstackApp, pilot: Pilot[Any], view: CallsView) -> None:
         await go_to_line(view, pilot, "■ → Trainer")
         await pilot.press("l")
-        await require_pinned(app, pilot, f"calls-{size[0]}x{size[1]}")
+        await require_pinned(app, pilot, "calls")
 
-    in_calls(Files("pipeline.json.gz", [pipeline]), body, size)
+    in_calls(Files("pipeline.json.gz", [pipeline]), body)

@@ -318,10 +318,9 @@ def test_many_attempts_are_drawn() -> None:
     in_flame(body, Files("many.json", [snapshot_with(many, asked_s=2_100)]))
 
 
-@pytest.mark.parametrize("size", [(80, 24), (120, 40)], ids=lambda size: f"{size[0]}x{size[1]}")
 @pytest.mark.parametrize("name", ["task-time", "task-time-compared", "recordings-compared"])
 @pytest.mark.usefixtures("fixed_age")
-def test_the_screen_matches_its_picture(name: str, size: tuple[int, int]) -> None:
+def test_the_screen_matches_its_picture(name: str) -> None:
     async def body(app: DstackApp, pilot: Pilot[Any], view: FlameView) -> None:
         if name == "recordings-compared":
             await drawn(pilot, view, "compared")
@@ -331,10 +330,10 @@ def test_the_screen_matches_its_picture(name: str, size: tuple[int, int]) -> Non
             await press(pilot, "v")
             await drawn(pilot, view, "compared")
         await press(pilot, "j", "j")
-        await require_pinned(app, pilot, f"{name}-{size[0]}x{size[1]}")
+        await require_pinned(app, pilot, name)
 
     is_recorded = name == "recordings-compared"
-    in_flame(body, Files("two", []) if is_recorded else None, [BEFORE, AFTER] if is_recorded else (), size)
+    in_flame(body, Files("two", []) if is_recorded else None, [BEFORE, AFTER] if is_recorded else (), (120, 40))
 
 
 def test_a_snapshot_without_history_of_real_ray_keeps_its_stacks() -> None:

@@ -23,7 +23,6 @@ from tests.tui.sources import Scripted
 from tests.tui.test_waits_view import Cycle
 from tests.unit.analysis.views.test_snapshot_diff import again
 
-SIZES = [(80, 24), (120, 40), (200, 60)]
 Body = Callable[[DstackApp, Pilot[Any], HistoryView], Awaitable[None]]
 
 
@@ -190,16 +189,15 @@ def test_the_filter_the_copy_and_the_export_use_the_shown_lines() -> None:
     in_history(three()[1], body)
 
 
-@pytest.mark.parametrize("size", SIZES, ids=lambda size: f"{size[0]}x{size[1]}")
 @pytest.mark.usefixtures("fixed_age")
-def test_the_screen_matches_its_picture(size: tuple[int, int], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_screen_matches_its_picture(monkeypatch: pytest.MonkeyPatch) -> None:
     async def body(app: DstackApp, pilot: Pilot[Any], view: HistoryView) -> None:
-        await require_pinned(app, pilot, f"history-{size[0]}x{size[1]}")
+        await require_pinned(app, pilot, "history")
 
     monkeypatch.setenv("TZ", "UTC")
     time.tzset()
     try:
-        in_history(three()[1], body, size)
+        in_history(three()[1], body)
     finally:
         monkeypatch.undo()
         time.tzset()
