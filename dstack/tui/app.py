@@ -101,7 +101,6 @@ class Help(ModalScreen[None]):
         self._keys = keys
 
     def compose(self) -> ComposeResult:
-        """The text, and the table of keys."""
         table = Table.grid(padding=(0, 2))
         for key, label, tooltip in self._keys:
             table.add_row(SafeText(key, "bold"), SafeText(label), SafeText(tooltip, "dim"))
@@ -266,7 +265,6 @@ class DstackApp(OutputApp):
         return True
 
     def action_every(self) -> None:
-        """Select the next period of automatic snapshots."""
         assert self._taker is not None
         every_s = PERIODS_S[(PERIODS_S.index(self.status.every_s) + 1) % len(PERIODS_S)]
         self._taker.schedule(every_s)
@@ -295,19 +293,16 @@ class DstackApp(OutputApp):
         self._update()
 
     def action_step(self, direction: int) -> None:
-        """Show the snapshot before or after the shown one."""
         self._replay.pause()
         self._replay.step(direction)
         self._update()
 
     def action_go_to_end(self, direction: int) -> None:
-        """Show the first or the last snapshot."""
         self._replay.pause()
         self._replay.go_to_end(direction)
         self._update()
 
     def action_play(self) -> None:
-        """Show one snapshot after the other, or pause."""
         if self._replay.is_playing:
             self._replay.pause()
         else:
@@ -339,7 +334,6 @@ class DstackApp(OutputApp):
     # Views
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
-        """Disable actions that do not apply."""
         if action in ("take_snapshot", "every", "freeze"):
             return self.is_live
         if action in ("play", "step", "go_to_end"):
@@ -368,7 +362,6 @@ class DstackApp(OutputApp):
         super().notify(visible_lines(message), **{**options, "markup": False})
 
     def action_help(self) -> None:
-        """Show the keys of this view."""
         text = " ".join((type(self.screen).__doc__ or "").split())
         self.push_screen(Help(f"dstack: {self.current_mode}", text, help_keys(self)))
 

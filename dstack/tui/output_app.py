@@ -56,7 +56,6 @@ class AskPath(ModalScreen[str | None]):
         self._path = path
 
     def compose(self) -> ComposeResult:
-        """One input field."""
         with Vertical(classes="dialog question") as dialog:
             dialog.border_title = self._title
             yield Input(self._path, id="path")
@@ -81,7 +80,6 @@ class OutputApp(App[int]):
         return view
 
     def action_copy_this(self) -> None:
-        """Copy what the cursor is on."""
         text = self.view.to_copy()
         if text is None:
             self.notify("Nothing to copy here.", severity="warning")
@@ -92,7 +90,6 @@ class OutputApp(App[int]):
         self.notify(f"Copied: {first}" + (f" and {plural(len(others), 'more line')}" if others else ""))
 
     def action_open_location(self) -> None:
-        """Open the line under the cursor in the editor."""
         location = self.view.to_open()
         if location is None:
             self.notify("No line of code here.", severity="warning")
@@ -101,7 +98,6 @@ class OutputApp(App[int]):
 
     @work
     async def action_save(self) -> None:
-        """Save the shown snapshot."""
         if self.shown is None:
             self.notify("No snapshot yet.", severity="warning")
             return
@@ -111,7 +107,6 @@ class OutputApp(App[int]):
 
     @work
     async def action_export(self) -> None:
-        """Write what the view shows to a text file."""
         text = self.view.to_export()
         if text is None:
             self.notify("Nothing to export here.", severity="warning")
@@ -125,7 +120,6 @@ class OutputApp(App[int]):
 
     @work
     async def action_picture(self) -> None:
-        """Write a picture of the screen to a file."""
         picture, name = self.export_screenshot(), f"dstack-{self.current_mode}.svg"
         await self._write("Save a picture of the screen to", name, lambda path: _write_text(path, picture))
 

@@ -120,7 +120,6 @@ class TopBar(Vertical):
     """
 
     def compose(self) -> ComposeResult:
-        """The rows."""
         yield Static(id="verdict")
         yield Static(id="coverage")
         yield Static(id="views")
@@ -231,7 +230,6 @@ class View(Screen[None]):
         return self.app
 
     def compose(self) -> ComposeResult:
-        """The top bar, the body, the filter and the footer."""
         yield TopBar()
         yield from self.compose_body()
         field = Input(placeholder="Words to find, or rank:3, tp:1, label:value; Esc clears", id="filter")
@@ -330,13 +328,11 @@ class View(Screen[None]):
         return self.query_one("#filter", Input).value
 
     def action_search(self) -> None:
-        """Open the filter."""
         field = self.query_one("#filter", Input)
         field.display = True
         self.set_focus(field)  # immediately, so that the filter receives the next key
 
     def action_clear(self) -> None:
-        """Close the filter and show everything again."""
         field = self.query_one("#filter", Input)
         field.value = ""
         field.display = False
@@ -426,18 +422,15 @@ class GroupedView(View):
         raise NotImplementedError
 
     def action_group(self) -> None:
-        """Select the next grouping."""
         groupings = self._groupings
         following = groupings.index(self.grouping) + 1 if self.grouping in groupings else 0
         self._group_by(groupings[following % len(groupings)])
 
     def action_whole(self) -> None:
-        """Switch between whole stacks and the application's own frames."""
         self.is_whole = not self.is_whole
         self.merge_again()
 
     def choices(self) -> Iterator[SystemCommand]:
-        """One for each grouping."""
         for grouping in self._groupings:
             title = f"Group {grouping_in_words(grouping)}" if grouping else "No groups"
             yield SystemCommand(visible(title), "Group the merged stacks", partial(self._group_by, grouping))

@@ -295,7 +295,6 @@ class CallsView(OutlineView):
         self._trouble = ""
 
     def compose_body(self) -> ComposeResult:
-        """The summary, the titles of the columns, the outline, and the details of the line under the cursor."""
         yield Static(id="head")
         yield Static(id="columns")
         yield Outline(empty="No calls.")
@@ -380,7 +379,6 @@ class CallsView(OutlineView):
         return super().filtered(text)
 
     def on_resize(self, _: events.Resize) -> None:
-        """Align the titles with the columns."""
         self.call_after_refresh(self._show_head)
 
     # Keys
@@ -395,7 +393,6 @@ class CallsView(OutlineView):
             self.action_stack()
 
     def action_sort(self, by: int) -> None:
-        """Sort by another column."""
         self._sort_by(COLUMNS[(COLUMNS.index(self.sorted_by) + by) % len(COLUMNS)])
 
     def _sort_by(self, column: Column) -> None:
@@ -403,13 +400,11 @@ class CallsView(OutlineView):
         self._draw()
 
     def action_instances(self) -> None:
-        """Switch between classes and single actors."""
         self.by = "class" if self.by == "instance" else "instance"
         if self.analysed is not None:
             self._start(self.analysed)
 
     def choices(self) -> Iterator[SystemCommand]:
-        """One for each column."""
         for column in COLUMNS:
             yield SystemCommand(f"Sort by {column.name}", "Sort the calls", partial(self._sort_by, column))
 

@@ -200,7 +200,6 @@ class ClusterView(OutlineView):
         self._texts: ClusterDetails | None = None
 
     def compose_body(self) -> ComposeResult:
-        """The titles of the columns, the outline, and the details of the line under the cursor."""
         yield Static(id="columns")
         yield Outline(empty="No nodes in this snapshot.")
         yield Detail()
@@ -216,7 +215,6 @@ class ClusterView(OutlineView):
         self._show_details()
 
     def on_resize(self, event: events.Resize) -> None:
-        """Show the columns that fit."""
         self._draw_if_columns_change()
 
     def _draw(self) -> None:
@@ -250,23 +248,19 @@ class ClusterView(OutlineView):
     # Groups and order
 
     def action_group(self) -> None:
-        """Select the next grouping."""
         if self._groups is not None:
             groupings = self._groups.groupings()
             self._arrange(groupings[(groupings.index(self.grouping) + 1) % len(groupings)], self.order)
 
     def action_sort(self, by: int) -> None:
-        """Sort by the next or previous column that this snapshot has."""
         columns = self._sortable
         at = columns.index(self.order.column) if self.order.column in columns else 0
         self._sort_by(columns[(at + by) % len(columns)])
 
     def action_reverse(self) -> None:
-        """Reverse the order."""
         self._arrange(self.grouping, replace(self.order, is_reversed=not self.order.is_reversed))
 
     def choices(self) -> Iterator[SystemCommand]:
-        """One for each grouping and column."""
         for grouping in self._groups.groupings() if self._groups else ():
             title = "Do not group" if grouping.kind == "all" else f"Group {grouping.words}"
             yield SystemCommand(visible(title), "Group the workers", partial(self._group_by, grouping))

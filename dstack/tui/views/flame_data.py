@@ -379,7 +379,6 @@ class FlameDataView(GroupedView):
         return self.data == "stacks" if action == "stacks" else True
 
     def action_data(self) -> None:
-        """Select the next kind of data."""
         kinds = DATA if self.host.recordings else DATA[:2]
         self._select_data(kinds[(kinds.index(self.data) + 1) % len(kinds)])
         self.merge_again()
@@ -418,7 +417,6 @@ class FlameDataView(GroupedView):
             self._draw_anew()
 
     def action_move(self, by: int) -> None:
-        """Select the interval or recording before, or the one after."""
         last = len(self.host.recordings) - 1 - int(self.is_compared) if self.data == "recording" else self._last_move()
         moves = max(0, min(self._moves + by, last))
         if moves != self._moves:

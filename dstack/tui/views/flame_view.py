@@ -105,7 +105,6 @@ class FlameView(FlameDataView):
     # The view
 
     def compose_body(self) -> ComposeResult:
-        """The settings, the icicle, and the figures of the selected frame."""
         yield Static(id="head")
         yield Chart(empty="")
         yield Detail(id="figures")
@@ -120,7 +119,6 @@ class FlameView(FlameDataView):
         self._zoom.reset()
 
     def on_resize(self, event: events.Resize) -> None:
-        """Draw the icicle as wide as the screen."""
         self.call_after_refresh(self._draw)
 
     def filtered(self, text: str) -> int:
@@ -184,17 +182,14 @@ class FlameView(FlameDataView):
         self._draw()
 
     def action_zoom_in(self) -> None:
-        """Zoom into the selected cell."""
         self._chart.action_choose()
 
     @on(Chart.ZoomedOut)
     def action_zoom_out(self) -> None:
-        """Return to the previous zoom."""
         self._zoom.out()
         self._draw()
 
     def action_found(self, by: int) -> None:
-        """Select the next cell that matches the filter."""
         found = self._found()
         if not found:
             self.notify("No frame shown contains these words." if self._words else "Press / and enter words to find.")
@@ -204,7 +199,6 @@ class FlameView(FlameDataView):
         self._chart.select(found[(index + by) % len(found)])
 
     def action_stacks(self) -> None:
-        """Go to the selected branch in the Stacks view."""
         if self._chart.cell is not None:
             self.app.call_later(self._go_to_stacks, self._chart.cell.branches[0].path)
 

@@ -342,7 +342,6 @@ class HistoryView(OutlineView):
         self._rows = VerdictRows.of(())
 
     def compose_body(self) -> ComposeResult:
-        """The chart, the snapshot at its cursor, and the list of snapshots with the comparison below it."""
         has_chart = len(self.host.snapshots) > 1
         for widget in (TimeAxis(), SpanChart(), Static(id="at")):
             widget.display = has_chart
@@ -381,15 +380,12 @@ class HistoryView(OutlineView):
         self.host.read_and_show(self._rows.snapshots[self._chart.at])
 
     def action_zoom(self, direction: int) -> None:
-        """Show a shorter or longer time."""
         self._chart.zoom(ZOOM**direction)
 
     def action_whole(self) -> None:
-        """Show the whole time."""
         self._chart.whole()
 
     def action_other_pane(self) -> None:
-        """Go to the other pane."""
         (self._outline if self._chart.has_focus or not self._chart.display else self._chart).focus()
 
     # The list
@@ -414,7 +410,6 @@ class HistoryView(OutlineView):
             self._go_to("stacks")
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
-        """Disable actions that do not apply to the line."""
         if action == "view":
             return isinstance(self._data, NumberedSnapshot)
         if action == "stack":
@@ -426,7 +421,6 @@ class HistoryView(OutlineView):
         return True
 
     def action_view(self) -> None:
-        """Show the snapshot in all views."""
         if isinstance(self._data, NumberedSnapshot):
             self.host.read_and_show(self._data)
 
@@ -435,7 +429,6 @@ class HistoryView(OutlineView):
         self._go_to("stacks")
 
     def action_unpick(self) -> None:
-        """Compare the shown snapshot with the one before again."""
         self._picked = []
         self._draw()
 

@@ -43,7 +43,6 @@ class PagePane(Vertical):
         self._shown: Page | None = None
 
     def compose(self) -> ComposeResult:
-        """The lines of the page."""
         yield Outline(id="page", empty="")
 
     @property
@@ -139,7 +138,6 @@ class StacksView(GroupedView):
     # The view
 
     def compose_body(self) -> ComposeResult:
-        """The tree, and the page beside it."""
         with Container(id="panes"):
             with Vertical(id="tree", classes="pane"):
                 yield Outline(id="all", empty="No stacks were read.")
@@ -277,13 +275,11 @@ class StacksView(GroupedView):
     # Keys
 
     def action_merge(self) -> None:
-        """Switch between the merged tree and the tree by process."""
         self.is_merged = not self.is_merged
         self._selected = None
         self.merge_again()
 
     def choices(self) -> Iterator[SystemCommand]:
-        """The groupings of the merged tree."""
         return super().choices() if self.is_merged else iter(())
 
     def merge_again(self) -> None:
@@ -307,7 +303,6 @@ class StacksView(GroupedView):
         return set(about.workers)
 
     def action_outlier(self, by: int) -> None:
-        """Go to the next branch of the merged tree in which an outlier ends."""
         places = [branch.path for branch in self.merged.outliers.places() if branch.path] if self.merged else []
         if not places:
             self.notify("No outliers: no execution is in other code than most like it.")
@@ -318,7 +313,6 @@ class StacksView(GroupedView):
         self._tree.reveal(branch_keys(places[(at + by) % len(places)]))
 
     def action_other_pane(self) -> None:
-        """Go to the other pane."""
         (self._tree if self._page.has_focus else self._page).focus()
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:

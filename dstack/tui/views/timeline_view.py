@@ -123,7 +123,6 @@ class TimelineView(View):
     # The view
 
     def compose_body(self) -> ComposeResult:
-        """What is shown, the time axis, the rows, and the details of the selection."""
         yield Static(id="head")
         yield TimeAxis()
         yield Gantt()
@@ -258,19 +257,15 @@ class TimelineView(View):
             self.action_fold()
 
     def action_zoom(self, direction: int) -> None:
-        """Show a shorter or longer time."""
         self._gantt.zoom(ZOOM**direction)
 
     def action_pan(self, direction: int) -> None:
-        """Show an earlier or later time."""
         self._gantt.pan(PAN * direction)
 
     def action_whole(self) -> None:
-        """Show the whole time."""
         self._gantt.whole()
 
     def action_fold(self) -> None:
-        """Fold or unfold the track or heading of the row under the cursor."""
         row = self._gantt.row
         if row is not None and row.fold:
             above = next((one for one in self._gantt.rows if one.fold == row.fold), row)
@@ -288,7 +283,6 @@ class TimelineView(View):
             self._draw()
 
     def action_group(self) -> None:
-        """Select the next grouping."""
         self._group_by(GROUPINGS[(GROUPINGS.index(self.grouping) + 1) % len(GROUPINGS)])
 
     def _group_by(self, grouping: Grouping) -> None:
@@ -300,7 +294,6 @@ class TimelineView(View):
             self._arrange(self.analysed, grouping)
 
     def action_colour(self) -> None:
-        """Colour bars by phase or by chain."""
         self.is_by_chain = not self.is_by_chain
         if self.is_by_chain and self.rows is not None and not self.is_linked:
             self.notify("The chains are still being linked.")
@@ -330,7 +323,6 @@ class TimelineView(View):
         return known[1]
 
     def choices(self) -> Iterator[SystemCommand]:
-        """One for each grouping."""
         for grouping in GROUPINGS:
             yield SystemCommand(f"A row for each {grouping}", "Group the timeline", partial(self._group_by, grouping))
 

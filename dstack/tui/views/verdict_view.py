@@ -53,7 +53,6 @@ class VerdictView(OutlineView):
     """
 
     def compose_body(self) -> ComposeResult:
-        """The outline."""
         yield Outline(empty="No findings.")
 
     def show(self, analysed: AnalysedSnapshot) -> None:

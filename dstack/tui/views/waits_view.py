@@ -335,7 +335,6 @@ class WaitsView(OutlineView):
         self._lines: WaitLines | None = None
 
     def compose_body(self) -> ComposeResult:
-        """The tree, and the details of the line under the cursor."""
         yield Outline(empty="No waits.")
         yield Detail()
 
@@ -357,7 +356,6 @@ class WaitsView(OutlineView):
             self.action_stack()
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
-        """Disable actions that do not apply to the line."""
         branch = self._branch
         if action in ("target", "target_stack"):
             return self._target is not None
@@ -371,17 +369,14 @@ class WaitsView(OutlineView):
         return self._branch.first if self._branch and self._branch.role != "cycle" else None
 
     def action_target(self) -> None:
-        """Go to the entry of the target of the wait."""
         if self._target is not None:
             self.reveal(self._target)
 
     def action_target_stack(self) -> None:
-        """Go to the stack of the target of the wait."""
         if self._target is not None:
             self.host.go_to("stacks", self._target)
 
     def action_waiter(self) -> None:
-        """Go to the waiter's own entry."""
         if self._branch is not None:
             self.reveal(self._branch.first)
 

@@ -121,7 +121,6 @@ class Chart(ScrollView, can_focus=True):
     # Drawing
 
     def render_line(self, y: int) -> Strip:
-        """One row of cells."""
         row, width = y + self.scroll_offset.y, self.size.width
         if row >= len(self._icicle.rows):
             text = self.empty if not self._icicle.rows and y == 0 else ""
@@ -170,13 +169,11 @@ class Chart(ScrollView, can_focus=True):
             self.select(below[0])
 
     def action_along(self, by: int) -> None:
-        """Select the next cell of the row."""
         if self.cell is not None:
             row = self._icicle.rows[self.cell.depth]
             self.select(row[max(0, min(row.index(self.cell) + by, len(row) - 1))])
 
     def action_top(self) -> None:
-        """Select the first cell."""
         if self._icicle.rows:
             self.select(self._icicle.rows[0][0])
 
@@ -188,7 +185,6 @@ class Chart(ScrollView, can_focus=True):
             self.action_across(1)
 
     def action_choose(self) -> None:
-        """Post that the cell was chosen."""
         if self.cell is not None:
             self.post_message(self.Chosen(self.cell))
 

@@ -382,19 +382,15 @@ class Gantt(TimeChart):
         self._selected()
 
     def action_move(self, by: int) -> None:
-        """Move the cursor by rows; the time stays."""
         self.select(self._cursor + by, self.cursor_time)
 
     def action_page(self, by: int) -> None:
-        """Move the cursor by screens."""
         self.select(self._cursor + by * max(1, self.scrollable_size.height - 1), self.cursor_time)
 
     def action_first(self) -> None:
-        """Move the cursor to the first row."""
         self.select(0, self.cursor_time)
 
     def action_last(self) -> None:
-        """Move the cursor to the last row."""
         self.select(len(self.rows) - 1, self.cursor_time)
 
     def action_along(self, by: int) -> None:
@@ -420,7 +416,6 @@ class Gantt(TimeChart):
             self.select(self._cursor, bars.begins[after], bars.attempts[after].task)
 
     def action_choose(self) -> None:
-        """Post that the row was chosen."""
         if self.row is not None:
             self.post_message(self.Chosen(self.row))
 
@@ -455,7 +450,6 @@ class Gantt(TimeChart):
     # Drawing
 
     def render_line(self, y: int) -> Strip:
-        """One row of the screen."""
         index, width = y + self.scroll_offset.y, self.size.width
         if index >= len(self.rows):
             text = self.empty if not self.rows and y == 0 else ""

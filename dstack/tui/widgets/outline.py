@@ -321,7 +321,6 @@ class Outline(ScrollView, can_focus=True):
     # Drawing
 
     def render_line(self, y: int) -> Strip:
-        """One row of the screen."""
         at = y + self.scroll_offset.y
         is_cursor = at == self._cursor and bool(self._rows)
         style = self.rich_style
@@ -372,19 +371,15 @@ class Outline(ScrollView, can_focus=True):
         self.scroll_to_region(region, animate=False, center=center, force=True)
 
     def action_move(self, count: int) -> None:
-        """Move the cursor by rows."""
         self._select(self._cursor + count)
 
     def action_page(self, count: int) -> None:
-        """Move the cursor by screens."""
         self._select(self._cursor + count * max(1, self.scrollable_size.height - 1))
 
     def action_first(self) -> None:
-        """Move the cursor to the first row."""
         self._select(0)
 
     def action_last(self) -> None:
-        """Move the cursor to the last row."""
         self._select(len(self._rows) - 1)
 
     def action_unfold(self) -> None:
@@ -411,7 +406,6 @@ class Outline(ScrollView, can_focus=True):
             self._select(parent)
 
     def action_choose(self) -> None:
-        """Post that the line was chosen."""
         if self.cursor_line is not None:
             self.post_message(self.Chosen(self, self.cursor_line))
 
@@ -467,7 +461,6 @@ class Detail(VerticalScroll):
         self._lines: tuple[Text, ...] = ()
 
     def compose(self) -> ComposeResult:
-        """The text."""
         yield Static()
 
     def show(self, lines: Iterable[Text]) -> None:
@@ -478,7 +471,6 @@ class Detail(VerticalScroll):
         self.scroll_home(animate=False)
 
     def on_resize(self) -> None:
-        """Wrap the lines again to the new width."""
         self._wrap()
 
     def _wrap(self) -> None:

@@ -112,11 +112,9 @@ class SpanChart(TimeChart):
         self._selected()
 
     def action_along(self, by: int) -> None:
-        """Move the cursor to the next moment."""
         self.select(self.at + by)
 
     def action_move(self, by: int) -> None:
-        """Move the cursor to the next row."""
         self.select(self.at, self.row + by)
 
     def action_first(self) -> None:
@@ -128,7 +126,6 @@ class SpanChart(TimeChart):
         self.select(len(self.times) - 1)
 
     def action_choose(self) -> None:
-        """Post that the moment was chosen."""
         if self.times:
             self.post_message(self.Chosen())
 

@@ -257,7 +257,6 @@ class TimeChart(ScrollView, can_focus=True):
         self.post_message(self.Viewed())
 
     def on_resize(self) -> None:
-        """Draw all rows with another width."""
         self.virtual_size = Size(self.size.width, len(self.rows))
         self.redraw()
 
@@ -300,7 +299,6 @@ class TimeAxis(Widget):
         self.refresh()
 
     def render_line(self, y: int) -> Strip:
-        """The axis."""
         style = self.rich_style
         if not self._window.columns:
             return Strip.blank(self.size.width, style)
