@@ -31,7 +31,7 @@ from dstack.tui.snapshot_sources import (
     SnapshotTaker,
     Source,
 )
-from dstack.tui.views.base import Status, View
+from dstack.tui.views.base import Status, View, following
 from dstack.tui.views.calls_view import CallsView
 from dstack.tui.views.cluster_view import ClusterView
 from dstack.tui.views.flame_view import FlameView
@@ -266,7 +266,7 @@ class DstackApp(OutputApp):
 
     def action_every(self) -> None:
         assert self._taker is not None
-        every_s = PERIODS_S[(PERIODS_S.index(self.status.every_s) + 1) % len(PERIODS_S)]
+        every_s = following(PERIODS_S, self.status.every_s)
         self._taker.schedule(every_s)
         self._update(every_s=every_s)
         self.notify(f"A snapshot every {every_s} s" if every_s else "A snapshot only on r")

@@ -6,7 +6,7 @@ import time
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, ClassVar, Protocol, runtime_checkable
+from typing import Any, ClassVar, Protocol, TypeVar, runtime_checkable
 
 from rich.text import Text
 from textual.app import ComposeResult, SystemCommand
@@ -27,6 +27,7 @@ from dstack.tui.widgets.outline import Detail, Outline
 from dstack.tui.widgets.time_axis import clock
 from dstack.words import duration, visible
 
+T = TypeVar("T")
 MARK_STYLES: dict[Mark, str] = {"new": "bold green", "changed": "bold cyan", "gone": "bold red"}
 VERDICT_MARKS: dict[Verdict, str] = {
     "deadlock": "✖",
@@ -192,6 +193,12 @@ def _place(shown: NumberedSnapshot, status: Status) -> list[str]:
 
 def _changes(shown: NumberedSnapshot) -> list[str]:
     return [shown.summary.changes] if shown.summary else []
+
+
+def following(values: Sequence[T], current: T | None, by: int = 1) -> T:
+    """The value so many places after the current one, in a circle; the first or the last if that is none of them."""
+    at = next((at for at, value in enumerate(values) if value == current), -1 if by > 0 else 0)
+    return values[(at + by) % len(values)]
 
 
 SourceLocation = tuple[str, int]
@@ -422,9 +429,7 @@ class GroupedView(View):
         raise NotImplementedError
 
     def action_group(self) -> None:
-        groupings = self._groupings
-        following = groupings.index(self.grouping) + 1 if self.grouping in groupings else 0
-        self._group_by(groupings[following % len(groupings)])
+        self._group_by(following(self._groupings, self.grouping))
 
     def action_whole(self) -> None:
         self.is_whole = not self.is_whole

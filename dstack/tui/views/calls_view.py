@@ -39,7 +39,7 @@ from dstack.report.calls_text import (
     waits_for,
 )
 from dstack.report.rich_text import SafeText
-from dstack.tui.views.base import OutlineView
+from dstack.tui.views.base import OutlineView, following
 from dstack.tui.widgets.outline import INDENT, Detail, Line, Outline
 from dstack.words import SHOWN, plural, short_duration, size
 
@@ -393,7 +393,7 @@ class CallsView(OutlineView):
             self.action_stack()
 
     def action_sort(self, by: int) -> None:
-        self._sort_by(COLUMNS[(COLUMNS.index(self.sorted_by) + by) % len(COLUMNS)])
+        self._sort_by(following(COLUMNS, self.sorted_by, by))
 
     def _sort_by(self, column: Column) -> None:
         self.sorted_by = column

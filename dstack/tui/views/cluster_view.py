@@ -44,7 +44,7 @@ from dstack.report.cluster_text import (
     worker_notes,
 )
 from dstack.report.rich_text import SafeText, place_of
-from dstack.tui.views.base import OutlineView, SourceLocation
+from dstack.tui.views.base import OutlineView, SourceLocation, following
 from dstack.tui.views.cluster_lines import ClusterLines, Columns, column_in_words, mark_of
 from dstack.tui.widgets.outline import INDENT, Detail, Outline
 from dstack.words import visible
@@ -249,13 +249,11 @@ class ClusterView(OutlineView):
 
     def action_group(self) -> None:
         if self._groups is not None:
-            groupings = self._groups.groupings()
-            self._arrange(groupings[(groupings.index(self.grouping) + 1) % len(groupings)], self.order)
+            self._arrange(following(self._groups.groupings(), self.grouping), self.order)
 
     def action_sort(self, by: int) -> None:
-        columns = self._sortable
-        at = columns.index(self.order.column) if self.order.column in columns else 0
-        self._sort_by(columns[(at + by) % len(columns)])
+        columns, column = self._sortable, self.order.column
+        self._sort_by(following(columns, column if column in columns else columns[0], by))
 
     def action_reverse(self) -> None:
         self._arrange(self.grouping, replace(self.order, is_reversed=not self.order.is_reversed))

@@ -26,7 +26,7 @@ from dstack.analysis.views.analysed_snapshot import AnalysedSnapshot
 from dstack.errors import as_dstack_error
 from dstack.model.recording import Recording
 from dstack.tui.snapshot_sources import NO_SNAPSHOT, NumberedSnapshot, OpenedRecording
-from dstack.tui.views.base import GroupedView
+from dstack.tui.views.base import GroupedView, following
 from dstack.tui.views.flame_drawings import MEASURES, Drawing, StacksDrawing, WeightedDrawing, no_drawing, share
 from dstack.words import duration, plural
 
@@ -379,8 +379,7 @@ class FlameDataView(GroupedView):
         return self.data == "stacks" if action == "stacks" else True
 
     def action_data(self) -> None:
-        kinds = DATA if self.host.recordings else DATA[:2]
-        self._select_data(kinds[(kinds.index(self.data) + 1) % len(kinds)])
+        self._select_data(following(DATA if self.host.recordings else DATA[:2], self.data))
         self.merge_again()
 
     def _select_data(self, data: DataName) -> None:
@@ -412,8 +411,7 @@ class FlameDataView(GroupedView):
         """Select the next length of the interval, which ends with the history again."""
         if time := self._computed_time:
             lengths = [one for one in lengths_s(time) if one is not None or not self.is_compared]
-            following = lengths.index(self._length_s) + 1 if self._length_s in lengths else 0
-            self._length_s, self._moves = lengths[following % len(lengths)], 0
+            self._length_s, self._moves = following(lengths, self._length_s), 0
             self._draw_anew()
 
     def action_move(self, by: int) -> None:
@@ -442,8 +440,7 @@ class FlameDataView(GroupedView):
         if self.is_compared:
             self._by_baseline = not self._by_baseline
         else:
-            measures = list(MEASURES)
-            self.measure = measures[(measures.index(self.measure) + 1) % len(measures)]
+            self.measure = following(list(MEASURES), self.measure)
         self._draw_anew()
 
     def merge_again(self) -> None:

@@ -15,7 +15,7 @@ from dstack.analysis.stacks.icicle import Cell, Icicle, Weights, icicle
 from dstack.analysis.stacks.stack_tree import PathBranch
 from dstack.report.rich_text import SafeText
 from dstack.report.stacks_text import frame_location, short
-from dstack.tui.views.base import GROUP, WHOLE, SourceLocation
+from dstack.tui.views.base import GROUP, WHOLE, SourceLocation, following
 from dstack.tui.views.flame_data import FlameDataView
 from dstack.tui.views.flame_drawings import Drawing, row_as_text
 from dstack.tui.views.stacks_view import StacksView
@@ -194,9 +194,7 @@ class FlameView(FlameDataView):
         if not found:
             self.notify("No frame shown contains these words." if self._words else "Press / and enter words to find.")
             return
-        cell = self._chart.cell
-        index = found.index(cell) if cell in found else -1 if by > 0 else 0
-        self._chart.select(found[(index + by) % len(found)])
+        self._chart.select(following(found, self._chart.cell, by))
 
     def action_stacks(self) -> None:
         if self._chart.cell is not None:

@@ -17,7 +17,7 @@ from dstack.analysis.views.all_stacks import Stacks
 from dstack.analysis.views.analysed_snapshot import AnalysedSnapshot
 from dstack.model.vertex_keys import Key
 from dstack.report.rich_text import SafeText
-from dstack.tui.views.base import GROUP, WHOLE, GroupedView, SourceLocation
+from dstack.tui.views.base import GROUP, WHOLE, GroupedView, SourceLocation, following
 from dstack.tui.views.stacks_pages import branch_page, stack_in_words, stack_page, target_key
 from dstack.tui.views.stacks_trees import NO_WORDS, About, MergedTree, ProcessTree, branch_key, branch_keys, stack_keys
 from dstack.tui.widgets.outline import Line, Outline
@@ -308,9 +308,8 @@ class StacksView(GroupedView):
             self.notify("No outliers: no execution is in other code than most like it.")
             return
         line = self._tree.cursor_line
-        keys = [branch_key(path) for path in places]
-        at = keys.index(line.key) if line and line.key in keys else -1 if by > 0 else 0
-        self._tree.reveal(branch_keys(places[(at + by) % len(places)]))
+        paths = {branch_key(path): path for path in places}
+        self._tree.reveal(branch_keys(paths[following(list(paths), line.key if line else None, by)]))
 
     def action_other_pane(self) -> None:
         (self._tree if self._page.has_focus else self._page).focus()

@@ -21,7 +21,7 @@ from dstack.analysis.views.analysed_snapshot import AnalysedSnapshot
 from dstack.analysis.views.timeline_rows import GROUPINGS, AttemptSearch, Grouping, TimelineRow, TimelineRows, link
 from dstack.errors import as_dstack_error
 from dstack.model.vertex_keys import Key
-from dstack.tui.views.base import SourceLocation, View
+from dstack.tui.views.base import SourceLocation, View, following
 from dstack.tui.views.timeline_texts import TimelineTexts, attempt_of, legend, mark_of, short_name
 from dstack.tui.widgets.gantt import CHAIN_COLOURS, FIRST_CHAIN, PAN, ZOOM, Gantt, RowDrawing, title_of
 from dstack.tui.widgets.outline import Detail
@@ -283,7 +283,7 @@ class TimelineView(View):
             self._draw()
 
     def action_group(self) -> None:
-        self._group_by(GROUPINGS[(GROUPINGS.index(self.grouping) + 1) % len(GROUPINGS)])
+        self._group_by(following(GROUPINGS, self.grouping))
 
     def _group_by(self, grouping: Grouping) -> None:
         self.grouping = grouping
