@@ -15,7 +15,7 @@ from msgspec.structs import replace
 
 from dstack.model.snapshot import Model
 from dstack.observed.calls import Int, Natural, UnixTime
-from dstack.observed.node import Count, Coverage, Failure
+from dstack.observed.node import Count, Failure, RecordingCoverage
 from dstack.observed.processes import Frame
 
 SCHEMA = "dstack.recording"
@@ -78,7 +78,7 @@ class Recording(Model, frozen=True, kw_only=True, omit_defaults=False):
     stacks: tuple[tuple[Natural, ...], ...] = ()
     threads: tuple[RecordedThread, ...] = ()
     counts: tuple[Count, ...] = ()
-    coverage: Coverage = Coverage()
+    coverage: RecordingCoverage = RecordingCoverage()
     failures: tuple[Failure, ...] = ()
 
     def frames_of(self, count: Count) -> tuple[Frame, ...]:
@@ -156,9 +156,9 @@ class JoinedRecording:
         )
 
 
-def _sum(parts: Iterable[Coverage], left_out: int) -> Coverage:
+def _sum(parts: Iterable[RecordingCoverage], left_out: int) -> RecordingCoverage:
     parts = list(parts)
-    return Coverage(
+    return RecordingCoverage(
         wanted=sum(one.wanted for one in parts),
         taken=sum(one.taken for one in parts),
         torn=sum(one.torn for one in parts),

@@ -41,7 +41,7 @@ class ProcessName(Model, frozen=True):
     node: str | None = None
 
 
-class Request(Model, frozen=True):
+class ResourceRequest(Model, frozen=True):
     """Amounts of resources, outside of placement groups or in a ``bundle`` or any bundle of one.
 
     ``group`` is None for one that Ray does not list, if ``is_in_group``.
@@ -82,7 +82,7 @@ class Fact(Model, frozen=True):
 Thing: TypeAlias = "Actor | Job | Node | PlacementGroup | ProcessGroup | EnvironmentSetup"
 """What a snapshot has as a whole."""
 Operand: TypeAlias = (
-    "str | int | float | Thing | TaskName | ProcessName | Request | Bundles | Labels | Ranks | Fact | None"
+    "str | int | float | Thing | TaskName | ProcessName | ResourceRequest | Bundles | Labels | Ranks | Fact | None"
 )
 
 # The facts

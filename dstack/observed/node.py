@@ -259,7 +259,7 @@ class Count(NamedTuple):
 
 
 @frozen_dataclass(frozen=True, slots=True, kw_only=True)
-class Coverage:
+class RecordingCoverage:
     """How much was recorded, summed over processes: ``wanted`` samples at the wanted rate, and those ``taken``.
 
     ``torn`` counts readings of running threads that were dropped, because two copies of their frames did not agree.
@@ -300,6 +300,6 @@ class RecordedRound:
     threads: tuple[SampledThread, ...] = ()
     counts: tuple[Count, ...] = ()
     ranks: dict[str, Natural | None] = field(default_factory=dict)
-    coverage: Coverage = Coverage()
+    coverage: RecordingCoverage = RecordingCoverage()
     failures: tuple[Failure, ...] = ()
     seconds: float = 0.0

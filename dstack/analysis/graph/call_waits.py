@@ -71,17 +71,14 @@ def _with_interruptions(blocked: _BlockedCall, wait: Wait) -> Wait:
     """The wait with the timer that ends it, and with what may cancel the waiter or fail in its task group."""
     call = blocked.call
     fails_fast = isinstance(call.need, Awaitables) and call.need.fails_fast
-    others = [_coroutine(blocked, one) for one in call.cut_short_by if one != _coroutine_of(blocked.waiter)]
+    own = blocked.waiter.coroutine_id if isinstance(blocked.waiter, CoroutineKey) else None
+    others = [_coroutine(blocked, one) for one in call.cut_short_by if one != own]
     others += [_thread(blocked, one) for one in call.cut_short_by_threads]
     if call.timer is None and not fails_fast and not others:
         return wait
     return replace(
         wait, timer=call.timer, fails_fast=fails_fast or wait.fails_fast, cut_short_by=tuple(dict.fromkeys(others))
     )
-
-
-def _coroutine_of(waiter: Waiter) -> str | None:
-    return waiter.coroutine_id if isinstance(waiter, CoroutineKey) else None
 
 
 def _wait_for_need(blocked: _BlockedCall) -> Wait:

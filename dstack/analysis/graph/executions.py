@@ -36,8 +36,6 @@ LOOP_THREAD, DEFAULT_GROUP = "AsyncIO Thread: ", "default"
 
 BY_CALLS = "poll"
 """The id of the site of a poll by calls that succeed, which is no call site of its own."""
-ASYNC_FILE = "/asyncio/locks.py"
-"""The only file in the stack of a coroutine under backpressure, which awaits an event."""
 
 
 def add_executions(graph: GraphBuilder, worker_id: str) -> None:
@@ -332,14 +330,11 @@ def _is_for_missing(index: SampleIndex, call: Call) -> bool:
     """Whether a call needs values that cannot be in shared memory."""
     if not isinstance(call.need, Refs) or call.timeout_s is not None:
         return False
-    missing = sum(not index.refs.has_value(ref) or _is_with_its_owner(index, ref) for ref in call.refs)
+    # a small value is in the memory of its owner's process, where an earlier fork cannot read it
+    at_owner = {ref for ref in call.refs if any(map(is_at_hand, index.refs.reports_of.get(ref, ())))}
+    missing = sum(not index.refs.has_value(ref) or ref in at_owner for ref in call.refs)
     needed = call.need.count or 1 if kind_of(call) == "ray.wait" else len(call.refs)
     return missing > len(call.refs) - needed
-
-
-def _is_with_its_owner(index: SampleIndex, ref: str) -> bool:
-    """Whether the value is in the memory of its owner's process, where an earlier fork cannot read it."""
-    return any(is_at_hand(known) for known in index.refs.reports_of.get(ref, ()))
 
 
 # Generators under backpressure
@@ -368,7 +363,7 @@ def _is_outside(index: SampleIndex, worker_id: str, execution: Thread | Coroutin
         return all(frame.origin == "ray" for frame in frames)
     call = index.call_of(worker_id, execution)
     is_event = call is not None and call.site == ASYNC_EVENT.id
-    return is_event and all(frame.file.endswith(ASYNC_FILE) for frame in frames)
+    return is_event and all(frame.origin == "stdlib" for frame in frames)
 
 
 def _consumers(graph: GraphBuilder, task: Task) -> tuple[Target, ...]:

@@ -60,7 +60,8 @@ class _Stoppers:
         for worker_id, target, call in found:
             if call.ends_process:
                 self._of_process[worker_id].append(target)
-        subtasks = _subtasks(index) if by_worker else {}
+        tasks = index.tasks.values() if by_worker else ()
+        subtasks = grouped((task.parent_task_id, task.task_id) for task in tasks if task.parent_task_id)
         for worker_id, targets in by_worker.items():
             for task in _with_descendants(index.refs.held_by.get(worker_id, ()), subtasks):
                 self._of_task[task] += targets
@@ -117,7 +118,7 @@ def _starting_actors(graph: GraphBuilder) -> Iterator[tuple[str, Target]]:
 
 
 def _with_descendants(refs: Iterable[Ref], subtasks: Mapping[str, Sequence[str]]) -> set[str]:
-    """The tasks of these refs and those that descend from them, as ``ray.cancel`` cancels both."""
+    """The tasks of these refs and the unfinished ones that descend from them, as ``ray.cancel`` cancels both."""
     ahead = [producer_task_id(ref.ref) for ref in refs]
     found: set[str] = set()
     while ahead and len(found) < MAX_DESCENDANTS:
@@ -126,11 +127,6 @@ def _with_descendants(refs: Iterable[Ref], subtasks: Mapping[str, Sequence[str]]
             found.add(task)
             ahead += subtasks.get(task, ())
     return found
-
-
-def _subtasks(index: SampleIndex) -> dict[str, list[str]]:
-    """The unfinished tasks by the task that submitted them."""
-    return grouped((task.parent_task_id, task.task_id) for task in index.tasks.values() if task.parent_task_id)
 
 
 def _failing(graph: GraphBuilder, wait: Wait) -> Wait:

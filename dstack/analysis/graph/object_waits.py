@@ -260,7 +260,8 @@ def _with_ends(graph: GraphBuilder, users: Users, vertex: Vertex, wait: Wait, ne
     """The wait for what its ends lead to; while they may lead elsewhere, too, beside its unknown waker."""
     wait = replace(wait, kernel=need)
     if any(end.unread for end in need.ends if not end.is_write):
-        return replace(wait, groups=for_any(_in_transit(graph, vertex)))
+        transit = graph.unknown("value", vertex.key, subject=subject("bytes in transit"))
+        return replace(wait, groups=for_any(transit))
     found = [tuple(_at_end(graph, users, vertex, end)) for end in need.ends]
     targets = tuple(dict.fromkeys(one for several in found for one in several if one.vertex != vertex.key))
     leads_to_others = _leads_to_others(graph, vertex, need)
@@ -294,8 +295,3 @@ def _at_end(graph: GraphBuilder, users: Users, vertex: Vertex, end: End) -> Iter
         if place is not None:
             worker_id, child_pid = place
             yield from users.in_process(worker_id) if child_pid is None else users.of_child(worker_id, child_pid)
-
-
-def _in_transit(graph: GraphBuilder, vertex: Vertex) -> Target:
-    """Bytes that are on their way to the waiter, which will proceed by them."""
-    return graph.unknown("value", vertex.key, subject=subject("bytes in transit"))

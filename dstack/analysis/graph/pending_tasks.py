@@ -303,8 +303,5 @@ def _needed_by_running(vertices: Mapping[Key, Vertex]) -> set[Key]:
     """All without which running code cannot proceed, directly or through others."""
     waits = waits_of(vertices.values(), with_timed=True)
     stuck = reduction.stuck_graph(waits, reduction.residue(waits))
-    return reduction.ahead(stuck, (key for key in stuck if _is_running_code(vertices[key])))
-
-
-def _is_running_code(vertex: Vertex) -> bool:
-    return vertex.is_counted and vertex.worker_id is not None
+    running = (key for key in stuck if vertices[key].is_counted and vertices[key].worker_id is not None)
+    return reduction.ahead(stuck, running)

@@ -15,10 +15,11 @@ from dstack.analysis.graph.builder import GraphBuilder
 from dstack.analysis.graph.users import Users
 from dstack.analysis.index.processes import OwnTasks, Poll, PolledActors
 from dstack.analysis.solve.requirements import targets_of
+from dstack.call_sites import EVENT_LOOP
 from dstack.model.diagnosis import Group, Target, Vertex, Wait
 from dstack.model.vertex_keys import AnyKey, Key
 
-LOOPS = ("/asyncio/base_events.py", "/asyncio/runners.py")
+LOOPS = tuple(place.file for place in EVENT_LOOP.places)
 
 
 def add_polls(graph: GraphBuilder, users: Users) -> None:

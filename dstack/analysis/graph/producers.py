@@ -82,11 +82,6 @@ def dead_actor_of(index: SampleIndex, task: Task) -> Actor | None:
     return actor if actor is not None and actor.state == "DEAD" else None
 
 
-def dead_owner(index: SampleIndex, ref: str) -> GoneWorker | None:
-    """The owner of a ref if it is dead: no other process knows the state of the value."""
-    return index.dead_workers.get(index.refs.owner_of.get(ref, ""))
-
-
 def is_long_ago(index: SampleIndex, ended_at: float | None) -> bool:
     """Whether something ended so long ago that Ray would have raised errors in the waits for it.
 
@@ -148,7 +143,7 @@ def _producing_vertex(graph: GraphBuilder, ref: str) -> Key:
     task_id = producer_task_id(ref)
     if is_returned(ref) and (task_id in index.worker_of_task or task_id in index.tasks):
         return task_assignment.key_of_task(index, task_id)
-    if owner := dead_owner(index, ref):
+    if owner := index.dead_workers.get(index.refs.owner_of.get(ref, "")):  # nothing else knows the value's state
         return _value_of_dead_owner(graph, ref, owner)
     made_by = task_id if is_returned(ref) else ref
     return graph.unknown("value", made_by, subject=_unknown_producer(index, ref), unobserved=True).vertex

@@ -31,8 +31,9 @@ from dstack.analysis.index import subjects
 from dstack.call_sites import kind_of
 from dstack.model.diagnosis import Target, Vertex
 from dstack.model.snapshot import Actor, Node, PlacementGroup, Worker
-from dstack.model.vertex_facts import Bundles, Request, subject
+from dstack.model.vertex_facts import Bundles, ResourceRequest, subject
 from dstack.model.vertex_keys import AnyKey, ThreadKey
+from dstack.observed.calls import REF_CALLS
 from dstack.observed.node import Task
 
 EPSILON = 1e-4
@@ -44,8 +45,6 @@ _IN_GROUP = re.compile(r"(?P<resource>.+)_group_(?:(?P<bundle>\d+)_)?(?P<group>[
 _MARKER = "bundle"
 """A resource of which each bundle has 1000 and each task in it takes 0.001: it is never exhausted."""
 Holder = Task | Actor | PlacementGroup
-LENDING = ("ray.get", "ray.wait", "generator")
-"""The calls in which a task lends its CPU."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,7 +136,7 @@ class Lifetimes:
     def end_of(self, actor: Actor) -> Target:
         """The end of an actor that holds resources."""
         threads = self._index.threads_with_role(actor.worker_id, "task") if actor.worker_id else []
-        held = Request(amounts=dict(sorted(plain(actor.held or actor.required_resources).items())))
+        held = ResourceRequest(amounts=dict(sorted(plain(actor.held or actor.required_resources).items())))
         vertex = Vertex(
             key=AnyKey("end of actor", (actor.actor_id,)),
             kind="lifetime",
@@ -245,7 +244,7 @@ class Holders:
         starts = starts_of_workers(self._graph, node_id=node.node_id)
         yield from starts
         if not starts:
-            unidentified = subject("holder", Request(amounts=plain({resource: amount})), node)
+            unidentified = subject("holder", ResourceRequest(amounts=plain({resource: amount})), node)
             yield self._graph.unknown("holder", node.node_id, resource, subject=unidentified)
 
     def _target(self, holder: Holder) -> Target:
@@ -275,7 +274,7 @@ class Holders:
                 calls = (
                     self._index.call_of(worker_id, one) for one in self._index.threads_with_role(worker_id, "task")
                 )
-                lends = any(call is not None and kind_of(call) in LENDING for call in calls)
+                lends = any(call is not None and kind_of(call) in REF_CALLS for call in calls)
                 amounts = {**task.required_resources, **self._in_bundles(task, worker_id)}
                 kept = {name: amount for name, amount in amounts.items() if not (lends and is_cpu(name))}
                 yield worker.node_id, task, kept

@@ -33,7 +33,7 @@ from dstack.analysis.graph.resource_holders import (
 from dstack.analysis.graph.users import Users
 from dstack.model.diagnosis import Group, Target, Vertex, Wait
 from dstack.model.snapshot import Node, PlacementGroup
-from dstack.model.vertex_facts import Bundles, Labels, Never, Reason, Request, never, reason, subject
+from dstack.model.vertex_facts import Bundles, Labels, Never, Reason, ResourceRequest, never, reason, subject
 from dstack.model.vertex_keys import AnyKey, GroupKey, Id
 from dstack.observed.node import Task
 
@@ -106,15 +106,15 @@ class Resources:
         others = [] if group_id else self._other_nodes(request, selector, asked)
         return self._any_of(rooms, others, tuple(request.items())), None
 
-    def _asked(self, request: Amounts, group_id: str | None) -> Request:
+    def _asked(self, request: Amounts, group_id: str | None) -> ResourceRequest:
         """The amounts by the names that users know, with the bundle and placement group."""
         if group_id is None:
-            return Request(amounts=plain(request))
+            return ResourceRequest(amounts=plain(request))
         group, bundle = self._index.placement_groups.get(group_id), bundle_of(request)
-        return Request(amounts=plain(request), bundle=bundle, is_in_group=True, group=group)
+        return ResourceRequest(amounts=plain(request), bundle=bundle, is_in_group=True, group=group)
 
     def _never_satisfied(
-        self, request: Amounts, selector: Mapping[str, str], group_id: str | None, asked: Request
+        self, request: Amounts, selector: Mapping[str, str], group_id: str | None, asked: ResourceRequest
     ) -> WaitOrNever:
         """The wait for what no present node could ever satisfy: for another node, or never."""
         if group_id and not self._is_known(group_id):
@@ -131,7 +131,7 @@ class Resources:
         self,
         request: Amounts,
         selector: Mapping[str, str],
-        asked: Request | Bundles | None,
+        asked: ResourceRequest | Bundles | None,
         because: Reason,
         satisfies: Satisfies | None = None,
     ) -> WaitOrNever:
@@ -150,7 +150,7 @@ class Resources:
         self,
         request: Amounts,
         selector: Mapping[str, str],
-        asked: Request | Bundles | None,
+        asked: ResourceRequest | Bundles | None,
         because: Reason | None = None,
         satisfies: Satisfies | None = None,
     ) -> list[Target]:
@@ -181,7 +181,7 @@ class Resources:
         node, until = lost
         labels = {name: node.labels[name] for name in selector if name in node.labels}
         amounts = {name: node.resources[name] for name in request if name in node.resources}
-        return reason("lost node", node, Labels(values=labels) if labels else Request(amounts=amounts), until)
+        return reason("lost node", node, Labels(values=labels) if labels else ResourceRequest(amounts=amounts), until)
 
     def _is_known(self, group_id: str) -> bool:
         """Whether all nodes of a placement group show its resources."""
@@ -199,7 +199,7 @@ class Resources:
             most = max((self.holders.total(node).get(name, 0.0) for node in self.nodes), default=0.0)
             if most < amount - EPSILON:
                 is_nowhere = most <= EPSILON
-                most_of_node = Request(amounts={name: most})
+                most_of_node = ResourceRequest(amounts={name: most})
                 return reason("lacking resource", name) if is_nowhere else reason("most of a node", most_of_node)
         if selector:
             labels = Labels(values=dict(selector))
@@ -276,7 +276,7 @@ class Resources:
 
     # Waits that do not depend on holders
 
-    def not_placed(self, asked: Request | Bundles | None, because: Reason, *owner: Id) -> Wait:
+    def not_placed(self, asked: ResourceRequest | Bundles | None, because: Reason, *owner: Id) -> Wait:
         """The wait for the scheduler, which could place it: an anomaly if two samples show the same.
 
         Ray does not report node affinities of tasks, so it may wait for a certain node.
@@ -300,10 +300,6 @@ class Resources:
         return None
 
     # For placement groups
-
-    def is_free(self, request: Amounts) -> bool:
-        """Whether some node has all of it available."""
-        return any(fits(request, self.holders.available(node)) for node in self.nodes)
 
     def wait_for_any_holder(self, request: Amounts, asked: Bundles, satisfies: Satisfies, key: AnyKey) -> Wait | None:
         """The wait for any holder of these resources on any node, or for another node."""
@@ -337,7 +333,8 @@ def wait_of_group(resources: Resources, group: PlacementGroup) -> WaitOrNever:
 def _wait_for_bundles(resources: Resources, asked: Bundles, bundles: Sequence[Amounts], satisfies: Satisfies) -> Wait:
     group = asked.group
     units = [summed(bundles)] if group.strategy == "STRICT_PACK" else bundles
-    short = [unit for unit in _distinct(units) if not resources.is_free(unit)]
+    free = [resources.holders.available(node) for node in resources.nodes]
+    short = [unit for unit in _distinct(units) if not any(fits(unit, amounts) for amounts in free)]
     waits = [wait for unit in short if (wait := resources.wait_of(unit)[0])]
     if waits:
         groups = tuple(dict.fromkeys(part for wait in waits for part in wait.groups))
@@ -345,7 +342,6 @@ def _wait_for_bundles(resources: Resources, asked: Bundles, bundles: Sequence[Am
             return waits[0]
         named = tuple(sorted({name for wait in waits for name in wait.resources}))
         return Wait(kind="resources", groups=groups, needed=len(groups), total=len(groups), resources=named)
-    free = [resources.holders.available(node) for node in resources.nodes]
     if cannot_hold(group.strategy, bundles, free):
         key = AnyKey("holders", (group.strategy, *(tuple(one.items()) for one in bundles)))
         wait = resources.wait_for_any_holder(summed(bundles), asked, satisfies, key)
@@ -361,13 +357,13 @@ def cannot_hold(strategy: str, bundles: Sequence[Amounts], nodes: Sequence[Amoun
         return None if any(fits(whole, node) for node in nodes) else reason("group too large")
     unplaceable = next((one for one in _distinct(bundles) if not any(fits(one, node) for node in nodes)), None)
     if unplaceable is not None:
-        return reason("not on any node", Request(amounts=dict(unplaceable)))
+        return reason("not on any node", ResourceRequest(amounts=dict(unplaceable)))
     if strategy == "STRICT_SPREAD":
         return _cannot_spread(bundles, nodes)
     have = summed(nodes)
     for name, amount in summed(bundles).items():
         if have.get(name, 0.0) < amount - EPSILON:
-            return reason("lacking total", Request(amounts={name: have.get(name, 0.0)}))
+            return reason("lacking total", ResourceRequest(amounts={name: have.get(name, 0.0)}))
     kinds = _distinct(bundles)
     if len(kinds) == 1 and (room := sum(_copies_on(kinds[0], node, len(bundles)) for node in nodes)) < len(bundles):
         return reason("room for few", room)

@@ -27,7 +27,7 @@ from dstack.model.vertex_facts import (
     Ranks,
     Reason,
     ReasonKind,
-    Request,
+    ResourceRequest,
     Subject,
     SubjectKind,
     TaskName,
@@ -99,7 +99,7 @@ def operand_in_words(value: Operand) -> str:
 # What facts are about
 
 
-def _request(value: Request) -> str:
+def _request(value: ResourceRequest) -> str:
     """``1 CPU in bundle 0 of placement group trainers``."""
     asked = names.amounts(value.amounts)
     if not value.is_in_group:
@@ -127,7 +127,7 @@ NAMES: Mapping[type, Callable[..., str]] = {
     ProcessName: names.process,
     Ranks: lambda value: names.ranks(value.ranks, value.group),
     Reason: in_words,
-    Request: _request,
+    ResourceRequest: _request,
     Subject: in_words,
     TaskName: names.task,
     float: lambda value: f"{value:g}",

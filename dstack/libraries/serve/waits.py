@@ -52,7 +52,11 @@ def _wait_for_any(graph: GraphBuilder, queued: QueuedRequest) -> Wait:
         targets += _slots(graph, one, queued.replicas[one.replica_id])
     if not queued.in_replica:
         targets += _further(graph, queued, [one for one in replicas if one not in known])
-    several = tuple(dict.fromkeys(targets)) or (_no_replica(graph, queued),)
+    if not targets:
+        app, deployment = queued.request.app, queued.request.deployment
+        first = subject("first replica", deployment)
+        targets = [graph.unknown("start of actor", app, deployment, subject=first)]
+    several = tuple(dict.fromkeys(targets))
     return replace(waits_for("Serve slot", *several), limit=_limit(queued))
 
 
@@ -102,11 +106,6 @@ def _further(graph: GraphBuilder, queued: QueuedRequest, starting: Sequence[_Rep
     if not is_full and not any(one.actor.state in UNPLACED for one in starting):
         new = subject("new replica", deployment)
         yield graph.unknown("start of actor", queued.request.app, deployment, subject=new)
-
-
-def _no_replica(graph: GraphBuilder, queued: QueuedRequest) -> Target:
-    app, deployment = queued.request.app, queued.request.deployment
-    return graph.unknown("start of actor", app, deployment, subject=subject("first replica", deployment))
 
 
 def _limit(queued: QueuedRequest) -> SlotLimit | None:

@@ -11,7 +11,7 @@ import pytest
 from dstack.collecting.recording_session import Attribution, converted, task_function
 from dstack.model.recording import Recording
 from dstack.model.snapshot import Actor, Job, Node, Snapshot, Worker
-from dstack.observed.node import Count, Coverage, Failure, RecordedRound, SampledThread
+from dstack.observed.node import Count, Failure, RecordedRound, RecordingCoverage, SampledThread
 from dstack.observed.processes import Frame
 from dstack.probes.node_access.answers import MalformedAnswer, unpacked_round
 
@@ -38,7 +38,7 @@ CLUSTER = Snapshot(
     workers=WORKERS,
 )
 FIRST = Recording(dstack_version="0", address="", ray_version="", began_at=0)
-COVERAGE = Coverage(wanted=20, taken=19, torn=1, cut=2, sampler_cpu_s=0.01, lowest_rate_hz=20.0)
+COVERAGE = RecordingCoverage(wanted=20, taken=19, torn=1, cut=2, sampler_cpu_s=0.01, lowest_rate_hz=20.0)
 ROUND = RecordedRound(
     frames=(Frame(function="step", file="train.py", line=3),),
     stacks=((0,),),

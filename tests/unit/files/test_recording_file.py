@@ -10,7 +10,7 @@ from dstack.errors import SnapshotFileError, UsageError
 from dstack.files import recording_file
 from dstack.files.recording_file import dumps, load, loads, save
 from dstack.model.recording import RecordedThread, Recording, RecordingOptions
-from dstack.observed.node import Count, Coverage, Failure
+from dstack.observed.node import Count, Failure, RecordingCoverage
 from dstack.observed.processes import Frame
 
 RECORDING = Recording(
@@ -38,7 +38,7 @@ RECORDING = Recording(
         ),
     ),
     counts=(Count(thread=0, stack=0, samples=30), Count(thread=0, stack=1, samples=4, is_running=False)),
-    coverage=Coverage(processes=1, wanted=40, taken=38, torn=1, cut=2, sampler_cpu_s=0.02),
+    coverage=RecordingCoverage(processes=1, wanted=40, taken=38, torn=1, cut=2, sampler_cpu_s=0.02),
     failures=(Failure(stage="stacks", reason="it ended", cause="ended", pid=9),),
 )
 

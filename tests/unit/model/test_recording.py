@@ -8,7 +8,7 @@ from msgspec.structs import replace
 from dstack.files.recording_file import dumps, loads
 from dstack.model import recording
 from dstack.model.recording import JoinedRecording, RecordedThread, Recording, RecordingPart
-from dstack.observed.node import Count, Coverage, Failure
+from dstack.observed.node import Count, Failure, RecordingCoverage
 from dstack.observed.processes import Frame
 
 EMPTY = Recording(dstack_version="0", address="a:1", ray_version="2.60.0", began_at=1.0, rate_hz=20)
@@ -23,7 +23,7 @@ def part(thread: RecordedThread, *frames: Frame, samples: int = 1, failures: tup
         stacks=(tuple(range(len(frames))),),
         threads=(thread,),
         counts=(Count(thread=0, stack=0, samples=samples),),
-        coverage=Coverage(wanted=samples, taken=samples, sampler_cpu_s=0.5),
+        coverage=RecordingCoverage(wanted=samples, taken=samples, sampler_cpu_s=0.5),
         failures=failures,
     )
     return RecordingPart(recording=recording, worker_ids=(thread.worker_id,))
@@ -40,7 +40,7 @@ def test_equal_stacks_are_added_and_others_are_kept() -> None:
         (1, ["load", "main"], 1),
     ]
     assert (found.threads, found.frames) == ((FIRST, SECOND), (STEP, MAIN, LOAD))
-    assert found.coverage == Coverage(processes=2, wanted=6, taken=6, sampler_cpu_s=1.5)
+    assert found.coverage == RecordingCoverage(processes=2, wanted=6, taken=6, sampler_cpu_s=1.5)
     assert (found.duration_s, joined.samples, found.coverage.processes) == (2.5, 6, 2)
     assert loads(dumps(found)) == found
 

@@ -12,7 +12,7 @@ from dstack.analysis.views.timeline import Timeline
 from dstack.files.snapshot_file import load
 from dstack.model.recording import RecordedThread, Recording
 from dstack.model.snapshot import Node
-from dstack.observed.node import Count, Coverage, Failure
+from dstack.observed.node import Count, Failure, RecordingCoverage
 from dstack.report.summaries import print_timeline_summary, recording_summary, shortfalls, summary_lines
 from tests.paths import RECORDED_CALLS
 from tests.unit.support.histories import HEAD, attempt, driver_attempt, index, pipeline
@@ -29,7 +29,7 @@ RECORDING = Recording(
         RecordedThread(worker_id=id, node_id=id, pid=1, node=f"node {id}", kind="worker") for id in ("a", "b")
     ),
     counts=(Count(thread=0, stack=0, samples=1500), Count(thread=1, stack=0, samples=900)),
-    coverage=Coverage(processes=12, wanted=2400, taken=2400, lowest_rate_hz=20),
+    coverage=RecordingCoverage(processes=12, wanted=2400, taken=2400, lowest_rate_hz=20),
 )
 
 
@@ -40,7 +40,7 @@ def test_the_summary_has_what_was_recorded() -> None:
 
 def test_what_is_missing_is_said_once() -> None:
     failures = tuple(Failure(stage="memory", reason="no permission", remedy="Run as root.") for _ in range(3))
-    coverage = Coverage(processes=12, wanted=2400, taken=2000, torn=1, left_out=7, lowest_rate_hz=2.5)
+    coverage = RecordingCoverage(processes=12, wanted=2400, taken=2000, torn=1, left_out=7, lowest_rate_hz=2.5)
 
     assert list(shortfalls(replace(RECORDING, coverage=coverage, failures=failures))) == [
         "A node recorded at 2.5 Hz for a time, to use little CPU: a sample then counts for several.",

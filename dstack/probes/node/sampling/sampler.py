@@ -15,7 +15,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 import psutil
 
-from dstack.observed.node import Count, Coverage, RecordedRound, SampledThread
+from dstack.observed.node import Count, RecordedRound, RecordingCoverage, SampledThread
 from dstack.probes.node.cpython.memory import Unreadable
 from dstack.probes.node.process_reader import ProcessReader
 from dstack.probes.node.procfs import proc
@@ -90,7 +90,7 @@ class _Answer:
             threads=tuple(self._threads),
             counts=tuple(self._counts),
             ranks=self._ranks,
-            coverage=Coverage(**self._totals, sampler_cpu_s=cpu_s, lowest_rate_hz=rate_hz),
+            coverage=RecordingCoverage(**self._totals, sampler_cpu_s=cpu_s, lowest_rate_hz=rate_hz),
             seconds=seconds,
         )
 

@@ -15,7 +15,7 @@ from dstack.model.vertex_facts import (
     NeverKind,
     ProcessName,
     ReasonKind,
-    Request,
+    ResourceRequest,
     SubjectKind,
     TaskName,
     never,
@@ -45,7 +45,7 @@ def test_each_kind_of_fact_has_words(kinds: Any, rows: Mapping[str, object]) -> 
         (subject("coroutine", ProcessName(sort="unlisted process")), "coroutine of a process, which is unreadable"),
         (subject("event loop", "io", None), 'event loop "io"'),
         (subject("thread", 7, ProcessName(sort="driver")), "thread 7 of driver"),
-        (subject("room for request", Request(amounts={"CPU": 1.0})), "room for 1 CPU"),
+        (subject("room for request", ResourceRequest(amounts={"CPU": 1.0})), "room for 1 CPU"),
         (
             subject("scheduler", None, reason("no request")),
             "scheduler, which has not placed it although it asks for no resources",
@@ -53,13 +53,13 @@ def test_each_kind_of_fact_has_words(kinds: Any, rows: Mapping[str, object]) -> 
         (
             never(
                 "unsatisfiable",
-                Request(amounts={"GPU": 2.0}, bundle=1, is_in_group=True, group=GROUP),
+                ResourceRequest(amounts={"GPU": 2.0}, bundle=1, is_in_group=True, group=GROUP),
                 reason("lacking bundle"),
             ),
             "asks for 2 GPU in bundle 1 of placement group trainers, but no bundle has that much",
         ),
         (
-            never("unsatisfiable", Request(amounts={"GPU": 2.0}, is_in_group=True), reason("lacking bundle")),
+            never("unsatisfiable", ResourceRequest(amounts={"GPU": 2.0}, is_in_group=True), reason("lacking bundle")),
             "asks for 2 GPU in its placement group, but no bundle has that much",
         ),
         (
