@@ -23,7 +23,7 @@ from benchmarks.costs import Action, in_ms, in_turns, spread
 from benchmarks.tables import Results
 from dstack.probes.node.asyncio.coroutine_samples import LoopState
 from dstack.probes.node.cpython import memory
-from dstack.probes.node.cpython.process import Interpreter, Known, OwnPython, PythonProcess
+from dstack.probes.node.cpython.python_process import Interpreter, KnownPython, OwnPython, PythonProcess
 from dstack.probes.node.probe import NodeProbe
 from dstack.probes.node.procfs import proc
 from dstack.probes.node.stability import marks_of
@@ -82,7 +82,7 @@ class Reader:
     def __init__(self, pid: int) -> None:
         self._pid = pid
         self._interpreter = Interpreter(None, OwnPython(), proc.mapped_files(pid))
-        self._known = Known()
+        self._known = KnownPython()
 
     def read(self, *parts: Part) -> None:
         with memory.open_memory(self._pid, keeps_pages=True) as opened:

@@ -17,7 +17,7 @@ from dstack.model.diagnosis import Check
 from dstack.probes.connection.connect import SUPPORTED, is_supported, release_of
 from dstack.probes.node.cpython.layouts import LAYOUTS
 from dstack.probes.node.cpython.memory import Unreadable
-from dstack.probes.node.cpython.process import own_layout
+from dstack.probes.node.cpython.python_process import own_layout
 from dstack.probes.node.procfs import proc
 from dstack.probes.node.procfs.permissions import ALLOW_ATTACHING, CAP_SYS_PTRACE, capabilities
 from dstack.probes.node.pyspy import PySpy, find_pyspy

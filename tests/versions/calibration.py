@@ -32,11 +32,11 @@ if not importlib.util.find_spec("psutil"):
     sys.modules["psutil"] = types.ModuleType("psutil")
 
 from dstack.probes.node.cpython import layouts
-from dstack.probes.node.cpython.frames import BLOCK_STACK_BYTES, FRAME_OF_OBJECT, STATE_3_10
 from dstack.probes.node.cpython.layouts import LAYOUTS, OWN_VERSION, CPythonLayout, TaskLists
 from dstack.probes.node.cpython.memory import ProcessMemory, Unreadable, open_memory
+from dstack.probes.node.cpython.memory_frames import BLOCK_STACK_BYTES, FRAME_OF_OBJECT, STATE_3_10
 from dstack.probes.node.cpython.objects import Objects, reference
-from dstack.probes.node.cpython.process import runtime_address
+from dstack.probes.node.cpython.python_process import runtime_address
 from dstack.probes.node.cpython.self_check import KnownObjects
 
 HEAD = 16

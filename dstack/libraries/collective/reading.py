@@ -10,9 +10,9 @@ from dstack.libraries.torch.groups import MAX_GROUPS, MAX_MEMBERS, MAX_NAME, Tor
 from dstack.observed.call_site import Site
 from dstack.observed.calls import RAY, ProcessGroup
 from dstack.probes.node.cached_property import cached_property
-from dstack.probes.node.cpython.frames import Frame
 from dstack.probes.node.cpython.memory import Unreadable
-from dstack.probes.node.cpython.process import PythonProcess
+from dstack.probes.node.cpython.memory_frames import MemoryFrame
+from dstack.probes.node.cpython.python_process import PythonProcess
 from dstack.probes.node.named_values import frame_in, number_in, text_in
 
 MODULE = "ray.util.collective.collective"
@@ -73,7 +73,7 @@ class RayCalls:
         self._objects = process.objects
         self._groups = groups
 
-    def operation_and_group(self, frames: Sequence[Frame], site: Site) -> tuple[str, ProcessGroup | None]:
+    def operation_and_group(self, frames: Sequence[MemoryFrame], site: Site) -> tuple[str, ProcessGroup | None]:
         """The operation of a call, the outermost of these frames, and its group, None if that is not known.
 
         A group that was only declared is started by the first operation on it.

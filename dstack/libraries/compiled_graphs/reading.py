@@ -19,10 +19,10 @@ from dataclasses import replace
 from dstack.libraries.compiled_graphs import CHANNEL_FILE, EXECUTE, FUTURE, GET, GET_FILE, READ, WRITE
 from dstack.observed.calls import Call, ChannelCall
 from dstack.observed.processes import GraphChannel, GraphStage
-from dstack.probes.node.cpython.frames import Frame
 from dstack.probes.node.cpython.memory import Unreadable
+from dstack.probes.node.cpython.memory_frames import MemoryFrame
 from dstack.probes.node.cpython.objects import Objects
-from dstack.probes.node.cpython.process import MemoryThread
+from dstack.probes.node.cpython.python_process import MemoryThread
 from dstack.probes.node.ray_ids import actor_of_handle, object_refs
 from dstack.probes.node.stacks.origins import RAY_WORKER_FILE
 from dstack.probes.node.thread_stacks import function_of, is_in
@@ -60,7 +60,7 @@ def stages_of(objects: Objects, threads: Iterable[MemoryThread]) -> list[GraphSt
     return found[:MAX_STAGES]
 
 
-def _of_loop(objects: Objects, thread: MemoryThread, loop: Frame) -> Iterator[GraphStage]:
+def _of_loop(objects: Objects, thread: MemoryThread, loop: MemoryFrame) -> Iterator[GraphStage]:
     """The stages of one actor in one graph."""
     current = [frame.local("self") for frame in thread.frames if is_in(frame, GRAPH_FILE, OPERATION)]
     for task in objects.items(loop.local("tasks"), MAX_STAGES):
@@ -160,7 +160,7 @@ def _refs(objects: Objects, part: int) -> Iterator[str]:
         yield from object_refs(objects, [ref for ref in refs if ref and not objects.is_a(ref, "NoneType")])
 
 
-def completed(objects: Objects, frames: Sequence[Frame], call: Call | None, actor_id: str = "") -> Call | None:
+def completed(objects: Objects, frames: Sequence[MemoryFrame], call: Call | None, actor_id: str = "") -> Call | None:
     """The call with its dependency, if the thread is in a channel; any other call unchanged.
 
     A write without a timeout sleeps in the kernel, so its call is known; a write with a timeout does not.
@@ -177,7 +177,7 @@ def completed(objects: Objects, frames: Sequence[Frame], call: Call | None, acto
     return call
 
 
-def awaited(objects: Objects, frames: Sequence[Frame], actor_id: str = "") -> Call | None:
+def awaited(objects: Objects, frames: Sequence[MemoryFrame], actor_id: str = "") -> Call | None:
     """The wait of a coroutine that awaits the result of ``execute_async``; None for any other.
 
     A thread of Ray's reads the results in order. Raises :class:`Unreadable`.
@@ -198,7 +198,7 @@ def awaited(objects: Objects, frames: Sequence[Frame], actor_id: str = "") -> Ca
     return Call(site=FUTURE.id, frame=0, need=channel)
 
 
-def _end_of_channel(frames: Sequence[Frame]) -> int | None:
+def _end_of_channel(frames: Sequence[MemoryFrame]) -> int | None:
     """The index of the frame of the reader or writer that the thread is in; inner frames are the channel's."""
     for at, frame in enumerate(frames):
         if is_in(frame, ENDS_FILE, *READS) or (is_in(frame, ENDS_FILE, "write") and frame.has("val")):
@@ -209,7 +209,7 @@ def _end_of_channel(frames: Sequence[Frame]) -> int | None:
     return None
 
 
-def _read(objects: Objects, frame: Frame) -> ChannelCall:
+def _read(objects: Objects, frame: MemoryFrame) -> ChannelCall:
     """The channels from which a reader needs a value; it polls them in turn."""
     reader = frame.local("self")
     objects.expect(reader, *READER_TYPES)
@@ -225,14 +225,14 @@ def _read(objects: Objects, frame: Frame) -> ChannelCall:
     )
 
 
-def _waits_without_sleep(objects: Objects, leaf: Frame, found: ChannelCall) -> bool:
+def _waits_without_sleep(objects: Objects, leaf: MemoryFrame, found: ChannelCall) -> bool:
     """Whether a write that does not sleep waits for room: it has a timeout, and its values are small."""
     kind = objects.attribute(leaf.local("self"), "_typ")
     size = objects.number(objects.attribute(kind, "buffer_size_bytes"))
     return found.fails_after_s is not None and size is not None and size <= COPIED_AT_ONCE
 
 
-def _write(objects: Objects, frame: Frame) -> ChannelCall:
+def _write(objects: Objects, frame: MemoryFrame) -> ChannelCall:
     """The channel that a writer waits for; it writes to its channels one after another."""
     writer = frame.local("self")
     objects.expect(writer, WRITER)
@@ -245,7 +245,7 @@ def _write(objects: Objects, frame: Frame) -> ChannelCall:
     )
 
 
-def _timeout_s(objects: Objects, frame: Frame) -> float | None:
+def _timeout_s(objects: Objects, frame: MemoryFrame) -> float | None:
     """The timeout of the end of a channel, None if it is None, -1 or infinite."""
     if not frame.has("timeout"):
         return None
@@ -253,7 +253,7 @@ def _timeout_s(objects: Objects, frame: Frame) -> float | None:
     return timeout if timeout is not None and 0 <= timeout < math.inf else None
 
 
-def _named(objects: Objects, frames: Sequence[Frame], at: int, channel: ChannelCall) -> Call:
+def _named(objects: Objects, frames: Sequence[MemoryFrame], at: int, channel: ChannelCall) -> Call:
     """The wait, named by Ray's outermost function, with the timeout that the program passed.
 
     The default timeout of the graph is not included: it ends the wait with an error that the program did not request.

@@ -11,8 +11,8 @@ from dataclasses import replace
 
 from dstack.libraries.train.reading import MAX_RANKS
 from dstack.observed.calls import DATA, Call, GroupCall, ProcessGroup
-from dstack.probes.node.cpython.frames import Frame
 from dstack.probes.node.cpython.memory import Unreadable
+from dstack.probes.node.cpython.memory_frames import MemoryFrame
 from dstack.probes.node.cpython.objects import Objects
 from dstack.probes.node.thread_stacks import is_in
 
@@ -20,7 +20,7 @@ MEETING = ("/ray/data/_internal/iterator/stream_split_iterator.py", "_barrier")
 """The method of the coordinator in which a thread waits for the other splits."""
 
 
-def completed(objects: Objects, frames: Sequence[Frame], call: Call | None, actor_id: str) -> Call | None:
+def completed(objects: Objects, frames: Sequence[MemoryFrame], call: Call | None, actor_id: str) -> Call | None:
     """The call with the splits that it waits for, if it is such a wait that can be read, in the actor of this id."""
     if call is None or not actor_id or not frames or not is_in(frames[0], *MEETING):
         return call

@@ -11,8 +11,8 @@ from collections.abc import Sequence
 
 from dstack.libraries.serve import CHOOSING, PRIVATE, REPLICA_FILE
 from dstack.observed.calls import QueuedRequest, ServeRequest
-from dstack.probes.node.cpython.frames import Frame
 from dstack.probes.node.cpython.memory import Unreadable
+from dstack.probes.node.cpython.memory_frames import MemoryFrame
 from dstack.probes.node.cpython.objects import Objects
 from dstack.probes.node.thread_stacks import is_in
 
@@ -34,7 +34,7 @@ class ServeRequests:
         self._objects = objects
         self._limits: dict[int, dict[str, int]] = {}
 
-    def executed(self, frames: Sequence[Frame]) -> ServeRequest | None:
+    def executed(self, frames: Sequence[MemoryFrame]) -> ServeRequest | None:
         """The request that a coroutine of a replica executes; None for any other coroutine."""
         for frame in frames:
             if not frame.file.endswith(REPLICA_FILE):
@@ -44,7 +44,7 @@ class ServeRequests:
                     return request
         return None
 
-    def _executed(self, frame: Frame) -> ServeRequest | None:
+    def _executed(self, frame: MemoryFrame) -> ServeRequest | None:
         """By the local that names the method: that of an HTTP request is not in every frame."""
         replica = frame.local("self")
         for local, attribute in METHODS:
@@ -53,7 +53,7 @@ class ServeRequests:
                 return self._request(self._objects.attribute(source, attribute), deployment)
         return None
 
-    def queued(self, frames: Sequence[Frame]) -> QueuedRequest | None:
+    def queued(self, frames: Sequence[MemoryFrame]) -> QueuedRequest | None:
         """The request that a coroutine holds until a replica has room. Raises :class:`Unreadable`."""
         for frame in frames:
             file = CHOOSING.get(frame.function)
@@ -63,7 +63,7 @@ class ServeRequests:
             return self._in_replica(frames)
         return None
 
-    def _in_router(self, frame: Frame, frames: Sequence[Frame]) -> QueuedRequest:
+    def _in_router(self, frame: MemoryFrame, frames: Sequence[MemoryFrame]) -> QueuedRequest:
         router = self._objects.attributes(frame.local("self"))
         pending = self._objects.attributes(frame.local("pending_request"))
         method = self._objects.attribute(pending.get("metadata", 0), "call_method")
@@ -90,7 +90,7 @@ class ServeRequests:
             limits[self._name(replica_id)] = self._limit(info.get("max_ongoing_requests", 0))
         return limits
 
-    def _most_replicas(self, frames: Sequence[Frame]) -> int | None:
+    def _most_replicas(self, frames: Sequence[MemoryFrame]) -> int | None:
         """The maximum number of replicas of the deployment, from its configuration in the router."""
         for frame in frames:
             if not frame.file.endswith(ROUTER_FILE) or not frame.local("self"):
@@ -106,7 +106,7 @@ class ServeRequests:
                 return self._limit(most)
         return None
 
-    def _in_replica(self, frames: Sequence[Frame]) -> QueuedRequest | None:
+    def _in_replica(self, frames: Sequence[MemoryFrame]) -> QueuedRequest | None:
         for frame in frames:
             if is_in(frame, REPLICA_FILE, "_start_request"):
                 replica = self._objects.attributes(frame.local("self"))

@@ -15,7 +15,7 @@ from dstack.observed.calls import TORCH, ProcessGroup
 from dstack.probes.node.cached_property import cached_property
 from dstack.probes.node.cpython.memory import Unreadable
 from dstack.probes.node.cpython.objects import DICT_KEYS
-from dstack.probes.node.cpython.process import PythonProcess
+from dstack.probes.node.cpython.python_process import PythonProcess
 from dstack.probes.node.named_values import launch_variables, number_of
 
 MODULE = "torch.distributed.distributed_c10d"

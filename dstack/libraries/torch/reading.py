@@ -26,10 +26,10 @@ from dstack.libraries.torch.groups import (
 from dstack.observed.call_site import Site
 from dstack.observed.calls import TORCH, ProcessGroup
 from dstack.probes.node.cached_property import cached_property
-from dstack.probes.node.cpython.frames import Frame
 from dstack.probes.node.cpython.memory import ProcessMemory, Unreadable
+from dstack.probes.node.cpython.memory_frames import MemoryFrame
 from dstack.probes.node.cpython.objects import BOUND_TO, Objects
-from dstack.probes.node.cpython.process import PythonProcess
+from dstack.probes.node.cpython.python_process import PythonProcess
 from dstack.probes.node.named_values import frame_in, number_in, number_of, text_in
 from dstack.probes.node.procfs.proc import SystemCall, system_call, thread_name, thread_started, threads
 from dstack.probes.node.thread_stacks import is_in
@@ -144,7 +144,7 @@ class Work:
     operation: str = ""
 
 
-def work_of(objects: Objects, leaf: Frame, futex: int) -> Work | None:
+def work_of(objects: Objects, leaf: MemoryFrame, futex: int) -> Work | None:
     """The Work among the objects of a frame that owns the futex on which the thread sleeps; None for none."""
     with contextlib.suppress(Unreadable):
         found = (_if_waited_for(objects, address, futex) for address in _works(objects, leaf))
@@ -152,7 +152,7 @@ def work_of(objects: Objects, leaf: Frame, futex: int) -> Work | None:
     return None
 
 
-def _works(objects: Objects, leaf: Frame) -> Iterator[int]:
+def _works(objects: Objects, leaf: MemoryFrame) -> Iterator[int]:
     """The Work objects among the words of a frame, or whose bound methods are."""
     for word in dict.fromkeys((*leaf.stack, *leaf.locals)):
         if objects.is_a(word, "method"):
@@ -191,7 +191,7 @@ class TorchCalls:
         self._groups = groups
         self.gloo = Gloo(process.memory, groups)
 
-    def begun(self, leaf: Frame, call: SystemCall) -> BegunOperation | None:
+    def begun(self, leaf: MemoryFrame, call: SystemCall) -> BegunOperation | None:
         """The operation that a thread waits for in C++, right below this frame; None for any other wait.
 
         Its group is that of gloo's collectives in progress, if these belong to a single group.
@@ -205,7 +205,7 @@ class TorchCalls:
             return None
         return BegunOperation(WORK_WAIT, work.operation or "Work.wait", self.gloo.group if work.is_collective else None)
 
-    def operation_and_group(self, frames: Sequence[Frame], site: Site) -> tuple[str, ProcessGroup | None]:
+    def operation_and_group(self, frames: Sequence[MemoryFrame], site: Site) -> tuple[str, ProcessGroup | None]:
         """The operation of a call, the outermost of these frames, and its group, None if that is not known."""
         match site.operation:
             case "init_process_group":
@@ -217,7 +217,7 @@ class TorchCalls:
         group = frames[-1].local("group")
         return site.operation, self._groups.of_address(group) if group else None
 
-    def _default_group(self, frames: Sequence[Frame]) -> ProcessGroup | None:
+    def _default_group(self, frames: Sequence[MemoryFrame]) -> ProcessGroup | None:
         """The default group while it is made: all ranks of the world must come."""
         rank, size = self._rank_and_size(frames)
         if rank is None or size is None or not 0 <= rank < size <= MAX_MEMBERS:
@@ -233,7 +233,7 @@ class TorchCalls:
             description=DEFAULT_GROUP,
         )
 
-    def _rank_and_size(self, frames: Sequence[Frame]) -> tuple[int | None, int | None]:
+    def _rank_and_size(self, frames: Sequence[MemoryFrame]) -> tuple[int | None, int | None]:
         """From the innermost frame that has them, else from the launcher's variables; -1 means the variables."""
         for file, function, rank_name, size_name in RANKS_IN:
             frame = frame_in(frames, file, function)
@@ -243,7 +243,7 @@ class TorchCalls:
         variables = self._groups.variables
         return number_of(variables, "RANK"), number_of(variables, "WORLD_SIZE")
 
-    def _new_group(self, frames: Sequence[Frame]) -> ProcessGroup | None:
+    def _new_group(self, frames: Sequence[MemoryFrame]) -> ProcessGroup | None:
         """A group while it is made: its members must come; all of the world where torch has a barrier for them."""
         default, made = self._groups.default, frame_in(frames, DISTRIBUTED, "_new_group_with_tag")
         if default is None or made is None:

@@ -14,10 +14,10 @@ from dataclasses import dataclass, replace
 from dstack.call_sites import SITES
 from dstack.libraries.train import MEETING as MEETING_SITE
 from dstack.observed.calls import TRAIN, Call, GroupCall, ProcessGroup
-from dstack.probes.node.cpython.frames import Frame
 from dstack.probes.node.cpython.memory import Unreadable
+from dstack.probes.node.cpython.memory_frames import MemoryFrame
 from dstack.probes.node.cpython.objects import Objects
-from dstack.probes.node.cpython.process import PythonProcess
+from dstack.probes.node.cpython.python_process import PythonProcess
 from dstack.probes.node.ray_ids import actor_of_handle
 from dstack.probes.node.thread_stacks import is_in
 
@@ -52,7 +52,7 @@ def rank_in_train(process: PythonProcess) -> TrainRank | None:
     return TrainRank(replace(group, has_left=has_left), local)
 
 
-def awaited(objects: Objects, frames: Sequence[Frame], actor_id: str) -> Call | None:
+def awaited(objects: Objects, frames: Sequence[MemoryFrame], actor_id: str) -> Call | None:
     """The wait of a coroutine in the actor of this id for the ranks that have not come; None for any other.
 
     Unknown while Train lets a group continue without some of its ranks, as on nodes that are preempted.

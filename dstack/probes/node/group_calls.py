@@ -17,10 +17,10 @@ from dstack.libraries.torch.groups import TorchGroups
 from dstack.libraries.torch.reading import TorchCalls, deadline_of
 from dstack.libraries.train.reading import TrainRank, rank_in_train
 from dstack.observed.calls import RAY, Call, Executions, GroupCall, ProcessGroup, ProcessObject
-from dstack.probes.node.cpython.frames import Frame
 from dstack.probes.node.cpython.memory import Unreadable
+from dstack.probes.node.cpython.memory_frames import MemoryFrame
 from dstack.probes.node.cpython.objects import Objects
-from dstack.probes.node.cpython.process import MemoryThread, PythonProcess
+from dstack.probes.node.cpython.python_process import MemoryThread, PythonProcess
 from dstack.probes.node.named_values import number_in, number_of
 from dstack.probes.node.procfs.proc import SystemCall, scheduler_mark
 from dstack.probes.node.thread_stacks import IN_CALLERS, is_in, site_in
@@ -80,7 +80,7 @@ class GroupCalls:
         self._torch = TorchCalls(process, self.groups.torch)
         self._ray = RayCalls(process, self.groups.ray)
 
-    def call_of(self, frames: Sequence[Frame], at: int, thread: int, call: SystemCall) -> GroupCall | None:
+    def call_of(self, frames: Sequence[MemoryFrame], at: int, thread: int, call: SystemCall) -> GroupCall | None:
         """The call at this frame that blocks this thread; None if it is no call on a group, or unreadable."""
         site = site_in(frames[at], IN_CALLERS)
         if site is None or not site.operation:
@@ -94,7 +94,7 @@ class GroupCalls:
             return replace(found, transfer=transferred(self._objects, frames[at + 1 :]))
         return None
 
-    def work_call(self, leaf: Frame, thread: int, call: SystemCall) -> Call | None:
+    def work_call(self, leaf: MemoryFrame, thread: int, call: SystemCall) -> Call | None:
         """The wait of this thread for an operation that has begun before; None for any other wait."""
         begun = self._torch.begun(leaf, call)
         if begun is None:
@@ -116,7 +116,7 @@ class GroupCalls:
             is_refused=bool(group.address) and not group.name and self._is_refused(group.address),
         )
 
-    def _peer(self, frame: Frame, group: ProcessGroup) -> int | None:
+    def _peer(self, frame: MemoryFrame, group: ProcessGroup) -> int | None:
         """The rank in the world of the peer of a call, or of its root."""
         ranks = group.ranks
         for name in PEER_IN_GROUP:
@@ -139,7 +139,10 @@ ID_LENGTH = 56
 
 
 def wait_for_tensors(
-    objects: Objects, frames: Sequence[Frame], threads: Iterable[MemoryThread], is_user: Callable[[Frame], bool]
+    objects: Objects,
+    frames: Sequence[MemoryFrame],
+    threads: Iterable[MemoryThread],
+    is_user: Callable[[MemoryFrame], bool],
 ) -> Call | None:
     """The wait for the tensors of an object, by the thread that receives them or must end another transfer before.
 
@@ -158,7 +161,7 @@ def wait_for_tensors(
     return Call(site=DIRECT_TRANSPORT.id, name=name, frame=at, need=Executions(threads=tuple(runners)))
 
 
-def transferred(objects: Objects, frames: Iterable[Frame]) -> str:
+def transferred(objects: Objects, frames: Iterable[MemoryFrame]) -> str:
     """The id of the object whose tensors a thread sends or receives by these frames, empty for none."""
     frame = next((frame for frame in frames if is_in(frame, STORE_FILE, RECEIVE, SEND)), None)
     return _object_id(objects, frame) if frame else ""
@@ -172,7 +175,7 @@ def _transfers(objects: Objects, threads: Iterable[MemoryThread]) -> Iterator[tu
                 yield thread.os_thread_id, frame.position.function, _object_id(objects, frame)
 
 
-def _object_id(objects: Objects, frame: Frame) -> str:
+def _object_id(objects: Objects, frame: MemoryFrame) -> str:
     """The id in the local ``obj_id``."""
     object_id = objects.text(frame.local("obj_id"), ID_LENGTH + 1)
     if len(object_id) != ID_LENGTH:

@@ -17,9 +17,9 @@ from dstack.observed.calls import REF_CALLS, Call, ChannelCall, GroupCall, Timer
 from dstack.probes.node.asyncio.coroutine_samples import LoopState, objects_of, waits_of
 from dstack.probes.node.asyncio.event_loops import has_tasks, may_have_loops
 from dstack.probes.node.asyncio.timers import CANCELS, Callbacks, timer_of_thread
-from dstack.probes.node.cpython.frames import Frame, Step
 from dstack.probes.node.cpython.memory import ProcessMemory, Unreadable, open_memory
-from dstack.probes.node.cpython.process import Interpreter, Known, MemoryThread, PythonProcess
+from dstack.probes.node.cpython.memory_frames import MemoryFrame, Step
+from dstack.probes.node.cpython.python_process import Interpreter, KnownPython, MemoryThread, PythonProcess
 from dstack.probes.node.cpython.values import shown_locals
 from dstack.probes.node.named_values import concurrency_groups, program_labels, runs_methods
 from dstack.probes.node.other_languages import Language
@@ -55,7 +55,7 @@ class KnownProcess:
     birth: proc.Birth
     files: Sequence[proc.Mapping]
     interpreter: Interpreter
-    python: Known
+    python: KnownPython
     language: Language | None = None
 
 
@@ -288,12 +288,14 @@ class MemoryReader:
         return reached
 
     def _cancelling(
-        self, process: PythonProcess, states: Sequence[_ThreadState], coroutines: Mapping[int, Sequence[Frame]]
+        self, process: PythonProcess, states: Sequence[_ThreadState], coroutines: Mapping[int, Sequence[MemoryFrame]]
     ) -> set[Root]:
         """The threads and coroutines whose own code, or whose timer, uses a name that cancels something."""
         callbacks = Callbacks(process)
         found: set[Root] = {(THREAD, one.thread.os_thread_id) for one in states if one.timer and one.timer.stops}
-        all_frames: dict[Root, Sequence[Frame]] = {(THREAD, o.thread.os_thread_id): o.thread.frames for o in states}
+        all_frames: dict[Root, Sequence[MemoryFrame]] = {
+            (THREAD, o.thread.os_thread_id): o.thread.frames for o in states
+        }
         all_frames.update({(COROUTINE, address): frames for address, frames in coroutines.items()})
         for root, frames in all_frames.items():
             if any(self._origins.is_user(one) and callbacks.uses(one.code.address, CANCELS) for one in frames):

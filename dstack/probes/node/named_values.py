@@ -8,10 +8,10 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterable, Mapping, Sequence
 
-from dstack.probes.node.cpython.frames import Frame
 from dstack.probes.node.cpython.memory import Unreadable
+from dstack.probes.node.cpython.memory_frames import MemoryFrame
 from dstack.probes.node.cpython.objects import TYPE, Objects
-from dstack.probes.node.cpython.process import Modules, PythonProcess
+from dstack.probes.node.cpython.python_process import Modules, PythonProcess
 from dstack.probes.node.thread_stacks import AnyThread, function_of, is_in
 
 MODULE, TABLE = "dstack.labels", "LABELS"
@@ -128,18 +128,18 @@ def _group(method: int, objects: Objects) -> str:
     return objects.text(group) if group else ""
 
 
-def number_in(objects: Objects, frame: Frame, name: str) -> int | None:
+def number_in(objects: Objects, frame: MemoryFrame, name: str) -> int | None:
     """The number in a local, None where it has none."""
     address = frame.local(name)
     return int(objects.number(address) or 0) if objects.is_a(address, "int") else None
 
 
-def text_in(objects: Objects, frame: Frame, name: str, longest: int) -> str:
+def text_in(objects: Objects, frame: MemoryFrame, name: str, longest: int) -> str:
     """The text of a local, empty where it has none."""
     address = frame.local(name)
     return objects.text(address, longest) if objects.is_a(address, "str") else ""
 
 
-def frame_in(frames: Sequence[Frame], file: str, function: str) -> Frame | None:
+def frame_in(frames: Sequence[MemoryFrame], file: str, function: str) -> MemoryFrame | None:
     """The innermost frame in this function."""
     return next((frame for frame in frames if is_in(frame, file, function)), None)

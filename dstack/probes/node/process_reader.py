@@ -15,7 +15,7 @@ from dstack.call_sites import WAITPID
 from dstack.observed.calls import Call, Children
 from dstack.observed.node import Cause
 from dstack.probes.node.cpython.memory import Unreadable, open_memory
-from dstack.probes.node.cpython.process import Interpreter, Known, OwnPython
+from dstack.probes.node.cpython.python_process import Interpreter, KnownPython, OwnPython
 from dstack.probes.node.kernel_waits import KernelWaits, remaining_sleep_s
 from dstack.probes.node.memory_reader import KnownProcess, MemoryReader
 from dstack.probes.node.other_languages import language_of, read_with_tool
@@ -85,7 +85,7 @@ class ProcessReader:
             files = proc.mapped_files(process.pid)
             interpreter = Interpreter(process.target.get("python"), self._own, files)
             language = language_of(files.values())
-            known = KnownProcess(process.figures.birth, list(files.values()), interpreter, Known(), language)
+            known = KnownProcess(process.figures.birth, list(files.values()), interpreter, KnownPython(), language)
             if len(self._known) < MAX_KNOWN:
                 self._known[process.pid] = known
         return known
@@ -95,7 +95,7 @@ class ProcessReader:
         self._known = {pid: known for pid, known in self._known.items() if psutil.pid_exists(pid)}
         for known in self._known.values():
             if len(known.python.codes) > MAX_CODES:
-                known.python = Known()
+                known.python = KnownPython()
 
     def _require_alive(self, process: TargetProcess) -> None:
         """Raise unless it is still the same process and runs the same program."""

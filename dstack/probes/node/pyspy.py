@@ -23,7 +23,7 @@ from dstack.observed.calls import Call
 from dstack.observed.processes import Access, Role
 from dstack.probes.node.commands import run
 from dstack.probes.node.cpython.memory import open_memory
-from dstack.probes.node.cpython.process import os_thread_id
+from dstack.probes.node.cpython.python_process import os_thread_id
 from dstack.probes.node.procfs.permissions import DumpFailed, last_words, why_dump_failed, why_not_started
 from dstack.probes.node.ray_calls import shallow_calls
 from dstack.probes.node.stability import marks_of, marks_off_cpu, unchanged, unproven_call

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from dstack.probes.node.cpython.memory import ProcessMemory, Unreadable
 from dstack.probes.node.cpython.objects import SIZE
-from dstack.probes.node.cpython.process import PythonProcess
+from dstack.probes.node.cpython.python_process import PythonProcess
 from dstack.probes.node.procfs.proc import Mapping
 from dstack.probes.node.thread_stacks import AnyThread, is_event_loop
 from dstack.probes.node.wire import ThreadContext

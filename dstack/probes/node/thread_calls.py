@@ -52,10 +52,10 @@ from dstack.probes.node.asyncio.await_targets import GENERATOR_FILE
 from dstack.probes.node.asyncio.coroutines import Coroutines
 from dstack.probes.node.asyncio.event_loops import may_have_loops
 from dstack.probes.node.cached_property import cached_property
-from dstack.probes.node.cpython.frames import Frame
 from dstack.probes.node.cpython.memory import Unreadable
+from dstack.probes.node.cpython.memory_frames import MemoryFrame
 from dstack.probes.node.cpython.objects import Objects
-from dstack.probes.node.cpython.process import MemoryThread, PythonProcess
+from dstack.probes.node.cpython.python_process import MemoryThread, PythonProcess
 from dstack.probes.node.group_calls import GroupCalls, wait_for_tensors
 from dstack.probes.node.kernel_waits import KernelWaits, Surroundings, remaining_sleep_s
 from dstack.probes.node.procfs.proc import SystemCall, system_call
@@ -80,7 +80,7 @@ from dstack.probes.node.waits.executors import POOL_FILE, Executors, pool_proces
 from dstack.probes.node.waits.locks import Locks, SleptOn
 from dstack.probes.node.waits.reachable_objects import NOTHING, WaitsOn, of_thread
 
-OF_THREADS: Sequence[Callable[[Objects, Sequence[Frame], Call | None, str], Call | None]] = (
+OF_THREADS: Sequence[Callable[[Objects, Sequence[MemoryFrame], Call | None, str], Call | None]] = (
     compiled_graphs.completed,
     data.completed,
 )
@@ -158,7 +158,7 @@ class BlockedCalls:
 
     # Ray
 
-    def _ray_call(self, frames: Sequence[Frame]) -> Call | None:
+    def _ray_call(self, frames: Sequence[MemoryFrame]) -> Call | None:
         """``ray.get`` and ``ray.wait``, which are blocked in C++ when their own frames are the leaf."""
         site = ray_call(frames[0])
         if site is None:
@@ -168,7 +168,7 @@ class BlockedCalls:
         except Unreadable as error:
             return _unread(site, 0, error)
 
-    def _ray_get(self, frames: Sequence[Frame]) -> Call:
+    def _ray_get(self, frames: Sequence[MemoryFrame]) -> Call:
         """``Worker.get_objects(object_refs, timeout)``; -1 is no timeout."""
         refs = self._refs(self._objects.items(_address(frames[0], "object_refs")))
         timeout = self._seconds(frames[0], "timeout")
@@ -178,7 +178,7 @@ class BlockedCalls:
             return Call(site=channel.id, frame=1, need=ProcessObject(), timeout_s=timeout_s)
         return Call(site=RAY_GET.id, frame=0, need=refs, timeout_s=timeout_s)
 
-    def _ray_wait(self, frames: Sequence[Frame]) -> Call:
+    def _ray_wait(self, frames: Sequence[MemoryFrame]) -> Call:
         """``wait(ray_waitables, num_returns=, timeout=)``.
 
         A generator among them stands for its next item, and Ray does not say whether that is there already. If one
@@ -207,7 +207,7 @@ class BlockedCalls:
 
     # Threads
 
-    def _thread_join(self, frames: Sequence[Frame]) -> Call | None:
+    def _thread_join(self, frames: Sequence[MemoryFrame]) -> Call | None:
         """``Thread.join``: the leaf from 3.13 on, the caller of ``_wait_for_tstate_lock`` before."""
         at = 1 if function_of(frames[0]) == "_wait_for_tstate_lock" and len(frames) > 1 else 0
         frame = frames[at]
@@ -282,7 +282,7 @@ class BlockedCalls:
             return None
         return self._with_host(self._in_kernel(self._with_group(call, thread, blocked_in), blocked_in), frames)
 
-    def _file_poll(self, leaf: Frame, left_s: float | None) -> Call | None:
+    def _file_poll(self, leaf: MemoryFrame, left_s: float | None) -> Call | None:
         """The wait of a library's function that sleeps until a lock file is free, as torch's FileBaton and filelock."""
         if self._is_user(leaf):
             return None
@@ -304,7 +304,7 @@ class BlockedCalls:
             return True
         return self.has_loops and thread.thread_id in self.coroutines.loop_threads
 
-    def _kernel_call(self, frames: Sequence[Frame], blocked_in: SystemCall) -> Call | None:
+    def _kernel_call(self, frames: Sequence[MemoryFrame], blocked_in: SystemCall) -> Call | None:
         """A wait at no known site, by its system call; its name is that of the library's function, if there is one."""
         has_user = any(map(self._is_user, frames))
         if package_of(frames[0].position.file) == "ray" and not has_user:
@@ -322,7 +322,7 @@ class BlockedCalls:
         timeout_s = min((one for one in known if one is not None), default=None)
         return replace(call, need=need, timeout_s=timeout_s) if need and need.ends else call
 
-    def _with_host(self, call: Call, frames: Sequence[Frame]) -> Call:
+    def _with_host(self, call: Call, frames: Sequence[MemoryFrame]) -> Call:
         """The call with the host's name at the other end of its only connection, where a frame or its object has it."""
         if not isinstance(call.need, KernelObjects) or [end.what for end in call.need.ends] != ["TCP"]:
             return call
@@ -331,7 +331,7 @@ class BlockedCalls:
         named = replace(end, name=f"{host} ({end.name})")
         return replace(call, need=replace(call.need, ends=(named,))) if host and end.name else call
 
-    def _host_in(self, frame: Frame) -> str | None:
+    def _host_in(self, frame: MemoryFrame) -> str | None:
         """The name of a host, and no address, in a variable of a frame, or in an attribute of its object."""
         with contextlib.suppress(Unreadable):
             owner = frame.local("self")
@@ -352,7 +352,7 @@ class BlockedCalls:
         of_group = self.group_calls.call_of(thread.frames, call.frame, thread.os_thread_id, blocked_in)
         return replace(call, need=of_group) if of_group else call
 
-    def _poll(self, leaf: Frame) -> Call | None:
+    def _poll(self, leaf: MemoryFrame) -> Call | None:
         """A known function that waits by sleeping; the kernel shows it asleep, and not on a lock."""
         poll = poll_of(leaf)
         owner = leaf.local("self") if poll else 0
@@ -403,7 +403,7 @@ class BlockedCalls:
         return LostOwner(object_id=hex(rlock), owner=of_parent.get(ident, 0))
 
     def _known_wait(
-        self, frames: Sequence[Frame], leaf: Site, owner: int | None, timeout_s: float | None = None
+        self, frames: Sequence[MemoryFrame], leaf: Site, owner: int | None, timeout_s: float | None = None
     ) -> Call | None:
         """A wait at a known site; its frame is the outermost one that belongs to it, ``owner`` what it waits on."""
         sites = [(0, leaf), *((at, site) for at, site in sites_outward(frames, self._is_user) if at)]
@@ -429,7 +429,7 @@ class BlockedCalls:
 
     # Futures
 
-    def _future(self, frames: Sequence[Frame], at: int, site: Site) -> Call:
+    def _future(self, frames: Sequence[MemoryFrame], at: int, site: Site) -> Call:
         try:
             futures, needs_all = self._futures_of(frames[at])
             timeout_s = self._seconds(frames[at], "timeout")
@@ -442,7 +442,7 @@ class BlockedCalls:
         except Unreadable as error:
             return _unread(site, at, error)
 
-    def _futures_of(self, frame: Frame) -> tuple[Sequence[int], bool]:
+    def _futures_of(self, frame: MemoryFrame) -> tuple[Sequence[int], bool]:
         """The futures that a function of ``concurrent.futures`` waits for, and whether it needs all of them."""
         match function_of(frame):
             case "result" | "exception":
@@ -488,7 +488,7 @@ class BlockedCalls:
         """Whether a thread may run an event loop."""
         return may_have_loops(self._process)
 
-    def _event_loop(self, frames: Sequence[Frame]) -> Call | None:
+    def _event_loop(self, frames: Sequence[MemoryFrame]) -> Call | None:
         """The wait of an event loop that runs until one coroutine has ended."""
         for at, frame in enumerate(frames):
             name = {"run_until_complete": "future", "run": "task"}.get(function_of(frame))
@@ -507,7 +507,7 @@ class BlockedCalls:
 
     # Names
 
-    def _named(self, call: Call, frames: Sequence[Frame]) -> Call:
+    def _named(self, call: Call, frames: Sequence[MemoryFrame]) -> Call:
         """The call with the outermost site of a library that made it, by which users know it."""
         sites = [site for at, site in sites_outward(frames, self._is_user) if at > call.frame]
         is_named = kind_of(call) == "lock" or site_in(frames[call.frame], IN_CHANNEL) is not None
@@ -515,11 +515,11 @@ class BlockedCalls:
 
     # Values of locals
 
-    def _seconds(self, frame: Frame, name: str) -> float | None:
+    def _seconds(self, frame: MemoryFrame, name: str) -> float | None:
         """The value of a local that refers to None or a number. Raises :class:`Unreadable`."""
         return self._objects.number(_address(frame, name))
 
-    def _timeout_s(self, frames: Sequence[Frame]) -> float | None:
+    def _timeout_s(self, frames: Sequence[MemoryFrame]) -> float | None:
         """The first timeout among these frames that is not negative."""
         for frame in frames:
             name = "timeout" if frame.has("timeout") else "timeout_seconds"
@@ -529,7 +529,7 @@ class BlockedCalls:
                     return timeout
         return None
 
-    def _may_take_lock_back(self, frame: Frame) -> bool:
+    def _may_take_lock_back(self, frame: MemoryFrame) -> bool:
         """Whether ``Condition.wait`` was notified or timed out, and may now wait to take its lock again."""
         if not is_in(frame, "/threading.py", "wait"):
             return False
@@ -572,13 +572,13 @@ def is_next_of_generator(frame: AnyFrame) -> bool:
     return is_in(frame, GENERATOR_FILE, "_next_sync")
 
 
-def _library_call(leaf: Frame) -> str:
+def _library_call(leaf: MemoryFrame) -> str:
     """``Socket.recv_pyobj of zmq``: a function of a library in which a thread waits."""
     position = leaf.position
     return f"{(position.qualified or position.function).rpartition('<locals>.')[2]} of {package_of(position.file)}"
 
 
-def _address(frame: Frame, name: str) -> int:
+def _address(frame: MemoryFrame, name: str) -> int:
     address = frame.local(name)
     if not address:
         raise Unreadable(f"there is no local variable {name}")

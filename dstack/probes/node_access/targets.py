@@ -30,7 +30,7 @@ from dstack.probes.node.cpython.debug_offsets import (
 )
 from dstack.probes.node.cpython.layouts import LAYOUTS
 from dstack.probes.node.cpython.memory import Unreadable, open_memory
-from dstack.probes.node.cpython.process import runtime_address
+from dstack.probes.node.cpython.python_process import runtime_address
 from dstack.probes.node.procfs.proc import Mapping, address_in, mappings
 from dstack.probes.node_access.raylet_symbols import MappedFile, thread_context_of
 

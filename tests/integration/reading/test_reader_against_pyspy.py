@@ -14,7 +14,7 @@ import pytest
 from dstack.files.snapshot_file import load
 from dstack.probes.node.cpython.layouts import LAYOUTS, OWN_VERSION
 from dstack.probes.node.cpython.memory import open_memory
-from dstack.probes.node.cpython.process import PTHREAD_TID
+from dstack.probes.node.cpython.python_process import PTHREAD_TID
 from dstack.probes.node.pyspy import find_pyspy
 from dstack.probes.node.stability import marks_of, unchanged
 from dstack.probes.node_access.targets import foreign_python

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 import pytest
 
 from dstack.observed.calls import Timer
-from dstack.probes.node.cpython import process
+from dstack.probes.node.cpython import python_process
 from dstack.probes.node.cpython.layouts import LAYOUTS, OWN_VERSION, CPythonLayout
 from dstack.probes.node.cpython.memory import Unreadable
 from dstack.probes.node.wire import ForeignPython, UnreadablePython
@@ -142,7 +142,7 @@ def test_an_unknown_layout_is_a_reason_and_stacks_are_read(
     def fail() -> CPythonLayout:
         raise Unreadable("memory of this Python is not known")
 
-    monkeypatch.setattr(process, "own_layout", fail)
+    monkeypatch.setattr(python_process, "own_layout", fail)
 
     result = sample_with(program.pid, None)
     threads = threads_by_name(result, printed)

@@ -16,8 +16,8 @@ import pytest
 from dstack.libraries.data.reading import completed
 from dstack.libraries.train.reading import CONTEXT, awaited, rank_in_train
 from dstack.observed.calls import Call, GroupCall, ProcessGroup, ProcessObject
-from dstack.probes.node.cpython.frames import Frame
 from dstack.probes.node.cpython.memory import ProcessMemory, open_memory
+from dstack.probes.node.cpython.memory_frames import MemoryFrame
 from tests.unit.support.own_process import own_frames, own_objects, own_process
 
 TRAIN = "/site-packages/ray/train/v2/_internal"
@@ -67,7 +67,7 @@ def suspended(source: str, file: str, *arguments: object) -> Generator[None]:
     return generator
 
 
-def frames_of(memory: ProcessMemory, *generators: Generator[None]) -> list[Frame]:
+def frames_of(memory: ProcessMemory, *generators: Generator[None]) -> list[MemoryFrame]:
     frames = own_frames(memory)
     found = [frames.suspended(id(one)) for one in generators]
     assert None not in found

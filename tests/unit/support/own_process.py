@@ -8,11 +8,11 @@ import gc
 import os
 
 from dstack.probes.node.asyncio.event_loops import ALL_TASKS
-from dstack.probes.node.cpython.frames import Frames
 from dstack.probes.node.cpython.layouts import CPythonLayout
 from dstack.probes.node.cpython.memory import ProcessMemory, open_memory
+from dstack.probes.node.cpython.memory_frames import Frames
 from dstack.probes.node.cpython.objects import Objects
-from dstack.probes.node.cpython.process import Interpreter, OwnPython, PythonProcess
+from dstack.probes.node.cpython.python_process import Interpreter, OwnPython, PythonProcess
 from dstack.probes.node.procfs import proc
 
 

@@ -11,10 +11,10 @@ from dataclasses import dataclass
 
 from dstack.probes.node.asyncio.event_loops import EventLoops
 from dstack.probes.node.cached_property import cached_property
-from dstack.probes.node.cpython.frames import Frame
 from dstack.probes.node.cpython.memory import Unreadable
+from dstack.probes.node.cpython.memory_frames import MemoryFrame
 from dstack.probes.node.cpython.objects import BASIC_SIZE, TYPE
-from dstack.probes.node.cpython.process import PythonProcess
+from dstack.probes.node.cpython.python_process import PythonProcess
 from dstack.probes.node.waits.locks import held_in
 
 GENERATORS = ("coroutine", "generator", "async_generator")
@@ -33,7 +33,7 @@ class AwaitChain:
     ``root`` is the name of the outermost coroutine if that is Cython's. ``mark`` changes whenever the chain does.
     """
 
-    frames: tuple[Frame, ...]
+    frames: tuple[MemoryFrame, ...]
     future: int
     root: str
     mark: tuple[tuple[int, int], ...]
@@ -79,7 +79,7 @@ class AwaitChains:
 
         Neither does one that has not begun, but the task's own, whose frame has its arguments.
         """
-        frames: list[Frame] = []
+        frames: list[MemoryFrame] = []
         mark: list[tuple[int, int]] = []
         root, address = "", coroutine
         for _ in range(MAX_DEPTH):

@@ -36,9 +36,9 @@ from dstack.probes.node.asyncio.event_loops import FUTURE, TASK, EventLoops
 from dstack.probes.node.asyncio.library_futures import ANYIO_FILE, LibraryFutures
 from dstack.probes.node.asyncio.timers import Timers
 from dstack.probes.node.cached_property import cached_property
-from dstack.probes.node.cpython.frames import Frame
 from dstack.probes.node.cpython.memory import Unreadable
-from dstack.probes.node.cpython.process import PythonProcess
+from dstack.probes.node.cpython.memory_frames import MemoryFrame
+from dstack.probes.node.cpython.python_process import PythonProcess
 from dstack.probes.node.ray_ids import object_refs, owners
 from dstack.probes.node.thread_stacks import ASYNCIO, is_in
 from dstack.probes.node.waits.executors import Executors
@@ -272,7 +272,7 @@ class AwaitTargets:
 
     # Futures that only wake their waiter
 
-    def _by_frame(self, future: int, chain: AwaitChain, inside: Sequence[Frame]) -> Call | None:
+    def _by_frame(self, future: int, chain: AwaitChain, inside: Sequence[MemoryFrame]) -> Call | None:
         """By the innermost functions of asyncio that the chain is in."""
         for at, frame in enumerate(inside):
             match frame.function:
@@ -295,12 +295,12 @@ class AwaitTargets:
         plain = Call(site=ASYNC_FUTURE.id, name=name, frame=0, need=ProcessObject(object_id=hex(future)))
         return self._named(inside) or plain
 
-    def _for_group(self, frame: Frame, site: Site) -> Call | None:
+    def _for_group(self, frame: MemoryFrame, site: Site) -> Call | None:
         """The exit of a task group: all of its tasks must end, and one that fails cancels the others."""
         tasks = self._objects.attributes(frame.local("self")).get("_tasks", 0)
         return self._for_needs(replace(self._all_of(self._objects.set_items(tasks), 0), fails_fast=True), site)
 
-    def _sets_messages(self, chain: AwaitChain) -> Frame | None:
+    def _sets_messages(self, chain: AwaitChain) -> MemoryFrame | None:
         """The frame in which a replica of Serve waits for messages of the user's method, or for its end.
 
         Only the method sends messages, so the wait is for its end in either case.
@@ -308,7 +308,7 @@ class AwaitTargets:
         frames = (frame for frame in chain.frames if frame.file.endswith(MESSAGES_FILE))
         return next((frame for frame in frames if frame.function.endswith(MESSAGES) and frame.local("call_fut")), None)
 
-    def _wait(self, frame: Frame) -> Call | None:
+    def _wait(self, frame: MemoryFrame) -> Call | None:
         """``asyncio.wait``; with FIRST_EXCEPTION any one may fail, which is enough."""
         if call := frame.local("call_fut"):
             return self._for_needs(self._all_of([call], 0), AWAIT)
@@ -321,7 +321,7 @@ class AwaitTargets:
             return None
         return self._for_needs(self._any_of(items(futures), 0), WAIT, count=1)
 
-    def _as_completed(self, frame: Frame, chain: AwaitChain) -> Call | None:
+    def _as_completed(self, frame: MemoryFrame, chain: AwaitChain) -> Call | None:
         """``asyncio.as_completed``: an iterator that is a local from 3.13 on, else a generator.
 
         The generator is one of the words of the frame that iterates over it.
@@ -336,7 +336,7 @@ class AwaitTargets:
         call = self._for_needs(self._any_of(self._objects.set_items(todo), 0), AS_COMPLETED, count=1)
         return replace(call, timeout_s=0.0) if call and is_timed else call
 
-    def _iterated(self, chain: AwaitChain) -> Frame:
+    def _iterated(self, chain: AwaitChain) -> MemoryFrame:
         for frame in chain.frames:
             for word in (*frame.stack, *frame.locals):
                 if self._objects.is_a(word, *GENERATORS):
@@ -348,7 +348,7 @@ class AwaitTargets:
     def _is_something(self, address: int) -> bool:
         return bool(address) and not self._objects.is_a(address, "NoneType")
 
-    def _lock(self, frame: Frame) -> Call:
+    def _lock(self, frame: MemoryFrame) -> Call:
         """A Lock or Semaphore, with the coroutines that are in an ``async with`` block of it."""
         lock = frame.local("self")
         kind = self._objects.type_name(lock)
@@ -363,7 +363,7 @@ class AwaitTargets:
             need=held if holders else ProcessObject(object_id=hex(lock)),
         )
 
-    def _named(self, inside: Sequence[Frame]) -> Call | None:
+    def _named(self, inside: Sequence[MemoryFrame]) -> Call | None:
         """A wait for the object whose method the outermost function of asyncio is, by that function."""
         frames = [frame for frame in inside if frame.function != "wait_for" and not _only_wraps(frame)]
         if not frames:
@@ -397,7 +397,7 @@ class AwaitTargets:
         )
         return Call(site=site.id, name=name, frame=0, need=awaited)
 
-    def _timer(self, frames: Sequence[Frame], inside: Iterable[Frame]) -> tuple[Timer | None, bool]:
+    def _timer(self, frames: Sequence[MemoryFrame], inside: Iterable[MemoryFrame]) -> tuple[Timer | None, bool]:
         """The first timeout or deadline of a wait, if any, and whether one of them cancels what it waits for."""
         given = [frame for frame in inside if frame.function in ("wait_for", "wait", "_wait")]
         found: list[Timer] = []
@@ -418,11 +418,11 @@ def is_wrapper(chain: AwaitChain) -> bool:
     return not chain.root.endswith(RUNS_TASKS) and all(map(_only_wraps, chain.frames))
 
 
-def _only_wraps(frame: Frame) -> bool:
+def _only_wraps(frame: MemoryFrame) -> bool:
     return any(frame.function == function and frame.file.endswith(file) for function, file in WRAPPERS)
 
 
-def _library_future(frames: Sequence[Frame]) -> str | None:
+def _library_future(frames: Sequence[MemoryFrame]) -> str | None:
     """``asyncio future of ray/serve/batching.py``: by the file of the library that awaits it, if one does."""
     file = next((frame.file for frame in frames if not _only_wraps(frame)), "")
     _, is_of_library, path = file.rpartition(PACKAGES)

@@ -18,17 +18,17 @@ from dstack.probes.node.asyncio.ended_tasks import TaskEnd, TaskEnds
 from dstack.probes.node.asyncio.event_loops import TASK, EventLoops
 from dstack.probes.node.asyncio.timers import Timers
 from dstack.probes.node.cached_property import cached_property
-from dstack.probes.node.cpython.frames import Frame
 from dstack.probes.node.cpython.memory import Unreadable
+from dstack.probes.node.cpython.memory_frames import MemoryFrame
 from dstack.probes.node.cpython.objects import Objects
-from dstack.probes.node.cpython.process import PythonProcess
+from dstack.probes.node.cpython.python_process import PythonProcess
 from dstack.probes.node.ray_ids import actor_of_task
 from dstack.probes.node.ray_tasks import Contexts
 from dstack.probes.node.thread_stacks import IN_COROUTINE, CodePosition, TextFrame, is_in, site_in
 from dstack.probes.node.waits.executors import Executors
 from dstack.probes.node.waits.reachable_objects import COROUTINE, NOTHING, THREAD, Root, WaitsOn, of_coroutine
 
-OF_COROUTINES: Sequence[Callable[[Objects, Sequence[Frame], str], Call | None]] = (
+OF_COROUTINES: Sequence[Callable[[Objects, Sequence[MemoryFrame], str], Call | None]] = (
     train.awaited,
     compiled_graphs.awaited,
 )

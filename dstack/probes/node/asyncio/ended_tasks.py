@@ -15,10 +15,10 @@ from dataclasses import dataclass
 
 from dstack.probes.node.asyncio.await_chains import GENERATORS
 from dstack.probes.node.asyncio.event_loops import EventLoops
-from dstack.probes.node.cpython.frames import Frame
 from dstack.probes.node.cpython.memory import Unreadable
+from dstack.probes.node.cpython.memory_frames import MemoryFrame
 from dstack.probes.node.cpython.objects import BASIC_SIZE, TYPE
-from dstack.probes.node.cpython.process import PythonProcess
+from dstack.probes.node.cpython.python_process import PythonProcess
 from dstack.probes.node.cpython.references import References
 from dstack.probes.node.cpython.values import text_of
 from dstack.probes.node.waits.reachable_objects import MAX_FOLLOWED, variables_of
@@ -49,7 +49,7 @@ class TaskEnd:
     error: str
     message: str
     is_cancelled: bool
-    frames: Sequence[Frame]
+    frames: Sequence[MemoryFrame]
     held: Collection[int] = ()
 
 
@@ -132,7 +132,7 @@ class TaskEnds:
             return ", ".join(text_of(self._objects, item) for item in items[:3])[:MAX_MESSAGE]
         return ""
 
-    def _reached(self, frames: Iterable[Frame], awaited: Collection[int]) -> set[int]:
+    def _reached(self, frames: Iterable[MemoryFrame], awaited: Collection[int]) -> set[int]:
         """Which of these objects the locals of the frames are, or lead to."""
         level, seen, found = variables_of(frames), set[int](), set[int]()
         for _ in range(MAX_DEPTH):
@@ -145,7 +145,7 @@ class TaskEnds:
         return found | level.intersection(awaited)
 
 
-def _own(frames: Sequence[Frame], function: str) -> Sequence[Frame]:
+def _own(frames: Sequence[MemoryFrame], function: str) -> Sequence[MemoryFrame]:
     """The frames from the task's own function on; code that has fetched the exception comes before it."""
     name = function.rpartition(".")[2]
     return frames[next((at for at, frame in enumerate(frames) if frame.function == name), 0) :]

@@ -17,7 +17,7 @@ from dstack.probes.node.cached_property import cached_property
 from dstack.probes.node.cpython.layouts import TaskLists
 from dstack.probes.node.cpython.memory import Unreadable
 from dstack.probes.node.cpython.objects import BASIC_SIZE, TYPE
-from dstack.probes.node.cpython.process import PythonProcess
+from dstack.probes.node.cpython.python_process import PythonProcess
 from dstack.probes.node.thread_stacks import ASYNCIO, is_event_loop
 
 TASK, FUTURE = "_asyncio.Task", "_asyncio.Future"

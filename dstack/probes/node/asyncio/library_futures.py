@@ -12,10 +12,10 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dstack.libraries.serve import BATCHES_FILE
 from dstack.probes.node.asyncio.await_chains import AwaitChain
 from dstack.probes.node.cached_property import cached_property
-from dstack.probes.node.cpython.frames import Frame
 from dstack.probes.node.cpython.memory import Unreadable
+from dstack.probes.node.cpython.memory_frames import MemoryFrame
 from dstack.probes.node.cpython.objects import Objects
-from dstack.probes.node.cpython.process import MemoryThread
+from dstack.probes.node.cpython.python_process import MemoryThread
 from dstack.probes.node.thread_stacks import is_in
 
 ANYIO_FILE = "/anyio/_backends/_asyncio.py"
@@ -52,7 +52,7 @@ class LibraryFutures:
                         found[future] = task
         return found
 
-    def _of_batch(self, frame: Frame) -> Iterator[int]:
+    def _of_batch(self, frame: MemoryFrame) -> Iterator[int]:
         futures = frame.local("futures") or frame.local("initial_futures")
         with contextlib.suppress(Unreadable):
             if self._objects.is_a(futures, "list"):
@@ -60,7 +60,7 @@ class LibraryFutures:
             elif self._objects.is_a(futures, "collections.deque"):
                 yield from self._objects.deque_items(futures)
 
-    def _of_batches(self, frame: Frame) -> Iterator[int]:
+    def _of_batches(self, frame: MemoryFrame) -> Iterator[int]:
         with contextlib.suppress(Unreadable):
             for batch in self._items(frame.local("sub_batches")):
                 for request in self._items(batch):

@@ -17,10 +17,10 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 from dstack.observed.calls import Timer
 from dstack.probes.node.asyncio.event_loops import EventLoops, Handle
 from dstack.probes.node.cached_property import cached_property
-from dstack.probes.node.cpython.frames import Frame
 from dstack.probes.node.cpython.memory import Unreadable
+from dstack.probes.node.cpython.memory_frames import MemoryFrame
 from dstack.probes.node.cpython.objects import BOUND_TO
-from dstack.probes.node.cpython.process import PythonProcess
+from dstack.probes.node.cpython.python_process import PythonProcess
 from dstack.probes.node.cpython.references import HEADER, PARTIAL, References
 from dstack.probes.node.thread_stacks import is_in
 from dstack.probes.node.waits.locks import BOUND_METHODS
@@ -222,12 +222,12 @@ class Timers:
 
     # Deadlines of with blocks
 
-    def deadline(self, frames: Sequence[Frame]) -> Timer | None:
+    def deadline(self, frames: Sequence[MemoryFrame]) -> Timer | None:
         """The first deadline of the ``with`` blocks that these frames, the innermost first, are in.
 
         A shielded scope of anyio protects what is in it from the scopes around it.
         """
-        found: list[tuple[float, str, Frame]] = []
+        found: list[tuple[float, str, MemoryFrame]] = []
         for frame, scope in ((one, scope) for one in frames for scope in self._scopes(one)):
             with contextlib.suppress(Unreadable):
                 if deadline := self._deadline_of(scope):
@@ -240,7 +240,7 @@ class Timers:
         position = frame.position
         return Timer(name=name, left_s=_left_s(at_s), file=position.module or position.file, line=position.line)
 
-    def _scopes(self, frame: Frame) -> Iterator[int]:
+    def _scopes(self, frame: MemoryFrame) -> Iterator[int]:
         """The objects of the ``with`` blocks of a frame, innermost first, also those inside of context managers."""
         ahead = [(one, 0) for one in self._held(frame)]
         while ahead:
@@ -254,7 +254,7 @@ class Timers:
                     group = self._objects.attributes(scope).get("cancel_scope")
                     ahead[:0] = [(group, depth + 1)] if group and depth < MAX_SCOPES else []
 
-    def _held(self, frame: Frame) -> list[int]:
+    def _held(self, frame: MemoryFrame) -> list[int]:
         with contextlib.suppress(Unreadable):
             return list(self._frames.held(frame))[::-1]
         return []
@@ -276,7 +276,7 @@ class Timers:
 
     # Task groups
 
-    def group_members(self, frames: Iterable[Frame]) -> set[int]:
+    def group_members(self, frames: Iterable[MemoryFrame]) -> set[int]:
         """The tasks of the task groups, of asyncio and anyio, whose ``with`` blocks these frames are in."""
         found: set[int] = set()
         for frame in frames:
@@ -287,7 +287,7 @@ class Timers:
         return found
 
 
-def timer_of_thread(process: PythonProcess, frames: Sequence[Frame]) -> Timer | None:
+def timer_of_thread(process: PythonProcess, frames: Sequence[MemoryFrame]) -> Timer | None:
     """What a thread will call that only waits for its time: a ``threading.Timer``, or a ``sched.scheduler``.
 
     The time is the whole one of a timer, as the remaining one is not known, and None for a scheduler.
@@ -305,7 +305,7 @@ def timer_of_thread(process: PythonProcess, frames: Sequence[Frame]) -> Timer | 
     return None
 
 
-def _scheduled(process: PythonProcess, frame: Frame) -> list[int]:
+def _scheduled(process: PythonProcess, frame: MemoryFrame) -> list[int]:
     """The functions that a ``sched.scheduler`` will call, the next one first."""
     objects = process.objects
     events = objects.items(objects.attribute(frame.local("self") or 0, "_queue"), MAX_CALLED)

@@ -16,7 +16,7 @@ from dstack.probes.node.thread_stacks import CodePosition
 SIZES = {"Q": 8, "q": 8, "i": 4, "I": 4}
 
 
-class Record:
+class StructFields:
     """At least two fields at fixed offsets, each with its format character of :mod:`struct`; little endian.
 
     The same field may be given more than once; fields do not overlap otherwise.
@@ -90,7 +90,7 @@ class CodeObjects:
         if layout.code_exceptions:
             fields.append((layout.code_exceptions, "Q"))
         fields += [(layout.code_first_line, "i"), (layout.code_stack_size, "i")]
-        self._record = Record(*fields)
+        self._record = StructFields(*fields)
         self._texts: dict[int, str] = {}
         self._locals_counts: dict[int, int] = {}
         self._used_names: dict[int, frozenset[str]] = {}

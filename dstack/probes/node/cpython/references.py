@@ -29,7 +29,7 @@ from dstack.probes.node.cpython.objects import (
     TYPE_FLAGS,
     VALUES_3_11,
 )
-from dstack.probes.node.cpython.process import PythonProcess
+from dstack.probes.node.cpython.python_process import PythonProcess
 
 IS_TRACKED, IS_LIST, IS_TUPLE, IS_DICT, IS_EXCEPTION, IS_TYPE = (1 << bit for bit in (14, 25, 26, 29, 30, 31))
 """Flags of types. Objects that the garbage collector does not track refer to no other that matters."""

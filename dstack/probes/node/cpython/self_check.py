@@ -16,9 +16,9 @@ import types
 from collections.abc import AsyncIterator, Callable, Generator, Iterator
 from typing import Any
 
-from dstack.probes.node.cpython.frames import FRAME_OF_OBJECT, Frames
 from dstack.probes.node.cpython.layouts import CPythonLayout
 from dstack.probes.node.cpython.memory import ProcessMemory, Unreadable
+from dstack.probes.node.cpython.memory_frames import FRAME_OF_OBJECT, Frames
 from dstack.probes.node.cpython.objects import Objects
 
 FINISHED = 2

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from dstack.probes.node.cpython.frames import Frame
 from dstack.probes.node.cpython.memory import Unreadable
+from dstack.probes.node.cpython.memory_frames import MemoryFrame
 from dstack.probes.node.cpython.objects import Objects
 
 MAX_CHARACTERS = 128
@@ -13,7 +13,7 @@ MAX_DEPTH = 3
 MORE = "..."
 
 
-def shown_locals(objects: Objects, frame: Frame) -> dict[str, str]:
+def shown_locals(objects: Objects, frame: MemoryFrame) -> dict[str, str]:
     """The locals of a frame that have a value, by name; those that cannot be read are left out."""
     shown: dict[str, str] = {}
     try:

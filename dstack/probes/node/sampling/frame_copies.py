@@ -10,9 +10,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from dstack.probes.node.cpython.frames import READ_AHEAD, Step, frame_head
 from dstack.probes.node.cpython.layouts import CPythonLayout
 from dstack.probes.node.cpython.memory import IN_PAGE, PAGE, PAGE_START, USER_END, NotMapped, ProcessMemory, Unreadable
+from dstack.probes.node.cpython.memory_frames import READ_AHEAD, Step, frame_head
 
 MAX_PAGES = 256
 """The most pages of one thread: frames that lie further out are left out."""

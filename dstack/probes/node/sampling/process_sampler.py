@@ -10,9 +10,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
-from dstack.probes.node.cpython.frames import Chain, Step
 from dstack.probes.node.cpython.memory import ProcessMemory, Unreadable, open_memory
-from dstack.probes.node.cpython.process import PythonProcess, os_thread_id
+from dstack.probes.node.cpython.memory_frames import FrameChain, Step
+from dstack.probes.node.cpython.python_process import PythonProcess, os_thread_id
 from dstack.probes.node.group_calls import ProcessGroups
 from dstack.probes.node.memory_reader import KnownProcess
 from dstack.probes.node.procfs import proc
@@ -257,7 +257,7 @@ class _CodePositions:
         known = self._stacks.get(key)
         if known is None:
             steps: Sequence[Step] = [(0, *pair) for pair in key]
-            chain = Chain(0, list(steps))
+            chain = FrameChain(0, list(steps))
             frames = self._process.frames
             found = tuple(frame.position for frame in frames.stacks({0: chain})[0])
             if not frames.is_whole(chain):

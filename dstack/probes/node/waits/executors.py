@@ -14,7 +14,7 @@ from dstack.observed.processes import EndedChild
 from dstack.probes.node.cached_property import cached_property
 from dstack.probes.node.cpython.memory import Unreadable
 from dstack.probes.node.cpython.objects import Objects
-from dstack.probes.node.cpython.process import MemoryThread, PythonProcess
+from dstack.probes.node.cpython.python_process import MemoryThread, PythonProcess
 from dstack.probes.node.thread_stacks import is_in
 
 Givers = tuple[int, ...]

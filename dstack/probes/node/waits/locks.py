@@ -12,10 +12,10 @@ import time
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
-from dstack.probes.node.cpython.frames import Frame
 from dstack.probes.node.cpython.memory import Unreadable
+from dstack.probes.node.cpython.memory_frames import MemoryFrame
 from dstack.probes.node.cpython.objects import BOUND_TO, LOCK_SEMAPHORE, Objects
-from dstack.probes.node.cpython.process import MemoryThread, PythonProcess
+from dstack.probes.node.cpython.python_process import MemoryThread, PythonProcess
 from dstack.probes.node.procfs.proc import SystemCall
 
 LOCK, RLOCK = "_thread.lock", "_thread.RLock"
@@ -51,7 +51,7 @@ class Locks:
         self._layout = process.layout
         self._locks_held: dict[int, set[int]] = {}
 
-    def slept_on(self, leaf: Frame, call: SystemCall) -> SleptOn | None:
+    def slept_on(self, leaf: MemoryFrame, call: SystemCall) -> SleptOn | None:
         """The lock or queue that the innermost frame of a thread waits for, if any."""
         if call.futex is None:
             return None
@@ -92,7 +92,7 @@ class Locks:
         if self._objects.is_a(word, *BOUND_METHODS):
             yield self._objects.memory.pointer(word + BOUND_TO)
 
-    def _timeout_s(self, leaf: Frame, word: int, deadline: int) -> float:
+    def _timeout_s(self, leaf: MemoryFrame, word: int, deadline: int) -> float:
         """The timeout among the following arguments, else the remaining time."""
         at = leaf.stack.index(word) if word in leaf.stack else len(leaf.stack)
         for argument in leaf.stack[at + 1 : at + 1 + MAX_ARGUMENTS]:
@@ -107,7 +107,7 @@ class Locks:
         return self._locks_held[thread.thread_id]
 
 
-def held_in(process: PythonProcess, frames: Iterable[Frame]) -> set[int]:
+def held_in(process: PythonProcess, frames: Iterable[MemoryFrame]) -> set[int]:
     """The objects whose ``with`` or ``async with`` blocks these frames are in, and the locks of conditions among them.
 
     ``frames`` are those of a thread or coroutine, the innermost first. The result excludes objects that a frame has not

@@ -16,10 +16,10 @@ from dstack.call_sites import kind_of
 from dstack.libraries.train import HELPERS
 from dstack.observed.calls import Call, ProcessObject
 from dstack.probes.node.cached_property import cached_property
-from dstack.probes.node.cpython.frames import Frame
 from dstack.probes.node.cpython.memory import Unreadable
+from dstack.probes.node.cpython.memory_frames import MemoryFrame
 from dstack.probes.node.cpython.objects import Objects
-from dstack.probes.node.cpython.process import MODULE_DICT, PythonProcess
+from dstack.probes.node.cpython.python_process import MODULE_DICT, PythonProcess
 from dstack.probes.node.cpython.references import References
 from dstack.probes.node.named_values import actor_instance
 from dstack.probes.node.stacks.origins import RAY_WORKER_FILE
@@ -55,7 +55,9 @@ class WaitsOn:
 NOTHING = WaitsOn()
 
 
-def of_thread(call: Call, frames: Sequence[Frame], objects: Objects, is_user: Callable[[AnyFrame], bool]) -> WaitsOn:
+def of_thread(
+    call: Call, frames: Sequence[MemoryFrame], objects: Objects, is_user: Callable[[AnyFrame], bool]
+) -> WaitsOn:
     """The objects that the call of a thread waits on; none where these do not show what ends the wait."""
     inside = list(itertools.takewhile(lambda frame: not is_user(frame), frames))
     if not isinstance(call.need, ProcessObject) or any(part in frame.file for frame in inside for part in ENDED_BY_C):
@@ -77,7 +79,7 @@ def of_thread(call: Call, frames: Sequence[Frame], objects: Objects, is_user: Ca
     return WaitsOn(tuple(one for one in found if one), (frames[0].local("self"), "wait"))
 
 
-def of_coroutine(call: Call | None, frames: Sequence[Frame], objects: Objects) -> WaitsOn:
+def of_coroutine(call: Call | None, frames: Sequence[MemoryFrame], objects: Objects) -> WaitsOn:
     """The objects that the call of a coroutine waits on: locks, conditions, events, semaphores and queues."""
     is_of_asyncio = bool(frames) and frames[0].file.endswith(ASYNCIO_FILES)
     if call is None or not isinstance(call.need, ProcessObject) or not is_of_asyncio:
@@ -88,13 +90,13 @@ def of_coroutine(call: Call | None, frames: Sequence[Frame], objects: Objects) -
     return WaitsOn(owners, (owners[0], frames[0].function)) if owners else NOTHING
 
 
-def _shares_self(frame: Frame) -> bool:
+def _shares_self(frame: MemoryFrame) -> bool:
     """Whether the frame is a method whose object is awaited; at a meeting of processes no object is."""
     site = site_in(frame, IN_CALLERS)
     return site is not None and not site.is_meeting
 
 
-def _helpers(inside: Sequence[Frame], objects: Objects) -> Iterator[int]:
+def _helpers(inside: Sequence[MemoryFrame], objects: Objects) -> Iterator[int]:
     """The Thread objects that the frames wait for."""
     for frame in inside:
         for file, function, attribute in HELPERS:
@@ -201,7 +203,7 @@ class Roots:
 def what_reaches(
     process: PythonProcess,
     waits: Mapping[Root, WaitsOn],
-    coroutines: Mapping[int, Sequence[Frame]],
+    coroutines: Mapping[int, Sequence[MemoryFrame]],
     is_user: Callable[[AnyFrame], bool],
     others: Collection[int] = (),
     timers: Mapping[int, Collection[int]] | None = None,
@@ -228,11 +230,11 @@ def what_reaches(
 
 
 def _all_roots(
-    process: PythonProcess, coroutines: Mapping[int, Sequence[Frame]], is_user: Callable[[AnyFrame], bool]
+    process: PythonProcess, coroutines: Mapping[int, Sequence[MemoryFrame]], is_user: Callable[[AnyFrame], bool]
 ) -> dict[Root, Roots]:
     modules = UserModules(process, is_user)
 
-    def roots_of(frames: Sequence[Frame]) -> Roots:
+    def roots_of(frames: Sequence[MemoryFrame]) -> Roots:
         own = _modules(frame for frame in frames if is_user(frame))
         return Roots(variables_of(frames), {reached for module in own for reached in modules.reached_from(module)})
 
@@ -245,7 +247,7 @@ def _all_roots(
     return {**roots, **_actor(process)}
 
 
-def _handles(frames: Sequence[Frame], process: PythonProcess) -> Iterator[int]:
+def _handles(frames: Sequence[MemoryFrame], process: PythonProcess) -> Iterator[int]:
     """The callbacks that an event loop of asyncio's own will make, if one runs in these frames."""
     for frame in frames:
         if is_in(frame, "/asyncio/base_events.py", "run_forever"):
@@ -311,7 +313,7 @@ class ObjectSearch:
         return following
 
 
-def variables_of(frames: Iterable[Frame]) -> set[int]:
+def variables_of(frames: Iterable[MemoryFrame]) -> set[int]:
     """The objects that the readable variables of these frames refer to.
 
     Without Ray's worker object, which every main thread has: it leads to the actor, which is a root of its own.
@@ -326,7 +328,7 @@ def variables_of(frames: Iterable[Frame]) -> set[int]:
     return found
 
 
-def _modules(frames: Iterable[Frame]) -> set[int]:
+def _modules(frames: Iterable[MemoryFrame]) -> set[int]:
     """The dicts of the modules of these frames."""
     found: set[int] = set()
     for frame in frames:

@@ -15,7 +15,7 @@ from dstack.libraries.compiled_graphs.reading import completed, stages_of
 from dstack.observed.calls import Call, ChannelCall, ProcessObject, Refs
 from dstack.observed.processes import GraphChannel
 from dstack.probes.node.cpython.memory import open_memory
-from dstack.probes.node.cpython.process import MemoryThread, PythonProcess
+from dstack.probes.node.cpython.python_process import MemoryThread, PythonProcess
 from tests.unit.support.own_process import own_process
 
 WORKER = """

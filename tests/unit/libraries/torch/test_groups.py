@@ -14,7 +14,7 @@ import pytest
 from dstack.libraries.torch.groups import MAX_MEMBERS, MODULE
 from dstack.observed import calls
 from dstack.probes.node.cpython.memory import open_memory
-from dstack.probes.node.cpython.process import Known, PythonProcess
+from dstack.probes.node.cpython.python_process import KnownPython, PythonProcess
 from dstack.probes.node.group_calls import Memberships, ProcessGroups
 from tests.unit.support.own_process import own_interpreter
 
@@ -68,7 +68,7 @@ def torch(monkeypatch: pytest.MonkeyPatch) -> Any:
     return module
 
 
-def read(known: Known | None = None) -> Memberships:
+def read(known: KnownPython | None = None) -> Memberships:
     with open_memory(os.getpid(), keeps_pages=True) as memory:
         return ProcessGroups(PythonProcess(memory, own_interpreter(), known)).memberships()
 
@@ -232,7 +232,7 @@ def test_without_the_default_description_none_is_used(torch: Any) -> None:
 
 
 def test_known_ranks_are_validated(torch: Any) -> None:
-    known = Known()
+    known = KnownPython()
     large = group(1, 300, b"large")
     torch._pg_names[large] = "1"
     ranks = torch._pg_group_ranks[large] = {rank: rank for rank in range(300)}

@@ -13,7 +13,7 @@ from dstack.analysis.index.subjects import of_thread
 from dstack.analysis.naming.descriptions import in_words
 from dstack.observed.calls import Call, Executions, GroupCall, ProcessGroup
 from dstack.probes.node.cpython.memory import open_memory
-from dstack.probes.node.cpython.process import MemoryThread, PythonProcess
+from dstack.probes.node.cpython.python_process import MemoryThread, PythonProcess
 from dstack.probes.node.group_calls import STORE_FILE, transferred, wait_for_tensors
 from tests.unit.scenes import Scene
 from tests.unit.support.own_process import own_process

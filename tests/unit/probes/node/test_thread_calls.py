@@ -30,9 +30,9 @@ from dstack.observed.calls import Awaitables, Call, Children, Executions, Future
 from dstack.observed.calls import Refs as NeededRefs
 from dstack.observed.calls import Unreadable as UnreadableNeed
 from dstack.probes.node import thread_calls
-from dstack.probes.node.cpython.frames import Frame
 from dstack.probes.node.cpython.memory import Unreadable, open_memory
-from dstack.probes.node.cpython.process import Interpreter, MemoryThread, OwnPython, PythonProcess
+from dstack.probes.node.cpython.memory_frames import MemoryFrame
+from dstack.probes.node.cpython.python_process import Interpreter, MemoryThread, OwnPython, PythonProcess
 from dstack.probes.node.kernel_waits import Surroundings
 from dstack.probes.node.procfs import proc
 from dstack.probes.node.procfs.proc import CLOCK_NANOSLEEP, FUTEX, NANOSLEEP, PSELECT6, SELECT, WAIT4, SystemCall
@@ -119,7 +119,7 @@ def _value(text: str) -> object:
 
 
 def thread(frames: Sequence[RecordedFrame], os_thread_id: int = MAIN, name: str = "MainThread") -> MemoryThread:
-    return PythonThread(0x7F00 + os_thread_id, os_thread_id, name, cast(Sequence[Frame], frames))
+    return PythonThread(0x7F00 + os_thread_id, os_thread_id, name, cast(Sequence[MemoryFrame], frames))
 
 
 @dataclass

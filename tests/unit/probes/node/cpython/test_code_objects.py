@@ -30,7 +30,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dstack.probes.node.cpython import code_objects as module
-from dstack.probes.node.cpython.code_objects import SIZES, Code, CodeObjects, Record, exception_table, lines, lines_3_10
+from dstack.probes.node.cpython.code_objects import (
+    SIZES,
+    Code,
+    CodeObjects,
+    StructFields,
+    exception_table,
+    lines,
+    lines_3_10,
+)
 from dstack.probes.node.cpython.memory import ProcessMemory, Unreadable, open_memory
 from dstack.probes.node.cpython.objects import Objects
 from tests.unit.support.hostile_memory import Change, Copied, Recorder
@@ -46,7 +54,7 @@ def test_fields_read_together_equal_fields_read_one_by_one(
     fields: tuple[tuple[int, str], ...], doubled: bool, data: bytes, at: int
 ) -> None:
     fields = (*fields, fields[0]) if doubled else fields
-    record = Record(*fields)
+    record = StructFields(*fields)
 
     assert record.unpack(data, at) == tuple(
         struct.unpack_from(f"<{kind}", data, at + place)[0] for place, kind in fields
@@ -56,7 +64,7 @@ def test_fields_read_together_equal_fields_read_one_by_one(
 
 
 def test_adjacent_fields_need_no_padding() -> None:
-    record = Record((4, "i"), (0, "i"), (8, "Q"))
+    record = StructFields((4, "i"), (0, "i"), (8, "Q"))
 
     assert record.size == 16
     assert record.unpack(struct.pack("<iiQ", -1, 2, 3)) == (2, -1, 3)
@@ -64,7 +72,7 @@ def test_adjacent_fields_need_no_padding() -> None:
 
 def test_too_few_bytes_are_an_error() -> None:
     with pytest.raises(struct.error):
-        Record((0, "Q"), (8, "Q")).unpack(bytes(15))
+        StructFields((0, "Q"), (8, "Q")).unpack(bytes(15))
 
 
 MODULES: tuple[ModuleType, ...] = (

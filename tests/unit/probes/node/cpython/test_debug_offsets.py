@@ -24,7 +24,7 @@ from dstack.probes.node.cpython.debug_offsets import (
 )
 from dstack.probes.node.cpython.layouts import LAYOUTS, OWN_VERSION, CPythonLayout
 from dstack.probes.node.cpython.memory import Unreadable, open_memory
-from dstack.probes.node.cpython.process import layout_of, runtime_address
+from dstack.probes.node.cpython.python_process import layout_of, runtime_address
 from tests.fuzzing.effort import examples
 
 RELEASE = 0xF0

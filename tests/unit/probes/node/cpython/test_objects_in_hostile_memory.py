@@ -20,8 +20,8 @@ from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
 
 from dstack.probes.node.cpython.code_objects import exception_table
-from dstack.probes.node.cpython.frames import MAX_FRAMES, Frames
 from dstack.probes.node.cpython.memory import PAGE, Unreadable, open_memory
+from dstack.probes.node.cpython.memory_frames import MAX_FRAMES, Frames
 from dstack.probes.node.cpython.objects import TYPE, TYPE_NAME, Objects
 from tests.fuzzing.effort import examples
 from tests.unit.support.hostile_memory import END, HOSTILE, MIB, Change, Copied, CountedMemory, Recorder, ends_well

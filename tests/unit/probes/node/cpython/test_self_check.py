@@ -14,10 +14,10 @@ from typing import Any
 
 import pytest
 
-from dstack.probes.node.cpython import process
+from dstack.probes.node.cpython import python_process
 from dstack.probes.node.cpython.layouts import LAYOUTS, OWN_VERSION, CPythonLayout
 from dstack.probes.node.cpython.memory import Unreadable, open_memory
-from dstack.probes.node.cpython.process import own_layout, runtime_address
+from dstack.probes.node.cpython.python_process import own_layout, runtime_address
 from dstack.probes.node.cpython.self_check import require_own_layout
 
 LAYOUT = LAYOUTS[OWN_VERSION]
@@ -98,7 +98,7 @@ def test_the_depth_of_the_stack_does_not_matter(depth: int) -> None:
 
 
 def test_an_interpreter_that_is_not_in_the_table_is_unreadable(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(process, "LAYOUTS", {})
+    monkeypatch.setattr(python_process, "LAYOUTS", {})
 
     with pytest.raises(Unreadable, match=f"memory of cpython 3.{OWN_VERSION[1]} is not supported"):
         own_layout()

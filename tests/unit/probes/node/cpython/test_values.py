@@ -14,7 +14,7 @@ from dstack.probes.node.cpython.memory import Unreadable, open_memory
 from dstack.probes.node.cpython.objects import Objects
 from dstack.probes.node.cpython.values import MAX_CHARACTERS, MAX_DEPTH, shown_locals, text_of
 from tests.fuzzing.effort import examples
-from tests.unit.probes.node.cpython.test_frames import sleeping
+from tests.unit.probes.node.cpython.test_memory_frames import sleeping
 from tests.unit.support.hostile_memory import HOSTILE, Change, Copied, Recorder, ends_well
 from tests.unit.support.own_process import own_objects, own_process
 

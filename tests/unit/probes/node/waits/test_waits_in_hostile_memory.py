@@ -14,8 +14,8 @@ from dstack.libraries.collective.reading import RayGroups
 from dstack.libraries.torch.groups import TorchGroups
 from dstack.libraries.torch.reading import deadline_of, work_of
 from dstack.probes.node.cpython.code_objects import Code
-from dstack.probes.node.cpython.frames import Frame, Frames
 from dstack.probes.node.cpython.memory import ProcessMemory, Unreadable
+from dstack.probes.node.cpython.memory_frames import Frames, MemoryFrame
 from dstack.probes.node.cpython.objects import Objects
 from dstack.probes.node.cpython.references import References
 from dstack.probes.node.cpython.values import shown_locals, text_of
@@ -104,12 +104,12 @@ class Deceived(Objects):
 EXECUTOR = "/usr/lib/python3/concurrent/futures/thread.py"
 
 
-def frame_at(frames: Frames, start: int, function: str, name: str) -> Frame:
+def frame_at(frames: Frames, start: int, function: str, name: str) -> MemoryFrame:
     """A frame of an executor in any memory; the last of its possible locals has this name."""
     code = Code(start, (start,) * 20)
     code.file, code.function = EXECUTOR, function
     code.names = (*(f"local {number}" for number in range(5)), name)
-    return Frame(frames, start, code, 0, CodePosition(EXECUTOR, function, function, 1))
+    return MemoryFrame(frames, start, code, 0, CodePosition(EXECUTOR, function, function, 1))
 
 
 def everything(objects: Objects, start: int) -> list[Callable[[], object]]:

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 import pytest
 
 from dstack.probes.node.cpython.memory import PAGE, ProcessMemory, open_memory
-from dstack.probes.node.cpython.process import Known, PythonProcess
+from dstack.probes.node.cpython.python_process import KnownPython, PythonProcess
 from tests.unit.support.own_process import own_interpreter, own_objects
 
 NAME = "a_module_of_dstacks_tests"
@@ -24,12 +24,12 @@ def module() -> Iterator[types.ModuleType]:
     del sys.modules[NAME]
 
 
-def process_now(known: Known) -> Iterator[PythonProcess]:
+def process_now(known: KnownPython) -> Iterator[PythonProcess]:
     with open_memory(os.getpid(), keeps_pages=True) as memory:
         yield PythonProcess(memory, own_interpreter(), known)
 
 
-def address_of(known: Known, name: str, module: str = NAME) -> int:
+def address_of(known: KnownPython, name: str, module: str = NAME) -> int:
     (found,) = [process.modules.lookup(module, name) for process in process_now(known)]
     return found
 
@@ -37,7 +37,7 @@ def address_of(known: Known, name: str, module: str = NAME) -> int:
 def test_the_attributes_of_a_module_are_found(module: types.ModuleType) -> None:
     module.__dict__.update({f"name{number}": object() for number in range(500)})
 
-    for known in (Known(), Known()):
+    for known in (KnownPython(), KnownPython()):
         for name in ("name0", "name499", "name250"):
             assert address_of(known, name) == id(vars(module)[name])
         assert address_of(known, "absent") == 0
@@ -45,7 +45,7 @@ def test_the_attributes_of_a_module_are_found(module: types.ModuleType) -> None:
 
 
 def test_a_cached_address_is_validated(module: types.ModuleType) -> None:
-    known = Known()
+    known = KnownPython()
     module.__dict__.update({"one": object(), "two": object()})
     assert address_of(known, "two") == id(module.two)
     places = dict(known.places)
@@ -64,7 +64,7 @@ def test_a_cached_address_is_validated(module: types.ModuleType) -> None:
 @pytest.mark.parametrize("place", [-1, 0, 1, 10**6, 2**62])
 def test_a_wrong_cached_address_is_no_error(module: types.ModuleType, place: int) -> None:
     module.__dict__["wanted"] = wanted = object()
-    known = Known()
+    known = KnownPython()
     assert address_of(known, "wanted") == id(wanted)
 
     known.places = dict.fromkeys(known.places, place)
@@ -89,7 +89,7 @@ def noting(memory: ProcessMemory, reads: list[int]) -> Iterator[None]:
 def test_a_large_dict_is_searched_once(module: types.ModuleType) -> None:
     module.__dict__.update({f"{'x' * 200}{number}": number for number in range(5_000)})
     module.__dict__["wanted"] = wanted = object()
-    known = Known()
+    known = KnownPython()
     reads: list[int] = []
 
     for _ in range(2):
@@ -103,7 +103,7 @@ def test_a_large_dict_is_searched_once(module: types.ModuleType) -> None:
 
 
 def test_an_absent_module_is_searched_again_if_more_are_imported(module: types.ModuleType) -> None:
-    known, later = Known(), "another_module_of_dstacks_tests"
+    known, later = KnownPython(), "another_module_of_dstacks_tests"
 
     def has(name: str) -> bool:
         (found,) = [process.modules.has(name) for process in process_now(known)]
@@ -121,7 +121,7 @@ def test_an_absent_module_is_searched_again_if_more_are_imported(module: types.M
 
 
 def test_unmapped_cached_pages_are_no_error() -> None:
-    known = Known(pages=[0, PAGE, 2**46, 2**63, id(None) & -PAGE])
+    known = KnownPython(pages=[0, PAGE, 2**46, 2**63, id(None) & -PAGE])
 
     for process in process_now(known):
         assert process.memory.pages.keys() == {id(None) & -PAGE}

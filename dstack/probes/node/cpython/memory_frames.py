@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from dstack.probes.node.cached_property import cached_property
-from dstack.probes.node.cpython.code_objects import Code, CodeObjects, Record
+from dstack.probes.node.cpython.code_objects import Code, CodeObjects, StructFields
 from dstack.probes.node.cpython.layouts import CPythonLayout
 from dstack.probes.node.cpython.memory import IN_PAGE, PAGE, PAGE_START, Unreadable
 from dstack.probes.node.cpython.objects import BOUND_TO, Objects, reference
@@ -38,7 +38,7 @@ Step = tuple[int, int, int]
 """The addresses of a frame and its code object, and its instruction: an address, or on 3.10 a number."""
 
 
-class Frame:
+class MemoryFrame:
     """A frame of a thread or of a suspended coroutine. Methods raise :class:`Unreadable`.
 
     ``locals`` and ``stack`` are words. Those of a thread's value stack may be left over from earlier values.
@@ -117,17 +117,17 @@ class Frame:
 
 
 @dataclass
-class Chain:
+class FrameChain:
     """The frames of a thread walked so far, leaf first; ``ahead`` is the address of the next one, 0 at the end."""
 
     ahead: int
     steps: list[Step] = field(default_factory=list)
 
 
-def frame_head(layout: CPythonLayout) -> Record:
+def frame_head(layout: CPythonLayout) -> StructFields:
     """The fields of a frame that make a :data:`Step`, and the address of its caller."""
     kind = "i" if layout.version == (3, 10) else "Q"
-    return Record((layout.frame_code, "Q"), (layout.frame_instruction, kind), (layout.frame_previous, "Q"))
+    return StructFields((layout.frame_code, "Q"), (layout.frame_instruction, kind), (layout.frame_previous, "Q"))
 
 
 class Frames:
@@ -162,13 +162,13 @@ class Frames:
             state = self._memory.pointer(state + self._layout.thread_next)
         return {thread_id: state for state, thread_id in ids.items() if thread_id}  # 0: it has not begun yet
 
-    def chains(self, threads: Mapping[int, int]) -> dict[int, Chain]:
+    def chains(self, threads: Mapping[int, int]) -> dict[int, FrameChain]:
         """The frames of several threads by thread id; perhaps not all of a thread that changes meanwhile.
 
         ``threads`` are addresses of thread states, as :attr:`threads`.
         """
         leaves = self._leaves(threads)
-        chains = {thread_id: Chain(leaf) for thread_id, leaf in leaves.items()}
+        chains = {thread_id: FrameChain(leaf) for thread_id, leaf in leaves.items()}
         self._memory.prefetch(self._around(chain.ahead for chain in chains.values()))
         left = [chain for chain in chains.values() if chain.ahead]
         total = MAX_ALL_FRAMES
@@ -205,7 +205,7 @@ class Frames:
         pages = self._memory.pages
         return frame & PAGE_START in pages and (frame + self._head.size) & PAGE_START in pages
 
-    def _walk(self, chain: Chain) -> bool:
+    def _walk(self, chain: FrameChain) -> bool:
         """Follow a chain on pages that were read; returns whether it continues on another page."""
         pages, unpack, size, steps = self._memory.pages, self._head.unpack, self._head.size, chain.steps
         address = chain.ahead
@@ -222,16 +222,16 @@ class Frames:
         chain.ahead = address
         return bool(address) and len(steps) < MAX_FRAMES
 
-    def stacks(self, chains: dict[int, Chain]) -> dict[int, list[Frame]]:
+    def stacks(self, chains: dict[int, FrameChain]) -> dict[int, list[MemoryFrame]]:
         """The frames of these chains; the code objects of all of them are read together."""
         self.codes.load({self._code_of(code) for chain in chains.values() for _, code, _ in chain.steps})
         return {thread_id: list(self._frames(chain.steps)) for thread_id, chain in chains.items()}
 
-    def is_whole(self, chain: Chain) -> bool:
+    def is_whole(self, chain: FrameChain) -> bool:
         """Whether a chain, whose stack was read, was followed to its end, and all of its frames have their code."""
         return not chain.ahead and not any(executable in self._without_code for _, executable, _ in chain.steps)
 
-    def _frames(self, steps: Sequence[Step]) -> Iterator[Frame]:
+    def _frames(self, steps: Sequence[Step]) -> Iterator[MemoryFrame]:
         """The frames of these steps, without those by which C calls Python: a trampoline on 3.12, later no code."""
         places = self._places
         for address, executable, instruction in steps:
@@ -240,7 +240,7 @@ class Frames:
                 places[key] = self._place(executable, instruction)
             place = places[key]
             if place is not None:
-                yield Frame(self, address, *place)
+                yield MemoryFrame(self, address, *place)
 
     def _place(self, executable: int, instruction: int) -> tuple[Code, int, CodePosition] | None:
         code = self.codes.get(self._code_of(executable))
@@ -260,7 +260,7 @@ class Frames:
             return 2 * instruction
         return instruction - code.address - self._layout.code_start
 
-    def suspended(self, generator: int, *, or_created: bool = False) -> Frame | None:
+    def suspended(self, generator: int, *, or_created: bool = False) -> MemoryFrame | None:
         """The frame of a suspended coroutine or generator, with the live part of its stack.
 
         None if it runs, has ended or, unless ``or_created``, has not begun.
@@ -280,9 +280,9 @@ class Frames:
         name = self.objects.text(self._memory.pointer(generator + layout.generator_qualname))
         offset = self._offset(code, instruction)
         position = self.codes.position(code, offset, name)
-        return Frame(self, address, code, offset, position, self._depth(address, code))
+        return MemoryFrame(self, address, code, offset, position, self._depth(address, code))
 
-    def of_traceback(self, traceback: int, most: int) -> Iterator[Frame]:
+    def of_traceback(self, traceback: int, most: int) -> Iterator[MemoryFrame]:
         """The frames of a traceback, outermost first, each at the line that raised its exception or passed it on.
 
         They have ended, but keep their locals.
@@ -297,7 +297,7 @@ class Frames:
             executable, _, _ = self._head.unpack(self._memory.read(address, self._head.size))
             code = self.codes.code(self._code_of(executable))
             instruction = self._memory.int32(traceback + TRACEBACK_INSTRUCTION)
-            yield Frame(self, address, code, instruction, self.codes.position(code, instruction))
+            yield MemoryFrame(self, address, code, instruction, self.codes.position(code, instruction))
             traceback = following
 
     def _depth(self, frame: int, code: Code) -> int:
@@ -316,7 +316,7 @@ class Frames:
         where = generator + at if at else frame + self._layout.frame_locals - BLOCK_STACK_BYTES - STATE_3_10
         return int(struct.unpack("<b", self._memory.read(where, 1))[0])
 
-    def held(self, frame: Frame) -> Iterator[int]:
+    def held(self, frame: MemoryFrame) -> Iterator[int]:
         """The objects whose ``with`` or ``async with`` blocks the frame is in: it will call their exit methods.
 
         Until CPython 3.13 a block has the bound method, from 3.14 on the function, then the object (``LOAD_SPECIAL``).

@@ -12,9 +12,9 @@ from typing import Any
 
 import pytest
 
-from dstack.probes.node.cpython.frames import Frame
 from dstack.probes.node.cpython.memory import Unreadable, open_memory
-from dstack.probes.node.cpython.process import MemoryThread, PythonProcess
+from dstack.probes.node.cpython.memory_frames import MemoryFrame
+from dstack.probes.node.cpython.python_process import MemoryThread, PythonProcess
 from dstack.probes.node.procfs import proc
 from dstack.probes.node.thread_stacks import PythonThread
 from tests.processes import wait_until
@@ -43,7 +43,7 @@ def is_asleep(thread: threading.Thread) -> bool:
     return marks[0] == marks[1] and call is not None and leaf is not None and leaf.f_code.co_name == "wait"
 
 
-def frames_of(thread: threading.Thread) -> list[Frame]:
+def frames_of(thread: threading.Thread) -> list[MemoryFrame]:
     with open_memory(os.getpid(), keeps_pages=True) as memory:
         (found,) = [one for one in own_process(memory).threads if one.thread_id == thread.ident]
         assert (found.os_thread_id, found.name) == (thread.native_id, thread.name)
@@ -61,7 +61,7 @@ def live_frames(thread: threading.Thread) -> list[FrameType]:
     return frames
 
 
-def shown(frames: list[Frame]) -> list[tuple[str, str, int]]:
+def shown(frames: list[MemoryFrame]) -> list[tuple[str, str, int]]:
     return [(frame.file, frame.function, frame.line) for frame in frames]
 
 

@@ -15,9 +15,9 @@ from typing import TypeVar
 from dstack.probes.node.cached_property import cached_property
 from dstack.probes.node.cpython.code_objects import Code
 from dstack.probes.node.cpython.debug_offsets import FIRST_VERSION, read_debug_offsets, with_debug_offsets
-from dstack.probes.node.cpython.frames import Chain, Frame, Frames, Step
 from dstack.probes.node.cpython.layouts import LAYOUTS, OWN_VERSION, CPythonLayout, Version
 from dstack.probes.node.cpython.memory import ProcessMemory, Unreadable, open_memory
+from dstack.probes.node.cpython.memory_frames import FrameChain, Frames, MemoryFrame, Step
 from dstack.probes.node.cpython.objects import Objects
 from dstack.probes.node.cpython.self_check import require_own_layout
 from dstack.probes.node.procfs import proc
@@ -206,13 +206,13 @@ class Modules:
 PTHREAD_TID = 720
 """Where glibc's struct pthread keeps the OS thread id; seen with glibc 2.31 to 2.41 on x86-64."""
 
-MemoryThread = PythonThread[Frame]
+MemoryThread = PythonThread[MemoryFrame]
 K = TypeVar("K")
 V = TypeVar("V")
 
 
 @dataclass
-class Known:
+class KnownPython:
     """What earlier readings have learned of a process; all of it is validated before use.
 
     ``ranks`` are those of process groups, by what identifies the dict that has them.
@@ -227,15 +227,15 @@ class Known:
     ranks: dict[tuple[int, ...], list[int]] = field(default_factory=dict)
     pages: Collection[int] = field(default=(), compare=False)
     os_thread_ids: Collection[int] = field(default=(), compare=False)
-    uncertain: Known | None = field(default=None, compare=False)
+    uncertain: KnownPython | None = field(default=None, compare=False)
 
-    def copy(self) -> Known:
+    def copy(self) -> KnownPython:
         """A copy, into which one reading writes what it learns."""
         return replace(self, codes=dict(self.codes), places=dict(self.places), ranks=dict(self.ranks), uncertain=None)
 
-    def keep(self, learned: Known, *, is_certain: bool) -> None:
+    def keep(self, learned: KnownPython, *, is_certain: bool) -> None:
         """Keep what a reading has learned; unless it is certain, only what an uncertain one before has learned too."""
-        uncertain = self.uncertain = self.uncertain or Known()
+        uncertain = self.uncertain = self.uncertain or KnownPython()
         _keep(learned.codes, self.codes, uncertain.codes, is_certain)
         _keep(learned.places, self.places, uncertain.places, is_certain)
         _keep(learned.ranks, self.ranks, uncertain.ranks, is_certain)
@@ -263,13 +263,13 @@ class PythonProcess:
         self,
         memory: ProcessMemory,
         interpreter: Interpreter,
-        known: Known | None = None,
+        known: KnownPython | None = None,
         os_thread_ids: Collection[int] = (),
         states: Mapping[int, int] | None = None,
     ) -> None:
         self.memory = memory
         self._interpreter = interpreter
-        self.known = known or Known()
+        self.known = known or KnownPython()
         self._os_thread_ids = os_thread_ids
         self._states = states
         memory.prefetch(self.known.pages)
@@ -295,7 +295,7 @@ class PythonProcess:
         return Modules(self.objects, self.frames, self.known.places)
 
     @cached_property
-    def _chains(self) -> dict[int, Chain]:
+    def _chains(self) -> dict[int, FrameChain]:
         return self.frames.chains(self.frames.threads)
 
     @cached_property
