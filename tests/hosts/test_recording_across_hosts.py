@@ -38,7 +38,7 @@ def nothing_left(members: Hosts) -> Iterator[None]:
     assert files(members) == before
 
 
-@pytest.mark.parametrize("options", [[], ["--native"]])
+@pytest.mark.parametrize("options", [[], pytest.param(["--native"], marks=pytest.mark.exhaustive)])
 def test_all_hosts_are_recorded(members: Hosts, options: list[str]) -> None:
     done = dstack(members, 1, "record", "--address", members.address, "--idle", "--duration", "4", "-o", "-", *options)
 

@@ -12,7 +12,7 @@ from tests.examples.expected import expected_of
 from tests.integration.case_studies.programs import CaseStudy, edges_of
 from tests.paths import EXAMPLES
 
-pytestmark = pytest.mark.ray
+pytestmark = [pytest.mark.ray, pytest.mark.exhaustive]
 
 NAME = "case_studies/slow_leaves"
 LEAVES = 6

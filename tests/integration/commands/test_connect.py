@@ -140,6 +140,7 @@ def test_a_malformed_address_is_a_usage_error(address: str) -> None:
 
 
 @pytest.mark.ray
+@pytest.mark.exhaustive
 def test_a_token_that_ray_made_is_found() -> None:
     with run_example("two_actors") as example:
         assert_cluster_is_read(example)

@@ -129,7 +129,7 @@ def test_existing_files_are_kept(busy: Example, tmp_path: Path) -> None:
     path = tmp_path / "r.folded"
     path.write_text("mine")
     refused = record(busy, path)
-    forced = record(busy, path, "--force")
+    forced = record(busy, path, "--force", duration_s=0.5)
 
     assert (refused.returncode, "already exists" in refused.stderr) == (2, True)
     assert forced.returncode == 0

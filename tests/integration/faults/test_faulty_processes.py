@@ -118,7 +118,15 @@ Sample = Callable[..., Plain]
 # Faults that must not hide anything
 
 
-@pytest.mark.parametrize("options", [{}, {"pause": True}, {"locals": True}], ids=["plain", "pause", "locals"])
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        pytest.param({"pause": True}, marks=pytest.mark.exhaustive),
+        pytest.param({"locals": True}, marks=pytest.mark.exhaustive),
+    ],
+    ids=["plain", "pause", "locals"],
+)
 @pytest.mark.parametrize(
     ("trouble", "functions", "call"),
     [
@@ -329,7 +337,7 @@ echo "Error: lost its way" >&2; exit 1
 """
 
 
-@pytest.mark.parametrize("times", [1, 2])
+@pytest.mark.parametrize("times", [pytest.param(1, marks=pytest.mark.exhaustive), 2])
 def test_a_failed_dump_with_a_pause_is_retried(times: int, start: Start, sample_beside: Sample, tmp_path: Path) -> None:
     tries = tmp_path / "tries"
 

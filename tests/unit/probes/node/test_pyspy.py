@@ -37,7 +37,7 @@ from tests.fuzzing.mutations import ByValues, by_bytes
 from tests.sampling import OPTIONS
 
 ORIGINS, FAMILIES = Origins(), Families([])
-MUTATIONS = tries(10_000)
+MUTATIONS = tries(4_000)
 READ_BY_PROBE = tries(100)
 PROGRAM = """
 import asyncio, queue, threading
