@@ -131,7 +131,9 @@ def graph(
     if file and address:
         raise UsageError("FILE cannot be combined with --address.", "Leave out one of them.")
     require_new(output, force=force)
-    snapshot = load_snapshot(file) if file else _new_snapshot(address, timeout_s)
+    from dstack.collecting.collector import WHOLE_HISTORY
+
+    snapshot = load_snapshot(file) if file else take_snapshot(address, timeout_s, history=WHOLE_HISTORY)
     form = wanted or FORMATS.get(Path(output).suffix, "text")
     data = _document(snapshot, form, by, job, is_on_screen=output == STDOUT)
     with CleanUp():
@@ -143,12 +145,6 @@ def graph(
         click.echo(f"Saved. See it with: less {visible(output)}", err=True)
 
 
-def _new_snapshot(address: str | None, timeout_s: float) -> Snapshot:
-    from dstack.collecting.collector import WHOLE_HISTORY
-
-    return take_snapshot(address, timeout_s, history=WHOLE_HISTORY)
-
-
 def _document(snapshot: Snapshot, form: Format, by: By, job: str | None, *, is_on_screen: bool) -> bytes:
     from dstack.analysis.naming.job_selection import find_job
     from dstack.analysis.views.analysed_snapshot import AnalysedSnapshot
@@ -158,15 +154,11 @@ def _document(snapshot: Snapshot, form: Format, by: By, job: str | None, *, is_o
         click.echo("Note: the history of tasks is missing, so only unfinished calls are known.", err=True)
     job_id = find_job(snapshot, job) if job is not None else None
     calls = CallGraph.of(AnalysedSnapshot.of(snapshot), by=by, job=job_id)
-    if form == "dot":
-        from dstack.report.graph_files import dot
+    if form == "text":
+        return _text(calls, is_on_screen=is_on_screen)
+    from dstack.report.graph_files import dot, graph_json
 
-        return dot(calls)
-    if form == "json":
-        from dstack.report.graph_files import graph_json
-
-        return graph_json(calls, snapshot.taken_at)
-    return _text(calls, is_on_screen=is_on_screen)
+    return dot(calls) if form == "dot" else graph_json(calls, snapshot.taken_at)
 
 
 def _text(calls: CallGraph, *, is_on_screen: bool) -> bytes:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 from typing import TYPE_CHECKING, Literal
 
 import click
@@ -108,26 +107,16 @@ def _format(format_: StacksFormat | None, *, as_json: bool) -> StacksFormat:
 
 
 def _document(chosen: ChosenStacks, by: By, format_: StacksFormat) -> bytes:
+    if format_ == "text":
+        from dstack.report.rich_text import plain_text
+        from dstack.report.stacks_text import print_all_stacks
+
+        return plain_text(lambda console: print_all_stacks(console, chosen, by)).encode()
+    from dstack.report.stacks_files import folded, speedscope, stacks_json
+
     if format_ == "json":
-        from dstack.report.stacks_files import stacks_json
-
         return stacks_json(chosen, by)
-    if format_ == "folded":
-        from dstack.report.stacks_files import folded
-
-        return folded(chosen.weighted(by))
-    if format_ == "speedscope":
-        from dstack.report.stacks_files import speedscope
-
-        return speedscope(chosen.weighted(by))
-    from rich.console import Console
-
-    from dstack.report.stacks_text import print_all_stacks
-
-    console = Console(file=io.StringIO(), highlight=False, color_system=None, force_terminal=False)
-    with console.capture() as captured:
-        print_all_stacks(console, chosen, by)
-    return captured.get().encode()
+    return (folded if format_ == "folded" else speedscope)(chosen.weighted(by))
 
 
 def _print_text(chosen: ChosenStacks, by: By) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 
@@ -12,7 +11,7 @@ from rich.text import Text
 
 from dstack.analysis.history.call_nodes import NodeKey, NodeWait
 from dstack.analysis.views.call_graph import CallEdge, CallFigures, CallGraph, CallNode
-from dstack.report.rich_text import SafeText
+from dstack.report.rich_text import SafeText, plain_text
 from dstack.words import duration, listed, plural, short_duration, size, times, word
 
 RATED_CALLS = 10
@@ -245,11 +244,7 @@ def wait_lines(wait: NodeWait) -> list[str]:
 
 def call_table(graph: CallGraph, width: int = WIDTH) -> str:
     """The graph as plain text, so many columns wide."""
-    console = Console(file=io.StringIO(), width=width, highlight=False, color_system=None, force_terminal=False)
-    print_call_table(console, graph)
-    output = console.file
-    assert isinstance(output, io.StringIO)
-    return output.getvalue()
+    return plain_text(lambda console: print_call_table(console, graph), width)
 
 
 def print_call_table(console: Console, graph: CallGraph) -> None:

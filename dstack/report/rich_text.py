@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import io
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -125,6 +126,14 @@ class Row:
 def lines_of(console: Console, rows: Iterable[Row]) -> list[Text]:
     """All lines of these rows, in the width of the console."""
     return [line for row in rows for line in row.lines(console.width, console)]
+
+
+def plain_text(show: Callable[[Console], None], width: int | None = None) -> str:
+    """What a function prints on a console without colours, so many columns wide."""
+    console = Console(file=io.StringIO(), width=width, highlight=False, color_system=None, force_terminal=False)
+    with console.capture() as captured:
+        show(console)
+    return captured.get()
 
 
 def print_lines(console: Console, lines: Iterable[Text]) -> None:

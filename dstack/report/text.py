@@ -5,7 +5,6 @@ On request it has details: a sentence for each member, the stitched stacks, and 
 
 from __future__ import annotations
 
-import io
 from collections.abc import Iterator, Mapping, Sequence
 from time import localtime, strftime
 
@@ -29,7 +28,17 @@ from dstack.observed.processes import Frame
 from dstack.report.check_json import pauses_ms
 from dstack.report.finding import advice_rows, assumption_rows, picture, remark_rows, status, status_sentence
 from dstack.report.not_observed import gaps_in_words, other_failures
-from dstack.report.rich_text import Row, SafeText, lines_of, place_of, print_lines, print_rows, shortened_left, wrapped
+from dstack.report.rich_text import (
+    Row,
+    SafeText,
+    lines_of,
+    place_of,
+    plain_text,
+    print_lines,
+    print_rows,
+    shortened_left,
+    wrapped,
+)
 from dstack.report.summaries import STYLE_OF_VERDICT, headline
 from dstack.words import SHOWN, capitalised, plural, shortly, word
 
@@ -100,10 +109,7 @@ def _print_short(console: Console, analysed: AnalysedSnapshot) -> None:
 
 def report_text(analysed: AnalysedSnapshot, *, details: bool = False) -> str:
     """The report as plain text, without colours; 100 columns wide at most."""
-    console = Console(file=io.StringIO(), width=WIDTH, highlight=False, color_system=None, force_terminal=False)
-    with console.capture() as captured:
-        print_report(console, analysed, details=details)
-    return captured.get()
+    return plain_text(lambda console: print_report(console, analysed, details=details), WIDTH)
 
 
 def _headline(console: Console, diagnosis: Diagnosis) -> Iterator[Text]:

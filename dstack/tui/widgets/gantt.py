@@ -222,12 +222,12 @@ def _draw_levels(glyphs: list[Glyph], row: TimelineRow, window: Window) -> None:
     """Heights; where what is waited for changes, its letter."""
     assert row.levels is not None
     heights = heights_of(row.levels, window)
-    for kind, group in groupby(enumerate(heights), lambda one: one[1].kind if one[1] else None):
+    for kind, group in groupby(enumerate(heights), lambda one: one[1][0] if one[1] else None):
         if kind is None:
             continue
         cells = list(group)
         for column, height in cells:
-            glyphs[column] = Glyph(height.glyph if height else "", NAMES[kind])
+            glyphs[column] = Glyph(height[1] if height else "", NAMES[kind])
         if kind in LETTERS and len(cells) >= LEGIBLE:
             glyphs[cells[0][0]] = Glyph(LETTERS[kind], NAMES[kind])
 

@@ -165,23 +165,16 @@ def _length(cells: dict[int, BarCell], first: int) -> int:
     return width
 
 
-@dataclass(frozen=True, slots=True)
-class Height:
-    """How many bars there are in a cell on average, their most frequent kind, and how many overlap it."""
+def heights_of(levels: Levels, window: Window) -> list[tuple[int, str] | None]:
+    """For each column the most frequent kind of its bars, and a glyph that is the higher, the more they are.
 
-    kind: int
-    mean: float
-    count: int
-    glyph: str
-
-
-def heights_of(levels: Levels, window: Window) -> list[Height | None]:
-    """A height for each column, relative to the most at one time; None where there are none."""
+    The glyphs are relative to the most bars at one time. None where there are none.
+    """
     edges = [window.edge(column) for column in range(window.columns + 1)]
-    found: list[Height | None] = []
+    found: list[tuple[int, str] | None] = []
     for kind, mean, count in levels.means(edges):
         eighths = max(1, min(8, round(mean / levels.peak * 8)))
-        found.append(Height(kind, mean, count, HEIGHTS[eighths]) if count else None)
+        found.append((kind, HEIGHTS[eighths]) if count else None)
     return found
 
 
