@@ -15,10 +15,11 @@ from textual.containers import Vertical
 from textual.screen import Screen
 from textual.widgets import Footer, Input, Static
 
+from dstack.analysis.findings import verdict_of_kind
 from dstack.analysis.stacks.stack_tree import GROUPINGS, Grouping, grouping_in_words
 from dstack.analysis.views.analysed_snapshot import AnalysedSnapshot
 from dstack.analysis.views.snapshot_changes import SIGNS, Mark, SnapshotChanges
-from dstack.model.diagnosis import Verdict
+from dstack.model.diagnosis import FindingKind, Verdict
 from dstack.model.vertex_keys import Key
 from dstack.report.rich_text import SafeText
 from dstack.report.summaries import headline
@@ -193,6 +194,11 @@ def _place(shown: NumberedSnapshot, status: Status) -> list[str]:
 
 def _changes(shown: NumberedSnapshot) -> list[str]:
     return [shown.summary.changes] if shown.summary else []
+
+
+def verdict_in_colour(kind: FindingKind) -> Verdict:
+    """The verdict that has the colour of a finding; starved calls stand out, though they leave the verdict running."""
+    return "stalled" if kind == "starved" else verdict_of_kind(kind)
 
 
 def following(values: Sequence[T], current: T | None, by: int = 1) -> T:

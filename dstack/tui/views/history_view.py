@@ -29,11 +29,11 @@ from dstack.analysis.views.snapshot_diff import (
     compare,
 )
 from dstack.errors import as_dstack_error
-from dstack.model.diagnosis import VERDICTS, FindingKind, Verdict, Vertex
+from dstack.model.diagnosis import VERDICTS, Verdict, Vertex
 from dstack.observed.processes import Frame
 from dstack.report.rich_text import SafeText, location
 from dstack.tui.snapshot_sources import NumberedSnapshot
-from dstack.tui.views.base import VERDICT_MARKS, OutlineView
+from dstack.tui.views.base import VERDICT_MARKS, OutlineView, verdict_in_colour
 from dstack.tui.widgets.gantt import ZOOM
 from dstack.tui.widgets.outline import Line, Outline
 from dstack.tui.widgets.span_chart import Span, SpanChart, SpanRow
@@ -52,14 +52,6 @@ LETTERS: dict[Verdict, str] = {
 LEGEND = "D deadlock  H hang  S stalled  U unknown  r running  . idle  ? not read"
 UNREAD = "?"
 STANDS = "●"
-STYLE_OF_KIND: dict[FindingKind, Verdict] = {
-    "deadlock": "deadlock",
-    "orphaned": "hang",
-    "infeasible": "hang",
-    "stalled": "stalled",
-    "starved": "stalled",
-}
-"""Findings of other kinds have the style of the verdict ``running``."""
 T = TypeVar("T", ExecutionChange, WaitChange)
 CHANGES: dict[Change, tuple[str, str]] = {
     "new": ("+ new", "green"),
@@ -139,7 +131,7 @@ def _verdict(at: int, snapshot: NumberedSnapshot) -> Span:
 
 
 def _row(found: FindingSpan) -> SpanRow:
-    style = STYLE_OF_KIND.get(found.kind, "running")
+    style = verdict_in_colour(found.kind)
     return SpanRow(f"{found.kind}: {found.summary}", [Span(found.first, found.last, STANDS, style)])
 
 

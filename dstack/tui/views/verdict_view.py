@@ -20,7 +20,7 @@ from dstack.report.finding import advice_rows, assumption_rows, picture, remark_
 from dstack.report.not_observed import gaps_in_words, other_failures
 from dstack.report.rich_text import Row, SafeText
 from dstack.report.summaries import SHOWN_FAILURES, STYLE_OF_VERDICT, headline
-from dstack.tui.views.base import OutlineView, SourceLocation, marked
+from dstack.tui.views.base import OutlineView, SourceLocation, marked, verdict_in_colour
 from dstack.tui.widgets.outline import Line, Outline
 from dstack.words import plural
 
@@ -28,12 +28,6 @@ BULLET = "• "
 HANG = 3
 COPY_WIDTH = 100
 OPENED_FINDINGS = 3
-STYLE_OF_KIND: dict[str, str] = {
-    **{str(kind): style for kind, style in STYLE_OF_VERDICT.items()},
-    "orphaned": "bold red",
-    "infeasible": "bold red",
-    "starved": "bold yellow",
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,7 +107,7 @@ def _reasons(key: str, reasons: Sequence[str]) -> Iterator[Line]:
 def _finding(analysed: AnalysedSnapshot, number: int, finding: Finding) -> Line:
     key = f"{finding.kind}/{number}"
     lead = f"{number}. {finding.kind}: "
-    title = SafeText().append(lead, STYLE_OF_KIND.get(finding.kind, "bold cyan")).append(finding.summary, "bold")
+    title = SafeText().append(lead, STYLE_OF_VERDICT[verdict_in_colour(finding.kind)]).append(finding.summary, "bold")
     children = [
         *_lines(analysed, f"{key}/row", finding, _rows(finding)),
         *_lines(analysed, f"{key}/fix", finding, advice_rows(finding), "bold green"),
