@@ -120,62 +120,6 @@ def bundle_of(amounts: Amounts) -> int | None:
     return next((place.bundle for place in places if place and place.bundle is not None), None)
 
 
-class Lifetimes:
-    """Adds a vertex for the end of each actor, and the removal of each placement group, that a wait depends on.
-
-    An actor ends when the last handle of it is dropped, when a process with a handle kills it, when it exits by itself,
-    and with its owner or the driver of its job. A detached actor ends with none of these processes. A named actor can
-    be ended by all code that can look it up. So an actor ends only if one of its users can proceed, or the driver of
-    its job. A placement group is an id that all code of the job that created it may have.
-    """
-
-    def __init__(self, graph: GraphBuilder, users: Users) -> None:
-        self._index = graph.index
-        self._users = users
-
-    def end_of(self, actor: Actor) -> Target:
-        """The end of an actor that holds resources."""
-        threads = self._index.threads_with_role(actor.worker_id, "task") if actor.worker_id else []
-        held = ResourceRequest(amounts=dict(sorted(plain(actor.held or actor.required_resources).items())))
-        vertex = Vertex(
-            key=AnyKey("end of actor", (actor.actor_id,)),
-            kind="lifetime",
-            subject=subject("end of actor", actor, held),
-            worker_id=actor.worker_id,
-            os_thread_id=threads[0].os_thread_id if len(threads) == 1 else None,
-        )
-        return self._users.alternatives.add(vertex, lambda: self._enders(actor))
-
-    def removal_of(self, group: PlacementGroup) -> Target:
-        """The removal of a placement group that holds resources."""
-        vertex = Vertex(
-            key=AnyKey("removal", (group.placement_group_id,)),
-            kind="lifetime",
-            subject=subject("removal", group, Bundles(group=group)),
-        )
-        return self._users.alternatives.add(vertex, lambda: self._removers(group))
-
-    def _enders(self, actor: Actor) -> Iterator[Target]:
-        yield from self._users.each_of_actor(actor)
-        if actor.is_detached:
-            yield from self._users.of_namespace(actor.namespace, actor.actor_id, actor)
-        else:
-            yield from self._users.driver_of(actor.job_id)
-
-    def _removers(self, group: PlacementGroup) -> Iterator[Target]:
-        creator = self._index.actors.get(group.creator_actor_id or "")
-        if creator and not group.is_detached:
-            yield self._users.of_actor(creator)
-        if group.job_id and not (group.is_detached and self._is_over(group.job_id)):
-            yield self._users.of_job(group.job_id)
-        if group.is_detached or group.name or not group.job_id:
-            yield from self._users.of_namespace(group.namespace, group.placement_group_id, group)
-
-    def _is_over(self, job_id: str) -> bool:
-        job = self._index.jobs.get(job_id)
-        return job is None or job.is_dead
-
-
 @dataclass(frozen=True, slots=True)
 class Holding:
     """The part of one resource on one node that a target holds."""
@@ -190,14 +134,10 @@ class Holders:
     def __init__(self, graph: GraphBuilder, users: Users) -> None:
         self._graph = graph
         self._index = graph.index
-        self._lifetimes = Lifetimes(graph, users)
+        self._users = users
         self._held: dict[tuple[str, str], list[tuple[Holder, float]]] | None = None
         self._known: dict[tuple[str, str], list[Holding]] = {}
         self._sums: dict[tuple[str, str], list[float]] = {}
-
-    def end_of(self, actor: Actor) -> Target:
-        """The end of an actor."""
-        return self._lifetimes.end_of(actor)
 
     def total(self, node: Node) -> Amounts:
         """All resources of a node, with those of the placement groups on it."""
@@ -253,9 +193,9 @@ class Holders:
             case Task():
                 return self._graph.task(holder.task_id)
             case Actor():
-                return self._lifetimes.end_of(holder)
+                return self.end_of(holder)
             case _:
-                return self._lifetimes.removal_of(holder)
+                return self.removal_of(holder)
 
     def _all(self) -> dict[tuple[str, str], list[tuple[Holder, float]]]:
         held: dict[tuple[str, str], list[tuple[Holder, float]]] = defaultdict(list)
@@ -296,6 +236,56 @@ class Holders:
             for bundle in group.bundles:
                 if group.state == "CREATED" and bundle.node_id:
                     yield bundle.node_id, group, bundle.resources
+
+    # Until a holder ends
+
+    def end_of(self, actor: Actor) -> Target:
+        """The end of an actor that holds resources.
+
+        An actor ends when the last handle of it is dropped, when a process with a handle kills it, when it exits by
+        itself, and with its owner or the driver of its job. A detached actor ends with none of these processes. A named
+        actor can be ended by all code that can look it up. So an actor ends only if one of its users can proceed, or
+        the driver of its job.
+        """
+        threads = self._index.threads_with_role(actor.worker_id, "task") if actor.worker_id else []
+        held = ResourceRequest(amounts=dict(sorted(plain(actor.held or actor.required_resources).items())))
+        vertex = Vertex(
+            key=AnyKey("end of actor", (actor.actor_id,)),
+            kind="lifetime",
+            subject=subject("end of actor", actor, held),
+            worker_id=actor.worker_id,
+            os_thread_id=threads[0].os_thread_id if len(threads) == 1 else None,
+        )
+        return self._users.alternatives.add(vertex, lambda: self._enders(actor))
+
+    def removal_of(self, group: PlacementGroup) -> Target:
+        """The removal of a placement group; its id may be in all code of the job that created it."""
+        vertex = Vertex(
+            key=AnyKey("removal", (group.placement_group_id,)),
+            kind="lifetime",
+            subject=subject("removal", group, Bundles(group=group)),
+        )
+        return self._users.alternatives.add(vertex, lambda: self._removers(group))
+
+    def _enders(self, actor: Actor) -> Iterator[Target]:
+        yield from self._users.each_of_actor(actor)
+        if actor.is_detached:
+            yield from self._users.of_namespace(actor.namespace, actor.actor_id, actor)
+        else:
+            yield from self._users.driver_of(actor.job_id)
+
+    def _removers(self, group: PlacementGroup) -> Iterator[Target]:
+        creator = self._index.actors.get(group.creator_actor_id or "")
+        if creator and not group.is_detached:
+            yield self._users.of_actor(creator)
+        if group.job_id and not (group.is_detached and self._is_over(group.job_id)):
+            yield self._users.of_job(group.job_id)
+        if group.is_detached or group.name or not group.job_id:
+            yield from self._users.of_namespace(group.namespace, group.placement_group_id, group)
+
+    def _is_over(self, job_id: str) -> bool:
+        job = self._index.jobs.get(job_id)
+        return job is None or job.is_dead
 
 
 def starts_of_workers(graph: GraphBuilder, job_id: str | None = None, node_id: str | None = None) -> tuple[Target, ...]:
