@@ -22,10 +22,10 @@ LOCK, RLOCK = "_thread.lock", "_thread.RLock"
 SIMPLE_QUEUE, PROCESS_LOCK = "_queue.SimpleQueue", "_multiprocessing.SemLock"
 SLEPT_ON = (LOCK, RLOCK, SIMPLE_QUEUE, PROCESS_LOCK)
 """Objects with a pointer to their semaphore, or a byte, at the same offset; CPython 3.10 to 3.14."""
-PARKS_FROM = {SIMPLE_QUEUE: (3, 13), LOCK: (3, 14), RLOCK: (3, 14)}
-"""First versions that park waiters of an object: each sleeps on its own semaphore, beside the address it waits at."""
 PARKED_AT = -8
-"""The offset of that address from the semaphore (``struct wait_entry``); seen on CPython 3.13.0 and 3.14.8."""
+"""Newer objects park their waiters: each sleeps on its own semaphore (``struct wait_entry``), at this offset beside the
+address that it waits at. Of a queue from CPython 3.13.0 on, of a lock from a release between 3.13.0 and 3.13.15, and of
+an RLock from 3.14 on."""
 BOUND_METHODS = ("builtin_function_or_method", "builtin_method")
 """The types of bound methods in C; the second where the method takes its class, as that of a queue (3.9 on)."""
 MAX_ARGUMENTS = 3
@@ -82,10 +82,13 @@ class Locks:
 
     def _is_slept_on(self, address: int, futex: int) -> bool:
         """Whether a thread that sleeps on this semaphore waits for this object."""
-        parks_from = PARKS_FROM.get(self._objects.type_name(address))
-        if parks_from and self._layout.version >= parks_from:
-            return self._objects.memory.pointer(futex + PARKED_AT) == address + LOCK_SEMAPHORE
-        return self._objects.memory.pointer(address + LOCK_SEMAPHORE) == futex
+        memory = self._objects.memory
+        if memory.pointer(address + LOCK_SEMAPHORE) == futex:
+            return True
+        try:
+            return memory.pointer(futex + PARKED_AT) == address + LOCK_SEMAPHORE
+        except Unreadable:  # a semaphore at the beginning of its page, as that of a lock of multiprocessing
+            return False
 
     def _and_what_it_is_bound_to(self, word: int) -> Iterator[int]:
         yield word
