@@ -6,13 +6,19 @@ from dstack.analysis.evidence.coverage import coverage_of, gaps_of, is_too_littl
 from dstack.analysis.evidence.evidence import Evidence
 from dstack.analysis.evidence.wait_durations import with_bounds
 from dstack.analysis.findings import find_all, verdict_of
-from dstack.analysis.findings.facts.failures import Failures
-from dstack.analysis.findings.outside_waits import idle_actors, outside_waits, verdict_without_findings
+from dstack.analysis.findings.failures import Failures
+from dstack.analysis.findings.outside_waits import (
+    actors_asked_for,
+    explanation,
+    idle_actors,
+    outside_waits,
+    resting,
+    verdict_without_findings,
+)
 from dstack.analysis.findings.reduced_graph import ReducedGraph
-from dstack.analysis.findings.resting import actors_asked_for, explanation, resting
 from dstack.analysis.graph.confirmation import confirmed_graph
 from dstack.analysis.index.sample_index import SampleIndex
-from dstack.analysis.naming.job_selection import find_job
+from dstack.analysis.naming.names import find_job
 from dstack.model.diagnosis import NODES_SETTLE_S, Diagnosis
 from dstack.model.snapshot import Snapshot
 
@@ -49,7 +55,7 @@ def diagnose(
     rests = resting(reduced, job_id) if all(finding.kind == "failed" for finding in findings) else []
     outside = outside_waits(reduced, found, rests, job_id)
     coverage = coverage_of(snapshot)
-    verdict = verdict_of(findings[0]) if findings else verdict_without_findings(reduced, rests, job_id)
+    verdict = verdict_of(findings[0].kind) if findings else verdict_without_findings(reduced, rests, job_id)
     if not findings and verdict in ("running", "idle") and is_too_little(coverage):
         verdict = "unknown"
     return Diagnosis(

@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 
-from dstack.analysis.findings.outside_waits import may_be_stalled, waits_outside
+from dstack.analysis.findings.outside_waits import may_be_stalled, resting, waits_outside
 from dstack.analysis.findings.reduced_graph import ReducedGraph
-from dstack.analysis.findings.resting import resting
 from dstack.analysis.graph.group_members import BY_CALLS
 from dstack.analysis.graph.task_starts import UNEXPLAINED, pending_setups
 from dstack.analysis.graph.wait_graph import wait_for_graph

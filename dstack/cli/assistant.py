@@ -18,7 +18,7 @@ from mcp.server.mcpserver import MCPServer
 from mcp.server.mcpserver.exceptions import ToolError
 from mcp_types import ToolAnnotations
 
-from dstack.analysis.naming.job_selection import find_job
+from dstack.analysis.naming.names import find_job
 from dstack.analysis.views.all_stacks import ChosenStacks
 from dstack.analysis.views.analysed_snapshot import AnalysedSnapshot
 from dstack.analysis.views.call_graph import CallGraph

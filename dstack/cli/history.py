@@ -47,7 +47,7 @@ def timeline(
     if output:
         _require_writable(output, force=force)
     snapshot = snapshot_with_history(file, address, timeout_s)
-    from dstack.analysis.naming.job_selection import find_job
+    from dstack.analysis.naming.names import find_job
     from dstack.analysis.views.analysed_snapshot import AnalysedSnapshot
     from dstack.analysis.views.timeline import Timeline
     from dstack.processes.gc_pause import GcPause
@@ -146,7 +146,7 @@ def graph(
 
 
 def _document(snapshot: Snapshot, form: Format, by: By, job: str | None, *, is_on_screen: bool) -> bytes:
-    from dstack.analysis.naming.job_selection import find_job
+    from dstack.analysis.naming.names import find_job
     from dstack.analysis.views.analysed_snapshot import AnalysedSnapshot
     from dstack.analysis.views.call_graph import CallGraph
 

@@ -81,7 +81,7 @@ def _page(newest: Snapshot, others: SavedFiles, job: str | None) -> bytes:
 
     with show_progress() as progress, GcPause():
         progress("drawing the page")
-        from dstack.analysis.naming.job_selection import find_job
+        from dstack.analysis.naming.names import find_job
         from dstack.analysis.views.analysed_snapshot import AnalysedSnapshot
         from dstack.analysis.views.snapshot_changes import EarlierSnapshots
         from dstack.report.page.pages import report_page

@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 from dstack.analysis.index.sample_index import SampleIndex
 from dstack.analysis.naming import names
-from dstack.analysis.naming.job_selection import find_job
+from dstack.analysis.naming.names import find_job
 from dstack.analysis.stacks.app_threads import ENTRIES, kind_of
 from dstack.model.recording import RecordedThread, Recording, RecordingOptions, RecordingPart
 from dstack.model.snapshot import Sample, Snapshot, Worker

@@ -158,7 +158,7 @@ def _without_reported(analysed: AnalysedSnapshot, reported: set[Key]) -> Analyse
         )
 
     findings = tuple(finding for finding in diagnosis.findings if not is_old(finding))
-    verdict = verdict_of(findings[0]) if findings else "idle"
+    verdict = verdict_of(findings[0].kind) if findings else "idle"
     shown = msgspec.structs.replace(diagnosis, findings=findings, verdict=verdict)
     return replace(analysed, diagnosis=shown)
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from rich.console import Console
 from rich.text import Text
 
-from dstack.analysis.findings.wording.failures import headline as failures_in_headline
+from dstack.analysis.findings.failures import headline as failures_in_headline
 from dstack.analysis.views.analysed_snapshot import AnalysedSnapshot
 from dstack.model.diagnosis import Check, Diagnosis, IdleActors, Level, NoSample, OutsideWait, Progress, Verdict
 from dstack.model.recording import Recording

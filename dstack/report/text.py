@@ -12,8 +12,8 @@ from rich.console import Console
 from rich.text import Text
 from rich.tree import Tree
 
+from dstack.analysis.findings.failures import step as step_of_failure
 from dstack.analysis.findings.kinds.stalled import NOT_PROVEN
-from dstack.analysis.findings.wording.failures import step as step_of_failure
 from dstack.analysis.index.frames import innermost_shown
 from dstack.analysis.naming import names
 from dstack.analysis.naming.sentences import TORN_STACK

@@ -10,7 +10,7 @@ import time
 from collections import defaultdict
 from collections.abc import Callable
 
-from dstack.analysis.naming.job_selection import jobs_called
+from dstack.analysis.naming.names import jobs_called
 from dstack.analysis.views.analysed_snapshot import AnalysedSnapshot
 from dstack.collecting.collector import Collector
 from dstack.errors import ClusterError, UsageError

@@ -10,13 +10,13 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
-from dstack.analysis.findings import KIND_OF
+from dstack.analysis.findings import verdict_of
 from dstack.errors import UsageError
 from dstack.model.diagnosis import FindingKind, Ratio
 from dstack.watch.figures import Figures, spent_s
 
 LOOPBACK = "127.0.0.1"
-REPORTED_KINDS = [kind for kind in get_args(FindingKind) if KIND_OF[kind].VERDICT != "running"]
+REPORTED_KINDS = [kind for kind in get_args(FindingKind) if verdict_of(kind) != "running"]
 
 
 def serve(place: str, figures: Callable[[], Figures]) -> str:

@@ -1,6 +1,6 @@
 """The fixes of reports, each as a change of the example that the report is about: with it, the example ends.
 
-``tests/unit/analysis/findings/wording/test_fixes.py`` compares ``words`` with the report on the recorded snapshot, and
+``tests/unit/analysis/findings/test_deadlock_fixes.py`` compares ``words`` with the report on the recorded snapshot, and
 ``tests/integration/test_fixes.py`` runs the changed examples.
 """
 
@@ -39,7 +39,7 @@ class Applied:
 
 
 OF_RULES: Mapping[str, tuple[Applied, ...]] = {
-    "serve.fix": (
+    "_serve_slots": (
         Applied("hangs/libraries/serve_mutual_calls", "Raise max_ongoing_requests (now 1)", {"LIMIT = 1": "LIMIT = 2"}),
         Applied(
             "hangs/libraries/serve_replicas_start_each_other",
@@ -55,7 +55,7 @@ OF_RULES: Mapping[str, tuple[Applied, ...]] = {
             },
         ),
     ),
-    "resource_fixes.held_until_released": (
+    "_held_until_released": (
         Applied("hangs/actors_for_life", "Start fewer of them", {"range(cpus + 1)": "range(cpus)"}),
         Applied("hangs/polls_status_of_starved_task", "Let it ask for less", {"num_cpus=1": "num_cpus=0"}),
         Applied(
@@ -69,12 +69,12 @@ OF_RULES: Mapping[str, tuple[Applied, ...]] = {
             {'[{"CPU": 1}, {"CPU": 1}]': '[{"CPU": 1}] * 3', "num_cpus=2": "num_cpus=3"},
         ),
     ),
-    "compiled_graphs.kept_arrays": (
+    "_kept_arrays": (
         Applied(
             "hangs/graph_output_kept", "Copy the arrays", {"history.append(state)": "history.append(state.copy())"}
         ),
     ),
-    "compiled_graphs.full_channels": (
+    "_full_channels": (
         Applied(
             "hangs/actor_in_two_graphs",
             "call teardown() of the first graph before compiling the second",
@@ -86,7 +86,7 @@ OF_RULES: Mapping[str, tuple[Applied, ...]] = {
             {'name="pipeline"': 'name="pipeline", max_concurrency=2'},
         ),
     ),
-    "resource_fixes.held_while_waiting": (
+    "_held_while_waiting": (
         Applied(
             "hangs/main_awaits_own_thread", "num_cpus=0 for a task that only waits", {"(num_cpus=2)": "(num_cpus=0)"}
         ),
@@ -113,7 +113,7 @@ OF_RULES: Mapping[str, tuple[Applied, ...]] = {
             {'@ray.remote(resources={"licence": 1})\ndef refine': "@ray.remote\ndef refine"},
         ),
     ),
-    "fixes._barrier": (
+    "_barrier": (
         Applied(
             "hangs/barrier_one_missing",
             "make the call on the same side of the barrier in all of them",
@@ -129,7 +129,7 @@ OF_RULES: Mapping[str, tuple[Applied, ...]] = {
             {'name=f"rank {i}"': 'name=f"rank {i}", max_concurrency=2'},
         ),
     ),
-    "fixes._constructor": (
+    "_constructor": (
         Applied(
             "hangs/call_in_init",
             "make that call after the constructor has ended",
@@ -141,7 +141,7 @@ OF_RULES: Mapping[str, tuple[Applied, ...]] = {
             },
         ),
     ),
-    "fixes._locks": (
+    "_locks": (
         Applied(
             "hangs/lock_and_callback",
             "Get the value first, then take the lock",
@@ -166,7 +166,7 @@ OF_RULES: Mapping[str, tuple[Applied, ...]] = {
             {"threading.Lock()": "asyncio.Lock()", "        with self.lock": "        async with self.lock"},
         ),
     ),
-    "fixes._in_kernel": (
+    "_in_kernel": (
         Applied(
             "hangs/child_output_unread",
             "as Popen.communicate does",
@@ -182,7 +182,7 @@ OF_RULES: Mapping[str, tuple[Applied, ...]] = {
             },
         ),
     ),
-    "fixes._event_loop": (
+    "_event_loop": (
         Applied(
             "hangs/sync_get_in_async_method",
             "await the ObjectRef (await ref) instead of ray.get",
@@ -197,11 +197,11 @@ OF_RULES: Mapping[str, tuple[Applied, ...]] = {
             },
         ),
     ),
-    "fixes._async_slots": (
+    "_async_slots": (
         Applied("hangs/async_slots_full", "raise max_concurrency", {"max_concurrency=1": "max_concurrency=2"}),
         Applied("hangs/gate_without_slot", "raise max_concurrency", {"max_concurrency=2": "max_concurrency=3"}),
     ),
-    "fixes._own_actor": (
+    "_own_actor": (
         Applied(
             "self_call",
             "Call Ledger.entry as a plain method (self.entry())",
@@ -209,7 +209,7 @@ OF_RULES: Mapping[str, tuple[Applied, ...]] = {
             is_quick=True,
         ),
     ),
-    "fixes._queued_calls": (
+    "_queued_calls": (
         Applied("hangs/mutual_get", "raise max_concurrency", {'name="Ann"': 'name="Ann", max_concurrency=2'}),
         Applied(
             "hangs/call_comes_home",
@@ -231,7 +231,7 @@ OF_RULES: Mapping[str, tuple[Applied, ...]] = {
             },
         ),
     ),
-    "fixes._own_future": (
+    "_own_future": (
         Applied("hangs/pool_waits_for_itself", "give the executor more threads", {"max_workers=1": "max_workers=2"}),
         Applied(
             "hangs/result_on_own_loop",
@@ -243,14 +243,14 @@ OF_RULES: Mapping[str, tuple[Applied, ...]] = {
             },
         ),
     ),
-    "fixes._threads": (
+    "_threads": (
         Applied(
             "hangs/pool_asks_own_loop",
             "in an async method, await asyncio.to_thread",
             {"return pool.submit(self.ask, loop).result()": "return await asyncio.to_thread(self.ask, loop)"},
         ),
     ),
-    "fixes._arguments": (
+    "_arguments": (
         Applied(
             "hangs/argument_needs_later_call",
             "Create the argument before submitting the call that needs it",
@@ -261,10 +261,10 @@ OF_RULES: Mapping[str, tuple[Applied, ...]] = {
             },
         ),
     ),
-    "fixes._queued_behind": (
+    "_queued_behind": (
         Applied("hangs/either_result_is_late", "let it run: raise max_concurrency", {'"work": 1': '"work": 2'}),
     ),
-    "fixes._pass_ref": (
+    "_pass_ref": (
         Applied(
             "hangs/results_of_each_other",
             "Pass the ObjectRef on in one of these calls instead of getting it",
@@ -276,7 +276,7 @@ OF_RULES: Mapping[str, tuple[Applied, ...]] = {
             },
         ),
     ),
-    "fixes._without_tasks": (
+    "_without_tasks": (
         Applied(
             "hangs/tasks_await_each_other",
             "Remove one of the waits",

@@ -1,116 +1,99 @@
 """Findings: what is wrong in a reduced graph, worst first, each with its words, fix and diagram.
 
-A new kind is one module in ``kinds``, its entry in one of the lists here, and its name in ``FindingKind``.
+A new kind is its functions in a module of ``kinds``, their rows in the tables here, and its name in ``FindingKind``.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
-from typing import Protocol
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 
-from dstack.analysis.findings import merging
 from dstack.analysis.findings.diagram import diagram
-from dstack.analysis.findings.facts.draft import Draft
-from dstack.analysis.findings.facts.failures import Failures, identity
-from dstack.analysis.findings.facts.finding_facts import FindingFacts
-from dstack.analysis.findings.kinds import (
-    deadlock,
-    failed,
-    infeasible,
-    open_chain,
-    orphaned,
-    polling,
-    running,
-    stalled,
-    starved,
-)
+from dstack.analysis.findings.drafts import Draft, absorbed, by_cause, joined
+from dstack.analysis.findings.failures import Failures, identity
+from dstack.analysis.findings.failures import step as step_of_failure
+from dstack.analysis.findings.finding_facts import FindingFacts
+from dstack.analysis.findings.kinds import deadlock, failed, open_chain, running, stalled, unsatisfiable
+from dstack.analysis.findings.narration import Narrator, more
 from dstack.analysis.findings.outside_waits import is_idle
 from dstack.analysis.findings.reduced_graph import ReducedGraph
-from dstack.analysis.findings.wording.failures import step as step_of_failure
-from dstack.analysis.findings.wording.narration import Narrator, more
 from dstack.analysis.naming import names
 from dstack.analysis.solve.open_chains import OpenChain
 from dstack.model.diagnosis import VERDICTS, Advice, Finding, FindingKind, Step, Verdict
 from dstack.model.vertex_keys import UnknownKey
 
 
-class Kind(Protocol):
-    """What the module of every kind defines."""
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """The verdict that a kind of finding leads to, and its words.
 
-    KIND: FindingKind
-    VERDICT: Verdict
+    ``summary`` is one sentence without its full stop, ``steps`` are the sentences about the members in the order of
+    waiting, and ``advice`` is one fix that fits, or the next thing to inspect.
+    """
 
-    def summary(self, facts: FindingFacts, narrator: Narrator) -> str:
-        """The finding in one sentence, without its full stop."""
-
-    def steps(self, facts: FindingFacts, narrator: Narrator) -> Iterator[Step]:
-        """The sentences about the members, in the order of waiting."""
-
-    def advice(self, facts: FindingFacts, narrator: Narrator) -> Advice | None:
-        """One fix that fits, or the next thing to inspect."""
+    verdict: Verdict
+    summary: Callable[[FindingFacts, Narrator], str]
+    steps: Callable[[FindingFacts, Narrator], Iterator[Step]]
+    advice: Callable[[FindingFacts, Narrator], Advice]
 
 
-class StuckKind(Kind, Protocol):
-    """A kind about waits that can never end."""
+KINDS: Mapping[FindingKind, Kind] = {
+    "deadlock": Kind("deadlock", deadlock.summary, deadlock.steps, deadlock.advice),
+    "orphaned": Kind(
+        "hang", unsatisfiable.orphaned_summary, unsatisfiable.orphaned_steps, unsatisfiable.orphaned_advice
+    ),
+    "infeasible": Kind(
+        "hang", unsatisfiable.infeasible_summary, unsatisfiable.submissions, unsatisfiable.infeasible_advice
+    ),
+    "stalled": Kind("stalled", stalled.summary, stalled.steps, stalled.advice),
+    "starved": Kind("running", open_chain.summary, open_chain.steps, running.starved_advice),
+    "polling": Kind("running", running.polling_summary, running.polling_steps, running.polling_advice),
+    "running": Kind("running", open_chain.summary, open_chain.steps, running.running_advice),
+    "failed": Kind("running", failed.summary, failed.steps, failed.advice),
+}
 
-    def find(self, reduced: ReducedGraph) -> Iterable[Draft]:
-        """The findings of this kind."""
+STUCK: Sequence[Callable[[ReducedGraph], Iterable[Draft]]] = (
+    deadlock.find,
+    unsatisfiable.find_orphaned,
+    unsatisfiable.find_infeasible,
+)
+"""What finds waits that can never end."""
 
-
-class OpenKind(Kind, Protocol):
-    """A kind about waits that may end."""
-
-    def find_in(self, reduced: ReducedGraph, chain: OpenChain) -> Draft | None:
-        """The finding about an open chain, if it is of this kind."""
-
-
-class CauseKind(Kind, Protocol):
-    """A kind about what may have caused the waits of other findings, or waits in none."""
-
-    def find(self, reduced: ReducedGraph, others: Sequence[Draft]) -> Iterable[Draft]:
-        """The findings of this kind, beside the other drafts."""
-
-
-STUCK: tuple[StuckKind, ...] = (deadlock, orphaned, infeasible)
-OPEN: tuple[OpenKind, ...] = (stalled, starved, polling, running)
-"""The first kind that fits an open chain is used."""
-
-CAUSES: tuple[CauseKind, ...] = (failed,)
-
-KIND_OF: dict[FindingKind, Kind] = {kind.KIND: kind for kind in (*STUCK, *OPEN, *CAUSES)}
+OPEN: Mapping[FindingKind, Callable[[ReducedGraph, OpenChain], Draft | None]] = {
+    "stalled": stalled.find_in,
+    "starved": running.find_starved,
+    "polling": running.find_polling,
+    "running": running.find_running,
+}
+"""What finds waits that may end: the first kind that fits an open chain is used."""
 
 
 def find_all(reduced: ReducedGraph) -> Iterator[Finding]:
     """All findings, worst verdict first."""
-    stuck = [draft for kind in STUCK for draft in kind.find(reduced)]
-    stuck, opened = merging.absorbed(reduced, stuck, list(_open(reduced)))
+    stuck = [draft for find in STUCK for draft in find(reduced)]
+    stuck, opened = absorbed(reduced, stuck, list(_open(reduced)))
     drafts = [*stuck, *_of_each_cause(reduced, opened)]
-    drafts += [draft for cause in CAUSES for draft in cause.find(reduced, tuple(drafts))]
-    drafts.sort(key=lambda draft: (VERDICTS.index(KIND_OF[draft.kind].VERDICT), _is_vague(draft)))
+    drafts += failed.find(reduced, tuple(drafts))
+    drafts.sort(key=lambda draft: (VERDICTS.index(verdict_of(draft.kind)), _is_vague(draft)))
     narrator, failures = Narrator(reduced), Failures(reduced)
     reported = {identity(draft.failure) for draft in drafts if draft.failure}
     return (_finding(FindingFacts(draft, failures, reported), narrator) for draft in drafts)
 
 
-def verdict_of(finding: Finding) -> Verdict:
-    """The verdict of a snapshot in which this is the worst finding."""
-    return verdict_of_kind(finding.kind)
-
-
-def verdict_of_kind(kind: FindingKind) -> Verdict:
-    """The verdict that findings of a kind lead to."""
-    return KIND_OF[kind].VERDICT
+def verdict_of(kind: FindingKind) -> Verdict:
+    """The verdict of a snapshot in which the worst finding is of this kind."""
+    return KINDS[kind].verdict
 
 
 def is_stuck(finding: Finding) -> bool:
     """Whether the finding is a deadlock or a hang, confirmed or suspected: something never proceeds."""
-    return verdict_of(finding) in ("deadlock", "hang")
+    return verdict_of(finding.kind) in ("deadlock", "hang")
 
 
 def _open(reduced: ReducedGraph) -> Iterator[Draft]:
     for chain in reduced.chains:
         if _concerns_application(reduced, chain) and not is_idle(reduced, chain):
-            drafts = (kind.find_in(reduced, chain) for kind in OPEN)
+            drafts = (find(reduced, chain) for find in OPEN.values())
             yield next(draft for draft in drafts if draft)
 
 
@@ -122,9 +105,8 @@ def _concerns_application(reduced: ReducedGraph, chain: OpenChain) -> bool:
 
 def _of_each_cause(reduced: ReducedGraph, drafts: Sequence[Draft]) -> Iterator[Draft]:
     """One draft for the open chains of each cause."""
-    for alike in merging.by_cause(reduced, drafts):
-        kind = next(kind for kind in OPEN if alike[0].kind == kind.KIND)
-        one = kind.find_in(reduced, merging.joined(alike)) if len(alike) > 1 else None
+    for alike in by_cause(reduced, drafts):
+        one = OPEN[alike[0].kind](reduced, joined(alike)) if len(alike) > 1 else None
         yield from [one] if one else alike
 
 
@@ -134,12 +116,12 @@ def _is_vague(draft: Draft) -> bool:
     if first is None:
         return False
     is_unneeded = isinstance(first.key, UnknownKey) and first.key.what == "removed group"
-    return bool(first.waker_of) or is_unneeded or (first.kind == "lifetime" and first.holder is None)
+    return bool(first.waker_of) or is_unneeded or draft.reduced.is_any_code(first.key)
 
 
 def _finding(facts: FindingFacts, narrator: Narrator) -> Finding:
     """The complete finding."""
-    draft, kind = facts.draft, KIND_OF[facts.draft.kind]
+    draft, kind = facts.draft, KINDS[facts.draft.kind]
     return Finding(
         kind=draft.kind,
         confirmed=draft.confirmed,
@@ -158,7 +140,7 @@ def _finding(facts: FindingFacts, narrator: Narrator) -> Finding:
         final_blockers=draft.final_blockers,
         resources=draft.resources,
         assumed=draft.assumed,
-        doubt=stalled.doubt(facts) if kind is stalled else "",
+        doubt=stalled.doubt(facts) if draft.kind == "stalled" else "",
         progress=draft.progress,
         failed_before=facts.failed_before,
         explanation=tuple(_explanation(facts, narrator)),
@@ -171,7 +153,7 @@ def _finding(facts: FindingFacts, narrator: Narrator) -> Finding:
 def _explanation(facts: FindingFacts, narrator: Narrator) -> Iterator[Step]:
     """The members, failures that may be the cause, what is blocked behind them, and what moved meanwhile."""
     draft = facts.draft
-    yield from KIND_OF[draft.kind].steps(facts, narrator)
+    yield from KINDS[draft.kind].steps(facts, narrator)
     yield from map(step_of_failure, facts.failed_before)
     executions = [vertex for vertex in facts.behind if vertex.kind == "execution"]
     yield from narrator.similar_steps(executions, "Blocked behind it: ")

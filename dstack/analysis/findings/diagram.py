@@ -10,16 +10,21 @@ from typing import TypeAlias
 
 from msgspec.structs import replace
 
-from dstack.analysis.findings.facts.deadlocked_waits import has_not_begun
-from dstack.analysis.findings.facts.finding_facts import FindingFacts
-from dstack.analysis.findings.facts.group_ranks import CollectiveCall, failure_of
-from dstack.analysis.findings.kinds.open_chain import caller_steps, other_side_steps, shared_call_steps, start_steps
+from dstack.analysis.findings.collectives import absent_steps, call_in_words, missing_rank, ranks_of_call
+from dstack.analysis.findings.failures import happened_ago
+from dstack.analysis.findings.failures import step as step_of_failure
+from dstack.analysis.findings.finding_facts import FindingFacts, has_not_begun
+from dstack.analysis.findings.group_ranks import CollectiveCall, failure_of
+from dstack.analysis.findings.kinds.open_chain import (
+    caller_steps,
+    other_side_steps,
+    restart_steps,
+    shared_call_steps,
+    start_steps,
+)
 from dstack.analysis.findings.kinds.unsatisfiable import submission
-from dstack.analysis.findings.resting import end_of_loop
-from dstack.analysis.findings.wording.collectives import absent_steps, call_in_words, missing_rank, ranks_of_call
-from dstack.analysis.findings.wording.failures import happened_ago, restart_steps
-from dstack.analysis.findings.wording.failures import step as step_of_failure
-from dstack.analysis.findings.wording.narration import SHOWN_BEHIND, SHOWN_OTHERS, SHOWN_PARTS, Narrator
+from dstack.analysis.findings.narration import SHOWN_BEHIND, SHOWN_OTHERS, SHOWN_PARTS, Narrator
+from dstack.analysis.findings.outside_waits import end_of_loop
 from dstack.analysis.index.ray_libraries import library_of
 from dstack.analysis.naming import names, sentences
 from dstack.analysis.naming.descriptions import describe, limit_in_words

@@ -12,15 +12,14 @@ from dstack import words
 from dstack.analysis.evidence.evidence import Evidence
 from dstack.analysis.findings.vertex_roles import VertexRoles
 from dstack.analysis.graph.object_waits import may_be_idle
-from dstack.analysis.index import task_assignment
 from dstack.analysis.index.frames import is_of_dstack
 from dstack.analysis.index.ray_libraries import is_machinery_actor
-from dstack.analysis.index.sample_index import SampleIndex
+from dstack.analysis.index.sample_index import SampleIndex, key_of_task
 from dstack.analysis.index.subjects import workers_of_jobs
 from dstack.analysis.naming.descriptions import in_words
 from dstack.analysis.solve import reduction
-from dstack.analysis.solve.digraph import Digraph
 from dstack.analysis.solve.open_chains import OpenChain, open_chains
+from dstack.analysis.solve.reduction import Digraph
 from dstack.analysis.solve.requirements import stuck_in, targets_of, waits_of
 from dstack.model.diagnosis import Progress, Vertex
 from dstack.model.vertex_keys import Key
@@ -57,7 +56,7 @@ class ReducedGraph(VertexRoles):
 
         Each of them may be a supervisor, which is hardly ever so.
         """
-        keys = {task_assignment.key_of_task(self.index, task.task_id) for task in self.index.creations.values()}
+        keys = {key_of_task(self.index, task.task_id) for task in self.index.creations.values()}
         if not keys:
             return self.vertices
         found = dict(self.vertices)

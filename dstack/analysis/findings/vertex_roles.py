@@ -10,8 +10,7 @@ from dstack.analysis.evidence.coverage import read_workers
 from dstack.analysis.evidence.rest import Rest
 from dstack.analysis.graph.users import is_idle_library
 from dstack.analysis.index.ray_libraries import is_library_actor, is_machinery_actor, is_passed_through, machinery
-from dstack.analysis.index.sample_index import SampleIndex
-from dstack.analysis.index.task_assignment import is_in_user_code
+from dstack.analysis.index.sample_index import SampleIndex, is_in_user_code
 from dstack.analysis.naming.descriptions import describe
 from dstack.analysis.solve.requirements import targets_of
 from dstack.model.diagnosis import Vertex, Wait

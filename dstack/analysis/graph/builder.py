@@ -14,8 +14,7 @@ import msgspec
 
 from dstack.analysis.graph.membership import Membership
 from dstack.analysis.index import subjects
-from dstack.analysis.index.sample_index import SampleIndex
-from dstack.analysis.index.task_assignment import is_blocked_loop, key_of_task
+from dstack.analysis.index.sample_index import SampleIndex, is_blocked_loop, key_of_task
 from dstack.call_sites import name_of
 from dstack.model.diagnosis import NODES_SETTLE_S, CallName, Group, Target, Vertex, Wait, WaitKind
 from dstack.model.vertex_facts import Reason, Subject

@@ -17,9 +17,20 @@ from dstack.analysis.graph.builder import GraphBuilder, SharedWaitKind, for_any,
 from dstack.analysis.graph.call_waits import has_known_dependency, reach_of, wait_of_call
 from dstack.analysis.graph.object_waits import has_known_wakers
 from dstack.analysis.graph.producers import add_unread_driver, wait_of_unread
-from dstack.analysis.index import subjects, task_assignment
+from dstack.analysis.index import subjects
 from dstack.analysis.index.frames import is_ray_core, user_frame
-from dstack.analysis.index.sample_index import SampleIndex
+from dstack.analysis.index.sample_index import (
+    SampleIndex,
+    blocked_loop,
+    concurrency_group_of,
+    has_one_slot,
+    is_blocked_loop,
+    is_graph_loop,
+    is_task,
+    is_user_code,
+    key_of_task,
+    task_of,
+)
 from dstack.call_sites import ASYNC_EVENT, OTHER_LOOP, kind_of
 from dstack.libraries.serve.waits import as_passed_on
 from dstack.model.diagnosis import CallName, Group, Target, Vertex, Wait
@@ -47,7 +58,7 @@ def add_executions(graph: GraphBuilder, worker_id: str) -> None:
     add_children(graph, worker_id)
     add_unread_driver(graph, worker_id)
     for coroutine in suspended:
-        task_id = coroutine.task_id if task_assignment.is_task(graph.index, worker_id, coroutine) else None
+        task_id = coroutine.task_id if is_task(graph.index, worker_id, coroutine) else None
         add_coroutine(graph, worker_id, coroutine, wait_of_producer(graph, worker_id, coroutine, task_id))
     for task_id in graph.index.worker_samples[worker_id].running_task_ids or ():
         _add_running(graph, task_id)
@@ -60,10 +71,10 @@ def _add_threads(graph: GraphBuilder, worker_id: str, process: Process, suspende
         for call in index.calls_in(worker_id)
         for one in (*call.threads, *call.cut_short_by_threads, *reach_of(call).reached_by)
     }
-    awaited |= {loop.os_thread_id for one in suspended if (loop := task_assignment.blocked_loop(index, worker_id, one))}
+    awaited |= {loop.os_thread_id for one in suspended if (loop := blocked_loop(index, worker_id, one))}
     for thread in process.threads:
-        is_execution = thread.role in ("task", "user") or task_assignment.task_of(index, worker_id, thread) is not None
-        is_blocked = thread.role == "loop" and task_assignment.is_blocked_loop(index, worker_id, thread)
+        is_execution = thread.role in ("task", "user") or task_of(index, worker_id, thread) is not None
+        is_blocked = thread.role == "loop" and is_blocked_loop(index, worker_id, thread)
         call = index.call_of(worker_id, thread)
         is_awaited = thread.os_thread_id in awaited or (call is not None and has_known_dependency(call))
         is_awaited = is_awaited or has_known_wakers(call) or thread.timer is not None
@@ -72,7 +83,7 @@ def _add_threads(graph: GraphBuilder, worker_id: str, process: Process, suspende
 
 
 def _add_thread(graph: GraphBuilder, worker_id: str, thread: Thread) -> None:
-    task_id = task_assignment.task_of(graph.index, worker_id, thread)
+    task_id = task_of(graph.index, worker_id, thread)
     key = ThreadKey(worker_id, thread.os_thread_id)
     wait = wait_of_execution(graph, key, thread) or wait_of_producer(graph, worker_id, thread, task_id)
     vertex = Vertex(
@@ -89,7 +100,7 @@ def _add_thread(graph: GraphBuilder, worker_id: str, thread: Thread) -> None:
 
 def _add_running(graph: GraphBuilder, task_id: str) -> None:
     """Add a vertex for a running task whose thread or coroutine is unknown."""
-    key = task_assignment.key_of_task(graph.index, task_id)
+    key = key_of_task(graph.index, task_id)
     if not isinstance(key, TaskKey):
         return
     worker_id = graph.index.worker_of_task[task_id]
@@ -100,7 +111,7 @@ def _add_running(graph: GraphBuilder, task_id: str) -> None:
         subject=subjects.of_task(graph.index, task_id),
         worker_id=worker_id,
         task_id=task_id,
-        is_graph_loop=task is not None and task_assignment.is_graph_loop(task),
+        is_graph_loop=task is not None and is_graph_loop(task),
         wait=_wait_of_running(graph, worker_id, task_id),
     )
     graph.add(vertex)
@@ -127,7 +138,7 @@ def _wait_for_loop(graph: GraphBuilder, worker_id: str, task_id: str, name: Task
     """A call of an async actor whose coroutine was not read proceeds when its event loop does."""
     index = graph.index
     loops = index.threads_with_role(worker_id, "loop")
-    if not all(task_assignment.is_blocked_loop(index, worker_id, loop) for loop in loops):
+    if not all(is_blocked_loop(index, worker_id, loop) for loop in loops):
         if not index.has_read_coroutines(worker_id):
             unread = subject("coroutine", name)
             return waits_for("coroutine", graph.unknown("coroutine", task_id, subject=unread, unobserved=True))
@@ -141,9 +152,9 @@ def _wait_for_loop_of_group(
 ) -> Wait:
     """A call proceeds when the loop of its concurrency group does, by its method's declaration."""
     index = graph.index
-    group = task_assignment.concurrency_group_of(index, task_id)
+    group = concurrency_group_of(index, task_id)
     own = [loop for loop in loops if loop.name == f"{LOOP_THREAD}{group or DEFAULT_GROUP}"]
-    if group is None or len(own) != 1 or not task_assignment.is_blocked_loop(index, worker_id, own[0]):
+    if group is None or len(own) != 1 or not is_blocked_loop(index, worker_id, own[0]):
         return otherwise
     wait = waits_for("event loop", Target(vertex=ThreadKey(worker_id, own[0].os_thread_id)))
     assumed = assumption("declared group", index.tasks[task_id].name, group)
@@ -188,9 +199,9 @@ def relevant_coroutines(index: SampleIndex, worker_id: str, process: Process | N
         coroutine
         for coroutine in process.coroutines
         if coroutine.coroutine_id in awaited
-        or task_assignment.is_task(index, worker_id, coroutine)
+        or is_task(index, worker_id, coroutine)
         or ((call := call_of(index, worker_id, coroutine)) and has_known_dependency(call))
-        or task_assignment.is_user_code(index, worker_id, coroutine)
+        or is_user_code(index, worker_id, coroutine)
     ]
 
 
@@ -207,7 +218,7 @@ def add_coroutine(
     child_pid: int | None = None,
 ) -> None:
     """Add the vertex of a coroutine, which may be in a child process; a generator may wait for its consumer."""
-    is_task = task_assignment.is_task(graph.index, worker_id, coroutine)
+    is_ray_task = is_task(graph.index, worker_id, coroutine)
     is_lost = child_pid is not None and coroutine.call is not None and coroutine.call.refs  # Ray works in no child
     key = CoroutineKey(worker_id, coroutine.coroutine_id)
     vertex = Vertex(
@@ -217,7 +228,7 @@ def add_coroutine(
         worker_id=worker_id,
         coroutine_id=coroutine.coroutine_id,
         child_pid=child_pid,
-        task_id=coroutine.task_id if is_task else None,
+        task_id=coroutine.task_id if is_ray_task else None,
         wait=None if is_lost else _wait_of_coroutine(graph, key, coroutine, backpressure),
     )
     graph.add(vertex)
@@ -230,7 +241,7 @@ def _wait_of_coroutine(
 
     Meanwhile no timeout ends the call.
     """
-    loop = task_assignment.blocked_loop(graph.index, key.worker_id, coroutine)
+    loop = blocked_loop(graph.index, key.worker_id, coroutine)
     call = call_of(graph.index, key.worker_id, coroutine)
     if loop is None:
         wait = wait_of_execution(graph, key, coroutine) if graph.index.is_still(key.worker_id, coroutine) else None
@@ -374,7 +385,7 @@ def _consumers(graph: GraphBuilder, task: Task) -> tuple[Target, ...]:
         consumer = subject("consumer", subjects.task(index, task.task_id), None)
         return (graph.unknown("consumer", task.task_id, subject=consumer, unobserved=True),)
     threads = [t for role in ("task", "user") for t in index.threads_with_role(owner_id, role)]
-    is_closed = owner.is_driver or task_assignment.has_one_slot(index, owner_id)
+    is_closed = owner.is_driver or has_one_slot(index, owner_id)
     coroutines = relevant_coroutines(index, owner_id, index.process(owner_id))
     is_closed = is_closed and len(coroutines) == len(index.coroutines(owner_id))
     if not is_closed or any(_may_consume(index, owner_id, thread) for thread in index.threads(owner_id)):

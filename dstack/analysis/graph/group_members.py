@@ -10,10 +10,10 @@ from functools import cached_property
 from dstack.analysis.graph.builder import GraphBuilder, waits_for
 from dstack.analysis.graph.producers import RELEASED
 from dstack.analysis.graph.users import Users
-from dstack.analysis.index import subjects, task_assignment
+from dstack.analysis.index import subjects
 from dstack.analysis.index.processes import execution_key
 from dstack.analysis.index.ray_libraries import part
-from dstack.analysis.index.sample_index import SampleIndex
+from dstack.analysis.index.sample_index import SampleIndex, has_one_slot, is_blocked_loop, is_user_code
 from dstack.model.diagnosis import AbsentRank, Target, Vertex
 from dstack.model.snapshot import Actor, Sample, Worker, WorkerSample
 from dstack.model.vertex_facts import Assumption, AssumptionKind, Ranks, Subject, assumption, never, subject
@@ -264,18 +264,16 @@ class Members:
                 yield Target(vertex=key)
         for coroutine in self._index.coroutines(worker_id):
             coroutine_key = CoroutineKey(worker_id, coroutine.coroutine_id)
-            if coroutine_key in self._graph.vertices and task_assignment.is_user_code(
-                self._index, worker_id, coroutine
-            ):
+            if coroutine_key in self._graph.vertices and is_user_code(self._index, worker_id, coroutine):
                 yield Target(vertex=coroutine_key)
 
     def _may_act(self, worker_id: str, thread: Thread) -> bool:
         if group_call(self._index.call_of(worker_id, thread)) is not None:
             return True
-        is_user_code = thread.role in ("task", "user") or task_assignment.is_user_code(self._index, worker_id, thread)
+        runs_user_code = thread.role in ("task", "user") or is_user_code(self._index, worker_id, thread)
         if thread.role == "loop":
-            return task_assignment.is_blocked_loop(self._index, worker_id, thread)
-        return is_user_code and not self._users.only_serves(worker_id, thread)
+            return is_blocked_loop(self._index, worker_id, thread)
+        return runs_user_code and not self._users.only_serves(worker_id, thread)
 
     def _callers(self, worker: Worker, has_own: bool) -> Iterator[Target]:
         """What may call into a process: nothing while its actor's only slot is occupied, or if its library calls it.
@@ -284,9 +282,7 @@ class Members:
         state, while one of their threads trains.
         """
         actor = subjects.actor_of_worker(self._index, worker.worker_id)
-        if has_own and (
-            task_assignment.has_one_slot(self._index, worker.worker_id) or (actor and _is_called_only_for_state(actor))
-        ):
+        if has_own and (has_one_slot(self._index, worker.worker_id) or (actor and _is_called_only_for_state(actor))):
             return
         if actor is None:
             sample = self._index.worker_samples.get(worker.worker_id)

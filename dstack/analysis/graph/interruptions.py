@@ -14,8 +14,8 @@ from msgspec.structs import replace
 
 from dstack.analysis.graph.builder import GraphBuilder
 from dstack.analysis.graph.users import Users
-from dstack.analysis.index import subjects, task_assignment
-from dstack.analysis.index.sample_index import SampleIndex
+from dstack.analysis.index import subjects
+from dstack.analysis.index.sample_index import SampleIndex, key_of_task
 from dstack.model.diagnosis import Group, Target, Vertex, Wait
 from dstack.model.snapshot import actor_of_task, producer_task_id
 from dstack.model.vertex_facts import assumption, subject
@@ -112,7 +112,7 @@ def _starting_actors(graph: GraphBuilder) -> Iterator[tuple[str, Target]]:
     Its source is known once it runs. Those that wait for resources may wait for long, so they do not count.
     """
     for task in graph.index.creations.values():
-        vertex = graph.vertices.get(task_assignment.key_of_task(graph.index, task.task_id))
+        vertex = graph.vertices.get(key_of_task(graph.index, task.task_id))
         if vertex is not None and (vertex.wait is None or not vertex.wait.resources):
             yield task.owner_id, Target(vertex=vertex.key)
 

@@ -18,8 +18,8 @@ from dstack.analysis.graph.producers import (
 from dstack.analysis.graph.resource_requests import Resources, WaitOrNever, wait_of_group
 from dstack.analysis.graph.task_starts import ArgumentMemory, wait_for_setup, wait_for_worker
 from dstack.analysis.graph.users import Users
-from dstack.analysis.index import subjects, task_assignment
-from dstack.analysis.index.sample_index import SampleIndex
+from dstack.analysis.index import subjects
+from dstack.analysis.index.sample_index import SampleIndex, concurrency_group_of, has_one_slot, is_graph_loop
 from dstack.analysis.solve import reduction
 from dstack.analysis.solve.requirements import waits_of
 from dstack.model.diagnosis import Target, Vertex, Wait
@@ -48,7 +48,7 @@ class Pending:
             kind="task",
             subject=subjects.of_task(self._index, task.task_id),
             task_id=task.task_id,
-            is_graph_loop=task_assignment.is_graph_loop(task),
+            is_graph_loop=is_graph_loop(task),
             wait=wait,
             never=why,
         )
@@ -207,7 +207,7 @@ class ActorQueues:
             return self._wait_for_silent(actor, actor.worker_id)
         if not worker.running_task_ids:
             return None
-        if task_assignment.has_one_slot(self._index, actor.worker_id):
+        if has_one_slot(self._index, actor.worker_id):
             return self._wait_for_running(actor, worker.running_task_ids)
         if not self._index.has_arrived(task):
             slot = self._graph.unknown(
@@ -224,7 +224,7 @@ class ActorQueues:
 
     def _wait_for_silent(self, actor: Actor, worker_id: str) -> Wait:
         """The wait for an actor whose core worker did not answer: for the call on its only thread, if that was read."""
-        if task_assignment.has_one_slot(self._index, worker_id):
+        if has_one_slot(self._index, worker_id):
             threads = self._index.threads_with_role(worker_id, "task")
             running = (self._index.task_of_thread[worker_id, thread.os_thread_id] for thread in threads)
             return self._wait_for_running(actor, tuple(running))
@@ -247,11 +247,7 @@ class ActorQueues:
     def _narrowed(self, actor: Actor, task: Task, wait: Wait, running: tuple[str, ...]) -> Wait:
         """The wait for the running calls of the call's own concurrency group only, if that is declared and has some."""
         process = self._index.process(actor.worker_id or "")
-        group = (
-            task_assignment.concurrency_group_of(self._index, task.task_id)
-            if process and process.concurrency_groups
-            else None
-        )
+        group = concurrency_group_of(self._index, task.task_id) if process and process.concurrency_groups else None
         if group is None or self._index.calls_in_transit(task):
             return wait
         mates = self._mates_in(actor, group, running)
@@ -271,9 +267,7 @@ class ActorQueues:
         key = (actor.actor_id, group)
         if key not in self._mates:
             self._mates[key] = tuple(
-                task_id
-                for task_id in running
-                if task_assignment.concurrency_group_of(self._index, task_id) in (group, None)
+                task_id for task_id in running if concurrency_group_of(self._index, task_id) in (group, None)
             )
         return self._mates[key]
 

@@ -23,9 +23,9 @@ from __future__ import annotations
 from msgspec.structs import replace
 
 from dstack.analysis.graph.builder import GraphBuilder, call_beyond_kind, for_any, waits_for
-from dstack.analysis.index import subjects, task_assignment
+from dstack.analysis.index import subjects
 from dstack.analysis.index.refs import is_returned
-from dstack.analysis.index.sample_index import SampleIndex
+from dstack.analysis.index.sample_index import SampleIndex, key_of_task
 from dstack.call_sites import kind_of
 from dstack.model.diagnosis import Target, Vertex, Wait
 from dstack.model.snapshot import Actor, GoneWorker, PlacementGroup, is_at_hand, producer_task_id
@@ -142,7 +142,7 @@ def _producing_vertex(graph: GraphBuilder, ref: str) -> Key:
         return ready_vertex(graph, ref)
     task_id = producer_task_id(ref)
     if is_returned(ref) and (task_id in index.worker_of_task or task_id in index.tasks):
-        return task_assignment.key_of_task(index, task_id)
+        return key_of_task(index, task_id)
     if owner := index.dead_workers.get(index.refs.owner_of.get(ref, "")):  # nothing else knows the value's state
         return _value_of_dead_owner(graph, ref, owner)
     made_by = task_id if is_returned(ref) else ref

@@ -13,8 +13,7 @@ from functools import lru_cache
 
 import msgspec
 
-from dstack.analysis.index.sample_index import SampleIndex
-from dstack.analysis.index.task_assignment import is_user_code
+from dstack.analysis.index.sample_index import SampleIndex, is_user_code
 from dstack.call_sites import kind_of, named_site
 from dstack.libraries import NEVER, Recogniser, data, serve, train
 from dstack.libraries.compiled_graphs import MONITOR_THREAD

@@ -6,7 +6,7 @@ from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass
 
-from dstack.analysis.solve.digraph import Digraph, strong_components, unique, weak_components
+from dstack.analysis.solve.reduction import Digraph, strong_components, unique, weak_components
 from dstack.analysis.solve.requirements import targets_of
 from dstack.model.diagnosis import FinalBlocker, Vertex
 from dstack.model.vertex_keys import Key

@@ -12,8 +12,7 @@ from msgspec import Struct
 from dstack.analysis.index import ray_libraries, subjects
 from dstack.analysis.index.frames import ShownFrame, all_frames, fold_imports, own_frames
 from dstack.analysis.index.ranks import NO_RANKS, Ranks
-from dstack.analysis.index.sample_index import SampleIndex
-from dstack.analysis.index.task_assignment import is_in_user_code
+from dstack.analysis.index.sample_index import SampleIndex, is_in_user_code
 from dstack.analysis.naming import names
 from dstack.analysis.naming.descriptions import describe
 from dstack.model.diagnosis import CallName, Vertex

@@ -11,10 +11,9 @@ from typing import Literal
 from dstack.analysis.index.ranks import RANK
 from dstack.analysis.index.sample_index import SampleIndex
 from dstack.analysis.naming import names
-from dstack.analysis.naming.job_selection import find_job
+from dstack.analysis.naming.names import find_job
 from dstack.analysis.stacks.app_threads import Activity, AppExecutions, Execution, Extent, PathStep, kind_of, running
-from dstack.analysis.stacks.peers import AbsenceReasons, AbsentWorker, Outlier, absent_workers, outliers
-from dstack.analysis.stacks.rank_sets import RankSets
+from dstack.analysis.stacks.peers import AbsenceReasons, AbsentWorker, Outlier, RankSets, absent_workers, outliers
 from dstack.analysis.stacks.stack_tree import Grouping, StackBranch, TextFilter, groupings, merge
 from dstack.analysis.stacks.weighted_stacks import WeightedStacks
 from dstack.analysis.views.stack_pages import ProcessThreads, StackPages, child_threads, thread_summaries, worker_name

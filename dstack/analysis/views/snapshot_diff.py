@@ -12,9 +12,8 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Literal
 
-from dstack.analysis.index import task_assignment
 from dstack.analysis.index.frames import innermost_frame
-from dstack.analysis.index.sample_index import SampleIndex
+from dstack.analysis.index.sample_index import SampleIndex, task_of
 from dstack.analysis.naming.descriptions import describe, in_words
 from dstack.analysis.views.analysed_snapshot import AnalysedSnapshot
 from dstack.call_sites import kind_of
@@ -70,7 +69,7 @@ class ComparedSnapshot:
         index, execution = self.latest(worker_id), self.execution(vertex)
         if isinstance(execution, Coroutine):
             return execution.task_id if execution.is_task else None
-        return task_assignment.task_of(index, worker_id, execution) if execution else None
+        return task_of(index, worker_id, execution) if execution else None
 
     def knows_task_of(self, vertex: Vertex) -> bool:
         """Whether a thread or coroutine that is not known to run a task runs none."""

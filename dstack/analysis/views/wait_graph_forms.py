@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Literal
 from dstack.analysis.findings import is_stuck
 from dstack.analysis.index.sample_index import SampleIndex
 from dstack.analysis.naming.descriptions import describe
-from dstack.analysis.solve.digraph import unique
+from dstack.analysis.solve.reduction import unique
 from dstack.analysis.solve.requirements import targets_of
 from dstack.analysis.views.wait_tree import similarity_key
 from dstack.model.diagnosis import Diagnosis, Vertex

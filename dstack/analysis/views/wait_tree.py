@@ -18,8 +18,7 @@ from dstack.analysis.index.frames import user_frame
 from dstack.analysis.index.sample_index import SampleIndex
 from dstack.analysis.naming import names
 from dstack.analysis.naming.descriptions import because_of, describe, in_words
-from dstack.analysis.solve.digraph import Digraph, strong_components, unique
-from dstack.analysis.solve.reduction import shortest_cycle
+from dstack.analysis.solve.reduction import Digraph, shortest_cycle, strong_components, unique
 from dstack.analysis.solve.requirements import targets_of
 from dstack.model.diagnosis import Diagnosis, Finding, Since, Vertex
 from dstack.model.vertex_keys import Key

@@ -16,7 +16,7 @@ from msgspec.structs import replace
 
 from dstack.analysis.graph.builder import GraphBuilder, call_beyond_kind, for_any
 from dstack.analysis.graph.users import Users
-from dstack.analysis.index.task_assignment import is_graph_loop
+from dstack.analysis.index.sample_index import is_graph_loop
 from dstack.libraries.compiled_graphs import WRITE
 from dstack.model.diagnosis import CallName, Group, Target, Vertex, Wait
 from dstack.model.vertex_facts import assumption, subject

@@ -13,8 +13,7 @@ from dataclasses import dataclass
 from msgspec.structs import replace
 
 from dstack.analysis.graph.builder import GraphBuilder, waits_for
-from dstack.analysis.index import task_assignment
-from dstack.analysis.index.sample_index import SampleIndex
+from dstack.analysis.index.sample_index import SampleIndex, is_user_code
 from dstack.libraries.serve import REPLICA_NAME, REQUESTS
 from dstack.model.diagnosis import SlotLimit, Target, Wait
 from dstack.model.snapshot import Actor
@@ -117,5 +116,5 @@ def _limit(queued: QueuedRequest) -> SlotLimit | None:
 
 def as_passed_on(index: SampleIndex, worker_id: str, coroutine: Coroutine, wait: Wait) -> Wait:
     """The wait of a coroutine; its kind says if it only passes a request on, like the main loop of a replica."""
-    is_own = coroutine.request is not None and not task_assignment.is_user_code(index, worker_id, coroutine)
+    is_own = coroutine.request is not None and not is_user_code(index, worker_id, coroutine)
     return replace(wait, kind="Serve request") if is_own and wait.kind == "await" else wait

@@ -9,7 +9,7 @@ from dstack.analysis.index.sample_index import SampleIndex
 from dstack.analysis.naming import names
 from dstack.analysis.naming.names import BYTES
 from dstack.analysis.stacks.app_threads import ACTIVITIES, Activity
-from dstack.analysis.stacks.rank_sets import RankSets
+from dstack.analysis.stacks.peers import RankSets
 from dstack.analysis.views.inventory import ClusterInventory, WorkerSummary, group_similar_workers
 from dstack.analysis.views.node_resources import TITLES, Amount
 from dstack.analysis.views.worker_state import FIGURES, Figure, total

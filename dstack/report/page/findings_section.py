@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from dstack.analysis.findings import is_stuck
-from dstack.analysis.findings.wording.failures import step as step_of_failure
+from dstack.analysis.findings.failures import step as step_of_failure
 from dstack.analysis.views.analysed_snapshot import AnalysedSnapshot
 from dstack.model.diagnosis import Entry, Finding, Step
 from dstack.model.snapshot import Node, Snapshot, TaskHistory

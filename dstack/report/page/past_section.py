@@ -11,7 +11,7 @@ from time import localtime, strftime
 
 from bokeh.models import ColumnDataSource, DatetimeAxis, HoverTool, Plot, Range1d, TapTool
 
-from dstack.analysis.findings import verdict_of_kind
+from dstack.analysis.findings import verdict_of
 from dstack.analysis.views.analysed_snapshot import AnalysedSnapshot
 from dstack.analysis.views.snapshot_changes import (
     SIGNS,
@@ -74,7 +74,7 @@ def past_chart(name: str, taken_at: Sequence[float], verdicts: Sequence[Verdict]
                 "first": [times[span.first] for span in shown],
                 "last": [times[span.last] for span in shown],
                 "row": [float(row) for row in range(1, len(shown) + 1)],
-                "colour": [STYLES[verdict_of_kind(span.kind)][1] for span in shown],
+                "colour": [STYLES[verdict_of(span.kind)][1] for span in shown],
                 "text": [visible(f"{span.kind}: {span.summary}") for span in shown],
                 "label_at": [times[span.last if is_late else span.first] for span, is_late in late],
                 "align": ["right" if is_late else "left" for _, is_late in late],

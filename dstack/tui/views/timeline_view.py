@@ -16,7 +16,7 @@ from textual.widgets import Static
 
 from dstack.analysis.history.slices import Bars
 from dstack.analysis.history.task_index import Attempt
-from dstack.analysis.index.task_assignment import key_of_task
+from dstack.analysis.index.sample_index import key_of_task
 from dstack.analysis.views.analysed_snapshot import AnalysedSnapshot
 from dstack.analysis.views.timeline_rows import GROUPINGS, AttemptSearch, Grouping, TimelineRow, TimelineRows, link
 from dstack.errors import as_dstack_error

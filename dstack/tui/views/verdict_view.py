@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.text import Text
 from textual.app import ComposeResult
 
-from dstack.analysis.findings.wording.failures import step as step_of_failure
+from dstack.analysis.findings.failures import step as step_of_failure
 from dstack.analysis.naming.vertex_details import details_of
 from dstack.analysis.views.analysed_snapshot import AnalysedSnapshot
 from dstack.analysis.views.snapshot_changes import SnapshotChanges

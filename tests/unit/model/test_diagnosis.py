@@ -7,7 +7,7 @@ from typing import get_args
 
 import pytest
 
-from dstack.analysis.findings import verdict_of_kind
+from dstack.analysis.findings import verdict_of
 from dstack.model.diagnosis import FAILING, Diagnosis, FailOn, FindingKind
 from tests.unit.analysis.evidence.polling_scenes import poller
 from tests.unit.scenes import Scene
@@ -100,5 +100,5 @@ def test_the_exit_code_of_a_check(
 def test_the_kinds_that_fail_agree_with_the_verdicts_that_they_lead_to() -> None:
     kinds = get_args(FindingKind)
 
-    assert FAILING["deadlock"] == {kind for kind in kinds if verdict_of_kind(kind) in ("deadlock", "hang")}
-    assert FAILING["stalled"] == {kind for kind in kinds if verdict_of_kind(kind) != "running"}
+    assert FAILING["deadlock"] == {kind for kind in kinds if verdict_of(kind) in ("deadlock", "hang")}
+    assert FAILING["stalled"] == {kind for kind in kinds if verdict_of(kind) != "running"}

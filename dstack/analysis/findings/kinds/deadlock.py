@@ -5,28 +5,24 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence, Set
 
 from dstack import words
-from dstack.analysis.findings.facts.deadlocked_waits import has_not_begun
-from dstack.analysis.findings.facts.draft import Draft
-from dstack.analysis.findings.facts.finding_facts import FindingFacts
-from dstack.analysis.findings.facts.group_ranks import has_lost_rank
+from dstack.analysis.findings import collectives
+from dstack.analysis.findings.deadlock_fixes import fix_for, until_released
+from dstack.analysis.findings.drafts import Draft
+from dstack.analysis.findings.finding_facts import FindingFacts, has_not_begun
+from dstack.analysis.findings.group_ranks import has_lost_rank
+from dstack.analysis.findings.narration import SHOWN_CYCLE, Narrator, more
 from dstack.analysis.findings.reduced_graph import ReducedGraph
-from dstack.analysis.findings.wording import collectives
-from dstack.analysis.findings.wording.fixes import fix_for
-from dstack.analysis.findings.wording.narration import SHOWN_CYCLE, Narrator, more
-from dstack.analysis.findings.wording.resource_fixes import until_released
 from dstack.analysis.graph.interruptions import holders_of
 from dstack.analysis.naming.descriptions import describe, in_words, labels_of, operand_in_words
 from dstack.analysis.naming.vertex_details import details_of
 from dstack.analysis.solve import reduction
-from dstack.analysis.solve.digraph import Digraph, lightest_cycle
+from dstack.analysis.solve.reduction import Digraph, lightest_cycle
 from dstack.call_sites import BARRIER
-from dstack.model.diagnosis import Advice, FindingKind, Step, Verdict, Vertex
+from dstack.model.diagnosis import Advice, Step, Vertex
 from dstack.model.vertex_facts import assumption
 from dstack.model.vertex_keys import Key
 from dstack.words import base_name
 
-KIND: FindingKind = "deadlock"
-VERDICT: Verdict = "deadlock"
 MAX_STARTS = 16
 MAX_WEIGHED = 20_000
 """Edges of a core up to which cycles through many vertices are compared; in a larger one through fewer."""
@@ -43,7 +39,7 @@ def find(reduced: ReducedGraph) -> Iterator[Draft]:
         might_stop = _what_might_stop(reduced, core)
         yield Draft(
             reduced,
-            KIND,
+            "deadlock",
             (*cycle, *sorted(core - set(cycle), key=str)),
             confirmed=core <= reduced.certain and not might_stop,
             assumed=(*reduced.assumed(core), *might_stop),

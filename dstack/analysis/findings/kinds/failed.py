@@ -11,23 +11,20 @@ from collections import defaultdict
 from collections.abc import Collection, Iterator, Sequence
 from functools import cached_property
 
-from dstack.analysis.findings.facts.draft import Draft
-from dstack.analysis.findings.facts.failures import Failures, folded, identity
-from dstack.analysis.findings.facts.finding_facts import FindingFacts
+from dstack.analysis.findings.drafts import Draft
+from dstack.analysis.findings.failures import Failures, folded, happened_ago, identity
+from dstack.analysis.findings.finding_facts import FindingFacts
+from dstack.analysis.findings.narration import Narrator
 from dstack.analysis.findings.reduced_graph import ReducedGraph
-from dstack.analysis.findings.wording.failures import happened_ago
-from dstack.analysis.findings.wording.narration import Narrator
 from dstack.analysis.naming.descriptions import describe
 from dstack.call_sites import kind_of
-from dstack.model.diagnosis import Advice, FailedBefore, FindingKind, Step, Verdict, Vertex
+from dstack.model.diagnosis import Advice, FailedBefore, FindingKind, Step, Vertex
 from dstack.model.snapshot import FailedTask, producer_task_id
 from dstack.model.vertex_keys import Key
 from dstack.observed.calls import REF_CALLS
 from dstack.observed.processes import Process
 from dstack.words import SHOWN
 
-KIND: FindingKind = "failed"
-VERDICT: Verdict = "running"
 DRIVER_TASK = "f" * 40
 """The beginning of the id of a driver's own task."""
 EXPLAINED: tuple[FindingKind, ...] = ("stalled", "orphaned")
@@ -49,7 +46,7 @@ def find(reduced: ReducedGraph, others: Sequence[Draft]) -> Iterator[Draft]:
     named = {identity(one) for draft in others if draft.kind in EXPLAINED for one in known.beside(draft)}
     failures = (one for one in known.held() if one.task_id in found and identity(one) not in named)
     for failure in list(folded(failures))[:SHOWN]:
-        yield Draft(reduced, KIND, found[failure.task_id or ""], is_open=True, failure=failure)
+        yield Draft(reduced, "failed", found[failure.task_id or ""], is_open=True, failure=failure)
 
 
 def summary(facts: FindingFacts, narrator: Narrator) -> str:

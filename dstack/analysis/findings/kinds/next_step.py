@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import re
 
-from dstack.analysis.findings.facts.finding_facts import FindingFacts
+from dstack.analysis.findings import failures
+from dstack.analysis.findings.finding_facts import FindingFacts
 from dstack.analysis.findings.kinds.open_chain import is_start, waiter_of
-from dstack.analysis.findings.wording import failures
-from dstack.analysis.findings.wording.narration import Narrator
+from dstack.analysis.findings.narration import Narrator
 from dstack.analysis.naming import names
 from dstack.analysis.naming.descriptions import describe, operand_in_words
 from dstack.call_sites import site_of

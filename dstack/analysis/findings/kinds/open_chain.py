@@ -9,14 +9,14 @@ from dataclasses import dataclass
 from msgspec.structs import replace
 
 from dstack import words
-from dstack.analysis.findings.facts.draft import Draft
-from dstack.analysis.findings.facts.finding_facts import FindingFacts
-from dstack.analysis.findings.facts.shared_calls import SharedCall
+from dstack.analysis.findings import collectives
+from dstack.analysis.findings.drafts import Draft
+from dstack.analysis.findings.finding_facts import FindingFacts
+from dstack.analysis.findings.narration import Narrator, group_by_step, more
 from dstack.analysis.findings.reduced_graph import ReducedGraph
-from dstack.analysis.findings.wording import collectives
-from dstack.analysis.findings.wording.failures import restart_steps
-from dstack.analysis.findings.wording.narration import Narrator, group_by_step, more
+from dstack.analysis.findings.shared_calls import SharedCall
 from dstack.analysis.index.ray_libraries import library_of
+from dstack.analysis.index.sample_index import SampleIndex
 from dstack.analysis.naming import names
 from dstack.analysis.naming.descriptions import describe, operand_in_words
 from dstack.analysis.naming.sentences import activity, cancellation, step_at, subject
@@ -26,6 +26,7 @@ from dstack.analysis.stacks.app_threads import call_in_words
 from dstack.model.diagnosis import FinalBlocker, FindingKind, Step, Vertex, WaitKind
 from dstack.model.snapshot import Actor
 from dstack.model.vertex_keys import DriverKey, Key, UnknownKey
+from dstack.observed.node import Task
 from dstack.words import grouped
 
 SORTS = {
@@ -416,6 +417,27 @@ def caller_steps(facts: FindingFacts, narrator: Narrator) -> Iterator[Step]:
     vertices = narrator.vertices.values() if active else ()
     drivers = [vertex for vertex in vertices if reduced.is_driver(vertex) and reduced.job_of(vertex) in active]
     yield from narrator.similar_steps(drivers, "May end the wait by a call, from another job: ")
+
+
+def restart_steps(facts: FindingFacts) -> Iterator[Step]:
+    """How often the actors of a finding were restarted and its calls retried, with the last error."""
+    for actor in facts.restarted[: words.SHOWN]:
+        yield Step(text=_restarts(actor))
+    for vertex, task in facts.retried[: words.SHOWN]:
+        yield Step(text=_retries(facts.reduced.index, vertex, task), vertex=vertex.key)
+
+
+def _restarts(actor: Actor) -> str:
+    limit = "no limit" if actor.max_restarts < 0 else f"at most {words.times(actor.max_restarts)}"
+    error = f"; its last process ended with: {actor.last_error}" if actor.last_error else ""
+    return f"{names.actor(actor)} has been restarted {words.times(actor.num_restarts)} ({limit}){error}"
+
+
+def _retries(index: SampleIndex, vertex: Vertex, task: Task) -> str:
+    failed = (one for one in index.snapshot.failed_tasks if one.task_id == task.task_id)
+    error = next((f"; its last error: {one.error_type} {one.error}".rstrip() for one in failed), "")
+    first = "the first" if task.attempt == 1 else f"the first {task.attempt:,}"
+    return f"{describe(vertex)} is at attempt {task.attempt + 1:,}: {first} failed{error}"
 
 
 def start_steps(facts: FindingFacts) -> Iterator[Step]:

@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
-from dstack.analysis.findings.facts.draft import Draft
-from dstack.analysis.findings.facts.finding_facts import FindingFacts
+from dstack.analysis.findings import collectives, failures
+from dstack.analysis.findings.deadlock_fixes import let_queued_run
+from dstack.analysis.findings.drafts import Draft
+from dstack.analysis.findings.finding_facts import FindingFacts
 from dstack.analysis.findings.kinds.next_step import advice_at_end, log_of_worker
 from dstack.analysis.findings.kinds.open_chain import (
     Waiter,
@@ -18,11 +20,9 @@ from dstack.analysis.findings.kinds.open_chain import (
     waiter_of,
 )
 from dstack.analysis.findings.kinds.open_chain import summary as open_chain_summary
+from dstack.analysis.findings.narration import Narrator
 from dstack.analysis.findings.outside_waits import is_stalled, with_users_of_polled
 from dstack.analysis.findings.reduced_graph import ReducedGraph
-from dstack.analysis.findings.wording import collectives, failures
-from dstack.analysis.findings.wording.fixes import let_queued_run
-from dstack.analysis.findings.wording.narration import Narrator
 from dstack.analysis.graph.call_waits import reach_of
 from dstack.analysis.graph.pending_tasks import is_queued
 from dstack.analysis.naming.descriptions import describe
@@ -30,13 +30,11 @@ from dstack.analysis.naming.ends import ended_children, ended_in_words
 from dstack.analysis.naming.names import waiting
 from dstack.analysis.solve.open_chains import OpenChain
 from dstack.analysis.solve.requirements import targets_of
-from dstack.model.diagnosis import Advice, FindingKind, Step, Verdict, Vertex
+from dstack.model.diagnosis import Advice, Step, Vertex
 from dstack.model.vertex_keys import Key, UnknownKey
 from dstack.observed.processes import EndedChild
 from dstack.words import duration, shortly, word
 
-KIND: FindingKind = "stalled"
-VERDICT: Verdict = "stalled"
 NOT_PROVEN = "likely, not proven: a message from outside could still end it"
 NODE_MAY_JOIN = "no hang yet: such a node may still join"
 
@@ -45,7 +43,7 @@ def find_in(reduced: ReducedGraph, chain: OpenChain) -> Draft | None:
     """The finding about an open chain without progress: it ends in unknown wakers, as far as there are any."""
     if not is_stalled(reduced, chain):
         return None
-    draft = draft_of(reduced, KIND, with_users_of_polled(reduced, chain))
+    draft = draft_of(reduced, "stalled", with_users_of_polled(reduced, chain))
     ends = ((one, reduced.vertices[one.vertex]) for one in draft.final_blockers)
     wakers = [one for one, end in ends if end.waker_of or _is_new_node(end)]
     explained = _of_ended_tasks(draft)

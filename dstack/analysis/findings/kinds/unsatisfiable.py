@@ -1,26 +1,166 @@
-"""What :mod:`infeasible` and :mod:`orphaned` share: waits for something that can never complete."""
+"""Infeasible and orphaned: waits for resources that no node has, and for what a lost producer would have made."""
 
 from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterator
 
-from dstack.analysis.findings.facts.draft import Draft
-from dstack.analysis.findings.facts.finding_facts import FindingFacts
+from dstack.analysis.findings import collectives
+from dstack.analysis.findings.drafts import Draft
+from dstack.analysis.findings.finding_facts import FindingFacts
+from dstack.analysis.findings.group_ranks import has_lost_rank
+from dstack.analysis.findings.narration import Narrator
 from dstack.analysis.findings.reduced_graph import ReducedGraph
-from dstack.analysis.findings.wording.narration import Narrator
 from dstack.analysis.index import subjects
 from dstack.analysis.index.sample_index import SampleIndex
 from dstack.analysis.naming import names
 from dstack.analysis.naming.descriptions import describe, in_words
 from dstack.analysis.naming.sentences import reason, step_at, subject
 from dstack.analysis.solve import reduction
-from dstack.model.diagnosis import FindingKind, Step, Vertex
+from dstack.analysis.solve.requirements import targets_of
+from dstack.model.diagnosis import Advice, FindingKind, Step, Vertex
+from dstack.model.snapshot import Actor
 from dstack.model.vertex_keys import Key
-from dstack.words import alike
+from dstack.observed.node import Task
+from dstack.words import alike, listed
+
+OTHER_STRATEGIES = {"STRICT_PACK": "PACK", "STRICT_SPREAD": "SPREAD"}
 
 
-def find_by_request(reduced: ReducedGraph, kind: FindingKind) -> Iterator[Draft]:
+def find_infeasible(reduced: ReducedGraph) -> Iterator[Draft]:
+    """One finding for each different request that no node can satisfy."""
+    return _by_request(reduced, "infeasible")
+
+
+def infeasible_summary(facts: FindingFacts, narrator: Narrator) -> str:
+    """What cannot run, and which request is the reason."""
+    each = "it" if len(facts.members) == 1 else "each"
+    return _sentence(facts, f"{each} {reason(facts.members[0])}")
+
+
+def infeasible_advice(facts: FindingFacts, narrator: Narrator) -> Advice:
+    """Change the request, or add a node."""
+    first = facts.members[0]
+    if change := _change_of_strategy(narrator, first) or _change_of_selector(narrator, first):
+        return Advice(kind="fix", text=f"{change}, reduce what it asks for, or add a node that has it.")
+    text = f"Reduce what {describe(first)} asks for, or add a node that has it: no node of the cluster can run it now."
+    return Advice(kind="fix", text=text)
+
+
+def _change_of_strategy(narrator: Narrator, vertex: Vertex) -> str | None:
+    """Another strategy that a placement group might fit in."""
+    if vertex.task_id is not None:
+        return None
+    group = narrator.index.placement_groups.get(vertex.placement_group_id or "")
+    other = OTHER_STRATEGIES.get(group.strategy) if group and len(group.bundles) > 1 else None
+    return f"For {describe(vertex)} use the strategy {other} instead of {group.strategy}" if group and other else None
+
+
+def _change_of_selector(narrator: Narrator, vertex: Vertex) -> str | None:
+    """The label selector of a task or actor, if it has one."""
+    task = narrator.index.tasks.get(vertex.task_id or "")
+    actor = narrator.index.actors.get(task.actor_id or "") if task else None
+    asked = {**(task.label_selector if task else {}), **(actor.label_selector if actor else {})}
+    labels = listed([f"{name}: {value}" for name, value in asked.items()])
+    return f"Change the label selector of {describe(vertex)} ({labels})" if asked else None
+
+
+# Orphaned
+
+
+def find_orphaned(reduced: ReducedGraph) -> Iterator[Draft]:
+    """One finding for each lost producer, and for each core that waits for a lost rank."""
+    yield from _by_request(reduced, "orphaned")
+    for core in reduction.cores(reduced.waits, reduced.graph):
+        if has_lost_rank(reduced, core):
+            yield Draft(
+                reduced,
+                "orphaned",
+                tuple(sorted(core, key=str)),
+                confirmed=core <= reduced.certain,
+                assumed=reduced.assumed(core),
+                behind=reduced.behind(core),
+            )
+
+
+def orphaned_summary(facts: FindingFacts, narrator: Narrator) -> str:
+    """What is lost, and why."""
+    if ranks := collectives.headline(facts):
+        return ranks
+    never = facts.members[0].never
+    return _sentence(facts, in_words(never) if never else "its producer has died")
+
+
+def orphaned_steps(facts: FindingFacts, narrator: Narrator) -> Iterator[Step]:
+    """The callers of what is lost; of child processes, also the wait of their parent."""
+    if collectives.headline(facts):
+        yield from collectives.steps(facts, narrator)
+        others = [vertex for vertex in facts.others() if not vertex.never]
+        yield from narrator.similar_steps(others, "Also waiting: ")
+        return
+    yield from submissions(facts, narrator)
+    parents = {vertex.worker_id for vertex in facts.members if vertex.child_pid is not None}
+    own = (one for one in narrator.vertices.values() if one.worker_id in parents and _runs_user_code(narrator, one))
+    waits = [vertex for vertex in own if _has_unknown_waker(narrator, vertex)]
+    if parents:
+        behind = facts.draft.blocked_behind
+        yield from narrator.similar_steps([one for one in waits if one.key not in behind], "Their parent: ")
+
+
+def _runs_user_code(narrator: Narrator, vertex: Vertex) -> bool:
+    """Whether it runs a task or is the main thread of a driver."""
+    worker = narrator.index.workers.get(vertex.worker_id or "")
+    is_main = worker is not None and vertex.os_thread_id == worker.pid
+    return vertex.child_pid is None and (vertex.task_id is not None or is_main)
+
+
+def _has_unknown_waker(narrator: Narrator, vertex: Vertex) -> bool:
+    """Whether it waits for something outside of Ray, as a queue that a child process would fill."""
+    return any(narrator.vertices[target].waker_of for target in targets_of(vertex))
+
+
+def orphaned_advice(facts: FindingFacts, narrator: Narrator) -> Advice:
+    """A new producer of the right kind: the lost one does not return."""
+    return Advice(kind="fix", text=collectives.fix(facts) or _new_producer(narrator, facts.waits[0]))
+
+
+def _new_producer(narrator: Narrator, first: Vertex) -> str:
+    if first.never is not None and first.never.why == "lost lock":
+        return (
+            "Start child processes with the spawn or forkserver method, or before the parent starts threads: a forked "
+            "process inherits locks that are held, but no thread that would release them."
+        )
+    if first.child_pid is not None:
+        return (
+            "Start child processes with the spawn method (multiprocessing.get_context('spawn'); of a DataLoader, "
+            "multiprocessing_context='spawn'), or call Ray in the parent process and pass plain data to the child."
+        )
+    task = narrator.index.tasks.get(first.task_id or "")
+    if task is None:
+        return (
+            "Create the value again in a live process, or handle the error in the caller: the value's owner has died."
+        )
+    actor = narrator.index.actors.get(task.actor_id or "")
+    if _is_of_removed_group(narrator.index, task, actor):
+        what = "create a new actor in it" if task.actor_id else "submit the task again with it"
+        return f"Create another placement group and {what}: a removed placement group cannot be restored."
+    if actor is not None:
+        return (
+            f"Create a new actor of class {actor.class_name} and repeat its calls there, or handle the error in the "
+            "caller: this one is dead."
+        )
+    return f"Submit {describe(first)} again, or handle the error in the caller."
+
+
+def _is_of_removed_group(index: SampleIndex, task: Task, actor: Actor | None) -> bool:
+    ids = (task.placement_group_id, actor.placement_group_id if actor else None)
+    return any(group.state == "REMOVED" for id_ in ids if (group := index.placement_groups.get(id_ or "")))
+
+
+# Both
+
+
+def _by_request(reduced: ReducedGraph, kind: FindingKind) -> Iterator[Draft]:
     """One finding for all vertices of one name that make the same unsatisfiable request."""
     by_request: dict[tuple[object, bool], list[Key]] = defaultdict(list)
     for key in reduction.dead_ends(reduced.graph):
@@ -45,7 +185,7 @@ def _request(reduced: ReducedGraph, vertex: Vertex) -> object:
     return task.name, called_actor, resources, tuple(sorted(selector.items())), task.placement_group_id
 
 
-def sentence(facts: FindingFacts, because: str) -> str:
+def _sentence(facts: FindingFacts, because: str) -> str:
     """What can never run or complete, and why."""
     first = facts.members[0]
     if first.child_pid is not None:

@@ -7,7 +7,7 @@ import time
 import pytest
 
 from dstack.analysis.diagnose import diagnose
-from dstack.analysis.findings.wording.narration import SHOWN_CYCLE
+from dstack.analysis.findings.narration import SHOWN_CYCLE
 from dstack.model.diagnosis import Entry
 from dstack.model.vertex_keys import ThreadKey
 from tests.unit.analysis.findings.kinds.small_findings import infeasible, kinds, only_finding, ring

@@ -9,7 +9,7 @@ import networkx as nx
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dstack.analysis.findings.facts.finding_facts import longest_chain
+from dstack.analysis.findings.finding_facts import longest_chain
 from dstack.model.diagnosis import Group, Target, Vertex, Wait
 from dstack.model.vertex_facts import subject
 from dstack.model.vertex_keys import Key, TaskKey

@@ -6,7 +6,7 @@ from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from dstack.analysis.findings.facts.draft import Draft
+from dstack.analysis.findings.drafts import Draft
 from dstack.analysis.findings.reduced_graph import ReducedGraph
 from dstack.analysis.index.subjects import actor_of_call
 from dstack.analysis.naming.descriptions import describe

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from dstack.analysis.findings.reduced_graph import ReducedGraph
 from dstack.analysis.index.ray_libraries import part
-from dstack.analysis.index.task_assignment import key_of_task
+from dstack.analysis.index.sample_index import key_of_task
 from dstack.analysis.solve.requirements import targets_of
 from dstack.model.diagnosis import Vertex, WaitKind
 from dstack.model.snapshot import Actor

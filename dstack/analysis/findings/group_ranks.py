@@ -7,11 +7,10 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
-from dstack.analysis.findings.facts.draft import Draft
+from dstack.analysis.findings.drafts import Draft
 from dstack.analysis.findings.reduced_graph import ReducedGraph
 from dstack.analysis.graph.group_members import BY_CALLS, SENDS, GroupId, group_id, is_between_two
-from dstack.analysis.index.sample_index import SampleIndex
-from dstack.analysis.index.task_assignment import is_in_user_code
+from dstack.analysis.index.sample_index import SampleIndex, is_in_user_code
 from dstack.analysis.solve.requirements import targets_of
 from dstack.model.diagnosis import GroupWait, Vertex
 from dstack.model.snapshot import FailedTask, actor_of_task

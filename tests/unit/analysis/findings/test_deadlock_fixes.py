@@ -4,20 +4,13 @@ from pathlib import Path
 
 import pytest
 
-from dstack.analysis.findings.wording.fixes import RULES
+from dstack.analysis.findings.deadlock_fixes import RULES
 from tests.examples.applied_fixes import APPLIED, OF_KINDS, OF_RULES, Applied
 from tests.examples.recorded import document_of, recorded
 
 
-def name_of(rule: object) -> str:
-    """The name of a rule with its module, or with the room of its library."""
-    module = getattr(rule, "__module__", "")
-    room = module.removesuffix(".fixes").rpartition(".")[2] if ".libraries." in module else module.rpartition(".")[2]
-    return f"{room}.{getattr(rule, '__name__', '')}"
-
-
 def test_every_rule_was_applied_to_an_example() -> None:
-    assert {*map(name_of, RULES)} == {*OF_RULES}
+    assert {rule.__name__ for rule in RULES} == {*OF_RULES}
 
 
 @pytest.mark.parametrize("applied", APPLIED, ids=lambda one: f"{one.example}: {one.words}")

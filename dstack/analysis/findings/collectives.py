@@ -8,17 +8,11 @@ from collections.abc import Iterable, Iterator, Sequence
 from msgspec.structs import replace
 
 from dstack import words
-from dstack.analysis.findings.facts.finding_facts import FindingFacts
-from dstack.analysis.findings.facts.group_ranks import (
-    CollectiveCall,
-    failure_of,
-    is_dead,
-    rank_of,
-    worker_of,
-)
+from dstack.analysis.findings.failures import what_happened
+from dstack.analysis.findings.finding_facts import FindingFacts
+from dstack.analysis.findings.group_ranks import CollectiveCall, failure_of, is_dead, rank_of, worker_of
+from dstack.analysis.findings.narration import SHOWN_CALLS, SHOWN_ERROR, SHOWN_PARTS, Narrator, more
 from dstack.analysis.findings.reduced_graph import ReducedGraph
-from dstack.analysis.findings.wording.failures import what_happened
-from dstack.analysis.findings.wording.narration import SHOWN_CALLS, SHOWN_ERROR, SHOWN_PARTS, Narrator, more
 from dstack.analysis.graph.group_members import GroupId, is_between_two
 from dstack.analysis.naming import names
 from dstack.analysis.naming.descriptions import describe, in_words

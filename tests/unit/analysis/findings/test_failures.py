@@ -9,7 +9,7 @@ import pytest
 from msgspec.structs import replace
 
 from dstack.analysis.diagnose import diagnose
-from dstack.analysis.findings.wording.failures import HELD, NOT_HELD
+from dstack.analysis.findings.failures import HELD, NOT_HELD
 from dstack.analysis.views.analysed_snapshot import AnalysedSnapshot
 from dstack.model.diagnosis import Diagnosis, FailedBefore
 from dstack.model.snapshot import Actor, FailedTask, Node, Snapshot

@@ -10,12 +10,11 @@ from msgspec.structs import replace
 
 from dstack import words
 from dstack.analysis.evidence.wait_durations import of_any
-from dstack.analysis.findings.facts.finding_facts import MAX_COMPARED
 from dstack.analysis.findings.reduced_graph import ReducedGraph
 from dstack.analysis.naming import names, sentences
 from dstack.analysis.naming.vertex_details import VertexDetails, details_of
 from dstack.analysis.solve.requirements import targets_of
-from dstack.analysis.stacks.rank_sets import RankSets
+from dstack.analysis.stacks.peers import RankSets
 from dstack.model.diagnosis import Group, Since, Step, Target, Vertex
 from dstack.model.vertex_keys import Key
 
@@ -35,6 +34,8 @@ SHOWN_BEHIND = 1
 """Names of what is blocked behind a diagram."""
 SHOWN_ERROR = 80
 """Characters of an error in a headline or diagram."""
+MAX_COMPARED = 1000
+"""The most vertices that are compared with each other."""
 
 
 class Narrator:

@@ -1,1 +1,0 @@
-"""What findings are about, as typed data: drafts, ranks of groups, shared calls and failures."""

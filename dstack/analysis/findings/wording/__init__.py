@@ -1,1 +1,0 @@
-"""What findings say: sentences, calls on process groups, failures and restarts, and fixes."""
