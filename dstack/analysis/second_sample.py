@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 
-from dstack.analysis.findings.outside_waits import may_be_stalled, resting, waits_outside
+from dstack.analysis.findings.kinds.stalled import StallCheck
+from dstack.analysis.findings.outside_waits import resting, waits_outside
 from dstack.analysis.findings.reduced_graph import ReducedGraph
 from dstack.analysis.graph.group_members import BY_CALLS
 from dstack.analysis.graph.task_starts import UNEXPLAINED, pending_setups
@@ -54,7 +55,7 @@ def plan_readings(snapshot: Snapshot) -> ReadingPlan:
         return ReadingPlan(set(), [])
     first = SampleIndex(snapshot, snapshot.samples[0])
     reduced = ReducedGraph(first, wait_for_graph(first))
-    stalled = {key for chain in reduced.chains if may_be_stalled(reduced, chain) for key in chain.waiters}
+    stalled = {key for chain in reduced.chains if StallCheck(reduced, chain).may_be_stalled for key in chain.waiters}
     unresolved = _unresolved(reduced.vertices)
     workers = set(_unread(snapshot))
     for vertex in reduced.vertices.values():
@@ -165,7 +166,7 @@ def _workers_of(vertex: Vertex, index: SampleIndex) -> set[str]:
     workers = {vertex.worker_id, *_makers_of_group(vertex, index)}
     if vertex.task_id:
         task = index.tasks.get(vertex.task_id)
-        actor = index.actors.get(actor_of_task(vertex.task_id) or "")
+        actor = index.actor_of_call(vertex.task_id)
         workers |= {task.owner_id if task else None, actor.worker_id if actor else None}
     return {worker for worker in workers if worker is not None}
 

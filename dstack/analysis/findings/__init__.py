@@ -15,7 +15,6 @@ from dstack.analysis.findings.failures import step as step_of_failure
 from dstack.analysis.findings.finding_facts import FindingFacts
 from dstack.analysis.findings.kinds import deadlock, failed, open_chain, running, stalled, unsatisfiable
 from dstack.analysis.findings.narration import Narrator, more
-from dstack.analysis.findings.outside_waits import is_idle
 from dstack.analysis.findings.reduced_graph import ReducedGraph
 from dstack.analysis.naming import names
 from dstack.analysis.solve.open_chains import OpenChain
@@ -92,7 +91,7 @@ def is_stuck(finding: Finding) -> bool:
 
 def _open(reduced: ReducedGraph) -> Iterator[Draft]:
     for chain in reduced.chains:
-        if _concerns_application(reduced, chain) and not is_idle(reduced, chain):
+        if _concerns_application(reduced, chain) and not stalled.StallCheck(reduced, chain).is_idle:
             drafts = (find(reduced, chain) for find in OPEN.values())
             yield next(draft for draft in drafts if draft)
 

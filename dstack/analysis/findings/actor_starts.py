@@ -1,19 +1,29 @@
-"""The classes of actors that are starting: how many of each are created, and what the others wait for."""
+"""The classes of actors that are starting: how many of each are created, and what the others wait for, in words."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
+from dstack import words
+from dstack.analysis.findings.narration import more
 from dstack.analysis.findings.reduced_graph import ReducedGraph
-from dstack.analysis.index.ray_libraries import part
+from dstack.analysis.index.ray_libraries import part_of
 from dstack.analysis.index.sample_index import key_of_task
 from dstack.analysis.solve.requirements import targets_of
-from dstack.model.diagnosis import Vertex, WaitKind
+from dstack.model.diagnosis import Step, Vertex, WaitKind
 from dstack.model.snapshot import Actor
 from dstack.model.vertex_keys import Key
 from dstack.words import grouped
+
+AWAITED_BY_STARTS: dict[WaitKind, str] = {
+    "executor": "the start of a worker process",
+    "placement group": "a placement group",
+    "runtime environment": "the installation of a runtime environment",
+    "scheduler": "the scheduler",
+}
+"""What actors wait for that are not created yet, besides resources."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,9 +78,30 @@ def _is_pending(actor: Actor) -> bool:
 
 
 def _class_of(actor: Actor) -> tuple[str, str]:
-    found = part(actor.class_name, actor.name, actor.actor_id)
+    found = part_of(actor)
     return actor.job_id, found.name if found else actor.class_name
 
 
 def _wait_of(vertex: Vertex) -> tuple[WaitKind, tuple[str, ...]] | None:
     return (vertex.wait.kind, vertex.wait.resources) if vertex.kind != "execution" and vertex.wait else None
+
+
+# Words
+
+
+def start_steps(classes: Sequence[ActorStarts]) -> Iterator[Step]:
+    """``Rollout: 12 of 40 actors are created; 3 run their constructors, and 25 wait for GPU``, for each class."""
+    for starts in classes[: words.SHOWN]:
+        others = [f"{count:,} {_start_in_words(wait, count)}" for wait, count in starts.waits.most_common()]
+        created = f"{starts.created:,} of {starts.total:,} actors {words.word(starts.created, 'is', 'are')} created"
+        yield Step(text=f"{starts.name}: {created}; {words.listed(others)}")
+    yield from more(len(classes) - words.SHOWN, "classes of actors that start")
+
+
+def _start_in_words(wait: tuple[WaitKind, tuple[str, ...]] | None, count: int) -> str:
+    """``run their constructors``, ``wait for GPU``."""
+    if wait is None:
+        return words.word(count, "runs its constructor", "run their constructors")
+    kind, resources = wait
+    what = words.listed(resources) or AWAITED_BY_STARTS.get(kind, "their creation")
+    return f"{words.word(count, 'waits', 'wait')} for {what}"

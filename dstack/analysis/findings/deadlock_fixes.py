@@ -144,7 +144,7 @@ def is_of_library(index: SampleIndex, holder: Actor | PlacementGroup) -> bool:
 def _settings(index: SampleIndex, holders: Iterable[Actor | PlacementGroup]) -> str:
     """What decides how much the holders of libraries hold."""
     actors = (actor for holder in holders for actor in _actors(index, holder))
-    parts = (ray_libraries.part(one.class_name, one.name, one.actor_id) for one in actors)
+    parts = (ray_libraries.part_of(one) for one in actors)
     recognisers = [part.recogniser for part in parts if part]
     return words.listed([text for rows, text in SETTINGS.items() if any(one in rows for one in recognisers)])
 

@@ -10,6 +10,7 @@ from typing import TypeAlias
 
 from msgspec.structs import replace
 
+from dstack.analysis.findings.actor_starts import start_steps
 from dstack.analysis.findings.collectives import absent_steps, call_in_words, missing_rank, ranks_of_call
 from dstack.analysis.findings.failures import happened_ago
 from dstack.analysis.findings.failures import step as step_of_failure
@@ -19,12 +20,11 @@ from dstack.analysis.findings.kinds.open_chain import (
     caller_steps,
     other_side_steps,
     restart_steps,
-    shared_call_steps,
-    start_steps,
 )
 from dstack.analysis.findings.kinds.unsatisfiable import submission
 from dstack.analysis.findings.narration import SHOWN_BEHIND, SHOWN_OTHERS, SHOWN_PARTS, Narrator
 from dstack.analysis.findings.outside_waits import end_of_loop
+from dstack.analysis.findings.shared_calls import shared_call_steps
 from dstack.analysis.index.ray_libraries import library_of
 from dstack.analysis.naming import names, sentences
 from dstack.analysis.naming.descriptions import describe, limit_in_words
@@ -189,7 +189,7 @@ class _Drawing:
         if self._facts.draft.failure is not None:
             yield _failed_call(self._facts.draft.failure, number=len(self._numbers) + 1)
         yield from absent_steps(self._facts)
-        yield from start_steps(self._facts)
+        yield from start_steps(self._facts.actor_starts)
         calls = self._facts.shared_calls if self._facts.draft.final_blockers else []
         shared = [call for call in calls if call.is_shared]
         yield from list(shared_call_steps(shared, self._narrator, self._numbers))[:SHOWN_PARTS]

@@ -8,7 +8,6 @@ from functools import cached_property
 
 from dstack.analysis.evidence.wait_durations import of_all
 from dstack.analysis.findings.reduced_graph import ReducedGraph
-from dstack.analysis.index.ray_libraries import part
 from dstack.analysis.naming.descriptions import describe
 from dstack.analysis.naming.vertex_details import details_of
 from dstack.analysis.solve.open_chains import OpenChain
@@ -169,14 +168,7 @@ def _likeness(reduced: ReducedGraph, end: Vertex, draft: Draft) -> object:
 
 def _is_of_machinery(reduced: ReducedGraph, draft: Draft) -> bool:
     """Whether a chain ends only in the machinery of a library, which waits for the user's code in ways of its own."""
-    return bool(draft.ends) and all(_is_machinery(reduced, end) for end in reduced.vertices_of(draft.ends))
-
-
-def _is_machinery(reduced: ReducedGraph, end: Vertex) -> bool:
-    worker = reduced.index.workers.get(end.worker_id or "")
-    actor = reduced.index.actors.get((worker.actor_id if worker else None) or "")
-    is_part = actor is not None and part(actor.class_name, actor.name, actor.actor_id) is not None
-    return is_part and not reduced.is_in_users_code(end.key)
+    return bool(draft.ends) and all(map(reduced.is_machinery, draft.ends))
 
 
 def joined(drafts: Sequence[Draft]) -> OpenChain:

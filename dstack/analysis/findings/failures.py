@@ -22,7 +22,7 @@ from dstack.analysis.graph.call_waits import reach_of
 from dstack.analysis.graph.producers import RELEASED
 from dstack.analysis.index.frames import innermost_frame
 from dstack.analysis.index.sample_index import Place
-from dstack.analysis.index.subjects import actor_of_worker, names_of_ended
+from dstack.analysis.index.subjects import names_of_ended
 from dstack.analysis.naming import names
 from dstack.analysis.naming.descriptions import asyncio_task
 from dstack.analysis.solve.requirements import targets_of
@@ -94,7 +94,7 @@ class Failures:
         vertices = self._reduced.vertices
         reached = {target for key in keys for target in (key, *targets_of(vertices[key]))}
         for vertex in map(vertices.__getitem__, reached):
-            worker = self._index.workers.get(vertex.worker_id or "")
+            worker = self._index.worker_of(vertex)
             actors = (worker.actor_id if worker else None, actor_of_task(vertex.task_id) if vertex.task_id else None)
             involved.workers.update(worker_id for worker_id in (vertex.worker_id,) if worker_id)
             involved.tasks.update(task_id for task_id in (vertex.task_id,) if task_id)
@@ -155,7 +155,7 @@ class Failures:
 
     def _ended_task(self, place: Place, ended: EndedTask, *, is_related: bool) -> FailedBefore:
         index, (worker_id, child_pid) = self._index, place
-        actor, worker = actor_of_worker(index, worker_id), index.workers.get(worker_id)
+        actor, worker = index.actor_of_worker(worker_id), index.workers.get(worker_id)
         frame = innermost_frame(index.snapshot.frames_of(ended))
         return FailedBefore(
             name=asyncio_task(*names_of_ended(ended)),

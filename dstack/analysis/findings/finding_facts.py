@@ -22,7 +22,7 @@ from dstack.analysis.naming.vertex_details import details_of
 from dstack.analysis.solve.requirements import targets_of
 from dstack.call_sites import BARRIER
 from dstack.model.diagnosis import FailedBefore, Vertex, WaitKind
-from dstack.model.snapshot import Actor, FunctionTimes, actor_of_task
+from dstack.model.snapshot import Actor, FunctionTimes
 from dstack.model.vertex_keys import CoroutineKey, Key, ThreadKey
 from dstack.observed.node import Task
 from dstack.observed.processes import OTHER_LANGUAGE_ACCESSES
@@ -198,7 +198,7 @@ class FindingFacts:
         """The actors that are being restarted, or were restarted since the first attempt of a call of theirs."""
         found: dict[str, Actor] = {}
         for vertex, task in self._tasks:
-            actor = self.reduced.index.actors.get(actor_of_task(vertex.task_id) or "") if vertex.task_id else None
+            actor = self.reduced.index.actor_of_call(vertex.task_id)
             is_repeated_call = task is not None and task.kind == "ACTOR_TASK" and task.attempt > 0
             if actor and actor.num_restarts and (actor.state == "RESTARTING" or is_repeated_call):
                 found[actor.actor_id] = actor

@@ -13,7 +13,7 @@ from dstack.analysis.graph.group_members import BY_CALLS, SENDS, GroupId, group_
 from dstack.analysis.index.sample_index import SampleIndex, is_in_user_code
 from dstack.analysis.solve.requirements import targets_of
 from dstack.model.diagnosis import GroupWait, Vertex
-from dstack.model.snapshot import FailedTask, actor_of_task
+from dstack.model.snapshot import FailedTask
 from dstack.model.vertex_keys import Key
 from dstack.observed.calls import GroupCall, ProcessGroup
 
@@ -193,7 +193,7 @@ def worker_of(index: SampleIndex, vertex: Vertex) -> str | None:
     """The worker of an execution, or that of the actor that a call is queued on."""
     if vertex.worker_id is not None:
         return vertex.worker_id
-    actor = index.actors.get(actor_of_task(vertex.task_id) or "" if vertex.task_id else "")
+    actor = index.actor_of_call(vertex.task_id)
     return actor.worker_id if actor else None
 
 

@@ -1,13 +1,13 @@
-"""Waits for what is outside of Ray: an event, a queue, a collective, a child process.
+"""What is in no finding: waits for what is outside of Ray, as an event or a child process, and executions that rest.
 
-Those in no finding are listed. An open chain that ends in them may be stalled: the waker is often not known. If both
-samples show all waits of a chain, and no other execution of its jobs runs or is unread, it is likely that nothing will
-end them. That is no proof: a message may come from outside of Ray.
+These sleep, poll by sleeping, or exit, outside of all known waits. They are no findings, since time may end them. They
+are shown where there is nothing else to show: the driver of a job that stands still often polls for something that
+never comes, such as nodes or an actor.
 """
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Literal
 
@@ -18,18 +18,16 @@ from dstack.analysis.evidence.wait_durations import of_any
 from dstack.analysis.findings.reduced_graph import ReducedGraph
 from dstack.analysis.findings.vertex_roles import is_outside
 from dstack.analysis.index.frames import user_frame
-from dstack.analysis.index.processes import PolledActors
 from dstack.analysis.index.ray_libraries import is_machinery_actor
 from dstack.analysis.naming import names
 from dstack.analysis.naming.descriptions import describe, operand_in_words
 from dstack.analysis.naming.sentences import step_at, subject
 from dstack.analysis.naming.vertex_details import VertexDetails, details_of
-from dstack.analysis.solve.open_chains import OpenChain
 from dstack.analysis.solve.requirements import targets_of
-from dstack.model.diagnosis import FinalBlocker, Finding, IdleActors, OutsideWait, Since, Step, Verdict, Vertex
+from dstack.model.diagnosis import Finding, IdleActors, OutsideWait, Since, Step, Verdict, Vertex
 from dstack.model.snapshot import Actor
-from dstack.model.vertex_keys import Key, UnknownKey
 from dstack.observed.processes import LoopBody
+from dstack.words import grouped
 
 
 def resting(reduced: ReducedGraph, job_id: str | None = None) -> list[Vertex]:
@@ -130,13 +128,11 @@ def outside_waits(
     """
     in_findings = {key for finding in findings if finding.kind != "failed" for key in finding.members}
     waiters = (reduced.vertices[key] for chain in reduced.chains for key in chain.waiters if key not in in_findings)
-    groups: dict[OutsideWait, list[Vertex]] = defaultdict(list)
-    for vertex in waiters:
-        if reduced.is_of_application(vertex.key) and (job_id is None or reduced.job_of(vertex) == job_id):
-            groups[_outside_wait(reduced, vertex)].append(vertex)
-    for vertex in () if in_findings else (*_running(reduced, rests, job_id), *rests):
-        sleeps = vertex in rests or details_of(reduced.index, vertex).sleeps
-        groups[_outside_wait(reduced, vertex, "rests" if sleeps else "runs")].append(vertex)
+    is_of_job = (vertex for vertex in waiters if job_id is None or reduced.job_of(vertex) == job_id)
+    shown = [vertex for vertex in is_of_job if reduced.is_of_application(vertex.key)]
+    shown += () if in_findings else (*_running(reduced, rests, job_id), *rests)
+    at_rest = {vertex.key for vertex in rests}
+    groups = grouped((_outside_wait(reduced, vertex, is_at_rest=vertex.key in at_rest), vertex) for vertex in shown)
     found = (_of_all(one, similar) for one, similar in groups.items())
     return tuple(sorted(found, key=lambda one: (one.file is None, one.does != "runs", -one.count)))
 
@@ -190,13 +186,12 @@ def _polls(reduced: ReducedGraph, vertex: Vertex) -> bool:
     return loop is not None and bool(loop.calls)
 
 
-def _outside_wait(
-    reduced: ReducedGraph, vertex: Vertex, does: Literal["waits", "rests", "runs"] = "waits"
-) -> OutsideWait:
+def _outside_wait(reduced: ReducedGraph, vertex: Vertex, *, is_at_rest: bool) -> OutsideWait:
     details = details_of(reduced.index, vertex)
     frame = user_frame(details.frames)
     is_exit = vertex.wait is None and vertex.subject.what == "exit"
-    rest = f"the exit of its process ({vertex.subject.of[-1]})" if is_exit else "sleep" * (does == "rests")
+    sleeps = vertex.wait is None and (is_at_rest or details.sleeps)
+    rest = f"the exit of its process ({vertex.subject.of[-1]})" if is_exit else "sleep" * sleeps
     kind: Literal["driver", "asyncio task", "thread"] = (
         "driver" if reduced.is_driver(vertex) else "asyncio task" if vertex.coroutine_id else "thread"
     )
@@ -207,8 +202,8 @@ def _outside_wait(
         count=1,
         file=frame.file if frame else None,
         line=frame.line if frame else None,
-        does="waits" if is_exit else does,
-        loop=loop_of(details) if does == "rests" else None,
+        does="waits" if vertex.wait or is_exit else "rests" if sleeps else "runs",
+        loop=loop_of(details) if sleeps else None,
         awaits=_awaits(vertex),
     )
 
@@ -232,99 +227,3 @@ def waits_outside(reduced: ReducedGraph) -> list[Vertex]:
 def _ends_outside(reduced: ReducedGraph, vertex: Vertex) -> bool:
     targets = [reduced.vertices[target] for target in targets_of(vertex)]
     return bool(targets) and all(map(is_outside, targets))
-
-
-# Stalled chains
-
-
-def is_idle(reduced: ReducedGraph, chain: OpenChain) -> bool:
-    """Whether nothing in a chain waits through Ray, as a consumer at its queue."""
-    ends = _ends(reduced, chain)
-    return bool(ends) and all(map(is_outside, ends)) and not _is_through_others(reduced, chain)
-
-
-def may_be_stalled(reduced: ReducedGraph, chain: OpenChain) -> bool:
-    """Whether a chain has the shape of a stall, by one sample: its ends are unknown wakers, or it has none.
-
-    Processes that read from each other have none: they may be idle services, so their waits are no deadlock.
-    """
-    ends = _ends(reduced, chain)
-    is_closed = not ends and any(wait.kernel for key in chain.waiters if (wait := reduced.vertices[key].wait))
-    is_quiet = all(_may_be_at_rest(reduced, end) for end in ends)
-    return (is_closed or bool(ends)) and is_quiet and _is_through_others(reduced, chain)
-
-
-def _may_be_at_rest(reduced: ReducedGraph, end: Vertex) -> bool:
-    """Whether nothing of it runs in a job at rest: an unknown waker, any code of a process, idle code, a new node."""
-    if isinstance(end.key, UnknownKey) and end.key.what == "library":
-        return reduced.is_idle_library(end)
-    if isinstance(end.key, UnknownKey) and (end.key.is_new_node or end.key.is_signal):
-        return True
-    is_any_code = end.kind == "lifetime" and end.holder is None
-    return end.waker_of is not None or is_any_code or reduced.is_library_code(end.key)
-
-
-def is_stalled(reduced: ReducedGraph, chain: OpenChain) -> bool:
-    """Whether a chain has the shape of a stall, made no progress, and its jobs are at rest."""
-    if not may_be_stalled(reduced, chain):
-        return False
-    waiters = reduced.vertices_of(_waiters(reduced, chain))
-    if not all(vertex.is_confirmed or reduced.is_resting(vertex) for vertex in waiters):
-        return False
-    if not all(end.kind != "execution" or reduced.is_resting(end) for end in _ends(reduced, chain)):
-        return False
-    return reduced.are_at_rest(reduced.jobs_that_reach(chain.waiters))
-
-
-def _ends(reduced: ReducedGraph, chain: OpenChain) -> list[Vertex]:
-    """The vertices that a chain ends in, without stuck ones."""
-    waiters = _waiters(reduced, chain)
-    targets = {target for key in waiters for target in targets_of(reduced.vertices[key])} - waiters
-    found = (reduced.vertices[target] for target in targets if target not in reduced.stuck)
-    return [vertex for vertex in found if vertex.kind != "lifetime" or not _polling(reduced, chain)]
-
-
-def with_users_of_polled(reduced: ReducedGraph, chain: OpenChain) -> OpenChain:
-    """The chain; if a loop polls an actor by calls, with the users of that actor and their ends."""
-    if not _polling(reduced, chain):
-        return chain
-    waiters = sorted(_waiters(reduced, chain), key=str)
-    ends = sorted((vertex.key for vertex in _ends(reduced, chain)), key=str)
-    direct = {end: sum(end in targets_of(reduced.vertices[key]) for key in waiters) for end in ends}
-    blockers = [FinalBlocker(vertex=end, waiters_direct=direct[end], waiters_total=len(waiters)) for end in ends]
-    return OpenChain(waiters, blockers)
-
-
-def _waiters(reduced: ReducedGraph, chain: OpenChain) -> set[Key]:
-    """The waits of a chain; if a loop polls an actor by calls, also those of the users of that actor."""
-    found = set(chain.waiters)
-    if not _polling(reduced, chain):
-        return found
-    pending = list(found)
-    while pending:
-        for target in targets_of(reduced.vertices[pending.pop()]):
-            vertex = reduced.vertices[target]
-            if target in found or target in reduced.stuck or vertex.wait is None:
-                continue
-            pending.append(target)
-            found.add(target)
-    return {key for key in found if reduced.vertices[key].kind != "lifetime"}
-
-
-def _polling(reduced: ReducedGraph, chain: OpenChain) -> set[Key]:
-    """The loops of a chain that poll by calls; they wait for the users of the polled actors."""
-    polls = reduced.index.known.polls
-    return {key for key in chain.waiters if key in polls and isinstance(polls[key].target, PolledActors)}
-
-
-def _is_through_others(reduced: ReducedGraph, chain: OpenChain) -> bool:
-    """Whether a wait of the chain is for something in another process: by Ray, or of the application by the kernel."""
-    waits = (reduced.vertices[key].wait for key in chain.waiters if reduced.is_of_application(key))
-    if any(end.holders or end.mirrored for wait in waits if wait for end in wait.ends):
-        return True
-    return any(
-        vertex.worker_id is None or reduced.vertices[target].worker_id != vertex.worker_id
-        for vertex in (reduced.vertices[key] for key in chain.waiters)
-        for target in targets_of(vertex)
-        if not is_outside(reduced.vertices[target])
-    )

@@ -58,7 +58,7 @@ class VertexRoles:
 
     def is_driver(self, vertex: Vertex) -> bool:
         """Whether it is the main thread of a driver."""
-        worker = self.index.workers.get(vertex.worker_id or "")
+        worker = self.index.worker_of(vertex)
         return worker is not None and worker.is_driver and worker.pid == vertex.os_thread_id
 
     def is_open_to_many(self, key: Key) -> bool:
@@ -135,7 +135,7 @@ class VertexRoles:
         """The job of a vertex, if known."""
         if vertex.task_id:
             return job_of_task(vertex.task_id)
-        worker = self.index.workers.get(vertex.worker_id or "")
+        worker = self.index.worker_of(vertex)
         group = self.index.placement_groups.get(vertex.placement_group_id or "")
         return (worker and worker.job_id) or (group and group.job_id) or None
 
@@ -149,16 +149,12 @@ class VertexRoles:
         A process that looked up a named actor is not known to hold its handle, and may be in any namespace (Ray 2.60).
         """
         keys = list(keys)
-        actors = {actor.actor_id: actor for key in keys if (actor := self._actor_of(self.vertices[key]))}
+        running = (self.index.actor_of_worker(self.vertices[key].worker_id) for key in keys)
+        actors = {actor.actor_id: actor for actor in running if actor}
         jobs = {*self.jobs_of(keys), *(job for actor_id in actors for job in self._jobs_of_holders(actor_id))}
         if any(actor.name and not is_machinery_actor(actor) for actor in actors.values()):
             jobs.update(worker.job_id for worker in self.index.present_workers if worker.job_id)
         return tuple(sorted(jobs))
-
-    def _actor_of(self, vertex: Vertex) -> Actor | None:
-        """The actor that runs it."""
-        worker = self.index.workers.get(vertex.worker_id or "")
-        return self.index.actors.get((worker.actor_id if worker else None) or "")
 
     def _jobs_of_holders(self, actor_id: str) -> Iterator[str]:
         """The jobs of the processes that hold a handle of an actor."""

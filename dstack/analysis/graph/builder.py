@@ -13,7 +13,6 @@ from typing import Literal
 import msgspec
 
 from dstack.analysis.graph.membership import Membership
-from dstack.analysis.index import subjects
 from dstack.analysis.index.sample_index import SampleIndex, is_blocked_loop, key_of_task
 from dstack.call_sites import name_of
 from dstack.model.diagnosis import NODES_SETTLE_S, CallName, Group, Target, Vertex, Wait, WaitKind
@@ -91,7 +90,7 @@ class GraphBuilder:
 
     def unknown_waker_in(self, call: CallName, worker_id: str) -> Target:
         """The unknown waker of a call on nothing that has an identity: one for actors of the same class in a job."""
-        worker, actor = self.index.workers.get(worker_id), subjects.actor_of_worker(self.index, worker_id)
+        worker, actor = self.index.workers.get(worker_id), self.index.actor_of_worker(worker_id)
         return self.unknown_waker(call, worker.job_id if worker else None, actor.class_name if actor else None)
 
     def child(self, worker_id: str, pid: int, os_thread_id: int | None = None) -> Target:

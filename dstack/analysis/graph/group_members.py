@@ -10,9 +10,8 @@ from functools import cached_property
 from dstack.analysis.graph.builder import GraphBuilder, waits_for
 from dstack.analysis.graph.producers import RELEASED
 from dstack.analysis.graph.users import Users
-from dstack.analysis.index import subjects
 from dstack.analysis.index.processes import execution_key
-from dstack.analysis.index.ray_libraries import part
+from dstack.analysis.index.ray_libraries import part_of
 from dstack.analysis.index.sample_index import SampleIndex, has_one_slot, is_blocked_loop, is_user_code
 from dstack.model.diagnosis import AbsentRank, Target, Vertex
 from dstack.model.snapshot import Actor, Sample, Worker, WorkerSample
@@ -202,7 +201,7 @@ class Members:
         """The job of a worker or of its actor, None if unknown."""
         key = worker_id or ""
         if key not in self._jobs:
-            worker, actor = self._index.workers.get(key), subjects.actor_of_worker(self._index, key)
+            worker, actor = self._index.workers.get(key), self._index.actor_of_worker(key)
             self._jobs[key] = (worker.job_id if worker else None) or (actor.job_id if actor else None)
         return self._jobs[key]
 
@@ -281,7 +280,7 @@ class Members:
         Calls that wait for that slot begin only after the running call. Train calls its workers to ask for their
         state, while one of their threads trains.
         """
-        actor = subjects.actor_of_worker(self._index, worker.worker_id)
+        actor = self._index.actor_of_worker(worker.worker_id)
         if has_own and (has_one_slot(self._index, worker.worker_id) or (actor and _is_called_only_for_state(actor))):
             return
         if actor is None:
@@ -343,9 +342,7 @@ class Members:
     def _classes(self, vertex: Vertex, group: ProcessGroup) -> set[str]:
         """The classes of the actors that are known to be members."""
         places = (place for rank in group.ranks for place in self._places_of(vertex, group, rank))
-        return {
-            actor.class_name for place in places if (actor := subjects.actor_of_worker(self._index, place.worker_id))
-        }
+        return {actor.class_name for place in places if (actor := self._index.actor_of_worker(place.worker_id))}
 
     def _is_like(self, actor_id: str, classes: set[str], job: str | None) -> bool:
         actor = self._index.actors.get(actor_id)
@@ -363,7 +360,7 @@ class Members:
 
 
 def _is_called_only_for_state(actor: Actor) -> bool:
-    found = part(actor.class_name, actor.name, actor.actor_id)
+    found = part_of(actor)
     return found is not None and found.recogniser.calls_only_for_state
 
 

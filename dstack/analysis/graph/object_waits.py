@@ -144,7 +144,7 @@ def _is_unlisted_coroutine(graph: GraphBuilder, vertex: Vertex, group: Group) ->
 
 
 def _is_called_again_and_again(graph: GraphBuilder, vertex: Vertex) -> bool:
-    worker = graph.index.workers.get(vertex.worker_id or "")
+    worker = graph.index.worker_of(vertex)
     called = {call.actor_id for call in graph.index.snapshot.repeated_calls}
     return worker is not None and worker.actor_id in called
 

@@ -20,7 +20,7 @@ from msgspec.structs import replace
 from dstack.analysis.graph.builder import FEW, GraphBuilder, waits_for
 from dstack.analysis.index import subjects
 from dstack.analysis.index.frames import is_ray_core
-from dstack.analysis.index.ray_libraries import is_machinery_actor, part
+from dstack.analysis.index.ray_libraries import is_machinery_actor, part_of
 from dstack.analysis.index.sample_index import SampleIndex
 from dstack.call_sites import KERNEL
 from dstack.model.diagnosis import Group, Target, Vertex, Wait
@@ -141,7 +141,7 @@ class Users:
 
     def in_process(self, worker_id: str) -> Iterable[Target]:
         """What can proceed in a process, without its child processes."""
-        if actor := subjects.actor_of_worker(self._index, worker_id):
+        if actor := self._index.actor_of_worker(worker_id):
             return [self.of_actor(actor)]
         worker = self._index.workers.get(worker_id)
         process = subjects.worker(self._index, worker) if worker else ProcessName(sort="ended process")
@@ -304,7 +304,7 @@ class Users:
 
     def _in_worker(self, worker: Worker) -> Iterable[Target]:
         """What can proceed in a worker; for an actor's worker its users, which may be of another job."""
-        actor = subjects.actor_of_worker(self._index, worker.worker_id)
+        actor = self._index.actor_of_worker(worker.worker_id)
         if actor is None:
             return self._threads_and_tasks(worker.worker_id)
         target = self.of_actor(actor)
@@ -336,7 +336,7 @@ class Users:
         yield from (self.of_job(job.job_id) for job in jobs)
         if not jobs:
             target = self._graph.unknown("lookup", owner, subject=subject("client", named))
-            if (actor := self._index.actors.get(owner)) and part(actor.class_name, actor.name, actor.actor_id):
+            if (actor := self._index.actors.get(owner)) and part_of(actor):
                 self.alternatives.idle.add(target.vertex)
             yield target
 

@@ -147,7 +147,7 @@ class TaskNames:
             name = f"driver {names.script(job.entrypoint)}" if job and job.entrypoint else "driver"
             return PathStep(name, function=name)
         actor = self._index.actors.get(task.actor_id or "")
-        part = ray_libraries.part(actor.class_name, actor.name, actor.actor_id) if actor else None
+        part = ray_libraries.part_of(actor)
         library = part.call(task.name) if part else ray_libraries.data_operator(task.name)
         name = library or task.name or "unnamed task"
         return PathStep(name, function=name, origin="ray" if library else "user")

@@ -43,7 +43,7 @@ STARTS = ("__init__", "initialize_and_get_metadata")
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class LibraryPart:
     """An actor recognised as a part of a library."""
 
     name: str
@@ -64,12 +64,12 @@ class Part:
         return self.recogniser.is_machinery or re.fullmatch(self.recogniser.upkeep, method) is not None
 
 
-def part(class_name: str, actor_name: str, actor_id: str) -> Part | None:
+def part(class_name: str, actor_name: str, actor_id: str) -> LibraryPart | None:
     """The part of a Ray library that an actor is, None for other actors."""
     for known, of_class in _with_class(class_name):
         if by_name := re.fullmatch(known.actor_name, actor_name):
             words = {"id": actor_id[:SHORT], **of_class, **by_name.groupdict()}
-            return Part(known.name.format(**words), known.which.format(**words), known)
+            return LibraryPart(known.name.format(**words), known.which.format(**words), known)
     return None
 
 
@@ -78,6 +78,11 @@ def _with_class(class_name: str) -> tuple[tuple[Recogniser, dict[str, str]], ...
     """What may recognise an actor of this class, with the groups of the pattern."""
     matches = ((known, re.fullmatch(known.class_name, class_name)) for known in RECOGNISERS)
     return tuple((known, match.groupdict()) for known, match in matches if match)
+
+
+def part_of(actor: Actor | None) -> LibraryPart | None:
+    """The part of a Ray library that an actor is."""
+    return part(actor.class_name, actor.name, actor.actor_id) if actor else None
 
 
 def thread_name(name: str) -> str:
@@ -92,19 +97,19 @@ def polled_actors(index: SampleIndex, call: Call) -> tuple[str, ...]:
 
 
 def _is_part(actor: Actor, id: str) -> bool:
-    found = part(actor.class_name, actor.name, actor.actor_id)
+    found = part_of(actor)
     return found is not None and found.recogniser.id == id and actor.state == "ALIVE"
 
 
 def is_machinery_actor(actor: Actor) -> bool:
     """Whether an actor serves a library itself, and runs no user code."""
-    found = part(actor.class_name, actor.name, actor.actor_id)
+    found = part_of(actor)
     return found is not None and found.recogniser.is_machinery
 
 
 def is_library_actor(actor: Actor) -> bool:
     """Whether an actor is a part of a library, which may run user code."""
-    return part(actor.class_name, actor.name, actor.actor_id) is not None
+    return part_of(actor) is not None
 
 
 def data_operator(task_name: str) -> str | None:
@@ -124,8 +129,7 @@ def is_passed_through(index: SampleIndex, vertex: Vertex) -> bool:
     So do all calls of actors that direct others, and of those that run user code the calls about their state. The start
     of one, or a request to it, does so where it waits for code in its own process.
     """
-    task, actor = index.tasks.get(vertex.task_id or ""), index.actors.get(actor_of_task(vertex.task_id or "") or "")
-    found = part(actor.class_name, actor.name, actor.actor_id) if actor else None
+    task, found = index.tasks.get(vertex.task_id or ""), part_of(index.actor_of_call(vertex.task_id))
     if found is None or task is None:
         return False
     is_start = task.kind == "ACTOR_CREATION_TASK" or task.name.rpartition(".")[2] in STARTS
@@ -144,8 +148,7 @@ def library_of(index: SampleIndex, vertex: Vertex) -> str:
     execution = index.execution_of(vertex)
     if isinstance(execution, Thread) and execution.name.startswith(data.EXECUTOR):
         return IN_EXECUTOR.name
-    actor = index.actors.get(actor_of_task(vertex.task_id) or "") if vertex.task_id else None
-    found = part(actor.class_name, actor.name, actor.actor_id) if actor else None
+    found = part_of(index.actor_of_call(vertex.task_id))
     if found is not None:
         return found.name if found.recogniser.is_machinery or found.recogniser.only_directs else ""
     files = [frame.file for frame in index.frames_of_vertex(vertex) if frame.origin != "user"]
@@ -159,8 +162,7 @@ def without_idle_machinery(index: SampleIndex, vertices: dict[Key, Vertex]) -> d
 
     Serve's controller, for example, always has calls that wait for updates.
     """
-    actors = _machinery_actors(index)
-    found = {key for key, vertex in vertices.items() if _is_machinery(index, actors, vertex)}
+    found = machinery(index, vertices)
     if not found:
         return vertices
     idle = found.union(key for key in vertices if isinstance(key, AnyKey))
@@ -169,12 +171,12 @@ def without_idle_machinery(index: SampleIndex, vertices: dict[Key, Vertex]) -> d
     return {**vertices, **without_waits}
 
 
-def _machinery_actors(index: SampleIndex) -> dict[str, Part]:
-    parts = ((actor.actor_id, part(actor.class_name, actor.name, actor.actor_id)) for actor in index.actors.values())
+def _machinery_actors(index: SampleIndex) -> dict[str, LibraryPart]:
+    parts = ((actor.actor_id, part_of(actor)) for actor in index.actors.values())
     return {key: one for key, one in parts if one and (one.recogniser.is_machinery or one.recogniser.upkeep != NEVER)}
 
 
-def _is_machinery(index: SampleIndex, actors: Mapping[str, Part], vertex: Vertex) -> bool:
+def _is_machinery(index: SampleIndex, actors: Mapping[str, LibraryPart], vertex: Vertex) -> bool:
     """Whether a vertex is work of a library for itself, without user code.
 
     So is a coroutine outside of all tasks without user code, such as those in which Serve's handles wait for updates,
@@ -195,7 +197,7 @@ def _is_machinery(index: SampleIndex, actors: Mapping[str, Part], vertex: Vertex
         machine = actors.get(actor_of_task(vertex.task_id) or "")
         task = index.tasks.get(vertex.task_id)
         return machine is not None and machine.is_upkeep(task.name if task else "")
-    worker = index.workers.get(vertex.worker_id or "")
+    worker = index.worker_of(vertex)
     machine = actors.get(worker.actor_id or "") if worker else None
     return machine is not None and machine.recogniser.is_machinery
 

@@ -11,7 +11,7 @@ from dstack.analysis.index.processes import NOTHING_ELSE, Known, ProcessIndex
 from dstack.analysis.index.refs import RefIndex
 from dstack.call_sites import EVENT_LOOP, OTHER_LOOP, kind_of
 from dstack.model.diagnosis import Vertex
-from dstack.model.snapshot import ACTOR_HANDLE, Actor, GoneWorker, Sample, Snapshot, Worker
+from dstack.model.snapshot import ACTOR_HANDLE, Actor, GoneWorker, Sample, Snapshot, Worker, actor_of_task
 from dstack.model.vertex_keys import CoroutineKey, TaskKey, ThreadKey
 from dstack.observed.calls import Call, End, Holder, ServeRequest
 from dstack.observed.node import Task
@@ -51,6 +51,19 @@ class SampleIndex(ProcessIndex):
         if vertex.child_pid is not None:
             return self.child_thread(vertex.worker_id, vertex.child_pid, vertex.os_thread_id or vertex.child_pid)
         return self.thread(vertex.worker_id, vertex.os_thread_id)
+
+    def worker_of(self, vertex: Vertex) -> Worker | None:
+        """The worker or driver that an execution is in."""
+        return self.workers.get(vertex.worker_id or "")
+
+    def actor_of_worker(self, worker_id: str | None) -> Actor | None:
+        """The actor whose process a worker is, if it is one."""
+        worker = self.workers.get(worker_id or "")
+        return self.actors.get((worker.actor_id if worker else None) or "")
+
+    def actor_of_call(self, task_id: str | None) -> Actor | None:
+        """The actor that a task id names, if the control plane lists it."""
+        return self.actors.get(actor_of_task(task_id or "") or "")
 
     def call_of_vertex(self, vertex: Vertex) -> Call | None:
         """The call that the execution of a vertex is blocked in, if it was read."""

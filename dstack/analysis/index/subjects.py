@@ -12,7 +12,7 @@ from dstack.analysis.index.ray_libraries import is_client_request, is_library_ac
 from dstack.analysis.index.sample_index import SampleIndex
 from dstack.libraries.serve import BATCHES_FILE, REPLICA_FILE
 from dstack.libraries.train import TRAINING
-from dstack.model.snapshot import Actor, GoneWorker, Node, Worker, actor_of_task, job_of_task
+from dstack.model.snapshot import GoneWorker, Node, Worker, job_of_task
 from dstack.model.vertex_facts import ProcessName, Subject, TaskName, subject
 from dstack.model.vertex_keys import CoroutineKey
 from dstack.observed.calls import GroupCall, QueuedRequest
@@ -26,17 +26,6 @@ DEFAULT_NAME = re.compile(r"Task-\d+")
 """The names that asyncio gives to tasks: a count of those that its process made."""
 UNNAMED = re.compile(r"Thread-\d|ThreadPoolExecutor-\d|AnyIO worker")
 """How the names begin that Python and AnyIO give to threads without a name."""
-
-
-def actor_of_call(index: SampleIndex, task_id: str) -> Actor | None:
-    """The actor that a task id names, if the control plane lists it."""
-    return index.actors.get(actor_of_task(task_id) or "")
-
-
-def actor_of_worker(index: SampleIndex, worker_id: str | None) -> Actor | None:
-    """The actor whose process a worker is, if it is one."""
-    worker = index.workers.get(worker_id or "")
-    return index.actors.get((worker.actor_id if worker else None) or "")
 
 
 def workers_of_jobs(index: SampleIndex, jobs: Iterable[str]) -> list[Worker]:
@@ -57,7 +46,7 @@ def task(index: SampleIndex, task_id: str) -> TaskName:
     return TaskName(
         task_id=task_id,
         name=known.name if known else None,
-        actor=actor_of_call(index, task_id),
+        actor=index.actor_of_call(task_id),
         request=request.name if request else None,
     )
 
@@ -75,7 +64,7 @@ def process(index: SampleIndex, worker_id: str, *, with_pid: bool = False) -> Pr
     known = index.workers.get(worker_id)
     if known is None:
         return ProcessName(sort="unlisted process")
-    actor, pid = actor_of_worker(index, worker_id), known.pid if with_pid else None
+    actor, pid = index.actor_of_worker(worker_id), known.pid if with_pid else None
     if actor is not None:
         return ProcessName(actor=actor, pid=pid)
     return replace(worker(index, known), pid=pid)
@@ -112,7 +101,7 @@ def of_thread(index: SampleIndex, worker_id: str, thread: Thread, task_id: str |
     if owner and owner.pid == thread.os_thread_id:
         return subject("process", own)
     if thread.role == "loop":  # Ray calls the threads of async actors ``AsyncIO Thread: GROUP`` (2.46 and 2.60)
-        return subject("event loop", thread.name.partition(": ")[2], actor_of_worker(index, worker_id))
+        return subject("event loop", thread.name.partition(": ")[2], index.actor_of_worker(worker_id))
     if request := index.request_of_thread.get((worker_id, thread.os_thread_id)):
         return subject("named", request.name)
     if thread.name.startswith(TRAINING) and (
@@ -126,7 +115,7 @@ def of_thread(index: SampleIndex, worker_id: str, thread: Thread, task_id: str |
 
 def _run_by_library(index: SampleIndex, worker_id: str, thread: Thread) -> str | None:
     """The user's function that a thread of Serve, Data or Tune runs in an actor of these; None for other threads."""
-    actor = actor_of_worker(index, worker_id)
+    actor = index.actor_of_worker(worker_id)
     if actor is None or not is_library_actor(actor) or not UNNAMED.match(thread.name):
         return None
     own = user_frame(index.frames_of(worker_id, thread), outermost=True)
@@ -155,7 +144,7 @@ def _running(index: SampleIndex, worker_id: str, execution: Thread | Coroutine, 
 
 def _stage(index: SampleIndex, worker_id: str, os_thread_id: int) -> Subject | None:
     """The current stage of an actor's loop in a compiled graph, None for other threads."""
-    own, actor = index.process(worker_id), actor_of_worker(index, worker_id)
+    own, actor = index.process(worker_id), index.actor_of_worker(worker_id)
     if own is None or actor is None:
         return None
     at = (one for one in own.graph_stages if one.is_current and one.os_thread_id == os_thread_id)

@@ -52,7 +52,7 @@ class ActorKind:
 
 def actor_kind(value: Actor) -> ActorKind:
     """The kind of an actor."""
-    part = ray_libraries.part(value.class_name, value.name, value.actor_id)
+    part = ray_libraries.part_of(value)
     return ActorKind(part.name, part.recogniser.unit) if part else ActorKind(actor_class(value.class_name), "")
 
 
@@ -70,7 +70,7 @@ def short_actor(class_name: str, name: str, actor_id: str) -> str:
 
 def call_of(label: str, value: Actor) -> str:
     """``Left.ping of "l"``: a call with its actor, which distinguishes it from calls of other actors."""
-    if part := ray_libraries.part(value.class_name, value.name, value.actor_id):
+    if part := ray_libraries.part_of(value):
         return f"{label}{part.which}"
     if not label.startswith(f"{value.class_name}."):
         return f"{label} of {actor(value)}"
@@ -136,7 +136,7 @@ def task(value: TaskName) -> str:
     if value.name is None:
         return f"task {short(value.task_id)}"
     called = value.actor
-    part = ray_libraries.part(called.class_name, called.name, called.actor_id) if called else None
+    part = ray_libraries.part_of(called)
     if part:
         return part.call(value.name)
     return ray_libraries.data_operator(value.name) or value.name

@@ -13,7 +13,6 @@ from msgspec.structs import replace
 
 from dstack import words
 from dstack.analysis.index.sample_index import SampleIndex
-from dstack.analysis.index.subjects import actor_of_call
 from dstack.analysis.naming import names
 from dstack.analysis.naming.descriptions import describe, in_words, limit_in_words, lock_in_words, operand_in_words
 from dstack.analysis.naming.ends import ends_in_words
@@ -88,7 +87,7 @@ def name(index: SampleIndex, vertex: Vertex) -> str:
         return describe(vertex)
     if vertex.kind in ("unknown", "lifetime") or vertex.subject.what == "starting worker":
         return f"the {describe(vertex)}"
-    actor = actor_of_call(index, vertex.task_id) if vertex.task_id else None
+    actor = index.actor_of_call(vertex.task_id)
     return names.call_of(describe(vertex), actor) if actor else describe(vertex)
 
 

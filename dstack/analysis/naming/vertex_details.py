@@ -89,7 +89,7 @@ class VertexDetails:
         return part is not None and part.name in self.execution
 
     @property
-    def _part(self) -> ray_libraries.Part | None:
+    def _part(self) -> ray_libraries.LibraryPart | None:
         """The part of a library that its actor is."""
         return ray_libraries.part(self.actor_class or "", self.actor_name or "", self.actor_id or "")
 
@@ -112,7 +112,7 @@ class VertexDetails:
 def details_of(index: SampleIndex, vertex: Vertex) -> VertexDetails:
     """Collect the details of a vertex."""
     task = index.tasks.get(vertex.task_id or "")
-    worker = index.workers.get(vertex.worker_id or "")
+    worker = index.worker_of(vertex)
     actor_id = actor_of_task(vertex.task_id) if vertex.task_id else worker.actor_id if worker else None
     actor = index.actors.get(actor_id or "")
     host = worker or index.workers.get((actor.worker_id if actor else None) or "")

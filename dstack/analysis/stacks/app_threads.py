@@ -135,7 +135,7 @@ def kind_of(index: SampleIndex, worker: Worker, task_id: str | None) -> str:
 
 def kind_of_actor(actor: Actor) -> str:
     """``actor Trainer``; that of one of Ray's libraries by what it is there."""
-    part = ray_libraries.part(actor.class_name, actor.name, actor.actor_id)
+    part = ray_libraries.part_of(actor)
     return part.name if part else names.actor_class(actor.class_name)
 
 
@@ -160,7 +160,7 @@ class _Reader:
     def execution(self, vertex: Vertex) -> Execution | None:
         """The execution of a vertex, None if its stack or its worker is unknown."""
         thread = self._index.execution_of(vertex)
-        worker = self._index.workers.get(vertex.worker_id or "")
+        worker = self._index.worker_of(vertex)
         if thread is None or worker is None:
             return None
         job_id = job_of_task(vertex.task_id) if vertex.task_id else worker.job_id

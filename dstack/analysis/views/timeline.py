@@ -274,7 +274,7 @@ class Timeline:
 
     def _driver_in(self, vertex: Vertex) -> Attempt | None:
         """The attempt of a driver, if this is its main thread."""
-        worker = self._index.workers.get(vertex.worker_id or "")
+        worker = self._index.worker_of(vertex)
         track = self.track_by_key.get(vertex.worker_id or "")
         if worker is None or track is None or vertex.os_thread_id != worker.pid:
             return None

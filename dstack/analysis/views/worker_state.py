@@ -352,7 +352,7 @@ class WorkerActivity:
 
     def _is_whole_process(self, vertex: Vertex) -> bool:
         """Whether it is a driver's main thread, or a driver without stacks."""
-        worker = self._index.workers.get(vertex.worker_id or "")
+        worker = self._index.worker_of(vertex)
         if worker is None or not worker.is_driver or vertex.task_id is not None:
             return False
         return vertex.kind == "task" or vertex.os_thread_id == worker.pid

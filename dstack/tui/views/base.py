@@ -15,7 +15,7 @@ from textual.containers import Vertical
 from textual.screen import Screen
 from textual.widgets import Footer, Input, Static
 
-from dstack.analysis.findings import verdict_of_kind
+from dstack.analysis.findings import verdict_of
 from dstack.analysis.stacks.stack_tree import GROUPINGS, Grouping, grouping_in_words
 from dstack.analysis.views.analysed_snapshot import AnalysedSnapshot
 from dstack.analysis.views.snapshot_changes import SIGNS, Mark, SnapshotChanges
@@ -198,7 +198,7 @@ def _changes(shown: NumberedSnapshot) -> list[str]:
 
 def verdict_in_colour(kind: FindingKind) -> Verdict:
     """The verdict that has the colour of a finding; starved calls stand out, though they leave the verdict running."""
-    return "stalled" if kind == "starved" else verdict_of_kind(kind)
+    return "stalled" if kind == "starved" else verdict_of(kind)
 
 
 def following(values: Sequence[T], current: T | None, by: int = 1) -> T:

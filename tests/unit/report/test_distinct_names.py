@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from dstack.analysis.index.ray_libraries import part
+from dstack.analysis.index.ray_libraries import part_of
 from dstack.analysis.views.analysed_snapshot import AnalysedSnapshot
 from dstack.analysis.views.call_graph import CallGraph
 from dstack.analysis.views.timeline_rows import GROUPINGS, TimelineRows
@@ -45,7 +45,7 @@ def names_its_actor(analysed: AnalysedSnapshot, entry: Entry) -> bool:
     vertex = analysed.diagnosis.vertices[entry.vertex] if entry.vertex else None
     worker = analysed.merged_index.workers.get((vertex.worker_id if vertex else None) or "")
     actor = analysed.merged_index.actors.get((worker.actor_id if worker else None) or "")
-    if actor is None or not actor.name or part(actor.class_name, actor.name, actor.actor_id):
+    if actor is None or not actor.name or part_of(actor):
         return True
     text = " ".join((entry.name, *entry.place))
     return actor.name in text and actor.class_name in text

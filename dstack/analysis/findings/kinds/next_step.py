@@ -174,7 +174,7 @@ def _of_execution(narrator: Narrator, first: Vertex) -> str:
 def _command(narrator: Narrator, vertex: Vertex, option: str = "") -> str:
     """```dstack stacks --only Reward.score```: by the name of a call, else by the process."""
     name = describe(vertex)
-    worker = narrator.index.workers.get(vertex.worker_id or "")
+    worker = narrator.index.worker_of(vertex)
     is_call = vertex.task_id is not None and vertex.child_pid is None and NAME.fullmatch(name)
     which = name if is_call or worker is None else f'"pid {worker.pid}"'
     by_process = "--by process" if vertex.child_pid is not None else ""

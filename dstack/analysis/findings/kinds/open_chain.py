@@ -10,11 +10,12 @@ from msgspec.structs import replace
 
 from dstack import words
 from dstack.analysis.findings import collectives
+from dstack.analysis.findings.actor_starts import start_steps
 from dstack.analysis.findings.drafts import Draft
 from dstack.analysis.findings.finding_facts import FindingFacts
 from dstack.analysis.findings.narration import Narrator, group_by_step, more
 from dstack.analysis.findings.reduced_graph import ReducedGraph
-from dstack.analysis.findings.shared_calls import SharedCall
+from dstack.analysis.findings.shared_calls import shared_call_steps
 from dstack.analysis.index.ray_libraries import library_of
 from dstack.analysis.index.sample_index import SampleIndex
 from dstack.analysis.naming import names
@@ -23,7 +24,7 @@ from dstack.analysis.naming.sentences import activity, cancellation, step_at, su
 from dstack.analysis.solve.open_chains import OpenChain
 from dstack.analysis.solve.requirements import targets_of
 from dstack.analysis.stacks.app_threads import call_in_words
-from dstack.model.diagnosis import FinalBlocker, FindingKind, Step, Vertex, WaitKind
+from dstack.model.diagnosis import FinalBlocker, FindingKind, Step, Vertex
 from dstack.model.snapshot import Actor
 from dstack.model.vertex_keys import DriverKey, Key, UnknownKey
 from dstack.observed.node import Task
@@ -38,13 +39,6 @@ SORTS = {
     "placement group": "placement groups",
 }
 """What can wait, with its plural, in the order of a summary."""
-AWAITED_BY_STARTS: dict[WaitKind, str] = {
-    "executor": "the start of a worker process",
-    "placement group": "a placement group",
-    "runtime environment": "the installation of a runtime environment",
-    "scheduler": "the scheduler",
-}
-"""What actors wait for that are not created yet, besides resources."""
 MAX_TARGETS = 20
 """Followed targets of each lifetime."""
 
@@ -265,7 +259,7 @@ def brief(facts: FindingFacts, narrator: Narrator) -> Iterator[Step]:
     if waiter is not None and not own:
         yield step_at(describe(waiter), narrator.details(waiter), waiter)
     if any(end.key in starts.described for starts in facts.actor_starts for end in facts.own_ends):
-        yield from start_steps(facts)
+        yield from start_steps(facts.actor_starts)
     yield from shown
 
 
@@ -352,7 +346,7 @@ def steps(facts: FindingFacts, narrator: Narrator) -> Iterator[Step]:
     """The calls in which chains end with their executions, then other final blockers and possible wakers."""
     yield from collectives.steps(facts, narrator)
     yield from shared_call_steps(facts.shared_calls, narrator)
-    yield from start_steps(facts)
+    yield from start_steps(facts.actor_starts)
     absent = {vertex.key for call in facts.shared_calls if call.is_most for vertex in call.absent}
     ends = zip(facts.draft.final_blockers, facts.ends, strict=True)
     yield from blocker_steps([one for one, end in ends if not end.waker_of and end.key not in absent], narrator)
@@ -438,76 +432,3 @@ def _retries(index: SampleIndex, vertex: Vertex, task: Task) -> str:
     error = next((f"; its last error: {one.error_type} {one.error}".rstrip() for one in failed), "")
     first = "the first" if task.attempt == 1 else f"the first {task.attempt:,}"
     return f"{describe(vertex)} is at attempt {task.attempt + 1:,}: {first} failed{error}"
-
-
-def start_steps(facts: FindingFacts) -> Iterator[Step]:
-    """``Rollout: 12 of 40 actors are created; 3 run their constructors, and 25 wait for GPU``, for each class."""
-    for starts in facts.actor_starts[: words.SHOWN]:
-        others = [f"{count:,} {_start_in_words(wait, count)}" for wait, count in starts.waits.most_common()]
-        created = f"{starts.created:,} of {starts.total:,} actors {words.word(starts.created, 'is', 'are')} created"
-        yield Step(text=f"{starts.name}: {created}; {words.listed(others)}")
-    yield from more(len(facts.actor_starts) - words.SHOWN, "classes of actors that start")
-
-
-def _start_in_words(wait: tuple[WaitKind, tuple[str, ...]] | None, count: int) -> str:
-    """``run their constructors``, ``wait for GPU``."""
-    if wait is None:
-        return words.word(count, "runs its constructor", "run their constructors")
-    kind, resources = wait
-    what = words.listed(resources) or AWAITED_BY_STARTS.get(kind, "their creation")
-    return f"{words.word(count, 'waits', 'wait')} for {what}"
-
-
-# Calls that similar executions share
-
-
-def shared_call_steps(calls: Sequence[SharedCall], narrator: Narrator, drawn: Container[Key] = ()) -> Iterator[Step]:
-    """For each call: how many are in it, which ranks, the place of the first, and which are not in it.
-
-    Where one of them is among those ``drawn``, the place is left out.
-    """
-    for call in calls[: words.SHOWN]:
-        is_drawn = any(one.key in drawn for one in call.inside)
-        yield Step(text=_with_ranks(call, narrator)) if is_drawn else _inside(call, narrator)
-        if call.is_most:
-            yield from _not_inside(call, narrator)
-    yield from more(len(calls) - words.SHOWN, "such calls")
-
-
-def _not_inside(call: SharedCall, narrator: Narrator) -> Iterator[Step]:
-    for vertex in call.absent[: words.SHOWN]:
-        step = narrator.step(vertex)
-        yield replace(step, text=f"Not in this call: {step.text}")
-    yield from (_idle(actor, call.name) for actor in call.idle[: words.SHOWN])
-    omitted = max(0, len(call.absent) - words.SHOWN) + max(0, len(call.idle) - words.SHOWN)
-    yield from more(omitted, "not in this call")
-
-
-def _idle(actor: Actor, name: str) -> Step:
-    is_dead = actor.state == "DEAD"
-    why = f"has died: {actor.death_cause or 'no cause given'}" if is_dead else f"does not run {name}"
-    return Step(text=f"Not in this call: {names.actor(actor)}{f' (pid {actor.pid})' if actor.pid else ''}, which {why}")
-
-
-def _inside(call: SharedCall, narrator: Narrator) -> Step:
-    vertex = call.inside[0]
-    first = narrator.details(vertex)
-    if len(call.inside) + len(call.absent) == 1:
-        name = call.name if vertex.task_id else describe(vertex)
-        return step_at(f"{name} ({first.place}) waits in {call.call}", first, vertex)
-    return step_at(f"{_with_ranks(call, narrator)}; the first ({first.place}) is at", first, vertex)
-
-
-def _with_ranks(call: SharedCall, narrator: Narrator) -> str:
-    ranks = narrator.rank_sets.rank_set_of(call.inside)
-    return words.capitalised(shared_call_in_words(call, f" {ranks.aside}" if ranks else ""))
-
-
-def shared_call_in_words(call: SharedCall, ranks: str = "") -> str:
-    """``3 of 4 Trainer.step wait in threading.Event.wait``."""
-    count, total = len(call.inside), len(call.inside) + len(call.absent)
-    if total == 1:
-        return f"{describe(call.inside[0])} waits in {call.call}"
-    share = ("both" if count == 2 else f"all {count}") if count == total else f"{count} of {total}"
-    calls = " calls" if call.inside[0].task_id else ""
-    return f"{share} {call.name}{calls}{ranks} {words.word(count, 'waits', 'wait')} in {call.call}"

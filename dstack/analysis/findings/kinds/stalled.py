@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
+from functools import cached_property
 
 from dstack.analysis.findings import collectives, failures
 from dstack.analysis.findings.deadlock_fixes import let_queued_run
@@ -15,22 +16,22 @@ from dstack.analysis.findings.kinds.open_chain import (
     blocker_steps,
     draft_of,
     other_side_steps,
-    shared_call_in_words,
-    shared_call_steps,
     waiter_of,
 )
 from dstack.analysis.findings.kinds.open_chain import summary as open_chain_summary
 from dstack.analysis.findings.narration import Narrator
-from dstack.analysis.findings.outside_waits import is_stalled, with_users_of_polled
 from dstack.analysis.findings.reduced_graph import ReducedGraph
+from dstack.analysis.findings.shared_calls import shared_call_in_words, shared_call_steps
+from dstack.analysis.findings.vertex_roles import is_outside
 from dstack.analysis.graph.call_waits import reach_of
 from dstack.analysis.graph.pending_tasks import is_queued
+from dstack.analysis.index.processes import PolledActors
 from dstack.analysis.naming.descriptions import describe
 from dstack.analysis.naming.ends import ended_children, ended_in_words
 from dstack.analysis.naming.names import waiting
 from dstack.analysis.solve.open_chains import OpenChain
 from dstack.analysis.solve.requirements import targets_of
-from dstack.model.diagnosis import Advice, Step, Vertex
+from dstack.model.diagnosis import Advice, FinalBlocker, Step, Vertex
 from dstack.model.vertex_keys import Key, UnknownKey
 from dstack.observed.processes import EndedChild
 from dstack.words import duration, shortly, word
@@ -39,11 +40,117 @@ NOT_PROVEN = "likely, not proven: a message from outside could still end it"
 NODE_MAY_JOIN = "no hang yet: such a node may still join"
 
 
+class StallCheck:
+    """Whether an open chain is stalled: it ends in unknown wakers, or has no end.
+
+    If both samples show all of its waits, and no other execution of its jobs runs or is unread, it is likely that
+    nothing will end them. That is no proof: a message may come from outside of Ray.
+    """
+
+    def __init__(self, reduced: ReducedGraph, chain: OpenChain) -> None:
+        self._reduced = reduced
+        self._chain = chain
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether nothing in the chain waits through Ray, as a consumer at its queue."""
+        return bool(self._ends) and all(map(is_outside, self._ends)) and not self._is_through_others
+
+    @property
+    def may_be_stalled(self) -> bool:
+        """Whether it has the shape of a stall, by one sample: its ends are unknown wakers, or it has none.
+
+        Processes that read from each other have none: they may be idle services, so their waits are no deadlock.
+        """
+        waits = (vertex.wait for vertex in self._reduced.vertices_of(self._chain.waiters))
+        is_closed = not self._ends and any(wait.kernel for wait in waits if wait)
+        return (
+            (is_closed or bool(self._ends)) and all(map(self._may_be_at_rest, self._ends)) and self._is_through_others
+        )
+
+    @property
+    def is_stalled(self) -> bool:
+        """Whether it has the shape of a stall, made no progress, and its jobs are at rest."""
+        reduced = self._reduced
+        if not self.may_be_stalled:
+            return False
+        if not all(vertex.is_confirmed or reduced.is_resting(vertex) for vertex in reduced.vertices_of(self._waiters)):
+            return False
+        if not all(end.kind != "execution" or reduced.is_resting(end) for end in self._ends):
+            return False
+        return reduced.are_at_rest(reduced.jobs_that_reach(self._chain.waiters))
+
+    @property
+    def whole_chain(self) -> OpenChain:
+        """The chain; if a loop polls an actor by calls, with the users of that actor and their ends."""
+        if not self._polling:
+            return self._chain
+        waiters = sorted(self._waiters, key=str)
+        ends = sorted((vertex.key for vertex in self._ends), key=str)
+        direct = {end: sum(end in targets_of(vertex) for vertex in self._reduced.vertices_of(waiters)) for end in ends}
+        blockers = [FinalBlocker(vertex=end, waiters_direct=direct[end], waiters_total=len(waiters)) for end in ends]
+        return OpenChain(waiters, blockers)
+
+    @cached_property
+    def _polling(self) -> set[Key]:
+        """The loops of the chain that poll by calls; they wait for the users of the polled actors."""
+        polls = self._reduced.index.known.polls
+        return {key for key in self._chain.waiters if key in polls and isinstance(polls[key].target, PolledActors)}
+
+    @cached_property
+    def _waiters(self) -> set[Key]:
+        """The waits of the chain; if a loop polls an actor by calls, also those of the users of that actor."""
+        found = set(self._chain.waiters)
+        if not self._polling:
+            return found
+        pending = list(found)
+        while pending:
+            targets = dict.fromkeys(targets_of(self._reduced.vertices[pending.pop()]))
+            new = [key for key in targets if key not in found and self._waits_openly(key)]
+            found.update(new)
+            pending += new
+        return {key for key in found if self._reduced.vertices[key].kind != "lifetime"}
+
+    def _waits_openly(self, key: Key) -> bool:
+        return key not in self._reduced.stuck and self._reduced.vertices[key].wait is not None
+
+    @cached_property
+    def _ends(self) -> list[Vertex]:
+        """The vertices that the chain ends in, without stuck ones."""
+        targets = {one for vertex in self._reduced.vertices_of(self._waiters) for one in targets_of(vertex)}
+        found = self._reduced.vertices_of(targets - self._waiters - self._reduced.stuck)
+        return [vertex for vertex in found if vertex.kind != "lifetime" or not self._polling]
+
+    def _may_be_at_rest(self, end: Vertex) -> bool:
+        """Whether nothing of an end runs in a job at rest: an unknown waker, any or idle code, a new node."""
+        if isinstance(end.key, UnknownKey) and end.key.what == "library":
+            return self._reduced.is_idle_library(end)
+        if isinstance(end.key, UnknownKey) and (end.key.is_new_node or end.key.is_signal):
+            return True
+        is_code = self._reduced.is_any_code(end.key) or self._reduced.is_library_code(end.key)
+        return end.waker_of is not None or is_code
+
+    @cached_property
+    def _is_through_others(self) -> bool:
+        """Whether a wait is for something in another process: by Ray, or of the application by the kernel."""
+        reduced, vertices = self._reduced, self._reduced.vertices
+        waits = (vertices[key].wait for key in self._chain.waiters if reduced.is_of_application(key))
+        if any(end.holders or end.mirrored for wait in waits if wait for end in wait.ends):
+            return True
+        return any(
+            vertex.worker_id is None or vertices[target].worker_id != vertex.worker_id
+            for vertex in reduced.vertices_of(self._chain.waiters)
+            for target in targets_of(vertex)
+            if not is_outside(vertices[target])
+        )
+
+
 def find_in(reduced: ReducedGraph, chain: OpenChain) -> Draft | None:
     """The finding about an open chain without progress: it ends in unknown wakers, as far as there are any."""
-    if not is_stalled(reduced, chain):
+    check = StallCheck(reduced, chain)
+    if not check.is_stalled:
         return None
-    draft = draft_of(reduced, "stalled", with_users_of_polled(reduced, chain))
+    draft = draft_of(reduced, "stalled", check.whole_chain)
     ends = ((one, reduced.vertices[one.vertex]) for one in draft.final_blockers)
     wakers = [one for one, end in ends if end.waker_of or _is_new_node(end)]
     explained = _of_ended_tasks(draft)

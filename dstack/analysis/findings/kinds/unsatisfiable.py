@@ -109,7 +109,7 @@ def orphaned_steps(facts: FindingFacts, narrator: Narrator) -> Iterator[Step]:
 
 def _runs_user_code(narrator: Narrator, vertex: Vertex) -> bool:
     """Whether it runs a task or is the main thread of a driver."""
-    worker = narrator.index.workers.get(vertex.worker_id or "")
+    worker = narrator.index.worker_of(vertex)
     is_main = worker is not None and vertex.os_thread_id == worker.pid
     return vertex.child_pid is None and (vertex.task_id is not None or is_main)
 
@@ -210,7 +210,7 @@ def _sentence_of_children(facts: FindingFacts, because: str) -> str:
 
 def _parent_of(index: SampleIndex, vertex: Vertex) -> str:
     """`` of driver train.py``: the worker or driver that has started a child process."""
-    worker = index.workers.get(vertex.worker_id or "")
+    worker = index.worker_of(vertex)
     return f" of {names.process(subjects.process(index, worker.worker_id))}" if worker else ""
 
 
