@@ -24,8 +24,8 @@ from benchmarks.bench_process import OPTIONS
 from benchmarks.costs import Action, Cost, in_ms, in_turns, spread
 from benchmarks.tables import Results
 from dstack.probes.node import memory_reader
-from dstack.probes.node.kernel_waits import KernelWaits
 from dstack.probes.node.probe import NodeProbe
+from dstack.probes.node.system_calls import KernelWaits
 from dstack.probes.node.wire import Options, Target
 
 THREADS, PIPES = 30, 60

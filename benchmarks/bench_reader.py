@@ -21,7 +21,7 @@ from benchmarks import bench_coroutines, bench_process
 from benchmarks.bench_process import Shape
 from benchmarks.costs import Action, in_ms, in_turns, spread
 from benchmarks.tables import Results
-from dstack.probes.node.asyncio.coroutine_samples import LoopState
+from dstack.probes.node.asyncio.suspended_coroutines import LoopState
 from dstack.probes.node.cpython import memory
 from dstack.probes.node.cpython.python_process import Interpreter, KnownPython, OwnPython, PythonProcess
 from dstack.probes.node.probe import NodeProbe

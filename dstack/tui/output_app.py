@@ -18,7 +18,7 @@ from textual.widgets import Input, Label
 
 from dstack.errors import DstackError, UsageError
 from dstack.files.snapshot_file import save
-from dstack.probes.node.stacks.source_lines import find_source
+from dstack.probes.node.stacks.source_files import find_source
 from dstack.tui.snapshot_sources import NumberedSnapshot
 from dstack.tui.views.base import View
 from dstack.words import plural, visible_lines

@@ -11,7 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from dstack.probes.node import kernel_waits
+from dstack.probes.node import system_calls
+from dstack.probes.node.procfs import open_files
 from tests.fuzzing.effort import IS_SEARCH, tries
 from tests.kernel_worlds.judge import Judgement, Reading, judge
 from tests.kernel_worlds.random_worlds import random_world
@@ -83,8 +84,8 @@ def test_two_processes_are_a_deadlock_only_if_nothing_else_can_act_at_their_ends
 def test_a_mover_beyond_the_descriptors_and_holders_that_are_followed_counts(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(kernel_waits, "MAX_ENDS", 2)
-    monkeypatch.setattr(kernel_waits, "MAX_HOLDERS", 1)
+    monkeypatch.setattr(system_calls, "MAX_ENDS", 2)
+    monkeypatch.setattr(open_files, "MAX_HOLDERS", 1)
     polls = Process("driver", threads=[Action("poll", ((0, 0), (1, 0), (2, 0)))])
     locks, moves = Process("driver", threads=[Action("flock", other=0)]), Process("driver", threads=[Action("sleep")])
     by_descriptors = [Channel("pipe", ({0}, {1 + (wire == 2)})) for wire in range(3)]

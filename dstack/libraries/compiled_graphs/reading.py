@@ -23,7 +23,7 @@ from dstack.probes.node.cpython.memory import Unreadable
 from dstack.probes.node.cpython.memory_frames import MemoryFrame
 from dstack.probes.node.cpython.objects import Objects
 from dstack.probes.node.cpython.python_process import MemoryThread
-from dstack.probes.node.ray_ids import actor_of_handle, object_refs
+from dstack.probes.node.ray_memory import actor_of_handle, object_refs
 from dstack.probes.node.stacks.origins import RAY_WORKER_FILE
 from dstack.probes.node.thread_stacks import function_of, is_in
 

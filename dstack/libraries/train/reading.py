@@ -18,7 +18,7 @@ from dstack.probes.node.cpython.memory import Unreadable
 from dstack.probes.node.cpython.memory_frames import MemoryFrame
 from dstack.probes.node.cpython.objects import Objects
 from dstack.probes.node.cpython.python_process import PythonProcess
-from dstack.probes.node.ray_ids import actor_of_handle
+from dstack.probes.node.ray_memory import actor_of_handle
 from dstack.probes.node.thread_stacks import is_in
 
 CONTEXT = ("ray.train.v2._internal.execution.context", "_train_context")

@@ -271,16 +271,7 @@ class _Round:
         self._channels.give_back(call.worker, call.channel, is_good=is_good)
 
     def _fail(self, worker: CoreWorker, problem: Problem, elapsed_s: float = 0.0) -> None:
-        self._replies.failures.append(
-            Failure(
-                stage=problem.stage,
-                reason=problem.reason,
-                cause=problem.cause,
-                worker_id=worker["worker_id"],
-                pid=worker["pid"],
-                elapsed_s=round(elapsed_s, 2),
-            )
-        )
+        self._replies.failures.append(problem.failure(worker["worker_id"], worker["pid"], elapsed_s))
 
 
 TOO_LATE = "its requests to core workers did not end in time"

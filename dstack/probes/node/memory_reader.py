@@ -14,9 +14,9 @@ from dataclasses import dataclass, replace
 from dstack.call_sites import kind_of
 from dstack.libraries.compiled_graphs.reading import stages_of
 from dstack.observed.calls import REF_CALLS, Call, ChannelCall, GroupCall, Timer
-from dstack.probes.node.asyncio.coroutine_samples import LoopState, objects_of, waits_of
 from dstack.probes.node.asyncio.event_loops import has_tasks, may_have_loops
-from dstack.probes.node.asyncio.timers import CANCELS, Callbacks, timer_of_thread
+from dstack.probes.node.asyncio.suspended_coroutines import LoopState, objects_of, waits_of
+from dstack.probes.node.asyncio.timers import Callbacks, timer_of_thread
 from dstack.probes.node.cpython.memory import ProcessMemory, Unreadable, open_memory
 from dstack.probes.node.cpython.memory_frames import MemoryFrame, Step
 from dstack.probes.node.cpython.python_process import Interpreter, KnownPython, MemoryThread, PythonProcess
@@ -24,8 +24,7 @@ from dstack.probes.node.cpython.values import shown_locals
 from dstack.probes.node.named_values import concurrency_groups, program_labels, runs_methods
 from dstack.probes.node.other_languages import Language
 from dstack.probes.node.procfs import proc
-from dstack.probes.node.ray_ids import actor_of_task
-from dstack.probes.node.ray_tasks import read_tasks
+from dstack.probes.node.ray_memory import actor_of_task, read_tasks
 from dstack.probes.node.stability import marks_of, marks_off_cpu, read_off_cpu, unchanged, unproven_call, unread
 from dstack.probes.node.stacks.origins import Origins, role_of
 from dstack.probes.node.target_process import Problem, ProcessReading, ReadRequest, ThreadReading
@@ -270,7 +269,7 @@ class MemoryReader:
         coroutines = self._loops.coroutines if self._loops else []
         waits = {(THREAD, one.thread.os_thread_id): one.waits_on for one in states if one.waits_on.objects}
         waits.update({(COROUTINE, address): waits_on for address, waits_on in waits_of(coroutines).items()})
-        chains = calls.coroutines.chains if coroutines else {}
+        chains = calls.coroutines.chains.by_task if coroutines else {}
         frames = {one.address: chains[one.address].frames for one in coroutines if one.address in chains}
         cancelling = self._cancelling(process, states, frames) if coroutines else set()
         tasks = [one.address for one in coroutines if one.call] if cancelling else []
@@ -292,15 +291,13 @@ class MemoryReader:
     ) -> set[Root]:
         """The threads and coroutines whose own code, or whose timer, uses a name that cancels something."""
         callbacks = Callbacks(process)
-        found: set[Root] = {(THREAD, one.thread.os_thread_id) for one in states if one.timer and one.timer.stops}
         all_frames: dict[Root, Sequence[MemoryFrame]] = {
             (THREAD, o.thread.os_thread_id): o.thread.frames for o in states
         }
         all_frames.update({(COROUTINE, address): frames for address, frames in coroutines.items()})
-        for root, frames in all_frames.items():
-            if any(self._origins.is_user(one) and callbacks.uses(one.code.address, CANCELS) for one in frames):
-                found.add(root)
-        return found
+        own = {root: filter(self._origins.is_user, frames) for root, frames in all_frames.items()}
+        by_timer = {(THREAD, one.thread.os_thread_id) for one in states if one.timer and one.timer.stops}
+        return by_timer | {root for root, frames in own.items() if any(map(callbacks.cancels, frames))}
 
     def _read_ended(self, process: PythonProcess, calls: BlockedCalls, states: Sequence[_ThreadState]) -> None:
         """Read the asyncio tasks that ended, if something in the process waits for an object of it."""

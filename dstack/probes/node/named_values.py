@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from dstack.probes.node.cpython.memory import Unreadable
 from dstack.probes.node.cpython.memory_frames import MemoryFrame
-from dstack.probes.node.cpython.objects import TYPE, Objects
+from dstack.probes.node.cpython.objects import Objects
 from dstack.probes.node.cpython.python_process import Modules, PythonProcess
 from dstack.probes.node.thread_stacks import AnyThread, function_of, is_in
 
@@ -80,9 +80,6 @@ def number_of(variables: Mapping[str, str], name: str) -> int | None:
 EXECUTOR = "actor_method_executor"
 """The function that calls an actor's method."""
 GROUP = "__ray_concurrency_group__"
-BASE, CLASS_DICT = 256, 264
-"""The offsets of a type's base and its dict; CPython 3.10 to 3.14."""
-MAX_BASES = 64
 
 
 def runs_methods(threads: Iterable[AnyThread]) -> bool:
@@ -91,12 +88,16 @@ def runs_methods(threads: Iterable[AnyThread]) -> bool:
 
 
 def concurrency_groups(modules: Modules, objects: Objects) -> dict[str, str] | None:
-    """The declared groups by method, of a worker's actor; None where it has none.
+    """The groups by method, as declared with ``@ray.method(concurrency_group=...)``, of a worker's actor; None without.
 
-    Raises :class:`Unreadable`.
+    Ray sets the group's name as an attribute of the function (2.46 and 2.60). Raises :class:`Unreadable`.
     """
     instance = actor_instance(modules, objects)
-    return _declared(objects.memory.pointer(instance + TYPE), objects) if instance else None
+    if instance is None:
+        return None
+    methods = objects.class_attributes(instance).items()
+    groups = {name: objects.attributes(one).get(GROUP) for name, one in methods if objects.is_a(one, "function")}
+    return {name: objects.text(group) for name, group in groups.items() if group}
 
 
 def actor_instance(modules: Modules, objects: Objects) -> int | None:
@@ -110,22 +111,12 @@ def actor_instance(modules: Modules, objects: Objects) -> int | None:
     return instances[0][1] if len(instances) == 1 else None
 
 
-def _declared(kind: int, objects: Objects) -> dict[str, str]:
-    """The groups of a class and its bases; a class takes precedence over its base."""
-    groups: dict[str, str] = {}
-    for _ in range(MAX_BASES):
-        for name, method in objects.named(objects.memory.pointer(kind + CLASS_DICT)).items():
-            if name not in groups and objects.is_a(method, "function"):
-                groups[name] = _group(method, objects)
-        kind = objects.memory.pointer(kind + BASE)
-        if not kind:
-            break
-    return {name: group for name, group in groups.items() if group}
-
-
-def _group(method: int, objects: Objects) -> str:
-    group = objects.attributes(method).get(GROUP)
-    return objects.text(group) if group else ""
+def local_in(frame: MemoryFrame, name: str) -> int:
+    """The address of the object in a local. Raises :class:`Unreadable` where it has none."""
+    address = frame.local(name)
+    if not address:
+        raise Unreadable(f"there is no local variable {name}")
+    return address
 
 
 def number_in(objects: Objects, frame: MemoryFrame, name: str) -> int | None:

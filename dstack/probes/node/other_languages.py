@@ -28,15 +28,7 @@ Section = tuple[re.Match[str], list[re.Match[str]]]
 MAX_NAME = 300
 """The longest name of a function, thread or file that is kept."""
 MAX_THREADS, MAX_FRAMES = 10_000, 10_000
-
-
-@dataclass(frozen=True)
-class RayCall:
-    """A call of Ray's: the id of its site, the frame that user code has called, and whether it has no timeout."""
-
-    site: str
-    frame: int
-    is_endless: bool
+UNREAD = "its timeout could not be read"
 
 
 @dataclass(frozen=True)
@@ -50,7 +42,7 @@ class NativeThread:
     os_thread_id: int
     name: str
     positions: Sequence[CodePosition]
-    call: RayCall | None = None
+    call: Call | None = None
     runs_task: bool = False
     is_main: bool = False
     is_service: bool = False
@@ -72,11 +64,12 @@ def of_call(positions: Sequence[CodePosition]) -> int:
     return next((index for index, one in enumerate(positions) if one.origin == "user"), 0)
 
 
-def ray_call(positions: Sequence[CodePosition], sites: Mapping[str, str], *, is_endless: bool) -> RayCall | None:
+def ray_call(positions: Sequence[CodePosition], sites: Mapping[str, str], *, is_endless: bool) -> Call | None:
     """The call that the user's code has made, if it is in one of these functions; ``sites`` are ids by function."""
     count = of_call(positions)
     found = next((one.qualified for one in positions[:count] if one.qualified in sites), None)
-    return RayCall(sites[found], count - 1, is_endless) if found else None
+    need = HeldRefs() if is_endless else Unreadable(reason=UNREAD)
+    return Call(site=sites[found], frame=count - 1, need=need) if found else None
 
 
 JAVA_THREAD = re.compile(r'"(?P<name>.*)" (?P<terms>(?:#\d+ )?.*\bnid=(?P<id>0x[0-9a-f]{1,8}|\d{1,10})\b.*)')
@@ -229,7 +222,6 @@ def _without_group(text: str) -> str:
 
 TIMEOUT_S = 20.0
 """gdb reads the symbols of all libraries: 1.4 s for Ray's own, which have 89,000."""
-UNREAD = "its timeout could not be read"
 SIGQUIT = 1 << 2
 """The bit of SIGQUIT in ``SigCgt`` of ``/proc/PID/status``."""
 GDB_OPTIONS = (
@@ -340,10 +332,6 @@ def read_with_tool(language: Language, request: ReadRequest) -> ProcessReading:
 
 def _reading(thread: NativeThread, request: ReadRequest, running: set[int]) -> ThreadReading:
     is_running = thread.os_thread_id in running
-    call: Call | None = None
-    if thread.call and not is_running:
-        need = HeldRefs() if thread.call.is_endless else Unreadable(reason=UNREAD)
-        call = Call(site=thread.call.site, frame=thread.call.frame, need=need)
     return ThreadReading(
         thread=PythonThread(
             thread_id=0,
@@ -353,7 +341,7 @@ def _reading(thread: NativeThread, request: ReadRequest, running: set[int]) -> T
             is_running=is_running,
         ),
         role=_role(thread, request),
-        call=call,
+        call=None if is_running else thread.call,
     )
 
 

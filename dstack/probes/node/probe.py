@@ -15,11 +15,11 @@ import psutil
 from dstack.observed.node import Cause, Failure, NodeAnswer, RecordedRound, StartingWorker
 from dstack.observed.processes import Process
 from dstack.probes.node.core_worker_calls import AskingThread, CoreWorkers
-from dstack.probes.node.kernel_waits import KernelTables
 from dstack.probes.node.node_figures import NodeFigures
 from dstack.probes.node.process_reader import ProcessReader
-from dstack.probes.node.process_values import ProcessValues, failures_of
+from dstack.probes.node.process_values import ProcessValues
 from dstack.probes.node.procfs.children import Families
+from dstack.probes.node.procfs.open_files import KernelTables
 from dstack.probes.node.procfs.proc import Birth
 from dstack.probes.node.procfs.raylets import (
     WorkerProcess,
@@ -30,8 +30,7 @@ from dstack.probes.node.procfs.raylets import (
 )
 from dstack.probes.node.pyspy import PySpy, find_pyspy
 from dstack.probes.node.sampling.sampler import Sampler
-from dstack.probes.node.stacks.loops import Loops
-from dstack.probes.node.stacks.next_calls import NextCalls
+from dstack.probes.node.stacks.source_files import SourceFiles
 from dstack.probes.node.stacks.table import StackTable
 from dstack.probes.node.target_process import PortOwners, TargetProcess
 from dstack.probes.node.wire import NodeRequest, Options, RecordOptions, Target
@@ -82,7 +81,7 @@ class NodeProbe:
         path = find_pyspy()
         self._reader = ProcessReader(PySpy(path) if path else None)
         self._verified: dict[int, tuple[Birth, int]] = {}
-        self._loops, self._next_calls = Loops(), NextCalls()
+        self._files = SourceFiles()
         self._sampler = Sampler(self._reader)
         self._figures = NodeFigures()
 
@@ -102,7 +101,7 @@ class NodeProbe:
     def begin_snapshot(self) -> None:
         """Forgets what holds for one snapshot only, and the processes that have ended."""
         self._figures.begin_snapshot()
-        self._loops, self._next_calls = Loops(), NextCalls()
+        self._files = SourceFiles()
         self._reader.forget_ended()
         self._verified = {pid: known for pid, known in self._verified.items() if psutil.pid_exists(pid)}
 
@@ -152,7 +151,7 @@ class NodeProbe:
         families = Families()
         processes = [TargetProcess(target, families, KernelTables(tuple)) for target in targets]
         found = self._sampler.round(self._identified(processes, PortOwners()), options)
-        failures = (failure for process in processes for failure in failures_of(process, process.problems))
+        failures = (failure for process in processes for failure in process.failures(process.problems))
         return replace(found, failures=tuple(failures))
 
     def _starting(
@@ -202,15 +201,15 @@ class NodeProbe:
         began_at: float,
         deadline: float,
     ) -> NodeAnswer:
-        table = StackTable(self._reader.origins, self._loops, self._next_calls)
+        table = StackTable(self._reader.origins, self._files)
         host = self._figures.end(deadline)
         values = ProcessValues(table, self._figures)
         found: dict[str, Process] = {}
         failures: list[Failure] = []
         for process in processes:
-            failures += failures_of(process, process.problems)
+            failures += process.failures(process.problems)
             for child in process.children:
-                failures += failures_of(child, [one for one in child.problems if one.stage == "stacks"])
+                failures += child.failures([one for one in child.problems if one.stage == "stacks"])
             if process.figures:
                 found[process.worker_id] = values.process(process)
         of_starting, denied = _starting_workers(values, starting)
@@ -243,7 +242,7 @@ def _starting_workers(
             found.append(
                 StartingWorker(worker_id=one.worker_id, node_id=one.node_id, process=process, job_id=one.job_id)
             )
-            failures += failures_of(target, denied)
+            failures += target.failures(denied)
     return found, failures
 
 

@@ -13,10 +13,8 @@ import psutil
 
 from dstack.call_sites import WAITPID
 from dstack.observed.calls import Call, Children
-from dstack.observed.node import Cause
 from dstack.probes.node.cpython.memory import Unreadable, open_memory
 from dstack.probes.node.cpython.python_process import Interpreter, KnownPython, OwnPython
-from dstack.probes.node.kernel_waits import KernelWaits, remaining_sleep_s
 from dstack.probes.node.memory_reader import KnownProcess, MemoryReader
 from dstack.probes.node.other_languages import language_of, read_with_tool
 from dstack.probes.node.procfs import proc
@@ -25,6 +23,7 @@ from dstack.probes.node.procfs.permissions import INSTALL_PYSPY, DumpFailed, why
 from dstack.probes.node.pyspy import PySpy, PySpyReader, SudoFailed
 from dstack.probes.node.stability import marks_of, marks_off_cpu, unchanged
 from dstack.probes.node.stacks.origins import Origins
+from dstack.probes.node.system_calls import KernelWaits, remaining_sleep_s
 from dstack.probes.node.target_process import Problem, ProcessReading, ReadRequest, TargetProcess, ThreadReading
 from dstack.probes.node.thread_stacks import PythonThread
 
@@ -65,15 +64,15 @@ class ProcessReader:
         known = self.known_process(process)
         unreadable = known.interpreter.unreadable
         if unreadable:
-            return self._through_pyspy(request, _not_read(unreadable, "unreadable"), unreadable)
+            return self._through_pyspy(request, Problem.of_memory(unreadable, "unreadable"), unreadable)
         try:
             reading = MemoryReader(request, known, self.origins).read()
         except PermissionError:
-            return self._through_pyspy(request, _not_read(str(why_denied(process.pid)), "permission"))
+            return self._through_pyspy(request, Problem.of_memory(why_denied(process.pid), "permission"))
         except (OSError, Unreadable) as error:
             self._known.pop(process.pid, None)  # it may just have begun, and not have mapped all of its files
             self._require_alive(process)
-            return self._through_pyspy(request, _not_read(str(error), "unreadable"))
+            return self._through_pyspy(request, Problem.of_memory(error, "unreadable"))
         self._require_alive(process)
         return reading
 
@@ -114,9 +113,9 @@ class ProcessReader:
         """Run py-spy as this user, and where that is denied, as root through ``sudo``, which must need no password."""
         has_calls = unreadable is not None or problem.cause == "permission"
         try:
-            return PySpyReader(self._tool(), request, self.origins).read(problem, has_calls=has_calls)
+            return PySpyReader(self.require_tool(), request, self.origins).read(problem, has_calls=has_calls)
         except DumpFailed as error:
-            as_root = self._tool().through_sudo()
+            as_root = self.require_tool().through_sudo()
             if not error.is_denied or as_root is None or self._sudo_fails:
                 raise _because_of(unreadable, error) from error
             try:
@@ -127,14 +126,15 @@ class ProcessReader:
 
     def _with_exact_stacks(self, reading: ProcessReading, request: ReadRequest) -> ProcessReading:
         try:
-            return PySpyReader(self._tool(), request, self.origins).with_exact_stacks(reading)
+            return PySpyReader(self.require_tool(), request, self.origins).with_exact_stacks(reading)
         except DumpFailed as error:
             if not psutil.pid_exists(request.pid):
                 raise
             reason = f"py-spy could not pause it, so it was read without a pause: {error.reason}"
             return replace(reading, problems=[*reading.problems, Problem("stacks", reason, error.cause, error.remedy)])
 
-    def _tool(self) -> PySpy:
+    def require_tool(self) -> PySpy:
+        """The py-spy of this node. Raises :class:`DumpFailed` if it has none."""
         if self.tool is None:
             raise DumpFailed("py-spy was not found on this node", INSTALL_PYSPY, cause="missing")
         return self.tool
@@ -170,10 +170,6 @@ def _native_call(call: proc.SystemCall, waits: KernelWaits, request: ReadRequest
     if call.awaits_child:
         return Call(site=WAITPID.id, frame=0, need=Children(pids=request.around.awaited_children(call)))
     return waits.call(call)
-
-
-def _not_read(reason: str, cause: Cause) -> Problem:
-    return Problem("memory", f"its memory could not be read: {reason}", cause)
 
 
 def _because_of(unreadable: str | None, error: DumpFailed) -> DumpFailed:

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import replace
 
 from dstack.observed.calls import Awaitables, Call, Executions, Need, ProcessObject
-from dstack.observed.node import Failure
 from dstack.observed.processes import Coroutine, Process, StartPhase, Thread
 from dstack.probes.node.node_figures import NodeFigures
 from dstack.probes.node.procfs import proc
@@ -14,7 +13,7 @@ from dstack.probes.node.procfs.children import is_cut_off
 from dstack.probes.node.redaction import masked_locals
 from dstack.probes.node.stacks.origins import exit_function, start_phase
 from dstack.probes.node.stacks.table import StackTable
-from dstack.probes.node.target_process import Problem, ProcessReading, TargetProcess, ThreadReading
+from dstack.probes.node.target_process import ProcessReading, TargetProcess, ThreadReading
 from dstack.probes.node.thread_stacks import is_event_loop
 
 STATES = {
@@ -156,19 +155,3 @@ def _task_on(one: ThreadReading, reading: ProcessReading) -> str | None:
     if is_event_loop(one.thread):
         return reading.loops.on_threads.get(one.thread.thread_id) if reading.loops else None
     return one.task_id
-
-
-def failures_of(process: TargetProcess, problems: Sequence[Problem]) -> list[Failure]:
-    """The problems of a process as failures."""
-    return [
-        Failure(
-            stage=problem.stage,
-            reason=problem.reason,
-            cause=problem.cause,
-            remedy=problem.remedy,
-            worker_id=process.worker_id,
-            pid=process.pid,
-            elapsed_s=process.elapsed_s,
-        )
-        for problem in problems
-    ]

@@ -50,7 +50,7 @@ Threads = list[PythonThread[TextFrame]]
 _T = TypeVar("_T")
 
 
-def threads_of(data: bytes) -> list[PythonThread[TextFrame]]:
+def threads_of(data: bytes) -> Threads:
     """The threads of a dump, with the fields that are used. Raises ValueError for malformed JSON; seen on 0.4.3."""
     try:
         return [_thread(one) for one in _items(json.loads(data))]
@@ -160,7 +160,7 @@ class PySpy:
             file.write(binary)
         return cls(f"/proc/{os.getpid()}/fd/{descriptor}")
 
-    def dump(self, pid: int, *, blocking: bool, native: bool, timeout_s: float) -> list[PythonThread[TextFrame]]:
+    def dump(self, pid: int, *, blocking: bool, native: bool, timeout_s: float) -> Threads:
         """The process's Python threads. Raises :class:`DumpFailed`.
 
         ``blocking`` stops the target meanwhile (about 3 ms, over 100 ms with ``native``).

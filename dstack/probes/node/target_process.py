@@ -15,15 +15,16 @@ from typing import Any
 import psutil
 
 from dstack.observed.calls import Call, Timer
-from dstack.observed.node import Cause, Stage
+from dstack.observed.node import Cause, Failure, Stage
 from dstack.observed.processes import Access, EndedChild, GraphStage, Role
-from dstack.probes.node.asyncio.coroutine_samples import LoopState
+from dstack.probes.node.asyncio.suspended_coroutines import LoopState
 from dstack.probes.node.cached_property import cached_property
 from dstack.probes.node.group_calls import Memberships
-from dstack.probes.node.kernel_waits import KernelTables, Surroundings
 from dstack.probes.node.procfs import proc
 from dstack.probes.node.procfs.children import Families, is_fork, is_helper
+from dstack.probes.node.procfs.open_files import KernelTables
 from dstack.probes.node.procfs.permissions import DumpFailed
+from dstack.probes.node.system_calls import Surroundings
 from dstack.probes.node.thread_stacks import AnyThread
 from dstack.probes.node.wire import Options, Target, ThreadContext
 
@@ -53,6 +54,23 @@ class Problem:
     reason: str
     cause: Cause = "other"
     remedy: str | None = None
+
+    @staticmethod
+    def of_memory(reason: object, cause: Cause) -> Problem:
+        """Why memory was not read."""
+        return Problem("memory", f"its memory could not be read: {reason}", cause)
+
+    def failure(self, worker_id: str, pid: int, elapsed_s: float) -> Failure:
+        """The problem of a process, as a caller knows it, after so many seconds."""
+        return Failure(
+            stage=self.stage,
+            reason=self.reason,
+            cause=self.cause,
+            remedy=self.remedy,
+            worker_id=worker_id,
+            pid=pid,
+            elapsed_s=round(elapsed_s, 2),
+        )
 
 
 @dataclass(frozen=True)
@@ -288,6 +306,10 @@ class TargetProcess:
     def has_ended(self) -> None:
         """Record that the process has gone, which is why everything else failed."""
         self.problems = [Problem("process", "the process has ended", "ended")]
+
+    def failures(self, problems: Iterable[Problem]) -> list[Failure]:
+        """These problems of the process as failures."""
+        return [problem.failure(self.worker_id, self.pid, self.elapsed_s) for problem in problems]
 
     @contextmanager
     def problems_of(self) -> Iterator[None]:

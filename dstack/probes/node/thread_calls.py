@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import math
-import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
@@ -16,12 +15,10 @@ from functools import partial
 from dstack.call_sites import (
     EVENT_LOOP,
     EXIT,
-    GENERATOR,
     KERNEL,
     LOCK,
     PROCESS_LOCK,
     RAY_GET,
-    RAY_WAIT,
     RLOCK,
     SIMPLE_QUEUE,
     THREAD_JOIN,
@@ -45,24 +42,22 @@ from dstack.observed.calls import (
     LostOwner,
     Need,
     ProcessObject,
-    Refs,
 )
 from dstack.observed.calls import Unreadable as UnreadableNeed
-from dstack.probes.node.asyncio.await_targets import GENERATOR_FILE
-from dstack.probes.node.asyncio.coroutines import Coroutines
 from dstack.probes.node.asyncio.event_loops import may_have_loops
+from dstack.probes.node.asyncio.suspended_coroutines import Coroutines
 from dstack.probes.node.cached_property import cached_property
 from dstack.probes.node.cpython.memory import Unreadable
 from dstack.probes.node.cpython.memory_frames import MemoryFrame
 from dstack.probes.node.cpython.objects import Objects
 from dstack.probes.node.cpython.python_process import MemoryThread, PythonProcess
 from dstack.probes.node.group_calls import GroupCalls, wait_for_tensors
-from dstack.probes.node.kernel_waits import KernelWaits, Surroundings, remaining_sleep_s
+from dstack.probes.node.named_values import local_in
 from dstack.probes.node.procfs.proc import SystemCall, system_call
 from dstack.probes.node.procfs.proc import threads as threads_of
-from dstack.probes.node.ray_ids import GENERATOR as GENERATOR_TYPE
-from dstack.probes.node.ray_ids import object_refs, owners, refs_of
-from dstack.probes.node.stacks.origins import RAY_WORKER_FILE, package_of
+from dstack.probes.node.ray_calls import RayWaits, unread_call
+from dstack.probes.node.stacks.origins import package_of
+from dstack.probes.node.system_calls import KernelWaits, Surroundings, remaining_sleep_s, with_host
 from dstack.probes.node.thread_stacks import (
     ASYNCIO,
     IN_CHANNEL,
@@ -88,20 +83,7 @@ OF_THREADS: Sequence[Callable[[Objects, Sequence[MemoryFrame], Call | None, str]
 
 They return any other call unchanged, and raise ``Unreadable``.
 """
-RAY_CALLS = {"get_objects": RAY_GET, "wait": RAY_WAIT}
-"""The functions of Ray's worker that block; Ray 2.46 to 2.60."""
-RAY_WAIT_FOR_EVER = 10**6
-"""ray.wait replaces timeout=None by this many seconds before it blocks."""
-
-LOOP_CALLERS = ("run_forever", "run_until_complete")
-"""Functions of programs that call uvloop's of the same name."""
 MAX_PATH = 1_024
-MAX_HOST = 254
-MAX_CLIENT = 16
-"""The most frames, innermost first, in which a client of the network is searched for."""
-HOST = ("host", "hostname", "_host", "server_hostname")
-"""The variables and attributes in which clients keep the name of the host that they are connected to."""
-HOST_NAME = re.compile(r"(?!localhost$)[A-Za-z0-9_.-]*[A-Za-z][A-Za-z0-9_.-]*")
 FUTURES_FILE = "/concurrent/futures/_base.py"
 LOCKS = {locks.LOCK: LOCK, locks.RLOCK: RLOCK}
 OTHERS = {locks.SIMPLE_QUEUE: SIMPLE_QUEUE, locks.PROCESS_LOCK: PROCESS_LOCK}
@@ -123,6 +105,7 @@ class BlockedCalls:
         self._pid = process.memory.pid
         self._is_user = is_user
         self._around = around or Surroundings()
+        self._rays = RayWaits(process.objects, is_user)
         self._kernel = KernelWaits(self._around.tables, process.memory)
         self.unreadable: dict[int, str] = {}
         self.asleep: dict[int, float | None] = {}
@@ -137,7 +120,7 @@ class BlockedCalls:
         if not frames or not thread.os_thread_id:
             return None
         try:
-            call = self._ray_call(frames) or self._thread_join(frames) or self._sleep(thread)
+            call = self._rays.call(frames) or self._thread_join(frames) or self._sleep(thread)
             for complete in OF_THREADS:
                 call = complete(self._objects, frames, call, actor_id)
         except Unreadable as error:
@@ -156,78 +139,28 @@ class BlockedCalls:
         except Unreadable:
             return NOTHING
 
-    # Ray
-
-    def _ray_call(self, frames: Sequence[MemoryFrame]) -> Call | None:
-        """``ray.get`` and ``ray.wait``, which are blocked in C++ when their own frames are the leaf."""
-        site = ray_call(frames[0])
-        if site is None:
-            return None
-        try:
-            return self._ray_get(frames) if site is RAY_GET else self._ray_wait(frames)
-        except Unreadable as error:
-            return _unread(site, 0, error)
-
-    def _ray_get(self, frames: Sequence[MemoryFrame]) -> Call:
-        """``Worker.get_objects(object_refs, timeout)``; -1 is no timeout."""
-        refs = self._refs(self._objects.items(_address(frames[0], "object_refs")))
-        timeout = self._seconds(frames[0], "timeout")
-        timeout_s = None if timeout == -1 else timeout
-        channel = site_in(frames[1], IN_CHANNEL) if len(frames) > 1 else None
-        if channel:
-            return Call(site=channel.id, frame=1, need=ProcessObject(), timeout_s=timeout_s)
-        return Call(site=RAY_GET.id, frame=0, need=refs, timeout_s=timeout_s)
-
-    def _ray_wait(self, frames: Sequence[MemoryFrame]) -> Call:
-        """``wait(ray_waitables, num_returns=, timeout=)``.
-
-        A generator among them stands for its next item, and Ray does not say whether that is there already. If one
-        waitable is enough, it is not, since this thread is still blocked.
-        """
-        items = self._objects.items(_address(frames[0], "ray_waitables"))
-        timeout, number = self._seconds(frames[0], "timeout"), self._seconds(frames[0], "num_returns")
-        if number is None:
-            raise Unreadable("num_returns is not a number")
-        refs = self._refs(items)
-        timeout_s = None if timeout == RAY_WAIT_FOR_EVER else timeout
-        at = next((i for i, frame in enumerate(frames) if is_next_of_generator(frame)), None)
-        if at is not None and not any(map(self._is_user, frames[:at])):
-            return Call(site=GENERATOR.id, frame=at, need=refs, timeout_s=timeout_s)
-        generators = sum(self._objects.is_a(item, GENERATOR_TYPE) for item in items)
-        if generators and number > 1:
-            refs = replace(refs, count=max(1, int(number) - generators), inferred="items")
-        else:
-            refs = replace(refs, count=int(number))
-        return Call(site=RAY_WAIT.id, frame=0, need=refs, timeout_s=timeout_s)
-
-    def _refs(self, waitables: Sequence[int]) -> Refs:
-        """The refs, for generators those of their tasks, with the workers that own them."""
-        refs = refs_of(self._objects, waitables)
-        return Refs(refs=tuple(object_refs(self._objects, refs)), owners=tuple(owners(self._objects, refs)))
-
     # Threads
 
     def _thread_join(self, frames: Sequence[MemoryFrame]) -> Call | None:
         """``Thread.join``: the leaf from 3.13 on, the caller of ``_wait_for_tstate_lock`` before."""
         at = 1 if function_of(frames[0]) == "_wait_for_tstate_lock" and len(frames) > 1 else 0
         frame = frames[at]
-        if function_of(frame) != "join" or not is_in(frame, "/threading.py"):
+        if not is_in(frame, "/threading.py", "join"):
             return None
         try:
-            joined = _address(frame, "self")
+            joined = local_in(frame, "self")
             timeout = self._seconds(frame, "timeout")
         except Unreadable as error:
-            return _unread(THREAD_JOIN, at, error)
+            return unread_call(THREAD_JOIN, at, error)
         runner = self._runner_of(joined)
         if runner is None:
-            return _unread(THREAD_JOIN, at, "the joined thread was not found")
+            return unread_call(THREAD_JOIN, at, "the joined thread was not found")
         return Call(site=THREAD_JOIN.id, frame=at, need=Executions(threads=(runner,)), timeout_s=timeout)
 
     def _runner_of(self, thread_object: int) -> int | None:
         """The OS id of the thread that runs a Thread object, by its frames, or by its ident while these change."""
-        for other in self._threads:
-            if any(function_of(f) == "_bootstrap_inner" and f.local("self") == thread_object for f in other.frames):
-                return other.os_thread_id
+        if runner := next((os_id for one, os_id in self._thread_objects if one == thread_object), None):
+            return runner
         with contextlib.suppress(Unreadable):
             ident = self._objects.number(self._objects.attribute(thread_object, "_ident"))
             return next((other.os_thread_id for other in self._threads if other.thread_id == ident), None)
@@ -235,17 +168,20 @@ class BlockedCalls:
 
     def _threads_without_daemons(self) -> Need:
         """The threads that the exit of the process waits for."""
-        found: list[tuple[int, ...]] = []
-        for thread in self._threads:
-            for frame in thread.frames:
-                if function_of(frame) == "_bootstrap_inner" and not self._is_daemon(frame.local("self")):
-                    found.append((thread.os_thread_id,))
-        return Futures(each=tuple(found)) if found else _object(None)
+        found = tuple((os_id,) for one, os_id in self._thread_objects if not self._is_daemon(one))
+        return Futures(each=found) if found else _object(None)
 
-    def _is_daemon(self, thread_object: int | None) -> bool:
+    @cached_property
+    def _thread_objects(self) -> list[tuple[int, int]]:
+        """The Thread objects that run, with the OS ids of their threads, by the outer frames of these."""
+        frames = ((frame, thread) for thread in self._threads for frame in thread.frames)
+        found = ((frame.local("self"), thread) for frame, thread in frames if frame.function == "_bootstrap_inner")
+        return [(one, thread.os_thread_id) for one, thread in found if one]
+
+    def _is_daemon(self, thread_object: int) -> bool:
         """Whether a Thread object is that of a daemon, or cannot be read."""
         with contextlib.suppress(Unreadable):
-            return self._objects.truth(self._objects.attribute(thread_object or 0, "_daemonic")) is not False
+            return self._objects.truth(self._objects.attribute(thread_object, "_daemonic")) is not False
         return True
 
     # Everything that sleeps in the kernel
@@ -280,7 +216,7 @@ class BlockedCalls:
         call = self._known_wait(frames, leaf, frames[0].local("self"))
         if call is None:
             return None
-        return self._with_host(self._in_kernel(self._with_group(call, thread, blocked_in), blocked_in), frames)
+        return with_host(self._in_kernel(self._with_group(call, thread, blocked_in), blocked_in), frames, self._objects)
 
     def _file_poll(self, leaf: MemoryFrame, left_s: float | None) -> Call | None:
         """The wait of a library's function that sleeps until a lock file is free, as torch's FileBaton and filelock."""
@@ -300,9 +236,7 @@ class BlockedCalls:
 
     def _runs_loop(self, thread: MemoryThread) -> bool:
         """Whether a thread runs an event loop of uvloop, which shows no frames of its own."""
-        if is_event_loop(thread) or function_of(thread.frames[0]) in LOOP_CALLERS:
-            return True
-        return self.has_loops and thread.thread_id in self.coroutines.loop_threads
+        return is_event_loop(thread) or (self.has_loops and thread.thread_id in self.coroutines.loop_threads)
 
     def _kernel_call(self, frames: Sequence[MemoryFrame], blocked_in: SystemCall) -> Call | None:
         """A wait at no known site, by its system call; its name is that of the library's function, if there is one."""
@@ -311,7 +245,7 @@ class BlockedCalls:
             return None  # a thread of Ray's own
         name = None if self._is_user(frames[0]) else _library_call(frames[0])
         call = self._kernel.call(blocked_in, name, self._native_threads if has_user else ())
-        return self._with_host(call, frames) if call else None
+        return with_host(call, frames, self._objects) if call else None
 
     def _in_kernel(self, call: Call, blocked_in: SystemCall) -> Call:
         """The call at a known site, with what the kernel shows that it waits for."""
@@ -321,25 +255,6 @@ class BlockedCalls:
         known = (call.timeout_s, self._kernel.timeout_s(blocked_in))
         timeout_s = min((one for one in known if one is not None), default=None)
         return replace(call, need=need, timeout_s=timeout_s) if need and need.ends else call
-
-    def _with_host(self, call: Call, frames: Sequence[MemoryFrame]) -> Call:
-        """The call with the host's name at the other end of its only connection, where a frame or its object has it."""
-        if not isinstance(call.need, KernelObjects) or [end.what for end in call.need.ends] != ["TCP"]:
-            return call
-        (end,) = call.need.ends
-        host = next(filter(None, map(self._host_in, frames[:MAX_CLIENT])), None)
-        named = replace(end, name=f"{host} ({end.name})")
-        return replace(call, need=replace(call.need, ends=(named,))) if host and end.name else call
-
-    def _host_in(self, frame: MemoryFrame) -> str | None:
-        """The name of a host, and no address, in a variable of a frame, or in an attribute of its object."""
-        with contextlib.suppress(Unreadable):
-            owner = frame.local("self")
-            attributes = self._objects.attributes(owner) if owner else {}
-            words = (found for name in HOST for found in (frame.local(name), attributes.get(name)))
-            texts = (self._objects.text(word, MAX_HOST) for word in words if word and self._objects.is_a(word, "str"))
-            return next((text for text in texts if HOST_NAME.fullmatch(text)), None)
-        return None
 
     @cached_property
     def _native_threads(self) -> list[int]:
@@ -376,7 +291,7 @@ class BlockedCalls:
         call = Call(site=site.id, frame=0, need=_object(lock.address), timeout_s=lock.timeout_s)
         ids = {thread.thread_id: thread.os_thread_id for thread in self._threads}
         try:
-            coroutines = tuple(map(hex, self.coroutines.holders.get(lock.address, ()))) if self.has_loops else ()
+            coroutines = tuple(map(hex, self.coroutines.chains.holders.get(lock.address, ()))) if self.has_loops else ()
             if is_rlock and not coroutines:
                 return replace(call, need=self._owner(lock.address, ids))
             holders = [] if is_rlock else self._locks.holders(lock.address, self._threads)
@@ -435,23 +350,23 @@ class BlockedCalls:
             timeout_s = self._seconds(frames[at], "timeout")
             attributes = self._objects.attributes(futures[0]) if len(futures) == 1 else {}
             if ref := attributes.get("object_ref"):  # of ``ObjectRef.future()``
-                return Call(site=RAY_GET.id, within=site.id, frame=at, need=self._refs([ref]), timeout_s=timeout_s)
+                return Call(site=RAY_GET.id, within=site.id, frame=at, need=self._rays.refs([ref]), timeout_s=timeout_s)
             object_id = hex(futures[0]) if len(futures) == 1 else None
             need = self._given_by(self._executors.pending(futures), object_id, needs_all=needs_all)
             return Call(site=site.id, frame=at, need=need, timeout_s=timeout_s)
         except Unreadable as error:
-            return _unread(site, at, error)
+            return unread_call(site, at, error)
 
     def _futures_of(self, frame: MemoryFrame) -> tuple[Sequence[int], bool]:
         """The futures that a function of ``concurrent.futures`` waits for, and whether it needs all of them."""
         match function_of(frame):
             case "result" | "exception":
-                return [_address(frame, "self")], True
+                return [local_in(frame, "self")], True
             case "as_completed":
-                return self._objects.set_items(_address(frame, "pending")), False
+                return self._objects.set_items(local_in(frame, "pending")), False
             case _:
-                needs_all = self._objects.text(_address(frame, "return_when")) == "ALL_COMPLETED"
-                return self._objects.set_items(_address(frame, "fs")), needs_all
+                needs_all = self._objects.text(local_in(frame, "return_when")) == "ALL_COMPLETED"
+                return self._objects.set_items(local_in(frame, "fs")), needs_all
 
     def _given_by(self, futures: Sequence[int], object_id: str | None, *, needs_all: bool) -> Need:
         """The threads of which one must proceed, for all futures or for each."""
@@ -470,14 +385,14 @@ class BlockedCalls:
 
     def _by_loop(self, future: int) -> tuple[tuple[int, ...], bool]:
         """The thread whose event loop runs the coroutine that sets a future's result, and whether that is certain."""
-        thread = self.coroutines.targets.runner(future)
+        thread = self.coroutines.sources.runner(future)
         return ((thread,), True) if thread else ((), False)
 
     def _given_by_loop(self, future: int) -> Need:
         """The coroutine that sets a future's result, or the thread whose event loop must start that coroutine."""
-        if coroutine := self.coroutines.targets.givers.get(future):
+        if coroutine := self.coroutines.sources.givers.get(future):
             return Executions(coroutines=(hex(coroutine),), object_id=hex(future))
-        if beginner := self.coroutines.targets.beginner(future):
+        if beginner := self.coroutines.sources.beginner(future):
             return Executions(threads=(beginner,), object_id=hex(future))
         return _object(future)
 
@@ -517,7 +432,7 @@ class BlockedCalls:
 
     def _seconds(self, frame: MemoryFrame, name: str) -> float | None:
         """The value of a local that refers to None or a number. Raises :class:`Unreadable`."""
-        return self._objects.number(_address(frame, name))
+        return self._objects.number(local_in(frame, name))
 
     def _timeout_s(self, frames: Sequence[MemoryFrame]) -> float | None:
         """The first timeout among these frames that is not negative."""
@@ -562,31 +477,10 @@ class BlockedCalls:
         return Executors(self._threads, self._process)
 
 
-def ray_call(leaf: AnyFrame) -> Site | None:
-    """Ray's call that blocks in C++ with this frame as the innermost, None for any other frame."""
-    return RAY_CALLS.get(function_of(leaf)) if is_in(leaf, RAY_WORKER_FILE) else None
-
-
-def is_next_of_generator(frame: AnyFrame) -> bool:
-    """``ObjectRefGenerator.__next__`` in Python (Ray 2.60); in Cython (2.46) only its ``ray.wait`` is seen."""
-    return is_in(frame, GENERATOR_FILE, "_next_sync")
-
-
 def _library_call(leaf: MemoryFrame) -> str:
     """``Socket.recv_pyobj of zmq``: a function of a library in which a thread waits."""
     position = leaf.position
     return f"{(position.qualified or position.function).rpartition('<locals>.')[2]} of {package_of(position.file)}"
-
-
-def _address(frame: MemoryFrame, name: str) -> int:
-    address = frame.local(name)
-    if not address:
-        raise Unreadable(f"there is no local variable {name}")
-    return address
-
-
-def _unread(site: Site, frame: int, reason: object) -> Call:
-    return Call(site=site.id, frame=frame, need=UnreadableNeed(reason=str(reason)))
 
 
 def _object(address: int | None) -> ProcessObject:

@@ -118,13 +118,18 @@ IN_CHANNEL, IN_COROUTINE = _at("channel"), _at("coroutine")
 _POLLS = _by_function(lambda place: place.every_s is not None)
 
 
-def site_in(frame: AnyFrame, table: Table) -> Site | None:
-    """The site of a table that this frame is in."""
+def _place_in(frame: AnyFrame, table: Table) -> tuple[Place, Site] | None:
     position = frame.position
     for place, site in table.get(position.function, ()):
         if position.file.endswith(place.file) and (place.having is None or frame.has(place.having)):
-            return site
+            return place, site
     return None
+
+
+def site_in(frame: AnyFrame, table: Table) -> Site | None:
+    """The site of a table that this frame is in."""
+    found = _place_in(frame, table)
+    return found[1] if found else None
 
 
 def site_of_leaf(frames: Sequence[AnyFrame]) -> Site | None:
@@ -137,11 +142,8 @@ def site_of_leaf(frames: Sequence[AnyFrame]) -> Site | None:
 
 def poll_of(leaf: AnyFrame) -> tuple[Site, float] | None:
     """The site at which a thread that sleeps in this frame polls, with the seconds of each sleep; None for others."""
-    position = leaf.position
-    for place, site in _POLLS.get(position.function, ()):
-        if position.file.endswith(place.file) and place.every_s is not None:
-            return site, place.every_s
-    return None
+    found = _place_in(leaf, _POLLS)
+    return (found[1], found[0].every_s or 0.0) if found else None
 
 
 def sites_outward(frames: Sequence[AnyFrame], is_user: Callable[[AnyFrame], bool]) -> Iterator[tuple[int, Site]]:

@@ -22,7 +22,7 @@ from dstack.call_sites import RAY_GET, RAY_WAIT
 from dstack.model.snapshot import Job
 from dstack.observed.call_site import Site
 from dstack.probes.node.cpython.memory import Unreadable
-from dstack.probes.node.stacks.source_lines import read_source
+from dstack.probes.node.stacks.source_files import read_source
 from dstack.probes.node.thread_stacks import AnyFrame, CodePosition, PythonThread, TextFrame, function_of, is_in
 
 MAX_CHARACTERS = 4_000_000

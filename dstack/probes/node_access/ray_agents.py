@@ -28,6 +28,7 @@ from dstack.probes.connection.ray_stubs import gcs_service_pb2, gcs_service_pb2_
 from dstack.probes.connection.rpc import Call, CallFailure, call_all
 from dstack.probes.node.ray_calls import shallow_call
 from dstack.probes.node.stacks.origins import Origins, shown_role
+from dstack.probes.node.stacks.source_files import SourceFiles
 from dstack.probes.node.stacks.table import StackTable
 from dstack.probes.node.thread_stacks import PythonThread, TextFrame
 from dstack.probes.node_access.agent_texts import Sources, TextStacks, parse
@@ -116,7 +117,7 @@ class _Texts:
     def __init__(self, jobs: Sequence[Job]) -> None:
         self._origins = Origins()
         self._sources = Sources(jobs, self._origins.is_user)
-        self._table = StackTable(self._origins)
+        self._table = StackTable(self._origins, SourceFiles())
         self._processes: dict[str, Process] = {}
         self._began_at = time.time()
 

@@ -16,7 +16,7 @@ from typing import Any
 
 from dstack.probes.node import wire
 from dstack.probes.node.procfs.proc import Mapping, mapped_files
-from dstack.probes.node.ray_tasks import library_of
+from dstack.probes.node.ray_memory import library_of
 
 
 @dataclass(frozen=True)

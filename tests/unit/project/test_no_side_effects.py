@@ -21,12 +21,12 @@ SIGNALS = {
     ("probes/node/commands.py", "os.kill(pid, signal.SIGCONT)"),
     ("watch/events.py", "os.killpg(process.pid, signal.SIGKILL)"),
     ("processes/interruption.py", "signal.pthread_kill(main, signal.SIGINT)"),
-    ("probes/node/procfs/sockets.py", "os.pidfd_open(pid)"),
+    ("probes/node/procfs/open_files.py", "os.pidfd_open(pid)"),
 }
 """All signals: to a target, to the user's own command, and to a thread of dstack's own process. The pidfd sends none: a
 socket of the process is duplicated by it, to read its timeout."""
-C = {f"probes/node/cpython/{name}.py" for name in ("memory", "process")} | {"processes/child.py"}
-C |= {"probes/node/node_figures.py", "probes/node/procfs/sockets.py"}
+C = {f"probes/node/cpython/{name}.py" for name in ("memory", "python_process")} | {"processes/child.py"}
+C |= {"probes/node/node_figures.py", "probes/node/procfs/open_files.py"}
 """Modules that call C: for addresses in own memory, to read other memory, for the own end, to query GPUs, and to read
 the timeout of a socket."""
 

@@ -17,7 +17,6 @@ from dstack.probes.node.asyncio.await_chains import GENERATORS
 from dstack.probes.node.asyncio.event_loops import EventLoops
 from dstack.probes.node.cpython.memory import Unreadable
 from dstack.probes.node.cpython.memory_frames import MemoryFrame
-from dstack.probes.node.cpython.objects import BASIC_SIZE, TYPE
 from dstack.probes.node.cpython.python_process import PythonProcess
 from dstack.probes.node.cpython.references import References
 from dstack.probes.node.cpython.values import text_of
@@ -36,7 +35,6 @@ AFTER_CALLBACKS = 8
 EXCEPTION_FIELDS, EXCEPTION_WORDS = 16, 6
 """Where an exception has its dict, its arguments, its notes (from 3.11 on) and its traceback."""
 EXCEPTION, CANCELLED = "BaseException", "CancelledError"
-MAX_FUTURE_WORDS = 64
 
 
 @dataclass(frozen=True)
@@ -90,9 +88,7 @@ class TaskEnds:
 
     def _cancellation(self, task: int) -> int:
         """What cancelled a task, which is in another place in each version."""
-        size = self._memory.int64(self._memory.pointer(task + TYPE) + BASIC_SIZE)
-        words = self._memory.pointers(task, max(0, min(size // 8, MAX_FUTURE_WORDS)))
-        return next((word for word in words if self._objects.is_a(word, CANCELLED)), 0)
+        return next((word for word in self._loops.fields(task) if self._objects.is_a(word, CANCELLED)), 0)
 
     def _all_ended(self, exceptions: Mapping[int, int], awaited: Collection[int]) -> Iterator[TaskEnd]:
         for task, exception in exceptions.items():

@@ -27,19 +27,18 @@ CURRENT_TASKS = "_current_tasks"
 PENDING, CANCELLED = 0, 1
 HANDLES = ("Handle", "TimerHandle", "_ThreadSafeHandle", "uvloop.loop.Handle")
 """``call_soon_threadsafe`` makes the third one from CPython 3.14 on."""
-MAX_HANDLE_BYTES = 256
 MAX_READY = MAX_TIMERS = 2_000
 MAX_LINKED = 1 << 16
 NEXT, PREVIOUS = 0, 1
 """Which word of a node in a list of tasks points to which other node."""
 WATCHED = "_fd_to_key"
 """The attribute of a selector with the files that it watches, by their numbers (CPython 3.10 to 3.14)."""
-UVLOOP_BYTES = 512
+MAX_FIELD_BYTES = 512
 """uvloop's loop has the id of its thread, the queue of its next calls and the set of its timers within this many bytes;
 seen with uvloop 0.23."""
 UVLOOP_TIMER = "uvloop.loop.TimerHandle"
-UVLOOP_CALLBACK, UVLOOP_WORDS = 24, 32
-"""Where a timer of uvloop has its callback and then its arguments, and the most words of it (uvloop 0.23)."""
+UVLOOP_CALLBACK = 24
+"""Where a timer of uvloop has its callback and then its arguments (uvloop 0.23)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,9 +178,7 @@ class EventLoops:
         for handle in handles:
             with contextlib.suppress(Unreadable):
                 self._objects.expect(handle, *HANDLES)
-                size = self._memory.int64(self._memory.pointer(handle + TYPE) + BASIC_SIZE)
-                words = self._memory.pointers(handle, max(0, min(size, MAX_HANDLE_BYTES)) // 8)
-                yield from (word for word in words if self._objects.is_a(word, "function"))
+                yield from (word for word in self.fields(handle) if self._objects.is_a(word, "function"))
 
     @cached_property
     def loops(self) -> list[int]:
@@ -211,7 +208,7 @@ class EventLoops:
                 yield from self._objects.items(scheduled)
                 return
         with contextlib.suppress(Unreadable):
-            for word in self._fields(loop):
+            for word in self.fields(loop):
                 if self._objects.is_a(word, "set"):
                     yield from filter(self._is_uvloops, self._objects.set_items(word))
 
@@ -226,8 +223,7 @@ class EventLoops:
         return Handle(callback, args, self._objects.number(slots.get("_when", 0)))
 
     def _uvloop_timer(self, handle: int, loop: int) -> Handle | None:
-        size = self._memory.int64(self._memory.pointer(handle + TYPE) + BASIC_SIZE)
-        words = self._memory.pointers(handle, min(max(0, size // 8), UVLOOP_WORDS))
+        words = self.fields(handle)
         if loop not in words:
             raise Unreadable("a timer of uvloop in another form")
         callback, args = self._memory.pointers(handle + UVLOOP_CALLBACK, 2)
@@ -241,13 +237,13 @@ class EventLoops:
         with contextlib.suppress(Unreadable):
             if ready := self._objects.attributes(loop).get("_ready"):
                 return ready
-        found = {word for word in self._fields(loop) if self._objects.is_a(word, "collections.deque")}
+        found = {word for word in self.fields(loop) if self._objects.is_a(word, "collections.deque")}
         return found.pop() if len(found) == 1 else 0
 
-    def _fields(self, loop: int) -> Sequence[int]:
-        """The first words of a loop that is implemented in C."""
-        size = self._memory.int64(self._memory.pointer(loop + TYPE) + BASIC_SIZE)
-        return self._memory.pointers(loop, max(0, min(size, UVLOOP_BYTES)) // 8)
+    def fields(self, address: int) -> Sequence[int]:
+        """The first words of an object that is implemented in C."""
+        size = self._memory.int64(self._memory.pointer(address + TYPE) + BASIC_SIZE)
+        return self._memory.pointers(address, max(0, min(size, MAX_FIELD_BYTES)) // 8)
 
     def thread_of(self, loop: int, thread_ids: Collection[int]) -> int | None:
         """The thread, of these Python ids, that runs the loop; None where none does.
@@ -259,7 +255,7 @@ class EventLoops:
             if "_thread_id" in attributes:
                 number = self._objects.number(attributes["_thread_id"])
                 return int(number) if number and number in thread_ids else None
-        found = {word for word in self._fields(loop) if word in thread_ids}
+        found = {word for word in self.fields(loop) if word in thread_ids}
         return found.pop() if len(found) == 1 else None
 
 

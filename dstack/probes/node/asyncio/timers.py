@@ -22,15 +22,10 @@ from dstack.probes.node.cpython.memory_frames import MemoryFrame
 from dstack.probes.node.cpython.objects import BOUND_TO
 from dstack.probes.node.cpython.python_process import PythonProcess
 from dstack.probes.node.cpython.references import HEADER, PARTIAL, References
+from dstack.probes.node.stacks.function_names import CANCELS, ENDS_WAIT, EXITS
 from dstack.probes.node.thread_stacks import is_in
 from dstack.probes.node.waits.locks import BOUND_METHODS
 
-EXITS = re.compile(r"^(_?exit|exit_actor|abort|killpg|raise_signal|pthread_kill|interrupt_main)$")
-"""Names of functions that end or interrupt their own process."""
-CANCELS = re.compile(rf"cancel|kill|terminate|abort|interrupt|throw|{EXITS.pattern}")
-"""Names of functions that end a task, thread or process as a whole."""
-ENDS_WAIT = re.compile(rf"{CANCELS.pattern}|release|notify|wake|^(set|put|close|stop|finish)")
-"""Names of functions that end the wait of another."""
 SLEEP = "_set_result_unless_cancelled"
 """What the timer of ``asyncio.sleep`` calls: its coroutine is known to sleep."""
 FUNCTION_OF_METHOD, DEFINITION = 16, 16
@@ -86,6 +81,10 @@ class Callbacks:
         with contextlib.suppress(Unreadable):
             return any(map(what.search, self._codes.used_names(code)))
         return False
+
+    def cancels(self, frame: MemoryFrame) -> bool:
+        """Whether the code of a frame uses a name that cancels something."""
+        return self.uses(frame.code.address, CANCELS)
 
     def timer(self, callback: int, left_s: float | None) -> Timer | None:
         """The timer that calls this, with what the callback stops; None for that of a sleeping coroutine."""

@@ -1,1 +1,1 @@
-"""The kernel's view of processes: /proc, identity, children, permissions, and proof that a thread did not run."""
+"""What the kernel shows of processes: /proc, children, permissions, open files, and what raylets start."""

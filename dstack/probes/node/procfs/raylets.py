@@ -21,9 +21,10 @@ from dstack.observed.node import EnvironmentSetup, RayletReport
 from dstack.probes.node.procfs import proc
 from dstack.probes.node.procfs.children import is_python
 from dstack.probes.node.redaction import masked_command
-from dstack.probes.node.stacks.origins import WORKER_SCRIPTS
 from dstack.probes.node.wire import Target
 
+WORKER_SCRIPTS = ("ray/_private/workers/default_worker.py", "ray/_private/workers/setup_worker.py")
+"""Where a worker's process begins; seen on Ray 2.46 and 2.60."""
 FIRST_OPTIONS = 4
 IDLE_TITLE = "ray::IDLE"
 WORKER_ID = re.compile(r"--worker[-_]id=([0-9a-f]{56})$")

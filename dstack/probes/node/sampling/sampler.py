@@ -19,8 +19,7 @@ from dstack.observed.node import Count, RecordedRound, RecordingCoverage, Sample
 from dstack.probes.node.cpython.memory import Unreadable
 from dstack.probes.node.process_reader import ProcessReader
 from dstack.probes.node.procfs import proc
-from dstack.probes.node.procfs.permissions import INSTALL_PYSPY, DumpFailed, why_denied
-from dstack.probes.node.pyspy import PySpy
+from dstack.probes.node.procfs.permissions import why_denied
 from dstack.probes.node.sampling.process_sampler import ProcessSampler, Samples
 from dstack.probes.node.sampling.pyspy_recorder import PySpyRecorder
 from dstack.probes.node.stacks.table import StackTable
@@ -64,7 +63,7 @@ class _Answer:
     """Builds the answer of one round."""
 
     def __init__(self, reader: ProcessReader) -> None:
-        self._table = StackTable(reader.origins, reads_source=False)
+        self._table = StackTable(reader.origins, files=None)
         self._threads: dict[SampledThread, int] = {}
         self._counts: list[Count] = []
         self._ranks: dict[str, int | None] = {}
@@ -150,7 +149,7 @@ class Sampler:
             self._samplers.pop(process.pid).close()
             self._problems.pop(process.pid, None)
         if reason := known.interpreter.unreadable:
-            self._problems[process.pid] = Problem("memory", f"its memory could not be read: {reason}", "unreadable")
+            self._problems[process.pid] = Problem.of_memory(reason, "unreadable")
         return process.pid not in self._problems
 
     def _opened(self, process: TargetProcess, stack: contextlib.ExitStack) -> ProcessSampler | None:
@@ -163,8 +162,7 @@ class Sampler:
                 stack.enter_context(sampler.round())
                 opened = self._samplers[process.pid] = sampler
             except PermissionError:
-                reason = f"its memory could not be read: {why_denied(process.pid)}"
-                self._problems[process.pid] = Problem("memory", reason, "permission")
+                self._problems[process.pid] = Problem.of_memory(why_denied(process.pid), "permission")
             except OSError as error:
                 raise psutil.NoSuchProcess(process.pid) from error
         return opened
@@ -193,7 +191,7 @@ class Sampler:
         for process in processes:
             with process.problems_of():
                 if process.pid not in self._pyspy:
-                    self._pyspy[process.pid] = PySpyRecorder(self._tool(), process.pid, options)
+                    self._pyspy[process.pid] = PySpyRecorder(self._reader.require_tool(), process.pid, options)
                 self._pyspy[process.pid].begin()
 
     def _end_pyspy(self, processes: Iterable[TargetProcess], options: RecordOptions, answer: _Answer) -> None:
@@ -207,11 +205,6 @@ class Sampler:
                     answer.add(process, found, found.names, None)
                 if problem := self._problems.get(process.pid):
                     process.problems.append(problem)
-
-    def _tool(self) -> PySpy:
-        if self._reader.tool is None:
-            raise DumpFailed("py-spy was not found on this node", INSTALL_PYSPY, cause="missing")
-        return self._reader.tool
 
     def _forget(self, pids: set[int]) -> None:
         """Drop what belongs to no process in ``pids``."""

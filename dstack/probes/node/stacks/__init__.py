@@ -1,1 +1,1 @@
-"""Stacks: tables of frames, origins and roles, source lines, redaction."""
+"""Stacks: tables of frames, origins and roles, and what the source of a frame says."""

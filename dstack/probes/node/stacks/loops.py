@@ -7,33 +7,22 @@ returns. Only the lines of the loop or the function are parsed; their indentatio
 from __future__ import annotations
 
 import ast
-import builtins
 import re
 import textwrap
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from dstack.observed.processes import LoopBody
-from dstack.probes.node.stacks.polling_proof import (
-    Block,
-    FileNames,
-    Unproven,
-    dotted,
-    expression_text,
-    last_name,
-    prove_that_it_polls,
-)
+from dstack.probes.node.stacks.function_names import OWN_FUNCTIONS, QUIET
+from dstack.probes.node.stacks.polling_proof import Block, Unproven, prove_that_it_polls
+from dstack.probes.node.stacks.source_syntax import FileNames, dotted, expression_text, last_name
 
 MAX_LINES = 400
 """The longest loop that is parsed, and how far above a line its beginning is searched for."""
 MAX_FUNCTION_LINES = 60
 """The longest function outside of a loop that is parsed: a longer one does more than poll."""
-MAX_KNOWN = 20_000
 HEADER = re.compile(r"(async\s+)?(for|while)\b")
 SCOPE = re.compile(r"(async\s+)?(def|class)\b")
-QUIET = re.compile(r"sleep|debug|info|warning|error|exception|log|flush")
-"""Names of calls that say nothing about what a loop polls."""
-OWN_FUNCTIONS = frozenset(dir(builtins)) - {"open", "input"}
 GET_ACTOR = "get_actor"
 MAX_CALLS, MAX_NAME = 6, 60
 
@@ -49,31 +38,11 @@ class FoundLoop:
 NOTHING = FoundLoop()
 
 
-class Loops:
-    """The loops of one node's source files, each read once."""
+def loop_at(lines: Sequence[str], line: int, names: Callable[[], FileNames]) -> FoundLoop:
+    """The innermost loop around a line, counted from 1, in its function. What cannot be parsed has no known loop.
 
-    def __init__(self) -> None:
-        self._known: dict[tuple[str, int], FoundLoop] = {}
-        self._names: dict[str, FileNames] = {}
-
-    def at(self, path: str, line: int, lines: Callable[[], Sequence[str]]) -> FoundLoop:
-        """As :func:`loop_at`; ``lines`` reads the file where that is necessary."""
-        key = (path, line)
-        if key not in self._known:
-            if len(self._known) >= MAX_KNOWN:
-                self._known.clear()
-                self._names.clear()
-            self._known[key] = loop_at(lines(), line, lambda: self._names_of(path, lines))
-        return self._known[key]
-
-    def _names_of(self, path: str, lines: Callable[[], Sequence[str]]) -> FileNames:
-        if path not in self._names:
-            self._names[path] = FileNames.of(lines())
-        return self._names[path]
-
-
-def loop_at(lines: Sequence[str], line: int, names: Callable[[], FileNames] | None = None) -> FoundLoop:
-    """The innermost loop around a line, counted from 1, in its function. What cannot be parsed has no known loop."""
+    ``names`` returns those of the file, where they are needed.
+    """
     begin = _header(lines, line - 1)
     if begin is None:
         return NOTHING
@@ -88,7 +57,7 @@ def loop_at(lines: Sequence[str], line: int, names: Callable[[], FileNames] | No
         return NOTHING
     only_polls, until = True, ""
     try:
-        until = prove_that_it_polls(block, line - begin, names() if names else FileNames.of(lines))
+        until = prove_that_it_polls(block, line - begin, names())
     except Unproven as unproven:
         only_polls, until = False, unproven.until
     except RecursionError:

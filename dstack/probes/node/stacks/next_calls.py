@@ -7,22 +7,13 @@ of the same file does what that one calls, directly or through others.
 from __future__ import annotations
 
 import ast
-import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from dstack.observed.processes import StopCall
-from dstack.probes.node.stacks.polling_proof import CHANGES, CLOCKS, LOGS, PURE, SLEEPS
+from dstack.probes.node.stacks import function_names as known
 
-STOPS = ("cancel", "kill", "__ray_terminate__")
-"""Functions of Ray, and a method of actors, that stop a task or an actor (Ray 2.46 to 2.60)."""
-ENDS_PROCESS = re.compile(
-    r"os\.(_exit|abort|kill|killpg)|signal\.(raise_signal|pthread_kill)|_thread\.interrupt_main|ray\.actor\.exit_actor"
-)
-"""Functions that end the process, or interrupt its main thread. Which process ``os.kill`` ends is not known."""
-WAITS = ("ray.get", "ray.wait")
-MODULES = ("ray", "ray.actor", "os", "signal", "_thread")
-MAX_FILES, MAX_NAME = 2_000, 60
+MAX_NAME = 60
 MAX_DEPTH = 4
 """Functions of one file that call each other."""
 LOOPS, SCOPES, FAILS = (
@@ -42,7 +33,7 @@ class Next:
 
 
 @dataclass
-class _Function:
+class Function:
     """A function, or the top level of a file, with its own calls and the lines of its loops and failures.
 
     ``behind`` are calls in a statement that is behind another one of the same line.
@@ -61,50 +52,38 @@ class _Function:
         return min((first for first, last in self.loops if first <= line <= last), default=line)
 
 
-class NextCalls:
-    """What functions may do next, in the source files of one node; each is parsed once."""
-
-    def __init__(self) -> None:
-        self._files: dict[str, list[_Function]] = {}
-
-    def at(self, path: str, line: int, lines: Callable[[], Sequence[str]]) -> Next:
-        """What a function may do next while it is at this line; ``lines`` reads the file."""
-        if path not in self._files:
-            if len(self._files) >= MAX_FILES:
-                self._files.clear()
-            self._files[path] = _functions("\n".join(lines()))
-        functions = self._files[path]
-        around = [one for one in functions if one.first_line <= line <= one.last_line]
-        own = min(around, key=lambda one: one.last_line - one.first_line, default=None)
-        if own is None:
-            return Next()
-        first = own.first_line_from(line)
-        calls = [call for call in own.calls if call.line >= first]
-        fails = any(at >= first for at in own.fails) or not all(
-            _is_harmless(one, functions, MAX_DEPTH) for one in calls
-        )
-        stops = next(filter(None, (_stop(call, functions, MAX_DEPTH) for call in calls)), None)
-        later = (call for call in calls if (call.line != line or call in own.behind) and call.name not in WAITS)
-        may_stop = stops is not None or not all(_is_harmless(one, functions, MAX_DEPTH) for one in later)
-        return Next(stops, fails, may_stop)
+def next_at(functions: Sequence[Function], line: int) -> Next:
+    """What a function may do next while it is at this line; ``functions`` are those of its file."""
+    around = [one for one in functions if one.first_line <= line <= one.last_line]
+    own = min(around, key=lambda one: one.last_line - one.first_line, default=None)
+    if own is None:
+        return Next()
+    first = own.first_line_from(line)
+    calls = [call for call in own.calls if call.line >= first]
+    fails = any(at >= first for at in own.fails) or not all(_is_harmless(one, functions, MAX_DEPTH) for one in calls)
+    stops = next(filter(None, (_stop(call, functions, MAX_DEPTH) for call in calls)), None)
+    later = (call for call in calls if (call.line != line or call in own.behind) and call.name not in known.WAITS)
+    may_stop = stops is not None or not all(_is_harmless(one, functions, MAX_DEPTH) for one in later)
+    return Next(stops, fails, may_stop)
 
 
-def _stop(call: StopCall, functions: Sequence[_Function], depth: int) -> StopCall | None:
+def _stop(call: StopCall, functions: Sequence[Function], depth: int) -> StopCall | None:
     """The call if it stops something, by its name or by what the function of that name in the file calls."""
     of, _, name = call.name.rpartition(".")
-    if ENDS_PROCESS.fullmatch(call.name):
+    if known.ENDS_PROCESS.fullmatch(call.name):
         return replace(call, ends_process=True)
-    if (of == "ray" and name in STOPS) or STOPS[-1] in call.name.split("."):
+    if (of == "ray" and name in known.STOPS) or known.STOPS[-1] in call.name.split("."):
         return call
     inner = (_stop(one, functions, depth - 1) for called in _called(call, functions, depth) for one in called.calls)
     found = next(filter(None, inner), None)
     return replace(call, ends_process=found.ends_process) if found else None
 
 
-def _is_harmless(call: StopCall, functions: Sequence[_Function], depth: int) -> bool:
+def _is_harmless(call: StopCall, functions: Sequence[Function], depth: int) -> bool:
     """Whether a call sleeps, logs or computes, or calls a function of the file that does no more."""
     last = call.name.rpartition(".")[2]
-    if any(known.fullmatch(call.name) for known in (SLEEPS, LOGS, PURE, CLOCKS)) or CHANGES.fullmatch(last):
+    patterns = (known.SLEEPS, known.LOGS, known.PURE, known.CLOCKS)
+    if any(pattern.fullmatch(call.name) for pattern in patterns) or known.CHANGES.fullmatch(last):
         return True
     called = _called(call, functions, depth)
     return bool(called) and not any(
@@ -112,13 +91,13 @@ def _is_harmless(call: StopCall, functions: Sequence[_Function], depth: int) -> 
     )
 
 
-def _called(call: StopCall, functions: Sequence[_Function], depth: int) -> list[_Function]:
+def _called(call: StopCall, functions: Sequence[Function], depth: int) -> list[Function]:
     """The functions of the file that a call may be of, by their name."""
     name = call.name.rpartition(".")[2]
     return [one for one in functions if name and one.name == name] if depth else []
 
 
-def _functions(source: str) -> list[_Function]:
+def functions_in(source: str) -> list[Function]:
     """The functions of a file, with its top level first; none for a file that cannot be read or parsed."""
     if not source:
         return []
@@ -126,7 +105,7 @@ def _functions(source: str) -> list[_Function]:
         module = ast.parse(source)
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         return []
-    found = [_Function("", 0, source.count("\n") + 1)]
+    found = [Function("", 0, source.count("\n") + 1)]
     _Collector(found, dict(_imported_names(module))).collect(module, found[0])
     return found
 
@@ -135,25 +114,25 @@ def _imported_names(module: ast.Module) -> Iterator[tuple[str, str]]:
     """The names by which a file calls the modules that can stop something, and what it imports from them."""
     for node in ast.walk(module):
         if isinstance(node, ast.Import):
-            yield from ((one.asname, one.name) for one in node.names if one.asname and one.name in MODULES)
-        elif isinstance(node, ast.ImportFrom) and node.module in MODULES:
+            yield from ((one.asname, one.name) for one in node.names if one.asname and one.name in known.MODULES)
+        elif isinstance(node, ast.ImportFrom) and node.module in known.MODULES:
             yield from ((one.asname or one.name, f"{node.module}.{one.name}") for one in node.names)
 
 
 class _Collector:
     """Collects the functions of a file with what they contain; ``names`` are the imported ones."""
 
-    def __init__(self, found: list[_Function], names: Mapping[str, str]) -> None:
+    def __init__(self, found: list[Function], names: Mapping[str, str]) -> None:
         self._found = found
         self._names = names
         self._first_of_line: dict[int, ast.AST] = {}
 
-    def collect(self, node: ast.AST, own: _Function, statement: ast.AST | None = None) -> None:
+    def collect(self, node: ast.AST, own: Function, statement: ast.AST | None = None) -> None:
         """Collect what is below a node of a function, in a simple statement or outside of one."""
         for child in ast.iter_child_nodes(node):
             inner, inside = own, statement
             if isinstance(child, SCOPES):
-                inner = _Function(child.name, child.lineno, child.end_lineno or child.lineno)
+                inner = Function(child.name, child.lineno, child.end_lineno or child.lineno)
                 self._found.append(inner)
             elif isinstance(child, LOOPS):
                 own.loops.append((child.lineno, child.end_lineno or child.lineno))

@@ -11,6 +11,8 @@ from collections.abc import Sequence
 
 from dstack.call_sites import SHUTDOWN
 from dstack.observed.processes import Origin, Role, StartPhase
+from dstack.probes.node.procfs import proc
+from dstack.probes.node.procfs.raylets import WORKER_SCRIPTS
 from dstack.probes.node.thread_stacks import AnyFrame, AnyThread, CodePosition, is_event_loop, is_in
 
 PACKAGES = re.compile(r"/(?:site|dist)-packages/([^/]*)")
@@ -71,9 +73,8 @@ class Origins:
 
 
 RAY_WORKER_FILE = "ray/_private/worker.py"
-WORKER_SCRIPTS = ("ray/_private/workers/default_worker.py", "ray/_private/workers/setup_worker.py")
 SETUP_HOOK_FILE, SETUP_HOOK = "ray/_private/runtime_env/setup_hook.py", "load_and_execute_setup_hook"
-"""Where a worker's process begins, and where it runs its ``worker_process_setup_hook``; seen on Ray 2.46 and 2.60."""
+"""Where a worker runs its ``worker_process_setup_hook``; seen on Ray 2.46 and 2.60."""
 IMPORTS = "importlib._bootstrap>"
 PROGRAMS = ("<module>", "_run_module_as_main", "_bootstrap")
 """The outermost functions of a main thread that runs its program; the last one after a fork in a thread."""
@@ -132,8 +133,10 @@ def exit_function(frames: Sequence[AnyFrame], pid: int) -> str | None:
     if known := _known_exit(frames):
         return known
     outermost = _outermost(frames)
-    is_exit = outermost is not None and outermost.position.function not in PROGRAMS and _is_python(pid)
-    return f"atexit: {outermost.position.qualified}" if outermost and is_exit else None
+    if outermost is None or outermost.position.function in PROGRAMS:
+        return None
+    runs_python = os.path.basename(proc.program(pid)).startswith("python")
+    return f"atexit: {outermost.position.qualified}" if runs_python else None
 
 
 def _known_exit(frames: Sequence[AnyFrame]) -> str | None:
@@ -151,14 +154,6 @@ def _known_exit(frames: Sequence[AnyFrame]) -> str | None:
 def _outermost(frames: Sequence[AnyFrame]) -> AnyFrame | None:
     """The outermost frame of Python: those of C are around it, where they were read."""
     return next((frame for frame in reversed(frames) if frame.position.module is None), None)
-
-
-def _is_python(pid: int) -> bool:
-    """Whether the program of a process is Python's own."""
-    try:
-        return os.path.basename(os.readlink(f"/proc/{pid}/exe")).startswith("python")
-    except OSError:
-        return False
 
 
 def is_made_by_python(thread: AnyThread) -> bool:

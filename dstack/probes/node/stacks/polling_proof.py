@@ -13,59 +13,40 @@ from __future__ import annotations
 
 import ast
 import operator
-import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Sequence
 from typing import Literal
 
-from dstack.probes.node.redaction import MASK, masked_local, masked_source
+from dstack.probes.node.stacks import function_names as known
+from dstack.probes.node.stacks.source_syntax import (
+    FileNames,
+    assigned_in,
+    calls_in,
+    change_of,
+    dotted,
+    expression_text,
+    header_of,
+    last_name,
+    names_in,
+    root_of,
+    statement_at,
+    statements_in,
+    stored_names,
+    unconditional,
+)
 
 Block = ast.While | ast.For | ast.AsyncFor | ast.FunctionDef | ast.AsyncFunctionDef
 Value = Literal["empty", "any"]
 
-PURE = re.compile(
-    r"len|min|max|sum|int|float|str|bool|list|set|dict|tuple|frozenset|sorted|reversed|range|zip|enumerate|isinstance"
-    r"|repr|format|any|all|abs|round"
-)
-"""Functions of Python that only compute."""
-KEEPS_EMPTY = re.compile(r"len|sum|bool|list|set|dict|tuple|frozenset|sorted|any")
-"""Those whose value is false if their argument is empty."""
-VIEWS = re.compile(r"[\w.]+\.(keys|values|items)")
-CLOCKS = re.compile(r"(time\.)?(time|monotonic|perf_counter)(_ns)?|(datetime\.)*datetime\.(now|utcnow)")
-SLEEPS = re.compile(r"(time|asyncio|trio|anyio|gevent|eventlet)\.sleep")
-LOGS = re.compile(
-    r"(.*\.)?_*(log|logger|logging)\.(debug|info|warning|warn|error|exception|critical|log)|print"
-    r"|sys\.std(out|err)\.(write|flush)",
-    re.IGNORECASE,
-)
-METHODS = re.compile(r"get|items|keys|values|startswith|endswith|lower|upper|strip|split|count|format")
-"""Methods of Python's own values, if a result is one."""
-CHANGES = re.compile(r"append|extend|add|update|insert|remove|discard|pop|clear")
-RETURNING = re.compile(r"wait|acquire|join|poll|select|is_ready")
-"""Names of polls that return if nothing came; others with a timeout raise an exception."""
-EMPTY_IF_NOTHING = re.compile(r"wait|acquire|poll|select")
-OF_SEVERAL = re.compile(r"((ray|asyncio|(concurrent\.)?futures)\.)?wait")
-"""Functions that return what is done, and what is not."""
-STATES = {"is_set": False, "is_alive": True, "done": None, "ready": None, "locked": None, "empty": None, "qsize": None}
-"""Methods that show the state of the object that is polled, with their value if nothing came; None for either."""
-AWAITABLE = re.compile(r"get|put|wait|acquire|join|read|readline|recv|receive|shield")
-"""Waits that ``asyncio.wait_for`` limits."""
-TIMED_OUT = re.compile(r"(Queue)?(Empty|Full)|(Get)?TimeoutError|TimeoutExpired|(Base)?Exception")
-"""Exceptions of a poll that nothing came for, and their bases."""
 REMOTE = ("remote", "options")
 LEAVES = (ast.Break, ast.Return, ast.Raise)
-OPPOSITE: dict[type[ast.cmpop], type[ast.cmpop]] = {
-    ast.Lt: ast.GtE,
-    ast.GtE: ast.Lt,
-    ast.Gt: ast.LtE,
-    ast.LtE: ast.Gt,
-    ast.Eq: ast.NotEq,
-    ast.NotEq: ast.Eq,
-    ast.Is: ast.IsNot,
-    ast.IsNot: ast.Is,
-    ast.In: ast.NotIn,
-    ast.NotIn: ast.In,
-}
+OPPOSITES: tuple[tuple[type[ast.cmpop], type[ast.cmpop]], ...] = (
+    (ast.Lt, ast.GtE),
+    (ast.Gt, ast.LtE),
+    (ast.Eq, ast.NotEq),
+    (ast.Is, ast.IsNot),
+    (ast.In, ast.NotIn),
+)
+OPPOSITE = {**dict(OPPOSITES), **{other: one for one, other in OPPOSITES}}
 COMPARE: dict[type[ast.cmpop], Callable[[int, int], bool]] = {
     ast.Eq: operator.eq,
     ast.NotEq: operator.ne,
@@ -74,57 +55,6 @@ COMPARE: dict[type[ast.cmpop], Callable[[int, int], bool]] = {
     ast.Lt: operator.lt,
     ast.LtE: operator.le,
 }
-EVENTS = re.compile(r"(\w+)\s*=\s*threading\.Event\(|(\w+)\s*:\s*threading\.Event\b")
-SEVERAL_EVENTS = re.compile(r"\s*([\w., ]+?)\s*=\s*threading\.Event\(\)(\s*,\s*threading\.Event\(\))+\s*(#.*)?$")
-PASSED_SET = re.compile(r"(\w+)\.set\b(?!\()")
-CALLBACKS = re.compile(
-    r"lambda\b.*\.set\(|callback|_on_completed|\bsignal\.|call_(later|at|soon)|add_reader|\batexit\b|weakref"
-)
-"""How code comes to be called by something else than a thread of Python's."""
-MAX_TEXT = 60
-TELLING = ("def ", "async ", "global ", "nonlocal ", "from ")
-STRING = re.compile(r"'[^']*'|\"[^\"]*\"")
-DEFINITION = re.compile(r"\s*(?:async\s+)?def\s+(\w+)")
-DECLARATION = re.compile(r"\s*(?:global|nonlocal)\s+(.*)")
-IMPORTED_SLEEP = re.compile(r"\s*from\s+(time|asyncio|trio|anyio|gevent|eventlet)\s+import\b.*\bsleep\b")
-
-
-@dataclass(frozen=True, slots=True)
-class FileNames:
-    """What the lines of a file say about names, also outside of a loop.
-
-    ``defined`` are the functions and methods, also properties. ``shared`` are variables that another function than
-    their own may assign. ``flags`` are events of ``threading`` that only Python code sets, by ``flag.set()``, and no
-    callback.
-    """
-
-    defined: frozenset[str]
-    shared: frozenset[str]
-    flags: frozenset[str]
-    has_sleep: bool
-
-    @staticmethod
-    def of(lines: Sequence[str]) -> FileNames:
-        """The names of a file with these lines."""
-        telling = [line for line in lines if line.lstrip().startswith(TELLING)]
-        shared = (match[1].partition("#")[0] for line in telling if (match := DECLARATION.match(line)))
-        return FileNames(
-            defined=frozenset(match[1] for line in telling if (match := DEFINITION.match(line))),
-            shared=frozenset(name.strip() for names in shared for name in names.split(",")),
-            flags=_flags(lines),
-            has_sleep=any(map(IMPORTED_SLEEP.match, telling)),
-        )
-
-
-def _flags(lines: Sequence[str]) -> frozenset[str]:
-    """The events that only code of threads sets; none in a file that makes callbacks of another kind."""
-    telling = [line for line in lines if "Event" in line or ".set" in line or CALLBACKS.search(line)]
-    if any(map(CALLBACKS.search, telling)):
-        return frozenset()
-    events = {match[1] or match[2] for line in telling for match in EVENTS.finditer(line)}
-    several = (match for line in telling if (match := SEVERAL_EVENTS.match(line)))
-    events.update(name.strip().rpartition(".")[2] for match in several for name in match[1].split(","))
-    return frozenset(events - {match[1] for line in telling for match in PASSED_SET.finditer(line)})
 
 
 class Unproven(Exception):
@@ -149,17 +79,6 @@ def prove_that_it_polls(block: Block, line: int, names: FileNames) -> str:
     return one_pass.flag
 
 
-def expression_text(expression: ast.expr) -> str:
-    """The text of an expression, in at most 60 characters and without secrets."""
-    try:
-        text = masked_source(ast.unparse(expression))
-        if any(masked_local(last_name(one), "") == MASK for one in ast.walk(expression)):
-            text = STRING.sub(f"'{MASK}'", text)
-    except (RecursionError, ValueError):
-        return ""
-    return text if len(text) <= MAX_TEXT else text[: MAX_TEXT - 1] + "…"
-
-
 def _negated(condition: ast.expr) -> ast.expr:
     if isinstance(condition, ast.UnaryOp) and isinstance(condition.op, ast.Not):
         return condition.operand
@@ -169,19 +88,6 @@ def _negated(condition: ast.expr) -> ast.expr:
     return ast.UnaryOp(op=ast.Not(), operand=condition)
 
 
-def dotted(node: ast.AST) -> str:
-    """``ray.nodes``; empty for what is not simply named."""
-    if isinstance(node, ast.Attribute):
-        of = dotted(node.value)
-        return f"{of}.{node.attr}" if of else ""
-    return node.id if isinstance(node, ast.Name) else ""
-
-
-def last_name(node: ast.AST) -> str:
-    """``nodes`` of ``ray.nodes``, also where that is an attribute of something that has no name."""
-    return node.attr if isinstance(node, ast.Attribute) else node.id if isinstance(node, ast.Name) else ""
-
-
 class Pass:
     """One pass through a loop, or one call of a function, in which the poll had no result."""
 
@@ -189,15 +95,15 @@ class Pass:
         self._block = block
         self._names = names
         self._is_function = isinstance(block, (ast.FunctionDef, ast.AsyncFunctionDef))
-        self._assignments = list(_assigned(block))
-        self._assigned = {name.id for target, _ in self._assignments for name in _stored(target)}
+        self._assignments = list(assigned_in(block))
+        self._assigned = {name.id for target, _ in self._assignments for name in stored_names(target)}
         self._refs = {
             name.id
             for target, value in self._assignments
-            if value is not None and any(last_name(call.func) == "remote" for call in _calls(value))
-            for name in _stored(target)
+            if value is not None and any(last_name(call.func) == "remote" for call in calls_in(value))
+            for name in stored_names(target)
         }
-        self._at = _statement_at(block, line)
+        self._at = statement_at(block, line)
         self._polls = self._find_polls() if line <= (block.body[-1].end_lineno or line) else []
         self._is_polled = False
         self.flag = ""
@@ -241,9 +147,9 @@ class Pass:
 
     def _find_polls(self) -> list[ast.Call]:
         """The only call in the line that does more than computing; in a line without one, all calls of actors."""
-        own = [call for part in _header(self._at) for call in _calls(part) if not self._is_harmless(call)]
+        own = [call for part in header_of(self._at) for call in calls_in(part) if not self._is_harmless(call)]
         if not own or any(map(self._is_call_of_actor, own)):
-            return [call for call in _calls(self._block) if self._is_call_of_actor(call)]
+            return [call for call in calls_in(self._block) if self._is_call_of_actor(call)]
         limited = [inner for call in own for inner in _limited(call)]
         polls = [call for call in own if call not in limited]
         return polls if len(polls) == 1 else []
@@ -252,24 +158,24 @@ class Pass:
         """Whether it gets the result of a call that a pass makes: ``ray.get(actor.size.remote())``."""
         if last_name(call.func) == "remote":
             return any(one.value is call for one in ast.walk(self._block) if isinstance(one, ast.Await))
-        is_new = any(last_name(inner.func) == "remote" for inner in _calls(call))
-        return last_name(call.func) == "get" and (is_new or any(name.id in self._refs for name in _names(call)))
+        is_new = any(last_name(inner.func) == "remote" for inner in calls_in(call))
+        return last_name(call.func) == "get" and (is_new or any(name.id in self._refs for name in names_in(call)))
 
     def _name_results(self) -> None:
         """Name what depends on the poll's result alone, and all else that a pass assigns."""
         for target, value in self._assignments:
-            if value is not None and any(map(self._is_poll, _calls(value))):
+            if value is not None and any(map(self._is_poll, calls_in(value))):
                 self._name(target, value)
         before = None
         while before != (before := (dict(self._results), set(self._others))):
-            for node in _unconditional([self._block], self._truth_or_none):
-                for target, value in _assigned(node):
-                    self._name(target, value, is_added=isinstance(node, ast.AugAssign) or _change(node) is not None)
+            for node in unconditional([self._block], self._truth_or_none):
+                for target, value in assigned_in(node):
+                    self._name(target, value, is_added=isinstance(node, ast.AugAssign) or change_of(node) is not None)
             for name in self._assigned - self._others - self._names.shared:
                 self._results.setdefault(name, "any")  # assigned only if something came
 
     def _name(self, target: ast.expr, value: ast.expr | None, *, is_added: bool = False) -> None:
-        stored = _stored(target)
+        stored = stored_names(target)
         is_result = value is not None and self._is_result(value)
         is_shared = not self._names.shared.isdisjoint(name.id for name in stored)
         if value is None or not is_result or is_shared or (is_added and self._value(value) != "empty"):
@@ -288,9 +194,9 @@ class Pass:
         """What a result is if nothing came; of several that are unpacked, the first."""
         value = value.value if isinstance(value, (ast.Await, ast.NamedExpr)) else value
         if isinstance(value, ast.Call) and self._is_poll(value):
-            is_empty = EMPTY_IF_NOTHING.fullmatch(last_name(value.func)) and _is_of_several(value) is is_unpacked
+            is_empty = known.EMPTY_IF_NOTHING.fullmatch(last_name(value.func)) and _is_of_several(value) is is_unpacked
             return "empty" if is_empty else "any"
-        if isinstance(value, ast.Call) and KEEPS_EMPTY.fullmatch(dotted(value.func)) and len(value.args) == 1:
+        if isinstance(value, ast.Call) and known.KEEPS_EMPTY.fullmatch(dotted(value.func)) and len(value.args) == 1:
             return self._value(value.args[0])
         if isinstance(value, ast.Subscript) and isinstance(value.slice, ast.Constant) and value.slice.value == 0:
             return self._value(value.value, is_unpacked=True) if isinstance(value.value, ast.Call) else "any"
@@ -298,7 +204,9 @@ class Pass:
 
     def _is_result(self, value: ast.expr) -> bool:
         """Whether a value depends on the poll's result, and on nothing else that may change."""
-        own = {name.id for one in ast.walk(value) if isinstance(one, ast.comprehension) for name in _names(one.target)}
+        own = {
+            name.id for one in ast.walk(value) if isinstance(one, ast.comprehension) for name in names_in(one.target)
+        }
         try:
             return self._depends(value, own)
         except Unproven:
@@ -314,7 +222,7 @@ class Pass:
                 raise Unproven
             return node.id in self._results
         if isinstance(node, ast.Attribute):
-            root = _root(node)
+            root = root_of(node)
             if not isinstance(root, ast.Name) or root.id not in {*self._results, *own}:
                 raise Unproven
             return root.id in self._results
@@ -329,7 +237,7 @@ class Pass:
         if self._is_poll(call) or self._is_state_of_poll(call):
             return True
         parts = [*call.args, *(keyword.value for keyword in call.keywords)]
-        is_method = isinstance(call.func, ast.Attribute) and bool(METHODS.fullmatch(call.func.attr))
+        is_method = isinstance(call.func, ast.Attribute) and bool(known.METHODS.fullmatch(call.func.attr))
         if isinstance(call.func, ast.Attribute) and is_method:
             parts.append(call.func.value)
         depends = True in [self._depends(part, own) for part in parts]
@@ -346,7 +254,7 @@ class Pass:
 
     def _is_state_of_poll(self, call: ast.Call) -> bool:
         """Whether it shows the state of the object that is polled, as ``event.is_set()``."""
-        if not isinstance(call.func, ast.Attribute) or call.func.attr not in STATES:
+        if not isinstance(call.func, ast.Attribute) or call.func.attr not in known.STATES:
             return False
         return not call.args and dotted(call.func.value) in self._polled()
 
@@ -385,7 +293,7 @@ class Pass:
         if not self._is_result(test):
             raise Unproven(test, is_negated=is_negated)
         if isinstance(test, ast.Call) and self._is_state_of_poll(test):
-            return STATES[last_name(test.func)]
+            return known.STATES[last_name(test.func)]
         if isinstance(test, ast.Compare):
             return self._truth_of_length(test)
         return False if self._value(test) == "empty" else None
@@ -480,7 +388,7 @@ class Pass:
     def _execute_until(self, raising: ast.stmt, body: Sequence[ast.stmt]) -> None:
         """The statements up to the poll, whose exception is handled."""
         self._execute(body[: body.index(raising)], may_leave=False)
-        if _statements(raising):
+        if statements_in(raising):
             raise Unproven
         self._check(raising, is_caught=True)
 
@@ -524,24 +432,24 @@ class Pass:
         if self._raises(poll) and not is_caught:
             raise Unproven
         for argument in (*poll.args, *poll.keywords):
-            changed = {name.id for name in _names(argument)} & self._others - self._refs
+            changed = {name.id for name in names_in(argument)} & self._others - self._refs
             is_timeout = isinstance(argument, ast.keyword) and "timeout" in (argument.arg or "")
             if changed and not (is_timeout and all(map(self._is_computed, changed))):
                 raise Unproven
-        if any(CLOCKS.fullmatch(dotted(call.func)) for call in _calls(poll)):
+        if any(known.CLOCKS.fullmatch(dotted(call.func)) for call in calls_in(poll)):
             raise Unproven
 
     def _is_computed(self, name: str) -> bool:
         """Whether all that a pass assigns to a name is computed, as a timeout that is doubled."""
-        values = [value for target, value in self._assignments if name in {one.id for one in _stored(target)}]
-        return all(value is not None and all(map(self._is_pure, _calls(value))) for value in values)
+        values = [value for target, value in self._assignments if name in {one.id for one in stored_names(target)}]
+        return all(value is not None and all(map(self._is_pure, calls_in(value))) for value in values)
 
     def _raises(self, poll: ast.Call) -> bool:
         return not self._is_call_of_actor(poll) and raises_if_nothing(poll)
 
     def _may_raise(self, node: ast.AST) -> bool:
         """Whether a statement has a poll that raises an exception if nothing came."""
-        return any(self._is_poll(call) and self._raises(call) for call in _calls(node))
+        return any(self._is_poll(call) and self._raises(call) for call in calls_in(node))
 
     def _is_known_await(self, node: ast.Await) -> bool:
         called = node.value
@@ -557,7 +465,7 @@ class Pass:
             return True
         if _is_addition(call):
             return all(self._value(argument) == "empty" for argument in call.args)
-        return bool(METHODS.fullmatch(last_name(call.func))) and self._is_result(call)
+        return bool(known.METHODS.fullmatch(last_name(call.func))) and self._is_result(call)
 
     def _is_harmless(self, call: ast.Call) -> bool:
         name = dotted(call.func)
@@ -565,18 +473,18 @@ class Pass:
             return self._names.has_sleep and name not in self._names.defined
         if isinstance(call.func, ast.Attribute) and isinstance(call.func.value, (ast.Constant, ast.JoinedStr)):
             return call.func.attr in ("format", "join")
-        if SLEEPS.fullmatch(name) or CLOCKS.fullmatch(name) or LOGS.fullmatch(name):
+        if known.SLEEPS.fullmatch(name) or known.CLOCKS.fullmatch(name) or known.LOGS.fullmatch(name):
             return name not in self._names.defined
-        return self._is_pure(call) or (bool(VIEWS.fullmatch(name)) and not call.args)
+        return self._is_pure(call) or (bool(known.VIEWS.fullmatch(name)) and not call.args)
 
     def _is_pure(self, call: ast.Call) -> bool:
         name = call.func.id if isinstance(call.func, ast.Name) else ""
-        return PURE.fullmatch(name) is not None and name not in self._names.defined
+        return known.PURE.fullmatch(name) is not None and name not in self._names.defined
 
 
 def raises_if_nothing(poll: ast.Call) -> bool:
     """Whether a poll raises an exception if nothing came: it has a timeout, and no name of one that returns."""
-    if RETURNING.fullmatch(last_name(poll.func)):
+    if known.RETURNING.fullmatch(last_name(poll.func)):
         return False
     is_timed = any(keyword.arg is None or "timeout" in keyword.arg for keyword in poll.keywords)
     numbers = (one for one in poll.args if isinstance(one, ast.Constant) and type(one.value) in (int, float))
@@ -595,129 +503,34 @@ def _check_endless(loop: ast.For | ast.AsyncFor) -> None:
 
 def _is_of_several(call: ast.Call) -> bool:
     """Whether a ``wait`` returns what is done and what is not."""
-    return bool(OF_SEVERAL.fullmatch(dotted(call.func)))
+    return bool(known.OF_SEVERAL.fullmatch(dotted(call.func)))
 
 
 def _limited(call: ast.Call) -> list[ast.Call]:
     """The wait that a call of ``asyncio.wait_for`` limits."""
     inner = call.args[0] if last_name(call.func) == "wait_for" and call.args else None
-    return [inner] if isinstance(inner, ast.Call) and AWAITABLE.fullmatch(last_name(inner.func)) else []
+    return [inner] if isinstance(inner, ast.Call) and known.AWAITABLE.fullmatch(last_name(inner.func)) else []
 
 
 def _catches(handler: ast.ExceptHandler) -> bool:
     """Whether a handler is for the exception of a poll that nothing came for."""
     caught = handler.type
     types = caught.elts if isinstance(caught, ast.Tuple) else [caught]
-    return caught is None or any(TIMED_OUT.fullmatch(last_name(one)) for one in types if one is not None)
+    return caught is None or any(known.TIMED_OUT.fullmatch(last_name(one)) for one in types if one is not None)
 
 
 def _suppresses(item: ast.withitem) -> bool:
     called = item.context_expr
     if not isinstance(called, ast.Call) or last_name(called.func) != "suppress":
         return False
-    return any(TIMED_OUT.fullmatch(last_name(one)) for one in called.args)
+    return any(known.TIMED_OUT.fullmatch(last_name(one)) for one in called.args)
 
 
 def _may_leave(node: ast.stmt) -> bool:
     return any(isinstance(one, LEAVES) for one in ast.walk(node))
 
 
-def _change(node: ast.AST) -> tuple[ast.Call, ast.expr] | None:
-    """The call that changes a list, a set or a dict, and that object, in a statement like ``done.append(one)``."""
-    called = node.value if isinstance(node, ast.Expr) else None
-    if not isinstance(called, ast.Call) or not isinstance(called.func, ast.Attribute):
-        return None
-    return (called, called.func.value) if CHANGES.fullmatch(called.func.attr) else None
-
-
 def _is_addition(call: ast.Call) -> bool:
     """Whether it changes nothing if what it adds is empty: ``done.extend(ready)``."""
     is_on_name = isinstance(call.func, ast.Attribute) and isinstance(call.func.value, ast.Name)
     return is_on_name and last_name(call.func) in ("extend", "update") and not call.keywords
-
-
-def _statement_at(block: ast.stmt, line: int) -> ast.stmt:
-    """The innermost statement that contains this line."""
-    inner = (one for one in _statements(block) if one.lineno <= line <= (one.end_lineno or one.lineno))
-    found = next(inner, None)
-    return block if found is None else _statement_at(found, line)
-
-
-def _statements(node: ast.stmt) -> list[ast.stmt]:
-    """The statements directly inside of another one."""
-    handlers = [one for handler in getattr(node, "handlers", ()) for one in handler.body]
-    bodies = [one for name in ("body", "orelse", "finalbody") for one in getattr(node, name, ())]
-    return [*bodies, *handlers]
-
-
-def _header(node: ast.stmt) -> list[ast.AST]:
-    """The parts of a statement that are not other statements."""
-    if isinstance(node, (ast.If, ast.While)):
-        return [node.test]
-    if isinstance(node, (ast.For, ast.AsyncFor)):
-        return [node.iter]
-    if isinstance(node, (ast.With, ast.AsyncWith)):
-        return [item.context_expr for item in node.items]
-    return [] if _statements(node) else [node]
-
-
-def _unconditional(body: Iterable[ast.stmt], value_of: Callable[[ast.expr], bool | None]) -> Iterator[ast.AST]:
-    """The statements, and headers of statements, that a pass may execute though nothing came."""
-    for node in body:
-        yield from _header(node)
-        if isinstance(node, ast.If):
-            value = value_of(node.test)
-            yield from _unconditional(node.body if value is not False else (), value_of)
-            yield from _unconditional(node.orelse if value is not True else (), value_of)
-        else:
-            yield from _targets(node)
-            yield from _unconditional(_statements(node), value_of)
-
-
-def _targets(node: ast.AST) -> Iterator[ast.AST]:
-    """The names that the header of a statement assigns, as of a ``for``."""
-    if isinstance(node, (ast.For, ast.AsyncFor)):
-        yield node.target
-    elif isinstance(node, (ast.With, ast.AsyncWith)):
-        yield from (item.optional_vars for item in node.items if item.optional_vars is not None)
-
-
-def _assigned(node: ast.AST) -> Iterator[tuple[ast.expr, ast.expr | None]]:
-    """What a statement assigns or changes, with its value, None if that is not known."""
-    explained: set[int] = set()
-    for one in ast.walk(node):
-        if isinstance(one, ast.Assign):
-            yield from ((target, one.value) for target in one.targets)
-            explained.update(id(name) for target in one.targets for name in _names(target))
-        elif isinstance(one, (ast.AnnAssign, ast.AugAssign, ast.NamedExpr)):
-            yield one.target, one.value
-            explained.update(map(id, _names(one.target)))
-        elif isinstance(one, ast.comprehension):
-            explained.update(map(id, _names(one.target)))
-        elif change := _change(one):
-            called, changed = change
-            yield changed, called.args[0] if len(called.args) == 1 else None
-    for one in ast.walk(node):
-        if isinstance(one, ast.Name) and not isinstance(one.ctx, ast.Load) and id(one) not in explained:
-            yield one, None
-
-
-def _stored(target: ast.expr) -> list[ast.Name]:
-    """The names that a statement assigns with this target."""
-    elements = target.elts if isinstance(target, (ast.Tuple, ast.List)) else [target]
-    found = [one.value if isinstance(one, ast.Starred) else one for one in elements]
-    return [one for one in found if isinstance(one, ast.Name)]
-
-
-def _calls(node: ast.AST) -> Iterator[ast.Call]:
-    return (one for one in ast.walk(node) if isinstance(one, ast.Call))
-
-
-def _names(node: ast.AST) -> Iterator[ast.Name]:
-    return (one for one in ast.walk(node) if isinstance(one, ast.Name))
-
-
-def _root(node: ast.expr) -> ast.expr:
-    while isinstance(node, (ast.Attribute, ast.Subscript)):
-        node = node.value
-    return node

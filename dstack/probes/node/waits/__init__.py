@@ -1,1 +1,1 @@
-"""The known waits, and what they wait on: locks, executors, channels, and objects that other threads reach."""
+"""What waits wait on: locks, executors, and objects that other threads and coroutines reach."""

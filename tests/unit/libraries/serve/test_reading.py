@@ -15,7 +15,7 @@ import pytest
 from dstack.call_sites import OTHER_LOOP
 from dstack.libraries.serve import FREE_REPLICA
 from dstack.observed.calls import Awaitables, QueuedRequest, ServeRequest, Unreadable
-from dstack.probes.node.asyncio.coroutines import Coroutines, Suspended
+from dstack.probes.node.asyncio.suspended_coroutines import Coroutines, Suspended
 from dstack.probes.node.cpython.memory import open_memory
 from dstack.probes.node.waits.executors import Executors
 from tests.unit.support.own_process import own_process

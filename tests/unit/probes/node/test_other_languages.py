@@ -18,14 +18,13 @@ from hypothesis import strategies as st
 
 from dstack.observed.calls import Call, HeldRefs, Unreadable
 from dstack.probes.node import other_languages
-from dstack.probes.node.kernel_waits import Surroundings
 from dstack.probes.node.other_languages import (
     CPP,
     JAVA,
     MAX_NAME,
+    UNREAD,
     Language,
     NativeThread,
-    RayCall,
     language_of,
     parse_gdb,
     parse_jstack,
@@ -35,6 +34,7 @@ from dstack.probes.node.other_languages import (
 from dstack.probes.node.procfs import proc
 from dstack.probes.node.procfs.permissions import DumpFailed
 from dstack.probes.node.procfs.proc import Mapping
+from dstack.probes.node.system_calls import Surroundings
 from dstack.probes.node.target_process import ProcessReading, ReadRequest
 from dstack.probes.node.thread_stacks import CodePosition
 from tests.processes import wait_until
@@ -76,6 +76,10 @@ Full thread dump OpenJDK 64-Bit Server VM (17.0.15+6-Debian-1deb12u1 mixed mode,
 """
 
 
+def call_at(site: str, *, frame: int, is_endless: bool) -> Call:
+    return Call(site=site, frame=frame, need=HeldRefs() if is_endless else Unreadable(reason=UNREAD))
+
+
 def in_get(*lines: int) -> str:
     return HEADER + IN_NATIVE_GET + "".join(map(GET.format, lines)) + BELOW_GET + OTHERS
 
@@ -104,14 +108,14 @@ def test_threads_of_the_virtual_machine_are_left_out_and_its_daemons_are_service
 def test_only_the_get_without_a_timeout_calls_itself_twice() -> None:
     calls = [parse_jstack(in_get(*lines))[0].call for lines in ((128, 109, 104), (128, 109), (128, 113), (128,))]
 
-    assert calls[0] == RayCall("ray.get", frame=7, is_endless=True)
-    assert calls[1:] == [RayCall("ray.get", frame, is_endless=False) for frame in (6, 6, 5)]
+    assert calls[0] == call_at("ray.get", frame=7, is_endless=True)
+    assert calls[1:] == [call_at("ray.get", frame=frame, is_endless=False) for frame in (6, 6, 5)]
 
 
 def test_a_wait_has_a_timeout_that_is_unknown() -> None:
     text = in_get().replace("nativeGet", "nativeWait")
 
-    assert parse_jstack(text)[0].call == RayCall("ray.wait", frame=4, is_endless=False)
+    assert parse_jstack(text)[0].call == call_at("ray.wait", frame=4, is_endless=False)
 
 
 def test_code_of_the_user_below_which_ray_waits_is_no_call() -> None:
@@ -126,7 +130,7 @@ def test_calls_of_ray_by_itself_and_further_out_do_not_count() -> None:
     nested = in_get(128, 109).replace("\tat jdk", outer + "\tat jdk", 1)
 
     assert parse_jstack(by_ray)[0].call is None
-    assert parse_jstack(nested)[0].call == RayCall("ray.get", frame=6, is_endless=False)
+    assert parse_jstack(nested)[0].call == call_at("ray.get", frame=6, is_endless=False)
 
 
 def test_thread_ids_may_be_decimal_as_in_jdk_21() -> None:
@@ -214,7 +218,7 @@ def test_a_get_is_endless_if_its_timeout_is_shown_and_negative() -> None:
 
     calls = [parse_gdb(text)[1].call for text in texts]
 
-    assert calls == [RayCall("ray.get", 3, is_endless=is_endless) for is_endless in (True, False, False, False)]
+    assert calls == [call_at("ray.get", frame=3, is_endless=is_endless) for is_endless in (True, False, False, False)]
 
 
 def test_a_thread_that_ray_itself_waits_in_has_no_call() -> None:
@@ -461,7 +465,7 @@ def test_the_main_thread_has_the_id_of_the_process(monkeypatch: pytest.MonkeyPat
 
 
 def test_only_a_call_that_certainly_has_no_timeout_is_a_wait_for_held_refs(monkeypatch: pytest.MonkeyPatch) -> None:
-    calls = [RayCall("ray.get", 0, is_endless=True), RayCall("ray.get", 0, is_endless=False), None]
+    calls = [call_at("ray.get", frame=0, is_endless=True), call_at("ray.get", frame=0, is_endless=False), None]
 
     found = reading(monkeypatch, *(replace(MAIN, call=call) for call in calls))
 
@@ -476,6 +480,6 @@ def test_a_running_thread_is_in_no_call(monkeypatch: pytest.MonkeyPatch) -> None
     monkeypatch.setattr(proc, "threads", lambda _: [MAIN.os_thread_id])
     monkeypatch.setattr(proc, "thread_state", lambda *_: "R")
 
-    (found,) = reading(monkeypatch, replace(MAIN, call=RayCall("ray.get", 0, is_endless=True))).threads
+    (found,) = reading(monkeypatch, replace(MAIN, call=call_at("ray.get", frame=0, is_endless=True))).threads
 
     assert (found.thread.is_running, found.call) == (True, None)

@@ -16,17 +16,19 @@ import pytest
 from dstack.observed.calls import Call, HeldRefs, Unreadable
 from dstack.observed.node import NodeAnswer
 from dstack.probes.node import pyspy
-from dstack.probes.node.kernel_waits import KernelTables, Surroundings
 from dstack.probes.node.node_figures import NodeFigures
 from dstack.probes.node.probe import NodeProbe
 from dstack.probes.node.process_values import ProcessValues
 from dstack.probes.node.procfs import proc
 from dstack.probes.node.procfs.children import Families
+from dstack.probes.node.procfs.open_files import KernelTables
 from dstack.probes.node.procfs.permissions import DumpFailed
 from dstack.probes.node.pyspy import PySpy, PySpyReader, find_pyspy, threads_of
 from dstack.probes.node.stability import UNPROVEN
 from dstack.probes.node.stacks.origins import Origins
+from dstack.probes.node.stacks.source_files import SourceFiles
 from dstack.probes.node.stacks.table import StackTable
+from dstack.probes.node.system_calls import Surroundings
 from dstack.probes.node.target_process import Problem, ProcessReading, ReadRequest, TargetProcess, ThreadReading
 from dstack.probes.node.thread_stacks import CodePosition, PythonThread, TextFrame
 from dstack.probes.node.wire import Options, Target, UnreadablePython
@@ -176,7 +178,7 @@ def answer_of(pid: int, threads: list[PythonThread[TextFrame]]) -> NodeAnswer:
     request = process.request(WITH_LOCALS, time.monotonic() + 600)
     problem = Problem("memory", "not read", "permission")
     process.reading = PySpyReader(Tool(threads), request, ORIGINS).read(problem, has_calls=True)
-    table = StackTable(ORIGINS)
+    table = StackTable(ORIGINS, SourceFiles())
     processes = {"w": ProcessValues(table, NodeFigures()).process(process)}
     return NodeAnswer(
         frames=tuple(table.frames),

@@ -33,9 +33,9 @@ from dstack.probes.node import thread_calls
 from dstack.probes.node.cpython.memory import Unreadable, open_memory
 from dstack.probes.node.cpython.memory_frames import MemoryFrame
 from dstack.probes.node.cpython.python_process import Interpreter, MemoryThread, OwnPython, PythonProcess
-from dstack.probes.node.kernel_waits import Surroundings
 from dstack.probes.node.procfs import proc
 from dstack.probes.node.procfs.proc import CLOCK_NANOSLEEP, FUTEX, NANOSLEEP, PSELECT6, SELECT, WAIT4, SystemCall
+from dstack.probes.node.system_calls import Surroundings
 from dstack.probes.node.thread_calls import BlockedCalls
 from dstack.probes.node.thread_stacks import CodePosition, PythonThread
 from tests.processes import wait_until

@@ -16,8 +16,8 @@ from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
 
 from dstack.observed.calls import Unreadable as UnreadableNeed
-from dstack.probes.node.asyncio import await_targets
-from dstack.probes.node.asyncio.coroutines import Coroutines
+from dstack.probes.node.asyncio import future_sources
+from dstack.probes.node.asyncio.suspended_coroutines import Coroutines
 from dstack.probes.node.cpython.memory import ProcessMemory
 from dstack.probes.node.cpython.objects import Objects
 from dstack.probes.node.waits.executors import Executors
@@ -137,7 +137,7 @@ def reads_of(memory: ProcessMemory, kind: type[Objects] = Objects) -> dict[str, 
     coroutines = Coroutines(process, Executors([], process), [threading.get_ident()])
     return {
         "suspended": lambda: list(coroutines.suspended()),
-        "holders": lambda: coroutines.holders,
+        "holders": lambda: coroutines.chains.holders,
         "tasks on loops": lambda: coroutines.tasks_on_loops,
         "ended": lambda: coroutines.ended({id(AWAITED)}),
     }
@@ -190,7 +190,7 @@ class Counted(ProcessMemory):
 
 
 def test_nested_gathers_of_the_same_future_end(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(await_targets, "MAX_NEEDS", 1 << 10)
+    monkeypatch.setattr(future_sources, "MAX_NEEDS", 1 << 10)
     loop = asyncio.new_event_loop()
     end = loop.create_future()
     task = loop.run_until_complete(waits_for_one_thing_in_many_ways(end, doublings=14))

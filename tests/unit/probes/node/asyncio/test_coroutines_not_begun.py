@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from dstack.probes.node.asyncio.coroutines import TRACING, Coroutines, Suspended
+from dstack.probes.node.asyncio.suspended_coroutines import TRACING, Coroutines, Suspended
 from dstack.probes.node.cpython.memory import ProcessMemory, open_memory
 from dstack.probes.node.waits.executors import Executors
 from tests.unit.support.own_process import own_process
@@ -83,7 +83,7 @@ def test_a_search_for_objects_begins_at_the_arguments(memory: ProcessMemory) -> 
     loop = asyncio.new_event_loop()
     task = loop.create_task(count(object(), items))
     try:
-        (frame,) = coroutines_of(memory).chains[id(task)].frames
+        (frame,) = coroutines_of(memory).chains.by_task[id(task)].frames
         assert id(items) in frame.variables
     finally:
         loop.run_until_complete(task)
@@ -96,11 +96,11 @@ def test_the_thread_of_a_loop_that_must_begin_a_coroutine_is_found(memory: Proce
     async def asks() -> None:
         asked = asyncio.run_coroutine_threadsafe(count(object(), []), asyncio.get_running_loop())
         found.extend(
-            (coroutines_of(memory).targets.beginner(id(asked)), coroutines_of(memory).targets.runner(id(asked)))
+            (coroutines_of(memory).sources.beginner(id(asked)), coroutines_of(memory).sources.runner(id(asked)))
         )
         await asyncio.sleep(0)
         found.extend(
-            (coroutines_of(memory).targets.beginner(id(asked)), coroutines_of(memory).targets.runner(id(asked)))
+            (coroutines_of(memory).sources.beginner(id(asked)), coroutines_of(memory).sources.runner(id(asked)))
         )
         await asyncio.wrap_future(asked)
 

@@ -12,11 +12,11 @@ from collections.abc import Iterator
 import pytest
 
 from dstack.observed.processes import EndedTask
-from dstack.probes.node.asyncio.coroutine_samples import LoopState
-from dstack.probes.node.asyncio.coroutines import Coroutines
 from dstack.probes.node.asyncio.ended_tasks import MAX_TASKS, TaskEnd
+from dstack.probes.node.asyncio.suspended_coroutines import Coroutines, LoopState
 from dstack.probes.node.cpython.memory import ProcessMemory, open_memory
 from dstack.probes.node.stacks.origins import Origins
+from dstack.probes.node.stacks.source_files import SourceFiles
 from dstack.probes.node.stacks.table import StackTable
 from dstack.probes.node.waits.executors import Executors
 from tests.unit.support.own_process import forget_ended_tasks, own_process
@@ -153,6 +153,6 @@ def test_a_message_travels_as_its_first_line_without_secrets() -> None:
     )
     state = LoopState(ended=[ended], awaited={})
 
-    assert state.observed_ended(StackTable(Origins()), "/") == (
+    assert state.observed_ended(StackTable(Origins(), SourceFiles()), "/") == (
         EndedTask(coroutine_id="0x10", name="", function="", stack=0, error="E", message="api_key=***"),
     )

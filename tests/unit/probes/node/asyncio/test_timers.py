@@ -17,7 +17,7 @@ import pytest
 
 from dstack.observed.calls import Awaitables, Call, Timer
 from dstack.probes.node.asyncio import timers
-from dstack.probes.node.asyncio.coroutines import Coroutines, Suspended
+from dstack.probes.node.asyncio.suspended_coroutines import Coroutines, Suspended
 from dstack.probes.node.cpython.memory import ProcessMemory, open_memory
 from dstack.probes.node.waits.executors import Executors
 from tests.unit.support.own_process import own_process

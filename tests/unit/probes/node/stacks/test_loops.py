@@ -10,18 +10,24 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dstack.observed.processes import LoopBody
-from dstack.probes.node.stacks.loops import NOTHING, FoundLoop, Loops, loop_at
+from dstack.probes.node.stacks.loops import NOTHING, FoundLoop, loop_at
 from dstack.probes.node.stacks.origins import Origins
+from dstack.probes.node.stacks.source_files import SourceFiles
+from dstack.probes.node.stacks.source_syntax import FileNames
 from dstack.probes.node.stacks.table import StackTable
 from dstack.probes.node.thread_stacks import CodePosition, TextFrame
 from tests.fuzzing.effort import examples
+
+
+def loop_in(lines: list[str], line: int) -> FoundLoop:
+    return loop_at(lines, line, lambda: FileNames.of(lines))
 
 
 def found(source: str, at: str = "# POLL") -> FoundLoop:
     """The loop around the only line that contains this text, in a function."""
     lines = ["def f():", *textwrap.indent(source, "    ").split("\n")]
     (line,) = [number for number, text in enumerate(lines, 1) if at in text]
-    return loop_at(lines, line)
+    return loop_in(lines, line)
 
 
 def until(source: str) -> str:
@@ -272,18 +278,18 @@ def test_a_loop_around_a_function_is_not_its_own() -> None:
 
 
 def test_a_line_of_no_function_is_in_no_loop() -> None:
-    assert loop_at(["event.wait(1)"], 1) == NOTHING
+    assert loop_in(["event.wait(1)"], 1) == NOTHING
 
 
 @pytest.mark.parametrize("line", [-1, 0, 3, 10**9])
 def test_an_absent_line_is_no_loop(line: int) -> None:
-    assert loop_at(["while True:", "    pass"], line) == NOTHING
+    assert loop_in(["while True:", "    pass"], line) == NOTHING
 
 
 def test_frames_carry_their_loop_and_whether_it_only_polls(tmp_path: Path) -> None:
     path = tmp_path / "app.py"
     path.write_text("while True:\n    for _ in range(9):\n        wait()\n    wait()\nwait()\n")
-    table = StackTable(Origins(), Loops())
+    table = StackTable(Origins(), SourceFiles())
 
     table.add([TextFrame(CodePosition(str(path), "f", "f", line)) for line in (3, 4, 5)], "/")
 
@@ -298,7 +304,7 @@ def body(source: str, at: str = "# POLL") -> LoopBody | None:
     """The lines and calls of the loop around the only line that contains this text."""
     lines = textwrap.dedent(source).strip().split("\n")
     (line,) = [number for number, text in enumerate(lines, 1) if at in text]
-    return loop_at(lines, line).body
+    return loop_in(lines, line).body
 
 
 def test_a_loop_has_its_lines_and_calls() -> None:

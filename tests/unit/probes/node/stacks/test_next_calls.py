@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from dstack.observed.processes import StopCall
-from dstack.probes.node.stacks.next_calls import NextCalls
+from dstack.probes.node.stacks.next_calls import functions_in, next_at
 
 SOURCE = """\
 import asyncio, time
@@ -89,6 +89,9 @@ def has_inner():
 """.splitlines()
 
 
+FUNCTIONS = functions_in("\n".join(SOURCE))
+
+
 def line_in(function: str) -> int:
     begin = next(number for number, line in enumerate(SOURCE) if f"def {function}(" in line)
     return next(number for number, line in enumerate(SOURCE[begin:], begin + 1) if line.endswith("# here"))
@@ -108,7 +111,7 @@ def line_in(function: str) -> int:
     ],
 )
 def test_the_next_call_that_stops_something_is_found(function: str, stops: str | None) -> None:
-    found = NextCalls().at("app.py", line_in(function), lambda: SOURCE).stops
+    found = next_at(FUNCTIONS, line_in(function)).stops
 
     assert (found.name if found else None) == stops
     assert found is None or found.line > line_in(function) or function == "cancels_in_loop"
@@ -127,7 +130,7 @@ def test_the_next_call_that_stops_something_is_found(function: str, stops: str |
     ],
 )
 def test_a_function_may_fail_unless_its_source_shows_that_it_does_not(function: str, may_fail: bool) -> None:
-    assert NextCalls().at("app.py", line_in(function), lambda: SOURCE).may_fail is may_fail
+    assert next_at(FUNCTIONS, line_in(function)).may_fail is may_fail
 
 
 @pytest.mark.parametrize(
@@ -142,25 +145,15 @@ def test_a_function_may_fail_unless_its_source_shows_that_it_does_not(function: 
     ],
 )
 def test_a_function_stops_nothing_if_all_that_it_may_still_call_is_harmless(function: str, may_stop: bool) -> None:
-    assert NextCalls().at("app.py", line_in(function), lambda: SOURCE).may_stop is may_stop
+    assert next_at(FUNCTIONS, line_in(function)).may_stop is may_stop
 
 
 @pytest.mark.parametrize("lines", [[], ["def f(:"], ["x = 1", "", ""]])
 def test_without_readable_source_a_function_may_fail_and_stops_nothing(lines: list[str]) -> None:
-    found = NextCalls().at("app.py", 7, lambda: lines)
+    found = next_at(functions_in("\n".join(lines)), 7)
 
     assert (found.stops, found.may_fail) == (None, True)
 
 
-def test_a_file_is_parsed_once() -> None:
-    reads: list[int] = []
-
-    def lines() -> list[str]:
-        reads.append(1)
-        return SOURCE
-
-    calls = NextCalls()
-    found = [calls.at("app.py", line_in(name), lines).stops for name in ("terminates", "sleeps_then_cancels")]
-
-    assert found[1] == StopCall(name="ray.cancel", line=8)
-    assert len(reads) == 1
+def test_a_line_of_a_call_is_that_of_the_file() -> None:
+    assert next_at(FUNCTIONS, line_in("sleeps_then_cancels")).stops == StopCall(name="ray.cancel", line=8)

@@ -7,8 +7,10 @@ from pathlib import Path
 import pytest
 
 from dstack.observed.processes import Frame
+from dstack.probes.node.stacks import source_files
 from dstack.probes.node.stacks import table as module
 from dstack.probes.node.stacks.origins import Origins
+from dstack.probes.node.stacks.source_files import SourceFiles
 from dstack.probes.node.stacks.table import ENDS, StackTable
 from dstack.probes.node.thread_stacks import CodePosition, TextFrame
 
@@ -19,7 +21,7 @@ def frames(*lines: int, file: str = "/srv/app.py") -> list[TextFrame]:
 
 @pytest.fixture
 def table() -> StackTable:
-    return StackTable(Origins())
+    return StackTable(Origins(), SourceFiles())
 
 
 def lines_of(table: StackTable, stack: int) -> list[int]:
@@ -66,7 +68,7 @@ def test_deep_stacks_of_different_depths_differ(table: StackTable) -> None:
 def test_a_deep_recursive_stack_is_not_slow(table: StackTable, monkeypatch: pytest.MonkeyPatch) -> None:
     """A recursion has few positions, so its source is read once."""
     reads: list[str] = []
-    monkeypatch.setattr(module, "read_source", lambda path: reads.append(path) or ["text"])  # type: ignore[func-returns-value]
+    monkeypatch.setattr(source_files, "read_source", lambda path: reads.append(path) or ["text"])  # type: ignore[func-returns-value]
 
     for count in range(1, 50):
         table.add(frames(*[1, 2] * count), "/")

@@ -20,7 +20,7 @@ from dstack.probes.node.cpython.objects import Objects
 from dstack.probes.node.cpython.references import References
 from dstack.probes.node.cpython.values import shown_locals, text_of
 from dstack.probes.node.procfs.proc import FUTEX, SystemCall
-from dstack.probes.node.ray_ids import object_refs, owners, refs_of
+from dstack.probes.node.ray_memory import object_refs, owners, refs_of
 from dstack.probes.node.thread_stacks import CodePosition, PythonThread
 from dstack.probes.node.waits.executors import Executors
 from dstack.probes.node.waits.locks import Locks

@@ -16,8 +16,9 @@ import pytest
 
 from dstack.observed.calls import End, KernelObjects
 from dstack.probes.node.cpython.memory import open_memory
-from dstack.probes.node.kernel_waits import KernelTables, KernelWaits, remaining_sleep_s
-from dstack.probes.node.procfs import proc, sockets
+from dstack.probes.node.procfs import open_files, proc
+from dstack.probes.node.procfs.open_files import KernelTables
+from dstack.probes.node.system_calls import KernelWaits, remaining_sleep_s
 from tests.processes import wait_until
 
 BEGIN = "import fcntl, os, select, socket, sys, time; fd = int(sys.argv[1])\n"
@@ -187,7 +188,7 @@ def test_a_host_listens_or_refuses() -> None:
     ],
 )
 def test_addresses_are_decoded(text: str, address: str) -> None:
-    assert sockets.address(text) == address
+    assert open_files.address(text) == address
 
 
 # Several descriptors, and timeouts
@@ -305,4 +306,4 @@ def test_bytes_on_their_way_are_counted() -> None:
     code = "p = select.poll(); p.register(fd, select.POLLHUP); p.poll()"
     with ours, theirs, blocked(code, theirs.fileno(), "poll") as sleeping:
         ours.send(b"12345")
-        assert only(objects(sleeping)).unread >= 5 or not sockets.unix_sockets(), "where the kernel lists the queues"
+        assert only(objects(sleeping)).unread >= 5 or not open_files.unix_sockets(), "where the kernel lists the queues"

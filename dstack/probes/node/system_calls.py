@@ -8,7 +8,7 @@ are those of that architecture.
 from __future__ import annotations
 
 import contextlib
-import os
+import re
 import struct
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
@@ -16,19 +16,16 @@ from dataclasses import dataclass, field, replace
 from itertools import islice
 
 from dstack.call_sites import KERNEL
-from dstack.observed.calls import Call, End, EndKind, EndState, Holder, KernelObjects
-from dstack.probes.node.cached_property import cached_property
+from dstack.observed.calls import Call, End, EndKind, EndState, KernelObjects
 from dstack.probes.node.cpython.memory import ProcessMemory, Unreadable
-from dstack.probes.node.procfs import proc, sockets
-from dstack.probes.node.procfs.children import is_of_dstack
-from dstack.probes.node.procfs.sockets import LISTENING, SYN_SENT, TcpSocket
+from dstack.probes.node.cpython.memory_frames import MemoryFrame
+from dstack.probes.node.cpython.objects import Objects
+from dstack.probes.node.procfs import open_files, proc
+from dstack.probes.node.procfs.open_files import LISTENING, SYN_SENT, KernelTables, TcpSocket
 
 MAX_ENDS = 64
 """The most descriptors of one thread that are followed."""
 MAX_POLLED = 4_096
-MAX_HOLDERS = 32
-MAX_SCANNED = 4_000
-"""The most processes outside of the job that are searched for the other end of a pipe or socket."""
 LONGEST_TIMEOUT_S = 1e7
 RAY_PROCESSES = {"raylet", "gcs_server", "ray::DashboardAgent", "ray::RuntimeEnvAgent"}
 """Processes of a cluster that send what code of a job has asked for, and nothing by themselves; seen on Ray 2.60."""
@@ -68,11 +65,16 @@ OTHERS = {
 NAMES = {**READS, **ACCEPTS, **WRITES, **OF_FILES, **SETS, **OTHERS}
 FUTEXES = (202, 449)
 TIMER = "anon_inode:[timerfd]"
-LOOPBACK = ("127.0.0.1", "[::1]")
 SIGNALS = (34, 128, 130)
 TO_READ, TO_WRITE = 0x001 | 0x002 | 0x2000, 0x004
 """Events of ``poll``: POLLIN, POLLPRI and POLLRDHUP; POLLOUT. Those of ``epoll`` have the same bits."""
 NANOSECONDS = 1e9
+MAX_HOST = 254
+MAX_CLIENT = 16
+"""The most frames, innermost first, in which a client of the network is searched for."""
+HOST = ("host", "hostname", "_host", "server_hostname")
+"""The variables and attributes in which clients keep the name of the host that they are connected to."""
+HOST_NAME = re.compile(r"(?!localhost$)[A-Za-z0-9_.-]*[A-Za-z][A-Za-z0-9_.-]*")
 
 
 @dataclass(frozen=True)
@@ -81,167 +83,6 @@ class _Want:
 
     fd: int
     is_write: bool = False
-
-
-class KernelTables:
-    """The descriptors, sockets and file locks of this host, each read when it is first needed in a sample.
-
-    ``find_pids`` returns the processes of the jobs. Others are searched for an end that none of these has; with
-    ``scans_host`` for all ends, since a process of no job may have one, too. ``ray_ports`` are those at which the core
-    workers of the jobs listen.
-    """
-
-    def __init__(
-        self,
-        find_pids: Callable[[], Collection[int]] = tuple,
-        ray_ports: Collection[int] = (),
-        *,
-        scans_host: bool = True,
-    ) -> None:
-        self._find_pids = find_pids
-        self._scans_host = scans_host
-        self.ray_ports = {str(port) for port in ray_ports}
-        self._links: dict[int, dict[int, str]] = {}
-        self._holders: dict[int, Holder] = {}
-        self._of_dstack: set[int] = set()
-        self._namespaces: dict[int, str] = {}
-        self._tcp: dict[str, dict[str, TcpSocket]] = {}
-
-    @cached_property
-    def pids(self) -> set[int]:
-        """The processes of the jobs."""
-        return set(self._find_pids())
-
-    def file_of(self, pid: int, fd: int) -> str:
-        """What a descriptor of a process refers to, such as ``pipe:[INODE]``; empty if it cannot be read."""
-        return self._files_of(pid).get(fd) or proc.file_at(pid, fd)
-
-    def _files_of(self, pid: int) -> Mapping[int, str]:
-        if pid not in self._links:
-            self._links[pid] = proc.files_of(pid)
-        return self._links[pid]
-
-    # The processes that have a file
-
-    def holders(self, file: str, *, can_write: bool | None = None) -> tuple[Holder, ...]:
-        """The processes that have a pipe or socket open, those of the jobs first.
-
-        With ``can_write``, only those that can write to it, or only those that can read from it.
-        """
-        found = self._owners.get(file, ())
-        pids = dict.fromkeys(pid for pid, fd in found if can_write is None or proc.is_open_for(pid, fd, can_write))
-        if pids and not self._scans_host:
-            return self.holders_of(pids)
-        others = (pid for pid in self._others.get(file, ()) if can_write is None or self._is_open(pid, file, can_write))
-        return self.holders_of((*pids, *others))
-
-    def holders_of(self, pids: Collection[int]) -> tuple[Holder, ...]:
-        """These processes; those beyond the limit are one that is in no job, so that all of them count."""
-        found = tuple(map(self._holder, islice(pids, MAX_HOLDERS)))
-        left = len(pids) - len(found)
-        return (*found, Holder(pid=0, name=f"{left} more processes")) if left > 0 else found
-
-    def _is_open(self, pid: int, file: str, can_write: bool) -> bool:
-        return any(one == file and proc.is_open_for(pid, fd, can_write) for fd, one in self._files_of(pid).items())
-
-    def _holder(self, pid: int) -> Holder:
-        if pid not in self._holders:
-            is_stranger = pid not in self.pids
-            self._holders[pid] = (
-                Holder(pid=pid, name=proc.title(pid), cpu_s=proc.cpu_clock(pid) or 0.0)
-                if is_stranger
-                else Holder(pid=pid)
-            )
-            if is_stranger and is_of_dstack(pid):
-                self._of_dstack.add(pid)
-        return self._holders[pid]
-
-    def leads_to_dstack(self, end: End) -> bool:
-        """Whether a process of dstack can act at the other end."""
-        return any(holder.pid in self._of_dstack for holder in end.holders)
-
-    @cached_property
-    def _owners(self) -> dict[str, list[tuple[int, int]]]:
-        """The processes of the jobs with their descriptors, by the pipe or socket that these refer to."""
-        found: dict[str, list[tuple[int, int]]] = {}
-        for pid in self.pids:
-            for fd, file in self._files_of(pid).items():
-                if file.startswith(("pipe:", "socket:", "/")):
-                    found.setdefault(file, []).append((pid, fd))
-        return found
-
-    @cached_property
-    def _others(self) -> dict[str, list[int]]:
-        """The other processes of this host that may be read, by the pipes, sockets and files that they have open."""
-        found: dict[str, list[int]] = {}
-        others = (pid for pid in proc.all_pids() if pid not in self.pids)
-        for pid in islice(others, MAX_SCANNED):
-            for file in set(self._files_of(pid).values()):
-                found.setdefault(file, []).append(pid)
-        return found
-
-    def lock_holders(self, pid: int, fd: int, path: str) -> tuple[Holder, ...]:
-        """The processes that can release the locks on a file that a process has open.
-
-        A fork shares the ``flock`` of its parent: it keeps the lock when the parent ends, and can release it itself.
-        """
-        takers = self.locks.get(proc.lock_key(pid, f"/proc/{pid}/fd/{fd}") or "", [])
-        sharers = [one for one, at in self._owners.get(path, ()) if proc.holds_lock(one, at)] if takers else []
-        sharers += [one for one in self._others.get(path, ()) if self._holds_lock_on(one, path)] if takers else []
-        living = [taker for taker in takers if proc.state(taker)]
-        pids = dict.fromkeys((*sharers, *living)) or takers
-        return self.holders_of(pids)
-
-    def _holds_lock_on(self, pid: int, path: str) -> bool:
-        return any(file == path and proc.holds_lock(pid, fd) for fd, file in self._files_of(pid).items())
-
-    # Sockets and locks
-
-    def tcp_of(self, pid: int) -> Mapping[str, TcpSocket]:
-        """The TCP sockets of the network namespace of a process, by inode."""
-        if pid not in self._namespaces:
-            self._namespaces[pid] = proc.network_namespace(pid)
-        namespace = self._namespaces[pid]
-        if namespace not in self._tcp:
-            self._tcp[namespace] = sockets.tcp_sockets(pid)
-        return self._tcp[namespace]
-
-    @cached_property
-    def tcp_by_address(self) -> Mapping[str, tuple[str, TcpSocket]]:
-        """The TCP sockets of the namespaces of the jobs and of this process, with their inodes, by both addresses."""
-        tables = map(self.tcp_of, (os.getpid(), *self.pids))
-        return {f"{one.local} {one.remote}": (inode, one) for table in tables for inode, one in table.items()}
-
-    def tcp_ends(self, wanted: Sequence[str]) -> dict[str, tuple[Holder, ...]]:
-        """The holders of these sockets of this host, by their addresses, the local one first."""
-        found = ((end, self.tcp_by_address.get(end)) for end in wanted)
-        return {end: self.holders(f"socket:[{one[0]}]") for end, one in found if one}
-
-    def listener(self, pid: int, address: str) -> str | None:
-        """The inode of the socket that listens at an address, as a process sees it; None if there is none."""
-        port = address.rpartition(":")[2]
-        found = (
-            inode
-            for inode, one in self.tcp_of(pid).items()
-            if one.state == LISTENING and one.local in (address, f"0.0.0.0:{port}", f"[::]:{port}")
-        )
-        return next(found, None)
-
-    def is_refused(self, pid: int, address: str) -> bool:
-        """Whether an address is one of the host of a process, and nothing listens there."""
-        host = address.rpartition(":")[0]
-        own = {one.local.rpartition(":")[0] for one in self.tcp_of(pid).values()}
-        return host in (*LOOPBACK, *own) and self.listener(pid, address) is None
-
-    @cached_property
-    def unix(self) -> Mapping[str, sockets.UnixSocket]:
-        """The Unix sockets of this host by inode; empty where the kernel does not show them."""
-        return sockets.unix_sockets()
-
-    @cached_property
-    def locks(self) -> Mapping[str, list[int]]:
-        """The processes that hold a lock on a file, by the file's device and inode."""
-        return proc.file_locks()
 
 
 @dataclass(frozen=True)
@@ -368,13 +209,13 @@ class KernelWaits:
             case "pselect6":
                 return self._time_at(arguments[4], NANOSECONDS)
             case "recvfrom" | "recvmsg" | "read" | "accept" | "accept4":
-                return sockets.receive_timeout_s(self._pid, arguments[0])
+                return open_files.receive_timeout_s(self._pid, arguments[0])
             case "sendto" | "sendmsg" | "write":
-                return sockets.send_timeout_s(self._pid, arguments[0])
+                return open_files.send_timeout_s(self._pid, arguments[0])
             case "connect":
-                own = sockets.send_timeout_s(self._pid, arguments[0])
+                own = open_files.send_timeout_s(self._pid, arguments[0])
                 inode = self._tables.file_of(self._pid, _int32(arguments[0]))[8:-1]
-                return sockets.CONNECT_TIMEOUT_S if own is None and inode in self._tables.tcp_of(self._pid) else own
+                return open_files.CONNECT_TIMEOUT_S if own is None and inode in self._tables.tcp_of(self._pid) else own
             case _:
                 return None
 
@@ -510,6 +351,27 @@ class KernelWaits:
             holders=holders,
             unread=one.unread + peer[1].unsent,
         )
+
+
+def with_host(call: Call, frames: Sequence[MemoryFrame], objects: Objects) -> Call:
+    """The call with the host's name at the other end of its only connection, where a frame or its object has it."""
+    if not isinstance(call.need, KernelObjects) or [end.what for end in call.need.ends] != ["TCP"]:
+        return call
+    (end,) = call.need.ends
+    host = next(filter(None, (_host_in(frame, objects) for frame in frames[:MAX_CLIENT])), None)
+    named = replace(end, name=f"{host} ({end.name})")
+    return replace(call, need=replace(call.need, ends=(named,))) if host and end.name else call
+
+
+def _host_in(frame: MemoryFrame, objects: Objects) -> str | None:
+    """The name of a host, and no address, in a variable of a frame, or in an attribute of its object."""
+    with contextlib.suppress(Unreadable):
+        owner = frame.local("self")
+        attributes = objects.attributes(owner) if owner else {}
+        words = (found for name in HOST for found in (frame.local(name), attributes.get(name)))
+        texts = (objects.text(word, MAX_HOST) for word in words if word and objects.is_a(word, "str"))
+        return next((text for text in texts if HOST_NAME.fullmatch(text)), None)
+    return None
 
 
 def remaining_sleep_s(call: proc.SystemCall, memory: ProcessMemory) -> float | None:

@@ -11,7 +11,7 @@ import pytest
 
 from dstack.files.snapshot_file import save
 from dstack.probes.node.stacks.origins import Origins
-from dstack.probes.node.stacks.source_lines import MAX_BYTES, find_source, read_source
+from dstack.probes.node.stacks.source_files import MAX_BYTES, SourceFiles, find_source, read_source
 from dstack.probes.node.stacks.table import StackTable
 from dstack.probes.node.thread_stacks import CodePosition, TextFrame
 from tests.fuzzing.hostile_text import naming
@@ -93,7 +93,7 @@ def test_a_file_replaced_after_its_check_is_not_read(folder: Path, monkeypatch: 
 
 
 def test_a_process_cannot_make_its_node_read_other_files(folder: Path) -> None:
-    table = StackTable(Origins())
+    table = StackTable(Origins(), SourceFiles())
     frames = [TextFrame(CodePosition(name, "f", "f", 1)) for name in [*NO_SOURCES, "good.py"]]
 
     table.add(frames, str(folder))
