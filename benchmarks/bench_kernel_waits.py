@@ -26,7 +26,7 @@ from benchmarks.tables import Results
 from dstack.probes.node import memory_reader
 from dstack.probes.node.probe import NodeProbe
 from dstack.probes.node.system_calls import KernelWaits
-from dstack.probes.node.wire import Options, Target
+from dstack.probes.node.wire import SampleOptions, Target
 
 THREADS, PIPES = 30, 60
 WITHOUT = " without them"
@@ -73,7 +73,7 @@ def measure(rounds: int, count: int) -> tuple[dict[str, list[Cost]], Results]:
         probe = NodeProbe()
 
         def sample(reach: bool) -> None:
-            options: Options = {**OPTIONS, "reach": reach}
+            options: SampleOptions = {**OPTIONS, "reach": reach}
             answer = probe.sample(targets, options)
             assert not answer.failures, answer.failures
 

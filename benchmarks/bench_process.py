@@ -27,9 +27,9 @@ from benchmarks.costs import Action, Cost, disturbed, in_ms, in_turns, longest_g
 from benchmarks.tables import Results
 from dstack.observed.node import NodeAnswer
 from dstack.probes.node.probe import NodeProbe
-from dstack.probes.node.wire import Options, Target, encoded
+from dstack.probes.node.wire import SampleOptions, Target, encoded
 
-OPTIONS: Options = {
+OPTIONS: SampleOptions = {
     "native": False,
     "locals": False,
     "pause": False,

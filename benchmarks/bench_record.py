@@ -27,6 +27,7 @@ import ray
 from benchmarks.costs import PYSPY
 from benchmarks.tables import Results
 from dstack.collecting.recorder import Recorder
+from dstack.model.recording import RecordingOptions
 from dstack.probes.node.probe import NodeProbe
 from dstack.probes.node.wire import RecordOptions, Target
 
@@ -64,7 +65,7 @@ class Worker:
 @contextmanager
 def recording(address: str) -> Iterator[psutil.Process]:
     """The process that records this host, from its first samples on."""
-    recorder = Recorder(address, 3600, RATE_HZ)
+    recorder = Recorder(address, 3600, RATE_HZ, RecordingOptions())
     begun = threading.Event()
 
     def note(step: str) -> None:
@@ -74,7 +75,9 @@ def recording(address: str) -> Iterator[psutil.Process]:
     thread = threading.Thread(target=lambda: recorder.record(note))
     thread.start()
     begun.wait()
-    (process,) = (one for one in psutil.Process().children() if "dstack.collecting.recorder" in " ".join(one.cmdline()))
+    (process,) = (
+        one for one in psutil.Process().children() if "dstack.collecting.recording_session" in " ".join(one.cmdline())
+    )
     try:
         yield process
     finally:

@@ -35,7 +35,7 @@ from benchmarks.bench_tui import PAINT, SIZE, painted
 from benchmarks.fake_cluster.cluster import DRIVER, FakeCluster
 from benchmarks.tables import Results
 from dstack.analysis.views.analysed_snapshot import AnalysedSnapshot
-from dstack.collecting.collector import SAVED_HISTORY, Collector
+from dstack.collecting.collector import SAVED_HISTORY, Collector, Terms
 from dstack.files.snapshot_file import load, save
 from dstack.model.snapshot import Snapshot
 from dstack.processes.gc_pause import collect_old_rarely
@@ -129,7 +129,10 @@ class Figures:
 def measure(nodes: int, rounds: int, folder: Path) -> Figures:
     figures = Figures()
     file = folder / f"{nodes}.json.gz"
-    with FakeCluster(nodes) as cluster, Collector(cluster.address, history=SAVED_HISTORY, driver=DRIVER) as collector:
+    with (
+        FakeCluster(nodes) as cluster,
+        Collector(cluster.address, Terms(history=SAVED_HISTORY), driver=DRIVER) as collector,
+    ):
         figures.nodes = cluster.nodes
         with watched(figures.resources):
             for _ in range(rounds + 1):

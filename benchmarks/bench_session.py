@@ -26,7 +26,7 @@ from benchmarks.bench_scale import TimedApp
 from benchmarks.bench_tui import SIZE, painted
 from benchmarks.tables import Results
 from dstack.collecting.collector import Collector
-from dstack.probes.node_access.remote_probes import RemoteProbes
+from dstack.probes.node_access.remote_probes import ClusterDriver
 from tests.hosts import Hosts
 from tests.hosts.command import PYTHONPATH, dstack
 from tests.hosts.rings import ring
@@ -110,7 +110,7 @@ def measure(number: int, rounds: int) -> Figures:
         with hosts.start(1, argv, PYTHONPATH=PYTHONPATH) as ui:
             figures.first_s = float(printed(ui, "ready")[0])
             figures.gcs_ms = (spent_ms(gcs) - before) / (number - 1)
-            (driver,) = [one for one in carrying(hosts.tag) if RemoteProbes.DRIVER in " ".join(command_line(one))]
+            (driver,) = [one for one in carrying(hosts.tag) if ClusterDriver.MODULE in " ".join(command_line(one))]
             figures.driver_ms = spent_ms(driver) / (number - 1)
             for turn in range(rounds):
                 began = time.perf_counter()

@@ -47,7 +47,7 @@ from dstack.model.snapshot import Snapshot
 from dstack.observed.node import NodeAnswer
 from dstack.probes.connection.connect import connect
 from dstack.probes.node.probe import NodeProbe
-from dstack.probes.node.wire import Options, encoded
+from dstack.probes.node.wire import SampleOptions, encoded
 from dstack.probes.node_access.raylet_symbols import thread_context_layout
 from dstack.probes.node_access.targets import targets
 
@@ -119,7 +119,7 @@ class Ring:
         self.failures: Counter[str] = Counter()
         self._probe = NodeProbe()
         self._targets = [one for one in targets(self.warm().workers) if one["pid"] in self._pids]
-        self._options: Options = {
+        self._options: SampleOptions = {
             "native": False,
             "locals": False,
             "pause": False,

@@ -17,6 +17,7 @@ from dstack.errors import ClusterError, UsageError
 from dstack.model.diagnosis import NODES_SETTLE_S, Diagnosis
 from dstack.model.snapshot import Snapshot
 from dstack.probes.connection.own_cluster import connected_cluster, require_no_client
+from dstack.probes.node.wire import ReadingOptions
 from dstack.report.not_observed import gaps_in_words
 from dstack.report.text import report_text
 from dstack.words import SHOWN
@@ -66,9 +67,8 @@ class Session:
     ) -> Snapshot:
         """Take a snapshot; arguments and errors are those of :func:`dstack.snapshot`."""
         _require_positive(timeout_s)
-        options = {"native": native, "locals": locals, "pause": pause}
-        on = [name for name, is_on in options.items() if is_on]
-        return self._collector.take(progress, terms=Terms(timeout_s, on, watch_s, WHOLE_HISTORY if history else 0))
+        options = ReadingOptions(native=native, locals=locals, pause=pause)
+        return self._collector.take(progress, terms=Terms(timeout_s, options, watch_s, WHOLE_HISTORY if history else 0))
 
     def _analysed(
         self,
@@ -92,7 +92,7 @@ class Session:
     ) -> Diagnosis:
         """Take a snapshot and return its diagnosis; arguments and errors are those of :func:`dstack.check`."""
         analyse = partial(AnalysedSnapshot.of, job=job, nodes_settle_s=nodes_settle_s)
-        terms = Terms(timeout_s, ("pause",) if pause else (), watch_s)
+        terms = Terms(timeout_s, ReadingOptions(pause=pause), watch_s)
         return self._analysed(analyse, terms, progress).diagnosis
 
     def assert_no_deadlock(

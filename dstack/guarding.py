@@ -15,7 +15,7 @@ from typing import Any, TypeVar, cast
 
 from dstack.analysis.views.analysed_snapshot import AnalysedSnapshot
 from dstack.api import DeadlockFound, resolved
-from dstack.collecting.collector import Collector
+from dstack.collecting.collector import Collector, Terms
 from dstack.errors import DstackError, UsageError
 from dstack.model.diagnosis import Diagnosis
 from dstack.model.snapshot import Snapshot
@@ -160,7 +160,7 @@ class _Watch:
         self._is_main_thread = threading.current_thread() is threading.main_thread()
         self._is_task_cancelled = False
         self._hang: Hang | None = None
-        self._collector = Collector(lambda: resolved(settings.address), settings.look_s)
+        self._collector = Collector(lambda: resolved(settings.address), Terms(settings.look_s))
         self._thread = threading.Thread(target=self._run, name="dstack.guard", daemon=True)
         self._thread.start()
         if settings.break_deadlock and task is None:

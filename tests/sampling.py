@@ -14,12 +14,12 @@ from dstack.observed import calls
 from dstack.observed.calls import Awaitables, Call, Children, Futures, GroupCall, ProcessGroup, Refs, Unreadable
 from dstack.observed.node import NodeAnswer, RecordedRound
 from dstack.probes.node.probe import NodeProbe
-from dstack.probes.node.wire import ForeignPython, Options, RecordOptions, Target, UnreadablePython
+from dstack.probes.node.wire import ForeignPython, RecordOptions, SampleOptions, Target, UnreadablePython
 
 Plain = dict[str, Any]
 """A part of a :class:`~dstack.observed.node.NodeAnswer`, of which tests pick fields by variable names."""
 
-OPTIONS: Options = {
+OPTIONS: SampleOptions = {
     "native": False,
     "locals": False,
     "pause": False,
@@ -54,7 +54,7 @@ def target(
 
 def sample(*targets: Target, probe: NodeProbe | None = None, **options: Any) -> Plain:
     """The answer of ``probe``, or of a new one, with some options changed."""
-    changed = cast(Options, {**OPTIONS, **options})
+    changed = cast(SampleOptions, {**OPTIONS, **options})
     return plain((probe or NodeProbe()).sample(targets, changed))
 
 

@@ -6,10 +6,9 @@ See :mod:`dstack.probes.node_access.remote_driver`. A node that cannot be reache
 from __future__ import annotations
 
 import asyncio
-import sys
 import threading
 import time
-from typing import IO, Any
+from typing import Any
 
 import grpc
 import msgspec
@@ -18,15 +17,15 @@ from benchmarks.fake_cluster.servers import SAMPLE
 from dstack.probes.connection import ray_stubs
 from dstack.probes.connection.connect import open_channel
 from dstack.probes.node.core_worker_calls import CHANNEL_OPTIONS
-from dstack.probes.node_access.driver_messages import Reply, Request, encoded
-from dstack.processes.child import Messages, outlive_parent, send
+from dstack.probes.node_access.driver_messages import Reply, SampleRequest
+from dstack.processes.child import Parent, outlive_parent
 
 
 class Driver:
     """Keeps a channel to each probe."""
 
-    def __init__(self, answers: IO[bytes], address: str) -> None:
-        self._answers = answers
+    def __init__(self, parent: Parent, address: str) -> None:
+        self._parent = parent
         with open_channel(address) as channel:
             stub = ray_stubs.gcs_service_pb2_grpc.NodeInfoGcsServiceStub(channel)
             rows = stub.GetAllNodeInfo(ray_stubs.gcs_service_pb2.GetAllNodeInfoRequest()).node_info_list
@@ -34,19 +33,19 @@ class Driver:
         self._calls: dict[str, Any] = {}
         self._tasks: list[asyncio.Task[None]] = []
 
-    def sample(self, request: Request) -> None:
+    def sample(self, request: SampleRequest) -> None:
         """Begins a request, which replaces the one before."""
         for task in self._tasks:
             task.cancel()
-        self._tasks = [asyncio.create_task(self._ask(node_id, request)) for node_id in request["nodes"]]
+        self._tasks = [asyncio.create_task(self._ask(node_id, request)) for node_id in request.nodes]
 
-    async def _ask(self, node_id: str, request: Request) -> None:
-        left_s = request["deadline"] - time.monotonic()
+    async def _ask(self, node_id: str, request: SampleRequest) -> None:
+        left_s = request.deadline - time.monotonic()
         wanted = {
-            "is_first": request["is_first"],
-            **request["nodes"][node_id],
-            "questions": request["questions"],
-            "options": request["options"],
+            "is_first": request.is_first,
+            **request.nodes[node_id],
+            "questions": request.questions,
+            "options": request.options,
         }
         try:
             answer = await self._call(node_id)(
@@ -54,7 +53,7 @@ class Driver:
             )
         except grpc.RpcError:
             return
-        send(self._answers, "reply", encoded(Reply(number=request["number"], node_id=node_id, answer=answer)))
+        self._parent.send("reply", Reply(request.number, node_id, answer))
 
     def _call(self, node_id: str) -> Any:
         if node_id not in self._calls:
@@ -63,19 +62,19 @@ class Driver:
         return self._calls[node_id]
 
 
-def main(answers: IO[bytes], arguments: list[str]) -> None:
-    """Serves requests until standard input ends."""
-    asyncio.run(_serve(answers, arguments[0]))
+def main(parent: Parent, address: str) -> None:
+    """Serves requests until the parent sends no more."""
+    asyncio.run(_serve(parent, address))
 
 
-async def _serve(answers: IO[bytes], address: str) -> None:
-    driver, loop, is_over = Driver(answers, address), asyncio.get_running_loop(), asyncio.Event()
+async def _serve(parent: Parent, address: str) -> None:
+    driver, loop, is_over = Driver(parent, address), asyncio.get_running_loop(), asyncio.Event()
     outlive_parent()
-    send(answers, "joined")
+    parent.send("joined")
 
     def read() -> None:
-        for message in Messages(sys.stdin.buffer):
-            loop.call_soon_threadsafe(driver.sample, msgspec.json.decode(message.payload))
+        for request in parent:
+            loop.call_soon_threadsafe(driver.sample, request.value)
         loop.call_soon_threadsafe(is_over.set)
 
     threading.Thread(target=read, daemon=True).start()

@@ -15,7 +15,7 @@ EVERY_S = 5.0
 ROLES = {
     "benchmarks.soak.session": "front end",
     "dstack.probes.node_access": "driver",
-    "dstack.collecting.collector": "session",
+    "dstack.collecting.capture": "session",
 }
 """What a process of the session is, by a part of its command line."""
 SHOWN_POINTS = 12

@@ -17,7 +17,7 @@ from typing import Any
 
 from benchmarks.soak import SHOWN
 from dstack.analysis.views.analysed_snapshot import AnalysedSnapshot
-from dstack.collecting.collector import Collector
+from dstack.collecting.collector import Collector, Terms
 from dstack.errors import DstackError
 from dstack.files.snapshot_file import save
 from dstack.report.check_json import check_json
@@ -27,7 +27,7 @@ from dstack.report.text import report_text
 def main() -> None:
     address, timeout_s, pause_s, directory = sys.argv[1], float(sys.argv[2]), float(sys.argv[3]), Path(sys.argv[4])
     ended = threading.Event()
-    collector = Collector(address, timeout_s)
+    collector = Collector(address, Terms(timeout_s))
 
     def end(*_: object) -> None:
         ended.set()

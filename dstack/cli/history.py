@@ -131,9 +131,9 @@ def graph(
     if file and address:
         raise UsageError("FILE cannot be combined with --address.", "Leave out one of them.")
     require_new(output, force=force)
-    from dstack.collecting.collector import WHOLE_HISTORY
+    from dstack.collecting.collector import WHOLE_HISTORY, Terms
 
-    snapshot = load_snapshot(file) if file else take_snapshot(address, timeout_s, history=WHOLE_HISTORY)
+    snapshot = load_snapshot(file) if file else take_snapshot(address, Terms(timeout_s, history=WHOLE_HISTORY))
     form = wanted or FORMATS.get(Path(output).suffix, "text")
     data = _document(snapshot, form, by, job, is_on_screen=output == STDOUT)
     with CleanUp():

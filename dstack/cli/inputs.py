@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -13,7 +13,7 @@ from dstack.errors import UsageError
 
 if TYPE_CHECKING:
     from dstack.analysis.views.analysed_snapshot import AnalysedSnapshot
-    from dstack.collecting.collector import Collector
+    from dstack.collecting.collector import Collector, Terms
     from dstack.model.snapshot import Snapshot
 
 
@@ -69,37 +69,22 @@ nodes_settle_option = click.option(
 )
 
 
-def take_snapshot(
-    address: str | None,
-    timeout_s: float,
-    options: Collection[str] = (),
-    watch_s: float | None = None,
-    *,
-    history: int = 0,
-) -> Snapshot:
-    """Take a snapshot of a running cluster, and show the progress; arguments are those of ``Collector``."""
-    with _collector(address, timeout_s, options, watch_s, history) as (collector, note, began):
+def take_snapshot(address: str | None, terms: Terms) -> Snapshot:
+    """Take a snapshot of a running cluster, and show the progress."""
+    with _collector(address, terms) as (collector, note, began):
         return collector.take(note, began=began)
 
 
 def take_analysed(
-    analyse: Callable[[Snapshot], AnalysedSnapshot],
-    address: str | None,
-    timeout_s: float,
-    options: Collection[str] = (),
-    watch_s: float | None = None,
-    *,
-    history: int = 0,
+    analyse: Callable[[Snapshot], AnalysedSnapshot], address: str | None, terms: Terms
 ) -> AnalysedSnapshot:
     """Take snapshots until one is conclusive, as :meth:`Collector.take_analysed`, and show the progress."""
-    with _collector(address, timeout_s, options, watch_s, history) as (collector, note, began):
+    with _collector(address, terms) as (collector, note, began):
         return collector.take_analysed(analyse, note, began=began)
 
 
 @contextmanager
-def _collector(
-    address: str | None, timeout_s: float, options: Collection[str], watch_s: float | None, history: int
-) -> Iterator[tuple[Collector, Callable[[str], None], float | None]]:
+def _collector(address: str | None, terms: Terms) -> Iterator[tuple[Collector, Callable[[str], None], float | None]]:
     """A collector, a function that shows its steps, and when the command began."""
     from dstack.collecting.collector import Collector
 
@@ -110,7 +95,7 @@ def _collector(
             _load_explanation()
 
         began: float | None = click.get_current_context().find_root().obj
-        with Collector(address, timeout_s, options, watch_s, history) as collector:
+        with Collector(address, terms) as collector:
             yield collector, note, began
 
 
@@ -134,10 +119,10 @@ def snapshot_with_history(file: str | None, address: str | None, timeout_s: floa
         if snapshot.history is None:
             raise UsageError(f"{file} has no history of tasks.", "Take one with: dstack snapshot -o FILE")
         return snapshot
-    from dstack.collecting.collector import WHOLE_HISTORY
+    from dstack.collecting.collector import WHOLE_HISTORY, Terms
     from dstack.errors import ClusterError
 
-    snapshot = take_snapshot(address, timeout_s, history=WHOLE_HISTORY)
+    snapshot = take_snapshot(address, Terms(timeout_s, history=WHOLE_HISTORY))
     if snapshot.history is None:
         reasons = [failure.reason for failure in snapshot.failures if failure.stage == "control plane"]
         reason = "; ".join(reasons) or "the GCS did not return it in time"

@@ -40,9 +40,9 @@ def tui(files: tuple[str, ...], address: str | None, timeout_s: float) -> None:
         names = (os.path.basename(os.path.normpath(file)) for file in files)
         source: Source = Files(", ".join(names), found.snapshots, [error.message for error in found.skipped])
     else:
-        from dstack.collecting.collector import Collector
+        from dstack.collecting.collector import Collector, Terms
 
-        source = Collector(address, timeout_s)
+        source = Collector(address, Terms(timeout_s))
     with CleanUp():
         ended_by = run(source, opened)
     if ended_by is not None:
@@ -115,9 +115,9 @@ def mcp(files: tuple[str, ...], address: str | None, timeout_s: float) -> None:
             "dstack mcp needs the package mcp, version 2.", "Install it: pip install 'ray-dstack[mcp]'"
         ) from error
     from dstack.cli.assistant import Snapshots, serve
-    from dstack.collecting.collector import SAVED_HISTORY, Collector
+    from dstack.collecting.collector import SAVED_HISTORY, Collector, Terms
 
     saved = [load_snapshot(file) for file in files]
-    collector = None if files else Collector(address, timeout_s, history=SAVED_HISTORY)
+    collector = None if files else Collector(address, Terms(timeout_s, history=SAVED_HISTORY))
     with Snapshots(collector, saved) as snapshots:
         serve(snapshots)

@@ -80,9 +80,10 @@ def record(
 
         require_bokeh()
     from dstack.collecting.recorder import Recorder
+    from dstack.model.recording import RecordingOptions
 
-    on = [name for name, is_on in {"gil": gil, "idle": idle, "native": native}.items() if is_on]
-    recorder = Recorder(address, duration_s, rate_hz, on, job or "")
+    options = RecordingOptions(idle=idle, gil=gil, native=native)
+    recorder = Recorder(address, duration_s, rate_hz, options, job)
     with show_progress() as progress, _stopped_by_signals(recorder) as received:
         try:
             recording = recorder.record(progress)

@@ -87,9 +87,12 @@ def snapshot(
         from dstack.files.snapshot_file import require_writable
 
         require_writable(output, force=force)
-    options = {"native": native, "locals": with_locals, "pause": pause}
-    on = [name for name, is_on in options.items() if is_on]
-    taken = take_snapshot(address, timeout_s, on, watch_s, history=_history(history, is_saved=bool(output)))
+    from dstack.collecting.collector import SAVED_HISTORY, WHOLE_HISTORY, Terms
+    from dstack.probes.node.wire import ReadingOptions
+
+    kept = WHOLE_HISTORY if history else SAVED_HISTORY if output and history is None else 0
+    options = ReadingOptions(native=native, locals=with_locals, pause=pause)
+    taken = take_snapshot(address, Terms(timeout_s, options, watch_s, kept))
     try:
         if output:
             from dstack.files.snapshot_file import save
@@ -148,13 +151,12 @@ def check(
     4 inconclusive: too little could be read; the report says what, and why.
     """
     form = _form(as_json, details)
-    on = [name for name, is_on in (("native", native), ("pause", pause)) if is_on]
-    if file and (address or on or watch_s is not None):
+    if file and (address or native or pause or watch_s is not None):
         raise UsageError(
             "FILE cannot be combined with --address, --native, --pause or --for.", "Leave out FILE or these options."
         )
     if wait:
-        if file or not job or on or watch_s is not None:
+        if file or not job or native or pause or watch_s is not None:
             raise UsageError(
                 "--wait needs --job, and cannot be combined with FILE, --native, --pause or --for.", "Add --job ID."
             )
@@ -172,8 +174,12 @@ def check(
     if file:
         diagnosis = print_snapshot(load_snapshot(file), form, job, nodes_settle_s=nodes_settle_s)
     else:
+        from dstack.collecting.collector import Terms
+        from dstack.probes.node.wire import ReadingOptions
+
         explain = partial(explained, job=job, within_s=EXPLAIN_S, nodes_settle_s=nodes_settle_s)
-        diagnosis = print_analysed(take_analysed(explain, address, timeout_s, on, watch_s), form, within_s=EXPLAIN_S)
+        terms = Terms(timeout_s, ReadingOptions(native=native, pause=pause), watch_s)
+        diagnosis = print_analysed(take_analysed(explain, address, terms), form, within_s=EXPLAIN_S)
     if diagnosis.fails(fail_on):
         sys.exit(STUCK)
     if diagnosis.incomplete:
@@ -203,10 +209,10 @@ def _follow(
     nodes_settle_s: float,
 ) -> None:
     """Returns when the job has ended; exits with 1 and a report when it is stuck."""
-    from dstack.collecting.collector import Collector
+    from dstack.collecting.collector import Collector, Terms
     from dstack.watch.job_follower import JobFollower
 
-    with show_progress() as progress, Collector(address, timeout_s) as collector:
+    with show_progress() as progress, Collector(address, Terms(timeout_s)) as collector:
         follower = JobFollower(
             collector,
             job,
@@ -223,15 +229,6 @@ def _follow(
     click.echo(f"The job {visible(job)} has ended.", err=True)
 
 
-def _history(is_wanted: bool | None, *, is_saved: bool) -> int:
-    """The maximum number of attempts of tasks in the history of a snapshot."""
-    from dstack.collecting.collector import SAVED_HISTORY, WHOLE_HISTORY
-
-    if is_wanted:
-        return WHOLE_HISTORY
-    return SAVED_HISTORY if is_saved and is_wanted is None else 0
-
-
 def _form(as_json: bool, details: bool) -> Form:
     if as_json and details:
         raise UsageError("--details cannot be combined with --json, which has all data.", "Leave out one of them.")
@@ -246,11 +243,12 @@ def doctor(address: str | None, timeout_s: float) -> None:
 
     Exit codes: 0 nothing limits dstack, 1 something does, 3 the cluster is unreachable.
     """
+    from dstack.collecting.collector import Terms
     from dstack.probes.this_host import host_checks
 
     checks = host_checks()
     _print_checks("This machine", checks)
-    snapshot = take_snapshot(address, timeout_s)
+    snapshot = take_snapshot(address, Terms(timeout_s))
     from dstack.analysis.naming import names
     from dstack.analysis.views.analysed_snapshot import AnalysedSnapshot
     from dstack.report.not_observed import cluster_checks, conclusion, node_checks

@@ -84,8 +84,10 @@ def stacks(
     if file:
         snapshot = load_snapshot(file)
     else:
-        on = [name for name, is_on in (("native", native), ("pause", pause)) if is_on]
-        snapshot = take_snapshot(address, timeout_s, on)
+        from dstack.collecting.collector import Terms
+        from dstack.probes.node.wire import ReadingOptions
+
+        snapshot = take_snapshot(address, Terms(timeout_s, ReadingOptions(native=native, pause=pause)))
     from dstack.analysis.views.all_stacks import ChosenStacks
     from dstack.analysis.views.analysed_snapshot import AnalysedSnapshot
 

@@ -1,17 +1,30 @@
-"""Takes snapshots: a first sample of everything, and a second one of the workers that may be stuck."""
+"""Takes snapshots: a first sample of everything, and a second one of the workers that may be stuck.
+
+:func:`main` does so in a process that holds a session for a :class:`dstack.collecting.collector.Collector`. It replies
+to ``take`` with ``progress``, the current step, then ``early``, a snapshot with the first sample, if a second one
+follows, and ``snapshot``, one without the samples that it has sent; to ``poll`` with ``poll``; or to both with
+``error``. Its argument is the module of dstack's driver, None for the usual one. It ends with its parent.
+"""
 
 from __future__ import annotations
 
+import gc
 import time
 from collections.abc import Callable
 
+from msgspec.structs import replace
+
 from dstack.analysis.diagnose import diagnose
 from dstack.analysis.second_sample import ReadingPlan, plan_readings
-from dstack.errors import UsageError
+from dstack.collecting.collector import LONGER, Terms
+from dstack.errors import ClusterError, UsageError
+from dstack.files.snapshot_file import dumps
 from dstack.model.snapshot import Snapshot
 from dstack.probes.cluster import ClusterProbe
-from dstack.probes.node_access.node_readers import Options
 from dstack.probes.node_access.session import ProbeSession
+from dstack.probes.polling import poll_cluster
+from dstack.processes.child import Parent
+from dstack.processes.gc_pause import GcPause
 
 FIRST_SHARE = 0.65
 """The part of the time budget that the first sample may use up."""
@@ -34,38 +47,33 @@ def snapshot(
 ) -> Snapshot:
     """Takes one snapshot in a session of its own; the arguments are those of :func:`take`."""
     with ProbeSession() as session:
-        return take(session, address, progress=progress, early=early)
+        return take(session, address, Terms(), progress=progress, early=early)
 
 
 def take(
     session: ProbeSession,
-    address: str | None = None,
+    address: str | None,
+    terms: Terms,
     *,
-    timeout_s: float = 30.0,
-    native: bool = False,
-    locals: bool = False,
-    pause: bool = False,
-    watch_s: float | None = None,
-    history: int = 0,
     progress: Callable[[str], None] | None = None,
     early: Callable[[Snapshot], None] | None = None,
 ) -> Snapshot:
     """Takes a snapshot of all workers and drivers of a cluster, from outside.
 
-    ``address`` is ``HOST:PORT`` of the GCS, or ``auto`` or None for ``RAY_ADDRESS`` or the cluster on this machine. The
-    other arguments are those of :func:`dstack.snapshot`; ``history`` is the maximum number of attempts of tasks in the
-    snapshot's history, 0 for no history. ``early`` is called with the first sample, if there will be a second one.
+    ``address`` is ``HOST:PORT`` of the GCS, or ``auto`` or None for ``RAY_ADDRESS`` or the cluster on this machine.
+    ``early`` is called with the first sample, if there will be a second one.
 
     Raises :class:`dstack.ClusterError` if the cluster is unreachable, :class:`dstack.UsageError` for bad input.
     """
-    if not timeout_s > 0:
-        raise UsageError(f"The timeout is {timeout_s:g} s; it must be positive.", "Give a positive number of seconds.")
-    deadline = time.monotonic() + timeout_s
-    options = Options(native=native, locals=locals, pause=pause)
+    if not terms.timeout_s > 0:
+        raise UsageError(
+            f"The timeout is {terms.timeout_s:g} s; it must be positive.", "Give a positive number of seconds."
+        )
+    deadline = time.monotonic() + terms.timeout_s
     note = progress or (lambda _: None)
-    probe = ClusterProbe(session, address, options, note)
-    if history:
-        probe.ask_history(history, deadline - time.monotonic())
+    probe = ClusterProbe(session, address, terms.options, note)
+    if terms.history:
+        probe.ask_history(terms.history, deadline - time.monotonic())
     probe.take_first_sample((deadline - time.monotonic()) * FIRST_SHARE)
     probe.ask_ended_tasks(deadline - time.monotonic())
     first = probe.snapshot(with_history=False)
@@ -74,9 +82,9 @@ def take(
         early(first)
     left = deadline - time.monotonic()
     probe.ask_times(interest.tasks, left)
-    deadline += _watch(probe, interest, left, watch_s, note)
+    deadline += _watch(probe, interest, left, terms.watch_s, note)
     left = deadline - time.monotonic()
-    if (interest.has_waits or interest.workers or watch_s is not None) and left > 0:
+    if (interest.has_waits or interest.workers or terms.watch_s is not None) and left > 0:
         probe.take_second_sample(interest.workers, left, with_setups=interest.waits_to_start)
     return probe.snapshot()
 
@@ -122,3 +130,50 @@ def settled_snapshot(address: str, progress: Callable[[str], None]) -> Snapshot:
         if settled or time.monotonic() > deadline:
             return taken
         time.sleep(1.0)
+
+
+class _Server:
+    """Answers the requests of a collector, in one session."""
+
+    def __init__(self, parent: Parent, driver: str | None) -> None:
+        self._parent = parent
+        self.session = ProbeSession(driver)
+
+    def take(self, address: str | None, terms: Terms, deadline: float) -> None:
+        """Take a snapshot, which must be there by ``deadline``, a ``time.monotonic()`` of any process of this host."""
+        sent = 0
+
+        def early(snapshot: Snapshot) -> None:
+            nonlocal sent
+            sent = len(snapshot.samples)
+            self._parent.send("early", dumps(snapshot))
+
+        left_s = min(terms.timeout_s, deadline - (terms.watch_s or 0.0) - time.monotonic())
+        if left_s <= 0:
+            raise ClusterError("The start of dstack took longer than the timeout.", LONGER)
+        taken = take(
+            self.session,
+            address,
+            terms._replace(timeout_s=left_s),
+            progress=lambda step: self._parent.send("progress", step),
+            early=early,
+        )
+        self._parent.send("snapshot", dumps(replace(taken, samples=taken.samples[sent:])))
+
+    def poll(self, address: str | None, timeout_s: float, with_jobs: bool) -> None:
+        """Poll the cluster."""
+        self._parent.send("poll", poll_cluster(self.session, address, timeout_s, with_jobs=with_jobs))
+
+
+def main(parent: Parent, driver: str | None) -> None:
+    """Serves requests until the parent sends no more, as the module's docstring describes."""
+    server = _Server(parent, driver)
+    gc.freeze()  # loaded modules stay: the garbage collector need not scan them again
+    for kind, arguments in parent:
+        try:
+            with GcPause():
+                (server.take if kind == "take" else server.poll)(*arguments)
+        except Exception as error:
+            parent.send_error(error)
+        gc.collect()  # parts of an analysis refer to each other, and may hold a whole sample
+    server.session.close()

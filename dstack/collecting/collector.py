@@ -1,25 +1,22 @@
 """Takes snapshots in a child process, which can be killed at any time, even while it is blocked.
 
-The child, :mod:`dstack.collecting.collector_process`, holds a session: it keeps its connection to the cluster, and the
-probes there, between requests.
+The child, :mod:`dstack.collecting.capture`, holds a session: it keeps its connection to the cluster, and the probes
+there, between requests.
 """
 
 from __future__ import annotations
 
-import contextlib
-import json
 import os
-import subprocess
 import threading
 import time
-from collections.abc import Callable, Collection, Iterator
-from concurrent.futures import Future
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from itertools import count
-from typing import TYPE_CHECKING, NamedTuple, TypedDict
+from typing import TYPE_CHECKING, NamedTuple
 
-from dstack.errors import ClusterError
-from dstack.processes.child import REAP_S, Message, Messages, end_child, raise_sent, send, start_child
+from dstack.errors import ClusterError, DstackError
+from dstack.probes.node.wire import ReadingOptions
+from dstack.processes.child import Child, Message
 
 if TYPE_CHECKING:
     from dstack.analysis.views.analysed_snapshot import AnalysedSnapshot
@@ -43,12 +40,12 @@ LONGER = "Use a longer timeout, or run dstack on a host with more free CPU time.
 class Terms(NamedTuple):
     """How to take a snapshot.
 
-    ``options`` are the names of the options of :func:`dstack.snapshot` that are on; ``watch_s`` is its argument.
-    ``history`` is the maximum number of attempts of tasks in the snapshot's history.
+    ``options`` and ``watch_s`` are arguments of :func:`dstack.snapshot`. ``history`` is the maximum number of attempts
+    of tasks in the snapshot's history, 0 for no history.
     """
 
     timeout_s: float = 30.0
-    options: Collection[str] = ()
+    options: ReadingOptions = ReadingOptions()
     watch_s: float | None = None
     history: int = 0
 
@@ -58,47 +55,29 @@ class Terms(NamedTuple):
         return self.timeout_s + (self.watch_s or 0.0) + LATE_S
 
 
-class Request(TypedDict):
-    """A request to the child process, which it must end by ``deadline``, a ``time.monotonic()``.
-
-    That clock is the same in all processes of a host.
-    """
-
-    address: str | None
-    timeout_s: float
-    deadline: float
-    watch_s: float | None
-    history: int
-    options: list[str]
-
-
 class Collector:
     """A live source of snapshots of one cluster: a session, which a child process holds from the first snapshot on.
 
-    ``address`` may be a function, which is called for each snapshot. The other arguments are those of :class:`Terms`.
-    ``history`` may be set between two snapshots. Another thread can cancel it, even before it is used: it ends the
-    child, even during a snapshot, and takes no more. A context manager, which ends the child and all its probes.
+    ``address`` may be a function, which is called for each snapshot. ``driver`` is the module of dstack's driver on the
+    cluster. Another thread can cancel it, even before it is used: it ends the child, even during a snapshot, and takes
+    no more. A context manager, which ends the child and all its probes.
     """
 
     def __init__(
         self,
         address: str | Callable[[], str | None] | None,
-        timeout_s: float = 30.0,
-        options: Collection[str] = (),
-        watch_s: float | None = None,
-        history: int = 0,
+        terms: Terms | None = None,
         *,
-        driver: str = "",
+        driver: str | None = None,
     ) -> None:
         fixed = None if callable(address) else address
         self.name = fixed or os.environ.get("RAY_ADDRESS") or "auto"
         self.is_cancelled = False
-        self.history = history
         self._address = address if callable(address) else lambda: fixed
-        self._terms = Terms(timeout_s, options, watch_s)
+        self._terms = terms or Terms()
         self._driver = driver
         self._lock = threading.Lock()
-        self._child: subprocess.Popen[bytes] | None = None
+        self._child: Child | None = None
         self._is_busy = False
 
     def __enter__(self) -> Collector:
@@ -122,8 +101,12 @@ class Collector:
         sample, if there will be a second one. If the second one times out, the result is the first one with a failure.
         Raises :class:`dstack.DstackError`, also if it was cancelled.
         """
-        terms = terms or self._terms._replace(history=self.history)
-        with self._replies("take", terms, began) as replies:
+        terms = terms or self._terms
+        began = time.monotonic() if began is None else began
+        deadline = began + terms.limit_s
+        # A command that was slow to begin runs on a slow host, where handing over takes longer.
+        request = terms, deadline - HANDOVER_S - (time.monotonic() - began)
+        with self._replies("take", request, deadline) as replies:
             return _received(replies, terms, progress or (lambda _: None), early)
 
     def take_analysed(
@@ -140,7 +123,7 @@ class Collector:
         They are only taken if all that is missing was in motion, and not if ``watch_s`` was requested. The result is
         the first conclusive one, else the one with the fewest gaps. Arguments and errors are those of :meth:`take`.
         """
-        terms = terms or self._terms._replace(history=self.history)
+        terms = terms or self._terms
         began = time.monotonic() if began is None else began
         best = last = analyse(self.take(progress, early, terms=terms, began=began))
         first_at = time.monotonic()
@@ -163,20 +146,17 @@ class Collector:
 
     def poll(self, timeout_s: float, *, with_jobs: bool = False) -> ClusterPoll:
         """Polls the cluster, which reads no stacks; lists all jobs ``with_jobs``. Raises as :meth:`take`."""
-        import msgspec
-
-        from dstack.model.snapshot import ClusterPoll
-
-        terms = Terms(timeout_s, ("with_jobs",) if with_jobs else ())
-        with self._replies("poll", terms) as replies:
+        limit_s = timeout_s + LATE_S
+        with self._replies("poll", (timeout_s, with_jobs), time.monotonic() + limit_s) as replies:
             try:
-                return msgspec.json.decode(replies.receive().payload, type=ClusterPoll)
+                polled: ClusterPoll = replies.receive().value
             except TimeoutError:
-                raise ClusterError(f"The poll timed out after {terms.limit_s:g} s.", LONGER) from None
+                raise ClusterError(f"The poll timed out after {limit_s:g} s.", LONGER) from None
+        return polled
 
     def request_history(self) -> bool:
         """Have further snapshots include the whole history of tasks."""
-        self.history = WHOLE_HISTORY
+        self._terms = self._terms._replace(history=WHOLE_HISTORY)
         return True
 
     def cancel(self) -> None:
@@ -184,8 +164,7 @@ class Collector:
         with self._lock:
             self.is_cancelled = True
             if self._child is not None and self._is_busy:
-                with contextlib.suppress(OSError):
-                    self._child.kill()
+                self._child.kill()
                 return  # what waits for its reply closes it
         self.close()
 
@@ -194,30 +173,16 @@ class Collector:
         with self._lock:
             child, self._child = self._child, None
         if child is not None:
-            end_child(child)
+            child.close()
 
     @contextmanager
-    def _replies(self, kind: str, terms: Terms, began: float | None = None) -> Iterator[_Replies]:
-        """Sends a request to the child, which is ended if it does not complete its reply.
-
-        A command that was slow to begin runs on a slow host, where handing over takes longer.
-        """
-        address = self._address()
-        now = time.monotonic()
-        began = now if began is None else began
-        deadline = began + terms.limit_s
-        request: Request = {
-            "address": address or None,
-            "timeout_s": terms.timeout_s,
-            "deadline": deadline - HANDOVER_S - (now - began),
-            "watch_s": terms.watch_s,
-            "history": terms.history,
-            "options": list(terms.options),
-        }
+    def _replies(self, kind: str, request: tuple[object, ...], deadline: float) -> Iterator[_Replies]:
+        """Sends a request to the child, which is ended if it does not complete its reply."""
+        address = self._address() or None
         child = self._started()
         replies = _Replies(child, deadline)
         try:
-            replies.request(kind, request)
+            child.send(kind, (address, *request))
             yield replies
         except (EOFError, BrokenPipeError):
             raise ClusterError("Cancelled.") if self.is_cancelled else _why_ended(child) from None
@@ -227,16 +192,16 @@ class Collector:
             if not replies.is_complete or self.is_cancelled:
                 self.close()
 
-    def _started(self) -> subprocess.Popen[bytes]:
+    def _started(self) -> Child:
         """The child; a new one if there is none or it has ended."""
         with self._lock:
             if self.is_cancelled:
                 raise ClusterError("Cancelled.")
-            if self._child is not None and self._child.poll() is not None:
-                end_child(self._child)
+            if self._child is not None and self._child.returncode is not None:
+                self._child.close()
                 self._child = None
             if self._child is None:
-                self._child = _start(self._driver)
+                self._child = Child("dstack.collecting.capture", self._driver)
             self._is_busy = True
             return self._child
 
@@ -264,45 +229,20 @@ def _is_starting(analysed: AnalysedSnapshot) -> bool:
 class _Replies:
     """The replies to one request; ``is_complete`` when no more follow."""
 
-    def __init__(self, child: subprocess.Popen[bytes], deadline: float) -> None:
-        assert child.stdin is not None
-        assert child.stdout is not None
-        self._requests, self._messages = child.stdin, Messages(child.stdout)
+    def __init__(self, child: Child, deadline: float) -> None:
+        self._child = child
         self._deadline = deadline
         self.is_complete = False
 
-    def request(self, kind: str, request: Request) -> None:
-        """Sends the request. Raises :class:`BrokenPipeError`."""
-        send(self._requests, kind, json.dumps(request).encode())
-
     def receive(self) -> Message:
-        """The next reply.
-
-        Raises what the child has raised, :class:`EOFError` if it has ended, :class:`TimeoutError` past the deadline.
-        """
-        message = self._messages.receive(self._deadline)
-        self.is_complete = message.kind in ("snapshot", "poll", "error")
-        if message.kind == "error":
-            raise_sent(message)
-        return message
-
-
-def _start(driver: str) -> subprocess.Popen[bytes]:
-    """Starts the child from a thread that lives as long: a child ends with the thread that has started it."""
-    started: Future[subprocess.Popen[bytes]] = Future()
-
-    def run() -> None:
+        """The next reply; raises what :meth:`Child.receive` raises."""
         try:
-            child = start_child("dstack.collecting.collector_process", driver, stdin=subprocess.PIPE)
-        except BaseException as error:
-            started.set_exception(error)
-            return
-        started.set_result(child)
-        with contextlib.suppress(ChildProcessError):  # another thread has waited for it
-            os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)
-
-    threading.Thread(target=run, name="dstack-collector", daemon=True).start()
-    return started.result()
+            message = self._child.receive(self._deadline)
+        except (DstackError, EOFError, TimeoutError) as error:
+            self.is_complete = isinstance(error, DstackError)
+            raise
+        self.is_complete = message.kind in ("snapshot", "poll")
+        return message
 
 
 def _received(
@@ -330,14 +270,14 @@ def _received(
             return _without_second_sample(first, terms.limit_s)
         match message.kind:
             case "progress":
-                step = message.payload.decode("utf-8", "replace")
+                step = message.value
                 progress(step)
             case "early":
-                first = loads(message.payload)
+                first = loads(message.value)
                 if early is not None:
                     early(first)
             case "snapshot":
-                taken = loads(message.payload)
+                taken = loads(message.value)
                 return replace(taken, samples=(*first.samples, *taken.samples)) if first else taken
 
 
@@ -356,14 +296,9 @@ def _without_second_sample(first: Snapshot, limit_s: float) -> Snapshot:
     return replace(first, failures=(*first.failures, late))
 
 
-def _why_ended(child: subprocess.Popen[bytes]) -> ClusterError:
-    """The error for a child without a result; it has closed its pipe, so it ends soon."""
-    with contextlib.suppress(subprocess.TimeoutExpired):
-        child.wait(REAP_S)
-    how = "sent no result" if child.returncode is None else f"exited with code {child.returncode}"
-    if child.returncode is not None and child.returncode < 0:
-        how = f"was ended by signal {-child.returncode}"
+def _why_ended(child: Child) -> ClusterError:
+    """The error for a child without a result."""
     return ClusterError(
-        f"The process that takes snapshots {how}.",
+        f"The process that takes snapshots {child.how_ended()}.",
         "Try again. If it happens again, check whether this host is out of memory.",
     )

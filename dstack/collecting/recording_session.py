@@ -1,8 +1,15 @@
-"""Records a cluster: the samples of all nodes, each with the worker, actor or task that ran."""
+"""Records a cluster: the samples of all nodes, each with the worker, actor or task that ran.
+
+:func:`main` does so in a child process, for a :class:`dstack.collecting.recorder.Recorder`. It sends ``progress`` with
+the current step; ``began`` with a recording without samples; a ``part`` for each round of each node; ``end``; or
+``error``. It ends the recording when its parent sends no more requests, and ends with its parent.
+"""
 
 from __future__ import annotations
 
 import dataclasses
+import os
+import threading
 from collections.abc import Callable, Iterator, Sequence
 
 from msgspec.structs import replace
@@ -20,6 +27,7 @@ from dstack.probes.node import wire
 from dstack.probes.node_access.answers import MALFORMED, NodeFailure
 from dstack.probes.node_access.node_readers import node_failure
 from dstack.probes.node_access.node_recorders import NodeRound
+from dstack.processes.child import Parent
 
 ROUND_S = 1.0
 WRAPPERS = ("ray/_private/", "ray/util/tracing/")
@@ -171,3 +179,30 @@ def converted(first: Recording, result: RecordedRound, attribution: Attribution)
         coverage=result.coverage,
         failures=tuple(failure for one in result.failures if (failure := attribution.failure(one))),
     )
+
+
+def main(
+    parent: Parent, address: str | None, duration_s: float, rate_hz: float, options: RecordingOptions, job: str | None
+) -> None:
+    """Makes one recording and sends its parts, as the module's docstring describes."""
+    begun: list[RecordingSession] = []
+    threading.Thread(target=_stop_with_requests, args=(parent, begun), name="dstack", daemon=True).start()
+
+    def note(step: str) -> None:
+        parent.send("progress", step)
+
+    with RecordingSession(address, duration_s, rate_hz, options, job, note) as session:
+        begun.append(session)
+        parent.send("began", session.first)
+        for part in session.parts():
+            parent.send("part", part)
+    parent.send("end")
+
+
+def _stop_with_requests(parent: Parent, begun: Sequence[RecordingSession]) -> None:
+    """Ends the recording when the parent sends no more requests; ends the process if there is none yet."""
+    for _ in parent:
+        pass
+    if not begun:
+        os._exit(0)
+    begun[0].stop()

@@ -13,7 +13,8 @@ from dstack.observed.node import CoreWorkerReply, Failure
 from dstack.observed.processes import Process
 from dstack.probes.connection.background import begin
 from dstack.probes.connection.connect import Cluster
-from dstack.probes.node_access.node_readers import Extras, NodeReaders, Options, Wanted
+from dstack.probes.node.wire import ReadingOptions
+from dstack.probes.node_access.node_readers import Extras, NodeReaders, Wanted
 from dstack.probes.node_access.ray_agents import Agents, completed, unknown_waits, unread_workers, with_pause_as_remedy
 from dstack.probes.node_access.session import Budget, ProbeSession
 from dstack.probes.ray_state.control_plane import (
@@ -56,7 +57,7 @@ class ClusterProbe:
     Raises :class:`dstack.errors.ClusterError` on construction when the cluster cannot be reached.
     """
 
-    def __init__(self, session: ProbeSession, address: str | None, options: Options, progress: Progress) -> None:
+    def __init__(self, session: ProbeSession, address: str | None, options: ReadingOptions, progress: Progress) -> None:
         self._record = Record()
         self._pauses = options.pauses
         self._progress = progress

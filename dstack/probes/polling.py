@@ -10,7 +10,8 @@ from collections.abc import Sequence
 from dstack.model.snapshot import ClusterPoll, Worker, WorkerPoll
 from dstack.observed.node import CoreWorkerReply, NodeAnswer
 from dstack.probes.connection.connect import Cluster
-from dstack.probes.node_access.node_readers import Extras, NodeReaders, Options, Wanted
+from dstack.probes.node.wire import ReadingOptions
+from dstack.probes.node_access.node_readers import Extras, NodeReaders, Wanted
 from dstack.probes.node_access.session import Budget, ProbeSession
 from dstack.probes.ray_state.control_plane import Inventory, take_roll
 from dstack.probes.ray_state.core_workers import ask_core_workers, questions
@@ -50,7 +51,7 @@ def _replies(
     """The replies by worker id, and the workers that have ended; those that no probe can ask are asked from here."""
     liveness = Liveness()
     how = questions(cluster.metadata, budget.rpc_timeout_s(), limit=LIMIT, details=False, with_refs=False)
-    readers = NodeReaders(session, Options(), liveness, lambda _: None)
+    readers = NodeReaders(session, ReadingOptions(), liveness, lambda _: None)
     answers: list[NodeAnswer] = []
     readers.read(Wanted(workers), how, roll, budget, Extras(), lambda reading: answers.append(reading.answer))
     replies = {worker_id: reply for answer in answers for worker_id, reply in answer.core_workers.items()}

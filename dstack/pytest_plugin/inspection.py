@@ -18,7 +18,7 @@ from dstack.analysis.index.frames import user_frame
 from dstack.analysis.index.subjects import names_of
 from dstack.analysis.naming.descriptions import asyncio_task
 from dstack.analysis.views.analysed_snapshot import AnalysedSnapshot
-from dstack.collecting.collector import SAVED_HISTORY, Collector
+from dstack.collecting.collector import SAVED_HISTORY, Collector, Terms
 from dstack.errors import ClusterError, DstackError, SnapshotFileError
 from dstack.files.file_output import write_file
 from dstack.files.snapshot_file import save
@@ -82,7 +82,8 @@ class Inspector:
     def __init__(self, item: pytest.Item, settings: Settings) -> None:
         self._settings = settings
         self._file_name = _file_name(item.nodeid)
-        self._collector = Collector(self._address, TIMEOUT_S, history=SAVED_HISTORY if settings.directory else 0)
+        terms = Terms(TIMEOUT_S, history=SAVED_HISTORY if settings.directory else 0)
+        self._collector = Collector(self._address, terms)
         self._pages = PageMaker()
 
     def inspect(self, *, keep: bool = False) -> Inspection:

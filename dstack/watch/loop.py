@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from dstack.analysis.views.analysed_snapshot import AnalysedSnapshot
-from dstack.collecting.collector import SAVED_HISTORY, Collector
+from dstack.collecting.collector import SAVED_HISTORY, Collector, Terms
 from dstack.errors import DstackError, UsageError
 from dstack.files.document_file import to_json
 from dstack.model.diagnosis import Finding, FindingKind, Ratio
@@ -48,9 +48,8 @@ class Watch:
         self._progress = ProgressTracker()
         self._trigger = SnapshotTrigger(settings.stuck_after_s, settings.share)
         self._findings = FindingTracker(settings.stuck_after_s)
-        self._collector = Collector(
-            lambda: self._cluster.address if self._cluster else None, settings.timeout_s, history=SAVED_HISTORY
-        )
+        terms = Terms(settings.timeout_s, history=SAVED_HISTORY)
+        self._collector = Collector(lambda: self._cluster.address if self._cluster else None, terms)
         self._found: Counter[FindingKind] = Counter()
         self._cluster: Cluster | None = None
         self._lost_at: float | None = None

@@ -10,7 +10,7 @@ import pytest
 
 from benchmarks.fake_cluster.cluster import DRIVER, FakeCluster
 from dstack.analysis.diagnose import diagnose
-from dstack.collecting.collector import Collector
+from dstack.collecting.collector import Collector, Terms
 from dstack.model.snapshot import Snapshot
 
 NODES = 30
@@ -29,7 +29,7 @@ def cluster() -> Iterator[FakeCluster]:
 
 def test_lost_nodes_are_named_and_delay_no_snapshot(cluster: FakeCluster) -> None:
     before = psutil.Process().children()
-    with Collector(cluster.address, TIMEOUT_S, driver=DRIVER) as collector:
+    with Collector(cluster.address, Terms(TIMEOUT_S), driver=DRIVER) as collector:
         for _ in range(2):
             began = time.monotonic()
             snapshot = collector.take()

@@ -33,7 +33,7 @@ from dstack.probes.node.sampling.sampler import Sampler
 from dstack.probes.node.stacks.source_files import SourceFiles
 from dstack.probes.node.stacks.table import StackTable
 from dstack.probes.node.target_process import PortOwners, TargetProcess
-from dstack.probes.node.wire import NodeRequest, Options, RecordOptions, Target
+from dstack.probes.node.wire import NodeRequest, RecordOptions, SampleOptions, Target
 
 PAUSED_AT_ONCE = 2
 """How many py-spy run at the same time. One thread reads memory: a second one would only prolong the readings."""
@@ -119,7 +119,7 @@ class NodeProbe:
         answer = asking.finish(answer)
         return replace(answer, clock=(answer.clock[0], time.time()))
 
-    def sample(self, targets: Sequence[Target], options: Options, others: Others | None = None) -> NodeAnswer:
+    def sample(self, targets: Sequence[Target], options: SampleOptions, others: Others | None = None) -> NodeAnswer:
         """One sample of the target processes, and of the ``others`` that are starting."""
         began_at, deadline = time.time(), time.monotonic() + options["deadline_s"]
         self._figures.begin()
@@ -179,7 +179,7 @@ class NodeProbe:
                 self._figures.note(process.pid, process.figures)
         return [process for process in processes if process.figures]
 
-    def _read_all(self, processes: Sequence[TargetProcess], options: Options, deadline: float) -> None:
+    def _read_all(self, processes: Sequence[TargetProcess], options: SampleOptions, deadline: float) -> None:
         """Read these processes; each stops at the deadline."""
         pool = ThreadPoolExecutor(PAUSED_AT_ONCE if options["native"] or options["pause"] else 1)
         try:
@@ -189,7 +189,7 @@ class NodeProbe:
         finally:
             pool.shutdown(wait=False, cancel_futures=True)  # an interruption does not wait for the rest
 
-    def _read(self, process: TargetProcess, options: Options, deadline: float) -> None:
+    def _read(self, process: TargetProcess, options: SampleOptions, deadline: float) -> None:
         with process.problems_of():
             process.reading = self._reader.read(process, process.request(options, deadline))
             process.problems += process.reading.problems

@@ -26,7 +26,7 @@ from dstack.probes.node.procfs.open_files import KernelTables
 from dstack.probes.node.procfs.permissions import DumpFailed
 from dstack.probes.node.system_calls import Surroundings
 from dstack.probes.node.thread_stacks import AnyThread
-from dstack.probes.node.wire import Options, Target, ThreadContext
+from dstack.probes.node.wire import SampleOptions, Target, ThreadContext
 
 
 @dataclass(frozen=True)
@@ -42,7 +42,7 @@ class ReadRequest:
     is_child: bool
     around: Surroundings
     thread_context: ThreadContext | None
-    options: Options
+    options: SampleOptions
     deadline: float
 
 
@@ -275,7 +275,7 @@ class TargetProcess:
             self.problems.append(Problem("stacks", reason, "truncated"))
         return self.children
 
-    def request(self, options: Options, deadline: float) -> ReadRequest:
+    def request(self, options: SampleOptions, deadline: float) -> ReadRequest:
         """The request to read it until ``deadline``, a ``time.monotonic()``."""
         return ReadRequest(
             pid=self.pid,

@@ -10,10 +10,30 @@ import json
 import re
 import zlib
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any, TypedDict, final
 
 from dstack.observed.calls import Need
 from dstack.observed.node import NodeAnswer, RecordedRound
+
+
+@dataclass(frozen=True)
+class ReadingOptions:
+    """How the user wants processes to be read.
+
+    ``native`` adds C frames (pauses each target over 100 ms), ``locals`` keeps the values of locals, ``pause`` stops
+    running targets for exact stacks of running threads. Without ``native`` or ``pause`` no process is paused, traced or
+    signalled.
+    """
+
+    native: bool = False
+    locals: bool = False
+    pause: bool = False
+
+    @property
+    def pauses(self) -> bool:
+        """Whether a process may be paused."""
+        return self.native or self.pause
 
 
 class ThreadContext(TypedDict):
@@ -54,7 +74,7 @@ class Target(_Target, total=False):
     thread_context: ThreadContext | None
 
 
-class _Options(TypedDict):
+class _SampleOptions(TypedDict):
     native: bool
     locals: bool
     pause: bool
@@ -63,9 +83,10 @@ class _Options(TypedDict):
     thread_context: ThreadContext | None
 
 
-class Options(_Options, total=False):
-    """How to read. ``pause`` stops running processes for exact stacks, ``deadline_s`` is seconds from now.
+class SampleOptions(_SampleOptions, total=False):
+    """How to read, until ``deadline_s`` seconds from now.
 
+    It has the fields of :class:`ReadingOptions`, and not the class: by value that would travel to each node, in 0.5 ms.
     ``setups_of`` are the ids of nodes whose runtime environments that are being installed are to be found.
     ``tcp_ends`` are the addresses of TCP sockets, the local one first, whose holders are to be found on this node.
     ``starting`` finds the worker processes that are starting, below the raylets of the request's nodes.
@@ -113,7 +134,7 @@ class NodeRequest(TypedDict):
     workers: list[CoreWorker]
     questions: Questions
     targets: list[Target]
-    options: Options
+    options: SampleOptions
 
 
 class RecordOptions(TypedDict):

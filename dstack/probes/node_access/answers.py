@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import zlib
+from collections.abc import Callable
 from typing import TypeVar
 
 import msgspec
@@ -42,6 +43,16 @@ def unpacked(data: bytes) -> NodeAnswer:
 def unpacked_round(data: bytes) -> RecordedRound:
     """The round of a recording that was packed on its node. Raises :class:`MalformedAnswer`."""
     return _decoded(_text(data), _ROUND)
+
+
+def result_of(reply: bytes | NodeFailure, unpack: Callable[[bytes], _T]) -> _T | NodeFailure:
+    """What a node has sent, or the failure, such as a malformed answer."""
+    if isinstance(reply, NodeFailure):
+        return reply
+    try:
+        return unpack(reply)
+    except MalformedAnswer:
+        return MALFORMED
 
 
 def validated(answer: NodeAnswer) -> NodeAnswer:

@@ -29,25 +29,6 @@ TOO_LONG = NodeFailure("its probe timed out", "timeout")
 
 
 @dataclass(frozen=True)
-class Options:
-    """How to read processes.
-
-    ``native`` adds C frames (pauses each target over 100 ms), ``locals`` keeps the values of locals, ``pause`` stops
-    running targets for exact stacks of running threads. Without ``native`` or ``pause`` no process is paused, traced or
-    signalled.
-    """
-
-    native: bool = False
-    locals: bool = False
-    pause: bool = False
-
-    @property
-    def pauses(self) -> bool:
-        """Whether a process may be paused."""
-        return self.native or self.pause
-
-
-@dataclass(frozen=True)
 class Extras:
     """Optional parts of a reading, besides threads and coroutines.
 
@@ -100,7 +81,9 @@ Receive = Callable[[Reading], None]
 class NodeReaders:
     """Reads the nodes of one snapshot, with the probes of a session. The liveness has the nodes that are not asked."""
 
-    def __init__(self, session: ProbeSession, options: Options, liveness: Liveness, progress: Progress) -> None:
+    def __init__(
+        self, session: ProbeSession, options: wire.ReadingOptions, liveness: Liveness, progress: Progress
+    ) -> None:
         self._session = session
         self._options = options
         self._liveness = liveness
@@ -224,11 +207,11 @@ class NodeReaders:
             self._liveness.unreachable.add(node_id)
         return node_failure(node_id, why, budget.sample, elapsed_s)
 
-    def _wire_options(self, budget: Budget, extras: Extras) -> wire.Options:
+    def _wire_options(self, budget: Budget, extras: Extras) -> wire.SampleOptions:
         return {
             "native": self._options.native,
             "locals": self._options.locals,
-            "pause": self._options.pauses,
+            "pause": self._options.pause,
             "children": extras.children,
             "starting": extras.starting,
             "reach": extras.reach,

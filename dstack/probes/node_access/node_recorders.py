@@ -15,9 +15,16 @@ from dstack.probes.connection.connect import Cluster
 from dstack.probes.connection.hosts import RayletAddress, unreachable
 from dstack.probes.node import wire
 from dstack.probes.node.probe import NodeProbe
-from dstack.probes.node_access.answers import MALFORMED, MalformedAnswer, NodeFailure, validated_round
-from dstack.probes.node_access.driver_messages import RecordRequest, decoded_round
-from dstack.probes.node_access.remote_probes import RemoteProbes
+from dstack.probes.node_access.answers import (
+    MALFORMED,
+    MalformedAnswer,
+    NodeFailure,
+    result_of,
+    unpacked_round,
+    validated_round,
+)
+from dstack.probes.node_access.driver_messages import RecordRequest, RoundReply
+from dstack.probes.node_access.remote_probes import ClusterDriver
 from dstack.probes.node_access.targets import targets, with_environment
 
 
@@ -80,20 +87,22 @@ class LocalRecorder:
         return self._environments[key]
 
 
-class RemoteRecorder(RemoteProbes):
-    """Records on other nodes, through probe actors that a child process starts; rounds begin when ``end`` is set."""
-
-    DRIVER = "dstack.probes.node_access.recording_driver"
+class RemoteRecorder:
+    """Records on other nodes, through probe actors of dstack's driver; rounds begin when ``end`` is set."""
 
     def __init__(self, cluster: Cluster, options: wire.RecordOptions, receive: Receive) -> None:
         self._options = options
         self._deliver = receive
         self._wanted: dict[str, list[wire.Target]] = {}
         self._over: set[str] = set()
-        self._messages: queue.Queue[RecordRequest] = queue.Queue()
+        self._requests: queue.Queue[RecordRequest] = queue.Queue()
         self.end = 0.0
-        super().__init__(cluster)
+        self._driver = ClusterDriver(cluster, self._receive)
         begin(self._send)
+
+    def close(self) -> None:
+        """Ends the probes, without blocking."""
+        self._driver.close()
 
     def record(self, by_node: Mapping[str, Sequence[Worker]], raylets: Mapping[str, RayletAddress]) -> None:
         """Record these workers from the next round on, by node; new nodes that are unreachable fail soon."""
@@ -105,27 +114,27 @@ class RemoteRecorder(RemoteProbes):
 
     def request(self) -> None:
         """Send the current targets and the current end."""
-        self._messages.put({"targets": self._wanted, "options": self._options, "end": self.end})
+        self._requests.put(RecordRequest(self._wanted, self._options, self.end))
 
     def give_up_all(self) -> None:
         """Note every node that has not sent its last round as failed."""
         for node_id in self._wanted.keys() - self._over:
-            self._note(node_id, self.why_silent(), is_last=True)
+            self._note(node_id, self._driver.why_silent(), is_last=True)
 
     def _send(self) -> None:
         while True:
-            self._ask("record", self._messages.get())
+            self._driver.request(self._requests.get())
 
     def _give_up(self, raylets: Mapping[str, RayletAddress]) -> None:
         for node_id, reason in unreachable(raylets).items():
             self._note(node_id, NodeFailure(reason, "unreachable"), is_last=True)
 
-    def _receive(self, payload: bytearray) -> None:
-        reply = decoded_round(payload)
-        self._note(reply.node_id, reply.result(), is_last=reply.is_last)
-
-    def _finish(self) -> None:
-        self.give_up_all()
+    def _receive(self, reply: RoundReply | None) -> None:
+        if reply is None:
+            self.give_up_all()
+        else:
+            result = None if reply.round is None else result_of(reply.round, unpacked_round)
+            self._note(reply.node_id, result, is_last=reply.is_last)
 
     def _note(self, node_id: str, result: RecordedRound | NodeFailure | None, *, is_last: bool) -> None:
         if node_id in self._over:

@@ -1,23 +1,22 @@
-"""The child process that holds dstack's Ray connection; its argument is the address of the GCS.
+"""The child process that holds dstack's Ray connection, and the probes on other nodes.
 
-Receives ``sample`` messages by standard input and answers with messages (:mod:`dstack.processes.child`): ``joined``
-when it has joined the cluster, ``ended`` with the reason when it cannot, and ``reply`` for each node; see
-:mod:`dstack.probes.node_access.driver_messages`. It ends with its parent, and its actors end with it.
+It receives a request (:mod:`dstack.probes.node_access.driver_messages`) and sends ``joined`` when it has joined the
+cluster, ``ended`` with the reason when it cannot, and ``reply`` for each node, or for each round of each node. It ends
+with its parent, and its actors end with it.
 """
 
 from __future__ import annotations
 
 import copyreg
-import json
 import os
 import queue
-import sys
 import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 import ray
 from msgspec import Meta
@@ -30,17 +29,16 @@ import dstack.call_sites
 import dstack.libraries
 import dstack.observed
 import dstack.probes.node
-from dstack.files.document_file import to_json
 from dstack.observed.node import Count, NodeAnswer
 from dstack.probes.connection.hosts import canonical
 from dstack.probes.node import wire
 from dstack.probes.node.probe_actor import IDLE_S, ProbeActor
 from dstack.probes.node.pyspy import find_pyspy
 from dstack.probes.node_access.answers import MALFORMED, NodeFailure
-from dstack.probes.node_access.driver_messages import Reply, Request, encoded
+from dstack.probes.node_access.driver_messages import RecordRequest, Reply, RoundReply, SampleRequest
 from dstack.probes.node_access.targets import own_addresses
 from dstack.probes.ray_state.control_plane import PROBE_NAMESPACE
-from dstack.processes.child import Messages, outlive_parent, send
+from dstack.processes.child import Parent, outlive_parent
 
 RUN_THERE = "Run dstack on that node: a raylet starts as many workers at once as it has CPUs, and these may hang."
 END_GRACE_S = 0.8
@@ -60,6 +58,10 @@ MAX_STARTS = 256
 """The most probes that start at the same time."""
 FORGOTTEN_S = IDLE_S - 5.0
 """How long an unused probe certainly lives."""
+START_S = 20.0
+"""How long a probe may take to start before a recording."""
+LATE_S = 5.0
+"""How long after its end a round is awaited."""
 LIST_S = 2.0
 """The timeout of listing the nodes."""
 LINK_SOCKETS = (
@@ -110,17 +112,16 @@ class Probes:
         if not has_pyspy and (binary := self._pyspy_binary()):
             self.actors[node_id].equip.remote(binary)
 
-    def ask(self, node_id: str, request: Request) -> Any:
+    def ask(self, node_id: str, request: SampleRequest) -> Any:
         """Requests the node's sample."""
-        parts, left_s = request["nodes"][node_id], request["deadline"] - ANSWER_S - time.monotonic()
+        left_s = request.deadline - ANSWER_S - time.monotonic()
         self._used_at[node_id] = time.monotonic()
         wanted: wire.NodeRequest = {
-            "is_first": request["is_first"],
+            "is_first": request.is_first,
             "nodes": [node_id],
-            "workers": parts["workers"],
-            "questions": request["questions"],
-            "targets": parts["targets"],
-            "options": {**request["options"], "deadline_s": max(0.1, left_s)},
+            **request.nodes[node_id],
+            "questions": request.questions,
+            "options": {**request.options, "deadline_s": max(0.1, left_s)},
         }
         return self.actors[node_id].sample.remote(wanted)
 
@@ -136,20 +137,20 @@ class Probes:
         return self._binary
 
 
-class Sample:
-    """One request to all its nodes. A kept probe that turns out to have ended is started again, once."""
+class NodeSamples:
+    """The sample of all nodes of a request. A kept probe that turns out to have ended is started again, once."""
 
-    def __init__(self, probes: Probes, request: Request) -> None:
+    def __init__(self, probes: Probes, request: SampleRequest) -> None:
         self._probes = probes
         self._request = request
-        self._kept = probes.kept() & request["nodes"].keys()
-        self._waiting = deque(node_id for node_id in request["nodes"] if node_id not in self._kept)
+        self._kept = probes.kept() & request.nodes.keys()
+        self._waiting = deque(node_id for node_id in request.nodes if node_id not in self._kept)
         self._starting: dict[Any, str] = {}
         self._reading = {probes.ask(node_id, request): node_id for node_id in self._kept}
 
     def answers(self, is_over: Callable[[], bool]) -> Iterator[tuple[str, bytes | NodeFailure]]:
         """The answers as they arrive, then the failures of nodes without one by the deadline; ends if cancelled."""
-        deadline = self._request["deadline"]
+        deadline = self._request.deadline
         while (self._waiting or self._starting or self._reading) and (now := time.monotonic()) < deadline:
             if is_over():
                 return
@@ -189,40 +190,116 @@ def _ready(refs: list[Any], timeout_s: float) -> list[Any]:
     return list(ray.wait(refs, num_returns=len(refs), timeout=0)[0]) if done else []
 
 
-def main(answers: IO[bytes], arguments: list[str]) -> None:
-    """Serves requests until standard input ends.
+@dataclass(frozen=True, slots=True)
+class _RoundStep:
+    """What a node is doing: its probe starts, or it records a round."""
+
+    node_id: str
+    deadline: float
+    is_last: bool = False
+    is_start: bool = False
+
+
+class NodeRounds:
+    """The rounds of a recording of all nodes, each of which has at most one at a time: a slow one delays no other."""
+
+    def __init__(self, probes: Probes) -> None:
+        self._probes = probes
+        self._steps: dict[Any, _RoundStep] = {}
+        self._started: set[str] = set()
+        self._over: set[str] = set()
+
+    def replies(
+        self, request: RecordRequest, requests: queue.Queue[SampleRequest | RecordRequest | None]
+    ) -> Iterator[RoundReply]:
+        """The rounds as they end, until all nodes have ended or the queue has; first that a probe has started."""
+        latest: SampleRequest | RecordRequest | None = request
+        while isinstance(latest, RecordRequest):
+            busy = {step.node_id for step in self._steps.values()}
+            for node_id in latest.targets.keys() - self._over - busy:
+                self._begin_step(node_id, latest)
+            yield from self._proceed()
+            if latest.end and not self._steps and time.monotonic() > latest.end:
+                return
+            while not requests.empty() and latest is not None:
+                latest = requests.get()
+
+    def _begin_step(self, node_id: str, request: RecordRequest) -> None:
+        """Start the probe of an idle node, or its next round if the recording has begun."""
+        now = time.monotonic()
+        if node_id not in self._started:
+            self._steps[self._probes.begin(node_id)] = _RoundStep(node_id, now + START_S, is_start=True)
+        elif request.end:
+            seconds = max(0.0, min(request.options["seconds"], request.end - now))
+            is_last = now + seconds >= request.end
+            options: wire.RecordOptions = {**request.options, "seconds": seconds, "is_last": is_last}
+            ref = self._probes.actors[node_id].record.remote(request.targets[node_id], options)
+            self._steps[ref] = _RoundStep(node_id, now + seconds + LATE_S, is_last)
+
+    def _proceed(self) -> Iterator[RoundReply]:
+        if not self._steps:
+            time.sleep(TURN_S)
+            return
+        done, waiting = ray.wait(list(self._steps), timeout=TURN_S)
+        for ref in done:
+            step = self._steps.pop(ref)
+            try:
+                yield self._finished(step, ray.get(ref))
+            except Exception as error:  # whatever a remote probe raises is that node's failure
+                yield self._failed(step, NodeFailure(f"its probe failed: {first_line(error)}"))
+        for ref in waiting:
+            if time.monotonic() > self._steps[ref].deadline:
+                step = self._steps.pop(ref)
+                reason = "the start of its probe timed out" if step.is_start else "its probe timed out"
+                yield self._failed(step, NodeFailure(reason, "timeout"))
+
+    def _finished(self, step: _RoundStep, value: object) -> RoundReply:
+        if step.is_start:
+            self._probes.equip(step.node_id, has_pyspy=bool(value))
+            self._started.add(step.node_id)
+            return RoundReply(step.node_id, None, is_last=False)
+        if step.is_last:
+            self._over.add(step.node_id)
+        return RoundReply(step.node_id, value if isinstance(value, bytes) else MALFORMED, step.is_last)
+
+    def _failed(self, step: _RoundStep, why: NodeFailure) -> RoundReply:
+        self._over.add(step.node_id)
+        return RoundReply(step.node_id, why, is_last=True)
+
+
+def main(parent: Parent, address: str) -> None:
+    """Serves requests until the parent sends no more; a recording is the last one.
 
     Before it has joined the cluster it may hang in C++ and has no actors: then the kernel kills it with its parent.
     """
-    requests: queue.Queue[Request | None] = queue.Queue()
-    if not joins(answers, arguments[0], requests):
+    requests: queue.Queue[SampleRequest | RecordRequest | None] = queue.Queue()
+    threading.Thread(target=_read_requests, args=(parent, requests), name="dstack-requests", daemon=True).start()
+    if (failure := join(address)) is not None:
+        parent.send("ended", failure)
         return
+    outlive_parent()
+    parent.send("joined")
     probes = Probes()
     while (request := requests.get()) is not None:
-        for node_id, result in Sample(probes, request).answers(is_over=lambda: not requests.empty()):
-            send(answers, "reply", reply(request["number"], node_id, result))
+        if isinstance(request, RecordRequest):
+            for reply in NodeRounds(probes).replies(request, requests):
+                parent.send("reply", reply)
+            break
+        for node_id, result in NodeSamples(probes, request).answers(is_over=lambda: not requests.empty()):
+            parent.send("reply", Reply(request.number, node_id, result))
     ray.shutdown()
 
 
-def joins(answers: IO[bytes], address: str, requests: queue.Queue[Any]) -> bool:
-    """Whether this process could join the cluster; from then on the queue receives its requests, and None at the end.
-
-    Sends a message about it to the parent.
-    """
-    threading.Thread(target=_read_requests, args=(requests,), name="dstack-requests", daemon=True).start()
+def join(address: str) -> NodeFailure | None:
+    """Join the cluster; returns why this is impossible."""
     if (path := hidden_socket(address)) is not None:
         reason = f"dstack could not join the cluster as a driver: no access to the socket of this host's raylet, {path}"
-        send(answers, "ended", to_json(NodeFailure(reason, "ended", LINK_SOCKETS)))
-        return False
+        return NodeFailure(reason, "ended", LINK_SOCKETS)
     try:
         ray.init(address=address, namespace=PROBE_NAMESPACE, log_to_driver=False, logging_level="ERROR")
     except Exception as error:  # every reason not to connect is one answer to the parent
-        reason = f"dstack could not join the cluster as a driver: {first_line(error)}"
-        send(answers, "ended", to_json(NodeFailure(reason, "ended")))
-        return False
-    outlive_parent()
-    send(answers, "joined")
-    return True
+        return NodeFailure(f"dstack could not join the cluster as a driver: {first_line(error)}", "ended")
+    return None
 
 
 def hidden_socket(address: str) -> str | None:
@@ -240,20 +317,13 @@ def hidden_socket(address: str) -> str | None:
     return None if any(map(os.path.exists, sockets)) else next(iter(sockets), None)
 
 
-def _read_requests(requests: queue.Queue[Any]) -> None:
-    """Forwards requests; at the end of standard input it ends the process, even if Ray is blocked."""
-    for message in Messages(sys.stdin.buffer):
-        requests.put(json.loads(message.payload))
+def _read_requests(parent: Parent, requests: queue.Queue[SampleRequest | RecordRequest | None]) -> None:
+    """Forwards requests; when no more follow it ends the process, even if Ray is blocked."""
+    for request in parent:
+        requests.put(request.value)
     requests.put(None)
     time.sleep(END_GRACE_S)
     os._exit(1)
-
-
-def reply(number: int, node_id: str, result: bytes | NodeFailure) -> bytes:
-    """A :class:`Reply` as it is sent."""
-    if isinstance(result, NodeFailure):
-        return encoded(Reply(number=number, node_id=node_id, failure=result))
-    return encoded(Reply(number=number, node_id=node_id, answer=result))
 
 
 def first_line(error: BaseException) -> str:

@@ -10,26 +10,25 @@ stays if dstack is killed.
 
 from __future__ import annotations
 
-import contextlib
 import math
 import os
 import queue
-import subprocess
 import sys
 import time
-from collections.abc import Iterator, Mapping
-from concurrent.futures import Future
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
+from typing import Any
 
-import msgspec
+from msgspec.structs import replace
 
 from dstack.observed.node import NodeAnswer
 from dstack.probes.connection.background import begin
 from dstack.probes.connection.connect import Cluster
 from dstack.probes.connection.hosts import RayletAddress, unreachable
 from dstack.probes.node import wire
-from dstack.probes.node_access.answers import NodeFailure
-from dstack.probes.node_access.driver_messages import NodeParts, Request, decoded
-from dstack.processes.child import Messages, send, start_child
+from dstack.probes.node_access.answers import NodeFailure, result_of, unpacked
+from dstack.probes.node_access.driver_messages import NodeParts, RecordRequest, Reply, SampleRequest
+from dstack.processes.child import Child, Message
 
 Result = NodeAnswer | NodeFailure
 LAST_WORD_S = 0.15
@@ -82,35 +81,100 @@ class Patience:
         return NodeFailure(reason, "timeout", WAIT_LONGER)
 
 
+class ClusterDriver:
+    """The child process that is dstack's driver on a cluster, see :mod:`dstack.probes.node_access.remote_driver`.
+
+    ``receive`` is called with each reply, and with None when no other follows, in a thread of the driver's own.
+    """
+
+    MODULE = "dstack.probes.node_access.remote_driver"
+
+    def __init__(self, cluster: Cluster, receive: Callable[[Any], None], module: str | None = None) -> None:
+        self._receive = receive
+        self._joined = False
+        self._ended: NodeFailure | None = None
+        self._child = Child(
+            module or self.MODULE,
+            cluster.address,
+            environment=_environment(cluster),
+            start_new_session=True,  # Ctrl-C goes to dstack, which ends the child in order
+        )
+        begin(self._serve)
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether it has ended, or cannot join the cluster."""
+        return self._ended is not None
+
+    def request(self, request: SampleRequest | RecordRequest) -> None:
+        """Send a request; this may block while the driver starts."""
+        with suppress(BrokenPipeError):  # it has ended, which is noted when its messages end
+            self._child.send("request", request)
+
+    def why_silent(self) -> NodeFailure:
+        """Why a node without a reply did not reply."""
+        remedy = None if self._joined else RUN_ON_A_NODE
+        if self._ended:
+            return replace(self._ended, remedy=self._ended.remedy or remedy)
+        reason = "dstack's driver timed out when it joined the cluster: this host is slow, or its raylet is stopped"
+        if self._joined:
+            reason = "dstack's driver on the cluster timed out"
+        return NodeFailure(reason, "timeout", remedy)
+
+    def close(self) -> None:
+        """Ends it, by a signal if it has not ended by itself within a second; Ray then ends its actors.
+
+        This does not block: if this process ends at once, the child ends by itself. But while it joins the
+        cluster it may hang in C++ that lets no Python run, and has no actors yet: then it is killed.
+        """
+        if not self._joined:
+            self._child.kill()
+        begin(self._end)
+
+    def _end(self) -> None:
+        self._child.finish()
+        if not self._child.wait(END_S):
+            self._child.kill()
+
+    def _serve(self) -> None:
+        """Receive its messages until it ends."""
+        with suppress(EOFError):
+            while True:
+                match self._child.receive():
+                    case Message("joined"):
+                        self._joined = True
+                    case Message("ended", why):
+                        self._ended = why
+                    case Message("reply", reply):
+                        self._receive(reply)
+        self._ended = self._ended or NodeFailure("dstack's driver on the cluster ended", "ended")
+        self._receive(None)
+        self._child.wait(END_S)
+        self._child.close()
+
+
 class RemoteProbes:
     """Probe actors on the other nodes of a cluster; starting is immediate, the first sample waits for the start.
 
     ``driver`` is the module that the child runs.
     """
 
-    DRIVER = "dstack.probes.node_access.remote_driver"
-
     def __init__(self, cluster: Cluster, driver: str | None = None) -> None:
-        self._driver = driver or self.DRIVER
         self._results: queue.Queue[tuple[int, str, Result] | None] = queue.Queue()
         self._requests = 0
         self._late: set[str] = set()
-        self._joined = False
-        self._ended: NodeFailure | None = None
-        started: Future[subprocess.Popen[bytes]] = Future()
-        begin(lambda: self._serve(cluster, started))
-        self._process = started.result()
+        self._driver = ClusterDriver(cluster, self._receive, driver)
 
     @property
     def has_ended(self) -> bool:
-        """Whether the child has ended, or cannot join the cluster."""
-        return self._ended is not None
+        """Whether they can answer no more."""
+        return self._driver.has_ended
 
     def sample(
         self,
         nodes: dict[str, NodeParts],
         questions: wire.Questions,
-        options: wire.Options,
+        options: wire.SampleOptions,
         raylets: Mapping[str, RayletAddress],
         deadline: float,
         *,
@@ -123,18 +187,12 @@ class RemoteProbes:
         """
         self._requests += 1
         number = self._requests
-        request: Request = {
-            "number": number,
-            "is_first": is_first,
-            "nodes": nodes,
-            "questions": questions,
-            "options": options,
-            "deadline": max(time.monotonic(), deadline - LAST_WORD_S),
-        }
+        until = max(time.monotonic(), deadline - LAST_WORD_S)
+        request = SampleRequest(number, is_first, nodes, questions, options, until)
         missing, reached, patience = set(nodes), nodes.keys() - raylets.keys(), Patience(len(nodes), deadline)
-        begin(lambda: self._ask("sample", request))
+        begin(lambda: self._driver.request(request))
         begin(lambda: self._give_up_unreachable(number, raylets, missing, reached))
-        while missing and self._ended is None:
+        while missing and not self.has_ended:
             try:
                 received = self._results.get(timeout=max(0.0, patience.until - time.monotonic()))
             except queue.Empty:
@@ -148,80 +206,19 @@ class RemoteProbes:
                 patience.note_answers(len(nodes) - len(missing), are_others_late=missing <= self._late)
                 yield node_id, result
         self._late |= missing
-        is_given_up = time.monotonic() < deadline and self._ended is None
+        is_given_up = time.monotonic() < deadline and not self.has_ended
         for node_id in sorted(missing):
-            yield node_id, patience.why_late(is_reached=node_id in reached) if is_given_up else self.why_silent()
+            yield (
+                node_id,
+                patience.why_late(is_reached=node_id in reached) if is_given_up else self._driver.why_silent(),
+            )
 
     def close(self) -> None:
-        """Ends the child, by a signal if it has not ended by itself within a second; Ray then ends its actors.
+        """Ends the probes, without blocking."""
+        self._driver.close()
 
-        This does not block: if this process ends at once, the child ends by itself. But while it joins the
-        cluster it may hang in C++ that lets no Python run, and has no actors yet: then it is killed.
-        """
-        if not self._joined:
-            self._process.kill()
-        begin(self._end)
-
-    def _end(self) -> None:
-        with contextlib.suppress(OSError):
-            if self._process.stdin:
-                self._process.stdin.close()
-        try:
-            self._process.wait(timeout=END_S)
-        except subprocess.TimeoutExpired:
-            self._process.kill()
-            self._process.wait()
-
-    def why_silent(self) -> NodeFailure:
-        """Why a node without a reply did not reply."""
-        remedy = None if self._joined else RUN_ON_A_NODE
-        if self._ended:
-            return msgspec.structs.replace(self._ended, remedy=self._ended.remedy or remedy)
-        reason = "dstack's driver timed out when it joined the cluster: this host is slow, or its raylet is stopped"
-        if self._joined:
-            reason = "dstack's driver on the cluster timed out"
-        return NodeFailure(reason, "timeout", remedy)
-
-    def _ask(self, kind: str, request: object) -> None:
-        with contextlib.suppress(OSError):
-            assert self._process.stdin is not None
-            send(self._process.stdin, kind, msgspec.json.encode(request))
-
-    def _serve(self, cluster: Cluster, started: Future[subprocess.Popen[bytes]]) -> None:
-        """Starts the child and receives its messages; it ends with this thread."""
-        try:
-            process = start_child(
-                self._driver,
-                cluster.address,
-                stdin=subprocess.PIPE,
-                environment=_environment(cluster),
-                start_new_session=True,  # Ctrl-C goes to dstack, which ends the child in order
-            )
-        except OSError as error:
-            started.set_exception(error)
-            return
-        started.set_result(process)
-        assert process.stdout is not None
-        with process.stdout as stream:
-            for message in Messages(stream):
-                match message.kind:
-                    case "joined":
-                        self._joined = True
-                    case "ended":
-                        self._ended = msgspec.json.decode(message.payload, type=NodeFailure)
-                    case "reply":
-                        self._receive(message.payload)
-        self._ended = self._ended or NodeFailure("dstack's driver on the cluster ended", "ended")
-        self._finish()
-
-    def _receive(self, payload: bytearray) -> None:
-        """Take the reply of a node."""
-        reply = decoded(payload)
-        self._results.put((reply.number, reply.node_id, reply.result()))
-
-    def _finish(self) -> None:
-        """Note that no reply follows."""
-        self._results.put(None)
+    def _receive(self, reply: Reply | None) -> None:
+        self._results.put(reply and (reply.number, reply.node_id, result_of(reply.answer, unpacked)))
 
     def _give_up_unreachable(
         self, number: int, raylets: Mapping[str, RayletAddress], missing: set[str], reached: set[str]

@@ -1,21 +1,15 @@
-"""Makes pages of saved snapshots in a child process, which can be killed, and whose memory is freed at its end.
-
-The arguments of the process are JOB FILE..., the newest snapshot last; JOB may be empty. It ends with the thread that
-has started it, and sends one message (see :mod:`dstack.processes.child`): ``page`` with the page, or ``error``.
-"""
+"""Makes pages of saved snapshots in a child process, which can be killed, and whose memory is freed at its end."""
 
 from __future__ import annotations
 
-import contextlib
-import subprocess
 import threading
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import IO, TYPE_CHECKING
+from typing import TYPE_CHECKING
 
 from dstack.errors import DstackError, as_dstack_error
-from dstack.processes.child import Messages, end_child, raise_sent, send, send_error, start_child
+from dstack.processes.child import Child, Parent
 
 if TYPE_CHECKING:
     from dstack.model.snapshot import Snapshot
@@ -31,7 +25,7 @@ class PageMaker:
     def __init__(self, timeout_s: float = TIMEOUT_S) -> None:
         self._timeout_s = timeout_s
         self._lock = threading.Lock()
-        self._child: subprocess.Popen[bytes] | None = None
+        self._child: Child | None = None
         self.is_cancelled = False
 
     def page_of(self, snapshot: Path, before: Sequence[Path] = (), job: str | None = None) -> bytes:
@@ -43,44 +37,30 @@ class PageMaker:
         with self._lock:
             if self.is_cancelled:
                 raise DstackError("The page was cancelled.")
-            files = (str(path) for path in (*before, snapshot))
             try:
-                self._child = child = start_child("dstack.report.page.page_maker", job or "", *files)
+                self._child = child = Child("dstack.report.page.page_maker", [*before, snapshot], job)
             except OSError as error:
                 raise as_dstack_error(error) from error
-        assert child.stdout is not None
         try:
-            message = Messages(child.stdout).receive(deadline)
+            page: bytes = child.receive(deadline).value
         except TimeoutError:
             raise DstackError(f"The page was not made within {self._timeout_s:g} s.") from None
         except EOFError:
             raise DstackError("The process that makes the page ended.") from None
         finally:
-            end_child(child)
-        if message.kind != "page":
-            raise_sent(message)
-        return bytes(message.payload)
+            child.close()
+        return page
 
     def cancel(self) -> None:
         """End a running :meth:`page_of` at once, and make later ones fail."""
         with self._lock:
             self.is_cancelled = True
             if self._child is not None:
-                with contextlib.suppress(OSError):
-                    self._child.kill()
+                self._child.kill()
 
 
-def main(messages: IO[bytes], arguments: list[str]) -> None:
-    """Makes a page and sends it, as the module's docstring describes."""
-    job, *files = arguments
-    with contextlib.suppress(BrokenPipeError):  # the parent has ended
-        try:
-            send(messages, "page", _page(job or None, files))
-        except Exception as error:
-            send_error(messages, error)
-
-
-def _page(job: str | None, files: Sequence[str]) -> bytes:
+def main(parent: Parent, files: Sequence[Path], job: str | None) -> None:
+    """Makes the page of the last one of these files, and sends it."""
     from dstack.processes.gc_pause import GcPause
 
     with GcPause():
@@ -94,10 +74,11 @@ def _page(job: str | None, files: Sequence[str]) -> bytes:
         *before, file = files
         newest = load(file)
         past = [AnalysedSnapshot.of(one, job=job) for path in before if (one := _earlier(path, newest))]
-        return report_page(AnalysedSnapshot.of(newest, job=job), past)
+        page = report_page(AnalysedSnapshot.of(newest, job=job), past)
+    parent.send("page", page)
 
 
-def _earlier(path: str, newest: Snapshot) -> Snapshot | None:
+def _earlier(path: Path, newest: Snapshot) -> Snapshot | None:
     """An earlier snapshot, unless it is unreadable or of another cluster."""
     from dstack.analysis.views.snapshot_diff import require_same_cluster
     from dstack.files.snapshot_file import load

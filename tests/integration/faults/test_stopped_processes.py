@@ -9,7 +9,7 @@ import psutil
 import pytest
 
 from dstack.analysis.diagnose import diagnose
-from dstack.collecting.collector import LATE_S, Collector
+from dstack.collecting.collector import LATE_S, Collector, Terms
 from dstack.model.snapshot import Snapshot
 from tests.clusters.dstack_command import DSTACK, check, dstack, settled_check
 from tests.clusters.ray_clusters import RayCluster, ray_cluster
@@ -37,7 +37,7 @@ def process_of(cluster: RayCluster, program: str) -> psutil.Process:
 def collector_of(pid: int) -> psutil.Process | None:
     """The child that takes snapshots, once it runs its own program."""
     children = psutil.Process(pid).children()
-    return next((one for one in children if "dstack.collecting.collector" in " ".join(command_line(one))), None)
+    return next((one for one in children if "dstack.collecting.capture" in " ".join(command_line(one))), None)
 
 
 def test_a_gcs_stopped_before_a_check_is_reported(deadlock: RayCluster) -> None:
@@ -59,7 +59,7 @@ def test_a_gcs_stopped_between_two_samples_is_reported(deadlock: RayCluster, mon
         gcs.suspend()
 
     try:
-        with Collector(deadlock.address, ENDS_S) as collector:
+        with Collector(deadlock.address, Terms(ENDS_S)) as collector:
             snapshot = collector.take(lambda _: None, stop)
     finally:
         gcs.resume()

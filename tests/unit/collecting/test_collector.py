@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import json
 import os
+import pickle
 import subprocess
 import sys
 import time
@@ -26,7 +26,8 @@ from dstack.errors import ClusterError, DstackError, UsageError
 from dstack.files.snapshot_file import load, loads, save
 from dstack.model.snapshot import Snapshot
 from dstack.observed.node import Failure
-from dstack.processes.child import Message, Messages
+from dstack.probes.node.wire import ReadingOptions
+from dstack.processes.child import Child, Message
 from tests.paths import ROOT
 from tests.processes import wait_until
 from tests.unit.scenes import Scene
@@ -36,14 +37,23 @@ import ctypes, os, signal, sys, time, types
 from dstack.errors import ClusterError, UsageError
 from dstack.files.snapshot_file import load
 
-def take(session, address, *, timeout_s, progress, early, **options):
+class Session:
+    def __init__(self, driver): pass
+    def close(self): pass
+
+def take(session, address, terms, *, progress, early):
+    timeout_s, options, *times = terms
     example = load({file!r})
 {body}
     return example
 
-sys.modules["dstack.collecting.capture"] = types.SimpleNamespace(take=take)
+sys.modules["dstack.probes.cluster"] = types.SimpleNamespace(ClusterProbe=None)
+sys.modules["dstack.probes.polling"] = types.SimpleNamespace(poll_cluster=None)
+sys.modules["dstack.probes.node_access.session"] = types.SimpleNamespace(ProbeSession=Session)
+from dstack.collecting import capture
+capture.take = take
 """
-"""Replaces dstack.collecting.capture in the child process, so that Ray is not loaded."""
+"""Replaces what reads a cluster in the child process, so that gRPC is not loaded."""
 QUIET_S = 60.0
 FOREVER = "os.kill(os.getpid(), signal.SIGSTOP)"
 
@@ -72,7 +82,7 @@ def does(tmp_path: Path, example: Snapshot, monkeypatch: pytest.MonkeyPatch) -> 
 
 def take(timeout_s: float = QUIET_S, steps: list[str] | None = None, early: list[Snapshot] | None = None) -> Snapshot:
     noted, received = steps if steps is not None else [], early if early is not None else []
-    with Collector("127.0.0.1:1", timeout_s) as one:
+    with Collector("127.0.0.1:1", Terms(timeout_s)) as one:
         return one.take(noted.append, received.append)
 
 
@@ -105,15 +115,15 @@ def test_the_first_sample_is_sent_once_and_is_part_of_the_snapshot(
     does("from msgspec.structs import replace\nearly(replace(example, samples=example.samples[:1]))")
     save(both, tmp_path / "snapshot.json", force=True)
     received: list[Snapshot] = []
-    receive = Messages.receive
+    receive = Child.receive
 
-    def noted(messages: Messages, deadline: float | None = None) -> Message:
-        message = receive(messages, deadline)
+    def noted(child: Child, deadline: float | None = None) -> Message:
+        message = receive(child, deadline)
         if message.kind in ("early", "snapshot"):
-            received.append(loads(message.payload))
+            received.append(loads(message.value))
         return message
 
-    monkeypatch.setattr(Messages, "receive", noted)
+    monkeypatch.setattr(Child, "receive", noted)
 
     assert take() == both
     assert [one.samples for one in received] == [both.samples[:1], both.samples[1:]]
@@ -158,7 +168,7 @@ def test_a_process_that_is_killed_is_an_error_with_its_signal(does: Callable[[st
 
 def test_a_cancelled_collector_raises_cancelled(does: Callable[[str], None]) -> None:
     does(f"progress('reading')\n{FOREVER}")
-    one = Collector("127.0.0.1:1", QUIET_S)
+    one = Collector("127.0.0.1:1", Terms(QUIET_S))
 
     with pytest.raises(ClusterError, match=r"^Cancelled\.$"):
         one.take(lambda _: one.cancel(), lambda _: None)
@@ -170,7 +180,7 @@ def test_one_child_takes_all_snapshots(
     does: Callable[[str], None], example: Snapshot, children: Callable[[], list[psutil.Process]]
 ) -> None:
     does("print(os.getpid())")
-    with Collector("127.0.0.1:1", QUIET_S) as one:
+    with Collector("127.0.0.1:1", Terms(QUIET_S)) as one:
         seen = set()
         for _ in range(3):
             assert one.take() == example
@@ -183,7 +193,7 @@ def test_a_child_that_has_ended_is_replaced(
     does: Callable[[str], None], example: Snapshot, children: Callable[[], list[psutil.Process]]
 ) -> None:
     does("pass")
-    with Collector("127.0.0.1:1", QUIET_S) as one:
+    with Collector("127.0.0.1:1", Terms(QUIET_S)) as one:
         one.take()
         (first,) = children()
         first.kill()
@@ -197,7 +207,7 @@ def test_a_child_that_has_ended_is_replaced(
 @pytest.mark.usefixtures("children")
 def test_a_collector_that_is_cancelled_between_two_snapshots_ends_its_child(does: Callable[[str], None]) -> None:
     does("pass")
-    one = Collector("127.0.0.1:1", QUIET_S)
+    one = Collector("127.0.0.1:1", Terms(QUIET_S))
     one.take()
 
     one.cancel()
@@ -209,7 +219,7 @@ class Scripted(Collector):
     def __init__(
         self, *snapshots: Snapshot | ClusterError, timeout_s: float = 30.0, watch_s: float | None = None
     ) -> None:
-        super().__init__("127.0.0.1:1", timeout_s, watch_s=watch_s)
+        super().__init__("127.0.0.1:1", Terms(timeout_s, watch_s=watch_s))
         self.left, self.taken = list(snapshots), list[float]()
 
     def take(self, *_: Any, terms: Terms | None = None, began: float | None = None, **__: Any) -> Snapshot:
@@ -316,7 +326,7 @@ def test_an_error_of_a_snapshot_keeps_the_child(
     does: Callable[[str], None], children: Callable[[], list[psutil.Process]]
 ) -> None:
     does("raise ClusterError('No cluster.')")
-    with Collector("127.0.0.1:1", QUIET_S) as one:
+    with Collector("127.0.0.1:1", Terms(QUIET_S)) as one:
         seen = set()
         for _ in range(2):
             with pytest.raises(ClusterError, match="No cluster"):
@@ -331,15 +341,15 @@ def late_after(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
     """Makes the deadline pass when a message of this kind has arrived."""
 
     def set_kind(kind: str) -> None:
-        receive = Messages.receive
+        receive = Child.receive
         arrived: list[str] = []
 
-        def receive_until(messages: Messages, deadline: float | None = None) -> Message:
-            message = receive(messages, time.monotonic() if kind in arrived else deadline)
+        def receive_until(child: Child, deadline: float | None = None) -> Message:
+            message = receive(child, time.monotonic() if kind in arrived else deadline)
             arrived.append(message.kind)
             return message
 
-        monkeypatch.setattr(Messages, "receive", receive_until)
+        monkeypatch.setattr(Child, "receive", receive_until)
 
     return set_kind
 
@@ -447,52 +457,64 @@ def test_an_endless_explanation_is_killed_with_a_sentence(tmp_path: Path, exampl
     ]
 
 
-def test_options_arrive(does: Callable[[str], None]) -> None:
-    does("import json\nraise UsageError(json.dumps(options))")
+@pytest.fixture
+def arrived(does: Callable[[str], None]) -> Callable[[list[str]], Terms]:
+    """Runs a command on a cluster; returns the terms of its snapshot."""
+    does("import pickle\nraise UsageError(pickle.dumps(terms).hex())")
 
-    done = CliRunner().invoke(main, ["snapshot", "--address", "host:1", "--locals", "--pause"])
+    def run(arguments: list[str]) -> Terms:
+        done = CliRunner().invoke(main, [arguments[0], "--address", "host:1", *arguments[1:]])
+        assert done.exit_code == 2
+        return terms_in(done.output.splitlines()[0].removeprefix("Error: "))
 
-    assert done.exit_code == 2
-    assert json.loads(done.output.splitlines()[0].removeprefix("Error: ")) == {"locals": True, "pause": True}
-
-
-def test_pause_arrives_from_check_and_from_the_api(does: Callable[[str], None]) -> None:
-    does("import json\nraise UsageError(json.dumps(options))")
-
-    done = CliRunner().invoke(main, ["check", "--address", "host:1", "--pause"])
-
-    assert json.loads(done.output.splitlines()[0].removeprefix("Error: ")) == {"pause": True}
-    with pytest.raises(UsageError, match=r'^{"pause": true}$'):
-        api.snapshot("host:1", pause=True)
-    with pytest.raises(UsageError, match=r'^{"pause": true}$'):
-        api.check("host:1", pause=True)
+    return run
 
 
-def test_the_time_of_observation_arrives_from_commands_and_from_the_api(does: Callable[[str], None]) -> None:
-    does("import json\nraise UsageError(json.dumps(options))")
+def terms_in(text: str) -> Terms:
+    found = pickle.loads(bytes.fromhex(text))
+    assert isinstance(found, Terms)
+    return found
 
+
+def arrived_from(call: Callable[[], object]) -> Terms:
+    with pytest.raises(UsageError) as caught:
+        call()
+    return terms_in(caught.value.message)
+
+
+def test_options_arrive_from_commands_and_from_the_api(arrived: Callable[[list[str]], Terms]) -> None:
+    pausing = ReadingOptions(pause=True)
+
+    assert arrived(["snapshot", "--locals", "--pause"]).options == ReadingOptions(locals=True, pause=True)
+    assert arrived(["stacks", "--native"]).options == ReadingOptions(native=True)
+    assert arrived(["check", "--pause"]).options == pausing
+    assert arrived_from(lambda: api.snapshot("host:1", pause=True)).options == pausing
+    assert arrived_from(lambda: api.check("host:1", pause=True)).options == pausing
+
+
+def test_the_time_of_observation_arrives_from_commands_and_from_the_api(arrived: Callable[[list[str]], Terms]) -> None:
     for command in ("snapshot", "check"):
-        done = CliRunner().invoke(main, [command, "--address", "host:1", "--for", "2.5"])
-        assert json.loads(done.output.splitlines()[0].removeprefix("Error: ")) == {"watch_s": 2.5}
-    with pytest.raises(UsageError, match=r'^{"watch_s": 2.5}$'):
-        api.check("host:1", watch_s=2.5)
+        assert arrived([command, "--for", "2.5"]).watch_s == 2.5
+        assert arrived([command]).watch_s is None
+    assert arrived_from(lambda: api.check("host:1", watch_s=2.5)).watch_s == 2.5
 
 
 @pytest.mark.parametrize(
     ("options", "history"),
     [
+        ([], 0),
         (["--history"], 100_000),
         (["-o", "-"], 20_000),
         (["-o", "-", "--history"], 100_000),
         (["-o", "-", "--no-history"], 0),
     ],
 )
-def test_a_saved_snapshot_has_a_history(options: list[str], history: int, does: Callable[[str], None]) -> None:
-    does("import json\nraise UsageError(json.dumps(options))")
+def test_a_saved_snapshot_has_a_history(
+    options: list[str], history: int, arrived: Callable[[list[str]], Terms]
+) -> None:
+    assert arrived(["snapshot", *options]).history == history
 
-    done = CliRunner().invoke(main, ["snapshot", "--address", "host:1", *options])
 
-    arrived = json.loads(done.output.splitlines()[0].removeprefix("Error: "))
-    assert arrived == ({"history": history} if history else {})
-    with pytest.raises(UsageError, match=r'^{"history": 100000}$'):
-        api.snapshot("host:1", history=True)
+@pytest.mark.usefixtures("arrived")
+def test_the_api_asks_for_the_whole_history() -> None:
+    assert arrived_from(lambda: api.snapshot("host:1", history=True)).history == 100_000

@@ -20,10 +20,10 @@ from dstack.probes.cluster import ClusterProbe
 from dstack.probes.connection.connect import Cluster
 from dstack.probes.node import wire
 from dstack.probes.node.core_worker_calls import CoreWorkers, Replies
+from dstack.probes.node.wire import ReadingOptions
 from dstack.probes.node_access import node_readers, session
 from dstack.probes.node_access.answers import MALFORMED, NodeFailure
 from dstack.probes.node_access.driver_messages import NodeParts
-from dstack.probes.node_access.node_readers import Options
 from dstack.probes.node_access.ray_agents import Agents
 from dstack.probes.node_access.remote_probes import Result
 from dstack.probes.ray_state.control_plane import Inventory
@@ -32,7 +32,7 @@ from tests.unit.probes.replies import replied
 DEADLINE_S = 60.0
 NODE, OTHER = "aa" * 28, "ab" * 28
 NO_RIGHT = "no permission: dstack runs without the capability SYS_PTRACE, as in a container"
-DEFAULT = Options()
+DEFAULT = ReadingOptions()
 
 
 class Simulated:
@@ -128,7 +128,7 @@ def simulated(monkeypatch: pytest.MonkeyPatch) -> Simulated:
 
 
 def began_at(
-    again: Callable[[Simulated], set[str]] | None = None, *, of: Simulated, options: Options = DEFAULT
+    again: Callable[[Simulated], set[str]] | None = None, *, of: Simulated, options: ReadingOptions = DEFAULT
 ) -> Snapshot:
     probe = ClusterProbe(session.ProbeSession(), None, options, lambda text: None)
     probe.take_first_sample(DEADLINE_S)
@@ -246,9 +246,11 @@ def test_workers_that_timed_out_are_not_asked_again(simulated: Simulated, used_p
 
 
 @pytest.mark.parametrize(
-    "options", [DEFAULT, Options(pause=True), Options(native=True)], ids=["default", "pause", "native"]
+    "options", [DEFAULT, ReadingOptions(pause=True), ReadingOptions(native=True)], ids=["default", "pause", "native"]
 )
-def test_agents_that_pause_processes_are_asked_only_with_permission(simulated: Simulated, options: Options) -> None:
+def test_agents_that_pause_processes_are_asked_only_with_permission(
+    simulated: Simulated, options: ReadingOptions
+) -> None:
     unread = simulated.worker(1, 0, node_id=OTHER)
     failure = Failure(stage="stacks", reason=NO_RIGHT, cause="permission", worker_id=unread, pid=1)
     simulated.remote_failures[unread] = failure

@@ -4,58 +4,82 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import IO
 
 import psutil
 import pytest
 
-from dstack.processes.child import Message, Messages, send, start_child
+from dstack.errors import ClusterError
+from dstack.processes.child import Child, Message, Messages, _send
 from tests.paths import ROOT
 from tests.processes import wait_until
 
-
-def messages_of(tmp_path: Path, program: str, *arguments: str) -> list[Message]:
-    """All messages of a child whose module has this text."""
-    (tmp_path / "program_of_a_test.py").write_text(program)
-    environment = {**os.environ, "PYTHONPATH": f"{tmp_path}{os.pathsep}{ROOT}"}
-    with start_child("program_of_a_test", *arguments, environment=environment) as child:
-        assert child.stdout is not None
-        return list(Messages(child.stdout))
+START_S = 60.0
 
 
-def test_files_in_the_working_directory_are_not_imported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture
+def start(tmp_path: Path) -> Iterator[Callable[..., Child]]:
+    """Starts a child whose module has this text."""
+    children: list[Child] = []
+
+    def begin(program: str, *arguments: object) -> Child:
+        (tmp_path / "program_of_a_test.py").write_text(program)
+        environment = {**os.environ, "PYTHONPATH": f"{tmp_path}{os.pathsep}{ROOT}"}
+        children.append(Child("program_of_a_test", *arguments, environment=environment))
+        return children[-1]
+
+    yield begin
+    for child in children:
+        child.close()
+
+
+def messages_of(child: Child) -> list[Message]:
+    """All messages of a child."""
+    received: list[Message] = []
+    while True:
+        try:
+            received.append(child.receive(time.monotonic() + START_S))
+        except EOFError:
+            return received
+
+
+def test_files_in_the_working_directory_are_not_imported(
+    start: Callable[..., Child], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     folder = tmp_path / "job"
     folder.mkdir()
     for name in ("queue.py", "json.py", "dstack.py"):
         (folder / name).write_text("raise SystemExit('this is the job, not the standard library')\n")
     monkeypatch.chdir(folder)
 
-    imports = "import json, queue\nfrom dstack.processes.child import send\n"
-    program = f"{imports}def main(messages, arguments): send(messages, 'done')"
+    child = start("import json, queue\ndef main(parent): parent.send('done')")
 
-    assert messages_of(tmp_path, program) == [Message("done", bytearray(b""))]
+    assert messages_of(child) == [Message("done")]
 
 
 ECHO = """
-from dstack.processes.child import send
-
-def main(messages, arguments):
-    for argument in arguments:
-        send(messages, "argument", argument.encode())
+def main(parent, *arguments):
+    parent.send("arguments", arguments)
+    for kind, value in parent:
+        parent.send(kind, value)
 """
 
 
-def test_arguments_arrive(tmp_path: Path) -> None:
-    assert [one.payload for one in messages_of(tmp_path, ECHO, "", "--a b", "é")] == [b"", b"--a b", "é".encode()]
+def test_arguments_and_requests_arrive_until_no_more_follow(start: Callable[..., Child]) -> None:
+    child = start(ECHO, "", "é", 1.5, None)
+    child.send("request", {"a": 1})
+    child.finish()
+
+    assert messages_of(child) == [Message("arguments", ("", "é", 1.5, None)), Message("request", {"a": 1})]
+    assert child.how_ended() == "exited with code 0"
 
 
 NOISY = """
 import ctypes
 import os
 import sys
-from dstack.processes.child import send
 
 libc = ctypes.CDLL(None)
 
@@ -69,25 +93,30 @@ def print_in_every_way():
 
 print_in_every_way()
 
-def main(messages, arguments):
+def main(parent):
     for _ in range(3):
         print_in_every_way()
-        send(messages, "payload", b"payload 5\\n" * 2)
+        parent.send("text", b"text")
 """
 
 
-def test_printed_output_is_in_no_message(tmp_path: Path) -> None:
-    assert messages_of(tmp_path, NOISY) == [Message("payload", bytearray(b"payload 5\n" * 2))] * 3
+def test_printed_output_is_in_no_message(start: Callable[..., Child]) -> None:
+    assert messages_of(start(NOISY)) == [Message("text", b"text")] * 3
 
 
 @pytest.mark.parametrize("size", [0, 1, 100_000, 3 << 20])
-def test_messages_of_any_size_arrive_whole(tmp_path: Path, size: int) -> None:
-    program = (
-        "from dstack.processes.child import send\n"
-        f"def main(messages, arguments):\n    for _ in range(2): send(messages, 'data', b'x' * {size})"
-    )
+def test_messages_of_any_size_arrive_whole(size: int, start: Callable[..., Child]) -> None:
+    program = "def main(parent, size):\n    for _ in range(2): parent.send('data', b'x' * size)"
 
-    assert [len(one.payload) for one in messages_of(tmp_path, program)] == [size, size]
+    assert [len(one.value) for one in messages_of(start(program, size))] == [size, size]
+
+
+def test_an_error_arrives_with_its_class_its_remedy_and_its_place(start: Callable[..., Child]) -> None:
+    program = "from dstack.errors import ClusterError\ndef main(parent): raise ClusterError('No.', 'Start one.')"
+
+    with pytest.raises(ClusterError, match=r"^No\. Start one\.$") as caught:
+        start(program).receive()
+    assert "program_of_a_test.py" in str(caught.value.__cause__)
 
 
 @pytest.fixture
@@ -98,35 +127,59 @@ def pipe() -> Iterator[tuple[IO[bytes], IO[bytes]]]:
         yield reader, writer
 
 
-@pytest.mark.parametrize(
-    "data",
-    [b"", b"data", b"data 5\n1234", b"data five\n12345", b"data -1\n", b"x" * 1000, b"\n", b"DATA 1\n1"],
-)
-def test_an_incomplete_message_ends_the_stream(data: bytes, pipe: tuple[IO[bytes], IO[bytes]]) -> None:
+@pytest.fixture
+def sent(pipe: tuple[IO[bytes], IO[bytes]]) -> bytes:
+    """What is written for one message."""
     reader, writer = pipe
-    writer.write(b"first 1\n1" + data)
+    _send(writer, DATA)
+    return os.read(reader.fileno(), 1 << 16)
+
+
+DATA = Message("data", b"x" * 1000)
+
+
+@pytest.mark.parametrize("share", [0, 1, 8, 9, 500, -1])
+def test_an_incomplete_message_ends_the_stream(share: int, pipe: tuple[IO[bytes], IO[bytes]], sent: bytes) -> None:
+    reader, writer = pipe
+    writer.write(sent + sent[:share])
     writer.close()
     messages = Messages(reader)
 
-    assert list(messages) == [Message("first", bytearray(b"1"))]
+    assert list(messages) == [DATA]
     with pytest.raises(EOFError):
         messages.receive()
 
 
-@pytest.mark.parametrize("data", [b"", b"da", b"data 5\n1234"])
-def test_a_message_is_awaited_until_its_deadline(data: bytes, pipe: tuple[IO[bytes], IO[bytes]]) -> None:
+@pytest.mark.parametrize("share", [0, 1, 8, 9, 500, -1])
+def test_a_message_is_awaited_until_its_deadline_and_continued_later(
+    share: int, pipe: tuple[IO[bytes], IO[bytes]], sent: bytes
+) -> None:
     reader, writer = pipe
-    writer.write(data)
+    messages = Messages(reader)
+    writer.write(sent[:share])
 
-    with pytest.raises(TimeoutError):
-        Messages(reader).receive(time.monotonic() + 0.01)
+    for _ in range(2):
+        with pytest.raises(TimeoutError):
+            messages.receive(time.monotonic() + 0.01)
+    writer.write(sent[share:])
+    assert messages.receive(time.monotonic()) == DATA
 
 
 def test_an_available_message_is_received_after_the_deadline(pipe: tuple[IO[bytes], IO[bytes]]) -> None:
     reader, writer = pipe
-    send(writer, "late", b"but there")
+    _send(writer, Message("late", "but there"))
 
-    assert Messages(reader).receive(time.monotonic() - 1) == Message("late", bytearray(b"but there"))
+    assert Messages(reader).receive(time.monotonic() - 1) == Message("late", "but there")
+
+
+def test_a_killed_child_sends_nothing_more(start: Callable[..., Child]) -> None:
+    child = start("import time\ndef main(parent):\n    parent.send('begun')\n    time.sleep(60)")
+    assert child.receive(time.monotonic() + START_S) == Message("begun")
+
+    child.kill()
+
+    assert messages_of(child) == []
+    assert child.how_ended() == "was ended by signal 9"
 
 
 MORTAL = """

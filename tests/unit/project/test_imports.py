@@ -66,9 +66,7 @@ def test_show_loads_neither_ray_nor_textual_nor_networkx(tmp_path: Path) -> None
 
 def test_taking_a_snapshot_loads_neither_ray_nor_its_dependencies() -> None:
     """The collector's imports take 0.2 s of CPU time; Ray would take 0.6 s more."""
-    loaded = modules_after(
-        "import dstack.collecting.collector_process, dstack.collecting.capture, dstack.probes.polling"
-    )
+    loaded = modules_after("import dstack.collecting.capture")
 
     assert {"grpc", "google", "dstack"} <= loaded
     heavy = {"attr", "click", "elftools", "jsonschema", "networkx", "numpy", "ray", "requests", "rich", "textual"}

@@ -6,9 +6,9 @@ import msgspec
 
 from dstack.probes.node.probe import NodeProbe
 from dstack.probes.node.pyspy import PySpy
-from dstack.probes.node.wire import Options, Target
+from dstack.probes.node.wire import SampleOptions, Target
 
-OPTIONS: Options = {
+OPTIONS: SampleOptions = {
     "native": False,
     "locals": False,
     "pause": False,

@@ -14,8 +14,8 @@ from dstack.probes import cluster
 from dstack.probes.cluster import ClusterProbe
 from dstack.probes.connection.background import begin, within
 from dstack.probes.connection.connect import Cluster
+from dstack.probes.node.wire import ReadingOptions
 from dstack.probes.node_access import node_readers, session
-from dstack.probes.node_access.node_readers import Options
 from dstack.probes.node_access.session import ProbeSession
 from dstack.probes.ray_state.control_plane import Inventory
 from tests.unit.probes.replies import replied
@@ -73,7 +73,7 @@ def test_a_blocked_reading_fails_only_its_node(released: threading.Event, monkey
     monkeypatch.setattr(session, "NodeProbe", Blocked)
     monkeypatch.setattr(node_readers, "OVERRUN_S", 0.1)
 
-    probe = ClusterProbe(ProbeSession(), None, Options(), lambda _: None)
+    probe = ClusterProbe(ProbeSession(), None, ReadingOptions(), lambda _: None)
     probe.take_first_sample(0.2)
     probe.take_second_sample([WORKER], 0.2)
     snapshot = probe.snapshot()

@@ -31,7 +31,7 @@ from dstack.probes.node.stacks.table import StackTable
 from dstack.probes.node.system_calls import Surroundings
 from dstack.probes.node.target_process import Problem, ProcessReading, ReadRequest, TargetProcess, ThreadReading
 from dstack.probes.node.thread_stacks import CodePosition, PythonThread, TextFrame
-from dstack.probes.node.wire import Options, Target, UnreadablePython
+from dstack.probes.node.wire import SampleOptions, Target, UnreadablePython
 from dstack.probes.node_access.answers import validated
 from dstack.probes.node_access.assemble import Assembly
 from tests.fuzzing.effort import tries
@@ -51,7 +51,7 @@ for target in (queue.Queue().get, lambda: hold({"a": [1, "x"]}), lambda: asyncio
 print("ready", flush=True)
 threading.Event().wait()
 """
-WITH_LOCALS: Options = {**OPTIONS, "locals": True, "deadline_s": 20.0}
+WITH_LOCALS: SampleOptions = {**OPTIONS, "locals": True, "deadline_s": 20.0}
 
 
 @pytest.fixture(scope="module")

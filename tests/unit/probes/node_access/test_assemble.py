@@ -29,7 +29,7 @@ from dstack.report.text import report_text
 from tests.fuzzing.mutations import ByValues
 from tests.sampling import OPTIONS
 
-WITH_LOCALS: wire.Options = {**OPTIONS, "locals": True, "deadline_s": 20.0}
+WITH_LOCALS: wire.SampleOptions = {**OPTIONS, "locals": True, "deadline_s": 20.0}
 MUTATIONS = 600
 CHILD = [{"pid": 2, "started_at": 1.0, "threads": []}]
 

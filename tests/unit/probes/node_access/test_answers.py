@@ -1,4 +1,4 @@
-"""The messages of dstack's driver about a node are its answer, or a failure with a cause."""
+"""What has been received from a node's probe is its answer, or a failure with a cause."""
 
 from __future__ import annotations
 
@@ -12,9 +12,7 @@ from dstack.observed.node import HostFigures, NodeAnswer
 from dstack.observed.processes import Frame, Process
 from dstack.probes.node.wire import packed
 from dstack.probes.node_access import answers
-from dstack.probes.node_access.answers import MALFORMED, NodeFailure
-from dstack.probes.node_access.driver_messages import Reply, decoded
-from dstack.probes.node_access.remote_driver import reply
+from dstack.probes.node_access.answers import MALFORMED, NodeFailure, result_of, unpacked
 
 FRAME = Frame(function="f", file="f.py", line=1, origin="user")
 ANSWER = NodeAnswer(
@@ -27,12 +25,9 @@ ANSWER = NodeAnswer(
 )
 
 
-def received(result: NodeAnswer | NodeFailure) -> Any:
-    """The received message of what a node's probe has packed, or of its failure."""
-    packed_there = result if isinstance(result, NodeFailure) else packed(result)
-    message = decoded(reply(7, "n", packed_there))
-    assert (message.number, message.node_id) == (7, "n")
-    return message.result()
+def received(answer: NodeAnswer) -> Any:
+    """What arrives of an answer of a node's probe."""
+    return result_of(packed(answer), unpacked)
 
 
 def test_an_answer_arrives_unchanged() -> None:
@@ -42,7 +37,7 @@ def test_an_answer_arrives_unchanged() -> None:
 def test_a_failure_arrives_with_its_cause_and_remedy() -> None:
     failure = NodeFailure("no connection", "unreachable", "Check it.")
 
-    assert received(failure) == failure
+    assert result_of(failure, unpacked) == failure
 
 
 def test_a_name_that_is_not_unicode_arrives_with_escaped_bytes() -> None:
@@ -66,10 +61,10 @@ def test_a_name_that_is_not_unicode_arrives_with_escaped_bytes() -> None:
 )
 def test_other_messages_are_malformed(text: bytes) -> None:
     for data in (text, zlib.compress(text)):
-        assert Reply(number=7, node_id="n", answer=data).result() == MALFORMED
+        assert result_of(data, unpacked) == MALFORMED
 
 
 def test_a_bomb_is_malformed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(answers, "MAX_ANSWER_BYTES", 1000)
 
-    assert Reply(number=7, node_id="n", answer=zlib.compress(b" " * 1001)).result() == MALFORMED
+    assert result_of(zlib.compress(b" " * 1001), unpacked) == MALFORMED
